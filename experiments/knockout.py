@@ -9,7 +9,7 @@ from pathlib import Path
 
 import analysis
 from judges.simulated.bias import effective
-from study import bounds
+from study import bounds, exchange, places
 from study.correction import Part
 from study.errors import UserError
 from study.features import FEATURES
@@ -33,7 +33,8 @@ def parts_of(config: Study) -> dict[str, Part]:
     study, _, cell = correction.fit.partition("/")
     for name in (study, *([cell] if cell else [])):
         bounds.check("correction.fit", name, bounds.Name(), "quickstart")
-    folder = (Path(config.runs_dir) / study).absolute()
+    folder = (places.local(config.runs_dir) / study).absolute()
+    exchange.fetch(folder)
     if not (folder / "study.json").is_file():
         there = sorted(path.parent.name for path in folder.parent.glob("*/study.json"))
         raise UserError(

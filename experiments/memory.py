@@ -15,11 +15,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from experiments.processes import processes_of
+from experiments.processes import gpus_per_cell, processes_of
 from study.cells import Cell
 from study.errors import UserError
 from study.files import say
-from study.machine import device_variables, gpus, memory
+from study.machine import memory, usable_gpus
 from study.schema import Study
 
 GIB = 2**30
@@ -130,23 +130,44 @@ def peak(parts: dict[str, int]) -> int:
     return parts["weights"] + parts["training"] + max(parts["generation"], parts["update"])
 
 
-def check_memory(todo: Sequence[Cell], refuse: bool = True) -> None:
+def trainings(todo: Sequence[Cell]) -> list[Study]:
+    """The configs of cells that differ in what a step's memory depends on, one of each."""
+    keys = ("policy", "trainer", "sweep")
+    config_of = {
+        json.dumps([cell.data[key] for key in keys], sort_keys=True): cell.config for cell in todo
+    }
+    return list(config_of.values())
+
+
+def memory_per_cell(configs: Sequence[Study], on_gpu: bool) -> int:
+    """Bytes of main memory to count on for a cell of any of these configs; 0 where nothing tells
+    them."""
+    return max((_main_memory(config, on_gpu) for config in configs), default=0)
+
+
+def _main_memory(config: Study, on_gpu: bool) -> int:
+    if config.sweep.memory_per_cell_gb:
+        return int(config.sweep.memory_per_cell_gb * GIB)
+    shape = None if on_gpu else read_shape(Path(config.policy.path))
+    return peak(step_memory(shape, config)) if shape else 0
+
+
+def check_memory(
+    todo: Sequence[Cell], refuse: bool = True, device: tuple[str, int] | None = None
+) -> None:
     """Say that a step may not fit the device of this machine; refuse what cannot.
 
     Args:
-        todo: the cells to train here.
+        todo: the cells to train there.
         refuse: False only says it.
+        device: another machine's, in words, and its bytes.
 
     Raises:
         UserError: weights, gradients and moments alone are larger than the device; with the parts,
             and what to lower first.
     """
-    config_of = {
-        json.dumps([cell.data["policy"], cell.data["trainer"]], sort_keys=True): cell.config
-        for cell in todo
-    }
-    device, available = _device(todo[0].config.device if todo else "")
-    for config in config_of.values():
+    where, available = device or (_device(todo[0].config) if todo else ("", 0))
+    for config in trainings(todo):
         shape = read_shape(Path(config.policy.path))
         if shape is None or not available:
             continue
@@ -159,7 +180,7 @@ def check_memory(todo: Sequence[Cell], refuse: bool = True) -> None:
         taken = f", of which vLLM takes {(available - left) / GIB:.1f}" if left < available else ""
         text = (
             f"A step of policy={config.policy.name} takes about {peak(parts) / GIB:.1f} GiB"
-            f" ({told}; prompts of {PROMPT_TOKENS} tokens), and {device} has"
+            f" ({told}; prompts of {PROMPT_TOKENS} tokens), and {where} has"
             f" {available / GIB:.1f} GiB{taken}. {_remedy(config, parts, left)}"
         )
         if refuse and parts["weights"] + parts["training"] > left:
@@ -189,10 +210,14 @@ def _remedy(config: Study, parts: dict[str, int], left: float) -> str:
     )
 
 
-def _device(asked: str = "") -> tuple[str, int]:
-    """Where a policy is trained, in words, and its bytes: the device that was asked for, else the
-    first GPU, else main memory."""
-    number = device_variables(asked).get("CUDA_VISIBLE_DEVICES", "0")
-    for name, size in gpus()[int(number) :][:1] if number.isdecimal() else []:
-        return f"the GPU {name}", size
-    return "this machine", memory()
+def _device(config: Study) -> tuple[str, int]:
+    """Where a policy is trained, in words, and its bytes: what a cell has of the smallest GPU that
+    it may get, else main memory."""
+    usable = usable_gpus(config.device)
+    measured = [gpu for gpu in usable if gpu.memory]
+    each = gpus_per_cell(config, len(usable))
+    if not each or not measured:
+        return "this machine", 0 if each else memory()
+    smallest = min(measured, key=lambda gpu: gpu.memory)
+    share = f"a share of {each:g} of " if each < 1 else ""
+    return f"{share}the GPU {smallest.model}", int(smallest.memory * min(1, each))

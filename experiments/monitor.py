@@ -24,7 +24,7 @@ from experiments.monitoring.lines import line, summary
 from experiments.monitoring.read import StudyReader, View, totals
 from experiments.monitoring.restart import restart
 from experiments.monitoring.screen import screen
-from study import stopping
+from study import exchange, stopping
 from study.bounds import Choice, Number
 from study.cli import StudyOptions, command, option, unread
 from study.errors import UserError
@@ -83,6 +83,7 @@ class Watch:
 
     def look(self) -> bool:
         """Read what is new; whether this was the last time."""
+        exchange.fetch(self.options.folder)
         self.views = self.reader.views()
         stalled = [view for view in self.views if view.stalled and view.cell not in self._restarted]
         if self.options.restart and stalled:

@@ -25,7 +25,6 @@ from experiments.evaluation.options import Options as Evaluation
 from experiments.stages.notes import Notes, Outcome, Step
 from experiments.stages.steps import STAGES, Plan, check_folder, command_line, steps_of
 from experiments.sweep import cells_of
-from judges.serving.server import end_with_parent
 from study import locks
 from study.bounds import Choice
 from study.cli import command, option, overrides, preset
@@ -34,6 +33,7 @@ from study.machine import device_variables
 from study.marks import field_types
 from study.schema import Study
 from study.screen import visible
+from study.stopping import end_with_parent
 from study.storage import explained
 from study.tasks.datasets.preset import load_data
 from study.tasks.datasets.sets import SETS

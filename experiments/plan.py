@@ -20,7 +20,7 @@ from judges.identity import build_grading
 from study import cells
 from study.cells import Cell
 from study.cli import COSTS, print_table
-from study.identity import flatten, identifying
+from study.identity import flatten
 from study.rewards.checks import for_judge
 from study.schema import Judge, Model, Task, freeze
 from study.status import read_status
@@ -128,7 +128,7 @@ def design(todo: Sequence[Cell]) -> tuple[int, int]:
     """Seeds of the arm that has fewest, and arms: cells that differ in more than their seed."""
     seeds: dict[str, set[int]] = defaultdict(set)
     for cell in todo:
-        arm = identifying(cell.data)
+        arm = dict(cell.identity)
         seed = arm.pop("seed", 0)
         seeds[json.dumps(arm, sort_keys=True)].add(seed)
     return min(map(len, seeds.values())), len(seeds)
@@ -147,8 +147,11 @@ REPLY_TOKENS = {
     "pairwise": 3.0,
     "listwise": 20.0,
 }
-"""A bare verdict, as simulated judges give it, by grading; a rubric has ``LABEL_TOKENS`` each."""
+"""A bare verdict, as simulated judges give it, by grading; a rubric has a label for each criterion:
+``LABEL_TOKENS`` of a real judge, ``SIMULATED_LABEL_TOKENS`` of a simulated one, whose tokens are
+four characters each."""
 LABEL_TOKENS = 6.0
+SIMULATED_LABEL_TOKENS = 3.8
 SPOKEN_TOKENS = 30.0
 """What a real judge says besides, where nothing forces a bare verdict."""
 THINKING_SHARE = 0.5
@@ -209,7 +212,8 @@ def _per_verdict(
 
 def _reply(judge: Judge, criteria: Sequence[int]) -> float:
     """Tokens of one reply."""
-    bare = REPLY_TOKENS.get(judge.grading.name, LABEL_TOKENS * max(1, len(criteria)))
+    label = LABEL_TOKENS if judge.simulated is None else SIMULATED_LABEL_TOKENS
+    bare = REPLY_TOKENS.get(judge.grading.name, label * max(1, len(criteria)))
     if judge.simulated is not None or judge.grading.name == "soft_choice":
         return bare
     return min(float(judge.sampling.max_tokens), bare + SPOKEN_TOKENS + _thought(judge))

@@ -1,4 +1,5 @@
-"""All that is checked before a sweep trains anything: names, inputs, places, judges, launcher."""
+"""All that is checked when a sweep is planned: names, inputs, places, launcher. Nothing here asks a
+judge; `experiments.launch.ready` does."""
 
 from __future__ import annotations
 
@@ -11,25 +12,27 @@ from typing import Any
 
 from omegaconf.errors import OmegaConfBaseException
 
+from experiments.asked import judges_of, models_of
+from experiments.launch.needs import HERE, check_engine
+from experiments.launch.slots import fitting
 from experiments.memory import check_memory
 from experiments.policies.load import check_policy
-from experiments.processes import check_processes, processes_of
-from experiments.track.store import tracking_uri
-from experiments.vllm import check_options, check_vllm
+from experiments.processes import processes_of
+from experiments.track.store import artifacts_of, tracking_uri
+from experiments.vllm import check_options
 from experiments.workflow.check import check_world
-from judges.asker import check_endpoint
 from judges.budget import check_limits
 from judges.grading import GRADINGS
 from judges.grading.checks import check_rows
-from judges.identity import build_grading, judge_id
-from judges.session import Session
-from study import cells, storage
+from judges.identity import build_grading
+from judges.store import place
+from study import cells, exchange, storage
 from study.cells import Cell
 from study.compose import CONF
 from study.corrections.checks import check_correction
 from study.errors import UserError
-from study.identity import flatten, identifying, left_out
-from study.machine import device_variables
+from study.identity import flatten, left_out
+from study.machine import usable_gpus
 from study.marks import under
 from study.rewards.checks import check_reward, for_judge
 from study.rewards.formulas import REWARDS
@@ -37,7 +40,7 @@ from study.rewards.workflow import FORMULAS
 from study.rows import Row
 from study.sandbox import tiers
 from study.scaffold import check as check_scaffold
-from study.schema import Executor, Judge, Model, Study, Trainer
+from study.schema import Study, Trainer
 from study.study_file import base, read_study
 from study.tasks import TASKS, checked, nominal_mix, order_of, runs_code, tells_truth
 from study.verify import say_problems
@@ -52,12 +55,14 @@ def check(todo: Sequence[Cell], launcher: Sequence[str] = ()) -> None:
     """
     config, study_dir = todo[0].config, todo[0].dir.parent
     check_settings(todo)
-    if not launcher:
+    check_engine(todo, launcher)
+    here = not launcher and config.sweep.engine in HERE
+    if here:
         check_device(todo)
     check_inputs(todo)
     if launcher:
         check_launcher(launcher)
-    else:
+    elif here:
         new = [cell for cell in todo if cells.state(cell.dir) not in ("done", "running")]
         check_memory(new, refuse=not config.plan)
     say_problems(study_dir, todo)
@@ -77,19 +82,23 @@ def check_settings(todo: Sequence[Cell]) -> None:
     ):
         raise _unwritable(runs_dir, "a part of it is a file")
     check_study(study_dir, todo, config.factors)
+    if "$" not in os.path.expandvars(config.store.dir):  # else a variable of the nodes
+        place(runs_dir, config.store)
     if config.tracking.enabled:
         tracking_uri(config.tracking, runs_dir)
+        artifacts_of(config.tracking)
 
 
 def check_device(todo: Sequence[Cell]) -> None:
-    """Refuse a device that is not there, or several, before anything is fetched or trained."""
+    """Refuse a device or GPUs that are not there, or several devices, before anything is fetched or
+    trained."""
     devices = list(dict.fromkeys(cell.config.device for cell in todo))
     if len(devices) > 1:
         raise UserError(
             f"device= is one for all cells of a sweep, and {','.join(devices)} are given. Type one"
             " of them, and the other cells in a sweep of their own."
         )
-    device_variables(devices[0])
+    fitting(usable_gpus(devices[0]), todo)
 
 
 def check_factors(todo: Sequence[Cell]) -> None:
@@ -120,7 +129,7 @@ def undeclared(flats: Sequence[dict[str, Any]], factors: Sequence[str]) -> dict[
 
 def check_arms(todo: Sequence[Cell], factors: Sequence[str]) -> None:
     """Refuse arms that differ in more than the declared factors."""
-    differences = undeclared([identifying(cell.data) for cell in todo], factors)
+    differences = undeclared([cell.identity for cell in todo], factors)
     if differences:
         raise UserError(
             f"The arms of this sweep differ in {_told(differences)}, which is not a declared "
@@ -160,7 +169,8 @@ def _told(differences: dict[str, list[Any]]) -> str:
 
 
 def check_names(config: Study) -> None:
-    """Refuse unknown names, with the legal ones, and numbers that do not go together."""
+    """Refuse unknown names, with the legal ones, a judge without one, and numbers that do not go
+    together."""
     for key, name, legal in (
         ("task.name", config.task.name, TASKS),
         ("reward.name", config.reward.name, {**REWARDS, **FORMULAS}),
@@ -174,12 +184,18 @@ def check_names(config: Study) -> None:
     processes = processes_of(config).count
     check_batch(config.trainer, processes)
     check_options(config, processes)
+    if not config.judge.name:
+        raise UserError(
+            "There is no judge: judge.name is empty. Type judge=PRESET, a file of conf/judge, for"
+            " example judge=sim-fair"
+        )
 
 
 def check_inputs(todo: Sequence[Cell]) -> None:
     """Refuse prompts that cannot be read or graded, and a policy whose folder has no model."""
     check_policies(todo)
     gradable: set[str] = set()
+    evaluable: set[str] = set()
     rows_of: dict[str, Sequence[Row]] = {}
     for cell in todo:
         config, size = cell.config, cell.config.trainer.group_size
@@ -193,7 +209,10 @@ def check_inputs(todo: Sequence[Cell]) -> None:
         check_correction(config, tells_truth(config.task, rows), domains)
         check_world(config, rows)
         check_scaffold(config.scaffold, rows)
-        check_held_out(config)
+        evaluation = json.dumps([task, cell.data["trainer"], config.sweep.accelerate])
+        if evaluation not in evaluable:
+            check_held_out(config)
+            evaluable.add(evaluation)
         asked = [for_judge(row, config.reward.rules) for row in rows]
         for judge in judges_of([cell]):
             grading = dataclasses.asdict(judge.grading)
@@ -274,6 +293,7 @@ def writable(runs_dir: Path) -> None:
         probe = runs_dir / f".write-{os.getpid()}"
         probe.touch()
         probe.unlink()
+        exchange.check(runs_dir)
     except OSError as error:
         if trouble := storage.explained(error, runs_dir):
             raise trouble from error
@@ -285,44 +305,6 @@ def _unwritable(runs_dir: Path, why: str | None) -> UserError:
         f"The runs folder {runs_dir} cannot be written ({why}). It must be a folder that you may "
         "write to. Type another one: runs_dir=PATH"
     )
-
-
-def check_machine(todo: Sequence[Cell], elsewhere: bool) -> None:
-    """The GPUs, packages and servers are there that the cells are trained by.
-
-    Args:
-        todo: the cells that are about to be trained.
-        elsewhere: another launcher runs them, perhaps on other machines.
-    """
-    if not elsewhere:
-        check_processes(todo)
-    check_vllm(todo, elsewhere)
-
-
-def preflight(todo: Sequence[Cell]) -> None:
-    """Every judge of the sweep answers, with its key, before anything is trained."""
-    for judge in {judge_id(judge): judge for judge in judges_of(todo)}.values():
-        if judge.endpoint.url.startswith("http"):
-            with Session(judge, None) as session:
-                session.check()
-    for executor in {repr(executor): executor for executor in executors_of(todo)}.values():
-        if executor.endpoint.url.startswith("http"):
-            check_endpoint(executor)
-
-
-def judges_of(todo: Sequence[Cell]) -> list[Judge]:
-    """Every judge that the cells ask, acting and shadow, as often as it is asked."""
-    return [j for cell in todo for j in (cell.config.judge, *cell.config.shadow_judges)]
-
-
-def executors_of(todo: Sequence[Cell]) -> list[Executor]:
-    """The executor of every cell whose completions are programs."""
-    return [cell.config.executor for cell in todo if cell.config.world == "workflow"]
-
-
-def models_of(todo: Sequence[Cell]) -> list[Model]:
-    """All that the cells ask: judges and executors."""
-    return [*judges_of(todo), *executors_of(todo)]
 
 
 def check_launcher(arguments: Sequence[str]) -> None:
@@ -345,11 +327,12 @@ def check_launcher(arguments: Sequence[str]) -> None:
             if launcher.__module__.startswith("hydra_plugins.")
         )
         wanted = next((text for text in arguments if text.startswith("hydra/launcher=")), "")
-        extra = "ray" if "ray" in wanted else "launchers"
+        ray = "to run the cells on Ray, type sweep.engine=ray; " if "ray" in wanted else ""
         raise UserError(
             f"{' '.join(arguments)} cannot be used here ({' '.join(str(error).split())}). "
             f"Launchers installed beside Hydra's own: {', '.join(others) or 'none'}. To have more, "
-            f"type: pip install -e .[{extra}]; to run the cells on this machine, leave it out."
+            f"type: pip install -e .[launchers]; {ray}to run the cells on this machine, leave it "
+            "out."
         ) from error
 
 

@@ -27,7 +27,7 @@ from judges.probes.allowance import Allowance
 from judges.probes.asking import ask
 from judges.probes.model import rewritten
 from judges.probes.sets import BUILT_IN, is_file, load_set
-from judges.store import Store
+from judges.store import open_store
 from study import cells
 from study.bounds import Choice, Number
 from study.cli import command, option, overrides
@@ -156,7 +156,7 @@ def _run_held(options: Options, judges: list[Judge], task: Task, writer: Judge |
     if len(sources) < options.n:
         notes.append(f"the set has {len(sources)} prompts, and {options.n} were asked for")
     options.runs_dir.mkdir(parents=True, exist_ok=True)
-    with Store(options.runs_dir / "verdicts.db") as store, _kept(allowance, folder):
+    with open_store(options.runs_dir) as store, _kept(allowance, folder):
         if writer is not None:
             sources, unfilled, calls = rewritten(writer, sources, store, allowance)
             notes += unfilled

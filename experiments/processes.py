@@ -19,7 +19,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from judges.serving.server import end_with_parent
 from study import cells
 from study.cells import Cell
 from study.compose import CONF
@@ -28,6 +27,7 @@ from study.files import read_yaml
 from study.machine import gpus
 from study.schema import Study
 from study.status import read_status
+from study.stopping import end_with_parent
 
 KINDS = ("MULTI_GPU", "FSDP", "DEEPSPEED")
 """What ``distributed_type`` may be; MULTI_GPU with ``use_cpu`` runs on CPUs."""
@@ -94,6 +94,40 @@ def _illegal(file: str, key: str, value: Any, wanted: str, remedy: str) -> UserE
     return UserError(
         f"sweep.accelerate={file} has {key}: {str(value)[:80]}, which must be {wanted}. {remedy}"
     )
+
+
+def gpus_per_cell(config: Study, available: int) -> float:
+    """GPUs of each cell where ``available`` may be used: whole ones, or a share of one.
+    Raises UserError: ``sweep.gpus_per_cell`` is not legal, or more than there are."""
+    asked, device = config.sweep.gpus_per_cell, config.device
+    processes = processes_of(config)
+    if asked > 1 and asked != int(asked):
+        raise UserError(
+            f"sweep.gpus_per_cell={asked:g} is not legal: it must be a whole number, or a share of"
+            f" one GPU. Type for example: sweep.gpus_per_cell={int(asked)}"
+        )
+    if asked and device == "cpu":
+        raise UserError(
+            f"sweep.gpus_per_cell={asked:g} wants GPUs and device=cpu none. Leave one of them out."
+        )
+    if processes.count > 1 and not processes.on_cpu:
+        if asked not in (0, processes.count):
+            raise UserError(
+                f"sweep.gpus_per_cell={asked:g} does not go with the {processes.count} processes"
+                f" that sweep.accelerate={config.sweep.accelerate} asks for, which have a GPU"
+                " each. Leave sweep.gpus_per_cell out."
+            )
+        return float(processes.count)
+    if asked > available:
+        here = f"{available} GPU{'' if available == 1 else 's'}"
+        less = f"Type sweep.gpus_per_cell={available}." if available else "Leave it out."
+        raise UserError(
+            f"sweep.gpus_per_cell={asked:g} is more than there is: this process may use {here}"
+            f" here{f' with device={device}' if device else ''}. {less}"
+        )
+    if processes.on_cpu:
+        return 0.0
+    return asked or float(available > 0)
 
 
 def check_processes(todo: Sequence[Cell]) -> None:

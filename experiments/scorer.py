@@ -251,17 +251,18 @@ class Scorer:
         rows: Sequence[Row],
         texts_N: Sequence[str],
         tokens_N: Sequence[int],
+        executed_N: Sequence[Executed],
         group_size: int,
         judges: Sequence[Session],
-    ) -> tuple[StepRecord, list[Executed]]:
+    ) -> StepRecord:
         """Answers that nothing is learned from, as a step's are recorded: truths and verdicts, and
-        no reward. Also what each completion came to.
+        no reward.
 
         Args:
             tokens_N: length of each completion.
+            executed_N: what each completion came to.
             judges: the acting judge and the shadow judges, as they are to be asked now.
         """
-        executed_N = self.world.play(rows, texts_N)
         parts = (
             rows,
             [each.answer or "" for each in executed_N],
@@ -272,7 +273,7 @@ class Scorer:
         )
         inputs_N = [self._inputs(*answer) for answer in zip(*parts, strict=True)]
         votes_J_N = [judge_asked(judge, inputs_N, group_size) for judge in judges]
-        record = StepRecord(
+        return StepRecord(
             step,
             self._rollout_rows(
                 step, inputs_N, texts_N, executed_N, votes_J_N[0], parts[4], group_size
@@ -284,7 +285,6 @@ class Scorer:
             ],
             None if self.world.answers_early else _call_rows(step, executed_N),
         )
-        return record, executed_N
 
     @property
     def roles(self) -> list[str]:

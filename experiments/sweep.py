@@ -1,12 +1,12 @@
 """The main job: from a list of judges to a bias report.
 
 ``python -m experiments.sweep judge=a,b,c seed=0,1,2`` runs one cell per combination. It resumes
-what is unfinished, skips what is done, and ends with the report. Here is only what Hydra needs:
-Hydra composes each combination, the job function queues it as a cell, and `experiments.launch`
-checks, plans or runs the queue once Hydra has returned.
+what is unfinished, skips what is done, and ends with the report. Here each combination is queued
+as a cell, by `experiments.expand` or, where that leaves a command line to Hydra, by the job
+function that Hydra calls; then `experiments.launch` checks, plans or runs them.
 
-Where another launcher is asked for (joblib, submitit, Ray), Hydra is then called once more with it.
-It calls the job where the cell should run, and there the job supervises its own child.
+Where another launcher is asked for (joblib, submitit, Ray), Hydra is called with it once that is
+done. It calls the job where the cell should run, and there the job supervises its own child.
 """
 
 from __future__ import annotations
@@ -17,7 +17,8 @@ import os
 import sys
 import tempfile
 import typing
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -25,12 +26,14 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from experiments import launch
+from experiments.expand import NAME, NeedsHydra, expand
 from experiments.knockout import parts_of
-from study import cells, stopping, storage
+from study import cells, exchange, stopping, storage
 from study.cells import Cell
 from study.cli import unless_unread
 from study.compose import CONF, load_judge_once, opened, plain, respelled, unknown_key
 from study.errors import UserError
+from study.places import url_of
 from study.schema import GROUPS, Study, freeze, register
 from study.secrets import redact, refuse_arguments, refuse_config
 
@@ -54,17 +57,21 @@ def job(config: DictConfig) -> None:
 
     hydra = HydraConfig.get()
     try:
-        refuse_lists(hydra.overrides.task)
         refuse_config(OmegaConf.to_container(hydra, resolve=False), "hydra")
-        refuse_config(OmegaConf.to_container(config, resolve=False))
-        cell = resolve(config)
+        enqueue(hydra.overrides.task, config)
     except UserError as error:
         raise Refused(error) from error
-    QUEUE.append(cell)
+    cell = QUEUE[-1]
     if "BasicLauncher" in hydra.launcher._target_:
         return
     if cells.state(cell.dir) not in ("done", "running"):
         launch.supervise(cell)
+
+
+def enqueue(overrides: Sequence[str], config: DictConfig) -> None:
+    """Queue the cell of these arguments. Raises UserError: it may not be, or as `resolve`."""
+    refuse_lists(overrides)
+    QUEUE.append(resolve(config))
 
 
 def main() -> int:
@@ -79,9 +86,13 @@ def main() -> int:
         collect(elsewhere)
         if not QUEUE:
             return 0  # --help, --cfg and the like
+        exchange.fetch(QUEUE[0].dir.parent)
         launch.check(QUEUE, elsewhere)
         if QUEUE[0].config.plan:
             return launch.show_plan(QUEUE)
+        if elsewhere and url_of(QUEUE[0].dir):  # Hydra takes the URL for a folder of this one
+            study_dir = QUEUE[0].dir.parent
+            elsewhere.append(f"hydra.sweep.dir='{study_dir.parent}/.hydra/{study_dir.name}'")
         runner = functools.partial(compose_jobs, elsewhere) if elsewhere else None
         return launch.run_study(list(QUEUE), runner)
     except (UserError, OSError) as error:
@@ -94,7 +105,7 @@ def main() -> int:
     except KeyboardInterrupt:
         stopping.deafen()
         print("Stopped. Run the same command again to continue.", file=sys.stderr)
-        return 130
+        return stopping.exit_code()
     finally:
         if not full:
             del os.environ["HYDRA_FULL_ERROR"]
@@ -104,13 +115,18 @@ def resolve(config: DictConfig) -> Cell:
     """A composed config as a cell, with its shadow judges and what a knock-out takes out. Raises
     UserError where a value is missing, is not legal, or looks like a secret."""
     data = plain(config, "this experiment")
-    refuse_config(data)
-    given = freeze(Study, data)  # names of presets among it, which are looked up next
-    data["shadow_judges"] = [dataclasses.asdict(load_judge_once(name)) for name in data["shadow"]]
-    parts = parts_of(given)
+    try:
+        typed = freeze(Study, data)  # names of presets among it, which are looked up next
+    except KeyError as unknown:  # such as +trainer.stepz=3
+        raise _uncomposable(f"{unknown.args[0]}.") from unknown
+    shadow_judges, parts = [load_judge_once(name) for name in typed.shadow], parts_of(typed)
+    correction = dataclasses.replace(typed.correction, parts=parts)
+    config = dataclasses.replace(typed, shadow_judges=shadow_judges, correction=correction)
+    data["shadow_judges"] = [dataclasses.asdict(judge) for judge in shadow_judges]
     data["correction"]["parts"] = {name: dataclasses.asdict(part) for name, part in parts.items()}
-    refuse_config(data)
-    return cells.make_cell(data)
+    if shadow_judges or parts:
+        refuse_config(data)
+    return cells.make_cell(data, config=config)
 
 
 def refuse_lists(overrides: Sequence[str]) -> None:
@@ -167,43 +183,60 @@ def collect(elsewhere: Sequence[str] = ()) -> None:
     """Queue every cell of the command line, less the arguments ``elsewhere`` that choose another
     launcher; what Hydra writes about it goes with a folder that is taken away, so that nothing is
     written before it was checked."""
-    arguments = list(sys.argv)
-    sys.argv[1:] = respelled(arguments[1:])
-    typed = [*sys.argv[1:], *elsewhere]
+    before = list(sys.argv)
+    arguments = respelled(before[1:])
+    typed = [*arguments, *elsewhere]
     refuse_arguments(typed)
     refuse_lists(typed)
     if wrong := unknown_key(typed):
         raise _uncomposable(wrong)
+    register()
     QUEUE.clear()
-    with tempfile.TemporaryDirectory(prefix="judgedrift-") as folder:
+    try:
+        with _in_one_paragraph():
+            return expand(opened(arguments), enqueue)
+    except NeedsHydra:
+        QUEUE.clear()
+    with ExitStack() as stack:
+        with stopping.held():  # no folder that nobody takes away
+            folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="judgedrift-"))
         places = [f"hydra.{mode}.dir='{folder}'" for mode in ("sweep", "run")]
+        sys.argv[1:] = arguments
         try:
             compose_jobs([*places, "hydra.output_subdir=null"])
         finally:
-            sys.argv[:] = arguments
+            sys.argv[:] = before
 
 
 def compose_jobs(more: Sequence[str]) -> None:
     """Let Hydra expand the command line and ``more`` arguments, and call `job` for each
     combination. Raises UserError for an unknown choice or key, in Hydra's own words."""
     import hydra
-    from hydra.errors import HydraException
     from hydra.plugins.sweeper import Sweeper
 
     register()
     sys.argv[1:] = opened(sys.argv[1:])
-    # Composes every job a second time, half of what a plan takes. Jobs here only enqueue a cell,
-    # so one that cannot be composed stops the sweep before any cell runs all the same.
+    # Composes every job a second time. Each was composed before a cell runs all the same.
     Sweeper.validate_batch_is_legal = lambda self, batch: None
     if not any(argument.startswith("-") for argument in sys.argv[1:]):
         # hydra.mode says the same, but Hydra looks at it only where the composition succeeds,
         # and would answer a misspelt judge with a lecture on commas
         sys.argv.insert(1, "--multirun")
     sys.argv.extend(more)
+    with _in_one_paragraph():
+        try:
+            hydra.main(version_base="1.3", config_path=str(CONF), config_name=NAME)(job)()
+        except Refused as refused:
+            raise refused.error from None
+
+
+@contextmanager
+def _in_one_paragraph() -> Generator[None]:
+    """Raises UserError for what Hydra, or a disk that it writes to, raises in the block."""
+    from hydra.errors import HydraException
+
     try:
-        hydra.main(version_base="1.3", config_path=str(CONF), config_name="sweep")(job)()
-    except Refused as refused:
-        raise refused.error from None
+        yield
     except (HydraException, OmegaConfBaseException) as error:
         raise _uncomposable(redact(" ".join(str(error).split()))) from error
     except BrokenPipeError:  # nobody reads Hydra's help

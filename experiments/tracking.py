@@ -16,8 +16,8 @@ from typing import Any
 
 from experiments.track.projection import Point, points
 from experiments.track.runs import close_parent, keep_run, one_line, open_run, send
-from experiments.track.store import initialise, load_mlflow, tracking_uri
-from study import cells
+from experiments.track.store import artifacts_of, client_of, initialise, tracking_uri
+from study import cells, exchange
 from study.bounds import Name
 from study.cli import command, option, word
 from study.errors import UserError
@@ -49,9 +49,10 @@ def rebuild(study_dir: Path, tracking: Tracking, runs_dir: Path) -> bool:
         )
     study = read_study(study_dir)
     factors = study.get("factors") or first_config(folders).factors
-    ids = initialise(tracking_uri(tracking, runs_dir), runs_dir, study_dir.name, factors)
+    uri, places = tracking_uri(tracking, runs_dir), artifacts_of(tracking)
+    ids = initialise(uri, runs_dir, study_dir.name, factors, places)
     write_study(study_dir, {**study, "factors": factors, "mlflow": ids})
-    client = load_mlflow().MlflowClient(tracking_uri=ids["uri"])
+    client = client_of(ids["uri"])
     say_problems(study_dir, folders)
     states = set()
     for folder in folders:
@@ -131,6 +132,7 @@ class Options:
 def main(options: Options) -> int:
     """Exit codes: 0 rebuilt, 1 if a cell failed, 2 for a user's error."""
     folder = options.runs_dir / options.study
+    exchange.fetch(folder)
     folders = cells.study_cells(folder)
     tracking = first_config(folders).tracking if folders else Tracking()
     if options.uri is not None:

@@ -6,6 +6,7 @@ The sweep forks this per cell; the command runs a cell whose config is already t
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import functools
 import gc
 import os
@@ -17,6 +18,7 @@ import sys
 import threading
 import time
 import traceback
+from collections.abc import Generator
 from contextlib import ExitStack
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
@@ -26,6 +28,7 @@ from typing import Any
 from experiments import processes
 from experiments.follow import follow
 from experiments.policies.load import cache_of, load_policy
+from experiments.asked import models_of
 from experiments.scorer import Scorer
 from experiments.track.runs import RunLog
 from experiments.trainer import checkpoints
@@ -35,9 +38,10 @@ from experiments.workflow.world import Programs
 from experiments.world import Direct, World
 from judges.budget import Budget, evaluations_before, spent_before
 from judges.endpoint.failures import EndpointRefused
+from judges.serving.lease import leases
 from judges.session import Session
-from judges.store import Store
-from study import cells, storage
+from judges.store import open_store
+from study import cells, exchange, lease, storage
 from study.bounds import Number
 from study.cells import Cell
 from study.cli import command, option
@@ -46,10 +50,14 @@ from study.errors import UserError
 from study.files import Damaged, write_json, write_text
 from study.heartbeat import Heartbeat
 from study.machine import cpus, device_variables
-from study.records import HELD_OUT, OVERALL, Recorder, parts, read_part, verdicts_by
+from study.merged import merge_cell, reopen
+from study.parts import read_all, verdicts_by
+from study.places import PlaceTrouble, shown
+from study.records import HELD_OUT, OVERALL, Recorder
 from study.rules import RuleRunner
 from study.sandbox.pool import Pool
 from study.scaffold import check as check_scaffold
+from study.schema import Study
 from study.status import read_status
 from study.tasks import checked, oracle, runs_code, task_module
 from study.verify import unsound
@@ -65,9 +73,9 @@ def run_cell(folder: Path, threads: int = 1) -> int:
     """Train one cell to its end, from its last checkpoint where there is one.
 
     A cell that is done stays as it is: nothing is trained and nothing written. Returns exit code: 0
-    done, 1 failed, 2 a user's error, 3 stopped by a signal, 4 (`cells.BUSY`) run by another
-    process, 5 (`cells.REFUSED`) key, account or model refused by an endpoint, 74 the disk is full
-    or may only be read.
+    done, 1 failed, 2 a user's error, 3 (`cells.STOPPED`) stopped by a signal, 4 (`cells.BUSY`) run
+    by another process, 5 (`cells.REFUSED`) key, account or model refused by an endpoint, 74 the
+    disk is full or may only be read.
     """
     if processes.rank():
         return follow(folder, threads)
@@ -78,12 +86,27 @@ def run_cell(folder: Path, threads: int = 1) -> int:
             return cells.BUSY
         with lock:
             if not cells.is_done(folder):  # by another process, while this one waited
-                return _run_held(folder, threads)
+                return _run_leased(folder, threads)
         if processes.count() > 1:
             return cells.BUSY  # an end that the launcher passes on to the other processes
     lost = "" if (folder / "policy").is_dir() else ", though its policy folder was taken away since"
     print(f"the cell {folder.name} is done{lost}: nothing is trained or written", flush=True)
     return 0
+
+
+def _run_leased(folder: Path, threads: int) -> int:
+    """`_run_held` of a cell that, where it belongs to a URL, no other machine runs."""
+    try:
+        with lease.held(folder):
+            if cells.is_done(folder):
+                print(f"the cell {folder.name} was ended by another machine", flush=True)
+                return 0
+            return _run_held(folder, threads)
+    except lease.Taken as taken:
+        print(taken, flush=True)
+        return cells.BUSY
+    except PlaceTrouble as error:
+        return _failure(error, folder)[0]
 
 
 def _run_held(folder: Path, threads: int) -> int:
@@ -113,7 +136,7 @@ def _run_held(folder: Path, threads: int) -> int:
         train(cell, threads)
         code, state = 0, "done"
     except (Terminated, KeyboardInterrupt):
-        code, state, problem = 3, "killed", "stopped by a signal"
+        code, state, problem = cells.STOPPED, "killed", "stopped by a signal"
     except Exception as error:
         code, problem = _failure(error, folder)
     finally:
@@ -123,7 +146,11 @@ def _run_held(folder: Path, threads: int) -> int:
         try:
             cells.set_status(folder, ended=ended, seconds=before + ended - started, **end)
             if state == "done":
+                exchange.push(folder, ended=True)
                 write_text(folder / "DONE", "")
+            else:
+                with contextlib.suppress(PlaceTrouble):  # its records went with its checkpoints
+                    exchange.push(folder)
         except (OSError, UserError) as error:
             # Status and marker are missing; the next run finds the cell killed and goes on.
             code, _ = _failure(error, folder)
@@ -172,6 +199,7 @@ def train(cell: Cell, threads: int) -> None:
     folder = cell.dir / "checkpoints"
     checkpoint, step = checkpoints.resume(folder, cell.id, steps)
     cells.set_status(cell.dir, step=step)
+    reopen(cell.dir, step)
     recorder = Recorder(cell.dir, step)
     alarm = Alarm(cell.config, cell.dir) if cell.config.correction.stop else None
     if alarm is not None and alarm.step is not None:
@@ -203,6 +231,7 @@ def train(cell: Cell, threads: int) -> None:
             last = alarm.step
             cells.set_status(cell.dir, stopped_at=last)
         checkpoints.save_policy(checkpoints.path_of(folder, last), cell.dir / "policy")
+        merge_cell(cell.dir)
     if processes.count() > 1:
         from experiments.trainer.ranks import leave
 
@@ -248,13 +277,14 @@ def learn(
         print(f"step {step}/{config.trainer.steps}  {shown}", flush=True)
 
     with ExitStack() as stack:
-        store = stack.enter_context(Store(runs_dir / "verdicts.db"))
+        config = stack.enter_context(reached(cell))
+        store = stack.enter_context(open_store(runs_dir, config.store))
         truth_of = oracle(config.task)
         sessions = [
             stack.enter_context(
                 Session(judge, store, truth_of, calls_before=verdicts_by(cell.dir, judge.name))
             )
-            for judge in judges
+            for judge in (config.judge, *config.shadow_judges)
         ]
         acting, *shadows = sessions
         world: World = Direct()
@@ -281,6 +311,21 @@ def learn(
             gc.unfreeze()
 
 
+@contextlib.contextmanager
+def reached(cell: Cell) -> Generator[Study]:
+    """Within the block this process is a user of the judges and the executor that its sweep serves;
+    gives the cell's config with their addresses as they are from here.
+    Raises UserError: one of them is not served, or does not answer here."""
+    config = cell.config
+    with leases(models_of([cell]), cell.dir.parent.parent, starts=False) as place:
+        yield dataclasses.replace(
+            config,
+            judge=place(config.judge),
+            shadow_judges=list(map(place, config.shadow_judges)),
+            executor=place(config.executor),
+        )
+
+
 SHOWN = (
     *("reward/mean", "truth/mean", "policy/length", "judge/unscored_frac", "system/step_s"),
     f"{HELD_OUT}{OVERALL[0]}",
@@ -290,10 +335,9 @@ SHOWN = (
 def _drawn(folder: Path) -> int:
     """Tokens of the completions on record, as far as they can be read."""
     drawn = 0
-    for part in parts(folder / "rollouts"):
-        with contextlib.suppress(Damaged):  # whoever needs what it holds says so
-            counts = read_part(part, ["tokens"]).to_pydict().get("tokens", [])
-            drawn += sum(filter(None, counts))
+    # of what is lost, whoever needs what it holds says so
+    for _, table in read_all(folder / "rollouts", ["tokens"], lost=[]):
+        drawn += sum(filter(None, table.to_pydict().get("tokens", [])))
     return drawn
 
 
@@ -338,10 +382,11 @@ class Options:
 
     def check(self) -> None:
         """Refuse a folder in which the sweep has laid no cell."""
+        exchange.find(self.cell)
         if not (self.cell / "config.yaml").exists():
             raise UserError(
                 "experiments.train runs one cell whose folder holds a config.yaml; given was "
-                f"cell={self.cell}. Cells are laid by the sweep; to lay and run one, type: "
+                f"cell={shown(self.cell)}. Cells are laid by the sweep; to lay and run one, type: "
                 "python -m experiments.sweep judge=sim-fair seed=0."
             )
 

@@ -12,9 +12,10 @@ import dataclasses
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING
 
-from judges.endpoint.channel import Channel, check_key, read_key
+from judges.endpoint.channel import Channel
 from judges.endpoint.client import EndpointRefused, Fault, Fetched, list_models
 from judges.endpoint.dialects import dialect_of
+from judges.endpoint.keys import check_key, read_key
 from judges.endpoint.loop import cancel
 from judges.endpoint.replicas import open_wire
 from judges.endpoint.served import is_asked

@@ -14,7 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from study.errors import UserError
-from study.records import CALLS, EVAL_COST, MISSING, parts, read_part, recorded, step_of
+from study.parts import Part, parts, read_part
+from study.records import CALLS, EVAL_COST, MISSING, recorded
 from study.schema import Cost, Model, freeze
 
 
@@ -130,19 +131,19 @@ def spent_before(folder: Path) -> tuple[Spent, Spent]:
     replies are free. A step that was stopped because verdicts were missing counts too.
     Raises UserError: a part that cannot be read."""
 
-    def spent(part: Path) -> Spent:
+    def spent(part: Part | Path) -> Spent:
         rows = [dict.fromkeys(columns) | row for row in read_part(part, columns).to_pylist()]
         calls = sum(row["attempts"] or 0 for row in rows if not row["from_cache"])
         return Spent(calls, usd_of(rows))
 
-    def executed(part: Path) -> Spent:
+    def executed(part: Part | Path) -> Spent:
         rows = read_part(part, ["attempts", "cost_usd"]).to_pylist()
         return Spent(sum(row["attempts"] for row in rows), usd_of_calls(rows))
 
     columns = ["from_cache", "finish_reason", "attempts", "cost_usd"]
-    steps = {step_of(part): spent(part) for part in parts(folder / "verdicts")}
+    steps = {part.step: spent(part) for part in parts(folder / "verdicts")}
     for part in parts(folder / CALLS):
-        steps[step_of(part)] = steps.get(step_of(part), Spent()) + executed(part)
+        steps[part.step] = steps.get(part.step, Spent()) + executed(part)
     lost = folder / MISSING
     missing = [spent(part) for part in sorted((lost / "verdicts").glob("*.parquet"))]
     missing += [executed(part) for part in sorted((lost / CALLS).glob("*.parquet"))]

@@ -13,6 +13,7 @@ from __future__ import annotations
 import sys
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
@@ -24,8 +25,8 @@ from judges.ahead import judge_asked
 from judges.grading.checks import check_group
 from judges.identity import judge_id
 from judges.session import Session
-from judges.store import Store
-from study import cells
+from judges.store import Store, open_store
+from study import cells, exchange
 from study import truth as rules
 from study.answers import answer_of
 from study.bounds import Choice, Name, check
@@ -36,13 +37,14 @@ from study.compose import load_presets, preset_names
 from study.corrections.corrector import Corrector, Heard
 from study.errors import UserError
 from study.files import Damaged, say, write_json
-from study.records import PLACE, REPLAYED, VERDICT, part_name, parts, read_part, write_part
+from study.parts import Part, parts, read_part
+from study.records import PLACE, REPLAYED, VERDICT, part_name, write_part
 from study.rewards import compose
 from study.rewards.advantages import advantages, alignment, rank_change, sign_flips, silenced
 from study.rewards.failure import REPLAY_POLICIES
 from study.rewards.workflow import OK
 from study.rows import Row
-from study.schema import Judge
+from study.schema import Judge, Study, VerdictStore
 from study.tasks import oracle
 from study.verdict import Verdict, mean_score
 from study.verify import say_problems
@@ -102,6 +104,7 @@ def replay_study(options: Options, judge: Judge | None) -> list[dict[str, Any]]:
     """Replay every run of a study that has rollouts.
     Raises UserError: no such study, or the judge cannot be asked."""
     study_dir = (options.runs_dir / str(options.study)).absolute()
+    exchange.fetch(study_dir)
     folders = [f for f in cells.study_cells(study_dir) if parts(f / "rollouts")]
     if not folders:
         there = sorted(path.parent.name for path in options.runs_dir.glob("*/study.json"))
@@ -115,16 +118,25 @@ def replay_study(options: Options, judge: Judge | None) -> list[dict[str, Any]]:
     name += f"-{options.on_failure}" if options.on_failure else ""
     name += "-canonical" if options.canonical else ""
     target = study_dir / "replays" / (options.out or name)
-    with Store(options.runs_dir / "verdicts.db") as store:
+    with open_store(options.runs_dir, kept_where(folders)) as store:
         for folder in folders:
             try:
                 lines.append(replay_cell(cells.load_cell(folder), judge, options, store, target))
             except Damaged as error:
                 say(f"{folder.name} is left out. {error}")
             write_json(target / "summary.json", lines)
+    exchange.push(study_dir)
     if not lines:
         raise UserError(f"study={options.study} has no run that can be replayed; see above.")
     return lines
+
+
+def kept_where(folders: Sequence[Path]) -> VerdictStore:
+    """Where the first run whose config can be read keeps its replies."""
+    for folder in folders:
+        with suppress(Damaged):
+            return cells.load_cell(folder).config.store
+    return VerdictStore()
 
 
 def replay_cell(
@@ -145,8 +157,11 @@ def replay_cell(
     corrector = Corrector()
     with Session(judge, store, truth_of) as session:
         session.check()
+        made = {part.step: part for part in parts(folder / "rollouts")}
+        judged = {part.step: part for part in parts(cell.dir / "verdicts")}
         for part in parts(cell.dir / "rollouts"):
-            done = folder / "rollouts" / part.name
+            name = part_name(part.step)
+            done = made.get(part.step, Part(folder / "rollouts" / name, part.step))
             # what is calibrated on earlier steps is made anew; the store has their replies
             if config.correction.calibrate or not _whole(done):
                 records, rows = _records(part, truth_of.row_of)
@@ -155,11 +170,18 @@ def replay_cell(
                     answers = [_alone(*pair) for pair in zip(rows, answers, strict=True)]
                 if judge.simulated is not None:  # then it says at once what it says
                     truth_of.truths(rows, answers)
-                again, verdicts = _step(session, cell, records, rows, answers, policy, corrector)
+                shadows: list[list[float | None]] = []
+                if config.correction.panel != "none":
+                    missing = Part(cell.dir / "verdicts" / name, part.step)
+                    shadows = _shadow_scores(judged.get(part.step, missing), records)
+                again, verdicts = _step(
+                    session, config, records, rows, answers, shadows, policy, corrector
+                )
                 if options.canonical:
                     verdicts = [row | _marked(row) for row in verdicts]
-                write_part(folder / "verdicts" / part.name, verdicts, VERDICT)
-                write_part(done, again, REPLAYED)
+                write_part(folder / "verdicts" / name, verdicts, VERDICT)
+                done = Part(folder / "rollouts" / name, part.step)
+                write_part(done.path, again, REPLAYED)
             replayed += read_part(done).to_pylist()
             known = read_part(part, ["rollout_id", "truth", "domain", "outcome"]).to_pylist()
             truths |= {record["rollout_id"]: record for record in known}
@@ -189,9 +211,9 @@ def _marked(verdict: Mapping[str, Any]) -> dict[str, str]:
     }
 
 
-def _whole(done: Path) -> bool:
+def _whole(done: Part) -> bool:
     """Whether a replayed part is there and can be read; a damaged one is made again."""
-    if not done.is_symlink() and not done.exists():
+    if not done.path.is_symlink() and not done.path.exists():
         return False
     try:
         return not set(REPLAYED) - set(read_part(done).column_names)
@@ -201,34 +223,35 @@ def _whole(done: Path) -> bool:
 
 
 def _records(
-    part: Path, row_of: Callable[[str], Row | None]
+    part: Part, row_of: Callable[[str], Row | None]
 ) -> tuple[list[dict[str, Any]], list[Row]]:
     """The rollouts of a part, in order, and the row of each.
     Raises Damaged: they are not what `_step` needs."""
     table = read_part(part)
     if lacking := set(NEEDED) - set(table.column_names):
-        raise Damaged(part, f"has no {', '.join(sorted(lacking))}")
+        raise Damaged(part.path, f"has no {', '.join(sorted(lacking))}")
     records = table.to_pylist()
     rows = [row_of(record["prompt_id"] or "") for record in records]
     known = [row for row in rows if row is not None]
     if len(known) < len(rows) or any(record["rollout_id"] is None for record in records):
-        raise Damaged(part, "holds rollouts of no prompt of its task")
+        raise Damaged(part.path, "holds rollouts of no prompt of its task")
     order = sorted(range(len(records)), key=lambda place: records[place]["rollout_id"])
     return [records[place] for place in order], [known[place] for place in order]
 
 
 def _step(
     session: Session,
-    cell: Cell,
+    config: Study,
     records: list[dict[str, Any]],
     rows: list[Row],
     answers: list[str],
+    shadows: list[list[float | None]],
     policy: str,
     corrector: Corrector,
 ) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
     """One step's rollouts with new score, reward and advantage, and the verdicts behind them.
-    ``answers`` are shown to the judge; the rest of a reward is made of what is on record."""
-    config = cell.config
+    ``answers`` are shown to the judge; the rest of a reward is made of what is on record, as are
+    the scores by ``shadows``, of each shadow judge."""
     size = config.trainer.group_size
     inputs = [compose.recorded(config, *pair) for pair in zip(rows, records, strict=True)]
     shown = [
@@ -237,9 +260,7 @@ def _step(
     votes_N = judge_asked(session, shown, size)
     scores = [mean_score(votes) for votes in votes_N]
     step = records[0]["step"]
-    panel = config.correction.panel != "none"
-    others = _shadow_scores(cell.dir / "verdicts" / part_name(step), records) if panel else []
-    corrected, _ = corrector(Heard(config, step, size, inputs, votes_N, others))
+    corrected, _ = corrector(Heard(config, step, size, inputs, votes_N, shadows))
     rewards = compose.recompose(config, inputs, corrected, size, policy)
     rewards_P_G = np.array(rewards, dtype=float).reshape(-1, size)
     after = advantages(rewards_P_G, config.trainer.scale_rewards).ravel().tolist()
@@ -256,7 +277,7 @@ def _step(
     return replayed, verdicts
 
 
-def _shadow_scores(part: Path, records: Sequence[dict[str, Any]]) -> list[list[float | None]]:
+def _shadow_scores(part: Part, records: Sequence[dict[str, Any]]) -> list[list[float | None]]:
     """What each shadow judge on record said of these rollouts: the mean of its scored votes."""
     columns = ["rollout_id", "judge", "role", "score"]
     told: dict[str, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))

@@ -2,6 +2,9 @@
 ``judge=sim-verbose`` serves a simulated judge over a real socket. ``executor=NAME`` serves what the
 operators of workflow programs ask, in the same two ways.
 
+With ``detached=true`` or ``judge.serve.bind=HOST`` vLLM is a service: it is written down in the
+runs folder, where the cells of other nodes find it. ``status=true`` lists all services.
+
 Any OpenAI client can ask either, in the same way as a study does.
 """
 
@@ -19,13 +22,17 @@ from urllib.parse import urlsplit
 
 from judges.check import probe
 from judges.endpoint.complete import chat_body, complete_all
-from judges.serving import server, vllm_command
+from judges.serving import lease, server, vllm_command
+from judges.serving.actor import start_actor
+from judges.serving.book import ELSEWHERE, LOOPBACK, is_wide, service_of, services
+from judges.serving.keeper import Keeper, Taken, taken
 from judges.serving.server import ANY_PORT, LOCAL, Server
+from judges.serving.service import end, rows, use
 from judges.simulated.app import simulated_app
 from judges.simulated.operators import operators_app
 from study import stopping
-from study.bounds import Number
-from study.cli import command, option, overrides, preset
+from study.bounds import Choice, Number
+from study.cli import command, option, overrides, preset, print_table
 from study.compose import load_executor, load_presets, preset_names
 from study.errors import UserError
 from study.schema import Judge, Model, Task
@@ -48,7 +55,18 @@ class Options:
         legal=Number(low=0, high=65535),
     )
     print_only: bool = option("print the command that would start the server", False)
-    stop: bool = option("stop the server that a killed sweep left behind", False)
+    detached: bool = option("serve until it is stopped, when this command has ended, too", False)
+    on: str = option(
+        "where a detached service runs: a process of this host, or an actor on the Ray cluster of"
+        " RAY_ADDRESS",
+        "local",
+        legal=Choice(("local", "ray")),
+    )
+    status: bool = option("list the services of runs_dir: health, users, age, replicas", False)
+    stop: bool = option(
+        "stop the service of this model, or the server that a killed sweep left behind", False
+    )
+    service: str | None = option("with stop: a service by the name that status=true shows")
     replicas: int | None = option("servers on ports in a row; judge.serve.replicas")
     runs_dir: Path = option("folder that holds the studies and the servers' logs", Path("runs"))
     overrides: list[str] = overrides("judge.", "executor.", "task.")
@@ -57,13 +75,19 @@ class Options:
 def serve(options: Options) -> None:
     """Serve until interrupted; print the address once the judge answers.
     Raises UserError: there is nothing to serve, or this machine cannot serve it."""
+    if options.status:
+        show_services(options.runs_dir)
+        return
+    if options.service is not None:
+        stop_service(options)
+        return
     model, task = _load(options)
     if model.simulated is None:
         serve_vllm(model, options)
-    elif options.print_only or options.stop:
+    elif options.print_only or options.stop or options.detached:
         raise UserError(
             f"{model.role}={model.name} is simulated: no other process serves it, so there is"
-            " nothing to print or to stop."
+            " nothing to print, to detach or to stop."
         )
     else:
         serve_simulated(model, task, options)
@@ -84,6 +108,27 @@ def _load(options: Options) -> tuple[Model, Task]:
     if options.judge is not None:
         return load_presets(options.judge, options.task or "instruct-mini", settings)
     return load_executor(options.executor or "", options.task or "workflow-mini", settings)
+
+
+def show_services(runs_dir: Path) -> None:
+    """Print all services of a runs folder."""
+    if lines := rows(runs_dir):
+        print_table(lines, f"Services in {runs_dir / 'servers'}")
+    else:
+        print(f"There is no service in {runs_dir / 'servers'}.")
+
+
+def stop_service(options: Options) -> None:
+    """Stop a service by its name. Raises UserError: there is none, or somebody uses it."""
+    by_name = {service.name: service for service in services(options.runs_dir)}
+    service = by_name.get(options.service or "")
+    if service is None or not options.stop:
+        raise UserError(
+            f"service={options.service} names a service that is to be stopped. In"
+            f" {options.runs_dir / 'servers'} there is {', '.join(by_name) or 'none'}. Type"
+            " stop=true service=NAME."
+        )
+    print(end(service))
 
 
 def serve_simulated(model: Model, task: Task, options: Options) -> None:
@@ -110,30 +155,76 @@ def serve_vllm(model: Model, options: Options) -> None:
     """Start vLLM, wait until it is healthy, get one verdict from each replica, and keep serving.
     Raises UserError: it cannot be started, serves another model, cannot model, or ended by itself.
     """
+    if options.host not in (None, *LOOPBACK):
+        model = dataclasses.replace(
+            model, serve=dataclasses.replace(model.serve, bind=options.host)
+        )
+    if model.serve.bind == ELSEWHERE:
+        raise UserError(
+            f"{model.role}.serve.bind={ELSEWHERE} is for a sweep, which then uses what another node"
+            f" serves. To serve it from here, give {model.role}.serve.bind=0.0.0.0."
+        )
     host, port = _address(model, options)
     if options.stop:
-        print(server.sweep_up(model, port, options.runs_dir))
+        wide = dataclasses.replace(model, serve=dataclasses.replace(model.serve, bind="0.0.0.0"))
+        for each in (model, wide):
+            service = service_of(each, options.runs_dir)
+            if service.read() is not None:
+                print(end(service))
+                return
+        print(lease.sweep_up(model, port, options.runs_dir))
         return
     if options.print_only:
-        print("\n".join(vllm_command.shown(model, host, port)))
+        print("\n".join(vllm_command.shown(model, model.serve.bind or host, port)))
+        return
+    if options.detached or options.on == "ray":
+        detach(model, port, options)
         return
     if threading.current_thread() is threading.main_thread():
         stopping.take_signals()
+    if is_wide(model):
+        ends = Keeper(model, options.runs_dir, port=port).keep(_announce)
+        print(f"{model.name} is served no more: {ends}", flush=True)
+        return
     servers: list[Server] = []
     try:
         servers = server.start(model, host, port, options.runs_dir)
         for each in servers:
             print(f"{model.name} starts as process {each.pid}; its log is {each.log}", flush=True)
-        seconds = server.wait_ready(model, servers)
-        for each in servers:
-            print(f"{model.name} answers at {each.url} after {seconds:.0f} s", flush=True)
-            _probe(model, each)
-        print(_how_to_ask(model, servers), flush=True)
+        _announce(model, servers, server.wait_ready(model, servers))
         while all(map(server.alive, servers)):
             time.sleep(server.POLL_S)
         server.wait_ready(model, servers, timeout_s=0.0)  # says how it ended, with its log
     finally:
         server.stop(servers)
+
+
+def detach(model: Model, port: int, options: Options) -> None:
+    """Start a service that outlives this process, and get one verdict from each replica.
+    Raises UserError: it is served already, or cannot be."""
+    service = service_of(model, options.runs_dir)
+    book = service.read()
+    if book is not None and service.owned(book):
+        raise Taken(taken(service, book))
+    local = options.on == "local"
+    if not local:
+        start_actor(model, options.runs_dir, port)
+    began = time.monotonic()
+    with use(model, options.runs_dir, starts=local, while_used=False, port=port) as reached:
+        urls = (reached.endpoint.url, *reached.endpoint.replicas)
+        logs = str(service.folder)
+        _announce(reached, [Server(0, "", url, logs) for url in urls], time.monotonic() - began)
+    where = f" runs_dir={options.runs_dir}" if options.runs_dir != Path("runs") else ""
+    stops = f"python -m judges.serve stop=true service={service.name}{where}"
+    print(f"stop it with: {stops}", flush=True)
+
+
+def _announce(model: Model, servers: Sequence[Server], seconds: float) -> None:
+    """Say where each replica answers, that it gives a verdict, and how to ask it."""
+    for each in servers:
+        print(f"{model.name} answers at {each.url} after {seconds:.0f} s", flush=True)
+        _probe(model, each)
+    print(_how_to_ask(model, servers), flush=True)
 
 
 def _address(model: Model, options: Options) -> tuple[str, int]:
@@ -179,6 +270,9 @@ def _probe(model: Model, each: Server) -> None:
 
 def _how_to_ask(model: Model, servers: Sequence[Server]) -> str:
     words = [f"{model.role}={model.name}"]
+    if is_wide(model):
+        words += [f"{model.role}.serve.auto=true", f"{model.role}.serve.bind={ELSEWHERE}"]
+        return f"ask it from any node, with the same serve settings: {' '.join(words)}"
     if model.endpoint.url != servers[0].url:
         words.append(f"{model.role}.endpoint.url={servers[0].url}")
     if len(servers) > 1:

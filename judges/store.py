@@ -2,7 +2,7 @@
 
 The store keeps replies, not grades: they are read at every look-up, so a better parser asks nobody
 again. It also holds leases, which say who is asking for a key now (`judges.singleflight`).
-``python -m judges.store stats`` counts what is stored.
+``python -m judges.store stats`` counts what is stored, and ``merge`` makes one store of several.
 """
 
 from __future__ import annotations
@@ -11,31 +11,46 @@ import contextlib
 import hashlib
 import json
 import os
-import re
 import sqlite3
 import sys
-import threading
 import time
-from collections import Counter
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from judges.endpoint.fields import check_value, one_line
+from judges.connections import (
+    BUSY_S,
+    VERSION,
+    Connections,
+    open_to_read,
+    refuse_network,
+    unreadable,
+)
+from judges.merging import merge
+from judges.stored import (
+    LISTED,
+    SELECTED,
+    UPSERT,
+    copy,
+    count,
+    export,
+    legal_time,
+    stats,
+    usable,
+    verify,
+)
 from study import clock as host
-from study.cli import command, option, word
+from study.cli import command, option, word, writes
 from study.errors import UserError
-from study.records import write_part
+from study.schema import VerdictStore
 
-VERSION = 2
-BUSY_S = 60.0
+FILE = "verdicts.db"
 LONGEST_LEASE_S = 300.0
 """A lease that ends later than this from now is not from this clock, and does not count."""
-LATEST_S = 1e11
-"""The latest time of a row that is shown."""
-LISTED = "(SELECT value FROM json_each(?))"
-"""Any number of keys, given to a query as one JSON list."""
+Row = tuple[dict[str, Any], str, float]
+"""A value, its JSON, and when it was stored first, in seconds since the epoch."""
 
 
 def canonical(data: Any) -> bytes:
@@ -74,30 +89,43 @@ class Store:
         path: str | Path,
         clock: Callable[[], float] = host.now,
         boot: str | None = None,
+        beside: Sequence[Path] = (),
     ) -> None:
         self.path = Path(path)
         self.clock = clock
         self._boot = host.boot() if boot is None else boot
-        self._local = threading.local()
-        self._lock = threading.Lock()
-        self._opened: list[tuple[int, sqlite3.Connection]] = []
-        self._connection()
+        refuse_network(self.path)
+        self._connections = Connections(self._open)
+        self._beside = [(each, Connections(partial(open_to_read, each))) for each in beside]
+        self._each(Connections.mine)  # what cannot be used is said now
 
     def get(self, key: str) -> dict[str, Any] | None:
         """The value stored under ``key``, or None."""
         return self.get_many([key]).get(key)
 
     def get_many(self, keys: Sequence[str], accept: Accept = _any) -> dict[str, dict[str, Any]]:
-        """The values of those ``keys`` that are stored and accepted."""
+        """The values of those ``keys`` that are stored and accepted, here or in a store beside;
+        those that are found there are stored here, too."""
+        values = self._stored(keys, accept)
+        for path, connections in self._beside:
+            if missing := [key for key in keys if key not in values]:
+                rows: dict[str, Row] = {}
+                try:
+                    cursor = connections.mine().execute(SELECTED, [json.dumps(missing)])
+                    for key, data, created in cursor:
+                        if (value := usable(data)) is not None and accept(value):
+                            rows[key] = value, data.decode(), legal_time(created)
+                except sqlite3.DatabaseError as error:
+                    raise UserError(unreadable(path, error)) from error
+                values |= self._put(rows, accept) if rows else {}
+        return values
+
+    def _stored(self, keys: Sequence[str], accept: Accept) -> dict[str, dict[str, Any]]:
         values: dict[str, dict[str, Any]] = {}
-        # As bytes: a value that is not UTF-8 would fail the whole query.
-        query = f"SELECT key, CAST(value AS BLOB) FROM replies WHERE key IN {LISTED}"
         with self._told():
-            for key, data in self._connection().execute(query, [json.dumps(keys)]):
-                with contextlib.suppress(ValueError, RecursionError):
-                    value = read_value(data)
-                    if accept(value):
-                        values[key] = value
+            for key, data, _ in self._connection().execute(SELECTED, [json.dumps(keys)]):
+                if (value := usable(data)) is not None and accept(value):
+                    values[key] = value
         return values
 
     def put(self, key: str, value: dict[str, Any]) -> dict[str, Any]:
@@ -109,16 +137,15 @@ class Store:
     ) -> dict[str, dict[str, Any]]:
         """``put`` for several at once, all or none of them; their leases end."""
         now = time.time()
-        texts = {key: _text(value) for key, value in values.items()}
-        with self._transaction() as connection:
-            stored = self.get_many(list(values), accept)
-            connection.executemany(
-                "INSERT INTO replies (key, value, created) VALUES (?, ?, ?) ON CONFLICT (key)"
-                " DO UPDATE SET value = excluded.value, created = excluded.created",
-                [(key, text, now) for key, text in texts.items() if key not in stored],
-            )
-            connection.execute(f"DELETE FROM leases WHERE key IN {LISTED}", [json.dumps([*values])])
-            return {**values, **stored}
+        return self._put({key: (v, _text(v), now) for key, v in values.items()}, accept)
+
+    def _put(self, rows: Mapping[str, Row], accept: Accept) -> dict[str, dict[str, Any]]:
+        with self.transaction() as connection:
+            stored = self._stored([*rows], accept)
+            new = [(key, *row[1:]) for key, row in rows.items() if key not in stored]
+            connection.executemany(UPSERT, new)
+            connection.execute(f"DELETE FROM leases WHERE key IN {LISTED}", [json.dumps([*rows])])
+            return {key: row[0] for key, row in rows.items()} | stored
 
     def lease(
         self, keys: Sequence[str], owner: str, seconds: float, accept: Accept = _any
@@ -126,8 +153,10 @@ class Store:
         """Lease the keys that are not stored and that nobody else has leased: those that the owner
         has to ask for, and the values that are stored already."""
         now = self.clock()
-        with self._transaction() as connection:
-            stored = self.get_many(keys, accept)
+        if self._beside:
+            self.get_many(keys, accept)
+        with self.transaction() as connection:
+            stored = self._stored(keys, accept)
             rows = connection.execute(
                 "INSERT INTO leases (key, owner, expires)"
                 " SELECT value, ?, ? FROM json_each(?) WHERE true ON CONFLICT (key)"
@@ -144,7 +173,7 @@ class Store:
 
     def renew(self, keys: Sequence[str], owner: str, seconds: float) -> None:
         """Extend the owner's leases to so long from now."""
-        with self._transaction() as connection:
+        with self.transaction() as connection:
             connection.execute(
                 f"UPDATE leases SET expires = ? WHERE owner = ? AND key IN {LISTED}",
                 [self.clock() + seconds, self._mine(owner), json.dumps(keys)],
@@ -157,7 +186,7 @@ class Store:
             (now, None if failure is None else _text(failure), key, self._mine(owner))
             for key, failure in failures.items()
         ]
-        with self._transaction() as connection:
+        with self.transaction() as connection:
             connection.executemany(
                 "UPDATE leases SET expires = ?, failure = ? WHERE key = ? AND owner = ?", rows
             )
@@ -176,18 +205,20 @@ class Store:
     def _mine(self, owner: str) -> str:
         return f"{self._boot}/{owner}"
 
+    def _connection(self) -> sqlite3.Connection:
+        return self._connections.mine()
+
     def count(self) -> int:
         """How many replies are stored."""
         return self._connection().execute("SELECT count(*) FROM replies").fetchone()[0]
 
     def close(self) -> None:
         """Close this process's connections; a later use opens a new one."""
-        with self._lock:
-            mine = [item for item in self._opened if item[0] == os.getpid()]
-            self._opened = [item for item in self._opened if item[0] != os.getpid()]
-        for _, connection in mine:
-            connection.close()
-        self._local = threading.local()
+        self._each(Connections.close)
+
+    def _each(self, act: Callable[[Connections], Any]) -> None:
+        for connections in (*(beside for _, beside in self._beside), self._connections):
+            act(connections)
 
     def __enter__(self) -> Store:
         return self
@@ -196,17 +227,11 @@ class Store:
         self.close()
 
     @contextlib.contextmanager
-    def _transaction(self) -> Generator[sqlite3.Connection]:
-        with self._told():
-            connection = self._connection()
+    def transaction(self) -> Generator[sqlite3.Connection]:
+        """A transaction that is committed as the block ends, and undone where it raises."""
+        with self._told(), self._connection() as connection:
             connection.execute("BEGIN IMMEDIATE")
-            try:
-                yield connection
-                connection.execute("COMMIT")
-            except BaseException:
-                if connection.in_transaction:  # a full disk has rolled it back already
-                    connection.execute("ROLLBACK")
-                raise
+            yield connection
 
     @contextlib.contextmanager
     def _told(self) -> Generator[None]:
@@ -226,18 +251,6 @@ class Store:
                 "-wal and -shm files, and run the same command again; its replies are then asked "
                 "for anew."
             ) from error
-
-    def _connection(self) -> sqlite3.Connection:
-        held: tuple[int, sqlite3.Connection] | None = getattr(self._local, "held", None)
-        if held is not None and held[0] == os.getpid():
-            return held[1]
-        connection = self._open()
-        self._local.held = (os.getpid(), connection)
-        with self._lock:
-            # A parent's connection stays in this list after a fork, never used and never
-            # closed here: closing it in the child would drop the parent's file locks.
-            self._opened.append(self._local.held)
-        return connection
 
     def _open(self) -> sqlite3.Connection:
         try:
@@ -267,8 +280,8 @@ class Store:
         version = connection.execute("PRAGMA user_version").fetchone()[0]
         if version == VERSION:
             return
-        connection.execute("BEGIN IMMEDIATE")
-        try:
+        with connection:  # a commit, or nothing of it
+            connection.execute("BEGIN IMMEDIATE")
             # Again under the lock: another process may have made the table meanwhile.
             version = connection.execute("PRAGMA user_version").fetchone()[0]
             tables = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]
@@ -285,21 +298,12 @@ class Store:
                 )
                 version = VERSION
                 connection.execute(f"PRAGMA user_version={VERSION}")
-        finally:
-            connection.execute("COMMIT")
         if version != VERSION:
             raise UserError(
                 f"The reply store {self.path} has schema version {version}, and this program "
                 f"reads version {VERSION}. Move the file away to start a new one, or use the "
                 "release that wrote it."
             )
-
-
-def read_value(data: bytes) -> dict[str, Any]:
-    """The value in a row. Raises ValueError, RecursionError: it cannot be used; says why."""
-    value = json.loads(data.decode())
-    check_value(value)
-    return value
 
 
 def _text(value: dict[str, Any]) -> str:
@@ -319,117 +323,99 @@ def _to_wal(connection: sqlite3.Connection) -> None:
             time.sleep(0.01)
 
 
-def stats(store: Store) -> dict[str, Any]:
-    """Counts of what is stored: replies, bytes, tokens, models, and the time they span."""
-    models: Counter[str] = Counter()
-    numbers = Counter[str]()
-    times = []
-    for _, data, created, value in _rows(store):
-        if not isinstance(value, dict):
-            numbers["unusable"] += 1
-            continue
-        times.append(created)
-        numbers["bytes"] += len(data)
-        for reply in value["replies"]:
-            models[reply.get("model") or "unnamed"] += 1
-            numbers["requests"] += 1
-            for name in ("tokens_in", "tokens_out"):
-                numbers[name] += reply.get(name) or 0
-    first, last = (
-        time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(seconds)) if seconds else "never"
-        for seconds in (min(times, default=0.0), max(times, default=0.0))
-    )
-    return {
-        "replies": len(times),
-        **{name: numbers[name] for name in ("requests", "bytes", "tokens_in", "tokens_out")},
-        "first": first,
-        "last": last,
-        "models": dict(models),
-        "unusable": numbers["unusable"],
-    }
+def open_store(runs_dir: Path, settings: VerdictStore | None = None) -> Store:
+    """The store of a folder of runs, where ``settings`` say that its replies are kept.
+    Raises UserError: as `place` and `Store` do."""
+    settings = settings or VerdictStore()
+    return Store(place(runs_dir, settings), beside=merged_stores(settings))
 
 
-def verify(store: Store) -> list[str]:
-    """What is wrong with the file or a row of it; empty where nothing is."""
-    problems: list[str] = []
-    try:
-        lines = [line for (line,) in store._connection().execute("PRAGMA integrity_check")]
-        problems += [f"the file: {line}" for line in lines if line != "ok"]
-        for key, _, _, value in _rows(store):
-            if not isinstance(value, dict):
-                problems.append(f"{key}: {value}; it counts as not there")
-            elif not re.fullmatch("[0-9a-f]{64}", key):
-                problems.append(f"{key}: the key is not a SHA-256")
-    except sqlite3.DatabaseError as error:
-        problems.append(f"the file: {error}")
-    return problems
+def place(runs_dir: Path, settings: VerdictStore) -> Path:
+    """The file of the store on this node.
+    Raises UserError: its folder is not absolute, or on a network file system."""
+    path = _expanded("store.dir", settings.dir) if settings.dir else runs_dir
+    refuse_network(path / FILE)
+    return path / FILE
 
 
-def _rows(store: Store) -> Iterator[tuple[str, bytes, float, dict[str, Any] | str]]:
-    """Key, bytes, time and value of each row; a text instead of a value says why it is unusable."""
-    rows = store._connection().execute(
-        "SELECT CAST(key AS BLOB), CAST(value AS BLOB), created FROM replies ORDER BY created, key"
-    )
-    for key, data, created in rows:
-        value: dict[str, Any] | str
-        try:
-            value = read_value(data)
-        except (ValueError, RecursionError) as error:
-            value = one_line(f"{type(error).__name__}: {error}")
-        when = created if isinstance(created, float) and 0 <= created < LATEST_S else 0.0
-        yield one_line(key.decode(errors="replace"), 64), data, when, value
+def merged_stores(settings: VerdictStore) -> list[Path]:
+    """The files of ``store.beside``. Raises UserError: one of them is not absolute."""
+    return [_expanded("store.beside", path) for path in settings.beside]
 
 
-EXPORTED = {
-    "key": "string",
-    "number": "int32",
-    **dict.fromkeys(("created", "latency_s"), "float64"),
-    **dict.fromkeys(("text", "reasoning", "finish_reason", "model", "asked"), "string"),
-    **dict.fromkeys(("tokens_in", "tokens_cached", "tokens_out"), "int64"),
-    "logprobs": "string",
-}
-"""Columns of an exported request -> their types."""
-
-
-def export(store: Store, out: Path) -> int:
-    """Write all replies to a Parquet file, one row per request; returns how many."""
-    rows = [
-        {"key": key, "number": number, "created": created, "latency_s": value["latency_s"]}
-        | reply
-        | {name: json.dumps(reply[name]) for name in ("logprobs",) if reply.get(name) is not None}
-        for key, _, created, value in _rows(store)
-        if isinstance(value, dict)
-        for number, reply in enumerate(value["replies"])
-    ]
-    write_part(out, rows, EXPORTED)
-    return len(rows)
+def _expanded(key: str, text: str) -> Path:
+    path = Path(os.path.expandvars(text)).expanduser()
+    if not path.is_absolute() or "$" in str(path):
+        raise UserError(
+            f"{key}={text} is {path} here, and has to be an absolute path on every node, in which"
+            " each $NAME is a variable that is set there. Type for example"
+            f" {key}=/var/tmp/judgedrift{'/ALL.db' if key.endswith('beside') else ''}"
+        )
+    return path
 
 
 @dataclass(frozen=True)
 class Options:
-    what: str = word("count what is stored, check it, or export it", "stats", "verify", "export")
-    db: Path = option("the store, verdicts.db in a folder of runs", Path("runs/verdicts.db"))
-    out: Path = option(
-        "Parquet file, one row per request", Path("replies.parquet"), only=("export",)
+    what: str = word(
+        "count what is stored, check it, export it, copy it whole, or merge several",
+        *("stats", "verify", "export", "copy", "merge"),
     )
+    db: Path = option("the store, verdicts.db in a folder of runs", Path("runs/verdicts.db"))
+    out: Path | None = option(
+        "Parquet file with one row per request (replies.parquet), or file of the copy",
+        only=("export", "copy"),
+    )
+    sources: list[Path] = option(
+        "stores that are merged into db", [], required=True, key="from", only=("merge",)
+    )
+
+    def check(self) -> None:
+        """Refuse a copy without a place, or onto itself."""
+        if self.what == "copy" and self.out is None:
+            raise UserError("judges.store copy needs out= (file of the copy).")
+        for path in [*self.sources, *([self.out] if self.out else [])]:
+            if path.resolve() == self.db.resolve():
+                raise UserError(f"{path} is db itself. Name another file.")
 
 
 @command("judges.store stats db=runs/verdicts.db", __doc__, Options)
 def main(options: Options) -> int:
     """Exit codes: 0, 1 where ``verify`` found something, 2 for a user's error."""
-    if not options.db.is_file():
-        raise UserError(f"There is no reply store {options.db}; name one: db=RUNS_DIR/verdicts.db")
-    with Store(options.db) as store:
-        if options.what == "stats":
-            for key, value in stats(store).items():
-                print(f"{key:11} {value}")
-            return 0
-        if options.what == "export":
-            print(f"{export(store, options.out)} requests written to {options.out}")
-            return 0
-        wrong = verify(store)
-        print("\n".join(wrong) if wrong else f"{store.count()} replies, all sound")
+    db, out = options.db, options.out
+    if options.what == "merge":
+        return _merge(options.sources, db)
+    open_to_read(db).close()
+    if options.what == "stats":
+        for key, value in stats(db).items():
+            print(f"{key:11} {value}")
+    elif options.what == "export":
+        out = out or Path("replies.parquet")
+        with writes("out", out):
+            print(f"{export(db, out)} requests written to {out}")
+    elif options.what == "copy" and out is not None:
+        with writes("out", out):
+            print(f"{copy(db, out)} bytes written to {out}")
+    else:
+        wrong = verify(db)
+        print("\n".join(wrong) if wrong else f"{count(db)} replies, all sound")
         return 1 if wrong else 0
+    return 0
+
+
+def _merge(sources: Sequence[Path], db: Path) -> int:
+    for path in sources:
+        open_to_read(path).close()  # before a new file is made
+    with Store(db) as store:
+        merged = merge(sources, store.transaction)
+        total = store.count()
+    print(
+        f"{db} holds {total} replies: {merged.new} are new, {merged.replaced} gave way to earlier"
+        f" ones, {merged.kept} were there"
+    )
+    for path, rows in merged.unusable.items():
+        if rows:
+            print(f"{rows} rows of {path} cannot be used and were left out")
+    return 0
 
 
 if __name__ == "__main__":

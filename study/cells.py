@@ -6,6 +6,7 @@ can change a result (`study.identity`), so the same command finds the same folde
 
 from __future__ import annotations
 
+import functools
 import re
 import threading
 from dataclasses import dataclass
@@ -14,15 +15,18 @@ from typing import IO, Any
 
 import yaml
 
-from study import locks
+from study import locks, places
 from study.files import Damaged, read_text, read_yaml, write_json, write_text
-from study.identity import digest
+from study.identity import digest, identifying
 from study.schema import Study, freeze
 from study.status import read_status
 
 LOCK = ".lock"
 LEFTOVER = re.compile(r"\..+\.[a-z0-9_]{8}")
 """What `files.write_text` calls a file until it is whole."""
+STOPPED = 3
+"""Exit code of a cell that a signal stopped: its sweep was stopped, its job preempted, or its time
+up."""
 BUSY = 4
 """Exit code of a cell that another process runs."""
 _WRITING = threading.Lock()
@@ -43,15 +47,23 @@ class Cell:
     def name(self) -> str:
         return self.dir.name
 
+    @functools.cached_property
+    def identity(self) -> dict[str, Any]:
+        """The flat config that makes the cell what it is: `study.identity.identifying`."""
+        return identifying(self.data)
 
-def make_cell(data: dict[str, Any], folder: Path | None = None) -> Cell:
-    """Freeze a resolved config and give it its address, or the ``folder`` where it lives."""
-    config: Study = freeze(Study, data)
-    identity = digest(data)
+
+def make_cell(
+    data: dict[str, Any], folder: Path | None = None, config: Study | None = None
+) -> Cell:
+    """Freeze a resolved config, unless ``config`` is that already, and give it its address, or the
+    ``folder`` where it lives."""
+    config = config or freeze(Study, data)
+    digits = digest(data)
     if folder is None:
-        name = f"{config.judge.name}-s{config.seed}-{identity}"
-        folder = Path(config.runs_dir) / config.study / name
-    return Cell(data, config, identity, folder.absolute())
+        name = f"{config.judge.name}-s{config.seed}-{digits}"
+        folder = places.local(config.runs_dir) / config.study / name
+    return Cell(data, config, digits, folder.absolute())
 
 
 def load_cell(folder: Path) -> Cell:
@@ -121,6 +133,8 @@ def state(folder: Path) -> str:
     """new, running, done, failed or killed; a cell whose process is gone was killed."""
     if (recorded := state_of_held(folder)) != "killed":
         return recorded
+    if places.runs_elsewhere(folder):
+        return "running"
     try:
         held = lock(folder)
     except OSError:  # a folder that may only be read: nobody runs in it

@@ -31,11 +31,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
-from study import bounds
+from study import bounds, exchange, stopping
 from study.bounds import Legal
 from study.compose import preset_names
 from study.errors import UserError
 from study.marks import default_of
+from study.places import local, shown
 from study.screen import visible
 from study.secrets import refuse_arguments
 
@@ -118,6 +119,10 @@ def _field(extra: Option, default: Any) -> Any:
     return field(default=default, metadata={"option": extra})
 
 
+PLACES = ("runs_dir", "cell")
+"""Options that may also be a URL, which is read through its copy on this machine."""
+
+
 @dataclass(frozen=True)
 class StudyOptions:
     """Options of every command that reads one study."""
@@ -131,7 +136,8 @@ class StudyOptions:
         return (self.runs_dir / self.study).absolute()
 
     def check(self) -> None:
-        """Refuse a study that is not there."""
+        """Fetch a study that lies elsewhere; refuse one that is not there."""
+        exchange.fetch(self.folder)
         if self.folder.is_dir():
             return
         path = Path(self.study)
@@ -140,8 +146,9 @@ class StudyOptions:
             instead = f"{path} is a path, and study is a name in runs_dir. Give {typed}."
         else:
             studies = sorted(file.parent.name for file in self.folder.parent.glob("*/study.json"))
-            instead = f"{self.folder.parent} holds {', '.join(studies) or 'no study'}."
-        raise UserError(f"There is no study folder {self.folder}. {instead}")
+            studies = exchange.studies(self.folder.parent) or studies
+            instead = f"{shown(self.folder.parent)} holds {', '.join(studies) or 'no study'}."
+        raise UserError(f"There is no study folder {shown(self.folder)}. {instead}")
 
 
 class Command(Generic[T]):
@@ -184,7 +191,7 @@ class Command(Generic[T]):
             print(error, file=sys.stderr)
             return 2
         except KeyboardInterrupt:
-            return 130
+            return stopping.exit_code()
 
     def read(self, arguments: Sequence[str]) -> T:
         """The options, typed and checked.
@@ -385,7 +392,7 @@ def _scalar(key: str, text: str, kind: Any, legal: Legal | None) -> Any:
         if value == text or not math.isfinite(value):
             bounds.refuse(key, text, "a number that is finite")
     elif kind is Path:
-        value = Path(text)
+        value = local(text) if key in PLACES else Path(text)
     elif isinstance(legal, bounds.Choice):
         try:
             bounds.check(key, text, legal)

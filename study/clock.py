@@ -1,8 +1,11 @@
-"""A clock in seconds that all processes of a host share and that never goes back."""
+"""Clocks in seconds: one that all processes of a host share and that never goes back, and one that
+all hosts share that share a folder."""
 
 from __future__ import annotations
 
+import os
 import re
+import tempfile
 import time
 from functools import cache
 from pathlib import Path
@@ -22,3 +25,10 @@ def boot() -> str:
     except (OSError, ValueError):
         text = ""
     return re.sub(r"[^0-9a-f]", "", text)[:32].ljust(32, "0")
+
+
+def of_folder(folder: Path) -> float:
+    """Seconds since 1970 by the clock that stamps the files of ``folder``.
+    Raises OSError: it cannot be written."""
+    with tempfile.TemporaryFile(dir=folder) as file:
+        return os.fstat(file.fileno()).st_mtime

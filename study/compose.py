@@ -19,8 +19,11 @@ from study.schema import Executor, Judge, Study, Task, freeze, register
 from study.secrets import redact, refuse_config
 
 CONF = Path(__file__).resolve().parent.parent / "conf"
-WITHOUT = "judge.without"
-"""Another spelling of ``correction.without``."""
+WITHOUT = "correction.without"
+LISTS = {"judge.without": WITHOUT, WITHOUT: WITHOUT, "correction.debias": "correction.debias"}
+"""Lists of features whose brackets may be left out -> how Hydra knows them."""
+
+SHARD, ENGINE = "shard=", "sweep.engine="
 
 
 def preset_names(group: str) -> list[str]:
@@ -68,11 +71,9 @@ def _composed(presets: dict[str, str], overrides: Sequence[str]) -> dict[str, An
     try:
         with nullcontext() if in_sweep else initialize_config_dir(str(CONF), version_base="1.3"):
             composed = compose(overrides=[*chosen, *opened(overrides)])
-        data = plain(composed, " ".join(f"{group}={name}" for group, name in presets.items()))
+        return plain(composed, " ".join(f"{group}={name}" for group, name in presets.items()))
     except (HydraException, OmegaConfBaseException) as problem:
         raise _unfit(redact(" ".join(str(problem).split()))) from problem
-    refuse_config(data)
-    return data
 
 
 def _unfit(words: str) -> UserError:
@@ -83,17 +84,22 @@ def _unfit(words: str) -> UserError:
 
 
 def respelled(overrides: Sequence[str]) -> list[str]:
-    """The settings with ``judge.without=a,b`` as ``correction.without=[a],[b]``, which is what it
-    is: a judge keeps its identity whatever is taken out of its scores."""
-    return [_respelled(text) for text in overrides]
+    """The settings with ``correction.without=a,b`` as ``correction.without=[a],[b]``: one list for
+    each cell. ``judge.without`` is the same, for a judge keeps its identity whatever is taken out
+    of its scores. ``shard=1/2`` is the engine and its setting."""
+    short = [text for text in overrides if text.startswith(SHARD)]
+    engine = [] if any(text.startswith(ENGINE) for text in overrides) else [f"{ENGINE}shard"]
+    spelled = [f"sweep.{text}" if text in short else _respelled(text) for text in overrides]
+    return [*spelled, *(engine if short else [])]
 
 
 def _respelled(override: str) -> str:
     key, given, value = override.partition("=")
-    if key != WITHOUT or not given:
+    if key not in LISTS or not given:
         return override
-    listed = value if "[" in value else ",".join(f"[{name.strip()}]" for name in value.split(","))
-    return f"correction.without={listed}"
+    if "[" not in value and "(" not in value:
+        value = ",".join(f"[{name.strip()}]" for name in value.split(","))
+    return f"{LISTS[key]}={value}"
 
 
 def opened(overrides: Sequence[str]) -> list[str]:
@@ -134,18 +140,37 @@ def unknown_key(overrides: Sequence[str]) -> str:
 
 
 def plain(composed: DictConfig, what: str) -> dict[str, Any]:
-    """A composed config as a plain dict. Raises UserError: a value is missing, without which
-    ``what`` does not work."""
+    """A composed config as a plain dict, without a secret. Raises UserError: it holds one, also
+    where nothing is resolved yet; or a value is missing, without which ``what`` does not work."""
+    data = OmegaConf.to_container(composed, resolve=False)
+    refuse_config(data)
+    if _is_open(data):
+        data = _resolved(composed, what)
+        refuse_config(data)
+    assert isinstance(data, dict)
+    return {str(key): value for key, value in data.items()}
+
+
+def _is_open(value: Any) -> bool:
+    """Whether a value of a config refers to another or is missing: most configs have none such,
+    and OmegaConf takes long to resolve one."""
+    if isinstance(value, dict):
+        return any(map(_is_open, value.values()))
+    if isinstance(value, list):
+        return any(map(_is_open, value))
+    return isinstance(value, str) and ("${" in value or value == "???")
+
+
+def _resolved(composed: DictConfig, what: str) -> Any:
+    """Raises UserError: as `plain`."""
     try:
-        data = OmegaConf.to_container(composed, resolve=True, throw_on_missing=True)
+        return OmegaConf.to_container(composed, resolve=True, throw_on_missing=True)
     except MissingMandatoryValue as problem:
         key = getattr(problem, "full_key", None) or "a value"
         raise UserError(
             f"{key} has no value and {what} does not work without one. Type it on the command"
             f" line: {key}=VALUE"
         ) from problem
-    assert isinstance(data, dict)
-    return {str(key): value for key, value in data.items()}
 
 
 def load_judge(name: str, *overrides: str) -> Judge:

@@ -117,6 +117,9 @@ class Serve:
     start_timeout_s: float = bounds.number(1800.0, low=0.001, high=WEEK_S)
     auto: bool = False
     """Let a sweep start the server and share it with every other sweep that needs it."""
+    bind: str = bounds.name("", empty=True)
+    """A name or an address of the host by which other nodes reach the server, or 0.0.0.0; empty
+    serves this host alone. ``elsewhere`` uses what another node serves."""
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ import shlex
 import stat
 import sys
 import tempfile
-from collections.abc import Generator, Iterable, Mapping
+from collections.abc import Callable, Generator, Iterable, Mapping
 from pathlib import Path
 from typing import IO, Any
 
@@ -29,13 +29,14 @@ _NO_SYNC = (errno.EINVAL, errno.ENOTSUP, errno.EBADF, errno.EACCES)
 
 
 class Damaged(UserError):
-    """A file that is there and is not what it should be: ``path`` and ``why``."""
+    """A file that is there and is not what it should be: ``path``, ``why``, and ``at`` which steps
+    where the others are sound."""
 
-    def __init__(self, path: Path, why: str, remedy: str = "") -> None:
-        self.path, self.why = path, why
+    def __init__(self, path: Path, why: str, remedy: str = "", at: str = "") -> None:
+        self.path, self.why, self.at = path, why, f" at {at}" if at else ""
         away = f"mv {shlex.quote(str(path))} {shlex.quote(f'{path}.damaged')}"
         remedy = remedy or f"Move it away and run the same command again: {away}"
-        super().__init__(f"{path} is damaged: it {why}. {remedy}")
+        super().__init__(f"{path} is damaged{self.at}: it {why}. {remedy}")
 
 
 def write_bytes(path: Path, data: Any, durable: bool = True) -> None:
@@ -46,9 +47,12 @@ def write_bytes(path: Path, data: Any, durable: bool = True) -> None:
 
 
 @contextlib.contextmanager
-def writing(path: Path, durable: bool = True) -> Generator[IO[bytes]]:
+def writing(
+    path: Path, durable: bool = True, check: Callable[[Path], None] | None = None
+) -> Generator[IO[bytes]]:
     """An open file that replaces ``path`` in one rename when the block ends, or else goes away; see
-    `write_bytes`."""
+    `write_bytes`. ``check`` is given its temporary name before; what it raises keeps ``path`` as it
+    is."""
     path.parent.mkdir(parents=True, exist_ok=True)
     handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     try:
@@ -57,6 +61,8 @@ def writing(path: Path, durable: bool = True) -> Generator[IO[bytes]]:
             file.flush()
             if durable:
                 sync(file.fileno())
+        if check is not None:
+            check(Path(name))
         os.replace(name, path)
     except BaseException as error:
         with contextlib.suppress(OSError):

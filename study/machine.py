@@ -1,18 +1,24 @@
 """CPUs, GPUs and memory that this process may use: in a container or a job less than the machine
-has."""
+has. And whether another process runs here."""
 
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import re
 import shutil
 import subprocess
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from study.errors import UserError
 
 _DEVICE = re.compile(r"cpu|cuda(:[0-9]{1,3})?")
+_UUID = re.compile(r"[A-Za-z0-9-]{1,80}")
+_NAMED = re.compile(r"[0-9]+$|GPU-|MIG-")
+"""Names that CUDA_VISIBLE_DEVICES may hold; -1 and Slurm's NoDevFiles name none."""
 
 
 def cpus(root: Path = Path("/")) -> int:
@@ -25,17 +31,77 @@ def cpus(root: Path = Path("/")) -> int:
     return max(1, min([allowed, *(int(quota) for quota in _quotas(root))]))
 
 
+@dataclass(frozen=True)
+class Gpu:
+    """A GPU that this process may use."""
+
+    name: str
+    """As CUDA_VISIBLE_DEVICES has it."""
+    id: str
+    """Of this GPU alone, on this machine: its UUID where NVIDIA's own tool tells it."""
+    model: str
+    memory: int
+    """Bytes; 0 where it is not known."""
+
+
 def gpus() -> list[tuple[str, int]]:
     """Name and bytes of each GPU that NVIDIA's own tool lists; none where it is not there."""
+    named = [line.rpartition(",") for line in _asked("name,memory.total")]
+    return [(name.strip(), int(mib) * 2**20) for name, _, mib in named if mib.strip().isdecimal()]
+
+
+def _asked(columns: str) -> list[str]:
+    """What NVIDIA's own tool says of each GPU, in its order; nothing where it is not there."""
     if shutil.which("nvidia-smi") is None:
         return []
-    query = ["nvidia-smi", "--query-gpu=name,memory.total", "--format=csv,noheader,nounits"]
-    lines: list[str] = []
+    query = ["nvidia-smi", f"--query-gpu={columns}", "--format=csv,noheader,nounits"]
     with contextlib.suppress(OSError, subprocess.TimeoutExpired):
         asked = subprocess.run(query, capture_output=True, text=True, timeout=20, check=False)
-        lines = asked.stdout.splitlines() if asked.returncode == 0 else []
-    named = [line.rpartition(",") for line in lines]
-    return [(name.strip(), int(mib) * 2**20) for name, _, mib in named if mib.strip().isdecimal()]
+        return asked.stdout.splitlines() if asked.returncode == 0 else []
+    return []
+
+
+def usable_gpus(device: str = "") -> list[Gpu]:
+    """GPUs that a cell on ``device`` may have: one for cuda:N, none for cpu; otherwise those that
+    CUDA_VISIBLE_DEVICES names, where it is set, else all.
+    Raises UserError: as `device_variables`."""
+    chosen = device_variables(device).get("CUDA_VISIBLE_DEVICES")
+    if chosen == "":
+        return []
+    listed = gpus()
+    ids = [line.strip() for line in _asked("uuid")]
+    usable = []
+    for name in _shown(len(listed)) if chosen is None else [chosen]:
+        places = [place for place, uuid in enumerate(ids) if uuid.startswith(name)]
+        place = int(name) if name.isdecimal() else next(iter(places), None)
+        if place is None or place >= len(listed):  # such as a part of a GPU: it has a UUID itself
+            usable.append(Gpu(name, name, name, 0))
+            continue
+        uuid = ids[place] if place < len(ids) and _UUID.fullmatch(ids[place]) else str(place)
+        usable.append(Gpu(name, uuid, *listed[place]))
+    return usable
+
+
+def _shown(count: int) -> list[str]:
+    """Names of the GPUs that this process may use, of ``count`` in the machine."""
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if visible is None or not count:
+        return [str(number) for number in range(count)]
+    names = (name.strip() for name in visible.split(","))
+    return list(itertools.takewhile(_NAMED.match, names))  # as CUDA: no further than sound names
+
+
+def has_process(pid: Any) -> bool:
+    """Whether a process of this number runs on this host."""
+    if not isinstance(pid, int) or pid <= 0:
+        return False
+    try:
+        os.kill(pid, 0)
+    except (ProcessLookupError, OverflowError):
+        return False
+    except PermissionError:
+        pass
+    return True
 
 
 def device_variables(device: str) -> dict[str, str]:
@@ -47,10 +113,7 @@ def device_variables(device: str) -> dict[str, str]:
         return {}
     if device == "cpu":
         return {"CUDA_VISIBLE_DEVICES": ""}
-    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
-    listed = [str(number) for number in range(len(gpus()))]
-    if visible is not None:
-        listed = [name.strip() for name in visible.split(",") if name.strip()] if listed else []
+    listed = _shown(len(gpus()))
     here = ", ".join(["cpu", *(f"cuda:{place}" for place in range(len(listed)))])
     if not _DEVICE.fullmatch(device):
         raise UserError(

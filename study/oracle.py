@@ -61,10 +61,21 @@ class Oracle:
                 told = self._truths(*map(list, zip(*todo.values(), strict=True)))
                 fresh = dict(zip(todo, told, strict=True))
             truths = [fresh[key] if key in fresh else self._memo[key] for key in keys]
-            self._memo |= {key: v for key, v in fresh.items() if not isinstance(v, Missing)}
-            for key in list(islice(self._memo, max(0, len(self._memo) - MOST))):
-                del self._memo[key]
+            self._keep(fresh)
         return truths
+
+    def remember(
+        self, rows: Sequence[Row], answers: Sequence[str | None], truths: Sequence[RuleTruth]
+    ) -> None:
+        """Take in what the rules were heard to say of each of N answers, so that they are not asked
+        again; a truth that could not be had still is."""
+        with self._lock:
+            self._keep(dict(zip(_keys(rows, answers), truths, strict=True)))
+
+    def _keep(self, fresh: dict[Key, RuleTruth]) -> None:
+        self._memo |= {key: v for key, v in fresh.items() if not isinstance(v, Missing)}
+        for key in list(islice(self._memo, max(0, len(self._memo) - MOST))):
+            del self._memo[key]
 
     def remembered(
         self, rows: Sequence[Row], answers: Sequence[str | None]

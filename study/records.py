@@ -1,5 +1,6 @@
 """The records of a run: its completions and verdicts as one Parquet file (a part) per step.
 
+`study.parts` reads them, and `study.merged` makes one file of the parts of a run that has ended.
 A part is written to a temporary name and renamed, so a reader never sees half of one, and its pages
 carry checksums. Metrics go to ``metrics.jsonl`` with the time at which the step was first recorded:
 a step that is redone after a crash keeps its time, so that logging it twice stores it once.
@@ -17,7 +18,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from study.files import Damaged, append_line, first_line, say, sync_files, write_bytes, write_text
+from study.files import Damaged, append_line, say, sync_files, write_bytes, write_text
 from study.tables import table
 
 KINDS = ("rollouts", "verdicts")
@@ -116,15 +117,6 @@ def step_line(line: bytes) -> dict[str, Any] | None:
         if kind is not float and (kind is not int or abs(number) >= 1 << 63):
             return None
     return {"step": whole[0], "time_ms": whole[1], "metrics": metrics}
-
-
-def verdicts_by(folder: Path, judge: str) -> int:
-    """How many verdicts of ``judge`` a cell's steps have on record.
-    Raises Damaged: a part that cannot be read."""
-    return sum(
-        read_part(part, ["judge"])["judge"].to_pylist().count(judge)
-        for part in parts(folder / "verdicts")
-    )
 
 
 class Recorder:
@@ -255,97 +247,21 @@ def write_part(
     optional = {name: kind for name, kind in OPTIONAL.items() if name not in columns}
     present = [item for item in optional.items() if any(item[0] in row for row in rows)]
     fields = [*columns.items(), *present, *((name, "float64") for name in extra)]
+    write_rows(path, pa.Table.from_pylist(rows, schema=schema_of(fields)), durable)
+
+
+def write_rows(path: Path, rows: pa.Table, durable: bool = True) -> None:
+    """Write one Parquet part from a table, as `write_part` does."""
     out = pa.BufferOutputStream()
-    part = pa.Table.from_pylist(rows, schema=_schema(fields))
-    pq.write_table(part, out, write_page_checksum=True)
+    pq.write_table(rows, out, write_page_checksum=True)
     write_bytes(path, out.getvalue(), durable)
 
 
-def _schema(fields: Sequence[tuple[str, Any]]) -> pa.Schema:
+def schema_of(fields: Sequence[tuple[str, Any]]) -> pa.Schema:
     """Names with Arrow types, or with the names of such types."""
     return pa.schema(
         [(name, arrow_type(kind) if isinstance(kind, str) else kind) for name, kind in fields]
     )
-
-
-def read_part(path: Path, columns: Sequence[str] | None = None) -> pa.Table:
-    """A part of rollouts, verdicts or calls, or the named columns that it has, in their types; a
-    name that ends with a slash stands for all columns that begin with it.
-    Raises Damaged: no Parquet, pages that are not as they were written, columns of another kind
-    (numbers for texts, truth values for numbers), or another step's rows."""
-    try:
-        if not path.is_file():
-            raise Damaged(path, "is not a regular file", _part_remedy(path))
-        with pq.ParquetFile(path, page_checksum_verification=True) as file:
-            if why := unlike(path, file.metadata):
-                raise Damaged(path, why, _part_remedy(path))
-            here = file.schema_arrow.names
-            prefixes = tuple(name for name in columns or () if name.endswith("/"))
-            wanted = here if columns is None else [*columns]
-            part = file.read([n for n in here if n in wanted or n.startswith(prefixes)])
-        schema = _schema([(column.name, _type_of(column)) for column in part.schema])
-        if wrong := [c.name for c, to in zip(part.schema, schema, strict=True) if _other(c, to)]:
-            why = f"has columns of another kind: {', '.join(wrong)}"
-            raise Damaged(path, why, _part_remedy(path))
-        part = part.cast(schema)
-        part.validate(full=True)
-        return part
-    except (OSError, ValueError, pa.ArrowException) as error:
-        raise Damaged(path, f"cannot be read ({first_line(error)})", _part_remedy(path)) from error
-
-
-def _type_of(column: pa.Field) -> Any:
-    """The type that a column of a part has by its name, or else the one that it came with."""
-    if column.name.startswith((COMPONENT, FEATURE)):
-        return "float64"
-    return {**ROLLOUT, **VERDICT, **CALL, **OPTIONAL}.get(column.name, column.type)
-
-
-def _other(column: pa.Field, wanted: pa.Field) -> bool:
-    """Whether a column is of another kind than it should be; what is always missing fits any."""
-    return not pa.types.is_null(column.type) and _kind(column.type) != _kind(wanted.type)
-
-
-def _kind(arrow: pa.DataType) -> str:
-    """What an Arrow type holds, whatever its width."""
-    if pa.types.is_dictionary(arrow):
-        return _kind(arrow.value_type)
-    if pa.types.is_list(arrow) or pa.types.is_large_list(arrow):
-        return "list"
-    if pa.types.is_integer(arrow) or pa.types.is_floating(arrow):
-        return "number"
-    return "text" if arrow in (pa.string(), pa.large_string(), pa.string_view()) else str(arrow)
-
-
-def unlike(path: Path, footer: Any) -> str:
-    """Why a part does not hold the rows of the step in its name; empty where it does. A Parquet
-    ``footer`` without statistics is taken at its word."""
-    wanted = step_of(path)
-    if wanted is None:
-        return ""
-    paths = [footer.schema.column(number).path for number in range(len(footer.schema))]
-    if "step" not in paths:
-        return f"has no plain column step but {', '.join(paths[:5]) or 'none'}"
-    place = paths.index("step")
-    for number in range(footer.num_row_groups):
-        stats = footer.row_group(number).column(place).statistics
-        if stats and stats.has_min_max and {stats.min, stats.max} != {wanted}:
-            return f"holds rows of step {stats.min} and should hold those of step {wanted}"
-    return ""
-
-
-def _part_remedy(path: Path) -> str:
-    aside = f"mv {path} {path}.damaged"
-    return (
-        "Steps up to the last checkpoint are not made again. To go on without these rows, move "
-        f"the file away: {aside}. To make the whole cell again, move its folder away"
-    )
-
-
-def parts(folder: Path) -> list[Path]:
-    """The parts in ``folder``, by step. Files of other names, such as copies, are left out."""
-    numbered = [(step, path) for path in folder.glob("*") if (step := step_of(path)) is not None]
-    return [path for _, path in sorted(numbered)]
 
 
 def part_name(step: int) -> str:
@@ -363,6 +279,7 @@ def step_of(part: Path) -> int | None:
 def where(path: Path) -> str:
     """The path from the cell's folder on, as a reader of a message can find it."""
     depth = 3 if path.parent.name in (*KINDS, CALLS) else 2
+    depth += path.parts[-depth:][0] in (EVALUATIONS, MISSING)
     return "/".join(path.parts[-depth:])
 
 

@@ -24,6 +24,7 @@ from study.endpoints import Serve as Serve
 from study.marks import field_types, judge_id, listed, run_time
 from study.simulated import Failure as Failure
 from study.simulated import Simulated as Simulated
+from study.slurm import Slurm
 from study.vllm import Vllm
 from study.workflows import Executor as Executor
 from study.workflows import Workflow as Workflow
@@ -219,18 +220,52 @@ class Tracking:
     enabled: bool = True
     uri: str | None = None
     """Null: sqlite under the runs folder, or MLFLOW_TRACKING_URI where it is set."""
+    artifacts: str | None = None
+    """A URL for the files of a new experiment, such as s3://bucket/mlflow. Null: where MLflow says,
+    or under the runs folder."""
     flush_steps: int = bounds.number(10, low=1, high=MANY)
 
 
 @dataclass(frozen=True)
+class Ray:
+    address: str = ""
+    """HOST:PORT of the cluster, or auto for the one that runs here; empty starts one here."""
+
+
+@dataclass(frozen=True)
 class Sweep:
+    engine: str = bounds.choice("local", "local", "ray", "shard", "slurm")
+    """What runs the cells: see `experiments.launch.engines`."""
+    shard: str = ""
+    """Which share of the cells ``engine=shard`` runs here, of how many: 1/2."""
     workers: int = bounds.number(0, low=0, high=1024)
-    """Cells at once; 0 takes one per CPU that this process may use."""
+    """Cells at once; 0 takes as many as CPUs, GPUs and memory that this process may use allow."""
     threads: int = bounds.number(0, low=0, high=1024)
-    """Torch threads per cell; 0 takes those CPUs / workers."""
+    """Torch threads per cell; 0 takes its CPUs."""
+    cpus_per_cell: int = bounds.number(0, low=0, high=1024)
+    """0 takes one, and its share of those that are left."""
+    gpus_per_cell: float = bounds.number(0.0, low=0, high=64)
+    """0 takes one where there are any and ``device`` is not cpu; .5 lets two cells share one."""
+    memory_per_cell_gb: float = bounds.number(0.0, low=0, high=100_000)
+    """Main memory; 0 takes the estimate of `experiments.memory` where a cell is trained on CPUs."""
+    retries: int = bounds.number(3, low=0, high=100)
+    """How often a cell is started again whose job or node was lost."""
+    ray: Ray = field(default_factory=Ray)
+    slurm: Slurm = field(default_factory=Slurm)
     accelerate: str = ""
     """A config file of `accelerate`: each cell is trained by the processes that it asks for."""
     report: bool = True
+
+
+@dataclass(frozen=True)
+class VerdictStore:
+    """Where judges' replies are kept: in one file per node, on its own disk."""
+
+    dir: str = ""
+    """Folder of ``verdicts.db``, absolute, on a local disk of each node; ~ and $NAME stand for what
+    they are there. Empty takes ``runs_dir``."""
+    beside: list[str] = field(default_factory=list)
+    """Merged stores, absolute paths; what one of them holds is copied instead of asked for."""
 
 
 @dataclass(frozen=True)
@@ -274,6 +309,7 @@ class Study:
     scaffold: Scaffold = listed(field(default_factory=Scaffold))
     trainer: Trainer = listed(field(default_factory=Trainer))
     tracking: Tracking = run_time(field(default_factory=Tracking))
+    store: VerdictStore = run_time(field(default_factory=VerdictStore))
     cost: Cost = run_time(field(default_factory=Cost))
     sweep: Sweep = run_time(field(default_factory=Sweep))
     shadow_judges: list[Judge] = field(default_factory=list)
@@ -396,6 +432,8 @@ def register() -> None:
     """Give Hydra the schemas: ``base`` in each group, and ``base_study`` for the whole."""
     from hydra.core.config_store import ConfigStore
 
+    # Hydra copies the whole store whenever it looks into a group, and once more what it takes out
+    ConfigStore.__deepcopy__ = lambda self, memo: self  # ty: ignore[missing-attribute]
     store = ConfigStore.instance()
     store.store(name="base_study", node=schema(Study))
     for group, cls in GROUPS.items():

@@ -7,6 +7,7 @@ the name is a key of a table. Every pattern is linear in the text.
 
 from __future__ import annotations
 
+import functools
 import os
 import re
 from collections.abc import Iterable, Sequence
@@ -57,12 +58,19 @@ def refuse_secrets(texts: Iterable[tuple[str, str]]) -> None:
     """Check (where, text) pairs before any of them is written anywhere.
     Raises UserError: a text looks like it holds a key; says where, never what."""
     for where, text in texts:
-        for form in {text, unquote_plus(text)}:
-            for kind, pattern in PATTERNS.items():
-                if pattern.search(form):
-                    _refuse(where, kind)
-        if parameter := _secret_parameter(text):
-            _refuse(where, f"an address with a secret ({parameter}=)")
+        if kind := _secret_in(text):
+            _refuse(where, kind)
+
+
+@functools.lru_cache(4096)  # the cells of a sweep have nearly all of their texts in common
+def _secret_in(text: str) -> str:
+    """What kind of key ``text`` looks like it holds; empty where it does not."""
+    for form in {text, unquote_plus(text)}:
+        for kind, pattern in PATTERNS.items():
+            if pattern.search(form):
+                return kind
+    parameter = _secret_parameter(text)
+    return f"an address with a secret ({parameter}=)" if parameter else ""
 
 
 def refuse_arguments(arguments: Sequence[str]) -> None:

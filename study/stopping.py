@@ -6,6 +6,7 @@ are answered and not obeyed: they would cut off the very lines that put things i
 
 from __future__ import annotations
 
+import ctypes
 import os
 import signal
 import sys
@@ -67,10 +68,27 @@ def _stop(number: int, _: Any) -> None:
     raise KeyboardInterrupt
 
 
+def told_by_user() -> bool:
+    """Whether what interrupted the command was Ctrl-C; no where it was ended by the system, or with
+    its terminal."""
+    return _State.number == signal.SIGINT
+
+
 def deafen() -> None:
     """What was to be stopped has ended in order; nothing may cut off the last lines any more."""
     for number in STOPPING:
         signal.signal(number, signal.SIG_IGN)
+
+
+def exit_code() -> int:
+    """130, of a command that was stopped and has put things in order.
+
+    Python remembers an interruption that passed through the exec() of a string, as within
+    dataclasses, and would end the process by SIGINT in place of its exit code. The next such exec()
+    makes it forget.
+    """
+    exec("")
+    return 130
 
 
 @contextmanager
@@ -98,3 +116,9 @@ def deaf_to_terminal() -> Generator[None]:
         yield
     finally:
         signal.signal(signal.SIGINT, before)
+
+
+def end_with_parent() -> None:
+    """Run in a child: on Linux it gets SIGTERM when its parent is gone, even by kill -9."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(1, signal.SIGTERM)  # PR_SET_PDEATHSIG

@@ -28,7 +28,7 @@ class DiskTrouble(UserError):
 def explained(error: BaseException, folder: Path) -> DiskTrouble | None:
     """The paragraph for an error that the disk is to blame for, and None for any other. ``folder``
     is where the run writes; an error that names its own file speaks for that one."""
-    for link in _chain(error):
+    for link in chain(error):
         if isinstance(link, DiskTrouble):
             return link
         cause = _cause(link, folder)
@@ -78,7 +78,7 @@ def _cause(error: BaseException, folder: Path) -> int | None:
     return None
 
 
-def _chain(error: BaseException) -> Iterator[BaseException]:
+def chain(error: BaseException) -> Iterator[BaseException]:
     """An error and what it came from, at most 20."""
     link: BaseException | None = error
     for _ in range(20):

@@ -14,7 +14,6 @@ from study import cells
 from study.cells import Cell
 from study.errors import UserError
 from study.files import Damaged, read_json, say, write_json
-from study.identity import identifying
 from study.marks import under
 
 FORMAT = 2
@@ -89,4 +88,4 @@ def _study_of_cells(study_dir: Path) -> dict[str, Any]:
 
 def base(cell: Cell, factors: Sequence[str]) -> dict[str, Any]:
     """The part of a cell's flat config that every arm of the study shares."""
-    return {key: value for key, value in identifying(cell.data).items() if not under(key, factors)}
+    return {key: value for key, value in cell.identity.items() if not under(key, factors)}

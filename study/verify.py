@@ -14,7 +14,8 @@ from typing import Any
 from study.cells import Cell, lock, same_cells, save_config, set_status
 from study.files import Damaged, read_json, read_yaml, say
 from study.identity import identifying
-from study.records import KINDS, METRICS, parts, read_metrics, step_of, where
+from study.parts import opened, parts, span_of
+from study.records import KINDS, METRICS, read_metrics, step_of, where
 from study.status import read_status
 
 MAGIC = b"PAR1"
@@ -109,10 +110,15 @@ def _unsound_parts(folder: Path, made: set[int]) -> list[str]:
     if not folder.is_dir():
         return [f"{folder.parent.name}/{folder.name} is gone."] if made else []
     sentences = foreign_parts(folder)
+    there = {part.step for part in parts(folder)}
     for path in sorted(folder.iterdir()):
-        if step_of(path) is not None and (why := _outside(path)):
+        why = _outside(path) if step_of(path) is not None else ""
+        if (span := span_of(path)) and (damage := opened(path).damage):
+            why = damage.why
+            there |= {step for step in made if span[0] <= step <= span[1]}
+        if why:
             sentences.append(f"{where(path)} is damaged: it {why}.")
-    if gone := sorted(made - {step_of(path) for path in parts(folder)}):
+    if gone := sorted(made - there):
         sentences.append(f"{folder.parent.name}/{folder.name} has no part of step {_listed(gone)}.")
     return sentences
 
@@ -131,10 +137,11 @@ def foreign_parts(folder: Path) -> list[str]:
     """Files among the parts that are not parts, such as copies. A part that was being written when
     its run was killed is not reported."""
     names = sorted(folder.iterdir()) if folder.is_dir() else []
+    others = [path for path in names if step_of(path) is None and span_of(path) is None]
     return [
         f"{where(path)} is not part of the records and is left out."
-        for path in names
-        if step_of(path) is None and not path.name.startswith(".") and path.suffix != ".tmp"
+        for path in others
+        if not path.name.startswith(".") and path.suffix != ".tmp"
     ]
 
 

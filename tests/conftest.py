@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import fcntl
+import gc
 import multiprocessing
 import os
 import shutil
 import signal
+import socket
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Generator, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import redirect_stderr, redirect_stdout
@@ -19,10 +22,11 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
-from judges.serving.server import end_with_parent
-from study import locks
+from study import gpus, locks
+from study.merged import split
 from study.sandbox import tiers
 from study.sandbox.pool import Pool
+from study.stopping import end_with_parent
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     # a shell that runs this in the background ignores Ctrl-C for every process that tests start
@@ -35,16 +39,27 @@ SMALL_STUDY = ("debug=tiny", "judge=sim-fair,sim-flaky", "seed=3,4", "shadow=[si
 """What `small_study` is made by; under these seeds the flaky judge fails somewhere."""
 RECORDS_ONLY = ("debug=tiny", "sweep.report=false", "tracking=none")
 """A tiny study of which a test reads the records alone."""
+S3_KEYS = {
+    "AWS_ACCESS_KEY_ID": "AKIATESTTESTTESTTEST",
+    "AWS_SECRET_ACCESS_KEY": "very-secret-words",
+}
 SLOWLY = "judge.endpoint.requests_per_min=240"
 """Leaves time to stop a cell between two steps: with this a tiny one takes about two seconds."""
 
 
+@pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Files with slow tests first and those that are alone last: workers end at about one time."""
     slow, alone = (
         {item.path for item in items if item.get_closest_marker(name)} for name in ("slow", "alone")
     )
     items.sort(key=lambda item: (item.path in alone, item.path not in slow))
+
+
+def pytest_collection_finish() -> None:
+    """Garbage is looked for among what tests make, not among thousands of tests and modules."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
@@ -61,6 +76,33 @@ def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object
         with locks.held(base / "gate.lock"):
             fcntl.flock(running, fcntl.LOCK_EX if alone else fcntl.LOCK_SH)
         return (yield)
+
+
+@pytest.fixture
+def own_leases(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Leases of GPUs are between the processes of this test alone."""
+    monkeypatch.setattr(gpus, "HOST", tmp_path)
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+
+
+@pytest.fixture
+def gpus_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
+    """Let NVIDIA's tool list so many GPUs, in this process and those that it starts."""
+    tool = tmp_path / "nvidia" / "nvidia-smi"
+    tool.parent.mkdir()
+
+    def has(count: int) -> None:
+        tool.write_text(
+            "#!/bin/sh\n"
+            f"for n in $(seq 0 {count - 1}); do case $1 in\n"
+            '*uuid) echo "GPU-0000-$n";;\n'
+            "*) echo 'NVIDIA H200, 143771';;\n"
+            "esac; done\n"
+        )
+        tool.chmod(0o755)
+
+    monkeypatch.setenv("PATH", str(tool.parent), prepend=":")
+    return has
 
 
 @pytest.fixture(scope="session")
@@ -118,6 +160,19 @@ def warmed(cache: Path) -> Callable[[Path], Path]:
     return share
 
 
+def in_parts(study: Path) -> Path:
+    """Make parts of what is merged in a study, as older versions left it; returns the study."""
+    for path in study.rglob("steps-*.parquet"):
+        split(path)
+    return study
+
+
+def free_port() -> int:
+    """A port of this machine that nobody listens on."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        return listener.getsockname()[1]
+
+
 Trained = Callable[..., subprocess.CompletedProcess[str]]
 
 
@@ -134,6 +189,45 @@ def trained(warmed: Callable[[Path], Path]) -> Iterator[Trained]:
             return process.submit(_sweep_here, words).result(timeout=500)
 
         yield run
+
+
+@pytest.fixture(scope="session")
+def s3_server() -> Iterator[str]:
+    """Address of an S3 server in a process of its own."""
+    pytest.importorskip("s3fs", reason="the extra remote")
+    pytest.importorskip("moto", reason="moto's server stands in for S3")
+    port = free_port()
+    command = [sys.executable, "-W", "ignore", "-m", "moto.server", "-H", "127.0.0.1", f"-p{port}"]
+    with open(os.devnull, "w") as nowhere:
+        process = subprocess.Popen(command, stdout=nowhere, stderr=nowhere)
+    try:
+        for _ in range(300):
+            try:
+                socket.create_connection(("127.0.0.1", port)).close()
+                break
+            except OSError:
+                time.sleep(0.1)
+        yield f"http://127.0.0.1:{port}"
+    finally:
+        process.kill()
+        process.wait()
+
+
+@pytest.fixture
+def s3(s3_server, monkeypatch, request) -> str:
+    """URL of a folder of studies in a bucket that is there."""
+    from s3fs import S3FileSystem
+
+    for name, value in {
+        **S3_KEYS,
+        "AWS_ENDPOINT_URL": s3_server,
+        "AWS_DEFAULT_REGION": "us-east-1",
+    }.items():
+        monkeypatch.setenv(name, value)
+    S3FileSystem.clear_instance_cache()
+    bucket = f"b{abs(hash(request.node.name))}"
+    S3FileSystem(endpoint_url=s3_server, skip_instance_cache=True).mkdir(bucket)
+    return f"s3://{bucket}/runs"
 
 
 class Page(HTMLParser):

@@ -146,7 +146,7 @@ class Calibration:
         r2_unseen, inside_unseen: of predictions with a scale from other arms only.
         r2_repeated: of the mean of the arm's other runs in place of a prediction: what a prediction
             is worth beyond repetition is seen against it.
-        r2_permuted, r2_variance, r2_constant: of the placebos (`analysis.arm.propagation.PLACEBOS`)
+        r2_permuted, r2_variance, r2_constant: of the placebos (`analysis.arm.propagation.placebos`)
             over the same runs, the mean over their draws: what of ``r2`` is not the advantages'.
     """
 

@@ -193,8 +193,7 @@ def _natural(
     score, truth = (
         mean(shifts[cell].get(name, none) for cell in cells) for name in ("judge_score", "truth")
     )
-    rank = mean_interval(followed)
-    rank = replace(rank, low=max(rank.low, -1.0), high=min(rank.high, 1.0))
+    rank = mean_interval(followed, ends=(-1.0, 1.0))
     return Natural(*key, len(cells), tuple(behaviours), score, truth, rank)
 
 
@@ -268,8 +267,8 @@ def _of_probe(folder: Path) -> list[tuple[str, str, Estimate]]:
         part = table[table["judge"].eq(judge) & table["variant"].eq(variant)]
         values = moved[PROBES[variant]].astype(float)
         change = float(np.mean(values[part["probe_id"]].array - values[part["against"]].array))
-        known = "bias_change" if part["truth_change"].notna().any() else "judge_change"
-        effect = clustered_mean(part[known].to_numpy(dtype=float), part["prompt_id"].to_numpy())
+        column = "bias_change" if part["truth_change"].notna().any() else "judge_change"
+        effect = clustered_mean(part[column].to_numpy(dtype=float), part["prompt_id"].to_numpy())
         if change:
             name = evidence.manifest["judges"][judge]["judge_id"]
             effects.append((name, PROBES[variant], _times(effect, 1 / change)))

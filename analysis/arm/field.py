@@ -19,7 +19,7 @@ from analysis.arm.onset_time import OnsetTime, onset_time
 from analysis.arm.reference_panel import Exploited, Preferred, exploited, preferred
 from analysis.arm.self_gaps import SelfGaps, self_gaps
 from analysis.arm.substitution import base_of
-from analysis.records.behaviour import TAIL
+from analysis.records.behaviour import tenths
 from analysis.records.runs import Run
 from analysis.run.onset import Line
 from analysis.run.shortcut import Shortcut, of_run
@@ -30,7 +30,7 @@ from analysis.statistics.aggregates import (
     stratified_bootstrap,
 )
 from analysis.statistics.estimate import NAN, NO_ESTIMATE, Estimate
-from analysis.statistics.intervals import Paired, mean_interval, paired_difference, student
+from analysis.statistics.intervals import Paired, mean_of_means, paired_difference, student
 from analysis.statistics.paired_prompts import PairedPrompts, paired_prompts
 from analysis.statistics.power import smallest_effect
 
@@ -216,8 +216,7 @@ def _compare(arm: str, pairs: pd.DataFrame) -> Compared:
 
 def _last_truths(run: Run) -> pd.Series:
     """Prompt -> mean truth of its answers in the last tenth of the recorded steps."""
-    steps = np.unique(run.step_P)
-    last = np.isin(run.step_P, steps[len(steps) - int(np.ceil(TAIL * len(steps))) :])
+    last = np.isin(run.step_P, tenths(np.unique(run.step_P))[1])
     prompts = np.arange(len(last)) if run.prompt_P is None else run.prompt_P
     answers = pd.DataFrame(run.truth[last], index=pd.Index(prompts[last], name="prompt"))
     return answers.stack().groupby(level="prompt").mean()
@@ -228,7 +227,7 @@ def _found(shortcuts: Sequence[Shortcut]) -> list[Found]:
     table = []
     for arm in sorted({each.arm for each in shortcuts}):
         of_arm = [each for each in shortcuts if each.arm == arm]
-        log = _over_runs([_logged(each.entanglement) for each in of_arm], 1)
+        log = mean_of_means([_logged(each.entanglement) for each in of_arm])
         ends = np.exp([log.value, log.low, log.high]).tolist()
         odds = replace(log, value=ends[0], low=ends[1], high=ends[2])
         table.append(
@@ -244,8 +243,8 @@ def _found(shortcuts: Sequence[Shortcut]) -> list[Found]:
                     horizon,
                 ),
                 odds if of_arm[0].features else of_arm[0].entanglement,
-                _over_runs([each.judge_growth for each in of_arm], 2),
-                _over_runs([each.shortcut_growth for each in of_arm], 2),
+                mean_of_means([each.judge_growth for each in of_arm], 2),
+                mean_of_means([each.shortcut_growth for each in of_arm], 2),
             )
         )
     return table
@@ -254,12 +253,3 @@ def _found(shortcuts: Sequence[Shortcut]) -> list[Found]:
 def _logged(odds: Estimate) -> Estimate:
     value, low, high = np.log([odds.value, odds.low, odds.high]).tolist()
     return replace(odds, value=value, low=low, high=high)
-
-
-def _over_runs(of_runs: Sequence[Estimate], fitted: int) -> Estimate:
-    """Mean over runs, no narrower than the t intervals within them allow, of which each has its
-    units minus ``fitted`` degrees of freedom."""
-    halves = [(each.high - each.low) / 2 for each in of_runs]
-    free = [max(each.n - fitted, 1) for each in of_runs]
-    within = [(half / float(student(n))) ** 2 for half, n in zip(halves, free, strict=True)]
-    return mean_interval([each.value for each in of_runs], within=within)

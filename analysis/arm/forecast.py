@@ -24,7 +24,7 @@ from analysis.statistics.intervals import mean_interval
 from analysis.step.transmission import group_cov
 from judges.ahead import judge_asked
 from judges.session import Session
-from judges.store import Store
+from judges.store import open_store
 from study.cells import Cell, load_cell, study_cells
 from study.compose import load_presets
 from study.corrections.corrector import Corrector, Heard
@@ -32,7 +32,8 @@ from study.endings import Ending
 from study.errors import UserError
 from study.features import FEATURES, measured, shared_keyword
 from study.files import Damaged, say
-from study.records import FEATURE, parts, read_part
+from study.parts import parts, read_part
+from study.records import FEATURE
 from study.rewards import compose
 from study.rewards.advantages import advantages
 from study.rows import Row
@@ -158,7 +159,7 @@ def first_rollouts(cells: Sequence[Cell], steps: int, keyword: str = "") -> Roll
 
 
 def rewards(
-    judge: Judge, cell: Cell, rollouts: Rollouts, store_path: Path
+    judge: Judge, cell: Cell, rollouts: Rollouts, runs_dir: Path
 ) -> tuple[np.ndarray, np.ndarray]:
     """The judge's scores of all groups and the rewards that ``cell`` makes of them, each (P, G).
 
@@ -178,7 +179,7 @@ def rewards(
         truth_of.truths([row for row, _ in asked], [answer for _, answer in asked])
     panel = config.shadow_judges if config.correction.panel != "none" else ()
     votes_J_N = []
-    with Store(store_path) as store:
+    with open_store(runs_dir, config.store) as store:
         for each in (judge, *panel):
             with Session(each, store, truth_of) as session:
                 session.check()
@@ -253,7 +254,7 @@ def ask(study_dir: Path, judges: str, steps: int = 1) -> Asked:
     truth = [[record["truth"] for record in group] for group in rollouts.records]
     paid, unscored = {}, {}
     for label, (judge, cell) in chosen.items():
-        scores, paid[label] = rewards(judge, cell, rollouts, study_dir.parent / "verdicts.db")
+        scores, paid[label] = rewards(judge, cell, rollouts, study_dir.parent)
         unscored[label] = float(np.isnan(scores[rollouts.asked]).mean())
     cells_of = {label: cell for label, (_, cell) in chosen.items()}
     known = np.array(truth, dtype=float)

@@ -40,8 +40,10 @@ def in_units(
         if fit or probes:
             raise
         return {"no_units": str(error)}
+    early = [run.cell for run in recorded if forecast_units.ended_early(run)]
     return {
         "fit": made.study,
+        **({"ended_early": early} if early else {}),
         "shifts": [columns(line, shift="") | dict(line.simpler) for line in lines],
         "scores": [columns(line, slope="") for line in scores],
     }

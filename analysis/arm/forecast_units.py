@@ -98,12 +98,18 @@ class Trained:
 
 
 def trained(recorded: Sequence[Run], judged: Candidates) -> Trained:
-    """The finished runs of the candidates' arms."""
-    runs = [run for run in recorded if run.done and run.arm in judged.arms]
+    """The finished runs of the candidates' arms, without those that an alarm ended early: they were
+    not exposed for as long as a forecast says."""
+    runs = [run for run in recorded if run.done and run.arm in judged.arms and not ended_early(run)]
     sd = np.where(judged.start.varies, judged.start.sd, NAN)
     shifts = np.array([_shifts(run, judged.start.names) for run in runs]).reshape(-1, len(sd)) / sd
     arm = np.array([judged.arms.index(run.arm) for run in runs], dtype=int)
     return Trained(tuple(run.cell for run in runs), arm, shifts)
+
+
+def ended_early(run: Run) -> bool:
+    """Whether a finished run made fewer steps than it was to make (``correction.stop``)."""
+    return run.done and bool(run.steps[-1] < int(run.config.get("trainer.steps") or 0))
 
 
 def _shifts(run: Run, names: tuple[str, ...]) -> list[float]:
@@ -159,13 +165,13 @@ class Fitted:
 
 
 def fitted(asked: Asked, judged: Candidates, runs: Trained) -> Fitted:
-    """Fit on a study's runs. Raises UserError: fewer than four arms have finished runs."""
+    """Fit on a study's runs. Raises UserError: fewer than four arms have such runs."""
     have = np.unique(runs.arm)
     if len(have) < FEWEST_ARMS:
         raise UserError(
-            f"study={asked.study} has finished runs of {len(have)} arms, and how a policy answers "
-            f"to a bias is fitted on {FEWEST_ARMS}. Type fit=STUDY, a study with more arms, such as"
-            " forecast-build."
+            f"study={asked.study} has runs of {len(have)} arms that made all of their steps, and"
+            f" how a policy answers to a bias is fitted on {FEWEST_ARMS}. Type fit=STUDY, a study"
+            " with more arms, such as forecast-build."
         )
     exposures = judged.exposure[runs.arm]
     places = np.searchsorted(have, runs.arm)

@@ -208,7 +208,7 @@ def sentence(row: Knockout) -> str:
             f"{row.out} takes out what {row.biased} pays for {row.feature}, and no seed has both"
             " arms with that measured: what went away is not known."
         )
-    lost = markup.estimate(*_ends(row.lost))
+    lost = markup.signed(row.lost)
     share = f" ({row.gone.value:.0%})" if np.isfinite(row.gone.low) else ""
     said = (
         f"Taking out what {row.biased} pays for {row.feature} took away {lost}{share} of its shift"
@@ -220,9 +220,5 @@ def sentence(row: Knockout) -> str:
     return (
         f"{said}. The ledger's prediction gives {markup.number(row.of_bias.value, sign=True)} to"
         f" the judge's error, which {row.missed.n} pairs of runs {'' if apart else 'do not '}tell"
-        f" from that (difference {markup.estimate(*_ends(row.missed))})."
+        f" from that (difference {markup.signed(row.missed)})."
     )
-
-
-def _ends(estimate: Estimate) -> tuple[float, float, float]:
-    return estimate.value, estimate.low, estimate.high

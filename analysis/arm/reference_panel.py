@@ -7,7 +7,7 @@ the training judge's own family are left out (a simulated judge has no family).
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import zip_longest
 from pathlib import Path
 
@@ -19,9 +19,8 @@ from analysis.records.gradings import SHOWN, WITHIN_GROUPS, gradings, shows_rubr
 from analysis.records.runs import Run
 from analysis.run.checkpoint_preference import left_out, preference, wins
 from analysis.run.exploitation import Exploitation, exploitation_rate
-from analysis.statistics.estimate import NAN, NO_ESTIMATE, Estimate
-from analysis.statistics.intervals import mean_interval
-from analysis.statistics.proportions import NORMAL
+from analysis.statistics.estimate import ENDS, NAN, NO_ESTIMATE, Estimate
+from analysis.statistics.intervals import mean_interval, mean_of_means
 
 WINDOWS = 10
 
@@ -82,17 +81,14 @@ def exploited(runs: Sequence[Run], study_dir: Path) -> tuple[list[Exploited], li
         curve = [_over_runs(window) for window in windows]
         last = [rates[-1] for _, rates in told]
         names = sorted({name for panel, _ in told for name in panel})
-        new, unknown = (
-            _share(mean_interval([getattr(each, name) for each in last])) for name in _SHARES
+        new, unknown, least, most = (
+            mean_interval([getattr(each, name) for each in last], ends=(0.0, 1.0))
+            for name in ("new", "unknown", "least", "most")
         )
-        least, most = (mean_interval([getattr(each, name) for each in last]) for name in _BOUNDS)
         bounds = (least.value, most.value)
         row = Exploited(arm, tuple(names), _over_runs(last), new, unknown, bounds, curve, last)
         rows.append(row)
     return rows, problems
-
-
-_SHARES, _BOUNDS = ("new", "unknown"), ("least", "most")
 
 
 def _panel(run: Run, judges: Sequence[str]) -> list[str]:
@@ -136,12 +132,7 @@ def _over_steps(credits: Credits, panel: Sequence[str]) -> list[Exploitation]:
 def _over_runs(rates: Sequence[Exploitation]) -> Estimate:
     """Mean share over runs, no narrower than sampling of prompts within them allows."""
     within = [each.se**2 for each in rates]
-    return _share(mean_interval([each.value for each in rates], within=within))
-
-
-def _share(mean: Estimate) -> Estimate:
-    """The mean of shares, its interval cut at 0 and 1."""
-    return replace(mean, low=max(mean.low, 0.0), high=min(mean.high, 1.0)) if mean.n > 1 else mean
+    return mean_interval([each.value for each in rates], within=within, ends=(0.0, 1.0))
 
 
 def preferred(runs: Sequence[Run], study_dir: Path) -> list[Preferred]:
@@ -179,8 +170,11 @@ def preferred(runs: Sequence[Run], study_dir: Path) -> list[Preferred]:
         return []  # no prompt was answered at both ends
     for (arm, judge), of_runs in told.items():
         saw, trained, *_ = of_runs[0]
-        preferences, apart = (_pooled([each[place] for each in of_runs]) for place in (2, 3))
-        rows.append(Preferred(arm, judge, saw, trained, _share(preferences), apart))
+        preferences, apart = (
+            mean_of_means([each[place] for each in of_runs], ends=ends)
+            for place, ends in ((2, (0.0, 1.0)), (3, ENDS))
+        )
+        rows.append(Preferred(arm, judge, saw, trained, preferences, apart))
     return sorted(rows, key=lambda row: (row.arm, not row.trained, not row.shown))
 
 
@@ -200,9 +194,3 @@ def _wins(run: Run, scores_P_G: np.ndarray) -> dict[object, float]:
         prompts = np.repeat(run.prompt_P[here], scores_P_G.shape[1])
         sides += [scores_P_G[here].ravel(), prompts]
     return wins(*sides)
-
-
-def _pooled(of_runs: Sequence[Estimate]) -> Estimate:
-    """Mean over runs, no narrower than sampling of prompts within them allows."""
-    within = [((each.high - each.low) / (2 * NORMAL)) ** 2 for each in of_runs]
-    return mean_interval([each.value for each in of_runs], within=within)

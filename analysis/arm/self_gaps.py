@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from analysis.records.behaviour import TAIL
+from analysis.records.behaviour import tenths
 from analysis.records.frames import rollouts_frame, runs_frame
 from analysis.records.runs import Run
 from analysis.run.self_gap import peak, self_gap
@@ -65,16 +65,12 @@ def _of_run(
     whole: pd.DataFrame, answers: pd.DataFrame
 ) -> tuple[Estimate, Estimate, Estimate, float]:
     """Start, end and peak of one run, and the correlation of its gap with the truth."""
-    steps = np.unique(whole["step"])
-    tail = int(np.ceil(TAIL * len(steps)))
     start, end = (
         self_gap(
             *(part["logprob_sum"].to_numpy(), part[SHOWN].to_numpy(), part["tokens"].to_numpy()),
             pd.factorize(part["prompt_id"])[0],
         )
-        for part in (
-            whole[whole["step"].isin(ends)] for ends in (steps[:tail], steps[len(steps) - tail :])
-        )
+        for part in (whole[whole["step"].isin(steps)] for steps in tenths(np.unique(whole["step"])))
     )
     gaps = whole.assign(gap=(whole["logprob_sum"] - whole[SHOWN]) / whole["tokens"])
     sums = gaps.groupby(["step", "group"])["gap"].agg(["sum", "count"])

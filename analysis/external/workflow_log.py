@@ -8,7 +8,7 @@ none was logged). No rule truth is in it, so whether its judge was hacked is not
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,7 @@ import pandas as pd
 
 from analysis.arm.workflow import UNTOLD
 from analysis.external import tables
-from analysis.reports.markup import estimate, number
+from analysis.reports.markup import number, with_interval
 from analysis.statistics.estimate import Estimate
 from analysis.statistics.intervals import mean_interval
 
@@ -145,8 +145,7 @@ def _after(steps: pd.DataFrame) -> tuple[Sequence[float], Sequence[float], Seque
 
 def _share(values: Sequence[float]) -> Estimate:
     """The mean over steps with its t interval, cut at 0 and 1."""
-    mean = mean_interval(values, "step")
-    return replace(mean, low=max(mean.low, 0.0), high=min(mean.high, 1.0)) if mean.n > 1 else mean
+    return mean_interval(values, "step", ends=(0.0, 1.0))
 
 
 def told(run: LoggedRun) -> list[str]:
@@ -175,7 +174,7 @@ def told(run: LoggedRun) -> list[str]:
 
 
 def _mean(value: Estimate) -> str:
-    return f"{estimate(value.value, value.low, value.high, sign=False)} (n {number(value.n)})"
+    return f"{with_interval(value)} (n {number(value.n)})"
 
 
 def numbers(run: LoggedRun) -> dict[str, Any]:

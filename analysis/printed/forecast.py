@@ -25,6 +25,9 @@ def text(result: dict[str, Any]) -> str:
         lines += _shifts(result)
     if result.get("scores"):
         lines += _scores(pd.DataFrame(result["scores"]))
+    if result.get("ended_early"):
+        cells = ", ".join(result["ended_early"])
+        lines.append(f"\nEnded early by an alarm, so in no fit and no score: {cells}")
     if result.get("no_units"):
         lines.append(f"\nNo shift in units: {result['no_units']}")
     return "\n".join(lines)

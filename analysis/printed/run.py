@@ -7,7 +7,7 @@ from typing import Any
 
 from analysis.printed import NO_RUN, aligned
 from analysis.records.runs import Run
-from analysis.reports.markup import MISSING, TEXTS, estimate, number, p_value
+from analysis.reports.markup import MISSING, TEXTS, number, p_value, with_interval
 from analysis.reports.tables import best_of_n_table
 from analysis.run.best_of_n import BestOfN
 from analysis.run.onset import Line, planted_false_alarms
@@ -29,7 +29,7 @@ def onset_text(runs: Sequence[Run], lines: Sequence[Line]) -> list[str]:
                 "gap first": number(line.gap_first, sign=True),
                 "last": number(line.gap_last, sign=True),
                 "explained": number(line.explained, sign=True),
-                "onset [95 %]": estimate(step.value, step.low, step.high, sign=False),
+                "onset [95 %]": with_interval(step),
                 "p": p_value(onset.p),
                 "rise": number(onset.rise, sign=True),
                 "CHERRL [min, max]": span(grid),

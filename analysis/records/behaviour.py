@@ -21,10 +21,15 @@ def unit(feature: str) -> str:
     return UNITS.get(feature, "calls" if feature.startswith("op/") else "per answer")
 
 
+def tenths(of_steps_T: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The first and the last tenth (rounded up) of what has one entry for each step, in order."""
+    window = math.ceil(len(of_steps_T) * TAIL)
+    return of_steps_T[:window], of_steps_T[len(of_steps_T) - window :]
+
+
 def ends(values_T: np.ndarray) -> tuple[float, float]:
-    """Means of the first and the last tenth of the steps (rounded up); NaN where none is known."""
-    window = math.ceil(len(values_T) * TAIL)
-    parts = values_T[:window], values_T[len(values_T) - window :]
+    """Means of the first and the last tenth of the steps; NaN where none is known."""
+    parts = tenths(values_T)
     first, last = (float(np.nanmean(p)) if np.isfinite(p).any() else math.nan for p in parts)
     return first, last
 

@@ -18,8 +18,10 @@ import pyarrow as pa
 from analysis.records.arms import NAMELESS, arm_names
 from study.cells import state as cell_state
 from study.cells import study_cells
+from study.exchange import folder_of
 from study.files import Damaged, read_yaml
 from study.identity import flatten
+from study.parts import left_out, parts, read_all, read_part
 from study.records import (
     COMPONENT,
     EVALUATIONS,
@@ -28,10 +30,7 @@ from study.records import (
     ROLLOUT,
     VERDICT,
     frame_types,
-    parts,
     read_metrics,
-    read_part,
-    step_of,
     where,
 )
 from study.status import read_status
@@ -97,7 +96,7 @@ def runs_frame(study_dir: Path | str) -> pd.DataFrame:
     Factors of the study that are not columns already are added under their own dotted name.
     ``config_hash`` is the identity that the cell's folder name ends with.
     """
-    study_dir = Path(study_dir)
+    study_dir = folder_of(study_dir)
     problems: list[str] = []
     factors = list(read_study(study_dir, problems).get("factors", []))
     problems += [sentence.rstrip(".") for sentence in strangers(study_dir)]
@@ -115,7 +114,7 @@ def runs_frame(study_dir: Path | str) -> pd.DataFrame:
 
 def steps_frame(study_dir: Path | str, runs: pd.DataFrame | None = None) -> pd.DataFrame:
     """The logged metrics, long: cell, step, time_ms, metric, value, and the run axes."""
-    study_dir, problems = Path(study_dir), []
+    study_dir, problems = folder_of(study_dir), []
     runs = runs_frame(study_dir) if runs is None else runs
     rows: list[tuple[str, int, float | None, str, float]] = []
     for cell in runs["cell"]:
@@ -146,14 +145,19 @@ def rollouts_frame(
     Raises KeyError: a column that no rollout file has and the contract does not know.
     """
     kind = f"{EVALUATIONS}/rollouts" if frozen else "rollouts"
-    return _parts_frame(Path(study_dir), kind, ROLLOUT_COLUMNS, columns, runs, steps)
+    return _parts_frame(folder_of(study_dir), kind, ROLLOUT_COLUMNS, columns, runs, steps)
 
 
 def plays(cell: Path) -> bool:
-    """Whether the completions of a run are programs: its first sound part has an ``outcome``."""
+    """Whether the completions of a run are programs: its rollouts have an ``outcome``."""
+    return has_column(cell, "outcome")
+
+
+def has_column(cell: Path, name: str) -> bool:
+    """Whether the first sound part of a run's rollouts has a column, with values or without."""
     for part in parts(cell / "rollouts"):
         try:
-            return "outcome" in read_part(part, ["outcome"]).column_names
+            return name in read_part(part, [name]).column_names
         except Damaged:
             continue
     return False
@@ -173,7 +177,7 @@ def verdicts_frame(
     that no verdict file has and the contract does not know.
     """
     kind = f"{EVALUATIONS}/verdicts" if frozen else "verdicts"
-    return _parts_frame(Path(study_dir), kind, VERDICT_COLUMNS, columns, runs)
+    return _parts_frame(folder_of(study_dir), kind, VERDICT_COLUMNS, columns, runs)
 
 
 def _run(
@@ -270,12 +274,18 @@ def _parts_frame(
     for code, cell in enumerate(runs["cell"]):
         folder = study_dir / cell / kind
         problems += [text.rstrip(".") for text in foreign_parts(folder)]
-        for path in parts(folder):
-            if steps is not None and step_of(path) not in steps:
+        lost: list[Damaged] = []
+        # step is among them, for a table without columns has no rows
+        asked = None if columns is None else [*columns, "step"]
+        for part, table in read_all(folder, asked, steps, lost):
+            try:
+                known = _known(part.path, table, contract, columns)
+            except Damaged as error:
+                lost.append(error)
                 continue
-            if table := _read(lambda path: _part(path, contract, columns), path, problems):
-                codes = pa.array([code] * table.num_rows, pa.int32())
-                tables.append(table.append_column("_run", codes))
+            codes = pa.array([code] * known.num_rows, pa.int32())
+            tables.append(known.append_column("_run", codes))
+        problems += map(left_out, lost)
     wanted = list(contract) if columns is None else [n for n in columns if n[-1] != "/"]
     frame = pd.DataFrame({"_run": pd.Series([], dtype="int32")})
     if tables:
@@ -292,10 +302,11 @@ def _parts_frame(
     return _with_axes(frame, runs, problems)
 
 
-def _part(path: Path, contract: dict[str, str], columns: Sequence[str] | None) -> pa.Table:
-    """The columns of a part; step is among them, for a table without columns has no rows. What the
-    contract does not know is left out, or read as numbers where it is asked for by its name."""
-    table = read_part(path, None if columns is None else [*columns, "step"])
+def _known(
+    path: Path, table: pa.Table, contract: dict[str, str], columns: Sequence[str] | None
+) -> pa.Table:
+    """The columns that a frame has. What the contract does not know is left out, or read as numbers
+    where it is asked for by its name."""
     names = table.column_names
     others = [name for name in names if name not in contract and not name.startswith(NUMBERS)]
     if columns is None:

@@ -46,10 +46,11 @@ def rewards_under(folder: Path, rollouts: pd.DataFrame) -> tuple[dict[str, np.nd
 
     Args:
         folder: of the cell.
-        rollouts: of the cell, with the columns `NEEDED`, step, group and member.
+        rollouts: of the cell, with the columns `NEEDED`, step, group and member, and with
+            `CORRECTED` where its scores were corrected.
     """
     recorded = rollouts["reward"].to_numpy(dtype=float)
-    if CORRECTED in rollouts and rollouts[CORRECTED].notna().any():
+    if CORRECTED in rollouts:
         rollouts = rollouts.assign(judge_score=rollouts[CORRECTED])  # what the reward is made of
     missing = rollouts["judge_score"].isna() | rollouts["truth_missing"].notna()
     missing &= rollouts["outcome"].isna() | rollouts["outcome"].eq(OK)  # others were never asked

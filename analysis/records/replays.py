@@ -11,7 +11,7 @@ import pandas as pd
 
 from analysis.records.runs import Run
 from study.files import Damaged
-from study.records import parts, read_part
+from study.parts import parts, read_all, read_part
 
 
 def with_replays(runs: Sequence[Run], study_dir: Path) -> tuple[list[Run], list[str]]:
@@ -57,7 +57,7 @@ def _judges(folder: Path) -> dict[str, str]:
     for part in parts(folder / "verdicts")[:1]:
         table = read_part(part, ["judge_id", "judge"])
         if "judge" not in table.column_names:
-            raise Damaged(part, "names no judge")
+            raise Damaged(part.path, "names no judge")
         key = "judge_id" if "judge_id" in table.column_names else "judge"
         return dict(zip(table[key].to_pylist(), table["judge"].to_pylist(), strict=True))
     return {}
@@ -67,10 +67,10 @@ def _scores(folder: Path, run: Run) -> np.ndarray | None:
     """A replay's scores, shape (P, G); None where its groups are not those of the run."""
     place = ["step", "group", "member"]
     tables = []
-    for part in parts(folder / "rollouts"):
-        tables.append(read_part(part, [*place, "judge_score"]).to_pandas())
+    for part, table in read_all(folder / "rollouts", [*place, "judge_score"]):
+        tables.append(table.to_pandas())
         if tables[-1].shape[1] < 4:
-            raise Damaged(part, f"has not all of the columns {', '.join(place)}, judge_score")
+            raise Damaged(part.path, f"has not all of the columns {', '.join(place)}, judge_score")
     if not tables or (table := pd.concat(tables)).duplicated(place).any():
         return None
     wide = table.pivot(index=place[:2], columns="member", values="judge_score")

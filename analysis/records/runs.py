@@ -26,6 +26,7 @@ from analysis.records.behaviour import shift
 from analysis.records.frames import (
     NAMELESS,
     OPERATOR,
+    has_column,
     judge_doses,
     plays,
     read_config,
@@ -38,6 +39,7 @@ from analysis.statistics.estimate import Estimate
 from analysis.statistics.intervals import mean_interval
 from study.endings import Ending
 from study.errors import UserError
+from study.exchange import folder_of
 from study.features import FEATURES, measured, shared_keyword
 from study.identity import flatten, identifying
 from study.records import CORRECTED, EVALUATIONS, FEATURE, HELD_OUT, OVERALL
@@ -191,7 +193,7 @@ def read_study(study_dir: Path | str) -> Records:
 
     Shadow verdicts are averaged over votes; unscored votes are left out.
     """
-    folder = Path(study_dir)
+    folder = folder_of(study_dir)
     table = runs_frame(folder)
     keyword = shared_keyword(table["keyword"])
     named = table["judge"].ne(NAMELESS)
@@ -200,7 +202,7 @@ def read_study(study_dir: Path | str) -> Records:
         f"{cell}: its config.yaml names no judge, so it is in no estimate"
         for cell in table.loc[~named, "cell"]
     ]
-    size = sum(part.lstat().st_size for part in folder.glob("*/*/step-*.parquet"))
+    size = sum(part.lstat().st_size for part in folder.glob("*/*/step*.parquet"))
     cells = on_each_core(_read_cell, jobs, size)
     counted = [counts for _, counts, _ in cells if len(counts)]
     runs = [run for run, _, _ in cells if run is not None]
@@ -297,12 +299,10 @@ class _Answers:
 
 
 def _read_answers(
-    folder: Path, row: pd.DataFrame, keyword: str, counted: Sequence[str], frozen: bool = False
+    folder: Path, row: pd.DataFrame, keyword: str, more: Sequence[str], frozen: bool = False
 ) -> _Answers:
     cell = row.iloc[0]["cell"]
-    rollouts = rollouts_frame(
-        folder, [*_WANTED, REFERENCE, CORRECTED, *counted], row, frozen=frozen
-    )
+    rollouts = rollouts_frame(folder, [*_WANTED, REFERENCE, *more], row, frozen=frozen)
     problems = list(rollouts.attrs["problems"])
     lost = rollouts[["step", "group", "member"]].isna().any(axis=1)
     if lost.any():
@@ -327,7 +327,9 @@ def _read_cell(job: tuple[Path, pd.DataFrame, str]) -> tuple[Run | None, pd.Data
     folder, row, keyword = job
     cell = row.iloc[0]
     counted = [OPERATOR] if plays(folder / str(cell["cell"])) else []
-    answers = _read_answers(folder, row, keyword, counted)
+    # a correction may leave no score at all: that is a run without scores, not one without it
+    corrected = [CORRECTED] if has_column(folder / str(cell["cell"]), CORRECTED) else []
+    answers = _read_answers(folder, row, keyword, [*counted, *corrected])
     rollouts, features, problems = answers.rollouts, answers.features, answers.problems
     counts = _counted(answers.verdicts, answers.at, features[:, FEATURES.index("length")])
     if rollouts.empty:
@@ -335,7 +337,6 @@ def _read_cell(job: tuple[Path, pd.DataFrame, str]) -> tuple[Run | None, pd.Data
     place, step_P = _placing(rollouts)
     domain_P = _of_groups(place, rollouts["domain"]) if rollouts["domain"].notna().any() else None
     ratio = rollouts["logprob_sum"] - rollouts[REFERENCE]
-    corrected = rollouts[CORRECTED]
     under, why = policies.rewards_under(folder / cell["cell"], rollouts)
     problems += [f"{cell['cell']}: {why}"] if why else []
     recorded = rollouts["reward"].to_numpy()
@@ -361,7 +362,7 @@ def _read_cell(job: tuple[Path, pd.DataFrame, str]) -> tuple[Run | None, pd.Data
         rollouts=len(rollouts),
         unasked=int((rollouts["outcome"].notna() & rollouts["outcome"].ne(Ending.OK)).sum()),
         config=config,
-        corrected=place(corrected.to_numpy()) if corrected.notna().any() else None,
+        corrected=place(rollouts[CORRECTED].to_numpy()) if corrected else None,
         log_ratio=place(ratio.to_numpy()) if ratio.notna().any() else None,
         domain_P=domain_P,
         prompt_P=_of_groups(place, rollouts["prompt_id"]),

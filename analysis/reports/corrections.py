@@ -12,7 +12,7 @@ from analysis.arm.knockout import Knockout
 from analysis.arm.substitution import Substitution
 from analysis.records.behaviour import unit
 from analysis.reports import markup
-from analysis.reports.mixture import said
+from analysis.reports.markup import signed, with_interval
 from analysis.statistics.estimate import Estimate
 
 
@@ -20,9 +20,10 @@ def knockout_table(told: Sequence[Knockout]) -> pd.DataFrame:
     """One row for each behaviour that was taken out of a judge."""
     return pd.DataFrame(
         {"behaviour": f"{row.feature} ({row.unit})", "arm": row.out}
-        | {"taken out": _taken(row), "shift": said(row.shift)}
-        | {"with it out": said(row.shift_out), "without the bias": said(row.shift_absent)}
-        | {"lost": said(row.lost), "ledger's of the bias": said(row.of_bias)}
+        | {"taken out": _taken(row), "shift": with_interval(row.shift)}
+        | {"with it out": with_interval(row.shift_out)}
+        | {"without the bias": with_interval(row.shift_absent)}
+        | {"lost": with_interval(row.lost), "ledger's of the bias": with_interval(row.of_bias)}
         | {"gone": _percent(row.gone), "gone without the bias": _percent(row.gone_absent)}
         | {"bias in the push": _percent(row.pushed), "at an end": _percent(Estimate(row.cut))}
         for row in told
@@ -33,11 +34,12 @@ def bought_table(told: Interventions) -> pd.DataFrame:
     """What each arm bought, the plain one first."""
     return pd.DataFrame(
         {"arm": row.arm, "setting": row.settings or "none", "runs": row.runs}
-        | {f"bias left on {told.feature}": said(row.residual), "in truth": said(row.worth)}
-        | {f"{told.feature} ({unit(told.feature)})": _signed(row.behaviour)}
-        | {"truth": _signed(row.truth), "grew instead": _grew(row.grew)}
+        | {f"bias left on {told.feature}": with_interval(row.residual)}
+        | {"in truth": with_interval(row.worth)}
+        | {f"{told.feature} ({unit(told.feature)})": signed(row.behaviour)}
+        | {"truth": signed(row.truth), "grew instead": _grew(row.grew)}
         | {"verdicts": round(row.calls), "rule labels": round(row.labels)}
-        | {"steps": markup.number(row.steps), "calibrated - truth": said(row.calibrated)}
+        | {"steps": markup.number(row.steps), "calibrated - truth": with_interval(row.calibrated)}
         for row in told.arms
     )
 
@@ -45,10 +47,6 @@ def bought_table(told: Interventions) -> pd.DataFrame:
 def _taken(row: Knockout) -> str:
     error = f" (se {markup.number(row.error)})" if row.error else ""
     return f"{markup.number(row.b)}{error} for {markup.number(row.sd)} {row.unit}, {row.source}"
-
-
-def _signed(estimate: Estimate) -> str:
-    return markup.estimate(estimate.value, estimate.low, estimate.high)
 
 
 def _percent(estimate: Estimate) -> str:

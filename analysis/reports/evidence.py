@@ -39,7 +39,7 @@ from analysis.records.replays import with_replays
 from analysis.records.runs import Records, Run, on_each_core, read_study
 from analysis.run import drift
 from analysis.run.best_of_n import BestOfN, best_of_n
-from analysis.run.frozen import frozen_shifts, has_frozen
+from analysis.run.frozen import all_frozen, frozen_shifts
 from analysis.run.onset import Line, own_line
 from analysis.run.overopt import rows
 from analysis.step.ledger import gap_table, judge_table, ledger
@@ -69,7 +69,8 @@ class Evidence:
     """`analysis.run.drift.shift_table` of the two: of frozen evaluation where every used run has
     it, else of the rollouts."""
     held_out: pd.DataFrame
-    """`analysis.arm.frozen.held_out_table`: empty where the comparison rests on rollouts."""
+    """`analysis.arm.frozen.held_out_table`: empty where the comparison rests on rollouts, and where
+    nothing moved at all."""
     same: dict[str, str]
     """`analysis.run.drift.one_behaviour`: behaviours that go with another, and are not counted."""
     moved: dict[str, float]
@@ -128,7 +129,7 @@ class Evidence:
     @property
     def frozen(self) -> bool:
         """Whether the comparison of arms rests on frozen evaluation."""
-        return len(self.held_out) > 0
+        return all_frozen(self.runs)
 
     @property
     def absent(self) -> list[str]:
@@ -171,7 +172,7 @@ def of_records(records: Records, cells: Sequence[str] | None = None) -> Evidence
     by_arm = sorted(used, key=lambda run: (run.arm, run.seed))
     feature_shifts = drift.run_shifts(used, varying)
     same = drift.one_behaviour(used, list(spread))
-    frozen = bool(used) and all(map(has_frozen, used))
+    frozen = all_frozen(used)
     scale = _score_scale(records.runs)
     if frozen:
         held_out = frozen_shifts(used, scale=scale)

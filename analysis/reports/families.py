@@ -5,8 +5,7 @@ from __future__ import annotations
 import pandas as pd
 
 from analysis.arm.families import Families, Natural
-from analysis.reports import markup
-from analysis.statistics.estimate import Estimate
+from analysis.reports.markup import signed
 
 
 def judges_table(families: Families) -> pd.DataFrame:
@@ -14,8 +13,8 @@ def judges_table(families: Families) -> pd.DataFrame:
     return pd.DataFrame(
         _key(judge)
         | {"runs": judge.runs}
-        | {"shift of its score": _said(judge.score), "shift of the truth": _said(judge.truth)}
-        | {"behaviour follows bias (rank correlation)": _said(judge.followed)}
+        | {"shift of its score": signed(judge.score), "shift of the truth": signed(judge.truth)}
+        | {"behaviour follows bias (rank correlation)": signed(judge.followed)}
         for judge in families.judges
     )
 
@@ -24,9 +23,9 @@ def behaviours_table(families: Families) -> pd.DataFrame:
     """A row for each judge and behaviour: measured bias beside the shift of its runs."""
     rows = pd.DataFrame(
         _key(judge)
-        | {"behaviour": each.name, "bias, score per SD [95 %]": _said(each.bias)}
-        | {"bias by probe": "" if each.probed is None else _said(each.probed)}
-        | {"shift in SDs [95 %]": _said(each.shift)}
+        | {"behaviour": each.name, "bias, score per SD [95 %]": signed(each.bias)}
+        | {"bias by probe": "" if each.probed is None else signed(each.probed)}
+        | {"shift in SDs [95 %]": signed(each.shift)}
         for judge in families.judges
         for each in judge.behaviours
     )
@@ -37,7 +36,7 @@ def behaviours_table(families: Families) -> pd.DataFrame:
 def slopes_table(families: Families) -> pd.DataFrame:
     """A row for each behaviour: what a unit of bias did, over judges; none where none is told."""
     return pd.DataFrame(
-        {"behaviour": name, "SDs of shift per score of bias [95 %]": _said(slope)}
+        {"behaviour": name, "SDs of shift per score of bias [95 %]": signed(slope)}
         | {"judges": slope.n}
         for name, slope in families.slopes.items()
         if slope.value == slope.value
@@ -46,7 +45,3 @@ def slopes_table(families: Families) -> pd.DataFrame:
 
 def _key(judge: Natural) -> dict[str, str]:
     return {"family": judge.family, "size": judge.size, "prompt": judge.prompt}
-
-
-def _said(estimate: Estimate) -> str:
-    return markup.estimate(estimate.value, estimate.low, estimate.high)

@@ -11,9 +11,8 @@ from analysis.arm.field import THRESHOLDS, Aggregate, Field
 from analysis.arm.onset_time import OnsetTime
 from analysis.reports import markup
 from analysis.reports.figures import looks, outside_legend, single, style
-from analysis.reports.markup import said
+from analysis.reports.markup import said, signed, with_interval
 from analysis.reports.mixture import plain
-from analysis.reports.mixture import said as with_interval
 from analysis.statistics.estimate import NO_ESTIMATE, Estimate
 
 if TYPE_CHECKING:
@@ -32,12 +31,12 @@ def tables(field: Field) -> dict[str, pd.DataFrame]:
         "compared": [
             {
                 "arm": row.arm,
-                "truth - base, by prompt": _signed(row.by_prompt),
+                "truth - base, by prompt": signed(row.by_prompt),
                 "prompts": row.by_prompt.n,
                 "SE": markup.number(row.by_prompt.se),
                 "SE unpaired": markup.number(row.by_prompt.unpaired_se),
                 "visible": markup.number(row.by_prompt.visible),
-                "over runs": _signed(row.by_run),
+                "over runs": signed(row.by_run),
                 "seeds": row.by_run.n,
                 "visible over runs": markup.number(row.visible),
             }
@@ -50,8 +49,8 @@ def tables(field: Field) -> dict[str, pd.DataFrame]:
                 **_onset(row.onset),
                 "by CHERRL": _median(row.grid),
                 "odds ratio": with_interval(row.entanglement),
-                "judge per step": _signed(row.judge_growth),
-                "shortcut per step": _signed(row.shortcut_growth),
+                "judge per step": signed(row.judge_growth),
+                "shortcut per step": signed(row.shortcut_growth),
             }
             for row in field.found
         ],
@@ -73,17 +72,17 @@ def tables(field: Field) -> dict[str, pd.DataFrame]:
                 "judge": row.judge + " (trained)" * row.trained,
                 "sees the rubric": "yes" if row.shown else "no",
                 "prefers the end": with_interval(row.preference),
-                "with rubric - without": _signed(row.left_out),
+                "with rubric - without": signed(row.left_out),
             }
             for row in field.preferred
         ],
         "gaps": [
             {
                 "arm": row.arm,
-                "first tenth": _signed(row.start),
-                "last tenth": _signed(row.end),
+                "first tenth": signed(row.start),
+                "last tenth": signed(row.end),
                 "largest at step": with_interval(row.peak),
-                "correlation with truth": _signed(row.tracks),
+                "correlation with truth": signed(row.tracks),
             }
             for row in field.gaps
         ],
@@ -122,10 +121,6 @@ def _median(onset: OnsetTime) -> str:
     if np.isnan(median.value):
         return f"not by {onset.followed:g}" if onset.runs else markup.MISSING
     return with_interval(median)
-
-
-def _signed(value: Estimate) -> str:
-    return markup.estimate(value.value, value.low, value.high)
 
 
 @style()

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.figure import Figure
 
+    from analysis.statistics.estimate import Estimate
+
 TEXTS: dict[str, Any] = read_yaml(Path(__file__).with_name("texts.yaml"))
 """Titles, captions and sentences of the report, with ``{names}`` to be filled in."""
 MISSING = "\u2013"
@@ -51,6 +53,16 @@ def bracket(low: float, high: float) -> str:
 def estimate(mean: float, low: float, high: float, sign: bool = True) -> str:
     """A number with its interval, or the number alone where there is none."""
     return f"{number(mean, sign)} {bracket(low, high)}".strip()
+
+
+def with_interval(each: Estimate) -> str:
+    """``0.12 [0.1, 0.14]``"""
+    return estimate(each.value, each.low, each.high, sign=False)
+
+
+def signed(each: Estimate) -> str:
+    """``+0.12 [0.1, 0.14]``: of a change or a difference."""
+    return estimate(each.value, each.low, each.high)
 
 
 def p_value(p: float) -> str:

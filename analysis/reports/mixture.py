@@ -12,6 +12,7 @@ from analysis.arm.teaching import Agreement
 from analysis.arm.transfer import best_moved
 from analysis.reports import figures, markup
 from analysis.reports.figures import style
+from analysis.reports.markup import with_interval
 from analysis.run.drift import learning_curves
 from analysis.statistics.estimate import Estimate
 from study.screen import visible
@@ -23,12 +24,7 @@ Say = Callable[[Estimate], str]
 """Writes a number with its interval."""
 
 
-def said(estimate: Estimate) -> str:
-    """As the report's tables write it."""
-    return markup.estimate(estimate.value, estimate.low, estimate.high, sign=False)
-
-
-def rates_table(mixture: Mixture, window: Window, say: Say = said) -> pd.DataFrame:
+def rates_table(mixture: Mixture, window: Window, say: Say = with_interval) -> pd.DataFrame:
     """Judge against rule in a window, a row for each arm and domain."""
     return pd.DataFrame(
         {"arm": arm, "domain": domain, "n": judged.n, "unscored": judged.unscored}
@@ -40,7 +36,7 @@ def rates_table(mixture: Mixture, window: Window, say: Say = said) -> pd.DataFra
     )
 
 
-def mix_table(mixture: Mixture, window: Window, say: Say = said) -> pd.DataFrame:
+def mix_table(mixture: Mixture, window: Window, say: Say = with_interval) -> pd.DataFrame:
     """The shares of what the steps of a window did, a row for each arm and domain."""
     return pd.DataFrame(
         {"arm": arm, "domain": domain}
@@ -54,7 +50,7 @@ def mix_table(mixture: Mixture, window: Window, say: Say = said) -> pd.DataFrame
     )
 
 
-def windows_table(mixture: Mixture, say: Say = said) -> pd.DataFrame:
+def windows_table(mixture: Mixture, say: Say = with_interval) -> pd.DataFrame:
     """Effective shares window by window: arm, steps, a column for each domain."""
     return pd.DataFrame(
         {"arm": arm, "steps": f"{span[0]}-{span[1]}"}
@@ -64,7 +60,7 @@ def windows_table(mixture: Mixture, say: Say = said) -> pd.DataFrame:
     ).fillna("")
 
 
-def expected_table(mixture: Mixture, say: Say = said) -> pd.DataFrame:
+def expected_table(mixture: Mixture, say: Say = with_interval) -> pd.DataFrame:
     """Effective shares and dead groups, expected from the first steps and observed after them."""
     return pd.DataFrame(
         {"arm": row.arm, "domain": row.domain}
@@ -75,7 +71,7 @@ def expected_table(mixture: Mixture, say: Say = said) -> pd.DataFrame:
     )
 
 
-def accuracy_table(mixture: Mixture, say: Say = said) -> pd.DataFrame:
+def accuracy_table(mixture: Mixture, say: Say = with_interval) -> pd.DataFrame:
     """Changes of held-out accuracy, predicted from the rule's and observed."""
     return pd.DataFrame(
         {"arm": row.arm, "domain": row.domain, "taught": say(Estimate(row.relative))}
@@ -85,7 +81,7 @@ def accuracy_table(mixture: Mixture, say: Say = said) -> pd.DataFrame:
     )
 
 
-def transfer_table(mixture: Mixture, say: Say = said) -> pd.DataFrame:
+def transfer_table(mixture: Mixture, say: Say = with_interval) -> pd.DataFrame:
     """Change of held-out accuracy: a row for each arm and what it trained, a column for each tested
     domain."""
     rows: dict[str, dict[str, Any]] = {}
@@ -103,7 +99,7 @@ def _teachers(trained: Mapping[str, str]) -> str:
     return "; ".join(f"{teacher}: {', '.join(names)}" for teacher, names in by_teacher.items())
 
 
-def swaps_table(mixture: Mixture, say: Say = said) -> pd.DataFrame:
+def swaps_table(mixture: Mixture, say: Say = with_interval) -> pd.DataFrame:
     """Change under the rule minus under the judge, a column for each tested domain."""
     rows: dict[str, dict[str, Any]] = {}
     for row in mixture.swaps:

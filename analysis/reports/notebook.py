@@ -17,6 +17,7 @@ from typing import Any
 
 from study.cli import StudyOptions
 from study.errors import UserError
+from study.exchange import folder_of
 from study.files import write_json, write_text
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -39,7 +40,7 @@ def write_report(study_dir: Path | str, parameters: dict[str, Any] | None = None
         UserError: no such folder, or a parameter that the notebook does not have.
         Exception: whatever a cell raised, with a note that says which cell; nothing is written.
     """
-    study_dir = Path(study_dir).absolute()
+    study_dir = folder_of(study_dir).absolute()
     StudyOptions(study_dir.name, study_dir.parent).check()
     html = study_dir / "report" / "bias_report.html"
     values = {**(parameters or {}), "study_dir": str(study_dir)}

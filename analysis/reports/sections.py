@@ -94,7 +94,7 @@ def behaviours(evidence: Evidence) -> list[str]:
         fragments.append(markup.table(tables.shifts_table(shifts, evidence.base)))
     else:
         fragments.append(paragraph(EMPTY["behaviours"]))
-    if evidence.frozen:
+    if len(evidence.held_out):
         fragments += [
             markup.table(tables.held_out_table(evidence.held_out)),
             paragraph(PARAGRAPHS["held_out"]),

@@ -147,14 +147,9 @@ def best_of_n_table(lines: Sequence[BestOfN]) -> pd.DataFrame:
             "chosen by": line.judge,
             "n": line.n,
             "KL (nats)": line.kl,
-            **{
-                f"{name} [95 %]": markup.estimate(each.value, each.low, each.high, sign)
-                for name, each, sign in (
-                    ("truth", line.truth, False),
-                    ("truth gained", line.gain, True),
-                    ("its score", line.score, False),
-                )
-            },
+            "truth [95 %]": markup.with_interval(line.truth),
+            "truth gained [95 %]": markup.signed(line.gain),
+            "its score [95 %]": markup.with_interval(line.score),
             "prompts": line.truth.n,
         }
         for line in lines

@@ -17,7 +17,7 @@ from scipy.stats import binom
 from analysis.arm.calibration import Calibration
 from analysis.reports.evidence import Evidence
 from analysis.reports.figures import NO_REASON
-from analysis.reports.markup import bracket, estimate, number, p_value, said
+from analysis.reports.markup import bracket, number, p_value, said, signed
 from analysis.reports.tables import row_of
 from analysis.run.frozen import has_frozen
 from analysis.run.overopt import place
@@ -258,7 +258,7 @@ def _inflated(evidence: Evidence) -> Iterator[str]:
         if math.isfinite(gain.value) and row.reading:
             yield (
                 f"{row.arm} gained {number(row.own)} with its own judge and {number(row.others)} "
-                f"with others ({estimate(gain.value, gain.low, gain.high)} over {row.runs} runs): "
+                f"with others ({signed(gain)} over {row.runs} runs): "
                 f"{row.reading}."
             )
 
@@ -271,7 +271,7 @@ def _overpaid(evidence: Evidence) -> Iterator[str]:
             slope = each.over_reward
             if slope.low > 0 or slope.high < 0:
                 planted = f", planted {number(each.planted.value, True)}" if each.planted else ""
-                parts.append(f"{name} {estimate(slope.value, slope.low, slope.high)}{planted}")
+                parts.append(f"{name} {signed(slope)}{planted}")
         if parts:
             yield _finding("overpaid", arm=arm, operators="; ".join(parts))
 

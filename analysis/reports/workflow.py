@@ -10,7 +10,8 @@ import pandas as pd
 from analysis.arm.workflow import Workflow
 from analysis.reports import figures, markup
 from analysis.reports.figures import style
-from analysis.reports.mixture import plain, said
+from analysis.reports.markup import with_interval
+from analysis.reports.mixture import plain
 from analysis.run.drift import learning_curves
 from analysis.run.workflow import EXPLOITS, RATES, Ends
 from analysis.statistics.estimate import Estimate
@@ -31,7 +32,7 @@ def rates_table(workflow: Workflow) -> pd.DataFrame:
     )
 
 
-def gap_table(workflow: Workflow, say: Say = said) -> pd.DataFrame:
+def gap_table(workflow: Workflow, say: Say = with_interval) -> pd.DataFrame:
     """Judge minus truth of executed programs: a column for each domain, then its change."""
     return pd.DataFrame(
         {"arm": name}
@@ -41,7 +42,7 @@ def gap_table(workflow: Workflow, say: Say = said) -> pd.DataFrame:
     ).fillna("")
 
 
-def operators_table(workflow: Workflow, say: Say = said) -> pd.DataFrame:
+def operators_table(workflow: Workflow, say: Say = with_interval) -> pd.DataFrame:
     """Calls and over-reward of each operator, a row for each arm and operator that was called."""
     return pd.DataFrame(
         {"arm": name, "operator": operator, "calls": _both((each.first, each.last))}
@@ -63,7 +64,7 @@ def exploits_table(workflow: Workflow) -> pd.DataFrame:
     )
 
 
-def shares_table(workflow: Workflow, say: Say = said) -> pd.DataFrame:
+def shares_table(workflow: Workflow, say: Say = with_interval) -> pd.DataFrame:
     """Effective shares of the terms of the reward, a row for each arm."""
     return pd.DataFrame(
         {"arm": name} | {term: say(Estimate(share)) for term, share in arm.shares.items()}
@@ -71,7 +72,7 @@ def shares_table(workflow: Workflow, say: Say = said) -> pd.DataFrame:
     ).fillna("")
 
 
-def optimum_table(workflow: Workflow, say: Say = said) -> pd.DataFrame:
+def optimum_table(workflow: Workflow, say: Say = with_interval) -> pd.DataFrame:
     """Where each judge leads, and how far the policy went; no rows without planted truth."""
     return pd.DataFrame(
         {"arm": name, "best truth": say(Estimate(arm.optimum.best))}
@@ -83,7 +84,7 @@ def optimum_table(workflow: Workflow, say: Say = said) -> pd.DataFrame:
     )
 
 
-def treatments_table(workflow: Workflow, say: Say = said) -> pd.DataFrame:
+def treatments_table(workflow: Workflow, say: Say = with_interval) -> pd.DataFrame:
     """What single settings did to the truth, a row for each pair of arms."""
     return pd.DataFrame(
         {"treatment": row.name, "effect": say(row.effect), "seeds": row.effect.n}

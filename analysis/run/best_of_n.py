@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from analysis.records.behaviour import TAIL
+from analysis.records.behaviour import tenths
 from analysis.records.runs import Run
 from analysis.statistics.estimate import NO_ESTIMATE, Estimate
 from analysis.statistics.intervals import mean_interval
@@ -68,8 +68,7 @@ def best_of_n(runs: Sequence[Run]) -> list[BestOfN]:
     """
     by_arm: dict[tuple[str, str], dict[int, dict[Any, list[np.ndarray]]]] = {}
     for run in runs:
-        steps = np.unique(run.step_P)
-        start = run.where(np.isin(run.step_P, steps[: math.ceil(len(steps) * TAIL)]))
+        start = run.where(np.isin(run.step_P, tenths(np.unique(run.step_P))[0]))
         for judge, scores in _judges(start).items():
             by_n = by_arm.setdefault((run.arm, judge), {})
             for n, prompt, values in _of_groups(start, scores):

@@ -17,7 +17,7 @@ import pandas as pd
 from scipy import stats
 from statsmodels.stats.multitest import multipletests
 
-from analysis.records.behaviour import TAIL, ends, shift, unit
+from analysis.records.behaviour import ends, shift, tenths, unit
 from analysis.records.frames import NAMELESS, rollouts_frame
 from analysis.records.runs import Records, Run, step_means
 from analysis.statistics.bootstrap import group_sums, ratio, ratio_se
@@ -124,9 +124,7 @@ def run_shifts(
     """
     rows = []
     for run in runs:
-        steps = run.steps
-        window = math.ceil(len(steps) * TAIL)
-        at = [np.isin(run.step_P, part) for part in (steps[:window], steps[-window:])]
+        at = [np.isin(run.step_P, part) for part in tenths(run.steps)]
         prompts = [None if run.prompt_P is None else run.prompt_P[here] for here in at]
         for metric, scores in values(run).items():
             means = step_means(run, scores)
@@ -164,13 +162,21 @@ def _pair_variance(treated: pd.DataFrame, base: pd.DataFrame) -> pd.Series:
     prompts, and the rollouts of a first step. Where the prompts of an end are not the same, or not
     known, its groups are independent. NaN where groups do not tell, or a seed has more runs.
     """
+    ours, theirs = _tails_of(treated), _tails_of(base)
     variances = {}
-    for seed in treated.index.intersection(base.index):
-        ours, theirs = treated.loc[[seed], "tails"], base.loc[[seed], "tails"]
-        alone = len(ours) == len(theirs) == 1
-        pairs = zip(ours.iloc[0], theirs.iloc[0], strict=True) if alone else ()
+    for seed in sorted(ours.keys() & theirs.keys()):
+        alone = len(ours[seed]) == len(theirs[seed]) == 1
+        pairs = zip(ours[seed][0], theirs[seed][0], strict=True) if alone else ()
         variances[seed] = sum(_tail_variance(*pair) for pair in pairs) if alone else math.nan
     return pd.Series(variances, dtype=float)
+
+
+def _tails_of(runs: pd.DataFrame) -> dict[int, list[list[Tail]]]:
+    """Seed -> the tails of its runs."""
+    tails: dict[int, list[list[Tail]]] = {}
+    for seed, ends_of in zip(runs.index, runs["tails"], strict=True):
+        tails.setdefault(seed, []).append(ends_of)
+    return tails
 
 
 def _tail_variance(ours: Tail, theirs: Tail) -> float:
@@ -261,6 +267,7 @@ def shift_table(shifts: pd.DataFrame, base: str | None, same: Collection[str] = 
         for _, part in shifts.groupby(["arm", "metric"])
     }
     rows = []
+    variances: dict[tuple[str, str], pd.Series] = {}
     for (arm, metric), part in by_arm.items():
         moved = part[part["shift"].notna()]
         runs = max(1, len(moved))
@@ -279,7 +286,7 @@ def shift_table(shifts: pd.DataFrame, base: str | None, same: Collection[str] = 
         }
         other = by_arm.get((base, metric)) if base is not None and arm != base else None
         if other is not None:
-            within = _pair_variance(part, other)
+            within = variances[arm, metric] = _pair_variance(part, other)
             paired = paired_difference(part["shift"], other["shift"], within=within)
             difference = paired.row("diff", "pairs")
             names = {"low": "diff_low", "high": "diff_high", "note": "diff_note"}
@@ -291,7 +298,7 @@ def shift_table(shifts: pd.DataFrame, base: str | None, same: Collection[str] = 
         rows.append(row)
     table = pd.DataFrame(rows, columns=[*_SHIFT_COLUMNS])
     if base is not None:
-        _pool(table, by_arm, base)
+        _pool(table, by_arm, base, variances)
     table["p_holm"] = np.nan
     told = table["p_t"].notna() & ~table["metric"].isin(list(same))
     if told.any():
@@ -299,11 +306,17 @@ def shift_table(shifts: pd.DataFrame, base: str | None, same: Collection[str] = 
     return table
 
 
-def _pool(table: pd.DataFrame, by_arm: Mapping[tuple[str, str], pd.DataFrame], base: str) -> None:
+def _pool(
+    table: pd.DataFrame,
+    by_arm: Mapping[tuple[str, str], pd.DataFrame],
+    base: str,
+    pair_variances: Mapping[tuple[str, str], pd.Series],
+) -> None:
     """Fill in the pooled differences of each metric, over the arms that ran the seeds of the base.
 
     Half of a pair's variance is a run's; the base's is the mean over its pairs.
     """
+    pooled: dict[tuple[str, str], tuple[float, float, float]] = {}
     for metric in dict.fromkeys(table["metric"]):
         whole = by_arm.get((base, metric))
         if whole is None or whole.index.has_duplicates:
@@ -313,19 +326,17 @@ def _pool(table: pd.DataFrame, by_arm: Mapping[tuple[str, str], pd.DataFrame], b
             for (arm, of), part in by_arm.items()
             if of == metric and arm != base and sorted(part.index) == sorted(whole.index)
         }
-        variances = [_pair_variance(part, whole).reindex(whole.index) / 2 for part in arms.values()]
         if not arms:
             continue
-        shared = np.nanmean(np.nan_to_num(variances), axis=0)
+        variances = [pair_variances[arm, metric].reindex(whole.index) / 2 for arm in arms]
+        shared = np.nan_to_num(variances).mean(axis=0)
         shifts = np.array([whole["shift"], *(part["shift"] for part in arms.values())], dtype=float)
         told = pooled_differences(shifts, np.array([shared, *variances], dtype=float))
         for arm, each in zip(arms, told, strict=True):
-            here = (table["arm"] == arm) & (table["metric"] == metric)
-            table.loc[here, ["pooled", "pooled_low", "pooled_high"]] = (
-                each.value,
-                each.low,
-                each.high,
-            )
+            pooled[arm, metric] = (each.value, each.low, each.high)
+    keys = zip(table["arm"], table["metric"], strict=True)
+    rows = [pooled.get(key, (math.nan,) * 3) for key in keys]
+    table[["pooled", "pooled_low", "pooled_high"]] = np.array(rows, dtype=float).reshape(-1, 3)
 
 
 _SHIFT_COLUMNS = (

@@ -23,12 +23,18 @@ ANSWERS = {"drawn": slice(1, None), "greedy": slice(1)}
 
 
 def has_frozen(run: Run) -> bool:
-    """Whether a run has answers to the same held-out rows at step 0 and at a later step."""
+    """Whether a run has answers to the same held-out rows, or to some of them, at step 0 and at a
+    later step."""
     if run.frozen is None or run.frozen.prompt_P is None:
         return False
-    first, last = _ends(run.frozen)
-    prompts = [tuple(end.prompt_P) for end in (first, last) if end.prompt_P is not None]
-    return bool(first.step_P[0] == 0 < last.step_P[0]) and prompts[0] == prompts[1]
+    evaluated = run.frozen.step_P
+    first, last = (_prompts(end) for end in _ends(run.frozen))
+    return bool(evaluated.min() == 0 < evaluated.max()) and first == last != []
+
+
+def all_frozen(runs: Sequence[Run]) -> bool:
+    """Whether there are runs, and all of them have frozen evaluation."""
+    return bool(runs) and all(map(has_frozen, runs))
 
 
 def frozen_shifts(
@@ -40,7 +46,8 @@ def frozen_shifts(
     every behaviour. The columns are those of `analysis.run.drift.run_shifts`, so that its tables
     take them: ``first`` and ``last`` are means over the answers that have the metric at both ends,
     ``shift`` is their difference, ``naive_var`` its sampling variance over answers and
-    ``group_var`` over prompts (CR1). Runs without frozen evaluation (`has_frozen`) are left out.
+    ``group_var`` over prompts (CR1). A row that is on record at one end only is unscored. Runs
+    without frozen evaluation (`has_frozen`) are left out.
 
     Args:
         answers: one of `ANSWERS`.
@@ -52,6 +59,7 @@ def frozen_shifts(
             continue
         assert run.frozen is not None
         ends = _ends(run.frozen)
+        asked = int(np.unique(run.frozen.step_P, return_counts=True)[1][[0, -1]].max())
         values = [answer_values(end) for end in ends]
         for metric in values[0]:
             first, last = (of_end[metric][:, ANSWERS[answers]] for of_end in values)
@@ -61,7 +69,7 @@ def frozen_shifts(
                 "seed": run.seed,
                 "metric": metric,
             }
-            row |= _shift(first, last, ends[1].prompt_P)
+            row |= _shift(first, last, ends[1].prompt_P, asked)
             if metric in JUDGED:
                 row |= _worst(ends, metric, ANSWERS[answers], scale)
             rows.append(row)
@@ -69,8 +77,20 @@ def frozen_shifts(
 
 
 def _ends(frozen: Run) -> tuple[Run, Run]:
-    """The first and the last evaluation."""
-    return frozen.at(int(frozen.step_P.min())), frozen.at(int(frozen.step_P.max()))
+    """The first and the last evaluation, of the rows that are on record at both."""
+    first, last = (frozen.at(int(step)) for step in (frozen.step_P.min(), frozen.step_P.max()))
+    shared = {*_prompts(first)} & {*_prompts(last)}
+
+    def of_both(end: Run) -> Run:
+        return end.where(np.array([row in shared for row in _prompts(end)]))
+
+    return of_both(first), of_both(last)
+
+
+def _prompts(end: Run) -> list[tuple[Any, int]]:
+    """The held-out rows of an evaluation, in order: the prompt, and which of its rows it is."""
+    prompts = pd.Series(end.prompt_P)
+    return list(zip(prompts, prompts.groupby(prompts).cumcount(), strict=True))
 
 
 def answer_values(run: Run) -> dict[str, np.ndarray]:
@@ -82,7 +102,9 @@ def answer_values(run: Run) -> dict[str, np.ndarray]:
     return scores | others | feature_values(run)
 
 
-def _shift(first_P_G: np.ndarray, last_P_G: np.ndarray, prompt_P: Any) -> dict[str, Any]:
+def _shift(
+    first_P_G: np.ndarray, last_P_G: np.ndarray, prompt_P: Any, asked: int
+) -> dict[str, Any]:
     moved = last_P_G - first_P_G
     both = np.isfinite(moved)
     sums = group_sums(moved)
@@ -94,7 +116,7 @@ def _shift(first_P_G: np.ndarray, last_P_G: np.ndarray, prompt_P: Any) -> dict[s
         "naive_var": float(moved[both].var(ddof=1)) / count if count > 1 else np.nan,
         "group_var": ratio_se(told) ** 2 if len(told) else np.nan,
         "tails": [Tail(np.zeros(len(sums)), prompt_P, sums)],
-        "unscored": 1 - count / max(1, both.size),
+        "unscored": 1 - count / max(1, asked * both.shape[1]),
     }
 
 

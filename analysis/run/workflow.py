@@ -7,7 +7,6 @@ they do for the truth. Problems are the clusters: a problem may be drawn in seve
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -15,7 +14,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from analysis.records.behaviour import TAIL, ends
+from analysis.records.behaviour import ends, tenths
 from analysis.records.frames import OPERATOR
 from analysis.records.planted_programs import PlantedPrograms
 from analysis.records.programs import Programs, masked
@@ -239,12 +238,10 @@ def expected_ends(
     the last tenth of the steps, by the data sets' shares, and the data sets of both tenths."""
     executed = programs.executed
     values = pd.Series(planted.of(executed, judge), executed.index)
-    steps = programs.run.steps
-    window = math.ceil(len(steps) * TAIL)
-    tenths = []
-    for part in (steps[:window], steps[-window:]):
+    by_dataset = []
+    for part in tenths(programs.run.steps):
         here = executed["step"].isin(part)
-        tenths.append(values[here].groupby(executed.loc[here, "dataset"]).mean().dropna())
-    shared = tuple(name for name in tenths[0].index if name in tenths[1].index)
-    first, last = (planted.weighted({name: each[name] for name in shared}) for each in tenths)
+        by_dataset.append(values[here].groupby(executed.loc[here, "dataset"]).mean().dropna())
+    shared = tuple(name for name in by_dataset[0].index if name in by_dataset[1].index)
+    first, last = (planted.weighted({name: each[name] for name in shared}) for each in by_dataset)
     return first, last, shared

@@ -117,9 +117,9 @@ def probability_of_improvement(
     better, worse = (np.asarray(each, dtype=float) for each in (better_S_M, worse_S_M))
     if paired and len(better) != len(worse):
         raise ValueError(f"{len(better)} and {len(worse)} runs cannot be paired")
-    known = [np.isfinite(each) for each in (better, worse)]
-    shared = known[0].any(axis=0) & known[1].any(axis=0)
-    scored = [each[:, shared].any(axis=1) for each in known]
+    has_score = [np.isfinite(each) for each in (better, worse)]
+    shared = has_score[0].any(axis=0) & has_score[1].any(axis=0)
+    scored = [each[:, shared].any(axis=1) for each in has_score]
     if paired:
         scored = [scored[0] & scored[1]] * 2
     better, worse = better[scored[0]][:, shared], worse[scored[1]][:, shared]

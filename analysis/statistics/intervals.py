@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from scipy import stats
 
-from analysis.statistics.estimate import LEVEL, NAN, Estimate, around
+from analysis.statistics.estimate import ENDS, LEVEL, NAN, Estimate, around
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -57,7 +57,10 @@ def widening(free: Any, selected: int, of: int) -> Any:
 
 
 def mean_interval(
-    values: Sequence[float], unit: str = "run", within: Sequence[float] | None = None
+    values: Sequence[float],
+    unit: str = "run",
+    within: Sequence[float] | None = None,
+    ends: tuple[float, float] = ENDS,
 ) -> Estimate:
     """Mean over units, shape (S,), with a two-sided t interval.
 
@@ -69,6 +72,7 @@ def mean_interval(
         within: sampling variance of each value. The values vary by at least that, whatever few of
             them show, so their variance is taken to be its mean at least (Knapp and Hartung 2003,
             Statistics in Medicine 22, 2693, q* = max(1, q)). NaN is unknown and left out.
+        ends: of what such a mean can be, such as 0 and 1: the interval is cut there.
     """
     whole = np.asarray(values, dtype=float)
     finite = whole[np.isfinite(whole)]
@@ -88,7 +92,21 @@ def mean_interval(
             spread = 0.0
             notes.append(f"no spread between {unit}s")
         half = student(n - 1) * spread / n**0.5
-    return around(mean, half, n, unit, "; ".join(notes))
+    return around(mean, half, n, unit, "; ".join(notes), ends)
+
+
+def mean_of_means(
+    of_runs: Sequence[Estimate], fitted: int = 1, ends: tuple[float, float] = ENDS
+) -> Estimate:
+    """`mean_interval` of what has a t interval within each run, no narrower than these allow.
+
+    Args:
+        of_runs: one of each run, from ``n`` units less ``fitted`` degrees of freedom.
+    """
+    halves = [(each.high - each.low) / 2 for each in of_runs]
+    free = [max(each.n - fitted, 1) for each in of_runs]
+    within = [(half / float(student(n))) ** 2 for half, n in zip(halves, free, strict=True)]
+    return mean_interval([each.value for each in of_runs], within=within, ends=ends)
 
 
 def line(x: np.ndarray, y: np.ndarray) -> Line:

@@ -12,8 +12,7 @@ from __future__ import annotations
 
 import numpy as np
 from scipy.optimize import brentq
-from scipy.special import logsumexp
-from scipy.stats import norm
+from scipy.special import logsumexp, ndtr
 
 from analysis.statistics.estimate import LEVEL, NAN, Estimate
 
@@ -43,18 +42,20 @@ def pooled_differences(shift_A_S: np.ndarray, variance_A_S: np.ndarray) -> list[
     level = shift_A_S.mean(axis=1)
     rest = shift_A_S - level[:, None] - shift_A_S.mean(axis=0) + shift_A_S.mean()
     rest = rest * (arms / (arms - 1)) ** 0.5  # the seeds' means took 1 / A of its variance
-    known = np.nan_to_num(variance_A_S)
-    noise = float((rest**2).mean() + known.mean()) ** 0.5
+    sampling = np.nan_to_num(variance_A_S)
+    noise = float((rest**2).mean() + sampling.mean()) ** 0.5
     spread = max(float(level.std()), noise / seeds**0.5)
     if spread == 0:
         return [Estimate(0.0, 0.0, 0.0, seeds, "seed") for _ in range(arms - 1)]
+    least = 1e-3 * spread  # of s: runs may agree to the last digit
     t, s = (
         axis.ravel()[:, None]
         for axis in np.meshgrid(
-            np.linspace(0, WIDEST * spread, GRID), np.linspace(1e-3 * spread, WIDEST * noise, GRID)
+            np.linspace(0, WIDEST * spread, GRID),
+            np.linspace(least, WIDEST * max(noise, least), GRID),
         )
     )
-    weight = 1 / (s[..., None] ** 2 + known)  # (grid, A, S)
+    weight = 1 / (s[..., None] ** 2 + sampling)  # (grid, A, S)
     total = weight.sum(axis=2)
     runs = level[None] + (weight * rest).sum(axis=2) / total
     between = 1 / (t**2 + 1 / total)
@@ -65,19 +66,19 @@ def pooled_differences(shift_A_S: np.ndarray, variance_A_S: np.ndarray) -> list[
     fit += (np.log(between / total).sum(axis=1) - (between * (runs - mean) ** 2).sum(axis=1)) / 2
     fit -= np.log(precision[:, 0]) / 2
     share = np.exp(fit - logsumexp(fit))
-    kept = t**2 * between
-    centre = kept * runs + (1 - kept) * mean
-    variance = kept / total + (1 - kept) ** 2 / precision
+    pull = between / total  # towards the mean of all arms
+    centre = (1 - pull) * runs + pull * mean
+    variance = (1 - pull) / total + pull**2 / precision
+    shared = pull * pull[:, :1] / precision  # covariance with the base
     return [
         _mixture(
             share,
             centre[:, arm] - centre[:, 0],
-            variance[:, arm] + variance[:, 0]
-            - 2 * (1 - kept[:, arm]) * (1 - kept[:, 0]) / precision[:, 0],
+            variance[:, arm] + variance[:, 0] - 2 * shared[:, arm],
             seeds,
         )
         for arm in range(1, arms)
-    ]  # fmt: skip
+    ]
 
 
 def _mixture(share: np.ndarray, centre: np.ndarray, variance: np.ndarray, n: int) -> Estimate:
@@ -88,7 +89,7 @@ def _mixture(share: np.ndarray, centre: np.ndarray, variance: np.ndarray, n: int
     ends = float((centre - 40 * sd).min()), float((centre + 40 * sd).max())
 
     def quantile(p: float) -> float:
-        return float(brentq(lambda x: float(share @ norm.cdf((x - centre) / sd)) - p, *ends))
+        return float(brentq(lambda x: float(share @ ndtr((x - centre) / sd)) - p, *ends))
 
     tail = (1 - LEVEL) / 2
     return Estimate(float(share @ centre), quantile(tail), quantile(1 - tail), n, "seed")

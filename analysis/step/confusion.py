@@ -16,7 +16,7 @@ from scipy import optimize, stats
 
 from analysis.probes.levels import phi_interval
 from analysis.records.frames import NAMELESS, rollouts_frame
-from analysis.reports.markup import estimate
+from analysis.reports.markup import with_interval
 from analysis.statistics.bootstrap import FEWEST, ratio_se
 from analysis.statistics.estimate import LEVEL, NAN, Estimate, around
 from analysis.statistics.proportions import (
@@ -255,8 +255,7 @@ def _render(rates: dict[str, Judged], differ: RatesDiffer) -> list[str]:
         measures = {"TPR": each.tpr, "FPR": each.fpr, "J": each.youden_j}
         measures |= {"phi": each.phi, "AUC": each.auc}
         lines[visible(domain)] = {name: getattr(each, name) for name in names} | {
-            name: estimate(rate.value, rate.low, rate.high, sign=False)
-            for name, rate in measures.items()
+            name: with_interval(rate) for name, rate in measures.items()
         }
     text = [pd.DataFrame(lines).T.rename_axis(index="domain").reset_index().to_string(index=False)]
     if np.isfinite(differ.p):

@@ -21,7 +21,7 @@ from judges.probes.biasset import POLICY, VARIANTS, Item
 from judges.probes.model import check_writer
 from judges.probes.slots import RULES, Author, Written
 from judges.session import Session
-from judges.store import Store
+from judges.store import open_store
 from study.answers import answer_of, strip_thinking
 from study.bounds import Choice, Number
 from study.cli import option, writes
@@ -166,20 +166,18 @@ def _fill_policy(options: BiasSetOptions, items: Sequence[Item], out: Path, seed
     turns = {item["id"]: item["meta"]["prompt_messages"] for item, _ in wanted}
     try:
         fill(source, turns, answers)
-    except BaseException:  # what was had before it is kept; what failed is asked for again
-        if not _take(wanted, answers, author, failed=False):
-            answers.unlink(missing_ok=True)
-        else:
+    finally:  # whatever stops it; the same command asks for what is not there
+        if _take(wanted, answers, author):
             biasset.write(out, items)
-        raise
-    _take(wanted, answers, author, failed=True)
+        else:
+            answers.unlink(missing_ok=True)
 
 
-def _take(wanted: Sequence[tuple[Item, str]], answers: Path, author: Author, failed: bool) -> int:
-    """Put the answers of a file into the set; ``failed`` also says which could not be had. Returns
-    how many texts there were."""
+def _take(wanted: Sequence[tuple[Item, str]], answers: Path, author: Author) -> int:
+    """Put the answers of a file, and why some could not be had, into the set. Returns how many
+    texts there were."""
     rows = read_responses(answers, torn=True) if answers.is_file() else []
-    by_id = {row.prompt: row for row in rows if failed or row.text is not None}
+    by_id = {row.prompt: row for row in rows}
     for item, slot in wanted:
         if row := by_id.get(item["id"]):
             slots.put(item, slot, author, _answered(row.text, row.fields))
@@ -239,7 +237,7 @@ def _fill_variants(
     wanted = slots.todo(items, chosen, author, options.overwrite, str(out))
     options.runs_dir.mkdir(parents=True, exist_ok=True)
     with (
-        Store(options.runs_dir / "verdicts.db") as store,
+        open_store(options.runs_dir) as store,
         Session(judge, store) if wanted else nullcontext() as session,
     ):
         if session is not None:

@@ -14,7 +14,7 @@ from experiments.evaluation.rubric import trained_under
 from experiments.selection import MOST, choose
 from study.errors import UserError
 from study.files import read_yaml, say
-from study.records import parts, read_part
+from study.parts import read_all
 from study.rows import prompt_id
 from study.tasks.datasets.item import Item
 from study.tasks.datasets.preset import Data, load_data
@@ -156,8 +156,8 @@ def trained_on(options: Options) -> Seen | None:
     cell = Path(trained["place"])
     ids: set[str] = set()
     prompts: set[str] = set()
-    for path in parts(cell / "rollouts"):
-        columns = read_part(path, ("item", "prompt")).to_pydict()
+    for _, table in read_all(cell / "rollouts", ("item", "prompt")):
+        columns = table.to_pydict()
         ids.update(name for name in columns.get("item", ()) if name)
         prompts.update(columns["prompt"])
     table, datasets, whole = None, (), True

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from experiments.evaluation.options import Options
-from experiments.track.store import load_mlflow
+from experiments.track.store import client_of, load_mlflow
 from study.errors import UserError
 from study.files import first_line, read_json, write_json
 from study.status import read_status
@@ -121,8 +121,8 @@ def track(
     if step is None:
         step = int(read_status(cell).get("step", 0))
     mlflow = load_mlflow()
+    client = client_of(run["uri"])
     try:
-        client = mlflow.MlflowClient(tracking_uri=run["uri"])
         model_id = _logged_model(client, run, cell.resolve().name, step, str(result["model"]))
         data = result["dataset"]
         metric = functools.partial(

@@ -18,7 +18,7 @@ from experiments.policies.load import NOTE, Trained, training_of
 from judges.grading.checks import check_rows
 from judges.identity import build_grading
 from judges.session import Session
-from judges.store import Store
+from judges.store import open_store
 from study.answers import answer_of
 from study.compose import load_presets
 from study.errors import UserError
@@ -186,7 +186,7 @@ def grade(
     """The votes of ``judge`` on every answer to a row, None for one that was cut off while it was
     thinking. ``truth`` is for simulated judges: (prompt text, answer) -> what the rules say."""
     runs_dir.mkdir(parents=True, exist_ok=True)
-    with Store(runs_dir / "verdicts.db") as store, Session(judge, store, truth) as session:
+    with open_store(runs_dir) as store, Session(judge, store, truth) as session:
         session.check()
         votes = session.verdicts([(row, answer or "") for row, answer in pairs])
         session.stop_if_refused()

@@ -38,7 +38,7 @@ from experiments.workflow import baselines
 from experiments.workflow.check import check_executor
 from experiments.workflow.templates import TEMPLATES
 from experiments.workflow.tokens import by_policy
-from judges.store import Store
+from judges.store import Store, open_store
 from study.cells import load_cell
 from study.cli import print_table
 from study.compose import load_executor
@@ -92,7 +92,7 @@ def evaluate_workflow(options: Options) -> None:
         if runs_code(config.task):
             grading = task_module(config.task.name).grading(config.sandbox == "unsafe")
         stack.enter_context(grading)
-        store = stack.enter_context(Store(store_of(options)))
+        store = stack.enter_context(store_of(options, config))
         methods, models, calls = _policies(options, config, store, rows, policy, chosen)
         budgets = _budgets(rows, methods[0].runs)
         with Player(config, store, "python", checked=False) as player:
@@ -159,10 +159,10 @@ def cell_of(options: Options) -> Study:
     return config
 
 
-def store_of(options: Options) -> Path:
-    """The store of the study's replies, beside its runs."""
+def store_of(options: Options, config: Study) -> Store:
+    """The store of the run's replies."""
     assert options.run is not None
-    return options.run.resolve().parent.parent / "verdicts.db"
+    return open_store(options.run.resolve().parent.parent, config.store)
 
 
 def chosen_rows(options: Options, config: Study) -> list[Row]:

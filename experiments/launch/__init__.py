@@ -10,7 +10,7 @@ PARTS = {
     "check": "experiments.preflight",
     "show_plan": "experiments.plan",
     "run_study": "experiments.launch.run",
-    "supervise": "experiments.launch.pool",
+    "supervise": "experiments.launch.local",
     "check_policies": "experiments.preflight",
     "check_settings": "experiments.preflight",
     "writable": "experiments.preflight",

@@ -11,25 +11,24 @@ from typing import Any
 
 import analysis
 from experiments import plan
-from experiments.launch.pool import run_cells, start_server
+from experiments.asked import executors_of, models_of
+from experiments.launch.engines import run_cells, taken_up
+from experiments.launch.needs import HERE
+from experiments.launch.pool import start_server
+from experiments.launch.ready import check_machine, preflight
+from experiments.launch.shard import share_of
 from experiments.launch.warm import warming
-from experiments.preflight import (
-    check_machine,
-    check_study,
-    executors_of,
-    models_of,
-    preflight,
-    writable,
-)
+from experiments.preflight import check_study, writable
 from experiments.track.runs import close_parent, mark_killed
-from experiments.track.store import initialise, tracking_uri, ui_command, ui_link
+from experiments.track.store import artifacts_of, initialise, tracking_uri, ui_command, ui_link
 from experiments.workflow.planted import write_planted
-from judges.serving.server import leases
-from study import cells, stopping, storage
+from judges.serving.lease import leases
+from study import cells, exchange, stopping, storage
 from study.cells import Cell
 from study.cli import COSTS, print_table
 from study.errors import UserError
 from study.files import read_left, write_json
+from study.schema import Study
 from study.screen import visible
 from study.status import read_status
 from study.study_file import base, read_study, write_study
@@ -51,47 +50,61 @@ def run_study(todo: Sequence[Cell], elsewhere: Callable[[], None] | None) -> int
     study_dir = todo[0].dir.parent
     for cell in todo:
         mend(cell)
-    new = [cell for cell in todo if cells.state(cell.dir) not in ("done", "running")]
-    if not new:
-        return _nothing_to_run(todo)
-    started = time.perf_counter()
-    check_machine(new, elsewhere is not None)
+    mine = share_of(todo)
+    here = elsewhere is None and todo[0].config.sweep.engine in HERE
     with ExitStack() as stack:
-        stack.enter_context(leases(models_of(new), study_dir.parent))
+        theirs = stack.enter_context(taken_up(todo)) if elsewhere is None else set()
+        states = {cell.dir: cells.state(cell.dir) for cell in mine}
+        new = [cell for cell in mine if states[cell.dir] not in ("done", "running")]
+        left = [cell for cell in mine if states[cell.dir] == "running" and cell.dir in theirs]
+        if not new and not left:
+            return _nothing_to_run(todo, mine)
+        started = time.perf_counter()
+        check_machine(new, not here)
+        reached = stack.enter_context(leases(models_of([*new, *left]), study_dir.parent))
         check_study(study_dir, todo, todo[0].config.factors)  # again: servers took their time
         writable(study_dir.parent)
-        preflight(todo)
-        if elsewhere is None:
+        preflight([*new, *left], reached)
+        if here:
             start_server(todo[0].config.device)
             stack.enter_context(warming(new))
-        mlflow_ids = stack.enter_context(_opened(todo, new))
-        run_cells(new) if elsewhere is None else elsewhere()
-        report(todo, stale=True)
-    if "running" not in _states(todo):
+        mlflow_ids = stack.enter_context(_opened(todo, new, mine))
+        run_cells([*new, *left]) if elsewhere is None else elsewhere()
+        exchange.fetch(study_dir)  # what other machines have run
+        whole = len(mine) == len(todo) or _states(todo) == {"done"}
+        if whole:
+            report(todo, stale=True)
+    if whole and "running" not in _states(todo):
         write_json(study_dir / SUMMARY, plan.rows(todo, todo[0].config.factors))
-    print(f"{len(new)} cells in {time.perf_counter() - started:.1f} s")
-    return conclude(todo, mlflow_ids)
+    exchange.push(study_dir)
+    print(f"{len(new) + len(left)} cells in {time.perf_counter() - started:.1f} s")
+    return conclude(todo, mlflow_ids, mine)
 
 
-def _nothing_to_run(todo: Sequence[Cell]) -> int:
-    """Every cell is done or run by another sweep; do what a sweep that was cut short left out."""
+def _nothing_to_run(todo: Sequence[Cell], mine: Sequence[Cell]) -> int:
+    """Every cell that is run here is done or run by another sweep; do what a sweep that was cut
+    short left out."""
     study, study_dir = todo[0].config.study, todo[0].dir.parent
-    done = sum(cells.state(cell.dir) == "done" for cell in todo)
-    if done == len(todo):
+    if len(mine) < len(todo):
+        study = f"this share of {study}"
+    done = sum(cells.state(cell.dir) == "done" for cell in mine)
+    if done == len(mine):
         print(f"All {done} cells of {study} are done; nothing to run.")
     else:
         print(
-            f"{done} of {len(todo)} cells of {study} are done, and another sweep runs the others "
+            f"{done} of {len(mine)} cells of {study} are done, and another sweep runs the others "
             "now: nothing is started here."
         )
     mlflow_ids = read_study(study_dir).get("mlflow", {})
     # the summary comes last: without it, whoever ran the cells did not come to the end
     cut_short = not (study_dir / SUMMARY).exists() and _states(todo) == {"done"}
-    report(todo, stale=cut_short)
+    if cut_short or len(mine) == len(todo):
+        report(todo, stale=cut_short)
     if cut_short:
-        _close_tracking(mlflow_ids, "FINISHED", todo)
+        _close_tracking(mlflow_ids, "FINISHED", todo, mine)
         write_json(study_dir / SUMMARY, plan.rows(todo, todo[0].config.factors))
-    return conclude(todo, mlflow_ids)
+    exchange.push(study_dir)
+    return conclude(todo, mlflow_ids, mine)
 
 
 def _states(todo: Sequence[Cell]) -> set[str]:
@@ -99,7 +112,9 @@ def _states(todo: Sequence[Cell]) -> set[str]:
 
 
 @contextmanager
-def _opened(todo: Sequence[Cell], new: Sequence[Cell]) -> Generator[dict[str, Any]]:
+def _opened(
+    todo: Sequence[Cell], new: Sequence[Cell], mine: Sequence[Cell]
+) -> Generator[dict[str, Any]]:
     """Lay the study and the cells ``new``; however the block ends, no run of theirs stays open.
 
     Yields what the study's run in MLflow is known by, nothing where tracking is off.
@@ -110,8 +125,7 @@ def _opened(todo: Sequence[Cell], new: Sequence[Cell]) -> Generator[dict[str, An
         with stopping.held():  # laid whole or not at all, and no run in MLflow that nobody knows
             _lay(todo[0], new, mlflow_ids)
         yield mlflow_ids
-        if _states(todo) == {"done"}:
-            ended = "FINISHED"
+        ended = "FINISHED"
     except (KeyboardInterrupt, storage.DiskTrouble) as error:
         ended = "KILLED"
         limit = time.monotonic() + (LAST_S if isinstance(error, KeyboardInterrupt) else 0)
@@ -119,7 +133,7 @@ def _opened(todo: Sequence[Cell], new: Sequence[Cell]) -> Generator[dict[str, An
             time.sleep(0.2)
         raise
     finally:
-        _close_tracking(mlflow_ids, ended, todo)
+        _close_tracking(mlflow_ids, ended, todo, mine)
 
 
 def _lay(first: Cell, new: Sequence[Cell], mlflow_ids: dict[str, Any]) -> None:
@@ -127,7 +141,8 @@ def _lay(first: Cell, new: Sequence[Cell], mlflow_ids: dict[str, Any]) -> None:
     config, study_dir = first.config, first.dir.parent
     if config.tracking.enabled:
         uri = tracking_uri(config.tracking, study_dir.parent)
-        mlflow_ids |= initialise(uri, study_dir.parent, config.study, config.factors)
+        places = artifacts_of(config.tracking)
+        mlflow_ids |= initialise(uri, study_dir.parent, config.study, config.factors, places)
     study_dir.mkdir(parents=True, exist_ok=True)
     (study_dir / SUMMARY).unlink(missing_ok=True)
     described = {
@@ -137,20 +152,32 @@ def _lay(first: Cell, new: Sequence[Cell], mlflow_ids: dict[str, Any]) -> None:
         "mlflow": dict(mlflow_ids),
     }
     write_study(study_dir, described)
+    exchange.push(study_dir)
     for cell in new:
         cells.save_cell(cell)
+        exchange.lay(cell.dir)
 
 
-def _close_tracking(mlflow_ids: dict[str, Any], status: str, todo: Sequence[Cell]) -> None:
-    """End the runs of cells that were killed, and the study's own, with the report beside it; a
-    study some of whose cells are run by another sweep is left for that one to end."""
+def _close_tracking(
+    mlflow_ids: dict[str, Any], status: str, todo: Sequence[Cell], mine: Sequence[Cell]
+) -> None:
+    """End the runs of cells that were killed, and the study's own, with the report beside it:
+    FINISHED only where every cell is done. A study some of whose cells are run by another sweep, or
+    are of a share that is still to be run, is left for that one to end."""
     if not mlflow_ids:
         return
     states = {cell.dir: cells.state(cell.dir) for cell in todo}
     for folder, state in states.items():
         if state == "killed":
             mark_killed(folder, "its process is gone")
-    if status == "KILLED" or "running" not in states.values():
+    other_shares = {states[folder] for folder in states.keys() - {cell.dir for cell in mine}}
+    if status == "KILLED":
+        left_to_others = "running" in other_shares
+    else:
+        left_to_others = "running" in states.values() or "new" in other_shares
+    if status == "FINISHED" and {*states.values()} != {"done"}:
+        status = "FAILED"
+    if not left_to_others:
         report_file = todo[0].dir.parent / REPORT
         close_parent(mlflow_ids, status, [report_file] if report_file.exists() else [])
 
@@ -194,8 +221,9 @@ def _interrupted(error: BaseException | None) -> bool:
     return error is not None
 
 
-def conclude(todo: Sequence[Cell], tracked: dict[str, Any]) -> int:
-    """Print the table, where to look, and what to type next; 0 when every cell is done, else 1."""
+def conclude(todo: Sequence[Cell], tracked: dict[str, Any], mine: Sequence[Cell]) -> int:
+    """Print the table, where to look, and what to type next; 0 when every cell that is run here is
+    done, else 1."""
     config, study_dir = todo[0].config, todo[0].dir.parent
     lines = plan.rows(todo, config.factors)
     print_table(lines, f"{config.study}: {len(todo)} cells", COSTS)
@@ -206,7 +234,7 @@ def conclude(todo: Sequence[Cell], tracked: dict[str, Any]) -> int:
         families = {cell.config.judge.family for cell in todo}
         link = ui_link(tracked, "judge.family" if len(families) > 1 else "judge.name")
         print(f"Compare the runs: {ui_command(tracked['uri'])}\n  then open {link}")
-    states = [(cell, cells.state(cell.dir)) for cell in todo]
+    states = [(cell, cells.state(cell.dir)) for cell in mine]
     running = [cell for cell, state in states if state == "running"]
     left = [(cell, state) for cell, state in states if state not in ("done", "running")]
     for cell in running:
@@ -227,7 +255,28 @@ def conclude(todo: Sequence[Cell], tracked: dict[str, Any]) -> int:
         )
     elif left:
         print("Run the same command again to continue where these stopped.")
+    elif others := {cell.id for cell in todo} - {cell.id for cell in mine}:
+        _say_others([cell for cell in todo if cell.id in others], config)
     return 1 if running or left else 0
+
+
+def _say_others(others: Sequence[Cell], config: Study) -> None:
+    """What is left of the other shares, and what to type once nothing is."""
+    states = [(cell, cells.state(cell.dir)) for cell in others]
+    left = [(cell, state) for cell, state in states if state != "done"]
+    if not left:
+        return
+    print(
+        f"Shard {config.sweep.shard} is done. Of the other shards {len(left)} cells are not done in"
+        f" {others[0].dir.parent}:"
+    )
+    for cell, state in left:
+        print(f"  {cell.name} is {state}")
+    print(
+        "The last shard writes the report. Where the machines share no folder, copy the study's"
+        " folders together (rsync -a), and run the same command without the shard: it trains"
+        " nothing that is done, and writes the report."
+    )
 
 
 def summarise(study_dir: Path) -> None:

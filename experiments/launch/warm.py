@@ -13,8 +13,9 @@ from contextlib import contextmanager
 from multiprocessing.connection import Connection
 from pathlib import Path
 
-from experiments.launch.pool import leave_with_parent, redirect
+from experiments.launch.pool import leave_with_parent
 from experiments.launch.surroundings import surroundings
+from experiments.launch.task import redirect
 from experiments.policies.load import TINY, cache_of
 from experiments.policies.tiny import build_missing, is_built
 from study.cells import Cell

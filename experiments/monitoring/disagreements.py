@@ -12,7 +12,7 @@ from pathlib import Path
 from study import cells
 from study.errors import UserError
 from study.files import Damaged
-from study.records import parts, read_part, step_of, where
+from study.parts import Part, at_step, left_out, parts, read_part
 from study.screen import visible
 from study.verdict import THRESHOLD
 
@@ -103,11 +103,11 @@ class Disagreements:
             try:
                 yield from self._of(part)
             except Damaged as error:
-                self.problems.append(f"{where(part)} is left out: it {error.why}")
+                self.problems.append(left_out(error))
 
-    def _of(self, part: Path) -> Iterator[Disagreement]:
+    def _of(self, part: Part) -> Iterator[Disagreement]:
         """The disagreements of one step, last rollout first."""
-        cell = part.parent.parent
+        cell = part.path.parent.parent
         judged = read_part(part, ["judge_score", "truth", "domain"]).to_pylist()
         self.domains |= {row["domain"] for row in judged if row.get("domain")}
         places = []
@@ -123,7 +123,7 @@ class Disagreements:
             return
         table = read_part(part, _ROLLOUT).take([place for place, _ in places])
         rows = [dict.fromkeys(_ROLLOUT) | row for row in table.to_pylist()]
-        words = self._words(cell / "verdicts" / part.name)
+        words = self._words(at_step(cell / "verdicts", part.step))
         for row, (_, score) in zip(reversed(rows), reversed(places), strict=True):
             judge, said = words.get(str(row["rollout_id"]), ("judge", "(no verdict on record)"))
             yield Disagreement(
@@ -135,13 +135,13 @@ class Disagreements:
                 words=_start(said),
             )
 
-    def _words(self, part: Path) -> dict[str, tuple[str, str]]:
+    def _words(self, part: Part) -> dict[str, tuple[str, str]]:
         """Rollout id -> the acting judge's name, and what it said in all its votes."""
         told: dict[str, tuple[str, str]] = {}
         try:
             rows = read_part(part, _VERDICT).to_pylist()
         except Damaged as error:
-            self.problems.append(f"{where(part)} is left out: it {error.why}")
+            self.problems.append(left_out(error))
             return told
         for row in (dict.fromkeys(_VERDICT) | row for row in rows):
             if row["role"] != "acting":
@@ -154,10 +154,10 @@ class Disagreements:
         return told
 
 
-def _age(part: Path) -> tuple[float, int]:
+def _age(part: Part) -> tuple[float, int]:
     """When a step was recorded; a later step of the same moment is newer."""
     try:
-        return part.stat().st_mtime, step_of(part) or 0
+        return part.path.stat().st_mtime, part.step
     except OSError:
         return 0.0, 0
 

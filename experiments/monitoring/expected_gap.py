@@ -16,7 +16,7 @@ import numpy as np
 
 from study.features import measured
 from study.files import Damaged
-from study.records import parts, read_part, step_of
+from study.parts import parts, read_part
 
 FEWEST, MOST = 64, 512
 """Rollouts with score and truth that a slope takes, and how many of the first are looked at."""
@@ -80,7 +80,7 @@ def curve_of(folder: Path, first: int, keyword: str) -> Curve | None:
     """The curve of a cell's steps up to ``first``; None where its rollouts do not tell it."""
     rows = []
     for part in parts(folder / "rollouts"):
-        if (step_of(part) or 0) > first or len(rows) >= MOST:
+        if part.step > first or len(rows) >= MOST:
             break
         try:
             rows += read_part(part, _COLUMNS).to_pylist()

@@ -19,6 +19,8 @@ from study import cells, locks
 from study.errors import UserError
 from study.files import Damaged, read_yaml
 from study.identity import flatten
+from study.machine import has_process
+from study.places import runs_elsewhere
 from study.records import where
 from study.status import STATES, read_status
 from study.study_file import read_study
@@ -159,7 +161,9 @@ class CellReader:
             self._status_stamp = stamp
         problems = [self._config_problem, *self._status_problems, self.tail.problem]
         status, flat, tail = self._status, self._flat, self.tail
-        seed, beat = flat.get("seed"), status.get("beat")
+        seed = flat.get("seed")
+        # another machine sends its own with its checkpoints alone
+        beat = None if runs_elsewhere(self.folder) else status.get("beat")
         view = View(
             self.folder.name,
             self.folder,
@@ -269,7 +273,7 @@ def state_of(view: View) -> str:
     if state not in ("running", "done"):
         return state
     silent = view.beat_age_s is None or view.beat_age_s > SILENT_S
-    gone = on_this_host(view) and not _exists(view.status.get("pid"))
+    gone = on_this_host(view) and not has_process(view.status.get("pid"))
     if (silent or gone) and not locks.is_held(view.folder / cells.LOCK):
         return "killed"
     return "running"
@@ -277,19 +281,6 @@ def state_of(view: View) -> str:
 
 def on_this_host(view: View) -> bool:
     return view.status.get("host") == socket.gethostname()
-
-
-def _exists(pid: Any) -> bool:
-    """Whether there is a process of this number."""
-    if not isinstance(pid, int) or pid <= 0:
-        return False
-    try:
-        os.kill(pid, 0)
-    except (ProcessLookupError, OverflowError):
-        return False
-    except PermissionError:
-        pass
-    return True
 
 
 def last_value(tail: Tail, metric: str) -> float | None:

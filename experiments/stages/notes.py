@@ -153,6 +153,22 @@ class Notes:
             ) from error
         self._write()
 
+    def replaced(self, gone: Iterable[Path], by: Path) -> None:
+        """Note that one file now holds what others held. Where one of those is not what was noted
+        of it, nothing is changed: it stays known as damaged."""
+        names = {str(path.absolute()) for path in gone}
+        changed = False
+        for note in self._steps.values():
+            for files in filter(None, (note["reads"], note.get("leaves"))):
+                old = names & files.keys()
+                if old and not any(_fault(name, files[name]) for name in old):
+                    files |= noted([by])
+                    for name in old:
+                        del files[name]
+                    changed = True
+        if changed:
+            self._write()
+
     def _write(self) -> None:
         write_json(self.path, {"format": FORMAT, "steps": self._steps})
 

@@ -15,7 +15,8 @@ from study import cells
 from study.cells import Cell
 from study.errors import UserError
 from study.files import read_json
-from study.records import CALLS, KINDS, METRICS, parts
+from study.parts import parts
+from study.records import CALLS, KINDS, METRICS
 from study.tasks.datasets import sets
 from study.tasks.datasets.preset import Data
 from study.tasks.datasets.table import MANIFEST, ROWS, read_manifest
@@ -208,7 +209,7 @@ def _train(plan: Plan, folder: Path | None) -> Step:
 def _records(place: Path) -> Iterator[Path]:
     yield place / METRICS
     for kind in (*KINDS, CALLS):
-        yield from parts(place / kind)
+        yield from {part.path for part in parts(place / kind)}
 
 
 def _policy(place: Path) -> list[Path]:

@@ -13,7 +13,7 @@ from typing import Any
 
 from experiments.track import projection
 from experiments.track.projection import Point
-from experiments.track.store import initialise, load_mlflow, tracking_uri
+from experiments.track.store import artifacts_of, client_of, initialise, tracking_uri
 from study import cells
 from study.cells import Cell
 from study.clock import boot
@@ -123,7 +123,7 @@ def mark_killed(folder: Path, reason: str) -> bool:
     if not (run := kept_run(folder)):
         return False
     try:
-        client = load_mlflow().MlflowClient(tracking_uri=run["uri"])
+        client = client_of(run["uri"])
         if client.get_run(run["run_id"]).info.status != "RUNNING":
             return False
         client.set_tag(run["run_id"], "judgedrift.reason", redact(reason))
@@ -140,7 +140,7 @@ def release(folder: Path, name: str) -> None:
     if not (run := kept_run(folder)):
         return
     try:
-        client = load_mlflow().MlflowClient(tracking_uri=run["uri"])
+        client = client_of(run["uri"])
         for key in ("judgedrift.cell", "mlflow.runName"):
             client.set_tag(run["run_id"], key, name)
     except Exception as error:
@@ -152,7 +152,7 @@ def close_parent(ids: dict[str, str], status: str, artifacts: Iterable[Path] = (
     report, under its ``report``. Whether MLflow took it all; if not, a warning says why and a
     rebuild repairs it."""
     try:
-        client = load_mlflow().MlflowClient(tracking_uri=ids["uri"])
+        client = client_of(ids["uri"])
         client.set_terminated(ids["parent_run_id"], status)
         for path in artifacts:
             client.log_artifact(ids["parent_run_id"], str(path), "report")
@@ -215,8 +215,9 @@ class RunLog:
         uri = tracking_uri(config.tracking, runs_dir)
         self._ids = read_study(self.cell.dir.parent).get("mlflow", {})
         if self._ids.get("uri") != uri:
-            self._ids = initialise(uri, runs_dir, config.study, config.factors)
-        self._client = load_mlflow().MlflowClient(tracking_uri=uri)
+            places = artifacts_of(config.tracking)
+            self._ids = initialise(uri, runs_dir, config.study, config.factors, places)
+        self._client = client_of(uri)
         run_id, self._sent = open_run(self._client, self._ids, self.cell)
         self._client.update_run(run_id, status="RUNNING")
         self._run_id = run_id

@@ -16,11 +16,16 @@ import sqlite3
 import sys
 import time
 import warnings
+from contextlib import ExitStack
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from experiments.track import postgres
 from study import locks
 from study.errors import UserError
+from study.mounts import network_kind
+from study.places import is_url
 from study.schema import Tracking
 from study.secrets import holds_credentials, redact
 
@@ -60,6 +65,16 @@ def load_mlflow() -> Any:
     return mlflow
 
 
+def client_of(uri: str) -> Any:
+    """MLflow's client of a store. Raises UserError: a PostgreSQL server does not answer, or lets
+    nobody in; other stores are first asked when they are used."""
+    mlflow = load_mlflow()
+    if uri.startswith(postgres.SCHEME):
+        with postgres.connected(uri):
+            pass
+    return mlflow.MlflowClient(tracking_uri=uri)
+
+
 def load_sql_store() -> Any:
     """Import what MLflow would load at a process's first look into a database, which takes longer
     than the look; nothing is opened."""
@@ -88,6 +103,8 @@ def tracking_uri(tracking: Tracking, runs_dir: Path) -> str:
     if scheme not in SCHEMES:
         kind = "is a file store, which MLflow has given up" if scheme == "file" else "is not legal"
         raise UserError(f"{source}={redact(uri)} {kind}. {ADVICE}")
+    if scheme == postgres.SCHEME:
+        return postgres.with_driver(source, uri)
     if scheme != "sqlite":
         return uri
     head, _, rest = uri.partition("://")
@@ -99,6 +116,26 @@ def tracking_uri(tracking: Tracking, runs_dir: Path) -> str:
     path = Path(name).absolute()
     _check_writable(path)
     return f"{head}:///{path}{mark}{options}"
+
+
+def artifacts_of(tracking: Tracking) -> str:
+    """Where the files of runs go, ``tracking.artifacts``; empty where that is left to MLflow.
+    Raises UserError: it is no URL, holds a key, or the package that writes there is missing."""
+    place = tracking.artifacts or ""
+    secret = holds_credentials(place)
+    if place and (secret or not is_url(place)):
+        trouble = "holds a key (not shown)" if secret else f"={place[:200]} is none"
+        raise UserError(
+            f"tracking.artifacts has to be a URL without keys, and {trouble}. Type for example "
+            "tracking.artifacts=s3://my-bucket/mlflow, and the keys as the store's own client "
+            "reads them: export AWS_ACCESS_KEY_ID=... AWS_SECRET_ACCESS_KEY=..."
+        )
+    if place.startswith("s3://") and find_spec("boto3") is None:
+        raise UserError(
+            f"tracking.artifacts={place} needs the package boto3, by which MLflow writes to s3 and "
+            "which is not installed here. Type pip install -e '.[remote]' on every node."
+        )
+    return place.rstrip("/")
 
 
 def _check_writable(path: Path) -> None:
@@ -114,10 +151,13 @@ def _check_writable(path: Path) -> None:
         )
 
 
-def initialise(uri: str, runs_dir: Path, study: str, factors: list[str]) -> dict[str, str]:
+def initialise(
+    uri: str, runs_dir: Path, study: str, factors: list[str], artifacts: str = ""
+) -> dict[str, str]:
     """Make or upgrade the store, the study's experiment and its parent run, each once.
 
-    Any number of processes may call this at the same time: one lock file serves them in turn.
+    Any number of processes may call this at the same time: one lock file serves them in turn. An
+    experiment that is made now keeps its files at ``artifacts`` where that is given.
 
     Returns:
         {"uri", "experiment_id", "parent_run_id"}; the parent run is RUNNING.
@@ -131,15 +171,20 @@ def initialise(uri: str, runs_dir: Path, study: str, factors: list[str]) -> dict
     place = database.parent if database else runs_dir
     try:
         place.mkdir(parents=True, exist_ok=True)
-        with locks.held(place / ".mlflow.lock"):
+        with ExitStack() as stack:
+            stack.enter_context(locks.held(place / ".mlflow.lock"))
             if database:
                 _prepare_sqlite(uri, database, runs_dir)
-            client = load_mlflow().MlflowClient(tracking_uri=uri)
-            experiment_id = _experiment(client, uri, runs_dir, study)
+            elif uri.startswith(postgres.SCHEME):
+                stack.enter_context(postgres.alone(uri))
+            client = client_of(uri)
+            experiment_id = _experiment(client, uri, runs_dir, study, artifacts)
             parent_run_id = _parent(client, experiment_id, study, factors)
     except UserError:
         raise
     except Exception as error:
+        if uri.startswith(postgres.SCHEME):
+            raise UserError(postgres.explained(uri, error)) from error
         line = redact(str(error).strip().partition("\n")[0])
         hint = (
             f"If the file is damaged, of something else or of a newer MLflow, move {database} away "
@@ -181,27 +226,19 @@ def _prepare_sqlite(uri: str, database: Path, runs_dir: Path) -> None:
         ):
             old.backup(new)
         upgrade.main([uri], standalone_mode=False)
-    mounts = Path("/proc/mounts")
-    if not _on_network(database.resolve(), mounts.read_text() if mounts.exists() else ""):
+    if not network_kind(database):  # there WAL's shared memory does not work
         with contextlib.closing(sqlite3.connect(database, timeout=20)) as connection:
             connection.execute("PRAGMA journal_mode=WAL")  # readers no longer wait for writers
 
 
-def _on_network(path: Path, mounts: str) -> bool:
-    """Whether an absolute path is on a network file system, where WAL's shared memory does not
-    work, by the text of ``/proc/mounts``; no where that is empty."""
-    fields = [line.split() for line in mounts.splitlines()]
-    covering = [(len(field[1]), field[2]) for field in fields if path.is_relative_to(field[1])]
-    kind = max(covering, default=(0, ""))[1]
-    return kind.startswith(("nfs", "lustre", "gpfs", "cifs", "smb", "ceph", "beegfs", "fuse.sshfs"))
-
-
-def _experiment(client: Any, uri: str, runs_dir: Path, study: str) -> str:
+def _experiment(client: Any, uri: str, runs_dir: Path, study: str, artifacts: str) -> str:
     experiment = client.get_experiment_by_name(study)
     if experiment is None:
         served = uri.startswith(("http", "databricks"))
-        artifacts = (runs_dir.absolute() / "mlartifacts" / study).as_uri()
-        made = client.create_experiment(study, artifact_location=None if served else artifacts)
+        place = f"{artifacts}/{study}" if artifacts else None
+        if not place and not served:
+            place = (runs_dir.absolute() / "mlartifacts" / study).as_uri()
+        made = client.create_experiment(study, artifact_location=place)
         experiment = client.get_experiment(made)
     experiment_id = experiment.experiment_id
     if experiment.lifecycle_stage == "deleted":

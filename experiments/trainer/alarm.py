@@ -10,9 +10,10 @@ import numpy as np
 
 from analysis.records.runs import Run
 from analysis.run.early_stop import stops
-from study.corrections.corrector import keyword_of
+from study.corrections.checks import keyword_of
 from study.features import FEATURES, measured
-from study.records import CORRECTED, parts, read_part
+from study.parts import parts, read_part
+from study.records import CORRECTED
 from study.schema import Study
 
 COLUMNS = ("step", "answer", "judge_score", CORRECTED, "truth")

@@ -30,7 +30,8 @@ from judges.session import Session
 from study.endings import INFRASTRUCTURE
 from study.errors import UserError
 from study.files import write_text
-from study.records import EVAL_COST, EVALUATIONS, HELD_OUT, OVERALL, Recorder, verdicts_by
+from study.parts import verdicts_by
+from study.records import EVAL_COST, EVALUATIONS, HELD_OUT, OVERALL, Recorder
 from study.rows import Row, Truth
 from study.tasks import task_module
 
@@ -90,21 +91,27 @@ class HeldOut(TrainerCallback):
             self._keep(step)
         world, heart = self.scorer.world, self.scorer.heart
         shown = [list(world.shown(row, learning=False)) for row in self.rows]
-        ids = greedy(self.trainer, shown)
+        ids, size = greedy(self.trainer, shown), 1 + self.config.trainer.eval_samples
+        ids_N = ids
+        if size > 1:
+            names = [f"{row.prompt_id} {k}" for row in self.rows for k in range(size - 1)]
+            drawn = sampled(self.trainer, [s for s in shown for _ in range(size - 1)], names)
+            ids_N = []
+            for row, first in enumerate(ids):
+                ids_N += [first, *drawn[row * (size - 1) :][: size - 1]]
         assert self.scorer.decode is not None, "the trainer has been made"
-        samples, before = self.config.trainer.eval_samples, world.calls
+        rows_N = [row for row in self.rows for _ in range(size)]
+        texts_N, before = self.scorer.decode(ids_N), world.calls
         measured: dict[str, float] = {}
         with heart.waiting("evaluating"):
-            if samples:
-                names = [f"{row.prompt_id} {k}" for row in self.rows for k in range(samples)]
-                drawn = sampled(self.trainer, [s for s in shown for _ in range(samples)], names)
-                executed, measured = self._frozen(step, ids, drawn)
-            else:
-                executed = world.play(self.rows, self.scorer.decode(ids))
-                if not world.answers_early:
-                    calls = [call for each in executed for call in each.calls]
-                    measured = self._paid(world.calls - before, usd_of_calls(calls))
-            items = self._items(self.scorer.decode(ids), executed)
+            executed_N = world.play(rows_N, texts_N)
+            played = world.calls - before
+            items = self._items(texts_N[::size], executed_N[::size])
+            if size > 1:
+                measured = self._frozen(step, rows_N, texts_N, ids_N, executed_N, played)
+            elif not world.answers_early:
+                calls = [call for each in executed_N for call in each.calls]
+                measured = self._paid(played, usd_of_calls(calls))
         for item, tokens in zip(items, ids, strict=True):
             item["stop"] = self._end(tokens)
         lines = "".join(json.dumps({"step": step, **item}) + "\n" for item in items)
@@ -113,23 +120,21 @@ class HeldOut(TrainerCallback):
         return summary(items) | measured
 
     def _frozen(
-        self, step: int, ids: list[list[int]], drawn: list[list[int]]
-    ) -> tuple[list[Executed], dict[str, float]]:
+        self,
+        step: int,
+        rows_N: Sequence[Row],
+        texts_N: Sequence[str],
+        ids_N: Sequence[list[int]],
+        executed_N: Sequence[Executed],
+        played: int,
+    ) -> dict[str, float]:
         """Let the judges score every answer, and record it as a rollout of its row's group, the
-        greedy one first. Returns what the greedy ones came to, and metrics."""
-        size = 1 + self.config.trainer.eval_samples
-        ids_N = []
-        for row, first in enumerate(ids):
-            ids_N += [first, *drawn[row * (size - 1) :][: size - 1]]
-        assert self.scorer.decode is not None
-        rows_N = [row for row in self.rows for _ in range(size)]
-        texts_N, world = self.scorer.decode(ids_N), self.scorer.world
+        greedy one first; ``played`` requests made the answers. Returns metrics."""
+        size, tokens_N = 1 + self.config.trainer.eval_samples, [len(tokens) for tokens in ids_N]
         with self._judges() as judges:
-            before = world.calls + sum(judge.calls for judge in judges)
-            record, executed_N = self.scorer.look(
-                step, rows_N, texts_N, [len(tokens) for tokens in ids_N], size, judges
-            )
-            sent = world.calls + sum(judge.calls for judge in judges) - before
+            before = sum(judge.calls for judge in judges)
+            record = self.scorer.look(step, rows_N, texts_N, tokens_N, executed_N, size, judges)
+            sent = played + sum(judge.calls for judge in judges) - before
         for rollout, tokens in zip(record.rollouts, ids_N, strict=True):
             rollout["stop"] = self._end(tokens)
         self.recorder.write_evaluation(step, record.rollouts, record.verdicts, record.calls)
@@ -138,7 +143,7 @@ class HeldOut(TrainerCallback):
         for name, column in (("truth", "truth"), ("judge", "judge_score")):
             if scores := [row[column] for row in record.rollouts if row[column] is not None]:
                 means[f"eval/frozen/{name}"] = fmean(scores)
-        return executed_N[::size], means | self._paid(sent, usd)
+        return means | self._paid(sent, usd)
 
     @contextmanager
     def _judges(self) -> Generator[list[Session]]:
@@ -190,14 +195,21 @@ class HeldOut(TrainerCallback):
         return items
 
     def _told(self, answers: Sequence[str | None]) -> list[dict[str, Any]]:
+        """What the rules say of each row's answer; the oracle remembers it for the judges."""
         if hasattr(self.task, "scores"):
+            scores = self.task.scores(self.rows, answers)
+            if self.config.trainer.eval_samples and hasattr(self.task, "truths_of"):
+                truths = self.task.truths_of(self.rows, scores)
+                self.scorer.oracle.remember(self.rows, answers, truths)
+            elif self.config.trainer.eval_samples:
+                self.scorer.oracle.truths(self.rows, answers)
             return [
                 _missing("the grader failed")
-                if told is None
-                else columns(told) | {"values": told.values}
-                for told in self.task.scores(self.rows, answers)
+                if score is None
+                else columns(score) | {"values": score.values}
+                for score in scores
             ]
-        truths = self.task.truths(self.rows, answers)
+        truths = self.scorer.oracle.truths(self.rows, answers)
         if all(truth is None for truth in truths) and not self.config.trainer.eval_samples:
             raise UserError(
                 f"trainer.eval_steps={self.config.trainer.eval_steps} scores held-out rows by rule,"

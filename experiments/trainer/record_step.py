@@ -12,6 +12,7 @@ from experiments.scorer import Scorer
 from experiments.trainer import checkpoints, ranks
 from experiments.trainer.domains import domain_metrics
 from experiments.trainer.metrics import TRL_METRICS, step_metrics
+from study import exchange
 from study.records import Recorder
 
 
@@ -80,3 +81,4 @@ class RecordStep(TrainerCallback):
         folder = Path(args.output_dir)
         checkpoints.seal(checkpoints.path_of(folder, state.global_step), self.cell_id)
         checkpoints.rotate(folder)
+        exchange.push(self.recorder.folder)

@@ -15,7 +15,7 @@ from experiments.workflow.planted import offered, small_programs
 from experiments.workflow.program import Refused
 from experiments.workflow.templates import AFLOW, FIRST, TEMPLATES
 from study.endings import Ending
-from study.records import parts, read_part
+from study.parts import read_all
 from study.rows import Row
 
 
@@ -53,8 +53,8 @@ def frequent(run: Path) -> dict[str, tuple[str, str]]:
     """Domain -> the program of the short form that the policy of a run wrote most often of those
     that ran to an answer, as it is written and as a class."""
     counts: dict[str, Counter[str]] = {}
-    for part in parts(run / "rollouts"):
-        for record in read_part(part, ["outcome", "domain", "completion"]).to_pylist():
+    for _, table in read_all(run / "rollouts", ["outcome", "domain", "completion"]):
+        for record in table.to_pylist():
             if record["outcome"] == Ending.OK:
                 counter = counts.setdefault(record["domain"] or "qa", Counter())
                 counter[record["completion"].strip()] += 1

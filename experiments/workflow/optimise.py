@@ -31,7 +31,7 @@ from judges.store import Store
 from study.endings import Ending
 from study.errors import UserError
 from study.oracle import Oracle
-from study.records import parts, read_part
+from study.parts import parts, read_all, read_part
 from study.rows import Row
 from study.schema import Executor, Study
 from study.tasks import sample, task_module
@@ -53,8 +53,8 @@ def drawn(run: Path) -> set[str]:
     """Ids of the prompts that a run has trained on."""
     return {
         name
-        for part in parts(run / "rollouts")
-        for name in read_part(part, ["prompt_id"])["prompt_id"].to_pylist()
+        for _, table in read_all(run / "rollouts", ["prompt_id"])
+        for name in table["prompt_id"].to_pylist()
     }
 
 

@@ -30,7 +30,7 @@ from experiments.workflow.blocks import Blocks, check_text, keep
 from experiments.workflow.check import check_executor
 from experiments.workflow.find import FORMS
 from experiments.workflow.operators.base import DOMAINS
-from judges.store import Store
+from judges.store import Store, open_store
 from study.bounds import Choice, Number
 from study.cli import command, option, output, overrides, preset, word, writes
 from study.compose import load_executor
@@ -132,7 +132,7 @@ def _setting(options: Options) -> tuple[Study, optimise.Writer, Any]:
 
 def _by_executor(config: Study, runs_dir: Path, player: Player, rows: Any) -> list[str | None]:
     prompts = [player.world.shown(row, learning=False) for row in rows]
-    with Store(runs_dir / "verdicts.db") as store:
+    with open_store(runs_dir, config.store) as store:
         truths = oracle(config.task)
         return optimise.asked(config.executor, store, truths, "Policy", prompts)
 
@@ -155,7 +155,7 @@ def main(options: Options) -> int:
     runs_dir = options.runs_dir if options.run is None else options.run.resolve().parent.parent
     runs_dir.mkdir(parents=True, exist_ok=True)
     with ExitStack() as stack:
-        store = stack.enter_context(Store(runs_dir / "verdicts.db"))
+        store = stack.enter_context(open_store(runs_dir, config.store))
         new_text, where = _new_text(options, config, store, old_text)
         check_text(options.block, old_text, new_text, where)
         if new_text.strip() == old_text.strip():

@@ -36,7 +36,7 @@ from study.errors import UserError
 from study.files import write_json
 from study.mix import nominal
 from study.oracle import Oracle
-from study.records import parts, read_part
+from study.parts import read_all
 from study.rows import Row, Truth
 from study.sandbox import tiers
 from study.sandbox.calls import Call, Result
@@ -393,8 +393,8 @@ def short_forms(folder: Path) -> list[str]:
     completions = Counter(
         completion
         for cell in study_cells(folder)
-        for part in parts(cell / "rollouts")
-        for completion in read_part(part, ["completion"])["completion"].drop_null().to_pylist()
+        for _, table in read_all(cell / "rollouts", ["completion"])
+        for completion in table["completion"].drop_null().to_pylist()
     )
     texts: Counter[str] = Counter()
     for completion, count in completions.items():

@@ -34,7 +34,8 @@ from experiments.world import Executed, Messages, TooManyFailed
 from judges.endpoint.loop import Loop, gather
 from study.answers import answer_of
 from study.endings import INFRASTRUCTURE, Ending
-from study.records import FEATURE, parts, read_part
+from study.parts import parts, read_part
+from study.records import FEATURE
 from study.rewards.workflow import SHARES, Played
 from study.rows import Row
 from study.sandbox import tiers

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import random
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -10,28 +9,10 @@ from pathlib import Path
 from judges.endpoint.failures import FINAL, EndpointRefused
 from judges.endpoint.throttle import Throttle
 from judges.endpoint.transport import Wire
-from study.errors import UserError
 from study.schema import Endpoint
 
 MANY_REFUSALS = 8
 """Refusals in a row that are not about single questions any more."""
-
-
-def read_key(endpoint: Endpoint) -> str:
-    """The key in the environment variable that an endpoint names; empty if there is none."""
-    return os.environ.get(endpoint.api_key_env or "", "").strip()
-
-
-def check_key(endpoint: Endpoint, who: str) -> None:
-    """Refuse an endpoint whose key is not in the environment; ``who`` needs it and begins the
-    sentence.
-    Raises UserError: with the variable to set."""
-    name = endpoint.api_key_env
-    if name and not read_key(endpoint):
-        raise UserError(
-            f"{who} needs its API key in the environment variable {name}, which is not set. Type "
-            f"`export {name}=...` with the key, and start again; the key is never written anywhere."
-        )
 
 
 @dataclass

@@ -14,9 +14,10 @@ import asyncio
 from collections.abc import Callable, Sequence
 from functools import partial
 
-from judges.endpoint.channel import Channel, check_key, read_key
+from judges.endpoint.channel import Channel
 from judges.endpoint.client import Body, Fetched, ask
 from judges.endpoint.dialects import chat_body
+from judges.endpoint.keys import check_key, read_key
 from judges.endpoint.loop import gather
 from judges.endpoint.replicas import open_wire
 from study.errors import UserError

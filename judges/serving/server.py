@@ -1,36 +1,38 @@
-"""Starts and stops vLLM servers for judges, and shares one server among many users.
-
-`judges.serve` uses ``start`` and ``stop``. A sweep uses ``leases``: the first user starts the
-server, the last one stops it, and a user that died does not count.
-"""
+"""Starts and stops vLLM servers for judges: processes of this machine, their addresses and logs."""
 
 from __future__ import annotations
 
-import ctypes
-import dataclasses
 import json
 import os
 import shlex
 import signal
 import socket
 import subprocess
-import sys
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Generator, Iterable, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack, closing, suppress
 from dataclasses import dataclass
+from ipaddress import ip_address
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from judges.endpoint.channel import read_key
-from judges.serving.vllm_command import arguments, check_model, environment, launcher
-from study import clock, locks
+from judges.endpoint.keys import read_key
+from judges.serving.vllm_command import (
+    arguments,
+    check_model,
+    environment,
+    gpus_of_replica,
+    launcher,
+)
+from study import clock
 from study.errors import UserError
-from study.files import read_json, write_json
+from study.gpus import Lease, take
+from study.machine import usable_gpus
 from study.schema import Model
 from study.secrets import redact
+from study.stopping import end_with_parent
 
 POLL_S = 0.5
 TAIL_LINES = 20
@@ -38,6 +40,7 @@ STOP_S = 30.0
 """How long a server may take to end by itself before it is killed."""
 MOVE = "another port, and judge.endpoint.url with it; type for example port=8200."
 ANY_PORT = "another address; type for example port=0 to take any free port."
+ANY_ADDRESS = ("0.0.0.0", "::")
 LOCAL = ("127.0.0.1", "localhost", "::1", "0.0.0.0")
 
 _CHILDREN: dict[int, subprocess.Popen[bytes]] = {}
@@ -67,51 +70,125 @@ def start(
 
     The first listens on ``port``, the others on the next ones; log files are under ``servers/`` in
     ``runs_dir``. ``attached`` servers end when this process does, however it ends.
-    Raises UserError: vLLM or the model is missing, or a port is taken."""
+    Raises UserError: vLLM or the model is missing, a port is taken, or GPUs are not free."""
     ports = range(port, port + model.serve.replicas)
-    lists = [arguments(model, host, place) for place in ports]
-    command = launcher(model.serve.device)
-    added = [environment(model, index) for index in range(model.serve.replicas)]
+    for index, place in enumerate(ports):
+        _command(model, host, place, index)
     check_model(model.serve.model)
     for place in ports:
         listen(host, place, MOVE).close()
     folder = runs_dir / "servers"
     folder.mkdir(parents=True, exist_ok=True)
     servers: list[Server] = []
-    try:
-        for place, words, variables in zip(ports, lists, added, strict=True):
+    with ExitStack() as undo:
+        undo.callback(stop, servers)
+        for index, place in enumerate(ports):
             log = folder / f"{model.name or model.role}-{place}.log"
-            with log.open("wb") as file:
-                file.write(f"$ {shlex.join(['vllm', 'serve', *words])}\n".encode())
-                file.flush()
-                process = subprocess.Popen(
-                    [*command, "serve", *words],
-                    stdin=subprocess.DEVNULL,
-                    stdout=file,
-                    stderr=subprocess.STDOUT,
-                    env=os.environ | variables,
-                    start_new_session=True,  # Ctrl-C is for us, and the group is the server's own
-                    preexec_fn=end_with_parent if attached else None,
-                )
-            _CHILDREN[process.pid] = process
-            started = _start_time(process.pid) or ""
-            servers.append(Server(process.pid, started, address(host, place), str(log)))
-    except BaseException:
-        stop(servers)
-        raise
+            with closing(lease_gpus(model)) as leased:
+                servers.append(launch(model, host, place, index, log, leased, attached))
+        undo.pop_all()
     return servers
 
 
-def end_with_parent() -> None:
-    """Run in a child: on Linux it gets SIGTERM when its parent is gone, even by kill -9."""
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(1, signal.SIGTERM)  # PR_SET_PDEATHSIG
+def launch(
+    model: Model,
+    host: str,
+    port: int,
+    index: int,
+    log: Path,
+    leased: Lease,
+    attached: bool = True,
+) -> Server:
+    """Start replica ``index`` on ``port`` and return at once; what it says goes to ``log``. Its
+    lease of GPUs holds as long as it lives.
+    Raises UserError: vLLM is missing."""
+    command, words, variables = _command(model, host, port, index)
+    with log.open("wb") as file:
+        file.write(f"$ {shlex.join(['vllm', 'serve', *words])}\n".encode())
+        file.flush()
+        process = subprocess.Popen(
+            [*command, "serve", *words],
+            stdin=subprocess.DEVNULL,
+            stdout=file,
+            stderr=subprocess.STDOUT,
+            env=os.environ | variables | leased.variables,
+            pass_fds=leased.files,
+            start_new_session=True,  # Ctrl-C is for us, and the group is the server's own
+            preexec_fn=end_with_parent if attached else None,
+        )
+    _CHILDREN[process.pid] = process
+    return Server(process.pid, start_time(process.pid) or "", address(host, port), str(log))
+
+
+def lease_gpus(model: Model) -> Lease:
+    """GPUs of this machine for one replica, which no cell and no other server of this user has.
+    Raises UserError: they are not free."""
+    usable = usable_gpus()
+    count, share = gpus_of_replica(model)
+    if not count or not usable:  # vLLM says itself what it lacks
+        return Lease({}, [])
+    if leased := take(usable, count, share):
+        return leased
+    raise UserError(
+        f"A server of {model.role}={model.name} takes {share:g} of each of {count} GPUs, and of the"
+        f" {len(usable)} that this process may use too few are free: cells and other servers of"
+        f" yours have the rest. Wait until they end, or serve it on another machine. Less of each"
+        f" is {model.role}.serve.gpu_memory_utilization=..., fewer are"
+        f" {model.role}.serve.tensor_parallel=... and {model.role}.serve.replicas=..."
+    )
+
+
+def _command(
+    model: Model, host: str, port: int, index: int
+) -> tuple[list[str], list[str], dict[str, str]]:
+    """Program, arguments and added environment of a replica."""
+    words = arguments(model, host, port)
+    return launcher(model.serve.device), words, environment(model, index)
 
 
 def address(host: str, port: int) -> str:
     """The base URL of a server that listens on ``host`` and ``port``."""
     reached = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)
     return f"http://[{reached}]:{port}/v1" if ":" in reached else f"http://{reached}:{port}/v1"
+
+
+def reached_by(model: Model) -> str:
+    """The host name or address by which other hosts reach a server bound as ``model`` says.
+    Raises UserError: there is none."""
+    bind, role = model.serve.bind, model.role
+    if bind in ANY_ADDRESS:
+        family = socket.AF_INET6 if ":" in bind else socket.AF_INET
+        nowhere = "2001:db8::1" if ":" in bind else "192.0.2.1"
+        with socket.socket(family, socket.SOCK_DGRAM) as probe:
+            try:
+                probe.connect((nowhere, 9))  # nothing is sent: the kernel only chooses an address
+                reached = probe.getsockname()[0]
+            except OSError:
+                reached = socket.gethostname()
+    else:
+        reached = bind
+    try:
+        resolved = str(socket.getaddrinfo(reached, None)[0][4][0])
+    except (OSError, UnicodeError):
+        raise UserError(
+            f"{role}.serve.bind={bind} is no address of a host. Give a name or an address by which"
+            f" other nodes reach this host, for example {role}.serve.bind={socket.gethostname()}"
+        ) from None
+    if ip_address(resolved.partition("%")[0]).is_loopback:
+        raise UserError(
+            f"{role}.serve.bind={bind} is {resolved} here, which no other node reaches. Give the"
+            f" address of this host in the nodes' network ({role}.serve.bind=ADDRESS; `ip address`"
+            " lists them), or leave bind out to serve this host alone."
+        )
+    return reached
+
+
+def port_of(url: str) -> int:
+    """The port of an address; 0 where it names none."""
+    try:
+        return urlsplit(url).port or 0
+    except ValueError:
+        return 0
 
 
 def listen(host: str, port: int, instead: str) -> socket.socket:
@@ -127,8 +204,14 @@ def listen(host: str, port: int, instead: str) -> socket.socket:
         ) from None
 
 
-def wait_ready(model: Model, servers: Sequence[Server], timeout_s: float | None = None) -> float:
-    """Seconds until every server was healthy and served the model that the judge asks for.
+def wait_ready(
+    model: Model,
+    servers: Sequence[Server],
+    timeout_s: float | None = None,
+    meanwhile: Callable[[], None] = lambda: None,
+) -> float:
+    """Seconds until every server was healthy and served the model that the judge asks for;
+    ``meanwhile`` is called between two looks.
     Raises UserError: a server ended or was not ready in time (both with the end of its log), or it
         serves another model."""
     limit = model.serve.start_timeout_s if timeout_s is None else timeout_s
@@ -139,12 +222,13 @@ def wait_ready(model: Model, servers: Sequence[Server], timeout_s: float | None 
                 child = _CHILDREN.get(server.pid)
                 code = child.poll() if child else None
                 how = "" if code is None else f" with exit code {code}"
-                raise UserError(f"vLLM ended{how} before it answered.{_tail(model, server)}")
+                raise UserError(f"vLLM ended{how} before it answered.{tail(model, server)}")
             if time.monotonic() - began > limit:
                 raise UserError(
                     f"vLLM did not answer at {server.url} within {limit:g} s. Give it longer with"
-                    f" {model.role}.serve.start_timeout_s=..., or see why.{_tail(model, server)}"
+                    f" {model.role}.serve.start_timeout_s=..., or see why.{tail(model, server)}"
                 )
+            meanwhile()
             time.sleep(POLL_S)
         served = models(model, server.url)
         if model.endpoint.model not in (served or []):
@@ -165,6 +249,13 @@ def models(model: Model, url: str) -> list[str] | None:
         return [str(model["id"]) for model in json.loads(body)["data"]]
     except (ValueError, TypeError, KeyError):
         return []
+
+
+def healthy(model: Model, url: str) -> bool:
+    """Whether the server at ``url`` is well and serves the model that is asked for."""
+    if get(model, url.removesuffix("/v1") + "/health") is None:
+        return False
+    return model.endpoint.model in (models(model, url) or [])
 
 
 def get(model: Model, url: str) -> bytes | None:
@@ -203,7 +294,7 @@ def stop(servers: Sequence[Server], patience_s: float = STOP_S) -> None:
 
 def alive(process: Process) -> bool:
     """Whether the process still runs."""
-    return _start_time(process.pid) == process.started
+    return start_time(process.pid) == process.started
 
 
 def _stat(pid: int | str) -> list[str] | None:
@@ -216,7 +307,7 @@ def _stat(pid: int | str) -> list[str] | None:
     return None if fields[0] in "ZX" else fields
 
 
-def _start_time(pid: int) -> str | None:
+def start_time(pid: int) -> str | None:
     """Boot id and clock ticks since the boot when a process started; None if it ended."""
     fields = _stat(pid)
     return f"{clock.boot()}-{fields[19]}" if fields else None
@@ -231,161 +322,11 @@ def _group(pgid: int) -> list[int]:
     ]
 
 
-def _tail(model: Model, server: Server) -> str:
+def tail(model: Model, server: Server) -> str:
+    """A sentence with the last lines of a server's log, without keys; empty where there is none."""
     try:
         text = Path(server.log).read_text(encoding="utf-8", errors="replace")
     except OSError:
         return ""
     lines = redact(text, [read_key(model.endpoint)]).strip().splitlines()[-TAIL_LINES:]
     return f" The end of {server.log}:\n" + "\n".join(lines)
-
-
-@contextmanager
-def leases(asked: Iterable[Model], runs_dir: Path) -> Generator[None, None, None]:
-    """Run the servers of all models with ``serve.auto`` during the block.
-    Raises UserError: as ``lease`` does."""
-    wanted = {repr((model.endpoint, model.serve)): model for model in asked if model.serve.auto}
-    with ExitStack() as stack:
-        for model in wanted.values():
-            stack.enter_context(lease(model, runs_dir))
-        yield
-
-
-@contextmanager
-def lease(model: Model, runs_dir: Path) -> Generator[list[str], None, None]:
-    """Run the judge's server during the block, shared with all processes that need it; gives the
-    addresses of its replicas.
-
-    A server that somebody else started at the same address is used, and not stopped.
-    Raises UserError: it cannot be started, or the address is taken by another server."""
-    host, port = _where(model)
-    path, lock = _book(runs_dir, port)
-    me = Process(os.getpid(), _start_time(os.getpid()) or "")
-    try:
-        # Whoever starts the server holds the lock until it is ready.
-        with locks.held(lock, model.serve.start_timeout_s + STOP_S):
-            joined = _join(model, host, port, runs_dir, path, me)
-    except locks.LockTimeout:
-        raise UserError(
-            f"Another process has been starting the server of {model.role}={model.name} for more"
-            f" than {model.serve.start_timeout_s:g} s; see {path.parent}."
-        ) from None
-    try:
-        yield [address(host, port + index) for index in range(model.serve.replicas)]
-    finally:
-        if joined:
-            with locks.held(lock):
-                _Book.read(path).leave(me)
-
-
-def sweep_up(model: Model, port: int, runs_dir: Path) -> str:
-    """Stop the leased server at ``port`` and return what was done.
-    Raises UserError: a living process uses it."""
-    path, lock = _book(runs_dir, port)
-    with locks.held(lock):
-        book = _Book.read(path)
-        if book.users:
-            raise UserError(
-                f"The server of {model.role}={model.name} is in use by process {_pids(book.users)};"
-                " it stops when the last of them ends."
-            )
-        stopped = [server for server in book.servers if alive(server)]
-        stop(book.servers)
-        path.unlink(missing_ok=True)
-    return f"stopped process {_pids(stopped)}" if stopped else "no server was left behind"
-
-
-def _pids(processes: Iterable[Process]) -> str:
-    return ", ".join(str(process.pid) for process in processes)
-
-
-def _where(model: Model) -> tuple[str, int]:
-    parts = urlsplit(model.endpoint.url)
-    host, port = parts.hostname or "", parts.port
-    if host not in LOCAL or port is None:
-        raise UserError(
-            f"{model.role}.serve.auto=true starts a server on this machine, and"
-            f" {model.role}.endpoint.url={model.endpoint.url} is not on it; give"
-            " http://127.0.0.1:PORT/v1, or"
-            f" {model.role}.serve.auto=false."
-        )
-    wanted = [address(host, port + index) for index in range(1, model.serve.replicas)]
-    if sorted(model.endpoint.replicas) != sorted(wanted):
-        raise UserError(
-            f"{model.role}.serve.replicas={model.serve.replicas} starts servers on ports in a row,"
-            " so the client has to know them; type"
-            f" '{model.role}.endpoint.replicas=[{','.join(wanted)}]'."
-        )
-    return host, port
-
-
-@dataclass
-class _Book:
-    """What is recorded of the server at a port: its command, processes and living users."""
-
-    path: Path
-    command: list[list[str]]
-    servers: list[Server]
-    users: list[Process]
-
-    @classmethod
-    def read(cls, path: Path) -> _Book:
-        state = read_json(path)
-        users = [Process(**user) for user in state.get("users", [])]
-        servers = [Server(**server) for server in state.get("servers", [])]
-        return cls(path, state.get("command", []), servers, list(filter(alive, users)))
-
-    def write(self) -> None:
-        state = dataclasses.asdict(self)
-        write_json(self.path, {name: state[name] for name in ("command", "servers", "users")})
-
-    def leave(self, me: Process) -> None:
-        """Remove a user; the last one stops the servers."""
-        if me in self.users:
-            self.users.remove(me)  # once: a process may hold several leases
-        if self.users:
-            self.write()
-            return
-        stop(self.servers)
-        self.path.unlink(missing_ok=True)
-
-
-def _book(runs_dir: Path, port: int) -> tuple[Path, Path]:
-    """The file of the `_Book` of a port, and its lock."""
-    folder = runs_dir / "servers"
-    folder.mkdir(parents=True, exist_ok=True)
-    path = folder / f"{socket.gethostname()}-{port}.json"
-    return path, path.with_suffix(".lock")
-
-
-def _join(model: Model, host: str, port: int, runs_dir: Path, path: Path, me: Process) -> bool:
-    """Add a user, and start the server if needed; False if somebody else's server is used."""
-    book = _Book.read(path)
-    command = [arguments(model, host, port + index) for index in range(model.serve.replicas)]
-    same = book.command == command
-    up = bool(book.servers) and all(map(alive, book.servers))
-    if up and not same and book.users:
-        raise UserError(
-            f"The server at {model.endpoint.url} runs with other settings for process"
-            f" {_pids(book.users)}. Give this {model.role} another port in"
-            f" {model.role}.endpoint.url, or wait."
-        )
-    if not book.servers and (served := models(model, address(host, port))) is not None:
-        if model.endpoint.model in served:
-            return False
-        raise UserError(
-            f"At {model.endpoint.url} another server serves {', '.join(served) or 'no model'}."
-            f" Stop it, or give this {model.role} another port in {model.role}.endpoint.url."
-        )
-    if not up or not same:
-        stop(book.servers)
-        book.servers = start(model, host, port, runs_dir, attached=False)
-        book.command, book.users = command, []
-    book.users.append(me)
-    book.write()  # before it is ready: a killed starter leaves no server unknown
-    try:
-        wait_ready(model, book.servers)
-    except BaseException:
-        _Book.read(path).leave(me)
-        raise
-    return True

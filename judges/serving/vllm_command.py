@@ -7,13 +7,15 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import itertools
+import math
 import os
 import shlex
 import shutil
 import sys
 from pathlib import Path
 
-from judges.endpoint.channel import read_key
+from judges.endpoint.keys import read_key
 from study.errors import UserError
 from study.models import MODELS
 from study.schema import Model, Serve, freeze
@@ -21,6 +23,12 @@ from study.schema import Model, Serve, freeze
 ROOT = Path(__file__).resolve().parents[2]
 CPU_PYTHON = ROOT / ".venv-vllm" / "bin" / "python"
 CPU_LAUNCHER = ROOT / "judges" / "serving" / "vllm_cpu.py"
+PARALLEL = {
+    "tensor": ("--tensor-parallel-size", "-tp"),
+    "pipeline": ("--pipeline-parallel-size", "-pp"),
+    "data": ("--data-parallel-size", "-dp"),
+}
+"""What multiplies the GPUs of a server -> its flags in ``serve.extra``."""
 OURS = ("--host", "--port", "--served-model-name")
 """Arguments that other settings give, so ``serve.extra`` cannot."""
 
@@ -114,7 +122,8 @@ def environment(model: Model, index: int = 0) -> dict[str, str]:
         first = index * share % len(cores)
         added["VLLM_CPU_OMP_THREADS_BIND"] = ",".join(map(str, cores[first : first + share]))
         return added
-    each, needed = serve.tensor_parallel, serve.tensor_parallel * serve.replicas
+    each = gpus_of_replica(model)[0]
+    needed = each * serve.replicas
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     devices = visible.split(",") if visible else [str(number) for number in range(needed)]
     if len(devices) < needed:
@@ -124,6 +133,20 @@ def environment(model: Model, index: int = 0) -> dict[str, str]:
         )
     added["CUDA_VISIBLE_DEVICES"] = ",".join(devices[index * each : (index + 1) * each])
     return added
+
+
+def gpus_of_replica(model: Model) -> tuple[int, float]:
+    """GPUs that a replica computes on, and the share of each that it takes; none on a CPU."""
+    serve = model.serve
+    if serve.device == "cpu":
+        return 0, 0.0
+    sizes = dict.fromkeys(PARALLEL, 1) | {"tensor": serve.tensor_parallel}
+    for word, following in itertools.pairwise([*serve.extra, ""]):
+        flag, equals, size = word.partition("=")
+        for name, flags in PARALLEL.items():
+            if flag in flags and (size if equals else following).isdecimal():
+                sizes[name] = int(size if equals else following)
+    return math.prod(sizes.values()), serve.gpu_memory_utilization or 1.0
 
 
 def shown(model: Model, host: str, port: int) -> list[str]:
@@ -137,6 +160,8 @@ def shown(model: Model, host: str, port: int) -> list[str]:
         added = environment(model, index)
         if "VLLM_API_KEY" in added:
             added["VLLM_API_KEY"] = f"${model.endpoint.api_key_env}"
+        elif model.serve.bind:
+            added["VLLM_API_KEY"] = "${VLLM_API_KEY:?}"  # a shell stops where it is not set
         settings = [f"{name}={value}" for name, value in added.items()]
         lines.append(" ".join([*settings, shlex.join(words)]))
     return lines

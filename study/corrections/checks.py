@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from study import bounds
-from study.corrections.corrector import keyword_of
 from study.errors import UserError
-from study.features import FEATURES
+from study.features import FEATURES, shared_keyword
 from study.rewards.formulas import needs_judge
 from study.schema import Study
 
@@ -107,3 +106,12 @@ def _check_sizes(config: Study) -> None:
             f" trainer.prompts_per_step={max(trainer.prompts_per_step, 2)}, or"
             " correction.stop=false"
         )
+
+
+def keyword_of(config: Study) -> str:
+    """The word that counts as a keyword: the acting judge's, else a shadow judge's."""
+    own, *others = [
+        judge.simulated.keyword if judge.simulated else ""
+        for judge in (config.judge, *config.shadow_judges)
+    ]
+    return own or shared_keyword(others)

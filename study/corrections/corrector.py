@@ -16,9 +16,11 @@ import numpy as np
 
 from study.corrections import behaviour, draws
 from study.corrections.calibration import fitted
+from study.corrections.checks import keyword_of
 from study.corrections.panel import together
-from study.features import FEATURES, measured, shared_keyword
-from study.records import COMPONENT, CORRECTED, parts, read_part
+from study.features import FEATURES, measured
+from study.parts import read_all
+from study.records import COMPONENT, CORRECTED
 from study.rewards.compose import RewardInputs
 from study.rubric import rubric_score
 from study.schema import Study
@@ -66,15 +68,6 @@ class Heard:
         told = measured([rollout.answer for rollout in self.inputs], keyword_of(self.config))
         columns = told[:, [FEATURES.index(name) for name in names]]
         return columns.reshape(*self.asked.shape, -1)
-
-
-def keyword_of(config: Study) -> str:
-    """The word that counts as a keyword: the acting judge's, else a shadow judge's."""
-    own, *others = [
-        judge.simulated.keyword if judge.simulated else ""
-        for judge in (config.judge, *config.shadow_judges)
-    ]
-    return own or shared_keyword(others)
 
 
 def _dropout(heard: Heard, scores: np.ndarray) -> np.ndarray:
@@ -187,7 +180,7 @@ class Corrector:
 def labelled_in(cell: Path) -> list[tuple[float, float]]:
     """Scores before calibration, and the truths, of a cell's rollouts on record, in their order."""
     names = [f"{COMPONENT}{UNCALIBRATED}", "truth"]
-    rows = (row for part in parts(cell / "rollouts") for row in read_part(part, names).to_pylist())
+    rows = (row for _, table in read_all(cell / "rollouts", names) for row in table.to_pylist())
     pairs = (tuple(row.get(name) for name in names) for row in rows)
     return [(score, truth) for score, truth in pairs if score is not None and truth is not None]
 

@@ -18,6 +18,8 @@
     where the tiny policy can learn the task before RL: see `study.tasks.lessons`.
 ``scores(rows, answers)``
     where the rules say more of an answer than its truth: a ``study.truth.Score`` of each.
+``truths_of(rows, scores)``
+    beside it: the truths that ``truths`` makes of these scores.
 """
 
 from __future__ import annotations

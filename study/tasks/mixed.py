@@ -119,15 +119,19 @@ def scores(rows: Sequence[Row], answers: Sequence[str | None]) -> list[rules.Sco
 
 
 def truths(rows: Sequence[Row], answers: Sequence[str | None]) -> list[RuleTruth]:
-    """Whether each answer is right: a truth of one check; None of a program that no test can
-    check."""
+    """Whether each answer is right: see `truths_of`."""
+    return truths_of(rows, scores(rows, answers))
+
+
+def truths_of(rows: Sequence[Row], scores_N: Sequence[rules.Score | None]) -> list[RuleTruth]:
+    """Scores as truths of one check; None of a program that no test can check."""
     return [
         Truth(float(told.correct), (told.correct,))
         if told is not None
         else Missing(_GRADERS[""].lost.get(row.item, "the grader failed"))
         if row.domain != "code" or row.spec["item"].tests.strip()
         else None
-        for row, told in zip(rows, scores(rows, answers), strict=True)
+        for row, told in zip(rows, scores_N, strict=True)
     ]
 
 

@@ -22,9 +22,9 @@ from study.tables import table
 from study.tasks import generated
 from study.tasks.datasets.item import Item
 from study.tasks.lessons import Lessons
-from study.tasks.mixed import grading, scores, truths
+from study.tasks.mixed import grading, scores, truths, truths_of
 
-__all__ = ["Order", "grading", "lessons", "rows", "runs_code", "scores", "truths"]
+__all__ = ["Order", "grading", "lessons", "rows", "runs_code", "scores", "truths", "truths_of"]
 
 DOMAINS = {"sums": "math", "facts": "qa", "functions": "code"}
 """Data set -> its domain."""

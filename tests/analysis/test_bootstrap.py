@@ -148,6 +148,7 @@ def test_widened_percentiles_are_a_t_interval() -> None:
         assert half == pytest.approx(stats.t.ppf(0.975, units - 1))
 
 
+@pytest.mark.long
 def test_planted_truth_is_covered() -> None:
     for name, trials in resampling(np.random.default_rng(7), 400).items():
         row = judge_coverage(name, trials, rows=3)

@@ -23,6 +23,7 @@ from analysis.crossjudge import main
 from analysis.records.replays import with_replays
 from analysis.records.runs import Run, read_runs, step_means
 from judges import replay
+from tests.conftest import in_parts
 
 
 def run(cell, judge, truth, shadows, features=None, arm="a"):
@@ -277,7 +278,7 @@ def test_verdicts_without_identities_are_told_apart_by_name(replayed, tmp_path):
 
     study = tmp_path / "again"
     shutil.copytree(replayed, study)
-    for part in study.rglob("verdicts/*.parquet"):
+    for part in in_parts(study).rglob("verdicts/*.parquet"):
         pq.write_table(pq.read_table(part).drop_columns(["judge_id"]), part)
     runs, problems = with_replays(read_runs(study)[0], study)
     assert problems == []

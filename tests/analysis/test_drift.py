@@ -170,9 +170,9 @@ def test_rollouts_that_both_runs_of_a_pair_share_add_no_sampling_error():
 
 
 def test_null_studies_of_ten_arms_hardly_ever_report_a_difference():
-    """At most 7 % of studies in which no arm differs; 39 % with each arm corrected by itself and
-    intervals over runs alone."""
-    rng, alarms, studies = np.random.default_rng(2), 0, 24
+    """One of twelve studies in which no arm differs at most: two or more have a chance of 98 % with
+    each arm corrected by itself and intervals over runs alone, which alarm in 39 %."""
+    rng, alarms, studies = np.random.default_rng(2), 0, 12
     arms = ["base", *(f"a{k}" for k in range(10))]
     for _ in range(studies):
         runs = [
@@ -180,7 +180,7 @@ def test_null_studies_of_ten_arms_hardly_ever_report_a_difference():
         ]
         table = drift.shift_table(drift.run_shifts(runs, drift.feature_values), "base")
         alarms += bool((table["p_holm"] < 0.05).any())
-    assert alarms <= stats.binom(studies, 0.07).ppf(0.99)
+    assert alarms <= 1
     doses = [(arm, 3.0 if arm == "a0" else 0.0) for arm in arms]
     runs = [grouped(rng, arm, seed, [dose, 0.0], 40) for arm, dose in doses for seed in range(6)]
     table = drift.shift_table(drift.run_shifts(runs, drift.feature_values), "base")

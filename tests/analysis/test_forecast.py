@@ -186,7 +186,7 @@ def test_programs_are_forecast_with_their_calls_and_failures_are_not_asked_about
     assert told.features[..., -1].tolist() == [[1, 2, pytest.approx(np.nan, nan_ok=True)]] * 3
     assert told.asked.tolist() == [[True, True, False]] * 3
     judge = load_judge("sim-fair")
-    scores, paid = rewards(judge, cells[0], told, tmp_path / "verdicts.db")
+    scores, paid = rewards(judge, cells[0], told, tmp_path)
     assert np.isnan(scores[:, 2]).all() and np.isfinite(scores[:, :2]).all()
     assert paid.tolist() == [[1.0, 1.0, 0.0]] * 3
     result = forecast(ask(study, "sim-fair"))

@@ -179,11 +179,31 @@ def test_runs_without_it_are_left_out():
     started = dataclasses.replace(run, frozen=run.frozen.at(0))
     late = dataclasses.replace(run, frozen=run.frozen.at(STEPS))
     other = run.frozen.prompt_P.copy()
-    other[-1] = "another"
+    other[PROMPTS:] = [f"another {k}" for k in range(PROMPTS)]
     mixed = dataclasses.replace(run, frozen=dataclasses.replace(run.frozen, prompt_P=other))
     assert [has_frozen(each) for each in (run, none, started, late, mixed)] == [True] + 4 * [False]
     assert frozen_shifts([none, started, late, mixed]).empty
     assert held_out_table([none], None).empty
+
+
+def test_a_row_that_one_end_lost_is_missing_and_no_other_row_with_it():
+    run = make_run(np.random.default_rng(0))
+    whole = metric(frozen_shifts([run]), "length")
+    kept = np.arange(2 * PROMPTS) != PROMPTS + 4
+    lost = dataclasses.replace(run, frozen=run.frozen.where(kept))
+    assert has_frozen(lost)
+    row = metric(frozen_shifts([lost]), "length")
+    lengths = run.frozen.features[:, 1:, 0]
+    moved = np.delete(lengths[PROMPTS:] - lengths[:PROMPTS], 4, axis=0)
+    assert row["shift"] == pytest.approx(moved.mean()) and row["shift"] != whole["shift"]
+    assert row["unscored"] == pytest.approx(1 / PROMPTS) and whole["unscored"] == 0
+    # one row of a prompt that is asked twice
+    twice = np.array([*run.frozen.prompt_P[:-1], run.frozen.prompt_P[0]], dtype=object)
+    twice[PROMPTS - 1] = twice[0]
+    both = dataclasses.replace(run, frozen=dataclasses.replace(run.frozen, prompt_P=twice))
+    assert metric(frozen_shifts([both]), "length")["shift"] == pytest.approx(whole["shift"])
+    part = dataclasses.replace(both, frozen=both.frozen.where(np.arange(2 * PROMPTS) < 23))
+    assert metric(frozen_shifts([part]), "length")["unscored"] == pytest.approx(1 / PROMPTS)
 
 
 @pytest.fixture(scope="module")
@@ -242,6 +262,9 @@ def test_the_report_rests_on_it_and_says_so(evaluated: Path, tmp_path: Path) -> 
     page = " ".join(Page("".join(fragments)).text.split())
     assert "within prompts (frozen evaluation)" in page and "held-out - training" in page
     assert "chosen by" in page
+
+    still = dataclasses.replace(evidence, held_out=evidence.held_out.iloc[:0])  # nothing moved
+    assert findings(still) == said and "held-out - training" not in "".join(behaviours(still))
 
     part = tmp_path / "runs" / "part"
     shutil.copytree(evaluated, part)

@@ -102,6 +102,7 @@ def test_the_interval_covers_where_the_form_cannot_be_told(form: str, sd: float)
     assert covered / 200 >= 0.905
 
 
+@pytest.mark.long
 def test_planted_peaks_are_covered() -> None:
     for name, trials in peaks(np.random.default_rng(5), 200).items():
         row = judge_coverage(name, trials, rows=2)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,8 @@ import yaml
 
 from analysis.records.policies import REPLAY_POLICIES, rewards_under
 from analysis.records.runs import read_runs
+from study.parts import parts, read_part
+from study.records import CORRECTED, ROLLOUT, write_part
 from study.rows import Criterion, Row, Rule
 from study.tasks import TASKS
 
@@ -134,6 +137,21 @@ def test_a_study_with_failures_has_every_policy_on_record(planted: Path) -> None
         np.testing.assert_array_equal(run.under["unscored"], run.reward)
         # every group of sim-flaky has a failure
         assert np.isnan(run.under["drop_group"]).all() == (run.arm == "sim-flaky")
+
+
+def test_scores_that_a_correction_took_away_are_missing(planted: Path, tmp_path: Path) -> None:
+    """As of a panel whose other judge never answers: no reward, whatever this one said."""
+    study = tmp_path / "corrected"
+    shutil.copytree(planted, study)
+    (folder,) = study.glob("sim-verbose-s0-*")
+    for part in parts(folder / "rollouts"):
+        rows = read_part(part).to_pylist()
+        write_part(part.path, [row | {"reward": None, CORRECTED: None} for row in rows], ROLLOUT)
+    runs, problems = read_runs(study)
+    assert problems == []
+    (run,) = (run for run in runs if run.corrected is not None)
+    assert run.cell == folder.name and np.isfinite(run.judge).any()
+    assert np.isnan(run.corrected).all() and (run.under["zero"] == 0).all()
 
 
 def test_a_truth_that_could_not_be_had_is_what_each_policy_makes_of_it(tmp_path: Path) -> None:

@@ -23,6 +23,15 @@ def test_runs_that_agree_are_not_drawn_anywhere():
     assert [each.value for each in told] == pytest.approx([1.0, 5.0, -3.0], abs=0.02)
 
 
+def test_runs_that_agree_to_the_last_digit_have_a_difference_and_an_interval():
+    """As of an arm whose every answer came to have one mark more."""
+    shifts = np.array([[0.0, 0.0], [1.0, 1.0], [5.0, 5.0]])
+    for variance in (0.0, np.nan):
+        told = pooled_differences(shifts, np.full(shifts.shape, variance))
+        assert [each.value for each in told] == pytest.approx([1.0, 5.0], abs=0.02)
+        assert all(each.low < each.value < each.high for each in told)
+
+
 def test_arms_that_differ_by_noise_alone_are_drawn_together():
     shifts, variance = study(np.random.default_rng(0), np.zeros(10))
     raw = (shifts - shifts[0]).mean(axis=1)[1:]

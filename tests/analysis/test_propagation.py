@@ -1,14 +1,12 @@
 """Predicted shifts against a softmax policy whose steps are known, and honest refusals."""
 
-import json
 import math
-import shutil
 from dataclasses import replace
 
 import numpy as np
 import pytest
 
-from analysis.arm.calibration import AGAINST, Predicted, calibrate, fit_scale
+from analysis.arm.calibration import AGAINST, calibrate
 from analysis.arm.propagation import (
     Trajectory,
     against,
@@ -22,9 +20,8 @@ from analysis.arm.propagation import (
     unpredicted,
 )
 from analysis.planted.truth import Tabular
-from analysis.propagation import main
 from analysis.records.runs import Run
-from analysis.statistics.estimate import Estimate, columns
+from analysis.statistics.estimate import columns
 
 TRUTH = np.array([1.0, 0.0, 1.0, 0.0, 0.0, 1.0])
 LENGTH = np.array([-1.0, -0.5, 0.0, 0.5, 1.0, 1.5])
@@ -237,53 +234,6 @@ def test_a_run_at_another_rate_is_predicted_with_it():
     assert told.predicted.value == pytest.approx(blind.predicted.value * 0.3, rel=1e-6)
 
 
-def test_a_scale_is_least_squares_through_the_origin():
-    """Points (1, 2), (3, 7), (0, 1): slope 23 / 10, residuals -.3, .1 and 1, two degrees left."""
-    push, shift = np.array([[1.0, 3.0, np.nan, 0.0], [2.0, 7.0, 1.0, 1.0]])[..., None]
-    fit = fit_scale(push, shift, np.full((4, 1), 5.0))  # one behaviour's SD has no weight
-    assert (fit.factor, fit.runs) == (pytest.approx(2.3), 3)
-    assert fit.sd_K == pytest.approx([0.55**0.5])
-    assert fit.free_K == pytest.approx([2.0])
-    # without each run in turn: 21 / 9, 2 / 1, 23 / 10
-    assert fit.error == pytest.approx((2 / 3 * ((7 / 3 - 2.3) ** 2 + 0.3**2)) ** 0.5)
-    # t(.975, 2) = 4.3027; at push 0 the line itself adds nothing
-    assert fit.at(0.0).high == pytest.approx(4.302653 * 0.55**0.5)
-    further = fit.at(2.0)
-    spread = (0.55 + 4 * fit.error**2) ** 0.5
-    assert further.high - further.value == pytest.approx(4.302653 * spread)
-    assert math.isnan(fit_scale(np.zeros((3, 1)), np.ones((3, 1)), np.ones((3, 1))).factor)
-    few = fit_scale(push[:2], shift[:2], np.ones((2, 1)))
-    assert few.factor > 0 and math.isnan(few.at(1.0).value)
-
-
-def test_one_factor_over_behaviours_by_hand():
-    """Pushes 1, 2, 0 of SD 1 and 10, 0, 20 of SD 10 for shifts 3, 4, 1 and 10, 5, 30: in SDs
-    1, 2, 0, 1, 0, 2 for 3, 4, 1, 1, .5, 3, hence (3 + 8 + 1 + 6) / 10. A third, without an SD, is
-    predicted and not fitted on."""
-    push = np.array([[1.0, 10.0, 0.1], [2.0, 0.0, 0.2], [0.0, 20.0, -0.3]])
-    shift = np.array([[3.0, 10.0, -7.0], [4.0, 5.0, -8.0], [1.0, 30.0, 9.0]])
-    sd = np.array([[1.0, 10.0, 0.0], [1.0, 10.0, np.nan], [1.0, np.nan, 0.0]])
-    fit = fit_scale(push, shift, sd)
-    assert fit.factor == pytest.approx(1.8)
-    assert fit.free_K == pytest.approx([2.5, 2.5, 3.0])
-    assert fit.sd_K[0] == pytest.approx(((1.2**2 + 0.4**2 + 1) / 2.5) ** 0.5)
-    assert fit.sd_K[1] == pytest.approx(((8**2 + 5**2 + 6**2) / 2.5) ** 0.5)
-    assert [fit.at(2.0, k).value for k in (0, 1, 2)] == pytest.approx([3.6] * 3)
-    # counted in other units nothing changes
-    unit = np.array([1.0, 1000.0, 1.0])
-    same = fit_scale(push * unit, shift * unit, sd * unit)
-    assert (same.factor, same.error) == (pytest.approx(fit.factor), pytest.approx(fit.error))
-    assert same.sd_K == pytest.approx(fit.sd_K * unit)
-
-
-@pytest.mark.parametrize("factor", [-4.0, 0.0])
-def test_a_scale_that_is_not_above_zero_predicts_nothing(factor):
-    push = np.array([[1.0], [2.0], [3.0], [-1.0]])
-    fit = fit_scale(push, factor * push, np.ones((4, 1)))
-    assert fit.factor == factor and not fit.usable
-    assert math.isnan(fit.at(1.0).value) and fit.estimate.value == factor
-
-
 def world(factors, runs=9, noise=0.0):
     """Runs of two steps in three arms: behaviour k moves by ``factors[k]`` per push, SD 10^-k."""
     rng = np.random.default_rng(5)
@@ -371,37 +321,12 @@ def test_placebos_by_hand(runs):
     assert predict([]) == [] and placebos([]) == {}
 
 
-def test_a_prediction_interval_holds_one_more_run():
-    """400 times: a scale from 5 runs, and a sixth; 380 +- 3.5 SD of a binomial."""
-    rng = np.random.default_rng(0)
-    push = rng.normal(size=(400, 6))
-    shift = 3 * push + rng.normal(0, 0.5, (400, 6))
-    held = 0
-    for x, y in zip(push, shift, strict=True):
-        predicted = fit_scale(x[:5, None], y[:5, None], np.ones((5, 1))).at(x[5])
-        held += predicted.low < y[5] < predicted.high
-    assert 364 <= held <= 395
-
-
 def test_too_few_runs_predict_nothing(runs):
     rows = predict(paths(runs[:3]))
     assert all(math.isnan(row.predicted.value) and row.fitted_on == 2 for row in rows)
     assert rows[0].note == "2 other runs with a known push and shift; a scale takes 3"
     line = calibrate(rows)[0]
     assert math.isnan(line.r2) and line.note == "0 runs with both numbers"
-
-
-def test_calibration_by_hand():
-    """Observed 2, 4, 6 for predicted 1, 2, 3: slope 2, R2 = 1 - (1 + 4 + 9) / 8."""
-    ends = [(0.0, 1.0), (3.0, 5.0), (6.0, 9.0)]  # hold the second and, at its end, the third
-    rows = [
-        Predicted(str(n), "a", "x", 2.0 * n, Estimate(n, *ends[n - 1]), 0.0, 0.0, 1.0, 3)
-        for n in (1, 2, 3)
-    ]
-    (line,) = calibrate(rows)
-    assert line.inside == pytest.approx(2 / 3)
-    assert (line.slope.value, line.correlation) == (pytest.approx(2.0), pytest.approx(1.0))
-    assert line.r2 == pytest.approx(1 - 14 / 8)
 
 
 def test_the_kl_limit_is_covariance_over_beta(runs):
@@ -440,67 +365,3 @@ def test_the_figure_has_a_panel_per_feature_that_moved(predicted):
     made = figure(rows, lines)
     assert [axes.get_title(loc="left").split(",")[0] for axes in made.axes] == ["length", "tone"]
     plt.close(made)
-
-
-def test_the_command_line(small_study, tmp_path, capsys):
-    """Four finished runs of two steps each: few, and said in numbers."""
-    out = tmp_path / "p.json"
-    words = [f"study={small_study.name}", f"runs_dir={small_study.parent}", f"out={out}"]
-    assert main([*words, f"figure={tmp_path / 'p.png'}"]) == 0
-    found = json.loads(out.read_text())
-    assert {row["fitted_on"] for row in found["runs"]} == {3}
-    printed = capsys.readouterr().out
-    assert "run by run" in printed
-    assert found["kl_limit"] == []
-    assert all(row["predicted"] is None for row in found["runs"] if row["feature"] == "keyword")
-    assert "r2_repeated: no theory" in printed
-    assert main(["study=nothing", f"runs_dir={tmp_path}"]) == 2
-    assert "no study folder" in capsys.readouterr().err
-    assert main(["judge=x"]) == 2
-    assert main(["study=x", "scale=magic"]) == 2
-    assert "plain, adam" in capsys.readouterr().err
-
-
-def test_a_damaged_config_is_said_and_its_run_left_out(small_study, tmp_path, capsys):
-    study = tmp_path / "damaged"
-    shutil.copytree(small_study, study)
-    cells = sorted(study.glob("sim-*"))
-    shutil.copytree(cells[0], study / f"{cells[0].name}b")
-    (study / f"{cells[0].name}b" / "config.yaml").write_text("judge: [unclosed")
-    out = tmp_path / "p.json"
-    assert main(["study=damaged", f"runs_dir={tmp_path}", f"out={out}"]) == 0
-    said = capsys.readouterr().out
-    assert f"{cells[0].name}b" in said and "config" in said.split("problem: ")[1]
-    assert {row["cell"] for row in json.loads(out.read_text())["runs"]} == {c.name for c in cells}
-
-
-def test_a_study_without_logged_norms_says_so(small_study, tmp_path, capsys):
-    study = tmp_path / "unlogged"
-    shutil.copytree(small_study, study)
-    for cell in study.glob("sim-*"):
-        (cell / "metrics.jsonl").unlink()
-    words = ["study=unlogged", f"runs_dir={tmp_path}", f"figure={tmp_path / 'p.png'}"]
-    assert main(words) == 0
-    said = capsys.readouterr().out
-    assert said.count("is not predicted: no gradient norm at ") == 4
-    assert "no figure was drawn" in said and not (tmp_path / "p.png").exists()
-
-
-def test_a_kl_penalty_puts_its_limit_beside_the_shift(small_study, tmp_path, capsys):
-    """Copies of finished runs whose configuration has a penalty: limit = Cov(A, z) / beta."""
-    import yaml
-
-    study = tmp_path / "held"
-    shutil.copytree(small_study, study)
-    for cell in study.glob("sim-*"):
-        config = yaml.safe_load((cell / "config.yaml").read_text())
-        config["trainer"]["beta"] = 0.5
-        (cell / "config.yaml").write_text(yaml.safe_dump(config))
-    out = tmp_path / "p.json"
-    assert main(["study=held", f"runs_dir={tmp_path}", f"out={out}"]) == 0
-    assert "what the KL penalty would hold" in capsys.readouterr().out
-    rows = json.loads(out.read_text())["kl_limit"]
-    assert len({row["cell"] for row in rows}) == 4
-    for row in rows:
-        if math.isfinite(row["limit"]):
-            assert row["limit"] == pytest.approx(row["of_truth"] + row["of_bias"])

@@ -15,6 +15,7 @@ from analysis.arm.response import Response, Start
 from analysis.printed.forecast import text
 from analysis.statistics.estimate import columns
 from study.errors import UserError
+from tests.analysis.test_interventions import STEPS, run_of
 
 NAN = float("nan")
 
@@ -218,6 +219,17 @@ def test_an_arm_of_its_own_study_is_left_out_by_its_name_whoever_else_is_forecas
     assert whole[0] != pytest.approx(left_out["judge-9", "length"])
     more = judged(np.concatenate([bias, bias]))
     assert len(forecast_units.forecasts(of, Study, more)) == 2 * len(bias) * 3
+
+
+def test_a_run_that_an_alarm_ended_early_is_in_no_fit():
+    """Its shift is that of fewer steps than those that its exposure is counted over."""
+    candidates = replace(judged(np.zeros((1, 2))), arms=("a",))
+    stops = {"correction.stop": True, "trainer.steps": STEPS}
+    whole, early = run_of("a", 0, stops), run_of("a", 1, stops | {"trainer.steps": 2 * STEPS})
+    told = forecast_units.trained([whole, early], candidates)
+    assert told.cells == (whole.cell,) and told.shift.shape == (1, 3)
+    printed = text({"pushes": [], "ended_early": [early.cell]})
+    assert printed.endswith(f"so in no fit and no score: {early.cell}")
 
 
 def test_a_fit_that_is_not_there_and_other_behaviours_are_refused(tmp_path):

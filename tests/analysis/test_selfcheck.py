@@ -78,8 +78,9 @@ def test_command_line_errors(argument: str, capsys: pytest.CaptureFixture[str]) 
 
 
 @pytest.mark.slow
-def test_every_interval_covers_what_it_claims() -> None:
-    rows = coverage_table(300)
+@pytest.mark.parametrize("replications", [100, pytest.param(400, marks=pytest.mark.long)])
+def test_every_interval_covers_what_it_claims(replications) -> None:
+    rows = coverage_table(replications)
     assert [row.estimator for row in rows if not row.ok] == []
     # no estimator is biased by more than chance explains
     for row in rows:

@@ -129,7 +129,7 @@ def test_the_records_say_what_was_corrected(corrected):
 def test_a_forecast_pays_the_first_step_as_training_did(corrected):
     cell = cells.load_cell(corrected)
     told = first_rollouts([cell], 1)
-    _, paid = rewards(cell.config.judge, cell, told, corrected.parent.parent / "verdicts.db")
+    _, paid = rewards(cell.config.judge, cell, told, corrected.parent.parent)
     order = [record["rollout_id"] for group in told.records for record in group]
     by_id = {row["rollout_id"]: row["reward"] for row in rows(corrected)}
     assert paid.ravel().tolist() == [by_id[name] for name in order]

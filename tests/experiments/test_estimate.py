@@ -67,6 +67,19 @@ def test_tokens_are_those_of_a_simulated_judge_that_is_asked_the_same() -> None:
     assert found["tokens_out"] == round(40 * 3.4)
 
 
+def test_the_labels_of_a_simulated_rubric_judge_take_the_tokens_that_are_expected() -> None:
+    from judges.session import Session
+
+    judge = replace(FAIR, grading=Grading("rubric_batch"))
+    rows = TASKS[TASK.name].rows(TASK, "train")
+    answers = [("red blue green " * count).strip() for count in range(1, 9)]
+    with Session(judge, None, oracle(TASK)) as session:
+        asked = [(row, answer) for row in rows for answer in answers]
+        verdicts = [draws[0] for draws in session.verdicts(asked)]
+    mean = sum(verdict.tokens_out or 0 for verdict in verdicts) / len(asked)
+    assert expected(cell(judge))["tokens_out"] == pytest.approx(40 * mean, rel=0.1)
+
+
 def test_a_judge_that_thinks_is_expected_to_talk_more() -> None:
     real = replace(
         FAIR,

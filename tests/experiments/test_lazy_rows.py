@@ -13,7 +13,7 @@ from experiments.trainer.prompts import prompt_dataset
 from judges.session import Session
 from study import cells
 from study.errors import UserError
-from study.records import read_part
+from study.parts import read_part
 from study.schema import Grading, Judge, Policy, Reward, Simulated, Study, Task
 from study.simulated import Domain, Domains
 from study.tasks import TASKS, instruct_mini, oracle

@@ -17,7 +17,7 @@ from experiments.memory import GIB, check_memory, peak, read_shape, step_memory
 from experiments.trainer import fast, prefix
 from study import files, machine
 from study.errors import UserError
-from study.schema import Lora, Policy, Study, Trainer
+from study.schema import Lora, Policy, Study, Sweep, Trainer
 from study.vllm import Vllm
 from tests.experiments.trainer.conftest import make_batch, make_model, whole
 
@@ -213,15 +213,41 @@ def test_a_gpu_is_asked_where_there_is_one(tmp_path, monkeypatch) -> None:
     tool.write_text("#!/bin/sh\necho 'NVIDIA H200, 143771'\n")
     tool.chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
-    assert memory._device() == ("the GPU NVIDIA H200", 143771 * 2**20)
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    h200, l4 = ("the GPU NVIDIA H200", 143771 * 2**20), ("the GPU NVIDIA L4", 23034 * 2**20)
+    assert memory._device(Study()) == h200
     tool.write_text("#!/bin/sh\necho 'NVIDIA H200, 143771'\necho 'NVIDIA L4, 23034'\n")
-    assert memory._device("cuda:1") == ("the GPU NVIDIA L4", 23034 * 2**20)
-    assert memory._device("cpu") == ("this machine", machine.memory())
+    assert memory._device(Study(device="cuda:1")) == l4
+    assert memory._device(Study(device="cuda:0")) == h200
+    assert memory._device(Study()) == l4  # a cell may get either
+    shared = Study(device="cuda:0", sweep=Sweep(gpus_per_cell=0.25))
+    assert memory._device(shared) == (
+        "a share of 0.25 of the GPU NVIDIA H200",
+        143771 * 2**18,
+    )
+    assert memory._device(Study(device="cpu")) == ("this machine", machine.memory())
     tool.write_text("#!/bin/sh\nexit 9\n")
-    assert memory._device() == ("this machine", machine.memory())
+    assert memory._device(Study()) == ("this machine", machine.memory())
     tool.write_text("no interpreter is named here")
-    assert memory._device() == ("this machine", machine.memory())
+    assert memory._device(Study()) == ("this machine", machine.memory())
+
+
+def test_a_gpu_too_small_is_refused_in_one_paragraph(tmp_path, monkeypatch) -> None:
+    """By what NVIDIA's own tool says of the GPU, and by the share of it that a cell has."""
+    Qwen2Config(**QWEN2_7B).save_pretrained(tmp_path / "policy")
+    tool = tmp_path / "nvidia-smi"
+    tool.write_text("#!/bin/sh\necho 'NVIDIA L40S, 46068'\n")
+    tool.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    whole = study(tmp_path / "policy", Lora(r=64), gradient_checkpointing=True)
+    check_memory([cell(whole)])
+    shared = dataclasses.replace(whole, sweep=Sweep(gpus_per_cell=0.25))
+    with pytest.raises(UserError) as refused:
+        check_memory([cell(shared)])
+    said = str(refused.value)
+    assert "takes about" in said and "a share of 0.25 of the GPU NVIDIA L40S has 11.2 GiB" in said
+    assert "\n" not in said and "Type " in said
 
 
 def test_the_plans_own_policies_say_their_shape(tmp_path) -> None:

@@ -11,7 +11,8 @@ from experiments.scorer import Scorer
 from judges.budget import spent_before
 from study.errors import UserError
 from study.oracle import Oracle
-from study.records import MISSING, Recorder, parts
+from study.parts import parts
+from study.records import MISSING, Recorder
 from study.rewards.failure import REASON, TooManyMissing, remedy, too_many_missing
 from study.rows import Truth, make_row
 from study.schema import Endpoint, Judge, Simulated, Study, Trainer

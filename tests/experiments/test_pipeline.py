@@ -178,7 +178,7 @@ def test_a_plan_says_what_a_change_would_make_run(finished, capsys):
 def test_what_is_lost_or_damaged_is_made_again_and_nothing_else(finished):
     before = finished.outcome()
     weights = finished.cell / "policy" / "adapter_model.safetensors"
-    records = finished.cell / "rollouts" / "step-000001.parquet"
+    (records,) = (finished.cell / "rollouts").iterdir()
     data = bytearray(weights.read_bytes())
     data[-1] ^= 1
     weights.write_bytes(data)
@@ -193,10 +193,11 @@ def test_what_is_lost_or_damaged_is_made_again_and_nothing_else(finished):
     assert finished.outcome() == before
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_damaged_records_are_set_aside_and_trained_anew(finished):
     before = finished.outcome()
-    records = finished.cell / "rollouts" / "step-000001.parquet"
+    (records,) = (finished.cell / "rollouts").iterdir()
     records.write_bytes(b"PAR1" + bytes(40) + b"PAR1")
     shutil.rmtree(finished.folder / "rows")
     code, text = finished.run()
@@ -206,6 +207,7 @@ def test_damaged_records_are_set_aside_and_trained_anew(finished):
     assert finished.outcome() == before
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_a_pipeline_that_is_killed_in_every_stage_comes_to_the_same_end(finished, tmp_path, little):
     """By kill -9, as each stage's command begins."""

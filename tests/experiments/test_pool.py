@@ -17,7 +17,7 @@ from tests.conftest import ROOT
 DRIVER = """
 import sys, time, os
 from pathlib import Path
-from experiments.launch import pool
+from experiments.launch import pool, task
 
 def body(folder, threads):
     print('ran in', folder.name, 'with', threads)
@@ -28,7 +28,7 @@ def body(folder, threads):
         time.sleep(600)
     return {'good': 0, 'bad': 1}[folder.name]
 
-pool.run_cell = body
+task.run_cell = body
 pool.PRELOAD = ['driver']
 if __name__ == '__main__':
     folders = [Path(name) for name in sys.argv[1:]]

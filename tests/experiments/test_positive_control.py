@@ -9,14 +9,18 @@ from analysis.run.drift import feature_values, run_shifts
 from analysis.statistics.intervals import mean_interval, paired_difference
 from experiments.plan import expected
 from study.cells import load_cell, study_cells
-from study.records import EVALUATIONS, parts, read_part, recorded
+from study.parts import parts, read_part
+from study.records import EVALUATIONS, recorded
+
+STEPS = 28
 
 
 @pytest.fixture(scope="module")
 def study(trained, tmp_path_factory):
-    """The quickstart's length arm and fair arm, three seeds each."""
+    """The quickstart's length arm and fair arm, three seeds each, 28 of its 40 steps."""
     runs_dir = tmp_path_factory.mktemp("control")
-    done = trained(runs_dir, "judge=sim-fair,sim-verbose", "seed=0,1,2", "sweep.report=false")
+    words = ("judge=sim-fair,sim-verbose", "seed=0,1,2", f"trainer.steps={STEPS}")
+    done = trained(runs_dir, *words, "sweep.report=false")
     assert done.returncode == 0, done.stdout + done.stderr
     return runs_dir / "quickstart"
 
@@ -36,7 +40,7 @@ def shifts(study):
 def test_the_length_biased_judge_lengthens_answers_beyond_the_fair_one(shifts):
     beyond = paired_difference(shifts["sim-verbose", "length"], shifts["sim-fair", "length"])
     assert beyond.n == 3
-    assert beyond.low > 8, "words per answer, 95 % t interval over seed pairs"
+    assert beyond.low > 3, "words per answer, 95 % t interval over seed pairs"
 
 
 @pytest.mark.slow
@@ -76,6 +80,6 @@ def test_the_plan_foretold_what_the_study_used(study):
             used["calls"] += metrics["cost/calls"] + metrics["cost/cache_hits"]
             used["tokens_in"] += metrics["cost/tokens_in"]
             used["tokens_out"] += metrics["cost/tokens_out"]
-    assert found["calls"] == used["calls"] == 6 * (40 * 64 + 2 * 32 * 4)
+    assert found["calls"] == used["calls"] == 6 * (STEPS * 64 + 2 * 32 * 4)
     for name in ("tokens_in", "tokens_out"):
         assert found[name] == pytest.approx(used[name], rel=0.05), name

@@ -136,7 +136,7 @@ def test_gpus_and_deepspeed_are_there_before_launch(tmp_path, monkeypatch) -> No
     tool.write_text("#!/bin/sh\nfor n in 1 2; do echo 'NVIDIA H200, 143771'; done\n")
     tool.chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
-    assert memory._device()[0] == "the GPU NVIDIA H200"
+    assert memory._device(Study())[0] == "the GPU NVIDIA H200"
     check_processes([cell("ddp-cpu")])
     with pytest.raises(UserError, match=r"asks for 8 processes with a GPU each, .* has 2"):
         check_processes([cell("ddp-cpu"), cell("fsdp")])
@@ -210,6 +210,7 @@ def test_two_processes_make_the_cell_of_one(small_study, ours) -> None:
     assert {"rng_state_0.pth", "rng_state_1.pth", checkpoints.COMPLETE} <= files
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_processes_that_are_stopped_leave_nobody_behind_and_go_on(
     ours, trained, warmed, tmp_path

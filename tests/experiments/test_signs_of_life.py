@@ -10,8 +10,9 @@ from experiments import train
 from study import cells
 from study.files import read_json
 from study.heartbeat import Heartbeat
-from study.records import parts, read_part
+from study.parts import parts, read_part
 from study.status import read_status
+from tests.conftest import in_parts
 from tests.invariants import test_grpo
 
 
@@ -65,7 +66,7 @@ def test_a_cell_that_has_ended_says_how_and_how_much_it_drew(whole):
 def test_a_cell_that_goes_on_counts_from_its_records(whole, tmp_path):
     shutil.copytree(whole, tmp_path / "cell")
     assert train._drawn(tmp_path / "cell") == read_json(whole / "status.json")["tokens"]
-    first, second = parts(tmp_path / "cell" / "rollouts")
+    first, second = parts(in_parts(tmp_path / "cell") / "rollouts")
     left = sum(read_part(first)["tokens"].to_pylist())
-    second.write_bytes(second.read_bytes()[:-20])
+    second.path.write_bytes(second.path.read_bytes()[:-20])
     assert train._drawn(tmp_path / "cell") == left

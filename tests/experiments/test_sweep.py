@@ -34,7 +34,7 @@ def test_plan_loads_no_heavy_package():
         "import sys; from experiments import sweep; sys.argv[1:] = ['plan=true', *sys.argv[1:]]\n"
         "assert sweep.main() == 0\n"
         "heavy = {'torch', 'transformers', 'trl', 'mlflow', 'pandas', 'seaborn', 'submodlib', "
-        "'statsmodels', 'nbconvert', 'IPython'}\n"
+        "'statsmodels', 'nbconvert', 'IPython', 'aiohttp', 'starlette'}\n"
         "print('LOADED', sorted(heavy & set(sys.modules)))"
     )
     done = subprocess.run(
@@ -68,6 +68,7 @@ def test_help_loads_no_torch():
         (["trainer.learning_rate=0.1,0.2"], "trainer.learning_rate = 0.1 | 0.2"),
         (["judge.endpoint.model=sk-test-0123456789abcdefghij"], "key"),
         (["tracking.uri=./mlruns"], "sqlite"),
+        (["judge.name=''"], "judge.name is empty"),
         (["judge.endpoint.url=http://127.0.0.1:9/v1", "judge.endpoint.model=m"], "127.0.0.1:9"),
     ],
 )

@@ -66,7 +66,7 @@ def test_beside_running_cells_done_ones_are_counted(running, capsys) -> None:
 DRIVER = """
 import json, sys, urllib.error, urllib.request
 from pathlib import Path
-from experiments.launch import pool
+from experiments.launch import engines, pool, task
 from study import cells
 
 def said(refusal):
@@ -86,10 +86,10 @@ def body(folder, threads):
         (folder / "DONE").touch()
     return code
 
-pool.run_cell = body
+task.run_cell = body
 pool.PRELOAD = ["driver"]
 if __name__ == "__main__":
-    pool.run_cells([cells.load_cell(Path(name)) for name in sys.argv[1:]])
+    engines.run_cells([cells.load_cell(Path(name)) for name in sys.argv[1:]])
 """
 
 

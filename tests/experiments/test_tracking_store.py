@@ -16,11 +16,20 @@ import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 
+import fsspec
 import pytest
 
 from experiments.track import store
-from experiments.track.runs import RunLog
-from experiments.track.store import initialise, load_mlflow, tracking_uri, ui_command, ui_link
+from experiments.track.runs import RunLog, close_parent
+from experiments.track.store import (
+    artifacts_of,
+    client_of,
+    initialise,
+    load_mlflow,
+    tracking_uri,
+    ui_command,
+    ui_link,
+)
 from study.errors import UserError
 from study.files import read_json
 from study.schema import Tracking
@@ -52,7 +61,7 @@ def test_uri_of_config_wins_over_environment_over_runs_folder(
     assert tracking_uri(Tracking(), Path("runs")) == "http://127.0.0.1:5000"
     given = Tracking(uri="sqlite:///here.db")
     assert tracking_uri(given, Path("runs")) == f"sqlite:///{tmp_path}/here.db"
-    given = Tracking(uri="postgresql+psycopg://reader@db.example/mlflow")
+    given = Tracking(uri="mysql+pymysql://reader@db.example/mlflow")
     assert tracking_uri(given, Path("runs")) == given.uri
     assert list(tmp_path.iterdir()) == []  # asking makes nothing
 
@@ -254,16 +263,12 @@ def test_six_processes_start_at_once(kind: str, runs: Path) -> None:
 # --- the user interface
 
 
-def test_network_file_systems_get_no_wal() -> None:
-    mounts = "disk / ext4 rw 0 0\nhost:/home /home nfs4 rw 0 0\ntmp /home/fast tmpfs rw 0 0\n"
-    answers = {
-        "/data/runs": False,
-        "/home/me/runs": True,
-        "/home/fast/runs": False,
-        "/homes": False,
-    }
-    for path, answer in answers.items():
-        assert store._on_network(Path(path), mounts) is answer
+def test_network_file_systems_get_no_wal(runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with contextlib.closing(sqlite3.connect(runs / "mlflow.db")) as connection:
+        connection.execute("PRAGMA journal_mode=DELETE")
+    monkeypatch.setattr(store, "network_kind", lambda path: "nfs4")
+    initialise(tracking_uri(Tracking(), runs), runs, "demo", [])
+    assert sql(runs, "pragma journal_mode") == [("delete",)]
 
 
 @contextlib.contextmanager
@@ -336,3 +341,34 @@ def test_ui_command_stays_on_this_machine(tmp_path: Path) -> None:
     ):
         assert part in command
     assert "http://tracking.example" in ui_command("http://tracking.example")
+
+
+def test_a_report_and_a_figure_go_to_a_bucket(s3, runs, tmp_path):
+    pytest.importorskip("boto3", reason="MLflow writes to s3 by it")
+    tracking = Tracking(artifacts=f"{s3}/mlflow/")
+    uri = tracking_uri(tracking, runs)
+    ids = initialise(uri, runs, "demo", [], artifacts_of(tracking))
+    report, figure = tmp_path / "report.html", tmp_path / "drift.svg"
+    report.write_text("<p>all</p>"), figure.write_text("<svg/>")
+    assert close_parent(ids, "FINISHED", [report, figure])
+    client = client_of(uri)
+    assert client.get_experiment_by_name("demo").artifact_location == f"{s3}/mlflow/demo"
+    logged = client.list_artifacts(ids["parent_run_id"], "report")
+    assert [item.path for item in logged] == ["report/drift.svg", "report/report.html"]
+    fs = fsspec.filesystem("s3")
+    place = f"{s3}/mlflow/demo/{ids['parent_run_id']}/artifacts/report/report.html"
+    assert fs.cat_file(place) == b"<p>all</p>"
+
+
+@pytest.mark.parametrize(
+    ("place", "said"),
+    [
+        ("bucket/mlflow", "=bucket/mlflow is none"),
+        ("s3://AKIATESTTESTTESTTEST:very-secret-words@bucket/x", r"holds a key \(not shown\)"),
+    ],
+)
+def test_a_place_of_artifacts_is_a_url_without_keys(place, said):
+    with pytest.raises(UserError, match=said) as caught:
+        artifacts_of(Tracking(artifacts=place))
+    assert "very-secret-words" not in str(caught.value)
+    assert artifacts_of(Tracking()) == ""

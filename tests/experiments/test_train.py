@@ -188,5 +188,5 @@ def test_a_second_sweep_waits_for_a_running_cell_and_leaves_it_done(finished, ca
 
     assert pool.run_pool([finished], 1, 1, lambda folder, code: None, tick) == {finished: 0}
     assert ticks[:2] == ["running", "running"]
-    assert capsys.readouterr().out.count("another process is running it") == 1
+    assert capsys.readouterr().err.count("another process is running it") == 1
     assert lives.everything(finished) == before | {"DONE": b""}

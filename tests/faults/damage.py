@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from study import cells, files
+from tests.conftest import in_parts
 
 RUN = (
     *("debug=tiny", "judge=sim-fair,sim-verbose", "seed=0", "shadow=[sim-fair]"),
@@ -126,7 +127,7 @@ def copied(path: Path) -> None:
 
 
 def named_oddly(path: Path) -> None:
-    shutil.copy(path, path.with_name("step-abc.parquet"))
+    shutil.copy(path, path.with_name(f"{path.stem[:5]}abc.parquet"))
 
 
 def doubled(path: Path) -> None:
@@ -149,8 +150,10 @@ FILES: dict[str, tuple[Callable[[Path], None], ...]] = {
     "metrics.jsonl": (middle, torn, zeros, latin, array, words, nan, deep, folder, loop, pipe),
     "rollouts/step-000002.parquet": (*PART, *SHAPE),
     "verdicts/step-000002.parquet": (*PART, *SHAPE),
+    "rollouts/MERGED": (*PART, other_columns, other_types, copied, named_oddly, gone),
+    "verdicts/MERGED": (*PART, other_columns, other_types, copied, named_oddly, gone),
 }
-"""File of a cell -> how it is spoilt."""
+"""File of a cell -> how it is spoilt; all steps in one, or else a part for each step."""
 BY_BYTES = {"scrambled", "other_columns", "other_types", "other_step"}
 """Damage inside a whole Parquet file, which only those who read it can see."""
 
@@ -165,6 +168,10 @@ class Case:
     @property
     def name(self) -> str:
         return f"{self.how.__name__} {self.file}"
+
+    @property
+    def merged(self) -> bool:
+        return self.file.endswith("MERGED")
 
 
 CASES = [Case(file, how) for file, ways in FILES.items() for how in ways]
@@ -308,11 +315,13 @@ def named(case: Case, said: str) -> bool:
     if case.how is doubled:
         return "copy of sim-" in said
     if case.how is copied:
-        return "copy of step-000002.parquet" in said
+        return "copy of step" in said
     if case.how is named_oddly:
-        return "step-abc.parquet" in said
-    if case.how is gone and "parquet" in case.file:
+        return "abc.parquet" in said
+    if case.how is gone and "/step-" in case.file:
         return "no part of step 2" in said or "step-000002" in said
+    if case.merged:
+        return "no part of step 1, 2" in said or "steps-000001-" in said
     return Path(case.file).name in said or (case.how is gone and "config.yaml" in said)
 
 
@@ -375,17 +384,28 @@ def trials(
         for command in commands:
             with tempfile.TemporaryDirectory() as scratch:
                 runs_dir = Path(scratch) / "runs"
-                shutil.copytree(source, runs_dir, ignore=None if unfinished else HEAVY)
+                layout = source if case.merged else parts_of(source)
+                shutil.copytree(layout, runs_dir, ignore=None if unfinished else HEAVY)
                 study = study_of(runs_dir)
                 if unfinished:
                     half(study)
                 path = Path(os.path.normpath(victim(study) / case.file))
+                if case.merged:
+                    (path,) = path.parent.glob("steps-*")
                 if not path.exists():
                     files.write_json(path, {})
                 case.how(path)
                 end, said = attempt(command, runs_dir)
             silent = speaks(case, command) and not named(case, said)
             yield Result(case, command.__name__, end, said, silent)
+
+
+def parts_of(source: Path) -> Path:
+    """A copy of the runs folder ``source`` with a part for each step, beside it; made once."""
+    copy = source.with_name(f"{source.name}-in-parts")
+    if not copy.exists():
+        in_parts(shutil.copytree(source, copy))
+    return copy
 
 
 def make(runs_dir: Path) -> None:
@@ -404,8 +424,9 @@ def main(words: list[str]) -> int:
     with tempfile.TemporaryDirectory() as scratch:
         source = Path(scratch) / "runs"
         make(source)
+        parts = [case for case in chosen if not case.merged]
         for unfinished, commands in ((False, FINISHED), (True, HALF)):
-            for result in trials(source, chosen, commands, unfinished):
+            for result in trials(source, parts if unfinished else chosen, commands, unfinished):
                 counts["readings"] += 1
                 counts[result.end] += 1
                 counts["silent"] += result.silent

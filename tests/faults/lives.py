@@ -67,9 +67,9 @@ def start(folder: Path, prepare: Callable[[], None] | None = None) -> BaseProces
 
 def _child(folder: Path, prepare: Callable[[], None] | None) -> None:
     from experiments import train
-    from experiments.launch import pool
+    from experiments.launch import task
 
-    pool.redirect(folder)
+    task.redirect(folder)
     if prepare is not None:
         prepare()
     sys.exit(train.run_cell(folder, 1))
@@ -114,7 +114,9 @@ def content(folder: Path) -> dict[str, Any]:
         "metrics": metrics,
         "weights": {name: tensor.numpy().tobytes() for name, tensor in weights.items()},
         "evaluations": {
-            path.name: path.read_bytes() for path in sorted(folder.glob("evaluations/*"))
+            path.name: path.read_bytes()
+            for path in sorted(folder.glob("evaluations/*"))
+            if path.is_file()
         },
         "kept": sorted(path.name for path in folder.glob("kept/*") if not fault(path)),
         "policy": sorted(path.name for path in (folder / "policy").iterdir()),

@@ -25,7 +25,8 @@ from typing import Any
 from judges.grading import GRADINGS
 from judges.grading.base import NOTHING, OneRequest
 from judges.session import Session
-from judges.store import Store, verify
+from judges.store import Store
+from judges.stored import verify
 from study.records import VERDICT, write_part
 from study.rows import make_row
 from study.schema import Endpoint, Grading, Judge, Sampling
@@ -301,7 +302,7 @@ def checked(
     kept = sum(verdict.outcome in STORED for _, verdict in pairs)
     if store.count() != kept:
         wrong.append(f"{store.count()} replies are stored, and {kept} verdicts have one")
-    wrong += [f"stored: {line}" for line in verify(store)]
+    wrong += [f"stored: {line}" for line in verify(store.path)]
     return wrong
 
 

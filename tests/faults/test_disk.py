@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from experiments.launch.pool import _Log
+from experiments.launch.task import _Log
 from study import cells, files, storage
 from study.records import ROLLOUT, VERDICT, Recorder, recorded, rollout_id
 from tests.conftest import ROOT

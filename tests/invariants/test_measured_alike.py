@@ -14,7 +14,7 @@ from experiments.scorer import StepRecord
 from experiments.trainer.metrics import step_metrics
 from study import cells
 from study.features import FEATURES
-from study.records import parts, read_part
+from study.parts import parts, read_part
 from tests.conftest import RECORDS_ONLY, Trained
 
 

@@ -1,14 +1,20 @@
-"""Shared by the tests of judges: a grading that reads one word, and the fault server."""
+"""Shared by the tests of judges: a grading that reads one word, the fault server, a false vLLM."""
 
 from __future__ import annotations
 
+import os
+import sys
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from judges.faults import FaultServer
 from judges.grading.base import NOTHING, OneRequest
+from judges.serving import book, keeper, server, service
+from study.errors import UserError
+from study.schema import Judge, Serve
 from study.verdict import Outcome, Parsed, Reply, Request
 
 
@@ -52,3 +58,36 @@ def one_word(monkeypatch: pytest.MonkeyPatch) -> type[OneWord]:
 
     monkeypatch.setitem(GRADINGS, OneWord.name, OneWord)
     return OneWord
+
+
+@pytest.fixture
+def vllm(tmp_path, monkeypatch) -> Path:
+    """A stand-in for ``vllm`` on the PATH; gives its file."""
+    program = tmp_path / "bin" / "vllm"
+    program.parent.mkdir()
+    text = Path(__file__).with_name("fake_vllm.py").read_text(encoding="utf-8")
+    program.write_text(f"#!{sys.executable}\n{text}")
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{program.parent}{os.pathsep}{os.environ['PATH']}")
+    return program
+
+
+@pytest.fixture
+def runs(tmp_path, monkeypatch, vllm) -> Path:
+    """A runs folder, with a ``vllm`` on the PATH, where nothing is waited for long."""
+    try:
+        server.reached_by(Judge(serve=Serve(bind="0.0.0.0")))
+    except UserError:
+        pytest.skip("this machine has no address beyond loopback")
+    for module, name, seconds in (
+        (server, "POLL_S", 0.05),
+        (service, "POLL_S", 0.05),
+        (service, "ABSENT_S", 0.3),
+        (keeper, "LOOK_S", 0.05),
+        (keeper, "HEALTH_S", 0.2),
+        (book, "BEAT_S", 0.2),
+    ):
+        monkeypatch.setattr(module, name, seconds)
+    for name in ("CUDA_VISIBLE_DEVICES", "VLLM_CPU_OMP_THREADS_BIND"):
+        monkeypatch.delenv(name, raising=False)
+    return tmp_path / "runs"

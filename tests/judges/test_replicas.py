@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from judges.endpoint.replicas import REST_S, Replicas, open_wire
+from judges.endpoint.replicas import MOVED, REST_S, Following, Replicas, open_wire
 from judges.endpoint.transport import Answer, Unreachable, WireError
 from study.errors import UserError
 from study.schema import Endpoint
@@ -141,3 +141,35 @@ def test_closing_closes_every_wire():
     wires = [FakeWire(), FakeWire()]
     asyncio.run(Replicas(wires).close())
     assert [wire.closed for wire in wires] == [True, True]
+
+
+def test_replicas_of_a_service_are_those_that_there_are_now(monkeypatch):
+    async def scenario():
+        urls = tuple(f"http://h:{port}/v1" for port in (1, 2))
+        opened = {url: FakeWire() for url in (*urls, "http://h:3/v1")}
+        for wire in opened.values():
+            wire.release.set()
+        following = Following(urls, opened.__getitem__)
+        for _ in range(4):
+            await ask(following)
+        assert [wire.asked for wire in opened.values()] == [2, 2, 0]
+        opened[urls[1]].release.clear()
+        busy = asyncio.create_task(ask(following)), asyncio.create_task(ask(following))
+        await asyncio.sleep(0)
+        monkeypatch.setitem(MOVED, urls, ("http://h:3/v1", urls[0]))
+        for _ in range(4):
+            await ask(following)
+        assert [wire.asked for wire in opened.values()] == [5, 3, 2]
+        assert following.in_flight == [0, 0]
+        for moved, place in ((urls[:1], 0), (("http://h:3/v1",), 2), (urls[:1], 0)):
+            monkeypatch.setitem(MOVED, urls, moved)
+            before = [wire.asked for wire in opened.values()]
+            await ask(following)
+            before[place] += 1  # the very first request goes to where it is now
+            assert [wire.asked for wire in opened.values()] == before
+        opened[urls[1]].release.set()
+        await asyncio.gather(*busy)  # what a replica that is gone still answers is taken
+        await following.close()
+        assert all(wire.closed for wire in opened.values())
+
+    asyncio.run(scenario())

@@ -129,18 +129,12 @@ def test_the_process_too_exits_2_without_a_traceback():
     assert "sim-verbose" in errors and "Traceback" not in errors
 
 
-FAKE = Path(__file__).with_name("fake_vllm.py")
 MODEL = ROOT / "runs" / ".cache" / "models" / "smollm2-135m-instruct"
 
 
 @pytest.fixture
-def fake(tmp_path, monkeypatch):
+def fake(tmp_path, vllm):
     """A ``vllm`` on the PATH; gives the arguments that send its logs to a folder of the test."""
-    vllm = tmp_path / "bin" / "vllm"
-    vllm.parent.mkdir()
-    vllm.write_text(f"#!{sys.executable}\n{FAKE.read_text(encoding='utf-8')}")
-    vllm.chmod(0o755)
-    monkeypatch.setenv("PATH", f"{vllm.parent}{os.pathsep}{os.environ['PATH']}")
     return ["judge=qwen3-4b", f"runs_dir={tmp_path}", "judge.serve.start_timeout_s=60"]
 
 
@@ -251,14 +245,14 @@ def test_smollm2_is_served_judges_and_leaves_no_process(tmp_path):
         assert len({verdict.score for verdict in verdicts}) == 3
         assert [v.score for v in again] == pytest.approx([v.score for v in verdicts], abs=1e-4)
         assert all(verdict.tokens_in > 50 and verdict.cost_usd is None for verdict in verdicts)
-        started = [server._start_time(member) for member in members]
+        started = [server.start_time(member) for member in members]
     finally:
         process.terminate()
         _, errors = process.communicate(timeout=120)
     assert process.returncode == 0, errors
     assert server._group(pid) == []
     for member, start in zip(members, started, strict=True):
-        assert server._start_time(member) != start  # gone, or the pid is somebody else's
+        assert server.start_time(member) != start  # gone, or the pid is somebody else's
 
 
 def test_a_taken_port_says_what_to_type(capsys, address):

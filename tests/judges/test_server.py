@@ -8,7 +8,6 @@ import os
 import re
 import signal
 import socket
-import stat
 import subprocess
 import sys
 import time
@@ -19,11 +18,11 @@ import pytest
 
 from judges.serve import main
 from judges.serving import server
+from judges.serving.lease import lease, leases
 from study.errors import UserError
 from study.schema import Endpoint, Judge, Serve
 
 ROOT = Path(__file__).resolve().parents[2]
-FAKE = Path(__file__).with_name("fake_vllm.py")
 
 
 def free_port() -> int:
@@ -39,13 +38,8 @@ def judge(port: int = 8000, **settings: Any) -> Judge:
 
 
 @pytest.fixture
-def fake(tmp_path, monkeypatch) -> Path:
+def fake(tmp_path, monkeypatch, vllm) -> Path:
     """A ``vllm`` on the PATH; gives the runs folder to use."""
-    command = tmp_path / "bin" / "vllm"
-    command.parent.mkdir()
-    command.write_text(f"#!{sys.executable}\n{FAKE.read_text(encoding='utf-8')}")
-    command.chmod(command.stat().st_mode | stat.S_IXUSR)
-    monkeypatch.setenv("PATH", f"{command.parent}{os.pathsep}{os.environ['PATH']}")
     monkeypatch.setattr(server, "POLL_S", 0.05)
     for name in ("CUDA_VISIBLE_DEVICES", "VLLM_CPU_OMP_THREADS_BIND", "HF_HUB_OFFLINE"):
         monkeypatch.delenv(name, raising=False)
@@ -126,7 +120,7 @@ def test_a_server_that_will_not_end_is_killed_with_its_children(fake, monkeypatc
 
 def test_stop_spares_a_process_that_only_inherited_the_pid():
     server.stop([server.Server(os.getpid(), "1", "http://127.0.0.1:1/v1", "")])
-    assert server.alive(server.Server(os.getpid(), str(server._start_time(os.getpid())), "", ""))
+    assert server.alive(server.Server(os.getpid(), str(server.start_time(os.getpid())), "", ""))
 
 
 def test_a_taken_port_is_named_before_anything_starts(fake):
@@ -166,13 +160,14 @@ from pathlib import Path
 sys.path.insert(0, sys.argv[1])
 from study.schema import Endpoint, Judge, Serve
 from judges.serving import server
+from judges.serving.lease import lease
 server.POLL_S = 0.05
 one = Judge(
     name="tiny",
     endpoint=Endpoint(url=f"http://127.0.0.1:{sys.argv[2]}/v1", model="tiny"),
     serve=Serve(model="org/Tiny", start_timeout_s=30.0),
 )
-with server.lease(one, Path(sys.argv[3])) as urls:
+with lease(one, Path(sys.argv[3])) as urls:
     print(urls[0], flush=True)
     sys.stdin.readline()
 """
@@ -197,15 +192,15 @@ def pid_of(runs_dir: Path) -> int:
 
 
 def running(pid: int) -> bool:
-    return server._start_time(pid) is not None
+    return server.start_time(pid) is not None
 
 
 def test_the_last_user_stops_the_server(fake):
     one = judge(free_port())
-    with server.lease(one, fake) as urls:
+    with lease(one, fake) as urls:
         assert urls == [one.endpoint.url] and server.models(one, urls[0]) == ["tiny"]
         pid = pid_of(fake)
-        with server.lease(one, fake):
+        with lease(one, fake):
             assert pid_of(fake) == pid and len(book(fake)["users"]) == 2
         assert running(pid) and len(book(fake)["users"]) == 1
     assert not running(pid) and book(fake) == {}
@@ -238,7 +233,7 @@ def test_a_user_that_was_killed_counts_no_more(fake):
     starter.kill()
     starter.communicate()
     assert running(pid)  # nobody was left to stop it
-    with server.lease(judge(port), fake):
+    with lease(judge(port), fake):
         assert pid_of(fake) == pid and len(book(fake)["users"]) == 1
     assert not running(pid) and book(fake) == {}
 
@@ -246,7 +241,7 @@ def test_a_user_that_was_killed_counts_no_more(fake):
 def test_what_a_killed_user_left_can_be_swept_up(fake, capsys):
     port = free_port()
     asks = ["judge=qwen3-4b", f"port={port}", "stop=true", f"runs_dir={fake}"]
-    with server.lease(judge(port), fake):
+    with lease(judge(port), fake):
         assert main(asks) == 2
         assert f"in use by process {os.getpid()}" in capsys.readouterr().err
     assert main(asks) == 0
@@ -265,7 +260,7 @@ def test_a_sweep_leases_each_server_once_and_only_those_it_should_start(fake):
     first = judge(free_port(), auto=True)
     strict = dataclasses.replace(first, name="tiny-strict")  # another prompt, the same server
     second, other = judge(free_port(), auto=True), judge(free_port())
-    with server.leases([first, strict, first, second, other], fake):
+    with leases([first, strict, first, second, other], fake):
         assert server.models(first, first.endpoint.url) == ["tiny"]
         assert server.models(second, second.endpoint.url) == ["tiny"]
         assert server.models(other, other.endpoint.url) is None
@@ -277,12 +272,12 @@ def test_a_sweep_leases_each_server_once_and_only_those_it_should_start(fake):
 
 def test_a_server_that_died_is_started_anew(fake):
     one = judge(free_port())
-    with server.lease(one, fake):
+    with lease(one, fake):
         before = pid_of(fake)
         os.kill(before, signal.SIGKILL)
         while running(before):
             time.sleep(0.02)
-        with server.lease(one, fake):
+        with lease(one, fake):
             assert pid_of(fake) != before
             assert server.models(one, one.endpoint.url) == ["tiny"]
     assert book(fake) == {}
@@ -293,13 +288,13 @@ def test_a_server_started_by_hand_is_used_and_left_alone(fake):
     servers = server.start(one, "127.0.0.1", int(one.endpoint.url.split(":")[2][:-3]), fake)
     try:
         server.wait_ready(one, servers)
-        with server.lease(one, fake):
+        with lease(one, fake):
             assert book(fake) == {}
         assert server.alive(servers[0])
         asks_more = dataclasses.replace(one.endpoint, model="tiny-2")
         with (
             pytest.raises(UserError, match="another server serves tiny"),
-            server.lease(dataclasses.replace(one, endpoint=asks_more), fake),
+            lease(dataclasses.replace(one, endpoint=asks_more), fake),
         ):
             pass
     finally:
@@ -310,18 +305,18 @@ def test_other_settings_have_to_wait_for_the_users(fake):
     port = free_port()
     other = judge(port, max_num_seqs=4)
     with (
-        server.lease(judge(port), fake),
+        lease(judge(port), fake),
         pytest.raises(UserError, match=f"other settings for process {os.getpid()}"),
-        server.lease(other, fake),
+        lease(other, fake),
     ):
         pass
-    with server.lease(other, fake):
+    with lease(other, fake):
         assert book(fake)["command"][0][-2:] == ["--max-num-seqs", "4"]
 
 
 def test_a_lease_that_cannot_start_leaves_nothing(fake, monkeypatch):
     monkeypatch.setenv("FAKE_VLLM", "die")
-    with pytest.raises(UserError, match="OutOfMemoryError"), server.lease(judge(free_port()), fake):
+    with pytest.raises(UserError, match="OutOfMemoryError"), lease(judge(free_port()), fake):
         pass
     assert book(fake) == {}
 
@@ -339,5 +334,5 @@ def test_only_a_server_of_this_machine_that_the_client_knows_is_leased(
 ):
     one = judge(replicas=replicas)
     placed = dataclasses.replace(one, endpoint=dataclasses.replace(one.endpoint, url=url))
-    with pytest.raises(UserError, match=re.escape(said)), server.lease(placed, tmp_path):
+    with pytest.raises(UserError, match=re.escape(said)), lease(placed, tmp_path):
         pass

@@ -18,7 +18,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from judges.store import Store, canonical, content_key, main, stats, verify
+from judges import stored
+from judges.store import Store, canonical, content_key, main
+from judges.stored import stats, verify
 from study.errors import UserError
 
 ROOT = Path(__file__).parents[2]
@@ -266,8 +268,7 @@ def filled(tmp_path: Path) -> Path:
 
 def test_stats(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = filled(tmp_path)
-    with Store(path) as store:
-        found = stats(store)
+    found = stats(path)
     assert (found["replies"], found["requests"]) == (3, 4)
     assert (found["tokens_in"], found["tokens_out"]) == (40, 8)
     assert found["models"] == {"m": 4}
@@ -275,8 +276,16 @@ def test_stats(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert "tokens_in   40" in capsys.readouterr().out
 
 
-def test_export(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize("at_once", [1, 3, 2_000])
+def test_export(
+    at_once: int,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     import pyarrow.parquet as pq
+
+    monkeypatch.setattr(stored, "AT_ONCE", at_once)
 
     path, out = filled(tmp_path), tmp_path / "replies.parquet"
     assert main(["export", f"db={path}", f"out={out}"]) == 0
@@ -297,7 +306,7 @@ def test_verify(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with Store(path) as store:
         store.put("short", USABLE)
         store.put(content_key("odd"), {"replies": [{"txt": "met"}], "attempts": 1})
-        assert [line.split(":")[0] for line in sorted(verify(store))] == sorted(
+        assert [line.split(":")[0] for line in sorted(verify(path))] == sorted(
             ["short", content_key("odd")]
         )
     assert main(["verify", f"db={path}"]) == 1
@@ -312,8 +321,8 @@ def test_verify(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        ([], "one of stats, verify, export"),
-        (["drop"], "'drop' is not one of stats, verify, export"),
+        ([], "one of stats, verify, export, copy, merge"),
+        (["drop"], "'drop' is not one of stats, verify, export, copy, merge"),
         (["stats", "file=x"], "'file=x' is not an option"),
         (["stats", "db=/nowhere/at/all.db"], "no reply store"),
     ],
@@ -425,8 +434,8 @@ def test_a_row_that_nobody_can_use_is_not_there_and_verify_says_so(
         )
         keys = [content_key("good"), *rows]
         assert store.get_many(keys) == {content_key("good"): USABLE}
-        assert stats(store)["unusable"] == len(rows)
-        said = verify(store)
+        assert stats(path)["unusable"] == len(rows)
+        said = verify(path)
         assert sorted(line.partition(":")[0] for line in said) == sorted(rows)
         assert all("counts as not there" in line and len(line) < 1_200 for line in said)
         assert main(["export", f"db={path}", f"out={out}"]) == 0
@@ -437,7 +446,7 @@ def test_a_row_that_nobody_can_use_is_not_there_and_verify_says_so(
         again = USABLE | {"attempts": 2}
         assert store.put_many(dict.fromkeys(keys, again))[content_key("good")] == USABLE
         assert [store.get(key) for key in rows] == [again] * len(rows)
-        assert verify(store) == []
+        assert verify(path) == []
 
 
 def test_a_reply_that_will_not_do_gives_way(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ Signals go to the whole process group, as a terminal sends them.
 from __future__ import annotations
 
 import os
+import re
 import signal
 import socket
 import sqlite3
@@ -85,15 +86,25 @@ def statuses(runs_dir: Path) -> dict[str, str]:
         return dict(store.execute("select name, status from runs").fetchall())
 
 
+@pytest.mark.parametrize("command, code", [("130", -signal.SIGINT), ("stopping.exit_code()", 130)])
+def test_an_interruption_within_exec_ends_by_the_exit_code(command, code, tmp_path) -> None:
+    (tmp_path / "stopped.py").write_text(
+        "import sys\nfrom study import stopping\n"
+        "try:\n    exec('raise KeyboardInterrupt')\n"
+        f"except KeyboardInterrupt:\n    sys.exit({command})\n"
+    )
+    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+    ended = subprocess.run([sys.executable, "-m", "stopped"], cwd=tmp_path, env=environment)
+    assert ended.returncode == code
+
+
 def test_while_composing(started) -> None:
     seeds = ",".join(map(str, range(400)))
-    one = started("tracking=none", f"seed={seeds}")
+    one = started("tracking=none", f"seed={seeds}", "hydra.job.name=slow")  # left to Hydra
     one.wait_for(lambda: list(one.temp.glob("judgedrift-*")), "Hydra was called")
     one.send(signal.SIGINT)
     code, said = one.ended()
-    # Python remembers an interrupt that passed through exec(), as imports do, and ends by SIGINT
-    # after all else was done; a shell says 130 of both
-    assert code in (130, -signal.SIGINT), said
+    assert code == 130, said
     assert "Stopped." in said and "Traceback" not in said
     assert not list(one.temp.glob("judgedrift-*")) and not one.runs_dir.exists()
 
@@ -142,7 +153,9 @@ def test_from_laying_the_study_to_its_report(started, trained) -> None:
     assert set(statuses(one.runs_dir).values()) == {"KILLED"}
     assert len(statuses(one.runs_dir)) == 3
     for folder in folders:
-        assert "Traceback" not in (folder / "log.txt").read_text()
+        # an exception in a weak reference's callback, a signal's too, is passed over and said
+        log = re.sub(r"Exception ignored in: .*\nTraceback", "", (folder / "log.txt").read_text())
+        assert "Traceback" not in log
 
     one = started(*TINY, STEPS)
     one.wait_for(lambda: all((folder / "DONE").exists() for folder in folders), "both were done")
@@ -177,7 +190,7 @@ def test_a_sweep_that_is_killed_leaves_no_run_open(started, warmed, tmp_path) ->
 def test_a_launcher_that_is_not_installed_lays_nothing(tmp_path) -> None:
     done = sweep(tmp_path / "runs", "debug=tiny", "judge=sim-fair", "seed=0", "hydra/launcher=ray")
     assert done.returncode == 2, done.stdout + done.stderr
-    assert "hydra/launcher=ray" in done.stderr and "pip install -e .[ray]" in done.stderr
+    assert "hydra/launcher=ray" in done.stderr and "sweep.engine=ray" in done.stderr
     assert "Traceback" not in done.stderr
     assert not (tmp_path / "runs").exists()
 

@@ -35,7 +35,7 @@ from judges.store import Store
 from study import locks
 from study.cells import load_cell
 from study.endings import Ending
-from study.records import parts, read_part
+from study.parts import parts, read_part
 from study.sandbox import tiers
 from study.tasks import task_module
 from tests.conftest import sweep

@@ -10,7 +10,6 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-import pyarrow.parquet as pq
 import pytest
 
 from experiments.trainer import generate, rollouts
@@ -21,7 +20,8 @@ from judges.fault_injection.server import choice, completion, whole
 from judges.faults import FaultServer
 from judges.session import Session
 from judges.store import Store
-from study.records import MISSING, parts
+from study.parts import Part, parts, read_part
+from study.records import MISSING
 from study.rewards.failure import TooManyMissing
 from study.schema import Cost, Judge
 from study.tasks import oracle
@@ -93,9 +93,9 @@ def train(folder: Path, cache: Path, *judges: Judge, cost: Cost | None = None) -
     return error, calls, rollouts, verdicts, metrics
 
 
-def rows_of(part: Path) -> list[dict[str, Any]]:
+def rows_of(part: Part | Path) -> list[dict[str, Any]]:
     """The rows of a table without what varies."""
-    rows = pq.read_table(part).to_pylist()
+    rows = read_part(part).to_pylist()
     return [{name: value for name, value in row.items() if name not in VARIES} for row in rows]
 
 

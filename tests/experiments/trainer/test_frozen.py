@@ -16,12 +16,16 @@ from experiments.world import Direct
 from judges.budget import Budget, BudgetSpent, Spent, evaluations_before, spent_before
 from judges.session import Session
 from judges.store import Store
+from study import tasks
 from study.answers import answer_of
 from study.compose import load_judge
 from study.errors import UserError
-from study.records import COMPONENT, EVALUATIONS, parts, read_part, recorded
+from study.parts import parts, read_part
+from study.records import COMPONENT, EVALUATIONS, recorded
+from study.rows import Truth
 from study.schema import Cost
 from study.tasks import instruct_mini, oracle
+from study.truth import Score
 from tests.invariants.test_grpo import TASK, run, study
 
 SAMPLES = 2
@@ -73,9 +77,7 @@ def test_a_run_trains_the_same_with_frozen_evaluation_and_reference(without, eva
 def test_every_step_answers_the_same_rows_greedily_and_drawn(evaluated):
     folder, _, _ = evaluated
     rows = instruct_mini.rows(TASK, "eval")
-    assert [path.name[5:11] for path in parts(folder / EVALUATIONS / "rollouts")] == [
-        *("000000", "000002", "000003")
-    ]
+    assert [part.step for part in parts(folder / EVALUATIONS / "rollouts")] == [0, 2, 3]
     for step in (0, 2, 3):
         rollouts = frozen(folder, step)
         assert [(row["group"], row["member"]) for row in rollouts] == [
@@ -226,6 +228,39 @@ def test_a_resumed_run_evaluates_to_the_same_records(tmp_path, cache):
     again = trained(config, tmp_path, cache, resume=2)
     assert [line["step"] for line in again.lines] == [3]
     assert {step: frozen(tmp_path, step) for step in (0, 2, 3)} == before
+
+
+@pytest.mark.parametrize("in_full", [False, True])
+def test_the_rules_are_run_once_for_each_answer(in_full, tmp_path, cache, monkeypatch):
+    rules, asked = instruct_mini.truths, []
+
+    def scores(rows, answers):
+        asked.append({(row.prompt_id, each) for row, each in zip(rows, answers, strict=True)})
+        return [Score(truth.right, {"f1": truth.score}) for truth in rules(rows, answers)]
+
+    def truths_of(rows, scores):
+        return [Truth(score.values["f1"]) for score in scores]
+
+    monkeypatch.setattr(
+        instruct_mini, "truths", lambda rows, answers: truths_of(rows, scores(rows, answers))
+    )
+    if in_full:
+        monkeypatch.setattr(instruct_mini, "scores", scores, raising=False)
+        monkeypatch.setattr(instruct_mini, "truths_of", truths_of, raising=False)
+    tasks._oracle.cache_clear()  # it holds the rules that were there when it was made
+    try:
+        trained(study(steps=1, eval_steps=1, eval_samples=SAMPLES), tmp_path, cache)
+    finally:
+        tasks._oracle.cache_clear()
+    greedy, drawn = (
+        {
+            (row["prompt_id"], row["answer"])
+            for row in frozen(tmp_path, 0)
+            if (row["member"] > 0) is of_drawn
+        }
+        for of_drawn in (False, True)
+    )
+    assert asked[:2] == [greedy, drawn - greedy]
 
 
 def test_settings_that_cannot_be_are_refused():

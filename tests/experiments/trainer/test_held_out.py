@@ -17,7 +17,8 @@ from experiments.trainer.held_out import summary
 from experiments.world import Direct
 from study.answers import answer_of
 from study.errors import UserError
-from study.records import parts, recorded, step_of
+from study.parts import parts
+from study.records import recorded
 from study.schema import Task, Trainer
 from study.tasks import TASKS, instruct_mini, mixed
 from study.tasks.datasets.item import Item
@@ -62,7 +63,7 @@ def test_the_first_the_last_and_every_second_step_are_evaluated(evaluated):
     measured = {metric for metric in lines[2] if metric.startswith("eval/")}
     assert set(lines[0]) == measured | {"system/eval_s"}
     assert outcome.lines[0]["step"] == 0
-    assert [step_of(path) for path in parts(folder / "rollouts")] == [1, 2, 3]
+    assert [part.step for part in parts(folder / "rollouts")] == [1, 2, 3]
     assert not [sentence for sentence in unsound(folder) if "rollouts" in sentence]
     kept = sorted(path.name for path in (folder / "kept").iterdir())
     assert kept == ["step-0", "step-2", "step-3"]

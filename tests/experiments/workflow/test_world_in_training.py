@@ -9,7 +9,8 @@ import pytest
 from experiments.train import run_cell
 from study.cells import load_cell
 from study.endings import Ending
-from study.records import CALL, CALLS, EVALUATIONS, parts, read_part, recorded
+from study.parts import parts, read_part
+from study.records import CALL, CALLS, EVALUATIONS, recorded
 from study.rewards import compose
 from study.tasks import oracle
 from tests.conftest import RECORDS_ONLY, sweep
@@ -60,7 +61,7 @@ def test_every_program_has_one_outcome_and_only_those_that_ran_have_a_verdict(ce
 
 def test_each_operator_call_is_a_row(cell):
     calls = rows(cell, CALLS)
-    assert pq.read_schema(parts(cell / CALLS)[0]).names == list(CALL)
+    assert pq.read_schema(parts(cell / CALLS)[0].path).names == list(CALL)
     for row in rows(cell, "rollouts"):
         mine = [call for call in calls if call["rollout_id"] == row["rollout_id"]]
         if row["repair"] is None:

@@ -1,0 +1,126 @@
+"""What is asked of Slurm's own commands, and of the processes that stand for it on one machine.
+
+Slurm's accounting is not asked: not every cluster has it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import signal
+import subprocess
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+EVERY_S = {"slurm": 5.0, "local": 0.5}
+"""How often the queue is asked, by cluster."""
+ALIVE = {
+    *("PENDING", "CONFIGURING", "RUNNING", "COMPLETING", "SUSPENDED", "STOPPED", "RESIZING"),
+    *("REQUEUED", "REQUEUE_FED", "REQUEUE_HOLD", "SPECIAL_EXIT", "SIGNALING", "STAGE_OUT"),
+    *("RESV_DEL_HOLD", "UNKNOWN"),
+}
+CANCELLED = "CANCELLED"
+GONE = "GONE"
+"""A job that the queue does not know any more."""
+COMMON = ("None", "Priority", "Resources", "JobArrayTaskLimit", "BeginTime", "Dependency", "")
+"""Reasons of a waiting job that nobody need be told."""
+MOST = 10_000
+COMMAND_S = 60.0
+_KEPT: dict[str, Any] = {}
+"""Jobs of this machine by id: only their parent can wait for them."""
+
+
+@dataclass(frozen=True)
+class States:
+    of: dict[str, str]
+    """Id -> state; `GONE` where it is not among them."""
+    said: set[str] = field(default_factory=set)
+    """What somebody should be told, once."""
+
+
+def states(ids: Sequence[str], local: bool) -> States:
+    """The states of jobs. Where the queue does not answer, each is UNKNOWN."""
+    if local:
+        return States({id: "RUNNING" for id in ids if _lives(id)})
+    arrays = sorted({id.partition("_")[0] for id in ids})
+    command = ["squeue", "--noheader", "--array", "--states=all", "--format=%i|%T|%r"]
+    code, out, err = _asked([*command, f"--jobs={','.join(arrays)}"])
+    if code and "Invalid job id" not in err:
+        told = f"Slurm's queue does not answer ({err[:200]}); asking again"
+        return States(dict.fromkeys(ids, "UNKNOWN"), {told})
+    lines = [line.split("|") for line in out.splitlines()]
+    rows = [line for line in lines if len(line) == 3]
+    reasons = {reason for _, state, reason in rows if state == "PENDING"} - set(COMMON)
+    told = {f"Slurm lets jobs of this study wait: {reason}" for reason in reasons}
+    return States({id: state for id, state, _ in rows}, told)
+
+
+def cancel(ids: Sequence[str], local: bool) -> None:
+    """Tell jobs to end. Slurm kills what does not."""
+    if not local:
+        for start in range(0, len(ids), 500):
+            _asked(["scancel", *ids[start : start + 500]])
+        return
+    for id in ids:
+        if _lives(id):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(int(id), signal.SIGTERM)  # which it passes on
+
+
+def kill(ids: Sequence[str]) -> None:
+    """Kill what jobs of this machine still run."""
+    for id in ids:
+        for child in _asked(["ps", "-o", "pid=", "--ppid", id])[1].split():
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(int(child), signal.SIGKILL)
+
+
+def keep(job: Any) -> None:
+    """Have a job of this machine waited for by its parent."""
+    _KEPT[job.job_id] = job
+
+
+def _lives(id: str) -> bool:
+    if id in _KEPT:
+        return not _KEPT[id].done()
+    _, out, _ = _asked(["ps", "-o", "command=", "-p", id])
+    return "submitit" in out
+
+
+def log(folder: Path, id: str) -> Path:
+    """Where a job's output goes until the cell has a log of its own."""
+    return folder / f"{id}_0_log.err"
+
+
+def clear(folder: Path, id: str) -> None:
+    """Remove what submitit wrote for a job that came to a good end."""
+    for name in ("submitted.pkl", "0_result.pkl", "0_log.out", "0_log.err"):
+        (folder / f"{id}_{name}").unlink(missing_ok=True)
+    _KEPT.pop(id, None)
+
+
+def most_of_an_array() -> int:
+    """The most jobs that this cluster takes as one array."""
+    _, out, _ = _asked(["scontrol", "show", "config"])
+    match = re.search(r"MaxArraySize\s*=\s*([0-9]{1,9})", out)
+    return max(1, min(int(match[1]), MOST)) if match else 1000
+
+
+def has_gpus(partition: str) -> bool:
+    """Whether the nodes of a partition, or of any where it is not named, have GPUs."""
+    named = [f"--partition={partition}"] if partition else []
+    return "gpu" in _asked(["sinfo", "--noheader", "--format=%G", *named])[1]
+
+
+def _asked(command: Sequence[str]) -> tuple[int, str, str]:
+    """Exit code, output and errors of a command; 127 where it cannot be run or does not answer."""
+    try:
+        done = subprocess.run(
+            command, capture_output=True, text=True, timeout=COMMAND_S, check=False
+        )
+        return done.returncode, done.stdout, " ".join(done.stderr.split())
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return 127, "", str(error)

@@ -1,0 +1,33 @@
+"""The engine of this machine: a pool of children, as many at once as it has CPUs, GPUs and memory
+for."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from experiments.launch.pool import run_pool, start_server
+from experiments.launch.slots import slots_of
+from experiments.launch.watch import Watch
+from study import cells
+from study.cells import Cell
+
+
+def run(todo: Sequence[Cell], watch: Watch) -> None:
+    """Run the cells to their ends, here."""
+    slots = slots_of(todo)
+    watch.say(slots.said(len(todo)))
+    folders = [cell.dir for cell in todo]
+    told = (watch.ended, watch.tick, watch.skips)
+    run_pool(folders, slots.at_once, slots.threads, *told, slots.lease)
+
+
+def supervise(cell: Cell) -> int:
+    """Run one cell in a child to its end, for launchers that call the job where it should run."""
+
+    def ended(folder: Path, code: int) -> None:
+        print(f"{folder.name}: {cells.state(folder)} (exit {code})", flush=True)
+
+    start_server(cell.config.device)
+    slots = slots_of([cell])
+    return run_pool([cell.dir], 1, slots.threads, ended, lease=slots.lease)[cell.dir]

@@ -1,0 +1,319 @@
+"""The book of a served judge: what is served, where it answers, who owns it and who uses it.
+
+A service is a folder, ``runs/servers/NAME``, that all nodes read; its name is made of what is
+served, so whoever needs the same finds the same.
+
+    service.json  a `Book`; its owner touches it as a sign of life
+    users/        a file per user, which that user touches as a sign of life
+    key           the API key, for the account alone that started the service
+    stop          somebody asked the owner to end
+
+A process of this host is looked up; that of another host counts until its sign of life has lapsed.
+The age of a file is told by the clock of the file system that stamps it, so hosts whose clocks are
+apart agree on it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+import os
+import re
+import secrets
+import socket
+import threading
+import time
+from collections.abc import Callable, Generator, Iterable, Iterator
+from contextlib import AbstractContextManager, contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from judges.serving.server import Process, alive, start_time
+from judges.serving.vllm_command import arguments
+from study import clock, locks
+from study.errors import UserError
+from study.files import Damaged, read_json, write_json
+from study.schema import Model, freeze
+
+VERSION = 1
+BEAT_S = 10.0
+"""How often a sign of life is given."""
+EXPIRY_S = 120.0
+"""The age at which a sign of life from another host has lapsed; more than a network file system
+takes to show a new file to other hosts."""
+APART_S = 30.0
+"""How far the clocks of two hosts may be apart."""
+LOOPBACK = ("", "localhost", "127.0.0.1", "::1")
+ELSEWHERE = "elsewhere"
+"""``serve.bind`` of who uses a service and never starts one."""
+BOOK = "service.json"
+STARTING, READY, STOPPING, LOST = "starting", "ready", "stopping", "lost"
+
+
+@dataclass(frozen=True)
+class Place:
+    """A host as its processes see it; ``kernel`` names its boot and, in a container, what processes
+    can be seen there."""
+
+    host: str
+    kernel: str
+
+
+def here() -> Place:
+    """The place of this process."""
+    try:
+        visible = os.stat("/proc/self/ns/pid").st_ino
+    except OSError:
+        visible = 0
+    return Place(socket.gethostname(), f"{clock.boot()}-{visible}")
+
+
+@dataclass(frozen=True)
+class Holder(Process):
+    """A process somewhere: the owner of a service, or one of its users."""
+
+    host: str
+    kernel: str
+
+    def __str__(self) -> str:
+        return f"process {self.pid} on {self.host}"
+
+
+@dataclass(frozen=True)
+class Replica:
+    """One server of a service, on its owner's host. ``state`` is starting, ready or lost: not
+    started any more."""
+
+    url: str
+    pid: int
+    started: str
+    state: str
+    restarts: int
+    log: str
+
+
+@dataclass(frozen=True)
+class Book:
+    """What is written of a service. ``state`` is starting, ready or stopping."""
+
+    version: int
+    model: str
+    """The name under which it is asked for."""
+    state: str
+    began: float
+    """Seconds since 1970, by the clock of the folder."""
+    owner: Holder
+    replicas: list[Replica]
+    kept_by: str = ""
+    """What sees to it that there is one owner, such as a Ray cluster; empty where nothing does."""
+
+
+@dataclass(frozen=True)
+class Service:
+    """A service by its folder, as it is seen from ``place``."""
+
+    folder: Path
+    place: Place = field(default_factory=here)
+
+    @property
+    def name(self) -> str:
+        return self.folder.name
+
+    @property
+    def users_dir(self) -> Path:
+        return self.folder / "users"
+
+    @property
+    def key_path(self) -> Path:
+        return self.folder / "key"
+
+    @property
+    def stop_path(self) -> Path:
+        return self.folder / "stop"
+
+    def prepare(self) -> None:
+        """Make the folder and see that this host tells the same time as others.
+        Raises UserError: the folder takes no files, or the clocks are apart."""
+        try:
+            self.users_dir.mkdir(parents=True, exist_ok=True)
+            apart = clock.of_folder(self.folder) - time.time()
+        except OSError as error:
+            raise UserError(
+                f"{self.folder} cannot be written from {self.place.host} ({error.strerror}). Who"
+                " serves or uses a judge leaves a sign of life there: give a runs_dir that every"
+                " node may write to."
+            ) from None
+        if abs(apart) > APART_S:
+            raise UserError(
+                f"The clock of {self.place.host} is {abs(apart):.0f} s"
+                f" {'behind' if apart > 0 else 'ahead of'} that of the file system of"
+                f" {self.folder}, and {APART_S:g} s are allowed: logs, records and certificates of"
+                " several nodes would contradict each other. Set the clocks by NTP (type for"
+                " example `chronyc makestep` on it), and run the same command again."
+            )
+
+    def locked(self) -> AbstractContextManager[None]:
+        """Nobody else changes owner or users within the block."""
+        return locks.held(self.folder / ".lock")
+
+    def read(self) -> Book | None:
+        """The book, None where nobody serves.
+        Raises UserError: it is damaged, or written by a newer version."""
+        path = self.folder / BOOK
+        remedy = f"No service can be found by it. Stop its processes and type: rm -r {self.folder}"
+        data = read_json(path, remedy)
+        if not data:
+            return None
+        version = data.get("version")
+        if isinstance(version, int) and version > VERSION:
+            raise UserError(
+                f"{path} is of version {version}, and this environment reads books up to version"
+                f" {VERSION}: another node has a newer judgedrift. Install the same version on all"
+                " nodes, or give this sweep another runs_dir."
+            )
+        try:
+            book: Book = freeze(Book, data, "")
+            for replica in book.replicas:
+                parts = urlsplit(replica.url)
+                if parts.scheme != "http" or not parts.hostname or not parts.port:
+                    raise ValueError(f"{replica.url[:80]} is no address of a server")
+        except (UserError, KeyError, TypeError, ValueError) as error:
+            raise Damaged(path, f"is not the book of a service ({error})", remedy) from error
+        return book
+
+    def write(self, book: Book) -> None:
+        """Replace the book. Raises OSError: the folder takes no files."""
+        write_json(self.folder / BOOK, dataclasses.asdict(book))
+
+    def touch(self) -> None:
+        """Give the owner's sign of life; a book that is gone stays so. Raises OSError."""
+        os.utime(self.folder / BOOK)
+
+    def owned(self, book: Book) -> bool:
+        """Whether the owner lives."""
+        return self._lives(book.owner, self.folder / BOOK)
+
+    def _lives(self, holder: Holder, sign: Path) -> bool:
+        if holder.kernel == self.place.kernel:
+            return alive(holder)
+        given_at = stamp(sign)
+        return given_at is not None and now(self.folder) - given_at <= EXPIRY_S
+
+    def users(self) -> Iterator[Holder]:
+        """The living users, one after the other."""
+        return (holder for _, holder in self._signs())
+
+    def _signs(self) -> Iterator[tuple[Path, Holder]]:
+        for path in sorted(self.users_dir.glob("*.json")):
+            try:
+                holder: Holder = freeze(Holder, read_json(path), "")
+            except (UserError, KeyError, TypeError):  # whoever it is counts while the sign is fresh
+                holder = Holder(0, "", path.stem, "")
+            if self._lives(holder, path):
+                yield path, holder
+
+    def enter(self, again: Path | None = None) -> Path:
+        """Become a user, ``again`` under the same name; gives the file that is to be touched, and
+        in the end removed."""
+        user = self.me()
+        path = again or self.users_dir / f"{user.host}-{user.pid}-{secrets.token_hex(4)}.json"
+        write_json(path, dataclasses.asdict(user), durable=False)
+        return path
+
+    def me(self) -> Holder:
+        """This process, at this place."""
+        pid = os.getpid()
+        return Holder(pid, start_time(pid) or "", self.place.host, self.place.kernel)
+
+    def tidy(self) -> None:
+        """Remove users' signs of life that have lapsed. The caller holds the lock."""
+        there = set(self.users_dir.glob("*.json"))
+        for path in there - {path for path, _ in self._signs()}:
+            path.unlink(missing_ok=True)
+
+    def clear(self) -> None:
+        """Remove what says that somebody serves, and the key. The caller holds the lock."""
+        self.tidy()
+        for path in (self.stop_path, self.key_path, self.folder / BOOK):
+            path.unlink(missing_ok=True)
+
+
+def auto_served(asked: Iterable[Model]) -> list[Model]:
+    """Each of the models that a sweep serves where nobody does, once."""
+    return list({words_of(model): model for model in asked if model.serve.auto}.values())
+
+
+def words_of(model: Model) -> str:
+    """How a model is served and reached: equal for models that share a server."""
+    return repr((model.endpoint, model.serve))
+
+
+def is_wide(model: Model) -> bool:
+    """Whether a served model can be reached from other hosts."""
+    return model.serve.bind not in LOOPBACK
+
+
+def name_of(model: Model, place: Place) -> str:
+    """The name of the service of a model: what is asked for, and a hash of all that the server is
+    told. One on loopback is a service of its host alone.
+    Raises UserError: as `vllm_command.arguments`."""
+    serve = model.serve
+    told = [*arguments(model, "", 0), serve.device, str(serve.replicas)]
+    digest = hashlib.sha256(json.dumps(told).encode()).hexdigest()[:10]
+    asked = re.sub(r"[^A-Za-z0-9_-]", "-", model.endpoint.model)[:40]
+    return f"{asked}-{digest}" + ("" if is_wide(model) else f"-{place.host}")
+
+
+def service_of(model: Model, runs_dir: Path, place: Place | None = None) -> Service:
+    """The service that a model is served by, whether or not there is one yet."""
+    place = place or here()
+    return Service((runs_dir / "servers" / name_of(model, place)).absolute(), place)
+
+
+def services(runs_dir: Path) -> list[Service]:
+    """All services of a runs folder, by name."""
+    paths = (runs_dir / "servers").absolute().glob(f"*/{BOOK}")
+    return [Service(path.parent) for path in sorted(paths)]
+
+
+def now(folder: Path) -> float:
+    """Seconds since 1970 by the clock that stamps the files of ``folder``, or by that of this host
+    where it may only be read."""
+    try:
+        return clock.of_folder(folder)
+    except OSError:
+        return time.time()
+
+
+def stamp(path: Path) -> float | None:
+    """When a file was touched last, by the same clock; None where there is none. It is opened,
+    since a network file system then asks its server instead of its memory."""
+    try:
+        handle = os.open(path, os.O_RDONLY)
+    except OSError:
+        return None
+    try:
+        return os.fstat(handle).st_mtime
+    finally:
+        os.close(handle)
+
+
+@contextmanager
+def beating(touch: Callable[[], None]) -> Generator[None]:
+    """Within the block a thread calls ``touch`` every `BEAT_S`; a failure is left to the next."""
+    ended = threading.Event()
+
+    def beat() -> None:
+        while not ended.wait(BEAT_S):
+            with suppress(OSError, UserError):
+                touch()
+
+    thread = threading.Thread(target=beat, name="service", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()

@@ -1,0 +1,331 @@
+"""Keeps a service: starts its replicas, looks after them, and writes its book.
+
+``keep`` runs until it is told to end. It is the work of ``judges.serve`` in the foreground, of a
+process of its own (`spawn`), of a Slurm job and of a Ray actor.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import threading
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NoReturn
+
+from judges.serving import server
+from judges.serving.book import (
+    EXPIRY_S,
+    LOST,
+    READY,
+    STARTING,
+    STOPPING,
+    VERSION,
+    Book,
+    Replica,
+    Service,
+    beating,
+    is_wide,
+    now,
+    service_of,
+)
+from judges.serving.key import opened
+from judges.serving.server import ANY_PORT, MOVE, Server
+from judges.serving.vllm_command import arguments, check_model, launcher
+from study.errors import UserError
+from study.files import Damaged
+from study.gpus import Lease
+from study.schema import Model
+
+RESTARTS = 3
+"""How often a replica is started again; those of more than an hour ago do not count."""
+FORGIVEN_S = 3600.0
+LEFT_S = 20.0
+"""How long servers of an owner that was killed may take to end before they are killed."""
+LOOK_S = 1.0
+HEALTH_S = 10.0
+SILENT = 6
+"""Looks in a row without an answer after which a replica is started again."""
+
+
+Announce = Callable[[Model, Sequence[Server], float], None]
+"""Told once that a service answers: the model as it is reached, its servers, seconds it took."""
+
+
+class Taken(UserError):
+    """Somebody who lives serves this already."""
+
+
+def taken(service: Service, book: Book) -> str:
+    """What whoever wants to serve the same is told."""
+    return (
+        f"{service.name} is served already, by {book.owner}. Use it, or see who does: python -m"
+        " judges.serve status=true"
+    )
+
+
+class _Over(Exception):
+    """The service is to end; the text says why."""
+
+
+@dataclass
+class _Run:
+    """A replica as its keeper sees it."""
+
+    index: int
+    port: int
+    server: Server
+    state: str = STARTING
+    since: float = 0.0
+    """By the monotonic clock, when it was started."""
+    restarts: int = 0
+    silent: int = 0
+
+
+class Keeper:
+    """One service, owned by this process.
+
+    Args:
+        while_used: it ends with its last user; else when it is told to.
+        port: the first that is tried; a port that is taken is replaced by a free one.
+        kept_by: what sees to it that there is one owner; it takes the place of an owner of the same
+            at once, without waiting for its sign of life to lapse.
+    """
+
+    def __init__(
+        self,
+        model: Model,
+        runs_dir: Path,
+        while_used: bool = False,
+        port: int = 0,
+        kept_by: str = "",
+        service: Service | None = None,
+    ) -> None:
+        self.service = service or service_of(model, runs_dir)
+        self.halted = threading.Event()
+        """Set by another thread: the service is to end."""
+        self._model, self._while_used, self._kept_by = model, while_used, kept_by
+        self._port = port
+        self._owner = self.service.me()
+        self._runs: list[_Run] = []
+        self._leases: list[Lease] = []
+        """The GPUs of each replica, which stay its own while it is started again."""
+        self._began = 0.0
+        self._state = STARTING
+        self._bind = self._reached = "127.0.0.1"
+
+    def keep(self, on_ready: Announce | None = None) -> str:
+        """Serve until there is a reason to end, and return it; ``on_ready`` is called once, when
+        every replica answers.
+        Raises Taken: somebody serves this already.
+        Raises UserError: it cannot be started, or no replica could be kept."""
+        arguments(self._model, "", 0)  # before anything is written
+        launcher(self._model.serve.device)
+        check_model(self._model.serve.model)
+        if is_wide(self._model):
+            self._bind, self._reached = self._model.serve.bind, server.reached_by(self._model)
+        self.service.prepare()
+        ports = self._take()
+        try:
+            with beating(self._touch):
+                self._start(ports)
+                servers = [run.server for run in self._runs]
+                seconds = server.wait_ready(self._model, servers, meanwhile=self._obey)
+                for run in self._runs:
+                    run.state = READY
+                self._state = READY
+                self._write()
+                if on_ready is not None:
+                    on_ready(self._model, servers, seconds)
+                self._watch()
+        except _Over as over:
+            return str(over)
+        finally:
+            self._end()
+
+    def _take(self) -> list[int]:
+        """Become the owner; gives the ports of an owner that was killed on this host."""
+        service = self.service
+        with service.locked():
+            book = service.read()
+            succeeds = book is not None and bool(book.kept_by) and book.kept_by == self._kept_by
+            if book is not None and service.owned(book) and not succeeds:
+                raise Taken(taken(service, book))
+            self._model = opened(self._model, service, makes=True)
+            service.stop_path.unlink(missing_ok=True)
+            self._began = now(service.folder)
+            self._write()
+        if book is None or book.owner.kernel != self._owner.kernel:
+            return []
+        # What an owner leaves that was killed is ending, and has the ports and the GPUs till then.
+        left = [Server(each.pid, each.started, each.url, each.log) for each in book.replicas]
+        server.stop(left, LEFT_S)
+        return [server.port_of(each.url) for each in book.replicas]
+
+    def _watch(self) -> NoReturn:
+        """Look after the replicas. Raises _Over: as `_obey`. Raises UserError: none is left."""
+        service = self.service
+        looked = tidied = time.monotonic()
+        while True:
+            try:
+                self._obey()
+                if time.monotonic() - tidied >= EXPIRY_S:
+                    tidied = time.monotonic()
+                    with service.locked():
+                        service.tidy()
+                asks = time.monotonic() - looked >= HEALTH_S
+                looked = time.monotonic() if asks else looked
+                for run in self._runs:
+                    self._look(run, asks)
+            except OSError as error:  # another owner takes over if this lasts
+                print(f"{service.folder} cannot be used: {error}", flush=True)
+            self.halted.wait(LOOK_S)
+
+    def _start(self, ports: Sequence[int]) -> None:
+        for index in range(self._model.serve.replicas):
+            first = self._port + index if self._port else 0
+            wanted = ports[index] if index < len(ports) else first
+            port = self._free(wanted)
+            self._leases.append(server.lease_gpus(self._model))
+            run = _Run(index, port, self._launch(index, port), since=time.monotonic())
+            self._runs.append(run)
+            print(
+                f"{self.service.name} starts as process {run.server.pid} on port {port}; its log"
+                f" is {run.server.log}",
+                flush=True,
+            )
+            self._write()
+
+    def _launch(self, index: int, port: int) -> Server:
+        log = self.service.folder / f"{self._owner.host}-{port}.log"
+        leased = self._leases[index]
+        launched = server.launch(self._model, self._bind, port, index, log, leased)
+        return dataclasses.replace(launched, url=server.address(self._reached, port))
+
+    def _free(self, wanted: int) -> int:
+        """``wanted`` if nothing listens there, else any port that is free. On loopback a service is
+        found by its port, so it has no other.
+        Raises UserError: it is on loopback, and its port is taken."""
+        if not is_wide(self._model):
+            server.listen(self._bind, wanted, MOVE).close()
+            return wanted
+        try:
+            server.listen(self._bind, wanted, ANY_PORT).close()
+            if wanted:
+                return wanted
+        except UserError:
+            pass  # something else took it
+        instead = f"another {self._model.role}.serve.bind: an address of this host, or 0.0.0.0."
+        with server.listen(self._bind, 0, instead) as listener:
+            return listener.getsockname()[1]
+
+    def _look(self, run: _Run, asks: bool) -> None:
+        """See after one replica, and start it again where it has ended or does not answer."""
+        if run.state == LOST:
+            return
+        age = time.monotonic() - run.since
+        if not server.alive(run.server):
+            self._again(run, "ended")
+            return
+        if run.state == STARTING or asks:
+            if server.healthy(self._model, run.server.url):
+                run.silent = 0
+                if run.state == STARTING:
+                    run.state, run.since = READY, time.monotonic()
+                    print(f"{run.server.url} answers again", flush=True)
+                    self._write()
+            elif run.state == STARTING:
+                if age > self._model.serve.start_timeout_s:
+                    self._again(run, "did not answer in time")
+            else:
+                run.silent += 1
+                if run.silent >= SILENT:
+                    self._again(run, "runs and does not answer")
+        if run.state == READY and age > FORGIVEN_S:
+            run.restarts = 0
+
+    def _again(self, run: _Run, why: str) -> None:
+        server.stop([run.server], patience_s=5.0)
+        print(f"{run.server.url} {why}; its log is {run.server.log}", flush=True)
+        if run.restarts >= RESTARTS:
+            run.state = LOST
+            self._write()
+            if all(each.state == LOST for each in self._runs):
+                raise UserError(
+                    f"No replica of {self.service.name} is left: each was started again {RESTARTS}"
+                    f" times and ended.{server.tail(self._model, run.server)}"
+                )
+            return
+        run.restarts, run.silent = run.restarts + 1, 0
+        run.port = self._free(run.port)
+        run.server = self._launch(run.index, run.port)
+        run.state, run.since = STARTING, time.monotonic()
+        self._write()
+
+    def _obey(self) -> None:
+        """Raises _Over: told to end, replaced by another owner, or used by nobody any more."""
+        if self.halted.is_set():
+            raise _Over("it was told to end")
+        service = self.service
+        try:
+            book = service.read()
+        except Damaged:
+            self._write()  # what it should say is known here
+            return
+        except (UserError, OSError):
+            return
+        if book is None or book.owner != self._owner:
+            raise _Over("another owner took its place" if book else "its book was taken away")
+        stops = service.stop_path.exists()
+        if (stops or self._while_used) and not any(service.users()):
+            with service.locked():
+                if not any(service.users()):  # nobody came meanwhile
+                    self._leave()
+                    raise _Over("it was told to end" if stops else "nobody uses it any more")
+        elif stops:
+            service.stop_path.unlink(missing_ok=True)  # whoever asked sees it, and says who does
+
+    def _leave(self) -> None:
+        """From now on nobody new may use it; the caller holds the lock."""
+        self._state = STOPPING
+        self._write()
+
+    def _end(self) -> None:
+        with suppress(OSError), self.service.locked():
+            if self._is_mine():
+                self._leave()
+        server.stop([run.server for run in self._runs])
+        for leased in self._leases:
+            leased.close()
+        with suppress(OSError), self.service.locked():
+            if self._is_mine():
+                self.service.clear()
+
+    def _is_mine(self) -> bool:
+        try:
+            book = self.service.read()
+        except (UserError, OSError):
+            return False
+        return book is not None and book.owner == self._owner
+
+    def _touch(self) -> None:
+        if self._is_mine():
+            self.service.touch()
+
+    def _write(self) -> None:
+        replicas = [
+            Replica(
+                run.server.url,
+                run.server.pid,
+                run.server.started,
+                run.state,
+                run.restarts,
+                run.server.log,
+            )
+            for run in self._runs
+        ]
+        asked = self._model.endpoint.model
+        book = Book(VERSION, asked, self._state, self._began, self._owner, replicas, self._kept_by)
+        self.service.write(book)

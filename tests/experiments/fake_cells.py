@@ -1,0 +1,117 @@
+"""Cells whose body is a stand-in: it says where and when it ran, and trains nothing."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from study import cells
+from study.cells import Cell
+from study.schema import Judge, Serve, Study, Sweep, Trainer
+from tests.conftest import ROOT
+
+LASTS = "FAKE_CELLS_LAST"
+"""Variable with the seconds that a cell takes, or the file for which it waits."""
+FAILS = "fails"
+"""A file of this name in a cell's folder makes its job fail before the cell begins."""
+
+DRIVER = """
+import sys
+from pathlib import Path
+from experiments.launch import engines, pool, slurm, task
+from study import cells, gpus
+from tests.experiments import fake_cells
+
+task.run_cell = fake_cells.body
+pool.PRELOAD = ["driver"]
+slurm.job = fake_cells.job
+gpus.HOST = Path(__file__).parent
+if __name__ == "__main__":
+    from study import stopping
+    stopping.take_signals()
+    todo = [cells.load_cell(Path(name)) for name in sys.argv[1:]]
+    with engines.taken_up(todo):
+        engines.run_cells(todo)
+"""
+
+
+def body(folder: Path, threads: int) -> int:
+    """In place of `experiments.train.run_cell`."""
+    with cells.lock(folder) or sys.exit(cells.BUSY):
+        began = time.time()
+        cells.set_status(folder, state="running", pid=os.getpid(), started=began)
+        lives = folder / "lives"
+        with lives.open("a") as file:
+            file.write(f"{os.getpid()}\n")
+        try:
+            _last(os.environ.get(LASTS, "0.1"))
+        finally:
+            shown = os.environ.get("CUDA_VISIBLE_DEVICES")
+            told = {"gpus": shown, "began": began, "ended": time.time(), "threads": threads}
+            (folder / "ran.json").write_text(json.dumps(told))
+        cells.set_status(folder, state="done", exit_code=0, ended=time.time(), error="")
+        (folder / "DONE").touch()
+    return 0
+
+
+def _last(long: str) -> None:
+    if not long.startswith("/"):
+        time.sleep(float(long))
+    while long.startswith("/") and not Path(long).exists():
+        time.sleep(0.05)
+
+
+def job(folder: str, threads: int, visible: Any = None) -> int:
+    """In place of `experiments.launch.slurm.job`, which loads much."""
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    if (Path(folder) / FAILS).exists():
+        raise RuntimeError(f"there is a file {FAILS}")
+    return body(Path(folder), threads)
+
+
+def laid(
+    runs_dir: Path,
+    count: int,
+    judge: str = "fake",
+    serve: dict[str, Any] | None = None,
+    **sweep: Any,
+) -> list[Cell]:
+    """So many cells of a study, by seed, in their folders; their judge is served by ``serve``."""
+    todo = []
+    for seed in range(count):
+        config = Study(
+            study="fake",
+            runs_dir=str(runs_dir),
+            seed=seed,
+            judge=Judge(name=judge, serve=Serve(**(serve or {}))),
+            trainer=Trainer(steps=2),
+            sweep=Sweep(**sweep),
+        )
+        todo.append(cells.make_cell(dataclasses.asdict(config)))
+        cells.save_cell(todo[-1])
+    return todo
+
+
+def start(folder: Path, todo: list[Cell], **variables: str) -> subprocess.Popen[str]:
+    """Let an engine run the cells, in a process of its own."""
+    (folder / "driver.py").write_text(DRIVER)
+    paths = os.pathsep.join([str(ROOT), str(folder)])
+    return subprocess.Popen(
+        [sys.executable, str(folder / "driver.py"), *(str(cell.dir) for cell in todo)],
+        cwd=folder,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        env=os.environ | {"PYTHONPATH": paths, "COLUMNS": "200"} | variables,
+    )
+
+
+def ran(cell: Cell) -> dict[str, Any]:
+    return json.loads((cell.dir / "ran.json").read_text())

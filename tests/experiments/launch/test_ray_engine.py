@@ -1,0 +1,183 @@
+"""The Ray engine on a real cluster of several nodes on this host, mostly with fake cells."""
+
+import os
+import re
+import signal
+import socket
+from pathlib import Path
+
+import pytest
+
+from experiments.launch import ray_nodes
+from study import cells
+from study.errors import UserError
+from study.schema import Ray, Sweep
+from study.status import read_status
+from tests.experiments.launch import fakes
+from tests.experiments.launch.clusters import Cluster, children, read, wait
+from tests.faults import lives
+
+pytest.importorskip("ray")
+DRIVER = ("-m", "tests.experiments.launch.fakes")
+SECRET = "a-key-that-nobody-may-see-4711"
+STALE = "Metadata-Version: 2.1\nName: torch\nVersion: 0.0.1\n"
+LATE = "import time\n_true = time.time\ntime.time = lambda: _true() - 100.0\n"
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory):
+    """A head and two workers with a CPU each; at the end no process of theirs is left."""
+    made = Cluster(tmp_path_factory.mktemp("ray"))
+    try:
+        made.first, made.second = made.add("first"), made.add("second")
+        yield made
+    finally:
+        made.stop()
+    assert not made.processes()
+
+
+def sweep(cluster, **settings):
+    return Sweep(engine="ray", ray=Ray(address=cluster.address), **settings)
+
+
+def folders(laid):
+    return [str(cell.dir) for cell in laid]
+
+
+def nodes_of(cell):
+    return [life["node"] for life in fakes.lives(cell.dir)]
+
+
+@pytest.mark.slow
+def test_only_good_nodes_get_cells_and_shares_of_their_gpus(cluster, tmp_path):
+    (tmp_path / "stale" / "torch-0.0.1.dist-info").mkdir(parents=True)
+    (tmp_path / "stale" / "torch-0.0.1.dist-info" / "METADATA").write_text(STALE)
+    (tmp_path / "late").mkdir()
+    (tmp_path / "late" / "sitecustomize.py").write_text(LATE)
+    large = {"num-cpus": 4, "num-gpus": 2}
+    added = [
+        cluster.add("gpus", **large),
+        cluster.add("stale", tmp_path / "stale", **large),
+        cluster.add("late", tmp_path / "late", **large),
+    ]
+    laid = fakes.lay(
+        *(tmp_path / "runs", sweep(cluster, gpus_per_cell=0.5), ("fair", "mean", "refused"), 6),
+        **{"step_s": 0.3, "ends": ["refused"], "end": "refused"},
+    )
+    fair, mean, refused = laid[:6], laid[6:12], laid[12:]
+    held = cells.lock(fair[0].dir)
+    cells.set_status(fair[0].dir, state="running")
+    driver = cluster.run(*DRIVER, *folders(laid), **{fakes.KEY: SECRET})
+    wait(lambda: sum(cells.is_done(cell.dir) for cell in laid) == 11, "cells are not done", 240)
+    held.close()
+    said, _ = driver.communicate(timeout=120)
+    for node in added:
+        node.terminate()
+        node.wait(timeout=40)
+    assert driver.returncode == 0, said
+    assert re.search(r"another environment than the sweep .*torch 0\.0\.1 there", said), said
+    assert re.search(r"The clock of the node .* is (99|100|101)\.\d s behind", said), said
+    assert all(cells.is_done(cell.dir) for cell in fair + mean), said
+    assert "another process is running it; waiting for it" in said
+    tried = [cell for cell in refused if fakes.lives(cell.dir)]
+    assert 1 <= len(tried) < 6 and "refused its key" in said, said
+    seen = [life for cell in laid for life in fakes.lives(cell.dir)]
+    assert {life["node"] for life in seen} == {"gpus"}
+    assert {life["gpu"] for life in seen} == {"0", "1"}
+    assert {life["key"] for life in seen} == {SECRET}
+    assert SECRET not in said
+    logs = [path for path in cluster.folder.rglob("*") if path.is_file()]
+    assert logs and not [path for path in logs if SECRET.encode() in read(path)]
+
+
+@pytest.mark.alone
+@pytest.mark.long
+@pytest.mark.slow
+def test_a_lost_driver_a_lost_worker_and_a_lost_node_cost_their_step_in_flight(cluster, tmp_path):
+    judges, steps = ("a", "b", "c"), 60
+    laid = fakes.lay(tmp_path, sweep(cluster), judges, 2, steps, step_s=0.2)
+    driver = cluster.run(*DRIVER, *folders(laid))
+    wait(lambda: sum(bool(fakes.steps_of(cell.dir)) for cell in laid) == 3, "no cell runs", 240)
+    assert {judge_of(cell) for cell in laid if fakes.lives(cell.dir)} == set(judges)
+    driver.kill()
+    driver.communicate()
+    wait(lambda: not running(laid), "cells outlive their driver")
+
+    driver = cluster.run(*DRIVER, *folders(laid))
+    wait(lambda: len(running(laid)) == 3, "the cells do not go on", 240)
+    worker = next(pid for pid in children(cluster.raylet(cluster.first)) if is_slot(pid))
+    os.kill(worker, signal.SIGKILL)
+    wait(lambda: len(running(laid)) < 3, "the cell outlives its worker")
+    wait(lambda: len(running(laid)) == 3, "the cell does not go on", 240)
+    second = cluster.second
+    os.kill(cluster.raylet(second), signal.SIGKILL)
+    wait(lambda: not running_on(laid, "second"), "the cells outlive their node")
+    said, _ = driver.communicate(timeout=400)
+    assert driver.returncode == 0, said
+    assert said.count("was lost; it goes on from its last checkpoint") == 2, said
+    for cell in laid:
+        assert fakes.steps_of(cell.dir) == list(range(steps)), said
+    assert len({node for cell in laid for node in nodes_of(cell)}) == 3
+    moved = [cell for cell in laid if len(set(nodes_of(cell))) > 1]
+    assert moved, "the node's cell was not run on another one"
+    second.wait(timeout=40)
+    cluster.second = cluster.add("second")
+
+
+def judge_of(cell):
+    return cell.config.judge.name
+
+
+def running(laid):
+    return [cell for cell in laid if cells.state(cell.dir) == "running"]
+
+
+def running_on(laid, node):
+    return [cell for cell in running(laid) if nodes_of(cell)[-1] == node]
+
+
+def is_slot(pid):
+    return b"Slot" in read(Path(f"/proc/{pid}/cmdline"))
+
+
+@pytest.mark.long
+@pytest.mark.slow
+def test_ctrl_c_ends_the_cells_in_order(cluster, tmp_path):
+    laid = fakes.lay(tmp_path, sweep(cluster, workers=1), ("a",), 2, 500, step_s=0.1)
+    driver = cluster.run(*DRIVER, *folders(laid))
+    wait(lambda: fakes.steps_of(laid[0].dir), "no cell runs", 240)
+    driver.send_signal(signal.SIGINT)
+    said, _ = driver.communicate(timeout=60)
+    assert driver.returncode == 130, said
+    assert read_status(laid[0].dir)["error"] == "stopped by a signal"
+    assert [cells.state(cell.dir) for cell in laid] == ["killed", "new"]
+    assert not list(laid[0].dir.parent.glob(".sweep-*"))
+
+
+def test_an_address_that_does_not_answer_is_refused(monkeypatch):
+    monkeypatch.setattr(ray_nodes, "ANSWER_S", 0.2)
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        place = f"127.0.0.1:{silent.getsockname()[1]}"
+        with pytest.raises(UserError, match=rf"{place} within 0\.2 s\. See that"):
+            ray_nodes.check_address(place)
+    with pytest.raises(UserError, match=r"No Ray cluster answers at .*refused"):
+        ray_nodes.check_address(place)
+    with pytest.raises(UserError, match="is not an address"):
+        ray_nodes.check_address("ray://somewhere:10001")
+
+
+@pytest.mark.long
+@pytest.mark.slow
+def test_a_sweep_on_a_cluster_equals_one_on_this_machine(cluster, tmp_path, small_study, warmed):
+    words = ["judge=sim-fair,sim-flaky", "seed=3,4", "shadow=[sim-verbose]", "debug=tiny"]
+    engine = ["sweep.engine=ray", f"sweep.ray.address={cluster.address}", "sweep.threads=1"]
+    run = cluster.run("-m", "experiments.sweep", f"runs_dir={warmed(tmp_path)}", *words, *engine)
+    said, _ = run.communicate(timeout=500)
+    assert run.returncode == 0, said
+    made = cells.study_cells(tmp_path / "debug")
+    assert [folder.name for folder in made] == [
+        folder.name for folder in cells.study_cells(small_study)
+    ]
+    for folder in made:
+        assert lives.differences(folder, small_study / folder.name) == []
+    assert (tmp_path / "debug" / "report" / "bias_report.html").exists()

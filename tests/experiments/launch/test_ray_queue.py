@@ -1,0 +1,89 @@
+"""Which cell a free slot of the Ray engine gets."""
+
+from collections import Counter
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from experiments.launch.ray_engine import Place, Queue
+from experiments.launch.ray_nodes import capacity, needs
+from study import cells
+from study.errors import UserError
+from study.schema import Judge, Study, Sweep
+
+
+def cell(judge, seed):
+    config = Study(study="s", judge=Judge(name=judge), seed=seed)
+    return cells.Cell({}, config, "", Path(f"/runs/s/{judge}-{seed}"))
+
+
+@given(
+    counts=st.lists(st.integers(1, 6), min_size=1, max_size=4),
+    slots=st.lists(st.integers(0, 2), min_size=1, max_size=6),
+    data=st.data(),
+)
+def test_a_slot_is_never_left_free_and_keeps_to_the_judges_of_its_node(counts, slots, data):
+    todo = [cell(f"judge-{j}", seed) for j, count in enumerate(counts) for seed in range(count)]
+    queue, places = Queue(todo), [Place(None, f"node-{number}") for number in slots]
+    left = Counter(item.config.judge.name for item in todo)
+    taken = []
+    while queue:
+        place = data.draw(st.sampled_from(places))
+        there = {other.judge for other in places if other.node == place.node and other.judge}
+        anywhere = {other.judge for other in places if other.judge}
+        judge, folder = queue.take(place.node, places)
+        waiting = {name for name, count in left.items() if count}
+        assert judge in (waiting & there or waiting - anywhere or waiting)
+        left[judge] -= 1
+        place.judge = judge
+        taken.append(folder)
+    assert queue.take("node-0", places) is None
+    assert sorted(taken) == sorted(item.dir for item in todo)
+    for name in set(left):
+        assert [folder for folder in taken if folder.name.startswith(f"{name}-")] == [
+            item.dir for item in todo if item.config.judge.name == name
+        ]
+
+
+def test_a_cell_that_somebody_runs_is_kept_and_comes_first_when_it_is_free(tmp_path):
+    first, second = cell("a", 0), cell("a", 1)
+    queue, places = Queue([first, second]), [Place(None, "node")]
+    queue.park(queue.take("node", places)[1])
+    assert len(queue) == 2
+    queue.look()
+    assert queue.take("node", places)[1] == first.dir
+
+
+NODES = {"head": {"CPU": 4.0}, "large": {"CPU": 16.0, "GPU": 8.0, "memory": 2.0**36}}
+
+
+@pytest.mark.parametrize(
+    ("settings", "device", "held"),
+    [
+        ({}, "", {"head": 0, "large": 8}),
+        ({}, "cpu", {"head": 4, "large": 16}),
+        ({"cpus_per_cell": 4}, "", {"head": 0, "large": 4}),
+        ({"gpus_per_cell": 0.3, "cpus_per_cell": 1}, "", {"head": 0, "large": 16}),
+        ({"gpus_per_cell": 0.7, "cpus_per_cell": 1}, "", {"head": 0, "large": 8}),
+        ({"gpus_per_cell": 4.0}, "", {"head": 0, "large": 2}),
+        ({"gpus_per_cell": 16.0}, "", {"head": 0, "large": 0}),
+        ({"memory_per_cell_gb": 16.0, "gpus_per_cell": 0.5}, "", {"head": 0, "large": 4}),
+    ],
+)
+def test_what_a_node_holds(settings, device, held):
+    config = Study(study="s", device=device, sweep=Sweep(engine="ray", **settings))
+    needed = needs([config], NODES)
+    assert {name: capacity(NODES[name], needed) for name in NODES} == held
+
+
+def test_shares_that_are_not_legal_are_refused():
+    with pytest.raises(UserError, match="whole number"):
+        needs([Study(study="s", sweep=Sweep(engine="ray", gpus_per_cell=1.5))], NODES)
+
+
+def test_a_slot_has_memory_for_the_largest_cell():
+    sweeps = [Sweep(engine="ray", memory_per_cell_gb=size) for size in (1.0, 3.0, 2.0)]
+    configs = [Study(study="s", device="cpu", sweep=sweep) for sweep in sweeps]
+    assert needs(configs, NODES)["memory"] == 3 * 2**30

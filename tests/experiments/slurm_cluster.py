@@ -1,0 +1,108 @@
+"""A real Slurm of one node, started and stopped by a test: Debian's slurmctld, slurmd and munge."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import socket
+import subprocess
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import free_port
+
+PROGRAMS = ("munged", "slurmctld", "slurmd", "sbatch", "srun", "squeue", "scontrol")
+CONFIG = """
+ClusterName=test
+SlurmctldHost={host}(127.0.0.1)
+SlurmUser=root
+SlurmdUser=root
+AuthType=auth/munge
+AuthInfo=socket={folder}/munge/socket,cred_expire=5
+CredType=cred/munge
+SlurmctldPort={ctld_port}
+SlurmdPort={d_port}
+StateSaveLocation={folder}/state
+SlurmdSpoolDir={folder}/spool
+SlurmctldPidFile={folder}/ctld.pid
+SlurmdPidFile={folder}/d.pid
+SlurmctldLogFile={folder}/ctld.log
+SlurmdLogFile={folder}/d.log
+SlurmdParameters=config_overrides
+ProctrackType=proctrack/linuxproc
+TaskPlugin=task/none
+SelectType=select/cons_tres
+SelectTypeParameters=CR_CPU
+JobAcctGatherType=jobacct_gather/none
+AccountingStorageType=accounting_storage/none
+SwitchType=switch/none
+MpiDefault=none
+ReturnToService=2
+SchedulerParameters=sched_interval=1
+MaxArraySize=3
+KillWait=5
+NodeName={host} NodeAddr=127.0.0.1 CPUs=4 RealMemory=2000 State=UNKNOWN
+PartitionName=main Nodes=ALL Default=YES MaxTime=INFINITE State=UP
+"""
+
+
+@contextmanager
+def cluster(folder: Path) -> Iterator[dict[str, str]]:
+    """Within the block there is a cluster; yields the environment of who is to use it. The test is
+    skipped where the programs are not there, or do not start."""
+    if missing := [name for name in PROGRAMS if shutil.which(name) is None]:
+        pytest.skip(
+            f"needs {', '.join(missing)}: apt-get install slurmctld slurmd slurm-client munge"
+        )
+    if os.geteuid():
+        pytest.skip("needs root, as whom Slurm's servers run here")
+    host = socket.gethostname().partition(".")[0]
+    for name in ("munge", "state", "spool"):
+        (folder / name).mkdir(mode=0o700)
+    (folder / "munge" / "key").write_bytes(os.urandom(1024))
+    (folder / "munge" / "key").chmod(0o400)
+    ports = {"ctld_port": free_port(), "d_port": free_port()}
+    file = folder / "slurm.conf"
+    file.write_text(CONFIG.format(host=host, folder=folder, **ports))
+    variables = {"SLURM_CONF": str(file)}
+    munge = [f"--{name}-file={folder}/munge/{name}" for name in ("key", "pid", "log", "seed")]
+    commands = [
+        ["munged", "--foreground", "--force", f"--socket={folder}/munge/socket", *munge],
+        ["slurmctld", "-D", "-c"],
+        ["slurmd", "-D", "-N", host],
+    ]
+    with ExitStack() as stack:
+        for command in commands:
+            log = stack.enter_context((folder / f"{command[0]}.out").open("w"))
+            child = subprocess.Popen(
+                command, stdout=log, stderr=log, env=os.environ | variables, cwd=folder
+            )
+            stack.callback(_stop, child)
+            time.sleep(0.5)
+        limit = time.monotonic() + 30
+        while _asked(["sinfo", "--noheader", "--format=%T"], variables) != "idle":
+            if time.monotonic() > limit:
+                logs = "\n".join(path.read_text()[-500:] for path in folder.glob("*.out"))
+                pytest.skip(f"Slurm does not start on this machine: {logs}")
+            time.sleep(0.2)
+        yield variables
+
+
+def _asked(command: list[str], variables: dict[str, str]) -> str:
+    done = subprocess.run(
+        command, capture_output=True, text=True, env=os.environ | variables, check=False
+    )
+    return done.stdout.strip()
+
+
+def _stop(child: subprocess.Popen[bytes]) -> None:
+    child.terminate()
+    try:
+        child.wait(10)
+    except subprocess.TimeoutExpired:
+        child.kill()
+        child.wait()

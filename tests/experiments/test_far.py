@@ -1,0 +1,112 @@
+"""A cell of a URL, run by `experiments.train` with a stand-in for the training."""
+
+from __future__ import annotations
+
+import pytest
+
+from experiments import train
+from experiments.launch.watch import Watch
+from study import cells, exchange, lease, places
+from study.errors import UserError
+from study.exchange import fetch, folder_of
+from study.parts import parts
+from study.places import PlaceTrouble, local
+from study.records import Recorder
+from tests.experiments.fake_cells import laid
+
+
+@pytest.fixture
+def cell(tmp_path, monkeypatch):
+    """Laid by a sweep on machine one; `machine` makes this process another one."""
+    monkeypatch.setattr(lease, "SETTLES_S", 0.01)
+    monkeypatch.setattr(train, "train", body)
+    machine(tmp_path, monkeypatch, "one")
+    (cell,) = laid(f"file://{tmp_path}/far", 1)
+    exchange.lay(cell.dir)
+    return cell
+
+
+def machine(tmp_path, monkeypatch, name):
+    monkeypatch.setenv(places.VARIABLE, str(tmp_path / name))
+    return local(f"file://{tmp_path}/far") / "fake"
+
+
+def body(cell, threads):
+    recorder = Recorder(cell.dir)
+    recorder.write_step(1, [], [], {"reward/mean": 0.5})
+
+
+def test_a_cell_of_a_url_is_laid_in_its_copy(cell, tmp_path):
+    assert cell.dir.is_relative_to(tmp_path / "one")
+    (config,) = (tmp_path / "far" / "fake" / cell.name).glob("config.*.yaml")
+    assert config.read_text() == (cell.dir / "config.yaml").read_text()
+
+
+def test_another_machine_runs_it_and_the_first_has_nothing_to_do(
+    cell, tmp_path, monkeypatch, capsys
+):
+    study = machine(tmp_path, monkeypatch, "two")
+    exchange.find(study / cell.name)
+    assert train.run_cell(study / cell.name) == 0
+    third = machine(tmp_path, monkeypatch, "three") / cell.name
+    assert train.run_cell(third) == 0
+    assert "was ended by another machine" in capsys.readouterr().out
+    machine(tmp_path, monkeypatch, "one")
+    assert cells.state(cell.dir) == "new"
+    Watch([cell]).ended(cell.dir, 0)
+    assert f"{cell.name}: done after " in capsys.readouterr().out
+    assert train.run_cell(cell.dir) == 0
+    assert cells.is_done(cell.dir) and [part.step for part in parts(cell.dir / "rollouts")] == [1]
+    study = machine(tmp_path, monkeypatch, "four")
+    assert folder_of(f"file://{tmp_path}/far/fake") == study
+    assert cells.state(study / cell.name) == "done"
+
+
+def test_a_cell_that_another_machine_runs_is_busy(cell, tmp_path, monkeypatch, capsys):
+    with lease.held(cell.dir):
+        study = machine(tmp_path, monkeypatch, "two")
+        exchange.find(study / cell.name)
+        assert train.run_cell(study / cell.name) == cells.BUSY
+    assert "is run by process" in capsys.readouterr().out
+
+
+def test_an_end_that_cannot_be_sent_is_no_end(cell, tmp_path, monkeypatch, capsys):
+    def dropped(fs, path, data):
+        raise ConnectionResetError("the other side hung up")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(exchange, "put", dropped)
+        assert train.run_cell(cell.dir) == 2
+    assert "the connection broke off" in capsys.readouterr().out
+    assert cells.state(cell.dir) == "killed"
+    study = machine(tmp_path, monkeypatch, "two")
+    fetch(study)
+    assert cells.state(study / cell.name) == "new"
+    machine(tmp_path, monkeypatch, "one")
+    assert train.run_cell(cell.dir) == 0 and cells.state(cell.dir) == "done"
+
+
+def test_a_run_that_failed_says_so_elsewhere(cell, tmp_path, monkeypatch):
+    def fails(cell, threads):
+        raise UserError("the judge is gone")
+
+    monkeypatch.setattr(train, "train", fails)
+    assert train.run_cell(cell.dir) == 2
+    study = machine(tmp_path, monkeypatch, "two")
+    fetch(study)
+    assert cells.state(study / cell.name) == "failed"
+
+
+def test_a_cell_can_be_named_by_its_url(cell, tmp_path, monkeypatch, capsys):
+    machine(tmp_path, monkeypatch, "two")
+    word = f"cell=file://{tmp_path}/far/fake/{cell.name}"
+    assert train.main([word, "threads=1"]) == 0
+    assert train.main([f"{word}x"]) == 2
+    assert f"given was {word}x" in capsys.readouterr().err
+
+
+def test_a_place_that_may_not_be_written_is_refused_before_anything_runs(tmp_path, monkeypatch):
+    study = machine(tmp_path, monkeypatch, "one")
+    (tmp_path / "far").write_text("a file")
+    with pytest.raises(PlaceTrouble, match="could not be used"):
+        exchange.check(study.parent)

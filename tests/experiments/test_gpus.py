@@ -1,0 +1,151 @@
+"""Each cell has GPUs of its own, across the sweeps of a user on one host."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from experiments.launch.slots import slots_of
+from experiments.preflight import check_device
+from experiments.processes import SHIPPED
+from study.errors import UserError
+from study.machine import usable_gpus
+from tests.conftest import ROOT
+from tests.experiments.fake_cells import LASTS, laid, ran, start
+
+pytestmark = pytest.mark.usefixtures("own_leases")
+
+
+def overlapping(spans: list[tuple[float, float]]) -> int:
+    """The most of them at one time."""
+    edges = sorted([(low, 1) for low, _ in spans] + [(high, -1) for _, high in spans])
+    most = now = 0
+    for _, change in edges:
+        now += change
+        most = max(most, now)
+    return most
+
+
+def test_two_sweeps_on_one_host_share_no_gpu(tmp_path, gpus_here) -> None:
+    gpus_here(2)
+    todo = laid(tmp_path / "runs", 6, workers=3)
+    first = start(tmp_path, todo[:3], **{LASTS: "1.5"})
+    second = start(tmp_path, todo[3:], **{LASTS: "1.5"})
+    said = [child.communicate(timeout=120)[0] for child in (first, second)]
+    assert first.returncode == second.returncode == 0, said
+    assert all("2 at once" in text and "1 GPU each of 2" in text for text in said)
+    assert any(
+        text.count("Other sweeps and servers of yours have the GPUs") == 1 for text in said
+    ), said
+    told = [ran(cell) for cell in todo]
+    for gpu in ("0", "1"):
+        spans = [(life["began"], life["ended"]) for life in told if life["gpus"] == gpu]
+        assert len(spans) >= 2 and overlapping(spans) == 1
+    assert {life["gpus"] for life in told} == {"0", "1"}
+
+
+def test_slots_are_by_cores_memory_and_gpus(tmp_path, gpus_here, monkeypatch) -> None:
+    monkeypatch.setattr("experiments.launch.slots.cpus", lambda: 8)
+    monkeypatch.setattr("experiments.launch.slots.free_memory", lambda: 100 * 2**30)
+    gpus_here(0)
+
+    def slots(**sweep):
+        made = slots_of(laid(tmp_path / "runs", 20, **sweep))
+        return made.at_once, made.threads, made.gpus_each
+
+    assert slots() == (8, 1, 0)
+    assert slots(cpus_per_cell=3) == (2, 3, 0)
+    assert slots(memory_per_cell_gb=30.0) == (3, 2, 0)
+    assert slots(memory_per_cell_gb=300.0) == (1, 8, 0)
+    assert slots(workers=5, memory_per_cell_gb=30.0) == (5, 1, 0)
+    gpus_here(4)
+    assert slots() == (4, 2, 1)
+    assert slots(gpus_per_cell=0.5) == (8, 1, 0.5)
+    assert slots(gpus_per_cell=0.5, workers=20) == (8, 1, 0.5)
+    assert slots(gpus_per_cell=0.07, workers=1000)[0] == 20  # all of them; 48 would fit
+    assert slots(gpus_per_cell=2.0) == (2, 4, 2)
+    assert slots(accelerate=str(SHIPPED / "ddp-cpu.yaml")) == (1, 8, 0)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3,1")
+    assert slots() == (2, 4, 1)
+    assert [gpu.id for gpu in usable_gpus("")] == ["GPU-0000-3", "GPU-0000-1"]
+    assert [gpu.id for gpu in usable_gpus("cuda:1")] == ["GPU-0000-1"]
+    assert usable_gpus("cpu") == []
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "GPU-0000-2,MIG-7")
+    assert [(gpu.name, gpu.id) for gpu in usable_gpus("")] == [
+        ("GPU-0000-2", "GPU-0000-2"),
+        ("MIG-7", "MIG-7"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("here", "sweep", "said"),
+    [
+        (2, {"gpus_per_cell": 3.0}, "this process may use 2 GPUs here. Type sweep.gpus_per_cell=2"),
+        (0, {"gpus_per_cell": 0.5}, "this process may use 0 GPUs here. Leave it out"),
+        (8, {"gpus_per_cell": 1.5}, "a whole number, or a share"),
+        (8, {"gpus_per_cell": 2.0, "accelerate": str(SHIPPED / "fsdp.yaml")}, "the 8 processes"),
+    ],
+)
+def test_gpus_that_no_cell_can_have_are_refused(tmp_path, gpus_here, here, sweep, said) -> None:
+    gpus_here(here)
+    with pytest.raises(UserError, match=said):
+        check_device(laid(tmp_path / "runs", 1, **sweep))
+
+
+@pytest.mark.parametrize(
+    ("here", "serve", "sweep", "each", "at_once"),
+    [
+        (8, {"tensor_parallel": 4}, {}, 1, 4),
+        (8, {"tensor_parallel": 2, "replicas": 3}, {}, 1, 2),
+        (8, {"tensor_parallel": 2, "extra": ["--pipeline-parallel-size", "2"]}, {}, 1, 4),
+        (8, {"extra": ["-dp=3"]}, {"gpus_per_cell": 2.0}, 2, 2),
+        (2, {"gpu_memory_utilization": 0.5}, {"gpus_per_cell": 0.5}, 0.5, 3),
+        (1, {"gpu_memory_utilization": 0.6}, {"gpus_per_cell": 0.2}, 0.2, 2),
+        (8, {"tensor_parallel": 4, "auto": False}, {}, 1, 8),
+        (8, {"tensor_parallel": 4, "bind": "0.0.0.0"}, {}, 1, 8),  # perhaps on another machine
+        (8, {"tensor_parallel": 4, "device": "cpu"}, {}, 1, 8),
+    ],
+)
+def test_cells_get_what_judges_leave(
+    tmp_path, gpus_here, monkeypatch, here, serve, sweep, each, at_once
+) -> None:
+    monkeypatch.setattr("experiments.launch.slots.cpus", lambda: 64)
+    monkeypatch.setattr("experiments.launch.slots.free_memory", lambda: 2**40)
+    gpus_here(here)
+    todo = laid(tmp_path / "runs", 20, serve={"auto": True, **serve}, **sweep)
+    check_device(todo)
+    slots = slots_of(todo)
+    assert (slots.gpus_each, slots.at_once) == (each, at_once)
+
+
+@pytest.mark.parametrize(
+    ("here", "serve", "sweep"),
+    [
+        (1, {}, {}),
+        (4, {"tensor_parallel": 4, "gpu_memory_utilization": 0.9}, {}),
+        (4, {"tensor_parallel": 8}, {"gpus_per_cell": 0.1}),
+        (4, {"tensor_parallel": 3}, {"gpus_per_cell": 2.0}),
+        (1, {"gpu_memory_utilization": 0.6}, {"gpus_per_cell": 0.5}),
+    ],
+)
+def test_a_judge_that_leaves_nothing_is_refused(tmp_path, gpus_here, here, serve, sweep) -> None:
+    gpus_here(here)
+    todo = laid(tmp_path / "runs", 2, serve={"auto": True, **serve}, **sweep)
+    with pytest.raises(UserError, match="nothing is left for a cell") as refused:
+        check_device(todo)
+    assert "judge=fake here" in str(refused.value) and f"use {here}," in str(refused.value)
+    assert "gpu_memory_utilization=.5 sweep.gpus_per_cell=.5" in str(refused.value)
+
+
+def test_a_child_is_shown_its_gpu_before_torch_looks(tmp_path: Path) -> None:
+    """The server of children has torch; a variable that one sets still counts."""
+    code = (
+        "import os, torch; from pathlib import Path; from experiments.launch import task;"
+        "task.run_cell = lambda folder, threads: print(torch.cuda._parse_visible_devices());"
+        f"task.run_task(Path({str(tmp_path)!r}), 1, {{'CUDA_VISIBLE_DEVICES': '5'}})"
+    )
+    subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True, timeout=120)
+    assert (tmp_path / "log.txt").read_text().endswith("[5]\n")

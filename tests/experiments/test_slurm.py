@@ -1,0 +1,250 @@
+"""Cells as jobs: by submitit's executor for one machine, and on a real cluster of one node."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import time
+from importlib.metadata import version
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("submitit", reason="needs the extra: pip install -e .[slurm]")
+
+from experiments.launch import jobs, slurm, slurm_job
+from experiments.launch.needs import check_engine
+from experiments.launch.node import describe
+from experiments.train import PACKAGES
+from study import cells
+from study.errors import UserError
+from study.files import write_json
+from study.schema import Slurm
+from study.status import read_status
+from tests.experiments import fake_cells
+from tests.experiments.fake_cells import LASTS, laid, ran
+from tests.experiments.slurm_cluster import cluster
+
+LOCAL = {"engine": "slurm", "slurm": Slurm(cluster="local")}
+
+
+@pytest.fixture
+def start():
+    """`fake_cells.start`; a sweep that a test leaves is ended with it."""
+    begun = []
+
+    def begin(*arguments, **variables):
+        begun.append(fake_cells.start(*arguments, **variables))
+        return begun[-1]
+
+    yield begin
+    for child in begun:
+        child.kill()
+        child.communicate()
+
+
+def until(what, limit_s: float = 60.0) -> None:
+    limit = time.monotonic() + limit_s
+    while not what():
+        assert time.monotonic() < limit
+        time.sleep(0.05)
+
+
+def lives(cell) -> list[int]:
+    """Processes that ran the cell, one after the other."""
+    file = cell.dir / "lives"
+    return [int(line) for line in file.read_text().split()] if file.exists() else []
+
+
+def alive(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+def ledger(cell) -> dict:
+    return json.loads((cell.dir.parent / slurm.FOLDER / slurm.LEDGER).read_text())
+
+
+def test_cells_run_as_jobs_and_lost_ones_are_submitted_again(start, tmp_path) -> None:
+    """One job is killed once, one fails before its cell is heard of, each time."""
+    good, killed, failing = todo = laid(tmp_path / "runs", 3, workers=3, retries=1, **LOCAL)
+    (failing.dir / fake_cells.FAILS).touch()
+    driver = start(tmp_path, todo, **{LASTS: str(tmp_path / "go")})
+    until(lambda: lives(good) and lives(killed))
+    os.kill(lives(killed)[0], signal.SIGKILL)
+    (tmp_path / "go").touch()
+    out, _ = driver.communicate(timeout=60)
+    assert driver.returncode == 0, out
+    assert [cells.state(cell.dir) for cell in todo] == ["done", "done", "new"]
+    assert [len(lives(cell)) for cell in todo] == [1, 2, 0]
+    for cell in (killed, failing):
+        said = rf"{cell.name}: its job \d+ was lost \(gone\); it is submitted again, 1 of 1 times"
+        assert len(re.findall(said, out)) == 1
+    assert ran(killed)["threads"] == 1
+    assert ledger(killed) == {}
+    left = [*(killed.dir.parent / slurm.FOLDER).glob("*_submitted.pkl")]
+    assert len(left) == 3  # of those that were lost, which can be looked into
+    (log,) = [line for line in out.splitlines() if "what its last job printed is in" in line]
+    assert fake_cells.FAILS in Path(log.rpartition(" in ")[2]).read_text()
+
+
+def test_jobs_are_found_again_after_the_sweep_was_killed(start, tmp_path) -> None:
+    todo = laid(tmp_path / "runs", 2, workers=2, **LOCAL)
+    first = start(tmp_path, todo, **{LASTS: str(tmp_path / "go")})
+    until(lambda: all(lives(cell) for cell in todo))
+    second = start(tmp_path, todo)
+    out, _ = second.communicate(timeout=60)
+    assert second.returncode == 1 and f"is in use: process {first.pid} on" in out
+    first.kill()
+    first.wait(10)
+    again = start(tmp_path, todo)
+    assert again.stdout is not None
+    said = again.stdout.readline()
+    (tmp_path / "go").touch()
+    assert "2 cells to run as jobs of local, 2 of them submitted earlier" in said
+    out, _ = again.communicate(timeout=60)
+    assert again.returncode == 0, out
+    assert [len(lives(cell)) for cell in todo] == [1, 1]  # nothing was submitted twice
+    first.communicate(timeout=10)
+
+
+def test_what_is_stopped_is_cancelled(start, tmp_path) -> None:
+    todo = laid(tmp_path / "runs", 3, workers=2, **LOCAL)
+    driver = start(tmp_path, todo, **{LASTS: "60"})
+    until(lambda: sum(bool(lives(cell)) for cell in todo) == 2)
+    driver.send_signal(signal.SIGINT)
+    out, _ = driver.communicate(timeout=60)
+    assert driver.returncode != 0
+    pids = [pid for cell in todo for pid in lives(cell)]
+    until(lambda: not any(map(alive, pids)), 10)
+    assert ledger(todo[0]) == {}, out
+    assert len(pids) == 2
+
+
+@pytest.mark.parametrize(
+    ("sweep", "said"),
+    [
+        ({"gpus_per_cell": 0.5}, "Slurm gives each job whole ones"),
+        ({"slurm": Slurm(cluster="local", more={"colour": "red"})}, "colour"),
+    ],
+)
+def test_settings_that_it_does_not_take_are_refused(tmp_path, sweep, said) -> None:
+    with pytest.raises(UserError, match=said):
+        check_engine(laid(tmp_path / "runs", 1, **(LOCAL | sweep)))
+
+
+def test_what_is_not_installed_is_named(tmp_path, monkeypatch) -> None:
+    todo = laid(tmp_path / "runs", 1, engine="slurm")
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(UserError, match=r"sbatch, which is not on the PATH .*cluster=local"):
+        check_engine(todo)
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    with pytest.raises(UserError, match=r"needs submitit.* pip install -e \.\[slurm\]"):
+        check_engine(todo)
+
+
+def test_an_earlier_end_is_not_taken_for_this_jobs(tmp_path) -> None:
+    (cell,) = laid(tmp_path / "runs", 1)
+    cells.set_status(cell.dir, state="failed", exit_code=1, ended=100.0)
+    before = slurm.Job("7", 1, read_status(cell.dir)["ended"])
+    assert slurm._code(cell.dir, before) is None
+    cells.set_status(cell.dir, ended=200.0)
+    assert slurm._code(cell.dir, before) == 1
+    cells.set_status(cell.dir, exit_code=cells.STOPPED)
+    assert slurm._code(cell.dir, before) is None
+    (cell.dir / "DONE").touch()
+    assert slurm._code(cell.dir, before) == 0
+
+
+@pytest.fixture(scope="module")
+def real(tmp_path_factory):
+    with cluster(tmp_path_factory.mktemp("slurm")) as variables:
+        yield variables
+
+
+@pytest.mark.slow
+def test_a_real_cluster_runs_cells_and_a_killed_one_again(
+    start, real, tmp_path, monkeypatch
+) -> None:
+    """Five cells on arrays of three jobs at most; one job is killed, one is put back by Slurm, and
+    one is cancelled, which stands."""
+    for name, value in real.items():
+        monkeypatch.setenv(name, value)
+    todo = laid(tmp_path / "runs", 5, engine="slurm", retries=1)
+    check_engine(todo)
+    driver = start(tmp_path, todo, **{LASTS: str(tmp_path / "go")})
+    until(lambda: sum(bool(lives(cell)) for cell in todo) == 4)  # CPUs of the node
+    job_of = {cell.name: ledger(cell)[cell.name]["id"] for cell in todo}
+    assert len({id.partition("_")[0] for id in job_of.values()}) == 2
+    killed, requeued, cancelled, *_ = [cell for cell in todo if lives(cell)]
+    os.kill(lives(killed)[0], signal.SIGKILL)
+    subprocess.run(["scontrol", "requeue", job_of[requeued.name]], check=True)
+    subprocess.run(["scancel", job_of[cancelled.name]], check=True)
+    ended = (killed, requeued, cancelled)
+    until(lambda: not any(alive(lives(cell)[0]) for cell in ended))
+    (tmp_path / "go").touch()
+    out, _ = driver.communicate(timeout=120)
+    assert driver.returncode == 0, out
+    states = {cell.name: cells.state(cell.dir) for cell in todo}
+    assert states.pop(cancelled.name) == "killed" and {*states.values()} == {"done"}
+    assert [len(lives(cell)) for cell in ended] == [2, 2, 1]
+    assert sum(len(lives(cell)) for cell in todo) == 7
+    assert out.count("it is submitted again") == 1 and f"{killed.name}: its job" in out
+
+
+@pytest.mark.slow
+def test_a_real_cluster_is_told_when_the_sweep_ends(start, real, tmp_path, monkeypatch) -> None:
+    for name, value in real.items():
+        monkeypatch.setenv(name, value)
+    todo = laid(tmp_path / "runs", 2, engine="slurm")
+    driver = start(tmp_path, todo, **{LASTS: "600"})
+    until(lambda: all(lives(cell) for cell in todo))
+    driver.send_signal(signal.SIGTERM)  # as at the end of a job that is the sweep
+    out, _ = driver.communicate(timeout=60)
+    assert "2 jobs are left with Slurm" in out
+    driver = start(tmp_path, todo)
+    assert driver.stdout is not None and "2 of them submitted earlier" in driver.stdout.readline()
+    ids = [ledger(cell)[cell.name]["id"] for cell in todo]
+    driver.send_signal(signal.SIGINT)
+    out, _ = driver.communicate(timeout=90)
+    assert driver.returncode != 0 and "Traceback" in out
+    states = jobs.states(ids, False).of
+    assert [len(lives(cell)) for cell in todo] == [1, 1]
+    assert {states.get(id, jobs.GONE) for id in ids} <= {jobs.CANCELLED, jobs.GONE, "COMPLETING"}
+    refused = laid(tmp_path / "other", 1, engine="slurm", slurm=Slurm(partition="nowhere"))
+    driver = start(tmp_path, refused)
+    out, _ = driver.communicate(timeout=60)
+    assert "Slurm does not take 1 cells" in out and "partition" in out
+
+
+def test_a_node_of_another_environment_is_refused(tmp_path, monkeypatch) -> None:
+    (cell,) = laid(tmp_path / "runs", 1)
+    jobs_dir = cell.dir.parent / slurm_job.FOLDER
+    jobs_dir.mkdir()
+    (jobs_dir / slurm_job.SWEEP).write_text("process 7 on login")
+    here = describe(PACKAGES, str(jobs_dir / slurm_job.SWEEP))
+    here["packages"]["torch"] = "0.4"
+    write_json(jobs_dir / slurm_job.ENVIRONMENT, here)
+    monkeypatch.setattr(os, "umask", lambda mask: 0)
+    before = [signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGUSR2)]
+    try:
+        assert slurm_job.job(str(cell.dir), 1) == 2
+        status = read_status(cell.dir)
+        assert status["state"] == "failed" and status["exit_code"] == 2
+        assert "and 0.4 here" in status["error"]
+        assert slurm._code(cell.dir, slurm.Job("7", 1, 0.0)) == 2  # which is not tried again
+        here["packages"]["torch"] = version("torch")
+        write_json(jobs_dir / slurm_job.ENVIRONMENT, here | {"clock": (-8.0, 0.1)})
+        assert slurm_job.job(str(cell.dir), 1) == 2
+        assert "is 8.0 s behind the sweep's" in read_status(cell.dir)["error"]
+        write_json(jobs_dir / slurm_job.ENVIRONMENT, here | {"clock": (-4.5, 0.1)})
+        monkeypatch.setattr(slurm_job, "run_task", lambda folder, threads, variables: 2)
+        assert slurm_job.job(str(cell.dir), 1) == 2
+    finally:
+        for number, handler in zip((signal.SIGTERM, signal.SIGUSR2), before, strict=True):
+            signal.signal(number, handler)

@@ -1,0 +1,46 @@
+"""A sweep whose store would lie on a network file system is refused before anything is made."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from experiments.launch.ready import check_machine
+from experiments.preflight import check_settings
+from judges import connections
+from study.errors import UserError
+from study.schema import VerdictStore
+from tests.experiments.mlflow_runs import cell_of
+
+
+@pytest.fixture
+def shared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder of runs that counts as one on a network file system."""
+    folder = tmp_path / "shared"
+    monkeypatch.setattr(
+        connections, "network_kind", lambda path: "nfs4" if path.is_relative_to(folder) else ""
+    )
+    return folder
+
+
+@pytest.mark.parametrize(
+    "place", ["/somewhere/local", "$A_VARIABLE_OF_THE_NODES/judgedrift"], ids=["path", "variable"]
+)
+def test_runs_on_a_network_disk_want_a_store_elsewhere(shared: Path, place: str) -> None:
+    with pytest.raises(UserError, match=r"nfs4.*store\.dir=/var/tmp/judgedrift"):
+        check_settings([cell_of(shared)])
+    check_settings([cell_of(shared, store=VerdictStore(dir=place))])
+    assert not (shared / "verdicts.db").exists()
+
+
+def test_a_merged_store_that_is_not_there_is_told_before_training(tmp_path: Path) -> None:
+    cell = cell_of(tmp_path, store=VerdictStore(beside=[str(tmp_path / "all.db")]))
+    with pytest.raises(UserError, match=r"no reply store .*all\.db"):
+        check_machine([cell], elsewhere=False)
+    check_machine([cell], elsewhere=True)
+
+
+def test_where_the_store_lies_is_no_part_of_a_cell(tmp_path: Path) -> None:
+    there = cell_of(tmp_path, store=VerdictStore(dir="/x", beside=["/y.db"]))
+    assert there.id == cell_of(tmp_path).id

@@ -1,0 +1,121 @@
+"""What tests of services share: a judge, its keeper in a thread, and a process that uses it."""
+
+from __future__ import annotations
+
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from judges.serving import book, server
+from judges.serving.book import Book, Place, Service, service_of
+from judges.serving.keeper import Keeper
+from study.errors import UserError
+from study.schema import Endpoint, Judge, Serve
+
+ROOT = Path(__file__).resolve().parents[2]
+A, B = Place("node-a", "kernel-a"), Place("node-b", "kernel-b")
+
+
+def judge(port: int = 0, **settings: Any) -> Judge:
+    """A judge that is served to all nodes as ``tiny``; ``settings`` are those of ``serve``."""
+    endpoint = Endpoint(url=f"http://127.0.0.1:{port or free_port()}/v1", model="tiny")
+    told = {"model": "org/Tiny", "start_timeout_s": 30.0, "bind": "0.0.0.0", "auto": True}
+    return Judge(name="tiny", endpoint=endpoint, serve=Serve(**told | settings))
+
+
+def free_port() -> int:
+    with socket.create_server(("0.0.0.0", 0)) as listener:
+        return listener.getsockname()[1]
+
+
+@dataclass
+class Kept:
+    """A service that a thread of this process keeps."""
+
+    service: Service
+    said: list[str]
+    """Why it has ended, once it has."""
+
+
+@contextmanager
+def keeping(model: Judge, runs: Path, place: Place | None = None, **how: Any) -> Generator[Kept]:
+    """A service that is kept within the block, and is ready."""
+    keeper = Keeper(model, runs, service=service_of(model, runs, place), **how)
+    ready, said = threading.Event(), []
+
+    def keep() -> None:
+        try:
+            said.append(keeper.keep(lambda *_: ready.set()))
+        except UserError as error:
+            said.append(str(error))
+
+    thread = threading.Thread(target=keep)
+    thread.start()
+    try:
+        until(lambda: ready.is_set() or said)
+        assert ready.is_set(), said
+        yield Kept(keeper.service, said)
+    finally:
+        keeper.halted.set()
+        thread.join()
+
+
+def until(holds: Callable[[], Any], limit_s: float = 60.0) -> None:
+    """Wait until something holds, and fail where it never does."""
+    end = time.monotonic() + limit_s
+    while not holds():
+        assert time.monotonic() < end, "it never came to hold"
+        time.sleep(0.02)
+
+
+def read(service: Service) -> Book:
+    """The book of a service that is served."""
+    written = service.read()
+    assert written is not None
+    return written
+
+
+def text_of(service: Service) -> str:
+    """The book of a service as it is written; empty where nobody serves."""
+    path = service.folder / book.BOOK
+    return path.read_text() if path.exists() else ""
+
+
+USER = """
+import sys
+from pathlib import Path
+sys.path.insert(0, sys.argv[1])
+from study.schema import Endpoint, Judge, Serve
+from judges.serving.service import use
+endpoint = Endpoint(url=f"http://127.0.0.1:{sys.argv[2]}/v1", model="tiny")
+serve = Serve(model="org/Tiny", start_timeout_s=30.0, bind=sys.argv[4], auto=True)
+with use(Judge(name="tiny", endpoint=endpoint, serve=serve), Path(sys.argv[3]), True) as reached:
+    from judges.check import probe
+    print(reached.endpoint.url, probe(reached).score, flush=True)
+    sys.stdin.readline()
+"""
+
+
+@contextmanager
+def driver(model: Judge, runs: Path, *before: str) -> Generator[subprocess.Popen[str]]:
+    """Another process that uses a service, started by ``before`` where that is given."""
+    port, bind = str(server.port_of(model.endpoint.url)), model.serve.bind
+    words = [*before, sys.executable, "-c", USER, str(ROOT), port, str(runs), bind]
+    process = subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def line(process: subprocess.Popen[str]) -> str:
+    assert process.stdout
+    return process.stdout.readline()

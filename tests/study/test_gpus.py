@@ -1,0 +1,116 @@
+"""A lease is of GPUs that nobody else of this user has, and lapses with whoever had it."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from study.errors import UserError
+from study.gpus import PARTS, left_by, parts_of, take
+from study.machine import Gpu
+from tests.conftest import ROOT
+
+pytestmark = pytest.mark.usefixtures("own_leases")
+THREE = [Gpu(str(number), f"GPU-{number}", "NVIDIA H200", 2**37) for number in range(3)]
+
+
+def test_a_lease_is_of_gpus_that_nobody_else_has() -> None:
+    first, two = take(THREE, 1), take(THREE, 2)
+    assert first is not None and two is not None
+    assert first.variables["CUDA_VISIBLE_DEVICES"] == "0"
+    assert two.variables["CUDA_VISIBLE_DEVICES"] == "1,2"
+    assert take(THREE, 1) is None and take(THREE, 0.1) is None
+    two.close()
+    again = take(THREE, 1)
+    assert again is not None and again.variables["CUDA_VISIBLE_DEVICES"] == "1"
+    assert take(THREE, 2) is None  # one is left
+    none = take(THREE, 0)
+    assert none is not None and none.variables == {}
+    first.close()
+    again.close()
+
+
+@pytest.mark.parametrize(
+    ("share", "fit"), [(0.5, 2), (1 / 3, 3), (0.3, 3), (0.25, 4), (0.1, 10), (0.07, 12)]
+)
+def test_shares_fill_a_gpu_and_no_more(share, fit) -> None:
+    leases = [take(THREE[:1], share) for _ in range(fit)]
+    assert all(lease and lease.variables["CUDA_VISIBLE_DEVICES"] == "0" for lease in leases)
+    assert take(THREE[:1], share) is None and take(THREE[:1], 1) is None
+    for lease in leases:
+        lease.close()
+
+
+def test_shares_go_to_the_emptiest_gpu() -> None:
+    leases = [take(THREE, 0.5) for _ in range(4)]
+    shown = [lease.variables["CUDA_VISIBLE_DEVICES"] for lease in leases if lease]
+    assert shown == ["0", "1", "2", "0"]
+    assert take(THREE, 1) is None
+    quarter = take(THREE[:2], 0.25)  # of another sweep, beside a half
+    assert quarter is not None and quarter.variables["CUDA_VISIBLE_DEVICES"] == "1"
+    for lease in [*leases, quarter]:
+        lease.close()
+
+
+def test_a_share_of_each_of_several_leaves_the_rest_of_each() -> None:
+    server = take(THREE, 2, 0.6)
+    assert server is not None and server.variables["CUDA_VISIBLE_DEVICES"] == "0,1"
+    cells = [take(THREE, 0.4) for _ in range(4)]
+    shown = [cell.variables["CUDA_VISIBLE_DEVICES"] for cell in cells if cell]
+    assert shown == ["2", "2", "0", "1"]
+    assert take(THREE, 0.4) is None and take(THREE, 2, 0.4) is None
+    for lease in [server, *(cell for cell in cells if cell)]:
+        lease.close()
+
+
+@given(
+    st.integers(0, 4),
+    st.lists(st.tuples(st.integers(1, 3), st.sampled_from([0.1, 0.3, 0.5, 0.9, 1.0])), max_size=5),
+)
+def test_what_is_left_is_what_the_locks_leave(count, wants) -> None:
+    gpus = [Gpu(str(n), f"GPU-{n}", "", 0) for n in range(count)]
+    leases = [take(gpus, several, share) for several, share in wants]
+    left = left_by(count, wants)
+    try:
+        assert (left is None) == (None in leases)
+        if left is not None:
+            held = dict.fromkeys(range(count), 0)
+            for lease, (_, share) in zip(leases, wants, strict=True):
+                for name in lease.variables["CUDA_VISIBLE_DEVICES"].split(","):
+                    held[int(name)] += parts_of(share)
+            assert left == [PARTS - parts for parts in held.values()]
+    finally:
+        for lease in leases:
+            if lease is not None:
+                lease.close()
+
+
+def test_a_lease_lapses_with_whoever_died(tmp_path) -> None:
+    code = (
+        "import sys, time; from pathlib import Path; from study import gpus;"
+        "from study.machine import Gpu; gpus.HOST = Path(sys.argv[1]);"
+        "lease = gpus.take([Gpu('0', 'GPU-0', '', 0)], 1); print(lease is not None, flush=True);"
+        "time.sleep(60)"
+    )
+    child = subprocess.Popen(
+        [sys.executable, "-c", code, str(tmp_path)], cwd=ROOT, stdout=subprocess.PIPE, text=True
+    )
+    assert child.stdout is not None and child.stdout.readline() == "True\n"
+    assert take(THREE[:1], 1) is None
+    child.kill()
+    child.communicate()
+    lease = take(THREE[:1], 1)
+    assert lease is not None
+    lease.close()
+
+
+def test_a_folder_of_somebody_else_is_refused(tmp_path) -> None:
+    (tmp_path / f"judgedrift-{os.getuid()}").symlink_to(tmp_path / "elsewhere")
+    (tmp_path / "elsewhere").mkdir()
+    with pytest.raises(UserError, match="another user's or no folder"):
+        take(THREE, 1)

@@ -1,0 +1,229 @@
+"""Merged records are read as the parts were, whenever the merge is cut."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from study import files
+from study import parts as together
+from study.files import Damaged
+from study.merged import merge, merge_cell, reopen, split
+from study.parts import Part, at_step, left_out, merged_files, opened, parts, read_all, read_part
+from study.records import EVALUATIONS, VERDICT, part_name, write_part
+from study.verify import foreign_parts
+from tests.conftest import ROOT
+
+SCORES = st.none() | st.floats() | st.sampled_from([0.0, -0.0, 1.0])
+ROW = st.fixed_dictionaries(
+    {"text": st.none() | st.text(max_size=5), "score": SCORES},
+    optional={"component/x": SCORES, "feature/y": SCORES, "truth_missing": st.text(max_size=2)},
+)
+STEPS = st.dictionaries(st.integers(0, 10**7), st.lists(ROW, max_size=4), max_size=20)
+
+
+def write(folder: Path, steps: dict[int, list[dict]]) -> None:
+    for step, rows in steps.items():
+        told = [dict.fromkeys(VERDICT) | row | {"step": step} for row in rows]
+        write_part(folder / part_name(step), told, VERDICT, durable=False)
+
+
+def contents(folder: Path, columns: list[str] | None = None) -> dict[int, bytes]:
+    """Step -> its columns and rows; bytes, for which NaN is NaN."""
+    return {part.step: frozen(read_part(part, columns)) for part in parts(folder)}
+
+
+def frozen(table: pa.Table) -> bytes:
+    return repr((table.column_names, table.schema.types, table.to_pylist())).encode()
+
+
+def sample(folder: Path, steps: int = 40, rows: int = 3) -> None:
+    write(
+        folder,
+        {
+            step: [{"text": f"{step}-{row} " * 40, "score": row / 7} for row in range(rows)]
+            for step in range(1, steps + 1)
+        },
+    )
+
+
+@settings(max_examples=12)
+@given(STEPS, st.sets(st.integers(0, 10**7)))
+def test_every_step_is_read_as_it_was(tmp_path_factory, steps, others):
+    folder = tmp_path_factory.mktemp("cell") / "verdicts"
+    folder.mkdir()
+    write(folder, steps)
+    before, some = contents(folder), contents(folder, ["score", "component/"])
+    chosen = {*list(steps)[::2], *others}
+    picked = [row for _, t in read_all(folder, None, chosen) for row in t["step"].to_pylist()]
+    merge(folder)
+    assert len(list(folder.iterdir())) == min(1, len(steps))
+    assert contents(folder) == before and contents(folder, ["score", "component/"]) == some
+    assert picked == [
+        row for _, t in read_all(folder, None, chosen) for row in t["step"].to_pylist()
+    ]
+    whole = [row for _, table in read_all(folder, ["step"]) for row in table["step"].to_pylist()]
+    assert whole == [step for step in sorted(steps) for _ in steps[step]]
+    for path in merged_files(folder):
+        split(path)
+    assert contents(folder) == before
+    assert {path.name for path in folder.iterdir()} == set(map(part_name, steps))
+
+
+SEAM = """
+import os, signal, sys
+from pathlib import Path
+from study import merged
+folder, name, turn = Path(sys.argv[1]), sys.argv[2], int(sys.argv[3])
+real, calls = getattr(os, name), []
+def dies(*given, **more):
+    calls.append(given)
+    if len(calls) == turn:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return real(*given, **more)
+setattr(os, name, dies)
+merged.merge(folder)
+"""
+
+
+@pytest.mark.parametrize(
+    ("name", "turn", "left"),
+    [("fsync", 1, 5), ("replace", 1, 5), ("fsync", 2, 6), ("unlink", 1, 6), ("unlink", 4, 3)],
+)
+def test_a_merge_that_is_killed_leaves_every_step_once(tmp_path, name, turn, left):
+    sample(tmp_path / "verdicts", steps=5)
+    before = contents(tmp_path / "verdicts")
+    words = [sys.executable, "-c", SEAM, str(tmp_path / "verdicts"), name, str(turn)]
+    done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == -signal.SIGKILL, done.stderr
+    assert len(list((tmp_path / "verdicts").glob("*.parquet"))) == left
+    assert contents(tmp_path / "verdicts") == before
+    assert foreign_parts(tmp_path / "verdicts") == []
+    merge(tmp_path / "verdicts")
+    assert contents(tmp_path / "verdicts") == before
+    assert len(list((tmp_path / "verdicts").iterdir())) == 1
+
+
+def test_who_has_listed_the_parts_reads_on_while_they_are_merged(tmp_path):
+    sample(tmp_path)
+    listed = parts(tmp_path)
+    before = contents(tmp_path)
+    merge(tmp_path)
+    assert {part.step: frozen(read_part(part)) for part in listed} == before
+
+
+def test_a_row_group_is_read_once_for_all_its_steps(tmp_path, monkeypatch):
+    sample(tmp_path, steps=5)
+    merge(tmp_path)
+    reads = []
+
+    def counted(*given):
+        reads.append(given)
+        return real(*given)
+
+    real = together._read_groups
+    monkeypatch.setattr(together, "_read_groups", counted)
+    for part in parts(tmp_path):
+        assert read_part(part).num_rows == read_part(part, ["step"]).num_rows == 3
+    assert len(reads) == 2
+
+
+def test_a_run_that_goes_on_is_merged_again(tmp_path):
+    kind = tmp_path / EVALUATIONS / "verdicts"
+    sample(kind, steps=3)
+    assert merge_cell(tmp_path) == 1 and merge_cell(tmp_path) == 0
+    write(kind, {3: [{"score": 0.5}], 4: [{"score": 0.25}]})
+    assert at_step(kind, 3).merged is None, "what was written last counts"
+    before = contents(kind)
+    assert merge_cell(tmp_path) == 1
+    assert [path.name for path in kind.iterdir()] == ["steps-000001-000004.parquet"]
+    assert contents(kind) == before
+    reopen(tmp_path, 4)
+    assert len(list(kind.iterdir())) == 1, "nothing is to be made again"
+    reopen(tmp_path, 2)
+    assert sorted(path.name for path in kind.iterdir()) == [part_name(1), part_name(2)]
+    assert contents(kind) == {step: before[step] for step in (1, 2)}
+
+
+def hurt(path: Path, number: int) -> list[int]:
+    """Flip a byte of a text of a row group; returns the steps in it."""
+    group = opened(path).groups[number]
+    column = opened(path).footer.row_group(group.number).column(list(VERDICT).index("text"))
+    data = bytearray(path.read_bytes())
+    data[column.data_page_offset + column.total_compressed_size // 2] ^= 0x55
+    path.write_bytes(bytes(data))
+    return list(group.steps)
+
+
+def test_a_damaged_row_group_costs_its_steps(tmp_path):
+    kind = tmp_path / "cell" / "verdicts"
+    sample(kind)
+    before = contents(kind)
+    path = merge(kind)
+    assert path is not None
+    steps = hurt(path, 1)
+    assert 1 < len(steps) < len(before) / 2
+    lost: list[Damaged] = []
+    read = [row for _, t in read_all(kind, lost=lost) for row in t["step"].to_pylist()]
+    assert set(read) == set(before) - set(steps)
+    (told,) = map(left_out, lost)
+    assert told.startswith("cell/verdicts/steps-000001-000040.parquet is left out at steps ")
+    assert f"at steps {steps[0]} to {steps[-1]}: it cannot be read" in told
+    with pytest.raises(Damaged, match=f"damaged at steps {steps[0]} to {steps[-1]}"):
+        list(read_all(kind))
+    assert frozen(read_part(at_step(kind, 1))) == before[1]
+    write(kind, {41: []})
+    assert merge(kind) is None and path.exists(), "what is damaged is not written anew"
+    reopen(tmp_path / "cell", 39)
+    assert {part.step for part in parts(kind)} == {*range(1, 40)} - {*steps} | {41}
+    (aside,) = foreign_parts(kind)
+    assert "steps-000001-000040.parquet.damaged" in aside
+
+
+@pytest.mark.parametrize("spoil", [b"", b"PAR1", None])
+def test_a_footer_that_cannot_be_read_is_said_and_hides_no_part(tmp_path, spoil):
+    sample(tmp_path, steps=3)
+    path = merge(tmp_path)
+    assert path is not None
+    if spoil is None:
+        pq.write_table(pa.table({"step": [1, 2, 3]}), path)
+    else:
+        path.write_bytes(spoil)
+    with pytest.raises(Damaged, match=r"steps-000001-000003\.parquet is damaged: it "):
+        list(read_all(tmp_path))
+    write(tmp_path, {1: [{"score": 0.5}]})
+    lost: list[Damaged] = []
+    assert [part.step for part, _ in read_all(tmp_path, lost=lost)] == [1]
+    assert len(lost) == 1
+
+
+def test_a_damaged_part_and_parts_of_other_kinds_stay(tmp_path):
+    files.SAID.clear()
+    sample(tmp_path, steps=4)
+    (tmp_path / part_name(2)).write_bytes(b"torn")
+    assert merge(tmp_path) is not None and merge(tmp_path) is None
+    assert [part.step for part in parts(tmp_path)] == [1, 2, 3, 4]
+    with pytest.raises(Damaged, match=r"step-000002\.parquet is damaged"):
+        list(read_all(tmp_path))
+    (tmp_path / part_name(2)).unlink()
+    for step, note in ((5, "five"), (6, [6])):
+        pq.write_table(pa.table({"step": [step], "note": [note]}), tmp_path / part_name(step))
+    before = contents(tmp_path)
+    assert merge(tmp_path) is None and contents(tmp_path) == before
+    assert any("stays in parts" in said for said in files.SAID)
+
+
+def test_a_part_is_its_path_and_its_step(tmp_path):
+    sample(tmp_path, steps=2)
+    assert str(parts(tmp_path)[0]) == str(tmp_path / part_name(1))
+    assert Part(tmp_path, 1) != Part(tmp_path, 2)
+    path = merge(tmp_path)
+    assert str(at_step(tmp_path, 2)) == f"{path}, step 2"
