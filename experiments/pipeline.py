@@ -202,13 +202,13 @@ def call(step: Step) -> int:
     )
     try:
         code = child.wait()
-    except BaseException:
-        child.terminate()  # it may have heard Ctrl-C as well
-        try:
-            child.wait(LAST_S)
-        except subprocess.TimeoutExpired:
-            child.kill()
-        raise
+    finally:
+        if child.poll() is None:  # this process was interrupted; the child may have heard it too
+            child.terminate()
+            try:
+                child.wait(LAST_S)
+            except subprocess.TimeoutExpired:
+                child.kill()
     return code if code >= 0 else 128 - code
 
 

@@ -26,9 +26,9 @@ from pathlib import Path
 from typing import Any
 
 from experiments import processes
+from experiments.asked import models_of
 from experiments.follow import follow
 from experiments.policies.load import cache_of, load_policy
-from experiments.asked import models_of
 from experiments.scorer import Scorer
 from experiments.track.runs import RunLog
 from experiments.trainer import checkpoints

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 from collections.abc import Awaitable, Callable
+from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
 from judges.endpoint.channel import Channel
@@ -126,11 +127,10 @@ class Asker:
         if shared is not None:
             self.hits += 1
             return read(Fetched.stored(shared))
-        try:
+        with ExitStack() as unasked:
+            unasked.callback(self._single_flight.give_up, key)
             fetched = await ask()
-        except BaseException:
-            self._single_flight.give_up(key)
-            raise
+            unasked.pop_all()
         mine = fetched.value()
         if not fetched.replies or fetched.outcome is not None:
             self._single_flight.give_up(key, mine)

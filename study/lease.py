@@ -13,6 +13,7 @@ lease first, and a run that lost it ends.
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import os
 import socket
@@ -113,9 +114,12 @@ class Lease:
         """Write the lease where there is none, as one act where the store has such an act."""
         try:
             self._fs.pipe_file(self._path, self._content(), mode="create")
-        except Exception:  # each client and store has its own for "there is one", "no such act"
-            if self._read() is None:  # no such act; whatever else is wrong is met again
-                self._write()
+        except Exception as error:  # each client has its own for "there is one"
+            if self._read() is not None:
+                return  # another was first; `check` says who
+            if not _no_such_act(error):
+                raise
+            self._write()
 
     def _write(self) -> None:
         exchange.put(self._fs, self._path, self._content())
@@ -145,3 +149,10 @@ class Lease:
             f"{self.url} is run by process {pid} on {host}. To run it here, stop it there; of "
             f"one that was killed the lease ends within {LASTS_S:g} s. Then type the same command."
         )
+
+
+def _no_such_act(error: Exception) -> bool:
+    """Whether the store, or its client, cannot make an object only where there is none."""
+    if isinstance(error, OSError):
+        return error.errno in (errno.ENOSYS, errno.ENOTSUP)
+    return isinstance(error, TypeError | ValueError | NotImplementedError)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import socket
 import subprocess
 import sys
 import threading
@@ -18,6 +17,7 @@ from judges.serving.book import Book, Place, Service, service_of
 from judges.serving.keeper import Keeper
 from study.errors import UserError
 from study.schema import Endpoint, Judge, Serve
+from tests.conftest import free_port
 
 ROOT = Path(__file__).resolve().parents[2]
 A, B = Place("node-a", "kernel-a"), Place("node-b", "kernel-b")
@@ -28,11 +28,6 @@ def judge(port: int = 0, **settings: Any) -> Judge:
     endpoint = Endpoint(url=f"http://127.0.0.1:{port or free_port()}/v1", model="tiny")
     told = {"model": "org/Tiny", "start_timeout_s": 30.0, "bind": "0.0.0.0", "auto": True}
     return Judge(name="tiny", endpoint=endpoint, serve=Serve(**told | settings))
-
-
-def free_port() -> int:
-    with socket.create_server(("0.0.0.0", 0)) as listener:
-        return listener.getsockname()[1]
 
 
 @dataclass

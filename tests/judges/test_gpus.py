@@ -13,7 +13,8 @@ from judges.serving.book import READY
 from study.errors import UserError
 from study.gpus import take
 from study.machine import usable_gpus
-from tests.judges.services import free_port, judge, keeping, read, until
+from tests.conftest import free_port
+from tests.judges.services import judge, keeping, read, until
 
 pytestmark = pytest.mark.usefixtures("own_leases")
 

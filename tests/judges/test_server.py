@@ -21,13 +21,9 @@ from judges.serving import server
 from judges.serving.lease import lease, leases
 from study.errors import UserError
 from study.schema import Endpoint, Judge, Serve
+from tests.conftest import free_port
 
 ROOT = Path(__file__).resolve().parents[2]
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        return listener.getsockname()[1]
 
 
 def judge(port: int = 8000, **settings: Any) -> Judge:

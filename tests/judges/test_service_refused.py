@@ -22,7 +22,8 @@ from judges.serving.service import use
 from study.errors import UserError
 from study.files import Damaged, read_json, write_json
 from study.schema import Judge
-from tests.judges.services import free_port, judge, keeping, read, until
+from tests.conftest import free_port
+from tests.judges.services import judge, keeping, read, until
 
 # --- what is wrong is said -----------------------------------------------------------------------
 
