@@ -29,8 +29,9 @@ from study.secrets import redact
 
 CONNECT_S = 10.0
 """How long a host may take to accept a connection."""
-ANSWER_S = 60.0
-"""How long a cluster may take to let a first process in, and a node to say what it is."""
+ANSWER_S = 180.0
+"""How long a cluster may take to let a first process in, and a node to say what it is: each starts
+a process, which on nodes that are busy takes minutes."""
 STORE = 80_000_000
 """Bytes of the object store of a cluster of our own: almost nothing passes through it."""
 PROBE = (

@@ -19,6 +19,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -107,12 +108,16 @@ class Chaos:
 
     def __init__(self, scratch: Path, words: list[str], kills: int, chance: random.Random) -> None:
         self.scratch, self.kills, self.chance = scratch, kills, chance
-        self.servers = Servers(scratch)
-        self.servers.wait()
-        self.words = [*words, *self.servers.settings()]
-        self.whole = lives.unbroken(scratch / "whole", *self.words)
-        self.cluster = Cluster(scratch)
-        self.nodes = [self.cluster.add(f"node-{number}") for number in range(2)]
+        with ExitStack() as begun:
+            self.servers = Servers(scratch)
+            begun.callback(self.servers.stop)
+            self.servers.wait()
+            self.words = [*words, *self.servers.settings()]
+            self.whole = lives.unbroken(scratch / "whole", *self.words)
+            self.cluster = Cluster(scratch)
+            begun.callback(self.cluster.stop)
+            self.nodes = [self.cluster.add(f"node-{number}") for number in range(2)]
+            self.stop = begun.pop_all().close
         self.killed: Counter[str] = Counter()
         self.drivers = self.begun = self.redone = self.studies = 0
         self.wrong: list[str] = []
@@ -130,10 +135,6 @@ class Chaos:
             self.studies += 1
             self._compare(runs_dir)
             shutil.rmtree(runs_dir)
-
-    def stop(self) -> None:
-        self.cluster.stop()
-        self.servers.stop()
 
     def _driver(self, runs_dir: Path) -> subprocess.Popen[str]:
         self.drivers += 1

@@ -10,7 +10,7 @@ import sys
 import time
 import uuid
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from functools import partial
 from pathlib import Path
 from typing import IO
@@ -37,15 +37,22 @@ class Cluster:
             "RAY_AUTH_MODE": "token",
             "RAY_AUTH_TOKEN": uuid.uuid4().hex + uuid.uuid4().hex,
             "RAY_USAGE_STATS_ENABLED": "0",
+            "RAY_enable_worker_prestart": "0",  # a process for each CPU before there is work
+            "RAY_prestart_worker_first_driver": "0",
             "RAY_ADDRESS": self.address,
             MARK: self.mark,
         }
         self.nodes: list[subprocess.Popen[bytes]] = []
+        self._drivers: list[subprocess.Popen[str]] = []
         self.log = folder / "ray.log"
         # sockets of Unix have short names
         self.folder = Path("/tmp") / f"ray-{self.mark[:8]}"
         head = ["--head", f"--port={port}", "--include-dashboard=false"]
-        self.head = self._start([*head, f"--temp-dir={self.folder}"], resources, {"NODE": "head"})
+        with ExitStack() as begun:
+            begun.callback(self.stop)
+            words = [*head, f"--temp-dir={self.folder}"]
+            self.head = self._start(words, resources, {"NODE": "head"})
+            begun.pop_all()
 
     def add(self, name: str, path: Path = ROOT, **resources: float) -> subprocess.Popen[bytes]:
         """One more node: cells find its name in NODE, Python looks into ``path`` first."""
@@ -86,8 +93,8 @@ class Cluster:
     def run(
         self, *words: str, out: int | IO[str] = subprocess.PIPE, **environment: str
     ) -> subprocess.Popen[str]:
-        """A Python process that may join the cluster."""
-        return subprocess.Popen(
+        """A Python process that may join the cluster, and ends with it at the latest."""
+        driver = subprocess.Popen(
             [sys.executable, *words],
             cwd=ROOT,
             stdout=out,
@@ -96,6 +103,8 @@ class Cluster:
             env={**os.environ, "PYTHONPATH": str(ROOT), **self.environment, **environment},
             preexec_fn=end_with_parent,
         )
+        self._drivers.append(driver)
+        return driver
 
     def raylet(self, node: subprocess.Popen[bytes]) -> int:
         """The process that is a node."""
@@ -112,6 +121,10 @@ class Cluster:
 
     def stop(self) -> set[int]:
         """End every process; those that had to be killed one by one."""
+        for driver in self._drivers:
+            driver.kill()
+            with driver:  # closes its pipe
+                driver.wait()
         for node in reversed(self.nodes):
             node.terminate()
         for node in self.nodes:

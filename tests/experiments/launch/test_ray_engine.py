@@ -44,6 +44,14 @@ def folders(laid):
     return [str(cell.dir) for cell in laid]
 
 
+def done(laid):
+    return sum(cells.is_done(cell.dir) for cell in laid)
+
+
+def ended(driver):
+    return driver.poll() is not None
+
+
 def nodes_of(cell):
     return [life["node"] for life in fakes.lives(cell.dir)]
 
@@ -54,11 +62,11 @@ def test_only_good_nodes_get_cells_and_shares_of_their_gpus(cluster, tmp_path):
     (tmp_path / "stale" / "torch-0.0.1.dist-info" / "METADATA").write_text(STALE)
     (tmp_path / "late").mkdir()
     (tmp_path / "late" / "sitecustomize.py").write_text(LATE)
-    large = {"num-cpus": 4, "num-gpus": 2}
+    enough = {"num-cpus": 1, "num-gpus": 1}
     added = [
-        cluster.add("gpus", **large),
-        cluster.add("stale", tmp_path / "stale", **large),
-        cluster.add("late", tmp_path / "late", **large),
+        cluster.add("gpus", **{"num-cpus": 4, "num-gpus": 2}),
+        cluster.add("stale", tmp_path / "stale", **enough),
+        cluster.add("late", tmp_path / "late", **enough),
     ]
     laid = fakes.lay(
         *(tmp_path / "runs", sweep(cluster, gpus_per_cell=0.5), ("fair", "mean", "refused"), 6),
@@ -68,8 +76,8 @@ def test_only_good_nodes_get_cells_and_shares_of_their_gpus(cluster, tmp_path):
     held = cells.lock(fair[0].dir)
     cells.set_status(fair[0].dir, state="running")
     driver = cluster.run(*DRIVER, *folders(laid), **{fakes.KEY: SECRET})
-    wait(lambda: sum(cells.is_done(cell.dir) for cell in laid) == 11, "cells are not done", 240)
-    held.close()
+    with held:
+        wait(lambda: ended(driver) or done(laid) == 11, "cells are not done", 400)
     said, _ = driver.communicate(timeout=120)
     for node in added:
         node.terminate()
