@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import tempfile
 import time
 from collections.abc import Generator
 from pathlib import Path
@@ -14,30 +13,24 @@ import pytest
 
 from judges import serve
 from judges.serving import actor, book, server
+from tests.experiments.launch.clusters import Cluster
 
-ROOT = Path(__file__).resolve().parents[2]
 SERVED = ("judge=qwen3-4b", "judge.serve.bind=0.0.0.0")
 
 
 @pytest.fixture
-def cluster(vllm: Path, monkeypatch: pytest.MonkeyPatch) -> Generator[Any]:
+def cluster(tmp_path: Path, vllm: Path, monkeypatch: pytest.MonkeyPatch) -> Generator[Any]:
     """Ray on a head and a worker; the worker alone has a GPU, or says so."""
     ray = pytest.importorskip("ray")
-    from ray.cluster_utils import Cluster
-
-    monkeypatch.setenv("RAY_USAGE_STATS_ENABLED", "0")
-    monkeypatch.setenv("PYTHONPATH", str(ROOT))
-    small = {"include_dashboard": False, "object_store_memory": 80_000_000}
-    with tempfile.TemporaryDirectory(prefix="jd") as folder:
-        made = Cluster()
-        try:
-            made.add_node(num_cpus=1, resources={"head": 1}, temp_dir=folder, **small)
-            made.add_node(num_cpus=2, num_gpus=1, **small)
-            monkeypatch.setenv("RAY_ADDRESS", made.address)
-            yield ray
-        finally:
-            ray.shutdown()
-            made.shutdown()
+    made = Cluster(tmp_path, resources='{"head": 1}')
+    try:
+        made.add("worker", **{"num-cpus": 2, "num-gpus": 1})
+        for name, value in made.environment.items():
+            monkeypatch.setenv(name, value)
+        yield ray
+    finally:
+        ray.shutdown()
+        made.stop()
 
 
 def ask(overrides: list[str], runs_dir: str) -> tuple[str, str, float | None]:

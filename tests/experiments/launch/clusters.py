@@ -29,7 +29,7 @@ NODE = ("--object-store-memory=80000000", "--include-log-monitor=false", "--disa
 class Cluster:
     """A head at ``address``. `environment` is what its drivers need; it ends with `stop`."""
 
-    def __init__(self, folder: Path, **resources: float) -> None:
+    def __init__(self, folder: Path, **resources: float | str) -> None:
         self.mark = uuid.uuid4().hex
         port = free_port()
         self.address = f"127.0.0.1:{port}"
@@ -54,13 +54,15 @@ class Cluster:
             self.head = self._start(words, resources, {"NODE": "head"})
             begun.pop_all()
 
-    def add(self, name: str, path: Path = ROOT, **resources: float) -> subprocess.Popen[bytes]:
+    def add(
+        self, name: str, path: Path = ROOT, **resources: float | str
+    ) -> subprocess.Popen[bytes]:
         """One more node: cells find its name in NODE, Python looks into ``path`` first."""
         environment = {"NODE": name, "PYTHONPATH": f"{path}{os.pathsep}{ROOT}"}
         return self._start([f"--address={self.address}"], resources, environment)
 
     def _start(
-        self, words: list[str], resources: dict[str, float], more: dict[str, str]
+        self, words: list[str], resources: dict[str, float | str], more: dict[str, str]
     ) -> subprocess.Popen[bytes]:
         asked = {"num-cpus": 1, "num-gpus": 0, "memory": 2**30} | resources
         log = self.log.with_name(f"node-{len(self.nodes)}.log")
@@ -74,7 +76,7 @@ class Cluster:
         raise AssertionError(f"no node can be started; see {log}")
 
     def _popen(
-        self, words: list[str], asked: dict[str, float], file: IO[bytes], more: dict[str, str]
+        self, words: list[str], asked: dict[str, float | str], file: IO[bytes], more: dict[str, str]
     ) -> subprocess.Popen[bytes]:
         return subprocess.Popen(
             [
