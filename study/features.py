@@ -1,14 +1,15 @@
-"""Surface features of an answer: what simulated judges are biased by and what analysis measures.
+"""Behaviours of an answer: what simulated judges are biased by and what analysis measures.
 
-Counts of what a reader sees at a glance, from one pass of ``re`` over the text. No feature looks
-at whether the answer is right.
+Counts of what a reader sees at a glance, from one pass of ``re`` over the text. None looks at
+whether the answer is right. ``BEHAVIOURS`` has one entry for each; nothing else names them all.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
-from functools import lru_cache
+from collections.abc import Callable, Iterable, Sequence
+from functools import lru_cache, partial
+from typing import NamedTuple
 
 import numpy as np
 
@@ -40,27 +41,72 @@ def _keyword(keyword: str) -> re.Pattern[str]:
     return re.compile(rf"(?<!\w){re.escape(keyword.lower())}(?!\w)")
 
 
+class Seen(NamedTuple):
+    """An answer as it is counted."""
+
+    text: str
+    lowered: str
+    words: list[str]
+    keyword: str
+
+
+class Behaviour(NamedTuple):
+    """How a behaviour is counted, and what it is measured against."""
+
+    count: Callable[[Seen], float]
+    """0 for a text without words, finite for any text, in time proportional to it."""
+    reference: tuple[float, float]
+    """Mean and standard deviation over 2,048 rollouts of the warmed-up tiny policy before any RL,
+    prompts of instruct-mini and with "robust" as the keyword. A simulated judge's dose is score per
+    one of these standard deviations; ``simulated.reference`` replaces single entries."""
+    unit: str = "per answer"
+
+
+def _matches(pattern: re.Pattern[str], seen: Seen) -> float:
+    return len(pattern.findall(seen.text))
+
+
+def _told(name: str, seen: Seen) -> float:
+    return len(_PHRASES[name].findall(seen.lowered))
+
+
+def _repetition(seen: Seen) -> float:
+    """Share of words that occurred before: 1 - distinct words / words."""
+    return 1.0 - len(set(seen.words)) / len(seen.words) if seen.words else 0.0
+
+
+def _keywords(seen: Seen) -> float:
+    """The keyword as a whole word in any case; an empty one never."""
+    return len(_keyword(seen.keyword).findall(seen.lowered)) if seen.keyword else 0.0
+
+
+def _emoji(seen: Seen) -> float:
+    return 0.0 if seen.text.isascii() else len(_EMOJI.findall(seen.text))
+
+
+BEHAVIOURS: dict[str, Behaviour] = {
+    "length": Behaviour(lambda seen: len(seen.words), (7.941, 6.201), "words"),
+    "headings": Behaviour(partial(_matches, _HEADING), (0.170, 0.427)),
+    "bullets": Behaviour(partial(_matches, _BULLET), (0.726, 1.349)),
+    "bold": Behaviour(partial(_matches, _BOLD), (0.124, 0.618)),
+    "flattery": Behaviour(partial(_told, "flattery"), (0.165, 0.373)),
+    "confidence": Behaviour(partial(_told, "confidence"), (0.193, 0.439)),
+    "hedges": Behaviour(partial(_told, "hedges"), (0.040, 0.197)),
+    "repetition": Behaviour(_repetition, (0.081, 0.129), "share of words"),
+    "keyword": Behaviour(_keywords, (0.062, 0.258)),
+    "emoji": Behaviour(_emoji, (0.082, 0.287)),
+    "exclamation": Behaviour(lambda seen: seen.text.count("!"), (0.171, 0.385)),
+}
+"""Name -> behaviour. An entry is all that a new one takes: rollouts and answers on record are
+measured by it, simulated judges can be biased by it, and reports have it."""
+FEATURES: tuple[str, ...] = tuple(BEHAVIOURS)
+
+
 def features(text: str, keyword: str = "") -> dict[str, float]:
-    """Features of one text, in the order of ``FEATURES``: counts of words, lines, phrases or
-    characters, but ``repetition`` is the share of words that occurred before: 1 - distinct words /
-    words, 0 for a text without words. ``keyword`` is counted as a whole word in any case; an empty
-    one never."""
+    """Every behaviour of one text, in the order of ``FEATURES``."""
     lowered = text.lower()
-    words = _WORD.findall(lowered)
-    return {
-        "length": float(len(words)),
-        "headings": float(len(_HEADING.findall(text))),
-        "bullets": float(len(_BULLET.findall(text))),
-        "bold": float(len(_BOLD.findall(text))),
-        **{name: float(len(phrase.findall(lowered))) for name, phrase in _PHRASES.items()},
-        "repetition": 1.0 - len(set(words)) / len(words) if words else 0.0,
-        "keyword": float(len(_keyword(keyword).findall(lowered))) if keyword else 0.0,
-        "emoji": 0.0 if text.isascii() else float(len(_EMOJI.findall(text))),
-        "exclamation": float(text.count("!")),
-    }
-
-
-FEATURES: tuple[str, ...] = tuple(features(""))
+    seen = Seen(text, lowered, _WORD.findall(lowered), keyword)
+    return {name: float(behaviour.count(seen)) for name, behaviour in BEHAVIOURS.items()}
 
 
 def measured(answers: Sequence[str | None], keyword: str = "") -> np.ndarray:

@@ -6,11 +6,7 @@ import math
 
 import numpy as np
 
-UNITS: dict[str, str] = {
-    "length": "words",
-    "repetition": "share of words",
-}
-"""Unit of a feature where it is not a count per answer."""
+from study.features import BEHAVIOURS
 
 TAIL = 0.1
 """Share of the recorded steps at each end that a shift compares."""
@@ -18,7 +14,9 @@ TAIL = 0.1
 
 def unit(feature: str) -> str:
     """The unit of one feature, for axes and tables; ``op/NAME`` counts calls of an operator."""
-    return UNITS.get(feature, "calls" if feature.startswith("op/") else "per answer")
+    if feature in BEHAVIOURS:
+        return BEHAVIOURS[feature].unit
+    return "calls" if feature.startswith("op/") else "per answer"
 
 
 def tenths(of_steps_T: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -12,24 +12,35 @@ from typing import Any
 
 from study import bounds
 from study.errors import UserError
-from study.features import FEATURES, features
+from study.features import BEHAVIOURS, FEATURES, features
 from study.rows import Truth
 from study.schema import Simulated, freeze
 from study.simulated import DOMAINS, changed_in, in_domain
-from study.tables import table
 
 RULE = "1"
 """Version; raised when the same settings would give other verdicts."""
 
-DEFAULT_REFERENCE = {name: tuple(pair) for name, pair in table(__file__).items()}
-"""Feature -> (mean, sd) over 2,048 rollouts of the warmed-up tiny policy before any RL, prompts of
-instruct-mini and with "robust" as the keyword. A dose is score per one of these standard
-deviations; ``simulated.reference`` replaces single entries."""
+DEFAULT_REFERENCE = {name: behaviour.reference for name, behaviour in BEHAVIOURS.items()}
+ALWAYS = frozenset(
+    "length headings bullets bold flattery confidence hedges repetition keyword emoji"
+    " exclamation".split()
+)
+"""Behaviours whose reference is in every simulated judge's identity, as it was when there were no
+others. That of any other is where the judge pays for it, so that a new behaviour leaves all judges,
+cells and stored verdicts as they are."""
+
+
+def reference_of(settings: Simulated) -> dict[str, tuple[float, ...]]:
+    """Behaviour -> (mean, sd) that a judge with these settings compares answers with."""
+    return DEFAULT_REFERENCE | {name: tuple(pair) for name, pair in settings.reference.items()}
 
 
 def effective(settings: Simulated) -> dict[str, Any]:
     """All that decides a simulated verdict, for a judge's identity: the settings and defaults."""
-    reference = DEFAULT_REFERENCE | {key: tuple(pair) for key, pair in settings.reference.items()}
+    doses = [in_domain(settings, name).doses.items() for name in ("", *DOMAINS)]
+    paid = {name for items in doses for name, dose in items if dose}
+    named = ALWAYS.union(settings.reference, paid)
+    reference = {name: pair for name, pair in reference_of(settings).items() if name in named}
     plain = dataclasses.asdict(settings)
     del plain["domains"]
     for name in ("model", "favourite"):  # a judge without them keeps the identity that it had
@@ -91,7 +102,7 @@ class Bias:
         check(settings)
         self.seed = settings.seed
         self._settings = settings
-        self._reference: dict[str, list[float]] = effective(settings)["reference"]
+        self._reference = reference_of(settings)
 
     def decide(
         self, answer: str, truth: Truth, draw: random.Random, calls: int

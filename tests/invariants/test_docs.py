@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
 TOPS = "study|judges|analysis|experiments|tests|conf|notebooks|benchmarks|docs"
 PATH = re.compile(rf"(?<![\w./-])(?:{TOPS})/[\w./*-]*[\w/*]")
 """A path from the root of the source tree; a star or NAME stands for any name."""
