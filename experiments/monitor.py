@@ -23,7 +23,7 @@ from experiments.monitoring.disagreements import Disagreements
 from experiments.monitoring.lines import line, summary
 from experiments.monitoring.read import StudyReader, View, totals
 from experiments.monitoring.restart import restart
-from experiments.monitoring.screen import screen
+from experiments.monitoring.screen import draws, screen
 from study import exchange, stopping
 from study.bounds import Choice, Number
 from study.cli import StudyOptions, command, option, unread
@@ -68,7 +68,9 @@ def main(options: Options) -> int:
     watch = Watch(options, reader)
     if options.json:
         return watch.run(watch.print_json)
-    return watch.run_screen() if _terminal() else watch.run(watch.print_lines)
+    from rich.console import Console
+
+    return watch.run_screen() if draws(Console()) else watch.run(watch.print_lines)
 
 
 class Watch:
@@ -173,14 +175,6 @@ class Watch:
             self.look()
         console.print(shown(None), soft_wrap=True)
         return 0
-
-
-def _terminal() -> bool:
-    """Whether a person sees the output at once, on something that can move its cursor and draw."""
-    from rich.console import Console
-
-    console = Console()
-    return sys.stdout.isatty() and not console.is_dumb_terminal and console.encoding == "utf-8"
 
 
 def _show(options: Options) -> int:

@@ -1,76 +1,203 @@
 """What a sweep is about to do, told without doing it: its cells, their cost, and what it can see.
 
-Nothing here imports torch: a plan answers before a model could be loaded.
+What finished cells took says what these will take (`experiments.rates`); where none is like them,
+what is assumed is said to be. Nothing here imports torch, and nothing is written.
 """
 
 from __future__ import annotations
 
-import dataclasses
-import functools
+import heapq
 import json
-import math
 from collections import defaultdict
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, field
 
 from analysis.statistics.power import power_lines
-from judges.endpoint.dialects import dialect_of
-from judges.grading.base import GroupGrading
-from judges.identity import build_grading
+from experiments.asked import models_of
+from experiments.estimate import (
+    ANSWER_SHARE,
+    CHARACTERS_PER_TOKEN,
+    Asks,
+    asks,
+    expected,
+    thought,
+)
+from experiments.launch.needs import HERE
+from experiments.launch.slots import slots_of
+from experiments.monitoring.lines import duration
+from experiments.rates import NOTHING, Rates, Span, Usage, span
+from judges.serving.book import auto_served
+from judges.serving.vllm_command import gpus_of_replica
 from study import cells
 from study.cells import Cell
 from study.cli import COSTS, print_table
 from study.identity import flatten
-from study.rewards.checks import for_judge
-from study.schema import Judge, Model, Task, freeze
+from study.schema import Judge
 from study.status import read_status
-from study.tasks import order_of, sample, task_module
+from study.tasks import order_of
 
-if TYPE_CHECKING:
-    from study.rows import Row
+UNKNOWN = Usage(1.0, 1.0, 1.0, 0.0)
+"""Of a judge that no finished cell asked: every question is sent, and nothing is cached."""
 
 
 def show_plan(todo: Sequence[Cell]) -> int:
-    """Cells, state, expected cost, and the smallest effect to be seen; nothing is written."""
+    """Cells, state, expected cost and time, and the smallest effect to be seen; nothing is
+    written."""
     lines = rows(todo, todo[0].config.factors)
     print_table(lines, f"{todo[0].config.study}: {len(todo)} cells", ("error",))
     costs = [expected(cell) for cell in todo]
     total = {name: sum(cost[name] for cost in costs) for name in costs[0]}
-    left = sum(
-        cost["calls"]
-        for cell, cost in zip(todo, costs, strict=True)
-        if cells.state(cell.dir) != "done"
-    )
+    left = [cell for cell in todo if cells.state(cell.dir) != "done"]
     print(
         f"{total['completions']} completions and {total['calls']} judge calls in all, "
         f"about {total['tokens_in']} tokens in and {total['tokens_out']} out; "
-        f"{left} calls in cells that are not done (before retries, less what the store holds)"
+        f"{sum(expected(cell)['calls'] for cell in left)} calls in cells that are not done "
+        "(before retries, less what the store holds)"
     )
-    costs_told = [*price_lines(todo), *executor_lines(todo)]
-    for line in [*costs_told, *order_lines(todo), *power_lines(*design(todo))]:
+    rates = Rates(todo[0].dir.parent)
+    told = [
+        *usage_lines(left, rates),
+        *price_lines(todo, rates),
+        *limit_lines(left, rates),
+        *executor_lines(todo),
+        *time_lines(left, rates),
+        *order_lines(todo),
+        *power_lines(*design(todo)),
+    ]
+    for line in told:
         print(line)
     return 0
 
 
-def price_lines(todo: Sequence[Cell]) -> list[str]:
-    """What judges with a price come to, in all cells together, and who of the others is real."""
-    usd: dict[str, float] = defaultdict(float)
-    unpriced: dict[str, None] = {}
+@dataclass
+class Spending:
+    """What one judge is expected to take in some cells."""
+
+    judge: Judge
+    calls: Span = NOTHING
+    fresh: Span = NOTHING
+    """Tokens in that the endpoint had not cached."""
+    cached: Span = NOTHING
+    out: Span = NOTHING
+    usd: Span = NOTHING
+    most_usd: float = 0.0
+    """Where every answer and reply is as long as it may be, and nothing is stored or cached."""
+    known: bool = True
+    """Whether finished cells told it of every cell."""
+
+
+def spending(todo: Sequence[Cell], rates: Rates) -> list[Spending]:
+    """What each judge is expected to take in these cells."""
+    every: dict[str, Spending] = {}
     for cell in todo:
-        for judge in (cell.config.judge, *cell.config.shadow_judges):
-            price = judge.price
-            if not (price.input or price.output):
-                unpriced |= {judge.name: None} if judge.simulated is None else {}
-                continue
-            alone = dataclasses.replace(cell.config, judge=judge, shadow_judges=[])
-            cost = expected(dataclasses.replace(cell, config=alone))
-            usd[judge.name] += cost["tokens_in"] * price.input / 1e6
-            usd[judge.name] += cost["tokens_out"] * price.output / 1e6
-    lines = [f"{name} would cost about ${amount:,.2f}" for name, amount in usd.items()]
-    if not lines:
+        for each in asks(cell.config):
+            name = each.judge.name
+            every.setdefault(name, Spending(each.judge))
+            _add(every[name], each, rates.usage(cell.config, each.judge))
+    return list(every.values())
+
+
+def _add(total: Spending, each: Asks, found: Sequence[Usage]) -> None:
+    """Add what a judge takes in one more cell, as it did in finished ones."""
+    usages, price = found or [UNKNOWN], each.judge.price
+    total.known = total.known and bool(found)
+
+    def over(amount: float, of: Sequence[float]) -> Span:
+        return (span(of) if found else Span(of[0], of[0], of[0])) * amount
+
+    total.calls += over(each.calls, [u.calls for u in usages])
+    total.fresh += over(each.tokens_in, [u.tokens_in * (1 - u.cached) for u in usages])
+    total.cached += over(each.tokens_in, [u.tokens_in * u.cached for u in usages])
+    total.out += over(each.tokens_out, [u.tokens_out for u in usages])
+    paid = [
+        each.tokens_in * u.tokens_in * (1 - u.cached) * price.input
+        + each.tokens_in * u.tokens_in * u.cached * (price.cached or price.input)
+        + each.tokens_out * u.tokens_out * price.output
+        for u in usages
+    ]
+    total.usd += over(1e-6, paid)
+    total.most_usd += (each.longest_in * price.input + each.longest_out * price.output) / 1e6
+
+
+def usage_lines(left: Sequence[Cell], rates: Rates) -> list[str]:
+    """What will be sent, by what was sent in cells like these."""
+    if not left:
         return []
-    lines += [f"no price is set for {', '.join(unpriced)}"] if unpriced else []
-    return [f"{'; '.join(lines)} (in all cells, by judge.price, nothing of it cached)"]
+    rates.said()  # what was taken before is not what this line rests on
+    every = spending(left, rates)
+    if not all(each.known for each in every):
+        unknown = ", ".join(each.judge.name for each in every if not each.known)
+        return [
+            f"No finished cell tells what {unknown} will be asked: calls are counted as if the"
+            " verdict store held none of them, answers as"
+            f" {ANSWER_SHARE:g} of trainer.max_completion_length, and a token as"
+            f" {CHARACTERS_PER_TOKEN} characters"
+        ]
+    sums = {
+        name: sum((getattr(each, name) for each in every), NOTHING)
+        for name in ("calls", "fresh", "cached", "out")
+    }
+    return [
+        f"As it was in {rates.said()}, cells that are not done send about"
+        f" {_count(sums['calls'])} calls, with {_count(sums['fresh'])} tokens in fresh,"
+        f" {_count(sums['cached'])} cached, and {_count(sums['out'])} out; the verdict store"
+        " answers what was asked before"
+    ]
+
+
+def _count(amount: Span) -> str:
+    if round(amount.high) == 0:
+        return "0"
+    return f"{amount.value:,.0f} ({amount.low:,.0f} to {amount.high:,.0f})"
+
+
+def price_lines(todo: Sequence[Cell], rates: Rates) -> list[str]:
+    """What judges with a price come to, in all cells together, and who of the others is real."""
+    every = spending(todo, rates)
+    priced = [each for each in every if each.judge.price.input or each.judge.price.output]
+    lines = []
+    for each in priced:
+        price, usd = each.judge.price, each.usd
+        cached = price.cached or price.input
+        around = f" (${usd.low:,.2f} to ${usd.high:,.2f})" if each.known else ""
+        source = f"; {price.source}" if price.source else "; judge.price says not since when"
+        lines.append(
+            f"{each.judge.name} would cost about ${usd.value:,.2f}{around} in all cells, and "
+            f"${each.most_usd:,.2f} where every answer and reply is as long as it may be: "
+            f"${price.input:g} in, ${cached:g} cached and ${price.output:g} out per million tokens"
+            f"{source}"
+        )
+    unpriced = [
+        each.judge.name for each in every if each not in priced and each.judge.simulated is None
+    ]
+    if unpriced:
+        lines.append(f"no price is set for {', '.join(unpriced)}")
+    return lines or ["Simulated judges cost nothing"]
+
+
+def limit_lines(left: Sequence[Cell], rates: Rates) -> list[str]:
+    """The limits of ``cost`` beside what the dearest cell is expected to take; nothing where no
+    judge costs anything and no limit is set."""
+    lines = []
+    each = [(cell, spending([cell], rates)) for cell in left]
+    usd = {cell.name: sum(one.usd.value for one in every) for cell, every in each}
+    calls = {cell.name: sum(one.calls.value for one in every) for cell, every in each}
+    for name, taken, form in (("max_usd", usd, "${:,.2f}"), ("max_calls", calls, "{:,.0f}")):
+        limits = {getattr(cell.config.cost, name) for cell in left} - {None}
+        most = max(taken.values(), default=0.0)
+        if limits:
+            limit = min(limits)
+            verdict = "reached before its end" if most > limit else "enough"
+            lines.append(
+                f"cost.{name}={limit:g} for each cell, {form.format(limit * len(left))} for "
+                f"{len(left)}: the dearest takes about {form.format(most)}, so that is {verdict}"
+            )
+        elif name == "max_usd" and most > 0:
+            lines.append(
+                f"No limit is set; the dearest cell takes about {form.format(most)}, and "
+                f"cost.max_usd={2 * most:.2g} would stop each cell at twice that"
+            )
+    return lines
 
 
 MODEL_CALLS = 2
@@ -86,7 +213,7 @@ def executor_lines(todo: Sequence[Cell]) -> list[str]:
         return []
     made = sum(expected(cell)["completions"] for cell in todo if cell.config in programs)
     most = max(config.workflow.limits.model_calls for config in programs)
-    thinking = max(_thought(config.executor) for config in programs)
+    thinking = max(thought(config.executor) for config in programs)
     tokens = round(made * MODEL_CALLS * (OPERATOR_TOKENS + thinking))
     return [
         f"{made} programs, and about {MODEL_CALLS * made} calls of their operators' model at"
@@ -134,105 +261,67 @@ def design(todo: Sequence[Cell]) -> tuple[int, int]:
     return min(map(len, seeds.values())), len(seeds)
 
 
-CHARACTERS_PER_TOKEN = 4
-ANSWER_SHARE = 0.4
-"""Of ``trainer.max_completion_length`` that an answer is assumed to use."""
-SAMPLE = 128
-"""Rows that stand for all of a task."""
-REPLY_TOKENS = {
-    "likert": 3.4,
-    "soft_choice": 1.0,
-    "verif": 3.0,
-    "binary": 3.0,
-    "pairwise": 3.0,
-    "listwise": 20.0,
-}
-"""A bare verdict, as simulated judges give it, by grading; a rubric has a label for each criterion:
-``LABEL_TOKENS`` of a real judge, ``SIMULATED_LABEL_TOKENS`` of a simulated one, whose tokens are
-four characters each."""
-LABEL_TOKENS = 6.0
-SIMULATED_LABEL_TOKENS = 3.8
-SPOKEN_TOKENS = 30.0
-"""What a real judge says besides, where nothing forces a bare verdict."""
-THINKING_SHARE = 0.5
-"""Of ``sampling.max_tokens`` that a judge which thinks is assumed to use."""
+@dataclass
+class Times:
+    """Seconds of some cells, and of all of them on so many slots."""
+
+    each: list[Span] = field(default_factory=list)
+    at_once: int = 1
+
+    def wall(self) -> Span:
+        """Cells begin in their order, each in the slot that is free first."""
+        ends = [
+            _last_end([getattr(one, name) for one in self.each], self.at_once)
+            for name in ("value", "low", "high")
+        ]
+        return Span(*ends)
 
 
-def expected(cell: Cell) -> dict[str, int]:
-    """Completions, judge calls and tokens of a whole cell, before the store saves any.
-
-    completions = T * P * G and the answers of frozen evaluations; calls = completions * votes *
-    requests per verdict, summed over the acting and the shadow judges.
-    """
-    config = cell.config
-    trainer = config.trainer
-    task = json.dumps(dataclasses.asdict(config.task), sort_keys=True)
-    groups = {trainer.group_size: trainer.steps * trainer.prompts_per_step * trainer.group_size}
-    if trainer.eval_samples and trainer.eval_steps:
-        size, evaluations = 1 + trainer.eval_samples, 1 + -(-trainer.steps // trainer.eval_steps)
-        groups[size] = groups.get(size, 0) + size * _held_out(task) * evaluations
-    answer = round(ANSWER_SHARE * trainer.max_completion_length)
-    totals = {"calls": 0.0, "tokens_in": 0.0, "tokens_out": 0.0}
-    for judge in (config.judge, *config.shadow_judges):
-        data = json.dumps(dataclasses.asdict(judge), sort_keys=True)
-        for size, answers in groups.items():
-            each = _per_verdict(data, task, config.reward.rules, size, answer)
-            for name, amount in zip(totals, each, strict=True):
-                totals[name] += answers * judge.sampling.votes * amount
-    return {
-        "completions": sum(groups.values()),
-        **{name: round(total) for name, total in totals.items()},
-    }
+def _last_end(seconds: Sequence[float], at_once: int) -> float:
+    slots = [0.0] * max(1, at_once)
+    for one in seconds:
+        heapq.heappush(slots, heapq.heappop(slots) + one)
+    return max(slots)
 
 
-@functools.cache
-def _per_verdict(
-    judge_json: str, task_json: str, rules: str, group_size: int, answer_tokens: int
-) -> tuple[float, float, float]:
-    """Requests, tokens in and tokens out of one verdict on one answer, the mean over the rows."""
-    judge: Judge = freeze(Judge, json.loads(judge_json))
-    rows = _sample(task_json)
-    grading = build_grading(judge)
-    answer = ("word " * answer_tokens)[: CHARACTERS_PER_TOKEN * answer_tokens]
-    group = [f"{answer} {member}" for member in range(group_size)]
-    shared_by = group_size if isinstance(grading, GroupGrading) else 1
-    calls = tokens_in = tokens_out = 0.0
-    for row in (for_judge(row, rules) for row in rows):
-        if isinstance(grading, GroupGrading):
-            asks = grading.group_requests(row, group)
-        else:
-            asks = grading.requests(row, answer)
-        calls += len(asks) / shared_by
-        for ask in asks:
-            text = "\n".join(turn["content"] for turn in ask.messages)
-            tokens_in += math.ceil(len(text) / CHARACTERS_PER_TOKEN) / shared_by
-            tokens_out += _reply(judge, ask.criteria) / shared_by
-    return calls / len(rows), tokens_in / len(rows), tokens_out / len(rows)
+def time_lines(left: Sequence[Cell], rates: Rates) -> list[str]:
+    """Wall time and GPU-hours of what is not done, by the pace of finished cells."""
+    if not left:
+        return []
+    config = left[0].config
+    rates.said()
+    found = [[pace.seconds(cell.config) for pace in rates.paces(cell.config)] for cell in left]
+    here = config.sweep.engine in HERE
+    slots = slots_of(left) if here else None
+    gpus = slots.gpus_each if slots else config.sweep.gpus_per_cell
+    if not all(found):
+        return [
+            f"Time: not known until a cell like {'these' if len(left) > 1 else 'this'} ran. For"
+            " it, run one for a few steps, and then plan again: the same command with one judge and"
+            f" one seed, trainer.steps=5 and study={config.study}-pace in place of plan=true"
+        ]
+    times = Times([span(seconds) for seconds in found])
+    total = sum(times.each, NOTHING)
+    times.at_once = slots.at_once if slots else config.sweep.workers or len(left)
+    lines = [
+        f"Time: about {_spell(times.wall())} for {len(left)} cells, {times.at_once} at once, or"
+        f" {_spell(total)} of one cell after another, and then the report; by {rates.said()}"
+    ]
+    hours = total * (gpus / 3600)
+    served = sum(
+        gpus_of_replica(model)[0] * model.serve.replicas for model in auto_served(models_of(left))
+    )
+    if gpus:
+        lines.append(f"GPU-hours: about {_hours(hours)} of cells, at {gpus:g} GPUs each")
+    if served:
+        kept = times.wall() * (served / 3600)
+        lines.append(f"GPU-hours: about {_hours(kept)} of {served} GPUs of the judges' servers")
+    return lines
 
 
-def _reply(judge: Judge, criteria: Sequence[int]) -> float:
-    """Tokens of one reply."""
-    label = LABEL_TOKENS if judge.simulated is None else SIMULATED_LABEL_TOKENS
-    bare = REPLY_TOKENS.get(judge.grading.name, label * max(1, len(criteria)))
-    if judge.simulated is not None or judge.grading.name == "soft_choice":
-        return bare
-    return min(float(judge.sampling.max_tokens), bare + SPOKEN_TOKENS + _thought(judge))
+def _spell(seconds: Span) -> str:
+    return f"{duration(seconds.value)} ({duration(seconds.low)} to {duration(seconds.high)})"
 
 
-def _thought(model: Model) -> float:
-    """Tokens that a model thinks before a reply."""
-    thinks = model.sampling.thinking or dialect_of(model).thinking == "always"
-    return THINKING_SHARE * model.sampling.max_tokens if thinks else 0.0
-
-
-@functools.cache
-def _held_out(task_json: str) -> int:
-    """Held-out rows of a task."""
-    task: Task = freeze(Task, json.loads(task_json))
-    return len(task_module(task.name).rows(task, "eval"))
-
-
-@functools.cache
-def _sample(task_json: str) -> list[Row]:
-    task: Task = freeze(Task, json.loads(task_json))
-    return sample(task_module(task.name).rows(task, "train"), SAMPLE)
+def _hours(hours: Span) -> str:
+    return f"{hours.value:,.2g} ({hours.low:,.2g} to {hours.high:,.2g})"

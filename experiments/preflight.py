@@ -14,6 +14,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 from experiments.asked import judges_of, models_of
 from experiments.launch.needs import HERE, check_engine
+from experiments.launch.notify import check_notify
 from experiments.launch.slots import fitting
 from experiments.memory import check_memory
 from experiments.policies.load import check_policy
@@ -74,6 +75,7 @@ def check_settings(todo: Sequence[Cell]) -> None:
     for cell in todo:
         check_names(cell.config)
         check_limits(cell.config.cost, models_of([cell]))
+    check_notify(config.sweep.notify)
     check_factors(todo)
     check_arms(todo, config.factors)
     runs_dir = study_dir.parent

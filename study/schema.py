@@ -255,6 +255,8 @@ class Sweep:
     accelerate: str = ""
     """A config file of `accelerate`: each cell is trained by the processes that it asks for."""
     report: bool = True
+    notify: str = ""
+    """A command that is run when the sweep has ended, or on an alarm; see docs/monitor.md."""
 
 
 @dataclass(frozen=True)

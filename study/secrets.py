@@ -134,7 +134,8 @@ def _is_reference(text: str) -> bool:
 
 
 def _is_command(where: str, sent: bool) -> bool:
-    return sent or where.endswith(("start_command", "url", "uri")) or ".serve.extra" in where
+    ends = ("start_command", "notify", "url", "uri")
+    return sent or where.endswith(ends) or ".serve.extra" in where
 
 
 def _secret_parameter(text: str) -> str:

@@ -12,6 +12,7 @@ from typing import Any
 import analysis
 from experiments import plan
 from experiments.asked import executors_of, models_of
+from experiments.launch.bell import told_at_end
 from experiments.launch.engines import run_cells, taken_up
 from experiments.launch.needs import HERE
 from experiments.launch.pool import start_server
@@ -47,10 +48,16 @@ def run_study(todo: Sequence[Cell], elsewhere: Callable[[], None] | None) -> int
         todo: the cells of the sweep, checked.
         elsewhere: runs the cells by another launcher; None runs them here, in a pool.
     """
-    study_dir = todo[0].dir.parent
     for cell in todo:
         mend(cell)
     mine = share_of(todo)
+    with told_at_end(todo, mine):
+        return _run(todo, mine, elsewhere)
+
+
+def _run(todo: Sequence[Cell], mine: Sequence[Cell], elsewhere: Callable[[], None] | None) -> int:
+    """`run_study` of the cells that are run here."""
+    study_dir = todo[0].dir.parent
     here = elsewhere is None and todo[0].config.sweep.engine in HERE
     with ExitStack() as stack:
         theirs = stack.enter_context(taken_up(todo)) if elsewhere is None else set()

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Sequence
+import sys
+import time
+from collections.abc import Generator, Sequence
 from pathlib import Path
 
 from rich.console import Console
@@ -11,44 +13,63 @@ from rich.live import Live
 from rich.text import Text
 
 from experiments.asked import judges_of
+from experiments.launch.bell import AlarmBell
+from experiments.launch.board import Board
 from experiments.launch.pool import ORPHANED
+from experiments.monitoring.screen import draws
 from experiments.track.runs import mark_killed
 from study import cells, exchange, storage
 from study.cells import Cell
+from study.files import first_line
 from study.places import PlaceTrouble
 from study.schema import Judge
 from study.screen import visible
 from study.status import read_status
 
-LOOKS = 256
-"""Cells that are looked at in one second, at most: so many files are asked for their time."""
+HEARTBEAT_S = 60.0
+"""Without a terminal a line is said so often."""
+LOOK_S = 5.0
+"""Without a terminal all cells that run are looked at so often, at most."""
+BELOW = 2
+"""Lines of the terminal that the table leaves free."""
 
 
 class Watch:
-    """Told by an engine what becomes of each cell. Within its block a terminal shows a live table.
+    """Told by an engine what becomes of each cell. Within its block a terminal shows a live table,
+    which is redrawn in place and stays as it was last; without one a line a minute says how things
+    stand.
 
     What a cell came to is said, and is in its ``status.json``. Of a cell that runs, that file is
     read where it has changed.
     """
 
     def __init__(self, todo: Sequence[Cell]) -> None:
+        config = todo[0].config
         self.cell_of = {cell.dir: cell for cell in todo}
+        self.board = Board(todo)
+        self._bell = AlarmBell(config.sweep.notify, config.study)
         self._refusals = Refusals()
         self._console = Console()
         self._live: Live | None = None
-        self._begun: dict[Path, tuple[int, str]] = {}
-        """Cell that was begun -> when its status last changed, and its line."""
-        self._next = 0
+        self._said: set[str] = set()
+        self._heartbeat = time.monotonic() + HEARTBEAT_S
+        self._look = 0.0
 
     def __enter__(self) -> Watch:
-        if self._console.is_terminal:
-            self._live = Live(console=self._console, refresh_per_second=1)
+        if draws(self._console):
+            # what goes elsewhere than to this terminal must not come here
+            here = sys.stderr.isatty()
+            self._live = Live(console=self._console, auto_refresh=False, redirect_stderr=here)
             self._live.start()
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         if self._live is not None:
+            with self._harmless():
+                self._draw()
             self._live.stop()
+            self._live = None
+        self._say_once(self._bell.close())
         if kind is None and self._refusals.left:
             self.say(self._refusals.paragraph())
 
@@ -60,15 +81,16 @@ class Watch:
         """To be asked before a cell is started; where it says so, the cell is left as it is."""
         if self._refusals.covers(self.cell_of[folder]):
             return True
-        self._begun.setdefault(folder, (0, ""))
+        self.board.begun(folder)
         return False
 
     def ended(self, folder: Path, code: int) -> None:
         """A cell ended with an exit code; negative is the signal that killed it. Raises
         DiskTrouble: it met a full disk, to which the others write too."""
-        self._begun.pop(folder, None)
         with contextlib.suppress(PlaceTrouble):  # what is here of it is told then
             exchange.refresh(folder)
+        with self._harmless():
+            self.board.ended(folder)
         status = read_status(folder)
         note = f"{folder.name}: {cells.state(folder)} after {status.get('seconds', 0):.1f} s"
         self.say(note + (f" (exit {code}) {status.get('error', '')}" if code else ""))
@@ -81,31 +103,42 @@ class Watch:
 
     def tick(self) -> None:
         """To be called about once a second while cells run."""
-        if self._live is None:
+        with self._harmless():
+            self._tell(time.monotonic())
+
+    def _tell(self, now: float) -> None:
+        if now >= self._look and self.board.look():
+            self._look = now + (0.0 if self._live is not None else LOOK_S)
+        new = self.board.new_alarms()
+        self._say_once(self._bell.tick(new, self.board.totals))
+        if self._live is not None:
+            self._draw()
             return
-        begun = list(self._begun)
-        first = self._next % max(1, len(begun))
-        for folder in (begun[first:] + begun[:first])[:LOOKS]:
-            self._look(folder)
-        self._next = first + LOOKS
-        self._live.update(Text(visible("\n".join(self.lines()))))
+        for alarm in new:
+            self.say(f"ALARM  {alarm.cell}  {alarm.said()} Type: {alarm.type}")
+        if now >= self._heartbeat:
+            self._heartbeat = now + HEARTBEAT_S
+            self.say(self.board.line())
 
-    def lines(self) -> list[str]:
-        """A line for each cell that runs, as it was when its status was last read."""
-        return [line for _, line in self._begun.values() if line]
-
-    def _look(self, folder: Path) -> None:
+    @contextlib.contextmanager
+    def _harmless(self) -> Generator[None]:
+        """What goes wrong within the block is said: whatever stands in the files of a cell, the
+        sweep goes on."""
         try:
-            changed = (folder / "status.json").stat().st_mtime_ns
-        except OSError:
-            return
-        if changed == self._begun[folder][0]:
-            return
-        status, line = read_status(folder), ""
-        if status.get("state") == "running":
-            step = f"step {status.get('step', 0)}/{status.get('steps', '?')}"
-            line = f"{folder.name}  {step}  {status.get('phase', '')}"
-        self._begun[folder] = (changed, line)
+            yield
+        except Exception as error:
+            why = f"{type(error).__name__}: {first_line(error)}"
+            self._say_once(f"How the cells stand could not be shown ({why}). They go on.")
+
+    def _draw(self) -> None:
+        assert self._live is not None
+        width, height = self._console.size
+        self._live.update(self.board.screen(width, max(1, height - BELOW)), refresh=True)
+
+    def _say_once(self, text: str) -> None:
+        if text and text not in self._said:
+            self._said.add(text)
+            self.say(text)
 
 
 class Refusals:

@@ -62,10 +62,14 @@ def summary(totals: dict[str, Any]) -> str:
         words.append(f"{totals['tokens_per_s']:.0f} tokens/s")
     if totals["calls"] is not None:
         words.append(f"{totals['calls']:.0f} judge calls")
+    if totals["unscored"] is not None:
+        words.append(f"missing {totals['unscored']:.1%}")
     if totals["usd"] is not None:
         words.append(f"${totals['usd']:.2f}")
     if totals["eta_s"] is not None:
         words.append(f"eta {duration(totals['eta_s'])}")
+    if totals["alarms"]:
+        words.append(f"{totals['alarms']} alarm{'s' * (totals['alarms'] > 1)}")
     return "  ".join(words)
 
 
@@ -75,6 +79,12 @@ def number(value: float | None, form: str = ".2f") -> str:
 
 def share(value: float | None) -> str:
     return UNKNOWN if value is None else f"{value:.0%}"
+
+
+def dollars(view: View) -> str:
+    """What the acting judge of a cell has cost; nothing where it costs nothing."""
+    usd = view.sums.get("cost/usd")
+    return f"${usd:.2f}" if usd else UNKNOWN
 
 
 def duration(seconds: float | None) -> str:

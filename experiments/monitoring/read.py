@@ -351,7 +351,16 @@ def totals(views: Sequence[View]) -> dict[str, Any]:
         "calls": _summed(views, "cost/calls"),
         "usd": _summed(views, "cost/usd"),
         "eta_s": sum(left) / len(running) if running and left else None,
+        "unscored": _unscored(views),
+        "alarms": sum(len(view.alarms) for view in views),
     }
+
+
+def _unscored(views: Sequence[View]) -> float | None:
+    """Share of the acting judges' verdicts that are missing, the mean of each cell's last steps."""
+    series = [view.series.get("judge/unscored_frac", [])[-RECENT:] for view in views]
+    shares = [statistics.fmean(value for _, value in each) for each in series if each]
+    return statistics.fmean(shares) if shares else None
 
 
 def _summed(views: Sequence[View], metric: str) -> float | None:

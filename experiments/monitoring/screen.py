@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import sys
 import textwrap
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -14,6 +15,7 @@ from experiments.monitoring.lines import (
     accuracies,
     bar,
     cut,
+    dollars,
     duration,
     number,
     scale,
@@ -26,7 +28,7 @@ from experiments.monitoring.read import View
 from study.screen import visible
 
 if TYPE_CHECKING:
-    from rich.console import Group
+    from rich.console import Console, Group
     from rich.text import Text
 
 COLOURS = {
@@ -42,6 +44,11 @@ BAR, SPARK, NAME, WIDEST = 6, 8, 18, 48
 """Characters of a bar, of a sparkline, of a cell's name where space is short, and of a column."""
 LINES = 3
 """Most lines of an alarm."""
+
+
+def draws(console: Console) -> bool:
+    """Whether a person sees the output at once, on something that can move its cursor and draw."""
+    return sys.stdout.isatty() and not console.is_dumb_terminal and console.encoding == "utf-8"
 
 
 @dataclass(frozen=True)
@@ -91,6 +98,7 @@ COLUMNS = (
     Column("miss", lambda view: share(view.unscored), 6),
     Column("dead", lambda view: share(view.zero_std), 6),
     Column("tok/s", lambda view: number(view.tokens_per_s, ".0f"), 12),
+    Column("cost", dollars, 7),
     Column("ETA", lambda view: duration(view.eta_s), 5),
 )
 

@@ -1,6 +1,7 @@
 import pytest
 
-from experiments.plan import design, expected
+from experiments.estimate import expected
+from experiments.plan import design
 from experiments.preflight import check_arms, check_study
 from study.cells import make_cell
 from study.errors import UserError

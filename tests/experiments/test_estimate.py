@@ -11,9 +11,11 @@ from typing import Any
 
 import pytest
 
-from experiments.plan import ANSWER_SHARE, expected, price_lines
+from experiments.estimate import ANSWER_SHARE, expected
+from experiments.plan import limit_lines, price_lines
+from experiments.rates import Rates
 from study.cells import Cell
-from study.schema import Endpoint, Grading, Judge, Price, Sampling, Simulated, Study, Trainer
+from study.schema import Cost, Endpoint, Grading, Judge, Price, Sampling, Simulated, Study, Trainer
 from study.schema import Task as TaskConfig
 from study.tasks import TASKS, oracle
 
@@ -94,21 +96,44 @@ def test_a_judge_that_thinks_is_expected_to_talk_more() -> None:
     assert told == pytest.approx([33.4, 533.4, 533.4, 8.0])
 
 
-def test_judges_with_a_price_are_told_in_dollars() -> None:
-    """Acting and shadow judges each by their own price; without any price nothing is said."""
+def test_judges_with_a_price_are_told_in_dollars(tmp_path) -> None:
+    """Acting and shadow judges each by their own price."""
+    none = Rates(tmp_path / "none")
     real = replace(FAIR, name="real", simulated=None)
-    priced = replace(real, name="priced", price=Price(input=2.0, output=10.0))
+    price = Price(input=2.0, output=10.0, source="2026-10-02, a list")
+    priced = replace(real, name="priced", price=price)
     cost = expected(cell(priced))
     usd = (2 * cost["tokens_in"] + 10 * cost["tokens_out"]) / 1e6
-    (line,) = price_lines([cell(priced), cell(FAIR, (real, priced))])
-    assert f"priced would cost about ${2 * usd:,.2f}; no price is set for real" in line
-    assert price_lines([cell(FAIR), cell(real)]) == []
+    line, others = price_lines([cell(priced), cell(FAIR, (real, priced))], none)
+    assert f"priced would cost about ${2 * usd:,.2f} in all cells" in line
+    assert "$2 in, $2 cached and $10 out per million tokens; 2026-10-02, a list" in line
+    assert others == "no price is set for real"
+    assert price_lines([cell(FAIR), cell(real)], none) == ["no price is set for real"]
+    assert price_lines([cell(FAIR)], none) == ["Simulated judges cost nothing"]
+
+
+def test_limits_stand_beside_what_the_dearest_cell_takes(tmp_path) -> None:
+    none = Rates(tmp_path / "none")
+    dear = replace(FAIR, name="dear", simulated=None, price=Price(input=1e4))
+    todo = [cell(dear), cell(dear, steps=10)]
+    usd = [expected(each)["tokens_in"] / 100 for each in todo]
+    (line,) = limit_lines(todo, none)
+    assert line.startswith(f"No limit is set; the dearest cell takes about ${usd[1]:,.2f}")
+
+    def limited(limit: float) -> str:
+        cost = Cost(max_usd=limit)
+        (line,) = limit_lines([replace(c, config=replace(c.config, cost=cost)) for c in todo], none)
+        return line
+
+    assert "$20.00 for 2" in limited(10.0) and "reached before its end" in limited(10.0)
+    assert limited(2 * usd[1]).endswith("so that is enough")
+    assert limit_lines([cell(FAIR)], none) == []
 
 
 def test_it_needs_no_torch() -> None:
     code = (
         "import sys; from pathlib import Path; from study.cells import Cell;"
-        "from study.schema import *; from experiments.plan import expected;"
+        "from study.schema import *; from experiments.estimate import expected;"
         "study = Study(judge=Judge(grading=Grading('likert'), simulated=Simulated()),"
         " task=Task(name='instruct-mini'));"
         "assert expected(Cell({}, study, '', Path()))['tokens_in'] > 0;"

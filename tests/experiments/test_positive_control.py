@@ -7,7 +7,7 @@ import pytest
 from analysis.records.runs import read_runs
 from analysis.run.drift import feature_values, run_shifts
 from analysis.statistics.intervals import mean_interval, paired_difference
-from experiments.plan import expected
+from experiments.estimate import expected
 from study.cells import load_cell, study_cells
 from study.parts import parts, read_part
 from study.records import EVALUATIONS, recorded

@@ -1,34 +1,63 @@
-"""A sweep that watches many cells reads what changed."""
+"""A sweep that watches many cells: it reads what changed, and says how things stand."""
 
 from __future__ import annotations
 
+import fcntl
+import io
+import os
+import pty
+import re
+import struct
+import subprocess
+import sys
+import termios
+import time
 from types import SimpleNamespace
 
 import pytest
+from rich.console import Console
 
-from experiments.launch import watch
+from experiments.launch import board
 from experiments.launch.watch import Watch
+from experiments.monitoring import read
 from study import cells
+from tests.conftest import ROOT
+from tests.experiments import fake_cells
 from tests.experiments.fake_cells import laid
+from tests.experiments.monitoring.studies import record
 
 
 @pytest.fixture
 def counted(monkeypatch) -> list[str]:
     """Names of the cells whose status was read."""
     names: list[str] = []
-    read = watch.read_status
+    status_of = read.read_status
 
-    def reading(folder):
+    def reading(folder, problems=None):
         names.append(folder.name)
-        return read(folder)
+        return status_of(folder, problems)
 
-    monkeypatch.setattr(watch, "read_status", reading)
+    monkeypatch.setattr(read, "read_status", reading)
     return names
 
 
 def shown(watched: Watch) -> Watch:
-    watched._live = SimpleNamespace(update=lambda text: None)  # ty: ignore[invalid-assignment]
+    """With a terminal."""
+    drawn = SimpleNamespace(update=lambda table, refresh: None)
+    watched._live = drawn  # ty: ignore[invalid-assignment]
     return watched
+
+
+def runs(cell: cells.Cell, **changes: object) -> None:
+    alive = {"pid": os.getpid(), "host": os.uname().nodename, "beat": time.time() + 1}
+    cells.set_status(cell.dir, **{"state": "running", **alive, **changes})
+
+
+def table(watched: Watch, width: int = 120) -> str:
+    console = Console(width=width, height=30, file=io.StringIO(), highlight=False)
+    console.print(watched.board.screen(width, 30), soft_wrap=True)
+    assert isinstance(console.file, io.StringIO)
+    return console.file.getvalue()
 
 
 def test_only_what_changed_is_read(tmp_path, counted) -> None:
@@ -38,32 +67,152 @@ def test_only_what_changed_is_read(tmp_path, counted) -> None:
     assert counted == []  # nothing was begun
     for cell in (first, second):
         assert not watched.skips(cell.dir)
-        cells.set_status(cell.dir, state="running", step=1, phase="judging")
+        runs(cell, step=1, phase="judging")
+    del counted[:]
     watched.tick()
     watched.tick()
     assert sorted(counted) == sorted([first.name, second.name])
-    assert watched.lines()[0] == f"{first.name}  step 1/2  judging"
-    cells.set_status(second.dir, step=2)
+    assert "1 new, 2 running" in table(watched) and table(watched).count("1/2") == 2
+    runs(second, step=2)
+    del counted[:]
     watched.tick()
-    assert counted[2:] == [second.name]
+    assert counted == [second.name]
     cells.set_status(first.dir, state="done", exit_code=0)
     (first.dir / "DONE").touch()
     watched.ended(first.dir, 0)
     del counted[:]
     watched.tick()
-    assert counted == [] and [line.split()[0] for line in watched.lines()] == [second.name]
-    assert third.name not in " ".join(watched.lines())
+    assert counted == [] and "1 new, 1 running, 1 done" in table(watched)
+    assert not (third.dir / "DONE").exists()
 
 
 def test_of_many_cells_some_are_looked_at_in_turn(tmp_path, counted, monkeypatch) -> None:
-    monkeypatch.setattr(watch, "LOOKS", 4)
+    monkeypatch.setattr(board, "LOOKS", 4)
     todo = laid(tmp_path, 10)
     watched = shown(Watch(todo))
     for cell in todo:
         watched.skips(cell.dir)
-        cells.set_status(cell.dir, state="running")
+        runs(cell)
+    del counted[:]
     watched.tick()
     assert len(counted) == 4
     watched.tick()
     watched.tick()
     assert set(counted) == {cell.name for cell in todo} and len(counted) == 10
+
+
+def test_a_cell_that_ended_before_is_new_until_it_begins(tmp_path) -> None:
+    """What an earlier sweep left of it raises no alarm in this one."""
+    (cell,) = todo = laid(tmp_path, 1)
+    watched = shown(Watch(todo))
+    for state in ("failed", "running"):
+        cells.set_status(cell.dir, state=state, pid=2**22 + 1, beat=time.time() - 1000)
+        watched.skips(cell.dir)
+        watched.tick()
+        assert [(view.state, view.alarms) for view in watched.board.views] == [("new", [])]
+    runs(cell)
+    watched.tick()
+    assert watched.board.views[0].state == "running"
+    cells.set_status(cell.dir, state="failed", error="it broke")
+    watched.ended(cell.dir, 1)
+    (alarm,) = watched.board.new_alarms()
+    assert alarm.kind == "failed" and "it broke" in alarm.seen
+    assert watched.board.new_alarms() == []
+
+
+def test_without_a_terminal_a_line_a_minute_says_how_things_stand(tmp_path, capsys) -> None:
+    first, second = todo = laid(tmp_path, 2)
+    with Watch(todo) as watched:
+        watched.skips(first.dir)
+        runs(first, step=1)
+        judged = {"judge__unscored_frac": 0.25, "cost__usd": 1.5, "cost__calls": 8}
+        record(first.dir, 1, truth__mean=0.5, **judged)
+        watched.tick()
+        assert capsys.readouterr().out == ""
+        watched._heartbeat = 0.0
+        watched.tick()
+        (line,) = capsys.readouterr().out.splitlines()
+        assert line.endswith("step 1/4  8 judge calls  missing 25.0%  $1.50")
+        assert "2 cells: 1 new, 1 running" in line and "\x1b" not in line
+        watched.tick()
+        assert capsys.readouterr().out == ""
+        cells.set_status(first.dir, state="failed", error="\x1b[2Jit broke")
+        watched.ended(first.dir, 1)
+        capsys.readouterr()
+        watched.tick()
+        (line,) = capsys.readouterr().out.splitlines()
+        assert line.startswith(f"ALARM  {first.name}  failed: ") and "\\x1b[2Jit broke" in line
+        assert second.name not in line
+
+
+def test_what_cannot_be_shown_does_not_end_a_sweep(tmp_path, monkeypatch, capsys) -> None:
+    (cell,) = todo = laid(tmp_path, 1)
+    with Watch(todo) as watched:
+        watched.skips(cell.dir)
+        monkeypatch.setattr(read.CellReader, "view", lambda *_: 1 / 0)
+        watched.tick()
+        watched.tick()
+        watched.ended(cell.dir, 0)
+    said = capsys.readouterr().out.splitlines()
+    assert sum("could not be shown (ZeroDivisionError" in line for line in said) == 1
+
+
+@pytest.mark.parametrize("width", [80, 120])
+def test_a_terminal_shows_a_table_in_place_that_stays(tmp_path, width) -> None:
+    """As a terminal would show it: each cell's line whole, above one last table."""
+    todo = laid(tmp_path, 3, workers=2)
+    ours, theirs = pty.openpty()
+    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 30, width, 0, 0))
+    (tmp_path / "driver.py").write_text(fake_cells.DRIVER)
+    paths = os.pathsep.join([str(ROOT), str(tmp_path)])
+    environment = {**os.environ, "PYTHONPATH": paths, "TERM": "xterm-256color", "COLUMNS": ""}
+    environment |= {"PYTHONIOENCODING": "utf-8", fake_cells.LASTS: "2.5"}
+    driven = subprocess.Popen(
+        [sys.executable, str(tmp_path / "driver.py"), *(str(cell.dir) for cell in todo)],
+        cwd=tmp_path,
+        stdin=theirs,
+        stdout=theirs,
+        stderr=theirs,
+        env=environment,
+    )
+    os.close(theirs)
+    text = b""
+    while True:
+        try:
+            text += os.read(ours, 1 << 16)
+        except OSError:
+            break
+    os.close(ours)
+    assert driven.wait(60) == 0
+    lines = on_screen(text.decode(), width)
+    assert sum(line.startswith("fake  3 cells: ") for line in lines) == 1
+    assert "fake  3 cells: 3 done" in "\n".join(lines)
+    for cell in todo:
+        said = [line for line in lines if line.startswith(f"{cell.name}: done after ")]
+        assert len(said) == 1 and lines.index(said[0]) < len(lines) - 4
+    assert all(len(line) <= width for line in lines)
+
+
+def on_screen(text: str, width: int) -> list[str]:
+    """What a terminal shows of a text with the codes that a live table uses."""
+    lines, row, column = [""], 0, 0
+    codes = re.compile(r"\x1b\[\??([0-9;]*)([A-Za-z])|(\r)|(\n)|([^\x1b\r\n]+)")
+    for number, letter, back, down, words in codes.findall(text):
+        if letter == "A":
+            row -= int(number or 1)
+            assert row >= 0
+        elif letter == "K":
+            lines[row] = ""
+        elif back:
+            column = 0
+        elif down:
+            row, column = row + 1, 0
+            lines += [""] * (row + 1 - len(lines))
+        for letter in words:
+            if column == width:
+                row, column = row + 1, 0
+                lines += [""] * (row + 1 - len(lines))
+            line = lines[row].ljust(column)
+            lines[row] = line[:column] + letter + line[column + 1 :]
+            column += 1
+    return [line.rstrip() for line in lines if line.strip()]

@@ -1,0 +1,154 @@
+"""When the command of ``sweep.notify`` is run, and what it is told."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import time
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from typing import Any
+
+from experiments.launch.notify import LONGEST, Call
+from experiments.monitoring.alarms import alarms
+from experiments.monitoring.lines import summary
+from experiments.monitoring.read import Alarm, StudyReader, totals
+from study import cells
+from study.cells import Cell
+from study.errors import UserError
+from study.files import first_line
+from study.screen import visible
+from study.secrets import redact
+
+PAUSE_S = 60.0
+"""Alarms of one minute are told together."""
+MOST_ALARMS = 20
+REPORT = "report/bias_report.html"
+
+
+class AlarmBell:
+    """Tells the command of alarms while cells run, one call at a time."""
+
+    def __init__(self, command: str, study: str) -> None:
+        self._command, self._study = command, study
+        self._waiting: list[Alarm] = []
+        self._call: Call | None = None
+        self._next = 0.0
+
+    def tick(self, new: Sequence[Alarm], told: Callable[[], Mapping[str, Any]]) -> str:
+        """To be called about once a second. Returns what went wrong with the last call, or nothing.
+
+        Args:
+            new: alarms since the last time.
+            told: gives the totals of the sweep.
+        """
+        if not self._command:
+            return ""
+        self._waiting += new
+        trouble = ""
+        if self._call is not None and self._call.ended():
+            trouble, self._call = self._call.trouble(), None
+        if self._waiting and self._call is None and time.monotonic() >= self._next:
+            facts = facts_of("alarm", self._study, "running", told(), self._waiting)
+            self._call, self._waiting = Call(self._command, facts), []
+            self._next = time.monotonic() + PAUSE_S
+        return trouble
+
+    def close(self) -> str:
+        """Wait for the call that is under way, and no longer than it may take."""
+        if self._call is None:
+            return ""
+        self._call.wait()
+        trouble, self._call = self._call.trouble(), None
+        return trouble
+
+
+def facts_of(
+    event: str,
+    study: str,
+    state: str,
+    told: Mapping[str, Any],
+    rung: Sequence[Alarm] = (),
+    **more: Any,
+) -> dict[str, Any]:
+    """What the command is told.
+
+    Args:
+        event: alarm or end.
+        state: of the sweep: running, done, unfinished, stopped or failed.
+        told: `monitoring.read.totals` of its cells.
+        rung: the alarms that it is about.
+        more: further facts, texts for people among them.
+    """
+    said = [f"{alarm.cell}  {alarm.said()}" for alarm in rung]
+    others = f"; and {len(said) - 1} more alarms" if len(said) > 1 else ""
+    words = f"{said[0]}{others}" if event == "alarm" else f"{state}. {summary(dict(told))}"
+    facts = {
+        "event": event,
+        "study": study,
+        "state": state,
+        "summary": f"{study}: {words}",
+        "time": datetime.now(UTC).isoformat(timespec="seconds"),
+        **more,
+        "totals": dict(told),
+        "alarms": [dataclasses.asdict(alarm) for alarm in rung[:MOST_ALARMS]],
+        "alarms_in_all": len(rung),
+    }
+    return _short(facts)
+
+
+def _short(value: Any) -> Any:
+    """With every text cut, and fit for a terminal: errors quote what judges wrote."""
+    if isinstance(value, dict):
+        return {key: _short(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_short(item) for item in value]
+    return redact(visible(value))[:LONGEST] if isinstance(value, str) else value
+
+
+@contextmanager
+def told_at_end(todo: Sequence[Cell], mine: Sequence[Cell]) -> Generator[None]:
+    """However the block ends, the command of ``sweep.notify`` is told; a sweep that has nothing to
+    run has no end to tell.
+
+    Args:
+        todo: the cells of the sweep.
+        mine: those that are run here.
+    """
+    command = todo[0].config.sweep.notify
+    if not command or all(cells.is_done(cell.dir) for cell in mine):
+        yield
+        return
+    state, why = "stopped", ""
+    try:
+        yield
+        state = "done" if all(cells.is_done(cell.dir) for cell in mine) else "unfinished"
+    except Exception as error:
+        state, why = "failed", first_line(error)
+        raise
+    finally:
+        try:
+            _tell_end(command, todo[0], state, why)
+        except Exception as error:  # it must not hide how the sweep ended
+            print(f"sweep.notify: nothing could be told ({visible(first_line(error))}).")
+
+
+def _tell_end(command: str, first: Cell, state: str, why: str) -> None:
+    study_dir = first.dir.parent
+    views = []
+    with contextlib.suppress(UserError):  # nothing of it was laid yet
+        views = StudyReader(study_dir).views()
+    for view in views:
+        view.alarms = alarms(view, first.config.runs_dir)
+    report = study_dir / REPORT
+    more = {
+        "error": why,
+        "folder": str(study_dir),
+        "report": str(report) if report.exists() else None,
+    }
+    rung = [alarm for view in views for alarm in view.alarms]
+    call = Call(command, facts_of("end", first.config.study, state, totals(views), rung, **more))
+    call.wait()
+    if trouble := call.trouble():
+        print(trouble, flush=True)

@@ -1,0 +1,244 @@
+"""What finished cells took, which says what others like them will take.
+
+A cell is read from its records: what its judges were asked and what became of it, over what
+`experiments.estimate` expects of it, and how long its steps and evaluations were. Cells of the same
+study come first, then the newest of the runs folder.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import socket
+import statistics
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, TypeVar
+
+from experiments.estimate import asks, evaluations
+from study import cells
+from study.cells import Cell
+from study.errors import UserError
+from study.files import Damaged
+from study.parts import read_all
+from study.records import EVALUATIONS, recorded
+from study.schema import Judge, Study
+from study.status import read_status
+
+T = TypeVar("T")
+MOST, ENOUGH = 48, 9
+"""Finished cells that are looked at, and those of one kind whose records are read."""
+APART = 0.1
+"""Of one cell, and of cells that agree, so much is still doubtful either way."""
+_COLUMNS = ["judge", "from_cache", "attempts", "tokens_in", "tokens_cached", "tokens_out"]
+
+
+@dataclass(frozen=True)
+class Usage:
+    """What one judge was asked in a finished cell, over what was expected of that cell."""
+
+    calls: float
+    tokens_in: float
+    tokens_out: float
+    cached: float
+    """Share of its tokens in that the endpoint had cached."""
+
+
+@dataclass(frozen=True)
+class Pace:
+    """Seconds of a finished cell: of one step, of one evaluation, and of all the rest."""
+
+    step_s: float
+    eval_s: float
+    rest_s: float
+
+    def seconds(self, config: Study) -> float:
+        steps = config.trainer.steps * self.step_s
+        return self.rest_s + steps + evaluations(config) * self.eval_s
+
+
+@dataclass(frozen=True)
+class Span:
+    """A number with the lowest and the highest that finished cells let expect."""
+
+    value: float
+    low: float
+    high: float
+
+    def __add__(self, other: Span) -> Span:
+        return Span(self.value + other.value, self.low + other.low, self.high + other.high)
+
+    def __mul__(self, factor: float) -> Span:
+        return Span(self.value * factor, self.low * factor, self.high * factor)
+
+
+NOTHING = Span(0.0, 0.0, 0.0)
+
+
+def span(values: Sequence[float]) -> Span:
+    """Mean, lowest and highest; of values that agree, `APART` around the mean."""
+    mean = statistics.fmean(values)
+    low, high = min(*values, mean * (1 - APART)), max(*values, mean * (1 + APART))
+    return Span(mean, low, high)
+
+
+class Rates:
+    """The finished cells that lie beside a study, read where they are asked for."""
+
+    def __init__(self, study_dir: Path) -> None:
+        self._study_dir = study_dir
+        self._usages: dict[Any, list[tuple[Cell, Usage]]] = {}
+        self._paces: dict[Any, list[tuple[Cell, Pace]]] = {}
+        self._used: set[Path] = set()
+
+    def usage(self, config: Study, judge: Judge) -> list[Usage]:
+        """Of this judge, or else of others with its grading, for answers like those of ``config``;
+        empty where no such cell has finished."""
+        key = (_answers(config), judge.name, repr(_asking(judge)))
+        if key not in self._usages:
+            self._usages[key] = list(self._find_usages(config, judge))
+        return self._noted(self._usages[key])
+
+    def _find_usages(self, config: Study, judge: Judge) -> Iterator[tuple[Cell, Usage]]:
+        like = [
+            (cell, other.name)
+            for cell in self._cells
+            if _answers(cell.config) == _answers(config)
+            for other in (cell.config.judge, *cell.config.shadow_judges)
+            if _asking(other) == _asking(judge)
+        ]
+        same = [(cell, name) for cell, name in like if name == judge.name]
+        for cell, name in (same or like)[:ENOUGH]:
+            if (usage := _usages(cell.dir).get(name)) is not None:
+                yield cell, usage
+
+    def paces(self, config: Study) -> list[Pace]:
+        """Of cells whose steps are as large, on this host if there are any, else on others."""
+        key = _steps(config)
+        if key not in self._paces:
+            like = [cell for cell in self._cells if _steps(cell.config) == key]
+            here = [cell for cell in like if _host(cell.dir) == socket.gethostname()]
+            found = [(cell, _pace(cell.dir)) for cell in (here or like)[:ENOUGH]]
+            self._paces[key] = [(cell, pace) for cell, pace in found if pace is not None]
+        return self._noted(self._paces[key])
+
+    def _noted(self, found: Sequence[tuple[Cell, T]]) -> list[T]:
+        self._used |= {cell.dir for cell, _ in found}
+        return [rate for _, rate in found]
+
+    def said(self) -> str:
+        """Whose rates were taken since this was last asked."""
+        studies = Counter(folder.parent.name for folder in sorted(self._used))
+        self._used.clear()
+        return ", ".join(
+            f"{count} finished cell{'s' * (count > 1)} of {study}"
+            for study, count in studies.items()
+        )
+
+    @functools.cached_property
+    def _cells(self) -> list[Cell]:
+        found = []
+        for folder in newest(self._study_dir):
+            try:
+                found.append(cells.load_cell(folder))
+            except UserError:
+                continue  # of another version, or damaged
+        return found
+
+
+def newest(study_dir: Path) -> list[Path]:
+    """Finished cells, those of the study first, then the ones that ended last."""
+    ended = []
+    for marker in study_dir.parent.glob("*/*/DONE"):
+        try:
+            when = os.stat(marker).st_mtime
+        except OSError:
+            continue
+        ended.append((marker.parent.parent != study_dir, -when, marker.parent))
+    return [folder for _, _, folder in sorted(ended)[:MOST]]
+
+
+def _answers(config: Study) -> tuple[Any, ...]:
+    """On what the length of answers depends, and how often they repeat each other."""
+    task, trainer = config.task, config.trainer
+    return (
+        *(config.policy.path, task.name, task.path, config.world, config.scaffold.name),
+        *(config.reward.rules, trainer.max_completion_length, trainer.group_size),
+    )
+
+
+def _asking(judge: Judge) -> tuple[Any, ...]:
+    """On what a judge's requests and the length of its replies depend."""
+    sampling = judge.sampling
+    drawn = sampling.temperature > 0
+    return judge.grading, judge.simulated is None, sampling.votes, sampling.thinking, drawn
+
+
+def _steps(config: Study) -> tuple[Any, ...]:
+    """On what the time of a step depends. Simulated judges answer at once, and others each at their
+    own pace."""
+    judges, trainer = [config.judge, *config.shadow_judges], config.trainer
+    return (
+        *(config.policy.path, config.task.name, config.task.path, config.world, len(judges)),
+        *(judge.name for judge in judges if judge.simulated is None),
+        *(config.scaffold.name, config.executor.name, config.sweep.accelerate),
+        *(trainer.prompts_per_step, trainer.group_size, trainer.max_completion_length),
+        *(trainer.fast, trainer.vllm.mode, config.device == "cpu", trainer.eval_samples),
+    )
+
+
+def _host(folder: Path) -> str:
+    return str(read_status(folder, []).get("host", ""))
+
+
+@functools.cache
+def _usages(folder: Path) -> dict[str, Usage]:
+    """Judge -> what it was asked in a finished cell; less of what cannot be read."""
+    asked: dict[str, Counter[str]] = {}
+    for base in (folder, folder / EVALUATIONS):
+        lost: list[Damaged] = []
+        for _, table in read_all(base / "verdicts", _COLUMNS, lost=lost):
+            if set(_COLUMNS) - set(table.column_names):
+                continue  # of another version
+            columns = (table[name].to_pylist() for name in _COLUMNS)
+            for judge, stored, *amounts in zip(*columns, strict=True):
+                sums = asked.setdefault(str(judge), Counter())
+                if not stored:
+                    for name, amount in zip(_COLUMNS[2:], amounts, strict=True):
+                        sums[name] += amount or 0
+    usages = {}
+    for each in asks(cells.load_cell(folder).config):
+        sums = asked.get(each.judge.name)
+        if sums is None or not each.calls:
+            continue
+        usages[each.judge.name] = Usage(
+            sums["attempts"] / each.calls,
+            sums["tokens_in"] / max(each.tokens_in, 1.0),
+            sums["tokens_out"] / max(each.tokens_out, 1.0),
+            sums["tokens_cached"] / max(sums["tokens_in"], 1),
+        )
+    return usages
+
+
+@functools.cache
+def _pace(folder: Path) -> Pace | None:
+    """How long the steps of a finished cell took; None where its records do not say."""
+    lines = [line for line in recorded(folder) if line["step"] > 0]
+    times = [line["time_ms"] / 1000 for line in lines]
+    pauses = [after - before for before, after in pairwise(times) if after > before]
+    pauses = pauses or _known(lines, "system/step_s")
+    seconds = read_status(folder, []).get("seconds")
+    if not pauses or seconds is None:
+        return None
+    evals = _known(recorded(folder), "system/eval_s")
+    step_s = statistics.median(pauses)
+    rest = max(0.0, seconds - len(lines) * step_s - sum(evals))
+    return Pace(step_s, statistics.fmean(evals) if evals else 0.0, rest)
+
+
+def _known(lines: Sequence[dict[str, Any]], metric: str) -> list[float]:
+    values = [line["metrics"].get(metric) for line in lines]
+    return [value for value in values if value is not None]

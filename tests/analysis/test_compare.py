@@ -1,0 +1,130 @@
+"""Two studies side by side: planted differences of config and shift; one forecast by another."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from dataclasses import asdict
+
+import pytest
+import yaml
+
+from analysis.compare import main
+from study.compose import load_judge
+from tests.analysis.conftest import write_study
+
+
+@pytest.fixture
+def pair(tmp_path):
+    """Two studies; the second has another judge, longer runs, fewer seeds and another setting."""
+    write_study(tmp_path / "a", judges=("sim-fair", "sim-verbose"))
+    write_study(
+        tmp_path / "b",
+        judges=("sim-verbose", "sim-flaky"),
+        seeds=2,
+        steps=9,
+        judge_config={"on_failure": "zero"},
+    )
+    return tmp_path
+
+
+def words(runs_dir, *more):
+    return ["study=a,b", f"runs_dir={runs_dir}", f"out={runs_dir / 'out.json'}", *more]
+
+
+def told(runs_dir):
+    return json.loads((runs_dir / "out.json").read_text())
+
+
+def test_what_differs_in_config_is_told(pair, capsys):
+    assert main(words(pair, "forecast=false")) == 0
+    result = told(pair)
+    assert result["arms"] == {"both": ["sim-verbose"], "only": [["sim-fair"], ["sim-flaky"]]}
+    rows = {(row["key"], row["arm"]): row["values"] for row in result["config"]}
+    assert rows == {
+        ("trainer.steps", ""): [[6], [9]],
+        ("seed", ""): [[0, 1, 2], [0, 1]],
+        ("judge.on_failure", "sim-verbose"): [["unscored"], ["zero"]],
+    }
+    said = capsys.readouterr().out
+    assert "trainer.steps     all          6         9" in said
+    assert "Arms in a alone: sim-fair" in said and "Arms in b alone: sim-flaky" in said
+
+
+def test_shifts_stand_side_by_side_and_differ_by_seed(pair, capsys):
+    """sim-verbose pays .01 a word, of which its runs add 8 + seed a step: 5 steps in a, 8 in b."""
+    assert main(words(pair, "forecast=false")) == 0
+    rows = {(row["metric"], row["arm"]): row for row in told(pair)["shifts"]}
+    row = rows["judge_score", "sim-verbose"]
+    assert [each["value"] for each in row["shift"]] == pytest.approx([0.45, 0.68])
+    assert [each["n"] for each in row["shift"]] == [3, 2]
+    assert (row["diff"]["value"], row["diff"]["n"]) == (pytest.approx((0.24 + 0.27) / 2), 2)
+    assert row["diff"]["low"] < 0.24 and row["diff"]["high"] > 0.27
+    alone = rows["judge_score", "sim-fair"]
+    assert alone["shift"][1]["value"] is None and alone["diff"]["value"] is None
+    said = capsys.readouterr().out.splitlines()
+    line = next(each for each in said if each.startswith("judge score") and "verbose" in each)
+    assert "+0.45 [" in line and "+0.68 [" in line and "+0.255 [" in line
+
+
+def test_the_same_study_twice_differs_in_nothing(tmp_path, capsys):
+    for name in ("a", "b"):
+        write_study(tmp_path / name)
+    assert main(words(tmp_path, "forecast=false")) == 0
+    result = told(tmp_path)
+    assert result["config"] == [] and "No key of the config differs" in capsys.readouterr().out
+    assert {row["diff"]["value"] for row in result["shifts"]} == {0.0}
+
+
+def test_each_is_forecast_by_the_runs_of_the_other(small_study, tmp_path, capsys):
+    """Five arms of one can forecast the two of the other; two arms are too few to be fitted on."""
+    names = ["sim-fair", "sim-verbose", "sim-structured", "sim-strict", "sim-noisy"]
+    shutil.copytree(small_study, tmp_path / "b")
+    for name in names:
+        for place, source in enumerate(sorted(small_study.glob("sim-fair*"))):
+            cell = tmp_path / "a" / f"{name}-{place}"
+            shutil.copytree(source, cell)
+            config = yaml.safe_load((cell / "config.yaml").read_text())
+            config["judge"] = asdict(load_judge(name))
+            (cell / "config.yaml").write_text(yaml.safe_dump(json.loads(json.dumps(config))))
+    assert main(words(tmp_path)) == 0
+    of_a, of_b = told(tmp_path)["forecasts"]
+    assert (of_a["of"], of_a["by"]) == ("a", "b") and "2 arms" in of_a["none"]
+    assert (of_b["of"], of_b["by"], of_b["in_both"]) == ("b", "a", ["sim-fair"])
+    lengths = {row["arm"]: row for row in of_b["shifts"] if row["metric"] == "length"}
+    assert set(lengths) == {"sim-fair", "sim-flaky"}
+    for row in lengths.values():
+        each = row["forecast"]
+        assert each["low"] - 1e-9 <= each["value"] <= each["high"] and row["trained"]["n"] == 2
+    said = capsys.readouterr().out
+    assert "No forecast of a by b: b has finished runs of 2 arms" in said
+    assert "b forecast by the runs of a" in said and "lie in the interval" in said
+    assert not list(tmp_path.glob("*/response-*.json"))
+
+
+WRONG = {
+    "one study": (["study=a"], "is not two different studies"),
+    "the same twice": (["study=a,a"], "is not two different studies"),
+    "three": (["study=a,b,c"], "is not two different studies"),
+    "one that is not there": (["study=a,zebra"], "There is no study folder"),
+    "none": ([], "needs study="),
+    "no cells": (["study=a,empty"], "nothing to compare"),
+}
+
+
+@pytest.mark.parametrize("case", WRONG)
+def test_bad_input_is_one_paragraph(pair, capsys, case):
+    given, said = WRONG[case]
+    (pair / "empty").mkdir()
+    assert main([*given, f"runs_dir={pair}", "forecast=false"]) == 2
+    out, error = capsys.readouterr()
+    assert out == "" and said in error and len(error.strip().splitlines()) == 1
+
+
+def test_what_others_wrote_is_harmless(pair, capsys):
+    (cell,) = (pair / "a").glob("sim-fair-s0-*")
+    config = yaml.safe_load((cell / "config.yaml").read_text())
+    config["policy"]["family"] = "\x1b[2Jred"
+    (cell / "config.yaml").write_text(yaml.safe_dump(config))
+    assert main(words(pair, "forecast=false")) == 0
+    assert "\x1b" not in capsys.readouterr().out

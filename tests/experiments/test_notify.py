@@ -1,0 +1,199 @@
+"""The command of ``sweep.notify``: what it is told, and that it cannot harm a sweep."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from experiments.launch import notify
+from experiments.launch.bell import AlarmBell, facts_of, told_at_end
+from experiments.launch.notify import Call, check_notify
+from experiments.monitoring.read import Alarm, totals
+from study import cells
+from study.errors import UserError
+from tests.experiments.fake_cells import laid
+
+TOLD = """
+import json, os, sys
+told = {name: value for name, value in os.environ.items() if name.startswith("JUDGEDRIFT_")}
+content = {"words": sys.argv[2:], "variables": told, "facts": json.load(sys.stdin)}
+with open(sys.argv[1], "a") as file:
+    file.write(json.dumps(content) + "\\n")
+"""
+ALARM = Alarm("fair-s0", "failed", "ended at step 3 of 9: \x1b[2J\0boom.", "python -m x")
+Script = Callable[[str], str]
+
+
+@pytest.fixture
+def script(tmp_path) -> Script:
+    """Makes a Python program, and gives the command that starts it."""
+
+    def made(text: str) -> str:
+        path = tmp_path / "my notifier.py"
+        path.write_text(text)
+        return shlex.join([sys.executable, str(path)])
+
+    return made
+
+
+def told(path: Path) -> list[dict]:
+    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+
+
+def call(command: str) -> Call:
+    made = Call(command, facts_of("alarm", "mine", "running", totals([]), [ALARM, ALARM]))
+    made.wait()
+    return made
+
+
+def test_it_is_told_by_variables_and_by_json_and_no_shell_reads_it(tmp_path, script) -> None:
+    out = tmp_path / "out"
+    command = f"{script(TOLD)} {out} '; touch {tmp_path}/bad' $HOME '|'"
+    assert call(command).trouble() == ""
+    (content,) = told(out)
+    assert content["words"] == [f"; touch {tmp_path}/bad", "$HOME", "|"]
+    assert not (tmp_path / "bad").exists()
+    facts, variables = content["facts"], content["variables"]
+    assert (facts["event"], facts["study"], facts["state"]) == ("alarm", "mine", "running")
+    assert facts["alarms"][0]["kind"] == "failed" and facts["alarms_in_all"] == 2
+    assert variables["JUDGEDRIFT_EVENT"] == "alarm" and variables["JUDGEDRIFT_CELLS"] == "0"
+    assert variables["JUDGEDRIFT_SUMMARY"] == facts["summary"]
+    assert facts["summary"].startswith("mine: fair-s0  failed: ended at step 3 of 9: \\x1b[2J")
+    assert not {"\x1b", "\0"} & set(facts["summary"])
+
+
+BAD = {
+    "it fails": ("import sys; print('first'); sys.exit('no \x1b mail')", "code 1: no \\x1b mail"),
+    "a signal ends it": ("import os; os.kill(os.getpid(), 9)", "signal 9"),
+    "it floods": ("import sys; sys.stderr.write('x' * 10**6); sys.exit(3)", "exit code 3: xxx"),
+    "it hangs": ("import time; time.sleep(60)", "did not end within"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", BAD)
+def test_what_goes_wrong_is_one_line(case, script, monkeypatch) -> None:
+    program, said = BAD[case]
+    if case == "it hangs":
+        monkeypatch.setattr(notify, "LIMIT_S", 0.5)
+    trouble = call(script(program)).trouble()
+    assert said in trouble and trouble.startswith("sweep.notify: ") and trouble.endswith("goes on.")
+    assert len(trouble) < 700 and len(trouble.splitlines()) == 1 and "\x1b" not in trouble
+
+
+def test_what_hangs_is_killed_with_what_it_started(tmp_path, script, monkeypatch) -> None:
+    monkeypatch.setattr(notify, "LIMIT_S", 600.0)
+    pid = tmp_path / "pid"
+    program = (
+        "import os, subprocess, sys, time\n"
+        "child = subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(600)'])\n"
+        f"open({str(pid)!r} + '.new', 'w').write(str(child.pid))\n"
+        f"os.rename({str(pid)!r} + '.new', {str(pid)!r}); time.sleep(600)"
+    )
+    made = Call(script(program), facts_of("end", "mine", "done", totals([])))
+    while not pid.exists():
+        assert not made.ended()
+        time.sleep(0.05)
+    made._limit = 0.0
+    assert made.ended() and "was killed" in made.trouble()
+    status = Path(f"/proc/{pid.read_text()}/stat")
+    for _ in range(200):
+        if not status.exists() or status.read_text().split()[2] == "Z":
+            break
+        time.sleep(0.05)
+    else:
+        pytest.fail("the child of the command still runs")
+
+
+def test_a_program_that_is_gone_is_said(tmp_path) -> None:
+    assert "could not be started (No such file" in call(str(tmp_path / "none")).trouble()
+
+
+def test_alarms_are_told_together_and_one_call_at_a_time(tmp_path, script, monkeypatch) -> None:
+    out = tmp_path / "out"
+    bell = AlarmBell(f"{script(TOLD)} {out}", "mine")
+    assert bell.tick([], lambda: totals([])) == ""
+    assert bell._call is None
+    bell.tick([ALARM], lambda: totals([]))
+    bell.tick([ALARM], lambda: totals([]))
+    assert bell.close() == "" and [each["facts"]["alarms_in_all"] for each in told(out)] == [1]
+    bell.tick([ALARM], lambda: totals([]))
+    assert bell._call is None  # within the same minute
+    monkeypatch.setattr(bell, "_next", 0.0)
+    bell.tick([], lambda: totals([]))
+    assert bell.close() == "" and [each["facts"]["alarms_in_all"] for each in told(out)] == [1, 2]
+    assert AlarmBell("", "mine").tick([ALARM], lambda: pytest.fail("asked")) == ""
+
+
+@pytest.mark.parametrize(
+    ("ends", "state"),
+    [(None, "done"), (None, "unfinished"), (KeyboardInterrupt(), "stopped"),
+     (UserError("the server is gone"), "failed")],
+)  # fmt: skip
+def test_the_end_is_told_however_it_comes(tmp_path, script, ends, state) -> None:
+    out = tmp_path / "out"
+    todo = laid(tmp_path, 2, notify=f"{script(TOLD)} {out}")
+    error = None
+    try:
+        with told_at_end(todo, todo):
+            for cell in todo if state == "done" else todo[:1]:
+                cells.set_status(cell.dir, state="done")
+                (cell.dir / "DONE").touch()
+            if ends is not None:
+                raise ends
+    except BaseException as raised:
+        error = raised
+    assert error is ends
+    (content,) = told(out)
+    facts = content["facts"]
+    assert (facts["event"], facts["state"], facts["study"]) == ("end", state, "fake")
+    assert facts["error"] == ("the server is gone" if state == "failed" else "")
+    assert facts["totals"]["done"] == (2 if state == "done" else 1) and facts["report"] is None
+    assert content["variables"]["JUDGEDRIFT_REPORT"] == ""
+
+
+def test_a_sweep_with_nothing_to_run_has_no_end(tmp_path, script) -> None:
+    out = tmp_path / "out"
+    (cell,) = todo = laid(tmp_path, 1, notify=f"{script(TOLD)} {out}")
+    (cell.dir / "DONE").touch()
+    with told_at_end(todo, todo):
+        pass
+    assert told(out) == []
+
+
+def test_a_command_that_fails_leaves_the_end_as_it_is(tmp_path, capsys) -> None:
+    todo = laid(tmp_path, 1, notify=str(tmp_path / "none"))
+    with pytest.raises(UserError, match="the disk"), told_at_end(todo, todo):
+        raise UserError("the disk")
+    (line,) = capsys.readouterr().out.splitlines()
+    assert line.startswith("sweep.notify: ") and "could not be started" in line
+
+
+WRONG = {
+    "an open quote": ("mail 'me", "is not a command line"),
+    "nothing": ("   ", "names no command"),
+    "an unknown program": ("no-such-program-here --now", "which is not a program here"),
+    "a shell's words": ("a|b", "No shell reads it"),
+}
+
+
+@pytest.mark.parametrize("case", WRONG)
+def test_what_cannot_be_started_is_refused(case) -> None:
+    command, said = WRONG[case]
+    with pytest.raises(UserError, match=r"sweep\.notify=") as refused:
+        check_notify(command)
+    assert said in str(refused.value) and "Type for example: sweep.notify=" in str(refused.value)
+    check_notify("")
+    check_notify(f"{sys.executable} -c pass")
+
+
+def test_facts_are_short() -> None:
+    long = Alarm("c", "failed", "x" * 100_000, "y" * 100_000)
+    facts = facts_of("alarm", "mine", "running", totals([]), [long] * 5000)
+    assert len(json.dumps(facts)) < 60_000 and facts["alarms_in_all"] == 5000
+    assert max(map(len, notify.variables(facts).values())) <= notify.LONGEST

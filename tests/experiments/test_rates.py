@@ -1,0 +1,135 @@
+"""What finished cells say of others like them, against what these then took."""
+
+from __future__ import annotations
+
+import shutil
+from collections import Counter
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from experiments.plan import Times, spending, time_lines, usage_lines
+from experiments.rates import APART, MOST, Rates, Span, newest, span
+from study import cells
+from study.cells import Cell
+from study.parts import read_all
+from study.records import EVALUATIONS
+from study.status import read_status
+
+
+@pytest.fixture
+def study(small_study, tmp_path) -> Path:
+    """Four finished cells of two judges, with a shadow judge."""
+    return Path(shutil.copytree(small_study, tmp_path / "runs" / small_study.name))
+
+
+def loaded(study: Path) -> list[Cell]:
+    return [cells.load_cell(folder) for folder in cells.study_cells(study)]
+
+
+def taken(study: Path) -> dict[str, Counter[str]]:
+    """Judge -> what its verdicts took in all cells, row by row."""
+    sums: dict[str, Counter[str]] = {}
+    for cell in cells.study_cells(study):
+        for base in (cell, cell / EVALUATIONS):
+            for _, table in read_all(base / "verdicts"):
+                for row in table.to_pylist():
+                    if not row["from_cache"]:
+                        names = ("attempts", "tokens_in", "tokens_out")
+                        of = sums.setdefault(row["judge"], Counter())
+                        of.update({name: row[name] or 0 for name in names})
+    return sums
+
+
+def test_the_same_again_is_expected_to_take_what_it_took(study) -> None:
+    told = {each.judge.name: each for each in spending(loaded(study), Rates(study))}
+    for name, sums in taken(study).items():
+        each = told[name]
+        assert each.known and each.calls.value == pytest.approx(sums["attempts"])
+        read = each.fresh.value + each.cached.value
+        assert read == pytest.approx(sums["tokens_in"])
+        assert each.out.value == pytest.approx(sums["tokens_out"])
+        assert each.calls.low < each.calls.value < each.calls.high
+    assert set(told) == {"sim-fair", "sim-flaky", "sim-verbose"}
+
+
+def test_other_seeds_and_longer_runs_take_in_proportion(study) -> None:
+    (cell,) = [c for c in loaded(study) if c.config.judge.name == "sim-fair"][:1]
+    once = spending([cell], Rates(study))[0].calls.value
+    longer = replace(cell.config, seed=99, trainer=replace(cell.config.trainer, steps=20))
+    again = spending([replace(cell, config=longer)], Rates(study))[0]
+    assert again.calls.value == pytest.approx(once * 20 / cell.config.trainer.steps)
+
+
+def test_a_judge_that_never_ran_is_told_by_one_with_its_grading(study) -> None:
+    (cell,) = [c for c in loaded(study) if c.config.judge.name == "sim-fair"][:1]
+    new = replace(cell.config, judge=replace(cell.config.judge, name="sim-new"))
+    every = Rates(study)
+    assert every.usage(new, new.judge) and every.said() == f"4 finished cells of {study.name}"
+    other = replace(new, policy=replace(new.policy, path="another"))
+    assert Rates(study).usage(other, other.judge) == []
+
+
+def test_the_time_of_a_cell_is_what_such_cells_took(study) -> None:
+    todo = loaded(study)
+    paces = Rates(study).paces(todo[0].config)
+    took = sorted(read_status(cell.dir)["seconds"] for cell in todo)
+    told = sorted(pace.seconds(todo[0].config) for pace in paces)
+    assert told == pytest.approx(took, rel=0.05)
+    longer = replace(todo[0].config, trainer=replace(todo[0].config.trainer, steps=100))
+    for pace in paces:
+        more = pace.seconds(longer) - pace.seconds(todo[0].config)
+        assert more == pytest.approx(98 * pace.step_s)
+    (line,) = time_lines(todo, Rates(study))
+    assert line.startswith("Time: about ") and f"4 finished cells of {study.name}" in line
+
+
+def test_rates_of_another_host_are_taken_where_this_one_has_none(study) -> None:
+    todo = loaded(study)
+    for place, cell in enumerate(todo):
+        cells.set_status(cell.dir, host="elsewhere" if place else read_status(cell.dir)["host"])
+    assert len(Rates(study).paces(todo[0].config)) == 1
+    cells.set_status(todo[0].dir, host="elsewhere")
+    assert len(Rates(study).paces(todo[0].config)) == 4
+
+
+def test_what_is_not_known_is_said_with_what_to_type(study, tmp_path) -> None:
+    todo, none = loaded(study), Rates(tmp_path / "none" / "none")
+    (line,) = time_lines(todo, none)
+    assert "not known until a cell like these ran" in line and "trainer.steps=5" in line
+    (line,) = usage_lines(todo, none)
+    assert line.startswith("No finished cell tells what sim-fair, sim-verbose, sim-flaky")
+    assert time_lines([], none) == usage_lines([], none) == []
+
+
+def test_a_damaged_or_foreign_cell_is_passed_over(study) -> None:
+    todo = loaded(study)
+    (todo[0].dir / "config.yaml").write_text("{")
+    (todo[1].dir / "metrics.jsonl").write_text("nothing\n")
+    for path in todo[2].dir.rglob("*.parquet"):
+        path.write_bytes(b"nothing")
+    assert len(Rates(study).paces(todo[3].config)) == 2  # of the last, and the one without verdicts
+    assert Rates(study).usage(todo[3].config, todo[3].config.judge)
+
+
+def test_cells_of_the_study_come_first_and_few_are_read(tmp_path) -> None:
+    for number in range(60):
+        (tmp_path / "other" / f"c{number}").mkdir(parents=True)
+        (tmp_path / "other" / f"c{number}" / "DONE").touch()
+    (tmp_path / "mine" / "c").mkdir(parents=True)
+    (tmp_path / "mine" / "c" / "DONE").touch()
+    found = newest(tmp_path / "mine")
+    assert found[0] == tmp_path / "mine" / "c" and len(found) == MOST
+
+
+def test_cells_begin_in_order_in_the_slot_that_is_free_first() -> None:
+    each = [Span(seconds, seconds / 2, seconds * 2) for seconds in (4.0, 3.0, 2.0)]
+    wall = Times(each, 2).wall()
+    assert (wall.value, wall.low, wall.high) == (5.0, 2.5, 10.0)
+    assert Times(each, 1).wall().value == 9.0 and Times(each, 8).wall().value == 4.0
+
+
+def test_cells_that_agree_still_leave_some_doubt() -> None:
+    assert span([2.0]) == Span(2.0, 2.0 * (1 - APART), 2.0 * (1 + APART))
+    assert span([1.0, 3.0]) == Span(2.0, 1.0, 3.0)
