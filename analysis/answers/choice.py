@@ -2,7 +2,8 @@
 
 Half of them have the largest gaps between judge and truth, each arm an equal share. The others are
 drawn: prompts at random, and of each the answers at `STEPS` random steps, one of every group. The
-steps are the same in all cells, so that an answer of one arm stands beside that of another.
+steps are the same in all cells, so that an answer of one arm stands beside that of another. Where a
+study has too few prompts for that, the rest are drawn from all of its answers.
 The seed and the records decide alone who is drawn. What is kept while the study is read does not
 grow with it.
 """
@@ -60,7 +61,7 @@ def choose(answers: Answers, most: int, seed: int = 0) -> Choice:
     """Choose at most so many answers of a study; all of them where there are no more."""
     choice = Choice(seed)
     gaps = _Gaps(most, seed)
-    sample = _Sample(most, seed)
+    sample, rest = _Sample(most, seed), _Rest(most, seed)
     everything: list[Pick] = []
     for number, source in enumerate(answers.sources):
         for step, table in answers.steps(source, "rollouts", _COLUMNS):
@@ -75,7 +76,9 @@ def choose(answers: Answers, most: int, seed: int = 0) -> Choice:
                 everything += picks
             gaps.look(source.arm, picks, abs(scores - truths))
             sample.look(picks, [str(name) for name in prompts], table["group"].to_pylist())
-    turns = list(_in_turns(list(gaps.largest()), list(sample.drawn())))
+            rest.look(picks)
+    drawn = dict.fromkeys([*sample.drawn(), *rest.drawn()])
+    turns = list(_in_turns(list(gaps.largest()), list(drawn)))
     if choice.total <= most:
         choice.picks = dict.fromkeys([*(pick for pick, _ in turns), *everything], ALL)
         return choice
@@ -188,3 +191,27 @@ class _Sample:
         for _, prompt in sorted(self.order, reverse=True):
             picks = [pick for step in self.found[prompt].values() for pick in step]
             yield from sorted(picks, key=lambda pick: _hash(self.seed, *vars(pick).values()))
+
+
+class _Rest:
+    """A simple random sample of all answers."""
+
+    def __init__(self, most: int, seed: int) -> None:
+        self.most, self.seed = most, seed
+        self.heap: list[tuple[float, Pick]] = []
+        """Of those with the least random numbers, the one that goes first on top."""
+
+    def look(self, picks: list[Pick]) -> None:
+        if not picks:
+            return
+        draw = np.random.default_rng([self.seed, picks[0].source, picks[0].step])
+        for pick, number in zip(picks, draw.random(len(picks)), strict=True):
+            if len(self.heap) < self.most:
+                heapq.heappush(self.heap, (-number, pick))
+            elif -number > self.heap[0][0]:
+                heapq.heapreplace(self.heap, (-number, pick))
+
+    def drawn(self) -> Iterator[Pick]:
+        """The answers in random order."""
+        for _, pick in sorted(self.heap, reverse=True):
+            yield pick

@@ -117,7 +117,7 @@ def how(told: dict[str, Any]) -> str:
         parts.append(
             f"{why[RANDOM] + why[BOTH]:,} are a random sample (seed {told['seed']}): prompts drawn "
             "at random, and one answer of each group that a run gave to them at up to "
-            f"{STEPS} random steps."
+            f"{STEPS} random steps; where these are too few, answers drawn from all."
         )
     if why[ALL]:
         parts.append(

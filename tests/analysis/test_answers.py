@@ -93,7 +93,7 @@ def test_the_largest_gaps_of_each_arm_are_chosen_and_a_sample_of_all():
 
 def test_the_sample_is_the_same_steps_of_a_prompt_in_every_cell():
     study = Planted(np.full((3, 200, 2, 4), np.nan), prompts=4, arms=3)
-    choice = choose(study, 100)
+    choice = choose(study, 4 * STEPS * 3)
     assert set(choice.picks.values()) == {RANDOM}
     steps: dict[int, Counter[int]] = {}
     for pick in choice.picks:
@@ -113,6 +113,15 @@ def test_every_answer_has_the_same_chance_to_be_drawn():
         drawn.update(pick.rollout_id for pick in picks if pick.source == 0)
     assert len(drawn) == 120 and min(drawn.values()) > 5 and max(drawn.values()) < 60
     assert np.mean(list(drawn.values())) == pytest.approx(25)
+
+
+def test_where_prompts_are_few_the_rest_is_drawn_from_all():
+    study = Planted(np.random.default_rng(1).normal(size=(2, 100, 2, 4)), prompts=1)
+    choice = choose(study, 600)
+    why = Counter(choice.picks.values())
+    assert len(choice.picks) == 600 and why[RANDOM] + why[BOTH] >= 300
+    by_step = Counter(pick.step for pick, each in choice.picks.items() if each != GAP)
+    assert len(by_step) > 90, "of nearly every step, not of eight"
 
 
 def test_the_same_seed_chooses_the_same_and_another_one_others(planted):

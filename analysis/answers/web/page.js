@@ -267,7 +267,7 @@ function drawDetail() {
   const place = [answer.run.cell, answer.run.set === 'training' ? '' : `${answer.run.set} row`,
     `rollout ${answer.id}`, answer.domain && `domain ${answer.domain}`,
     answer.dataset && `data set ${answer.dataset}`, answer.item && `item ${answer.item}`,
-    `run ${answer.run.state}`].filter(Boolean).join(' \u00b7 ');
+    answer.run.state === 'done' ? '' : `this run is not done: ${answer.run.state}`].filter(Boolean).join(' \u00b7 ');
   const steps = sameRun(answer);
   const arms = new Set(samePrompt(answer).map((each) => each.run.arm));
   const bar = add(el('div', 'bar'), back,
@@ -315,12 +315,12 @@ function oneAnswer(answer) {
   add(right, el('p', 'small', facts.filter(Boolean).join(' \u00b7 ')));
   add(box, tiles, add(el('div', 'pair'), left, right), el('h3', '', 'Verdicts'), verdictsOf(answer),
     el('h3', '', 'Behaviour'), behaviourOf(answer));
-  if (Object.keys(answer.numbers).length) {
+  const others = Object.entries(answer.numbers).map(([place, each]) => [data.numbers[place], each])
+    .filter(([name]) => !['component/judge', 'component/truth'].includes(name));
+  if (others.length) {
     const list = el('dl', 'numbers');
-    for (const [place, each] of Object.entries(answer.numbers)) {
-      add(list, line(data.numbers[place].replace('component/', ''), number(each)));
-    }
-    add(box, el('h3', '', 'What else the run recorded of it'), list);
+    for (const [name, each] of others) add(list, line(name.replace('component/', ''), number(each)));
+    add(box, el('h3', '', 'Parts of the reward, and what else was recorded'), list);
   }
   return box;
 }
