@@ -27,6 +27,7 @@ from study.merged import split
 from study.sandbox import tiers
 from study.sandbox.pool import Pool
 from study.stopping import end_with_parent
+from tests import chromium
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     # a shell that runs this in the background ignores Ctrl-C for every process that tests start
@@ -274,3 +275,12 @@ def pool() -> Iterator[Pool]:
         pytest.skip(str(error))
     with Pool(2) as made:
         yield made
+
+
+@pytest.fixture(scope="session")
+def browser() -> Iterator[chromium.Browser]:
+    """A headless Chromium of this worker's tests; they are skipped where none is installed."""
+    if why := chromium.missing():
+        pytest.skip(why)
+    with chromium.chromium() as started:
+        yield started

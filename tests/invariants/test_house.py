@@ -29,6 +29,7 @@ MAY_STAND_INSIDE = {
     "mlflow": "heavy",
     "datasets": "heavy",
     "ray": "an extra",
+    "inspect_ai": "an extra, and heavy",
     "sqlalchemy": "heavy: MLflow brings it, and only a database with a server needs it",
     "matplotlib": "heavy: only what draws needs it",
     "seaborn": "heavy: only what draws needs it",

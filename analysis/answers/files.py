@@ -1,0 +1,178 @@
+"""Writes the answers of a study as CSV, as Parquet, or as a folder that Hugging Face's `datasets`
+reads; a few thousand rows are in memory at a time."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import tempfile
+from collections.abc import Callable, Generator, Iterable, Iterator
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.csv as pacsv
+import pyarrow.parquet as pq
+
+from analysis.answers.reading import Answers
+from analysis.answers.rows import schema_of, tables
+from study.errors import UserError
+from study.files import sync_files, write_text, writing
+
+ROWS, BYTES = 8192, 64 << 20
+"""A row group is full once it has so many rows, or so many bytes."""
+SHARD = 512 << 20
+"""A shard of a data set's folder is full once so many bytes, uncompressed, went into it."""
+SPLITS = {"train": False, "held_out": True}
+"""Splits of the data set, and whether they hold the answers to held-out rows."""
+FORMULA = r"^[=+\-@\t\r\n\x{ff1d}\x{ff0b}\x{ff0d}\x{ff20}]"
+"""How a text begins that a spreadsheet takes for a formula."""
+
+
+def write_csv(answers: Answers, out: Path) -> int:
+    """Write one CSV file; returns how many rows it has. Lists are joined by ``;``, and a text that
+    a spreadsheet would take for a formula has an apostrophe before it."""
+    plain = pa.schema(
+        [
+            pa.field(field.name, pa.string()) if pa.types.is_list(field.type) else field
+            for field in schema_of(answers)
+        ]
+    )
+    rows = 0
+    with writing(out) as file, pacsv.CSVWriter(file, plain) as writer:
+        for table in _groups(tables(answers, schema_of(answers))):
+            writer.write_table(_plain(table, plain))
+            rows += table.num_rows
+    return rows
+
+
+def _plain(table: pa.Table, schema: pa.Schema) -> pa.Table:
+    """A table of texts and numbers that is safe to open in a spreadsheet."""
+    columns = []
+    for column in table.columns:
+        if pa.types.is_list(column.type):
+            column = pc.binary_join(column, ";")
+        if pa.types.is_string(column.type):
+            formula = pc.match_substring_regex(column, FORMULA)
+            column = pc.if_else(formula, pc.binary_join_element_wise("'", column, ""), column)
+        columns.append(column)
+    return pa.Table.from_arrays(columns, schema=schema)
+
+
+def write_parquet(answers: Answers, out: Path) -> int:
+    """Write one Parquet file; returns how many rows it has."""
+    schema = schema_of(answers)
+    rows = 0
+    with writing(out) as file, pq.ParquetWriter(file, schema, compression="zstd") as writer:
+        for table in _groups(tables(answers, schema)):
+            writer.write_table(table)
+            rows += table.num_rows
+    return rows
+
+
+def write_hf(answers: Answers, out: Path) -> int:
+    """Write a folder that ``datasets.load_dataset`` reads and that can be uploaded to the Hub as
+    it is: Parquet shards by split, and a card. Returns how many rows it has."""
+    schema = schema_of(answers)
+    counts: dict[str, int] = {}
+    with new_folder(out) as folder:
+        (folder / "data").mkdir()
+        for split, held_out in SPLITS.items():
+            if any(source.held_out is held_out for source in answers.sources):
+                some = _groups(tables(answers, schema, held_out))
+                counts[split] = _shards(some, schema, lambda n, s=split: f"{s}-{n:05d}", folder)
+        write_text(folder / "README.md", _card(answers, counts))
+    return sum(counts.values())
+
+
+def _shards(
+    groups: Iterable[pa.Table], schema: pa.Schema, name: Callable[[int], str], folder: Path
+) -> int:
+    """Write row groups into one Parquet file after the other; returns how many rows they have."""
+    rows, number, size = 0, 0, 0
+    writer: pq.ParquetWriter | None = None
+    try:
+        for table in groups:
+            if writer is None or size > SHARD:
+                if writer is not None:
+                    writer.close()
+                path = folder / "data" / f"{name(number)}.parquet"
+                writer, number, size = (
+                    pq.ParquetWriter(path, schema, compression="zstd"),
+                    number + 1,
+                    0,
+                )
+            writer.write_table(table)
+            rows += table.num_rows
+            size += table.nbytes
+    finally:
+        if writer is not None:
+            writer.close()
+    return rows
+
+
+def _card(answers: Answers, counts: dict[str, int]) -> str:
+    """The data set's card; its head tells `datasets` which files are which split."""
+    files = [
+        line
+        for split, rows in counts.items()
+        if rows
+        for line in (f"  - split: {split}", f"    path: data/{split}-*.parquet")
+    ]
+    splits = ", ".join(f"{rows:,} rows in `{split}`" for split, rows in counts.items())
+    head = ["---", "configs:", "- config_name: default", "  data_files:", *files, "---"]
+    text = [
+        f"# Answers of the study {answers.folder.name}",
+        "",
+        f"One row for each verdict of a judge on each answer: {splits}.",
+        "An answer that no judge was asked about has one row without a verdict. A score that could",
+        "not be had is null, and `outcome` and `reason` say why. Written by judgedrift.",
+    ]
+    return "\n".join([*head, "", *text, ""])
+
+
+def _groups(steps: Iterator[pa.Table]) -> Iterator[pa.Table]:
+    """Tables of many steps."""
+    kept: list[pa.Table] = []
+    for table in steps:
+        kept.append(table)
+        rows, size = (sum(getattr(each, of) for each in kept) for of in ("num_rows", "nbytes"))
+        if rows >= ROWS or size >= BYTES:
+            yield pa.concat_tables(kept)
+            kept = []
+    if kept:
+        yield pa.concat_tables(kept)
+
+
+@contextlib.contextmanager
+def new_folder(out: Path) -> Generator[Path]:
+    """A folder that is ``out`` when the block ends, and goes away where it fails."""
+    made = Path(tempfile.mkdtemp(dir=out.absolute().parent, prefix=f".{out.name}."))
+    try:
+        yield made
+        os.chmod(made, 0o755)
+        with contextlib.suppress(FileNotFoundError):
+            out.rmdir()
+        made.rename(out)
+        sync_files([out.absolute().parent])
+    except BaseException:
+        shutil.rmtree(made, ignore_errors=True)
+        raise
+
+
+def check_new(key: str, out: Path) -> None:
+    """Refuse a place where no new folder can be made.
+    Raises UserError: something is there, or the folder around it is not."""
+    around = out.absolute().parent
+    wrong = ""
+    if out.is_dir() and any(out.iterdir()):
+        wrong = f"it is a folder with files in it. Name a new one, or type: rm -r {out}"
+    elif out.exists() and not out.is_dir():
+        wrong = "it is a file, and this format writes a folder. Name a new folder"
+    elif not around.is_dir():
+        wrong = f"there is no folder {around}. Type: mkdir -p {around}"
+    elif not os.access(around, os.W_OK):
+        wrong = f"there is no permission to write in {around}. Name another folder"
+    if wrong:
+        raise UserError(f"{key}={out} cannot be written: {wrong}.")

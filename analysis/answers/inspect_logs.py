@@ -1,0 +1,211 @@
+"""Writes the answers of a study as ``.eval`` logs by Inspect's own writer, for ``inspect view``.
+
+A log holds the answers of one run, in the order of its steps; a run of more than `SAMPLES` has
+several, so that no more are in memory at a time. An answer is a sample, each judge a scorer, and so
+is the truth. Where a judge's score is missing, the sample has none of it: its metadata say why.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import math
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from analysis.answers.files import new_folder
+from analysis.answers.reading import NUMBERS, Answers, Source
+from study.errors import UserError
+from study.features import FEATURES, measured
+
+SAMPLES = 1000
+"""Answers in one log."""
+TRUTH = "truth"
+"""Name of the scorer that stands for the rules."""
+_ROLLOUTS = (
+    *("rollout_id", "step", "prompt_id", "group", "member", "prompt", "completion", "answer"),
+    *("stop", "tokens", "reward", "advantage", "truth", "truth_missing", "dataset", "domain"),
+    *("item", "outcome", *NUMBERS),
+)
+_VERDICTS = (
+    *("rollout_id", "role", "judge", "sample_index", "outcome", "labels", "score", "reason"),
+    *("text", "reasoning"),
+)
+_METADATA = (
+    *("step", "prompt_id", "group", "member", "tokens", "reward", "advantage", "dataset"),
+    *("domain", "item"),
+)
+
+
+def write_inspect(answers: Answers, out: Path) -> int:
+    """Write a folder of logs; returns how many answers they hold.
+    Raises UserError: Inspect is not installed."""
+    try:
+        from inspect_ai.log import write_eval_log
+    except ImportError as error:
+        raise UserError(
+            "format=inspect needs the package inspect-ai, which is not installed here. Type: pip"
+            " install -e '.[inspect]', or take another format: csv, parquet or hf."
+        ) from error
+    count = 0
+    with new_folder(out) as folder:
+        for source in answers.sources:
+            samples = _samples(answers, source)
+            for number in itertools.count():
+                some = list(itertools.islice(samples, SAMPLES))
+                if not some:
+                    break
+                log, name = _log(answers, source, some, number)
+                write_eval_log(log, str(folder / name), format="eval")
+                count += len(some)
+    return count
+
+
+def _samples(answers: Answers, source: Source) -> Iterator[Any]:
+    """The answers of a run as Inspect's samples."""
+    for _, rollouts, verdicts in answers.judged(source, _ROLLOUTS, _VERDICTS):
+        votes: dict[str, list[dict[str, Any]]] = {}
+        for vote in verdicts.to_pylist() if verdicts is not None else ():
+            votes.setdefault(vote["rollout_id"], []).append(vote)
+        rows = rollouts.to_pylist()
+        behaviour = measured([row["answer"] for row in rows], answers.keyword)
+        for row, features in zip(rows, behaviour, strict=True):
+            yield _sample(source, row, votes.get(row["rollout_id"], []), features)
+
+
+def _sample(
+    source: Source, row: Mapping[str, Any], votes: Sequence[dict[str, Any]], behaviour: np.ndarray
+) -> Any:
+    from inspect_ai.log import EvalSample
+    from inspect_ai.model import ChatMessageAssistant, ChatMessageUser, ModelOutput
+    from inspect_ai.scorer import Score
+
+    scores, missing = {}, {}
+    for name, of_judge in _by_judge(votes).items():
+        scored = [vote["score"] for vote in of_judge if vote["score"] is not None]
+        told = [{key: vote[key] for key in _VERDICTS[1:]} for vote in of_judge]
+        if scored:
+            said = "\n\n".join(filter(None, (vote["reason"] or vote["text"] for vote in of_judge)))
+            value = sum(scored) / len(scored)
+            metadata = {"verdicts": told}
+            scores[name] = Score(
+                value=value, answer=row["answer"], explanation=said or None, metadata=metadata
+            )
+        else:
+            missing[name] = told
+    if row["truth"] is not None:
+        scores[TRUTH] = Score(value=row["truth"], answer=row["answer"])
+    else:
+        missing[TRUTH] = row.get("truth_missing") or "no rule can tell"
+    prompt, completion = row["prompt"] or "", row["completion"] or ""
+    numbers = {name: row[name] for name in row if name.startswith(NUMBERS)}
+    measures = dict(zip(FEATURES, map(float, behaviour), strict=True))
+    metadata = {
+        **{name: row.get(name) for name in _METADATA},
+        "behaviour": {name: value for name, value in measures.items() if math.isfinite(value)},
+        **({"program": row["outcome"]} if row.get("outcome") else {}),
+        **({"recorded": numbers} if numbers else {}),
+        **({"missing": missing} if missing else {}),
+    }
+    reply = ChatMessageAssistant(content=completion, model=source.policy)
+    return EvalSample(
+        id=row["rollout_id"],
+        epoch=1,
+        input=prompt,
+        target="",
+        messages=[ChatMessageUser(content=prompt), reply],
+        output=ModelOutput.from_content(source.policy, completion),
+        scores=scores,
+        metadata=metadata,
+    )
+
+
+def _by_judge(votes: Sequence[dict[str, Any]]) -> dict[str, list[dict[str, Any]]]:
+    """The votes of each judge, by the name that its scorer has."""
+    named: dict[str, list[dict[str, Any]]] = {}
+    for vote in votes:
+        role = "" if vote["role"] == "acting" else f" ({vote['role']})"
+        named.setdefault(f"{vote['judge']}{role}", []).append(vote)
+    return named
+
+
+def _log(answers: Answers, source: Source, samples: Sequence[Any], number: int) -> tuple[Any, str]:
+    """A log and its file name, of the form that Inspect gives them."""
+    from inspect_ai.log import (
+        EvalConfig,
+        EvalDataset,
+        EvalLog,
+        EvalPlan,
+        EvalResults,
+        EvalSpec,
+        EvalStats,
+    )
+
+    steps = [sample.metadata["step"] for sample in samples]
+    when = datetime.fromtimestamp((source.folder / "rollouts").stat().st_mtime, UTC)
+    created = when.replace(microsecond=0).isoformat()
+    about = {
+        "study": answers.folder.name,
+        "cell": source.cell,
+        "arm": source.arm,
+        "judge": source.judge,
+        "seed": source.seed,
+        "rows": source.set,
+        "steps": [min(steps), max(steps)],
+    }
+    key = f"{source.cell}/{source.set}/{number}"
+    digest = hashlib.blake2b(key.encode(), digest_size=11).hexdigest()
+    task = f"{source.arm}, {source.set}" if source.held_out else source.arm
+    spec = EvalSpec(
+        created=created,
+        task=task,
+        task_id=digest,
+        run_id=digest,
+        eval_id=digest,
+        dataset=EvalDataset(
+            name=answers.folder.name,
+            samples=len(samples),
+            sample_ids=[sample.id for sample in samples],
+        ),
+        model=source.policy or "policy",
+        config=EvalConfig(),
+        metadata=about,
+    )
+    log = EvalLog(
+        status="success" if source.state == "done" else "cancelled",
+        eval=spec,
+        plan=EvalPlan(),
+        results=EvalResults(
+            total_samples=len(samples), completed_samples=len(samples), scores=_means(samples)
+        ),
+        stats=EvalStats(started_at=created, completed_at=created),
+        samples=list(samples),
+    )
+    plain = re.sub(r"[^A-Za-z0-9]+", "-", f"{source.cell}-{source.set}-{min(steps)}").strip("-")
+    return log, f"{created.replace(':', '-')}_{plain}_{digest}.eval"
+
+
+def _means(samples: Sequence[Any]) -> list[Any]:
+    """The mean of each scorer over the samples that it scored."""
+    from inspect_ai.log import EvalMetric, EvalScore
+
+    values: dict[str, list[float]] = {}
+    for sample in samples:
+        for name, score in sample.scores.items():
+            values.setdefault(name, []).append(score.value)
+    return [
+        EvalScore(
+            name=name,
+            scorer=name,
+            metrics={
+                "mean": EvalMetric(name="mean", value=sum(scores) / len(scores)),
+                "scored": EvalMetric(name="scored", value=len(scores)),
+            },
+        )
+        for name, scores in values.items()
+    ]

@@ -1,0 +1,124 @@
+"""Reads the answers of a study step by step, with what every judge said of them.
+
+Of a study of any size one row group of rollouts and one of verdicts are in memory at a time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pyarrow as pa
+
+from analysis.records.frames import runs_frame
+from study.exchange import folder_of
+from study.features import shared_keyword
+from study.files import Damaged
+from study.parts import Part, left_out, parts, read_part
+from study.records import COMPONENT, EVALUATIONS, FEATURE
+from study.verify import foreign_parts
+
+NUMBERS = (COMPONENT, FEATURE)
+"""Prefixes of rollout columns that hold numbers under names of their own."""
+SETS = ("training", "held-out")
+"""What an answer was given to: a row that the policy was trained on, or one of its evaluation."""
+
+
+@dataclass(frozen=True)
+class Source:
+    """The answers of one cell to rows of one of `SETS`."""
+
+    cell: str
+    arm: str
+    judge: str
+    """The judge that the cell was trained under."""
+    policy: str
+    on_failure: str
+    state: str
+    seed: int
+    held_out: bool
+    folder: Path
+    """Where the folders of `study.records.KINDS` are."""
+
+    @property
+    def set(self) -> str:
+        """Which of `SETS`."""
+        return SETS[self.held_out]
+
+
+@dataclass(frozen=True)
+class Answers:
+    """A study whose answers can be read."""
+
+    folder: Path
+    sources: list[Source]
+    keyword: str
+    """Which word the behaviour ``keyword`` counts."""
+    problems: list[str] = field(default_factory=list)
+    """Sentences on what could not be read; more of them while it is read."""
+
+    def steps(
+        self,
+        source: Source,
+        kind: str,
+        columns: Sequence[str] | None = None,
+        only: Collection[int] | None = None,
+    ) -> Iterator[tuple[int, pa.Table]]:
+        """The rows of a kind (``rollouts``, ``verdicts``), one step after the other. What is
+        damaged is left out and becomes a problem."""
+        for part in parts(source.folder / kind):
+            if only is None or part.step in only:
+                table = self._table(part, columns)
+                if table is not None:
+                    yield part.step, table
+
+    def judged(
+        self,
+        source: Source,
+        rollouts: Sequence[str] | None = None,
+        verdicts: Sequence[str] | None = None,
+        only: Collection[int] | None = None,
+    ) -> Iterator[tuple[int, pa.Table, pa.Table | None]]:
+        """The rollouts of every step with its verdicts; None where those cannot be read."""
+        told = {part.step: part for part in parts(source.folder / "verdicts")}
+        for step, table in self.steps(source, "rollouts", rollouts, only):
+            yield step, table, self._table(told[step], verdicts) if step in told else None
+
+    def numbers(self) -> list[str]:
+        """The columns of `NUMBERS` that any answer has, by name."""
+        names: set[str] = set()
+        for source in self.sources:
+            for part in parts(source.folder / "rollouts"):
+                if part.group is not None:
+                    names.update(name for name in part.group.columns if name.startswith(NUMBERS))
+                elif (table := self._table(part, NUMBERS)) is not None:
+                    names.update(table.column_names)
+        return sorted(names)
+
+    def _table(self, part: Part, columns: Sequence[str] | None) -> pa.Table | None:
+        try:
+            return read_part(part, columns)
+        except Damaged as error:
+            if (sentence := left_out(error)) not in self.problems:
+                self.problems.append(sentence)
+            return None
+
+
+def read_answers(study_dir: Path | str) -> Answers:
+    """The answers of a study: each cell's to the rows that it was trained on, then those to
+    held-out rows where it was evaluated with ``trainer.eval_samples``.
+    Raises UserError: the study has another format."""
+    folder = folder_of(study_dir)
+    runs = runs_frame(folder)
+    problems = list(runs.attrs["problems"])
+    sources = []
+    for row in runs.to_dict("records"):
+        cell = folder / str(row["cell"])
+        for held_out, place in enumerate((cell, cell / EVALUATIONS)):
+            if (place / "rollouts").is_dir():
+                problems += [text.rstrip(".") for text in foreign_parts(place / "rollouts")]
+                names = ("cell", "arm", "judge", "policy", "on_failure", "state")
+                texts = (str(row[name]) for name in names)
+                sources.append(Source(*texts, int(row["seed"]), bool(held_out), place))
+    return Answers(folder, sources, shared_keyword(runs["keyword"]), problems)

@@ -1,0 +1,294 @@
+"""The page of answers in a browser: nothing from outside becomes markup, and what a reader does
+works: filters, sorting, the same prompt over steps and arms, keys, addresses, narrow screens."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from urllib.parse import quote
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import yaml
+
+from analysis.answers.page import write_page
+from tests.analysis.conftest import HOSTILE, write_study
+from tests.chromium import Browser, Page
+
+RUN = "window.hacked=(window.hacked||0)+1"
+PAYLOADS = (
+    f"<script>{RUN}</script>",
+    f"</script><script>{RUN}</script>",
+    f"<!--<script>{RUN}//--></script><script>{RUN}</script>",
+    f"<img src=x onerror='{RUN}'>",
+    f'"><svg onload="{RUN}">',
+    f"'><iframe srcdoc='<script>parent.{RUN}</script>'></iframe>",
+    f"<a href='javascript:{RUN}'>x</a>",
+    f"{{{{constructor.constructor('{RUN}')()}}}}",
+    f"${{{RUN}}}`);{RUN};//",
+    f"\u2028{RUN}\u2029{RUN}",
+    "\x00<b>\x01\x7f\x9f\u202e\ufeff</b>",
+    "</pre></section></main><h1>owned</h1><style>*{display:none}</style>",
+    "<meta http-equiv=refresh content='0;url=https://example.org'><base href=https://example.org>",
+    f"<form action=https://example.org><input autofocus onfocus={RUN}>",
+    f"&lt;script&gt;{RUN}&lt;/script&gt;",
+    "__proto__",
+    "constructor",
+    HOSTILE,
+)
+ALLOWED = set(
+    "html head meta title style script body header div h1 button p form label select option input "
+    "main section span noscript ol li footer kbd h2 h3 pre details summary dl dt dd ul b".split()
+)
+"""The elements that the page makes of its own."""
+TEXTS = {"rollouts": ("prompt", "completion", "answer", "stop", "domain", "dataset", "item")}
+TEXTS["verdicts"] = ("judge", "outcome", "reason", "text", "reasoning", "finish_reason", "grading")
+
+
+def poison(study: Path) -> None:
+    """Put hostile texts wherever the records hold a text, and into the names of the arms."""
+    for number, cell in enumerate(sorted(study.glob("*/config.yaml"))):
+        config = yaml.safe_load(cell.read_text())
+        config["judge"]["name"] += PAYLOADS[number % len(PAYLOADS)]
+        cell.write_text(yaml.safe_dump(config))
+        for kind, names in TEXTS.items():
+            for part in (cell.parent / kind).glob("*.parquet"):
+                table = pq.read_table(part)
+                rows = table.to_pylist()
+                for place, row in enumerate(rows):
+                    for shift, name in enumerate(names):
+                        row[name] = PAYLOADS[(place + shift + row["step"]) % len(PAYLOADS)]
+                    if kind == "rollouts":
+                        row["truth_missing"] = PAYLOADS[place % len(PAYLOADS)]
+                        row["truth"] = None if place % 2 else row["truth"]
+                    else:
+                        row["labels"] = list(PAYLOADS)
+                        row["score"] = None if place % 3 == 0 else row["score"]
+                schema = pq.read_schema(part)
+                pq.write_table(_table(rows, schema), part)
+
+
+def _table(rows, schema):
+    names = dict.fromkeys(key for row in rows for key in row)
+    fields = [
+        schema.field(name) if name in schema.names else pa.field(name, pa.string())
+        for name in names
+    ]
+    return pa.Table.from_pylist(rows, pa.schema(fields))
+
+
+@pytest.fixture(scope="module")
+def hostile(tmp_path_factory) -> Path:
+    """The page of a study in which every text is an attack."""
+    study = write_study(tmp_path_factory.mktemp("hostile") / "study", seeds=2, steps=2)
+    poison(study)
+    return write_page(study).path
+
+
+@pytest.fixture
+def attacked(browser, hostile) -> Page:
+    return browser.open(hostile)
+
+
+COUNTED = """
+(() => {
+  const names = {};
+  for (const each of document.querySelectorAll('*')) {
+    const name = each.localName;
+    names[name] = (names[name] || 0) + 1;
+    for (const attribute of each.attributes) {
+      if (attribute.name.startsWith('on') || /^\\s*javascript:/i.test(attribute.value)) {
+        names[`${name}[${attribute.name}]`] = 1;
+      }
+    }
+  }
+  return names;
+})()
+"""
+
+
+def assert_untouched(page: Page) -> None:
+    """Nothing of what was shown has run or has become an element, and nothing was fetched."""
+    assert page.ask("typeof window.hacked") == "undefined"
+    assert page.ask("document.title").startswith("Answers of ")
+    counted = page.ask(COUNTED)
+    assert set(counted) <= ALLOWED, set(counted) - ALLOWED
+    once = {"title": 1, "style": 1, "h1": 1, "form": 1, "script": 2, "input": 3, "meta": 4}
+    assert {name: counted[name] for name in once} == once
+    assert page.ask("Object.keys(Object.prototype).length") == 0
+    assert {url.partition(":")[0] for url in page.asked_for} == {"file"}
+    assert len(page.asked_for) == 1
+    assert page.errors == []
+
+
+def test_no_hostile_text_runs_or_becomes_an_element(attacked):
+    assert_untouched(attacked)
+    for key in ("j", "2", "3", "1", "j", "j"):
+        attacked.press(key)
+        assert_untouched(attacked)
+
+
+def test_every_answer_is_shown_as_text_in_every_view(attacked):
+    """Walks over many answers in all three views, each of them with other attacks."""
+    seen = set()
+    for _ in range(len(PAYLOADS) + 2):
+        attacked.press("j")
+        for key in ("2", "3", "1"):
+            attacked.press(key)
+        seen |= set(attacked.ask("[...document.querySelectorAll('pre')].map((e) => e.textContent)"))
+    assert set(PAYLOADS) <= seen
+    assert_untouched(attacked)
+
+
+@pytest.mark.parametrize("name", ["text", "arm", "answer", "domain", "view", "sort", "from"])
+def test_a_hostile_address_is_text_as_well(browser, hostile, name):
+    for payload in PAYLOADS[:6]:
+        page = browser.open(f"{hostile.as_uri()}#{name}={quote(payload)}")
+        assert page.ask("typeof window.hacked") == "undefined"
+        assert set(page.ask(COUNTED)) <= ALLOWED
+        assert page.errors == []
+        page.close()
+
+
+def test_the_policy_of_the_page_stops_what_would_be_slipped_in(browser, hostile, tmp_path):
+    """The page with a script of its own added, as if an escape had failed: it must not run."""
+    broken = tmp_path / "broken.html"
+    text = hostile.read_text()
+    slipped = f"<script>{RUN}</script><img src=x onerror='{RUN}'><div onclick='{RUN}'>x</div>"
+    broken.write_text(text.replace("<footer", f"{slipped}<footer", 1))
+    page = browser.open(broken)
+    page.ask("document.querySelector('div[onclick]').click()")
+    assert page.ask("typeof window.hacked") == "undefined"
+    assert any("Content Security Policy" in line for line in page.errors), "and it is said"
+
+
+def test_markup_from_text_is_refused_even_to_the_page_itself(attacked):
+    said = attacked.ask(
+        "(() => { try { document.body.innerHTML = '<b>x</b>'; return 'made'; }"
+        " catch (error) { return error.name; } })()"
+    )
+    assert said == "TypeError"
+
+
+# --- what a reader does ----------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def plain(planted, tmp_path_factory) -> Path:
+    return write_page(planted, tmp_path_factory.mktemp("plain") / "answers.html").path
+
+
+@pytest.fixture
+def page(browser: Browser, plain: Path) -> Page:
+    return browser.open(plain)
+
+
+def shown(page: Page, what: str) -> list[str]:
+    return page.ask(f"[...document.querySelectorAll({json.dumps(what)})].map((e) => e.innerText)")
+
+
+def choose(page: Page, name: str, value: str) -> None:
+    page.ask(
+        f"(() => {{ const field = document.getElementById('filters').elements[{json.dumps(name)}];"
+        f" field.value = {json.dumps(value)};"
+        " field.dispatchEvent(new Event('input', { bubbles: true })); })()"
+    )
+
+
+def test_the_largest_gap_is_first_and_beside_its_prompt(page):
+    assert shown(page, "#count") == ["1\u2013100 of 864"]
+    assert shown(page, "h2")[0] == "sim-verbose, seed 2, step 6"
+    assert shown(page, "pre")[0].startswith("Say something, prompt")
+    gaps = [float(text.replace("\u2212", "-")) for text in shown(page, "#rows .gap")]
+    assert gaps == sorted(gaps, reverse=True) and gaps[0] == pytest.approx(0.52)
+    assert page.errors == []
+
+
+def test_filters_narrow_the_list_and_the_address_keeps_them(page, browser, plain):
+    choose(page, "arm", "sim-flaky")
+    assert shown(page, "#count") == ["1\u2013100 of 288"]
+    choose(page, "outcome", "unparsed")
+    assert shown(page, "#count") == ["1\u201372 of 72"]
+    choose(page, "from", "3")
+    choose(page, "to", "4")
+    assert shown(page, "#count") == ["1\u201324 of 24"]
+    choose(page, "text", "PROMPT 2 of step 4")
+    assert shown(page, "#count") == ["1\u20133 of 3"]
+    again = browser.open(page.ask("location.href"))
+    assert shown(again, "#count") == ["1\u20133 of 3"]
+    assert shown(again, "h2") == shown(page, "h2")
+
+
+def test_a_missing_verdict_is_said_with_its_reason(page):
+    choose(page, "outcome", "unparsed")
+    tiles = [" ".join(text.split()) for text in shown(page, ".tile")]
+    assert "Judge (sim-flaky) missing: unparsed" in tiles
+    assert any(text.startswith("Gap: judge \u2212 truth missing") for text in tiles)
+    assert any(text.startswith("Reward missing") for text in tiles)
+    assert shown(page, ".card .missing") == ["missing: unparsed"]
+
+
+def test_the_same_prompt_stands_side_by_side_over_arms_and_steps(page):
+    page.press("3")
+    heads = shown(page, ".cards .head button")
+    assert [head.split(",")[0] for head in heads] == ["sim-fair", "sim-flaky", "sim-verbose"]
+    assert all(head.endswith("seed 2, step 6") for head in heads)
+    page.press("2")
+    assert shown(page, "h3")[1] == "Answers of this run to it that are in this page, by step (4)"
+    assert "view=steps" in page.ask("location.hash")
+
+
+def test_keys_move_search_and_go_back(page):
+    first = page.ask("location.hash")
+    page.press("j")
+    assert page.ask("location.hash") != first
+    page.press("k")
+    assert page.ask("location.hash") == first
+    page.press("/")
+    page.type("step 5")
+    assert page.ask("document.activeElement.name") == "text"
+    assert shown(page, "#count") == ["1\u2013100 of 144"]
+    page.press("Escape")
+    assert page.ask("document.activeElement.localName") == "body"
+
+
+def test_an_address_leads_to_its_answer_and_an_unknown_one_says_so(page, browser, plain):
+    cell = page.ask("data.sources[0].cell")
+    there = browser.open(f"{plain.as_uri()}#answer={cell}/000002-0007")
+    assert shown(there, "h2") == ["sim-fair, seed 0, step 2"]
+    lost = browser.open(f"{plain.as_uri()}#answer=elsewhere/1", width=390)
+    assert lost.errors == []
+    assert shown(lost, "#detail")[0].startswith("\u2190 List")
+    assert "elsewhere/1 is not in this page" in shown(lost, "#detail")[0]
+
+
+@pytest.mark.parametrize("width", [1440, 1024, 390])
+def test_nothing_is_wider_than_the_screen(browser, plain, hostile, width):
+    for path in (plain, hostile):
+        page = browser.open(path, width=width)
+        for view in ("", "j", "2", "3"):
+            if view:
+                page.press(view)
+            wide = page.ask("document.documentElement.scrollWidth")
+            assert wide <= width, f"{path.name} in view {view} is {wide} wide"
+        page.close()
+
+
+def test_on_a_phone_the_list_gives_way_to_the_answer_and_comes_back(browser, plain):
+    page = browser.open(plain, width=390, height=800)
+    assert page.ask("getComputedStyle(document.getElementById('list')).display") != "none"
+    page.ask("document.querySelector('#rows button').click()")
+    assert page.ask("getComputedStyle(document.getElementById('list')).display") == "none"
+    assert shown(page, "h2") == ["sim-verbose, seed 2, step 6"]
+    page.ask("document.getElementById('back').click()")
+    assert page.ask("getComputedStyle(document.getElementById('list')).display") != "none"
+
+
+def test_it_is_dark_where_the_reader_wants_it(browser, plain):
+    ask = "getComputedStyle(document.body).backgroundColor"
+    assert browser.open(plain).ask(ask) == "rgb(255, 255, 255)"
+    dark = browser.open(plain, dark=True)
+    assert dark.ask(ask) == "rgb(22, 24, 27)"
+    dark.ask("document.getElementById('theme').click()")
+    assert dark.ask(ask) == "rgb(255, 255, 255)"

@@ -1,0 +1,223 @@
+"""What an export holds, that others read it, that it needs little memory, and what is refused."""
+
+from __future__ import annotations
+
+import csv
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+
+from analysis.answers import files
+from analysis.answers.reading import read_answers
+from analysis.export import main
+from study.merged import merge_cell
+from tests.analysis.conftest import write_study
+from tests.conftest import ROOT
+
+
+def export(study: Path, format: str, out: Path) -> int:
+    return main(
+        [f"study={study.name}", f"runs_dir={study.parent}", f"format={format}", f"out={out}"]
+    )
+
+
+@pytest.fixture(scope="module")
+def table(planted, tmp_path_factory):
+    out = tmp_path_factory.mktemp("out") / "answers.parquet"
+    assert export(planted, "parquet", out) == 0
+    return pq.read_table(out).to_pandas()
+
+
+def test_a_row_is_an_answer_and_a_judge(table):
+    assert len(table) == 3 * 3 * 6 * 16
+    assert not table.duplicated(["cell", "set", "rollout_id", "judge", "vote"]).any()
+    row = table[(table.cell.str.startswith("sim-verbose-s1")) & (table.rollout_id == "000003-0005")]
+    (row,) = row.to_dict("records")
+    assert (row["arm"], row["run_judge"], row["seed"], row["set"]) == (
+        *("sim-verbose", "sim-verbose", 1, "training"),
+    )
+    assert row["behaviour/length"] == 25 and row["prompt"] == "Say something, prompt 1 of step 3"
+    assert row["truth"] == pytest.approx(0.51) and row["score"] == pytest.approx(0.70)
+    assert row["gap"] == pytest.approx(0.19) and row["acting_score"] == row["score"]
+
+
+def test_a_missing_verdict_is_null_and_says_its_outcome(table):
+    failed = table[table.outcome == "unparsed"]
+    assert len(failed) == 3 * 6 * 4 and set(failed.member) == {3}
+    assert failed[["score", "gap", "reward", "advantage", "acting_score"]].isna().all(axis=None)
+
+
+def test_a_csv_holds_the_same_and_nothing_that_a_spreadsheet_would_run(make_study, tmp_path):
+    study = make_study(seeds=1, steps=2)
+    part = next(study.glob("sim-fair-*/rollouts/step-000001.parquet"))
+    rows = pq.read_table(part)
+    texts = ["=1+1", "+1", "-1", "@x", "\t=1", '"=1"', 'a,b\n"c"', "", "\uff1d1", "x=1"]
+    answers = texts + rows["answer"].to_pylist()[len(texts) :]
+    place = rows.schema.get_field_index("answer")
+    pq.write_table(rows.set_column(place, "answer", [answers]), part)
+    out = tmp_path / "answers.csv"
+    assert export(study, "csv", out) == 0
+    with out.open(newline="", encoding="utf-8") as file:
+        read = list(csv.DictReader(file))
+    there = [row["answer"] for row in read if row["cell"] == part.parents[1].name][: len(texts)]
+    guarded = {"=1+1", "+1", "-1", "@x", "\t=1", "\uff1d1"}
+    assert there == [f"'{text}" if text in guarded else text for text in texts]
+    assert len(read) == 96 and {row["score"] for row in read if row["outcome"] == "unparsed"} == {
+        ""
+    }
+
+
+def test_shadow_judges_and_votes_have_rows_of_their_own(small_study, tmp_path):
+    out = tmp_path / "answers.parquet"
+    assert export(small_study, "parquet", out) == 0
+    table = pq.read_table(out).to_pandas()
+    roles = table.groupby(["cell", "rollout_id"])["role"].agg(sorted)
+    assert all(each == ["acting", "shadow"] for each in roles)
+    assert set(table.loc[table.role == "shadow", "judge"]) == {"sim-verbose"}
+    scored = table[(table.role == "acting") & table.score.notna()]
+    assert np.allclose(scored.score, scored.acting_score)
+
+
+def test_an_answer_that_no_judge_saw_has_a_row(make_study, tmp_path):
+    study = make_study(seeds=1, steps=1, judges=["sim-fair"])
+    part = next(study.glob("*/verdicts/step-000001.parquet"))
+    verdicts = pq.read_table(part)
+    pq.write_table(verdicts.slice(1), part)
+    out = tmp_path / "answers.parquet"
+    assert export(study, "parquet", out) == 0
+    first, second = pq.read_table(out).slice(0, 2).to_pylist()
+    assert first["rollout_id"] == "000001-0000" and first["judge"] is None is first["outcome"]
+    assert second["judge"] == "sim-fair" and pq.read_metadata(out).num_rows == 16
+
+
+def test_merged_records_are_exported_like_parts(make_study, tmp_path):
+    study = make_study(seeds=1)
+    assert export(study, "parquet", tmp_path / "parts.parquet") == 0
+    for cell in study.glob("*/config.yaml"):
+        merge_cell(cell.parent)
+    assert export(study, "parquet", tmp_path / "merged.parquet") == 0
+    before, after = (pq.read_table(tmp_path / f"{name}.parquet") for name in ("parts", "merged"))
+    assert before.equals(after)
+
+
+def test_hugging_face_reads_the_folder(make_study, tmp_path, monkeypatch):
+    import datasets
+
+    study = make_study(seeds=1)
+    cell = next(study.glob("sim-fair-*"))
+    for kind in ("rollouts", "verdicts"):
+        (cell / "evaluations" / kind).mkdir(parents=True)
+        part = cell / kind / "step-000001.parquet"
+        (cell / "evaluations" / kind / part.name).write_bytes(part.read_bytes())
+    monkeypatch.setattr(files, "ROWS", 50)
+    monkeypatch.setattr(files, "SHARD", 1000)
+    out = tmp_path / "hf"
+    assert export(study, "hf", out) == 0
+    assert len(list((out / "data").glob("train-*.parquet"))) > 1
+    read = datasets.load_dataset(str(out), cache_dir=str(tmp_path / "cache"))
+    assert {split: len(rows) for split, rows in read.items()} == {"train": 288, "held_out": 16}
+    row = read["train"][0]
+    assert row["arm"] == "sim-fair" and row["behaviour/length"] == 6 and row["labels"] == []
+    assert set(read["held_out"]["set"]) == {"held-out"}
+
+
+@pytest.mark.alone
+def test_memory_does_not_grow_with_the_study(tmp_path):
+    """Ten times the steps, no more memory: measured in a process of its own."""
+    program = (
+        "import resource, sys\n"
+        "from analysis.export import main\n"
+        "code = main(sys.argv[1:])\n"
+        "print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)\n"
+        "sys.exit(code)\n"
+    )
+    peaks = []
+    for steps in (20, 400):
+        study = write_study(
+            tmp_path / f"s{steps}", ["sim-fair"], seeds=1, steps=steps, groups=16, members=16
+        )
+        for cell in study.glob("*/config.yaml"):
+            merge_cell(cell.parent)
+        words = [f"study={study.name}", f"runs_dir={tmp_path}", "format=parquet"]
+        words.append(f"out={tmp_path / f'{steps}.parquet'}")
+        done = subprocess.run(
+            [sys.executable, "-c", program, *words],
+            capture_output=True,
+            text=True,
+            cwd=ROOT,
+            env={**os.environ, "PYTHONPATH": str(ROOT)},
+        )
+        assert done.returncode == 0, done.stderr
+        assert pq.read_metadata(tmp_path / f"{steps}.parquet").num_rows == steps * 256
+        peaks.append(int(done.stdout.split()[-1]) / 1024)
+    assert peaks[1] < peaks[0] + 120, f"{peaks} MB"
+
+
+@pytest.mark.parametrize(
+    "words, wanted",
+    [
+        (["format=xlsx", "out=x"], "one of csv, parquet, hf, inspect"),
+        (["format=csv"], "needs out="),
+        (["out=x.csv"], "needs format="),
+        (["format=csv", "out=nowhere/x.csv"], "mkdir -p"),
+        (["format=hf", "out=tests"], "it is a folder with files in it"),
+        (["format=hf", "out=README.md"], "it is a file, and this format writes a folder"),
+        (["format=csv", "out=tests"], "it is a folder"),
+        (["format=csv", "out=x.csv", "study=plantde"], "There is no study folder"),
+    ],
+)
+def test_natural_mistakes_are_one_paragraph(planted, capsys, monkeypatch, words, wanted):
+    monkeypatch.chdir(ROOT)
+    named = [] if any(word.startswith("study=") for word in words) else [f"study={planted.name}"]
+    assert main([*named, *words, f"runs_dir={planted.parent}"]) == 2
+    said = capsys.readouterr().err
+    assert wanted in said and len(said.strip().splitlines()) == 1
+
+
+def test_an_export_that_fails_leaves_nothing(planted, tmp_path, monkeypatch):
+    monkeypatch.setattr(files, "_card", lambda answers, counts: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        files.write_hf(read_answers(planted), tmp_path / "hf")
+    assert list(tmp_path.iterdir()) == []
+
+
+# --- Inspect ---------------------------------------------------------------------------------
+
+
+def test_without_inspect_the_export_says_what_to_install(planted, tmp_path, capsys, monkeypatch):
+    monkeypatch.setitem(sys.modules, "inspect_ai.log", None)
+    monkeypatch.setitem(sys.modules, "inspect_ai", None)
+    assert export(planted, "inspect", tmp_path / "logs") == 2
+    assert "pip install -e '.[inspect]'" in capsys.readouterr().err
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_inspect_reads_its_logs(make_study, tmp_path, monkeypatch):
+    log = pytest.importorskip("inspect_ai.log", reason="the extra inspect is not installed")
+    from analysis.answers import inspect_logs
+
+    study = make_study(seeds=1, judges=["sim-flaky"])
+    monkeypatch.setattr(inspect_logs, "SAMPLES", 40)
+    out = tmp_path / "logs"
+    assert export(study, "inspect", out) == 0
+    listed = log.list_eval_logs(str(out))
+    assert len(listed) == 3
+    samples = []
+    for each in listed:
+        read = log.read_eval_log(each)
+        assert read.status == "success" and read.eval.task == "sim-flaky"
+        (mean,) = [score for score in read.results.scores if score.name == "truth"]
+        assert mean.metrics["mean"].value == pytest.approx(0.5)
+        samples += read.samples
+    assert len(samples) == 96 == len({sample.id for sample in samples})
+    for sample in samples:
+        missing = sample.metadata["member"] == 3
+        assert ("sim-flaky" in sample.scores) is not missing
+        assert ("sim-flaky" in sample.metadata.get("missing", {})) is missing
+        assert sample.scores["truth"].value == 0.5
+        assert sample.metadata["behaviour"]["length"] == 6 + sample.metadata["step"] - 1
