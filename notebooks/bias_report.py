@@ -9,11 +9,12 @@
 # ---
 
 # %%
-from IPython.display import HTML, display
+from IPython.display import display
 
 from analysis.reports import sections
 from analysis.reports.evidence import gather
 from analysis.reports.notebook import SUMMARY_MIME
+from analysis.reports.page import show
 from analysis.reports.tables import summary_rows
 
 # %% tags=["parameters"]
@@ -24,16 +25,8 @@ sample_prompts = 2  # prompts shown side by side at the first, middle and last s
 evidence = gather(study_dir)
 display({SUMMARY_MIME: summary_rows(evidence), "text/html": ""}, raw=True)
 
-
-def show(fragments: list[str]) -> None:
-    display(HTML("".join(fragments)))
-
-
 # %%
-show(sections.head(evidence))
-
-# %%
-show(sections.runs(evidence))
+show(sections.front(evidence))
 
 # %%
 show(sections.scores(evidence))
@@ -85,6 +78,18 @@ show(sections.failures(evidence))
 
 # %%
 show(sections.samples(evidence, sample_prompts))
+
+# %%
+show(sections.findings(evidence))
+
+# %%
+show(sections.runs(evidence))
+
+# %%
+show(sections.caveats(evidence))
+
+# %%
+show(sections.method(evidence))
 
 # %%
 show(sections.provenance(evidence))
