@@ -13,6 +13,7 @@ from IPython.display import display
 
 from analysis.reports import sections
 from analysis.reports.evidence import gather
+from analysis.reports.headlines import headlines
 from analysis.reports.notebook import SUMMARY_MIME
 from analysis.reports.page import show
 from analysis.reports.tables import summary_rows
@@ -23,7 +24,8 @@ sample_prompts = 2  # prompts shown side by side at the first, middle and last s
 
 # %%
 evidence = gather(study_dir)
-display({SUMMARY_MIME: summary_rows(evidence), "text/html": ""}, raw=True)
+summary = {"rows": summary_rows(evidence), "headlines": headlines(evidence)}
+display({SUMMARY_MIME: summary, "text/html": ""}, raw=True)
 
 # %%
 show(sections.front(evidence))

@@ -126,7 +126,7 @@ def _median(onset: OnsetTime) -> str:
 @style()
 def profiles(field: Field) -> Figure:
     """Share of final scores above each threshold, a line with its band for each arm."""
-    figure, axes = single(7.5, 4.0)
+    figure, axes = single(6, 4)
     styles = looks([row.arm for row in field.aggregates])
     for row in field.aggregates:
         look = {key: styles[row.arm][key] for key in ("color", "linestyle")}

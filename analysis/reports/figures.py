@@ -78,7 +78,7 @@ def looks(arms: Iterable[str]) -> dict[str, dict[str, Any]]:
     return {
         arm: {
             "color": colours[k % 10],
-            "linestyle": DASHES[(k + k // 10) % len(DASHES)],
+            "linestyle": DASHES[k // 10 % len(DASHES)],
             "marker": MARKERS[k % len(MARKERS)],
         }
         for k, arm in enumerate(order)
@@ -111,7 +111,7 @@ def learning(curves: pd.DataFrame) -> Figure:
 def gap(curves: pd.DataFrame) -> Figure:
     """How far does the judge's score run ahead of the truth, under each arm?"""
     shown = curves[curves["metric"] == "gap"]
-    figure, (axes,) = _grid(1, height=4.2)
+    figure, axes = single(6, 4)
     bands(axes, shown, shown, lambda arm, part: f"{arm} ({_runs(part)})")
     axes.axhline(0, color="0.3", linewidth=1)
     axes.set(xlabel="training step", ylabel="judge score - truth (score units)")
@@ -261,7 +261,7 @@ def stacked(steps: pd.DataFrame, unique: Sequence[str]) -> Figure:
     high = -(-len(arms) // wide)
     figure = Figure(figsize=(3.4 * wide, 2.8 * high), layout="constrained")
     panels = figure.subplots(high, wide, sharex=True, sharey=True, squeeze=False)
-    colours = [*palette(len(top)), (0.75, 0.75, 0.75)]
+    colours = [*palette(len(top), "Set2"), (0.75, 0.75, 0.75)]  # not those of the arms
     labels = [*(name.removeprefix("unique/") for name in top), "several together"]
     for arm, axes in zip(arms, panels.flat, strict=False):
         part = steps[steps["arm"] == arm].groupby("step")[[*top, "advantage_r2"]].mean()
@@ -272,10 +272,8 @@ def stacked(steps: pd.DataFrame, unique: Sequence[str]) -> Figure:
         together = np.clip(part["advantage_r2"] - alone.sum(axis=0), 0.0, None)
         axes.stackplot(part.index, *alone, together, colors=colours, labels=labels)
         axes.set(title=arm, ylim=(0, 1))
-    for axes in panels[-1]:
-        axes.set_xlabel("training step")
-    for axes in panels[:, 0]:
-        axes.set_ylabel("share of variance")
+        axes.set(xlabel="training step", ylabel="share of variance")
+        axes.tick_params(labelbottom=True, labelleft=True)
     for axes in list(panels.flat)[len(arms) :]:
         axes.set_visible(False)
     handles, names = panels.flat[0].get_legend_handles_labels()
@@ -287,7 +285,7 @@ def stacked(steps: pd.DataFrame, unique: Sequence[str]) -> Figure:
 def frontier(runs: Sequence[Run]) -> Figure | None:
     """One path per run in the plane of judge score and truth; None where no run has both ends."""
     look = looks(sorted({run.arm for run in runs}))
-    figure, axes = single(6.5, 4.5)
+    figure, axes = single(6, 4.2)
     axes.axline((0.5, 0.5), slope=1, color="0.6", linewidth=1, zorder=0)
     labelled: set[str] = set()
     for run in runs:
@@ -310,11 +308,11 @@ def frontier(runs: Sequence[Run]) -> Figure | None:
     return figure
 
 
-def palette(count: int) -> Any:
+def palette(count: int, name: str = "colorblind") -> Any:
     """So many colours that colour-blind readers can tell apart."""
     import seaborn as sns
 
-    return sns.color_palette("colorblind", count)
+    return sns.color_palette(name, count)
 
 
 def _in_order(metrics: Iterable[str]) -> list[str]:
@@ -353,9 +351,8 @@ def panels_of(figure: Figure | SubFigure, panels: int, share: bool = False) -> l
     for extra in axes[panels:]:
         extra.remove()
     used = list(axes[:panels])
-    if share:
-        for axis in used[max(0, panels - columns) :]:
-            axis.tick_params(labelbottom=True)
+    for axis in used if share else ():  # each is a picture of its own on a page
+        axis.tick_params(labelbottom=True, labelleft=True)
     return used
 
 
@@ -389,6 +386,7 @@ def band(
         return
     if line.get("marker"):
         line |= {"markevery": max(1, len(part) // 6), "markersize": 4.5}
+        line |= {"markeredgecolor": line["color"]}
     sns.lineplot(
         x=part["step"], y=part["mean"], ax=axes, label=label, errorbar=None, legend=False, **line
     )

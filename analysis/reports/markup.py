@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -116,7 +116,7 @@ def p_value(p: float) -> str:
 
 def sentences(lines: Iterable[str]) -> Markup:
     """A list of sentences."""
-    return _parts().sentences(list(lines), "")
+    return _parts().sentences(list(lines))
 
 
 def paragraph(text: str) -> Markup:
@@ -199,10 +199,15 @@ def figure(drawn: Figure, caption: str) -> Markup:
 
 
 def front(
-    title: str, extent: str, headlines: Iterable[str], figures: Iterable[Markup], more: Markup
+    title: str,
+    extent: str,
+    headlines: Mapping[str, str],
+    figures: Iterable[Markup],
+    more: Markup,
 ) -> Markup:
-    """The first screen."""
-    return _parts().front(title, extent, list(headlines), list(figures), more)
+    """The first screen. ``headlines``: arm -> its sentence, which begins with the arm."""
+    parts = [(arm, sentence.removeprefix(arm)) for arm, sentence in headlines.items()]
+    return _parts().front(title, extent, parts, list(figures), more)
 
 
 def samples(frame: pd.DataFrame) -> Markup:

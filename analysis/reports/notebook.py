@@ -23,7 +23,7 @@ from study.files import write_json, write_text
 ROOT = Path(__file__).resolve().parents[2]
 NOTEBOOK = ROOT / "notebooks" / "bias_report.py"
 SUMMARY_MIME = "application/vnd.judgedrift.summary+json"
-"""Under this type the notebook hands its summary rows to `write_report`."""
+"""Under this type the notebook hands its summary to `write_report`."""
 
 
 def write_report(study_dir: Path | str, parameters: dict[str, Any] | None = None) -> Path:
@@ -34,8 +34,8 @@ def write_report(study_dir: Path | str, parameters: dict[str, Any] | None = None
         parameters: of the notebook, by name.
 
     Returns:
-        The HTML file; ``bias_report.ipynb``, ``summary.json`` ({"rows": [...]}) and a CSV file of
-        each table, in ``tables``, are there too.
+        The HTML file; ``bias_report.ipynb``, ``summary.json`` ({"rows": [...], "headlines": {arm:
+        sentence}}) and a CSV file of each table, in ``tables``, are there too.
 
     Raises:
         UserError: no such folder, or a parameter that the notebook does not have.
@@ -46,7 +46,7 @@ def write_report(study_dir: Path | str, parameters: dict[str, Any] | None = None
     html = study_dir / "report" / "bias_report.html"
     values = {**(parameters or {}), "study_dir": str(study_dir)}
     executed = render(NOTEBOOK, values, html, f"{study_dir.name}: bias report")
-    write_json(html.parent / "summary.json", {"rows": _summary(executed)})
+    write_json(html.parent / "summary.json", {"rows": [], "headlines": {}} | _summary(executed))
     return html
 
 
@@ -196,7 +196,7 @@ def _tags(cell: Any) -> list[str]:
     return cell.metadata.get("tags", [])
 
 
-def _summary(notebook: Any) -> list[dict[str, str]]:
+def _summary(notebook: Any) -> dict[str, Any]:
     outputs = (output for cell in notebook.cells for output in cell.get("outputs", []))
     data = (output.get("data", {}).get(SUMMARY_MIME) for output in outputs)
-    return next(filter(None, data), [])
+    return next(filter(None, data), {})

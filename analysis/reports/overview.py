@@ -108,12 +108,12 @@ def shifts(table: pd.DataFrame, arms: list[str], look: dict[str, dict[str, Any]]
     apart = 0.72 / max(1, len(arms))
     for k, arm in enumerate(arms):
         rows = table[table["arm"] == arm]
-        at = rows["metric"].map(metrics.index) + apart * (k - (len(arms) - 1) / 2)
+        places = np.array([metrics.index(metric) for metric in rows["metric"]], dtype=float)
+        at = places + apart * (k - (len(arms) - 1) / 2)
         ends = np.abs(rows[["low", "high"]].sub(rows["shift"], axis=0)).fillna(0.0).to_numpy().T
-        marks: Any = {"marker": look[arm]["marker"], "color": look[arm]["color"], "label": arm}
-        axes.errorbar(
-            rows["shift"], at, xerr=ends, linestyle="", markersize=5, elinewidth=1.2, **marks
-        )
+        marks: Any = {"marker": look[arm]["marker"], "color": look[arm]["color"], "markersize": 5}
+        axes.errorbar(rows["shift"], at, xerr=ends, linestyle="", elinewidth=1.2, **marks)
+        axes.plot([], [], linestyle="", label=arm, **marks)  # a bar has no marker in a legend
     far = ROOM * max(float(table["shift"].abs().max()), 0.1)
     least, most = min(0.0, table["shift"].min()), max(0.0, table["shift"].max())
     low, high = np.nanmin([table["low"].min(), least]), np.nanmax([table["high"].max(), most])

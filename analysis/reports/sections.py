@@ -60,7 +60,7 @@ def front(evidence: Evidence) -> list[str]:
         markup.front(
             f"Judge report: {evidence.name}",
             extent(evidence),
-            headlines(evidence).values(),
+            headlines(evidence),
             pictures,
             Markup(" \u00b7 ").join(links),
         )

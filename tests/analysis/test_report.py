@@ -88,7 +88,10 @@ def test_the_executed_notebook_and_the_summary_lie_beside_it(report):
     assert names == ["bias_report.html", "bias_report.ipynb", "summary.json", "tables"]
     notebook = json.loads((report.parent / "bias_report.ipynb").read_text())
     assert all(cell.get("execution_count") for cell in notebook["cells"] if cell["source"])
-    rows = json.loads((report.parent / "summary.json").read_text())["rows"]
+    summary = json.loads((report.parent / "summary.json").read_text())
+    rows, said = summary["rows"], summary["headlines"]
+    assert list(said) == ["sim-fair", "sim-flaky", "sim-verbose"]
+    assert said["sim-verbose"].startswith("sim-verbose taught longer answers")
     assert [row["judge"] for row in rows] == ["sim-fair", "sim-flaky", "sim-verbose"]
     assert next(iter(rows[0])) == "judge"
 
