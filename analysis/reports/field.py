@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -100,10 +101,18 @@ def _aggregate(row: Aggregate, base: str | None) -> dict[str, object]:
     return {
         "arm": row.arm,
         "runs": row.runs,
-        "IQM": with_interval(row.iqm),
+        "IQM": with_interval(_of_scores(row.iqm)),
         "rliable's interval": markup.bracket(row.by_metric.low, row.by_metric.high),
         **better,
     }
+
+
+def _of_scores(each: Estimate) -> Estimate:
+    """A mean of scores with its interval cut at the ends of their scale."""
+    low, high = min(0.0, each.value), max(1.0, each.value)
+    return replace(
+        each, low=float(np.clip(each.low, low, high)), high=float(np.clip(each.high, low, high))
+    )
 
 
 def _onset(onset: OnsetTime) -> dict[str, object]:

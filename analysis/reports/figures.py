@@ -35,6 +35,8 @@ LEGEND = 150
 """Letters that a line of a legend holds at that width, about."""
 POINTS = 240
 """Of a curve that is drawn: more cannot be seen, and would make the page heavy."""
+NOISE = 1e-7
+"""Judges write scores to a few digits: a gap below this is what that leaves of none."""
 DASHES = ("-", "--", "-.", ":")
 MARKERS = ("o", "s", "^", "D", "v", "P", "X")
 LEDGER_BEHAVIOURS = 5
@@ -111,6 +113,8 @@ def learning(curves: pd.DataFrame) -> Figure:
 def gap(curves: pd.DataFrame) -> Figure:
     """How far does the judge's score run ahead of the truth, under each arm?"""
     shown = curves[curves["metric"] == "gap"]
+    ends = shown[["mean", "low", "high"]]
+    shown = shown.assign(**ends.where(ends.abs().gt(NOISE) | ends.isna(), 0.0))
     figure, axes = single(6, 4)
     bands(axes, shown, shown, lambda arm, part: f"{arm} ({_runs(part)})")
     axes.axhline(0, color="0.3", linewidth=1)
@@ -334,7 +338,8 @@ def _grid(panels: int, height: float = 3.0, share: bool = False) -> tuple[Figure
     from matplotlib.figure import Figure
 
     rows = max(1, rows_of(panels))
-    figure = Figure(figsize=(WIDTH, height * rows + 0.4), layout="constrained")
+    wide = WIDTH if panels > 1 else 6.0
+    figure = Figure(figsize=(wide, height * rows + 0.4), layout="constrained")
     return figure, panels_of(figure, panels, share)
 
 

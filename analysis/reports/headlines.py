@@ -14,7 +14,7 @@ from typing import Any
 
 from analysis.reports.evidence import Evidence
 from analysis.reports.markup import TEXTS, bracket, number, p_value, said
-from analysis.reports.tables import row_of
+from analysis.reports.tables import cut, row_of
 from analysis.reports.words import FURTHEST, plural, widened
 
 SURE = 0.05
@@ -130,8 +130,7 @@ def _size(evidence: Evidence, row: dict[str, Any], of: str = "diff") -> float:
 
 
 def _ends(row: dict[str, Any], of: str) -> tuple[float, float]:
-    names = ("low", "high") if of == "shift" else ("diff_low", "diff_high")
-    return row[names[0]], row[names[1]]
+    return cut(row) if of == "shift" else (row["diff_low"], row["diff_high"])
 
 
 def _join(parts: list[str]) -> str:

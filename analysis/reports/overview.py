@@ -12,11 +12,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pandas as pd
 
-from analysis.records.behaviour import possible
 from analysis.reports.evidence import Evidence
 from analysis.reports.figures import band, outside_legend, style
 from analysis.reports.markup import TEXTS
-from analysis.reports.tables import row_of
+from analysis.reports.tables import cut, row_of
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -46,22 +45,12 @@ def standardised(evidence: Evidence) -> pd.DataFrame:
         for row in table.to_dict("records"):
             sd = spread.get(row["metric"], 0.0)
             if sd > 0 and not math.isnan(row["shift"]):
-                low, high = cut(row)
+                low, high = cut(row, (0.0, 1.0) if row["metric"] in SCORED else None)
                 rows.append(
                     {"arm": row["arm"], "metric": row["metric"], "shift": row["shift"] / sd}
                     | {"low": low / sd, "high": high / sd, "n": row["n"]}
                 )
     return pd.DataFrame(rows, columns=["arm", "metric", "shift", "low", "high", "n"])
-
-
-def cut(row: dict[str, Any]) -> tuple[float, float]:
-    """The interval of a shift, cut at what its start leaves room for."""
-    ends = (0.0, 1.0) if row["metric"] in SCORED else possible(row["metric"])
-    known = row["first"], row["first"] + row["shift"]  # a score may have another scale
-    ends = min(ends[0], *known), max(ends[1], *known)
-    low, high = row["low"], row["high"]  # NaN where there is none, and it stays so
-    low = low if math.isnan(low) else max(low, ends[0] - row["first"])
-    return low, high if math.isnan(high) else min(high, ends[1] - row["first"])
 
 
 def _score_spread(evidence: Evidence) -> dict[str, float]:
@@ -100,6 +89,7 @@ def shifts(table: pd.DataFrame, arms: list[str], look: dict[str, dict[str, Any]]
     from matplotlib.figure import Figure
 
     table = table[table["arm"].isin(arms)]
+    arms = [arm for arm in arms if arm in set(table["arm"])]
     metrics = ranked(table)[:MOST_ROWS]
     table = table[table["metric"].isin(metrics)]
     height = 0.9 + len(metrics) * (0.16 + 0.1 * len(arms))

@@ -11,6 +11,7 @@ import pytest
 from analysis.reports import overview
 from analysis.reports.evidence import Evidence, gather
 from analysis.reports.headlines import headlines
+from analysis.reports.tables import cut
 from analysis.run import drift
 
 
@@ -99,10 +100,11 @@ def test_shifts_have_one_unit_and_intervals_end_where_nothing_can_be(two):
     row = table.loc["sim-verbose", "length"]
     assert row["shift"] == pytest.approx(2.0)
     start = {"first": 0.5, "shift": -0.4, "low": -0.9, "high": 0.1}
-    assert overview.cut({"metric": "hedges", **start}) == (-0.5, 0.1)
-    assert overview.cut({"metric": "repetition", **start, "high": 0.9}) == (-0.5, 0.5)
-    assert overview.cut({"metric": "truth", **start, "first": 2.0}) == (-0.9, 0.0)
-    low, high = overview.cut({"metric": "length", **start, "low": np.nan, "high": np.nan})
+    assert cut({"metric": "hedges", **start}) == (-0.5, 0.1)
+    assert cut({"metric": "repetition", **start, "high": 0.9}) == (-0.5, 0.5)
+    assert cut({"metric": "gap", **start}) == (-0.9, 0.1), "a gap may be below 0"
+    assert cut({"metric": "truth", **start, "first": 2.0}, (0.0, 1.0)) == (-0.9, 0.0)
+    low, high = cut({"metric": "length", **start, "low": np.nan, "high": np.nan})
     assert np.isnan(low) and np.isnan(high)
 
 
