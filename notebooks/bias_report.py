@@ -9,11 +9,13 @@
 # ---
 
 # %%
-from IPython.display import HTML, display
+from IPython.display import display
 
 from analysis.reports import sections
 from analysis.reports.evidence import gather
+from analysis.reports.headlines import headlines
 from analysis.reports.notebook import SUMMARY_MIME
+from analysis.reports.page import show
 from analysis.reports.tables import summary_rows
 
 # %% tags=["parameters"]
@@ -22,18 +24,11 @@ sample_prompts = 2  # prompts shown side by side at the first, middle and last s
 
 # %%
 evidence = gather(study_dir)
-display({SUMMARY_MIME: summary_rows(evidence), "text/html": ""}, raw=True)
-
-
-def show(fragments: list[str]) -> None:
-    display(HTML("".join(fragments)))
-
+summary = {"rows": summary_rows(evidence), "headlines": headlines(evidence)}
+display({SUMMARY_MIME: summary, "text/html": ""}, raw=True)
 
 # %%
-show(sections.head(evidence))
-
-# %%
-show(sections.runs(evidence))
+show(sections.front(evidence))
 
 # %%
 show(sections.scores(evidence))
@@ -85,6 +80,18 @@ show(sections.failures(evidence))
 
 # %%
 show(sections.samples(evidence, sample_prompts))
+
+# %%
+show(sections.findings(evidence))
+
+# %%
+show(sections.runs(evidence))
+
+# %%
+show(sections.caveats(evidence))
+
+# %%
+show(sections.method(evidence))
 
 # %%
 show(sections.provenance(evidence))

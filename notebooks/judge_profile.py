@@ -9,11 +9,9 @@
 # ---
 
 # %%
-from IPython.display import HTML, display
-
 from analysis.probes import figures, report
 from analysis.probes.profile import profile
-from analysis.reports import markup
+from analysis.reports import markup, page
 
 # %% tags=["parameters"]
 folder = ""  # what experiments.probe wrote, e.g. runs/probes/instruct-mini
@@ -26,15 +24,15 @@ command = judged.evidence.manifest["command"]
 
 
 def show(*fragments: str) -> None:
-    display(HTML("".join(fragments)))
+    page.show(fragments)
 
 
 # %%
 show(
-    f"<h1>Judge profile: {markup.escape(judged.evidence.name)}</h1>",
-    "<h2>Findings</h2>",
+    markup.heading(f"Judge profile: {judged.evidence.name}", 1),
+    markup.heading("Findings", 2, "findings"),
     markup.sentences(report.sentences(judged)),
-    "<h2>What cannot be concluded</h2>",
+    markup.heading("What cannot be concluded", 2, "caveats"),
     markup.sentences(report.limits(judged)),
     markup.paragraph(
         "How to read the numbers: a bias is what an edit changes in the judge's score beyond what "
@@ -53,9 +51,9 @@ show(
 )
 
 # %%
-for judge in command["judges"]:
+for k, judge in enumerate(command["judges"]):
     effects = judged.effects[judged.effects["judge"] == judge]
-    show(f"<h2>What does {markup.escape(judge)} pay for beyond the truth?</h2>")
+    show(markup.heading(f"What does {judge} pay for beyond the truth?", 2, f"judge-{k}"))
     if effects["effect"].notna().any():
         show(
             markup.figure(
@@ -65,13 +63,23 @@ for judge in command["judges"]:
                 "one-sided tests at 5 %, so its bar may pass the margin a little.",
             )
         )
-    show(markup.table(report.effects_table(judged, judge)))
+    show(
+        markup.table(
+            report.effects_table(judged, judge),
+            f"effects-{k}",
+            f"What each edit changes in the score of {judge}, the largest effect first.",
+            report.EFFECTS_LEAD,
+        )
+    )
 
 # %%
-show("<h2>How well does each judge know good from bad?</h2>")
-show("<h3>Contents as they are</h3>", markup.table(report.levels_table(judged)))
-show("<h3>All probes, edited or without content too</h3>")
-show(markup.table(report.probes_table(judged)))
+show(markup.heading("How well does each judge know good from bad?", 2, "levels"))
+show(markup.table(report.levels_table(judged), "levels", "Contents as they are."))
+show(
+    markup.table(
+        report.probes_table(judged), "probes", "All probes, edited or without content too."
+    )
+)
 single = judged.scores[~judged.scores["pairwise"]]
 if single.loc[single["bias"] == "content", "score"].notna().any():
     show(
@@ -83,43 +91,47 @@ if single.loc[single["bias"] == "content", "score"].notna().any():
     )
 
 # %%
-show("<h2>Do the judges agree with each other?</h2>")
+show(markup.heading("Do the judges agree with each other?", 2, "agreement"))
 show(markup.sentences(report.agreement_sentences(judged)))
 if len(judged.agreement):
-    show(markup.table(report.agreement_table(judged)))
+    show(markup.table(report.agreement_table(judged), "agreement", "Judges beside each other."))
 
 # %%
-show("<h2>Do judges favour their own texts?</h2>")
+show(markup.heading("Do judges favour their own texts?", 2, "own"))
 if judged.no_preference:
     show(markup.sentences(judged.no_preference))
 if len(judged.preference):
-    show(markup.table(judged.preference))
+    show(markup.table(judged.preference, "own", "Own texts beside those of others."))
 
 # %%
 if len(judged.slots):
     show(
-        "<h2>What does each slot of the set earn?</h2>",
+        markup.heading("What does each slot of the set earn?", 2, "slots"),
         markup.paragraph(
             "Mean score of a slot's texts, and mean change of the score against the text that each "
             "was made from, with 95 % intervals over prompts. The truth has no part in either."
         ),
-        markup.table(report.slots_table(judged)),
+        markup.table(report.slots_table(judged), "slots", "Slots of the set."),
     )
 
 # %%
-show("<h2>What do texts without content earn?</h2>", markup.table(judged.hacks))
-
-# %%
 show(
-    "<h2>Do the judges agree with themselves?</h2>",
-    "<h3>Asked again</h3>",
-    markup.table(judged.repeats),
-    "<h3>With the order of two answers swapped</h3>",
-    markup.table(judged.positions),
+    markup.heading("What do texts without content earn?", 2, "hacks"),
+    markup.table(judged.hacks, "hacks", "Texts without content."),
 )
 
 # %%
-show("<h2>Which verdicts are missing?</h2>", markup.table(judged.reasons))
+show(
+    markup.heading("Do the judges agree with themselves?", 2, "themselves"),
+    markup.table(judged.repeats, "repeats", "The same text asked again."),
+    markup.table(judged.positions, "positions", "The order of two answers swapped."),
+)
+
+# %%
+show(
+    markup.heading("Which verdicts are missing?", 2, "missing"),
+    markup.table(judged.reasons, "missing", "Verdicts by judge and outcome."),
+)
 if judged.failures["share"].gt(0).any():
     show(
         markup.figure(
@@ -132,7 +144,7 @@ else:
 
 # %%
 show(
-    "<h2>Where the numbers come from</h2>",
+    markup.heading("Where the numbers come from", 2, "sources"),
     markup.paragraph(
         f"Set {command['set']}, {len(judged.evidence.manifest['prompts'])} prompts chosen by "
         f"{command['select']}, {judged.evidence.manifest['probes']} texts, seed {command['seed']}. "

@@ -15,6 +15,7 @@ import pandas as pd
 
 from analysis.probes import judges, levels, repeats
 from analysis.probes.effects import MARGIN, effects, pairs
+from analysis.probes.explained import explained
 from analysis.probes.levels import THRESHOLD
 from analysis.probes.slots import slots
 from judges.probes.asking import PROFILE
@@ -50,6 +51,8 @@ class Profile:
     scores: pd.DataFrame
     pairs: pd.DataFrame
     effects: pd.DataFrame
+    explained: pd.DataFrame
+    """`analysis.probes.explained.explained`: biases that another behaviour explains."""
     rates: pd.DataFrame
     """Over contents as they are."""
     all_rates: pd.DataFrame
@@ -154,12 +157,14 @@ def profile(folder: Path | str, margin: float = MARGIN, threshold: float = THRES
     words = evidence.probes.set_index("probe_id")["length"]
     preference, no_preference = judges.own_texts(table, evidence.manifest)
     filled = is_file(str(evidence.manifest["command"].get("set", "")))
+    biases = effects(paired, spread, margin)
     reasons, failed = levels.failures(evidence.verdicts, words)
     return Profile(
         evidence=evidence,
         scores=table,
         pairs=paired,
-        effects=effects(paired, spread, margin),
+        effects=biases,
+        explained=explained(table, paired, biases, margin),
         rates=levels.rates(table[table["bias"] == "content"], threshold),
         all_rates=levels.rates(table, threshold),
         scale=scale,

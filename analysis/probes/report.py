@@ -13,6 +13,7 @@ import pandas as pd
 from analysis.probes.effects import END, FEW_PROMPTS, TOO_FEW
 from analysis.probes.judges import ALPHA
 from analysis.probes.profile import Profile, read
+from analysis.records.behaviour import unit
 from analysis.reports import markup
 from analysis.reports.notebook import NOTEBOOK, render
 from study.cli import print_table
@@ -20,6 +21,11 @@ from study.cli import print_table
 MEASURES = ("TPR", "FPR", "Youden J", "phi")
 EFFECTS_HIDDEN = ("p (BH)", "p (equivalent)", "prompts", "truth from")
 """Columns of a judge's effects that the screen has no room for."""
+EFFECTS_LEAD = (
+    *("variant", "bias [95 %]", "claim", "explained by", "p (Holm)", "judge", "truth"),
+    "in SDs",
+)
+"""Columns of a judge's effects that the page does not fold."""
 _with_interval = functools.partial(markup.estimate, sign=False)
 _say = functools.partial(markup.said, "profile")
 
@@ -33,6 +39,7 @@ def effects_table(profile: Profile, judge: str) -> pd.DataFrame:
         "bias [95 %]": _each(markup.estimate, table, "effect", "low", "high"),
         "worst cases": _each(markup.bracket, table, "bound_low", "bound_high"),
         "claim": table["claim"],
+        "explained by": [_explained_by(profile, judge, name) for name in table["variant"]],
         "in SDs": table["effect_sd"].map(_signed),
         "p (Holm)": table["p_holm"].map(markup.p_value),
         "p (BH)": table["p_bh"].map(markup.p_value),
@@ -49,7 +56,16 @@ def effects_table(profile: Profile, judge: str) -> pd.DataFrame:
     }
     if not (table["unscored"] > 0).any():
         del columns["worst cases"]
+    if not any(columns["explained by"]):
+        del columns["explained by"]
     return pd.DataFrame(columns).reset_index(drop=True)
+
+
+def _explained_by(profile: Profile, judge: str, variant: str) -> str:
+    """``length (98 %)``: the behaviour that explains a bias, with its share of the effect."""
+    rows = profile.explained.query("judge == @judge and variant == @variant")
+    parts = zip(rows["behaviour"], rows["share"], strict=True)
+    return ", ".join(f"{name} ({_percent(share)})" for name, share in parts)
 
 
 def levels_table(profile: Profile) -> pd.DataFrame:
@@ -160,6 +176,8 @@ def sentences(profile: Profile) -> list[str]:
             lines.append(_say("bias", moved=moved, holm=markup.p_value(row["p_holm"]), **row))
         if len(biases) > 3:
             lines.append(_say("more", judge=judge, more=len(biases) - 3))
+        for row in profile.explained.query("judge == @judge").to_dict("records"):
+            lines.append(_say("explained", **_written(row)))
         claimed = effects.groupby("claim")["variant"].agg(", ".join)
         seen = markup.number(effects["smallest"][effects["claim"] == "undecided"].max())
         for claim, name in (("no bias", "no_bias"), (END, "at_end"), ("undecided", "undecided")):
@@ -175,6 +193,13 @@ def sentences(profile: Profile) -> list[str]:
         shown["quality"] = quality
         lines.append(_say("own_texts", **shown))
     return lines
+
+
+def _written(row: dict[str, Any]) -> dict[str, Any]:
+    """A row of `analysis.probes.explained.explained` with its numbers as they are read."""
+    amounts = {name: _signed(row[name]) for name in ("change", "price", "effect")}
+    rest = markup.estimate(row["rest"], row["low"], row["high"])
+    return row | amounts | {"rest": rest, "unit": unit(row["behaviour"])}
 
 
 def limits(profile: Profile) -> list[str]:

@@ -19,6 +19,12 @@ def unit(feature: str) -> str:
     return "calls" if feature.startswith("op/") else "per answer"
 
 
+def possible(feature: str) -> tuple[float, float]:
+    """The least and the most that a mean of one feature can be: nothing is counted below 0, and no
+    share is above 1."""
+    return 0.0, 1.0 if unit(feature).startswith("share") else math.inf
+
+
 def tenths(of_steps_T: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """The first and the last tenth (rounded up) of what has one entry for each step, in order."""
     window = math.ceil(len(of_steps_T) * TAIL)

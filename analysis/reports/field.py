@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -100,10 +101,18 @@ def _aggregate(row: Aggregate, base: str | None) -> dict[str, object]:
     return {
         "arm": row.arm,
         "runs": row.runs,
-        "IQM": with_interval(row.iqm),
+        "IQM": with_interval(_of_scores(row.iqm)),
         "rliable's interval": markup.bracket(row.by_metric.low, row.by_metric.high),
         **better,
     }
+
+
+def _of_scores(each: Estimate) -> Estimate:
+    """A mean of scores with its interval cut at the ends of their scale."""
+    low, high = min(0.0, each.value), max(1.0, each.value)
+    return replace(
+        each, low=float(np.clip(each.low, low, high)), high=float(np.clip(each.high, low, high))
+    )
 
 
 def _onset(onset: OnsetTime) -> dict[str, object]:
@@ -126,7 +135,7 @@ def _median(onset: OnsetTime) -> str:
 @style()
 def profiles(field: Field) -> Figure:
     """Share of final scores above each threshold, a line with its band for each arm."""
-    figure, axes = single(7.5, 4.0)
+    figure, axes = single(6, 4)
     styles = looks([row.arm for row in field.aggregates])
     for row in field.aggregates:
         look = {key: styles[row.arm][key] for key in ("color", "linestyle")}

@@ -10,14 +10,16 @@ from __future__ import annotations
 import math
 from collections.abc import Generator, Iterable, Sequence
 from contextlib import contextmanager
+from contextvars import ContextVar
 from textwrap import fill
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from analysis.records.behaviour import unit
+from analysis.records.behaviour import possible, unit
 from analysis.records.runs import step_means
 from analysis.reports.markup import TEXTS, said
+from analysis.statistics.estimate import ENDS
 from study.features import FEATURES
 
 if TYPE_CHECKING:
@@ -31,10 +33,16 @@ WIDTH = 10.0
 """Inches; the report shows figures at most this wide."""
 LEGEND = 150
 """Letters that a line of a legend holds at that width, about."""
+POINTS = 240
+"""Of a curve that is drawn: more cannot be seen, and would make the page heavy."""
+NOISE = 1e-7
+"""Judges write scores to a few digits: a gap below this is what that leaves of none."""
 DASHES = ("-", "--", "-.", ":")
 MARKERS = ("o", "s", "^", "D", "v", "P", "X")
 LEDGER_BEHAVIOURS = 5
 """Behaviours in the stacked ledger."""
+_ARMS: ContextVar[tuple[str, ...]] = ContextVar("arms", default=())
+"""The arms of the report that is being written, in its order."""
 NO_REASON = {"judge", "role", "scored", "verdicts", "unscored"}
 """Columns of the failure table that are not a reason."""
 
@@ -53,16 +61,30 @@ def style() -> Generator[None]:
         yield
 
 
-def looks(arms: Sequence[str]) -> dict[str, dict[str, Any]]:
+@contextmanager
+def looks_of(arms: Sequence[str]) -> Generator[None]:
+    """Within the block these arms look in every figure as they look beside each other, whichever
+    of them it shows."""
+    token = _ARMS.set(tuple(arms))
+    try:
+        yield
+    finally:
+        _ARMS.reset(token)
+
+
+def looks(arms: Iterable[str]) -> dict[str, dict[str, Any]]:
     """Colour, line and marker of each arm, the same in every figure of a report."""
-    colours = palette(10)
+    colours, known = palette(10), _ARMS.get()
+    shown = set(arms)
+    order = [*known, *sorted(shown.difference(known))]
     return {
         arm: {
             "color": colours[k % 10],
-            "linestyle": DASHES[(k + k // 10) % len(DASHES)],
+            "linestyle": DASHES[k // 10 % len(DASHES)],
             "marker": MARKERS[k % len(MARKERS)],
         }
-        for k, arm in enumerate(sorted(arms))
+        for k, arm in enumerate(order)
+        if arm in shown
     }
 
 
@@ -75,15 +97,15 @@ def learning(curves: pd.DataFrame) -> Figure:
     shown = curves[curves["metric"].isin(["judge_score", "truth"])]
     arms = sorted(shown["arm"].unique())
     figure, panels = _grid(len(arms), share=True)
-    blue, orange = palette(2)
+    look = looks(arms)
     for arm, axes in zip(arms, panels, strict=True):
-        part = shown[shown["arm"] == arm]
-        for metric, colour, dash in (("judge_score", blue, "-"), ("truth", orange, "--")):
-            label = TEXTS["scores"][metric]
-            band(axes, part[part["metric"] == metric], label, color=colour, linestyle=dash)
+        part, colour = shown[shown["arm"] == arm], look[arm]["color"]
+        for metric, dash in (("judge_score", "-"), ("truth", "--")):
+            label, curve = TEXTS["scores"][metric], part[part["metric"] == metric]
+            band(axes, curve, label, (0, 1), color=colour, linestyle=dash)
         axes.set_title(f"{arm} ({_runs(part)})")
         axes.set(xlabel="training step", ylabel="score (mean over runs)")
-    outside_legend(figure, panels)
+    outside_legend(figure, panels, colour="0.3")
     return figure
 
 
@@ -91,7 +113,9 @@ def learning(curves: pd.DataFrame) -> Figure:
 def gap(curves: pd.DataFrame) -> Figure:
     """How far does the judge's score run ahead of the truth, under each arm?"""
     shown = curves[curves["metric"] == "gap"]
-    figure, (axes,) = _grid(1, height=4.2)
+    ends = shown[["mean", "low", "high"]]
+    shown = shown.assign(**ends.where(ends.abs().gt(NOISE) | ends.isna(), 0.0))
+    figure, axes = single(6, 4)
     bands(axes, shown, shown, lambda arm, part: f"{arm} ({_runs(part)})")
     axes.axhline(0, color="0.3", linewidth=1)
     axes.set(xlabel="training step", ylabel="judge score - truth (score units)")
@@ -105,7 +129,7 @@ def behaviour(curves: pd.DataFrame) -> Figure:
     metrics = _in_order(curves["metric"])
     figure, panels = _grid(len(metrics), height=2.5)
     for metric, axes in zip(metrics, panels, strict=True):
-        bands(axes, curves, curves[curves["metric"] == metric])
+        bands(axes, curves, curves[curves["metric"] == metric], ends=possible(metric))
         axes.set_title(metric)
         axes.set(xlabel="training step", ylabel=unit(metric))
     outside_legend(figure, panels)
@@ -143,9 +167,6 @@ def shifts(table: pd.DataFrame, base: str) -> Figure:
         axes.set_ylim(-0.6, len(arms) - 0.4)
         axes.set_title(metric)
         axes.set_xlabel(f"difference in shift ({rows[0]['unit']})")
-        place = axes.get_subplotspec()
-        if place is not None and not place.is_first_col():
-            axes.set_yticklabels([])
     return figure
 
 
@@ -244,7 +265,7 @@ def stacked(steps: pd.DataFrame, unique: Sequence[str]) -> Figure:
     high = -(-len(arms) // wide)
     figure = Figure(figsize=(3.4 * wide, 2.8 * high), layout="constrained")
     panels = figure.subplots(high, wide, sharex=True, sharey=True, squeeze=False)
-    colours = [*palette(len(top)), (0.75, 0.75, 0.75)]
+    colours = [*palette(len(top), "Set2"), (0.75, 0.75, 0.75)]  # not those of the arms
     labels = [*(name.removeprefix("unique/") for name in top), "several together"]
     for arm, axes in zip(arms, panels.flat, strict=False):
         part = steps[steps["arm"] == arm].groupby("step")[[*top, "advantage_r2"]].mean()
@@ -255,10 +276,8 @@ def stacked(steps: pd.DataFrame, unique: Sequence[str]) -> Figure:
         together = np.clip(part["advantage_r2"] - alone.sum(axis=0), 0.0, None)
         axes.stackplot(part.index, *alone, together, colors=colours, labels=labels)
         axes.set(title=arm, ylim=(0, 1))
-    for axes in panels[-1]:
-        axes.set_xlabel("training step")
-    for axes in panels[:, 0]:
-        axes.set_ylabel("share of variance")
+        axes.set(xlabel="training step", ylabel="share of variance")
+        axes.tick_params(labelbottom=True, labelleft=True)
     for axes in list(panels.flat)[len(arms) :]:
         axes.set_visible(False)
     handles, names = panels.flat[0].get_legend_handles_labels()
@@ -270,7 +289,7 @@ def stacked(steps: pd.DataFrame, unique: Sequence[str]) -> Figure:
 def frontier(runs: Sequence[Run]) -> Figure | None:
     """One path per run in the plane of judge score and truth; None where no run has both ends."""
     look = looks(sorted({run.arm for run in runs}))
-    figure, axes = single(6.5, 4.5)
+    figure, axes = single(6, 4.2)
     axes.axline((0.5, 0.5), slope=1, color="0.6", linewidth=1, zorder=0)
     labelled: set[str] = set()
     for run in runs:
@@ -293,11 +312,11 @@ def frontier(runs: Sequence[Run]) -> Figure | None:
     return figure
 
 
-def palette(count: int) -> Any:
+def palette(count: int, name: str = "colorblind") -> Any:
     """So many colours that colour-blind readers can tell apart."""
     import seaborn as sns
 
-    return sns.color_palette("colorblind", count)
+    return sns.color_palette(name, count)
 
 
 def _in_order(metrics: Iterable[str]) -> list[str]:
@@ -319,7 +338,8 @@ def _grid(panels: int, height: float = 3.0, share: bool = False) -> tuple[Figure
     from matplotlib.figure import Figure
 
     rows = max(1, rows_of(panels))
-    figure = Figure(figsize=(WIDTH, height * rows + 0.4), layout="constrained")
+    wide = WIDTH if panels > 1 else 6.0
+    figure = Figure(figsize=(wide, height * rows + 0.4), layout="constrained")
     return figure, panels_of(figure, panels, share)
 
 
@@ -336,9 +356,8 @@ def panels_of(figure: Figure | SubFigure, panels: int, share: bool = False) -> l
     for extra in axes[panels:]:
         extra.remove()
     used = list(axes[:panels])
-    if share:
-        for axis in used[max(0, panels - columns) :]:
-            axis.tick_params(labelbottom=True)
+    for axis in used if share else ():  # each is a picture of its own on a page
+        axis.tick_params(labelbottom=True, labelleft=True)
     return used
 
 
@@ -347,43 +366,68 @@ def _columns(panels: int) -> int:
 
 
 def bands(
-    axes: Axes, curves: pd.DataFrame, part: pd.DataFrame, label: Any = lambda arm, _: arm
+    axes: Axes,
+    curves: pd.DataFrame,
+    part: pd.DataFrame,
+    label: Any = lambda arm, _: arm,
+    ends: tuple[float, float] = ENDS,
 ) -> None:
     """A line and a band for every arm of the curves, of what the part of them holds."""
     for arm, look in looks(list(curves["arm"].unique())).items():
-        line = {key: look[key] for key in ("color", "linestyle")}
         of_arm = part[part["arm"] == arm]
-        band(axes, of_arm, label(arm, of_arm), **line)
+        band(axes, of_arm, label(arm, of_arm), ends, **look)
 
 
-def band(axes: Axes, part: pd.DataFrame, label: str, **line: Any) -> None:
-    """A curve's line with its band."""
+def band(
+    axes: Axes, part: pd.DataFrame, label: str, ends: tuple[float, float] = ENDS, **line: Any
+) -> None:
+    """A curve's line with its band, which is cut at the ends of what can be, or at the line where
+    that lies beyond them. Of a long curve each point is a mean over some steps."""
     import seaborn as sns
     from matplotlib.ticker import MaxNLocator
 
-    part = part[part["mean"].notna()]
+    part = thinned(part[part["mean"].notna()])
     if part.empty:
         return
+    if line.get("marker"):
+        line |= {"markevery": max(1, len(part) // 6), "markersize": 4.5}
+        line |= {"markeredgecolor": line["color"]}
     sns.lineplot(
         x=part["step"], y=part["mean"], ax=axes, label=label, errorbar=None, legend=False, **line
     )
     if len(part) == 1:
         axes.plot(part["step"], part["mean"], "o", color=line["color"])
     axes.xaxis.set_major_locator(MaxNLocator("auto", integer=True))
-    axes.fill_between(part["step"], part["low"], part["high"], color=line["color"], alpha=0.18)
+    low = part["low"].clip(lower=ends[0]).clip(upper=part["mean"])
+    high = part["high"].clip(upper=ends[1]).clip(lower=part["mean"])
+    axes.fill_between(part["step"], low, high, color=line["color"], alpha=0.18, linewidth=0)
 
 
-def outside_legend(figure: Figure | SubFigure, panels: Sequence[Axes]) -> None:
-    """One legend above all panels, each label once: it can never cover a curve."""
+def thinned(part: pd.DataFrame) -> pd.DataFrame:
+    """A curve of at most `POINTS` points: neighbouring steps become their mean."""
+    if len(part) <= POINTS:
+        return part
+    at = np.arange(len(part)) * POINTS // len(part)
+    shown = part.sort_values("step")[["step", "mean", "low", "high"]]
+    return shown.groupby(at).mean().astype({"step": int})
+
+
+def outside_legend(
+    figure: Figure | SubFigure, panels: Sequence[Axes], colour: str | None = None
+) -> None:
+    """One legend above all panels, each label once: it can never cover a curve. With a colour it
+    is for what all arms have in common, such as dashes."""
     entries: dict[str, Any] = {}
     for axes in panels:
         for handle, label in zip(*axes.get_legend_handles_labels(), strict=True):
             entries.setdefault(label, handle)
     if entries:
         columns = max(1, min(4, len(entries), LEGEND // (6 + max(map(len, entries)))))
-        figure.legend(
+        made = figure.legend(
             list(entries.values()), list(entries), loc="outside upper center", ncols=columns
         )
+        for handle in made.get_lines() if colour else ():
+            handle.set_color(colour)
 
 
 def _runs(part: pd.DataFrame) -> str:

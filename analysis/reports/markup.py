@@ -1,20 +1,23 @@
-"""Fragments of the report's HTML. Every text is escaped: completions are written by a policy."""
+"""Fragments of the report's HTML, from the templates in ``templates``, which escape every value:
+completions are written by a policy."""
 
 from __future__ import annotations
 
-import base64
 import hashlib
-import io
 import math
-from collections.abc import Iterable
-from html import escape
+from collections.abc import Iterable, Mapping, Sequence
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from markupsafe import Markup
+
+from analysis.reports import svg
 from study.files import read_yaml
 
 if TYPE_CHECKING:
     import pandas as pd
+    from jinja2 import Environment
     from matplotlib.figure import Figure
 
     from analysis.statistics.estimate import Estimate
@@ -23,8 +26,41 @@ TEXTS: dict[str, Any] = read_yaml(Path(__file__).with_name("texts.yaml"))
 """Titles, captions and sentences of the report, with ``{names}`` to be filled in."""
 MISSING = "\u2013"
 """What stands in a table where there is no number."""
+NOTHING = "Nothing is on record for this table."
 LONG = 40
 """Characters beyond which a cell is broken into lines."""
+MOST_COLUMNS = 7
+"""Columns that a table shows; the rest are folded."""
+MOST_ROWS = 24
+"""Rows that a table shows; the rest are folded."""
+SMALL, LARGE = 1e-4, 1e6
+"""A number beyond these is written with a power of ten."""
+RAISED = str.maketrans(
+    "-0123456789", "\u207b\u2070\u00b9\u00b2\u00b3\u2074\u2075\u2076\u2077\u2078\u2079"
+)
+"""Digits as a power is written."""
+
+
+@cache
+def environment() -> Environment:
+    """The templates, which escape what is not `Markup`."""
+    from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+    loader = FileSystemLoader(Path(__file__).with_name("templates"))
+    return Environment(loader=loader, autoescape=True, undefined=StrictUndefined)
+
+
+@cache
+def _parts() -> Any:
+    """The macros of ``templates/parts.html.j2``."""
+    return environment().get_template("parts.html.j2").module
+
+
+class Sheet(Markup):
+    """A table as HTML, with its name and the frame that stands in the file beside the page."""
+
+    name: str = ""
+    frame: pd.DataFrame | None = None
 
 
 def said(part: str, name: str, /, **values: Any) -> str:
@@ -38,11 +74,17 @@ def number(value: float | None, sign: bool = False) -> str:
         return MISSING
     if math.isinf(value):
         return "\u221e" if value > 0 else "-\u221e"
-    if abs(value) < 1e-9:  # what rounding leaves of an exact zero
+    if abs(value) < 1e-7:  # what rounding leaves of an exact zero
         return "0"
-    if value == int(value) and abs(value) < 1e6 and not sign:
+    if value == int(value) and abs(value) < LARGE and not sign:
         return f"{int(value)}"
-    return f"{value:+.3g}" if sign else f"{value:.3g}"
+    plus = "+" if sign else ""
+    if not SMALL <= abs(value) < LARGE:
+        digits, power = f"{value:{plus}.2e}".split("e")
+        return f"{digits}\u00d710{str(int(power)).translate(RAISED)}"
+    if abs(value) >= 1000:  # three digits would take a power of ten
+        return f"{round(value):{plus}d}"
+    return f"{value:{plus}.3g}"
 
 
 def bracket(low: float, high: float) -> str:
@@ -72,30 +114,65 @@ def p_value(p: float) -> str:
     return "<.001" if p < 0.001 else f"{p:.2g}"
 
 
-def sentences(lines: Iterable[str]) -> str:
+def sentences(lines: Iterable[str]) -> Markup:
     """A list of sentences."""
-    return "<ul>" + "".join(f"<li>{escape(line)}</li>" for line in lines) + "</ul>"
+    return _parts().sentences(list(lines))
 
 
-def paragraph(text: str) -> str:
-    return f"<p>{escape(text)}</p>"
+def paragraph(text: str) -> Markup:
+    return Markup("<p>{}</p>").format(text)
 
 
-def table(frame: pd.DataFrame) -> str:
+def heading(text: str, level: int, anchor: str = "") -> Markup:
+    """A heading; one with an anchor stands in the list of contents."""
+    start = Markup('<h{} id="{}">').format(level, anchor) if anchor else Markup(f"<h{level}>")
+    return start + text + Markup(f"</h{level}>")
+
+
+def table(
+    frame: pd.DataFrame,
+    name: str = "",
+    title: str = "",
+    lead: Sequence[str] = (),
+    data: pd.DataFrame | None = None,
+) -> Markup:
     """A frame as an HTML table; floats get three digits, missing values a dash.
 
     What stands in a column ``arm`` leads to that arm's runs, see `anchor`.
+
+    Args:
+        frame: what is shown. Columns beyond `MOST_COLUMNS` and rows beyond `MOST_ROWS` are folded.
+        name: of the file that holds the table beside the page; a table without one has no number.
+        title: what the table is of, in a few words.
+        lead: the columns that are not folded; by default the first ones.
+        data: what the file holds, where that is more than what is shown.
     """
     if frame.empty:
-        return paragraph("Nothing is on record for this table.")
-    names = [str(name) for name in frame.columns]
-    head = "".join(f"<th>{escape(name)}</th>" for name in names)
-    rows = ("".join(map(_cell, names, row)) for row in frame.itertuples(index=False, name=None))
-    body = "".join(f"<tr>{cells}</tr>" for cells in rows)
-    return (
-        f'<div class="wide"><table><thead><tr>{head}</tr></thead>'
-        f"<tbody>{body}</tbody></table></div>"
-    )
+        return paragraph(f"{title}: nothing is on record." if title else NOTHING)
+    names = [str(column) for column in frame.columns]
+    leading = [column for column in lead if column in names] or names
+    leading = leading[:MOST_COLUMNS]
+    folded = len(names) > len(leading) or len(frame) > MOST_ROWS
+    rest = f"All {len(names)} columns, {len(frame)} row{'s' * (len(frame) > 1)}" if folded else ""
+    short, whole = _cells(frame.head(MOST_ROWS), leading), _cells(frame, names) if folded else {}
+    made = Sheet(_parts().table(name, title, short, whole, rest))
+    made.name, made.frame = name, frame if data is None else data
+    return made
+
+
+def folded(summary: str, fragments: Iterable[str]) -> list[str]:
+    """Fragments that are shown when the summary is opened."""
+    start = Markup("<details><summary>{}</summary>").format(summary)
+    return [start, *fragments, Markup("</details>")]
+
+
+def _cells(frame: pd.DataFrame, names: Sequence[str]) -> dict[str, Any]:
+    shown = frame.set_axis([str(column) for column in frame.columns], axis=1)[list(names)]
+    rows = shown.itertuples(index=False, name=None)
+    return {
+        "heads": list(names),
+        "lines": [[_cell(*each) for each in zip(names, row, strict=True)] for row in rows],
+    }
 
 
 def anchor(arm: str) -> str:
@@ -103,55 +180,61 @@ def anchor(arm: str) -> str:
     return "arm-" + hashlib.blake2b(arm.encode(), digest_size=5).hexdigest()
 
 
-def _cell(column: str, value: Any) -> str:
+def _cell(column: str, value: Any) -> dict[str, str]:
+    """Text of a cell, its CSS class, and where it leads."""
     if column == "arm":
-        return f'<td><a href="#{anchor(str(value))}">{escape(str(value))}</a></td>'
+        return {"text": str(value), "kind": "", "to": anchor(str(value))}
     if isinstance(value, bool) or value is None or isinstance(value, str):
         text = "" if value is None else str(value)
-        wraps = ' class="note"' if column in ("note", "error") or len(text) > LONG else ""
-        return f"<td{wraps}>{escape(text)}</td>"
-    return f'<td class="number">{escape(number(float(value)))}</td>'
+        wraps = column in ("note", "error") or len(text) > LONG
+        return {"text": text, "kind": "note" if wraps else "", "to": ""}
+    return {"text": number(float(value)), "kind": "number", "to": ""}
 
 
-def figure(drawn: Figure, caption: str) -> str:
-    """A figure as an embedded PNG; the caption is its text for those who cannot see it."""
-    buffer = io.BytesIO()
-    drawn.savefig(buffer, format="png", dpi=144)
-    data = base64.b64encode(buffer.getvalue()).decode()
-    return (
-        f'<figure><img alt="{escape(caption)}" src="data:image/png;base64,{data}">'
-        f"<figcaption>{escape(caption)}</figcaption></figure>"
-    )
+def figure(drawn: Figure, caption: str) -> Markup:
+    """A figure as inline SVG, a picture for each panel; the caption is its text for those who
+    cannot see it."""
+    legend = svg.legend(drawn)
+    return _parts().figure(caption, svg.panels(drawn, caption), legend)
 
 
-def samples(frame: pd.DataFrame) -> str:
+def front(
+    title: str,
+    extent: str,
+    headlines: Mapping[str, str],
+    figures: Iterable[Markup],
+    more: Markup,
+) -> Markup:
+    """The first screen. ``headlines``: arm -> its sentence, which begins with the arm."""
+    parts = [(arm, sentence.removeprefix(arm)) for arm, sentence in headlines.items()]
+    return _parts().front(title, extent, parts, list(figures), more)
+
+
+def samples(frame: pd.DataFrame) -> Markup:
     """Sample completions side by side, one card per arm, as `drift.sample_completions` gives them.
 
     The prompt stands once above the cards where all arms were given the same one.
     """
-    parts = []
+    groups = []
     for _, cards in frame.groupby(["when", "rank"], observed=True, sort=True):
         when, rank = cards[["when", "rank"]].iloc[0]
         steps = ", ".join(str(step) for step in sorted(cards["step"].unique()))
-        prompts = [f'<p class="prompt">{escape(str(prompt))}</p>' for prompt in cards["prompt"]]
         shared = cards["prompt"].nunique() == 1
-        parts.append(f"<h4>{escape(str(when))} step ({steps}), prompt {rank + 1} of that step</h4>")
-        parts.append(prompts[0] if shared else "")
-        rows = zip(cards.to_dict("records"), prompts, strict=True)
-        divs = "".join(_card(row, "" if shared else prompt) for row, prompt in rows)
-        parts.append(f'<div class="cards">{divs}</div>')
-    return "".join(parts)
+        rows = cards.to_dict("records")
+        groups.append(
+            {
+                "title": f"{when} step ({steps}), prompt {rank + 1} of that step",
+                "prompt": str(rows[0]["prompt"]) if shared else "",
+                "cards": [_card(row, "" if shared else str(row["prompt"])) for row in rows],
+            }
+        )
+    return _parts().samples(groups)
 
 
-def _card(row: dict[str, Any], prompt: str) -> str:
+def _card(row: dict[str, Any], prompt: str) -> dict[str, Any]:
     scores = ", ".join(
         f"{label} {'missing' if math.isnan(row[key]) else number(row[key])}"
         for label, key in (("judge", "judge_score"), ("truth", "truth"), ("reward", "reward"))
     )
     text = row["completion"] if isinstance(row["completion"], str) else ""
-    return (
-        f'<div class="card"><b>{escape(str(row["arm"]))}</b>{prompt}'
-        f"<pre>{escape(text) or '(empty)'}</pre>"
-        f"<small>{escape(scores)}<br>{escape(str(row['cell']))} {escape(str(row['rollout_id']))}"
-        f"</small></div>"
-    )
+    return {"row": row, "text": text, "scores": scores, "prompt": prompt}

@@ -11,10 +11,10 @@ import ast
 from collections.abc import Generator
 from contextlib import contextmanager
 from functools import partial
-from html import escape
 from pathlib import Path
 from typing import Any
 
+from analysis.reports.page import page, write_tables
 from study.cli import StudyOptions
 from study.errors import UserError
 from study.exchange import folder_of
@@ -23,7 +23,7 @@ from study.files import write_json, write_text
 ROOT = Path(__file__).resolve().parents[2]
 NOTEBOOK = ROOT / "notebooks" / "bias_report.py"
 SUMMARY_MIME = "application/vnd.judgedrift.summary+json"
-"""Under this type the notebook hands its summary rows to `write_report`."""
+"""Under this type the notebook hands its summary to `write_report`."""
 
 
 def write_report(study_dir: Path | str, parameters: dict[str, Any] | None = None) -> Path:
@@ -34,7 +34,8 @@ def write_report(study_dir: Path | str, parameters: dict[str, Any] | None = None
         parameters: of the notebook, by name.
 
     Returns:
-        The HTML file; ``bias_report.ipynb`` and ``summary.json`` ({"rows": [...]}) are there too.
+        The HTML file; ``bias_report.ipynb``, ``summary.json`` ({"rows": [...], "headlines": {arm:
+        sentence}}) and a CSV file of each table, in ``tables``, are there too.
 
     Raises:
         UserError: no such folder, or a parameter that the notebook does not have.
@@ -45,12 +46,13 @@ def write_report(study_dir: Path | str, parameters: dict[str, Any] | None = None
     html = study_dir / "report" / "bias_report.html"
     values = {**(parameters or {}), "study_dir": str(study_dir)}
     executed = render(NOTEBOOK, values, html, f"{study_dir.name}: bias report")
-    write_json(html.parent / "summary.json", {"rows": _summary(executed)})
+    write_json(html.parent / "summary.json", {"rows": [], "headlines": {}} | _summary(executed))
     return html
 
 
 def render(source: Path, parameters: dict[str, Any], html: Path, title: str) -> Any:
-    """Execute a notebook, write its page and, beside it, the executed notebook; return that.
+    """Execute a notebook, write its page and, beside it, the executed notebook and the tables;
+    return the executed notebook.
 
     Raises:
         UserError: the notebook is missing, or does not have one of the parameters.
@@ -68,6 +70,7 @@ def render(source: Path, parameters: dict[str, Any], html: Path, title: str) -> 
     check_parameters(notebook, parameters)
     _execute(notebook, parameters, source.name)
     write_text(html.with_suffix(".ipynb"), nbformat.writes(notebook))
+    write_tables(notebook.cells, html.parent / "tables")
     write_text(html, _to_html(notebook, title))
     return notebook
 
@@ -109,12 +112,7 @@ def _to_html(notebook: Any, title: str) -> str:
         mermaid_js_url="",
     )
     body, _ = exporter.from_notebook_node(notebook)
-    css = Path(__file__).with_name("report.css").read_text()
-    return (
-        '<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8">'
-        '<meta name="viewport" content="width=device-width, initial-scale=1">'
-        f"<title>{escape(title)}</title><style>\n{css}</style></head><body>{body}</body></html>\n"
-    )
+    return page(body, title)
 
 
 def _execute(notebook: Any, parameters: dict[str, Any], name: str) -> None:
@@ -198,7 +196,7 @@ def _tags(cell: Any) -> list[str]:
     return cell.metadata.get("tags", [])
 
 
-def _summary(notebook: Any) -> list[dict[str, str]]:
+def _summary(notebook: Any) -> dict[str, Any]:
     outputs = (output for cell in notebook.cells for output in cell.get("outputs", []))
     data = (output.get("data", {}).get(SUMMARY_MIME) for output in outputs)
-    return next(filter(None, data), [])
+    return next(filter(None, data), {})

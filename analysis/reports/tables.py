@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from analysis.records.behaviour import unit
+from analysis.records.behaviour import possible, unit
 from analysis.reports import markup
 from analysis.reports.evidence import Evidence
 from analysis.reports.markup import TEXTS
@@ -18,6 +18,7 @@ from analysis.run.drift import JUDGED
 from analysis.run.onset import Line
 from analysis.run.overopt import place
 from analysis.run.threshold_grid import span
+from analysis.statistics.estimate import ENDS
 from study.features import FEATURES
 
 LABELS: dict[str, str] = TEXTS["scores"]
@@ -27,6 +28,18 @@ def row_of(table: pd.DataFrame, arm: str, metric: str) -> dict[str, Any] | None:
     """The row of an arm and a metric in a shift table; None where there is none."""
     rows = table[(table["arm"] == arm) & (table["metric"] == metric)].to_dict("records")
     return rows[0] if rows else None
+
+
+def cut(row: dict[str, Any], ends: tuple[float, float] | None = None) -> tuple[float, float]:
+    """The interval of a shift, cut at what its start leaves room for between the ``ends`` of what
+    can be: by default those of a behaviour, and none of a score."""
+    if ends is None:
+        ends = possible(row["metric"]) if row["metric"] in FEATURES else ENDS
+    known = row["first"], row["first"] + row["shift"]  # a score may have another scale
+    ends = min(ends[0], *known), max(ends[1], *known)
+    low, high = row["low"], row["high"]  # NaN where there is none, and it stays so
+    low = low if math.isnan(low) else max(low, ends[0] - row["first"])
+    return low, high if math.isnan(high) else min(high, ends[1] - row["first"])
 
 
 def summary_rows(evidence: Evidence) -> list[dict[str, str]]:
@@ -91,7 +104,7 @@ def shifts_table(shifts: pd.DataFrame, base: str | None) -> pd.DataFrame:
             "arm": row["arm"],
             "first": row["first"],
             "last": row["last"],
-            "shift [95 %]": markup.estimate(row["shift"], row["low"], row["high"]),
+            "shift [95 %]": markup.estimate(row["shift"], *cut(row)),
             "SE: runs / groups / rollouts": " / ".join(errors),
             "runs": row["n"],
         }

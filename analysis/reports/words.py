@@ -38,7 +38,7 @@ MOST_PAIRS = 2
 
 def findings(evidence: Evidence) -> list[str]:
     """What the study shows: its extent, each arm, missing verdicts, then how the errors got in."""
-    lines = [_extent(evidence), _rests(evidence)]
+    lines = [extent(evidence), _rests(evidence)]
     for arm in evidence.arms:
         lines.append(_levels(evidence, arm))
         if evidence.base is not None and arm != evidence.base:
@@ -56,7 +56,8 @@ def findings(evidence: Evidence) -> list[str]:
     return [line for line in lines if line]
 
 
-def _extent(evidence: Evidence) -> str:
+def extent(evidence: Evidence) -> str:
+    """How many runs, rollouts and verdicts there are."""
     cells, outcomes = evidence.cells, evidence.records.outcomes
     if cells.empty:
         return ""
@@ -66,8 +67,8 @@ def _extent(evidence: Evidence) -> str:
         "extent",
         done=int(cells["done"].sum()),
         runs=len(cells),
-        arms=_plural(len(evidence.arms), "arm"),
-        seeds=_plural(cells["seed"].nunique(), "seed"),
+        arms=plural(len(evidence.arms), "arm"),
+        seeds=plural(cells["seed"].nunique(), "seed"),
         rollouts=sum(run.rollouts for run in evidence.records.runs),
         verdicts=verdicts,
         end=f", {100 * unscored / verdicts:.1f} % of them unscored." if verdicts else ".",
@@ -81,11 +82,11 @@ def _rests(evidence: Evidence) -> str:
         return ""
     if not evidence.frozen:
         left = len(evidence.runs) - len(evaluated)
-        return _finding("not_frozen", without=left, runs=_plural(len(evidence.runs), "run"))
+        return _finding("not_frozen", without=left, runs=plural(len(evidence.runs), "run"))
     start = evaluated[0].frozen
     assert start is not None
     rows, answers = start.at(0).truth.shape
-    return _finding("frozen", rows=rows, samples=_plural(answers - 1, "drawn answer"))
+    return _finding("frozen", rows=rows, samples=plural(answers - 1, "drawn answer"))
 
 
 def _levels(evidence: Evidence, arm: str) -> str:
@@ -102,7 +103,7 @@ def _levels(evidence: Evidence, arm: str) -> str:
         parts.append(f"judge minus truth ended at {number(gap['last'], True)}")
     if not parts:
         return f"{arm}: no score on record, so its training cannot be described."
-    return f"{arm} ({_plural(runs, 'run')}): {', '.join(parts)}."
+    return f"{arm} ({plural(runs, 'run')}): {', '.join(parts)}."
 
 
 def _against_base(evidence: Evidence, arm: str) -> str:
@@ -120,7 +121,7 @@ def _against_base(evidence: Evidence, arm: str) -> str:
     sds = shifts["metric"].map(evidence.spread).astype(float)
     size = (shifts["diff"].astype(float) / sds).abs()
     furthest = shifts.loc[size[size > 1e-9].nlargest(FURTHEST).index].to_dict("records")
-    furthest = [_widened(row, len(furthest), len(shifts)) for row in furthest]
+    furthest = [widened(row, len(furthest), len(shifts)) for row in furthest]
     moved = [
         f"{_named(evidence, row['metric'])} {_difference(row)} {row['unit']}"
         + ("" if math.isnan(row["p_holm"]) else f" (Holm p {p_value(row['p_holm'])})")
@@ -133,10 +134,10 @@ def _against_base(evidence: Evidence, arm: str) -> str:
     tested = int(shifts["p_holm"].notna().sum())
     if tested:
         clear = int((shifts["p_holm"] < 0.05).sum())
-        parts.append(f"{clear} of {_plural(tested, 'behaviour')} differ at Holm p < .05")
+        parts.append(f"{clear} of {plural(tested, 'behaviour')} differ at Holm p < .05")
     if not parts:
         return ""
-    by_seed = _plural(max(pairs), "pair")
+    by_seed = plural(max(pairs), "pair")
     return f"{arm} beyond {evidence.base} ({by_seed} by seed): {'; '.join(parts)}."
 
 
@@ -222,9 +223,9 @@ def _begun(evidence: Evidence) -> str:
     rising = sum(math.isfinite(line.onset.step.value) for line in evidence.onsets)
     if not rising:
         return ""
-    by_chance = _finding("onsets_by_chance", runs=_plural(tested, "run"), n=number(ALPHA * tested))
+    by_chance = _finding("onsets_by_chance", runs=plural(tested, "run"), n=number(ALPHA * tested))
     if binom.sf(rising - 1, tested, ALPHA) >= ALPHA:
-        return _finding("no_onset", rising=_plural(rising, "run"), by_chance=by_chance)
+        return _finding("no_onset", rising=plural(rising, "run"), by_chance=by_chance)
     by_arm = []
     for arm in dict.fromkeys(line.arm for line in evidence.onsets):
         steps = [line.onset.step.value for line in evidence.onsets if line.arm == arm]
@@ -247,7 +248,7 @@ def _peaks(evidence: Evidence) -> str:
     ]
     if not peaks:
         return ""
-    of = f"{len(peaks)} of {_plural(len(fitted), 'run')} with a KL"
+    of = f"{len(peaks)} of {plural(len(fitted), 'run')} with a KL"
     return f"The truth peaks at sqrt KL: {', '.join(peaks)} ({of})."
 
 
@@ -290,7 +291,7 @@ def substituted(evidence: Evidence) -> list[str]:
                 "substituted",
                 pair=pair,
                 fall=-pair.down,
-                arms=_plural(pair.arms, "arm"),
+                arms=plural(pair.arms, "arm"),
                 chance=number(pair.chance),
             )
         )
@@ -298,7 +299,7 @@ def substituted(evidence: Evidence) -> list[str]:
     for arm, told in by_arm.items():
         sentences += told[:MOST_PAIRS]
         if (more := len(told) - MOST_PAIRS) > 0:
-            sentences.append(_finding("more_substituted", arm=arm, pairs=_plural(more, "pair")))
+            sentences.append(_finding("more_substituted", arm=arm, pairs=plural(more, "pair")))
     return sentences
 
 
@@ -316,7 +317,7 @@ def _shift(row: dict[str, Any]) -> str:
     return f"{moved} {interval}" if interval else f"{moved}, {row['note']}"
 
 
-def _widened(row: dict[str, Any], selected: int, of: int) -> dict[str, Any]:
+def widened(row: dict[str, Any], selected: int, of: int) -> dict[str, Any]:
     """A row of shifts with the interval of its difference as of one that was picked."""
     if not row["pairs"] > 1:
         return row
@@ -332,5 +333,6 @@ def _difference(row: Any) -> str:
     return f"{number(row['diff'], True)} {interval}"
 
 
-def _plural(n: int, noun: str) -> str:
-    return f"{n} {noun}" if n == 1 else f"{n} {noun}s"
+def plural(n: int, noun: str, many: str = "") -> str:
+    """``1 run``, ``2 runs``; ``many`` where an s does not make the plural."""
+    return f"{n} {noun}" if n == 1 else f"{n} {many or noun + 's'}"

@@ -39,7 +39,7 @@ def test_gap_has_a_line_per_arm_in_its_own_look(evidence):
     drawn(figure)
     lines = figure.axes[0].lines[:3]
     assert len({line.get_color() for line in lines}) == 3
-    assert len({line.get_linestyle() for line in lines}) == 3
+    assert len({line.get_marker() for line in lines}) == 3
     assert "score units" in figure.axes[0].get_ylabel()
 
 

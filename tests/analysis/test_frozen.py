@@ -17,7 +17,7 @@ from analysis.frozen import main
 from analysis.records.frames import rollouts_frame
 from analysis.records.runs import Run, read_runs
 from analysis.reports.evidence import Evidence, gather
-from analysis.reports.sections import behaviours, frontier, head
+from analysis.reports.sections import behaviours, frontier, method
 from analysis.reports.words import findings
 from analysis.run.drift import shift_table
 from analysis.run.frozen import frozen_shifts, has_frozen
@@ -258,7 +258,7 @@ def test_the_report_rests_on_it_and_says_so(evaluated: Path, tmp_path: Path) -> 
     assert set(scores["metric"]) == {"judge_score", "truth", "gap", "score by sim-strict"}
     said = findings(evidence)
     assert any("frozen evaluation: 6 held-out rows with 2 drawn answers each" in s for s in said)
-    fragments = chain(*(section(evidence) for section in (head, behaviours, frontier)))
+    fragments = chain(*(section(evidence) for section in (method, behaviours, frontier)))
     page = " ".join(Page("".join(fragments)).text.split())
     assert "within prompts (frozen evaluation)" in page and "held-out - training" in page
     assert "chosen by" in page
@@ -273,7 +273,7 @@ def test_the_report_rests_on_it_and_says_so(evaluated: Path, tmp_path: Path) -> 
     assert not evidence.frozen and evidence.held_out.empty
     assert any("the rollouts of training: 1 of 4 runs" in s for s in findings(evidence))
     assert set(evidence.score_shifts["metric"]) == {"judge_score", "truth", "reward", "gap"}
-    assert "A shift is the mean of the last 10%" in Page("".join(head(evidence))).text
+    assert "A shift is the mean of the last 10%" in Page("".join(method(evidence))).text
 
 
 def test_a_study_without_it_says_nothing_of_it(evidence: Evidence) -> None:

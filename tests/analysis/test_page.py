@@ -1,0 +1,142 @@
+"""Numbers, contents and tables of a page, and figures as text that nobody can break out of."""
+
+from __future__ import annotations
+
+import csv
+import io
+import re
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from analysis.reports import figures, markup, page, svg
+from tests.conftest import Page
+
+HOSTILE = '<script src="//example.org/x.js"></script><b class="nth">Figure</b>'
+
+
+def test_figures_and_tables_are_numbered_apart_and_in_order():
+    body = "".join(f'<b class="nth">{kind}</b> x ' for kind in ("Figure", "Table", "Figure"))
+    assert re.findall(r"(?:Figure|Table) [0-9]", page.numbered(body)) == [
+        "Figure 1",
+        "Table 1",
+        "Figure 2",
+    ]
+
+
+def test_what_others_wrote_cannot_look_like_ours():
+    shown = markup.sentences([HOSTILE]) + markup.paragraph(HOSTILE)
+    shown += markup.table(pd.DataFrame({"arm": [HOSTILE], HOSTILE: [1.0]}), "mine", HOSTILE)
+    text = page.page(shown + markup.heading(HOSTILE, 2, "last"), HOSTILE)
+    assert not {"script", "img"} & set(Page(text).tags)
+    assert text.count("Table 1.") == 1 and "Figure 1" not in text
+    assert Page(text).text.count(HOSTILE) == 8  # of a heading in the contents too
+
+
+def test_the_first_screen_stands_before_the_contents():
+    opening = markup.front("Study", "3 runs", {"a": "a taught b"}, [], markup.Markup("more"))
+    text = Page(page.page(f"<div>{opening}</div>{markup.heading('Why?', 2, 'why')}", "Study")).text
+    assert text.index(" taught b") < text.index("Contents") < text.index("Why?")
+
+
+def test_columns_beyond_seven_and_long_tables_are_folded():
+    wide = pd.DataFrame({f"c{k}": range(40) for k in range(9)})
+    shown = markup.table(wide, "wide", "Wide.", ["c8", "c0", "not there"])
+    short, whole = shown.split("<details>")
+    assert re.findall("<th>(.*?)</th>", short) == ["c8", "c0"]
+    assert short.count("<tr>") == 1 + markup.MOST_ROWS and whole.count("<tr>") == 41
+    assert whole.count("<th>") == 9 and "All 9 columns, 40 rows" in whole
+    assert "<details>" not in markup.table(wide[["c0", "c1"]].head(3))
+
+
+def test_a_table_beside_the_page_has_every_digit_and_no_formula():
+    frame = pd.DataFrame({"arm": ["=1+1", "@SUM(A1)", "+0.5", "-x"], "v": [1 / 3, np.nan, 1, 2]})
+    rows = list(csv.DictReader(io.StringIO(page.csv(frame))))
+    assert [row["arm"] for row in rows] == ["'=1+1", "'@SUM(A1)", "+0.5", "'-x"]
+    assert rows[0]["v"] == "0.333333333" and rows[1]["v"] == ""
+
+
+def test_tables_are_written_and_those_of_an_earlier_report_go(tmp_path):
+    (tmp_path / "old.csv").write_text("x")
+    tables = {"new": "a,b\n", "../up": "no\n"}
+    cells = [{"outputs": [{"data": {page.TABLES_MIME: tables}}]}, {}]
+    assert page.write_tables(cells, tmp_path) == [tmp_path / "new.csv"]
+    assert [path.name for path in tmp_path.iterdir()] == ["new.csv"]
+
+
+def curves(arms):
+    rows = [
+        {"arm": arm, "metric": metric, "step": step, "mean": 0.1, "low": -0.5, "high": 2.0, "n": 3}
+        for arm in arms
+        for metric in ("judge_score", "truth", "hedges")
+        for step in range(1, 6)
+    ]
+    return pd.DataFrame(rows)
+
+
+def test_each_panel_is_a_picture_of_its_own_with_text_as_text():
+    drawn = figures.learning(curves(["a", HOSTILE]))
+    entries = svg.legend(drawn)
+    assert [entry.label for entry in entries] == ["judge score", "rule truth"]
+    made = svg.panels(drawn, "Scores")
+    assert len(made) == 2
+    text = "".join(panel.svg for panel in made)
+    shown = Page(text)
+    assert set(shown.tags) <= {
+        "svg",
+        "g",
+        "path",
+        "text",
+        "tspan",
+        "use",
+        "defs",
+        "clippath",
+        "rect",
+    }
+    assert shown.text.count("training step") == 2 and HOSTILE in shown.text
+    assert all(link.startswith("#") for link in shown.links)
+    sizes = {panel.svg.split('viewBox="')[1].split('"')[0].split()[2] for panel in made}
+    assert len(sizes) == 1, "panels of one size have windows of one size"
+
+
+def test_a_band_ends_where_nothing_can_be():
+    table = curves(["a"])
+    drawn = figures.behaviour(table[table["metric"] == "hedges"])
+    (band,) = drawn.axes[0].collections
+    heights = band.get_paths()[0].vertices[:, 1]
+    assert heights.min() == 0.0 and heights.max() == 2.0
+    drawn = figures.learning(table)
+    heights = drawn.axes[0].collections[0].get_paths()[0].vertices[:, 1]
+    assert (heights.min(), heights.max()) == (0.0, 1.0)
+
+
+def test_an_arm_looks_the_same_whichever_others_are_shown():
+    with figures.looks_of(["base", "a", "b"]):
+        alone, together = figures.looks(["b"]), figures.looks(["a", "b", "base"])
+        assert alone["b"] == together["b"] and list(together) == ["base", "a", "b"]
+        assert figures.looks(["stranger", "b"])["b"] == together["b"]
+    assert figures.looks(["b"])["b"] != together["b"]
+
+
+def test_a_long_curve_keeps_its_ends_and_its_level():
+    steps = np.arange(1, 2401)
+    part = pd.DataFrame({"step": steps, "mean": steps / 10, "low": 0.0, "high": 1.0})
+    thin = figures.thinned(part)
+    assert len(thin) == figures.POINTS and thin["mean"].mean() == pytest.approx(120.05)
+    assert figures.thinned(part.head(10)) is not None and len(figures.thinned(part.head(10))) == 10
+
+
+@pytest.mark.parametrize(
+    "value, sign, text",
+    [
+        (1234.5, False, "1234"),
+        (12345.6, True, "+12346"),
+        (0.30000000000000004, False, "0.3"),
+        (0.1 + 0.2 - 0.3, True, "0"),
+        (2.5e7, False, "2.50\u00d710\u2077"),
+        (-3.2e-6, True, "-3.20\u00d710\u207b\u2076"),
+    ],
+)
+def test_numbers_have_three_digits_and_no_noise(value, sign, text):
+    assert markup.number(value, sign) == text
