@@ -9,9 +9,10 @@ import shutil
 import tempfile
 from collections.abc import Callable, Generator, Iterable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
-import pyarrow.compute as pc
+import pyarrow.compute
 import pyarrow.csv as pacsv
 import pyarrow.parquet as pq
 
@@ -20,6 +21,8 @@ from analysis.answers.rows import schema_of, tables
 from study.errors import UserError
 from study.files import sync_files, write_text, writing
 
+pc: Any = pyarrow.compute
+"""Its functions are made as it is loaded, so nothing static knows of them."""
 ROWS, BYTES = 8192, 64 << 20
 """A row group is full once it has so many rows, or so many bytes."""
 SHARD = 512 << 20

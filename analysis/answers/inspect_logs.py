@@ -88,9 +88,9 @@ def _sample(
     scores, missing = {}, {}
     for name, of_judge in _by_judge(votes).items():
         scored = [vote["score"] for vote in of_judge if vote["score"] is not None]
-        told = [{key: vote[key] for key in _VERDICTS[1:]} for vote in of_judge]
+        told = [{key: vote.get(key) for key in _VERDICTS[1:]} for vote in of_judge]
         if scored:
-            said = "\n\n".join(filter(None, (vote["reason"] or vote["text"] for vote in of_judge)))
+            said = "\n\n".join(filter(None, (vote["reason"] or vote["text"] for vote in told)))
             value = sum(scored) / len(scored)
             metadata = {"verdicts": told}
             scores[name] = Score(
@@ -164,6 +164,7 @@ def _log(answers: Answers, source: Source, samples: Sequence[Any], number: int) 
     spec = EvalSpec(
         created=created,
         task=task,
+        task_args={"seed": source.seed, "steps": f"{min(steps)} to {max(steps)}"},
         task_id=digest,
         run_id=digest,
         eval_id=digest,

@@ -96,7 +96,9 @@ def _joined(
     run = (source.cell, source.arm, source.judge, source.seed, source.set)
     whose = dict(zip(WHOSE, (answers.folder.name, *run), strict=True))
     taken |= {name: pa.array([value] * len(pairs)) for name, value in whose.items()}
-    taken[_GAP] = pc.subtract(taken["score"].cast(pa.float64()), taken["truth"].cast(pa.float64()))
+    taken[_GAP] = pc.call_function(
+        "subtract", [taken["score"].cast(pa.float64()), taken["truth"].cast(pa.float64())]
+    )
     arrays = [taken[field.name].cast(field.type) for field in schema]
     return pa.Table.from_arrays(arrays, schema=schema)
 
