@@ -426,8 +426,9 @@ def outside_legend(
         made = figure.legend(
             list(entries.values()), list(entries), loc="outside upper center", ncols=columns
         )
-        for handle in made.get_lines() if colour else ():
-            handle.set_color(colour)
+        if colour:
+            for handle in made.get_lines():
+                handle.set_color(colour)
 
 
 def _runs(part: pd.DataFrame) -> str:

@@ -139,7 +139,7 @@ def curve(curves: pd.DataFrame, arms: list[str], look: dict[str, dict[str, Any]]
 
     drawn = Figure(figsize=(WIDTH, 3.9), layout="constrained")
     axes = drawn.subplots()
-    kinds = {"judge_score": "-", "truth": "--"}
+    kinds: dict[str, Any] = {"judge_score": "-", "truth": "--"}
     for arm in arms:
         for metric, dash in kinds.items():
             part = curves[(curves["arm"] == arm) & (curves["metric"] == metric)]

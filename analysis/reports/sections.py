@@ -348,7 +348,7 @@ def field(evidence: Evidence) -> list[str]:
 @section
 def judges(evidence: Evidence) -> list[str]:
     """Every policy under every judge that looked on or replayed, and what was given up."""
-    fragments = [title("judges")]
+    fragments: list[str] = [title("judges")]
     if any(run.shadows for run in evidence.runs):
         agreement = evidence.agreement
         each_pair_once = agreement[agreement["judge"] < agreement["other"]]
@@ -436,7 +436,7 @@ def method(evidence: Evidence) -> list[str]:
     return [title("method"), markup.sentences(lines)]
 
 
-def _shifts(name: str, shifts: pd.DataFrame, base: str | None) -> str:
+def _shifts(name: str, shifts: pd.DataFrame, base: str | None) -> Markup:
     """A table of shifts with what its file holds."""
     return sheet(name, tables.shifts_table(shifts, base), shifts, base=base)
 

@@ -13,6 +13,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 from markupsafe import Markup
 
 if TYPE_CHECKING:
@@ -28,6 +29,7 @@ BAR = "<colorbar>"
 """What matplotlib labels the axes of a colour scale, which belongs to its panel."""
 _PROLOGUE = re.compile(r"\A.*?(?=<svg)", re.DOTALL)
 _METADATA = re.compile(r"<metadata>.*?</metadata>", re.DOTALL)
+_COMMENT = re.compile(r"<!--.*?-->", re.DOTALL)
 _STYLE = re.compile(r"<style[^>]*>.*?</style>", re.DOTALL)
 _GROUP = re.compile(r'<g id="[^"]*"')
 _SIZE = re.compile(r'\A<svg [^>]*?viewBox="([^"]*)"[^>]*>')
@@ -124,7 +126,9 @@ def _panel(figure: Figure, window: Bbox | None, label: str) -> Panel:
     with mpl.rc_context({"svg.fonttype": "none", "svg.hashsalt": label, "path.simplify": True}):
         figure.savefig(buffer, format="svg", bbox_inches=window or "tight", metadata={"Date": None})
     text = _PROLOGUE.sub("", buffer.getvalue())
-    text = _GROUP.sub("<g", _STYLE.sub("", _METADATA.sub("", text)))
+    for useless in (_METADATA, _COMMENT, _STYLE):  # a formula stands in a comment as it was given
+        text = useless.sub("", text)
+    text = _GROUP.sub("<g", text)
     text = _DRAWN.sub(lambda found: _DIGITS.sub(r"\1", found[0]), text)
     text = _BREAKS.sub("\n", text).strip()
     found = _SIZE.match(text)
@@ -166,7 +170,8 @@ def _marker(handle: Any, colour: str) -> Markup:
     style = MarkerStyle(handle.get_marker())
     path = style.get_path().transformed(style.get_transform())
     rings = [
-        "M" + "L".join(f"{14 + 8 * x:.1f} {6 - 8 * y:.1f}" for x, y in ring)
+        "M"
+        + "L".join(f"{14 + 8 * x:.1f} {6 - 8 * y:.1f}" for x, y in np.asarray(ring, dtype=float))
         for ring in path.to_polygons(closed_only=False)
     ]
     empty = str(handle.get_markerfacecolor()) in ("none", "white")
