@@ -31,7 +31,8 @@ from pathlib import Path
 from typing import Any
 
 from experiments.datasets import prompt_files, register
-from experiments.datasets.bias_set import BiasSetOptions, bias_set
+from experiments.datasets.bias_set import bias_set
+from experiments.datasets.bias_set_options import BiasSetOptions
 from experiments.datasets.download import completed, download
 from experiments.datasets.draw import draw
 from experiments.datasets.parts import part

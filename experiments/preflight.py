@@ -7,6 +7,7 @@ import dataclasses
 import json
 import os
 from collections.abc import Sequence
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +28,7 @@ from judges.grading import GRADINGS
 from judges.grading.checks import check_rows
 from judges.identity import build_grading
 from judges.store import place
-from study import cells, exchange, storage
+from study import causes, cells, exchange, storage
 from study.cells import Cell
 from study.compose import CONF
 from study.corrections.checks import check_correction
@@ -35,6 +36,7 @@ from study.errors import UserError
 from study.identity import flatten, left_out
 from study.machine import usable_gpus
 from study.marks import under
+from study.presets import nearest
 from study.rewards.checks import check_reward, for_judge
 from study.rewards.formulas import REWARDS
 from study.rewards.workflow import FORMULAS
@@ -309,33 +311,57 @@ def _unwritable(runs_dir: Path, why: str | None) -> UserError:
     )
 
 
+LAUNCHERS = {
+    "joblib": "hydra-joblib-launcher",
+    "submitit_local": "hydra-submitit-launcher",
+    "submitit_slurm": "hydra-submitit-launcher",
+}
+"""Launcher of Hydra -> its package, which the extra ``launchers`` brings."""
+HERE_INSTEAD = "To run the cells on this machine, leave it out."
+
+
 def check_launcher(arguments: Sequence[str]) -> None:
     """Refuse a launcher, chosen by these arguments, that is not installed or does not take its
     settings."""
     from hydra import compose, initialize_config_dir
-    from hydra.core.plugins import Plugins
     from hydra.errors import HydraException
-    from hydra.plugins.launcher import Launcher
     from hydra.utils import get_class
 
+    wanted = next((text for text in arguments if text.startswith("hydra/launcher=")), "")
+    name = wanted.partition("=")[2].strip()
     try:
         with initialize_config_dir(str(CONF), version_base="1.3"):
             composed = compose("sweep", overrides=list(arguments), return_hydra_config=True)
         get_class(composed.hydra.launcher._target_)
     except (HydraException, OmegaConfBaseException, ImportError) as error:
-        others = sorted(
-            launcher.__module__.removeprefix("hydra_plugins.hydra_").partition("_launcher")[0]
-            for launcher in Plugins.instance().discover(Launcher)
-            if launcher.__module__.startswith("hydra_plugins.")
+        raise UserError(f"{_no_launcher(name, arguments, error)} {HERE_INSTEAD}") from error
+
+
+def _no_launcher(name: str, arguments: Sequence[str], error: Exception) -> str:
+    """Why another launcher cannot be used, and what to type."""
+    if name.startswith("ray"):
+        return f"hydra/launcher={name} is not used here. To run on Ray, type sweep.engine=ray."
+    if name in LAUNCHERS and not _installed(LAUNCHERS[name]):
+        return (
+            f"hydra/launcher={name} needs the package {LAUNCHERS[name]}, which is not installed"
+            " here. Type pip install -e '.[launchers]'."
         )
-        wanted = next((text for text in arguments if text.startswith("hydra/launcher=")), "")
-        ray = "to run the cells on Ray, type sweep.engine=ray; " if "ray" in wanted else ""
-        raise UserError(
-            f"{' '.join(arguments)} cannot be used here ({' '.join(str(error).split())}). "
-            f"Launchers installed beside Hydra's own: {', '.join(others) or 'none'}. To have more, "
-            f"type: pip install -e .[launchers]; {ray}to run the cells on this machine, leave it "
-            "out."
-        ) from error
+    if name and name not in (*LAUNCHERS, "basic"):
+        near = nearest(name, LAUNCHERS)
+        guess = f" Did you mean hydra/launcher={near[0]}?" if near else ""
+        legal = ", ".join(LAUNCHERS)
+        return (
+            f"hydra/launcher={name} is not known.{guess} Legal are {legal}, of the extra launchers:"
+            " pip install -e '.[launchers]'."
+        )
+    return f"{' '.join(arguments)} cannot be used here ({causes.own_words(error)})."
+
+
+def _installed(package: str) -> bool:
+    try:
+        return bool(metadata.version(package))
+    except metadata.PackageNotFoundError:
+        return False
 
 
 def check_batch(trainer: Trainer, processes: int = 1) -> None:

@@ -28,10 +28,11 @@ from omegaconf.errors import OmegaConfBaseException
 from experiments import launch
 from experiments.expand import NAME, NeedsHydra, expand
 from experiments.knockout import parts_of
-from study import cells, exchange, stopping, storage
+from experiments.sweep_help import text as help_text
+from study import causes, cells, exchange, stopping, storage
 from study.cells import Cell
 from study.cli import unless_unread
-from study.compose import CONF, load_judge_once, opened, plain, respelled, unknown_key
+from study.compose import CONF, load_judge_once, opened, plain, respelled
 from study.errors import UserError
 from study.places import url_of
 from study.schema import GROUPS, Study, freeze, register
@@ -39,6 +40,7 @@ from study.secrets import redact, refuse_arguments, refuse_config
 
 LAUNCHER = ("hydra/launcher=", "hydra.launcher.")
 """How an argument begins that says where jobs run."""
+EVERY_KEY = "To see every key and its value, type: python -m experiments.sweep --cfg job"
 QUEUE: list[Cell] = []
 
 
@@ -76,6 +78,9 @@ def enqueue(overrides: Sequence[str], config: DictConfig) -> None:
 
 def main() -> int:
     """Command line. Exit codes: 0 all done, 1 a cell is not done, 2 a user's error, 130 stopped."""
+    if {"-h", "--help"} & set(sys.argv[1:]):
+        print(help_text("python -m experiments.sweep"))
+        return 0
     full = os.environ.get("HYDRA_FULL_ERROR") == "1"
     os.environ["HYDRA_FULL_ERROR"] = "1"  # exceptions reach us whole; Hydra would print and exit
     os.umask(0o077)
@@ -85,7 +90,7 @@ def main() -> int:
         sys.argv[1:] = [text for text in sys.argv[1:] if text not in elsewhere]
         collect(elsewhere)
         if not QUEUE:
-            return 0  # --help, --cfg and the like
+            return 0  # --cfg and the like
         exchange.fetch(QUEUE[0].dir.parent)
         launch.check(QUEUE, elsewhere)
         if QUEUE[0].config.plan:
@@ -145,10 +150,7 @@ def refuse_lists(overrides: Sequence[str]) -> None:
 
 
 def _uncomposable(words: str) -> UserError:
-    return UserError(
-        f"This command line cannot be composed: {words} "
-        "To see every key and its value, type: python -m experiments.sweep --cfg job"
-    )
+    return UserError(f"This command line cannot be composed: {words} {EVERY_KEY}")
 
 
 def _is_single(name: str) -> bool:
@@ -188,12 +190,13 @@ def collect(elsewhere: Sequence[str] = ()) -> None:
     typed = [*arguments, *elsewhere]
     refuse_arguments(typed)
     refuse_lists(typed)
-    if wrong := unknown_key(typed):
-        raise _uncomposable(wrong)
+    causes.refuse_words(typed)
+    if wrong := causes.unknown_key(typed):
+        raise UserError(f"{wrong} {EVERY_KEY}")
     register()
     QUEUE.clear()
     try:
-        with _in_one_paragraph():
+        with _in_one_paragraph(typed):
             return expand(opened(arguments), enqueue)
     except NeedsHydra:
         QUEUE.clear()
@@ -210,7 +213,7 @@ def collect(elsewhere: Sequence[str] = ()) -> None:
 
 def compose_jobs(more: Sequence[str]) -> None:
     """Let Hydra expand the command line and ``more`` arguments, and call `job` for each
-    combination. Raises UserError for an unknown choice or key, in Hydra's own words."""
+    combination. Raises UserError for an unknown choice or key."""
     import hydra
     from hydra.plugins.sweeper import Sweeper
 
@@ -223,7 +226,7 @@ def compose_jobs(more: Sequence[str]) -> None:
         # and would answer a misspelt judge with a lecture on commas
         sys.argv.insert(1, "--multirun")
     sys.argv.extend(more)
-    with _in_one_paragraph():
+    with _in_one_paragraph(sys.argv[1:]):
         try:
             hydra.main(version_base="1.3", config_path=str(CONF), config_name=NAME)(job)()
         except Refused as refused:
@@ -231,14 +234,17 @@ def compose_jobs(more: Sequence[str]) -> None:
 
 
 @contextmanager
-def _in_one_paragraph() -> Generator[None]:
-    """Raises UserError for what Hydra, or a disk that it writes to, raises in the block."""
+def _in_one_paragraph(typed: Sequence[str]) -> Generator[None]:
+    """Raises UserError for what Hydra, or a disk that it writes to, raises in the block over the
+    arguments ``typed``."""
     from hydra.errors import HydraException
 
     try:
         yield
     except (HydraException, OmegaConfBaseException) as error:
-        raise _uncomposable(redact(" ".join(str(error).split()))) from error
+        if wrong := causes.reason(error, typed):
+            raise UserError(wrong) from error
+        raise _uncomposable(causes.own_words(error)) from error
     except BrokenPipeError:  # nobody reads Hydra's help
         raise
     except OSError as error:

@@ -14,6 +14,7 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import difflib
 import functools
@@ -25,7 +26,7 @@ import sys
 import textwrap
 import types
 import typing
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Container, Generator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -65,6 +66,8 @@ class Option:
     """Whether ``key=`` with nothing behind it is legal."""
     word: bool = False
     """Whether it is given by its place, without ``key=``."""
+    group: str = ""
+    """Whose preset it names; the help lists them."""
     overrides: tuple[str, ...] = ()
     """Beginnings of the settings that this field collects, as Hydra takes them; one without a dot
     at its end may be typed as it is, too."""
@@ -101,9 +104,9 @@ def preset(
     required: bool | None = None,
 ) -> Any:
     """A field that names a preset of a config group; without a default it is required, or not."""
-    about = f"preset of the {group}: {', '.join(preset_names(group))}"
     needed = default is None if required is None else required
-    return option(about, default, required=needed, only=only)
+    about = f"preset of the {group}"
+    return _field(Option(about, required=needed, only=only, group=group), default)
 
 
 def overrides(*beginnings: str, only: tuple[str, ...] = (), about: str = "") -> Any:
@@ -160,7 +163,9 @@ class Command(Generic[T]):
         functools.update_wrapper(self, work)
         self.work, self.about, self.kind = work, about, options
         self.program = example.split()[0]
+        self.called, self.typed = self.program, f"python -m {self.program}"
         self.example = f"python -m {example}"
+        self.examples = [self.example]
         fields: Any = dataclasses.fields(typing.cast(Any, options))
         fields = [item for item in fields if "option" in item.metadata]
         self.types = typing.get_type_hints(options)
@@ -174,6 +179,14 @@ class Command(Generic[T]):
         self.words = [name for name, extra in self.options.items() if extra.word]
         self.collected = next((n for n, extra in self.options.items() if extra.overrides), "")
         self.beginnings = self.options[self.collected].overrides if self.collected else ()
+
+    def named(self, typed: str, examples: Sequence[str]) -> Command[T]:
+        """The same command as it is typed by another name, with examples of that."""
+        other = copy.copy(self)
+        other.about = self.about.replace(self.typed, typed)
+        other.called = other.typed = typed
+        other.examples, other.example = list(examples), examples[0]
+        return other
 
     def __call__(self, arguments: Sequence[str] | None = None) -> int:
         """Run the command line; 2 for what the user can put right, 130 after Ctrl-C, `UNREAD` where
@@ -222,7 +235,7 @@ class Command(Generic[T]):
             elif not equals and places:
                 texts[places.pop(0)] = argument
             else:
-                raise self._unknown(argument)
+                raise self._unknown(argument, texts)
         names = {key: self.keys.get(key, key) for key in texts}
         values = {names[key]: self._value(key, names[key], text) for key, text in texts.items()}
         if settings:
@@ -233,13 +246,13 @@ class Command(Generic[T]):
                 if name in values:
                     key = self._typed(name).partition("=")[0]
                     raise UserError(
-                        f"{key}= has no meaning with {self.program} {first}: it belongs to"
+                        f"{key}= has no meaning with {self.called} {first}: it belongs to"
                         f" {' and '.join(extra.only)}. Leave it out."
                     )
             elif extra.required and name not in values:
                 legal = extra.legal.said() if extra.word and extra.legal else extra.about
                 needed = f"a word for {name}" if extra.word else f"{extra.key or name}="
-                raise UserError(f"{self.program} needs {needed} ({legal}).")
+                raise UserError(f"{self.called} needs {needed} ({legal}).")
         if hasattr(self.kind, "given"):
             values["given"] = frozenset(values)
         options = self.kind(**values)
@@ -254,7 +267,7 @@ class Command(Generic[T]):
         dotted = tuple(name for name in self.beginnings if name.endswith("."))
         return key in whole or key.startswith((*inside, *dotted))
 
-    def _unknown(self, argument: str) -> UserError:
+    def _unknown(self, argument: str, given: Container[str]) -> UserError:
         key = argument.partition("=")[0].lstrip("+~-")
         start, dot, rest = key.partition(".")
         groups = {name.removesuffix("."): f"{name.removesuffix('.')}." for name in self.beginnings}
@@ -262,12 +275,16 @@ class Command(Generic[T]):
         nearest = difflib.get_close_matches(key, [*self.keys, *whole], n=1)
         group = difflib.get_close_matches(start, groups, n=1) if dot else []
         guess = f"{nearest[0]}=" if nearest else f"{groups[group[0]]}{rest}=" if group else ""
+        keys = [key for key, name in self.keys.items() if self.options[name].required]
+        needed = [key for key in keys if key not in given]
+        if not guess and "=" not in argument and len(needed) == 1:
+            guess = f"{needed[0]}={bounds.shown(argument)}"
         hint = f" Did you mean {guess}?" if guess else ""
         legal = [f"{key}=" for key in self.keys] + [
             f"{name}KEY=" if name.endswith(".") else f"{name}=" for name in self.beginnings
         ]
         return UserError(
-            f"{bounds.shown(argument)!r} is not an option of {self.program}.{hint} Legal are"
+            f"{bounds.shown(argument)!r} is not an option of {self.called}.{hint} Legal are"
             f" {', '.join(legal)}."
         )
 
@@ -296,7 +313,7 @@ class Command(Generic[T]):
 
     def help(self) -> str:
         """Usage, what the command is for, every option with type, default and meaning."""
-        usage = [f"usage: python -m {self.program}"]
+        usage = [f"usage: {self.typed}"]
         lines = []
         for name, extra in self.options.items():
             typed, default = self._typed(name), self.defaults[name]
@@ -312,9 +329,10 @@ class Command(Generic[T]):
                 notes.append(extra.legal.said())
             note = f" ({'; '.join(notes)})" if notes else ""
             lines.append(textwrap.fill(typed, 100, initial_indent="  ", **WRAPPED))
-            lines.append(textwrap.fill(f"{extra.about}{note}", 100, **INDENTED))
+            presets = f": {', '.join(preset_names(extra.group))}" if extra.group else ""
+            lines.append(textwrap.fill(f"{extra.about}{presets}{note}", 100, **INDENTED))
         head = [textwrap.fill(" ".join(usage), 100, **WRAPPED), self.about.strip()]
-        return "\n\n".join([*head, "\n".join(["options:", *lines]), f"example: {self.example}"])
+        return "\n\n".join([*head, "\n".join(["options:", *lines]), shown_examples(self.examples)])
 
     def _typed(self, name: str) -> str:
         extra, hint = self.options[name], self.types[name]
@@ -331,6 +349,13 @@ class Command(Generic[T]):
         text = words.get(kinds[0], "TEXT")
         listed = f"{text},..." if typing.get_origin(hint) is list else text
         return f"{extra.key or name}={listed}"
+
+
+def shown_examples(examples: Sequence[str]) -> str:
+    """What may be typed, as a help shows it."""
+    if len(examples) == 1:
+        return f"example: {examples[0]}"
+    return "\n".join(["examples:", *(f"  {example}" for example in examples)])
 
 
 def command(

@@ -6,29 +6,25 @@ import functools
 import typing
 from collections.abc import Sequence
 from contextlib import nullcontext
-from pathlib import Path
 from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import MissingMandatoryValue, OmegaConfBaseException
 
-from study import bounds
+from study import causes
 from study.errors import UserError
 from study.marks import dataclass_of, field_types
+from study.presets import CONF as CONF
+from study.presets import no_preset
+from study.presets import preset_names as preset_names
 from study.schema import Executor, Judge, Study, Task, freeze, register
-from study.secrets import redact, refuse_config
+from study.secrets import refuse_config
 
-CONF = Path(__file__).resolve().parent.parent / "conf"
 WITHOUT = "correction.without"
 LISTS = {"judge.without": WITHOUT, WITHOUT: WITHOUT, "correction.debias": "correction.debias"}
 """Lists of features whose brackets may be left out -> how Hydra knows them."""
 
 SHARD, ENGINE = "shard=", "sweep.engine="
-
-
-def preset_names(group: str) -> list[str]:
-    """The presets of a config group."""
-    return sorted(path.stem for path in (CONF / group).glob("*.yaml"))
 
 
 def load_presets(
@@ -55,15 +51,12 @@ def _composed(presets: dict[str, str], overrides: Sequence[str]) -> dict[str, An
         if name.startswith("["):
             raise UserError(f"{group}={name} has brackets. Type {group}={name.strip('[] ')}.")
         if name not in preset_names(group):
-            raise UserError(
-                f"{group}={name} is not a preset. The presets are"
-                f" {', '.join(preset_names(group))}. For a new one, write conf/{group}/NAME.yaml."
-            )
+            raise UserError(no_preset(group, name))
     from hydra import compose, initialize_config_dir
     from hydra.core.global_hydra import GlobalHydra
     from hydra.errors import HydraException
 
-    if wrong := unknown_key(overrides):
+    if wrong := causes.unknown_key(overrides):
         raise _unfit(wrong)
     register()
     chosen = [f"+{group}={name}" for group, name in presets.items()]
@@ -73,7 +66,9 @@ def _composed(presets: dict[str, str], overrides: Sequence[str]) -> dict[str, An
             composed = compose(overrides=[*chosen, *opened(overrides)])
         return plain(composed, " ".join(f"{group}={name}" for group, name in presets.items()))
     except (HydraException, OmegaConfBaseException) as problem:
-        raise _unfit(redact(" ".join(str(problem).split()))) from problem
+        if wrong := causes.reason(problem, overrides):
+            raise UserError(wrong) from problem
+        raise _unfit(causes.own_words(problem)) from problem
 
 
 def _unfit(words: str) -> UserError:
@@ -118,25 +113,6 @@ def _in_free_table(override: str) -> bool:
             return False
         kind = field_types(part)[name]
     return False
-
-
-def unknown_key(overrides: Sequence[str]) -> str:
-    """A sentence on the first setting that the schema does not have; empty where it has all."""
-    for override in overrides:
-        names = override.partition("=")[0].strip().lstrip("+~").split(".")
-        kind: Any = Study
-        for place, name in enumerate(names):
-            part = dataclass_of(kind)
-            if part is None:  # a table of free keys, whose names the schema does not know
-                break
-            fields = field_types(part)
-            if name not in fields:
-                if place:
-                    at = ".".join(names[:place])
-                    return f"{at} has no {bounds.shown(name)}; it has {', '.join(fields)}."
-                break  # a group of presets, or Hydra's own
-            kind = fields[name]
-    return ""
 
 
 def plain(composed: DictConfig, what: str) -> dict[str, Any]:

@@ -21,7 +21,7 @@ from study.endpoints import Endpoint as Endpoint
 from study.endpoints import Price as Price
 from study.endpoints import Sampling as Sampling
 from study.endpoints import Serve as Serve
-from study.marks import field_types, judge_id, listed, run_time
+from study.marks import dataclass_of, field_types, judge_id, listed, run_time
 from study.simulated import Failure as Failure
 from study.simulated import Simulated as Simulated
 from study.slurm import Slurm
@@ -384,6 +384,21 @@ def freeze(cls: type, data: Any, at: str | None = None) -> Any:
             hint, value, where = hints[item.name], data[item.name], f"{at}{item.name}"
             made[item.name] = _freeze(hint, value, where, legal, item.default)
     return cls(**made)
+
+
+def check_at(key: str, value: Any) -> None:
+    """Refuse a value of a key of a study, as `freeze` does; texts are left to it, for OmegaConf
+    makes one of most things. Raises IllegalValue."""
+    kind: Any = Study
+    item = None
+    for name in key.split("."):
+        part = dataclass_of(kind)
+        if part is None or name not in field_types(part):
+            return
+        kind = field_types(part)[name]
+        (item,) = (each for each in dataclasses.fields(typing.cast(Any, part)) if each.name == name)
+    if item is not None and str not in (kind, *typing.get_args(kind)):
+        _freeze(kind, value, key, item.metadata.get("legal"), item.default)
 
 
 def _freeze(hint: Any, value: Any, where: str, legal: bounds.Legal | None, example: Any) -> Any:

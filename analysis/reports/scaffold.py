@@ -12,6 +12,7 @@ from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from analysis.reports.figures import style
+from study import causes
 from study.compose import CONF
 from study.errors import UserError
 from study.scaffold import choose, group_share, step_share
@@ -87,5 +88,6 @@ def load_scaffold(settings: Sequence[str]) -> Scaffold:
         with initialize_config_dir(str(CONF), version_base="1.3"):
             composed: Any = compose(overrides=["+scaffold=ruscarl", *settings])
     except (HydraException, OmegaConfBaseException) as error:
-        raise UserError(f"The settings do not fit: {' '.join(str(error).split())}") from error
+        told = causes.reason(error, settings) or causes.own_words(error)
+        raise UserError(f"The settings do not fit: {told}") from error
     return freeze(Scaffold, OmegaConf.to_container(composed.scaffold, resolve=True))

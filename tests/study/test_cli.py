@@ -33,10 +33,10 @@ from study.files import write_json
 ROOT = Path(__file__).parents[2]
 OTHERS = {
     *("experiments.sweep", "judges.serving.vllm_cpu", "study.truth.equations"),
-    "experiments.workflow.__main__",
+    *("experiments.workflow.__main__", "experiments.judgedrift"),
 }
 """Hydra reads the first, vLLM the second; the third is a child that reads its parent's pipe,
-and the last only chooses among commands."""
+and the last two only choose among commands."""
 
 
 @functools.cache

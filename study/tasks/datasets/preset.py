@@ -10,9 +10,10 @@ from typing import Any
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from study import bounds
+from study import bounds, causes
 from study.compose import CONF, preset_names
 from study.errors import UserError
+from study.presets import no_preset
 from study.schema import freeze, schema
 from study.tasks.datasets.sets import SETS
 from study.tasks.mixture import DOMAINS
@@ -73,10 +74,7 @@ def load_data(name: str, overrides: Sequence[str] = (), datasets: Sequence[str] 
     Raises UserError: an unknown preset, key or set, a value that is not legal, or a data.root that
         is no folder."""
     if name not in preset_names("data"):
-        raise UserError(
-            f"data={bounds.shown(name)} is not a preset. The presets are"
-            f" {', '.join(preset_names('data'))}. For a new one, write conf/data/NAME.yaml."
-        )
+        raise UserError(no_preset("data", name))
     try:
         composed = OmegaConf.merge(
             OmegaConf.structured(schema(Data)),
@@ -86,7 +84,7 @@ def load_data(name: str, overrides: Sequence[str] = (), datasets: Sequence[str] 
         values: Any = OmegaConf.to_container(composed, resolve=True)
     except OmegaConfBaseException as error:
         raise UserError(
-            f"The settings do not fit: {' '.join(str(error).split())} The names and defaults of all"
+            f"The settings do not fit: {causes.own_words(error)} The names and defaults of all"
             " settings are in study/tasks/datasets/preset.py."
         ) from error
     values["datasets"] = list(dict.fromkeys(datasets or values["datasets"]))

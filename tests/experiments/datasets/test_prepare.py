@@ -229,7 +229,7 @@ def test_plan_c_keeps_near_duplicates_on_one_side(copy, tmp_path, capsys):
 
 BROKEN = {
     "unknown set": (["datasets=gsm9k"], "Did you mean gsm8k?"),
-    "unknown preset": (["data=plan-d"], "The presets are official, plan-c"),
+    "unknown preset": (["data=plan-d"], "Did you mean plan-c?"),
     "unknown key": (["data.rood=x"], "The settings do not fit"),
     "wrong value": (["data.validation_share=2"], "data.validation_share=2.0 is not legal"),
     "no such domain": (["data.domains.maths=5"], "data.domains=maths is not legal: it must be one"),

@@ -1,0 +1,37 @@
+"""What was found of one part of this machine, and what to type where it is not as it should be."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+
+class State(StrEnum):
+    """How grave a finding is; only a problem keeps the quickstart or a named model from working."""
+
+    OK = "ok"
+    NOTE = "note"
+    PROBLEM = "PROBLEM"
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One line of the screen."""
+
+    what: str
+    state: State
+    seen: str
+    type: str = ""
+    """What to type, or to do; empty where nothing has to be done."""
+
+
+def ok(what: str, seen: str) -> Finding:
+    return Finding(what, State.OK, seen)
+
+
+def note(what: str, seen: str, type: str = "") -> Finding:
+    return Finding(what, State.NOTE, seen, type)
+
+
+def problem(what: str, seen: str, type: str) -> Finding:
+    return Finding(what, State.PROBLEM, seen, type)

@@ -1,0 +1,116 @@
+"""The judges and executors that are asked: their keys, by name only, and where they answer."""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from urllib.parse import urlsplit
+
+from experiments.health.finding import Finding, note, ok, problem
+from judges.endpoint.keys import read_key
+from study.errors import UserError
+from study.files import read_yaml
+from study.presets import CONF, no_preset, preset_names
+from study.schema import Executor, Judge, Model, freeze
+from study.secrets import redact
+
+CONNECT_S = 0.8
+"""How long one address may take to take a connection."""
+LOCAL = ("localhost", "127.0.0.1", "::1", "0.0.0.0")
+KINDS: dict[str, type] = {"judge": Judge, "executor": Executor}
+
+
+def load(group: str, name: str) -> Model:
+    """A judge or an executor of a preset, as its file has it, without Hydra.
+    Raises UserError: there is no such preset."""
+    if name not in preset_names(group):
+        raise UserError(no_preset(group, name))
+    content = read_yaml(CONF / group / f"{name}.yaml")
+    content.pop("defaults", None)
+    return freeze(KINDS[group], content)
+
+
+def of_experiment(name: str) -> list[str]:
+    """The judges of an experiment, as its file names them.
+    Raises UserError: there is no such experiment."""
+    if name not in preset_names("experiment"):
+        raise UserError(no_preset("experiment", name))
+    content = read_yaml(CONF / "experiment" / f"{name}.yaml")
+    swept = content.get("hydra", {}).get("sweeper", {}).get("params", {}).get("judge", "")
+    chosen = [
+        str(each["override /judge"])
+        for each in content.get("defaults", [])
+        if isinstance(each, dict) and "override /judge" in each
+    ]
+    names = [each.strip() for each in str(swept).split(",") if each.strip()] or chosen
+    return [each for each in dict.fromkeys(names) if each in preset_names("judge")]
+
+
+def keys(models: Sequence[Model]) -> Finding:
+    """Which variables hold the keys of the named models; of all presets where none is named."""
+    if models:
+        wanted = {each.endpoint.api_key_env: each for each in models if each.endpoint.api_key_env}
+        unset = [name for name, each in wanted.items() if not read_key(each.endpoint)]
+        if unset:
+            first = unset[0]
+            return problem("keys", f"not set: {', '.join(unset)}", f"export {first}=...")
+        return ok("keys", f"set: {', '.join(wanted)}" if wanted else "none is needed")
+    names = sorted({name for group in KINDS for name in _variables(group)})
+    unset = {name for name in names if not os.environ.get(name, "").strip()}
+    told = [f"{name} is {'not set' if name in unset else 'set'}" for name in names]
+    return ok("keys", f"{', '.join(told) or 'none'} (the presets with a key)")
+
+
+def _variables(group: str) -> list[str]:
+    models = [load(group, name) for name in preset_names(group) if name != "base"]
+    return [each.endpoint.api_key_env for each in models if each.endpoint.api_key_env]
+
+
+def endpoints(models: Sequence[Model], remote: bool) -> list[Finding]:
+    """Whether what is named takes a connection: on this machine, elsewhere only where asked to."""
+    if not models:
+        return [ok("endpoints", "none is named: judge=NAME or experiment=NAME looks at theirs")]
+    with ThreadPoolExecutor(max_workers=16) as pool:
+        return list(pool.map(lambda each: _endpoint(each, remote), models))
+
+
+def _endpoint(model: Model, remote: bool) -> Finding:
+    what, url = f"{model.role} {model.name}", redact(model.endpoint.url)
+    if url.startswith("asgi:"):
+        return ok(what, "simulated, inside the process that asks")
+    address = _address(model.endpoint.url)
+    if address is None:
+        return problem(
+            what, f"{url or 'no address'} is none", f"{model.role}.endpoint.url=http://HOST:PORT/v1"
+        )
+    if address[0] not in LOCAL and not remote:
+        return note(what, f"{url}, not asked", "endpoints=true asks it too")
+    try:
+        socket.create_connection(address, timeout=CONNECT_S).close()
+    except OSError as error:
+        why = error.strerror or type(error).__name__
+        if model.serve.auto:
+            return note(what, f"{url} does not answer yet; the sweep starts it")
+        start = model.endpoint.start_command or f"judgedrift check judge={model.name}"
+        return problem(what, f"{url} does not answer ({why})", start)
+    return ok(what, f"{url} takes connections")
+
+
+def _address(url: str) -> tuple[str, int] | None:
+    try:
+        parts = urlsplit(url)
+        port = parts.port or {"http": 80, "https": 443}.get(parts.scheme, 0)
+    except ValueError:
+        return None
+    return (parts.hostname, port) if parts.hostname and port else None
+
+
+def served_here(models: Sequence[Model]) -> str:
+    """``gpu`` or ``cpu`` where a named model is served on this machine by vLLM, else empty."""
+    for each in models:
+        address = _address(each.endpoint.url)
+        if each.serve.model and address is not None and address[0] in LOCAL:
+            return each.serve.device
+    return ""

@@ -1,0 +1,227 @@
+"""One command for all that is done with a study: ``judgedrift COMMAND key=value ...``.
+
+    judgedrift                    the commands, in the order in which a study is made
+    judgedrift COMMAND --help     what one of them takes, with examples
+
+Each is a module that ``python -m`` runs too; nothing is loaded but the one that is typed.
+"""
+
+from __future__ import annotations
+
+import difflib
+import functools
+import importlib.metadata
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from importlib import import_module
+
+from experiments import sweep_help
+from study.bounds import shown
+from study.cli import Command, shown_examples, unless_unread
+from study.declared import declared
+
+NAME = "judgedrift"
+SWEEP = "experiments.sweep"
+"""The one command that Hydra reads, not `study.cli`."""
+HELP = ("-h", "--help")
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A command: the module that runs it, what it is for, and examples of what stands behind its
+    name. ``given`` is put before what is typed."""
+
+    module: str
+    about: str
+    examples: tuple[str, ...]
+    given: tuple[str, ...] = ()
+
+
+STAGES: dict[str, dict[str, Entry]] = {
+    "Before": {
+        "doctor": Entry(
+            "experiments.doctor",
+            "is this machine ready, and what to type where it is not",
+            ("", "judge=qwen3-4b", "experiment=small-real endpoints=true"),
+        ),
+        "data": Entry(
+            "experiments.data",
+            "download, prepare and verify the rows to train on",
+            ("prepare data=official out=data/official", "verify data=official"),
+        ),
+        "models": Entry(
+            "experiments.models",
+            "fetch a small model into a folder",
+            ("get smollm2-135m-instruct",),
+        ),
+        "serve": Entry(
+            "judges.serve",
+            "start the server of a judge",
+            ("judge=qwen3-4b", "judge=sim-verbose port=8100", "judge=qwen3-32b print_only=true"),
+        ),
+        "check": Entry(
+            "judges.check",
+            "ask a judge for one verdict",
+            ("judge=sim-fair", "judge=qwen3-4b"),
+        ),
+        "probe": Entry(
+            "experiments.probe",
+            "a judge's biases, without any training",
+            ("judge=sim-verbose,sim-fair",),
+        ),
+    },
+    "Run": {
+        "plan": Entry(
+            SWEEP,
+            "what a sweep would run, cost and see; writes nothing",
+            ("judge=sim-fair,sim-verbose seed=0,1,2", "experiment=judge-families"),
+            ("plan=true",),
+        ),
+        "sweep": Entry(
+            SWEEP,
+            "train a policy under each judge, and write the report; again: resume",
+            (
+                "judge=sim-fair,sim-verbose seed=0,1,2",
+                "experiment=small-real study=mine",
+                "debug=tiny study=scratch",
+            ),
+        ),
+        "pipeline": Entry(
+            "experiments.pipeline",
+            "from nothing to a report, stage by stage",
+            ("policy=qwen25-7b plan=true", "policy=qwen25-7b"),
+        ),
+        "status": Entry(
+            "experiments.monitor",
+            "where the cells of a study stand now",
+            ("study=quickstart", "study=quickstart json=true"),
+            ("once=true",),
+        ),
+        "monitor": Entry(
+            "experiments.monitor",
+            "watch a study while it runs",
+            ("study=quickstart", "study=quickstart show=disagreements limit=5"),
+        ),
+    },
+    "Read": {
+        "report": Entry(
+            "analysis.report", "write the report of a study again", ("study=quickstart",)
+        ),
+        "forecast": Entry(
+            "analysis.forecast",
+            "what each judge would teach, from the first rollouts alone",
+            ("study=quickstart judges=sim-fair,sim-verbose",),
+        ),
+        "replay": Entry(
+            "judges.replay",
+            "score recorded answers by another judge",
+            ("study=quickstart judge=sim-fair",),
+        ),
+        "evaluate": Entry(
+            "experiments.evaluate",
+            "held-out sets, IFEval, rubrics",
+            ("ifeval responses=answers.jsonl out=result.json",),
+        ),
+        "ui": Entry(
+            "experiments.ui",
+            "MLflow's pages on the store of a study",
+            ("", "study=quickstart"),
+        ),
+    },
+    "Keep": {
+        "list": Entry(
+            "experiments.studies.list",
+            "studies, or the cells of one: state, arm, size on disk",
+            ("", "study=quickstart"),
+        ),
+        "show": Entry(
+            "experiments.studies.show",
+            "a cell: its config, numbers, files, and the command that makes it again",
+            ("cell=runs/quickstart/CELL", "cell=CELL"),
+        ),
+        "clean": Entry(
+            "experiments.studies.clean",
+            "say what may go, checkpoints and leftovers, and take it away if told to",
+            ("study=quickstart", "study=quickstart yes=true"),
+        ),
+        "tracking": Entry(
+            "experiments.tracking",
+            "make MLflow's runs again from the records",
+            ("rebuild study=quickstart",),
+        ),
+        "completion": Entry(
+            "experiments.completion",
+            "let the shell complete commands, presets and studies",
+            ("bash", "zsh"),
+        ),
+    },
+}
+"""Stage -> name -> command, in the order in which a study is made."""
+COMMANDS = {name: entry for stage in STAGES.values() for name, entry in stage.items()}
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Exit codes: those of the command; 2 where there is no such command."""
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    if not words or words[0] in (*HELP, "help"):
+        return unless_unread(overview)
+    if words[0] == "--version":
+        print(f"{NAME} {importlib.metadata.version(NAME)}")
+        return 0
+    if words[0] not in COMMANDS:
+        print(_no_command(words), file=sys.stderr)
+        return 2
+    return run(words[0], words[1:])
+
+
+def run(name: str, words: Sequence[str]) -> int:
+    """Run a command, or print its help."""
+    entry = COMMANDS[name]
+    typed = f"{NAME} {name}"
+    examples = [f"{typed} {example}".rstrip() for example in entry.examples]
+    if set(HELP) & set(words):
+        told = sweep_help.text(typed, examples) if entry.module == SWEEP else ""
+        told = told or declared(entry.module).named(typed, examples).help()
+        return unless_unread(functools.partial(_print, told))
+    main = import_module(entry.module).main
+    if isinstance(main, Command):
+        return main.named(typed, examples)([*entry.given, *words])
+    before = list(sys.argv)
+    sys.argv[:] = [typed, *entry.given, *words]
+    try:
+        return unless_unread(main)
+    finally:
+        sys.argv[:] = before
+
+
+def _print(text: str) -> int:
+    print(text)
+    return 0
+
+
+def overview() -> int:
+    """Print every command with what it is for."""
+    width = max(map(len, COMMANDS)) + 2
+    print(f"usage: {NAME} COMMAND key=value ...\n")
+    for stage, commands in STAGES.items():
+        print(f"{stage}:")
+        for name, entry in commands.items():
+            print(f"  {name:<{width}}{entry.about}")
+    examples = ["", "doctor", "sweep", "sweep --help"]
+    print(f"\n{shown_examples([f'{NAME} {example}'.rstrip() for example in examples[1:]])}")
+    return 0
+
+
+def _no_command(words: Sequence[str]) -> str:
+    word = words[0]
+    if "=" in word:
+        given = shown(" ".join(words))
+        return f"{given} has no command before it. Type for example: {NAME} sweep {given}"
+    nearest = difflib.get_close_matches(word, COMMANDS, n=3)
+    guess = f" Did you mean {' or '.join(nearest)}?" if nearest else ""
+    return f"{shown(word)!r} is not a command of {NAME}.{guess} To see all commands, type: {NAME}"
+
+
+if __name__ == "__main__":
+    sys.exit(main())

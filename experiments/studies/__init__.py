@@ -1,0 +1,1 @@
+"""What lies in a folder of studies: listed, shown, and cleaned."""

@@ -1,0 +1,150 @@
+"""Says what of a folder of studies may go, and takes it away with ``yes=true``. Never records.
+
+    python -m experiments.studies.clean
+    python -m experiments.studies.clean study=NAME yes=true
+
+What may go: checkpoints of cells that are done (the policy stays), what writers that were killed
+left half-written, and books of judge servers whose owner is gone. Checkpoints of cells that are
+not done stay: the same sweep goes on from them. A cell that is running now is left alone.
+"""
+
+from __future__ import annotations
+
+import re
+import shutil
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from experiments.studies.list import studies
+from experiments.studies.sizes import said, size
+from judges.serving.book import services
+from study import cells
+from study.cli import StudyOptions, command, option, print_table
+from study.errors import UserError
+from study.machine import has_process
+from study.places import local, shown
+
+_PROBE = re.compile(r"\.write-([0-9]{1,9})")
+"""A file by which a sweep tries whether it may write, and its process."""
+OLD_S = 3600.0
+"""Age of a file beside the cells from which on nobody writes it any more."""
+CHECKPOINTS, LEFTOVER, SERVER = "checkpoints of a done cell", "half-written", "server without owner"
+
+
+@dataclass(frozen=True)
+class Removable:
+    """Something that may go, and the cell whose lock it needs."""
+
+    path: Path
+    kind: str
+    cell: Path | None = None
+
+
+@dataclass(frozen=True)
+class Options:
+    study: str | None = option("the one study to clean; all of runs_dir where it is left out")
+    runs_dir: Path = option("folder that holds the studies", Path("runs"))
+    yes: bool = option("take it away; without it nothing is touched", False)
+
+
+@command("experiments.studies.clean study=quickstart", __doc__, Options)
+def main(options: Options) -> int:
+    """Exit codes: 0, 2 for a user's error."""
+    runs_dir = local(options.runs_dir)
+    if options.study is not None:
+        one = StudyOptions(options.study, runs_dir)
+        one.check()
+        found = list(of_study(one.folder))
+    else:
+        found = [*of_folder(runs_dir), *(r for each in studies(runs_dir) for r in of_study(each))]
+    if not found:
+        print(f"Nothing in {shown(runs_dir)} may go.")
+        return 0
+    sizes = {each.path: size(each.path) for each in found}
+    lines = [
+        {"what": each.kind, "size": said(sizes[each.path]), "where": str(each.path)}
+        for each in found
+    ]
+    print_table(lines, f"may go: {said(sum(sizes.values()))}")
+    if not options.yes:
+        print("Nothing was touched. To take all of it away, type the same with yes=true")
+        return 0
+    gone = [each for each in found if remove(each)]
+    print(f"Gone: {len(gone)} of {len(found)}, {said(sum(sizes[each.path] for each in gone))}.")
+    return 0
+
+
+def of_study(folder: Path) -> Iterator[Removable]:
+    """What may go of a study."""
+    for path in _leftovers(folder):
+        if time.time() - path.lstat().st_mtime > OLD_S:
+            yield Removable(path, LEFTOVER)
+    for cell in cells.study_cells(folder):
+        state = cells.state(cell)
+        if state == "running":
+            continue
+        if state == "done" and (cell / "checkpoints").is_dir():
+            yield Removable(cell / "checkpoints", CHECKPOINTS, cell)
+        for path in _leftovers(cell):
+            yield Removable(path, LEFTOVER, cell)
+
+
+def of_folder(runs_dir: Path) -> Iterator[Removable]:
+    """What may go of the folder that holds the studies."""
+    for path in sorted(runs_dir.glob(".write-*")):
+        probe = _PROBE.fullmatch(path.name)
+        if probe and path.is_file() and not has_process(int(probe[1])):
+            yield Removable(path, LEFTOVER)
+    for service in services(runs_dir):
+        with suppress(UserError):  # a damaged book: judges.serve status=true says so
+            book = service.read()
+            if book is not None and not service.owned(book):
+                yield Removable(service.folder, SERVER)
+
+
+def _leftovers(folder: Path) -> list[Path]:
+    """Files that a writer which was killed did not rename."""
+    return [
+        path
+        for path in sorted(folder.glob(".*"))
+        if cells.LEFTOVER.fullmatch(path.name) and path.is_file()
+    ]
+
+
+def remove(each: Removable) -> bool:
+    """Take something away; whether it went. What is in use by now stays."""
+    if each.kind == SERVER:
+        return _clear(each.path)
+    if each.cell is None:
+        each.path.unlink(missing_ok=True)
+        return True
+    held = cells.lock(each.cell)
+    if held is None:
+        print(f"{each.cell.name} is in use by now, and stays as it is")
+        return False
+    with held:
+        if each.kind == CHECKPOINTS and not cells.is_done(each.cell):
+            return False
+        if each.path.is_dir() and not each.path.is_symlink():
+            shutil.rmtree(each.path)
+        else:
+            each.path.unlink(missing_ok=True)
+    return True
+
+
+def _clear(folder: Path) -> bool:
+    (service,) = [each for each in services(folder.parent.parent) if each.folder == folder]
+    with service.locked():
+        book = service.read()
+        if book is None or service.owned(book):
+            return False
+        service.clear()
+    return True
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,116 @@
+"""Lists the studies of a folder, or the cells of one of them: state, arms and size on disk.
+
+python -m experiments.studies.list
+python -m experiments.studies.list study=NAME
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections import Counter
+from dataclasses import dataclass
+from pathlib import Path
+
+from analysis.records.arms import arm_names
+from experiments.studies.sizes import said, size
+from study import cells, exchange
+from study.cli import StudyOptions, command, option, print_table
+from study.files import Damaged, read_yaml
+from study.places import local, shown
+from study.status import STATES, read_status
+from study.study_file import read_study
+
+
+@dataclass(frozen=True)
+class Options:
+    study: str | None = option("name of one study, whose cells are listed")
+    runs_dir: Path = option("folder that holds the studies", Path("runs"))
+
+
+@command("experiments.studies.list study=quickstart", __doc__, Options)
+def main(options: Options) -> int:
+    """Exit codes: 0, 2 for a user's error."""
+    runs_dir = local(options.runs_dir)
+    if options.study is not None:
+        one = StudyOptions(options.study, runs_dir)
+        one.check()
+        _print_cells(one.folder)
+        return 0
+    for name in exchange.studies(runs_dir):
+        exchange.fetch(runs_dir / name)
+    folders = studies(runs_dir)
+    if not folders:
+        print(f"{shown(runs_dir)} holds no study. To make one, type: judgedrift sweep")
+        return 0
+    print_table([_of_study(folder) for folder in folders], f"studies in {shown(runs_dir)}")
+    return 0
+
+
+def studies(runs_dir: Path) -> list[Path]:
+    """The folders of all studies, by name."""
+    found = {path.parent for path in runs_dir.glob("*/study.json")}
+    return sorted(found | {path.parent.parent for path in runs_dir.glob("*/*/config.yaml")})
+
+
+def _of_study(folder: Path) -> dict[str, str]:
+    held = cells.study_cells(folder)
+    counts = Counter(map(cells.state, held))
+    report = folder / "report" / "bias_report.html"
+    return {
+        "study": folder.name,
+        "cells": str(len(held)),
+        "state": ", ".join(f"{counts[state]} {state}" for state in STATES if counts[state]),
+        "arms": str(len(set(arms(folder, held)))),
+        "report": "yes" if report.exists() else "",
+        "last change": _when(max((_changed(cell) for cell in held), default=_changed(folder))),
+        "size": said(size(folder)),
+    }
+
+
+def _print_cells(folder: Path) -> None:
+    held = cells.study_cells(folder)
+    if not held:
+        print(f"{folder} holds no cell.")
+        return
+    lines = []
+    for cell, arm in zip(held, arms(folder, held), strict=True):
+        status = read_status(cell)
+        lines.append(
+            {
+                "cell": cell.name,
+                "arm": arm,
+                "state": cells.state(cell),
+                "step": f"{status.get('step', 0)}/{status.get('steps', '?')}",
+                "seconds": f"{status['seconds']:.1f}" if "seconds" in status else "",
+                "last change": _when(_changed(cell)),
+                "size": said(size(cell)),
+            }
+        )
+    print_table(lines, f"{folder.name}: {len(held)} cells, {said(size(folder))}")
+    print(f"One of them: judgedrift show cell={held[0].name} study={folder.name}")
+
+
+def arms(folder: Path, held: list[Path]) -> list[str]:
+    """The arm of each of a study's cells; a config that cannot be read has no name."""
+    configs = []
+    for cell in held:
+        try:
+            configs.append(read_yaml(cell / "config.yaml"))
+        except (Damaged, FileNotFoundError):
+            configs.append({})
+    return arm_names(configs, read_study(folder).get("factors", ["judge", "seed"]))
+
+
+def _changed(folder: Path) -> float:
+    """When a cell last changed its state, in seconds since 1970."""
+    path = folder / "status.json"
+    return (path if path.exists() else folder).stat().st_mtime
+
+
+def _when(seconds: float) -> str:
+    return time.strftime("%Y-%m-%d %H:%M", time.localtime(seconds))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

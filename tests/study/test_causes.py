@@ -1,0 +1,119 @@
+"""Why a command line was refused: the reason, the nearest legal names, and what to type."""
+
+from __future__ import annotations
+
+import pytest
+
+from study import causes
+from study.errors import UserError
+from study.presets import NEAREST, any_of, nearest, no_preset, preset_groups, preset_names
+from study.schema import check_at
+
+
+@pytest.mark.parametrize(
+    ("typed", "said"),
+    [
+        ("sed=1", "sed is not a setting of a study. Did you mean seed=?"),
+        ("jugde=sim-fair", "jugde is not a setting of a study. Did you mean judge="),
+        ("steps=3", "Did you mean trainer.steps= or policy.warmup.steps=?"),
+        ("trainer.stepz=3", "trainer has no stepz. Did you mean trainer.steps="),
+        ("+trainer.stepz=3", "trainer has no stepz."),
+        ("~trainer.stepz", "trainer has no stepz."),
+        ("judge.simulated.domains.law.fpr=1", "domains has no law; it has math, qa, code."),
+        ("zzz.a=1", "zzz.a is not a setting of a study; it has study, arm, factors,"),
+    ],
+)
+def test_a_setting_that_is_not_there_is_said_with_the_nearest(typed: str, said: str) -> None:
+    told = causes.unknown_key(["seed=0", typed])
+    assert said in told and told.count("=") <= causes.FEW + 1
+
+
+@pytest.mark.parametrize(
+    "typed",
+    [
+        *("seed=0", "judge=a,b", "+arm=x", "judge.grading.options.any.thing=1", "~tracking"),
+        *("hydra.launcher.n_jobs=2", "hydra/launcher=joblib", "judge@shadow=a", "--cfg", "job"),
+    ],
+)
+def test_what_the_schema_has_or_hydra_takes_is_left(typed: str) -> None:
+    assert causes.unknown_key([typed]) == ""
+
+
+def test_every_key_of_the_schema_is_known() -> None:
+    names = causes.keys()
+    assert len(names) > 150 and {"seed", "judge.sampling.votes", "policy.lora.r"} <= set(names)
+    assert causes.unknown_key([f"{name}=x" for name in names]) == ""
+
+
+@pytest.mark.parametrize(
+    ("typed", "said"),
+    [
+        (["judge=sim-fiar"], "judge=sim-fiar is not a preset. Did you mean sim-fair"),
+        (["judge=sim-fair, sim-verbos"], "judge=sim-verbos is not a preset."),
+        (["seed=0,abc"], "seed=abc is not legal: it must be a whole number."),
+        (["trainer.steps=1.5"], "trainer.steps=1.5 is not legal: it must be a whole number."),
+        (["trainer.learning_rate=fast"], "it must be a number that is finite"),
+        (["sweep.report=maybe"], "sweep.report=maybe is not legal: it must be true or false."),
+        (["sim-fair"], "Type judge=sim-fair."),
+        (["seed"], "Type seed=VALUE."),
+        (["=", "x y"], "one is KEY=VALUE"),
+        (["seed=0", "judge=sim-fair"], ""),
+    ],
+)
+def test_the_argument_that_is_wrong_is_found(typed: list[str], said: str) -> None:
+    told = causes.reason(ValueError("in their words"), typed)
+    assert said in told and bool(said) == bool(told)
+
+
+def test_a_text_in_quotes_or_a_reference_is_not_blamed() -> None:
+    assert causes.reason(ValueError(), ["seed='3'", "trainer.steps=${seed}", "judge.name=3"]) == ""
+
+
+@pytest.mark.parametrize(
+    ("typed", "said"),
+    [
+        (["--judge", "sim-fair"], "--judge is not an option of a sweep"),
+        (["--judge=sim-fair"], "Type judge=sim-fair;"),
+        (["--max-steps=3"], "Type KEY=VALUE;"),
+        (["judge", "=", "sim-fair"], "Type judge=VALUE."),
+        (["judge=sim-fair,", "sim-verbose"], "Type judge=sim-verbose."),
+    ],
+)
+def test_words_that_are_no_settings_are_refused(typed: list[str], said: str) -> None:
+    with pytest.raises(UserError) as refused:
+        causes.refuse_words(typed)
+    assert said in str(refused.value)
+
+
+@pytest.mark.parametrize("typed", [["--cfg", "job"], ["-m", "seed=0"], ["~arm"], ["seed=0"]])
+def test_flags_of_hydra_and_settings_are_let_through(typed: list[str]) -> None:
+    causes.refuse_words(typed)
+
+
+def test_their_own_words_come_with_the_cause_on_one_line_and_without_a_key() -> None:
+    error = ValueError("Error merging\noverride x=sk-test-0123456789abcdefghij")
+    error.__cause__ = KeyError("no such thing\n full_key: x")
+    told = causes.own_words(error)
+    assert "no such thing" in told and "\n" not in told and "full_key" not in told
+    assert "0123456789abcdefghij" not in told
+
+
+def test_a_value_is_checked_at_its_key_and_a_text_is_left() -> None:
+    for key, value in (("judge.name", 3), ("no.such", 1), ("judge.grading.options.x", []), ("", 1)):
+        check_at(key, value)
+    with pytest.raises(UserError, match=r"trainer\.group_size=1 is not legal"):
+        check_at("trainer.group_size", 1)
+    with pytest.raises(UserError, match="it must be a list"):
+        check_at("shadow_judges", 3)
+
+
+def test_few_names_are_offered() -> None:
+    names = preset_names("judge")
+    assert nearest("sim-fiar", names)[0] == "sim-fair" and len(nearest("sim", names)) == NEAREST
+    assert nearest("zzzzz", names) == []
+    assert [any_of(["a"]), any_of(["a", "b"]), any_of(["a", "b", "c"])] == [
+        *("a", "a or b", "a, b or c")
+    ]
+    for group in preset_groups():
+        told = no_preset(group, "no-such-name")
+        assert f"conf/{group}" in told and told.count(", ") <= 2 * NEAREST
