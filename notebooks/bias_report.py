@@ -14,7 +14,8 @@ from IPython.display import HTML, display
 from analysis.reports import sections
 from analysis.reports.evidence import gather
 from analysis.reports.notebook import SUMMARY_MIME
-from analysis.reports.tables import summary_rows
+from analysis.reports.tables import numbers, summary_rows
+from analysis.reports.words import findings
 
 # %% tags=["parameters"]
 study_dir = ""  # the study's folder, e.g. runs/quickstart
@@ -22,7 +23,12 @@ sample_prompts = 2  # prompts shown side by side at the first, middle and last s
 
 # %%
 evidence = gather(study_dir)
-display({SUMMARY_MIME: summary_rows(evidence), "text/html": ""}, raw=True)
+summary = {
+    "rows": summary_rows(evidence),
+    "headlines": findings(evidence),
+    "numbers": numbers(evidence),
+}
+display({SUMMARY_MIME: summary, "text/html": ""}, raw=True)
 
 
 def show(fragments: list[str]) -> None:
