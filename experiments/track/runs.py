@@ -28,6 +28,8 @@ from study.verify import read_form
 
 BATCH = 990
 """Points of one request; the server takes 1,000 entities, and the heartbeat tags ride along."""
+MOST_LOOKED_AT = 100
+"""Cells whose traces are looked for when a study ends; a rebuild looks for those of all."""
 PAUSE_S = 60.0
 """How long nothing is sent after a failure, at least."""
 
@@ -164,10 +166,19 @@ def close_parent(ids: dict[str, str], status: str, study_dir: Path) -> bool:
             client.log_artifact(run_id, str(path), place)
             if path.suffix == ".html" and place == "report":
                 _log_pictures(client, run_id, path)
+        for folder in cells.study_cells(study_dir)[:MOST_LOOKED_AT]:
+            _complete(client, ids, folder)
     except Exception as error:
         _log.warning("MLflow could not close the study's run: %s", one_line(error))
         return False
     return True
+
+
+def _complete(client: Any, ids: dict[str, str], folder: Path) -> None:
+    """Send the traces of a cell that has ended and that MLflow lost when the cell sent them."""
+    run = kept_run(folder)
+    if run.get("uri") == ids["uri"] and cells.is_done(folder):
+        send_traces(client, ids, run["run_id"], cells.load_cell(folder))
 
 
 def _log_pictures(client: Any, run_id: str, page: Path) -> None:

@@ -75,6 +75,18 @@ def client_of(uri: str) -> Any:
     return mlflow.MlflowClient(tracking_uri=uri)
 
 
+def trace_to(uri: str) -> None:
+    """Have this process send its traces to ``uri``: where they go is no matter of a client. MLflow
+    would leave the URI in the environment too, as if the user had set it."""
+    name = "MLFLOW_TRACKING_URI"
+    before = os.environ.get(name)
+    load_mlflow().set_tracking_uri(uri)
+    if before is None:
+        os.environ.pop(name, None)
+    else:
+        os.environ[name] = before
+
+
 def load_sql_store() -> Any:
     """Import what MLflow would load at a process's first look into a database, which takes longer
     than the look; nothing is opened."""

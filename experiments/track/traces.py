@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from experiments.track.contents import bounded, gap
-from experiments.track.store import load_mlflow
+from experiments.track.store import trace_to
 from study.cells import Cell
 from study.files import Damaged
 from study.parts import Part, parts, read_part
@@ -29,7 +29,7 @@ _ROLLOUT = ("rollout_id", "prompt", "answer", "completion", "judge_score", "trut
 def send_traces(client: Any, ids: Mapping[str, str], run_id: str, cell: Cell) -> None:
     """Send some of a cell's judge calls as traces of its run; those that it has are left out.
     Raises RuntimeError: MLflow, which only warns of a trace that it loses, does not keep them."""
-    load_mlflow().set_tracking_uri(ids["uri"])  # where traces go is a matter of the process
+    trace_to(ids["uri"])
     times = {line["step"]: line["time_ms"] for line in recorded(cell.dir)}
     calls = {_name(verdict): (verdict, rollout) for verdict, rollout in chosen(cell.dir)}
     for _ in range(TRIES):

@@ -120,7 +120,7 @@ def test_a_cell_without_records_has_a_description(study: Path, tmp_path: Path) -
     assert list(traces.chosen(tmp_path)) == []
 
 
-def test_evaluations_come_back_with_their_models(study: Path) -> None:
+def test_evaluations_come_back_with_their_models(study: Path, tmp_path: Path) -> None:
     client, ids = rebuilt(study)
     folder = cells.study_cells(study)[0]
     run = {**ids, "run_id": read_json(folder / "mlflow.json")["run_id"]}
@@ -131,9 +131,8 @@ def test_evaluations_come_back_with_their_models(study: Path) -> None:
     model = send_evaluation(client, run, folder.name, FOUND)
     rebuilt(study)
     assert read_json(folder / "mlflow.json")["run_id"] == run["run_id"]  # it is no stranger
-    for path in study.parent.glob("mlflow.db*"):
-        path.unlink()
-    client, ids = rebuilt(study)
+    moved = shutil.copytree(study, tmp_path / "other" / study.name, symlinks=True)
+    client, ids = rebuilt(moved)
     named = f"{folder.name}-step-2"
     found = client.search_logged_models([ids["experiment_id"]], filter_string=f"name = '{named}'")
     (policy,) = (each for each in found if each.tags["judgedrift.model"] == "policy@1")
