@@ -47,7 +47,7 @@ POLICY = "loss grad_norm learning_rate length_tokens truncated_frac entropy".spl
 NAMES = (
     *(f"judge/unscored/{outcome}" for outcome in Outcome),
     *("judge/unscored_frac", "judge/latency_s", "cost/tokens_in", "cost/tokens_out", "cost/usd"),
-    *("cost/calls", "cost/cache_hits", "system/judge_s", "system/reward_s", "system/step_s"),
+    *("cost/calls", "cost/cache_hits", "time/judge_s", "time/reward_s", "time/step_s"),
     *("truth/mean", "judge/mean", "bias/judge_minus_truth", "reward/mean", "reward/std"),
     *("reward/frac_zero_std", *(f"policy/{name}" for name in (*POLICY, *FEATURES))),
     *(f"domain/{domain}/{name}" for domain in DOMAINS for name in OF_DOMAIN),

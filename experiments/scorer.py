@@ -228,11 +228,11 @@ class Scorer:
                 self.budget.add(sent - sum(under_way.calls), record.verdicts, record.calls or ())
             self.world.learn(record.rollouts)
         record.metrics = judge_metrics([vote for votes in votes_N for vote in votes]) | {
-            "system/judge_s": seconds["judge"],
-            "system/world_s": seconds["world"],
-            "system/reward_s": seconds["step"]
+            "time/judge_s": seconds["judge"],
+            "time/world_s": seconds["world"],
+            "time/reward_s": seconds["step"]
             - sum(seconds[name] for name in ("world", "judge", "shadows")),
-            "system/truth_s": seconds["truth"],
+            "time/truth_s": seconds["truth"],
             **(rule_metrics(rules_N, seconds["rules"]) if self.rules is not None else {}),
             **_penalty_metrics([terms for _, terms in rewarded]),
             **_missing_truths(inputs_N),

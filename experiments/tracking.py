@@ -1,7 +1,8 @@
 """Rebuilds MLflow as a projection of the records.
 
-``python -m experiments.tracking rebuild study=NAME`` sends the records of a study again. Points
-carry the time at which they were recorded, so that sending them again changes nothing.
+``python -m experiments.tracking rebuild study=NAME`` sends the records of a study again: metrics,
+samples, traces, evaluations, and the report on the study's own run. Points carry the time at which
+they were recorded, so that sending them again changes nothing.
 """
 
 from __future__ import annotations
@@ -14,9 +15,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from experiments.track.contents import send_contents
+from experiments.track.evaluations import PREFIX, kept_evaluations, send_evaluation
 from experiments.track.projection import Point, points
 from experiments.track.runs import close_parent, keep_run, one_line, open_run, send
 from experiments.track.store import artifacts_of, client_of, initialise, tracking_uri
+from experiments.track.traces import send_traces
 from study import cells, exchange
 from study.bounds import Name
 from study.cli import command, option, word
@@ -65,8 +69,7 @@ def rebuild(study_dir: Path, tracking: Tracking, runs_dir: Path) -> bool:
     if "running" not in states:
         ends = {"broken": "FAILED", "new": "KILLED", **ENDS}
         status = next(ends[s] for s in ("broken", "failed", "killed", "new", "done") if s in states)
-        reports = [*study_dir.glob("*.html"), *study_dir.glob("report/*.html")]
-        close_parent(ids, status, reports)
+        close_parent(ids, status, study_dir)
     return "broken" not in states
 
 
@@ -97,12 +100,10 @@ def _rebuild_cell(client: Any, ids: dict[str, str], folder: Path) -> tuple[str, 
         for line in lines:
             wanted.update(points(line["step"], line["time_ms"], line["metrics"]))
         run_id, _ = open_run(client, ids, cell)
-        stored = {
-            Point(metric.key, metric.value, metric.timestamp, metric.step)
-            for name in client.get_run(run_id).data.metrics
-            for metric in client.get_metric_history(run_id, name)
-        }
-        replaced = bool(stored - wanted)
+        names = {point.name for point in wanted}
+        stored = _stored(client, run_id)
+        evaluated = {p for p in stored if p.name.startswith(PREFIX) and p.name not in names}
+        replaced = bool(stored - wanted - evaluated)
         if replaced:
             client.delete_run(run_id)
             (folder / "mlflow.json").unlink()
@@ -110,6 +111,13 @@ def _rebuild_cell(client: Any, ids: dict[str, str], folder: Path) -> tuple[str, 
             stored = set()
         missing = sorted(wanted - stored, key=lambda point: (point.step, point.name))
         send(client, run_id, missing, {})
+        send_contents(client, ids, run_id, cell)
+        send_traces(client, ids, run_id, cell)
+        run = {**ids, "run_id": run_id}
+        for found in kept_evaluations(folder):
+            send_evaluation(client, run, cell.name, found)
+        if replaced:  # evaluations that were not written down when they were made
+            send(client, run_id, sorted(evaluated - _stored(client, run_id)), {})
         last_ms = max((line["time_ms"] for line in lines), default=int(time.time() * 1000))
         ended_ms = int(status.get("ended", 0) * 1000) if status.get("state") != "running" else 0
         client.set_terminated(run_id, ENDS[state], end_time=ended_ms or last_ms)
@@ -118,6 +126,15 @@ def _rebuild_cell(client: Any, ids: dict[str, str], folder: Path) -> tuple[str, 
             cells.set_status(folder, tracking_problem="")
     how = ", replacing a run of other points" if replaced else ""
     return state, f"run {run_id}, {len(wanted)} points, {len(missing)} sent{how}"
+
+
+def _stored(client: Any, run_id: str) -> set[Point]:
+    """Every point that MLflow holds of a run."""
+    return {
+        Point(metric.key, metric.value, metric.timestamp, metric.step)
+        for name in client.get_run(run_id).data.metrics
+        for metric in client.get_metric_history(run_id, name)
+    }
 
 
 @dataclass(frozen=True)

@@ -327,7 +327,7 @@ def reached(cell: Cell) -> Generator[Study]:
 
 
 SHOWN = (
-    *("reward/mean", "truth/mean", "policy/length", "judge/unscored_frac", "system/step_s"),
+    *("reward/mean", "truth/mean", "policy/length", "judge/unscored_frac", "time/step_s"),
     f"{HELD_OUT}{OVERALL[0]}",
 )
 

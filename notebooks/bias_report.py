@@ -16,7 +16,7 @@ from analysis.reports.evidence import gather
 from analysis.reports.headlines import headlines
 from analysis.reports.notebook import SUMMARY_MIME
 from analysis.reports.page import show
-from analysis.reports.tables import summary_rows
+from analysis.reports.tables import numbers, summary_rows
 
 # %% tags=["parameters"]
 study_dir = ""  # the study's folder, e.g. runs/quickstart
@@ -24,7 +24,11 @@ sample_prompts = 2  # prompts shown side by side at the first, middle and last s
 
 # %%
 evidence = gather(study_dir)
-summary = {"rows": summary_rows(evidence), "headlines": headlines(evidence)}
+summary = {
+    "rows": summary_rows(evidence),
+    "headlines": headlines(evidence),
+    "numbers": numbers(evidence),
+}
 display({SUMMARY_MIME: summary, "text/html": ""}, raw=True)
 
 # %%

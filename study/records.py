@@ -44,6 +44,12 @@ REPLAYED = {
 NEVER_MISSING = ("step", "group", "member", "sample_index", "call")
 """Whole numbers that every row has; others may be missing, and are read as NaN then."""
 METRICS = "metrics.jsonl"
+FORMER = {
+    **{f"system/{name}": f"time/{name}" for name in ("step_s", "judge_s", "world_s", "reward_s")},
+    **{f"system/{name}": f"time/{name}" for name in ("truth_s", "rules_s", "eval_s")},
+    "system/shared_prefix": "trainer/shared_prefix",
+}
+"""Name of a metric in older studies -> its name now, under which it is read."""
 COMPONENT = "component/"
 """Prefix of the extra rollout columns that hold the parts of a composed reward."""
 CORRECTED = f"{COMPONENT}corrected"
@@ -101,7 +107,8 @@ def read_metrics(folder: Path) -> tuple[list[dict[str, Any]], list[str]]:
 
 
 def step_line(line: bytes) -> dict[str, Any] | None:
-    """A line of ``metrics.jsonl`` as the recorder writes it (step, time_ms, metrics), or None."""
+    """A line of ``metrics.jsonl`` as the recorder writes it (step, time_ms, metrics, by the names
+    that they have now), or None."""
     try:
         content = json.loads(line)
         whole = content["step"], content.get("time_ms", 0)
@@ -116,7 +123,8 @@ def step_line(line: bytes) -> dict[str, Any] | None:
         # ints beyond what a float, Parquet or MLflow holds
         if kind is not float and (kind is not int or abs(number) >= 1 << 63):
             return None
-    return {"step": whole[0], "time_ms": whole[1], "metrics": metrics}
+    named = {FORMER.get(name, name): value for name, value in metrics.items()}
+    return {"step": whole[0], "time_ms": whole[1], "metrics": named}
 
 
 class Recorder:

@@ -180,7 +180,7 @@ def verdict(recorded: str) -> bool | None:
 def rule_metrics(checked: Sequence[Sequence[RuleResult]], seconds: float) -> dict[str, float]:
     """Shares over the rules run in a step, and the time that they took."""
     results = [result for row in checked for result in row]
-    metrics = {"system/rules_s": seconds}
+    metrics = {"time/rules_s": seconds}
     if results:
         passed = [result for result in results if result.passed]
         metrics["rule/pass_frac"] = len(passed) / len(results)

@@ -23,7 +23,8 @@ from study.files import write_json, write_text
 ROOT = Path(__file__).resolve().parents[2]
 NOTEBOOK = ROOT / "notebooks" / "bias_report.py"
 SUMMARY_MIME = "application/vnd.judgedrift.summary+json"
-"""Under this type the notebook hands its summary to `write_report`."""
+"""Under this type the notebook hands `write_report` what other programs read: rows of the summary
+table, headlines, and numbers by arm."""
 
 
 def write_report(study_dir: Path | str, parameters: dict[str, Any] | None = None) -> Path:
@@ -34,8 +35,9 @@ def write_report(study_dir: Path | str, parameters: dict[str, Any] | None = None
         parameters: of the notebook, by name.
 
     Returns:
-        The HTML file; ``bias_report.ipynb``, ``summary.json`` ({"rows": [...], "headlines": {arm:
-        sentence}}) and a CSV file of each table, in ``tables``, are there too.
+        The HTML file; ``bias_report.ipynb``, ``summary.json`` ({"rows": [{column: text}],
+        "headlines": {arm: sentence}, "numbers": {arm: {name: value}}}) and a CSV file of each
+        table, in ``tables``, are there too.
 
     Raises:
         UserError: no such folder, or a parameter that the notebook does not have.
@@ -46,7 +48,7 @@ def write_report(study_dir: Path | str, parameters: dict[str, Any] | None = None
     html = study_dir / "report" / "bias_report.html"
     values = {**(parameters or {}), "study_dir": str(study_dir)}
     executed = render(NOTEBOOK, values, html, f"{study_dir.name}: bias report")
-    write_json(html.parent / "summary.json", {"rows": [], "headlines": {}} | _summary(executed))
+    write_json(html.parent / "summary.json", _summary(executed))
     return html
 
 
@@ -57,8 +59,18 @@ def render(source: Path, parameters: dict[str, Any], html: Path, title: str) -> 
     Raises:
         UserError: the notebook is missing, or does not have one of the parameters.
     """
-    import jupytext
     import nbformat
+
+    notebook = executed(source, parameters)
+    write_text(html.with_suffix(".ipynb"), nbformat.writes(notebook))
+    write_tables(notebook.cells, html.parent / "tables")
+    write_text(html, _to_html(notebook, title))
+    return notebook
+
+
+def executed(source: Path, parameters: dict[str, Any]) -> Any:
+    """A notebook of this source tree with its outputs. Raises as `render` does."""
+    import jupytext
 
     if not source.exists():
         raise UserError(
@@ -69,9 +81,6 @@ def render(source: Path, parameters: dict[str, Any], html: Path, title: str) -> 
     notebook = jupytext.read(source, fmt="py:percent")
     check_parameters(notebook, parameters)
     _execute(notebook, parameters, source.name)
-    write_text(html.with_suffix(".ipynb"), nbformat.writes(notebook))
-    write_tables(notebook.cells, html.parent / "tables")
-    write_text(html, _to_html(notebook, title))
     return notebook
 
 
@@ -199,4 +208,4 @@ def _tags(cell: Any) -> list[str]:
 def _summary(notebook: Any) -> dict[str, Any]:
     outputs = (output for cell in notebook.cells for output in cell.get("outputs", []))
     data = (output.get("data", {}).get(SUMMARY_MIME) for output in outputs)
-    return next(filter(None, data), {})
+    return next(filter(None, data), {"rows": [], "headlines": {}})

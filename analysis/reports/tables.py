@@ -72,6 +72,31 @@ def summary_rows(evidence: Evidence) -> list[dict[str, str]]:
     return rows
 
 
+def numbers(evidence: Evidence) -> dict[str, dict[str, float]]:
+    """Arm -> name -> value, for other programs: how many runs, and of scores and behaviours the
+    value at the end, the shift with its interval, and the difference from the base arm. What is
+    missing is left out."""
+    shown = ("last", "shift", "low", "high", "diff", "diff_low", "diff_high")
+    names = {"last": "end", "low": "shift_low", "high": "shift_high", "diff": "beyond_base"}
+    names |= {"diff_low": "beyond_base_low", "diff_high": "beyond_base_high"}
+    told: dict[str, dict[str, float]] = {}
+    for arm in evidence.arms:
+        of_arm = evidence.cells["arm"].eq(arm)
+        told[arm] = {
+            "runs": float(of_arm.sum()),
+            "runs_finished": float((of_arm & evidence.cells["done"]).sum()),
+        }
+    for table in (evidence.score_shifts, evidence.feature_shifts):
+        for row in table.to_dict("records"):
+            of_arm = told.setdefault(row["arm"], {})
+            of_arm |= {
+                f"{row['metric']}/{names.get(key, key)}": round(float(row[key]), 9)
+                for key in shown
+                if row[key] is not None and math.isfinite(row[key])
+            }
+    return told
+
+
 def _from_to(row: dict[str, Any] | None) -> str:
     if row is None or math.isnan(row["last"]):
         return ""

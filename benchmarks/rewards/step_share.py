@@ -1,7 +1,7 @@
 """What of a training step is reward work outside the judge: step_share.py runs/STUDY
 
-Read from what each run logged: system/reward_s (rules, truth, composition and records, without
-waiting for judges) and, of it, system/truth_s, over system/step_s.
+Read from what each run logged: time/reward_s (rules, truth, composition and records, without
+waiting for judges) and, of it, time/truth_s, over time/step_s.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ def main(study: str) -> None:
     """One line per run and one for all."""
     steps = steps_frame(study)
     wide = steps.pivot_table(index=["cell", "step"], columns="metric", values="value")
-    sums = wide[[f"system/{name}_s" for name in NAMES]].groupby("cell").sum()
+    sums = wide[[f"time/{name}_s" for name in NAMES]].groupby("cell").sum()
     for cell, row in [*sums.iterrows(), ("all", sums.sum())]:
         reward, truth, judge, step = row
         print(

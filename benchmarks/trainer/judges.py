@@ -95,7 +95,7 @@ class TimedScorer(Scorer):
         step.reference = time.perf_counter() - step.generated
         rewards = super().__call__(*args, **kwargs)
         assert self.pending is not None
-        step.waited = self.pending.metrics["system/judge_s"]
+        step.waited = self.pending.metrics["time/judge_s"]
         self.steps.append(Step())
         self.rewards += rewards
         return rewards

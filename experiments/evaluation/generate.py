@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from experiments.evaluation.options import PLAYED, VERIFIED, Options
+from experiments.policies.label import label_of
 from experiments.policies.load import (
     TINY,
     adapted,
@@ -41,8 +42,6 @@ Keep = Callable[[Row], None]
 """Takes a row as soon as it is there."""
 Turns = Mapping[str, Sequence[dict[str, str]]]
 """Text of a prompt -> its chat turns."""
-EDGE = 1 << 20
-"""Bytes at either end of a weight file that its fingerprint covers."""
 FILES = ("responses", "predictions")
 SOURCES = (*FILES, "run", "model", "adapter", "endpoint")
 GENERATION = (
@@ -145,7 +144,7 @@ def _folder(options: Options, model: str | None, adapter: Path | None) -> Source
                 f" model={base}, or leave model out."
             )
     path, template = str(model), None
-    label = _label(Path(path)) + (f" + {_label(adapter)}" if adapter else "")
+    label = label_of(path, adapter)
     settings = _decoding(options) | {"dtype": options.dtype or "auto"}
     if file := options.chat_template:
         try:
@@ -169,26 +168,6 @@ def _words_of(path: str, adapter: Path | None) -> str:
     """Where the tokenizer lies: with the adapter, where that has brought its own."""
     has_tokenizer = adapter is not None and (adapter / "tokenizer_config.json").is_file()
     return str(adapter) if has_tokenizer else path
-
-
-def _label(folder: Path) -> str:
-    """Name of a model with a fingerprint of its weights, which any update of them changes."""
-    weights = sorted([*folder.glob("*.safetensors"), *folder.glob("*.bin")])
-    if not weights:
-        return str(folder)
-    digest = hashlib.blake2b(digest_size=5)
-    for path in weights:
-        size = path.stat().st_size
-        digest.update(f"{path.name} {size}".encode())
-        with path.open("rb") as file:
-            digest.update(file.read(EDGE))
-            file.seek(max(0, size - EDGE))
-            digest.update(file.read(EDGE))
-    parts = folder.resolve().parts
-    last = len(parts) - 1
-    cut = max((n for n, name in enumerate(parts) if name in ("checkpoints", "kept")), default=last)
-    nested = cut < last or parts[-1] == "policy"
-    return f"{'/'.join(parts[cut - 1 :] if nested else parts[-1:])}@{digest.hexdigest()}"
 
 
 def _endpoint(options: Options, url: str, model: str) -> Source:

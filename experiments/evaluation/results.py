@@ -5,20 +5,17 @@ The metrics are those of a checkpoint's LoggedModel: one per cell and step, unde
 
 from __future__ import annotations
 
-import functools
 import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from experiments.evaluation.options import Options
+from experiments.track.evaluations import PREFIX, Evaluation, keep_evaluation, send_evaluation
 from experiments.track.store import client_of, load_mlflow
 from study.errors import UserError
 from study.files import first_line, read_json, write_json
 from study.status import read_status
-
-TAG = "judgedrift.model"
-"""Tag of a LoggedModel that holds the label of its weights."""
 
 
 def guard(
@@ -120,22 +117,19 @@ def track(
     step = options.checkpoint
     if step is None:
         step = int(read_status(cell).get("step", 0))
-    mlflow = load_mlflow()
-    client = client_of(run["uri"])
+    found = Evaluation(
+        name=evaluation,
+        step=step,
+        model=str(result["model"]),
+        dataset=str(result["dataset"]["name"]),
+        digest=str(result["dataset"]["digest"]),
+        time_ms=int(time.time() * 1000),
+        metrics={f"{PREFIX}{evaluation}/{name}": value for name, value in numbers.items()},
+    )
+    keep_evaluation(cell, found)
     try:
-        model_id = _logged_model(client, run, cell.resolve().name, step, str(result["model"]))
-        data = result["dataset"]
-        metric = functools.partial(
-            mlflow.entities.Metric,
-            timestamp=int(time.time() * 1000),
-            step=step,
-            model_id=model_id,
-            dataset_name=data["name"],
-            dataset_digest=data["digest"],
-        )
-        metrics = [metric(f"eval/{evaluation}/{name}", value) for name, value in numbers.items()]
-        client.log_batch(run["run_id"], metrics=metrics)
-    except mlflow.exceptions.MlflowException as error:
+        model_id = send_evaluation(client_of(run["uri"]), run, cell.resolve().name, found)
+    except load_mlflow().exceptions.MlflowException as error:
         raise UserError(
             f"The result is written, and the tracking store {run['uri']} does not take it:"
             f" {first_line(error)} Mend the store and type the command again, or"
@@ -143,22 +137,3 @@ def track(
         ) from error
     print(f"logged as eval/{evaluation}/* on the model {model_id} of run {run['run_id']}")
     return model_id
-
-
-def _logged_model(client: Any, run: Mapping[str, str], cell: str, step: int, label: str) -> str:
-    """The id of the LoggedModel of these weights of the cell, made on first use. Its label has
-    their fingerprint: weights that were trained anew under the same name are another model."""
-    experiment, name = run["experiment_id"], f"{cell}-step-{step}"
-    for candidate in client.search_logged_models([experiment], filter_string=f"name = '{name}'"):
-        if (candidate.source_run_id, candidate.tags.get(TAG)) == (run["run_id"], label):
-            return str(candidate.model_id)
-    created = client.create_logged_model(
-        experiment,
-        name=name,
-        source_run_id=run["run_id"],
-        tags={"judgedrift.cell": cell, TAG: label},
-        params={"step": str(step)},
-        model_type="policy",
-    )
-    client.finalize_logged_model(created.model_id, "READY")
-    return str(created.model_id)

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import analysis
+from analysis.reports.study_notebook import write_notebook
 from experiments import plan
 from experiments.asked import executors_of, models_of
 from experiments.launch.bell import told_at_end
@@ -21,7 +22,14 @@ from experiments.launch.shard import share_of
 from experiments.launch.warm import warming
 from experiments.preflight import check_study, writable
 from experiments.track.runs import close_parent, mark_killed
-from experiments.track.store import artifacts_of, initialise, tracking_uri, ui_command, ui_link
+from experiments.track.store import (
+    artifacts_of,
+    initialise,
+    parent_link,
+    tracking_uri,
+    ui_command,
+    ui_link,
+)
 from experiments.workflow.planted import write_planted
 from judges.serving.lease import leases
 from study import cells, exchange, stopping, storage
@@ -185,8 +193,7 @@ def _close_tracking(
     if status == "FINISHED" and {*states.values()} != {"done"}:
         status = "FAILED"
     if not left_to_others:
-        report_file = todo[0].dir.parent / REPORT
-        close_parent(mlflow_ids, status, [report_file] if report_file.exists() else [])
+        close_parent(mlflow_ids, status, todo[0].dir.parent)
 
 
 def report(todo: Sequence[Cell], stale: bool) -> None:
@@ -204,6 +211,7 @@ def report(todo: Sequence[Cell], stale: bool) -> None:
             print(f"What is planted could not be written. {error}")
     try:
         analysis.write_report(study_dir)
+        write_notebook(study_dir)
     except Exception as error:
         if _interrupted(error):
             raise KeyboardInterrupt from error
@@ -236,11 +244,13 @@ def conclude(todo: Sequence[Cell], tracked: dict[str, Any], mine: Sequence[Cell]
     print_table(lines, f"{config.study}: {len(todo)} cells", COSTS)
     if (study_dir / REPORT).exists():
         print(f"Report: {study_dir / REPORT}")
+        print(f"Notebook: python -m experiments.notebook study={study_dir.name}")
         summarise(study_dir)
     if tracked:
-        families = {cell.config.judge.family for cell in todo}
-        link = ui_link(tracked, "judge.family" if len(families) > 1 else "judge.name")
-        print(f"Compare the runs: {ui_command(tracked['uri'])}\n  then open {link}")
+        print(
+            f"Compare the runs: {ui_command(tracked['uri'])}\n  then open {ui_link(tracked)}\n"
+            f"  what was found, in words: {parent_link(tracked)}"
+        )
     states = [(cell, cells.state(cell.dir)) for cell in mine]
     running = [cell for cell, state in states if state == "running"]
     left = [(cell, state) for cell, state in states if state not in ("done", "running")]

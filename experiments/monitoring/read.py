@@ -298,7 +298,7 @@ def seconds_per_step(series: Mapping[str, Series]) -> float | None:
         for (before, start), (after, end) in pairwise(recent)
         if end > start > 0
     ]
-    pauses = pauses or [seconds for _, seconds in series.get("system/step_s", [])]
+    pauses = pauses or [seconds for _, seconds in series.get("time/step_s", [])]
     return statistics.median(pauses) if pauses else None
 
 

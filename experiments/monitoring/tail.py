@@ -26,7 +26,7 @@ SUMMED = ("cost/usd", "cost/calls")
 """Metrics of which the monitor wants the sum over all steps."""
 SHOWN = (
     *("truth/mean", "judge/mean", "bias/judge_minus_truth", "judge/unscored_frac"),
-    *("reward/frac_zero_std", "policy/truncated_frac", "policy/length_tokens", "system/step_s"),
+    *("reward/frac_zero_std", "policy/truncated_frac", "policy/length_tokens", "time/step_s"),
 )
 DOMAIN = "domain/"
 OF_DOMAIN = ("truth", "judge", "gap", "unscored_frac", "frac_zero_std")

@@ -25,7 +25,7 @@ from study.secrets import redact
 LISTED = marked_keys(Study, marks.LISTED)
 """Config that may become a parameter; anything else stays in the cell's ``config.yaml``."""
 VALUE_LIMIT = 500
-NONFINITE = "system/nonfinite"
+NONFINITE = "tracking/nonfinite"
 """How many values of a step were None, NaN or infinite, and so were not sent."""
 
 SECRET_NAME = re.compile(r"(^|[._-])(api_?key|token|secret|password|passwd|authorization)$", re.I)

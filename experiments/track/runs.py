@@ -6,14 +6,17 @@ import contextlib
 import logging
 import os
 import socket
+import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from experiments.track import projection
+from experiments.track import projection, summary
+from experiments.track.contents import send_contents
 from experiments.track.projection import Point
 from experiments.track.store import artifacts_of, client_of, initialise, tracking_uri
+from experiments.track.traces import send_traces
 from study import cells
 from study.cells import Cell
 from study.clock import boot
@@ -25,6 +28,8 @@ from study.verify import read_form
 
 BATCH = 990
 """Points of one request; the server takes 1,000 entities, and the heartbeat tags ride along."""
+MOST_LOOKED_AT = 100
+"""Cells whose traces are looked for when a study ends; a rebuild looks for those of all."""
 PAUSE_S = 60.0
 """How long nothing is sent after a failure, at least."""
 
@@ -147,19 +152,41 @@ def release(folder: Path, name: str) -> None:
         _log.warning("MLflow could not rename the run of %s: %s", folder.name, one_line(error))
 
 
-def close_parent(ids: dict[str, str], status: str, artifacts: Iterable[Path] = ()) -> bool:
-    """End the parent run of a study by FINISHED, FAILED or KILLED, and put files, such as the
-    report, under its ``report``. Whether MLflow took it all; if not, a warning says why and a
-    rebuild repairs it."""
+def close_parent(ids: dict[str, str], status: str, study_dir: Path) -> bool:
+    """End the parent run of a study by FINISHED, FAILED or KILLED, and put what the report says on
+    it: a description, the numbers of each arm, figures and files. Whether MLflow took it all; if
+    not, a warning says why and a rebuild repairs it."""
     try:
         client = client_of(ids["uri"])
-        client.set_terminated(ids["parent_run_id"], status)
-        for path in artifacts:
-            client.log_artifact(ids["parent_run_id"], str(path), "report")
+        run_id = ids["parent_run_id"]
+        client.set_terminated(run_id, status)
+        told = {summary.DESCRIPTION: summary.description(study_dir)}
+        send(client, run_id, summary.arm_points(study_dir), told)
+        for path, place in summary.report_files(study_dir):
+            client.log_artifact(run_id, str(path), place)
+            if path.suffix == ".html" and place == "report":
+                _log_pictures(client, run_id, path)
+        for folder in cells.study_cells(study_dir)[:MOST_LOOKED_AT]:
+            _complete(client, ids, folder)
     except Exception as error:
         _log.warning("MLflow could not close the study's run: %s", one_line(error))
         return False
     return True
+
+
+def _complete(client: Any, ids: dict[str, str], folder: Path) -> None:
+    """Send the traces of a cell that has ended and that MLflow lost when the cell sent them."""
+    run = kept_run(folder)
+    if run.get("uri") == ids["uri"] and cells.is_done(folder):
+        send_traces(client, ids, run["run_id"], cells.load_cell(folder))
+
+
+def _log_pictures(client: Any, run_id: str, page: Path) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        for picture in summary.pictures(page.read_text(encoding="utf-8")):
+            file = Path(folder) / picture.name
+            file.write_bytes(picture.content)
+            client.log_artifact(run_id, str(file), "figures")
 
 
 def one_line(error: Exception) -> str:
@@ -200,7 +227,7 @@ class RunLog:
         Args:
             step: optimiser step, from 1; 0 is what was measured before it.
             time_ms: when the step was recorded first, milliseconds since the epoch.
-            metrics: name to value; what is not finite is counted in ``system/nonfinite``.
+            metrics: name to value; what is not finite is counted in ``tracking/nonfinite``.
         """
         if not self.cell.config.tracking.enabled or step <= self._sent:
             return
@@ -235,6 +262,9 @@ class RunLog:
     def _end(self, status: str) -> None:
         self._push()
         self._client.set_terminated(self._run_id, status)
+        if status != "KILLED":  # whoever stops a run waits for it
+            send_contents(self._client, self._ids, self._run_id, self.cell)
+            send_traces(self._client, self._ids, self._run_id, self.cell)
 
     def _guarded(self, action: Callable[[], None]) -> None:
         """Do ``action``; a failure is noted, and what is buffered stays for the next try."""

@@ -7,7 +7,6 @@ store is made under a lock before any cell starts.
 from __future__ import annotations
 
 import contextlib
-import json
 import logging
 import os
 import re
@@ -22,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from experiments.track import postgres
+from experiments.track.charts import VIEWS, view
 from study import locks
 from study.errors import UserError
 from study.mounts import network_kind
@@ -29,8 +29,6 @@ from study.places import is_url
 from study.schema import Tracking
 from study.secrets import holds_credentials, redact
 
-VIEWS = ("judge.name", "judge.family")
-"""Axes by which every study has a ready chart view; see `ui_link`."""
 SWITCHES = {
     "MLFLOW_DISABLE_TELEMETRY": "true",
     "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false",
@@ -40,6 +38,7 @@ SWITCHES = {
 CLIENT_SWITCHES = {
     **SWITCHES,
     "MLFLOW_ENABLE_ASYNC_LOGGING": "false",
+    "MLFLOW_ENABLE_ASYNC_TRACE_LOGGING": "false",
     "MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT": "true",
     "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "3",
     "MLFLOW_HTTP_REQUEST_TIMEOUT": "30",
@@ -57,7 +56,8 @@ def load_mlflow() -> Any:
     """Import MLflow with telemetry, server jobs, unpickling and async logging switched off."""
     for name, value in CLIENT_SWITCHES.items():
         os.environ.setdefault(name, value)
-    warnings.filterwarnings("ignore", message="The ``noload`` loader strategy is deprecated")
+    for said in ("The ``noload`` loader strategy is deprecated", ".{0,9}Any type hint is inferred"):
+        warnings.filterwarnings("ignore", message=said)
     import mlflow
 
     logging.getLogger("mlflow").setLevel(logging.WARNING)
@@ -73,6 +73,18 @@ def client_of(uri: str) -> Any:
         with postgres.connected(uri):
             pass
     return mlflow.MlflowClient(tracking_uri=uri)
+
+
+def trace_to(uri: str) -> None:
+    """Have this process send its traces to ``uri``: where they go is no matter of a client. MLflow
+    would leave the URI in the environment too, as if the user had set it."""
+    name = "MLFLOW_TRACKING_URI"
+    before = os.environ.get(name)
+    load_mlflow().set_tracking_uri(uri)
+    if before is None:
+        os.environ.pop(name, None)
+    else:
+        os.environ[name] = before
 
 
 def load_sql_store() -> Any:
@@ -244,22 +256,8 @@ def _experiment(client: Any, uri: str, runs_dir: Path, study: str, artifacts: st
     if experiment.lifecycle_stage == "deleted":
         client.restore_experiment(experiment_id)
     for axis in VIEWS:
-        client.set_experiment_tag(experiment_id, f"mlflow.sharedViewState.{axis}", _view(axis))
+        client.set_experiment_tag(experiment_id, f"mlflow.sharedViewState.{axis}", view(axis))
     return experiment_id
-
-
-def _view(axis: str) -> str:
-    """State of MLflow's chart view: the cells without their parent, averaged by ``axis``; sorted by
-    anything but the time of creation, the page lists child runs in their own right."""
-    by_axis = [{"mode": "tag", "groupByData": axis}]
-    return json.dumps(
-        {
-            "groupBy": {"aggregateFunction": "average", "groupByKeys": by_axis},
-            "searchFilter": "tags.`judgedrift.role` = 'cell'",
-            "orderByKey": f"tags.`{axis}`",
-            "orderByAsc": True,
-        }
-    )
 
 
 def _parent(client: Any, experiment_id: str, study: str, factors: list[str]) -> str:
@@ -291,9 +289,17 @@ def ui_command(uri: str) -> str:
     return shlex.join(words)
 
 
-def ui_link(ids: dict[str, str], by: str = "judge.family") -> str:
-    """Address of a study's charts, averaged by an axis of `VIEWS`, once `ui_command` runs; ``ids``
-    are what `initialise` returned."""
+def ui_link(ids: dict[str, str], by: str = "judge.name") -> str:
+    """Address of a study's charts, averaged by an axis of `charts.VIEWS`, once `ui_command` runs;
+    ``ids`` are what `initialise` returned."""
+    return f"{_page(ids)}/runs?compareRunsMode=CHART&viewStateShareKey={by}"
+
+
+def parent_link(ids: dict[str, str]) -> str:
+    """Address of the study's own run: what was found, in words, and the report."""
+    return f"{_page(ids)}/runs/{ids['parent_run_id']}"
+
+
+def _page(ids: dict[str, str]) -> str:
     page = ids["uri"] if ids["uri"].startswith("http") else f"http://127.0.0.1:{UI_PORT}"
-    query = f"compareRunsMode=CHART&viewStateShareKey={by}"
-    return f"{page.rstrip('/')}/#/experiments/{ids['experiment_id']}/runs?{query}"
+    return f"{page.rstrip('/')}/#/experiments/{ids['experiment_id']}"

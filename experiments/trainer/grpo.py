@@ -390,7 +390,7 @@ class RecordingTrainer(InOrder):
             return loss
         record = self._scorer.pending
         assert record is not None
-        record.metrics["system/shared_prefix"] = float(self.shares_prefixes)
+        record.metrics["trainer/shared_prefix"] = float(self.shares_prefixes)
         for index, value, start in zip(indices, sums, starts, strict=True):
             row = record.rollouts[index]
             row["logprob_sum"] = value

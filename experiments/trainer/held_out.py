@@ -116,7 +116,7 @@ class HeldOut(TrainerCallback):
             item["stop"] = self._end(tokens)
         lines = "".join(json.dumps({"step": step, **item}) + "\n" for item in items)
         write_text(_items_file(self.folder, step), lines)
-        measured["system/eval_s"] = time.perf_counter() - began
+        measured["time/eval_s"] = time.perf_counter() - began
         return summary(items) | measured
 
     def _frozen(

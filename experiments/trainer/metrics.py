@@ -18,7 +18,7 @@ TRL_METRICS = {
     "grad_norm": "policy/grad_norm",
     "loss": "policy/loss",
     "learning_rate": "policy/learning_rate",
-    "step_time": "system/step_s",
+    "step_time": "time/step_s",
 }
 """TRL's name -> ours; a metric that TRL reports as None has no scored sample and is left out."""
 

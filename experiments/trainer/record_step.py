@@ -12,6 +12,7 @@ from experiments.scorer import Scorer
 from experiments.trainer import checkpoints, ranks
 from experiments.trainer.domains import domain_metrics
 from experiments.trainer.metrics import TRL_METRICS, step_metrics
+from experiments.trainer.usage import Usage
 from study import exchange
 from study.records import Recorder
 
@@ -40,6 +41,7 @@ class RecordStep(TrainerCallback):
         self.cell_id = cell_id
         self.mix = mix
         """Domain -> nominal share of the rows; empty where they have no domain."""
+        self.usage = Usage()
         self.begun = False
         """Whether a step has begun: until then a resumed run only reads its checkpoint."""
 
@@ -66,6 +68,7 @@ class RecordStep(TrainerCallback):
         metrics |= domain_metrics(
             record.rollouts, trainer.group_size, trainer.scale_rewards, self.mix
         )
+        metrics |= self.usage.metrics()
         if record.step == 1:
             metrics["policy/trainable_parameters"] = float(self.trainable)
         parts = (record.rollouts, record.verdicts)

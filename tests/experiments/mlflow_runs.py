@@ -5,14 +5,23 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import json
+import os
+import signal
+import socket
 import sqlite3
 import subprocess
 import sys
+import time
+import urllib.request
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import pytest
+
+from experiments.track import store
 from experiments.track.runs import RunLog
-from experiments.track.store import initialise, tracking_uri
+from experiments.track.store import initialise, tracking_uri, ui_command
 from study import cells
 from study.cells import Cell, make_cell, save_cell
 from study.files import read_json
@@ -116,3 +125,32 @@ def rebuild(*words: str) -> subprocess.CompletedProcess[str]:
         cwd=REPO,
         timeout=300,
     )
+
+
+@contextlib.contextmanager
+def served(uri: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """The server that `ui_command` starts, on a free port, ended by its own process group."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    monkeypatch.setattr(store, "UI_PORT", port)
+    monkeypatch.chdir(folder)
+    with (folder / "server.log").open("w") as log:
+        server = subprocess.Popen(
+            f"exec env {ui_command(uri)}",
+            shell=True,
+            stdout=log,
+            stderr=log,
+            start_new_session=True,
+        )
+    try:
+        limit = time.monotonic() + 120
+        while time.monotonic() < limit:
+            with contextlib.suppress(OSError):
+                urllib.request.urlopen(f"http://127.0.0.1:{port}/health", timeout=5).close()
+                break
+            time.sleep(0.3)
+        yield f"http://127.0.0.1:{port}"
+    finally:
+        os.killpg(server.pid, signal.SIGTERM)
+        server.wait(30)

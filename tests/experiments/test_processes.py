@@ -197,7 +197,7 @@ def test_two_processes_make_the_cell_of_one(small_study, ours) -> None:
     assert (mine["state"], mine["DONE"], mine["policy"]) == ("done", True, theirs["policy"])
     for line, other in zip(recorded(ours), recorded(whole), strict=True):
         assert line["metrics"].keys() == other["metrics"].keys()
-        assert line["metrics"]["system/shared_prefix"] == 1.0
+        assert line["metrics"]["trainer/shared_prefix"] == 1.0
         for name in ("policy/loss", "policy/entropy", "policy/grad_norm", "reward/mean"):
             assert line["metrics"][name] == pytest.approx(
                 other["metrics"][name], rel=1e-3, abs=1e-5

@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from experiments.track import projection
-from experiments.track.runs import RunLog, close_parent, mark_killed
+from experiments.track.runs import RunLog, mark_killed
 from experiments.track.store import load_mlflow
 from experiments.tracking import main
 from study import cells
@@ -372,19 +372,3 @@ def test_mark_killed_ends_only_what_runs(runs: Path) -> None:
     assert sql(runs, "select value from tags where key = 'judgedrift.reason'") == [
         ("exit code -9",)
     ]
-
-
-def test_close_parent_keeps_the_report_under_runs(
-    runs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    ids = begin(runs)
-    report = tmp_path / "report.html"
-    report.write_text("<p>bias</p>")
-    assert close_parent(ids, "FINISHED", [report])
-    assert status_of(runs, "demo") == "FINISHED"
-    stored = runs / "mlartifacts" / "demo" / ids["parent_run_id"] / "artifacts/report/report.html"
-    assert stored.read_text() == "<p>bias</p>"
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["report.html", "runs"]
-    assert not close_parent(ids, "FINISHED", [tmp_path / "gone.html"])
-    assert "gone.html" in caplog.text

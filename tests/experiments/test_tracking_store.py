@@ -4,28 +4,25 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
-import signal
-import socket
 import sqlite3
 import subprocess
 import sys
-import time
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
 from pathlib import Path
 
 import fsspec
 import pytest
 
 from experiments.track import store
+from experiments.track.charts import CHARTS, VIEWS
 from experiments.track.runs import RunLog, close_parent
 from experiments.track.store import (
     artifacts_of,
     client_of,
     initialise,
     load_mlflow,
+    parent_link,
     tracking_uri,
     ui_command,
     ui_link,
@@ -42,6 +39,7 @@ from tests.experiments.mlflow_runs import (
     rebuild,
     record,
     replay,
+    served,
     sql,
     status_of,
 )
@@ -131,21 +129,27 @@ def test_initialise_makes_the_study_once(runs: Path) -> None:
     assert initialise(uri, runs, "other", []) != first
 
 
-def test_every_study_has_a_chart_view_by_judge_family(runs: Path) -> None:
+@pytest.mark.parametrize("axis", VIEWS)
+def test_every_study_has_a_chart_view(axis: str, runs: Path) -> None:
     ids = begin(runs)
-    assert ui_link(ids) == (
-        f"http://127.0.0.1:5000/#/experiments/{ids['experiment_id']}/runs"
-        "?compareRunsMode=CHART&viewStateShareKey=judge.family"
-    )
+    page = f"http://127.0.0.1:5000/#/experiments/{ids['experiment_id']}"
+    assert ui_link(ids) == f"{page}/runs?compareRunsMode=CHART&viewStateShareKey=judge.name"
+    assert ui_link(ids, axis).endswith(f"={axis}")
+    assert parent_link(ids) == f"{page}/runs/{ids['parent_run_id']}"
     assert ui_link({**ids, "uri": "https://mlflow.example/"}).startswith("https://mlflow.example/#")
-    ((view,),) = sql(
+    ((state,),) = sql(
         runs,
-        "select value from experiment_tags where key = 'mlflow.sharedViewState.judge.family' "
+        f"select value from experiment_tags where key = 'mlflow.sharedViewState.{axis}' "
         "and experiment_id = ?",
         ids["experiment_id"],
     )
-    (group,) = json.loads(view)["groupBy"]["groupByKeys"]
-    assert group == {"mode": "tag", "groupByData": "judge.family"}
+    view = json.loads(state)
+    assert view["groupBy"]["groupByKeys"] == [{"mode": "tag", "groupByData": axis}]
+    first, *folded = view["compareRunSections"]
+    assert [chart["metricKey"] for chart in view["compareRunCharts"]] == list(CHARTS)
+    assert {chart["metricSectionId"] for chart in view["compareRunCharts"]} == {first["uuid"]}
+    assert first["display"] and not any(section["display"] for section in folded)
+    assert len(state) < 5000  # what MLflow allows a tag of an experiment
 
 
 def test_fresh_store_is_private_and_survives_a_creation_that_was_cut(tmp_path: Path) -> None:
@@ -271,35 +275,6 @@ def test_network_file_systems_get_no_wal(runs: Path, monkeypatch: pytest.MonkeyP
     assert sql(runs, "pragma journal_mode") == [("delete",)]
 
 
-@contextlib.contextmanager
-def served(uri: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    """The server that `ui_command` starts, on a free port, ended by its own process group."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    monkeypatch.setattr(store, "UI_PORT", port)
-    monkeypatch.chdir(folder)
-    with (folder / "server.log").open("w") as log:
-        server = subprocess.Popen(
-            f"exec env {ui_command(uri)}",
-            shell=True,
-            stdout=log,
-            stderr=log,
-            start_new_session=True,
-        )
-    try:
-        limit = time.monotonic() + 120
-        while time.monotonic() < limit:
-            with contextlib.suppress(OSError):
-                urllib.request.urlopen(f"http://127.0.0.1:{port}/health", timeout=5).close()
-                break
-            time.sleep(0.3)
-        yield f"http://127.0.0.1:{port}"
-    finally:
-        os.killpg(server.pid, signal.SIGTERM)
-        server.wait(30)
-
-
 @pytest.mark.slow
 def test_printed_command_serves_and_a_remote_server_is_honoured(
     runs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -343,14 +318,15 @@ def test_ui_command_stays_on_this_machine(tmp_path: Path) -> None:
     assert "http://tracking.example" in ui_command("http://tracking.example")
 
 
-def test_a_report_and_a_figure_go_to_a_bucket(s3, runs, tmp_path):
+def test_a_report_and_a_figure_go_to_a_bucket(s3, runs):
     pytest.importorskip("boto3", reason="MLflow writes to s3 by it")
     tracking = Tracking(artifacts=f"{s3}/mlflow/")
     uri = tracking_uri(tracking, runs)
     ids = initialise(uri, runs, "demo", [], artifacts_of(tracking))
-    report, figure = tmp_path / "report.html", tmp_path / "drift.svg"
-    report.write_text("<p>all</p>"), figure.write_text("<svg/>")
-    assert close_parent(ids, "FINISHED", [report, figure])
+    report = runs / "demo" / "report"
+    report.mkdir(parents=True)
+    (report / "report.html").write_text("<p>all</p>"), (report / "drift.svg").write_text("<svg/>")
+    assert close_parent(ids, "FINISHED", runs / "demo")
     client = client_of(uri)
     assert client.get_experiment_by_name("demo").artifact_location == f"{s3}/mlflow/demo"
     logged = client.list_artifacts(ids["parent_run_id"], "report")

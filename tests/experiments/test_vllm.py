@@ -232,7 +232,7 @@ def test_a_run_draws_by_the_engine_and_learns_by_shared_prefixes(
     assert engine.settings["gpu_memory_utilization"] == 0.4
     assert engine.syncs == 2  # the weights of each step, once
     assert outcome.trainer.rollout_func is None
-    assert [line["metrics"]["system/shared_prefix"] for line in outcome.lines] == [1.0, 1.0]
+    assert [line["metrics"]["trainer/shared_prefix"] for line in outcome.lines] == [1.0, 1.0]
     # it was the policy that drew, so no completion weighs more or less
     assert [line["metrics"]["policy/vllm_ratio"] for line in outcome.lines] == pytest.approx(
         [1.0, 1.0], abs=1e-3

@@ -23,7 +23,7 @@ from tests.conftest import sweep
 TINY = ("debug=tiny", "sweep.report=false")
 OF_THE_CLOCK = ("latency_s", "from_cache")
 """Columns of a verdict that say how it was had, and are another matter the second time."""
-OF_THE_MACHINE = ("system/", "cost/", "judge/latency_s")
+OF_THE_MACHINE = ("system/", "time/", "cost/", "judge/latency_s")
 """Metrics of the same kind."""
 
 

@@ -10,6 +10,7 @@ from study.records import (
     VERDICT,
     Recorder,
     frame_types,
+    read_metrics,
     rollout_id,
 )
 from study.verdict import Outcome, Verdict
@@ -79,3 +80,21 @@ def test_replayed_rollouts_have_the_types_of_rollouts():
     shared = set(REPLAYED) & set(ROLLOUT)
     assert shared == {*PLACE, "judge_score", "reward", "advantage"}
     assert all(REPLAYED[name] == ROLLOUT[name] for name in shared)
+
+
+def test_metrics_of_older_studies_are_read_by_the_names_that_they_have_now(tmp_path):
+    (tmp_path / "metrics.jsonl").write_text(
+        '{"step": 1, "time_ms": 5, "metrics": {"system/step_s": 2.5, "system/judge_s": 1.5,'
+        ' "system/shared_prefix": 1.0, "truth/mean": 0.5}}\n'
+        '{"step": 2, "time_ms": 6, "metrics": {"time/step_s": 3.5, "system/process_cpu": 9.0}}\n'
+    )
+    lines, problems = read_metrics(tmp_path)
+    assert problems == []
+    assert [line["metrics"] for line in lines] == [
+        {"time/step_s": 2.5, "time/judge_s": 1.5, "trainer/shared_prefix": 1.0, "truth/mean": 0.5},
+        {"time/step_s": 3.5, "system/process_cpu": 9.0},
+    ]
+    assert {line["metrics"]["time/step_s"] for line in Recorder(tmp_path, 2).metrics()} == {
+        2.5,
+        3.5,
+    }

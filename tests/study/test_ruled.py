@@ -28,7 +28,7 @@ def test_rules_see_the_prompt_and_the_answer(runner):
     assert metrics["rule/pass_frac"] == pytest.approx(2 / 3)
     assert metrics["rule/vacuous_pass_frac"] == 0.5
     assert metrics["rule/error_frac"] == 0.0
-    assert metrics["system/rules_s"] == 0.5
+    assert metrics["time/rules_s"] == 0.5
 
 
 def test_a_rule_that_breaks_has_no_verdict(runner):

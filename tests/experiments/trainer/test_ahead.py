@@ -101,7 +101,7 @@ def rows_of(part: Part | Path) -> list[dict[str, Any]]:
 
 def counted(metrics: dict[str, float]) -> dict[str, float]:
     """The metrics that are no times."""
-    timed = ("system/", "judge/latency_s")
+    timed = ("system/", "time/", "judge/latency_s")
     return {name: value for name, value in metrics.items() if not name.startswith(timed)}
 
 

@@ -27,13 +27,13 @@ def metric(outcome, name):
 
 
 def test_the_fast_path_is_taken_and_its_check_is_silent(whole, caplog) -> None:
-    assert metric(whole, "system/shared_prefix") == [1.0, 1.0]
+    assert metric(whole, "trainer/shared_prefix") == [1.0, 1.0]
     assert not caplog.records
 
 
 def test_checkpointing_and_a_reference_take_it_too(tmp_path, cache, caplog) -> None:
     outcome = run(study(steps=1, gradient_checkpointing=True, beta=0.1), tmp_path, cache)
-    assert metric(outcome, "system/shared_prefix") == [1.0]
+    assert metric(outcome, "trainer/shared_prefix") == [1.0]
     assert not caplog.records
 
 
@@ -54,7 +54,7 @@ def test_fast_false_leaves_everything_to_trl(tmp_path, cache, monkeypatch) -> No
     monkeypatch.setattr(fast, "install", lambda *_: pytest.fail("installed"))
     slow = run(study(fast=False), tmp_path, cache)
     assert slow.trainer.rollout_func is None
-    assert metric(slow, "system/shared_prefix") == [0.0, 0.0]
+    assert metric(slow, "trainer/shared_prefix") == [0.0, 0.0]
 
 
 def test_a_forward_that_differs_is_found_at_the_first_step(
@@ -69,7 +69,7 @@ def test_a_forward_that_differs_is_found_at_the_first_step(
         outcome = run(study(), tmp_path, cache)
     (line,) = [record.message for record in caplog.records]
     assert "the packed forward differs from TRL's by" in line
-    assert metric(outcome, "system/shared_prefix") == [0.0, 0.0]
+    assert metric(outcome, "trainer/shared_prefix") == [0.0, 0.0]
     for name, weight in whole.weights.items():
         torch.testing.assert_close(weight, outcome.weights[name], rtol=1e-4, atol=1e-5)
 
@@ -88,7 +88,7 @@ def test_a_gradient_that_differs_is_found_too(
     with caplog.at_level(logging.WARNING):
         outcome = run(study(steps=1, **settings), tmp_path, cache)
     assert "the packed forward differs from TRL's by" in caplog.text
-    assert metric(outcome, "system/shared_prefix") == [0.0]
+    assert metric(outcome, "trainer/shared_prefix") == [0.0]
 
 
 def test_a_forward_that_fails_is_left_as_well(tmp_path, cache, monkeypatch, caplog) -> None:
@@ -117,7 +117,7 @@ def test_a_model_that_cannot_take_it_is_said_before_the_first_step(
         outcome = run(study(), tmp_path, cache)
     (line,) = [record.message for record in caplog.records]
     assert "trained by TRL's own forward: its attention is eager, and not sdpa" in line
-    assert metric(outcome, "system/shared_prefix") == [0.0, 0.0]
+    assert metric(outcome, "trainer/shared_prefix") == [0.0, 0.0]
 
 
 def test_a_step_without_a_verdict_moves_nothing(tmp_path, cache, monkeypatch) -> None:
@@ -138,5 +138,5 @@ def test_a_scaffold_that_stays_is_trained_on_as_shown(tmp_path, cache) -> None:
     """Each rollout has a prompt of its own, so that no two rows share one."""
     shown = Scaffold(name="ruscarl", group="linear", full_reveal=1, decay="none", keep=True)
     outcome = run(dataclasses.replace(study(steps=1), scaffold=shown), tmp_path, cache)
-    assert metric(outcome, "system/shared_prefix") == [1.0]
+    assert metric(outcome, "trainer/shared_prefix") == [1.0]
     assert all(abs(row["component/scaffold_gap"]) < 1e-3 for row in outcome.records)

@@ -94,6 +94,6 @@ def test_a_layout_that_fails_gives_way_to_the_next(beta, tmp_path, cache, monkey
     ours = run(study(beta=beta, reference=0.0), tmp_path / "flex", cache)
     assert set(asked) == ({True} if beta == 0.0 else {True, False})
     assert ours.trainer._layouts == [None]
-    assert [line["metrics"]["system/shared_prefix"] for line in ours.lines] == [1.0, 1.0]
+    assert [line["metrics"]["trainer/shared_prefix"] for line in ours.lines] == [1.0, 1.0]
     for name, weight in plain.weights.items():
         torch.testing.assert_close(ours.weights[name], weight, rtol=1e-4, atol=1e-5)

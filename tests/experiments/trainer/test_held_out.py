@@ -61,7 +61,7 @@ def test_the_first_the_last_and_every_second_step_are_evaluated(evaluated):
     name = "eval/instruct-mini/accuracy"
     assert [step for step, metrics in lines.items() if name in metrics] == [0, 2, 3]
     measured = {metric for metric in lines[2] if metric.startswith("eval/")}
-    assert set(lines[0]) == measured | {"system/eval_s"}
+    assert set(lines[0]) == measured | {"time/eval_s"}
     assert outcome.lines[0]["step"] == 0
     assert [part.step for part in parts(folder / "rollouts")] == [1, 2, 3]
     assert not [sentence for sentence in unsound(folder) if "rollouts" in sentence]

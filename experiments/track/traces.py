@@ -1,0 +1,148 @@
+"""A few judge calls of a cell as traces: those that failed first, then what was overrated most."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from experiments.track.contents import bounded, gap
+from experiments.track.store import trace_to
+from study.cells import Cell
+from study.files import Damaged
+from study.parts import Part, parts, read_part
+from study.records import recorded
+
+MOST = 4
+LOOKED_AT = 100
+"""Steps that are looked through for verdicts that failed, from the last one on."""
+MADE = "judgedrift.call"
+"""Tag of a trace that names its verdict: rollout, judge, and which of several it is."""
+TRIES = 3
+_ASKED = ("grading", "grading_version", "prompt_sha", "judge_id", "served_model", "finish_reason")
+_ASKED += ("attempts", "tokens_in", "tokens_cached", "tokens_out", "cost_usd", "from_cache", "key")
+_VERDICT = ("rollout_id", "step", "role", "judge", "outcome", "labels", "score", "reason", "text")
+_VERDICT += ("reasoning", "latency_s", "sample_index", *_ASKED)
+_ROLLOUT = ("rollout_id", "prompt", "answer", "completion", "judge_score", "truth")
+
+
+def send_traces(client: Any, ids: Mapping[str, str], run_id: str, cell: Cell) -> None:
+    """Send some of a cell's judge calls as traces of its run; those that it has are left out.
+    Raises RuntimeError: MLflow, which only warns of a trace that it loses, does not keep them."""
+    trace_to(ids["uri"])
+    times = {line["step"]: line["time_ms"] for line in recorded(cell.dir)}
+    calls = {_name(verdict): (verdict, rollout) for verdict, rollout in chosen(cell.dir)}
+    for _ in range(TRIES):
+        kept = client.search_traces(
+            locations=[ids["experiment_id"]], run_id=run_id, include_spans=False
+        )
+        missing = calls.keys() - {trace.info.tags.get(MADE) for trace in kept}
+        if not missing:
+            return
+        for name in calls:
+            if name in missing:
+                verdict, rollout = calls[name]
+                _send(client, ids, run_id, verdict, rollout, times.get(verdict["step"], 0))
+    raise RuntimeError(f"MLflow lost {len(missing)} traces of judge calls")
+
+
+def _name(verdict: Mapping[str, Any]) -> str:
+    return f"{verdict['rollout_id']} {verdict['judge']} {verdict['sample_index']}"
+
+
+def _send(
+    client: Any,
+    ids: Mapping[str, str],
+    run_id: str,
+    verdict: Mapping[str, Any],
+    rollout: Mapping[str, Any],
+    time_ms: int,
+) -> None:
+    began = 1_000_000 * time_ms or None
+    span = client.start_trace(
+        f"judge {verdict['judge']}",
+        span_type="LLM",
+        inputs=_asked(rollout),
+        attributes={name: verdict[name] for name in _ASKED if verdict[name] is not None},
+        tags={
+            "judge.name": str(verdict["judge"]),
+            "judge.role": str(verdict["role"]),
+            "outcome": str(verdict["outcome"]),
+            "step": str(verdict["step"]),
+            MADE: _name(verdict),
+        },
+        experiment_id=ids["experiment_id"],
+        start_time_ns=began,
+        run_id=run_id,
+    )
+    lasted = int(1e9 * (verdict["latency_s"] or 0.0))
+    client.end_trace(
+        span.trace_id,
+        outputs=_said(verdict, rollout),
+        status="OK" if verdict["outcome"] == "scored" else "ERROR",
+        end_time_ns=began + lasted if began else None,
+    )
+
+
+def chosen(folder: Path) -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:
+    """At most `MOST` verdicts with their rollouts: failures, the latest first, then the acting
+    judge's that are furthest above the truth at the last step. What cannot be read is left out."""
+    there = parts(folder / "verdicts")
+    failed: list[tuple[Part, str, str, int]] = []
+    for part in reversed(there[-LOOKED_AT:]):
+        names = ("rollout_id", "judge", "outcome", "sample_index")
+        for row in _rows(part, names):
+            if row["outcome"] != "scored" and len(failed) < MOST:
+                failed.append((part, row["rollout_id"], row["judge"], row["sample_index"]))
+        if len(failed) >= MOST:
+            break
+    taken = 0
+    for part, *wanted in failed:
+        rollouts = _rollouts(folder, part.step)
+        for row in _rows(part, _VERDICT):
+            if [row["rollout_id"], row["judge"], row["sample_index"]] == wanted:
+                yield row, rollouts.get(row["rollout_id"], {})
+                taken += 1
+                break
+    if taken >= MOST or not there:
+        return
+    rollouts = _rollouts(folder, there[-1].step)
+    scored = [
+        row
+        for row in _rows(there[-1], _VERDICT)
+        if row["outcome"] == "scored" and row["role"] == "acting" and not row["sample_index"]
+    ]
+    scored.sort(key=lambda row: -gap(rollouts.get(row["rollout_id"], {})))
+    for row in scored[: MOST - taken]:
+        yield row, rollouts.get(row["rollout_id"], {})
+
+
+def _rows(part: Part, names: tuple[str, ...]) -> list[dict[str, Any]]:
+    try:
+        rows = read_part(part, names).to_pylist()
+    except Damaged:
+        return []
+    return [dict.fromkeys(names) | row for row in rows]
+
+
+def _rollouts(folder: Path, step: int) -> dict[str, dict[str, Any]]:
+    part = next((part for part in parts(folder / "rollouts") if part.step == step), None)
+    return {} if part is None else {row["rollout_id"]: row for row in _rows(part, _ROLLOUT)}
+
+
+def _asked(rollout: Mapping[str, Any]) -> dict[str, str]:
+    answer = rollout.get("answer")
+    answer = rollout.get("completion") if answer is None else answer
+    return {"prompt": bounded(rollout.get("prompt")), "answer": bounded(answer)}
+
+
+def _said(verdict: Mapping[str, Any], rollout: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        "outcome": verdict["outcome"],
+        "score": verdict["score"],
+        "truth": rollout.get("truth"),
+        "labels": [bounded(label, 200) for label in (verdict["labels"] or [])[:50]],
+        "reason": bounded(verdict["reason"]),
+        "reply": bounded(verdict["text"]),
+        "reasoning": bounded(verdict["reasoning"]),
+    }

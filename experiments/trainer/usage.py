@@ -1,0 +1,57 @@
+"""What a training process uses of its machine, as metrics ``system/...`` of a step."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+from pathlib import Path
+
+import torch
+
+MEGA = 2**20
+SYSTEM = "system/"
+
+
+class Usage:
+    """Processor time since it was last asked, and memory as it is; the names are MLflow's own where
+    they mean the same. What cannot be told on this machine is left out."""
+
+    def __init__(self, proc: Path = Path("/proc")) -> None:
+        self._proc = proc
+        self._at, self._worked = time.perf_counter(), time.process_time()
+        self._told_of_gpus = True
+
+    def metrics(self) -> dict[str, float]:
+        """``process_cpu_percentage`` is 100 for each core that was busy all the time."""
+        at, worked = time.perf_counter(), time.process_time()
+        busy = (worked - self._worked) / max(at - self._at, 1e-6)
+        self._at, self._worked = at, worked
+        found = {"process_cpu_percentage": 100 * busy}
+        with contextlib.suppress(OSError, ValueError, IndexError):
+            pages = int((self._proc / "self" / "statm").read_text().split()[1])
+            found["process_memory_megabytes"] = pages * os.sysconf("SC_PAGE_SIZE") / MEGA
+        with contextlib.suppress(OSError, ValueError, IndexError, KeyError, ZeroDivisionError):
+            lines = (self._proc / "meminfo").read_text().splitlines()
+            kib = {
+                name: int(rest.split()[0]) for name, _, rest in (x.partition(":") for x in lines)
+            }
+            used = 1 - kib["MemAvailable"] / kib["MemTotal"]
+            found["system_memory_usage_percentage"] = 100 * used
+        return {SYSTEM + name: value for name, value in (found | self._gpus()).items()}
+
+    def _gpus(self) -> dict[str, float]:
+        found: dict[str, float] = {}
+        if not torch.cuda.is_initialized():
+            return found
+        for number in range(torch.cuda.device_count()):
+            free, whole = torch.cuda.mem_get_info(number)
+            found[f"gpu_{number}_memory_usage_megabytes"] = (whole - free) / MEGA
+            if self._told_of_gpus:
+                try:
+                    busy = torch.cuda.utilization(number)
+                except Exception:  # the package that asks the driver is missing, or fails
+                    self._told_of_gpus = False
+                else:
+                    found[f"gpu_{number}_utilization_percentage"] = float(busy)
+        return found

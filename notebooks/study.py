@@ -1,0 +1,174 @@
+# ---
+# jupyter:
+#   jupytext:
+#     formats: py:percent
+#   kernelspec:
+#     display_name: Python 3
+#     language: python
+#     name: python3
+# ---
+
+# %% [markdown]
+# # What did each judge teach?
+#
+# A study as its records have it, one question for each cell. Every cell is a few lines over
+# `analysis`, so change what you want to know and run it again. Nothing here changes the study.
+
+# %%
+import matplotlib.pyplot as plt
+import numpy as np
+import pandas as pd
+from IPython.display import display
+
+from analysis import read_study
+from analysis.records.behaviour import shift
+from analysis.records.frames import rollouts_frame, verdicts_frame
+from analysis.records.runs import step_means
+from analysis.statistics.intervals import mean_interval
+from study.features import FEATURES
+
+# %% tags=["parameters"]
+study_dir = ""  # the study's folder, e.g. runs/quickstart
+behaviour = "length"  # one of `study.features.FEATURES`
+most = 10  # answers that are shown
+
+# %%
+study = read_study(study_dir)
+finished = [run for run in study.runs if run.done]
+arms = sorted({run.arm for run in finished})
+markers = dict(zip(arms, "osD^vP*X<>" * (1 + len(arms) // 10), strict=False))
+*study.problems, f"{len(finished)} finished runs of {len(study.table)}"
+
+# %% [markdown]
+# ## What ran?
+# One row for each cell. `arm` is the judge and whatever else the study varies, but not the seed.
+
+# %%
+study.table[["arm", "seed", "state", "step", "steps", "seconds", "policy", "task", "cell"]]
+
+# %% [markdown]
+# ## Do the judge and the truth part?
+# Mean of each step over the finished runs of an arm: what the judge gave, and what the rules of the
+# task say of the same answers. A judge that rises while the truth falls is being exploited.
+
+
+# %%
+def curve(runs, values):
+    """Steps that all runs have, and the mean over runs of ``values(run)``, (P, G), at each."""
+    steps = sorted(set.intersection(*(set(run.steps) for run in runs)))
+    lines = [dict(zip(run.steps, step_means(run, values(run)), strict=True)) for run in runs]
+    return steps, np.array([[line[step] for step in steps] for line in lines]).mean(axis=0)
+
+
+figure, axes = plt.subplots(1, 2, figsize=(10, 3.5), sharey=True)
+pairs = (("judge", lambda run: run.judge), ("truth", lambda run: run.truth))
+for axis, (name, values) in zip(axes, pairs, strict=True):
+    for arm in arms:
+        steps, means = curve([run for run in finished if run.arm == arm], values)
+        axis.plot(steps, means, label=arm, marker=markers[arm], markevery=0.2)
+    axis.set(title=name, xlabel="step")
+if arms:
+    axes[0].legend()
+plt.close(figure)  # it is shown once, by the next line
+display(figure)
+
+# %% [markdown]
+# ## How far did the scores move?
+# The mean of the last tenth of a run's steps minus that of its first tenth, then the mean over the
+# runs of an arm with its 95 % interval. The run is the unit: 10,000 answers of one run are one run.
+
+# %%
+scores = {
+    "judge": lambda run: run.judge,
+    "truth": lambda run: run.truth,
+    "judge - truth": lambda run: run.judge - run.truth,
+}
+rows = []
+for arm in arms:
+    for name, values in scores.items():
+        moves = [shift(step_means(run, values(run))) for run in finished if run.arm == arm]
+        rows.append({"arm": arm, "score": name, **mean_interval(moves).row("shift", "runs")})
+pd.DataFrame(rows)
+
+# %% [markdown]
+# ## How did one behaviour move?
+# Set `behaviour` above to any of `FEATURES`. The shift is in the behaviour's own unit: words for
+# length.
+
+# %%
+pd.DataFrame([{"arm": arm, **study.shift(behaviour, arm).row("shift", "runs")} for arm in arms])
+
+# %% [markdown]
+# ## Which behaviours moved most?
+# In standard deviations over all answers of the study, so that behaviours can be compared. Those
+# that never vary are left out.
+
+# %%
+every = {
+    name: np.concatenate([run.features[..., k].ravel() for run in finished] or [np.zeros(1)])
+    for k, name in enumerate(FEATURES)
+}
+spread = {name: values[np.isfinite(values)].std() for name, values in every.items()}
+moved = pd.DataFrame(
+    {
+        arm: {name: study.shift(name, arm).value / sd for name, sd in spread.items() if sd > 0}
+        for arm in arms
+    }
+)
+moved.loc[moved.abs().max(axis=1).sort_values(ascending=False).index] if arms else moved
+
+# %% [markdown]
+# ## Which answers does the judge overrate most?
+# Judge minus truth, largest first. Read some of them: this is where a bias shows its face.
+
+# %%
+columns = ["rollout_id", "step", "prompt", "answer", "judge_score", "truth"]
+answers = rollouts_frame(study_dir, columns)
+answers["gap"] = answers["judge_score"] - answers["truth"]
+worst = answers.sort_values("gap", ascending=False, kind="stable").head(most)
+worst[["arm", "seed", "step", "gap", "judge_score", "truth", "prompt", "answer"]]
+
+# %% [markdown]
+# ## What did the judge say of the first of them?
+
+# %%
+verdicts = verdicts_frame(study_dir, ["rollout_id", "judge", "role", "outcome", "score", "reason"])
+verdicts.merge(worst[["cell", "rollout_id"]].head(1), on=["cell", "rollout_id"]).drop(
+    columns=["judge_family", "judge_size", "policy", "reward"], errors="ignore"
+)
+
+# %% [markdown]
+# ## Which verdicts are missing?
+# A verdict that could not be had is missing, never 0. Where many are, look at which answers.
+
+# %%
+study.outcomes.groupby(["judge", "role", "outcome"])["verdicts"].sum().unstack(fill_value=0)
+
+# %% [markdown]
+# ## What does the judge pay for beyond the truth?
+# Correlation over answers of the first tenth of the steps, before the policy has moved, between
+# each behaviour and the judge's error (judge minus truth). A behaviour with a large one is what
+# training is about to bring out. `analysis.step.judge_error` does this with care.
+
+
+# %%
+def early_error(arm):
+    """Behaviour -> its correlation with the judge's error in the arm's early answers."""
+    runs = [run.where(run.step_P <= max(1, run.steps.max() // 10)) for run in finished]
+    runs = [run for run in runs if run.arm == arm]
+    error = np.concatenate([(run.judge - run.truth).ravel() for run in runs])
+    found = {}
+    for k, name in enumerate(FEATURES):
+        values = np.concatenate([run.features[..., k].ravel() for run in runs])
+        both = np.isfinite(error) & np.isfinite(values)
+        if both.sum() > 2 and values[both].std() > 0 and error[both].std() > 0:
+            found[name] = np.corrcoef(values[both], error[both])[0, 1]
+    return found
+
+
+pd.DataFrame({arm: early_error(arm) for arm in arms}).round(2)
+
+# %% [markdown]
+# ## And now?
+# The whole report is beside this notebook, `bias_report.html`. Its tables come from one call:
+# `from analysis.reports.evidence import gather; evidence = gather(study_dir)`.

@@ -1,0 +1,83 @@
+"""The notebook of a study: executed, to be changed, and never written over what was changed."""
+
+from __future__ import annotations
+
+import json
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+
+from analysis.reports.study_notebook import PLACE, is_ours, write_notebook
+from study.errors import UserError
+
+
+def texts(path: Path) -> str:
+    """All that the cells of a notebook put out as text."""
+    cells = json.loads(path.read_text())["cells"]
+    outputs = [output for cell in cells for output in cell.get("outputs", [])]
+    shown = [output.get("data", {}).get("text/plain", "") for output in outputs]
+    return "\n".join("".join(each) for each in shown)
+
+
+@pytest.fixture(scope="module")
+def notebook(make_study) -> Path:
+    return write_notebook(make_study())
+
+
+def test_every_question_is_asked_in_words_and_answered_by_short_cells(notebook):
+    content = json.loads(notebook.read_text())
+    assert notebook == notebook.parents[1] / PLACE
+    code = [cell for cell in content["cells"] if cell["cell_type"] == "code"]
+    assert all(cell["execution_count"] for cell in code)
+    assert max(len(cell["source"]) for cell in code) <= 20
+    asked = [cell for cell in content["cells"] if cell["cell_type"] == "markdown"]
+    assert len(asked) >= 10
+    for cell in asked[1:]:
+        assert "".join(cell["source"]).splitlines()[0].endswith("?")
+    pictures = [
+        output for cell in code for output in cell["outputs"] if "image/png" in output["data"]
+    ]
+    assert len(pictures) == 1
+    said = texts(notebook)
+    assert "9 finished runs of 9" in said and "sim-verbose" in said
+
+
+def test_a_notebook_that_was_changed_is_never_written_again(make_study):
+    study = make_study(seeds=1)
+    path = write_notebook(study)
+    before = path.read_bytes()
+    assert is_ours(path) and write_notebook(study).read_bytes() != b""
+    content = json.loads(before)
+    content["cells"][-1]["source"] = ["mine"]
+    path.write_text(json.dumps(content))
+    assert not is_ours(path)
+    changed = path.read_bytes()
+    assert write_notebook(study) == path and path.read_bytes() == changed
+    path.write_text("no notebook")
+    assert not is_ours(path) and write_notebook(study).read_text() == "no notebook"
+
+
+@pytest.mark.parametrize(
+    "options", [{"steps": 0, "state": "new"}, {"truth": False}, {"scored": False}, {"judges": []}]
+)
+def test_a_thin_study_has_a_notebook(make_study, options):
+    assert "finished runs of" in texts(write_notebook(make_study(**options)))
+
+
+def test_a_study_that_is_not_there_is_an_error(tmp_path):
+    with pytest.raises(UserError, match="There is no study folder"):
+        write_notebook(tmp_path / "nowhere")
+
+
+def test_jupyters_own_kernel_runs_it_as_it_lies_there(notebook):
+    if find_spec("ipykernel") is None:
+        pytest.skip("needs ipykernel")
+    import nbclient
+    import nbformat
+
+    content = nbformat.read(notebook, as_version=4)
+    nbclient.NotebookClient(content, timeout=300, kernel_name="python3").execute()
+    code = [cell for cell in content.cells if cell.cell_type == "code"]
+    assert all(output.output_type != "error" for cell in code for output in cell.outputs)
+    assert sum("image/png" in o.get("data", {}) for cell in code for o in cell.outputs) == 1

@@ -1,0 +1,110 @@
+"""What the report puts on the study's own run in a real MLflow store."""
+
+from __future__ import annotations
+
+import base64
+import json
+from pathlib import Path
+
+import pytest
+
+from experiments.track import summary
+from experiments.track.runs import close_parent
+from tests.experiments.mlflow_runs import begin, history, sql, status_of
+
+PNG = base64.b64encode(b"\x89PNG").decode()
+PAGE = (
+    f'<h1>x</h1><figure><img alt="a" src="data:image/png;base64,{PNG}">'
+    "<figcaption>Judge &amp; truth, by <b>step</b>.</figcaption></figure>"
+    '<figure><svg viewBox="0 0 9 9"><use xlink:href="#a"/></svg></figure>'
+    "<figure>no picture</figure>"
+)
+SUMMARY = {
+    "rows": [{"judge": "sim|verbose", "truth": "0.5 -> 0.2"}],
+    "headlines": {
+        "sim-verbose": "sim-verbose: <img src=x onerror=alert(1)> [link](javascript:1) **grew**"
+    },
+    "numbers": {"sim-verbose": {"truth/shift": -0.25, "runs": 3, "truth/end": None}},
+}
+
+
+@pytest.fixture
+def study(runs: Path) -> Path:
+    folder = runs / "demo"
+    (folder / "report").mkdir(parents=True)
+    (folder / "report" / "bias_report.html").write_text(PAGE)
+    (folder / "report" / "summary.json").write_text(json.dumps(SUMMARY))
+    (folder / "report" / "tables").mkdir()
+    (folder / "report" / "tables" / "arms.csv").write_text("a\n")
+    (folder / "old.html").write_text("<p>old</p>")
+    return folder
+
+
+def described(runs: Path) -> str:
+    ((text,),) = sql(runs, "select value from tags where key = 'mlflow.note.content'")
+    return text
+
+
+def test_the_parent_run_says_what_was_found(study: Path, runs: Path) -> None:
+    ids = begin(runs)
+    (study / "report" / "link").symlink_to("/etc/hostname")
+    for _ in range(2):  # again: nothing changes
+        assert close_parent(ids, "FINISHED", study)
+        assert status_of(runs, "demo") == "FINISHED"
+        assert {(row[1], row[2], row[4]) for row in history(runs)} == {
+            ("arm/sim-verbose/truth/shift", 0, -0.25),
+            ("arm/sim-verbose/runs", 0, 3.0),
+        }
+        assert len(history(runs)) == 2
+    said = described(runs)
+    assert r"\<img src=x onerror=alert(1)\> \[link\](javascript:1) \*\*grew\*\*" in said
+    assert r"| sim\|verbose | 0.5 -\> 0.2 |" in said
+    place = runs / "mlartifacts" / "demo" / ids["parent_run_id"] / "artifacts"
+    files = {path.relative_to(place).as_posix() for path in place.rglob("*") if path.is_file()}
+    assert files == {
+        "figures/01-judge-truth-by-step.png",
+        "figures/02.svg",
+        "report/bias_report.html",
+        "report/old.html",
+        "report/summary.json",
+        "report/tables/arms.csv",
+    }
+    assert (place / "figures/01-judge-truth-by-step.png").read_bytes() == b"\x89PNG"
+
+
+def test_a_drawing_of_the_page_is_a_picture_of_its_own() -> None:
+    drawing = list(summary.pictures(PAGE))[1].content.decode()
+    assert drawing.startswith('<svg xmlns="http://www.w3.org/2000/svg" xmlns:xlink=')
+    assert drawing.endswith('viewBox="0 0 9 9"><use xlink:href="#a"/></svg>')
+
+
+def test_a_study_without_a_report_says_how_to_get_one(runs: Path) -> None:
+    ids = begin(runs)
+    assert close_parent(ids, "KILLED", runs / "demo")
+    assert "python -m analysis.report study=demo" in described(runs)
+    (runs / "demo" / "report").mkdir()
+    (runs / "demo" / "report" / "summary.json").write_text('{"rows": 3, "headlines": []}')
+    assert close_parent(ids, "KILLED", runs / "demo")
+    assert "python -m analysis.report study=demo" in described(runs)
+
+
+def test_a_long_description_is_cut_at_a_line(study: Path) -> None:
+    told = {
+        "headlines": {str(n): "w" * 900 for n in range(9)},
+        "rows": [{"a": "b"}] * 500,
+        "numbers": {},
+    }
+    (study / "report" / "summary.json").write_text(json.dumps(told))
+    said = summary.description(study)
+    assert len(said) <= summary.LONGEST_DESCRIPTION
+    assert {len(line) for line in said.splitlines() if line.startswith("- ")} == {902}
+    assert said.endswith("of this run.")
+
+
+def test_what_mlflow_does_not_take_is_said(
+    study: Path, runs: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    ids = begin(runs)
+    (study / "report" / "bias_report.html").write_bytes(b"\xff")
+    assert not close_parent(ids, "FINISHED", study)
+    assert "could not close the study's run" in caplog.text
