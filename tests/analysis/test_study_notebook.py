@@ -20,7 +20,7 @@ def texts(path: Path) -> str:
     return "\n".join("".join(each) for each in shown)
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def notebook(make_study) -> Path:
     return write_notebook(make_study())
 
