@@ -108,6 +108,29 @@ STAGES: dict[str, dict[str, Entry]] = {
         "report": Entry(
             "analysis.report", "write the report of a study again", ("study=quickstart",)
         ),
+        "view": Entry(
+            "analysis.view",
+            "browse answers with their verdicts, in one page",
+            ("study=quickstart", "study=quickstart answers=500 out=answers.html"),
+        ),
+        "notebook": Entry(
+            "experiments.notebook",
+            "the study's notebook, a question for each short cell",
+            ("study=quickstart",),
+        ),
+        "compare": Entry(
+            "analysis.compare",
+            "two studies side by side, each forecast by the other",
+            ("study=quickstart,quickstart-2",),
+        ),
+        "export": Entry(
+            "analysis.export",
+            "answers and verdicts as files for other programs",
+            (
+                "study=quickstart format=parquet out=answers.parquet",
+                "study=quickstart format=hf out=answers",
+            ),
+        ),
         "forecast": Entry(
             "analysis.forecast",
             "what each judge would teach, from the first rollouts alone",

@@ -18,6 +18,7 @@ from typing import Any
 
 import pytest
 
+from experiments import judgedrift
 from experiments.preflight import check_arms, check_factors
 from experiments.sweep import cells_of
 from study.errors import UserError
@@ -134,6 +135,9 @@ def typed(words: list[str], here: Path) -> None:
             module(rest[1], rest[2:], here)
         else:
             assert (ROOT / rest[0]).is_file()
+    elif program == "judgedrift":
+        entry = judgedrift.COMMANDS[rest[0]]
+        module(entry.module, [*entry.given, *rest[1:]], here)
     elif program == "make":
         targets = [word for word in rest if "=" not in word]
         phony = re.search(r"^\.PHONY: (.*)$", (ROOT / "Makefile").read_text(), re.MULTILINE)
