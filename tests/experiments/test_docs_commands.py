@@ -25,12 +25,16 @@ from study.errors import UserError
 from study.schema import register
 from tests.conftest import ROOT
 
+APART = {
+    "lab-book": "says what was typed once, and stays as it is",
+    "mistakes": "shows mistakes, and test_mistakes.py types them",
+}
+"""Pages that are not read here, and why."""
 PAGES = [
     ROOT / "README.md",
     ROOT / "CONTRIBUTING.md",
-    *sorted(path for path in (ROOT / "docs").rglob("*.md") if path.name != "lab-book.md"),
+    *sorted(path for path in (ROOT / "docs").rglob("*.md") if path.stem not in APART),
 ]
-"""The lab book says what was typed once, and stays as it is."""
 BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 FENCE = re.compile(r"^ *```.*?^ *```", re.MULTILINE | re.DOTALL)
 INDENTED = re.compile(r"^((?: {4}.*\n)+)", re.MULTILINE)
@@ -175,9 +179,10 @@ def filled(word: str, here: Path) -> str:
     """A word, once the study or file that it names is there."""
     key, _, value = word.partition("=")
     if key in ("study", "fit") and value:
-        folder = here / "runs" / value
-        folder.mkdir(parents=True, exist_ok=True)
-        (folder / "study.json").write_text("{}")
+        for name in value.split(","):
+            folder = here / "runs" / name
+            folder.mkdir(parents=True, exist_ok=True)
+            (folder / "study.json").write_text("{}")
     if key == "replies":
         (here / value).touch()
     if key == "task.path":
