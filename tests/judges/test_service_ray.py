@@ -22,7 +22,7 @@ SERVED = ("judge=qwen3-4b", "judge.serve.bind=0.0.0.0")
 def cluster(tmp_path: Path, vllm: Path, monkeypatch: pytest.MonkeyPatch) -> Generator[Any]:
     """Ray on a head and a worker; the worker alone has a GPU, or says so."""
     ray = pytest.importorskip("ray")
-    made = Cluster(tmp_path, resources='{"head": 1}')
+    made = Cluster(tmp_path, token=False, resources='{"head": 1}')
     try:
         made.add("worker", **{"num-cpus": 2, "num-gpus": 1})
         for name, value in made.environment.items():

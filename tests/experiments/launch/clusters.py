@@ -29,19 +29,22 @@ NODE = ("--object-store-memory=80000000", "--include-log-monitor=false", "--disa
 class Cluster:
     """A head at ``address``. `environment` is what its drivers need; it ends with `stop`."""
 
-    def __init__(self, folder: Path, **resources: float | str) -> None:
+    def __init__(self, folder: Path, token: bool = True, **resources: float | str) -> None:
+        """``token``: whether it lets in only who has its token; a process that had imported Ray
+        before it was set never has it."""
         self.mark = uuid.uuid4().hex
         port = free_port()
         self.address = f"127.0.0.1:{port}"
         self.environment = {
-            "RAY_AUTH_MODE": "token",
-            "RAY_AUTH_TOKEN": uuid.uuid4().hex + uuid.uuid4().hex,
             "RAY_USAGE_STATS_ENABLED": "0",
             "RAY_enable_worker_prestart": "0",  # a process for each CPU before there is work
             "RAY_prestart_worker_first_driver": "0",
             "RAY_ADDRESS": self.address,
             MARK: self.mark,
         }
+        if token:
+            self.environment["RAY_AUTH_MODE"] = "token"
+            self.environment["RAY_AUTH_TOKEN"] = uuid.uuid4().hex + uuid.uuid4().hex
         self.nodes: list[subprocess.Popen[bytes]] = []
         self._drivers: list[subprocess.Popen[str]] = []
         self.log = folder / "ray.log"
