@@ -20,8 +20,8 @@ from study.cli import StudyOptions, check_place, command, option, writes
 from study.errors import UserError
 from study.screen import visible
 
-FILES = {"csv": write_csv, "parquet": write_parquet}
-FOLDERS = {"hf": write_hf, "inspect": write_inspect}
+FILES, FOLDERS = ("csv", "parquet"), ("hf", "inspect")
+WRITERS = {"csv": write_csv, "parquet": write_parquet, "hf": write_hf, "inspect": write_inspect}
 
 
 @dataclass(frozen=True)
@@ -32,17 +32,20 @@ class Options(StudyOptions):
     def check(self) -> None:
         """Refuse a place that cannot be written, before anything is read."""
         super().check()
-        (check_place if self.format in FILES else check_new)("out", self.out)
+        if self.format in FILES:
+            check_place("out", self.out)
 
 
 @command("analysis.export study=quickstart format=parquet out=answers.parquet", __doc__, Options)
 def main(options: Options) -> int:
     """Exit codes: 0 written, 2 a user's error."""
+    if options.format in FOLDERS:
+        check_new("out", options.out)
     answers = read_answers(options.folder)
     if not answers.sources:
         raise UserError(f"study={options.study} has no answer on record, so none is exported.")
     with writes("out", options.out):
-        count = {**FILES, **FOLDERS}[options.format](answers, options.out)
+        count = WRITERS[options.format](answers, options.out)
     what = "answers" if options.format == "inspect" else "rows"
     print(visible(with_problems([str(options.out), f"{count:,} {what}"], answers.problems)))
     return 0

@@ -10,7 +10,8 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-from analysis.answers.page import MOST, MOST_MB, write_page
+from analysis.answers import MOST, MOST_MB
+from analysis.answers.page import write_page
 from analysis.printed import with_problems
 from study.bounds import Number
 from study.cli import StudyOptions, command, option, output, writes

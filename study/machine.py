@@ -21,13 +21,18 @@ _NAMED = re.compile(r"[0-9]+$|GPU-|MIG-")
 """Names that CUDA_VISIBLE_DEVICES may hold; -1 and Slurm's NoDevFiles name none."""
 
 
+def installed_cpus() -> int:
+    """CPUs of this machine, whether this process may use them or not."""
+    return os.cpu_count() or 1
+
+
 def cpus(root: Path = Path("/")) -> int:
     """CPUs that this process may use, at least 1: its affinity, cut to the quota of its control
     groups. Half a CPU too many makes every cell wait for the others, so a quota is rounded down."""
     try:
         allowed = len(os.sched_getaffinity(0))
     except AttributeError:  # not on Linux
-        allowed = os.cpu_count() or 1
+        allowed = installed_cpus()
     return max(1, min([allowed, *(int(quota) for quota in _quotas(root))]))
 
 

@@ -16,6 +16,7 @@ from typing import Any
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
+from analysis.answers import MOST, MOST_MB
 from analysis.answers.choice import ALL, BOTH, GAP, RANDOM, STEPS, choose
 from analysis.answers.content import content, escaped
 from analysis.answers.reading import read_answers
@@ -26,7 +27,6 @@ from study.places import shown
 WEB = Path(__file__).parent / "web"
 PLACE = "report/answers.html"
 """Where the page is in a study's folder, beside the report."""
-MOST, MOST_MB = 5000, 10.0
 FRAME = 64_000
 """Bytes that are kept for what is not an answer: style, script, names."""
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from experiments.health.finding import Finding, note, ok, problem
 from experiments.studies.sizes import said
 from study.errors import UserError
-from study.machine import cpus, free_memory, memory, usable_gpus
+from study.machine import cpus, free_memory, installed_cpus, memory, usable_gpus
 from study.mounts import network_kind
 from study.places import shown, url_of
 from study.sandbox import tiers
@@ -34,7 +34,7 @@ def python() -> Finding:
 
 
 def processors() -> Finding:
-    mine, all_of_them = cpus(), os.cpu_count() or 1
+    mine, all_of_them = cpus(), installed_cpus()
     seen = f"{mine} may be used" + (f" of {all_of_them}" if all_of_them != mine else "")
     if mine < 2:
         return note("CPUs", f"{seen}: cells run one after the other")

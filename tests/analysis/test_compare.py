@@ -88,7 +88,7 @@ def test_each_is_forecast_by_the_runs_of_the_other(small_study, tmp_path, capsys
             config["judge"] = asdict(load_judge(name))
             (cell / "config.yaml").write_text(yaml.safe_dump(json.loads(json.dumps(config))))
     assert main(words(tmp_path)) == 0
-    of_a, of_b = told(tmp_path)["forecasts"]
+    of_b, of_a = told(tmp_path)["forecasts"]
     assert (of_a["of"], of_a["by"]) == ("a", "b") and "2 arms" in of_a["none"]
     assert (of_b["of"], of_b["by"], of_b["in_both"]) == ("b", "a", ["sim-fair"])
     lengths = {row["arm"]: row for row in of_b["shifts"] if row["metric"] == "length"}

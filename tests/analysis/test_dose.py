@@ -310,7 +310,7 @@ def test_a_dose_study_has_its_section_and_others_have_none(small_study, tmp_path
     evidence = of_records(dataclasses.replace(records, runs=following(records.runs, 3.0)))
     before = plt.get_fignums()
     text = "".join(sections.doses(evidence))
-    assert "How much behaviour does a dose buy?" in text and text.count("<img") == 1
+    assert "How much behaviour does a dose buy?" in text and text.count("<figure>") == 1
     assert "runs are taken for independent" in text and "First order" in text
     assert plt.get_fignums() == before
     assert dose_responses(read_runs(small_study)[0]) == dose_responses([]) == []

@@ -218,7 +218,7 @@ def test_the_section_shows_every_table_with_intervals(real_evidence):
     assert field in SECTIONS
     for said in ("What do the measures", "IQM", "visible", "median onset", "rliable"):
         assert said in text
-    assert "<img" not in text  # a profile of one metric would be a few steps
+    assert "<figure>" not in text  # a profile of one metric would be a few steps
 
 
 def test_several_metrics_have_a_profile(real_evidence):
@@ -228,7 +228,7 @@ def test_several_metrics_have_a_profile(real_evidence):
     ]
     told = of_runs(runs, [own_line(run) for run in runs])
     text = "".join(field(dataclasses.replace(real_evidence, field=told)))
-    assert told.metrics == ("truth", "held-out/math") and text.count("<img") == 1
+    assert told.metrics == ("truth", "held-out/math") and text.count("<figure>") == 1
 
 
 def test_the_command_prints_and_writes_the_numbers(planted, tmp_path, capsys):

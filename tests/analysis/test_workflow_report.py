@@ -32,8 +32,8 @@ def test_the_section_has_every_table_and_figure(evidence: Evidence):
     heads = [
         "Which programs did the judge teach?",
         "Programs that parse",
-        "Judge minus truth of executed programs",
         "Calls per executed program",
+        "Judge minus truth of executed programs",
         "Ways to a judge",
         "Effective shares",
         "Where each judge leads",

@@ -31,6 +31,7 @@ def shown(url: str, profile: Path) -> str:
     return " ".join(unescape(re.sub(r"<[^<>]*>", " ", done.stdout)).split())
 
 
+@pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.skipif(BROWSER is None, reason="needs a browser (chromium)")
 def test_the_printed_links_open_what_they_promise(

@@ -9,6 +9,7 @@ from tests.faults.chaos import Chaos
 pytest.importorskip("ray")
 
 
+@pytest.mark.timeout(1800)
 @pytest.mark.slow
 def test_records_are_those_of_an_unbroken_run_whatever_is_killed(tmp_path):
     chaos = Chaos(tmp_path, ["seed=0", "trainer.steps=4"], 3, random.Random(3))

@@ -150,8 +150,8 @@ def test_one_replica_with_another_model_is_an_error(capsys, serving):
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        ([], "qwen3-32b"),
-        (["judge=nobody"], "sim-fair"),
+        ([], "needs judge="),
+        (["judge=nobody"], "judge=nobody is not a preset"),
         (["judge=sim-fair", "port=1"], "'port=1'"),
         (["judge=openai-compatible"], "judge.endpoint.url is empty"),
         (["judge=openai-compatible", "judge.endpoint.url=http://x/v1"], "endpoint.model is empty"),

@@ -95,7 +95,7 @@ def test_an_unknown_prompt_is_a_404_over_the_wire(address):
     ("arguments", "named"),
     [
         ([], "sim-fair"),
-        (["judge=sim-nice"], "sim-fair"),
+        (["judge=sim-nice"], "sim-lenient"),
         (["judge=../judge/sim-fair"], "sim-fair"),
         (["judge=sim-fair", "task=nothing"], "instruct-mini"),
         (["judge=sim-fair", "port=http"], "port=http"),
@@ -126,7 +126,7 @@ def test_the_process_too_exits_2_without_a_traceback():
     process = command("judge=sim-nice")
     out, errors = process.communicate(timeout=60)
     assert process.returncode == 2 and out == ""
-    assert "sim-verbose" in errors and "Traceback" not in errors
+    assert "sim-lenient" in errors and "Traceback" not in errors
 
 
 MODEL = ROOT / "runs" / ".cache" / "models" / "smollm2-135m-instruct"

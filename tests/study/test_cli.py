@@ -255,7 +255,7 @@ def test_every_analysis_of_one_study_takes_the_same(
 ) -> None:
     mains = [main_of(name) for name in commands() if name.startswith("analysis.")]
     studies = [main for main in mains if issubclass(main.kind, StudyOptions)]
-    assert len(studies) == 17
+    assert len(studies) == 19
     Path("other").mkdir()
     for main in studies:
         out = ["out=numbers.json"] if main.program == "analysis.confusion" else []

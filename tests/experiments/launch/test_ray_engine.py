@@ -56,6 +56,7 @@ def nodes_of(cell):
     return [life["node"] for life in fakes.lives(cell.dir)]
 
 
+@pytest.mark.timeout(1800)
 @pytest.mark.slow
 def test_only_good_nodes_get_cells_and_shares_of_their_gpus(cluster, tmp_path):
     (tmp_path / "stale" / "torch-0.0.1.dist-info").mkdir(parents=True)
@@ -77,7 +78,7 @@ def test_only_good_nodes_get_cells_and_shares_of_their_gpus(cluster, tmp_path):
     cells.set_status(fair[0].dir, state="running")
     driver = cluster.run(*DRIVER, *folders(laid), **{fakes.KEY: SECRET})
     with held:
-        wait(lambda: ended(driver) or done(laid) == 11, "cells are not done", 400)
+        wait(lambda: ended(driver) or done(laid) == 11, "cells are not done", 1200)
     said, _ = driver.communicate(timeout=120)
     for node in added:
         node.terminate()

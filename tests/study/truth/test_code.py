@@ -6,6 +6,7 @@ import dataclasses
 import pytest
 
 from study.sandbox import tiers
+from study.sandbox.grader import CANDIDATE
 from study.sandbox.pool import Pool
 from study.sandbox.tiers import Tier
 from study.truth import Grader, score
@@ -39,7 +40,8 @@ TWICE = item("humaneval", "code", entry_point="f", code_prompt=PROMPT, tests=CHE
 
 @pytest.fixture(scope="module")
 def grader():
-    with Grader(2) as runner:
+    slow = dataclasses.replace(CANDIDATE, cpu_s=30, wall_s=120.0)  # as a machine can be
+    with Grader(2, limits=slow) as runner:
         yield runner
 
 
