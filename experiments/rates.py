@@ -229,11 +229,11 @@ def _pace(folder: Path) -> Pace | None:
     lines = [line for line in recorded(folder) if line["step"] > 0]
     times = [line["time_ms"] / 1000 for line in lines]
     pauses = [after - before for before, after in pairwise(times) if after > before]
-    pauses = pauses or _known(lines, "system/step_s")
+    pauses = pauses or _known(lines, "time/step_s")
     seconds = read_status(folder, []).get("seconds")
     if not pauses or seconds is None:
         return None
-    evals = _known(recorded(folder), "system/eval_s")
+    evals = _known(recorded(folder), "time/eval_s")
     step_s = statistics.median(pauses)
     rest = max(0.0, seconds - len(lines) * step_s - sum(evals))
     return Pace(step_s, statistics.fmean(evals) if evals else 0.0, rest)

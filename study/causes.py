@@ -88,7 +88,8 @@ def _told(above: list[str], name: str, fields: list[str]) -> str:
     if not at:
         near += [group for group in nearest(name, preset_groups(), 1) if group not in near]
     last = name.rpartition(".")[2]
-    elsewhere = [key for key in keys() if key.rpartition(".")[2] == last]
+    below = f"{at}." if at else ""
+    elsewhere = [key for key in keys() if key.startswith(below) and key.rpartition(".")[2] == last]
     offered = sorted(elsewhere, key=lambda key: key.count("."))[:FEW] or near
     head = f"{at} has no {shown(name)}" if at else f"{shown(name)} is not a setting of a study"
     if offered:

@@ -152,16 +152,15 @@ def _groups(steps: Iterator[pa.Table]) -> Iterator[pa.Table]:
 def new_folder(out: Path) -> Generator[Path]:
     """A folder that is ``out`` when the block ends, and goes away where it fails."""
     made = Path(tempfile.mkdtemp(dir=out.absolute().parent, prefix=f".{out.name}."))
-    try:
+    with contextlib.ExitStack() as unfinished:
+        unfinished.callback(shutil.rmtree, made, ignore_errors=True)
         yield made
         os.chmod(made, 0o755)
         with contextlib.suppress(FileNotFoundError):
             out.rmdir()
         made.rename(out)
-        sync_files([out.absolute().parent])
-    except BaseException:
-        shutil.rmtree(made, ignore_errors=True)
-        raise
+        unfinished.pop_all()
+    sync_files([out.absolute().parent])
 
 
 def check_new(key: str, out: Path) -> None:

@@ -32,7 +32,7 @@ from study.status import read_status
 
 NUMBERS = (
     *("judge/mean", "truth/mean", "reward/mean", "reward/frac_zero_std", "judge/unscored_frac"),
-    *("policy/length", "policy/length_tokens", "policy/entropy", "policy/kl", "system/step_s"),
+    *("policy/length", "policy/length_tokens", "policy/entropy", "policy/kl", "time/step_s"),
 )
 """Recorded numbers that are shown, with those of ``cost/``."""
 NEAREST = 5

@@ -9,6 +9,8 @@ from pathlib import Path
 
 import torch
 
+from study.files import first_line
+
 MEGA = 2**20
 SYSTEM = "system/"
 
@@ -27,31 +29,32 @@ class Usage:
         at, worked = time.perf_counter(), time.process_time()
         busy = (worked - self._worked) / max(at - self._at, 1e-6)
         self._at, self._worked = at, worked
-        found = {"process_cpu_percentage": 100 * busy}
+        usage = {"process_cpu_percentage": 100 * busy}
         with contextlib.suppress(OSError, ValueError, IndexError):
             pages = int((self._proc / "self" / "statm").read_text().split()[1])
-            found["process_memory_megabytes"] = pages * os.sysconf("SC_PAGE_SIZE") / MEGA
+            usage["process_memory_megabytes"] = pages * os.sysconf("SC_PAGE_SIZE") / MEGA
         with contextlib.suppress(OSError, ValueError, IndexError, KeyError, ZeroDivisionError):
             lines = (self._proc / "meminfo").read_text().splitlines()
             kib = {
                 name: int(rest.split()[0]) for name, _, rest in (x.partition(":") for x in lines)
             }
             used = 1 - kib["MemAvailable"] / kib["MemTotal"]
-            found["system_memory_usage_percentage"] = 100 * used
-        return {SYSTEM + name: value for name, value in (found | self._gpus()).items()}
+            usage["system_memory_usage_percentage"] = 100 * used
+        return {SYSTEM + name: value for name, value in (usage | self._gpus()).items()}
 
     def _gpus(self) -> dict[str, float]:
-        found: dict[str, float] = {}
+        usage: dict[str, float] = {}
         if not torch.cuda.is_initialized():
-            return found
+            return usage
         for number in range(torch.cuda.device_count()):
             free, whole = torch.cuda.mem_get_info(number)
-            found[f"gpu_{number}_memory_usage_megabytes"] = (whole - free) / MEGA
+            usage[f"gpu_{number}_memory_usage_megabytes"] = (whole - free) / MEGA
             if self._told_of_gpus:
                 try:
                     busy = torch.cuda.utilization(number)
-                except Exception:  # the package that asks the driver is missing, or fails
+                except Exception as error:  # each of NVIDIA's own; none may end a training
                     self._told_of_gpus = False
+                    print(f"How busy the GPUs are is not recorded: {first_line(error)}", flush=True)
                 else:
-                    found[f"gpu_{number}_utilization_percentage"] = float(busy)
-        return found
+                    usage[f"gpu_{number}_utilization_percentage"] = float(busy)
+        return usage

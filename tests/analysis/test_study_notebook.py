@@ -47,7 +47,14 @@ def test_a_notebook_that_was_changed_is_never_written_again(make_study):
     study = make_study(seeds=1)
     path = write_notebook(study)
     before = path.read_bytes()
-    assert is_ours(path) and write_notebook(study).read_bytes() != b""
+    content = json.loads(before)
+    for cell in content["cells"]:
+        cell.pop("outputs", None)
+    path.write_text(json.dumps(content))
+    assert is_ours(path)
+    assert any(
+        cell.get("outputs") for cell in json.loads(write_notebook(study).read_bytes())["cells"]
+    )
     content = json.loads(before)
     content["cells"][-1]["source"] = ["mine"]
     path.write_text(json.dumps(content))

@@ -38,8 +38,10 @@ PAGES = [
 BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 FENCE = re.compile(r"^ *```.*?^ *```", re.MULTILINE | re.DOTALL)
 INDENTED = re.compile(r"^((?: {4}.*\n)+)", re.MULTILINE)
-INLINE = re.compile(r"`((?:python|make|pip|sbatch(?! --export)|docker) [^`]+)`")
-PROGRAM = re.compile(r"(?:[A-Z]\w*=\"python|\$W|(?:\.venv/bin/)?python3?|make|pip|sbatch) ")
+INLINE = re.compile(r"`((?:python|judgedrift|make|pip|sbatch(?! --export)|docker) [^`]+)`")
+PROGRAM = re.compile(
+    r"(?:[A-Z]\w*=\"python|\$W|(?:\.venv/bin/)?python3?|judgedrift|make|pip|sbatch) "
+)
 SHELL = {
     "export": "sets a variable",
     "source": "enters an environment",
@@ -52,6 +54,8 @@ ELSEWHERE = {
     r"analysis\.importers KIND": "stands for six kinds, each of which takes some of the options",
     r"s3://": "needs a bucket; tests/experiments/test_far.py has one",
     r"sweep\.ray\.address=HOST:PORT|on=ray": "needs a Ray cluster; test_clusters.py types it",
+    r"^COMMAND --help": "stands for any command of judgedrift",
+    r"^completion bash >": "writes a file of the shell's",
     r"\$\(": "takes the output of another command",
     r"^-m (tests|benchmarks)\.": "test_docs.py looks whether it is there; its work takes minutes",
     r"^-m experiments\.train |restart=true": "takes a cell, which a sweep made",
@@ -234,6 +238,7 @@ def test_a_command_that_is_none_is_seen(here: Path) -> None:
     for wrong, kind in (
         ("python -m judges.chekc judge=sim-fair", ModuleNotFoundError),
         ("python -m judges.check jugde=sim-fair", UserError),
+        ("judgedrift swep", KeyError),
         ("python -m experiments.sweep jugde=sim-fair", UserError),
         ("make dmeo", AssertionError),
         ("pip install -e '.[gpus]'", AssertionError),

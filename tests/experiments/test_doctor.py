@@ -50,12 +50,12 @@ def test_everything_is_on_one_screen_and_nothing_heavy_is_loaded(tmp_path: Path)
 def test_a_problem_says_what_to_type_and_ends_in_1(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    found: list[Finding] = [ok("disk", "much"), note("GPU", "none", "a --note")]
-    monkeypatch.setattr(doctor, "findings", lambda options: found)
+    findings: list[Finding] = [ok("disk", "much"), note("GPU", "none", "a --note")]
+    monkeypatch.setattr(doctor, "findings", lambda options: findings)
     assert doctor.main(["judge=sim-fair"]) == 0
     printed = capsys.readouterr().out
     assert "type: a --note" in printed and "judgedrift plan judge=sim-fair" in printed
-    found.append(problem("torch", "\x1b[31mgone", "pip install torch"))
+    findings.append(problem("torch", "\x1b[31mgone", "pip install torch"))
     assert doctor.main([]) == 1
     printed = capsys.readouterr().out
     assert "PROBLEM  torch  \\x1b[31mgone" in printed and "type: pip install torch" in printed
@@ -86,10 +86,10 @@ def test_an_endpoint_elsewhere_is_asked_only_where_told_to(monkeypatch: pytest.M
 
     monkeypatch.setattr(socket, "create_connection", connect)
     named = [models.load("judge", REMOTE_JUDGE)]
-    (found,) = models.endpoints(named, remote=False)
-    assert found.state is State.NOTE and not asked and "endpoints=true" in found.type
-    (found,) = models.endpoints(named, remote=True)
-    assert found.state is State.PROBLEM and len(asked) == 1
+    (finding,) = models.endpoints(named, remote=False)
+    assert finding.state is State.NOTE and not asked and "endpoints=true" in finding.type
+    (finding,) = models.endpoints(named, remote=True)
+    assert finding.state is State.PROBLEM and len(asked) == 1
 
 
 def test_a_server_of_this_machine_is_looked_for(tmp_path: Path) -> None:
@@ -99,11 +99,11 @@ def test_a_server_of_this_machine_is_looked_for(tmp_path: Path) -> None:
         url = f"http://127.0.0.1:{listener.getsockname()[1]}/v1"
         endpoint = dataclasses.replace(judge.endpoint, url=url)
         named = [dataclasses.replace(judge, endpoint=endpoint)]
-        (found,) = models.endpoints(named, remote=False)
-        assert found.state is State.PROBLEM and "judges.serve" in found.type
+        (finding,) = models.endpoints(named, remote=False)
+        assert finding.state is State.PROBLEM and "judges.serve" in finding.type
         listener.listen()
-        (found,) = models.endpoints(named, remote=False)
-        assert found.state is State.OK
+        (finding,) = models.endpoints(named, remote=False)
+        assert finding.state is State.OK
     assert models.served_here(named) == "cpu" and models.served_here([]) == ""
 
 
@@ -152,15 +152,15 @@ def test_the_build_of_torch_is_told_without_importing_it(here: dict[str, str], b
 
 def test_a_gpu_that_torch_cannot_use_is_a_problem(gpus_here, own_leases) -> None:
     gpus_here(2)
-    found = machine.gpus("cpu")
-    assert found.state is State.PROBLEM and "2: NVIDIA H200" in found.seen
+    finding = machine.gpus("cpu")
+    assert finding.state is State.PROBLEM and "2: NVIDIA H200" in finding.seen
     assert machine.gpus("cuda").state is State.OK
 
 
 def test_no_gpu_is_nothing_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
-    found = machine.gpus("cpu")
-    assert found.state is State.OK and "CPUs" in found.seen
+    finding = machine.gpus("cpu")
+    assert finding.state is State.OK and "CPUs" in finding.seen
 
 
 def test_what_serves_a_named_judge_has_to_be_there(
@@ -183,8 +183,8 @@ def test_a_disk_that_takes_nothing_is_a_problem(
     assert machine.disk(tmp_path / "file" / "runs").state is State.PROBLEM
     full = SimpleNamespace(free=10**6)
     monkeypatch.setattr(machine.shutil, "disk_usage", lambda path: full)
-    found = machine.disk(tmp_path)
-    assert found.state is State.PROBLEM and "judgedrift clean" in found.type
+    finding = machine.disk(tmp_path)
+    assert finding.state is State.PROBLEM and "judgedrift clean" in finding.type
 
 
 def test_little_memory_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -200,8 +200,8 @@ def test_no_sandbox_is_a_note(monkeypatch: pytest.MonkeyPatch) -> None:
         raise tiers.SandboxUnavailable("Cannot be isolated here: bwrap: it is a stub. Install it")
 
     monkeypatch.setattr(machine.tiers, "find", none)
-    found = machine.sandbox()
-    assert found.state is State.NOTE and "bwrap: it is a stub" in found.seen
+    finding = machine.sandbox()
+    assert finding.state is State.NOTE and "bwrap: it is a stub" in finding.seen
 
 
 def test_the_store_of_mlflow_is_opened_to_read_and_a_damaged_one_is_said(

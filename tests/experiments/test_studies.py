@@ -65,6 +65,7 @@ def test_a_cell_is_shown_with_the_command_that_makes_it_again(
         assert show.main([f"cell={cell.name}", f"runs_dir={study.parent}"]) == 0
         printed = capsys.readouterr().out
         assert "done, step 2 of 2" in printed and "judge/mean" in printed and "rollouts/" in printed
+        assert "time/step_s" in printed
         words = shlex.split(printed.splitlines()[-1])
         assert words[:2] == ["judgedrift", "sweep"]
         (made,) = cells_of(words[2:])

@@ -86,9 +86,9 @@ def test_a_rebuilt_cell_holds_what_the_live_one_did(study: Path) -> None:
 
 def test_failed_verdicts_come_first(study: Path) -> None:
     (folder,) = (each for each in cells.study_cells(study) if "flaky-s3" in each.name)
-    found = [verdict["outcome"] for verdict, _ in traces.chosen(folder)]
-    assert "scored" not in found[: found.index("scored")] and found[0] != "scored"
-    assert set(found[found.index("scored") :]) == {"scored"}
+    outcomes = [verdict["outcome"] for verdict, _ in traces.chosen(folder)]
+    assert outcomes[0] != "scored"
+    assert set(outcomes[outcomes.index("scored") :]) == {"scored"}
     assert all(rollout["prompt"] for _, rollout in traces.chosen(folder))
 
 

@@ -64,10 +64,10 @@ def dead(docs: Path, page: str) -> list[str]:
     for target, anchor in LINK.findall(FENCE.sub("", path.read_text(encoding="utf-8"))):
         to = (path.parent / target).resolve() if target else path.resolve()
         inside = to.is_relative_to(docs.resolve()) or to.name in OUTSIDE.values()
-        known = to.is_file() and inside
-        if known and anchor and to.suffix == ".md":
-            known = anchor in anchors(to.read_text(encoding="utf-8"))
-        if not known:
+        leads_there = to.is_file() and inside
+        if leads_there and anchor and to.suffix == ".md":
+            leads_there = anchor in anchors(to.read_text(encoding="utf-8"))
+        if not leads_there:
             lost.append(f"{target}#{anchor}" if anchor else target)
     return lost
 
@@ -127,9 +127,9 @@ def test_faults_of_pages_are_seen(tmp_path: Path) -> None:
 
 
 def test_nothing_is_asked_of_others() -> None:
-    found = config()
-    assert found["theme"]["font"] is False and found["strict"] is True
-    assert not {"analytics", "consent"} & set(found["extra"])
+    settings = config()
+    assert settings["theme"]["font"] is False and settings["strict"] is True
+    assert not {"analytics", "consent"} & set(settings["extra"])
     assert not re.search(r"https?:", CONFIG.read_text(encoding="utf-8"))
 
 
@@ -142,10 +142,10 @@ class Loads(HTMLParser):
         self.feed(text)
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        found = dict(attrs)
-        fetched = tag == "link" and found.get("rel") not in ("canonical", "next", "prev")
+        attributes = dict(attrs)
+        fetched = tag == "link" and attributes.get("rel") not in ("canonical", "next", "prev")
         name = "href" if fetched else "" if tag == "a" else "src"
-        self.loads.append(found.get(name) or "")
+        self.loads.append(attributes.get(name) or "")
 
 
 @pytest.mark.slow
@@ -159,4 +159,4 @@ def test_the_site_is_built_without_a_warning_and_loads_nothing_from_outside() ->
     assert {page.replace(".md", ".html") for page in PAGES} <= built
     for path in site.rglob("*.html"):
         loads = Loads(path.read_text(encoding="utf-8")).loads
-        assert not [one for one in loads if one.startswith(("http:", "https:", "//"))], path
+        assert not [url for url in loads if url.startswith(("http:", "https:", "//"))], path

@@ -150,7 +150,7 @@ def test_typed_on_the_command_line():
     assert typed.domains == Domains(qa=Domain(fpr=0.7), code=Domain(doses={"length": 0.2}))
     for wrong, why in (
         ("judge.simulated.domains.law.fpr=0.7", "has no law; it has math, qa, code"),
-        ("+judge.simulated.domains.qa.rate=0.7", "qa has no rate"),
+        ("+judge.simulated.domains.qa.rate=0.7", "has no rate; it has doses, noise_sd"),
         ("judge.simulated.domains.qa.fpr=2", "a number 0 or more and at most 1"),
     ):
         with pytest.raises(UserError, match=why):
