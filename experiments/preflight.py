@@ -118,6 +118,26 @@ def check_factors(todo: Sequence[Cell]) -> None:
             )
 
 
+def each_once(todo: Sequence[Cell]) -> list[Cell]:
+    """The cells without those that came twice, as with seed=0,0.
+
+    Raises UserError where combinations that differ are one cell: what differs is a label, or does
+    not reach the training, and one of them would be reported under the name of another.
+    """
+    twins: dict[Path, list[Cell]] = {}
+    for cell in todo:
+        twins.setdefault(cell.dir, []).append(cell)
+    for folder, same in twins.items():
+        if differing := undeclared([flatten(cell.data) for cell in same], ()):
+            raise UserError(
+                f"Several combinations of this sweep are one cell, {folder.name}: they differ only"
+                f" in {_told(differing)}, which changes nothing of what is trained. Where arms set"
+                " what is also typed, as judge=, leave that out; else type one value of what"
+                " differs."
+            )
+    return [same[0] for same in twins.values()]
+
+
 def undeclared(flats: Sequence[dict[str, Any]], factors: Sequence[str]) -> dict[str, list[Any]]:
     """Keys outside the declared factors that differ between flat configs, with their values."""
     differing: dict[str, list[Any]] = {}

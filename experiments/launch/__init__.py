@@ -8,6 +8,7 @@ from study.face import lazily
 
 PARTS = {
     "check": "experiments.preflight",
+    "each_once": "experiments.preflight",
     "show_plan": "experiments.plan",
     "run_study": "experiments.launch.run",
     "supervise": "experiments.launch.local",
