@@ -204,8 +204,11 @@ def run(name: str, words: Sequence[str]) -> int:
     typed = f"{NAME} {name}"
     examples = [f"{typed} {example}".rstrip() for example in entry.examples]
     if set(HELP) & set(words):
-        told = sweep_help.text(typed, examples) if entry.module == SWEEP else ""
-        told = told or declared(entry.module).named(typed, examples).help()
+        if entry.module == SWEEP:
+            about = sweep_help.ABOUT_PLAN if name == "plan" else sweep_help.ABOUT
+            told = sweep_help.text(typed, examples, about)
+        else:
+            told = declared(entry.module).named(typed, examples).help()
         return unless_unread(functools.partial(_print, told))
     main = import_module(entry.module).main
     if isinstance(main, Command):

@@ -21,6 +21,8 @@ USAGE = "[GROUP=PRESET,...] [KEY=VALUE,...]"
 ABOUT = """Trains a policy under each judge: one cell for each combination of what is typed with
 commas between them. What is done is skipped, what was cut short goes on; the report is written at
 the end. plan=true says what would run and cost, and writes nothing."""
+ABOUT_PLAN = """Says what a sweep of these words would run, cost and take, and the smallest
+difference that it could see; nothing is run or written. It takes every word that a sweep takes."""
 EXAMPLES = (
     "python -m experiments.sweep judge=sim-fair,sim-verbose seed=0,1,2",
     "python -m experiments.sweep judge=sim-fair,sim-verbose seed=0,1,2 plan=true",
@@ -35,7 +37,7 @@ EVERY = """Every key with its value: --cfg job. What each means: study/schema.py
 such as those of its launchers: --hydra-help"""
 
 
-def text(typed: str, examples: Sequence[str] = EXAMPLES) -> str:
+def text(typed: str, examples: Sequence[str] = EXAMPLES, about: str = ABOUT) -> str:
     """The whole help of a sweep that is typed so."""
     presets = [_wrapped(f"{group}=", ", ".join(names)) for group, names in _groups().items()]
     meanings = _meanings(Study)
@@ -53,7 +55,7 @@ def text(typed: str, examples: Sequence[str] = EXAMPLES) -> str:
     return "\n\n".join(
         [
             f"usage: {typed} {USAGE}",
-            ABOUT,
+            about,
             "\n".join(["presets (files of conf/GROUP; one or several with commas):", *presets]),
             "\n".join(["settings:", *settings]),
             "\n".join(["settings of parts:", *parts]),

@@ -283,15 +283,20 @@ class Study:
     """The whole composed config of one job."""
 
     study: str = run_time(bounds.name("study", reserved=("probes", "servers", "mlartifacts")))
+    """Name of the study, and of its folder in runs_dir."""
     arm: str = run_time(bounds.name("", empty=True))
     """What an arm of a study of arms is called in tables and figures; changes nothing."""
     factors: list[str] = run_time(field(default_factory=lambda: ["judge", "seed"]))
+    """Keys in which the arms may differ; a sweep that differs in another is refused."""
     runs_dir: str = run_time("runs")
+    """Folder that holds the studies, or an s3:// URL."""
     plan: bool = run_time(False)
+    """Say what would run and cost, and write nothing."""
     device: str = run_time("")
     """Where cells are trained: cpu or cuda:N; empty takes what there is. A judge's server is not
     moved by it."""
     seed: int = listed(bounds.seed(0))
+    """Seed of a run: of the order of the prompts and of the completions that are drawn."""
     sandbox: str = run_time(bounds.choice("auto", "auto", "unsafe"))
     """auto refuses to run rule functions where no isolation holds; unsafe runs them and says so."""
     shadow: list[str] = run_time(field(default_factory=list, metadata=bounds.NAMES))
