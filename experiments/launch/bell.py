@@ -55,10 +55,13 @@ class AlarmBell:
             self._next = time.monotonic() + PAUSE_S
         return trouble
 
-    def close(self) -> str:
-        """Wait for the call that is under way, and no longer than it may take."""
+    def close(self, wait: bool = True) -> str:
+        """Wait for the call that is under way, and no longer than it may take; or end it, where
+        somebody waits for this process to end."""
         if self._call is None:
             return ""
+        if not wait:
+            self._call.end()
         self._call.wait()
         trouble, self._call = self._call.trouble(), None
         return trouble
@@ -120,15 +123,20 @@ def told_at_end(todo: Sequence[Cell], mine: Sequence[Cell]) -> Generator[None]:
     if not command or all(cells.is_done(cell.dir) for cell in mine):
         yield
         return
-    state, why = "stopped", ""
+    state, why = "", ""
     try:
         yield
-        state = "done" if all(cells.is_done(cell.dir) for cell in mine) else "unfinished"
     except Exception as error:
         state, why = "failed", first_line(error)
         raise
+    except BaseException:
+        state = "stopped"
+        raise
     finally:
         try:
+            if not state:
+                whole = all(cells.is_done(cell.dir) for cell in mine)
+                state = "done" if whole else "unfinished"
             _tell_end(command, todo[0], state, why)
         except Exception as error:  # it must not hide how the sweep ended
             print(f"sweep.notify: nothing could be told ({visible(first_line(error))}).")
@@ -140,7 +148,8 @@ def _tell_end(command: str, first: Cell, state: str, why: str) -> None:
     with contextlib.suppress(UserError):  # nothing of it was laid yet
         views = StudyReader(study_dir).views()
     for view in views:
-        view.alarms = alarms(view, first.config.runs_dir)
+        if view.state != "done":  # of many cells only those that somebody has to see to
+            view.alarms = alarms(view, first.config.runs_dir)
     report = study_dir / REPORT
     more = {
         "error": why,
