@@ -26,10 +26,10 @@ from experiments.studies.sizes import said, size
 from judges.serving import orphans
 from judges.serving.book import BOOK, Service, services
 from study import cells
-from study.cli import StudyOptions, command, option, print_table
+from study.cli import AnyStudyOptions, command, option, print_table
 from study.errors import UserError
 from study.machine import has_process
-from study.places import local, shown
+from study.places import shown
 
 _PROBE = re.compile(r"\.write-([0-9]{1,9})")
 """A file by which a sweep tries whether it may write, and its process."""
@@ -48,20 +48,16 @@ class Removable:
 
 
 @dataclass(frozen=True)
-class Options:
-    study: str | None = option("the one study to clean; all of runs_dir where it is left out")
-    runs_dir: Path = option("folder that holds the studies", Path("runs"))
+class Options(AnyStudyOptions):
     yes: bool = option("take it away; without it nothing is touched", False)
 
 
 @command("experiments.studies.clean study=quickstart", __doc__, Options)
 def main(options: Options) -> int:
     """Exit codes: 0, 2 for a user's error."""
-    runs_dir = local(options.runs_dir)
-    if options.study is not None:
-        one = StudyOptions(options.study, runs_dir)
-        one.check()
-        found = list(of_study(one.folder))
+    runs_dir = options.runs_dir
+    if options.folder is not None:
+        found = list(of_study(options.folder))
     else:
         found = [*of_folder(runs_dir), *(r for each in studies(runs_dir) for r in of_study(each))]
     if not found:
