@@ -18,7 +18,6 @@ from pathlib import Path
 from experiments.health import machine, models, packages, tracking
 from experiments.health.finding import Finding, State
 from study.cli import command, option
-from study.places import local
 from study.schema import Model
 from study.screen import visible
 
@@ -29,7 +28,7 @@ WIDTH = 100
 class Options:
     judge: list[str] = option("presets of judges that are to be asked", [])
     executor: list[str] = option("presets of executors of workflow programs", [])
-    experiment: str | None = option("preset of an experiment, whose judges are looked at")
+    experiment: str | None = option("preset of an experiment, whose models are looked at")
     endpoints: bool = option("ask endpoints on other machines too", False)
     runs_dir: Path = option("folder that holds the studies", Path("runs"))
 
@@ -45,7 +44,8 @@ def main(options: Options) -> int:
     if problems:
         print(f"\n{problems} problem{'s' * (problems > 1)}: what to type stands behind each.")
         return 1
-    named = f" judge={','.join(options.judge)}" if options.judge else ""
+    given = [("experiment", options.experiment or ""), ("judge", ",".join(options.judge))]
+    named = "".join(f" {key}={value}" for key, value in given if value)
     print(f"\nReady. To see what would run, type: judgedrift plan{named}")
     return 0
 
@@ -53,12 +53,11 @@ def main(options: Options) -> int:
 def findings(options: Options) -> list[Finding]:
     """All that is looked at, in the order of the screen.
     Raises UserError: a preset that is not there."""
-    runs_dir = local(options.runs_dir)
-    names = list(options.judge)
-    if options.experiment is not None:
-        names += models.of_experiment(options.experiment)
-    named: list[Model] = [models.load("judge", name) for name in dict.fromkeys(names)]
+    named: list[Model] = [models.load("judge", name) for name in options.judge]
     named += [models.load("executor", name) for name in options.executor]
+    if options.experiment is not None:
+        named += models.of_experiment(options.experiment)
+    named = models.distinct(named)
     here = packages.installed()
     return [
         machine.python(),
@@ -68,9 +67,9 @@ def findings(options: Options) -> list[Finding]:
         packages.vllm(here, models.served_here(named)),
         machine.processors(),
         machine.main_memory(),
-        machine.disk(runs_dir),
+        machine.disk(options.runs_dir),
         machine.sandbox(),
-        tracking.store(here, runs_dir),
+        tracking.store(here, options.runs_dir),
         models.keys(named),
         *models.endpoints(named, options.endpoints),
     ]

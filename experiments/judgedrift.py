@@ -8,7 +8,6 @@ Each is a module that ``python -m`` runs too; nothing is loaded but the one that
 
 from __future__ import annotations
 
-import difflib
 import functools
 import importlib.metadata
 import sys
@@ -20,6 +19,7 @@ from experiments import sweep_help
 from study.bounds import shown
 from study.cli import Command, shown_examples, unless_unread
 from study.declared import declared
+from study.presets import any_of, nearest
 
 NAME = "judgedrift"
 SWEEP = "experiments.sweep"
@@ -234,8 +234,8 @@ def overview() -> int:
         print(f"{stage}:")
         for name, entry in commands.items():
             print(f"  {name:<{width}}{entry.about}")
-    examples = ["", "doctor", "sweep", "sweep --help"]
-    print(f"\n{shown_examples([f'{NAME} {example}'.rstrip() for example in examples[1:]])}")
+    examples = ["doctor", "sweep", "sweep --help"]
+    print(f"\n{shown_examples([f'{NAME} {example}' for example in examples])}")
     return 0
 
 
@@ -244,8 +244,8 @@ def _no_command(words: Sequence[str]) -> str:
     if "=" in word:
         given = shown(" ".join(words))
         return f"{given} has no command before it. Type for example: {NAME} sweep {given}"
-    nearest = difflib.get_close_matches(word, COMMANDS, n=3)
-    guess = f" Did you mean {' or '.join(nearest)}?" if nearest else ""
+    near = nearest(word, COMMANDS)
+    guess = f" Did you mean {any_of(near)}?" if near else ""
     return f"{shown(word)!r} is not a command of {NAME}.{guess} To see all commands, type: {NAME}"
 
 

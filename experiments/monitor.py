@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-from experiments.monitoring.alarms import alarms
+from experiments.monitoring.alarms import Rings, alarms
 from experiments.monitoring.disagreements import Disagreements
 from experiments.monitoring.lines import line, summary
 from experiments.monitoring.read import StudyReader, View, totals
@@ -82,6 +82,7 @@ class Watch:
         self._restarted: dict[str, str] = {}
         """Cell -> what came of its restart."""
         self._said: dict[str, tuple[Any, ...]] = {}
+        self._rings = Rings()
 
     def look(self) -> bool:
         """Read what is new; whether this was the last time."""
@@ -132,15 +133,14 @@ class Watch:
     def print_lines(self) -> None:
         """A line for each cell that changed since the last time, and for each alarm that is new."""
         now, first = time.time(), not self._said
+        rung = self._rings.new([alarm for view in self.views for alarm in view.alarms])
         for view in self.views:
             changed = (view.state, view.stalled, view.step, view.steps, view.judge)
             if self._said.get(view.cell) != changed:
                 self._said[view.cell] = changed
                 print(visible(line(view, now)))
-            for alarm in view.alarms:
-                key = f"{alarm.cell} {alarm.kind} {alarm.since_step}"
-                if key not in self._said:
-                    self._said[key] = ()
+            for alarm in rung:
+                if alarm.cell == view.cell:
                     print(visible(f"ALARM  {alarm.cell}  {alarm.said()} Type: {alarm.type}"))
         for note in self._new_notes():
             print(note)

@@ -11,6 +11,7 @@ import json
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from analysis.statistics.power import power_lines
 from experiments.asked import models_of
@@ -25,7 +26,7 @@ from experiments.estimate import (
 from experiments.launch.needs import HERE
 from experiments.launch.slots import slots_of
 from experiments.monitoring.lines import duration
-from experiments.rates import NOTHING, Rates, Span, Usage, span
+from experiments.rates import NOTHING, Rates, Span, Usage, span, whose
 from judges.serving.book import auto_served
 from judges.serving.vllm_command import gpus_of_replica
 from study import cells
@@ -36,7 +37,7 @@ from study.schema import Judge
 from study.status import read_status
 from study.tasks import order_of
 
-UNKNOWN = Usage(1.0, 1.0, 1.0, 0.0)
+UNKNOWN = Usage(1.0, 1.0, 1.0, 0.0, Path())
 """Of a judge that no finished cell asked: every question is sent, and nothing is cached."""
 
 
@@ -84,6 +85,8 @@ class Spending:
     """Where every answer and reply is as long as it may be, and nothing is stored or cached."""
     known: bool = True
     """Whether finished cells told it of every cell."""
+    told_by: set[Path] = field(default_factory=set)
+    """The folders of those."""
 
 
 def spending(todo: Sequence[Cell], rates: Rates) -> list[Spending]:
@@ -101,6 +104,7 @@ def _add(total: Spending, each: Asks, found: Sequence[Usage]) -> None:
     """Add what a judge takes in one more cell, as it did in finished ones."""
     usages, price = found or [UNKNOWN], each.judge.price
     total.known = total.known and bool(found)
+    total.told_by |= {usage.cell for usage in found}
 
     def over(amount: float, of: Sequence[float]) -> Span:
         return (span(of) if found else Span(of[0], of[0], of[0])) * amount
@@ -123,7 +127,6 @@ def usage_lines(left: Sequence[Cell], rates: Rates) -> list[str]:
     """What will be sent, by what was sent in cells like these."""
     if not left:
         return []
-    rates.said()  # what was taken before is not what this line rests on
     every = spending(left, rates)
     if not all(each.known for each in every):
         unknown = ", ".join(each.judge.name for each in every if not each.known)
@@ -137,8 +140,9 @@ def usage_lines(left: Sequence[Cell], rates: Rates) -> list[str]:
         name: sum((getattr(each, name) for each in every), NOTHING)
         for name in ("calls", "fresh", "cached", "out")
     }
+    told_by = whose(folder for each in every for folder in each.told_by)
     return [
-        f"As it was in {rates.said()}, cells that are not done send about"
+        f"As it was in {told_by}, cells that are not done send about"
         f" {_count(sums['calls'])} calls, with {_count(sums['fresh'])} tokens in fresh,"
         f" {_count(sums['cached'])} cached, and {_count(sums['out'])} out; the verdict store"
         " answers what was asked before"
@@ -289,23 +293,27 @@ def time_lines(left: Sequence[Cell], rates: Rates) -> list[str]:
     if not left:
         return []
     config = left[0].config
-    rates.said()
-    found = [[pace.seconds(cell.config) for pace in rates.paces(cell.config)] for cell in left]
+    paces = [rates.paces(cell.config) for cell in left]
     here = config.sweep.engine in HERE
     slots = slots_of(left) if here else None
     gpus = slots.gpus_each if slots else config.sweep.gpus_per_cell
-    if not all(found):
+    if not all(paces):
         return [
             f"Time: not known until a cell like {'these' if len(left) > 1 else 'this'} ran. For"
             " it, run one for a few steps, and then plan again: the same command with one judge and"
             f" one seed, trainer.steps=5 and study={config.study}-pace in place of plan=true"
         ]
-    times = Times([span(seconds) for seconds in found])
+    found = [
+        span([pace.seconds(cell.config) for pace in of_cell])
+        for cell, of_cell in zip(left, paces, strict=True)
+    ]
+    told_by = whose(pace.cell for of_cell in paces for pace in of_cell)
+    times = Times(found)
     total = sum(times.each, NOTHING)
     times.at_once = slots.at_once if slots else config.sweep.workers or len(left)
     lines = [
         f"Time: about {_spell(times.wall())} for {len(left)} cells, {times.at_once} at once, or"
-        f" {_spell(total)} of one cell after another, and then the report; by {rates.said()}"
+        f" {_spell(total)} of one cell after another, and then the report; by {told_by}"
     ]
     hours = total * (gpus / 3600)
     served = sum(

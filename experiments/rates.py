@@ -12,11 +12,11 @@ import os
 import socket
 import statistics
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from experiments.estimate import asks, evaluations
 from study import cells
@@ -28,11 +28,12 @@ from study.records import EVALUATIONS, recorded
 from study.schema import Judge, Study
 from study.status import read_status
 
-T = TypeVar("T")
 MOST, ENOUGH = 48, 9
 """Finished cells that are looked at, and those of one kind whose records are read."""
 APART = 0.1
 """Of one cell, and of cells that agree, so much is still doubtful either way."""
+EVALUATED = "time/eval_s"
+"""Seconds of a step's evaluation, which is over when the step is recorded."""
 _COLUMNS = ["judge", "from_cache", "attempts", "tokens_in", "tokens_cached", "tokens_out"]
 
 
@@ -45,6 +46,8 @@ class Usage:
     tokens_out: float
     cached: float
     """Share of its tokens in that the endpoint had cached."""
+    cell: Path
+    """The folder of that cell."""
 
 
 @dataclass(frozen=True)
@@ -54,6 +57,8 @@ class Pace:
     step_s: float
     eval_s: float
     rest_s: float
+    cell: Path
+    """The folder of that cell."""
 
     def seconds(self, config: Study) -> float:
         steps = config.trainer.steps * self.step_s
@@ -90,9 +95,8 @@ class Rates:
 
     def __init__(self, study_dir: Path) -> None:
         self._study_dir = study_dir
-        self._usages: dict[Any, list[tuple[Cell, Usage]]] = {}
-        self._paces: dict[Any, list[tuple[Cell, Pace]]] = {}
-        self._used: set[Path] = set()
+        self._usages: dict[Any, list[Usage]] = {}
+        self._paces: dict[Any, list[Pace]] = {}
 
     def usage(self, config: Study, judge: Judge) -> list[Usage]:
         """Of this judge, or else of others with its grading, for answers like those of ``config``;
@@ -100,9 +104,9 @@ class Rates:
         key = (_answers(config), judge.name, repr(_asking(judge)))
         if key not in self._usages:
             self._usages[key] = list(self._find_usages(config, judge))
-        return self._noted(self._usages[key])
+        return self._usages[key]
 
-    def _find_usages(self, config: Study, judge: Judge) -> Iterator[tuple[Cell, Usage]]:
+    def _find_usages(self, config: Study, judge: Judge) -> Iterator[Usage]:
         like = [
             (cell, other.name)
             for cell in self._cells
@@ -113,7 +117,7 @@ class Rates:
         same = [(cell, name) for cell, name in like if name == judge.name]
         for cell, name in (same or like)[:ENOUGH]:
             if (usage := _usages(cell.dir).get(name)) is not None:
-                yield cell, usage
+                yield usage
 
     def paces(self, config: Study) -> list[Pace]:
         """Of cells whose steps are as large, on this host if there are any, else on others."""
@@ -121,32 +125,29 @@ class Rates:
         if key not in self._paces:
             like = [cell for cell in self._cells if _steps(cell.config) == key]
             here = [cell for cell in like if _host(cell.dir) == socket.gethostname()]
-            found = [(cell, _pace(cell.dir)) for cell in (here or like)[:ENOUGH]]
-            self._paces[key] = [(cell, pace) for cell, pace in found if pace is not None]
-        return self._noted(self._paces[key])
-
-    def _noted(self, found: Sequence[tuple[Cell, T]]) -> list[T]:
-        self._used |= {cell.dir for cell, _ in found}
-        return [rate for _, rate in found]
-
-    def said(self) -> str:
-        """Whose rates were taken since this was last asked."""
-        studies = Counter(folder.parent.name for folder in sorted(self._used))
-        self._used.clear()
-        return ", ".join(
-            f"{count} finished cell{'s' * (count > 1)} of {study}"
-            for study, count in studies.items()
-        )
+            found = [_pace(cell.dir) for cell in (here or like)[:ENOUGH]]
+            self._paces[key] = [pace for pace in found if pace is not None]
+        return self._paces[key]
 
     @functools.cached_property
     def _cells(self) -> list[Cell]:
         found = []
         for folder in newest(self._study_dir):
+            if "stopped_at" in read_status(folder, []):
+                continue  # of fewer steps than its config says
             try:
                 found.append(cells.load_cell(folder))
             except UserError:
                 continue  # of another version, or damaged
         return found
+
+
+def whose(folders: Iterable[Path]) -> str:
+    """How many cells of which studies, in words."""
+    studies = Counter(folder.parent.name for folder in sorted(set(folders)))
+    return ", ".join(
+        f"{count} finished cell{'s' * (count > 1)} of {study}" for study, count in studies.items()
+    )
 
 
 def newest(study_dir: Path) -> list[Path]:
@@ -196,13 +197,14 @@ def _host(folder: Path) -> str:
 
 @functools.cache
 def _usages(folder: Path) -> dict[str, Usage]:
-    """Judge -> what it was asked in a finished cell; less of what cannot be read."""
+    """Judge -> what it was asked in a finished cell; empty where some of that cannot be read, since
+    a part of it would look like less."""
     asked: dict[str, Counter[str]] = {}
+    lost: list[Damaged] = []
     for base in (folder, folder / EVALUATIONS):
-        lost: list[Damaged] = []
         for _, table in read_all(base / "verdicts", _COLUMNS, lost=lost):
             if set(_COLUMNS) - set(table.column_names):
-                continue  # of another version
+                return {}  # of another version
             columns = (table[name].to_pylist() for name in _COLUMNS)
             for judge, stored, *amounts in zip(*columns, strict=True):
                 sums = asked.setdefault(str(judge), Counter())
@@ -212,13 +214,14 @@ def _usages(folder: Path) -> dict[str, Usage]:
     usages = {}
     for each in asks(cells.load_cell(folder).config):
         sums = asked.get(each.judge.name)
-        if sums is None or not each.calls:
+        if lost or sums is None or not each.calls:
             continue
         usages[each.judge.name] = Usage(
             sums["attempts"] / each.calls,
             sums["tokens_in"] / max(each.tokens_in, 1.0),
             sums["tokens_out"] / max(each.tokens_out, 1.0),
             sums["tokens_cached"] / max(sums["tokens_in"], 1),
+            folder,
         )
     return usages
 
@@ -226,17 +229,26 @@ def _usages(folder: Path) -> dict[str, Usage]:
 @functools.cache
 def _pace(folder: Path) -> Pace | None:
     """How long the steps of a finished cell took; None where its records do not say."""
-    lines = [line for line in recorded(folder) if line["step"] > 0]
-    times = [line["time_ms"] / 1000 for line in lines]
-    pauses = [after - before for before, after in pairwise(times) if after > before]
-    pauses = pauses or _known(lines, "time/step_s")
+    lines = sorted(recorded(folder), key=lambda line: line["step"])
+    steps = [line for line in lines if line["step"] > 0]
+    pauses = [
+        seconds
+        for before, after in pairwise(steps)
+        if (seconds := _time(after) - _time(before) - (after["metrics"].get(EVALUATED) or 0)) > 0
+    ]
+    pauses = pauses or _known(steps, "time/step_s")
     seconds = read_status(folder, []).get("seconds")
     if not pauses or seconds is None:
         return None
-    evals = _known(recorded(folder), "time/eval_s")
+    evals = _known(lines, EVALUATED)
     step_s = statistics.median(pauses)
-    rest = max(0.0, seconds - len(lines) * step_s - sum(evals))
-    return Pace(step_s, statistics.fmean(evals) if evals else 0.0, rest)
+    rest = max(0.0, seconds - len(steps) * step_s - sum(evals))
+    return Pace(step_s, statistics.fmean(evals) if evals else 0.0, rest, folder)
+
+
+def _time(line: Mapping[str, Any]) -> float:
+    """Seconds since 1970 when a step was recorded, with its evaluation."""
+    return line["time_ms"] / 1000
 
 
 def _known(lines: Sequence[dict[str, Any]], metric: str) -> list[float]:

@@ -16,27 +16,22 @@ from pathlib import Path
 
 from experiments.studies.list import studies
 from experiments.track.store import tracking_uri, ui_command, ui_link
-from study.cli import StudyOptions, command, option
+from study.cli import AnyStudyOptions, command, option
 from study.errors import UserError
-from study.places import local, shown
+from study.places import shown
 from study.schema import Tracking
 from study.study_file import read_study
 
 
 @dataclass(frozen=True)
-class Options:
-    study: str | None = option("the study whose charts are linked; any where it is left out")
-    runs_dir: Path = option("folder that holds the studies", Path("runs"))
+class Options(AnyStudyOptions):
     print_only: bool = option("print the command and the link", False)
 
 
 @command("experiments.ui study=quickstart", __doc__, Options)
 def main(options: Options) -> int:
     """Exit codes: those of MLflow; 0 where there is nothing to start, 2 for a user's error."""
-    runs_dir = local(options.runs_dir)
-    if options.study is not None:
-        StudyOptions(options.study, runs_dir).check()
-    ids = tracked(runs_dir, options.study)
+    ids = tracked(options.runs_dir, options.study)
     served = ui_command(ids["uri"])
     if "experiment_id" in ids:
         print(f"The charts of {options.study}: {ui_link(ids, 'judge.name')}", flush=True)

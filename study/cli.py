@@ -154,6 +154,24 @@ class StudyOptions:
         raise UserError(f"There is no study folder {shown(self.folder)}. {instead}")
 
 
+@dataclass(frozen=True)
+class AnyStudyOptions:
+    """Options of every command that looks at one study, or at all of a folder."""
+
+    study: str | None = option("name of one study; all of runs_dir where it is left out")
+    runs_dir: Path = option("folder that holds the studies", Path("runs"))
+
+    @property
+    def folder(self) -> Path | None:
+        """The absolute folder of the one study."""
+        return None if self.study is None else StudyOptions(self.study, self.runs_dir).folder
+
+    def check(self) -> None:
+        """As that of `StudyOptions`, where one study is named."""
+        if self.study is not None:
+            StudyOptions(self.study, self.runs_dir).check()
+
+
 class Command(Generic[T]):
     """A command line and the work behind it; see `command`."""
 

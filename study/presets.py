@@ -5,8 +5,11 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 from study.bounds import shown
+from study.errors import UserError
+from study.files import read_yaml
 
 CONF = Path(__file__).resolve().parent.parent / "conf"
 NEAREST = 3
@@ -39,6 +42,16 @@ def nearest(word: str, words: Iterable[str], most: int = NEAREST) -> list[str]:
 def any_of(words: list[str]) -> str:
     """``a, b or c``."""
     return " or ".join(part for part in (", ".join(words[:-1]), words[-1]) if part)
+
+
+def read_preset(group: str, name: str) -> dict[str, Any]:
+    """What the file of a preset sets itself, without Hydra and without the presets it builds on.
+    Raises UserError: there is no such preset, or its file cannot be read."""
+    if name not in preset_names(group):
+        raise UserError(no_preset(group, name))
+    content = read_yaml(CONF / group / f"{name}.yaml")
+    content.pop("defaults", None)
+    return content
 
 
 def no_preset(group: str, name: str) -> str:

@@ -106,6 +106,14 @@ def gpus_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[int]
     return has
 
 
+def run_alone(program: str) -> str:
+    """What a program says that a Python of its own runs, without any error."""
+    done = subprocess.run(
+        [sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    return done.stdout
+
+
 @pytest.fixture(scope="session")
 def together(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """One folder of all workers of pytest-xdist in this session."""

@@ -24,9 +24,10 @@ from judges.session import Session
 from judges.store import open_store
 from study.answers import answer_of, strip_thinking
 from study.cli import writes
-from study.compose import CONF, load_judge, preset_names
+from study.compose import load_judge
 from study.errors import UserError
 from study.files import read_yaml
+from study.presets import preset_names, read_preset
 
 
 def bias_set(
@@ -150,7 +151,7 @@ def _whose(options: BiasSetOptions, source: Source) -> tuple[str, str]:
     model = str(options.model or "")
     for group in ("judge", "policy"):
         for name in preset_names(group):
-            preset = read_yaml(CONF / group / f"{name}.yaml")
+            preset = read_preset(group, name)
             served, asked = preset.get("serve") or {}, preset.get("endpoint") or {}
             models = {name, preset.get("path"), served.get("model"), asked.get("model")}
             if model and options.adapter is None and model.rstrip("/") in models:

@@ -8,44 +8,40 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from urllib.parse import urlsplit
 
+from experiments.asked import models_of
 from experiments.health.finding import Finding, note, ok, problem
 from judges.endpoint.keys import read_key
+from judges.serving.book import words_of
+from judges.serving.server import LOCAL
 from study.errors import UserError
-from study.files import read_yaml
-from study.presets import CONF, no_preset, preset_names
+from study.presets import no_preset, preset_names, read_preset
 from study.schema import Executor, Judge, Model, freeze
 from study.secrets import redact
 
 CONNECT_S = 0.8
 """How long one address may take to take a connection."""
-LOCAL = ("localhost", "127.0.0.1", "::1", "0.0.0.0")
 KINDS: dict[str, type] = {"judge": Judge, "executor": Executor}
 
 
 def load(group: str, name: str) -> Model:
     """A judge or an executor of a preset, as its file has it, without Hydra.
     Raises UserError: there is no such preset."""
-    if name not in preset_names(group):
-        raise UserError(no_preset(group, name))
-    content = read_yaml(CONF / group / f"{name}.yaml")
-    content.pop("defaults", None)
-    return freeze(KINDS[group], content)
+    return freeze(KINDS[group], read_preset(group, name))
 
 
-def of_experiment(name: str) -> list[str]:
-    """The judges of an experiment, as its file names them.
-    Raises UserError: there is no such experiment."""
+def of_experiment(name: str) -> list[Model]:
+    """All that the cells of an experiment ask, each once.
+    Raises UserError: there is no such experiment, or it cannot be composed."""
     if name not in preset_names("experiment"):
         raise UserError(no_preset("experiment", name))
-    content = read_yaml(CONF / "experiment" / f"{name}.yaml")
-    swept = content.get("hydra", {}).get("sweeper", {}).get("params", {}).get("judge", "")
-    chosen = [
-        str(each["override /judge"])
-        for each in content.get("defaults", [])
-        if isinstance(each, dict) and "override /judge" in each
-    ]
-    names = [each.strip() for each in str(swept).split(",") if each.strip()] or chosen
-    return [each for each in dict.fromkeys(names) if each in preset_names("judge")]
+    from experiments.sweep import cells_of  # brings Hydra, which takes a second
+
+    return distinct(models_of(cells_of([f"experiment={name}", "seed=0"])))  # seeds ask the same
+
+
+def distinct(models: Sequence[Model]) -> list[Model]:
+    """Those that differ in their name or in how they are reached."""
+    return list({(each.role, each.name, words_of(each)): each for each in models}.values())
 
 
 def keys(models: Sequence[Model]) -> Finding:

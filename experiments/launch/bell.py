@@ -55,10 +55,13 @@ class AlarmBell:
             self._next = time.monotonic() + PAUSE_S
         return trouble
 
-    def close(self) -> str:
-        """Wait for the call that is under way, and no longer than it may take."""
+    def close(self, wait: bool = True) -> str:
+        """Wait for the call that is under way, and no longer than it may take; or end it, where
+        somebody waits for this process to end."""
         if self._call is None:
             return ""
+        if not wait:
+            self._call.end()
         self._call.wait()
         trouble, self._call = self._call.trouble(), None
         return trouble
@@ -120,30 +123,42 @@ def told_at_end(todo: Sequence[Cell], mine: Sequence[Cell]) -> Generator[None]:
     if not command or all(cells.is_done(cell.dir) for cell in mine):
         yield
         return
-    state, why = "stopped", ""
     try:
         yield
-        state = "done" if all(cells.is_done(cell.dir) for cell in mine) else "unfinished"
-    except Exception as error:
-        state, why = "failed", first_line(error)
+    except BaseException as error:
+        _harmless_end(command, todo[0], mine, error)
         raise
-    finally:
-        try:
-            _tell_end(command, todo[0], state, why)
-        except Exception as error:  # it must not hide how the sweep ended
-            print(f"sweep.notify: nothing could be told ({visible(first_line(error))}).")
+    _harmless_end(command, todo[0], mine, None)
 
 
-def _tell_end(command: str, first: Cell, state: str, why: str) -> None:
+def _harmless_end(
+    command: str, first: Cell, mine: Sequence[Cell], error: BaseException | None
+) -> None:
+    """Tell the end that ``error`` made, or none; what goes wrong with that is said, and does not
+    hide how the sweep ended."""
+    try:
+        _tell_end(command, first, _state(mine, error), error)
+    except Exception as problem:
+        print(f"sweep.notify: nothing could be told ({visible(first_line(problem))}).")
+
+
+def _state(mine: Sequence[Cell], error: BaseException | None) -> str:
+    if error is not None:
+        return "failed" if isinstance(error, Exception) else "stopped"
+    return "done" if all(cells.is_done(cell.dir) for cell in mine) else "unfinished"
+
+
+def _tell_end(command: str, first: Cell, state: str, error: BaseException | None) -> None:
     study_dir = first.dir.parent
     views = []
     with contextlib.suppress(UserError):  # nothing of it was laid yet
         views = StudyReader(study_dir).views()
     for view in views:
-        view.alarms = alarms(view, first.config.runs_dir)
+        if view.state != "done":  # of many cells only those that somebody has to see to
+            view.alarms = alarms(view, first.config.runs_dir)
     report = study_dir / REPORT
     more = {
-        "error": why,
+        "error": first_line(error) if isinstance(error, Exception) else "",
         "folder": str(study_dir),
         "report": str(report) if report.exists() else None,
     }

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from analysis.records.arms import arm_names
-from experiments.monitoring.alarms import alarms
+from experiments.monitoring.alarms import Rings, alarms
 from experiments.monitoring.lines import summary
 from experiments.monitoring.read import Alarm, CellReader, View, clock, totals
 from experiments.monitoring.screen import screen
@@ -46,7 +46,7 @@ class Board:
         self._looked: dict[Path, tuple[Any, ...]] = {}
         """Cell -> what its alarms were told by."""
         self._round: list[Path] = []
-        self._said: set[tuple[str, str, int | None]] = set()
+        self._rings = Rings()
 
     @property
     def views(self) -> list[View]:
@@ -92,14 +92,8 @@ class Board:
         return "running" if alive and view.status.get("state") == "running" else "new"
 
     def new_alarms(self) -> list[Alarm]:
-        """Those that this did not return before."""
-        new = []
-        for alarm in (alarm for view in self.views for alarm in view.alarms):
-            key = (alarm.cell, alarm.kind, alarm.since_step)
-            if key not in self._said:
-                self._said.add(key)
-                new.append(alarm)
-        return new
+        """Those that were not there when this was asked last."""
+        return self._rings.new([alarm for view in self.views for alarm in view.alarms])
 
     def totals(self) -> dict[str, Any]:
         return totals(self.views)

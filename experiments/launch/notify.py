@@ -105,6 +105,11 @@ class Call:
         while not self.ended():
             time.sleep(0.05)
 
+    def end(self) -> None:
+        """Kill it now, unless it is over."""
+        if not self.ended():
+            self._kill()
+
     def trouble(self) -> str:
         """What went wrong, as a line; empty where nothing did."""
         if not self._trouble:

@@ -197,8 +197,7 @@ def _close_tracking(
 
 
 def report(todo: Sequence[Cell], stale: bool) -> None:
-    """Write the bias report where there is something new to say; a report that fails is said, and
-    the runs stay what they are."""
+    """Write the bias report and the notebook where there is something new to say."""
     study_dir, config = todo[0].dir.parent, todo[0].config
     new = stale or not (study_dir / REPORT).exists()
     if not (config.sweep.report and new and "done" in _states(todo)):
@@ -209,23 +208,30 @@ def report(todo: Sequence[Cell], stale: bool) -> None:
             write_planted(study_dir)
         except UserError as error:
             print(f"What is planted could not be written. {error}")
+    if _written("report", analysis.write_report, study_dir, "python -m analysis.report"):
+        print(f"report written in {time.perf_counter() - started:.1f} s")
+    _written("notebook", write_notebook, study_dir, "python -m experiments.notebook")
+
+
+def _written(what: str, write: Callable[[Path], object], study_dir: Path, again: str) -> bool:
+    """Whether something about a study could be written. Why not is said with the command that
+    writes it ``again``, and the runs stay what they are."""
     try:
-        analysis.write_report(study_dir)
-        write_notebook(study_dir)
+        write(study_dir)
     except Exception as error:
         if _interrupted(error):
             raise KeyboardInterrupt from error
         if trouble := storage.explained(error, study_dir):
-            print(f"The report could not be written. {trouble}")
-            return
-        logging.exception("the report could not be written")
+            print(f"The {what} could not be written. {trouble}")
+            return False
+        logging.exception("the %s could not be written", what)
         why = visible(f"{type(error).__name__}: {error}")
         print(
-            f"The report could not be written ({why}). The runs are "
-            f"whole; to try again, type: python -m analysis.report study={study_dir.name}"
+            f"The {what} could not be written ({why}). The runs are whole; to try again, type:"
+            f" {again} study={study_dir.name}"
         )
-        return
-    print(f"report written in {time.perf_counter() - started:.1f} s")
+        return False
+    return True
 
 
 def _interrupted(error: BaseException | None) -> bool:

@@ -69,7 +69,7 @@ class Watch:
                 self._draw()
             self._live.stop()
             self._live = None
-        self._say_once(self._bell.close())
+        self._say_once(self._bell.close(wait=kind is None))
         if kind is None and self._refusals.left:
             self.say(self._refusals.paragraph())
 

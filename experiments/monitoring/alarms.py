@@ -42,6 +42,20 @@ def alarms(view: View, runs_dir: str = "runs") -> list[Alarm]:
     return [replace(alarm, cell=view.cell) for alarm in told if alarm is not None]
 
 
+class Rings:
+    """Which alarms are to be told: each once, and again only where it had passed meanwhile. The
+    step since which one lasts may move, and makes no other alarm of it."""
+
+    def __init__(self) -> None:
+        self._last: set[tuple[str, str]] = set()
+        """Cell and kind of those that lasted when this was asked last."""
+
+    def new(self, present: Sequence[Alarm]) -> list[Alarm]:
+        """Those of the present alarms that were not there the last time."""
+        before, self._last = self._last, {(alarm.cell, alarm.kind) for alarm in present}
+        return [alarm for alarm in present if (alarm.cell, alarm.kind) not in before]
+
+
 def _ended(view: View, study: str) -> Alarm | None:
     """A cell that ended before its time."""
     if view.state not in ("failed", "killed"):

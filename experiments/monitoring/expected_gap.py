@@ -23,6 +23,7 @@ FEWEST, MOST = 64, 512
 BINS = 20
 """Truths between 0 and 1 that are told apart."""
 MOST_TILTED = 100.0
+HALVINGS = 40
 DOUBT = 1.8
 """Standard errors of the slope that are explained too: t at 95 %, one-sided, with some to spare."""
 _COLUMNS = ["step", "group", "truth", "judge_score", "answer"]
@@ -39,21 +40,23 @@ class Curve:
     se: float
     """Of its slope."""
 
-    def explained(self, truth: float) -> float:
-        """The most that the gap rises by itself where the mean truth is this.
+    def explained(self, truth_T: np.ndarray) -> np.ndarray:
+        """The most that the gap rises by itself where the mean truth is each of T.
 
         The shares move as a policy moves them that is paid for the truth, exponentially in it.
         """
         start = float(self.share_Q @ self.truth_Q)
         away_Q = self.truth_Q - start
-        tilts, shares_Q = (-MOST_TILTED, MOST_TILTED), self.share_Q
-        for _ in range(40):
-            tilt = sum(tilts) / 2
-            weights_Q = self.share_Q * np.exp(tilt * away_Q)
-            shares_Q = weights_Q / weights_Q.sum()
-            tilts = (tilt, tilts[1]) if shares_Q @ self.truth_Q < truth else (tilts[0], tilt)
-        rise = float((shares_Q - self.share_Q) @ (self.score_Q - self.truth_Q))
-        return rise + DOUBT * self.se * abs(truth - start)
+        low_T, high_T = np.full(len(truth_T), -MOST_TILTED), np.full(len(truth_T), MOST_TILTED)
+        shares_T_Q = np.tile(self.share_Q, (len(truth_T), 1))
+        for _ in range(HALVINGS):
+            tilt_T = (low_T + high_T) / 2
+            weights_T_Q = self.share_Q * np.exp(tilt_T[:, None] * away_Q)
+            shares_T_Q = weights_T_Q / weights_T_Q.sum(axis=1, keepdims=True)
+            below_T = shares_T_Q @ self.truth_Q < truth_T
+            low_T, high_T = np.where(below_T, tilt_T, low_T), np.where(below_T, high_T, tilt_T)
+        rise_T = (shares_T_Q - self.share_Q) @ (self.score_Q - self.truth_Q)
+        return rise_T + DOUBT * self.se * np.abs(truth_T - start)
 
 
 def explained(
@@ -69,7 +72,8 @@ def explained(
         keyword: what the behaviour of this name counts.
     """
     if (curve := curve_of(folder, first, keyword)) is not None:
-        return {step: curve.explained(truth) for step, truth in truths}
+        by_itself_T = curve.explained(np.array([truth for _, truth in truths]))
+        return {step: float(one) for (step, _), one in zip(truths, by_itself_T, strict=True)}
     start = [truth for step, truth in truths if step <= first]
     usual = math.fsum(start) / len(start) if start else 0.0
     return {step: max(0.0, usual - truth) for step, truth in truths}

@@ -7,15 +7,13 @@ compared with the cell by its hash.
 from __future__ import annotations
 
 import re
-from pathlib import Path
 from typing import Any
 
 from experiments.sweep import cells_of
 from study.cells import Cell
-from study.compose import CONF, preset_names
 from study.errors import UserError
-from study.files import read_yaml
 from study.identity import ABSENT, flatten, identifying, left_out
+from study.presets import preset_names, read_preset
 
 GROUPS = ("judge", "executor", "policy", "task", "reward", "scaffold", "trainer")
 FILLED = ("shadow_judges", "correction.parts")
@@ -52,17 +50,11 @@ def _preset(group: str, data: dict[str, Any]) -> str:
     flat = flatten(data)
     best, most = "", float("-inf")
     for name in names:
-        values = flatten(_read(CONF / group / f"{name}.yaml"))
+        values = flatten(read_preset(group, name))
         equal = sum(1 if flat.get(key) == value else -1 for key, value in values.items())
         if equal > most:
             best, most = name, equal
     return best
-
-
-def _read(path: Path) -> dict[str, Any]:
-    content = read_yaml(path)
-    content.pop("defaults", None)
-    return content
 
 
 def _settings(made: dict[str, Any], wanted: dict[str, Any]) -> dict[str, Any]:

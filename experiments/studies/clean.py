@@ -3,9 +3,11 @@
     python -m experiments.studies.clean
     python -m experiments.studies.clean study=NAME yes=true
 
-What may go: checkpoints of cells that are done (the policy stays), what writers that were killed
-left half-written, and books of judge servers whose owner is gone. Checkpoints of cells that are
-not done stay: the same sweep goes on from them. A cell that is running now is left alone.
+What may go: checkpoints of cells that are done and have their final policy, what writers that were
+killed left half-written, and books of judge servers whose owner is gone and that nobody uses; what
+still runs of such servers is stopped. checkpoint=STEP then finds only the steps that a cell kept.
+Checkpoints of cells that are not done stay: the same sweep goes on from them. A cell that is
+running now is left alone.
 """
 
 from __future__ import annotations
@@ -21,12 +23,13 @@ from pathlib import Path
 
 from experiments.studies.list import studies
 from experiments.studies.sizes import said, size
-from judges.serving.book import services
+from judges.serving import orphans
+from judges.serving.book import BOOK, Service, services
 from study import cells
-from study.cli import StudyOptions, command, option, print_table
+from study.cli import AnyStudyOptions, command, option, print_table
 from study.errors import UserError
 from study.machine import has_process
-from study.places import local, shown
+from study.places import shown
 
 _PROBE = re.compile(r"\.write-([0-9]{1,9})")
 """A file by which a sweep tries whether it may write, and its process."""
@@ -45,20 +48,16 @@ class Removable:
 
 
 @dataclass(frozen=True)
-class Options:
-    study: str | None = option("the one study to clean; all of runs_dir where it is left out")
-    runs_dir: Path = option("folder that holds the studies", Path("runs"))
+class Options(AnyStudyOptions):
     yes: bool = option("take it away; without it nothing is touched", False)
 
 
 @command("experiments.studies.clean study=quickstart", __doc__, Options)
 def main(options: Options) -> int:
     """Exit codes: 0, 2 for a user's error."""
-    runs_dir = local(options.runs_dir)
-    if options.study is not None:
-        one = StudyOptions(options.study, runs_dir)
-        one.check()
-        found = list(of_study(one.folder))
+    runs_dir = options.runs_dir
+    if options.folder is not None:
+        found = list(of_study(options.folder))
     else:
         found = [*of_folder(runs_dir), *(r for each in studies(runs_dir) for r in of_study(each))]
     if not found:
@@ -87,10 +86,15 @@ def of_study(folder: Path) -> Iterator[Removable]:
         state = cells.state(cell)
         if state == "running":
             continue
-        if state == "done" and (cell / "checkpoints").is_dir():
+        if state == "done" and _spares_checkpoints(cell):
             yield Removable(cell / "checkpoints", CHECKPOINTS, cell)
         for path in _leftovers(cell):
             yield Removable(path, LEFTOVER, cell)
+
+
+def _spares_checkpoints(cell: Path) -> bool:
+    """Whether a cell that is done has checkpoints that its policy makes superfluous."""
+    return (cell / "checkpoints").is_dir() and (cell / "policy").is_dir()
 
 
 def of_folder(runs_dir: Path) -> Iterator[Removable]:
@@ -102,8 +106,8 @@ def of_folder(runs_dir: Path) -> Iterator[Removable]:
     for service in services(runs_dir):
         with suppress(UserError):  # a damaged book: judges.serve status=true says so
             book = service.read()
-            if book is not None and not service.owned(book):
-                yield Removable(service.folder, SERVER)
+            if book is not None and not service.owned(book) and not any(service.users()):
+                yield Removable(service.folder / BOOK, SERVER)
 
 
 def _leftovers(folder: Path) -> list[Path]:
@@ -117,8 +121,18 @@ def _leftovers(folder: Path) -> list[Path]:
 
 def remove(each: Removable) -> bool:
     """Take something away; whether it went. What is in use by now stays."""
+    try:
+        return _remove(each)
+    except OSError as error:  # such as somebody else's
+        print(f"{each.path} stays: {error.strerror or error}")
+        return False
+
+
+def _remove(each: Removable) -> bool:
     if each.kind == SERVER:
-        return _clear(each.path)
+        service = Service(each.path.parent)
+        with service.locked():
+            return orphans.clear(service)
     if each.cell is None:
         each.path.unlink(missing_ok=True)
         return True
@@ -127,22 +141,14 @@ def remove(each: Removable) -> bool:
         print(f"{each.cell.name} is in use by now, and stays as it is")
         return False
     with held:
-        if each.kind == CHECKPOINTS and not cells.is_done(each.cell):
+        if each.kind == CHECKPOINTS and not (
+            cells.is_done(each.cell) and _spares_checkpoints(each.cell)
+        ):
             return False
         if each.path.is_dir() and not each.path.is_symlink():
             shutil.rmtree(each.path)
         else:
             each.path.unlink(missing_ok=True)
-    return True
-
-
-def _clear(folder: Path) -> bool:
-    (service,) = [each for each in services(folder.parent.parent) if each.folder == folder]
-    with service.locked():
-        book = service.read()
-        if book is None or service.owned(book):
-            return False
-        service.clear()
     return True
 
 

@@ -9,33 +9,24 @@ from __future__ import annotations
 import sys
 import time
 from collections import Counter
-from dataclasses import dataclass
 from pathlib import Path
 
 from analysis.records.arms import arm_names
 from experiments.studies.sizes import said, size
 from study import cells, exchange
-from study.cli import StudyOptions, command, option, print_table
+from study.cli import AnyStudyOptions, command, print_table
 from study.files import Damaged, read_yaml
-from study.places import local, shown
+from study.places import shown
 from study.status import STATES, read_status
 from study.study_file import read_study
 
 
-@dataclass(frozen=True)
-class Options:
-    study: str | None = option("name of one study, whose cells are listed")
-    runs_dir: Path = option("folder that holds the studies", Path("runs"))
-
-
-@command("experiments.studies.list study=quickstart", __doc__, Options)
-def main(options: Options) -> int:
+@command("experiments.studies.list study=quickstart", __doc__, AnyStudyOptions)
+def main(options: AnyStudyOptions) -> int:
     """Exit codes: 0, 2 for a user's error."""
-    runs_dir = local(options.runs_dir)
-    if options.study is not None:
-        one = StudyOptions(options.study, runs_dir)
-        one.check()
-        _print_cells(one.folder)
+    runs_dir = options.runs_dir
+    if options.folder is not None:
+        _print_cells(options.folder)
         return 0
     for name in exchange.studies(runs_dir):
         exchange.fetch(runs_dir / name)

@@ -49,7 +49,7 @@ class Options:
 @command("experiments.studies.show cell=runs/quickstart/CELL", __doc__, Options)
 def main(options: Options) -> int:
     """Exit codes: 0, 2 for a user's error."""
-    folder = find(options.cell, local(options.runs_dir), options.study)
+    folder = find(options.cell, options.runs_dir, options.study)
     exchange.find(folder)
     cell = cells.load_cell(folder)
     if options.config:

@@ -43,18 +43,20 @@ class Usage:
         return {SYSTEM + name: value for name, value in (usage | self._gpus()).items()}
 
     def _gpus(self) -> dict[str, float]:
+        """Of the one that this process computes on: to ask for another's memory makes a context
+        there, which takes some of it."""
         usage: dict[str, float] = {}
         if not torch.cuda.is_initialized():
             return usage
-        for number in range(torch.cuda.device_count()):
-            free, whole = torch.cuda.mem_get_info(number)
-            usage[f"gpu_{number}_memory_usage_megabytes"] = (whole - free) / MEGA
-            if self._told_of_gpus:
-                try:
-                    busy = torch.cuda.utilization(number)
-                except Exception as error:  # each of NVIDIA's own; none may end a training
-                    self._told_of_gpus = False
-                    print(f"How busy the GPUs are is not recorded: {first_line(error)}", flush=True)
-                else:
-                    usage[f"gpu_{number}_utilization_percentage"] = float(busy)
+        number = torch.cuda.current_device()
+        free, whole = torch.cuda.mem_get_info(number)
+        usage[f"gpu_{number}_memory_usage_megabytes"] = (whole - free) / MEGA
+        if self._told_of_gpus:
+            try:
+                busy = torch.cuda.utilization(number)
+            except Exception as error:  # each of NVIDIA's own; none may end a training
+                self._told_of_gpus = False
+                print(f"The use of the GPU is not recorded: {first_line(error)}", flush=True)
+            else:
+                usage[f"gpu_{number}_utilization_percentage"] = float(busy)
         return usage

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NoReturn
 
-from judges.serving import server
+from judges.serving import orphans, server
 from judges.serving.book import (
     EXPIRY_S,
     LOST,
@@ -42,8 +42,6 @@ from study.schema import Model
 RESTARTS = 3
 """How often a replica is started again; those of more than an hour ago do not count."""
 FORGIVEN_S = 3600.0
-LEFT_S = 20.0
-"""How long servers of an owner that was killed may take to end before they are killed."""
 LOOK_S = 1.0
 HEALTH_S = 10.0
 SILENT = 6
@@ -157,11 +155,9 @@ class Keeper:
             service.stop_path.unlink(missing_ok=True)
             self._began = now(service.folder)
             self._write()
-        if book is None or book.owner.kernel != self._owner.kernel:
-            return []
         # What an owner leaves that was killed is ending, and has the ports and the GPUs till then.
-        left = [Server(each.pid, each.started, each.url, each.log) for each in book.replicas]
-        server.stop(left, LEFT_S)
+        if book is None or not orphans.end_servers(service, book):
+            return []
         return [server.port_of(each.url) for each in book.replicas]
 
     def _watch(self) -> NoReturn:

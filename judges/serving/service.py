@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from judges.endpoint.replicas import MOVED, Addresses
-from judges.serving import server
+from judges.serving import orphans, server
 from judges.serving.book import (
     ELSEWHERE,
     EXPIRY_S,
@@ -252,8 +252,7 @@ def end(service: Service, patience_s: float = 2 * server.STOP_S) -> str:
         if book is None:
             return f"{service.name} is not served"
         _refuse_users(service)
-        if not service.owned(book):
-            service.clear()
+        if orphans.clear(service):
             return f"{service.name} had lost its owner, {book.owner}; its book is cleared"
         write_text(service.stop_path, "")
     until = time.monotonic() + patience_s

@@ -5,8 +5,6 @@ from __future__ import annotations
 import dataclasses
 import socket
 import sqlite3
-import subprocess
-import sys
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -16,10 +14,9 @@ from experiments import doctor
 from experiments.health import machine, models, packages, tracking
 from experiments.health.finding import Finding, State, note, ok, problem
 from study.errors import UserError
-from study.presets import preset_names
 from study.sandbox import tiers
+from tests.conftest import run_alone
 
-ROOT = Path(__file__).parents[2]
 SECRET = "a-key-that-nobody-may-read"
 LOCAL_JUDGE, REMOTE_JUDGE = "smollm2-135m", "qwq-plus"
 
@@ -36,14 +33,12 @@ def test_everything_is_on_one_screen_and_nothing_heavy_is_loaded(tmp_path: Path)
         "print('LOADED', sorted({'torch', 'transformers', 'vllm', 'mlflow', 'hydra'}"
         " & sys.modules.keys()), code)"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True
-    )
-    *screen, loaded = done.stdout.splitlines()
+    printed = run_alone(program)
+    *screen, loaded = printed.splitlines()
     assert loaded.startswith("LOADED [] ") and loaded[-1] in "01"
     assert len(screen) <= 32 and max(map(len, screen)) <= 2 * doctor.WIDTH
     wanted = "python packages torch GPU vLLM CPUs memory disk sandbox MLflow keys endpoints".split()
-    assert set(wanted) <= set(lines_of(done.stdout))
+    assert set(wanted) <= set(lines_of(printed))
     assert not list(tmp_path.iterdir())
 
 
@@ -107,11 +102,28 @@ def test_a_server_of_this_machine_is_looked_for(tmp_path: Path) -> None:
     assert models.served_here(named) == "cpu" and models.served_here([]) == ""
 
 
-def test_the_judges_of_an_experiment_are_those_of_its_file() -> None:
-    assert models.of_experiment("small-real") == ["smollm2-135m", "smollm2-135m-strict"]
-    assert models.of_experiment("quickstart")[0] == "sim-fair"
-    for name in preset_names("experiment"):
-        assert all(models.load("judge", judge).name for judge in models.of_experiment(name))
+@pytest.mark.parametrize(
+    ("experiment", "asked"),
+    [
+        ("small-real", {"judge smollm2-135m", "judge smollm2-135m-strict"}),
+        ("mixed-quickstart", {"judge sim-fair", "judge sim-lenient-qa", "judge sim-strict-code"}),
+        ("interventions", {"judge sim-dose", "judge sim-flattery", "judge sim-noisy"}),
+        ("workflow-full", {"judge qwen3-32b", "executor gpt-oss-120b"}),
+        ("verinstruct-rl", {"judge qwen3-32b", "judge gpt-oss-120b"}),
+    ],
+)
+def test_what_an_experiment_asks_is_what_its_cells_ask(experiment: str, asked: set[str]) -> None:
+    found = models.of_experiment(experiment)
+    assert sorted(f"{each.role} {each.name}" for each in found) == sorted(asked)
+
+
+def test_a_judge_that_is_named_twice_is_looked_at_once() -> None:
+    options = doctor.Options(judge=["sim-fair"], experiment="quickstart")
+    looked_at = [each.what for each in doctor.findings(options)]
+    assert looked_at.count("judge sim-fair") == looked_at.count("judge sim-verbose") == 1
+
+
+def test_a_name_that_is_not_there_is_said_with_the_nearest() -> None:
     with pytest.raises(UserError, match="Did you mean small-real"):
         models.of_experiment("smal-real")
     with pytest.raises(UserError, match="Did you mean sim-fair"):
@@ -130,13 +142,13 @@ def test_versions_are_compared_with_what_is_required_and_pinned(tmp_path: Path) 
     assert lacking.state is State.PROBLEM and "Two_b" in lacking.seen
     other = packages.versions({"one": "1.4", "two-b": "2"}, tmp_path)
     assert other.state is State.NOTE and "one 1.4 (pinned 1.5)" in other.seen
-    here = packages.installed()
-    assert {packages.canonical(name) for name in packages.required()} <= set(here)
+    installed = packages.installed()
+    assert {packages.canonical(name) for name in packages.required()} <= set(installed)
     assert len(packages.pins()) > 100
 
 
 @pytest.mark.parametrize(
-    ("here", "build"),
+    ("installed", "build"),
     [
         ({}, ""),
         ({"torch": "2.13.0+cpu"}, "cpu"),
@@ -145,9 +157,11 @@ def test_versions_are_compared_with_what_is_required_and_pinned(tmp_path: Path) 
         ({"torch": "2.13.0", "nvidia-cublas": "13"}, "cuda"),
     ],
 )
-def test_the_build_of_torch_is_told_without_importing_it(here: dict[str, str], build: str) -> None:
-    assert packages.torch_build(here) == build
-    assert (packages.torch(here).state is State.PROBLEM) == (not here)
+def test_the_build_of_torch_is_told_without_importing_it(
+    installed: dict[str, str], build: str
+) -> None:
+    assert packages.torch_build(installed) == build
+    assert (packages.torch(installed).state is State.PROBLEM) == (not installed)
 
 
 def test_a_gpu_that_torch_cannot_use_is_a_problem(gpus_here, own_leases) -> None:
@@ -208,17 +222,17 @@ def test_the_store_of_mlflow_is_opened_to_read_and_a_damaged_one_is_said(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
-    here = {"mlflow": "3.11"}
+    installed = {"mlflow": "3.11"}
     assert tracking.store({}, tmp_path).state is State.PROBLEM
-    assert "is made by the first sweep" in tracking.store(here, tmp_path).seen
+    assert "is made by the first sweep" in tracking.store(installed, tmp_path).seen
     database = tmp_path / "mlflow.db"
     with sqlite3.connect(database) as made:
         made.execute("create table runs (a)")
         made.execute("insert into runs values (1)")
     made.close()
-    assert "holds 1 runs" in tracking.store(here, tmp_path).seen
+    assert "holds 1 runs" in tracking.store(installed, tmp_path).seen
     database.write_bytes(b"no database" * 100)
-    broken = tracking.store(here, tmp_path)
+    broken = tracking.store(installed, tmp_path)
     assert broken.state is State.PROBLEM and "tracking rebuild" in broken.type
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://127.0.0.1:9")
-    assert "a server, not asked" in tracking.store(here, tmp_path).seen
+    assert "a server, not asked" in tracking.store(installed, tmp_path).seen

@@ -16,8 +16,8 @@ from experiments.judgedrift import COMMANDS, SWEEP, main
 from study.cli import Command
 from study.declared import declared
 from study.presets import preset_names
+from tests.conftest import ROOT, run_alone
 
-ROOT = Path(__file__).parents[2]
 HEAVY = {"torch", "transformers", "mlflow", "pandas", "scipy", "statsmodels", "hydra", "aiohttp"}
 ASKED = (
     "sweep plan status monitor report probe replay forecast evaluate serve check data pipeline"
@@ -42,13 +42,6 @@ def test_alone_it_prints_every_command_in_the_order_of_a_study(
     assert named.index("doctor") < named.index("plan") < named.index("sweep")
     assert named.index("sweep") < named.index("report") < named.index("clean")
     assert all(entry.about in once for entry in COMMANDS.values())
-
-
-def run_alone(program: str) -> str:
-    done = subprocess.run(
-        [sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True
-    )
-    return done.stdout
 
 
 def test_alone_it_loads_nothing_that_takes_time() -> None:

@@ -11,12 +11,14 @@ from pathlib import Path
 
 import pytest
 
-from experiments.launch import notify
+from experiments.launch import bell, notify
 from experiments.launch.bell import AlarmBell, facts_of, told_at_end
 from experiments.launch.notify import Call, check_notify
+from experiments.launch.watch import Watch
 from experiments.monitoring.read import Alarm, totals
 from study import cells
 from study.errors import UserError
+from study.machine import has_process
 from tests.experiments.fake_cells import laid
 
 TOLD = """
@@ -116,18 +118,56 @@ def test_a_program_that_is_gone_is_said(tmp_path) -> None:
 
 def test_alarms_are_told_together_and_one_call_at_a_time(tmp_path, script, monkeypatch) -> None:
     out = tmp_path / "out"
-    bell = AlarmBell(f"{script(TOLD)} {out}", "mine")
-    assert bell.tick([], lambda: totals([])) == ""
-    assert bell._call is None
-    bell.tick([ALARM], lambda: totals([]))
-    bell.tick([ALARM], lambda: totals([]))
-    assert bell.close() == "" and [each["facts"]["alarms_in_all"] for each in told(out)] == [1]
-    bell.tick([ALARM], lambda: totals([]))
-    assert bell._call is None  # within the same minute
-    monkeypatch.setattr(bell, "_next", 0.0)
-    bell.tick([], lambda: totals([]))
-    assert bell.close() == "" and [each["facts"]["alarms_in_all"] for each in told(out)] == [1, 2]
+    one = AlarmBell(f"{script(TOLD)} {out}", "mine")
+    assert one.tick([], lambda: totals([])) == ""
+    assert one._call is None
+    one.tick([ALARM], lambda: totals([]))
+    one.tick([ALARM], lambda: totals([]))
+    assert one.close() == "" and [each["facts"]["alarms_in_all"] for each in told(out)] == [1]
+    one.tick([ALARM], lambda: totals([]))
+    assert one._call is None  # within the same minute
+    monkeypatch.setattr(one, "_next", 0.0)
+    one.tick([], lambda: totals([]))
+    assert one.close() == "" and [each["facts"]["alarms_in_all"] for each in told(out)] == [1, 2]
     assert AlarmBell("", "mine").tick([ALARM], lambda: pytest.fail("asked")) == ""
+
+
+def test_who_is_told_to_stop_waits_for_no_call(tmp_path, script, monkeypatch) -> None:
+    monkeypatch.setattr(notify, "LIMIT_S", 600.0)
+    pid = tmp_path / "pid"
+    program = f"import os, time; open({str(pid)!r}, 'w').write(str(os.getpid())); time.sleep(600)"
+    todo = laid(tmp_path, 1, notify=script(program))
+    with pytest.raises(KeyboardInterrupt), Watch(todo) as watched:
+        watched._bell.tick([ALARM], lambda: totals([]))
+        while not (pid.exists() and pid.read_text()):
+            time.sleep(0.05)
+        raise KeyboardInterrupt
+    assert not has_process(int(pid.read_text()))
+
+
+def test_a_state_that_cannot_be_known_does_not_fail_a_sweep(tmp_path, monkeypatch, capsys) -> None:
+    todo = laid(tmp_path, 1, notify=str(tmp_path / "none"))
+    with told_at_end(todo, todo):
+        monkeypatch.setattr(cells, "is_done", lambda folder: 1 / 0)
+    (line,) = capsys.readouterr().out.splitlines()
+    assert line == "sweep.notify: nothing could be told (division by zero)."
+
+
+def test_at_the_end_alarms_of_done_cells_are_not_worked_out(tmp_path, script, monkeypatch) -> None:
+    out = tmp_path / "out"
+    first, second = todo = laid(tmp_path, 2, notify=f"{script(TOLD)} {out}")
+    asked: list[str] = []
+
+    def alarms(view, runs_dir):
+        asked.append(view.cell)
+        return [ALARM]
+
+    monkeypatch.setattr(bell, "alarms", alarms)
+    with told_at_end(todo, todo):
+        (first.dir / "DONE").touch()
+        cells.set_status(second.dir, state="failed", error="it broke")
+    (content,) = told(out)
+    assert asked == [second.name] and content["facts"]["alarms_in_all"] == 1
 
 
 @pytest.mark.parametrize(

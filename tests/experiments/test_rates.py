@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
 import pytest
 
 from experiments.plan import Times, spending, time_lines, usage_lines
-from experiments.rates import APART, MOST, Rates, Span, newest, span
+from experiments.rates import APART, MOST, Pace, Rates, Span, _pace, _usages, newest, span, whose
 from study import cells
 from study.cells import Cell
-from study.parts import read_all
+from study.files import append_line
+from study.parts import part_name, read_all
 from study.records import EVALUATIONS
 from study.status import read_status
 
@@ -65,8 +69,8 @@ def test_other_seeds_and_longer_runs_take_in_proportion(study) -> None:
 def test_a_judge_that_never_ran_is_told_by_one_with_its_grading(study) -> None:
     (cell,) = [c for c in loaded(study) if c.config.judge.name == "sim-fair"][:1]
     new = replace(cell.config, judge=replace(cell.config.judge, name="sim-new"))
-    every = Rates(study)
-    assert every.usage(new, new.judge) and every.said() == f"4 finished cells of {study.name}"
+    found = Rates(study).usage(new, new.judge)
+    assert whose(usage.cell for usage in found) == f"4 finished cells of {study.name}"
     other = replace(new, policy=replace(new.policy, path="another"))
     assert Rates(study).usage(other, other.judge) == []
 
@@ -92,6 +96,59 @@ def test_rates_of_another_host_are_taken_where_this_one_has_none(study) -> None:
     assert len(Rates(study).paces(todo[0].config)) == 1
     cells.set_status(todo[0].dir, host="elsewhere")
     assert len(Rates(study).paces(todo[0].config)) == 4
+
+
+def test_each_line_names_the_cells_that_it_rests_on_whichever_was_made_before(study) -> None:
+    todo, rates = loaded(study), Rates(study)
+    fair = [cell for cell in todo if cell.config.judge.name == "sim-fair"]
+    others = [cell for cell in todo if cell not in fair]
+    for cell in others:
+        (cell.dir / "metrics.jsonl").unlink()
+    usage_lines(todo, rates)
+    (line,) = time_lines(fair, rates)
+    assert f"by {whose(cell.dir for cell in fair)}" in line
+    assert whose([*(cell.dir for cell in fair), fair[0].dir]).startswith(f"{len(fair)} finished")
+
+
+def test_an_evaluation_is_no_part_of_the_step_that_it_follows(tmp_path) -> None:
+    folder = tmp_path / "study" / "cell"
+    folder.mkdir(parents=True)
+    took = {0: 7.0, 1: None, 2: 5.0, 3: None, 4: 5.0}
+    at_ms = 1_000_000
+    for step, eval_s in took.items():
+        at_ms += 2000 * (step > 0) + 1000 * int(eval_s or 0)
+        metrics = {} if eval_s is None else {"time/eval_s": eval_s}
+        line = {"step": step, "time_ms": at_ms, "metrics": metrics}
+        append_line(folder / "metrics.jsonl", json.dumps(line))
+    cells.set_status(folder, seconds=4 * 2.0 + 17.0 + 3.0)
+    pace = _pace(folder)
+    assert pace == Pace(pytest.approx(2.0), pytest.approx(17 / 3), pytest.approx(3.0), folder)
+
+
+def test_a_cell_that_was_stopped_early_tells_nothing(study) -> None:
+    todo = loaded(study)
+    for cell in todo[1:]:
+        cells.set_status(cell.dir, stopped_at=1)
+    rates = Rates(study)
+    assert [pace.cell for pace in rates.paces(todo[0].config)] == [todo[0].dir]
+    assert {each.cell for each in rates.usage(todo[0].config, todo[0].config.judge)} == {
+        todo[0].dir
+    }
+
+
+def test_a_cell_whose_verdicts_are_damaged_or_of_another_version_tells_nothing(study) -> None:
+    first, second, *_ = (cell.dir for cell in loaded(study))
+    assert _usages(second)
+    _usages.cache_clear()
+    broken = next(first.glob("verdicts/*.parquet"))
+    broken.write_bytes(b"nothing")
+    assert _usages(first) == {}
+    (merged,) = second.glob("verdicts/*.parquet")
+    table = pq.read_table(merged)
+    older = table.filter(pc.equal(table["step"], 1)).drop_columns(["attempts"])
+    pq.write_table(older, merged.with_name(f"{part_name(1)}.parquet"))
+    merged.unlink()
+    assert _usages(second) == {}
 
 
 def test_what_is_not_known_is_said_with_what_to_type(study, tmp_path) -> None:

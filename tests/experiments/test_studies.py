@@ -6,7 +6,10 @@ import dataclasses
 import os
 import shlex
 import shutil
+import subprocess
+import threading
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -17,6 +20,8 @@ from experiments.studies import again, clean, show
 from experiments.studies import list as listing
 from experiments.studies.sizes import said, size
 from experiments.sweep import cells_of
+from judges.serving.book import BOOK, Book, Replica, Service
+from judges.serving.server import start_time
 from study import cells
 from study.errors import UserError
 from study.study_file import read_study, write_study
@@ -172,6 +177,72 @@ def test_a_cell_that_is_not_done_keeps_its_checkpoints(study: Path) -> None:
             False
         )
     assert (second / "checkpoints").is_dir()
+
+
+def test_checkpoints_without_a_final_policy_stay(study: Path) -> None:
+    first, *others = cells.study_cells(study)
+    shutil.rmtree(first / "policy")
+    places = {each.path for each in clean.of_study(study)}
+    assert places == {cell / "checkpoints" for cell in others}
+    each = clean.Removable(first / "checkpoints", clean.CHECKPOINTS, first)
+    assert clean.remove(each) is False and (first / "checkpoints").is_dir()
+
+
+@pytest.fixture
+def left_server(tmp_path: Path) -> Iterator[tuple[Service, subprocess.Popen[bytes]]]:
+    """A service whose owner is gone, and its server, which still runs."""
+    service = Service(tmp_path / "runs" / "servers" / "tiny")
+    service.prepare()
+    process = subprocess.Popen(["sleep", "600"], start_new_session=True)
+    started = start_time(process.pid) or ""
+    url, log = "http://127.0.0.1:1/v1", service.folder / "a.log"
+    log.write_text("what it said")
+    replica = Replica(url, process.pid, started, "ready", 0, str(log))
+    owner = dataclasses.replace(service.me(), pid=2**22 + 1)
+    service.write(Book(1, "tiny", "ready", 0.0, owner, [replica]))
+    yield service, process
+    process.kill()
+    process.wait()
+
+
+def test_a_server_without_owner_is_stopped_before_its_book_goes(
+    left_server: tuple[Service, subprocess.Popen[bytes]], capsys: pytest.CaptureFixture[str]
+) -> None:
+    service, process = left_server
+    arguments = [f"runs_dir={service.folder.parent.parent}"]
+    assert clean.main(arguments) == 0
+    printed = capsys.readouterr().out
+    book = service.folder / BOOK
+    assert str(book) in printed and f"may go: {said(size(book))}" in printed
+    assert process.poll() is None
+    threading.Thread(target=process.wait, daemon=True).start()  # as init does for an orphan
+    assert clean.main([*arguments, "yes=true"]) == 0
+    assert "Gone: 1 of 1" in capsys.readouterr().out
+    assert process.poll() is not None and service.read() is None
+    assert (service.folder / "a.log").exists()
+
+
+def test_a_service_without_owner_that_is_used_stays(
+    left_server: tuple[Service, subprocess.Popen[bytes]],
+) -> None:
+    service, process = left_server
+    (found,) = clean.of_folder(service.folder.parent.parent)
+    service.enter()
+    assert list(clean.of_folder(service.folder.parent.parent)) == []
+    assert clean.remove(found) is False
+    assert service.read() is not None and process.poll() is None
+
+
+def test_what_may_not_be_taken_away_is_said(
+    study: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refused(path: Path) -> None:
+        raise PermissionError(1, "not yours", str(path))
+
+    monkeypatch.setattr(clean.shutil, "rmtree", refused)
+    assert clean.main([f"runs_dir={study.parent}", "yes=true"]) == 0
+    printed = capsys.readouterr().out
+    assert "checkpoints stays: not yours" in printed and "Gone: 0 of 4, 0 B." in printed
 
 
 def test_mlflow_is_opened_on_the_store_of_the_study(

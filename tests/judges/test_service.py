@@ -18,7 +18,7 @@ import pytest
 from judges.check import HARMLESS, probe
 from judges.endpoint.replicas import MOVED
 from judges.identity import judge_id
-from judges.serving import book, keeper, server, service
+from judges.serving import book, keeper, orphans, server, service
 from judges.serving.book import Holder, Replica, Service, service_of
 from judges.serving.keeper import Keeper
 from judges.serving.service import use
@@ -165,7 +165,7 @@ def test_an_owner_that_is_killed_takes_its_servers_along_and_is_replaced(runs):
 
 
 def test_servers_that_a_killed_owner_left_are_ended_before_new_ones_start(runs, monkeypatch):
-    monkeypatch.setattr(keeper, "LEFT_S", 0.2)
+    monkeypatch.setattr(orphans, "LEFT_S", 0.2)
     monkeypatch.setenv("FAKE_VLLM", "stubborn")
     model = judge()
     served = service_of(model, runs)

@@ -29,8 +29,8 @@ from study.cli import (
 )
 from study.errors import UserError
 from study.files import write_json
+from tests.conftest import ROOT, run_alone
 
-ROOT = Path(__file__).parents[2]
 OTHERS = {
     *("experiments.sweep", "judges.serving.vllm_cpu", "study.truth.equations"),
     *("experiments.workflow.__main__", "experiments.judgedrift"),
@@ -74,10 +74,7 @@ def test_help_of_every_command_names_its_options_and_loads_nothing_heavy() -> No
         "    assert main(['--help']) == 0\n"
         "    print('loaded', *sorted({'torch', 'transformers', 'mlflow'} & sys.modules.keys()))\n"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True
-    )
-    texts = done.stdout.split("# ")[1:]
+    texts = run_alone(program).split("# ")[1:]
     assert [text.split("\n")[0] for text in texts] == commands()
     for text in texts:
         main = main_of(text.split("\n")[0])

@@ -11,9 +11,9 @@ import pytest
 
 from analysis.planted.judge_error import DOSE, JUDGES, falling
 from analysis.records.runs import Run
-from experiments.monitoring.alarms import FIRST_STEPS, IN_A_ROW, alarms, rise_of_gap
-from experiments.monitoring.expected_gap import Curve, fitted
-from experiments.monitoring.read import StudyReader
+from experiments.monitoring.alarms import FIRST_STEPS, IN_A_ROW, Rings, alarms, rise_of_gap
+from experiments.monitoring.expected_gap import DOUBT, HALVINGS, MOST_TILTED, Curve, fitted
+from experiments.monitoring.read import Alarm, StudyReader
 from study import cells
 from study.records import ROLLOUT, part_name, rollout_id, write_part
 from tests.experiments.monitoring.studies import lay, record, run
@@ -158,7 +158,7 @@ def ever_risen(planted: Run) -> bool:
         here = planted.step_P == step
         truth = float(planted.truth[here].mean())
         gap = float(planted.judge[here].mean()) - truth
-        left.append((step, gap - curve.explained(truth)))
+        left.append((step, gap - float(curve.explained(np.array([truth]))[0])))
     looks = range(FIRST_STEPS + IN_A_ROW, steps + 1)
     return any(rise_of_gap(left[:upto], steps) is not None for upto in looks)
 
@@ -174,10 +174,44 @@ def test_the_curve_moves_as_a_policy_moves_that_is_paid_for_truth():
     """Two truths: their shares decide all. Half of each, then a fifth of 1: the judge, who says .3
     and .6, falls by .09 where the truth falls by .3."""
     curve = Curve(np.array([0.0, 1.0]), np.array([0.3, 0.6]), np.array([0.5, 0.5]), 0.0)
-    assert curve.explained(0.2) == pytest.approx(0.3 - 0.09, abs=1e-6)
-    assert curve.explained(0.5) == pytest.approx(0.0, abs=1e-6)
+    rises = curve.explained(np.array([0.2, 0.5]))
+    assert rises == pytest.approx([0.3 - 0.09, 0.0], abs=1e-6)
     doubtful = Curve(curve.truth_Q, curve.score_Q, curve.share_Q, 0.1)
-    assert doubtful.explained(0.2) > 0.21 + 0.3 * 0.1
+    assert doubtful.explained(np.array([0.2])) > 0.21 + 0.3 * 0.1
+
+
+def one_by_one(curve: Curve, truth: float) -> float:
+    """`Curve.explained` of one truth, in plain steps."""
+    start = float(curve.share_Q @ curve.truth_Q)
+    tilts, shares_Q = (-MOST_TILTED, MOST_TILTED), curve.share_Q
+    for _ in range(HALVINGS):
+        tilt = sum(tilts) / 2
+        weights_Q = curve.share_Q * np.exp(tilt * (curve.truth_Q - start))
+        shares_Q = weights_Q / weights_Q.sum()
+        tilts = (tilt, tilts[1]) if shares_Q @ curve.truth_Q < truth else (tilts[0], tilt)
+    rise = float((shares_Q - curve.share_Q) @ (curve.score_Q - curve.truth_Q))
+    return rise + DOUBT * curve.se * abs(truth - start)
+
+
+def test_many_truths_at_once_are_as_one_after_the_other():
+    rng = np.random.default_rng(5)
+    for quanta in (1, 2, 21):
+        share_Q = rng.dirichlet(np.ones(quanta))
+        curve = Curve(np.linspace(0, 1, quanta), rng.random(quanta), share_Q, 0.02)
+        truth_T = np.concatenate([[0.0, 1.0], rng.random(50)])
+        wanted = [one_by_one(curve, float(truth)) for truth in truth_T]
+        assert curve.explained(truth_T) == pytest.approx(wanted, abs=1e-9)
+        assert len(curve.explained(np.array([]))) == 0
+
+
+def test_an_alarm_rings_once_and_again_only_where_it_had_passed():
+    rings = Rings()
+    gap, later = (Alarm("a", "gap onset", "rose", "x", since_step=step) for step in (20, 24))
+    other = Alarm("b", "gap onset", "rose", "x", since_step=20)
+    assert rings.new([gap]) == [gap]
+    assert rings.new([later, other]) == [other]
+    assert rings.new([other]) == []
+    assert rings.new([later, other]) == [later]
 
 
 def test_what_the_first_scores_let_expect_is_no_alarm(folder):

@@ -1,0 +1,39 @@
+"""The end of a sweep: its report and its notebook, each whatever becomes of the other."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+import analysis
+from experiments.launch import run
+from tests.experiments.fake_cells import laid
+
+
+@pytest.mark.parametrize("broken", ["report", "notebook"])
+def test_what_cannot_be_written_is_called_by_its_name_and_the_other_is_written(
+    broken: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    (cell,) = todo = laid(tmp_path, 1, report=True)
+    (cell.dir / "DONE").touch()
+    written: list[str] = []
+
+    def writes(what: str) -> None:
+        if what == broken:
+            raise ValueError("\x1b[2Jodd rows")
+        written.append(what)
+
+    monkeypatch.setattr(analysis, "write_report", lambda folder: writes("report"))
+    monkeypatch.setattr(run, "write_notebook", lambda folder: writes("notebook"))
+    run.report(todo, stale=True)
+    printed = capsys.readouterr().out
+    module = {"report": "analysis.report", "notebook": "experiments.notebook"}[broken]
+    assert f"The {broken} could not be written (ValueError: \\x1b[2Jodd rows)." in printed
+    assert f"type: python -m {module} study={cell.dir.parent.name}" in printed
+    assert written == [{"report": "notebook", "notebook": "report"}[broken]]
+    assert printed.count("could not be written") == 1
+    assert ("report written in" in printed) == (broken == "notebook")
