@@ -20,6 +20,7 @@ from analysis.answers.reading import Answers
 from analysis.answers.rows import schema_of, tables
 from study.errors import UserError
 from study.files import sync_files, write_text, writing
+from study.screen import visible
 
 pc: Any = pyarrow.compute
 """Its functions are made as it is loaded, so nothing static knows of them."""
@@ -132,6 +133,9 @@ def _card(answers: Answers, counts: dict[str, int]) -> str:
         "An answer that no judge was asked about has one row without a verdict. A score that could",
         "not be had is null, and `outcome` and `reason` say why. Written by judgedrift.",
     ]
+    if answers.problems:
+        told = [visible(problem).replace("`", "'") for problem in answers.problems]
+        text += ["", "## What could not be read", "", "```text", *told, "```"]
     return "\n".join([*head, "", *text, ""])
 
 

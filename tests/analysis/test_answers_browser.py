@@ -229,6 +229,32 @@ def test_a_missing_verdict_is_said_with_its_reason(page):
     assert shown(page, ".card .missing") == ["missing: unparsed"]
 
 
+def test_an_answer_without_a_verdict_says_why(browser, tmp_path):
+    """A file of verdicts that is lost is no judge that was not asked."""
+    study = write_study(tmp_path / "study", ["sim-fair"], seeds=1, steps=3, groups=1)
+    (damaged,) = study.glob("*/verdicts/step-000001.parquet")
+    damaged.write_bytes(b"PAR1 and nothing else PAR1")
+    for step, outcome in ((2, "ok"), (3, "timeout")):
+        (part,) = study.glob(f"*/rollouts/step-{step:06d}.parquet")
+        rows = [
+            row | {"judge_score": None, "outcome": outcome}
+            for row in pq.read_table(part).to_pylist()
+        ]
+        pq.write_table(_table(rows, pq.read_schema(part)), part)
+        (part,) = study.glob(f"*/verdicts/step-{step:06d}.parquet")
+        pq.write_table(pq.read_table(part).slice(0, 0), part)
+    page = browser.open(write_page(study).path)
+    told = ["no verdict on record", "not asked", "verdicts not on record"]
+    ask = "[...document.getElementById('filters').elements.outcome.options].map((e) => e.value)"
+    assert page.ask(ask) == ["", *told]
+    said = [told[2], told[0], f"{told[1]}: the program ended with timeout"]
+    for step, why in enumerate(said, start=1):
+        choose(page, "from", str(step))
+        choose(page, "to", str(step))
+        assert shown(page, "h3 + p.missing") == [f"missing: {why}"]
+    assert page.errors == []
+
+
 def test_the_same_prompt_stands_side_by_side_over_arms_and_steps(page):
     page.press("3")
     heads = shown(page, ".cards .head button")

@@ -126,6 +126,17 @@ def test_hugging_face_reads_the_folder(make_study, tmp_path, monkeypatch):
     assert set(read["held_out"]["set"]) == {"held-out"}
 
 
+def test_the_card_lists_what_could_not_be_read(make_study, tmp_path):
+    study = make_study(seeds=1)
+    (damaged,) = study.glob("sim-fair-*/verdicts/step-000002.parquet")
+    damaged.write_bytes(b"PAR1 and nothing else PAR1")
+    assert export(study, "hf", tmp_path / "hf") == 0
+    said = (tmp_path / "hf" / "README.md").read_text().partition("## What could not be read")[2]
+    assert "verdicts/step-000002.parquet is left out" in said
+    assert export(make_study("whole", seeds=1), "hf", tmp_path / "whole") == 0
+    assert "could not be read" not in (tmp_path / "whole" / "README.md").read_text()
+
+
 @pytest.mark.alone
 def test_memory_does_not_grow_with_the_study(tmp_path):
     """Ten times the steps, no more memory: measured in a process of its own."""
@@ -211,7 +222,7 @@ def test_inspect_reads_its_logs(make_study, tmp_path, monkeypatch):
     for each in listed:
         read = log.read_eval_log(each)
         assert read.status == "success" and read.eval.task == "sim-flaky"
-        (mean,) = [score for score in read.results.scores if score.name == "truth"]
+        (mean,) = [score for score in read.results.scores if score.name == "truth (rules)"]
         assert mean.metrics["mean"].value == pytest.approx(0.5)
         samples += read.samples
     assert len(samples) == 96 == len({sample.id for sample in samples})
@@ -219,5 +230,24 @@ def test_inspect_reads_its_logs(make_study, tmp_path, monkeypatch):
         missing = sample.metadata["member"] == 3
         assert ("sim-flaky" in sample.scores) is not missing
         assert ("sim-flaky" in sample.metadata.get("missing", {})) is missing
-        assert sample.scores["truth"].value == 0.5
+        assert sample.scores["truth (rules)"].value == 0.5
         assert sample.metadata["behaviour"]["length"] == 6 + sample.metadata["step"] - 1
+
+
+def test_inspect_tells_a_judge_named_truth_and_lost_verdicts_apart(make_study, tmp_path):
+    log = pytest.importorskip("inspect_ai.log", reason="the extra inspect is not installed")
+    study = make_study(seeds=1, judges=["truth"], steps=2)
+    (damaged,) = study.glob("*/verdicts/step-000002.parquet")
+    damaged.write_bytes(b"PAR1 and nothing else PAR1")
+    out = tmp_path / "logs"
+    assert export(study, "inspect", out) == 0
+    (read,) = (log.read_eval_log(each) for each in log.list_eval_logs(str(out)))
+    for sample in read.samples:
+        assert {name: score.value for name, score in sample.scores.items()} == {
+            "truth": 0.5,  # the judge pays 0.01 a word beyond six, and is never off
+            "truth (rules)": 0.5,
+        }
+        lost = sample.metadata["step"] == 2
+        assert sample.metadata.get("missing") == (
+            {"verdicts": "could not be read"} if lost else None
+        )

@@ -50,9 +50,15 @@ function read(row) {
   const both = answer.judge !== null && answer.truth !== null;
   answer.gap = both ? answer.judge - answer.truth : null;
   const acting = answer.verdicts.filter((each) => each.role === 'acting').map((each) => each.outcome);
-  answer.outcomes = acting.length ? [...new Set(acting)] : ['not asked'];
+  answer.outcomes = acting.length ? [...new Set(acting)] : [unjudged(answer)];
   answer.key = [answer.run.cell, ...(answer.run.set === 'training' ? [] : [answer.run.set]), answer.id].join('/');
   return answer;
+}
+
+// What an answer without a verdict of the judge that trained its run is told as.
+function unjudged(answer) {
+  if (answer.judge !== null) return 'verdicts not on record';
+  return answer.program && answer.program !== 'ok' ? 'not asked' : 'no verdict on record';
 }
 
 function el(tag, className, content) {
@@ -94,8 +100,9 @@ function why(answer, name) {
   if (name === 'truth') return answer.truth_missing || 'no rule can tell';
   if (name === 'judge') {
     if (acting.length) return reason(acting[0]);
-    if (answer.program && answer.program !== 'ok') return `not asked: the program ended with ${answer.program}`;
-    return answer.verdicts.some((each) => each.role === 'acting') ? 'no score on record' : 'no verdict on record';
+    if (answer.verdicts.some((each) => each.role === 'acting')) return 'no score on record';
+    const told = unjudged(answer);
+    return told === 'not asked' ? `${told}: the program ended with ${answer.program}` : told;
   }
   if (name === 'gap') return answer.judge === null ? 'no judge\u2019s score' : 'no truth';
   if (held) return 'nothing is learned from held-out rows';
