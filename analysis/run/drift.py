@@ -155,7 +155,7 @@ def run_shifts(
     return pd.DataFrame(rows, columns=[*SHIFTS])
 
 
-def _pair_variance(treated: pd.DataFrame, base: pd.DataFrame) -> pd.Series:
+def pair_variance(treated: pd.DataFrame, base: pd.DataFrame) -> pd.Series:
     """Sampling variance of the difference in shift between the two runs of each seed.
 
     Groups of one step and prompt are paired, so that what both runs share costs nothing: the
@@ -286,7 +286,7 @@ def shift_table(shifts: pd.DataFrame, base: str | None, same: Collection[str] = 
         }
         other = by_arm.get((base, metric)) if base is not None and arm != base else None
         if other is not None:
-            within = variances[arm, metric] = _pair_variance(part, other)
+            within = variances[arm, metric] = pair_variance(part, other)
             paired = paired_difference(part["shift"], other["shift"], within=within)
             difference = paired.row("diff", "pairs")
             names = {"low": "diff_low", "high": "diff_high", "note": "diff_note"}
