@@ -17,8 +17,9 @@ import numpy as np
 import pyarrow.compute as pc
 
 from analysis.answers.choice import Choice, Pick
-from analysis.answers.reading import NUMBERS, Answers
+from analysis.answers.reading import Answers
 from analysis.records.behaviour import unit
+from analysis.records.frames import NUMBERS
 from study.features import FEATURES, measured
 
 LONGEST = 12_000
@@ -52,7 +53,8 @@ _TEXTS = frozenset(
 class Texts:
     """Texts by their place in a list; each stands there once."""
 
-    places: dict[str, int] = field(default_factory=dict)
+    places: dict[tuple[str, int], int] = field(default_factory=dict)
+    """What is shown of a text, and the length of the whole text -> its place."""
     cut: dict[int, int] = field(default_factory=dict)
     """Place of a text of which only the beginning is shown -> its length."""
     size: int = 0
@@ -63,12 +65,17 @@ class Texts:
         if text is None:
             return None
         shown = text[:LONGEST]
-        if shown not in self.places:
-            self.places[shown] = len(self.places)
+        key = (shown, len(text))
+        if key not in self.places:
+            self.places[key] = len(self.places)
             self.size += len(escaped(shown).encode()) + 1
-        if len(text) > LONGEST:
-            self.cut[self.places[shown]] = len(text)
-        return self.places[shown]
+            if len(text) > LONGEST:
+                self.cut[self.places[key]] = len(text)
+        return self.places[key]
+
+    def shown(self) -> list[str]:
+        """The texts in their places, the long ones cut."""
+        return [shown for shown, _ in self.places]
 
     def forget(self, count: int, size: int) -> None:
         """Be again as with so many texts of that size."""
@@ -126,7 +133,7 @@ def content(answers: Answers, choice: Choice, most_bytes: int) -> dict[str, Any]
         "fields": FIELDS,
         "verdict_fields": VERDICT_FIELDS,
         "answers": rows,
-        "texts": list(texts.places),
+        "texts": texts.shown(),
         "cut": texts.cut,
         "longest": LONGEST,
         "problems": answers.problems,

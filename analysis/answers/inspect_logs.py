@@ -20,7 +20,8 @@ from typing import Any
 import numpy as np
 
 from analysis.answers.files import new_folder
-from analysis.answers.reading import NUMBERS, Answers, Source
+from analysis.answers.reading import Answers, Source
+from analysis.records.frames import NUMBERS
 from study.errors import UserError
 from study.features import FEATURES, measured
 

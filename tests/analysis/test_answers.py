@@ -217,13 +217,20 @@ def test_texts_stand_once_and_long_ones_are_cut_and_said():
     texts = Texts()
     long = "x" * (LONGEST + 5)
     assert [texts.add("a"), texts.add(None), texts.add(long), texts.add("a")] == [0, None, 1, 0]
-    assert list(texts.places) == ["a", "x" * LONGEST] and texts.cut == {1: LONGEST + 5}
+    assert texts.shown() == ["a", "x" * LONGEST] and texts.cut == {1: LONGEST + 5}
     size = texts.size
     texts.add("<")
     texts.forget(2, size)
-    assert list(texts.places) == ["a", "x" * LONGEST] and texts.size == size
+    assert texts.shown() == ["a", "x" * LONGEST] and texts.size == size
     texts.forget(1, 4)
     assert texts.cut == {}
+
+
+def test_texts_that_begin_alike_are_told_with_their_own_length():
+    texts = Texts()
+    whole, longer, longest = ("x" * (LONGEST + more) for more in (0, 1, 2))
+    assert [texts.add(each) for each in (whole, longer, longest, longer)] == [0, 1, 2, 1]
+    assert texts.cut == {1: LONGEST + 1, 2: LONGEST + 2}
 
 
 def test_a_page_is_no_larger_than_it_may_be_and_says_what_was_left_out(planted, tmp_path):

@@ -220,6 +220,12 @@ def test_filters_narrow_the_list_and_the_address_keeps_them(page, browser, plain
     assert shown(again, "h2") == shown(page, "h2")
 
 
+def test_the_answers_are_filtered_once_for_a_change(page):
+    page.ask("{ let was = filtered; window.calls = 0; filtered = () => (window.calls++, was()) }")
+    choose(page, "text", "prompt 2")
+    assert shown(page, "#count") == ["1\u2013100 of 216"] and page.ask("window.calls") == 1
+
+
 def test_a_missing_verdict_is_said_with_its_reason(page):
     choose(page, "outcome", "unparsed")
     tiles = [" ".join(text.split()) for text in shown(page, ".tile")]

@@ -13,7 +13,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from analysis.answers import files
-from analysis.answers.reading import read_answers
+from analysis.answers.reading import Answers, read_answers
+from analysis.answers.rows import schema_of
 from analysis.export import main
 from study.merged import merge_cell
 from tests.analysis.conftest import write_study
@@ -70,6 +71,40 @@ def test_a_csv_holds_the_same_and_nothing_that_a_spreadsheet_would_run(make_stud
     assert len(read) == 96 and {row["score"] for row in read if row["outcome"] == "unparsed"} == {
         ""
     }
+
+
+class Counted:
+    """A table that counts how often it was asked for its size."""
+
+    num_rows, asked = 1, 0
+
+    @property
+    def nbytes(self):
+        self.asked += 1
+        return 1
+
+
+def test_each_table_is_measured_once_until_a_row_group_is_full(monkeypatch):
+    monkeypatch.setattr(files, "ROWS", 100)
+    monkeypatch.setattr(files.pa, "concat_tables", list)
+    steps = [Counted() for _ in range(250)]
+    assert [len(group) for group in files._groups(iter(steps))] == [100, 100, 50]
+    assert {step.asked for step in steps} == {1}
+
+
+def test_the_columns_are_known_from_the_heads_of_the_parts(make_study, tmp_path, monkeypatch):
+    study = make_study(seeds=1, steps=2)
+    part = next(study.glob("sim-fair-*/rollouts/step-000002.parquet"))
+    rows = pq.read_table(part)
+    pq.write_table(rows.append_column("component/more", rows["truth"]), part)
+    (damaged,) = study.glob("sim-flaky-*/rollouts/step-000001.parquet")
+    damaged.write_bytes(b"PAR1 and nothing else PAR1")
+    monkeypatch.setattr(Answers, "_table", lambda *ignored: pytest.fail("a part was read"))
+    monkeypatch.setattr(Answers, "judged", lambda *ignored: iter(()))
+    times = []
+    monkeypatch.setattr(files, "schema_of", lambda of: times.append(of) or schema_of(of))
+    assert read_answers(study).numbers() == ["component/more"]
+    assert files.write_csv(read_answers(study), tmp_path / "x.csv") == 0 and len(times) == 1
 
 
 def test_shadow_judges_and_votes_have_rows_of_their_own(small_study, tmp_path):

@@ -193,18 +193,26 @@ function writeAddress() {
   if (hash !== location.hash && !(hash === '#' && !location.hash)) history.replaceState(null, '', hash);
 }
 
+function go() {
+  state = readAddress();
+  shown = filtered();
+  draw(true);
+}
+
 // --- what is on the screen ---------------------------------------------------------------
 
 function change(changes) {
   state = { ...state, ...changes };
   const refined = Object.keys(changes).some((name) => !['answer', 'view'].includes(name));
-  if (refined && !filtered().includes(current())) state.answer = '';
+  if (refined) {
+    shown = filtered();
+    if (!shown.includes(current())) state.answer = '';
+  }
   draw(refined);
 }
 
 function draw(refined) {
   if (refined) {
-    shown = filtered();
     const form = by('filters').elements;
     for (const name of Object.keys(EMPTY)) {
       if (form[name] && form[name].value !== state[name]) form[name].value = state[name];
@@ -490,7 +498,6 @@ by('theme').addEventListener('click', () => {
   theme(THEMES[(THEMES.indexOf(now) + 1) % THEMES.length]);
 });
 document.addEventListener('keydown', onKey);
-window.addEventListener('hashchange', () => { state = readAddress(); draw(true); });
+window.addEventListener('hashchange', go);
 for (const part of [by('filters'), document.querySelector('main'), document.querySelector('footer')]) part.hidden = false;
-state = readAddress();
-draw(true);
+go();
