@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import math
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -17,6 +17,7 @@ import numpy as np
 import pyarrow.compute as pc
 
 from analysis.answers.choice import Choice, Pick
+from analysis.answers.looks import arm_looks
 from analysis.answers.reading import Answers
 from analysis.records.behaviour import unit
 from analysis.records.frames import NUMBERS
@@ -118,8 +119,8 @@ def content(answers: Answers, choice: Choice, most_bytes: int) -> dict[str, Any]
         "chosen": len(choice.picks),
         "whole": choice.whole and len(rows) == choice.total,
         "arms": [
-            {"name": arm, "answers": count, "judges": sorted(judges)}
-            for arm, count, judges in _arms(answers, choice)
+            {"name": arm, "answers": choice.by_arm[arm], **look}
+            for arm, look in arm_looks(answers).items()
         ],
         "sources": [
             {
@@ -138,13 +139,6 @@ def content(answers: Answers, choice: Choice, most_bytes: int) -> dict[str, Any]
         "longest": LONGEST,
         "problems": answers.problems,
     }
-
-
-def _arms(answers: Answers, choice: Choice) -> Iterable[tuple[str, int, set[str]]]:
-    judges = defaultdict(set)
-    for source in answers.sources:
-        judges[source.arm].add(source.judge)
-    return [(arm, choice.by_arm[arm], judges[arm]) for arm in judges]
 
 
 def _read(answers: Answers, choice: Choice) -> dict[Pick, dict[str, Any]]:

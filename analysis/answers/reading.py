@@ -10,6 +10,7 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 
@@ -55,6 +56,8 @@ class Answers:
     sources: list[Source]
     keyword: str
     """Which word the behaviour ``keyword`` counts."""
+    runs: pd.DataFrame
+    """As `analysis.records.frames.runs_frame` gives them."""
     problems: list[str] = field(default_factory=list)
     """Sentences on what could not be read; more of them while it is read."""
 
@@ -122,4 +125,4 @@ def read_answers(study_dir: Path | str) -> Answers:
                 names = ("cell", "arm", "judge", "policy", "on_failure", "state")
                 texts = (str(row[name]) for name in names)
                 sources.append(Source(*texts, int(row["seed"]), bool(held_out), place))
-    return Answers(folder, sources, shared_keyword(runs["keyword"]), problems)
+    return Answers(folder, sources, shared_keyword(runs["keyword"]), runs, problems)

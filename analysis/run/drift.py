@@ -66,6 +66,12 @@ def base_arm(runs: pd.DataFrame) -> str | None:
     return ([*fair, *(arm for arm in ordered if arm in undosed), *ordered] or [None])[0]
 
 
+def arms_in_order(runs: pd.DataFrame, base: str | None) -> list[str]:
+    """The arms of a study as every report shows them: the base first, then the others by name."""
+    named = runs.loc[runs["judge"].ne(NAMELESS), "arm"]
+    return sorted(named.unique(), key=lambda arm: (arm != base, arm))
+
+
 def score_values(run: Run) -> dict[str, np.ndarray]:
     """`SCORES` of every rollout, each (P, G); ``gap`` is known where judge and truth are."""
     values = (run.judge, run.truth, run.reward, run.judge - run.truth)

@@ -14,11 +14,15 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
+from matplotlib.colors import to_hex
 
 from analysis.answers.choice import ALL, BOTH, GAP, RANDOM, STEPS, choose
 from analysis.answers.content import LONGEST, Texts, content, escaped
+from analysis.answers.looks import MARKS
 from analysis.answers.page import how, write_page
 from analysis.answers.reading import read_answers
+from analysis.reports import figures
+from analysis.reports.evidence import gather
 from analysis.view import main
 from study.merged import merge_cell
 from tests.conftest import Page
@@ -199,6 +203,25 @@ def test_an_answer_has_its_numbers_behaviour_and_verdicts(page):
         *("acting", "sim-verbose", "scored")
     ]
     assert score == row["judge"]
+
+
+def test_arms_stand_and_look_as_in_the_report(make_study):
+    """The base first, which by name would be the fifth, then seven others: more than markers."""
+    names = ["apart", "best", "curt", "dull", "sim-fair", "even", "fond", "grim"]
+    study = make_study(judges=names, seeds=1, steps=2, groups=1)
+    arms = data_of(write_page(study).path)["arms"]
+    told = gather(study)
+    assert (
+        [each["name"] for each in arms]
+        == told.arms
+        == ["sim-fair", *sorted({*names} - {"sim-fair"})]
+    )
+    with figures.looks_of(told.arms):
+        wanted = figures.looks(told.arms)
+    for each in arms:
+        assert each["color"] == to_hex(wanted[each["name"]]["color"])
+        assert each["mark"] == MARKS[wanted[each["name"]]["marker"]]
+    assert len({(each["color"], each["mark"]) for each in arms}) == 8
 
 
 def test_a_missing_verdict_is_never_a_number(page):

@@ -205,6 +205,23 @@ def test_the_largest_gap_is_first_and_beside_its_prompt(page):
     assert page.errors == []
 
 
+def test_an_arm_has_one_colour_and_one_mark(page):
+    ask = (
+        "[...document.querySelectorAll('#rows .head, .cards .head')].map((e) => ["
+        "e.children[1].textContent.split(',')[0], e.children[0].textContent,"
+        " getComputedStyle(e.children[0]).color].join(' '))"
+    )
+    seen = set()
+    for key in ("j", "3"):
+        page.press(key)
+        seen |= set(page.ask(ask))
+    assert seen == {
+        "sim-fair \u25cf rgb(1, 115, 178)",
+        "sim-flaky \u25a0 rgb(222, 143, 5)",
+        "sim-verbose \u25b2 rgb(2, 158, 115)",
+    }
+
+
 def test_filters_narrow_the_list_and_the_address_keeps_them(page, browser, plain):
     choose(page, "arm", "sim-flaky")
     assert shown(page, "#count") == ["1\u2013100 of 288"]

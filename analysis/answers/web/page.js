@@ -1,11 +1,10 @@
 'use strict';
 // Everything here was written by policies, judges and tasks: it becomes text nodes, never markup.
 const data = JSON.parse(document.getElementById('data').textContent);
-const MARKS = ['\u25cf', '\u25a0', '\u25b2', '\u25c6', '\u25bc', '\u2605', '\u271a', '\u2716', '\u2b1f', '\u2b22'];
 const PAGE = 100;
 const by = (id) => document.getElementById(id);
 const text = (place) => (place === null || place === undefined ? null : data.texts[place]);
-const armPlace = new Map(data.arms.map((arm, place) => [arm.name, place]));
+const armNamed = new Map(data.arms.map((arm) => [arm.name, arm]));
 const answers = data.answers.map(read);
 const SORTS = {
   gap: ['gap, judge above truth first', (a) => a.gap, -1],
@@ -87,8 +86,9 @@ function number(value, signed) {
 }
 
 function armOf(answer) {
-  const place = armPlace.get(answer.run.arm) % MARKS.length;
-  const mark = el('span', `a${place}`, MARKS[place]);
+  const arm = armNamed.get(answer.run.arm);
+  const mark = el('span', 'mark', arm.mark);
+  mark.style.color = arm.color;
   mark.setAttribute('aria-hidden', 'true');
   return mark;
 }
