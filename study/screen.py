@@ -1,7 +1,10 @@
-"""Makes text from outside (a judge's, an endpoint's) safe to print on a terminal."""
+"""Makes text from outside (a judge's, an endpoint's) safe to print on a terminal, and says which
+of it a spreadsheet would run."""
 
 from __future__ import annotations
 
+FORMULA = tuple("=+-@\t\r\n\uff1d\uff0b\uff0d\uff20")
+"""How a text begins that a spreadsheet may take for a formula; the last four are full-width."""
 _KEPT = "\n\t"
 _HIDDEN = (*range(0x20), *range(0x7F, 0xA0))
 _TURNING = (0x061C, 0x200E, 0x200F, *range(0x2028, 0x202F), *range(0x2066, 0x206A), 0xFEFF)

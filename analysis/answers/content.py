@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import math
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -17,8 +17,10 @@ import numpy as np
 import pyarrow.compute as pc
 
 from analysis.answers.choice import Choice, Pick
-from analysis.answers.reading import NUMBERS, Answers
+from analysis.answers.looks import arm_looks
+from analysis.answers.reading import Answers
 from analysis.records.behaviour import unit
+from analysis.records.frames import NUMBERS
 from study.features import FEATURES, measured
 
 LONGEST = 12_000
@@ -52,7 +54,8 @@ _TEXTS = frozenset(
 class Texts:
     """Texts by their place in a list; each stands there once."""
 
-    places: dict[str, int] = field(default_factory=dict)
+    places: dict[tuple[str, int], int] = field(default_factory=dict)
+    """What is shown of a text, and the length of the whole text -> its place."""
     cut: dict[int, int] = field(default_factory=dict)
     """Place of a text of which only the beginning is shown -> its length."""
     size: int = 0
@@ -63,12 +66,17 @@ class Texts:
         if text is None:
             return None
         shown = text[:LONGEST]
-        if shown not in self.places:
-            self.places[shown] = len(self.places)
+        key = (shown, len(text))
+        if key not in self.places:
+            self.places[key] = len(self.places)
             self.size += len(escaped(shown).encode()) + 1
-        if len(text) > LONGEST:
-            self.cut[self.places[shown]] = len(text)
-        return self.places[shown]
+            if len(text) > LONGEST:
+                self.cut[self.places[key]] = len(text)
+        return self.places[key]
+
+    def shown(self) -> list[str]:
+        """The texts in their places, the long ones cut."""
+        return [shown for shown, _ in self.places]
 
     def forget(self, count: int, size: int) -> None:
         """Be again as with so many texts of that size."""
@@ -111,8 +119,8 @@ def content(answers: Answers, choice: Choice, most_bytes: int) -> dict[str, Any]
         "chosen": len(choice.picks),
         "whole": choice.whole and len(rows) == choice.total,
         "arms": [
-            {"name": arm, "answers": count, "judges": sorted(judges)}
-            for arm, count, judges in _arms(answers, choice)
+            {"name": arm, "answers": choice.by_arm[arm], **look}
+            for arm, look in arm_looks(answers).items()
         ],
         "sources": [
             {
@@ -126,18 +134,11 @@ def content(answers: Answers, choice: Choice, most_bytes: int) -> dict[str, Any]
         "fields": FIELDS,
         "verdict_fields": VERDICT_FIELDS,
         "answers": rows,
-        "texts": list(texts.places),
+        "texts": texts.shown(),
         "cut": texts.cut,
         "longest": LONGEST,
         "problems": answers.problems,
     }
-
-
-def _arms(answers: Answers, choice: Choice) -> Iterable[tuple[str, int, set[str]]]:
-    judges = defaultdict(set)
-    for source in answers.sources:
-        judges[source.arm].add(source.judge)
-    return [(arm, choice.by_arm[arm], judges[arm]) for arm in judges]
 
 
 def _read(answers: Answers, choice: Choice) -> dict[Pick, dict[str, Any]]:

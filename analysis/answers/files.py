@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import shutil
 import tempfile
 from collections.abc import Callable, Generator, Iterable, Iterator
@@ -20,6 +21,7 @@ from analysis.answers.reading import Answers
 from analysis.answers.rows import schema_of, tables
 from study.errors import UserError
 from study.files import sync_files, write_text, writing
+from study.screen import FORMULA, visible
 
 pc: Any = pyarrow.compute
 """Its functions are made as it is loaded, so nothing static knows of them."""
@@ -29,22 +31,22 @@ SHARD = 512 << 20
 """A shard of a data set's folder is full once so many bytes, uncompressed, went into it."""
 SPLITS = {"train": False, "held_out": True}
 """Splits of the data set, and whether they hold the answers to held-out rows."""
-FORMULA = r"^[=+\-@\t\r\n\x{ff1d}\x{ff0b}\x{ff0d}\x{ff20}]"
-"""How a text begins that a spreadsheet takes for a formula."""
+_FORMULA = f"^[{re.escape(''.join(FORMULA))}]"
 
 
 def write_csv(answers: Answers, out: Path) -> int:
     """Write one CSV file; returns how many rows it has. Lists are joined by ``;``, and a text that
     a spreadsheet would take for a formula has an apostrophe before it."""
+    schema = schema_of(answers)
     plain = pa.schema(
         [
             pa.field(field.name, pa.string()) if pa.types.is_list(field.type) else field
-            for field in schema_of(answers)
+            for field in schema
         ]
     )
     rows = 0
     with writing(out) as file, pacsv.CSVWriter(file, plain) as writer:
-        for table in _groups(tables(answers, schema_of(answers))):
+        for table in _groups(tables(answers, schema)):
             writer.write_table(_plain(table, plain))
             rows += table.num_rows
     return rows
@@ -57,7 +59,7 @@ def _plain(table: pa.Table, schema: pa.Schema) -> pa.Table:
         if pa.types.is_list(column.type):
             column = pc.binary_join(column, ";")
         if pa.types.is_string(column.type):
-            formula = pc.match_substring_regex(column, FORMULA)
+            formula = pc.match_substring_regex(column, _FORMULA)
             column = pc.if_else(formula, pc.binary_join_element_wise("'", column, ""), column)
         columns.append(column)
     return pa.Table.from_arrays(columns, schema=schema)
@@ -132,18 +134,22 @@ def _card(answers: Answers, counts: dict[str, int]) -> str:
         "An answer that no judge was asked about has one row without a verdict. A score that could",
         "not be had is null, and `outcome` and `reason` say why. Written by judgedrift.",
     ]
+    if answers.problems:
+        told = [visible(problem).replace("`", "'") for problem in answers.problems]
+        text += ["", "## What could not be read", "", "```text", *told, "```"]
     return "\n".join([*head, "", *text, ""])
 
 
 def _groups(steps: Iterator[pa.Table]) -> Iterator[pa.Table]:
     """Tables of many steps."""
     kept: list[pa.Table] = []
+    rows = size = 0
     for table in steps:
         kept.append(table)
-        rows, size = (sum(getattr(each, of) for each in kept) for of in ("num_rows", "nbytes"))
+        rows, size = rows + table.num_rows, size + table.nbytes
         if rows >= ROWS or size >= BYTES:
             yield pa.concat_tables(kept)
-            kept = []
+            kept, rows, size = [], 0, 0
     if kept:
         yield pa.concat_tables(kept)
 

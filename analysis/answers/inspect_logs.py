@@ -2,7 +2,8 @@
 
 A log holds the answers of one run, in the order of its steps; a run of more than `SAMPLES` has
 several, so that no more are in memory at a time. An answer is a sample, each judge a scorer, and so
-is the truth. Where a judge's score is missing, the sample has none of it: its metadata say why.
+is the truth. The judge that trained the run has the score that it was trained on, over its votes.
+Where a judge's score is missing, the sample has none of it: its metadata say why.
 """
 
 from __future__ import annotations
@@ -19,18 +20,19 @@ from typing import Any
 import numpy as np
 
 from analysis.answers.files import new_folder
-from analysis.answers.reading import NUMBERS, Answers, Source
+from analysis.answers.reading import Answers, Source
+from analysis.records.frames import NUMBERS
 from study.errors import UserError
 from study.features import FEATURES, measured
 
 SAMPLES = 1000
 """Answers in one log."""
-TRUTH = "truth"
-"""Name of the scorer that stands for the rules."""
+TRUTH = "truth (rules)"
+"""Name of the scorer that stands for the rules; no judge can have it."""
 _ROLLOUTS = (
     *("rollout_id", "step", "prompt_id", "group", "member", "prompt", "completion", "answer"),
-    *("stop", "tokens", "reward", "advantage", "truth", "truth_missing", "dataset", "domain"),
-    *("item", "outcome", *NUMBERS),
+    *("stop", "tokens", "reward", "advantage", "truth", "truth_missing", "judge_score", "dataset"),
+    *("domain", "item", "outcome", *NUMBERS),
 )
 _VERDICTS = (
     *("rollout_id", "role", "judge", "sample_index", "outcome", "labels", "score", "reason"),
@@ -75,23 +77,33 @@ def _samples(answers: Answers, source: Source) -> Iterator[Any]:
         rows = rollouts.to_pylist()
         behaviour = measured([row["answer"] for row in rows], answers.keyword)
         for row, features in zip(rows, behaviour, strict=True):
-            yield _sample(source, row, votes.get(row["rollout_id"], []), features)
+            told = None if verdicts is None else votes.get(row["rollout_id"], [])
+            yield _sample(source, row, told, features)
 
 
 def _sample(
-    source: Source, row: Mapping[str, Any], votes: Sequence[dict[str, Any]], behaviour: np.ndarray
+    source: Source,
+    row: Mapping[str, Any],
+    votes: Sequence[dict[str, Any]] | None,
+    behaviour: np.ndarray,
 ) -> Any:
+    """One answer; ``votes`` is None where the verdicts of its step cannot be read."""
     from inspect_ai.log import EvalSample
     from inspect_ai.model import ChatMessageAssistant, ChatMessageUser, ModelOutput
     from inspect_ai.scorer import Score
 
     scores, missing = {}, {}
-    for name, of_judge in _by_judge(votes).items():
+    if votes is None:
+        missing["verdicts"] = "could not be read"
+        if row["judge_score"] is not None:
+            scores[source.judge] = Score(value=row["judge_score"], answer=row["answer"])
+    for name, of_judge in _by_judge(votes or ()).items():
         scored = [vote["score"] for vote in of_judge if vote["score"] is not None]
         told = [{key: vote.get(key) for key in _VERDICTS[1:]} for vote in of_judge]
         if scored:
             said = "\n\n".join(filter(None, (vote["reason"] or vote["text"] for vote in told)))
-            value = sum(scored) / len(scored)
+            trained = row["judge_score"] if of_judge[0]["role"] == "acting" else None
+            value = sum(scored) / len(scored) if trained is None else trained
             metadata = {"verdicts": told}
             scores[name] = Score(
                 value=value, answer=row["answer"], explanation=said or None, metadata=metadata

@@ -5,22 +5,23 @@ Of a study of any size one row group of rollouts and one of verdicts are in memo
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import pandas as pd
 import pyarrow as pa
+import pyarrow.parquet as pq
 
-from analysis.records.frames import runs_frame
+from analysis.records.frames import NUMBERS, runs_frame
 from study.exchange import folder_of
 from study.features import shared_keyword
 from study.files import Damaged
 from study.parts import Part, left_out, parts, read_part
-from study.records import COMPONENT, EVALUATIONS, FEATURE
+from study.records import EVALUATIONS
 from study.verify import foreign_parts
 
-NUMBERS = (COMPONENT, FEATURE)
-"""Prefixes of rollout columns that hold numbers under names of their own."""
 SETS = ("training", "held-out")
 """What an answer was given to: a row that the policy was trained on, or one of its evaluation."""
 
@@ -55,6 +56,8 @@ class Answers:
     sources: list[Source]
     keyword: str
     """Which word the behaviour ``keyword`` counts."""
+    runs: pd.DataFrame
+    """As `analysis.records.frames.runs_frame` gives them."""
     problems: list[str] = field(default_factory=list)
     """Sentences on what could not be read; more of them while it is read."""
 
@@ -86,15 +89,16 @@ class Answers:
             yield step, table, self._table(told[step], verdicts) if step in told else None
 
     def numbers(self) -> list[str]:
-        """The columns of `NUMBERS` that any answer has, by name."""
+        """The columns of `NUMBERS` that any answer has, by name; of parts, the heads are read."""
         names: set[str] = set()
         for source in self.sources:
             for part in parts(source.folder / "rollouts"):
                 if part.group is not None:
-                    names.update(name for name in part.group.columns if name.startswith(NUMBERS))
-                elif (table := self._table(part, NUMBERS)) is not None:
-                    names.update(table.column_names)
-        return sorted(names)
+                    names.update(part.group.columns)
+                elif part.path.is_file():
+                    with contextlib.suppress(OSError, pa.ArrowException):  # told when it is read
+                        names.update(pq.read_schema(part.path).names)
+        return sorted(name for name in names if name.startswith(NUMBERS))
 
     def _table(self, part: Part, columns: Sequence[str] | None) -> pa.Table | None:
         try:
@@ -121,4 +125,4 @@ def read_answers(study_dir: Path | str) -> Answers:
                 names = ("cell", "arm", "judge", "policy", "on_failure", "state")
                 texts = (str(row[name]) for name in names)
                 sources.append(Source(*texts, int(row["seed"]), bool(held_out), place))
-    return Answers(folder, sources, shared_keyword(runs["keyword"]), problems)
+    return Answers(folder, sources, shared_keyword(runs["keyword"]), runs, problems)

@@ -11,7 +11,8 @@ from collections.abc import Iterator
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from analysis.answers.reading import NUMBERS, Answers, Source
+from analysis.answers.reading import Answers, Source
+from analysis.records.frames import NUMBERS
 from study.features import FEATURES, measured
 from study.records import OPTIONAL, ROLLOUT, VERDICT, arrow_type
 

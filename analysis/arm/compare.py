@@ -19,7 +19,6 @@ from analysis.arm import forecast_units
 from analysis.arm.forecast import Asked, ask
 from analysis.arm.forecast_units import Candidates, Trained
 from analysis.arm.response import FEWEST_ARMS
-from analysis.records.arms import arm_names
 from analysis.records.behaviour import unit
 from analysis.records.runs import Records, Run, read_study
 from analysis.run import drift
@@ -64,7 +63,8 @@ class Side:
                 " study first."
             )
         factors = tuple(read_description(folder).get("factors") or every[0].config.factors)
-        arms = arm_names([cell.data for cell in every], factors)
+        named = dict(zip(records.table["cell"], records.table["arm"], strict=True))
+        arms = [named[cell.name] for cell in every]
         used = drift.usable_cells(records.table)
         runs = tuple(run for run in records.runs if run.cell in used)
         return cls(folder.name, tuple(every), tuple(arms), factors, records, runs)
@@ -131,7 +131,7 @@ def _frozen(sides: Sequence[Side]) -> bool:
 def shifts(one: Side, other: Side) -> list[dict[str, Any]]:
     """How far each arm moved on truth, judge, their gap and every behaviour that varies, in each
     study; NaN where a study has no run of the arm. ``diff`` is the second less the first, paired by
-    seed."""
+    seed; its interval is no narrower than the groups of these runs allow."""
     frozen = _frozen((one, other))
     tables = [_shifts(side.runs, frozen) for side in (one, other)]
     arms = list(dict.fromkeys([*one.arms, *other.arms]))
@@ -148,7 +148,8 @@ def shifts(one: Side, other: Side) -> list[dict[str, Any]]:
                 continue
             pair = NO_ESTIMATE
             if not any(np.isnan(each.value) for each in told):
-                pair = paired_difference(parts[1]["shift"], parts[0]["shift"])
+                within = drift.pair_variance(parts[1], parts[0])
+                pair = paired_difference(parts[1]["shift"], parts[0]["shift"], within=within)
             rows.append(
                 {"metric": metric, "unit": "score" if metric in SCORES else unit(metric)}
                 | {"arm": arm, "shift": [_plain(each) for each in told], "diff": _plain(pair)}

@@ -7,7 +7,7 @@ correction, at the smallest KL penalty.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,7 +17,7 @@ import pandas as pd
 from analysis.arm.substitution import Substitution, substitutions
 from analysis.records.frames import rollouts_frame
 from analysis.records.runs import Records, Run
-from analysis.run.drift import feature_values, run_shifts, shift_table, usable_cells
+from analysis.run.drift import base_arm, feature_values, run_shifts, shift_table, usable_cells
 from analysis.statistics.bootstrap import ratio_se
 from analysis.statistics.estimate import NAN, NO_ESTIMATE, Estimate, columns
 from analysis.statistics.intervals import mean_interval
@@ -123,6 +123,17 @@ def of_records(records: Records, cells: Sequence[str] | None = None) -> Interven
             for arm, of_arm in arms.items()
         ),
     )
+
+
+def base_of(table: pd.DataFrame, runs: Iterable[tuple[str, int, Mapping[str, Any]]]) -> str | None:
+    """The arm that a report compares the others with: `drift.base_arm` of the ``table``, or the
+    plain arm where that one is it or intervenes in it. ``runs``: arm, seed and identity of each."""
+    base = base_arm(table)
+    settings: dict[str, dict[str, Any]] = {}
+    for arm, _, identity in sorted(runs, key=lambda run: run[:2]):
+        settings.setdefault(arm, _settings(identity))
+    plain, compared = _plain_arm(settings)
+    return plain if compared and base in (plain, *compared) else base
 
 
 def numbers(told: Interventions) -> dict[str, Any]:

@@ -95,7 +95,8 @@ def _forecast(result: dict[str, Any]) -> list[str]:
             continue
         low, high = row["forecast"]["low"], row["forecast"]["high"]
         seen = row["trained"]["value"]
-        hit = "" if math.isnan(seen) else "yes" if low <= seen <= high else "no"
+        known = not any(map(math.isnan, (low, high, seen)))
+        hit = ("yes" if low <= seen <= high else "no") if known else ""
         rows.append(
             {
                 "measure": row["metric"],

@@ -25,7 +25,7 @@ from analysis.arm.families import of_runs as families_of
 from analysis.arm.field import Field
 from analysis.arm.field import of_runs as field_of
 from analysis.arm.frozen import held_out_table
-from analysis.arm.interventions import Interventions
+from analysis.arm.interventions import Interventions, base_of
 from analysis.arm.interventions import of_records as interventions_of
 from analysis.arm.knockout import Knockout, knockouts
 from analysis.arm.mixture import Mixture
@@ -34,7 +34,6 @@ from analysis.arm.propagation import against, paths, placebos, predict
 from analysis.arm.substitution import Substitution, substitutions, untold
 from analysis.arm.workflow import Workflow
 from analysis.arm.workflow import of_study as workflow_of
-from analysis.records.frames import NAMELESS
 from analysis.records.replays import with_replays
 from analysis.records.runs import Records, Run, on_each_core, read_study
 from analysis.run import drift
@@ -139,8 +138,7 @@ class Evidence:
     @property
     def arms(self) -> list[str]:
         """The base arm first, then the others by name."""
-        named = self.cells.loc[self.cells["judge"].ne(NAMELESS), "arm"]
-        return sorted(named.unique(), key=lambda arm: (arm != self.base, arm))
+        return drift.arms_in_order(self.cells, self.base)
 
     def recorded(self, arm: str) -> list[Run]:
         """The runs of one arm that have rollouts, used or not."""
@@ -160,10 +158,10 @@ def of_records(records: Records, cells: Sequence[str] | None = None) -> Evidence
     table = records.table
     used_cells = drift.usable_cells(table) if cells is None else list(cells)
     used = [run for run in records.runs if run.cell in used_cells]
-    base = drift.base_arm(table[table["cell"].isin(used_cells)])
     bought = interventions_of(records, used_cells)
-    plain = bought.plain if bought and base in {row.arm for row in bought.arms} else None
-    base = plain or base  # an intervention is compared with what it intervenes in
+    settings = [(run.arm, run.seed, run.identity) for run in used]
+    base = base_of(table[table["cell"].isin(used_cells)], settings)
+    plain = base if bought and bought.plain == base else None
     spread = _spread(records.runs)
 
     def varying(run: Run) -> dict[str, np.ndarray]:

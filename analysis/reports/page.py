@@ -20,6 +20,7 @@ from markupsafe import Markup
 
 from analysis.reports.markup import Sheet, environment
 from study.files import write_text
+from study.screen import FORMULA
 
 TABLES_MIME = "application/vnd.judgedrift.tables+json"
 """Under this type a cell hands over its tables: {name: text of the CSV file}."""
@@ -27,8 +28,6 @@ MARK = re.compile(r'<b class="nth">(Figure|Table)</b>')
 HEAD = re.compile(r'<h2 id="([a-z0-9_-]+)">([^<]*)</h2>')
 OPENING = re.compile(r'<header class="front">.*?</header>', re.DOTALL)
 NAME = re.compile(r"[a-z0-9_-]+")
-FORMULA = ("=", "+", "-", "@", "\t", "\r")
-"""How a cell begins that a spreadsheet may take for a formula."""
 NUMBER = re.compile(r"[+-]?[0-9.]+(e[+-]?[0-9]+)?\Z")
 
 

@@ -66,6 +66,12 @@ def base_arm(runs: pd.DataFrame) -> str | None:
     return ([*fair, *(arm for arm in ordered if arm in undosed), *ordered] or [None])[0]
 
 
+def arms_in_order(runs: pd.DataFrame, base: str | None) -> list[str]:
+    """The arms of a study as every report shows them: the base first, then the others by name."""
+    named = runs.loc[runs["judge"].ne(NAMELESS), "arm"]
+    return sorted(named.unique(), key=lambda arm: (arm != base, arm))
+
+
 def score_values(run: Run) -> dict[str, np.ndarray]:
     """`SCORES` of every rollout, each (P, G); ``gap`` is known where judge and truth are."""
     values = (run.judge, run.truth, run.reward, run.judge - run.truth)
@@ -155,7 +161,7 @@ def run_shifts(
     return pd.DataFrame(rows, columns=[*SHIFTS])
 
 
-def _pair_variance(treated: pd.DataFrame, base: pd.DataFrame) -> pd.Series:
+def pair_variance(treated: pd.DataFrame, base: pd.DataFrame) -> pd.Series:
     """Sampling variance of the difference in shift between the two runs of each seed.
 
     Groups of one step and prompt are paired, so that what both runs share costs nothing: the
@@ -286,7 +292,7 @@ def shift_table(shifts: pd.DataFrame, base: str | None, same: Collection[str] = 
         }
         other = by_arm.get((base, metric)) if base is not None and arm != base else None
         if other is not None:
-            within = variances[arm, metric] = _pair_variance(part, other)
+            within = variances[arm, metric] = pair_variance(part, other)
             paired = paired_difference(part["shift"], other["shift"], within=within)
             difference = paired.row("diff", "pairs")
             names = {"low": "diff_low", "high": "diff_high", "note": "diff_note"}

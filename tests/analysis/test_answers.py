@@ -14,11 +14,15 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
+from matplotlib.colors import to_hex
 
 from analysis.answers.choice import ALL, BOTH, GAP, RANDOM, STEPS, choose
 from analysis.answers.content import LONGEST, Texts, content, escaped
+from analysis.answers.looks import MARKS
 from analysis.answers.page import how, write_page
 from analysis.answers.reading import read_answers
+from analysis.reports import figures
+from analysis.reports.evidence import gather
 from analysis.view import main
 from study.merged import merge_cell
 from tests.conftest import Page
@@ -201,6 +205,25 @@ def test_an_answer_has_its_numbers_behaviour_and_verdicts(page):
     assert score == row["judge"]
 
 
+def test_arms_stand_and_look_as_in_the_report(make_study):
+    """The base first, which by name would be the fifth, then seven others: more than markers."""
+    names = ["apart", "best", "curt", "dull", "sim-fair", "even", "fond", "grim"]
+    study = make_study(judges=names, seeds=1, steps=2, groups=1)
+    arms = data_of(write_page(study).path)["arms"]
+    told = gather(study)
+    assert (
+        [each["name"] for each in arms]
+        == told.arms
+        == ["sim-fair", *sorted({*names} - {"sim-fair"})]
+    )
+    with figures.looks_of(told.arms):
+        wanted = figures.looks(told.arms)
+    for each in arms:
+        assert each["color"] == to_hex(wanted[each["name"]]["color"])
+        assert each["mark"] == MARKS[wanted[each["name"]]["marker"]]
+    assert len({(each["color"], each["mark"]) for each in arms}) == 8
+
+
 def test_a_missing_verdict_is_never_a_number(page):
     told = data_of(page)
     flaky = [k for k, source in enumerate(told["sources"]) if source["judge"] == "sim-flaky"]
@@ -217,13 +240,20 @@ def test_texts_stand_once_and_long_ones_are_cut_and_said():
     texts = Texts()
     long = "x" * (LONGEST + 5)
     assert [texts.add("a"), texts.add(None), texts.add(long), texts.add("a")] == [0, None, 1, 0]
-    assert list(texts.places) == ["a", "x" * LONGEST] and texts.cut == {1: LONGEST + 5}
+    assert texts.shown() == ["a", "x" * LONGEST] and texts.cut == {1: LONGEST + 5}
     size = texts.size
     texts.add("<")
     texts.forget(2, size)
-    assert list(texts.places) == ["a", "x" * LONGEST] and texts.size == size
+    assert texts.shown() == ["a", "x" * LONGEST] and texts.size == size
     texts.forget(1, 4)
     assert texts.cut == {}
+
+
+def test_texts_that_begin_alike_are_told_with_their_own_length():
+    texts = Texts()
+    whole, longer, longest = ("x" * (LONGEST + more) for more in (0, 1, 2))
+    assert [texts.add(each) for each in (whole, longer, longest, longer)] == [0, 1, 2, 1]
+    assert texts.cut == {1: LONGEST + 1, 2: LONGEST + 2}
 
 
 def test_a_page_is_no_larger_than_it_may_be_and_says_what_was_left_out(planted, tmp_path):

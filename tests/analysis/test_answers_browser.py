@@ -205,6 +205,23 @@ def test_the_largest_gap_is_first_and_beside_its_prompt(page):
     assert page.errors == []
 
 
+def test_an_arm_has_one_colour_and_one_mark(page):
+    ask = (
+        "[...document.querySelectorAll('#rows .head, .cards .head')].map((e) => ["
+        "e.children[1].textContent.split(',')[0], e.children[0].textContent,"
+        " getComputedStyle(e.children[0]).color].join(' '))"
+    )
+    seen = set()
+    for key in ("j", "3"):
+        page.press(key)
+        seen |= set(page.ask(ask))
+    assert seen == {
+        "sim-fair \u25cf rgb(1, 115, 178)",
+        "sim-flaky \u25a0 rgb(222, 143, 5)",
+        "sim-verbose \u25b2 rgb(2, 158, 115)",
+    }
+
+
 def test_filters_narrow_the_list_and_the_address_keeps_them(page, browser, plain):
     choose(page, "arm", "sim-flaky")
     assert shown(page, "#count") == ["1\u2013100 of 288"]
@@ -220,6 +237,12 @@ def test_filters_narrow_the_list_and_the_address_keeps_them(page, browser, plain
     assert shown(again, "h2") == shown(page, "h2")
 
 
+def test_the_answers_are_filtered_once_for_a_change(page):
+    page.ask("{ let was = filtered; window.calls = 0; filtered = () => (window.calls++, was()) }")
+    choose(page, "text", "prompt 2")
+    assert shown(page, "#count") == ["1\u2013100 of 216"] and page.ask("window.calls") == 1
+
+
 def test_a_missing_verdict_is_said_with_its_reason(page):
     choose(page, "outcome", "unparsed")
     tiles = [" ".join(text.split()) for text in shown(page, ".tile")]
@@ -227,6 +250,32 @@ def test_a_missing_verdict_is_said_with_its_reason(page):
     assert any(text.startswith("Gap: judge \u2212 truth missing") for text in tiles)
     assert any(text.startswith("Reward missing") for text in tiles)
     assert shown(page, ".card .missing") == ["missing: unparsed"]
+
+
+def test_an_answer_without_a_verdict_says_why(browser, tmp_path):
+    """A file of verdicts that is lost is no judge that was not asked."""
+    study = write_study(tmp_path / "study", ["sim-fair"], seeds=1, steps=3, groups=1)
+    (damaged,) = study.glob("*/verdicts/step-000001.parquet")
+    damaged.write_bytes(b"PAR1 and nothing else PAR1")
+    for step, outcome in ((2, "ok"), (3, "timeout")):
+        (part,) = study.glob(f"*/rollouts/step-{step:06d}.parquet")
+        rows = [
+            row | {"judge_score": None, "outcome": outcome}
+            for row in pq.read_table(part).to_pylist()
+        ]
+        pq.write_table(_table(rows, pq.read_schema(part)), part)
+        (part,) = study.glob(f"*/verdicts/step-{step:06d}.parquet")
+        pq.write_table(pq.read_table(part).slice(0, 0), part)
+    page = browser.open(write_page(study).path)
+    told = ["no verdict on record", "not asked", "verdicts not on record"]
+    ask = "[...document.getElementById('filters').elements.outcome.options].map((e) => e.value)"
+    assert page.ask(ask) == ["", *told]
+    said = [told[2], told[0], f"{told[1]}: the program ended with timeout"]
+    for step, why in enumerate(said, start=1):
+        choose(page, "from", str(step))
+        choose(page, "to", str(step))
+        assert shown(page, "h3 + p.missing") == [f"missing: {why}"]
+    assert page.errors == []
 
 
 def test_the_same_prompt_stands_side_by_side_over_arms_and_steps(page):

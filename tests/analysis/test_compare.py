@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import json
+import math
 import shutil
 from dataclasses import asdict
 
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 import yaml
 
 from analysis.compare import main
+from analysis.printed import compare as printed
 from study.compose import load_judge
 from tests.analysis.conftest import write_study
 
@@ -65,6 +70,54 @@ def test_shifts_stand_side_by_side_and_differ_by_seed(pair, capsys):
     said = capsys.readouterr().out.splitlines()
     line = next(each for each in said if each.startswith("judge score") and "verbose" in each)
     assert "+0.45 [" in line and "+0.68 [" in line and "+0.255 [" in line
+
+
+def test_what_groups_do_not_tell_widens_the_interval_of_the_difference(tmp_path):
+    """Both seeds of b differ from those of a by the same: its groups alone say how sure that is."""
+    for name in ("a", "b"):
+        write_study(tmp_path / name, ["sim-fair"], seeds=2)
+    off = np.random.default_rng(0).normal(0, 0.1, 16)
+    for part in (tmp_path / "b").glob("*/rollouts/step-000006.parquet"):
+        table = pq.read_table(part)
+        place = table.schema.get_field_index("judge_score")
+        scores = pa.array(table["judge_score"].to_numpy() + off)
+        pq.write_table(table.set_column(place, table.schema.field(place), scores), part)
+    assert main(words(tmp_path, "forecast=false")) == 0
+    rows = {(row["metric"], row["arm"]): row["diff"] for row in told(tmp_path)["shifts"]}
+    row = rows["judge_score", "sim-fair"]
+    assert row["value"] == pytest.approx(off.mean()) and row["n"] == 2
+    by_group = off.reshape(4, 4).mean(axis=1).std(ddof=1) / 2  # standard error in each pair
+    assert row["high"] - row["low"] > 2 * 1.96 * by_group / 2**0.5
+    assert rows["truth", "sim-fair"]["high"] == rows["truth", "sim-fair"]["low"] == 0
+
+
+def test_an_arm_has_the_name_that_its_records_have(pair, capsys):
+    """A cell whose config is of another version still tells the settings of one judge apart."""
+    cell = next((pair / "a").glob("sim-verbose-s0-*"))
+    config = yaml.safe_load((cell / "config.yaml").read_text())
+    config["judge"]["on_failure"] = "zero"
+    config["policy"]["unheard_of"] = {"x": 1}
+    (cell / "config.yaml").write_text(yaml.safe_dump(config))
+    assert main(words(pair, "forecast=false")) == 0
+    result = told(pair)
+    named = {row["arm"] for row in result["shifts"] if row["shift"][0]["n"]}
+    assert {arm for arm in named if arm.startswith("sim-verbose")} == {
+        "sim-verbose, on_failure=unscored"
+    }
+    assert result["arms"]["only"][0] == ["sim-fair", "sim-verbose, on_failure=unscored"]
+    assert "is left out" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("lost", ["low", "high", "value"])
+def test_a_forecast_without_an_interval_is_not_called_wrong(lost):
+    estimate = {"value": 1.0, "low": 0.5, "high": 1.5, "n": 2}
+    nothing = estimate | {lost: math.nan}
+    forecast, trained = (estimate, nothing) if lost == "value" else (nothing, estimate)
+    row = {"arm": "sim-fair", "metric": "length", "forecast": forecast, "trained": trained}
+    result = {"of": "a", "by": "b", "in_both": [], "shifts": [row], "scores": []}
+    assert printed._forecast(result)[-1].split()[-1] not in ("yes", "no")
+    whole = result | {"shifts": [row | {"forecast": estimate, "trained": estimate}]}
+    assert printed._forecast(whole)[-1].endswith("yes")
 
 
 def test_the_same_study_twice_differs_in_nothing(tmp_path, capsys):

@@ -161,7 +161,7 @@ def test_rollouts_that_both_runs_of_a_pair_share_add_no_sampling_error():
 
     def variance(*pair: Run) -> float:
         parts = [drift.run_shifts([run], drift.feature_values).set_index("seed") for run in pair]
-        return drift._pair_variance(*parts).loc[0]
+        return drift.pair_variance(*parts).loc[0]
 
     last = ours.features[6:, :, 0].mean(axis=1) - theirs.features[6:, :, 0].mean(axis=1)
     assert variance(ours, theirs) == pytest.approx(last.var(ddof=1) / 6)

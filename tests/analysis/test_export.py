@@ -13,7 +13,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from analysis.answers import files
-from analysis.answers.reading import read_answers
+from analysis.answers.reading import Answers, read_answers
+from analysis.answers.rows import schema_of
 from analysis.export import main
 from study.merged import merge_cell
 from tests.analysis.conftest import write_study
@@ -72,6 +73,40 @@ def test_a_csv_holds_the_same_and_nothing_that_a_spreadsheet_would_run(make_stud
     }
 
 
+class Counted:
+    """A table that counts how often it was asked for its size."""
+
+    num_rows, asked = 1, 0
+
+    @property
+    def nbytes(self):
+        self.asked += 1
+        return 1
+
+
+def test_each_table_is_measured_once_until_a_row_group_is_full(monkeypatch):
+    monkeypatch.setattr(files, "ROWS", 100)
+    monkeypatch.setattr(files.pa, "concat_tables", list)
+    steps = [Counted() for _ in range(250)]
+    assert [len(group) for group in files._groups(iter(steps))] == [100, 100, 50]
+    assert {step.asked for step in steps} == {1}
+
+
+def test_the_columns_are_known_from_the_heads_of_the_parts(make_study, tmp_path, monkeypatch):
+    study = make_study(seeds=1, steps=2)
+    part = next(study.glob("sim-fair-*/rollouts/step-000002.parquet"))
+    rows = pq.read_table(part)
+    pq.write_table(rows.append_column("component/more", rows["truth"]), part)
+    (damaged,) = study.glob("sim-flaky-*/rollouts/step-000001.parquet")
+    damaged.write_bytes(b"PAR1 and nothing else PAR1")
+    monkeypatch.setattr(Answers, "_table", lambda *ignored: pytest.fail("a part was read"))
+    monkeypatch.setattr(Answers, "judged", lambda *ignored: iter(()))
+    times = []
+    monkeypatch.setattr(files, "schema_of", lambda of: times.append(of) or schema_of(of))
+    assert read_answers(study).numbers() == ["component/more"]
+    assert files.write_csv(read_answers(study), tmp_path / "x.csv") == 0 and len(times) == 1
+
+
 def test_shadow_judges_and_votes_have_rows_of_their_own(small_study, tmp_path):
     out = tmp_path / "answers.parquet"
     assert export(small_study, "parquet", out) == 0
@@ -124,6 +159,17 @@ def test_hugging_face_reads_the_folder(make_study, tmp_path, monkeypatch):
     row = read["train"][0]
     assert row["arm"] == "sim-fair" and row["behaviour/length"] == 6 and row["labels"] == []
     assert set(read["held_out"]["set"]) == {"held-out"}
+
+
+def test_the_card_lists_what_could_not_be_read(make_study, tmp_path):
+    study = make_study(seeds=1)
+    (damaged,) = study.glob("sim-fair-*/verdicts/step-000002.parquet")
+    damaged.write_bytes(b"PAR1 and nothing else PAR1")
+    assert export(study, "hf", tmp_path / "hf") == 0
+    said = (tmp_path / "hf" / "README.md").read_text().partition("## What could not be read")[2]
+    assert "verdicts/step-000002.parquet is left out" in said
+    assert export(make_study("whole", seeds=1), "hf", tmp_path / "whole") == 0
+    assert "could not be read" not in (tmp_path / "whole" / "README.md").read_text()
 
 
 @pytest.mark.alone
@@ -211,7 +257,7 @@ def test_inspect_reads_its_logs(make_study, tmp_path, monkeypatch):
     for each in listed:
         read = log.read_eval_log(each)
         assert read.status == "success" and read.eval.task == "sim-flaky"
-        (mean,) = [score for score in read.results.scores if score.name == "truth"]
+        (mean,) = [score for score in read.results.scores if score.name == "truth (rules)"]
         assert mean.metrics["mean"].value == pytest.approx(0.5)
         samples += read.samples
     assert len(samples) == 96 == len({sample.id for sample in samples})
@@ -219,5 +265,24 @@ def test_inspect_reads_its_logs(make_study, tmp_path, monkeypatch):
         missing = sample.metadata["member"] == 3
         assert ("sim-flaky" in sample.scores) is not missing
         assert ("sim-flaky" in sample.metadata.get("missing", {})) is missing
-        assert sample.scores["truth"].value == 0.5
+        assert sample.scores["truth (rules)"].value == 0.5
         assert sample.metadata["behaviour"]["length"] == 6 + sample.metadata["step"] - 1
+
+
+def test_inspect_tells_a_judge_named_truth_and_lost_verdicts_apart(make_study, tmp_path):
+    log = pytest.importorskip("inspect_ai.log", reason="the extra inspect is not installed")
+    study = make_study(seeds=1, judges=["truth"], steps=2)
+    (damaged,) = study.glob("*/verdicts/step-000002.parquet")
+    damaged.write_bytes(b"PAR1 and nothing else PAR1")
+    out = tmp_path / "logs"
+    assert export(study, "inspect", out) == 0
+    (read,) = (log.read_eval_log(each) for each in log.list_eval_logs(str(out)))
+    for sample in read.samples:
+        assert {name: score.value for name, score in sample.scores.items()} == {
+            "truth": 0.5,  # the judge pays 0.01 a word beyond six, and is never off
+            "truth (rules)": 0.5,
+        }
+        lost = sample.metadata["step"] == 2
+        assert sample.metadata.get("missing") == (
+            {"verdicts": "could not be read"} if lost else None
+        )

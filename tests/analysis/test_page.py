@@ -51,9 +51,17 @@ def test_columns_beyond_seven_and_long_tables_are_folded():
 
 
 def test_a_table_beside_the_page_has_every_digit_and_no_formula():
-    frame = pd.DataFrame({"arm": ["=1+1", "@SUM(A1)", "+0.5", "-x"], "v": [1 / 3, np.nan, 1, 2]})
+    texts = ["=1+1", "@SUM(A1)", "+0.5", "-x", "\uff1d1+1", "\n=1"]
+    frame = pd.DataFrame({"arm": texts, "v": [1 / 3, np.nan, 1, 2, 3, 4]})
     rows = list(csv.DictReader(io.StringIO(page.csv(frame))))
-    assert [row["arm"] for row in rows] == ["'=1+1", "'@SUM(A1)", "+0.5", "'-x"]
+    assert [row["arm"] for row in rows] == [
+        "'=1+1",
+        "'@SUM(A1)",
+        "+0.5",
+        "'-x",
+        "'\uff1d1+1",
+        "'\n=1",
+    ]
     assert rows[0]["v"] == "0.333333333" and rows[1]["v"] == ""
 
 

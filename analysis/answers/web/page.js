@@ -1,11 +1,10 @@
 'use strict';
 // Everything here was written by policies, judges and tasks: it becomes text nodes, never markup.
 const data = JSON.parse(document.getElementById('data').textContent);
-const MARKS = ['\u25cf', '\u25a0', '\u25b2', '\u25c6', '\u25bc', '\u2605', '\u271a', '\u2716', '\u2b1f', '\u2b22'];
 const PAGE = 100;
 const by = (id) => document.getElementById(id);
 const text = (place) => (place === null || place === undefined ? null : data.texts[place]);
-const armPlace = new Map(data.arms.map((arm, place) => [arm.name, place]));
+const armNamed = new Map(data.arms.map((arm) => [arm.name, arm]));
 const answers = data.answers.map(read);
 const SORTS = {
   gap: ['gap, judge above truth first', (a) => a.gap, -1],
@@ -50,9 +49,15 @@ function read(row) {
   const both = answer.judge !== null && answer.truth !== null;
   answer.gap = both ? answer.judge - answer.truth : null;
   const acting = answer.verdicts.filter((each) => each.role === 'acting').map((each) => each.outcome);
-  answer.outcomes = acting.length ? [...new Set(acting)] : ['not asked'];
+  answer.outcomes = acting.length ? [...new Set(acting)] : [unjudged(answer)];
   answer.key = [answer.run.cell, ...(answer.run.set === 'training' ? [] : [answer.run.set]), answer.id].join('/');
   return answer;
+}
+
+// What an answer without a verdict of the judge that trained its run is told as.
+function unjudged(answer) {
+  if (answer.judge !== null) return 'verdicts not on record';
+  return answer.program && answer.program !== 'ok' ? 'not asked' : 'no verdict on record';
 }
 
 function el(tag, className, content) {
@@ -81,8 +86,9 @@ function number(value, signed) {
 }
 
 function armOf(answer) {
-  const place = armPlace.get(answer.run.arm) % MARKS.length;
-  const mark = el('span', `a${place}`, MARKS[place]);
+  const arm = armNamed.get(answer.run.arm);
+  const mark = el('span', 'mark', arm.mark);
+  mark.style.color = arm.color;
   mark.setAttribute('aria-hidden', 'true');
   return mark;
 }
@@ -94,8 +100,9 @@ function why(answer, name) {
   if (name === 'truth') return answer.truth_missing || 'no rule can tell';
   if (name === 'judge') {
     if (acting.length) return reason(acting[0]);
-    if (answer.program && answer.program !== 'ok') return `not asked: the program ended with ${answer.program}`;
-    return answer.verdicts.some((each) => each.role === 'acting') ? 'no score on record' : 'no verdict on record';
+    if (answer.verdicts.some((each) => each.role === 'acting')) return 'no score on record';
+    const told = unjudged(answer);
+    return told === 'not asked' ? `${told}: the program ended with ${answer.program}` : told;
   }
   if (name === 'gap') return answer.judge === null ? 'no judge\u2019s score' : 'no truth';
   if (held) return 'nothing is learned from held-out rows';
@@ -186,18 +193,26 @@ function writeAddress() {
   if (hash !== location.hash && !(hash === '#' && !location.hash)) history.replaceState(null, '', hash);
 }
 
+function go() {
+  state = readAddress();
+  shown = filtered();
+  draw(true);
+}
+
 // --- what is on the screen ---------------------------------------------------------------
 
 function change(changes) {
   state = { ...state, ...changes };
   const refined = Object.keys(changes).some((name) => !['answer', 'view'].includes(name));
-  if (refined && !filtered().includes(current())) state.answer = '';
+  if (refined) {
+    shown = filtered();
+    if (!shown.includes(current())) state.answer = '';
+  }
   draw(refined);
 }
 
 function draw(refined) {
   if (refined) {
-    shown = filtered();
     const form = by('filters').elements;
     for (const name of Object.keys(EMPTY)) {
       if (form[name] && form[name].value !== state[name]) form[name].value = state[name];
@@ -483,7 +498,6 @@ by('theme').addEventListener('click', () => {
   theme(THEMES[(THEMES.indexOf(now) + 1) % THEMES.length]);
 });
 document.addEventListener('keydown', onKey);
-window.addEventListener('hashchange', () => { state = readAddress(); draw(true); });
+window.addEventListener('hashchange', go);
 for (const part of [by('filters'), document.querySelector('main'), document.querySelector('footer')]) part.hidden = false;
-state = readAddress();
-draw(true);
+go();

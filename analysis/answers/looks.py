@@ -1,0 +1,33 @@
+"""The arms of a study in the order, the colours and the markers of its report."""
+
+from __future__ import annotations
+
+from analysis.answers.reading import Answers
+from analysis.arm.interventions import base_of
+from analysis.records.frames import read_config
+from analysis.reports.figures import MARKERS, looks, looks_of
+from analysis.run.drift import arms_in_order, usable_cells
+from study.identity import identifying
+
+MARKS = dict(zip(MARKERS, "\u25cf\u25a0\u25b2\u25c6\u25bc\u271a\u2716", strict=True))
+"""What stands in a text for a marker of the report's figures."""
+
+
+def arm_looks(answers: Answers) -> dict[str, dict[str, str]]:
+    """``color`` and ``mark`` of each arm, in the report's order; arms of no name come last."""
+    from matplotlib.colors import to_hex
+
+    used = {*usable_cells(answers.runs)}
+    settings = [
+        (each.arm, each.seed, identifying(read_config(each.folder / "config.yaml", [])))
+        for each in answers.sources
+        if each.cell in used and not each.held_out
+    ]
+    base = base_of(answers.runs[answers.runs["cell"].isin(used)], settings)
+    ordered = arms_in_order(answers.runs, base)
+    arms = list(dict.fromkeys([*ordered, *(each.arm for each in answers.sources)]))
+    with looks_of(ordered):
+        return {
+            arm: {"color": to_hex(look["color"]), "mark": MARKS[look["marker"]]}
+            for arm, look in looks(arms).items()
+        }
