@@ -18,6 +18,7 @@ import numpy as np
 
 from analysis.records.behaviour import possible, unit
 from analysis.records.runs import step_means
+from analysis.reports.ends import beyond
 from analysis.reports.markup import TEXTS, said
 from analysis.statistics.estimate import ENDS
 from study.features import FEATURES
@@ -150,13 +151,15 @@ def shifts(table: pd.DataFrame, base: str) -> Figure:
     look = looks([*arms, base])
     heights = {arm: len(arms) - 1 - k for k, arm in enumerate(arms)}
     figure, panels = _grid(len(metrics), height=1.15 + 0.28 * len(arms))
+    of_base = {row["metric"]: row for row in table[table["arm"] == base].to_dict("records")}
     for metric, axes in zip(metrics, panels, strict=True):
         rows = shown[shown["metric"] == metric].to_dict("records")
         for row in rows:
+            ends = np.abs(np.subtract(beyond(row, of_base.get(metric)), row["diff"]))
             axes.errorbar(
                 row["diff"],
                 heights[row["arm"]],
-                xerr=None if math.isnan(row["diff_low"]) else row["diff"] - row["diff_low"],
+                xerr=None if math.isnan(row["diff_low"]) else ends[:, None],
                 fmt=look[row["arm"]]["marker"],
                 color=look[row["arm"]]["color"],
                 capsize=3,

@@ -12,10 +12,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pandas as pd
 
+from analysis.reports.ends import cut
 from analysis.reports.evidence import Evidence
 from analysis.reports.figures import band, outside_legend, style
 from analysis.reports.markup import TEXTS
-from analysis.reports.tables import cut, row_of
+from analysis.reports.tables import row_of
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -45,7 +46,7 @@ def standardised(evidence: Evidence) -> pd.DataFrame:
         for row in table.to_dict("records"):
             sd = spread.get(row["metric"], 0.0)
             if sd > 0 and not math.isnan(row["shift"]):
-                low, high = cut(row, (0.0, 1.0) if row["metric"] in SCORED else None)
+                low, high = cut(row)
                 rows.append(
                     {"arm": row["arm"], "metric": row["metric"], "shift": row["shift"] / sd}
                     | {"low": low / sd, "high": high / sd, "n": row["n"]}
