@@ -29,7 +29,7 @@ from analysis.arm.calibration import (
 )
 from analysis.records.behaviour import shift, unit
 from analysis.records.runs import Run, read_runs, step_means
-from analysis.reports.figures import looks, style
+from analysis.reports.figures import looks, marks_of, style
 from analysis.statistics.estimate import NO_ESTIMATE, columns
 from analysis.step.transmission import group_cov, known_mean, split
 from study.errors import UserError
@@ -390,9 +390,10 @@ def figure(rows: pd.DataFrame, calibration: pd.DataFrame) -> Any:
                 panel.errorbar(
                     *(part["predicted"], part["observed"]),
                     xerr=(part["high"] - part["low"]) / 2,
-                    **{"label": arm, "color": look[arm]["color"], "fmt": "o", "markersize": 5},
+                    **{"color": look[arm]["color"], "fmt": look[arm]["marker"], "markersize": 5},
                     elinewidth=0.8,
                 )
+                panel.plot([], [], linestyle="", label=arm, **marks_of(look[arm]))
             seen, unseen = lines.loc[name, ["r2", "r2_unseen"]].astype(float)
             panel.set(
                 title=f"{name}, R² = {seen:.2f}"

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -43,6 +44,9 @@ from analysis.run.onset import Line, own_line
 from analysis.run.overopt import rows
 from analysis.step.ledger import gap_table, judge_table, ledger
 from study.features import FEATURES
+
+DRAWN = 10
+"""Points of a curve: as many as leave room for the intervals of several arms beside each other."""
 
 
 @dataclass(frozen=True)
@@ -124,6 +128,16 @@ class Evidence:
     def cells(self) -> pd.DataFrame:
         """One row per cell, in any state."""
         return self.records.table
+
+    @cached_property
+    def score_curves(self) -> pd.DataFrame:
+        """`analysis.run.drift.learning_curves` of the scores, in as many points as are drawn."""
+        return drift.learning_curves(self.scores, DRAWN)
+
+    @cached_property
+    def behaviour_curves(self) -> pd.DataFrame:
+        """The same of the behaviours that vary."""
+        return drift.learning_curves(self.features, DRAWN)
 
     @property
     def frozen(self) -> bool:

@@ -1,8 +1,8 @@
 """Figures of the bias report: one per question, intervals everywhere, one colour-blind-safe style.
 
 Each function takes a table of `analysis.reports.evidence.Evidence` and returns a matplotlib Figure.
-Bands and bars are 95 % t intervals over runs, as in the tables; where there is one run there is a
-line and no band.
+Bars are 95 % t intervals over runs, as in the tables; where there is one run there is a line and no
+bar.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ import numpy as np
 
 from analysis.records.behaviour import possible, unit
 from analysis.records.runs import step_means
+from analysis.reports.ends import beyond
 from analysis.reports.markup import TEXTS, said
 from analysis.statistics.estimate import ENDS
 from study.features import FEATURES
@@ -33,12 +34,14 @@ WIDTH = 10.0
 """Inches; the report shows figures at most this wide."""
 LEGEND = 150
 """Letters that a line of a legend holds at that width, about."""
-POINTS = 240
-"""Of a curve that is drawn: more cannot be seen, and would make the page heavy."""
+BESIDE = 0.6
+"""Share of the way to the next step over which the curves of a panel stand beside each other."""
 NOISE = 1e-7
 """Judges write scores to a few digits: a gap below this is what that leaves of none."""
 DASHES = ("-", "--", "-.", ":")
 MARKERS = ("o", "s", "^", "D", "v", "P", "X")
+SCORED = ("judge_score", "truth")
+"""The two curves of every arm."""
 LEDGER_BEHAVIOURS = 5
 """Behaviours in the stacked ledger."""
 _ARMS: ContextVar[tuple[str, ...]] = ContextVar("arms", default=())
@@ -59,6 +62,17 @@ def style() -> Generator[None]:
     theme: Any = {**sns.axes_style("whitegrid"), **sns.plotting_context("notebook"), **rest}
     with mpl.rc_context(theme):
         yield
+
+
+def marks_of(look: dict[str, Any]) -> dict[str, Any]:
+    """Colour and marker of an arm, for points; a bar of errors has no marker in a legend."""
+    return {"color": look["color"], "marker": look["marker"], "markersize": 6}
+
+
+def scored(look: dict[str, Any], metric: str) -> dict[str, Any]:
+    """How an arm's curve of a score looks: the judge's full, the truth's hollow and dashed."""
+    hollow = {"linestyle": "--", "markerfacecolor": "white"} if metric == "truth" else {}
+    return look | {"linestyle": "-"} | hollow
 
 
 @contextmanager
@@ -99,10 +113,10 @@ def learning(curves: pd.DataFrame) -> Figure:
     figure, panels = _grid(len(arms), share=True)
     look = looks(arms)
     for arm, axes in zip(arms, panels, strict=True):
-        part, colour = shown[shown["arm"] == arm], look[arm]["color"]
-        for metric, dash in (("judge_score", "-"), ("truth", "--")):
+        part = shown[shown["arm"] == arm]
+        for k, metric in enumerate(SCORED):
             label, curve = TEXTS["scores"][metric], part[part["metric"] == metric]
-            band(axes, curve, label, (0, 1), color=colour, linestyle=dash)
+            line(axes, curve, label, (0, 1), (k, 2), **scored(look[arm], metric))
         axes.set_title(f"{arm} ({_runs(part)})")
         axes.set(xlabel="training step", ylabel="score (mean over runs)")
     outside_legend(figure, panels, colour="0.3")
@@ -116,7 +130,7 @@ def gap(curves: pd.DataFrame) -> Figure:
     ends = shown[["mean", "low", "high"]]
     shown = shown.assign(**ends.where(ends.abs().gt(NOISE) | ends.isna(), 0.0))
     figure, axes = single(6, 4)
-    bands(axes, shown, shown, lambda arm, part: f"{arm} ({_runs(part)})")
+    lines(axes, shown, shown, lambda arm, part: f"{arm} ({_runs(part)})")
     axes.axhline(0, color="0.3", linewidth=1)
     axes.set(xlabel="training step", ylabel="judge score - truth (score units)")
     outside_legend(figure, [axes])
@@ -129,7 +143,7 @@ def behaviour(curves: pd.DataFrame) -> Figure:
     metrics = _in_order(curves["metric"])
     figure, panels = _grid(len(metrics), height=2.5)
     for metric, axes in zip(metrics, panels, strict=True):
-        bands(axes, curves, curves[curves["metric"] == metric], ends=possible(metric))
+        lines(axes, curves, curves[curves["metric"] == metric], ends=possible(metric))
         axes.set_title(metric)
         axes.set(xlabel="training step", ylabel=unit(metric))
     outside_legend(figure, panels)
@@ -150,13 +164,15 @@ def shifts(table: pd.DataFrame, base: str) -> Figure:
     look = looks([*arms, base])
     heights = {arm: len(arms) - 1 - k for k, arm in enumerate(arms)}
     figure, panels = _grid(len(metrics), height=1.15 + 0.28 * len(arms))
+    of_base = {row["metric"]: row for row in table[table["arm"] == base].to_dict("records")}
     for metric, axes in zip(metrics, panels, strict=True):
         rows = shown[shown["metric"] == metric].to_dict("records")
         for row in rows:
+            ends = np.abs(np.subtract(beyond(row, of_base.get(metric)), row["diff"]))
             axes.errorbar(
                 row["diff"],
                 heights[row["arm"]],
-                xerr=None if math.isnan(row["diff_low"]) else row["diff"] - row["diff_low"],
+                xerr=None if math.isnan(row["diff_low"]) else ends[:, None],
                 fmt=look[row["arm"]]["marker"],
                 color=look[row["arm"]]["color"],
                 capsize=3,
@@ -298,13 +314,15 @@ def frontier(runs: Sequence[Run]) -> Figure | None:
         first, last = path[0][:window], path[0][-window:]
         if not np.isfinite(first).any() or not np.isfinite(last).any():
             continue
-        colour, label = look[run.arm]["color"], "" if run.arm in labelled else run.arm
+        marks = marks_of(look[run.arm])
         x, y = (np.convolve(means, np.ones(window) / window, "valid") for means in path)
-        axes.plot(x, y, color=colour, linewidth=1, alpha=0.7, label=label)
+        axes.plot(x, y, color=marks["color"], linewidth=1, alpha=0.7)
+        if run.arm not in labelled:
+            axes.plot([], [], label=run.arm, linewidth=1, **marks)
         labelled.add(run.arm)
-        for end, face in ((slice(window), "white"), (slice(-window, None), colour)):
+        for end, face in ((slice(window), "white"), (slice(-window, None), marks["color"])):
             x, y = (np.nanmean(means[end]) for means in path)
-            axes.plot(x, y, "o", mfc=face, color=colour, markersize=6)
+            axes.plot(x, y, mfc=face, linestyle="", **marks)
     axes.set(xlabel="judge score (mean of a step)", ylabel="rule truth (mean of a step)")
     if not labelled:
         return None
@@ -365,51 +383,50 @@ def _columns(panels: int) -> int:
     return 2 if panels == 4 else min(3, max(1, panels))
 
 
-def bands(
+def lines(
     axes: Axes,
     curves: pd.DataFrame,
     part: pd.DataFrame,
     label: Any = lambda arm, _: arm,
     ends: tuple[float, float] = ENDS,
 ) -> None:
-    """A line and a band for every arm of the curves, of what the part of them holds."""
-    for arm, look in looks(list(curves["arm"].unique())).items():
+    """A line with its intervals for every arm of the curves, of what the part of them holds."""
+    look = looks(list(curves["arm"].unique()))
+    for k, arm in enumerate(look):
         of_arm = part[part["arm"] == arm]
-        band(axes, of_arm, label(arm, of_arm), ends, **look)
+        line(axes, of_arm, label(arm, of_arm), ends, (k, len(look)), **look[arm])
 
 
-def band(
-    axes: Axes, part: pd.DataFrame, label: str, ends: tuple[float, float] = ENDS, **line: Any
+def line(
+    axes: Axes,
+    part: pd.DataFrame,
+    label: str,
+    ends: tuple[float, float] = ENDS,
+    place: tuple[int, int] = (0, 1),
+    **look: Any,
 ) -> None:
-    """A curve's line with its band, which is cut at the ends of what can be, or at the line where
-    that lies beyond them. Of a long curve each point is a mean over some steps."""
-    import seaborn as sns
+    """A curve with a bar for each interval, cut at the ends of what can be, or at the mark where
+    that lies beyond them.
+
+    Args:
+        place: which of how many curves it is: they stand beside each other at each step, so that
+            no interval hides another.
+    """
     from matplotlib.ticker import MaxNLocator
 
-    part = thinned(part[part["mean"].notna()])
+    part = part[part["mean"].notna()].sort_values("step")
     if part.empty:
         return
-    if line.get("marker"):
-        line |= {"markevery": max(1, len(part) // 6), "markersize": 4.5}
-        line |= {"markeredgecolor": line["color"]}
-    sns.lineplot(
-        x=part["step"], y=part["mean"], ax=axes, label=label, errorbar=None, legend=False, **line
-    )
-    if len(part) == 1:
-        axes.plot(part["step"], part["mean"], "o", color=line["color"])
-    axes.xaxis.set_major_locator(MaxNLocator("auto", integer=True))
+    steps = part["step"].to_numpy(dtype=float)
+    apart = float(np.diff(steps).min()) if len(steps) > 1 else 1.0
+    at = steps + BESIDE * apart * ((place[0] + 0.5) / place[1] - 0.5)
     low = part["low"].clip(lower=ends[0]).clip(upper=part["mean"])
     high = part["high"].clip(upper=ends[1]).clip(lower=part["mean"])
-    axes.fill_between(part["step"], low, high, color=line["color"], alpha=0.18, linewidth=0)
-
-
-def thinned(part: pd.DataFrame) -> pd.DataFrame:
-    """A curve of at most `POINTS` points: neighbouring steps become their mean."""
-    if len(part) <= POINTS:
-        return part
-    at = np.arange(len(part)) * POINTS // len(part)
-    shown = part.sort_values("step")[["step", "mean", "low", "high"]]
-    return shown.groupby(at).mean().astype({"step": int})
+    known = part["low"].notna().to_numpy()
+    marks: Any = {"marker": "o", "markersize": 4, "linewidth": 1.3, **look}
+    axes.plot(at, part["mean"], label=label, **marks)
+    axes.vlines(at[known], low[known], high[known], color=look["color"], linewidth=1, alpha=0.6)
+    axes.xaxis.set_major_locator(MaxNLocator("auto", integer=True))
 
 
 def outside_legend(

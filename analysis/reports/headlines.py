@@ -12,9 +12,10 @@ import math
 from functools import partial
 from typing import Any
 
+from analysis.reports.ends import cut
 from analysis.reports.evidence import Evidence
 from analysis.reports.markup import TEXTS, bracket, number, p_value, said
-from analysis.reports.tables import cut, row_of
+from analysis.reports.tables import difference, row_of
 from analysis.reports.words import FURTHEST, plural, widened
 
 SURE = 0.05
@@ -100,7 +101,7 @@ def _moved(evidence: Evidence, arm: str, metric: str, of: str) -> str:
     row = row_of(evidence.score_shifts, arm, metric)
     if row is None or math.isnan(row[of]):
         return _say(f"{metric}_unknown")
-    value, (low, high) = row[of], _ends(row, of)
+    value, (low, high) = row[of], _ends(evidence, row, of)
     if math.isnan(low) or low <= 0 <= high:
         if max(map(abs, (value, low, high))) < ROUNDING:
             return _say(f"{metric}_same")
@@ -118,7 +119,7 @@ def _named(evidence: Evidence, row: dict[str, Any], of: str, beyond: bool) -> st
     more, less = WORDS.get(metric, [f"more {metric}", f"less {metric}"])
     sds = number(value / evidence.spread[metric], True)
     moved = f"{number(value, True)} {row['unit']}"
-    moved = f"{moved} {bracket(*_ends(row, of))}".strip()
+    moved = f"{moved} {bracket(*_ends(evidence, row, of))}".strip()
     than = f" beyond {evidence.base}" if beyond else ""
     return f"{more if value > 0 else less} ({moved}{than}, {sds} SD)"
 
@@ -129,8 +130,8 @@ def _size(evidence: Evidence, row: dict[str, Any], of: str = "diff") -> float:
     return abs(row[of]) / evidence.spread.get(row["metric"], math.inf)
 
 
-def _ends(row: dict[str, Any], of: str) -> tuple[float, float]:
-    return cut(row) if of == "shift" else (row["diff_low"], row["diff_high"])
+def _ends(evidence: Evidence, row: dict[str, Any], of: str) -> tuple[float, float]:
+    return cut(row) if of == "shift" else difference(evidence, row)
 
 
 def _join(parts: list[str]) -> str:

@@ -11,6 +11,7 @@ from analysis.arm.mixture import Mixture, Window
 from analysis.arm.teaching import Agreement
 from analysis.arm.transfer import best_moved
 from analysis.reports import figures, markup
+from analysis.reports.evidence import DRAWN
 from analysis.reports.figures import style
 from analysis.reports.markup import with_interval
 from analysis.run.drift import learning_curves
@@ -138,12 +139,15 @@ def plain(name: str) -> str:
 @style()
 def figure(mixture: Mixture) -> Figure:
     """Above, the effective mix over the steps, a panel for each arm; below, held-out accuracy, a
-    panel for each domain. Bands are 95 % t intervals over runs, cut at 0 and 1."""
+    panel for each domain. Bars are 95 % t intervals over runs, cut at 0 and 1."""
     from matplotlib.figure import Figure
 
     mixes, accuracies = (
         curves.assign(low=curves["low"].clip(0, 1), high=curves["high"].clip(0, 1))
-        for curves in (learning_curves(mixture.curves), learning_curves(mixture.held_out))
+        for curves in (
+            learning_curves(mixture.curves, DRAWN),
+            learning_curves(mixture.held_out, DRAWN),
+        )
     )
     arms, domains = sorted(mixture.shares), mixture.domains
     tested = sorted(accuracies["metric"].unique())
@@ -153,9 +157,10 @@ def figure(mixture: Mixture) -> Figure:
     panels = figures.panels_of(tops[0], len(arms))
     colours = dict(zip(domains, figures.palette(len(domains)), strict=True))
     for arm, axes in zip(arms, panels, strict=True):
-        for domain, share in mixture.shares[arm].items():
+        for k, (domain, share) in enumerate(mixture.shares[arm].items()):
             part = mixes[(mixes["arm"] == arm) & (mixes["metric"] == domain)]
-            figures.band(axes, part, plain(domain), color=colours[domain])
+            place = k, len(mixture.shares[arm])
+            figures.line(axes, part, plain(domain), place=place, color=colours[domain])
             axes.axhline(share, color=colours[domain], linestyle="--", linewidth=1)
         axes.set(title=plain(arm), ylim=(0, 1), xlabel="training step", ylabel="effective share")
     figures.outside_legend(tops[0], panels)
@@ -163,7 +168,7 @@ def figure(mixture: Mixture) -> Figure:
         panels = figures.panels_of(tops[1], len(tested))
         for domain, axes in zip(tested, panels, strict=True):
             part = accuracies[accuracies["metric"] == domain]
-            figures.bands(axes, accuracies, part, lambda arm, _: plain(arm))
+            figures.lines(axes, accuracies, part, lambda arm, _: plain(arm))
             axes.set(title=plain(domain), xlabel="training step", ylabel="held-out accuracy")
         figures.outside_legend(tops[1], panels)
     return drawn

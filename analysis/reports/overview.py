@@ -7,15 +7,17 @@ furthest from the truth are shown; `shown_arms` says which.
 from __future__ import annotations
 
 import math
+from itertools import product
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
 
+from analysis.reports.ends import cut
 from analysis.reports.evidence import Evidence
-from analysis.reports.figures import band, outside_legend, style
+from analysis.reports.figures import line, outside_legend, scored, style
 from analysis.reports.markup import TEXTS
-from analysis.reports.tables import cut, row_of
+from analysis.reports.tables import row_of
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -24,8 +26,8 @@ MOST_ARMS = 5
 """Arms that the two figures have room for."""
 MOST_ROWS = 14
 """Measures that the picture of shifts has room for."""
-WIDTH = 5.2
-"""Inches of each figure: two stand side by side."""
+WIDTH = 4.8
+"""Inches of each figure: two stand side by side, and on a phone one is not much smaller."""
 ROOM = 1.5
 """The picture is so many times as wide as the largest shift; longer intervals leave it."""
 SCORED = {"truth": "truth", "judge_score": "judge"}
@@ -45,7 +47,7 @@ def standardised(evidence: Evidence) -> pd.DataFrame:
         for row in table.to_dict("records"):
             sd = spread.get(row["metric"], 0.0)
             if sd > 0 and not math.isnan(row["shift"]):
-                low, high = cut(row, (0.0, 1.0) if row["metric"] in SCORED else None)
+                low, high = cut(row)
                 rows.append(
                     {"arm": row["arm"], "metric": row["metric"], "shift": row["shift"] / sd}
                     | {"low": low / sd, "high": high / sd, "n": row["n"]}
@@ -66,7 +68,8 @@ def _score_spread(evidence: Evidence) -> dict[str, float]:
 
 
 def shown_arms(evidence: Evidence) -> list[str]:
-    """The base arm, then those whose judge ran furthest from the truth, or else moved most."""
+    """The base arm and those whose judge ran furthest from the truth, or else moved most, in the
+    report's order."""
     others = [arm for arm in evidence.arms if arm != evidence.base]
     moved = standardised(evidence).groupby("arm")["shift"].apply(lambda each: each.abs().max())
 
@@ -76,7 +79,8 @@ def shown_arms(evidence: Evidence) -> list[str]:
         return (-1.0 if math.isnan(gap) else gap), float(moved.get(arm, 0.0))
 
     base = [arm for arm in evidence.arms if arm == evidence.base]
-    return [*base, *sorted(others, key=far, reverse=True)[: MOST_ARMS - len(base)]]
+    shown = {*base, *sorted(others, key=far, reverse=True)[: MOST_ARMS - len(base)]}
+    return [arm for arm in evidence.arms if arm in shown]
 
 
 @style()
@@ -92,7 +96,7 @@ def shifts(table: pd.DataFrame, arms: list[str], look: dict[str, dict[str, Any]]
     arms = [arm for arm in arms if arm in set(table["arm"])]
     metrics = ranked(table)[:MOST_ROWS]
     table = table[table["metric"].isin(metrics)]
-    height = 0.9 + len(metrics) * (0.16 + 0.1 * len(arms))
+    height = 0.6 + len(metrics) * (0.12 + 0.075 * len(arms))
     drawn = Figure(figsize=(WIDTH, height), layout="constrained")
     axes = drawn.subplots()
     apart = 0.72 / max(1, len(arms))
@@ -101,7 +105,7 @@ def shifts(table: pd.DataFrame, arms: list[str], look: dict[str, dict[str, Any]]
         places = np.array([metrics.index(metric) for metric in rows["metric"]], dtype=float)
         at = places + apart * (k - (len(arms) - 1) / 2)
         ends = np.abs(rows[["low", "high"]].sub(rows["shift"], axis=0)).fillna(0.0).to_numpy().T
-        marks: Any = {"marker": look[arm]["marker"], "color": look[arm]["color"], "markersize": 5}
+        marks: Any = {"marker": look[arm]["marker"], "color": look[arm]["color"], "markersize": 4.5}
         axes.errorbar(rows["shift"], at, xerr=ends, linestyle="", elinewidth=1.2, **marks)
         axes.plot([], [], linestyle="", label=arm, **marks)  # a bar has no marker in a legend
     far = ROOM * max(float(table["shift"].abs().max()), 0.1)
@@ -129,24 +133,23 @@ def ranked(table: pd.DataFrame) -> list[str]:
 
 @style()
 def curve(curves: pd.DataFrame, arms: list[str], look: dict[str, dict[str, Any]]) -> Figure:
-    """Judge (solid) and truth (dashed) over the steps, in the colour of the arm; bands are 95 % t
-    intervals over runs.
+    """Judge (full) and truth (hollow, dashed) over the steps, in the look of the arm; bars are 95 %
+    t intervals over runs.
 
     ``curves`` as `analysis.run.drift.learning_curves` gives them.
     """
     from matplotlib.figure import Figure
     from matplotlib.lines import Line2D
 
-    drawn = Figure(figsize=(WIDTH, 3.9), layout="constrained")
+    drawn = Figure(figsize=(WIDTH, 3.6), layout="constrained")
     axes = drawn.subplots()
-    kinds: dict[str, Any] = {"judge_score": "-", "truth": "--"}
-    for arm in arms:
-        for metric, dash in kinds.items():
-            part = curves[(curves["arm"] == arm) & (curves["metric"] == metric)]
-            label = arm if metric == "judge_score" else ""
-            band(axes, part, label, (0, 1), **look[arm] | {"linestyle": dash})
+    for k, (arm, metric) in enumerate(product(arms, ("judge_score", "truth"))):
+        part = curves[(curves["arm"] == arm) & (curves["metric"] == metric)]
+        label = arm if metric == "judge_score" else ""
+        line(axes, part, label, (0, 1), (k, 2 * len(arms)), **scored(look[arm], metric))
     axes.set(xlabel="training step", ylabel="score (mean over runs)")
-    for metric, dash in kinds.items():
-        axes.add_line(Line2D([], [], color="0.35", linestyle=dash, label=TEXTS["scores"][metric]))
+    for metric in ("judge_score", "truth"):
+        shown = scored({"color": "0.35", "marker": "o"}, metric)
+        axes.add_line(Line2D([], [], label=TEXTS["scores"][metric], **shown))
     outside_legend(drawn, [axes])
     return drawn

@@ -49,7 +49,7 @@ def front(evidence: Evidence) -> list[str]:
     }
     if len(table):
         pictures.append(picture("front_shifts", overview.shifts, table, arms, look, **named))
-    curves = drift.learning_curves(evidence.scores)
+    curves = evidence.score_curves
     if curves["mean"].notna().any():
         pictures.append(picture("front_curve", overview.curve, curves, arms, look, **named))
     links = [
@@ -76,7 +76,7 @@ def runs(evidence: Evidence) -> list[str]:
 @section
 def scores(evidence: Evidence) -> list[str]:
     """Judge score and truth along training."""
-    curves = drift.learning_curves(evidence.scores)
+    curves = evidence.score_curves
     return [
         title("scores"),
         _shifts("scores", evidence.score_shifts, evidence.base),
@@ -89,7 +89,7 @@ def scores(evidence: Evidence) -> list[str]:
 @section
 def gap(evidence: Evidence) -> list[str]:
     """Judge minus truth along training."""
-    curves = drift.learning_curves(evidence.scores)
+    curves = evidence.score_curves
     has_gap = curves.loc[curves["metric"] == "gap", "mean"].notna().any()
     drawn = picture("gap", figures.gap, curves) if has_gap else paragraph(EMPTY["gap"])
     parts = tables.ledger_table(evidence.gap_parts, "gap")
@@ -108,7 +108,7 @@ def behaviours(evidence: Evidence) -> list[str]:
     """Behaviour features along training, and how far each arm moved beyond the base arm."""
     fragments, shifts = [title("behaviours")], evidence.feature_shifts
     if len(evidence.features):
-        curves = drift.learning_curves(evidence.features)
+        curves = evidence.behaviour_curves
         fragments.append(picture("behaviours", figures.behaviour, curves))
         if shifts["diff"].notna().any():
             base = str(evidence.base)

@@ -9,8 +9,9 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from analysis.records.behaviour import possible, unit
+from analysis.records.behaviour import unit
 from analysis.reports import markup
+from analysis.reports.ends import beyond, cut
 from analysis.reports.evidence import Evidence
 from analysis.reports.markup import TEXTS
 from analysis.run.best_of_n import BestOfN
@@ -18,7 +19,6 @@ from analysis.run.drift import JUDGED
 from analysis.run.onset import Line
 from analysis.run.overopt import place
 from analysis.run.threshold_grid import span
-from analysis.statistics.estimate import ENDS
 from study.features import FEATURES
 
 LABELS: dict[str, str] = TEXTS["scores"]
@@ -30,16 +30,11 @@ def row_of(table: pd.DataFrame, arm: str, metric: str) -> dict[str, Any] | None:
     return rows[0] if rows else None
 
 
-def cut(row: dict[str, Any], ends: tuple[float, float] | None = None) -> tuple[float, float]:
-    """The interval of a shift, cut at what its start leaves room for between the ``ends`` of what
-    can be: by default those of a behaviour, and none of a score."""
-    if ends is None:
-        ends = possible(row["metric"]) if row["metric"] in FEATURES else ENDS
-    known = row["first"], row["first"] + row["shift"]  # a score may have another scale
-    ends = min(ends[0], *known), max(ends[1], *known)
-    low, high = row["low"], row["high"]  # NaN where there is none, and it stays so
-    low = low if math.isnan(low) else max(low, ends[0] - row["first"])
-    return low, high if math.isnan(high) else min(high, ends[1] - row["first"])
+def difference(evidence: Evidence, row: dict[str, Any]) -> tuple[float, float]:
+    """The interval of an arm's difference from the base arm, cut at what is possible."""
+    tables = evidence.score_shifts, evidence.feature_shifts
+    found = (row_of(table, str(evidence.base), row["metric"]) for table in tables)
+    return beyond(row, next(filter(None, found), None))
 
 
 def summary_rows(evidence: Evidence) -> list[dict[str, str]]:
@@ -62,7 +57,7 @@ def summary_rows(evidence: Evidence) -> list[dict[str, str]]:
                 "judge - truth": _from_to(row_of(scores, arm, "gap")),
                 "length (words)": _from_to(shift),
                 f"words beyond {evidence.base}": markup.estimate(
-                    shift["diff"], shift["diff_low"], shift["diff_high"]
+                    shift["diff"], *difference(evidence, shift)
                 )
                 if shift is not None and shift["pairs"] > 0
                 else "",
@@ -122,6 +117,7 @@ def shifts_table(shifts: pd.DataFrame, base: str | None) -> pd.DataFrame:
     order = {metric: k for k, metric in enumerate([*LABELS, *FEATURES])}
     placed = shifts.assign(_at=shifts["metric"].map(order)).sort_values(["_at", "arm"])
     rows = []
+    of_base = {row["metric"]: row for row in shifts[shifts["arm"] == base].to_dict("records")}
     for row in placed.to_dict("records"):
         errors = (markup.number(row[key]) for key in ("se", "group_se", "naive_se"))
         line = {
@@ -137,15 +133,16 @@ def shifts_table(shifts: pd.DataFrame, base: str | None) -> pd.DataFrame:
             line["missing"] = f"{100 * row['unscored']:.1f} %"
             line["worst cases"] = markup.bracket(row["worst_low"], row["worst_high"])
         if compared:
-            difference = markup.estimate(row["diff"], row["diff_low"], row["diff_high"])
+            other = of_base.get(row["metric"])
+            difference = markup.estimate(row["diff"], *beyond(row, other))
             paired = row["pairs"] > 0
             line[f"beyond {base} [95 %]"] = difference if paired else ""
             if lost:
                 worst = markup.bracket(row["diff_worst_low"], row["diff_worst_high"])
                 line[f"worst cases beyond {base}"] = worst
             if pooled:
-                drawn = (row["pooled"], row["pooled_low"], row["pooled_high"])
-                line["pooled over arms [95 %]"] = markup.estimate(*drawn) if paired else ""
+                drawn = markup.estimate(row["pooled"], *beyond(row, other, "pooled"))
+                line["pooled over arms [95 %]"] = drawn if paired else ""
             line["pairs"] = markup.number(row["pairs"]) if paired else ""
             line["p (sign flip)"] = markup.p_value(row["p_sign_flip"]) if paired else ""
             line["p (t, Holm)"] = markup.p_value(row["p_holm"]) if paired else ""
@@ -163,7 +160,7 @@ def held_out_table(held_out: pd.DataFrame) -> pd.DataFrame:
         {
             "measure": f"{LABELS.get(row['metric'], row['metric'])} ({row['unit']})",
             "arm": row["arm"],
-            "held-out, drawn [95 %]": markup.estimate(row["shift"], row["low"], row["high"]),
+            "held-out, drawn [95 %]": markup.estimate(row["shift"], *cut(row)),
             "held-out, greedy": markup.number(row["greedy"], sign=True),
             "training": markup.number(row["training"], sign=True),
             "held-out - training [95 %]": markup.estimate(

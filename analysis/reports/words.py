@@ -15,10 +15,11 @@ from typing import Any
 from scipy.stats import binom
 
 from analysis.arm.calibration import Calibration
+from analysis.reports.ends import cut
 from analysis.reports.evidence import Evidence
 from analysis.reports.figures import NO_REASON
 from analysis.reports.markup import bracket, number, p_value, said, signed
-from analysis.reports.tables import row_of
+from analysis.reports.tables import difference, row_of
 from analysis.run.frozen import has_frozen
 from analysis.run.overopt import place
 from analysis.statistics.intervals import widening
@@ -112,7 +113,7 @@ def _against_base(evidence: Evidence, arm: str) -> str:
     for metric, label in (("gap", "judge minus truth"), ("truth", "the rule truth")):
         row = row_of(evidence.score_shifts, arm, metric)
         if row is not None and row["pairs"] > 0:
-            parts.append(f"{label} {_difference(row)}")
+            parts.append(f"{label} {_difference(evidence, row)}")
             pairs.append(int(row["pairs"]))
     table = evidence.feature_shifts
     shifts = table[(table["arm"] == arm) & table["diff"].notna()]
@@ -123,7 +124,7 @@ def _against_base(evidence: Evidence, arm: str) -> str:
     furthest = shifts.loc[size[size > 1e-9].nlargest(FURTHEST).index].to_dict("records")
     furthest = [widened(row, len(furthest), len(shifts)) for row in furthest]
     moved = [
-        f"{_named(evidence, row['metric'])} {_difference(row)} {row['unit']}"
+        f"{_named(evidence, row['metric'])} {_difference(evidence, row)} {row['unit']}"
         + ("" if math.isnan(row["p_holm"]) else f" (Holm p {p_value(row['p_holm'])})")
         for row in furthest
     ]
@@ -312,7 +313,7 @@ def _named(evidence: Evidence, behaviour: str) -> str:
 def _shift(row: dict[str, Any]) -> str:
     if math.isnan(row["shift"]):
         return "one step, so no shift"
-    interval = bracket(row["low"], row["high"])
+    interval = bracket(*cut(row))
     moved = number(row["shift"], True)
     return f"{moved} {interval}" if interval else f"{moved}, {row['note']}"
 
@@ -328,8 +329,8 @@ def widened(row: dict[str, Any], selected: int, of: int) -> dict[str, Any]:
     return row | ends
 
 
-def _difference(row: Any) -> str:
-    interval = bracket(row["diff_low"], row["diff_high"]) or "(one pair, no interval)"
+def _difference(evidence: Evidence, row: dict[str, Any]) -> str:
+    interval = bracket(*difference(evidence, row)) or "(one pair, no interval)"
     return f"{number(row['diff'], True)} {interval}"
 
 

@@ -9,6 +9,7 @@ import pandas as pd
 
 from analysis.arm.workflow import Workflow
 from analysis.reports import figures, markup
+from analysis.reports.evidence import DRAWN
 from analysis.reports.figures import style
 from analysis.reports.markup import with_interval
 from analysis.reports.mixture import plain
@@ -102,10 +103,10 @@ def _both(values: Ends) -> str:
 @style()
 def over_steps(workflow: Workflow) -> Figure:
     """Above, the rates over the steps, a panel for each; below, the calls of each operator per
-    executed program. Bands are 95 % t intervals over runs."""
+    executed program. Bars are 95 % t intervals over runs."""
     from matplotlib.figure import Figure
 
-    curves = learning_curves(workflow.curves)
+    curves = learning_curves(workflow.curves, DRAWN)
     rates = curves[curves["metric"].isin([*RATES, "right"])]
     rates = rates.assign(low=rates["low"].clip(0, 1), high=rates["high"].clip(0, 1))
     called = curves[curves["metric"].str.startswith(CALLS)]
@@ -120,7 +121,7 @@ def over_steps(workflow: Workflow) -> Figure:
     for top, (names, part, label) in zip(tops, parts, strict=True):
         panels = figures.panels_of(top, len(names))
         for name, axes in zip(names, panels, strict=True):
-            figures.bands(axes, part, part[part["metric"] == name], lambda arm, _: plain(arm))
+            figures.lines(axes, part, part[part["metric"] == name], lambda arm, _: plain(arm))
             title = plain(name.removeprefix(CALLS))
             ends = (-0.02, 1.02) if part is rates else (0, None)
             axes.set(title=title, xlabel="training step", ylabel=label, ylim=ends)

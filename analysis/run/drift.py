@@ -99,9 +99,26 @@ def run_curves(
     return pd.concat(parts, ignore_index=True) if parts else pd.DataFrame(columns=columns)
 
 
-def learning_curves(curves: pd.DataFrame) -> pd.DataFrame:
-    """Mean over runs with its t interval: arm, step, metric, mean, low, high, n, missing."""
-    return grouped_intervals(curves, ["arm", "metric", "step"])
+def learning_curves(curves: pd.DataFrame, most: int | None = None) -> pd.DataFrame:
+    """Mean over runs with its t interval: arm, step, metric, mean, low, high, n, missing.
+
+    With ``most``, at most so many points: a run then has its mean over each stretch of steps, and
+    ``step`` is the middle of the stretch.
+    """
+    stretches = curves if most is None else _stretches(curves, most)
+    return grouped_intervals(stretches, ["arm", "metric", "step"])
+
+
+def _stretches(curves: pd.DataFrame, most: int) -> pd.DataFrame:
+    """The means of each run over stretches of the steps, of which there are at most ``most``."""
+    steps = np.sort(curves["step"].unique())
+    if len(steps) <= most:
+        return curves
+    stretch = np.arange(len(steps)) * most // len(steps)
+    middle = pd.Series(steps).groupby(stretch).mean()
+    placed = curves.assign(step=curves["step"].map(dict(zip(steps, middle[stretch], strict=True))))
+    by = [name for name in curves if name != "value"]
+    return placed.groupby(by, sort=False, observed=True, dropna=False)["value"].mean().reset_index()
 
 
 @dataclass(frozen=True)

@@ -1,10 +1,10 @@
 from __future__ import annotations
 
-import math
+from dataclasses import replace
 
 import pytest
 
-from analysis.reports import figures
+from analysis.reports import figures, sections
 from analysis.reports.evidence import gather
 from analysis.run import drift
 
@@ -18,7 +18,7 @@ def drawn(figure) -> None:
     figure.canvas.draw()
 
 
-def test_learning_has_a_panel_per_arm_with_both_curves_and_bands(evidence):
+def test_learning_has_a_panel_per_arm_with_both_curves_and_bars(evidence):
     figure = figures.learning(drift.learning_curves(evidence.scores))
     drawn(figure)
     assert [axes.get_title("left") for axes in figure.axes] == [
@@ -91,17 +91,41 @@ def test_thin_studies_still_draw(make_study, options):
     drawn(figures.failures(evidence.failures, evidence.failures_by_length))
 
 
-def test_one_run_has_a_line_and_no_band(make_study):
+def test_one_run_has_a_line_and_no_bar(make_study):
     curves = drift.learning_curves(gather(make_study(seeds=1)).scores)
     figure = figures.learning(curves)
     drawn(figure)
     assert figure.axes[0].get_title("left") == "sim-fair (1 run, no interval)"
-    heights = [
-        path.get_extents().height for c in figure.axes[2].collections for path in c.get_paths()
-    ]
-    assert all(math.isinf(height) or height == 0 for height in heights)
+    assert len(figure.axes[2].lines) == 2
+    assert not any(len(bars.get_segments()) for bars in figure.axes[2].collections)
 
 
 def test_every_arm_of_a_large_study_looks_different():
     looks = figures.looks([f"judge-{k:02d}" for k in range(30)])
     assert len({(look["color"], look["linestyle"]) for look in looks.values()}) == 30
+
+
+def test_an_arm_has_its_own_marker_where_points_are_runs(evidence):
+    """In a legend and in the plane: hollow at the start, full at the end."""
+    drawn_path = figures.frontier(evidence.runs)
+    look = figures.looks(evidence.arms)
+    ends = [line for line in drawn_path.axes[0].lines if len(line.get_xdata()) == 1]
+    for arm in evidence.arms:
+        faces = {
+            line.get_markerfacecolor() == "white"
+            for line in ends
+            if line.get_color() == look[arm]["color"]
+        }
+        shapes = {line.get_marker() for line in ends if line.get_color() == look[arm]["color"]}
+        assert faces == {True, False} and shapes == {look[arm]["marker"]}
+    assert legend_texts(drawn_path) == evidence.arms
+
+
+def test_curves_are_made_once_for_all_sections(evidence, monkeypatch):
+    made = []
+    count = drift.learning_curves
+    monkeypatch.setattr(drift, "learning_curves", lambda *given: made.append(1) or count(*given))
+    fresh = replace(evidence)
+    for write in (sections.front, sections.scores, sections.gap, sections.behaviours):
+        write(fresh)
+    assert len(made) == 2, "once of the scores, once of the behaviours"

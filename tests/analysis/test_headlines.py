@@ -8,10 +8,12 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from analysis.reports import overview
+from analysis.reports import figures, overview
+from analysis.reports.ends import beyond, cut
 from analysis.reports.evidence import Evidence, gather
 from analysis.reports.headlines import headlines
-from analysis.reports.tables import cut
+from analysis.reports.markup import number
+from analysis.reports.tables import row_of, shifts_table
 from analysis.run import drift
 
 
@@ -103,16 +105,55 @@ def test_shifts_have_one_unit_and_intervals_end_where_nothing_can_be(two):
     assert cut({"metric": "hedges", **start}) == (-0.5, 0.1)
     assert cut({"metric": "repetition", **start, "high": 0.9}) == (-0.5, 0.5)
     assert cut({"metric": "gap", **start}) == (-0.9, 0.1), "a gap may be below 0"
-    assert cut({"metric": "truth", **start, "first": 2.0}, (0.0, 1.0)) == (-0.9, 0.0)
+    assert cut({"metric": "truth", **start, "high": 0.7}) == (-0.5, 0.5)
+    assert cut({"metric": "judge_score", **start, "first": 7.0}) == (-0.9, 0.1), "another scale"
     low, high = cut({"metric": "length", **start, "low": np.nan, "high": np.nan})
     assert np.isnan(low) and np.isnan(high)
 
 
-def test_the_pictures_show_the_same_arms_in_the_same_look(evidence):
+def test_what_an_arm_did_beyond_the_base_ends_where_nothing_can_be():
+    """An arm that starts at .5 can lose .5, and be 0.5 + .3 below a base that rose by .3."""
+    base = {"metric": "hedges", "first": 0.5, "shift": 0.1, "low": -0.2, "high": 0.3}
+    row = {"metric": "hedges", "first": 0.5, "shift": -0.3}
+    row |= {"diff": -0.4, "diff_low": -2.0, "diff_high": 1.2}
+    assert beyond(row, base) == (-0.8, 1.2), "nothing is too much of a count"
+    share = {"metric": "repetition"}
+    assert beyond(row | share, base | share) == (-0.8, 0.7)
+    truth = {"metric": "truth"}
+    assert beyond(row | truth, base | truth | {"low": -9.0, "high": 9.0}) == (-1.0, 1.0)
+    assert beyond(row, base | {"low": np.nan, "high": np.nan}) == (-0.6, 1.2)
+    assert beyond(row, None) == (-2.0, 1.2)
+    assert beyond(row | {"diff": -0.9}, base) == (-0.9, 1.2), "the difference itself stays"
+
+
+def test_sentence_table_and_figure_cut_a_difference_alike(two):
+    """Three hedges in ten answers cannot become fewer than none."""
+    moves = {**FAIR, ("sim-fair", "hedges"): [0.0, 0.02, -0.02]}
+    moves |= {("sim-verbose", name): STILL for name in ("judge_score", "truth", "gap", "length")}
+    told = shifted(two, moves | {("sim-verbose", "hedges"): [-0.5, -0.1, -0.3]})
+    row = row_of(told.feature_shifts, "sim-verbose", "hedges")
+    base = row_of(told.feature_shifts, "sim-fair", "hedges")
+    low, high = beyond(row, base)
+    assert row["diff_low"] < low == pytest.approx(-0.5 - base["high"])
+    said = f"[{number(low)}, {number(high)}]"
+    table = shifts_table(told.feature_shifts, "sim-fair").set_index(["measure", "arm"])
+    hedges = table.loc[("hedges (per answer)", "sim-verbose")]
+    assert hedges["beyond sim-fair [95 %]"].endswith(said)
+    drawn = figures.shifts(told.feature_shifts, "sim-fair")
+    (axes,) = (each for each in drawn.axes if each.get_title("left") == "hedges")
+    (bar,) = (each.get_segments()[0] for each in axes.collections)
+    assert bar[:, 0] == pytest.approx([low, high])
+    wide = headlines(told)["sim-verbose"]
+    assert f"[{number(low)}, " in wide and "fewer" not in wide
+
+
+def test_the_pictures_show_the_same_arms_in_the_same_look(evidence, monkeypatch):
     from analysis.reports.figures import looks
 
     arms, look = overview.shown_arms(evidence), looks(evidence.arms)
-    assert arms == ["sim-fair", "sim-verbose", "sim-flaky"]  # the gap of verbose is the largest
+    assert arms == evidence.arms == ["sim-fair", "sim-flaky", "sim-verbose"]
+    monkeypatch.setattr(overview, "MOST_ARMS", 2)
+    assert overview.shown_arms(evidence) == ["sim-fair", "sim-verbose"], "the largest gap"
     table = overview.standardised(evidence)
     for drawn in (
         overview.shifts(table, arms, look),

@@ -10,7 +10,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from analysis.reports import figures, markup, page, svg
+from analysis.reports import figures, markup, overview, page, svg
+from analysis.run.drift import learning_curves
 from tests.conftest import Page
 
 HOSTILE = '<script src="//example.org/x.js"></script><b class="nth">Figure</b>'
@@ -108,15 +109,29 @@ def test_each_panel_is_a_picture_of_its_own_with_text_as_text():
     assert len(sizes) == 1, "panels of one size have windows of one size"
 
 
-def test_a_band_ends_where_nothing_can_be():
+def bars(axes):
+    """The ends of every bar of a panel: (curve, bar, 2, 2)."""
+    return [np.array(each.get_segments()) for each in axes.collections]
+
+
+def test_a_bar_ends_where_nothing_can_be():
     table = curves(["a"])
-    drawn = figures.behaviour(table[table["metric"] == "hedges"])
-    (band,) = drawn.axes[0].collections
-    heights = band.get_paths()[0].vertices[:, 1]
-    assert heights.min() == 0.0 and heights.max() == 2.0
-    drawn = figures.learning(table)
-    heights = drawn.axes[0].collections[0].get_paths()[0].vertices[:, 1]
-    assert (heights.min(), heights.max()) == (0.0, 1.0)
+    (hedges,) = bars(figures.behaviour(table[table["metric"] == "hedges"]).axes[0])
+    assert hedges[..., 1].min() == 0.0 and hedges[..., 1].max() == 2.0
+    for drawn in bars(figures.learning(table).axes[0]):
+        assert (drawn[..., 1].min(), drawn[..., 1].max()) == (0.0, 1.0)
+
+
+def test_no_interval_hides_another():
+    """Those of several arms at one step stand beside each other, nearer than the next step's."""
+    table = curves(["a", "b", "c"])
+    panel = figures.behaviour(table[table["metric"] == "hedges"]).axes[0]
+    at = np.array([each[:, 0, 0] for each in bars(panel)])
+    assert at.shape == (3, 5) and (np.diff(at, axis=0) > 0.1).all()
+    assert (at.max(axis=0)[:-1] < at.min(axis=0)[1:]).all()
+    front = overview.curve(table, ["a", "b", "c"], figures.looks("abc")).axes[0]
+    at = np.array([each[:, 0, 0] for each in bars(front)])
+    assert len({round(x, 6) for x in at.ravel()}) == at.size == 3 * 2 * 5
 
 
 def test_an_arm_looks_the_same_whichever_others_are_shown():
@@ -128,11 +143,19 @@ def test_an_arm_looks_the_same_whichever_others_are_shown():
 
 
 def test_a_long_curve_keeps_its_ends_and_its_level():
-    steps = np.arange(1, 2401)
-    part = pd.DataFrame({"step": steps, "mean": steps / 10, "low": 0.0, "high": 1.0})
-    thin = figures.thinned(part)
-    assert len(thin) == figures.POINTS and thin["mean"].mean() == pytest.approx(120.05)
-    assert figures.thinned(part.head(10)) is not None and len(figures.thinned(part.head(10))) == 10
+    rows = [
+        {"cell": f"c{seed}", "arm": "a", "seed": seed, "step": step, "metric": "truth"}
+        | {"value": step + seed}
+        for seed in (0, 2)
+        for step in range(1, 41)
+    ]
+    thin = learning_curves(pd.DataFrame(rows), 10)
+    assert thin["step"].tolist() == [2.5 + 4 * k for k in range(10)]
+    assert thin["mean"].tolist() == pytest.approx([3.5 + 4 * k for k in range(10)])
+    half = 12.706 * 2**0.5 / 2**0.5  # two runs that are 2 apart: SD sqrt 2, SE 1
+    assert (thin["high"] - thin["mean"]).tolist() == pytest.approx([half] * 10, rel=1e-3)
+    whole = learning_curves(pd.DataFrame(rows))
+    assert len(whole) == 40 and learning_curves(pd.DataFrame(rows), 99).equals(whole)
 
 
 @pytest.mark.parametrize(
