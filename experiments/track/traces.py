@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import random
-from collections.abc import Container, Iterator, Mapping, Sequence
+from collections.abc import Container, Generator, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -71,7 +71,7 @@ def _kept(client: Any, experiment_id: str, run_id: str, wanted: Container[str]) 
 
 
 @contextlib.contextmanager
-def _own_dice() -> Iterator[None]:
+def _own_dice() -> Generator[None]:
     """Draw at random, whatever the seed of the training. MLflow draws the ids of traces by Python's
     dice: two cells of one seed would give theirs the same ids, and the later one take them over."""
     state = random.getstate()
