@@ -69,7 +69,7 @@ def rebuild(study_dir: Path, tracking: Tracking, runs_dir: Path) -> bool:
     if "running" not in states:
         ends = {"broken": "FAILED", "new": "KILLED", **ENDS}
         status = next(ends[s] for s in ("broken", "failed", "killed", "new", "done") if s in states)
-        close_parent(ids, status, study_dir)
+        close_parent(ids, status, study_dir, whole=True)
     return "broken" not in states
 
 

@@ -16,8 +16,8 @@ from experiments.policies.label import label_of
 from experiments.track import charts, projection, summary
 from experiments.track.evaluations import logged_model
 from study.cells import Cell
-from study.files import Damaged, plain, read_json
-from study.parts import parts, read_part
+from study.files import Damaged, plain, read_json, say
+from study.parts import left_out, parts, read_part
 from study.records import recorded
 from study.screen import visible
 from study.secrets import redact
@@ -27,6 +27,7 @@ PICTURE = "judge-and-truth.svg"
 PER_STEP = 8
 """Samples of the first, the middle and the last step each: half of them those that the judge
 overrates most, half of them as they come."""
+TRIES = 3
 LONGEST = 1500
 """Characters of a text."""
 _SHOWN = ("step", "prompt_id", "prompt", "answer", "judge_score", "truth", "reward", "advantage")
@@ -51,7 +52,7 @@ class Contents(NamedTuple):
 def of_cell(cell: Cell) -> Contents:
     lines = recorded(cell.dir)
     series = {name: _series(lines, name) for name in charts.CHARTS}
-    return Contents(_description(cell, series), _data(cell), _samples(cell.dir), _picture(series))
+    return Contents(_description(cell, series), _data(cell), _samples(cell), _picture(series))
 
 
 def send_contents(client: Any, ids: Mapping[str, str], run_id: str, cell: Cell) -> None:
@@ -61,7 +62,7 @@ def send_contents(client: Any, ids: Mapping[str, str], run_id: str, cell: Cell) 
     found = of_cell(cell)
     client.set_tag(run_id, summary.DESCRIPTION, found.description)
     context = [InputTag("mlflow.data.context", "training")]
-    client.log_inputs(run_id, [DatasetInput(Dataset(**found.data), context)])
+    _log_data(client, run_id, DatasetInput(Dataset(**found.data), context))
     if found.table:
         client.log_text(run_id, json.dumps(found.table), SAMPLES)
         listed = json.dumps([{"path": SAMPLES, "type": "table"}])
@@ -75,6 +76,19 @@ def send_contents(client: Any, ids: Mapping[str, str], run_id: str, cell: Cell) 
         logged_model(client, run, cell.name, max(steps), policy_label(policy))
 
 
+def _log_data(client: Any, run_id: str, data: Any) -> None:
+    """Log a run's data. MLflow looks whether it knows them and then adds them, so of two cells that
+    end at one moment the later one is refused; asked again, it finds them."""
+    from mlflow.exceptions import MlflowException
+
+    for attempt in range(1, TRIES + 1):
+        try:
+            return client.log_inputs(run_id, [data])
+        except MlflowException:
+            if attempt == TRIES:
+                raise
+
+
 def policy_label(policy: Path) -> str:
     """The label of a cell's policy, as evaluations of the run name it."""
     adapted = read_json(policy / "adapter_config.json")
@@ -82,11 +96,12 @@ def policy_label(policy: Path) -> str:
     return label_of(str(base), policy) if base else label_of(str(policy), None)
 
 
-def bounded(text: Any, most: int = LONGEST) -> str:
-    """A text of others: cut, keys out, what cannot be seen spelled out."""
-    whole = "" if text is None else str(text)
+def bounded(text: Any, keys: Iterable[str] = (), most: int = LONGEST) -> str:
+    """A text of others: keys out, then cut, so that no part of a key is left at its end, and what
+    cannot be seen spelled out. ``keys`` are those that are known."""
+    whole = redact("" if text is None else str(text), keys)
     cut = f" ... ({len(whole) - most:,} more characters)" if len(whole) > most else ""
-    return visible(redact(whole[:most])) + cut
+    return visible(whole[:most]) + cut
 
 
 # --- words
@@ -111,19 +126,24 @@ def _description(cell: Cell, series: Mapping[str, list[tuple[int, float]]]) -> s
     rows = [
         {
             "": title,
-            f"first step, {values[0][0]}": f"{values[0][1]:.3g}",
-            f"last step, {values[-1][0]}": f"{values[-1][1]:.3g}",
+            "first": _at(values[0]),
+            "last": _at(values[-1]),
         }
         for name, title in charts.CHARTS.items()
         if (values := series[name])
     ]
-    same = [row for row in rows if row.keys() == rows[0].keys()]
-    table = summary.markdown_table(same) if same else "No step is on record yet."
+    table = summary.markdown_table(rows) if rows else "No step is on record yet."
     where = summary.escaped(f"{config.study}/{cell.name}")
     return (
         f"{named}\n\n{table}\n\nAnswers with their verdicts: `{SAMPLES}` under *Artifacts*, and the"
         f" *Traces* of this run. The records are the folder {where} of the runs."
     )
+
+
+def _at(point: tuple[int, float]) -> str:
+    """A value and its step: measures need not have the same first and last step."""
+    step, value = point
+    return f"{value:.3g} at step {step}"
 
 
 # --- data
@@ -151,7 +171,8 @@ def _data(cell: Cell) -> dict[str, str]:
 # --- samples
 
 
-def _samples(folder: Path) -> dict[str, list[Any]]:
+def _samples(cell: Cell) -> dict[str, list[Any]]:
+    folder, keys = cell.dir, projection.keys_of(cell)
     there = parts(folder / "rollouts")
     if not there:
         return {}
@@ -161,23 +182,24 @@ def _samples(folder: Path) -> dict[str, list[Any]]:
         part = there[place]
         try:
             rollouts = read_part(part, _COLUMNS).to_pylist()
-        except Damaged:
-            continue  # the rebuild and every reader of the study say so
+        except Damaged as damage:
+            say(left_out(damage))
+            continue
         reasons = _acting(folder / "verdicts", part.step)
         for row in _of_step(rollouts):
             verdict = reasons.get(row.get("rollout_id"), {})
             text = row.get("answer")
             row["answer"] = row.get("completion") if text is None else text
-            shown = [_value(row.get(name)) for name in _SHOWN]
+            shown = [_value(row.get(name), keys) for name in _SHOWN]
             labels = ", ".join(map(str, verdict.get("labels") or []))
             said = [verdict.get("outcome"), labels, verdict.get("reason")]
-            rows.append([*shown, *(bounded(each) for each in said), row.get("rollout_id")])
+            rows.append([*shown, *(bounded(each, keys) for each in said), row.get("rollout_id")])
     columns = [*_SHOWN, "outcome", "labels", "reason", "rollout_id"]
     return {"columns": columns, "data": plain(rows)} if rows else {}
 
 
-def _value(value: Any) -> Any:
-    return bounded(value) if isinstance(value, str) else value
+def _value(value: Any, keys: Sequence[str]) -> Any:
+    return bounded(value, keys) if isinstance(value, str) else value
 
 
 def _of_step(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -201,7 +223,8 @@ def _acting(folder: Path, step: int) -> dict[str, dict[str, Any]]:
         return found
     try:
         rows = read_part(part, _REASONS).to_pylist()
-    except Damaged:
+    except Damaged as damage:
+        say(left_out(damage))
         return found
     for row in rows:
         if row["role"] == "acting":

@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import json
 import math
-import os
 import posixpath
 import re
 from typing import Any, NamedTuple
 from urllib.parse import urlsplit, urlunsplit
 
+from experiments.asked import models_of
+from judges.endpoint.keys import read_key
 from study import marks
 from study.cells import Cell
 from study.identity import flatten
@@ -86,10 +87,15 @@ def _sweeps(factor: str, key: str, data: dict[str, Any]) -> bool:
     return under(key, (factor,))
 
 
+def keys_of(cell: Cell) -> list[str]:
+    """The keys by which a cell reaches its judges and its executor: no text of it may hold them."""
+    keys = {read_key(model.endpoint) for model in models_of([cell])}
+    return sorted(keys - {""})
+
+
 def _texts(cell: Cell, values: dict[str, Any]) -> dict[str, str]:
     """Keys and values as MLflow takes them, secrets out, long values cut."""
-    judges = (cell.config.judge, *cell.config.shadow_judges)
-    keys = [os.environ.get(judge.endpoint.api_key_env or "", "") for judge in judges]
+    keys = keys_of(cell)
     texts = {}
     for key, value in values.items():
         if value in ("", None, [], {}):

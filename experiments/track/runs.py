@@ -21,6 +21,7 @@ from study import cells
 from study.cells import Cell
 from study.clock import boot
 from study.files import Damaged, say, write_json
+from study.parts import left_out
 from study.secrets import redact
 from study.status import read_status
 from study.study_file import read_study
@@ -152,22 +153,28 @@ def release(folder: Path, name: str) -> None:
         _log.warning("MLflow could not rename the run of %s: %s", folder.name, one_line(error))
 
 
-def close_parent(ids: dict[str, str], status: str, study_dir: Path) -> bool:
+def close_parent(ids: dict[str, str], status: str, study_dir: Path, whole: bool = False) -> bool:
     """End the parent run of a study by FINISHED, FAILED or KILLED, and put what the report says on
     it: a description, the numbers of each arm, figures and files. Whether MLflow took it all; if
-    not, a warning says why and a rebuild repairs it."""
+    not, a warning says why and a rebuild repairs it. Whoever stops a study waits for it: one that
+    was KILLED gets words and numbers only, unless ``whole``."""
     try:
         client = client_of(ids["uri"])
         run_id = ids["parent_run_id"]
         client.set_terminated(run_id, status)
         told = {summary.DESCRIPTION: summary.description(study_dir)}
         send(client, run_id, summary.arm_points(study_dir), told)
+        if status == "KILLED" and not whole:
+            return True
         for path, place in summary.report_files(study_dir):
             client.log_artifact(run_id, str(path), place)
             if path.suffix == ".html" and place == "report":
                 _log_pictures(client, run_id, path)
         for folder in cells.study_cells(study_dir)[:MOST_LOOKED_AT]:
-            _complete(client, ids, folder)
+            try:
+                _complete(client, ids, folder)
+            except Damaged as damage:
+                say(left_out(damage))
     except Exception as error:
         _log.warning("MLflow could not close the study's run: %s", one_line(error))
         return False

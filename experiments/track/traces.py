@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import contextlib
+import random
+from collections.abc import Container, Generator, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from experiments.track.contents import bounded, gap
+from experiments.track.projection import keys_of
 from experiments.track.store import trace_to
 from study.cells import Cell
-from study.files import Damaged
-from study.parts import Part, parts, read_part
+from study.files import Damaged, say
+from study.parts import Part, left_out, parts, read_part
 from study.records import recorded
 
 MOST = 4
@@ -26,24 +29,57 @@ _VERDICT += ("reasoning", "latency_s", "sample_index", *_ASKED)
 _ROLLOUT = ("rollout_id", "prompt", "answer", "completion", "judge_score", "truth")
 
 
+class Lost(Exception):
+    """MLflow took traces and does not have them."""
+
+
 def send_traces(client: Any, ids: Mapping[str, str], run_id: str, cell: Cell) -> None:
-    """Send some of a cell's judge calls as traces of its run; those that it has are left out.
-    Raises RuntimeError: MLflow, which only warns of a trace that it loses, does not keep them."""
+    """Send some of a cell's judge calls as traces of its run: it holds each once afterwards, and
+    none of an earlier choice. Raises Lost: MLflow, which only warns of a trace that it loses, does
+    not keep them."""
     trace_to(ids["uri"])
+    keys = keys_of(cell)
     times = {line["step"]: line["time_ms"] for line in recorded(cell.dir)}
     calls = {_name(verdict): (verdict, rollout) for verdict, rollout in chosen(cell.dir)}
-    for _ in range(TRIES):
-        kept = client.search_traces(
-            locations=[ids["experiment_id"]], run_id=run_id, include_spans=False
-        )
-        missing = calls.keys() - {trace.info.tags.get(MADE) for trace in kept}
+    for attempt in range(TRIES + 1):
+        missing = calls.keys() - _kept(client, ids["experiment_id"], run_id, calls)
         if not missing:
             return
-        for name in calls:
-            if name in missing:
-                verdict, rollout = calls[name]
-                _send(client, ids, run_id, verdict, rollout, times.get(verdict["step"], 0))
-    raise RuntimeError(f"MLflow lost {len(missing)} traces of judge calls")
+        if attempt < TRIES:
+            with _own_dice():
+                for name in filter(missing.__contains__, calls):
+                    _send(client, ids, run_id, calls[name], times, keys)
+    raise Lost(f"MLflow lost {len(missing)} traces of the judge calls of {cell.name}")
+
+
+def _kept(client: Any, experiment_id: str, run_id: str, wanted: Container[str]) -> set[str]:
+    """Which of these calls a run has as traces; others of ours, and doubles, are deleted."""
+    kept: set[str] = set()
+    gone = []
+    found = client.search_traces(locations=[experiment_id], run_id=run_id, include_spans=False)
+    for trace in found:
+        name = trace.info.tags.get(MADE)
+        if name is None:
+            continue  # somebody else's
+        if name in wanted and name not in kept:
+            kept.add(name)
+        else:
+            gone.append(trace.info.trace_id)
+    if gone:
+        client.delete_traces(experiment_id, trace_ids=gone)
+    return kept
+
+
+@contextlib.contextmanager
+def _own_dice() -> Generator[None]:
+    """Draw at random, whatever the seed of the training. MLflow draws the ids of traces by Python's
+    dice: two cells of one seed would give theirs the same ids, and the later one take them over."""
+    state = random.getstate()
+    random.seed()
+    try:
+        yield
+    finally:
+        random.setstate(state)
 
 
 def _name(verdict: Mapping[str, Any]) -> str:
@@ -54,31 +90,36 @@ def _send(
     client: Any,
     ids: Mapping[str, str],
     run_id: str,
-    verdict: Mapping[str, Any],
-    rollout: Mapping[str, Any],
-    time_ms: int,
+    call: tuple[Mapping[str, Any], Mapping[str, Any]],
+    times: Mapping[int, int],
+    keys: Sequence[str],
 ) -> None:
-    began = 1_000_000 * time_ms or None
+    verdict, rollout = call
+    began = 1_000_000 * times.get(verdict["step"], 0) or None
+    latency = verdict["latency_s"]
     span = client.start_trace(
         f"judge {verdict['judge']}",
         span_type="LLM",
-        inputs=_asked(rollout),
-        attributes={name: verdict[name] for name in _ASKED if verdict[name] is not None},
+        inputs=_asked(rollout, keys),
+        attributes={
+            name: _short(verdict[name], keys) for name in _ASKED if verdict[name] is not None
+        },
         tags={
             "judge.name": str(verdict["judge"]),
             "judge.role": str(verdict["role"]),
             "outcome": str(verdict["outcome"]),
             "step": str(verdict["step"]),
+            "latency": "not recorded" if latency is None else f"{latency:.3g} s",
             MADE: _name(verdict),
         },
         experiment_id=ids["experiment_id"],
         start_time_ns=began,
         run_id=run_id,
     )
-    lasted = int(1e9 * (verdict["latency_s"] or 0.0))
+    lasted = int(1e9 * (latency or 0.0))
     client.end_trace(
         span.trace_id,
-        outputs=_said(verdict, rollout),
+        outputs=_said(verdict, rollout, keys),
         status="OK" if verdict["outcome"] == "scored" else "ERROR",
         end_time_ns=began + lasted if began else None,
     )
@@ -86,7 +127,8 @@ def _send(
 
 def chosen(folder: Path) -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:
     """At most `MOST` verdicts with their rollouts: failures, the latest first, then the acting
-    judge's that are furthest above the truth at the last step. What cannot be read is left out."""
+    judge's that are furthest above the truth at the last step. What cannot be read is left out,
+    which is said."""
     there = parts(folder / "verdicts")
     failed: list[tuple[Part, str, str, int]] = []
     for part in reversed(there[-LOOKED_AT:]):
@@ -120,7 +162,8 @@ def chosen(folder: Path) -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:
 def _rows(part: Part, names: tuple[str, ...]) -> list[dict[str, Any]]:
     try:
         rows = read_part(part, names).to_pylist()
-    except Damaged:
+    except Damaged as damage:
+        say(left_out(damage))
         return []
     return [dict.fromkeys(names) | row for row in rows]
 
@@ -130,19 +173,25 @@ def _rollouts(folder: Path, step: int) -> dict[str, dict[str, Any]]:
     return {} if part is None else {row["rollout_id"]: row for row in _rows(part, _ROLLOUT)}
 
 
-def _asked(rollout: Mapping[str, Any]) -> dict[str, str]:
+def _short(value: Any, keys: Sequence[str]) -> Any:
+    return bounded(value, keys, 200) if isinstance(value, str) else value
+
+
+def _asked(rollout: Mapping[str, Any], keys: Sequence[str]) -> dict[str, str]:
     answer = rollout.get("answer")
     answer = rollout.get("completion") if answer is None else answer
-    return {"prompt": bounded(rollout.get("prompt")), "answer": bounded(answer)}
+    return {"prompt": bounded(rollout.get("prompt"), keys), "answer": bounded(answer, keys)}
 
 
-def _said(verdict: Mapping[str, Any], rollout: Mapping[str, Any]) -> dict[str, Any]:
+def _said(
+    verdict: Mapping[str, Any], rollout: Mapping[str, Any], keys: Sequence[str]
+) -> dict[str, Any]:
     return {
         "outcome": verdict["outcome"],
         "score": verdict["score"],
         "truth": rollout.get("truth"),
-        "labels": [bounded(label, 200) for label in (verdict["labels"] or [])[:50]],
-        "reason": bounded(verdict["reason"]),
-        "reply": bounded(verdict["text"]),
-        "reasoning": bounded(verdict["reasoning"]),
+        "labels": [bounded(label, keys, 200) for label in (verdict["labels"] or [])[:50]],
+        "reason": bounded(verdict["reason"], keys),
+        "reply": bounded(verdict["text"], keys),
+        "reasoning": bounded(verdict["reasoning"], keys),
     }

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
+import random
 import shutil
+import sqlite3
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
@@ -38,6 +41,11 @@ def rebuilt(study: Path) -> tuple[Any, dict[str, str]]:
     assert main(["rebuild", f"study={study.name}", f"runs_dir={study.parent}"]) == 0
     ids = read_json(study / "study.json")["mlflow"]
     return client_of(ids["uri"]), ids
+
+
+def rebuilt_data(client: Any, ids: dict[str, str], folder: Path) -> None:
+    run_id = read_json(folder / "mlflow.json")["run_id"]
+    contents.send_contents(client, ids, run_id, cells.load_cell(folder))
 
 
 def held(client: Any, run_id: str) -> dict[str, Any]:
@@ -84,6 +92,133 @@ def test_a_rebuilt_cell_holds_what_the_live_one_did(study: Path) -> None:
     assert "ERROR" in {state for _, _, state in flaky}
 
 
+def calls_of(client: Any, ids: dict[str, str], run_id: str) -> list[Any]:
+    return client.search_traces(locations=[ids["experiment_id"]], run_id=run_id)
+
+
+def test_cells_of_one_seed_keep_their_own_traces(study: Path) -> None:
+    client, ids = rebuilt(study)
+    folders = cells.study_cells(study)
+    runs = [read_json(folder / "mlflow.json")["run_id"] for folder in folders]
+    for run_id in runs:
+        old = [call.info.trace_id for call in calls_of(client, ids, run_id)]
+        client.delete_traces(ids["experiment_id"], trace_ids=old)
+    for folder, run_id in zip(folders, runs, strict=True):
+        random.seed(0)  # as the training of every cell of this seed does
+        before = random.getstate()
+        traces.send_traces(client, ids, run_id, cells.load_cell(folder))
+        assert random.getstate() == before
+    for run_id in runs:
+        assert len(calls_of(client, ids, run_id)) == traces.MOST
+
+
+def test_a_run_has_each_call_once_and_none_of_an_earlier_choice(
+    study: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client, ids = rebuilt(study)
+    folder = cells.study_cells(study)[0]
+    cell, run_id = cells.load_cell(folder), read_json(folder / "mlflow.json")["run_id"]
+    wanted = sorted(call.info.tags[traces.MADE] for call in calls_of(client, ids, run_id))
+    theirs = client.start_trace("theirs", experiment_id=ids["experiment_id"], run_id=run_id)
+    client.end_trace(theirs.trace_id)
+    first, *others = list(traces.chosen(folder))
+    earlier = ({**first[0], "rollout_id": "earlier"}, first[1])
+    for call in (first, earlier):  # a double, and what was chosen before the cell went on
+        traces._send(client, ids, run_id, call, {}, [])
+    assert len(calls_of(client, ids, run_id)) == traces.MOST + 3
+    traces.send_traces(client, ids, run_id, cell)
+    names = [call.info.tags.get(traces.MADE) for call in calls_of(client, ids, run_id)]
+    assert sorted(name for name in names if name) == wanted
+    assert names.count(None) == 1 and len(others) == traces.MOST - 1
+
+
+def test_traces_that_mlflow_takes_at_the_last_try_are_not_lost(
+    study: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cell = cells.load_cell(cells.study_cells(study)[0])
+    tries, kept = [], set()
+
+    def send(client: Any, ids: Any, run_id: str, call: Any, *_: Any) -> None:
+        tries.append(name := traces._name(call[0]))
+        if tries.count(name) == traces.TRIES - late:
+            kept.add(name)
+
+    monkeypatch.setattr(traces, "_send", send)
+    monkeypatch.setattr(traces, "_kept", lambda *_: set(kept))
+    ids = {"uri": "sqlite://", "experiment_id": "1"}
+    late = 0
+    traces.send_traces(None, ids, "run", cell)
+    assert len(tries) == traces.TRIES * traces.MOST
+    kept.clear()
+    late = -1
+    tries.clear()
+    with pytest.raises(traces.Lost, match=cell.name):
+        traces.send_traces(None, ids, "run", cell)
+
+
+def test_a_call_says_how_long_it_took_or_that_nobody_knows(
+    study: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client, ids = rebuilt(study)
+    folder = cells.study_cells(study)[0]
+    run_id = read_json(folder / "mlflow.json")["run_id"]
+    verdict, rollout = next(traces.chosen(folder))
+    for number, latency in enumerate((None, 0.25)):
+        timed = {**verdict, "rollout_id": f"timed-{number}", "latency_s": latency}
+        traces._send(client, ids, run_id, (timed, rollout), {}, [])
+    tags = [call.info.tags for call in calls_of(client, ids, run_id)]
+    said = {each["latency"] for each in tags if each[traces.MADE].startswith("timed-")}
+    assert said == {"not recorded", "0.25 s"}
+
+
+def test_a_damaged_part_is_said(study: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = cells.study_cells(study)[0]
+    for kind in ("rollouts", "verdicts"):
+        for path in (folder / kind).iterdir():
+            path.write_bytes(b"PAR1 cut")
+        assert contents.of_cell(cells.load_cell(folder)).table == {} or kind == "verdicts"
+        list(traces.chosen(folder))
+        assert f"{kind}/" in capsys.readouterr().err
+
+
+def test_measures_of_other_steps_stay_in_the_description(study: Path) -> None:
+    cell = cells.load_cell(cells.study_cells(study)[0])
+    series = {name: [(1, 0.5), (4, 0.25)] for name in contents.charts.CHARTS}
+    series["truth/mean"] = [(2, 0.5), (3, 0.125)]
+    said = contents._description(cell, series)
+    assert "| What the judge gives | 0.5 at step 1 | 0.25 at step 4 |" in said
+    assert "| What the rules say is true | 0.5 at step 2 | 0.125 at step 3 |" in said
+
+
+def test_two_cells_that_end_at_one_moment_both_name_their_data(
+    study: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from mlflow.store.tracking.dbmodels.models import SqlDataset
+    from sqlalchemy import event
+
+    client, ids = rebuilt(study)
+    first, second = cells.study_cells(study)[:2]
+    with contextlib.closing(sqlite3.connect(study.parent / "mlflow.db")) as database:
+        database.execute("delete from inputs")
+        database.execute("delete from datasets")
+        database.commit()
+        begun: list[Path] = []
+
+        def other_one_was_faster(*_: Any) -> None:
+            if not begun:
+                begun.append(first)
+                rebuilt_data(client, ids, first)
+
+        event.listen(SqlDataset, "init", other_one_was_faster)
+        try:
+            rebuilt_data(client, ids, second)
+        finally:
+            event.remove(SqlDataset, "init", other_one_was_faster)
+        assert begun
+        assert database.execute("select count(*) from datasets").fetchone() == (1,)
+        assert database.execute("select count(*) from inputs").fetchone() == (2,)
+
+
 def test_failed_verdicts_come_first(study: Path) -> None:
     (folder,) = (each for each in cells.study_cells(study) if "flaky-s3" in each.name)
     outcomes = [verdict["outcome"] for verdict, _ in traces.chosen(folder)]
@@ -100,10 +235,40 @@ def test_samples_are_a_table_of_short_texts_without_keys(study: Path, monkeypatc
     rows = [dict(zip(table["columns"], row, strict=True)) for row in table["data"]]
     assert {row["step"] for row in rows} == {1, 2}
     assert all(row["outcome"] for row in rows)
-    long = contents.bounded(f"key {KEY} \x1b[2J", 40)
+    long = contents.bounded(f"key {KEY} \x1b[2J", most=40)
     assert KEY[:20] not in long and "\x1b" not in long
-    assert contents.bounded("w" * 30, 10) == "w" * 10 + " ... (20 more characters)"
+    assert contents.bounded("w" * 30, most=10) == "w" * 10 + " ... (20 more characters)"
     assert contents.bounded(None) == ""
+
+
+@pytest.mark.parametrize(("key", "known"), [(KEY, ()), ("plain-looking", ("plain-looking",))])
+def test_no_part_of_a_key_is_left_where_a_text_is_cut(key: str, known: tuple[str, ...]) -> None:
+    for offset in range(len(key) + 30):
+        text = f"{'w' * (30 + len(key) - offset)} {key} and what follows it"
+        said = contents.bounded(text, known, most=60)
+        assert not any(key[:length] in said for length in range(4, len(key) + 1))
+
+
+def test_keys_of_the_judges_reach_neither_samples_nor_traces(
+    study: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = cells.study_cells(study)[0]
+    cell = cells.load_cell(folder)
+    prompt = next(traces.chosen(folder))[1]["prompt"]
+    monkeypatch.setenv("JUDGE_KEY", prompt)  # a key that a judge's reply or a policy gives away
+    endpoint = dataclasses.replace(cell.config.judge.endpoint, api_key_env="JUDGE_KEY")
+    judge = dataclasses.replace(cell.config.judge, endpoint=endpoint)
+    keyed = dataclasses.replace(cell, config=dataclasses.replace(cell.config, judge=judge))
+    assert prompt in json.dumps(contents.of_cell(cell).table)
+    assert prompt not in json.dumps(contents.of_cell(keyed).table)
+    client, ids = rebuilt(study)
+    run_id = read_json(folder / "mlflow.json")["run_id"]
+    for sent in (cell, keyed):
+        kept = client.search_traces(locations=[ids["experiment_id"]], run_id=run_id)
+        client.delete_traces(ids["experiment_id"], trace_ids=[call.info.trace_id for call in kept])
+        traces.send_traces(client, ids, run_id, sent)
+        calls = client.search_traces(locations=[ids["experiment_id"]], run_id=run_id)
+        assert (prompt in "".join(call.to_json() for call in calls)) == (sent is cell)
 
 
 def test_the_picture_is_a_drawing_of_judge_and_truth() -> None:

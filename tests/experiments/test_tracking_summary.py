@@ -8,9 +8,19 @@ from pathlib import Path
 
 import pytest
 
+from experiments.track import runs as tracked
 from experiments.track import summary
-from experiments.track.runs import close_parent
-from tests.experiments.mlflow_runs import begin, history, sql, status_of
+from experiments.track.runs import RunLog, close_parent
+from study import cells
+from tests.experiments.mlflow_runs import (
+    begin,
+    cell_of,
+    history,
+    record,
+    replay,
+    sql,
+    status_of,
+)
 
 PNG = base64.b64encode(b"\x89PNG").decode()
 PAGE = (
@@ -99,6 +109,36 @@ def test_a_long_description_is_cut_at_a_line(study: Path) -> None:
     assert len(said) <= summary.LONGEST_DESCRIPTION
     assert {len(line) for line in said.splitlines() if line.startswith("- ")} == {902}
     assert said.endswith("of this run.")
+
+
+def test_a_study_that_is_stopped_is_not_waited_for(study: Path, runs: Path) -> None:
+    ids = begin(runs)
+    place = runs / "mlartifacts" / "demo" / ids["parent_run_id"] / "artifacts"
+    assert close_parent(ids, "KILLED", study)
+    assert status_of(runs, "demo") == "KILLED"
+    assert history(runs) and "what each judge taught" in described(runs)
+    assert not place.exists()
+    assert close_parent(ids, "KILLED", study, whole=True)  # a rebuild has the time
+    assert (place / "report/bias_report.html").is_file()
+
+
+def test_a_damaged_cell_does_not_keep_others_from_their_traces(
+    runs: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    two = [cell_of(runs, seed=seed) for seed in range(2)]
+    ids = begin(runs, *two)
+    for cell in two:
+        record(cell, 2)
+        with RunLog(cell) as log:
+            replay(log, cell)
+    first, second = cells.study_cells(runs / "demo")
+    (first / "config.yaml").write_text("study: demo\nno_such_key: 1\n")
+    asked = []
+    monkeypatch.setattr(tracked, "send_traces", lambda *words: asked.append(words[-1].name))
+    assert close_parent(ids, "FINISHED", runs / "demo")
+    assert asked == [second.name]
+    said = capsys.readouterr().err
+    assert f"{first.name}/config.yaml is left out" in said
 
 
 def test_what_mlflow_does_not_take_is_said(
