@@ -10,16 +10,18 @@ from mkdocs.structure.files import File, Files
 ROOT = Path(__file__).resolve().parents[2]
 OUTSIDE = {"CONTRIBUTING.md": "contributing.md", "CHANGELOG.md": "changelog.md"}
 """A page at the top of the tree -> its page of the site."""
-STYLE = "site.css"
+BESIDE = ("site.css", "iframe-worker.js")
+"""What lies beside this file and is part of the site."""
 
 
 def on_files(files: Files, config: Any) -> Files:
-    """Add what does not lie in docs/, and the style that lies beside this file."""
+    """Add what does not lie in docs/, and what lies beside this file."""
     for name, page in OUTSIDE.items():
         text = (ROOT / name).read_text(encoding="utf-8").replace("](docs/", "](")
         files.append(File.generated(config, page, content=text))
-    style = str(Path(__file__).with_name(STYLE))
-    files.append(File.generated(config, STYLE, abs_src_path=style))
+    for name in BESIDE:
+        path = str(Path(__file__).with_name(name))
+        files.append(File.generated(config, name, abs_src_path=path))
     return files
 
 
