@@ -20,6 +20,7 @@ from study.bounds import shown
 from study.cli import Command, shown_examples, unless_unread
 from study.declared import declared
 from study.presets import any_of, nearest
+from study.typed import typed_by
 
 NAME = "judgedrift"
 SWEEP = "experiments.sweep"
@@ -198,8 +199,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return run(words[0], words[1:])
 
 
+def by_name() -> dict[str, str]:
+    """Module -> how its command is typed; of two names, the one that puts nothing before the
+    rest."""
+    named = sorted(COMMANDS.items(), key=lambda item: not item[1].given)
+    return {entry.module: f"{NAME} {name}" for name, entry in named}
+
+
 def run(name: str, words: Sequence[str]) -> int:
-    """Run a command, or print its help."""
+    """Run a command, or print its help; what it says to type is typed in the same way."""
+    with typed_by(by_name()):
+        return _run(name, words)
+
+
+def _run(name: str, words: Sequence[str]) -> int:
     entry = COMMANDS[name]
     typed = f"{NAME} {name}"
     examples = [f"{typed} {example}".rstrip() for example in entry.examples]

@@ -6,6 +6,7 @@ import os
 import socket
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from importlib import import_module
 from urllib.parse import urlsplit
 
 from experiments.asked import models_of
@@ -34,9 +35,10 @@ def of_experiment(name: str) -> list[Model]:
     Raises UserError: there is no such experiment, or it cannot be composed."""
     if name not in preset_names("experiment"):
         raise UserError(no_preset("experiment", name))
-    from experiments.sweep import cells_of  # brings Hydra, which takes a second
-
-    return distinct(models_of(cells_of([f"experiment={name}", "seed=0"])))  # seeds ask the same
+    # Only here: the doctor has to speak where what a sweep imports is missing.
+    sweep = import_module("experiments.sweep")
+    asked = models_of(sweep.cells_of([f"experiment={name}", "seed=0"]))  # seeds ask the same
+    return distinct(asked)
 
 
 def distinct(models: Sequence[Model]) -> list[Model]:

@@ -41,6 +41,7 @@ from study.schema import Study
 from study.screen import visible
 from study.status import read_status
 from study.study_file import base, read_study, write_study
+from study.typed import typed
 from study.verify import mend
 
 REPORT = Path("report") / "bias_report.html"
@@ -228,7 +229,7 @@ def _written(what: str, write: Callable[[Path], object], study_dir: Path, again:
         why = visible(f"{type(error).__name__}: {error}")
         print(
             f"The {what} could not be written ({why}). The runs are whole; to try again, type:"
-            f" {again} study={study_dir.name}"
+            f" {typed(again)} study={study_dir.name}"
         )
         return False
     return True
@@ -250,7 +251,7 @@ def conclude(todo: Sequence[Cell], tracked: dict[str, Any], mine: Sequence[Cell]
     print_table(lines, f"{config.study}: {len(todo)} cells", COSTS)
     if (study_dir / REPORT).exists():
         print(f"Report: {study_dir / REPORT}")
-        print(f"Notebook: python -m experiments.notebook study={study_dir.name}")
+        print(typed(f"Notebook: python -m experiments.notebook study={study_dir.name}"))
         summarise(study_dir)
     if tracked:
         print(
@@ -305,7 +306,7 @@ def _say_others(others: Sequence[Cell], config: Study) -> None:
 def summarise(study_dir: Path) -> None:
     """Print the study's summary table as the report computed it."""
     path = study_dir / "report" / "summary.json"
-    again = f"python -m analysis.report study={study_dir.name} writes it again"
+    again = typed(f"python -m analysis.report study={study_dir.name} writes it again")
     rows = read_left(path, f"its table is left out, and {again}").get("rows", [])
     if not isinstance(rows, list) or not rows:
         return

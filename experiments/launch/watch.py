@@ -25,6 +25,7 @@ from study.places import PlaceTrouble
 from study.schema import Judge
 from study.screen import visible
 from study.status import read_status
+from study.typed import typed
 
 HEARTBEAT_S = 60.0
 """Without a terminal a line is said so often."""
@@ -167,7 +168,7 @@ class Refusals:
     def paragraph(self) -> str:
         """What was not started, why, and what to type."""
         names = ", ".join(dict.fromkeys(self._refused.values()))
-        return (
+        return typed(
             f"The endpoint of {names} refused its key, its account or its model, so "
             f"{len(self.left)} cells that ask it were not started and stay as they were: "
             f"{', '.join(self.left)}. Put the key, the account or judge.endpoint.model right, see "

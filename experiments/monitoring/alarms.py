@@ -10,6 +10,7 @@ from dataclasses import replace
 
 from experiments.monitoring.expected_gap import explained
 from experiments.monitoring.read import Alarm, View, on_this_host
+from study.typed import typed
 
 IN_A_ROW = 5
 """Steps that an alarm about the training looks at together."""
@@ -39,7 +40,8 @@ def alarms(view: View, runs_dir: str = "runs") -> list[Alarm]:
         rules += [_starved, _truncated, _no_signal]
     rules.append(_gap)
     told = [rule(view, study) for rule in rules]
-    return [replace(alarm, cell=view.cell) for alarm in told if alarm is not None]
+    there = [alarm for alarm in told if alarm is not None]
+    return [replace(alarm, cell=view.cell, type=typed(alarm.type)) for alarm in there]
 
 
 class Rings:

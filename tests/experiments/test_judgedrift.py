@@ -8,13 +8,15 @@ import sys
 import tomllib
 from importlib import import_module
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from experiments import completion, judgedrift
 from experiments.judgedrift import COMMANDS, SWEEP, main
-from study.cli import Command
+from study.cli import AnyStudyOptions, Command
 from study.declared import declared
+from study.errors import UserError
 from study.presets import preset_names
 from tests.conftest import ROOT, run_alone
 
@@ -42,6 +44,24 @@ def test_alone_it_prints_every_command_in_the_order_of_a_study(
     assert named.index("doctor") < named.index("plan") < named.index("sweep")
     assert named.index("sweep") < named.index("report") < named.index("clean")
     assert all(entry.about in once for entry in COMMANDS.values())
+
+
+def test_what_is_said_to_type_is_typed_as_the_command_was(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    error = UserError("Type python -m experiments.sweep --cfg job, or python -m judges.store.")
+
+    def refuse(options: object) -> int:
+        raise error
+
+    monkeypatch.setattr(judgedrift, "import_module", lambda name: SimpleNamespace(main=command))
+    command = Command(refuse, "experiments.ui", "", AnyStudyOptions)
+    assert main(["ui"]) == 2
+    told = capsys.readouterr().err
+    assert told == "Type judgedrift sweep --cfg job, or python -m judges.store.\n"
+    assert str(error).startswith("Type python -m experiments.sweep --cfg job")
+    names = judgedrift.by_name()
+    assert names["experiments.monitor"] == "judgedrift monitor"
 
 
 def test_alone_it_loads_nothing_that_takes_time() -> None:
