@@ -483,7 +483,7 @@ function theme(name) {
 
 function armLabel(arm) {
   const here = answers.filter((each) => each.run.arm === arm.name).length;
-  return `${arm.name} (${many(here)}${here === arm.answers ? '' : ` of ${many(arm.answers)}`})`;
+  return `${arm.name} (${many(here)})`;
 }
 options('arm', data.arms.map((each) => each.name), data.arms.map(armLabel));
 options('run', data.sources.map((each) => each.cell));
