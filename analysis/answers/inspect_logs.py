@@ -29,6 +29,10 @@ SAMPLES = 1000
 """Answers in one log."""
 TRUTH = "truth (rules)"
 """Name of the scorer that stands for the rules; no judge can have it."""
+PLAIN = {"trust_content": False}
+"""Has the viewer show what policies and judges wrote as text: no markup, links or pictures."""
+DIGITS = 6
+"""Significant ones of a score: more do not fit the viewer's columns."""
 _ROLLOUTS = (
     *("rollout_id", "step", "prompt_id", "group", "member", "prompt", "completion", "answer"),
     *("stop", "tokens", "reward", "advantage", "truth", "truth_missing", "judge_score", "dataset"),
@@ -96,14 +100,14 @@ def _sample(
     if votes is None:
         missing["verdicts"] = "could not be read"
         if row["judge_score"] is not None:
-            scores[source.judge] = Score(value=row["judge_score"], answer=row["answer"])
+            scores[source.judge] = Score(value=_short(row["judge_score"]), answer=row["answer"])
     for name, of_judge in _by_judge(votes or ()).items():
         scored = [vote["score"] for vote in of_judge if vote["score"] is not None]
         told = [{key: vote.get(key) for key in _VERDICTS[1:]} for vote in of_judge]
         if scored:
             said = "\n\n".join(filter(None, (vote["reason"] or vote["text"] for vote in told)))
             trained = row["judge_score"] if of_judge[0]["role"] == "acting" else None
-            value = sum(scored) / len(scored) if trained is None else trained
+            value = _short(sum(scored) / len(scored) if trained is None else trained)
             metadata = {"verdicts": told}
             scores[name] = Score(
                 value=value, answer=row["answer"], explanation=said or None, metadata=metadata
@@ -111,7 +115,7 @@ def _sample(
         else:
             missing[name] = told
     if row["truth"] is not None:
-        scores[TRUTH] = Score(value=row["truth"], answer=row["answer"])
+        scores[TRUTH] = Score(value=_short(row["truth"]), answer=row["answer"])
     else:
         missing[TRUTH] = row.get("truth_missing") or "no rule can tell"
     prompt, completion = row["prompt"] or "", row["completion"] or ""
@@ -135,6 +139,10 @@ def _sample(
         scores=scores,
         metadata=metadata,
     )
+
+
+def _short(score: float) -> float:
+    return float(f"{score:.{DIGITS}g}")
 
 
 def _by_judge(votes: Sequence[dict[str, Any]]) -> dict[str, list[dict[str, Any]]]:
@@ -187,6 +195,7 @@ def _log(answers: Answers, source: Source, samples: Sequence[Any], number: int) 
         ),
         model=source.policy or "policy",
         config=EvalConfig(),
+        viewer=PLAIN,
         metadata=about,
     )
     log = EvalLog(
