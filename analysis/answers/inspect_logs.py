@@ -42,10 +42,9 @@ _VERDICTS = (
     *("rollout_id", "role", "judge", "sample_index", "outcome", "labels", "score", "reason"),
     *("text", "reasoning"),
 )
-_METADATA = (
-    *("step", "prompt_id", "group", "member", "tokens", "reward", "advantage", "dataset"),
-    *("domain", "item"),
-)
+_METADATA = ("step", "prompt_id", "group", "member", "tokens", "reward", "advantage")
+_ORIGIN = ("dataset", "domain", "item")
+"""Metadata that tasks without data sets do not have."""
 
 
 def write_inspect(answers: Answers, out: Path) -> int:
@@ -115,7 +114,11 @@ def _sample(
         else:
             missing[name] = told
     if row["truth"] is not None:
-        scores[TRUTH] = Score(value=_short(row["truth"]), answer=row["answer"])
+        scores[TRUTH] = Score(
+            value=_short(row["truth"]),
+            answer=row["answer"],
+            explanation="What the rules of the task say, from 0 to 1.",
+        )
     else:
         missing[TRUTH] = row.get("truth_missing") or "no rule can tell"
     prompt, completion = row["prompt"] or "", row["completion"] or ""
@@ -123,6 +126,7 @@ def _sample(
     measures = dict(zip(FEATURES, map(float, behaviour), strict=True))
     metadata = {
         **{name: row.get(name) for name in _METADATA},
+        **{name: row[name] for name in _ORIGIN if row.get(name) is not None},
         "behaviour": {name: value for name, value in measures.items() if math.isfinite(value)},
         **({"program": row["outcome"]} if row.get("outcome") else {}),
         **({"recorded": numbers} if numbers else {}),

@@ -277,6 +277,8 @@ def test_inspect_has_scores_of_few_digits(make_study, tmp_path):
     (listed,) = log.list_eval_logs(str(tmp_path / "logs"))
     scores = {sample.scores["sim-fair"].value for sample in log.read_eval_log(listed).samples}
     assert scores == {0.666667}
+    metadata = log.read_eval_log(listed).samples[0].metadata
+    assert "reward" in metadata and not {"dataset", "domain", "item"} & set(metadata)
 
 
 def test_inspect_tells_a_judge_named_truth_and_lost_verdicts_apart(make_study, tmp_path):
