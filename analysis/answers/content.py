@@ -118,10 +118,7 @@ def content(answers: Answers, choice: Choice, most_bytes: int) -> dict[str, Any]
         "total": choice.total,
         "chosen": len(choice.picks),
         "whole": choice.whole and len(rows) == choice.total,
-        "arms": [
-            {"name": arm, "answers": choice.by_arm[arm], **look}
-            for arm, look in arm_looks(answers).items()
-        ],
+        "arms": [{"name": arm, **look} for arm, look in arm_looks(answers).items()],
         "sources": [
             {
                 **{key: getattr(each, key) for key in ("cell", "arm", "judge", "seed", "set")},

@@ -29,6 +29,10 @@ SAMPLES = 1000
 """Answers in one log."""
 TRUTH = "truth (rules)"
 """Name of the scorer that stands for the rules; no judge can have it."""
+PLAIN = {"trust_content": False}
+"""Has the viewer show what policies and judges wrote as text: no markup, links or pictures."""
+DIGITS = 6
+"""Significant ones of a score: more do not fit the viewer's columns."""
 _ROLLOUTS = (
     *("rollout_id", "step", "prompt_id", "group", "member", "prompt", "completion", "answer"),
     *("stop", "tokens", "reward", "advantage", "truth", "truth_missing", "judge_score", "dataset"),
@@ -38,10 +42,9 @@ _VERDICTS = (
     *("rollout_id", "role", "judge", "sample_index", "outcome", "labels", "score", "reason"),
     *("text", "reasoning"),
 )
-_METADATA = (
-    *("step", "prompt_id", "group", "member", "tokens", "reward", "advantage", "dataset"),
-    *("domain", "item"),
-)
+_METADATA = ("step", "prompt_id", "group", "member", "tokens", "reward", "advantage")
+_ORIGIN = ("dataset", "domain", "item")
+"""Metadata that tasks without data sets do not have."""
 
 
 def write_inspect(answers: Answers, out: Path) -> int:
@@ -96,14 +99,14 @@ def _sample(
     if votes is None:
         missing["verdicts"] = "could not be read"
         if row["judge_score"] is not None:
-            scores[source.judge] = Score(value=row["judge_score"], answer=row["answer"])
+            scores[source.judge] = Score(value=_short(row["judge_score"]), answer=row["answer"])
     for name, of_judge in _by_judge(votes or ()).items():
         scored = [vote["score"] for vote in of_judge if vote["score"] is not None]
         told = [{key: vote.get(key) for key in _VERDICTS[1:]} for vote in of_judge]
         if scored:
             said = "\n\n".join(filter(None, (vote["reason"] or vote["text"] for vote in told)))
             trained = row["judge_score"] if of_judge[0]["role"] == "acting" else None
-            value = sum(scored) / len(scored) if trained is None else trained
+            value = _short(sum(scored) / len(scored) if trained is None else trained)
             metadata = {"verdicts": told}
             scores[name] = Score(
                 value=value, answer=row["answer"], explanation=said or None, metadata=metadata
@@ -111,7 +114,11 @@ def _sample(
         else:
             missing[name] = told
     if row["truth"] is not None:
-        scores[TRUTH] = Score(value=row["truth"], answer=row["answer"])
+        scores[TRUTH] = Score(
+            value=_short(row["truth"]),
+            answer=row["answer"],
+            explanation="What the rules of the task say, from 0 to 1.",
+        )
     else:
         missing[TRUTH] = row.get("truth_missing") or "no rule can tell"
     prompt, completion = row["prompt"] or "", row["completion"] or ""
@@ -119,6 +126,7 @@ def _sample(
     measures = dict(zip(FEATURES, map(float, behaviour), strict=True))
     metadata = {
         **{name: row.get(name) for name in _METADATA},
+        **{name: row[name] for name in _ORIGIN if row.get(name) is not None},
         "behaviour": {name: value for name, value in measures.items() if math.isfinite(value)},
         **({"program": row["outcome"]} if row.get("outcome") else {}),
         **({"recorded": numbers} if numbers else {}),
@@ -135,6 +143,10 @@ def _sample(
         scores=scores,
         metadata=metadata,
     )
+
+
+def _short(score: float) -> float:
+    return float(f"{score:.{DIGITS}g}")
 
 
 def _by_judge(votes: Sequence[dict[str, Any]]) -> dict[str, list[dict[str, Any]]]:
@@ -187,6 +199,7 @@ def _log(answers: Answers, source: Source, samples: Sequence[Any], number: int) 
         ),
         model=source.policy or "policy",
         config=EvalConfig(),
+        viewer=PLAIN,
         metadata=about,
     )
     log = EvalLog(

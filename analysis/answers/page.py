@@ -119,6 +119,8 @@ def how(told: dict[str, Any]) -> str:
             "at random, and one answer of each group that a run gave to them at up to "
             f"{STEPS} random steps; where these are too few, answers drawn from all."
         )
+    if why[BOTH]:
+        parts.append(f"{why[BOTH]:,} are both.")
     if why[ALL]:
         parts.append(
             "They were taken in turns from those with the largest gaps between judge and truth, "

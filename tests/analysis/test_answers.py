@@ -272,6 +272,10 @@ def test_the_page_says_how_many_of_how_many_and_the_seed(planted, tmp_path):
     assert len(told["answers"]) == 100
     assert "Here are 100 of the study's 864 answers." in written.how and "(seed 7)" in written.how
     assert written.how in " ".join(Page(written.path.read_text()).text.split())
+    found = re.search(r" (\d+) have the .* (\d+) are a random .* (\d+) are both", written.how)
+    assert found is not None
+    gaps, drawn, both = map(int, found.groups())
+    assert gaps + drawn - both == 100
     assert how(told | {"whole": True}) == "All 864 answers of the study are here."
 
 

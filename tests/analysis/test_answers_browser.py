@@ -4,6 +4,7 @@ works: filters, sorting, the same prompt over steps and arms, keys, addresses, n
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from urllib.parse import quote
 
@@ -220,6 +221,18 @@ def test_an_arm_has_one_colour_and_one_mark(page):
         "sim-flaky \u25a0 rgb(222, 143, 5)",
         "sim-verbose \u25b2 rgb(2, 158, 115)",
     }
+
+
+def test_the_arms_are_counted_as_they_are_in_the_page(browser, planted, tmp_path):
+    page = browser.open(write_page(planted, tmp_path / "some.html", most=100).path)
+    ask = "[...document.getElementById('filters').elements.arm.options].map((e) => e.text)"
+    _, *labels = page.ask(ask)
+    counts = [re.fullmatch(r"(sim-\w+) \((\d+)\)", label) for label in labels]
+    assert sum(int(count[2]) for count in counts) == 100
+    choose(page, "arm", counts[1][1])
+    assert shown(page, "#count") == [f"1\u2013{counts[1][2]} of {counts[1][2]}"]
+    steps = "['from', 'to'].map((n) => document.getElementById('filters').elements[n].placeholder)"
+    assert page.ask(steps) == ["1", "6"]
 
 
 def test_filters_narrow_the_list_and_the_address_keeps_them(page, browser, plain):

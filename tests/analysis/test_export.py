@@ -257,6 +257,7 @@ def test_inspect_reads_its_logs(make_study, tmp_path, monkeypatch):
     for each in listed:
         read = log.read_eval_log(each)
         assert read.status == "success" and read.eval.task == "sim-flaky"
+        assert read.eval.viewer.trust_content is False, "what others wrote is text"
         (mean,) = [score for score in read.results.scores if score.name == "truth (rules)"]
         assert mean.metrics["mean"].value == pytest.approx(0.5)
         samples += read.samples
@@ -267,6 +268,17 @@ def test_inspect_reads_its_logs(make_study, tmp_path, monkeypatch):
         assert ("sim-flaky" in sample.metadata.get("missing", {})) is missing
         assert sample.scores["truth (rules)"].value == 0.5
         assert sample.metadata["behaviour"]["length"] == 6 + sample.metadata["step"] - 1
+
+
+def test_inspect_has_scores_of_few_digits(make_study, tmp_path):
+    log = pytest.importorskip("inspect_ai.log", reason="the extra inspect is not installed")
+    study = make_study(seeds=1, judges=["sim-fair"], steps=1, constant=2 / 3)
+    assert export(study, "inspect", tmp_path / "logs") == 0
+    (listed,) = log.list_eval_logs(str(tmp_path / "logs"))
+    scores = {sample.scores["sim-fair"].value for sample in log.read_eval_log(listed).samples}
+    assert scores == {0.666667}
+    metadata = log.read_eval_log(listed).samples[0].metadata
+    assert "reward" in metadata and not {"dataset", "domain", "item"} & set(metadata)
 
 
 def test_inspect_tells_a_judge_named_truth_and_lost_verdicts_apart(make_study, tmp_path):

@@ -2,6 +2,7 @@
 // Everything here was written by policies, judges and tasks: it becomes text nodes, never markup.
 const data = JSON.parse(document.getElementById('data').textContent);
 const PAGE = 100;
+const many = (count) => count.toLocaleString('en');
 const by = (id) => document.getElementById(id);
 const text = (place) => (place === null || place === undefined ? null : data.texts[place]);
 const armNamed = new Map(data.arms.map((arm) => [arm.name, arm]));
@@ -129,7 +130,7 @@ function shownText(place, className) {
   const box = el('pre', `text ${className || ''}`, content === '' ? '(empty)' : content);
   box.dir = 'auto';
   if (!(place in data.cut)) return box;
-  const note = `Cut: the first ${data.longest.toLocaleString('en')} of ${data.cut[place].toLocaleString('en')} characters. The records hold all of it.`;
+  const note = `Cut: the first ${many(data.longest)} of ${many(data.cut[place])} characters. The records hold all of it.`;
   return add(el('div'), box, el('p', 'small', note));
 }
 
@@ -235,9 +236,8 @@ function drawList() {
   const start = page * PAGE;
   const some = shown.slice(start, start + PAGE);
   const here = current();
-  const count = (many) => many.toLocaleString('en');
   by('count').textContent = some.length
-    ? `${count(start + 1)}\u2013${count(start + some.length)} of ${count(shown.length)}`
+    ? `${many(start + 1)}\u2013${many(start + some.length)} of ${many(shown.length)}`
     : 'No answer is like that. Clear a filter.';
   by('before').disabled = page === 0;
   by('after').disabled = page >= last;
@@ -349,7 +349,7 @@ function behaviourOf(answer) {
   const list = el('dl', 'numbers');
   data.behaviours.forEach((each, place) => {
     const measured = answer.behaviour[place];
-    const unit = each.unit === 'per answer' ? '' : ` ${each.unit}`;
+    const unit = each.unit === 'per answer' ? '' : ` ${each.unit.replace(/^share of /, 'of the ')}`;
     add(list, line(each.name, measured === null ? 'missing: not measured' : `${number(measured)}${unit}`));
   });
   return list;
@@ -481,13 +481,19 @@ function theme(name) {
   by('theme').textContent = `Theme: ${name}`;
 }
 
-options('arm', data.arms.map((each) => each.name), data.arms.map((each) => `${each.name} (${each.answers.toLocaleString('en')})`));
+function armLabel(arm) {
+  const here = answers.filter((each) => each.run.arm === arm.name).length;
+  return `${arm.name} (${many(here)})`;
+}
+options('arm', data.arms.map((each) => each.name), data.arms.map(armLabel));
 options('run', data.sources.map((each) => each.cell));
 options('set', [...new Set(answers.map((each) => each.run.set))]);
 options('domain', [...new Set(answers.map((each) => each.domain).filter(Boolean))].sort());
 options('outcome', [...new Set(answers.flatMap((each) => each.outcomes))].sort());
 options('why', [...new Set(answers.flatMap((each) => each.why.split(', ')))].sort());
 options('sort', Object.keys(SORTS), Object.values(SORTS).map(([label]) => label));
+const span = answers.reduce(([low, high], { step }) => [Math.min(low, step), Math.max(high, step)], [Infinity, 0]);
+['from', 'to'].forEach((name, place) => { by('filters').elements[name].placeholder = span[place]; });
 by('filters').addEventListener('input', (event) => change({ [event.target.name]: event.target.value }));
 by('filters').addEventListener('submit', (event) => event.preventDefault());
 by('clear').addEventListener('click', () => change({ ...EMPTY, answer: state.answer, view: state.view }));
