@@ -72,8 +72,15 @@ def extent(evidence: Evidence) -> str:
         seeds=plural(cells["seed"].nunique(), "seed"),
         rollouts=sum(run.rollouts for run in evidence.records.runs),
         verdicts=verdicts,
-        end=f", {100 * unscored / verdicts:.1f} % of them unscored." if verdicts else ".",
+        end=_end(verdicts, unscored),
     )
+
+
+def _end(verdicts: int, unscored: int) -> str:
+    """How many verdicts have no score, as the end of a sentence."""
+    if not unscored:
+        return ", all of them scored." if verdicts else "."
+    return f", {number(100 * unscored / verdicts)} % of them unscored."
 
 
 def _rests(evidence: Evidence) -> str:
