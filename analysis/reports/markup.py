@@ -128,6 +128,17 @@ def p_value(p: float) -> str:
     return "<.001" if p < 0.001 else f"{p:.2g}"
 
 
+def plural(n: int, noun: str, many: str = "") -> str:
+    """``1 run``, ``2 runs``; ``many`` where an s does not make the plural."""
+    return f"{n} {noun}" if n == 1 else f"{n} {many or noun + 's'}"
+
+
+def listed(names: Iterable[str]) -> str:
+    """``a``, ``a and b``, ``a, b and c``"""
+    *first, last = names
+    return f"{', '.join(first)} and {last}" if first else last
+
+
 def sentences(lines: Iterable[str]) -> Markup:
     """A list of sentences."""
     return _parts().sentences(list(lines))
@@ -225,6 +236,12 @@ def front(
     """The first screen. ``headlines``: arm -> its sentence, which begins with the arm."""
     parts = [(arm, sentence.removeprefix(arm)) for arm, sentence in headlines.items()]
     return _parts().front(title, extent, parts, list(figures), more)
+
+
+def links(places: Mapping[str, str]) -> Markup:
+    """Links within the page in one line. ``places``: anchor -> text."""
+    made = (Markup('<a href="#{}">{}</a>').format(*each) for each in places.items())
+    return Markup(" \u00b7 ").join(made)
 
 
 def samples(frame: pd.DataFrame) -> Markup:

@@ -55,17 +55,14 @@ def front(evidence: Evidence) -> list[str]:
     curves = evidence.score_curves
     if curves["mean"].notna().any():
         pictures.append(picture("front_curve", overview.curve, curves, arms, look, **named))
-    links = [
-        Markup('<a href="#{}">{}</a>').format(name, TEXTS["titles"][name])
-        for name in ("caveats", "findings", "method")
-    ]
+    places = {name: TEXTS["titles"][name] for name in ("caveats", "findings", "method")}
     return [
         markup.front(
             f"Judge report: {evidence.name}",
             extent(evidence),
             headlines(evidence),
             pictures,
-            Markup(" \u00b7 ").join(links),
+            markup.links(places),
         )
     ]
 
