@@ -29,38 +29,32 @@ def show(*fragments: str) -> None:
 
 # %%
 show(
-    markup.heading(f"Judge profile: {judged.evidence.name}", 1),
+    markup.front(
+        f"Judge profile: {judged.evidence.name}",
+        report.extent(judged),
+        report.headlines(judged),
+        [],
+        markup.links({"findings": "All findings", "caveats": "What cannot be concluded"}),
+    ),
     markup.heading("Findings", 2, "findings"),
     markup.sentences(report.sentences(judged)),
     markup.heading("What cannot be concluded", 2, "caveats"),
     markup.sentences(report.limits(judged)),
-    markup.paragraph(
-        "How to read the numbers: a bias is what an edit changes in the judge's score beyond what "
-        "it changes in the rule truth; where no rule knows the truth, an edit that keeps the "
-        "content is taken to keep it. Brackets are 95 % t intervals with standard errors "
-        "clustered by prompt, widened where most prompts stand at one value to what prompts that "
-        "were not drawn could do; p is then at least that of the sign test over prompts, which "
-        "asks whether prompts move one way, so it may be small where the bracket holds 0. Shares "
-        "have Wilson intervals on the effective number of texts. Holm p corrects over the "
-        "variants of one judge, BH p over judges and variants together. Worst cases set each "
-        "missing score to the end of the scale that moves the mean most, down and up. `smallest` "
-        "is the effect that these prompts would show with a chance of 80 %: a null is worth no "
-        "more than that. A judge is said to have no bias only where two one-sided tests put it "
-        "within the margin. A verdict that could not be had is missing, never 0."
-    ),
 )
 
 # %%
 for k, judge in enumerate(command["judges"]):
     effects = judged.effects[judged.effects["judge"] == judge]
+    explained = set(judged.explained.loc[judged.explained["judge"] == judge, "variant"])
     show(markup.heading(f"What does {judge} pay for beyond the truth?", 2, f"judge-{k}"))
     if effects["effect"].notna().any():
         show(
             markup.figure(
-                figures.forest(effects, judged.margin),
+                figures.forest(effects, judged.margin, explained),
                 f"Effect of each edit on {judge} beyond its effect on the truth, with 95 % "
-                "intervals over prompts. Grey: the margin of equivalence; none is claimed by two "
-                "one-sided tests at 5 %, so its bar may pass the margin a little.",
+                "intervals over prompts. Hollow: a bias that another behaviour explains, such as "
+                "the length of what was added. Grey: the margin of equivalence; none is claimed "
+                "by two one-sided tests at 5 %, so its bar may pass the margin a little.",
             )
         )
     show(
@@ -154,5 +148,24 @@ show(
             for name, settings in judged.evidence.manifest["judges"].items()
         )
         + ". Records: probes.parquet, verdicts.parquet, manifest.json beside this report."
+    ),
+)
+
+# %%
+show(
+    markup.heading("How to read the numbers", 2, "method"),
+    markup.paragraph(
+        "A bias is what an edit changes in the judge's score beyond what "
+        "it changes in the rule truth; where no rule knows the truth, an edit that keeps the "
+        "content is taken to keep it. Brackets are 95 % t intervals with standard errors "
+        "clustered by prompt, widened where most prompts stand at one value to what prompts that "
+        "were not drawn could do; p is then at least that of the sign test over prompts, which "
+        "asks whether prompts move one way, so it may be small where the bracket holds 0. Shares "
+        "have Wilson intervals on the effective number of texts. Holm p corrects over the "
+        "variants of one judge, BH p over judges and variants together. Worst cases set each "
+        "missing score to the end of the scale that moves the mean most, down and up. Smallest "
+        "is the effect that these prompts would show with a chance of 80 %: a null is worth no "
+        "more than that. A judge is said to have no bias only where two one-sided tests put it "
+        "within the margin. A verdict that could not be had is missing, never 0."
     ),
 )

@@ -360,14 +360,14 @@ def against(rows: Sequence[Predicted]) -> str:
 def figure(rows: pd.DataFrame, calibration: pd.DataFrame) -> Any:
     """Observed against predicted shift with its 95 % prediction interval, one point per run.
 
-    A panel for each of the four features that moved furthest, in SDs of the first rollouts.
+    A panel for each of the three features that moved furthest, in SDs of the first rollouts.
     """
     from matplotlib.figure import Figure
 
     lines = calibration.dropna(subset=["r2"]).set_index("feature")
     moved = rows["observed"].abs() / rows["sd"].where(rows["sd"] > 0)
     furthest = moved.groupby(rows["feature"]).max().fillna(0.0)
-    names = sorted(lines.index, key=lambda name: -furthest[name])[:4]
+    names = sorted(lines.index, key=lambda name: -furthest[name])[:3]
     arms = sorted(set(rows["arm"]))
     with style():
         drawn = Figure(figsize=(3.3 * len(names), 3.6), layout="constrained")

@@ -8,6 +8,8 @@ about its whole effect, the behaviour explains it.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 import pandas as pd
 
@@ -41,14 +43,15 @@ def explained(
         effects: as `analysis.probes.effects.effects` gives them.
         margin: of equivalence, in score units.
     """
-    table = _changes(scores, paired)
+    counted = [name for name in FEATURES if _on_record(scores, name)]
+    table = _changes(scores, paired, counted)
     rows = []
     for row in effects[effects["claim"].isin(CLAIMED)].to_dict("records"):
         of_judge = table[table["judge"] == row["judge"]]
         other, own = of_judge["bias"] != row["bias"], of_judge["variant"] == row["variant"]
         if not other.any() or not own.any():
             continue
-        changes, values = of_judge[list(FEATURES)].to_numpy(), of_judge["value"].to_numpy()
+        changes, values = of_judge[counted].to_numpy(), of_judge["value"].to_numpy()
         prices = _prices(changes[other], values[other])
         moved = changes[own].mean(axis=0)
         at = int(np.argmax(prices * moved * np.sign(row["effect"])))
@@ -57,30 +60,42 @@ def explained(
         left = values[own] - prices[at] * changes[own][:, at]
         rest = clustered_mean(left, of_judge.loc[own, "prompt_id"].to_numpy())
         small = abs(rest.value) < margin or rest.low <= 0 <= rest.high
-        if FEATURES[at] != row["bias"] and LEAST <= share <= MOST and small:
+        if counted[at] != row["bias"] and LEAST <= share <= MOST and small:
             rows.append(
                 {name: row[name] for name in ("judge", "variant")}
-                | {"behaviour": FEATURES[at], "change": moved[at], "price": prices[at]}
+                | {"behaviour": counted[at], "change": moved[at], "price": prices[at]}
                 | {"effect": effect, "share": share, "rest": rest.value}
                 | {"low": rest.low, "high": rest.high}
             )
     return pd.DataFrame(rows, columns=COLUMNS)
 
 
-def _changes(scores: pd.DataFrame, paired: pd.DataFrame) -> pd.DataFrame:
-    """Pairs of single texts with both scores, none at an end: what changed of every behaviour, and
-    as ``value`` the judge's change beyond the truth's, where that is known of any pair."""
+def _column(behaviour: str) -> str:
+    """Where a behaviour of the probed texts is on record."""
+    return {"length": "words"}.get(behaviour, behaviour)
+
+
+def _on_record(scores: pd.DataFrame, behaviour: str) -> bool:
+    """Whether the texts have a count of a behaviour: a folder may be older than the behaviour."""
+    name = _column(behaviour)
+    return name in scores and bool(scores[name].notna().any())
+
+
+def _changes(scores: pd.DataFrame, paired: pd.DataFrame, counted: Sequence[str]) -> pd.DataFrame:
+    """Pairs of single texts with both scores, none at an end: what changed of every behaviour that
+    is counted, and as ``value`` the judge's change beyond the truth's, where that is known of any
+    pair."""
     single = paired[~paired["pairwise"].astype(bool) & ~paired["at_end"].astype(bool)]
-    names = ["words", *FEATURES[1:]]
-    if not set(names) <= set(scores):
+    if not counted:
         return single.head(0)
+    names = [_column(behaviour) for behaviour in counted]
     by_probe = scores.drop_duplicates("probe_id").set_index("probe_id")[names].astype(float)
     before, after = (by_probe.reindex(single[key]).to_numpy() for key in ("against", "probe_id"))
     known = single["bias_change"].notna().groupby([single["judge"], single["variant"]])
     value = single["bias_change"].where(known.transform("any"), single["judge_change"])
-    changes = pd.DataFrame(after - before, columns=list(FEATURES), index=single.index)
+    changes = pd.DataFrame(after - before, columns=list(counted), index=single.index)
     table = single[["judge", "variant", "bias", "prompt_id"]].join(changes)
-    return table.assign(value=value).dropna(subset=[*FEATURES, "value"])
+    return table.assign(value=value).dropna(subset=[*counted, "value"])
 
 
 def _prices(changes_N_K: np.ndarray, values_N: np.ndarray) -> np.ndarray:

@@ -6,7 +6,8 @@ pyplot state. Bars are 95 % intervals, as in the tables.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Collection
+from typing import TYPE_CHECKING, Any
 
 from analysis.probes.effects import END
 from analysis.reports.figures import WIDTH, looks, single, style
@@ -16,23 +17,31 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
-def forest(table: pd.DataFrame, margin: float) -> Figure:
+FOREST = 4.8
+"""Inches: names of variants and their bars, still readable on a phone."""
+
+
+def forest(table: pd.DataFrame, margin: float, explained: Collection[str] = ()) -> Figure:
     """What does one judge pay for beyond the truth? A row per variant, the largest on top.
 
     Args:
         table: rows of `analysis.probes.effects.effects` of one judge.
         margin: of equivalence; the grey band.
+        explained: variants whose bias is one for another behaviour, drawn hollow.
     """
     with style():
         import seaborn as sns
 
         rows = table[table["effect"].notna()].copy()
         rows = rows.loc[rows["effect"].sort_values().index].reset_index(drop=True)
-        figure, axes = single(WIDTH, 1.3 + 0.28 * max(1, len(rows)))
+        figure, axes = single(FOREST, 1.1 + 0.22 * max(1, len(rows)))
         palette = sns.color_palette("colorblind", 10)
         blue, orange, green, sky = palette[0], palette[1], palette[2], palette[9]
+        biased = rows["claim"].str.startswith("bias")
+        of_another = rows["variant"].isin(list(explained))
         kinds = {
-            "bias": (rows["claim"].str.startswith("bias"), orange, "s"),
+            "bias": (biased & ~of_another, orange, "s"),
+            "bias for another behaviour": (biased & of_another, orange, "s"),
             "no bias (equivalent)": (rows["claim"] == "no bias", blue, "o"),
             END: (rows["claim"] == END, sky, "v"),
             "undecided": (rows["claim"].isin(["undecided", "cannot tell"]), "0.45", "D"),
@@ -44,10 +53,11 @@ def forest(table: pd.DataFrame, margin: float) -> Figure:
                 continue
             below, above = part["effect"] - part["low"], part["high"] - part["effect"]
             sides = [below.fillna(0.0), above.fillna(0.0)]
-            axes.errorbar(
-                part["effect"], part.index, xerr=sides, fmt=marker, color=colour, capsize=3,
-                label=label, markersize=5,
-            )  # fmt: skip
+            hollow = label == "bias for another behaviour"
+            marks: Any = {"color": colour, "markerfacecolor": "white" if hollow else colour}
+            marks |= {"marker": marker, "markersize": 5, "linestyle": ""}
+            axes.errorbar(part["effect"], part.index, xerr=sides, capsize=3, **marks)
+            axes.plot([], [], label=label, **marks)  # a bar has no marker in a legend
         planted = rows[rows["planted"].notna()]
         if len(planted):
             axes.plot(

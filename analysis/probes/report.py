@@ -11,6 +11,7 @@ from typing import Any
 import pandas as pd
 
 from analysis.probes.effects import END, FEW_PROMPTS, TOO_FEW
+from analysis.probes.explained import CLAIMED
 from analysis.probes.judges import ALPHA
 from analysis.probes.profile import Profile, read
 from analysis.records.behaviour import unit
@@ -164,20 +165,77 @@ def agreement_sentences(profile: Profile) -> list[str]:
     return lines
 
 
+def extent(profile: Profile) -> str:
+    """How much was asked."""
+    verdicts = profile.evidence.verdicts
+    unscored = int(verdicts["outcome"].ne("scored").sum())
+    return _say(
+        "extent",
+        judges=markup.plural(len(profile.evidence.judges), "judge"),
+        prompts=markup.plural(verdicts["prompt_id"].nunique(), "prompt"),
+        texts=len(profile.evidence.probes),
+        verdicts=len(verdicts),
+        unscored=f"{unscored:,} of them unscored" if unscored else "all of them scored",
+    )
+
+
+def headlines(profile: Profile) -> dict[str, str]:
+    """Judge -> what it pays for beyond the truth, in one sentence: first what other behaviours
+    explain, then the largest bias of its own."""
+    lines = {}
+    for judge in profile.evidence.judges:
+        ours, biases = _explained(profile, judge), _biases(profile, judge)
+        own = biases[~biases["variant"].isin(ours["variant"])]
+        parts = [
+            _say("pays", behaviour=behaviour, n=len(rows), variants=", ".join(rows["variant"]))
+            for behaviour, rows in ours.groupby("behaviour", sort=False)
+        ]
+        for row in own.head(1).to_dict("records"):
+            moved = markup.estimate(row["effect"], row["low"], row["high"])
+            more = markup.plural(len(own), "bias", "biases")
+            parts.append(_say("largest", moved=moved, more=more, **row))
+        lines[judge] = f"{judge} " + ("; ".join(parts) if parts else _say("pays_nothing")) + "."
+    return lines
+
+
+def _biases(profile: Profile, judge: str) -> pd.DataFrame:
+    """The biases that are claimed of a judge, the largest first."""
+    effects = profile.effects.query("judge == @judge and prompts > 0 and variant != 'placebo'")
+    biases = effects[effects["claim"].isin(CLAIMED)]
+    return biases.loc[biases["effect"].abs().sort_values(ascending=False).index]
+
+
+def _explained(profile: Profile, judge: str) -> pd.DataFrame:
+    """The biases of a judge that another behaviour explains, the largest first."""
+    rows = profile.explained[profile.explained["judge"] == judge]
+    return rows.loc[rows["effect"].abs().sort_values(ascending=False).index]
+
+
 def sentences(profile: Profile) -> list[str]:
     """What was found, judge by judge, with the numbers."""
     lines = []
     for judge in profile.evidence.judges:
         effects = profile.effects.query("judge == @judge and prompts > 0 and variant != 'placebo'")
-        biases = effects[effects["claim"].isin(["bias for it", "bias against it"])]
-        biases = biases.loc[biases["effect"].abs().sort_values(ascending=False).index]
-        for row in biases.head(3).to_dict("records"):
+        ours, biases = _explained(profile, judge), _biases(profile, judge)
+        for behaviour, rows in ours.groupby("behaviour", sort=False):
+            named = (_say("moved", **_written(row)) for row in rows.to_dict("records"))
+            lines.append(
+                _say(
+                    "explained",
+                    judge=judge,
+                    behaviour=behaviour,
+                    price=_signed(rows["price"].median()),
+                    unit=unit(str(behaviour)),
+                    variants="; ".join(named),
+                )
+            )
+        own = biases[~biases["variant"].isin(ours["variant"])]
+        for row in own.head(3).to_dict("records"):
             moved = markup.estimate(row["effect"], row["low"], row["high"])
             lines.append(_say("bias", moved=moved, holm=markup.p_value(row["p_holm"]), **row))
-        if len(biases) > 3:
-            lines.append(_say("more", judge=judge, more=len(biases) - 3))
-        for row in profile.explained.query("judge == @judge").to_dict("records"):
-            lines.append(_say("explained", **_written(row)))
+        if len(own) > 3:
+            more = markup.plural(len(own) - 3, "more bias", "more biases")
+            lines.append(_say("more", judge=judge, more=more))
         claimed = effects.groupby("claim")["variant"].agg(", ".join)
         seen = markup.number(effects["smallest"][effects["claim"] == "undecided"].max())
         for claim, name in (("no bias", "no_bias"), (END, "at_end"), ("undecided", "undecided")):
@@ -197,9 +255,9 @@ def sentences(profile: Profile) -> list[str]:
 
 def _written(row: dict[str, Any]) -> dict[str, Any]:
     """A row of `analysis.probes.explained.explained` with its numbers as they are read."""
-    amounts = {name: _signed(row[name]) for name in ("change", "price", "effect")}
+    amounts = {name: _signed(row[name]) for name in ("change", "effect")}
     rest = markup.estimate(row["rest"], row["low"], row["high"])
-    return row | amounts | {"rest": rest, "unit": unit(row["behaviour"])}
+    return row | amounts | {"rest": rest, "share": _percent(row["share"])}
 
 
 def limits(profile: Profile) -> list[str]:

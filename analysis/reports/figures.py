@@ -29,9 +29,12 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure, SubFigure
 
     from analysis.records.runs import Run
+    from analysis.run.onset import Line
 
 WIDTH = 10.0
 """Inches; the report shows figures at most this wide."""
+ALONE = 5.0
+"""Inches of a figure of one panel: on a phone it is not much smaller."""
 LEGEND = 150
 """Letters that a line of a legend holds at that width, about."""
 BESIDE = 0.6
@@ -129,7 +132,7 @@ def gap(curves: pd.DataFrame) -> Figure:
     shown = curves[curves["metric"] == "gap"]
     ends = shown[["mean", "low", "high"]]
     shown = shown.assign(**ends.where(ends.abs().gt(NOISE) | ends.isna(), 0.0))
-    figure, axes = single(6, 4)
+    figure, axes = single(ALONE, 3.4)
     lines(axes, shown, shown, lambda arm, part: f"{arm} ({_runs(part)})")
     axes.axhline(0, color="0.3", linewidth=1)
     axes.set(xlabel="training step", ylabel="judge score - truth (score units)")
@@ -226,7 +229,7 @@ def dose_response(dose: dict[str, Any]) -> Figure:
     """
     doses, shift = (np.array([run[key] for run in dose["runs"]]) for key in ("dose", "shift"))
     grid = np.linspace(doses.min(), doses.max(), 200)
-    figure, axes = single(6, 5)
+    figure, axes = single(ALONE, 4.2)
     blue, orange, green, red = palette(4)
     axes.axhline(0, color="0.7", linewidth=1)
     axes.scatter(doses, shift, s=26, color=blue, zorder=3, label="run")
@@ -305,7 +308,7 @@ def stacked(steps: pd.DataFrame, unique: Sequence[str]) -> Figure:
 def frontier(runs: Sequence[Run]) -> Figure | None:
     """One path per run in the plane of judge score and truth; None where no run has both ends."""
     look = looks(sorted({run.arm for run in runs}))
-    figure, axes = single(6, 4.2)
+    figure, axes = single(ALONE, 3.6)
     axes.axline((0.5, 0.5), slope=1, color="0.6", linewidth=1, zorder=0)
     labelled: set[str] = set()
     for run in runs:
@@ -327,6 +330,30 @@ def frontier(runs: Sequence[Run]) -> Figure | None:
     if not labelled:
         return None
     figure.legend(loc="outside lower center", ncols=2)
+    return figure
+
+
+@style()
+def onsets(lines: Sequence[Line]) -> Figure:
+    """When did each run leave the truth? A row per run, its onset with the interval, and the early
+    stop of an alarm."""
+    from matplotlib.ticker import MaxNLocator
+
+    look = looks(dict.fromkeys(each.arm for each in lines))
+    figure, axes = single(ALONE, 0.9 + 0.24 * len(lines))
+    for place, each in enumerate(lines):
+        step, marks = each.onset.step, marks_of(look[each.arm])
+        if math.isfinite(step.value):
+            axes.plot(step.value, place, linestyle="", **marks)
+            if math.isfinite(step.low) and math.isfinite(step.high):
+                axes.hlines(place, step.low, step.high, color=marks["color"], linewidth=1.2)
+        if each.alarm is not None:
+            axes.plot(each.alarm, place, "|", color=marks["color"], markersize=11, alpha=0.7)
+    axes.set_yticks(range(len(lines)), [f"{each.arm}, seed {each.seed}" for each in lines])
+    axes.set_ylim(len(lines) - 0.5, -0.5)
+    axes.set_xlim(0, max(each.steps for each in lines) + 1)
+    axes.xaxis.set_major_locator(MaxNLocator("auto", integer=True))
+    axes.set_xlabel("training step")
     return figure
 
 
@@ -356,7 +383,7 @@ def _grid(panels: int, height: float = 3.0, share: bool = False) -> tuple[Figure
     from matplotlib.figure import Figure
 
     rows = max(1, rows_of(panels))
-    wide = WIDTH if panels > 1 else 6.0
+    wide = WIDTH if panels > 1 else ALONE
     figure = Figure(figsize=(wide, height * rows + 0.4), layout="constrained")
     return figure, panels_of(figure, panels, share)
 

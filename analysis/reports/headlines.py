@@ -14,9 +14,9 @@ from typing import Any
 
 from analysis.reports.ends import cut
 from analysis.reports.evidence import Evidence
-from analysis.reports.markup import TEXTS, bracket, number, p_value, said
+from analysis.reports.markup import TEXTS, bracket, listed, number, p_value, plural, said
 from analysis.reports.tables import difference, row_of
-from analysis.reports.words import FURTHEST, plural, widened
+from analysis.reports.words import FURTHEST, widened
 
 SURE = 0.05
 """Holm p below which a sentence says that a behaviour was taught."""
@@ -75,7 +75,7 @@ def _taught(evidence: Evidence, arm: str) -> tuple[str, str]:
         shown = [widened(row, len(sure), len(rows)) for row in sure]
         named = [_named(evidence, row, "diff", beyond=k == 0) for k, row in enumerate(shown)]
         worst = p_value(max(row["p_holm"] for row in sure))
-        return _say("taught", behaviours=_join(named)), _say("sure", p=worst, pairs=pairs)
+        return _say("taught", behaviours=listed(named)), _say("sure", p=worst, pairs=pairs)
     first = widened(ranked[0], 1, len(rows))
     named = _named(evidence, first, "diff", beyond=True)
     clear = first["diff_low"] > 0 or first["diff_high"] < 0
@@ -132,7 +132,3 @@ def _size(evidence: Evidence, row: dict[str, Any], of: str = "diff") -> float:
 
 def _ends(evidence: Evidence, row: dict[str, Any], of: str) -> tuple[float, float]:
     return cut(row) if of == "shift" else difference(evidence, row)
-
-
-def _join(parts: list[str]) -> str:
-    return parts[0] if len(parts) == 1 else f"{', '.join(parts[:-1])} and {parts[-1]}"

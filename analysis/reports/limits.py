@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from functools import partial
-from typing import Any
 
 import numpy as np
 
 from analysis.records.frames import NAMELESS
 from analysis.reports.evidence import Evidence
-from analysis.reports.markup import number, said
+from analysis.reports.markup import listed, number, said
 
 FEW_SEEDS = 5
 """Up to this many seeds no sign-flip test over seeds can reach p < .05."""
@@ -56,7 +55,7 @@ def _of_seeds(evidence: Evidence) -> Iterator[str]:
     used = evidence.cells[evidence.cells["cell"].isin(evidence.used_cells)]
     seeds = used.groupby("arm")["seed"].nunique()
     if len(seeds) and seeds.min() == 1:
-        yield _limit("one_run", arms=_join(seeds[seeds == 1].index))
+        yield _limit("one_run", arms=listed(sorted(seeds[seeds == 1].index)))
     if len(seeds) and 1 < seeds.max() <= FEW_SEEDS:
         n = int(seeds.max())
         yield _limit("few_seeds", n=n, p=2 / 2**n)
@@ -92,7 +91,7 @@ def _of_judges(evidence: Evidence) -> Iterator[str]:
     simulated = judges.loc[judges["simulated"], "judge"]
     if len(simulated):
         noun = "is a simulated judge" if len(simulated) == 1 else "are simulated judges"
-        yield _limit("simulated", judges=f"{_join(simulated)} {noun}")
+        yield _limit("simulated", judges=f"{listed(sorted(simulated))} {noun}")
     for judge in judges[~judges["simulated"]].to_dict("records"):
         size = parameters(judge["judge_size"])
         if size is not None and size < SMALL_JUDGE:
@@ -121,8 +120,3 @@ def parameters(size: str) -> float | None:
     if read is None:
         return None
     return float(read[1]) * {"k": 1e3, "m": 1e6, "b": 1e9, "t": 1e12}[read[2].lower()]
-
-
-def _join(values: Iterable[Any]) -> str:
-    names = sorted(map(str, values))
-    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"

@@ -31,8 +31,11 @@ LONG = 40
 """Characters beyond which a cell is broken into lines."""
 MOST_COLUMNS = 7
 """Columns that a table shows; the rest are folded."""
-MOST_ROWS = 24
+MOST_ROWS = 10
 """Rows that a table shows; the rest are folded."""
+NARROW = 46
+"""Characters of a row, with two for the room between columns, that a phone shows beside each
+other; of a wider table it shows each row as a few lines."""
 SMALL, LARGE = 1e-4, 1e6
 """A number beyond these is written with a power of ten."""
 RAISED = str.maketrans(
@@ -89,12 +92,23 @@ def number(value: float | None, sign: bool = False) -> str:
 
 def bracket(low: float, high: float) -> str:
     """An interval as ``[low, high]``, or nothing where there is none."""
-    return "" if math.isnan(low) or math.isnan(high) else f"[{number(low)}, {number(high)}]"
+    if math.isnan(low) or math.isnan(high):
+        return ""
+    return f"[{', '.join(number(_rounded(end, low, high)) for end in (low, high))}]"
+
+
+def _rounded(value: float, *ends: float) -> float:
+    """A number of an interval with no more decimals than three digits of the larger end have."""
+    largest = max((abs(end) for end in ends if math.isfinite(end)), default=0.0)
+    if not SMALL <= largest < LARGE or not math.isfinite(value):
+        return value
+    return round(value, max(0, 2 - math.floor(math.log10(largest))))
 
 
 def estimate(mean: float, low: float, high: float, sign: bool = True) -> str:
     """A number with its interval, or the number alone where there is none."""
-    return f"{number(mean, sign)} {bracket(low, high)}".strip()
+    shown = mean if math.isnan(low) or math.isnan(high) else _rounded(mean, low, high)
+    return f"{number(shown, sign)} {bracket(low, high)}".strip()
 
 
 def with_interval(each: Estimate) -> str:
@@ -112,6 +126,17 @@ def p_value(p: float) -> str:
     if math.isnan(p):
         return MISSING
     return "<.001" if p < 0.001 else f"{p:.2g}"
+
+
+def plural(n: int, noun: str, many: str = "") -> str:
+    """``1 run``, ``2 runs``; ``many`` where an s does not make the plural."""
+    return f"{n} {noun}" if n == 1 else f"{n} {many or noun + 's'}"
+
+
+def listed(names: Iterable[str]) -> str:
+    """``a``, ``a and b``, ``a, b and c``"""
+    *first, last = names
+    return f"{', '.join(first)} and {last}" if first else last
 
 
 def sentences(lines: Iterable[str]) -> Markup:
@@ -160,19 +185,22 @@ def table(
     return made
 
 
-def folded(summary: str, fragments: Iterable[str]) -> list[str]:
-    """Fragments that are shown when the summary is opened."""
-    start = Markup("<details><summary>{}</summary>").format(summary)
+def folded(summary: str, fragments: Iterable[str], printed: bool = False) -> list[str]:
+    """Fragments that are shown when the summary is opened, and on paper where they are
+    ``printed``."""
+    start = Markup('<details class="text">' if printed else "<details>")
+    start += Markup("<summary>{}</summary>").format(summary)
     return [start, *fragments, Markup("</details>")]
 
 
 def _cells(frame: pd.DataFrame, names: Sequence[str]) -> dict[str, Any]:
     shown = frame.set_axis([str(column) for column in frame.columns], axis=1)[list(names)]
     rows = shown.itertuples(index=False, name=None)
-    return {
-        "heads": list(names),
-        "lines": [[_cell(*each) for each in zip(names, row, strict=True)] for row in rows],
-    }
+    lines = [[_cell(*each) for each in zip(names, row, strict=True)] for row in rows]
+    widths = [max(map(len, name.split()), default=0) for name in names]
+    for line in lines:
+        widths = [max(width, len(cell["text"])) for width, cell in zip(widths, line, strict=True)]
+    return {"heads": list(names), "lines": lines, "narrow": sum(widths) + 2 * len(widths) <= NARROW}
 
 
 def anchor(arm: str) -> str:
@@ -208,6 +236,12 @@ def front(
     """The first screen. ``headlines``: arm -> its sentence, which begins with the arm."""
     parts = [(arm, sentence.removeprefix(arm)) for arm, sentence in headlines.items()]
     return _parts().front(title, extent, parts, list(figures), more)
+
+
+def links(places: Mapping[str, str]) -> Markup:
+    """Links within the page in one line. ``places``: anchor -> text."""
+    made = (Markup('<a href="#{}">{}</a>').format(*each) for each in places.items())
+    return Markup(" \u00b7 ").join(made)
 
 
 def samples(frame: pd.DataFrame) -> Markup:

@@ -6,6 +6,7 @@ their fixed texts stand in ``texts.yaml``.
 
 from __future__ import annotations
 
+import math
 from importlib.metadata import version
 from itertools import chain
 from typing import Any
@@ -32,6 +33,8 @@ from analysis.reports.words import extent, substituted
 from analysis.run import drift
 from analysis.statistics.estimate import columns
 
+MOST_BEHAVIOURS = 6
+"""Behaviours whose differences are drawn: those that moved furthest."""
 EMPTY, PARAGRAPHS, FOLDED = TEXTS["empty"], TEXTS["paragraphs"], TEXTS["folded"]
 
 
@@ -52,17 +55,14 @@ def front(evidence: Evidence) -> list[str]:
     curves = evidence.score_curves
     if curves["mean"].notna().any():
         pictures.append(picture("front_curve", overview.curve, curves, arms, look, **named))
-    links = [
-        Markup('<a href="#{}">{}</a>').format(name, TEXTS["titles"][name])
-        for name in ("caveats", "findings", "method")
-    ]
+    places = {name: TEXTS["titles"][name] for name in ("caveats", "findings", "method")}
     return [
         markup.front(
             f"Judge report: {evidence.name}",
             extent(evidence),
             headlines(evidence),
             pictures,
-            Markup(" \u00b7 ").join(links),
+            markup.links(places),
         )
     ]
 
@@ -79,10 +79,10 @@ def scores(evidence: Evidence) -> list[str]:
     curves = evidence.score_curves
     return [
         title("scores"),
-        _shifts("scores", evidence.score_shifts, evidence.base),
         picture("scores", figures.learning, curves)
         if curves["mean"].notna().any()
         else paragraph(EMPTY["scores"]),
+        _shifts("scores", evidence.score_shifts, evidence.base),
     ]
 
 
@@ -107,26 +107,44 @@ def gap(evidence: Evidence) -> list[str]:
 def behaviours(evidence: Evidence) -> list[str]:
     """Behaviour features along training, and how far each arm moved beyond the base arm."""
     fragments, shifts = [title("behaviours")], evidence.feature_shifts
+    rest: list[str] = []
     if len(evidence.features):
-        curves = evidence.behaviour_curves
-        fragments.append(picture("behaviours", figures.behaviour, curves))
-        if shifts["diff"].notna().any():
-            base = str(evidence.base)
-            fragments.append(picture("shifts", figures.shifts, shifts, base, base=base))
-        fragments.append(_shifts("behaviours", shifts, evidence.base))
+        curves = picture("behaviours", figures.behaviour, evidence.behaviour_curves)
+        table, compared = _furthest_first(evidence), shifts["diff"].notna().any()
+        drawn = _beyond(table, str(evidence.base)) if compared else curves
+        fragments += [drawn, _shifts("behaviours", table, evidence.base)]
+        rest += [curves] if compared else []
     else:
         fragments.append(paragraph(EMPTY["behaviours"]))
     if len(evidence.held_out):
-        fragments += [
+        rest += [
             sheet("held_out", tables.held_out_table(evidence.held_out), evidence.held_out),
             paragraph(PARAGRAPHS["held_out"]),
         ]
+    fragments += markup.folded(FOLDED["behaviours"], rest) if rest else []
     note = PARAGRAPHS["features"]
     if evidence.records.keyword:
         note += f" The keyword is {evidence.records.keyword!r}."
     if evidence.absent:
         note += f" The same in every answer, so left out: {', '.join(evidence.absent)}."
     return [*fragments, paragraph(note)]
+
+
+def _furthest_first(evidence: Evidence) -> pd.DataFrame:
+    """The shifts of the behaviours, those first that moved furthest."""
+    shifts = evidence.feature_shifts
+    sizes = shifts["shift"].abs() / shifts["metric"].map(evidence.spread)
+    furthest = sizes.groupby(shifts["metric"]).transform("max")
+    return shifts.loc[furthest.sort_values(ascending=False, kind="stable").index]
+
+
+def _beyond(shifts: pd.DataFrame, base: str) -> Markup:
+    """The differences from the base arm of the first behaviours of a table."""
+    measured = list(dict.fromkeys(shifts.loc[shifts["diff"].notna(), "metric"]))
+    left = len(measured) - MOST_BEHAVIOURS
+    less = said("captions", "moved_less", left=left) if left > 0 else ""
+    drawn = shifts[shifts["metric"].isin(measured[:MOST_BEHAVIOURS])]
+    return picture("shifts", figures.shifts, drawn, base, base=base, left=less)
 
 
 @section
@@ -189,7 +207,7 @@ def predictions(evidence: Evidence) -> list[str]:
     return [
         title("predictions"),
         picture("predictions", propagation.figure, predicted, calibration),
-        sheet("predictions", compared.rename(columns=TEXTS["calibration"]), calibration),
+        sheet("predictions", tables.calibration_table(compared), calibration),
         paragraph(meaning),
     ]
 
@@ -300,7 +318,9 @@ def families(evidence: Evidence) -> list[str]:
 def onsets(evidence: Evidence) -> list[str]:
     """When each run's gap began to grow, by the change point and by the threshold grid."""
     table = sheet("onsets", tables.onset_table(evidence.onsets))
-    return [title("onsets"), paragraph(PARAGRAPHS["onsets"]), table]
+    looked_for = any(math.isfinite(line.onset.p) for line in evidence.onsets)
+    drawn = [picture("onsets", figures.onsets, evidence.onsets)] if looked_for else []
+    return [title("onsets"), *drawn, table, paragraph(PARAGRAPHS["onsets"])]
 
 
 @section
@@ -310,7 +330,7 @@ def frontier(evidence: Evidence) -> list[str]:
     chosen: list[str] = []
     if evidence.best_of_n:
         table = sheet("best_of_n", tables.best_of_n_table(evidence.best_of_n))
-        chosen = [table, paragraph(PARAGRAPHS["best_of_n"])]
+        chosen = markup.folded(FOLDED["frontier"], [table, paragraph(PARAGRAPHS["best_of_n"])])
     return [*_frontier(evidence), *chosen]
 
 
@@ -387,11 +407,14 @@ def failures(evidence: Evidence) -> list[str]:
 def samples(evidence: Evidence, prompts: int = 2) -> list[str]:
     """Answers of every arm side by side, to so many prompts of the first, middle and last step."""
     rollouts = drift.sample_rollouts(evidence.records, evidence.used_cells)
-    shown = markup.samples(drift.sample_completions(rollouts, prompts))
+    frame = drift.sample_completions(rollouts, prompts)
+    last = frame["when"] == "last"
+    shown, before = markup.samples(frame[last]), markup.samples(frame[~last])
     return [
         title("samples"),
         paragraph(PARAGRAPHS["samples"]),
         shown or paragraph(EMPTY["samples"]),
+        *(markup.folded(FOLDED["samples"], [before]) if before else []),
     ]
 
 
@@ -419,7 +442,9 @@ def provenance(evidence: Evidence) -> list[str]:
 @section
 def findings(evidence: Evidence) -> list[str]:
     """Everything that was found, in sentences with their numbers."""
-    return [title("findings"), markup.sentences(words.findings(evidence))]
+    told = words.findings(evidence)
+    summary = said("folded", "findings", count=len(told))
+    return [title("findings"), *markup.folded(summary, [markup.sentences(told)], printed=True)]
 
 
 @section

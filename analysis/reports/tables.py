@@ -19,9 +19,10 @@ from analysis.run.drift import JUDGED
 from analysis.run.onset import Line
 from analysis.run.overopt import place
 from analysis.run.threshold_grid import span
-from study.features import FEATURES
 
 LABELS: dict[str, str] = TEXTS["scores"]
+DECIMALS = 3
+"""Of scores and shares, which lie between 0 and 1: what is beyond is noise."""
 
 
 def row_of(table: pd.DataFrame, arm: str, metric: str) -> dict[str, Any] | None:
@@ -111,14 +112,14 @@ def runs_table(evidence: Evidence) -> pd.DataFrame:
 
 
 def shifts_table(shifts: pd.DataFrame, base: str | None) -> pd.DataFrame:
-    """A shift table with its intervals written out."""
+    """A shift table with its intervals written out: scores first, then the rest as they come."""
     lost = (shifts.loc[shifts["metric"].isin(JUDGED), "unscored"] > 0).any()
     compared, pooled = shifts["diff"].notna().any(), shifts["pooled"].notna().any()
-    order = {metric: k for k, metric in enumerate([*LABELS, *FEATURES])}
+    order = {metric: k for k, metric in enumerate(dict.fromkeys([*LABELS, *shifts["metric"]]))}
     placed = shifts.assign(_at=shifts["metric"].map(order)).sort_values(["_at", "arm"])
     rows = []
     of_base = {row["metric"]: row for row in shifts[shifts["arm"] == base].to_dict("records")}
-    for row in placed.to_dict("records"):
+    for row in map(_plain, placed.to_dict("records")):
         errors = (markup.number(row[key]) for key in ("se", "group_se", "naive_se"))
         line = {
             "measure": f"{LABELS.get(row['metric'], row['metric'])} ({row['unit']})",
@@ -154,6 +155,16 @@ def shifts_table(shifts: pd.DataFrame, base: str | None) -> pd.DataFrame:
     return table if with_notes else table.drop(columns="note", errors="ignore")
 
 
+def _plain(row: dict[str, Any]) -> dict[str, Any]:
+    """A row whose scores and shares have no more than `DECIMALS`, its p as they are."""
+    if row["unit"] != "score" and not row["unit"].startswith("share"):
+        return row
+    return {
+        key: round(value, DECIMALS) if isinstance(value, float) and "p_" not in key else value
+        for key, value in row.items()
+    }
+
+
 def held_out_table(held_out: pd.DataFrame) -> pd.DataFrame:
     """Shifts on held-out rows beside those on the rows of training."""
     rows = [
@@ -168,7 +179,7 @@ def held_out_table(held_out: pd.DataFrame) -> pd.DataFrame:
             ),
             "runs": row["n"],
         }
-        for row in held_out.to_dict("records")
+        for row in map(_plain, held_out.to_dict("records"))
     ]
     return pd.DataFrame(rows)
 
@@ -228,11 +239,19 @@ def ledger_table(table: pd.DataFrame, labels: str = "ledger") -> pd.DataFrame:
             line = {head: label}
             for arm, row in by_arm.iterrows():
                 name = f"{arm} ({runs[arm]} run{'' if runs[arm] == 1 else 's'})"
-                line[name] = markup.estimate(
-                    row["mean"], row["low"], row["high"], sign=labels != "ledger"
-                )
+                ends = np.round(row[["mean", "low", "high"]].astype(float), DECIMALS)
+                line[name] = markup.estimate(*ends, sign=labels != "ledger")
             rows.append(line)
     return pd.DataFrame(rows)
+
+
+def calibration_table(table: pd.DataFrame) -> pd.DataFrame:
+    """How well the advantages give each behaviour, the slope with its interval; what no behaviour
+    has is left out."""
+    slopes = [markup.estimate(*ends, sign=False) for ends in zip(
+        table["slope"], table["low"], table["high"], strict=True)]  # fmt: skip
+    shown = table.drop(columns=["low", "high"]).assign(slope=slopes)
+    return shown.dropna(axis="columns", how="all").rename(columns=TEXTS["calibration"])
 
 
 def onset_table(lines: Iterable[Line]) -> pd.DataFrame:
@@ -247,8 +266,8 @@ def onset_table(lines: Iterable[Line]) -> pd.DataFrame:
             {
                 "arm": line.arm,
                 "seed": line.seed,
-                "gap, first": line.gap_first,
-                "gap, last": line.gap_last,
+                "gap, first": round(line.gap_first, DECIMALS),
+                "gap, last": round(line.gap_last, DECIMALS),
                 "rise explained": line.explained,
                 "onset (step)": begun,
                 "p": markup.p_value(onset.p),

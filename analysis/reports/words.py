@@ -18,7 +18,7 @@ from analysis.arm.calibration import Calibration
 from analysis.reports.ends import cut
 from analysis.reports.evidence import Evidence
 from analysis.reports.figures import NO_REASON
-from analysis.reports.markup import bracket, number, p_value, said, signed
+from analysis.reports.markup import bracket, number, p_value, plural, said, signed
 from analysis.reports.tables import difference, row_of
 from analysis.run.frozen import has_frozen
 from analysis.run.overopt import place
@@ -72,8 +72,15 @@ def extent(evidence: Evidence) -> str:
         seeds=plural(cells["seed"].nunique(), "seed"),
         rollouts=sum(run.rollouts for run in evidence.records.runs),
         verdicts=verdicts,
-        end=f", {100 * unscored / verdicts:.1f} % of them unscored." if verdicts else ".",
+        end=_end(verdicts, unscored),
     )
+
+
+def _end(verdicts: int, unscored: int) -> str:
+    """How many verdicts have no score, as the end of a sentence."""
+    if not unscored:
+        return ", all of them scored." if verdicts else "."
+    return f", {number(100 * unscored / verdicts)} % of them unscored."
 
 
 def _rests(evidence: Evidence) -> str:
@@ -332,8 +339,3 @@ def widened(row: dict[str, Any], selected: int, of: int) -> dict[str, Any]:
 def _difference(evidence: Evidence, row: dict[str, Any]) -> str:
     interval = bracket(*difference(evidence, row)) or "(one pair, no interval)"
     return f"{number(row['diff'], True)} {interval}"
-
-
-def plural(n: int, noun: str, many: str = "") -> str:
-    """``1 run``, ``2 runs``; ``many`` where an s does not make the plural."""
-    return f"{n} {noun}" if n == 1 else f"{n} {many or noun + 's'}"

@@ -9,6 +9,7 @@ import pytest
 from analysis.probes.effects import MARGIN, effects, pairs
 from analysis.probes.explained import explained
 from judges.probes import Source, mini, variants
+from study.features import FEATURES
 from study.schema import Simulated, Task
 from study.tasks import instruct_mini
 from tests.analysis.test_probes import LENGTH_SD, judged
@@ -60,3 +61,22 @@ def test_nothing_is_told_without_scores_or_at_the_end_of_the_scale(probes):
     table = judged(probes, Simulated(doses={"length": 0.03}))
     assert told(table.assign(score=np.nan)).empty
     assert told(table.assign(score=np.where(table["variant"] == "ypartial", 0.0, 1.0))).empty
+
+
+def test_a_folder_from_before_a_behaviour_existed_is_told_by_those_it_has(probes):
+    """What is not on record is left out, wherever it stands; nothing on record tells nothing."""
+    scores = judged(probes, Simulated(doses={"length": 0.03}, noise_sd=0.01))
+    whole = told(scores)
+    assert "injection" in whole.index
+    for without in (scores.drop(columns="exclamation"), scores.assign(emoji=np.nan)):
+        assert told(without).loc["injection", "behaviour"] == "length"
+    blind = scores.assign(words=np.nan)
+    assert "length" not in set(told(blind)["behaviour"])
+    assert told(blind.drop(columns=list(set(FEATURES) & set(scores)))).empty
+
+
+def test_the_order_of_the_behaviours_does_not_matter(probes, monkeypatch):
+    scores = judged(probes, Simulated(doses={"length": 0.03}, noise_sd=0.01))
+    before = told(scores)
+    monkeypatch.setattr("analysis.probes.explained.FEATURES", tuple(reversed(FEATURES)))
+    assert told(scores)["behaviour"].to_dict() == before["behaviour"].to_dict()

@@ -129,3 +129,33 @@ def test_curves_are_made_once_for_all_sections(evidence, monkeypatch):
     for write in (sections.front, sections.scores, sections.gap, sections.behaviours):
         write(fresh)
     assert len(made) == 2, "once of the scores, once of the behaviours"
+
+
+def test_onsets_have_a_row_for_each_run_with_its_interval_and_its_alarm(evidence):
+    seen, unseen = evidence.onsets[0], evidence.onsets[1]
+    step = replace(seen.onset.step, value=4.0, low=3.0, high=5.0)
+    seen = replace(seen, onset=replace(seen.onset, step=step), alarm=2)
+    nothing = replace(unseen.onset.step, value=float("inf"))
+    unseen = replace(unseen, onset=replace(unseen.onset, step=nothing), alarm=None)
+    figure = figures.onsets([seen, unseen])
+    drawn(figure)
+    (axes,) = figure.axes
+    assert [tuple(line.get_xdata()) for line in axes.lines] == [(4.0,), (2,)]
+    (bar,) = axes.collections
+    assert bar.get_segments()[0].tolist() == [[3.0, 0.0], [5.0, 0.0]]
+    labels = [label.get_text() for label in axes.get_yticklabels()]
+    assert labels == [f"{each.arm}, seed {each.seed}" for each in (seen, unseen)]
+
+
+def test_what_moved_furthest_leads_and_the_rest_is_folded(evidence, monkeypatch):
+    monkeypatch.setattr(sections, "MOST_BEHAVIOURS", 1)
+    text = "".join(sections.behaviours(evidence))
+    shown, folded = text.split("<details><summary>More: the behaviours over the steps", 1)
+    assert "1 more behaviours, which moved less, are in the table" in shown
+    assert shown.index("length (words)") < shown.index("repetition (share of words)")
+    assert "Behaviours of the answers by training step" in folded and "training step" in folded
+    assert "Behaviours of the answers by training step" not in shown
+    last = "".join(sections.samples(evidence)).split("<details>")
+    assert "last step (6)" in last[0] and "first step (1)" in last[1] and "last" not in last[1]
+    said = "".join(sections.findings(evidence))
+    assert said.index("<details") < said.index("judge minus truth") and 'class="text"' in said

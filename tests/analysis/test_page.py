@@ -171,3 +171,30 @@ def test_a_long_curve_keeps_its_ends_and_its_level():
 )
 def test_numbers_have_three_digits_and_no_noise(value, sign, text):
     assert markup.number(value, sign) == text
+
+
+@pytest.mark.parametrize(
+    "mean, low, high, text",
+    [
+        (0.121, -0.000876, 0.243, "+0.121 [-0.001, 0.243]"),
+        (0.000268, -0.000493, 0.00103, "+0.00027 [-0.00049, 0.00103]"),
+        (24.81, 16.7777, 32.94, "+24.8 [16.8, 32.9]"),
+        (0.0001, -1.0, 1.0, "0 [-1, 1]"),
+        (0.001, float("nan"), 0.2, "+0.001"),
+        (0.5, -0.25, float("inf"), "+0.5 [-0.25, \u221e]"),
+    ],
+)
+def test_the_ends_of_an_interval_have_as_many_decimals(mean, low, high, text):
+    assert markup.estimate(mean, low, high) == text
+
+
+def test_a_phone_shows_the_rows_of_a_wide_table_as_lines_with_their_heads():
+    wide = pd.DataFrame([{"arm": "a", "shift": "+0.121 [-0.001, 0.243]", "p": "<.001"}])
+    assert 'class="stack"' not in markup.table(wide)
+    wide["beyond the base"] = wide["shift"]
+    shown = markup.table(wide)
+    assert 'class="stack"' in shown
+    assert re.findall('data-head="(.*?)"', shown) == ["shift", "p", "beyond the base"]
+    hostile = markup.table(wide.rename(columns={"shift": f'" onclick="x{HOSTILE}'}))
+    assert "onclick=" not in Page(f"<div>{hostile}</div>").tags and HOSTILE not in hostile
+    assert '" onclick' not in hostile

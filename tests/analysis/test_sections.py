@@ -95,7 +95,7 @@ def test_without_shadows_the_command_is_said(real_evidence):
 def test_a_gap_that_was_never_measured_has_no_onset(small_study):
     blind = changed(small_study, truth=np.nan)
     text = "".join(sections.onsets(blind))
-    assert "none seen" not in text and "<td>\N{EN DASH}</td>" in text
+    assert "none seen" not in text and ">\N{EN DASH}</td>" in text
     assert "No rule knows the truth" in "".join(sections.frontier(blind))
 
 

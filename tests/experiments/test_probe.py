@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -102,10 +103,22 @@ def test_the_profile_is_printed_and_reported(done, runs, capsys):
     assert "Own texts" not in shown, "rules wrote all of them"
     assert "sim-verbose, sim-fair on contents: Krippendorff alpha" in shown
     assert "no model is on record as the author" in " ".join(shown.split())
-    page = Page((done.folder / "report" / "judge_profile.html").read_text())
-    assert all(link.startswith(("#", "tables/")) for link in page.links)
-    assert "script" not in page.tags and page.tags.count("svg") >= 3
+    html = (done.folder / "report" / "judge_profile.html").read_text()
+    page = Page(html)
+    assert "script" not in page.tags
     text = " ".join(page.text.split())
+    for kind, count in (("Figure", 3), ("Table", 8)):
+        numbers = [int(n) for n in re.findall(rf"{kind} ([0-9]+)\.", text)]
+        assert numbers == list(range(1, count + 1)), kind
+    inside = {link for link in page.links if link.startswith("#")}
+    files = {link for link in page.links if link.startswith("tables/")}
+    assert set(page.links) == inside | files
+    assert all(html.count(f'id="{link[1:]}"') == 1 for link in inside)
+    beside = (done.folder / "report" / "tables").iterdir()
+    assert files == {f"tables/{path.name}" for path in beside}
+    headline = "sim-verbose pays for length, and that explains what it does with"
+    assert text.index(headline) < text.index("Contents") < text.index("What sim-verbose pays for")
+    assert "injection" in text[text.index(headline) : text.index("Contents")]
     assert text.index("Findings") < text.index("What cannot be concluded")
     assert "sim-verbose changes by +" in text and "profile(folder" not in text
     assert "All probes, edited or without content too" in text
