@@ -19,11 +19,12 @@ from analysis.reports.page import show
 from analysis.reports.tables import numbers, summary_rows
 
 # %% tags=["parameters"]
-study_dir = ""  # the study's folder, e.g. runs/quickstart
+study = "quickstart"  # its name
+runs_dir = "runs"  # the folder that holds the studies
 sample_prompts = 2  # prompts shown side by side at the first, middle and last step
 
 # %%
-evidence = gather(study_dir)
+evidence = gather(f"{runs_dir}/{study}")
 summary = {
     "rows": summary_rows(evidence),
     "headlines": headlines(evidence),

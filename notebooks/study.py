@@ -24,27 +24,34 @@ from analysis import read_study
 from analysis.records.behaviour import shift
 from analysis.records.frames import rollouts_frame, verdicts_frame
 from analysis.records.runs import step_means
+from analysis.reports.figures import looks
+from analysis.reports.markup import number
 from analysis.statistics.intervals import mean_interval
 from study.features import FEATURES
 
+pd.options.display.float_format = number  # three digits
+pd.options.display.max_colwidth = 400  # letters of a text
+
 # %% tags=["parameters"]
-study_dir = ""  # the study's folder, e.g. runs/quickstart
+study = "quickstart"  # its name
+runs_dir = "runs"  # the folder that holds the studies
 behaviour = "length"  # one of `study.features.FEATURES`
 most = 10  # answers that are shown
 
 # %%
-study = read_study(study_dir)
-finished = [run for run in study.runs if run.done]
+study_dir = f"{runs_dir}/{study}"
+records = read_study(study_dir)
+finished = [run for run in records.runs if run.done]
 arms = sorted({run.arm for run in finished})
-markers = dict(zip(arms, "osD^vP*X<>" * (1 + len(arms) // 10), strict=False))
-*study.problems, f"{len(finished)} finished runs of {len(study.table)}"
+look = looks(arms)  # colour, line and marker, as in the report
+print(*records.problems, f"{len(finished)} finished runs of {len(records.table)}", sep="\n")
 
 # %% [markdown]
 # ## What ran?
 # One row for each cell. `arm` is the judge and whatever else the study varies, but not the seed.
 
 # %%
-study.table[["arm", "seed", "state", "step", "steps", "seconds", "policy", "task", "cell"]]
+records.table[["arm", "seed", "state", "step", "steps", "seconds", "policy", "task", "cell"]]
 
 # %% [markdown]
 # ## Do the judge and the truth part?
@@ -65,7 +72,7 @@ pairs = (("judge", lambda run: run.judge), ("truth", lambda run: run.truth))
 for axis, (name, values) in zip(axes, pairs, strict=True):
     for arm in arms:
         steps, means = curve([run for run in finished if run.arm == arm], values)
-        axis.plot(steps, means, label=arm, marker=markers[arm], markevery=0.2)
+        axis.plot(steps, means, label=arm, markevery=0.2, **look[arm])
     axis.set(title=name, xlabel="step")
 if arms:
     axes[0].legend()
@@ -96,7 +103,7 @@ pd.DataFrame(rows)
 # length.
 
 # %%
-pd.DataFrame([{"arm": arm, **study.shift(behaviour, arm).row("shift", "runs")} for arm in arms])
+pd.DataFrame([{"arm": arm, **records.shift(behaviour, arm).row("shift", "runs")} for arm in arms])
 
 # %% [markdown]
 # ## Which behaviours moved most?
@@ -111,7 +118,7 @@ every = {
 spread = {name: values[np.isfinite(values)].std() for name, values in every.items()}
 moved = pd.DataFrame(
     {
-        arm: {name: study.shift(name, arm).value / sd for name, sd in spread.items() if sd > 0}
+        arm: {name: records.shift(name, arm).value / sd for name, sd in spread.items() if sd > 0}
         for arm in arms
     }
 )
@@ -133,16 +140,15 @@ worst[["arm", "seed", "step", "gap", "judge_score", "truth", "prompt", "answer"]
 
 # %%
 verdicts = verdicts_frame(study_dir, ["rollout_id", "judge", "role", "outcome", "score", "reason"])
-verdicts.merge(worst[["cell", "rollout_id"]].head(1), on=["cell", "rollout_id"]).drop(
-    columns=["judge_family", "judge_size", "policy", "reward"], errors="ignore"
-)
+said = verdicts.merge(worst[["cell", "rollout_id"]].head(1), on=["cell", "rollout_id"])
+said[["arm", "judge", "role", "outcome", "score", "reason"]]
 
 # %% [markdown]
 # ## Which verdicts are missing?
 # A verdict that could not be had is missing, never 0. Where many are, look at which answers.
 
 # %%
-study.outcomes.groupby(["judge", "role", "outcome"])["verdicts"].sum().unstack(fill_value=0)
+records.outcomes.groupby(["judge", "role", "outcome"])["verdicts"].sum().unstack(fill_value=0)
 
 # %% [markdown]
 # ## What does the judge pay for beyond the truth?
@@ -166,7 +172,7 @@ def early_error(arm):
     return found
 
 
-pd.DataFrame({arm: early_error(arm) for arm in arms}).round(2)
+pd.DataFrame({arm: early_error(arm) for arm in arms})
 
 # %% [markdown]
 # ## And now?

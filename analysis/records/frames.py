@@ -18,6 +18,7 @@ import pyarrow as pa
 from analysis.records.arms import NAMELESS, arm_names
 from study.cells import state as cell_state
 from study.cells import study_cells
+from study.cli import StudyOptions
 from study.exchange import folder_of
 from study.files import Damaged, read_yaml
 from study.identity import flatten
@@ -95,8 +96,13 @@ def runs_frame(study_dir: Path | str) -> pd.DataFrame:
 
     Factors of the study that are not columns already are added under their own dotted name.
     ``config_hash`` is the identity that the cell's folder name ends with.
+
+    Raises:
+        UserError: no such folder.
     """
     study_dir = folder_of(study_dir)
+    if not study_dir.is_dir():
+        StudyOptions(study_dir.name, study_dir.parent).check()
     problems: list[str] = []
     factors = list(read_study(study_dir, problems).get("factors", []))
     problems += [sentence.rstrip(".") for sentence in strangers(study_dir)]

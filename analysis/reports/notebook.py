@@ -46,7 +46,7 @@ def write_report(study_dir: Path | str, parameters: dict[str, Any] | None = None
     study_dir = folder_of(study_dir).absolute()
     StudyOptions(study_dir.name, study_dir.parent).check()
     html = study_dir / "report" / "bias_report.html"
-    values = {**(parameters or {}), "study_dir": str(study_dir)}
+    values = {**(parameters or {}), **of_study(study_dir)}
     executed = render(NOTEBOOK, values, html, f"{study_dir.name}: bias report")
     write_json(html.parent / "summary.json", _summary(executed))
     return html
@@ -84,6 +84,12 @@ def executed(source: Path, parameters: dict[str, Any]) -> Any:
     return notebook
 
 
+def of_study(study_dir: Path | str) -> dict[str, str]:
+    """The parameters by which a notebook finds a study."""
+    folder = Path(study_dir)
+    return {"study": folder.name, "runs_dir": str(folder.parent)}
+
+
 def check_parameters(notebook: Any, values: dict[str, Any]) -> None:
     """Refuse names that the cell tagged ``parameters`` does not assign.
 
@@ -94,14 +100,13 @@ def check_parameters(notebook: Any, values: dict[str, Any]) -> None:
         ast.unparse(node.targets[0])
         for cell in notebook.cells
         if "parameters" in _tags(cell)
-        for node in ast.parse(cell.source).body
-        if isinstance(node, ast.Assign)
+        for node in _assignments(cell.source)
     ]
     unknown = [name for name in values if name not in legal]
     if unknown:
         raise UserError(
             f"The report has no parameter {', '.join(unknown)}. It has "
-            f"{', '.join(name for name in legal if name != 'study_dir')}. Type for example: "
+            f"{', '.join(name for name in legal if name not in of_study(''))}. Type for example: "
             "python -m analysis.report study=quickstart sample_prompts=3"
         )
 
@@ -126,16 +131,14 @@ def _to_html(notebook: Any, title: str) -> str:
 
 def _execute(notebook: Any, parameters: dict[str, Any], name: str) -> None:
     """Run all cells of ``notebook`` in this process and put their outputs into it. ``parameters``
-    are assigned in a cell of their own, after the one tagged ``parameters``."""
+    take the place of the values that the cell tagged ``parameters`` assigns, so that a program that
+    sets some of them later, as papermill does, leaves the others."""
     from IPython.utils.capture import capture_output
     from nbformat import v4
 
-    values = "\n".join(f"{key} = {value!r}" for key, value in parameters.items())
-    injected = v4.new_code_cell(
-        f"# Parameters\n{values}\n", metadata={"tags": ["injected-parameters"]}
-    )
-    tagged = [n for n, cell in enumerate(notebook.cells) if "parameters" in _tags(cell)]
-    notebook.cells.insert(tagged[0] + 1 if tagged else 0, injected)
+    for cell in notebook.cells:
+        if "parameters" in _tags(cell):
+            cell.source = _assigned(cell.source, parameters)
     names: dict[str, Any] = {"__name__": "__main__"}
     code = [cell for cell in notebook.cells if cell.cell_type == "code"]
     with _displays():
@@ -157,6 +160,23 @@ def _execute(notebook: Any, parameters: dict[str, Any], name: str) -> None:
                 for output in captured.outputs
             ]
             cell.execution_count, cell.outputs = count, printed + shown
+
+
+def _assignments(source: str) -> list[ast.Assign]:
+    return [node for node in ast.parse(source).body if isinstance(node, ast.Assign)]
+
+
+def _assigned(source: str, values: dict[str, Any]) -> str:
+    """The source of a cell with other values; what stands around them, comments too, is kept."""
+    lines = source.encode().splitlines()  # ast counts bytes
+    for node in reversed(_assignments(source)):
+        name, value = ast.unparse(node.targets[0]), node.value
+        if name in values:
+            before = lines[value.lineno - 1][: value.col_offset]
+            after = lines[(value.end_lineno or 0) - 1][value.end_col_offset :]
+            line = before + repr(values[name]).encode() + after
+            lines[value.lineno - 1 : value.end_lineno] = [line]
+    return b"\n".join(lines).decode()
 
 
 def _run(source: str, names: dict[str, Any], place: str) -> None:

@@ -10,7 +10,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from analysis.reports.notebook import ROOT, executed
+from analysis.reports.notebook import ROOT, executed, of_study
 from study.cli import StudyOptions
 from study.exchange import folder_of
 from study.files import write_text
@@ -37,7 +37,7 @@ def write_notebook(study_dir: Path | str) -> Path:
     path = study_dir / PLACE
     if not is_ours(path):
         return path
-    notebook = executed(SOURCE, {"study_dir": str(study_dir)})
+    notebook = executed(SOURCE, of_study(study_dir))
     notebook.metadata[_MARK] = {"cells": _hash(notebook.cells)}
     write_text(path, nbformat.writes(notebook))
     return path

@@ -120,14 +120,14 @@ def test_parameters_are_those_of_the_tagged_cell():
     import jupytext
 
     notebook = jupytext.read(NOTEBOOK, fmt="py:percent")
-    check_parameters(notebook, {"study_dir": "x", "sample_prompts": 1})
+    check_parameters(notebook, {"study": "x", "runs_dir": "y", "sample_prompts": 1})
     with pytest.raises(UserError, match="evidence"):
         check_parameters(notebook, {"evidence": 1})  # assigned, but in another cell
 
 
 CELLS = """\
 # %% tags=["parameters"]
-size = 1
+size = 1  # of the figure
 
 # %%
 from IPython.display import HTML, display
@@ -163,7 +163,7 @@ def test_what_cells_print_display_and_evaluate_is_on_the_page(tmp_path):
     assert "size 3" in text and "shown" in text and "21" in text and "unseen" not in text
     assert Page(html.read_text()).tags.count("img") == 1
     assert nbformat.validate(notebooks[0]) is None
-    assert notebooks[0].cells[1].source == "# Parameters\nsize = 2\n"
+    assert notebooks[0].cells[0].source == "size = 2  # of the figure"
 
 
 def test_a_notebook_is_rendered_within_another_session_too(tmp_path):
@@ -187,7 +187,7 @@ def test_a_cell_that_fails_is_named_and_nothing_is_written(tmp_path):
     out = sys.stdout
     with pytest.raises(ZeroDivisionError) as caught:
         render(source, {"size": 2}, html, "small")
-    assert caught.value.__notes__ == ["This came of cell 6 of small.py:\nsize / 0"]
+    assert caught.value.__notes__ == ["This came of cell 5 of small.py:\nsize / 0"]
     assert sys.stdout is out and list(tmp_path.iterdir()) == [source]
 
 

@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import json
-from importlib.util import find_spec
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
+from papermill.exceptions import PapermillExecutionError
 
+from analysis import read_study
+from analysis.records.frames import rollouts_frame, runs_frame
+from analysis.reports.notebook import write_report
 from analysis.reports.study_notebook import PLACE, is_ours, write_notebook
 from study.errors import UserError
 
@@ -16,7 +21,7 @@ def texts(path: Path) -> str:
     """All that the cells of a notebook put out as text."""
     cells = json.loads(path.read_text())["cells"]
     outputs = [output for cell in cells for output in cell.get("outputs", [])]
-    shown = [output.get("data", {}).get("text/plain", "") for output in outputs]
+    shown = [output.get("data", {}).get("text/plain", output.get("text", "")) for output in outputs]
     return "\n".join("".join(each) for each in shown)
 
 
@@ -36,7 +41,10 @@ def test_every_question_is_asked_in_words_and_answered_by_short_cells(notebook):
     for cell in asked[1:]:
         assert "".join(cell["source"]).splitlines()[0].endswith("?")
     pictures = [
-        output for cell in code for output in cell["outputs"] if "image/png" in output["data"]
+        output
+        for cell in code
+        for output in cell["outputs"]
+        if "image/png" in output.get("data", {})
     ]
     assert len(pictures) == 1
     said = texts(notebook)
@@ -77,14 +85,44 @@ def test_a_study_that_is_not_there_is_an_error(tmp_path):
         write_notebook(tmp_path / "nowhere")
 
 
-def test_jupyters_own_kernel_runs_it_as_it_lies_there(notebook):
-    if find_spec("ipykernel") is None:
-        pytest.skip("needs ipykernel")
-    import nbclient
-    import nbformat
+def test_the_frames_of_a_study_that_is_not_there_are_an_error(make_study):
+    there = make_study(seeds=1)
+    for read in (read_study, runs_frame, rollouts_frame):
+        with pytest.raises(UserError, match=f"holds {there.name}"):
+            read(there.with_name("nowhere"))
 
-    content = nbformat.read(notebook, as_version=4)
-    nbclient.NotebookClient(content, timeout=300, kernel_name="python3").execute()
-    code = [cell for cell in content.cells if cell.cell_type == "code"]
-    assert all(output.output_type != "error" for cell in code for output in cell.outputs)
-    assert sum("image/png" in o.get("data", {}) for cell in code for o in cell.outputs) == 1
+
+@pytest.fixture(scope="module")
+def papermill() -> Iterator[Callable[[Path, Path, dict[str, Any]], list[Any]]]:
+    """Papermill with Jupyter's own kernel: a notebook, its copy, parameters -> outputs."""
+    import papermill
+
+    def run(notebook: Path, copy: Path, parameters: dict[str, Any]) -> list[Any]:
+        done = papermill.execute_notebook(
+            notebook, copy, parameters, kernel_name="python3", progress_bar=False, cwd=copy.parent
+        )
+        return [output for cell in done.cells for output in cell.get("outputs", [])]
+
+    yield run
+
+
+def test_papermill_runs_a_notebook_on_another_study(notebook, make_study, papermill, tmp_path):
+    other = make_study("other", seeds=1, judges=["sim-fair"])
+    named = {"study": other.name, "runs_dir": str(other.parent), "most": 3}
+    outputs = papermill(notebook, tmp_path / "other.ipynb", named)
+    assert sum("image/png" in output.get("data", {}) for output in outputs) == 1
+    said = texts(tmp_path / "other.ipynb")
+    assert "1 finished runs of 1" in said and "sim-verbose" not in said
+
+
+def test_papermill_runs_the_report(make_study, papermill, tmp_path):
+    study = make_study()
+    write_report(study)
+    copy = tmp_path / "report.ipynb"
+    assert papermill(study / "report" / "bias_report.ipynb", copy, {"sample_prompts": 1})
+    assert "sim-verbose" in copy.read_text()
+
+
+def test_papermill_ends_at_a_study_that_is_not_there(notebook, papermill, tmp_path):
+    with pytest.raises(PapermillExecutionError, match=r"There is no study folder .*nowhere"):
+        papermill(notebook, tmp_path / "out.ipynb", {"study": "nowhere"})

