@@ -18,7 +18,10 @@ from study.declared import declared
 from study.presets import preset_names
 
 ROOT = Path(__file__).parents[2]
-HEAVY = {"torch", "transformers", "mlflow", "pandas", "scipy", "statsmodels", "hydra", "aiohttp"}
+HEAVY = set(
+    "torch transformers mlflow pandas scipy statsmodels hydra aiohttp matplotlib seaborn sklearn"
+    " datasets nltk nbconvert IPython jinja2 starlette".split()
+)
 ASKED = (
     "sweep plan status monitor report probe replay forecast evaluate serve check data pipeline"
     " doctor list show clean ui completion".split()
@@ -54,7 +57,7 @@ def run_alone(program: str) -> str:
 def test_alone_it_loads_nothing_that_takes_time() -> None:
     loaded = run_alone(
         "import sys; from experiments.judgedrift import main; main([])\n"
-        "heavy = {'torch', 'pandas', 'scipy', 'hydra', 'mlflow', 'aiohttp', 'rich'}\n"
+        f"heavy = {HEAVY | {'numpy', 'pyarrow', 'rich'}!r}\n"
         "print('LOADED', sorted(heavy & sys.modules.keys()))"
     )
     assert loaded.endswith("LOADED []\n")
