@@ -13,13 +13,13 @@ import re
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
-
-import pyarrow as pa
-import pyarrow.parquet as pq
+from typing import TYPE_CHECKING, Any
 
 from study.files import Damaged, append_line, say, sync_files, write_bytes, write_text
 from study.tables import table
+
+if TYPE_CHECKING:  # takes longer to load than a help may take, and most commands only read metrics
+    import pyarrow as pa
 
 KINDS = ("rollouts", "verdicts")
 """The folders of parts in a cell."""
@@ -251,6 +251,8 @@ def write_part(
 ) -> None:
     """Write one Parquet part under its name in one rename; component and feature columns are
     added."""
+    import pyarrow as pa
+
     extra = sorted({key for row in rows for key in row if key.startswith((COMPONENT, FEATURE))})
     optional = {name: kind for name, kind in OPTIONAL.items() if name not in columns}
     present = [item for item in optional.items() if any(item[0] in row for row in rows)]
@@ -260,6 +262,9 @@ def write_part(
 
 def write_rows(path: Path, rows: pa.Table, durable: bool = True) -> None:
     """Write one Parquet part from a table, as `write_part` does."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
     out = pa.BufferOutputStream()
     pq.write_table(rows, out, write_page_checksum=True)
     write_bytes(path, out.getvalue(), durable)
@@ -267,6 +272,8 @@ def write_rows(path: Path, rows: pa.Table, durable: bool = True) -> None:
 
 def schema_of(fields: Sequence[tuple[str, Any]]) -> pa.Schema:
     """Names with Arrow types, or with the names of such types."""
+    import pyarrow as pa
+
     return pa.schema(
         [(name, arrow_type(kind) if isinstance(kind, str) else kind) for name, kind in fields]
     )
@@ -301,5 +308,7 @@ def frame_types(columns: dict[str, str]) -> dict[str, str]:
 
 def arrow_type(name: str) -> Any:
     """The Arrow type of a column as `ROLLOUT` and `VERDICT` name it."""
+    import pyarrow as pa
+
     inner = name.removeprefix("list<").removesuffix(">")
     return pa.list_(pa.type_for_alias(inner)) if inner != name else pa.type_for_alias(name)

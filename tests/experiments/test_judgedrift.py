@@ -20,7 +20,10 @@ from study.errors import UserError
 from study.presets import preset_names
 from tests.conftest import ROOT, run_alone
 
-HEAVY = {"torch", "transformers", "mlflow", "pandas", "scipy", "statsmodels", "hydra", "aiohttp"}
+HEAVY = set(
+    "torch transformers mlflow pandas scipy statsmodels hydra aiohttp matplotlib seaborn sklearn"
+    " datasets nltk nbconvert IPython jinja2 starlette".split()
+)
 ASKED = (
     "sweep plan status monitor report probe replay forecast evaluate serve check data pipeline"
     " doctor list show clean ui completion".split()
@@ -67,7 +70,7 @@ def test_what_is_said_to_type_is_typed_as_the_command_was(
 def test_alone_it_loads_nothing_that_takes_time() -> None:
     loaded = run_alone(
         "import sys; from experiments.judgedrift import main; main([])\n"
-        "heavy = {'torch', 'pandas', 'scipy', 'hydra', 'mlflow', 'aiohttp', 'rich'}\n"
+        f"heavy = {HEAVY | {'numpy', 'pyarrow', 'rich'}!r}\n"
         "print('LOADED', sorted(heavy & sys.modules.keys()))"
     )
     assert loaded.endswith("LOADED []\n")
