@@ -137,7 +137,7 @@ def _forecast(result: dict[str, Any]) -> list[str]:
         low, high = row["forecast"]["low"], row["forecast"]["high"]
         seen = row["trained"]["value"]
         known = not any(map(math.isnan, (low, high, seen)))
-        hit = ("yes" if low <= seen <= high else "no") if known else ""
+        hit = ("yes" if low - ZERO <= seen <= high + ZERO else "no") if known else ""
         rows.append(
             {
                 "measure": row["metric"],
@@ -148,7 +148,10 @@ def _forecast(result: dict[str, Any]) -> list[str]:
             }
         )
     known = [row for row in scores.values() if not math.isnan(row["inside"])]
-    lines = [f"{of} forecast by the runs of {by} [95 % of runs], beside what was trained:"]
+    lines = [
+        f"{of} forecast by the runs of {by} [95 % of runs], beside what was trained; by rollouts, in"
+        " the units above:"
+    ]
     if result["in_both"]:
         lines.append(f"(both studies trained {_listed(result['in_both'])})")
     lines += aligned(rows) or ["No behaviour varies that could be forecast."]

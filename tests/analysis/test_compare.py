@@ -125,6 +125,9 @@ def test_a_forecast_without_an_interval_is_not_called_wrong(lost):
     assert printed._forecast(result)[-1].split()[-1] not in ("yes", "no")
     whole = result | {"shifts": [row | {"forecast": estimate, "trained": estimate}]}
     assert printed._forecast(whole)[-1].endswith("yes")
+    at_the_end = estimate | {"value": 1.5 + 1e-12}
+    whole = result | {"shifts": [row | {"forecast": estimate, "trained": at_the_end}]}
+    assert printed._forecast(whole)[-1].endswith("yes"), "a float's noise is no miss"
 
 
 def test_the_same_study_twice_differs_in_nothing(tmp_path, capsys):
