@@ -149,8 +149,8 @@ def _forecast(result: dict[str, Any]) -> list[str]:
         )
     known = [row for row in scores.values() if not math.isnan(row["inside"])]
     lines = [
-        f"{of} forecast by the runs of {by} [95 % of runs], beside what was trained; by rollouts, in"
-        " the units above:"
+        f"{of} forecast by the runs of {by} [95 % of runs], beside what was trained; by rollouts,"
+        " in the units above:"
     ]
     if result["in_both"]:
         lines.append(f"(both studies trained {_listed(result['in_both'])})")
