@@ -102,6 +102,10 @@ def compare(left: Path, right: Path, steps: int = 1, forecast: bool = True) -> d
             "both": both,
             "only": [sorted({*side.arms} - {*both}) for side in sides],
         },
+        "arm_runs": {
+            arm: [sum(run.arm == arm for run in side.runs) for side in sides]
+            for arm in dict.fromkeys([*one.arms, *other.arms])
+        },
         "config": differences(one, other, both),
         "shifts": shifts(one, other),
         "forecasts": forecasts((left, one), (right, other), steps) if forecast else [],

@@ -12,6 +12,10 @@ from study.screen import visible
 
 LONGEST = 60
 """Characters of a value of the config."""
+MOST = 6
+"""Differences that are named above their table."""
+FALSE = 0.05
+"""Share of 95 % intervals that leave out a true 0."""
 ZERO = 1e-6
 SAID = {"judge_score": "judge score", "gap": "judge - truth"}
 
@@ -27,12 +31,13 @@ def text(result: dict[str, Any]) -> str:
 
 
 def _config(result: dict[str, Any], one: str, other: str) -> list[str]:
-    arms = result["arms"]
-    lines = [f"{one} ({result['runs'][0]} runs) and {other} ({result['runs'][1]} runs)"]
-    lines.append(f"Arms in both: {_listed(arms['both'])}")
-    for name, only in zip((one, other), arms["only"], strict=True):
-        if only:
-            lines.append(f"Arms in {name} alone: {_listed(only)}")
+    arms, runs = result["arms"], result["arm_runs"]
+    lines = [f"{one} ({_runs(result['runs'][0])}) and {other} ({_runs(result['runs'][1])})"]
+    both = [f"{arm} ({runs[arm][0]} and {_runs(runs[arm][1])})" for arm in arms["both"]]
+    lines.append(f"Arms in both: {_named(both)}")
+    for place, name in enumerate((one, other)):
+        if only := [f"{arm} ({_runs(runs[arm][place])})" for arm in arms["only"][place]]:
+            lines.append(f"Arms in {name} alone: {_named(only)}")
     rows = [
         {
             "key": row["key"],
@@ -47,6 +52,14 @@ def _config(result: dict[str, Any], one: str, other: str) -> list[str]:
     return [*lines, "", "What differs in the config:", *aligned(rows)]
 
 
+def _runs(count: int) -> str:
+    return f"{count} run" if count == 1 else f"{count} runs"
+
+
+def _named(arms: Iterable[str]) -> str:
+    return visible("; ".join(arms)).replace("\n", " ") or "none"
+
+
 def _listed(values: Iterable[Any]) -> str:
     told = visible(", ".join(map(str, values)).replace("\n", " ")) or "none"
     return told if len(told) <= LONGEST else f"{told[: LONGEST - 1]}…"
@@ -56,7 +69,7 @@ def _shifts(result: dict[str, Any], one: str, other: str) -> list[str]:
     basis = "held-out answers (frozen evaluation)" if result["frozen"] else "rollouts"
     rows = [
         {
-            "measure": f"{SAID.get(row['metric'], row['metric'])} ({row['unit']})",
+            "measure": f"{_measure(row)} ({row['unit']})",
             "arm": visible(row["arm"]),
             one: _estimate(row["shift"][0]),
             f"{other} ": _estimate(row["shift"][1]),
@@ -65,11 +78,39 @@ def _shifts(result: dict[str, Any], one: str, other: str) -> list[str]:
         }
         for row in result["shifts"]
     ]
-    head = (
-        f"Shift from the start to the end of training, by {basis} [95 % over runs];"
-        f" difference: {other} less {one}, paired by seed:"
-    )
-    return [head, *(aligned(rows) or ["No run has two steps on record."])]
+    if not rows:
+        return ["No run has two steps on record."]
+    return [
+        f"How far each arm moved from the start to the end of training, by {basis}.",
+        "Means over runs [95 % interval; none for one run]; - where a study has no run of the arm.",
+        f"The difference is {other} less {one} over the seeds that both have, so it need not be"
+        " that of the two means.",
+        *_beyond(result["shifts"]),
+        "",
+        *aligned(rows),
+    ]
+
+
+def _measure(row: dict[str, Any]) -> str:
+    return SAID.get(row["metric"], row["metric"])
+
+
+def _beyond(shifts: Iterable[dict[str, Any]]) -> list[str]:
+    """Which differences have an interval without 0, beside how many have by chance."""
+    known = [row for row in shifts if not math.isnan(row["diff"]["low"])]
+    if not known:
+        return []
+    told = [
+        f"{_measure(row)} of {visible(row['arm'])} {_rounded(row['diff']['value'])}"
+        for row in known
+        if row["diff"]["low"] > ZERO or row["diff"]["high"] < -ZERO
+    ]
+    head = f"Differences whose interval leaves out 0: {len(told)} of {len(known)}"
+    if not told:
+        return [f"{head}."]
+    more = [f"{len(told) - MOST} more"] if len(told) > MOST else []
+    chance = f"{FALSE * len(known):.1g}"
+    return [f"{head} (about {chance} by chance alone): {'; '.join([*told[:MOST], *more])}."]
 
 
 def _estimate(each: dict[str, Any]) -> str:
@@ -96,7 +137,7 @@ def _forecast(result: dict[str, Any]) -> list[str]:
         low, high = row["forecast"]["low"], row["forecast"]["high"]
         seen = row["trained"]["value"]
         known = not any(map(math.isnan, (low, high, seen)))
-        hit = ("yes" if low <= seen <= high else "no") if known else ""
+        hit = ("yes" if low - ZERO <= seen <= high + ZERO else "no") if known else ""
         rows.append(
             {
                 "measure": row["metric"],
@@ -107,7 +148,10 @@ def _forecast(result: dict[str, Any]) -> list[str]:
             }
         )
     known = [row for row in scores.values() if not math.isnan(row["inside"])]
-    lines = [f"{of} forecast by the runs of {by} [95 % of runs], beside what was trained:"]
+    lines = [
+        f"{of} forecast by the runs of {by} [95 % of runs], beside what was trained; by rollouts,"
+        " in the units above:"
+    ]
     if result["in_both"]:
         lines.append(f"(both studies trained {_listed(result['in_both'])})")
     lines += aligned(rows) or ["No behaviour varies that could be forecast."]

@@ -53,7 +53,9 @@ def test_what_differs_in_config_is_told(pair, capsys):
     }
     said = capsys.readouterr().out
     assert "trainer.steps     all          6         9" in said
-    assert "Arms in a alone: sim-fair" in said and "Arms in b alone: sim-flaky" in said
+    assert "Arms in both: sim-verbose (3 and 2 runs)" in said
+    assert "Arms in a alone: sim-fair (3 runs)" in said
+    assert "Arms in b alone: sim-flaky (2 runs)" in said
 
 
 def test_shifts_stand_side_by_side_and_differ_by_seed(pair, capsys):
@@ -70,6 +72,11 @@ def test_shifts_stand_side_by_side_and_differ_by_seed(pair, capsys):
     said = capsys.readouterr().out.splitlines()
     line = next(each for each in said if each.startswith("judge score") and "verbose" in each)
     assert "+0.45 [" in line and "+0.68 [" in line and "+0.255 [" in line
+    assert "b less a over the seeds that both have" in " ".join(said)
+    (beyond,) = [each for each in said if each.startswith("Differences whose interval")]
+    named = beyond.removesuffix(".").partition("): ")[2].split("; ")
+    assert "judge score of sim-verbose +0.255" in named
+    assert not any(each.startswith("truth of") for each in named)
 
 
 def test_what_groups_do_not_tell_widens_the_interval_of_the_difference(tmp_path):
@@ -118,6 +125,9 @@ def test_a_forecast_without_an_interval_is_not_called_wrong(lost):
     assert printed._forecast(result)[-1].split()[-1] not in ("yes", "no")
     whole = result | {"shifts": [row | {"forecast": estimate, "trained": estimate}]}
     assert printed._forecast(whole)[-1].endswith("yes")
+    at_the_end = estimate | {"value": 1.5 + 1e-12}
+    whole = result | {"shifts": [row | {"forecast": estimate, "trained": at_the_end}]}
+    assert printed._forecast(whole)[-1].endswith("yes"), "a float's noise is no miss"
 
 
 def test_the_same_study_twice_differs_in_nothing(tmp_path, capsys):
@@ -127,6 +137,19 @@ def test_the_same_study_twice_differs_in_nothing(tmp_path, capsys):
     result = told(tmp_path)
     assert result["config"] == [] and "No key of the config differs" in capsys.readouterr().out
     assert {row["diff"]["value"] for row in result["shifts"]} == {0.0}
+
+
+def test_differences_are_named_beside_what_chance_gives():
+    def row(arm, low, high):
+        diff = {"value": (low + high) / 2, "low": low, "high": high, "n": 3}
+        return {"metric": "length", "arm": arm, "diff": diff}
+
+    shifts = [row(f"arm{k}", 1.0, 2.0) for k in range(8)] + [row("no", -1.0, 1.0)] * 52
+    (said,) = printed._beyond(shifts)
+    assert "leaves out 0: 8 of 60 (about 3 by chance alone): length of arm0 +1.5;" in said
+    assert said.endswith("length of arm5 +1.5; 2 more.")
+    assert printed._beyond(shifts[8:]) == ["Differences whose interval leaves out 0: 0 of 52."]
+    assert printed._beyond([row("one", math.nan, math.nan)]) == []
 
 
 def test_each_is_forecast_by_the_runs_of_the_other(small_study, tmp_path, capsys):
