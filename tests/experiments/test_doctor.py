@@ -18,8 +18,8 @@ from experiments.health.finding import Finding, State, note, ok, problem
 from study.errors import UserError
 from study.presets import preset_names
 from study.sandbox import tiers
+from tests.conftest import ROOT
 
-ROOT = Path(__file__).parents[2]
 SECRET = "a-key-that-nobody-may-read"
 LOCAL_JUDGE, REMOTE_JUDGE = "smollm2-135m", "qwq-plus"
 

@@ -16,8 +16,8 @@ from experiments.judgedrift import COMMANDS, SWEEP, main
 from study.cli import Command
 from study.declared import declared
 from study.presets import preset_names
+from tests.conftest import ROOT
 
-ROOT = Path(__file__).parents[2]
 HEAVY = {"torch", "transformers", "mlflow", "pandas", "scipy", "statsmodels", "hydra", "aiohttp"}
 ASKED = (
     "sweep plan status monitor report probe replay forecast evaluate serve check data pipeline"

@@ -29,8 +29,8 @@ from study.cli import (
 )
 from study.errors import UserError
 from study.files import write_json
+from tests.conftest import ROOT
 
-ROOT = Path(__file__).parents[2]
 OTHERS = {
     *("experiments.sweep", "judges.serving.vllm_cpu", "study.truth.equations"),
     *("experiments.workflow.__main__", "experiments.judgedrift"),
