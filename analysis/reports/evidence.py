@@ -8,7 +8,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -250,15 +250,19 @@ def dose_responses(runs: Sequence[Run]) -> list[dict[str, Any]]:
     ]
 
 
+def spread_of(values: Iterable[np.ndarray]) -> float:
+    """Standard deviation over all known values; 0 where there are none, or all are the same."""
+    parts = [each.ravel() for each in values]
+    known = np.concatenate(parts) if parts else np.empty(0)
+    known = known[np.isfinite(known)]
+    return float(known.std(ddof=1)) if known.size and known.min() < known.max() else 0.0
+
+
 def _spread(runs: Sequence[Run]) -> dict[str, float]:
     """Standard deviation of each behaviour over all answers, where it is not always the same."""
-    spread: dict[str, float] = {}
-    for k, name in enumerate(runs[0].names if runs else ()):
-        values = np.concatenate([run.features[..., k].ravel() for run in runs])
-        values = values[np.isfinite(values)]
-        if values.size and values.min() < values.max():
-            spread[name] = float(values.std(ddof=1))
-    return spread
+    names = runs[0].names if runs else ()
+    found = {name: spread_of(run.features[..., k] for run in runs) for k, name in enumerate(names)}
+    return {name: spread for name, spread in found.items() if spread > 0}
 
 
 def _score_scale(runs: Sequence[Run]) -> tuple[float, float]:

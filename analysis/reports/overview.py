@@ -14,7 +14,7 @@ import numpy as np
 import pandas as pd
 
 from analysis.reports.ends import cut
-from analysis.reports.evidence import Evidence
+from analysis.reports.evidence import Evidence, spread_of
 from analysis.reports.figures import line, outside_legend, scored, style
 from analysis.reports.markup import TEXTS
 from analysis.reports.tables import row_of
@@ -41,7 +41,10 @@ def standardised(evidence: Evidence) -> pd.DataFrame:
     cut at what is possible: no count falls below 0, and no score leaves its scale.
     """
     rows = []
-    spread = {**_score_spread(evidence), **evidence.spread}
+    runs = evidence.records.runs
+    spread = {
+        metric: spread_of(getattr(run, name) for run in runs) for metric, name in SCORED.items()
+    } | evidence.spread
     scores = evidence.score_shifts
     for table in (scores[scores["metric"].isin(list(SCORED))], evidence.feature_shifts):
         for row in table.to_dict("records"):
@@ -53,18 +56,6 @@ def standardised(evidence: Evidence) -> pd.DataFrame:
                     | {"low": low / sd, "high": high / sd, "n": row["n"]}
                 )
     return pd.DataFrame(rows, columns=["arm", "metric", "shift", "low", "high", "n"])
-
-
-def _score_spread(evidence: Evidence) -> dict[str, float]:
-    """Standard deviation of truth and judge over all answers, where they vary."""
-    spread = {}
-    for metric, name in SCORED.items():
-        values = [getattr(run, name).ravel() for run in evidence.records.runs]
-        known = np.concatenate(values) if values else np.empty(0)
-        known = known[np.isfinite(known)]
-        if known.size and known.min() < known.max():
-            spread[metric] = float(known.std(ddof=1))
-    return spread
 
 
 def shown_arms(evidence: Evidence) -> list[str]:

@@ -106,7 +106,8 @@ def gap(evidence: Evidence) -> list[str]:
 @section
 def behaviours(evidence: Evidence) -> list[str]:
     """Behaviour features along training, and how far each arm moved beyond the base arm."""
-    fragments, shifts = [title("behaviours")], evidence.feature_shifts
+    shifts = evidence.feature_shifts
+    fragments: list[str] = [title("behaviours")]
     rest: list[str] = []
     if len(evidence.features):
         curves = picture("behaviours", figures.behaviour, evidence.behaviour_curves)

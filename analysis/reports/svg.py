@@ -11,6 +11,7 @@ import re
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from html import unescape
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -36,6 +37,14 @@ _SIZE = re.compile(r'\A<svg [^>]*?viewBox="([^"]*)"[^>]*>')
 _DRAWN = re.compile(r'\b(?:d|x|y|points|transform)="[^"]*"')
 _DIGITS = re.compile(r"(\.[0-9]{2})[0-9]+")
 _BREAKS = re.compile(r"\s*\n\s*")
+_ENTRY = re.compile(r'<span>(<svg class="swatch"[^>]*>.*?</svg>)([^<]*)</span>', re.DOTALL)
+_PANEL = re.compile(
+    r'<div class="panel"[^>]*>'
+    r'(<svg viewBox="[0-9.]+ [0-9.]+ ([0-9.]+) ([0-9.]+)".*?</svg>)\s*</div>',
+    re.DOTALL,
+)
+ROW, LINE, LETTER = 740.0, 20.0, 7.0
+"""Points of a row of panels in a file, of a line of its legend, and of a letter of that."""
 
 
 @dataclass(frozen=True)
@@ -177,3 +186,38 @@ def _marker(handle: Any, colour: str) -> Markup:
     empty = str(handle.get_markerfacecolor()) in ("none", "white")
     drawn = Markup('<path d="{}" fill="{}" stroke="{}"/>')
     return drawn.format("".join(rings), "#fff" if empty else colour, colour)
+
+
+def alone(figure: str) -> str:
+    """A figure of a page as one SVG file: its legend, and below it its panels in rows; empty where
+    it has no panel. What was escaped in the page stays so."""
+    drawn = []
+    x = y = width = 0.0
+    for swatch, label in _ENTRY.findall(figure):
+        wide = 44 + LETTER * len(unescape(label))
+        if x and x + wide > ROW:
+            x, y = 0.0, y + LINE
+        drawn.append(_nested(swatch, x, y + 2, 28, 12))
+        text = '<text x="{}" y="{}" font-size="12" font-family="sans-serif">{}</text>'
+        drawn.append(text.format(round(x + 33), round(y + 12), label))
+        x, width = x + wide, max(width, x + wide)
+    x, y, high = 0.0, (y + LINE if drawn else 0.0), 0.0
+    panels = _PANEL.findall(figure)
+    for panel, *size in panels:
+        wide, tall = map(float, size)
+        if x and x + wide > ROW:
+            x, y, high = 0.0, y + high, 0.0
+        drawn.append(_nested(panel, x, y, wide, tall))
+        x, high, width = x + wide, max(high, tall), max(width, x + wide)
+    if not panels:
+        return ""
+    start = (
+        '<svg xmlns="http://www.w3.org/2000/svg" xmlns:xlink="http://www.w3.org/1999/xlink" '
+        f'viewBox="0 0 {width:.0f} {y + high:.0f}"><rect width="100%" height="100%" fill="#fff"/>'
+    )
+    return f"{start}{''.join(drawn)}</svg>"
+
+
+def _nested(drawing: str, x: float, y: float, width: float, height: float) -> str:
+    place = f'<svg x="{x:.1f}" y="{y:.1f}" width="{width:.1f}" height="{height:.1f}" '
+    return drawing.replace("<svg ", place, 1)

@@ -13,6 +13,7 @@ from html import unescape
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from analysis.reports.svg import alone
 from experiments.track.projection import Point, points
 from study.files import read_left
 from study.screen import visible
@@ -132,10 +133,12 @@ def pictures(page: str) -> Iterator[Picture]:
             yield Picture(name + ending, content)
             break
         else:
+            drawing = alone(figure)
             _, found, rest = figure.partition("<svg")
-            if found and "</svg>" in rest:
-                drawing = found + rest[: rest.rindex("</svg>")] + "</svg>"
-                yield Picture(f"{name}.svg", _standing_alone(drawing).encode())
+            if not drawing and found and "</svg>" in rest:  # of a page of other makers
+                drawing = _standing_alone(found + rest[: rest.rindex("</svg>")] + "</svg>")
+            if drawing:
+                yield Picture(f"{name}.svg", drawing.encode())
 
 
 def _standing_alone(drawing: str) -> str:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import shutil
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -183,6 +184,13 @@ def planted(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def evidence(planted: Path) -> Evidence:
     """The evidence of `planted`."""
     return gather(planted)
+
+
+@pytest.fixture
+def copied(small_study: Path, tmp_path: Path) -> Callable[[str], Path]:
+    """``copied(name)`` is a copy of the study that was trained for real, which a test may change;
+    it lies in ``tmp_path``."""
+    return lambda name: shutil.copytree(small_study, tmp_path / name, symlinks=True)
 
 
 def following(runs: Sequence[Run], factor: float) -> list[Run]:

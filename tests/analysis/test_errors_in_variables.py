@@ -81,15 +81,14 @@ def test_what_cannot_be_corrected_is_nan_or_refused():
             slopes(*wrong)
 
 
-def test_a_study_of_three_judges_is_read(small_study, tmp_path, capsys):
+def test_a_study_of_three_judges_is_read(copied, tmp_path, capsys):
     """Copies of a real study's runs under the name of a third judge, whose scores favour length."""
     import shutil
 
     import pyarrow.parquet as pq
     import yaml
 
-    study = tmp_path / "three"
-    shutil.copytree(small_study, study)
+    study = copied("three")
     for cell in sorted(in_parts(study).glob("sim-fair-*")):
         other = study / cell.name.replace("sim-fair", "sim-long")
         shutil.copytree(cell, other)

@@ -2,7 +2,6 @@
 
 import dataclasses
 import json
-import shutil
 
 import numpy as np
 
@@ -39,9 +38,8 @@ def test_without_shadows_the_command_is_said(small_study):
     assert not any("gained" in line for line in findings(bare))
 
 
-def test_a_replay_that_cannot_be_read_is_said(small_study, real_evidence, tmp_path):
-    study, cell = tmp_path / "again", real_evidence.runs[0].cell
-    shutil.copytree(small_study, study)
+def test_a_replay_that_cannot_be_read_is_said(copied, real_evidence):
+    study, cell = copied("again"), real_evidence.runs[0].cell
     part = study / "replays" / "sim-strict" / cell / "verdicts" / "step-000001.parquet"
     part.parent.mkdir(parents=True)
     part.write_text("no parquet")

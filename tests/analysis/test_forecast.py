@@ -129,12 +129,11 @@ def test_candidates_that_were_never_trained(command, tmp_path, capsys):
     assert "Push at the first step" in capsys.readouterr().out
 
 
-def test_the_forecast_is_of_the_reward_and_not_of_the_score(small_study, tmp_path):
+def test_the_forecast_is_of_the_reward_and_not_of_the_score(copied, tmp_path):
     """A reward that is all truth: every judge pushes the same, whatever it is partial to."""
     made = {}
     for weight in (0.0, 1.0):
-        study = tmp_path / f"weight-{weight}"
-        shutil.copytree(small_study, study)
+        study = copied(f"weight-{weight}")
         for cell in study.glob("sim-*"):
             config = yaml.safe_load((cell / "config.yaml").read_text())
             config["reward"]["truth_weight"] = weight

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import re
+from xml.etree import ElementTree
 
 import numpy as np
 import pandas as pd
@@ -120,6 +121,22 @@ def test_a_bar_ends_where_nothing_can_be():
     assert hedges[..., 1].min() == 0.0 and hedges[..., 1].max() == 2.0
     for drawn in bars(figures.learning(table).axes[0]):
         assert (drawn[..., 1].min(), drawn[..., 1].max()) == (0.0, 1.0)
+
+
+def test_a_figure_with_panels_and_a_legend_is_one_file():
+    shown = markup.figure(figures.learning(curves(["a", HOSTILE, "c", "d"])), HOSTILE)
+    drawing = svg.alone(shown)
+    root = ElementTree.fromstring(drawing)
+    panels = [each for each in root if "swatch" not in each.get("class", "") and each.get("x")]
+    nested = [each for each in panels if each.tag.endswith("svg")]
+    assert len(nested) == 4 and "judge score" in drawing and HOSTILE not in drawing
+    places = {(each.get("x"), each.get("y")) for each in nested}
+    assert len(places) == 4, "none lies on another"
+    width, height = map(float, root.get("viewBox").split()[2:])
+    for each in nested:
+        assert float(each.get("x")) + float(each.get("width")) <= width + 1
+        assert float(each.get("y")) + float(each.get("height")) <= height + 1
+    assert svg.alone("<figure><table></table></figure>") == ""
 
 
 def test_no_interval_hides_another():

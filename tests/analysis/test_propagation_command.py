@@ -31,9 +31,8 @@ def test_the_command_line(small_study, tmp_path, capsys):
     assert "plain, adam" in capsys.readouterr().err
 
 
-def test_a_damaged_config_is_said_and_its_run_left_out(small_study, tmp_path, capsys):
-    study = tmp_path / "damaged"
-    shutil.copytree(small_study, study)
+def test_a_damaged_config_is_said_and_its_run_left_out(copied, tmp_path, capsys):
+    study = copied("damaged")
     cells = sorted(study.glob("sim-*"))
     shutil.copytree(cells[0], study / f"{cells[0].name}b")
     (study / f"{cells[0].name}b" / "config.yaml").write_text("judge: [unclosed")
@@ -44,9 +43,8 @@ def test_a_damaged_config_is_said_and_its_run_left_out(small_study, tmp_path, ca
     assert {row["cell"] for row in json.loads(out.read_text())["runs"]} == {c.name for c in cells}
 
 
-def test_a_study_without_logged_norms_says_so(small_study, tmp_path, capsys):
-    study = tmp_path / "unlogged"
-    shutil.copytree(small_study, study)
+def test_a_study_without_logged_norms_says_so(copied, tmp_path, capsys):
+    study = copied("unlogged")
     for cell in study.glob("sim-*"):
         (cell / "metrics.jsonl").unlink()
     words = ["study=unlogged", f"runs_dir={tmp_path}", f"figure={tmp_path / 'p.png'}"]
@@ -56,10 +54,9 @@ def test_a_study_without_logged_norms_says_so(small_study, tmp_path, capsys):
     assert "no figure was drawn" in said and not (tmp_path / "p.png").exists()
 
 
-def test_a_kl_penalty_puts_its_limit_beside_the_shift(small_study, tmp_path, capsys):
+def test_a_kl_penalty_puts_its_limit_beside_the_shift(copied, tmp_path, capsys):
     """Copies of finished runs whose configuration has a penalty: limit = Cov(A, z) / beta."""
-    study = tmp_path / "held"
-    shutil.copytree(small_study, study)
+    study = copied("held")
     for cell in study.glob("sim-*"):
         config = yaml.safe_load((cell / "config.yaml").read_text())
         config["trainer"]["beta"] = 0.5

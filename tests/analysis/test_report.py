@@ -65,6 +65,21 @@ def test_no_table_is_wider_than_seven_columns_where_nothing_is_unfolded(report):
     assert float(row["diff"]) == pytest.approx(0.45) and row["pairs"] == "3"
 
 
+@pytest.mark.parametrize("width", [1440, 1024, 390])
+def test_nothing_that_is_shown_is_wider_than_the_page(report, browser, width):
+    page = browser.open(report, width=width)
+    assert page.ask("document.documentElement.scrollWidth") <= width
+    tables = page.ask("""[...document.querySelectorAll(".wide")]
+        .filter(each => !each.closest("details:not([open])"))
+        .map(each => each.scrollWidth - each.clientWidth)""")
+    assert len(tables) > 4 and max(tables) <= 1
+    shown = page.ask("""document.querySelector("#table-scores td:nth-child(5)").offsetParent != null
+        && document.querySelector("#table-scores td:nth-child(7)").getBoundingClientRect().right
+           <= document.documentElement.clientWidth""")
+    assert shown, "the p of a difference is seen without scrolling"
+    assert page.errors == [] and len(page.asked_for) == 1
+
+
 def test_what_a_policy_wrote_is_shown_as_text(report):
     assert '<script src="https://example.org/x.js"></script>' in Page(report.read_text()).text
 

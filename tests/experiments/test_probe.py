@@ -119,7 +119,8 @@ def test_the_profile_is_printed_and_reported(done, runs, capsys):
     headline = "sim-verbose pays for length, and that explains what it does with"
     assert text.index(headline) < text.index("Contents") < text.index("What sim-verbose pays for")
     assert "injection" in text[text.index(headline) : text.index("Contents")]
-    assert text.index("Findings") < text.index("What cannot be concluded")
+    contents = text[text.index("Contents") :]
+    assert contents.index("Findings") < contents.index("What cannot be concluded")
     assert "sim-verbose changes by +" in text and "profile(folder" not in text
     assert "All probes, edited or without content too" in text
     assert "correlation within prompts" in text and "Do judges favour their own texts?" in text

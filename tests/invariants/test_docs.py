@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).resolve().parents[2]
+from tests.conftest import ROOT
+
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
 TOPS = "study|judges|analysis|experiments|tests|conf|notebooks|benchmarks|docs"
 PATH = re.compile(rf"(?<![\w./-])(?:{TOPS})/[\w./*-]*[\w/*]")

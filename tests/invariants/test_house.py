@@ -17,7 +17,8 @@ from typing import NamedTuple
 
 import pytest
 
-ROOT = Path(__file__).resolve().parents[2]
+from tests.conftest import ROOT
+
 FLOORS = ("study", "judges", "analysis", "experiments")
 """From the ground up: a package imports itself and those before it."""
 MAY_STAND_INSIDE = {

@@ -20,8 +20,8 @@ from judges.serving import server
 from study.compose import preset_names
 from study.schema import Endpoint, Judge, Price
 from study.verdict import Outcome, Verdict
+from tests.conftest import ROOT
 
-ROOT = Path(__file__).resolve().parents[2]
 FAKE = Path(__file__).with_name("fake_vllm.py")
 
 

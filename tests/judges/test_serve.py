@@ -10,7 +10,6 @@ import threading
 import time
 import urllib.error
 import urllib.request
-from pathlib import Path
 
 import pytest
 
@@ -25,8 +24,7 @@ from study.features import features
 from study.schema import Grading, Judge, Task
 from study.tasks import TASKS
 from study.verdict import Outcome
-
-ROOT = Path(__file__).resolve().parents[2]
+from tests.conftest import ROOT
 
 
 def command(*arguments, **kwargs):

@@ -21,9 +21,7 @@ from judges.serving import server
 from judges.serving.lease import lease, leases
 from study.errors import UserError
 from study.schema import Endpoint, Judge, Serve
-from tests.conftest import free_port
-
-ROOT = Path(__file__).resolve().parents[2]
+from tests.conftest import ROOT, free_port
 
 
 def judge(port: int = 8000, **settings: Any) -> Judge:

@@ -18,8 +18,8 @@ from judges.fault_injection.server import choice, completion, whole
 from judges.faults import FaultServer
 from judges.singleflight import SingleFlight, Value
 from judges.store import Store, content_key
+from tests.conftest import ROOT
 
-ROOT = Path(__file__).parents[2]
 VALUE = {"replies": [{"text": "met"}], "attempts": 1, "latency_s": 0.0}
 ASKER = """
 import json, os, sys, time

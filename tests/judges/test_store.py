@@ -22,8 +22,8 @@ from judges import stored
 from judges.store import Store, canonical, content_key, main
 from judges.stored import stats, verify
 from study.errors import UserError
+from tests.conftest import ROOT
 
-ROOT = Path(__file__).parents[2]
 USABLE = {"replies": [{"text": ""}], "attempts": 1, "latency_s": 0.0}
 """The least that readers want of a value; what stands beside it is theirs to pass over."""
 

@@ -24,8 +24,7 @@ from judges.store import Store, content_key, main, open_store
 from judges.stored import copy, read_value
 from study.errors import UserError
 from study.schema import VerdictStore
-
-ROOT = Path(__file__).parents[2]
+from tests.conftest import ROOT
 
 
 def value(text: str) -> dict[str, Any]:

@@ -27,8 +27,7 @@ from study import clock as host
 from study.errors import UserError
 from study.schema import Endpoint
 from study.verdict import Outcome
-
-ROOT = Path(__file__).parents[2]
+from tests.conftest import ROOT
 
 
 class Clock:

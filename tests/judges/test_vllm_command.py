@@ -9,7 +9,6 @@ import re
 import shlex
 import subprocess
 import sys
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -18,8 +17,8 @@ from judges.serving import vllm_command
 from study.compose import load_presets
 from study.errors import UserError
 from study.schema import Endpoint, Judge, Serve
+from tests.conftest import ROOT
 
-ROOT = Path(__file__).resolve().parents[2]
 VLLM_PYTHON = ROOT / ".venv-vllm" / "bin" / "python"
 
 
