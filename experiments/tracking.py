@@ -54,7 +54,9 @@ def rebuild(study_dir: Path, tracking: Tracking, runs_dir: Path) -> bool:
     study = read_study(study_dir)
     factors = study.get("factors") or first_config(folders).factors
     uri, places = tracking_uri(tracking, runs_dir), artifacts_of(tracking)
-    ids = initialise(uri, runs_dir, study_dir.name, factors, places)
+    statuses = [read_status(folder) for folder in folders]
+    began, ended = (_times(statuses, name) for name in ("started", "ended"))
+    ids = initialise(uri, runs_dir, study_dir.name, factors, places, min(began, default=None))
     write_study(study_dir, {**study, "factors": factors, "mlflow": ids})
     client = client_of(ids["uri"])
     say_problems(study_dir, folders)
@@ -69,8 +71,13 @@ def rebuild(study_dir: Path, tracking: Tracking, runs_dir: Path) -> bool:
     if "running" not in states:
         ends = {"broken": "FAILED", "new": "KILLED", **ENDS}
         status = next(ends[s] for s in ("broken", "failed", "killed", "new", "done") if s in states)
-        close_parent(ids, status, study_dir, whole=True)
+        close_parent(ids, status, study_dir, whole=True, ended_ms=max(ended, default=None))
     return "broken" not in states
+
+
+def _times(statuses: Iterable[dict[str, Any]], name: str) -> list[int]:
+    """When the cells began, or ended, in milliseconds; without those that do not say."""
+    return [int(status[name] * 1000) for status in statuses if status.get(name)]
 
 
 def first_config(folders: Iterable[Path]) -> Study:

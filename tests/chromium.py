@@ -36,7 +36,7 @@ SWITCHES = (
     *("--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--no-first-run"),
     *("--disable-background-networking", "--disable-component-update", "--disable-sync"),
     *("--disable-extensions", "--mute-audio", "--hide-scrollbars", "--remote-debugging-pipe"),
-    *("--host-resolver-rules=MAP * ~NOTFOUND", "--force-color-profile=srgb"),
+    *("--host-resolver-rules=MAP * ~NOTFOUND , EXCLUDE 127.0.0.1", "--force-color-profile=srgb"),
 )
 _START = (
     "import os, sys\n"

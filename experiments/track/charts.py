@@ -19,9 +19,10 @@ CHARTS = {
     "policy/length": "Words of an answer",
     "judge/unscored_frac": "Share of verdicts that are missing",
 }
-"""Metric -> what it is; MLflow itself titles a chart by its metric. The five that say whether a
-judge led its policy astray."""
-FIRST = "First of all"
+"""Metric -> what it is; MLflow's page of charts titles each by its metric all the same. The five
+that say whether a judge led its policy astray."""
+FIRST = "Judge against truth"
+"""Title of the section of the five; a longer one is cut off where the page is narrow."""
 FOLDED = ("cost", "judge", "policy", "reward", "time", "trainer", "truth")
 """Sections of further charts, by the first part of a metric's name; they can be unfolded."""
 

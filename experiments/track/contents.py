@@ -30,7 +30,10 @@ overrates most, half of them as they come."""
 TRIES = 3
 LONGEST = 1500
 """Characters of a text."""
-_SHOWN = ("step", "prompt_id", "prompt", "answer", "judge_score", "truth", "reward", "advantage")
+_SHOWN = ("step", "judge_score", "truth", "prompt", "answer")
+_VERDICT = ("outcome", "labels", "reason")
+_LAST = ("reward", "advantage", "prompt_id", "rollout_id")
+"""The columns of the table: what it is looked at for stands where a narrow page shows it."""
 _COLUMNS = ("rollout_id", "step", "prompt_id", "prompt", "answer", "completion", "judge_score")
 _COLUMNS += ("truth", "reward", "advantage")
 _REASONS = ("rollout_id", "role", "outcome", "labels", "reason")
@@ -102,6 +105,13 @@ def bounded(text: Any, keys: Iterable[str] = (), most: int = LONGEST) -> str:
     whole = redact("" if text is None else str(text), keys)
     cut = f" ... ({len(whole) - most:,} more characters)" if len(whole) > most else ""
     return visible(whole[:most]) + cut
+
+
+def short(value: Any, keys: Iterable[str] = (), most: int = LONGEST) -> Any:
+    """A value as a page shows it: numbers with three places, texts as `bounded` has them."""
+    if isinstance(value, float):
+        return round(value, 3)
+    return bounded(value, keys, most) if isinstance(value, str) else value
 
 
 # --- words
@@ -190,16 +200,14 @@ def _samples(cell: Cell) -> dict[str, list[Any]]:
             verdict = reasons.get(row.get("rollout_id"), {})
             text = row.get("answer")
             row["answer"] = row.get("completion") if text is None else text
-            shown = [_value(row.get(name), keys) for name in _SHOWN]
+            shown, last = (
+                [short(row.get(name), keys) for name in names] for names in (_SHOWN, _LAST)
+            )
             labels = ", ".join(map(str, verdict.get("labels") or []))
             said = [verdict.get("outcome"), labels, verdict.get("reason")]
-            rows.append([*shown, *(bounded(each, keys) for each in said), row.get("rollout_id")])
-    columns = [*_SHOWN, "outcome", "labels", "reason", "rollout_id"]
+            rows.append([*shown, *(bounded(each, keys) for each in said), *last])
+    columns = [*_SHOWN, *_VERDICT, *_LAST]
     return {"columns": columns, "data": plain(rows)} if rows else {}
-
-
-def _value(value: Any, keys: Sequence[str]) -> Any:
-    return bounded(value, keys) if isinstance(value, str) else value
 
 
 def _of_step(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:

@@ -89,8 +89,20 @@ def send_evaluation(client: Any, run: Mapping[str, str], cell: str, found: Evalu
 
 
 def logged_model(client: Any, run: Mapping[str, str], cell: str, step: int, label: str) -> str:
-    """The id of the LoggedModel of these weights of the cell, made on first use. Its label has
-    their fingerprint: weights that were trained anew under the same name are another model."""
+    """The id of the LoggedModel of these weights of the cell, made on first use and listed on the
+    page of its run. Its label has their fingerprint: weights that were trained anew under the same
+    name are another model."""
+    from mlflow.entities import LoggedModelOutput
+
+    model_id = _model(client, run, cell, step, label)
+    outputs = client.get_run(run["run_id"]).outputs
+    listed = {each.model_id for each in outputs.model_outputs} if outputs else set()
+    if model_id not in listed:
+        client.log_outputs(run["run_id"], [LoggedModelOutput(model_id, step)])
+    return model_id
+
+
+def _model(client: Any, run: Mapping[str, str], cell: str, step: int, label: str) -> str:
     experiment, name = run["experiment_id"], f"{cell}-step-{step}"
     for candidate in client.search_logged_models([experiment], filter_string=f"name = '{name}'"):
         if (candidate.source_run_id, candidate.tags.get(TAG)) == (run["run_id"], label):

@@ -16,7 +16,7 @@ from experiments.track import projection, summary
 from experiments.track.contents import send_contents
 from experiments.track.projection import Point
 from experiments.track.store import artifacts_of, client_of, initialise, tracking_uri
-from experiments.track.traces import send_traces
+from experiments.track.traces import Lost, send_traces
 from study import cells
 from study.cells import Cell
 from study.clock import boot
@@ -153,15 +153,23 @@ def release(folder: Path, name: str) -> None:
         _log.warning("MLflow could not rename the run of %s: %s", folder.name, one_line(error))
 
 
-def close_parent(ids: dict[str, str], status: str, study_dir: Path, whole: bool = False) -> bool:
+def close_parent(
+    ids: dict[str, str],
+    status: str,
+    study_dir: Path,
+    whole: bool = False,
+    ended_ms: int | None = None,
+) -> bool:
     """End the parent run of a study by FINISHED, FAILED or KILLED, and put what the report says on
     it: a description, the numbers of each arm, figures and files. Whether MLflow took it all; if
     not, a warning says why and a rebuild repairs it. Whoever stops a study waits for it: one that
-    was KILLED gets words and numbers only, unless ``whole``."""
+    was KILLED gets words and numbers only, unless ``whole``. It ended now, or at ``ended_ms``."""
     try:
         client = client_of(ids["uri"])
         run_id = ids["parent_run_id"]
-        client.set_terminated(run_id, status)
+        if ended_ms is not None:  # a parent that was made later cannot have ended before it began
+            ended_ms = max(ended_ms, client.get_run(run_id).info.start_time)
+        client.set_terminated(run_id, status, end_time=ended_ms)
         told = {summary.DESCRIPTION: summary.description(study_dir)}
         send(client, run_id, summary.arm_points(study_dir), told)
         if status == "KILLED" and not whole:
@@ -170,11 +178,16 @@ def close_parent(ids: dict[str, str], status: str, study_dir: Path, whole: bool 
             client.log_artifact(run_id, str(path), place)
             if path.suffix == ".html" and place == "report":
                 _log_pictures(client, run_id, path)
+        lost: Lost | None = None
         for folder in cells.study_cells(study_dir)[:MOST_LOOKED_AT]:
             try:
                 _complete(client, ids, folder)
             except Damaged as damage:
                 say(left_out(damage))
+            except Lost as error:
+                lost = error
+        if lost is not None:
+            raise lost
     except Exception as error:
         _log.warning("MLflow could not close the study's run: %s", one_line(error))
         return False

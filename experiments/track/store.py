@@ -44,6 +44,9 @@ CLIENT_SWITCHES = {
     "MLFLOW_HTTP_REQUEST_TIMEOUT": "30",
 }
 UI_PORT = 5000
+KIND = "mlflow.experimentKind"
+"""Tag by which MLflow chooses its pages. Without it, it takes a study whose judge calls are traced
+for an app, and has no *Training runs* among them."""
 ADVICE = (
     "Legal are sqlite:///FILE.db, postgresql://HOST/DB, mysql://HOST/DB, mssql://HOST/DB, "
     "http(s)://SERVER and databricks. Type tracking.uri=null and unset MLFLOW_TRACKING_URI for "
@@ -164,12 +167,18 @@ def _check_writable(path: Path) -> None:
 
 
 def initialise(
-    uri: str, runs_dir: Path, study: str, factors: list[str], artifacts: str = ""
+    uri: str,
+    runs_dir: Path,
+    study: str,
+    factors: list[str],
+    artifacts: str = "",
+    started_ms: int | None = None,
 ) -> dict[str, str]:
     """Make or upgrade the store, the study's experiment and its parent run, each once.
 
     Any number of processes may call this at the same time: one lock file serves them in turn. An
-    experiment that is made now keeps its files at ``artifacts`` where that is given.
+    experiment that is made now keeps its files at ``artifacts`` where that is given, and a parent
+    run that is made now began at ``started_ms``.
 
     Returns:
         {"uri", "experiment_id", "parent_run_id"}; the parent run is RUNNING.
@@ -191,7 +200,7 @@ def initialise(
                 stack.enter_context(postgres.alone(uri))
             client = client_of(uri)
             experiment_id = _experiment(client, uri, runs_dir, study, artifacts)
-            parent_run_id = _parent(client, experiment_id, study, factors)
+            parent_run_id = _parent(client, experiment_id, study, factors, started_ms)
     except UserError:
         raise
     except Exception as error:
@@ -255,12 +264,16 @@ def _experiment(client: Any, uri: str, runs_dir: Path, study: str, artifacts: st
     experiment_id = experiment.experiment_id
     if experiment.lifecycle_stage == "deleted":
         client.restore_experiment(experiment_id)
+    if KIND not in experiment.tags:
+        client.set_experiment_tag(experiment_id, KIND, "custom_model_development")
     for axis in VIEWS:
         client.set_experiment_tag(experiment_id, f"mlflow.sharedViewState.{axis}", view(axis))
     return experiment_id
 
 
-def _parent(client: Any, experiment_id: str, study: str, factors: list[str]) -> str:
+def _parent(
+    client: Any, experiment_id: str, study: str, factors: list[str], started_ms: int | None
+) -> str:
     for run in client.search_runs([experiment_id], "tags.`judgedrift.role` = 'parent'"):
         if run.data.tags.get("judgedrift.study") == study:
             client.update_run(run.info.run_id, status="RUNNING")
@@ -271,7 +284,8 @@ def _parent(client: Any, experiment_id: str, study: str, factors: list[str]) -> 
         "judgedrift.factors": ",".join(factors),
         "study": study,
     }
-    return client.create_run(experiment_id, tags=tags, run_name=study).info.run_id
+    made = client.create_run(experiment_id, start_time=started_ms, tags=tags, run_name=study)
+    return made.info.run_id
 
 
 def ui_command(uri: str) -> str:

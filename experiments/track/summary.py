@@ -65,9 +65,7 @@ def summary_of(study_dir: Path) -> dict[str, Any]:
     numbers = said.get("numbers")
     return {
         "rows": rows,
-        "headlines": [str(line) for line in sentences.values()]
-        if isinstance(sentences, dict)
-        else [],
+        "headlines": sentences if isinstance(sentences, dict) else {},
         "numbers": numbers if isinstance(numbers, dict) else {},
     }
 
@@ -82,7 +80,8 @@ def description(study_dir: Path) -> str:
             f"`python -m experiments.tracking rebuild study={name}`."
         )
     blocks = [f"## {escaped(name)}: what each judge taught"]
-    blocks += ["\n".join(f"- {escaped(line)}" for line in told["headlines"][:MOST_HEADLINES])]
+    lines = [_headline(*each) for each in told["headlines"].items()]
+    blocks += ["\n".join(lines[:MOST_HEADLINES])]
     if told["rows"]:
         blocks += [markdown_table(told["rows"])]
     last = (
@@ -98,12 +97,18 @@ def description(study_dir: Path) -> str:
     return text + last
 
 
+def _headline(arm: str, sentence: Any) -> str:
+    """What an arm taught, as an item of a list, with its name in bold as in the report."""
+    said, name = escaped(sentence), escaped(arm)
+    return f"- **{name}**{said.removeprefix(name)}" if said.startswith(name) else f"- {said}"
+
+
 def arm_points(study_dir: Path) -> list[Point]:
     """The numbers of every arm as points ``arm/<arm>/<name>`` of the time of the report: sent
     again, they are the same."""
     path = study_dir / "report" / _SUMMARY
     values = {
-        f"arm/{arm}/{name}": value
+        f"arm/{arm}/{name}": round(value, 6) + 0.0  # no noise of floats, and no -0
         for arm, of_arm in summary_of(study_dir)["numbers"].items()
         if isinstance(of_arm, dict)
         for name, value in of_arm.items()

@@ -8,7 +8,7 @@ from collections.abc import Container, Generator, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from experiments.track.contents import bounded, gap
+from experiments.track.contents import bounded, gap, short
 from experiments.track.projection import keys_of
 from experiments.track.store import trace_to
 from study.cells import Cell
@@ -101,9 +101,7 @@ def _send(
         f"judge {verdict['judge']}",
         span_type="LLM",
         inputs=_asked(rollout, keys),
-        attributes={
-            name: _short(verdict[name], keys) for name in _ASKED if verdict[name] is not None
-        },
+        attributes=_settings(verdict, keys),
         tags={
             "judge.name": str(verdict["judge"]),
             "judge.role": str(verdict["role"]),
@@ -173,8 +171,12 @@ def _rollouts(folder: Path, step: int) -> dict[str, dict[str, Any]]:
     return {} if part is None else {row["rollout_id"]: row for row in _rows(part, _ROLLOUT)}
 
 
-def _short(value: Any, keys: Sequence[str]) -> Any:
-    return bounded(value, keys, 200) if isinstance(value, str) else value
+def _settings(verdict: Mapping[str, Any], keys: Sequence[str]) -> dict[str, Any]:
+    known = {name: verdict[name] for name in _ASKED if verdict[name] is not None}
+    return {
+        name: bounded(value, keys, 200) if isinstance(value, str) else value
+        for name, value in known.items()
+    }
 
 
 def _asked(rollout: Mapping[str, Any], keys: Sequence[str]) -> dict[str, str]:
@@ -186,12 +188,13 @@ def _asked(rollout: Mapping[str, Any], keys: Sequence[str]) -> dict[str, str]:
 def _said(
     verdict: Mapping[str, Any], rollout: Mapping[str, Any], keys: Sequence[str]
 ) -> dict[str, Any]:
-    return {
+    said = {
         "outcome": verdict["outcome"],
-        "score": verdict["score"],
-        "truth": rollout.get("truth"),
+        "score": short(verdict["score"], keys),
+        "truth": short(rollout.get("truth"), keys),
         "labels": [bounded(label, keys, 200) for label in (verdict["labels"] or [])[:50]],
         "reason": bounded(verdict["reason"], keys),
         "reply": bounded(verdict["text"], keys),
         "reasoning": bounded(verdict["reasoning"], keys),
     }
+    return {name: value for name, value in said.items() if value not in (None, "", [])}

@@ -79,6 +79,74 @@ def replay(log: RunLog, cell: Cell) -> None:
         log.add(line["step"], line["time_ms"], line["metrics"])
 
 
+WRITERS = ("host", "pid", "boot_id", "heartbeat")
+"""What a live run says of its process, which a rebuild cannot know."""
+
+
+def everything(client: Any, experiment_id: str) -> dict[str, Any]:
+    """All that MLflow has of a study, under names instead of the ids that it gives by chance, and
+    without the time at which a run ended and where files lie."""
+    experiment = client.get_experiment(experiment_id)
+    runs = client.search_runs([experiment_id])
+    names = {run.info.run_id: run.info.run_name for run in runs}
+    models = {}
+    for model in client.search_logged_models([experiment_id]):
+        values = sorted((m.key, m.value, m.step, m.dataset_digest) for m in model.metrics or [])
+        models[model.model_id] = (model.name, names[model.source_run_id], model.tags, values)
+    found: dict[str, Any] = {
+        "experiment": dict(experiment.tags),
+        "models": sorted(models.values(), key=str),
+    }
+    for run in runs:
+        run_id, data = run.info.run_id, run.data
+        tags = {
+            key: names.get(value, value)
+            for key, value in data.tags.items()
+            if key not in {f"judgedrift.{writer}" for writer in WRITERS}
+        }
+        outputs = run.outputs.model_outputs if run.outputs else []
+        inputs = run.inputs.dataset_inputs
+        found[run.info.run_name] = {
+            "state": (run.info.status, run.info.start_time),
+            "params": data.params,
+            "tags": tags,
+            "metrics": {name: _history(client, run_id, name) for name in data.metrics},
+            "files": _files(run.info.artifact_uri),
+            "data": [(dict(each.dataset), _tags(each.tags)) for each in inputs],
+            "outputs": sorted((models[each.model_id][0], each.step) for each in outputs),
+            "calls": _calls(client, experiment_id, run_id),
+        }
+    return found
+
+
+def _history(client: Any, run_id: str, name: str) -> list[tuple[float, int, int]]:
+    points = client.get_metric_history(run_id, name)
+    return sorted((point.value, point.timestamp, point.step) for point in points)
+
+
+def _tags(tags: Any) -> list[tuple[str, str]]:
+    return sorted((tag.key, tag.value) for tag in tags)
+
+
+def _files(artifact_uri: str) -> dict[str, bytes]:
+    place = Path(artifact_uri.removeprefix("file://"))
+    paths = (path for path in place.rglob("*") if path.is_file())
+    return {path.relative_to(place).as_posix(): path.read_bytes() for path in paths}
+
+
+def _calls(client: Any, experiment_id: str, run_id: str) -> list[Any]:
+    calls = []
+    for trace in client.search_traces(locations=[experiment_id], run_id=run_id):
+        ours = {key: value for key, value in trace.info.tags.items() if "mlflow." not in key}
+        spans = []
+        for span in trace.data.spans:
+            about = {key: value for key, value in span.attributes.items() if "mlflow" not in key}
+            times = (span.start_time_ns, span.end_time_ns)
+            spans.append((span.name, span.inputs, span.outputs, str(span.status), times, about))
+        calls.append((ours, trace.info.state.value, spans))
+    return sorted(calls, key=str)
+
+
 def sql(runs: Path, query: str, *values: Any) -> list[tuple[Any, ...]]:
     with contextlib.closing(sqlite3.connect(runs / "mlflow.db", timeout=20)) as connection:
         rows = connection.execute(query, values).fetchall()
@@ -144,13 +212,22 @@ def served(uri: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[
             start_new_session=True,
         )
     try:
-        limit = time.monotonic() + 120
-        while time.monotonic() < limit:
-            with contextlib.suppress(OSError):
-                urllib.request.urlopen(f"http://127.0.0.1:{port}/health", timeout=5).close()
-                break
-            time.sleep(0.3)
+        wait_for_server(f"http://127.0.0.1:{port}/health", server, folder / "server.log")
         yield f"http://127.0.0.1:{port}"
     finally:
-        os.killpg(server.pid, signal.SIGTERM)
+        with contextlib.suppress(ProcessLookupError):  # it has ended by itself
+            os.killpg(server.pid, signal.SIGTERM)
         server.wait(30)
+
+
+def wait_for_server(
+    address: str, server: subprocess.Popen[bytes], log: Path, patience_s: float = 120
+) -> None:
+    """Return when a server answers; the test fails, with its log, where it ends or never does."""
+    limit = time.monotonic() + patience_s
+    while time.monotonic() < limit and server.poll() is None:
+        with contextlib.suppress(OSError):
+            urllib.request.urlopen(address, timeout=5).close()
+            return
+        time.sleep(0.3)
+    pytest.fail(f"MLflow's server does not answer at {address}:\n{log.read_text()[-2000:]}")

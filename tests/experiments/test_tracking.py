@@ -283,14 +283,17 @@ def test_rebuild_restores_a_deleted_store_and_is_idempotent(runs: Path) -> None:
     assert {status_of(runs, name) for name in ("demo", *(cell.name for cell in two))} == {
         "FINISHED"
     }
-    assert sql(runs, "select start_time, end_time from runs where name = ?", two[0].name) == [
-        (1_699_999_999_000, 1_700_000_009_000)
-    ]
+    times = "select start_time, end_time from runs where name = ?"
+    for name in (two[0].name, "demo"):
+        assert sql(runs, times, name) == [(1_699_999_999_000, 1_700_000_009_000)]
     (report,) = (runs / "mlartifacts" / "demo").glob("*/artifacts/report/bias_report.html")
     parent = read_json(runs / "demo" / "study.json")["mlflow"]["parent_run_id"]
     assert report.parts[-4] == parent
 
+    sql(runs, "update runs set start_time = start_time + 86400000 where name = 'demo'")
     second = rebuild("study=demo", f"runs_dir={runs}")
+    ((began, ended),) = sql(runs, times, "demo")
+    assert began == ended  # it is no later study, and none of a negative duration
     assert second.stdout.splitlines() == [line.replace("33 sent", "0 sent") for line in lines]
     assert history(runs) == before
 

@@ -26,6 +26,7 @@ from experiments.track.store import client_of
 from experiments.tracking import main
 from study import cells
 from study.files import read_json
+from tests.experiments.mlflow_runs import everything
 
 KEY = "sk-test-0123456789abcdef0123456789abcdef"
 FOUND = Evaluation("ifeval", 2, "policy@1", "ifeval", "d1", 1_700_000_000_000, {"eval/ifeval/x": 1})
@@ -48,48 +49,41 @@ def rebuilt_data(client: Any, ids: dict[str, str], folder: Path) -> None:
     contents.send_contents(client, ids, run_id, cells.load_cell(folder))
 
 
-def held(client: Any, run_id: str) -> dict[str, Any]:
-    """What a run has beside its metrics."""
-    run = client.get_run(run_id)
-    calls = client.search_traces(locations=[run.info.experiment_id], run_id=run_id)
-    models = client.search_logged_models([run.info.experiment_id])
-    return {
-        "description": run.data.tags["mlflow.note.content"],
-        "data": [(each.dataset.name, each.dataset.digest) for each in run.inputs.dataset_inputs],
-        "files": sorted(
-            item.path for at in (None, "figures") for item in client.list_artifacts(run_id, at)
-        ),
-        "calls": sorted(
-            (call.info.tags[traces.MADE], call.info.tags["judge.name"], call.info.state.value)
-            for call in calls
-        ),
-        "models": [each.name for each in models if each.source_run_id == run_id],
-    }
-
-
-def test_a_rebuilt_cell_holds_what_the_live_one_did(study: Path) -> None:
+def test_a_rebuilt_cell_holds_what_the_live_one_did(study: Path, tmp_path: Path) -> None:
     live = read_json(study / "study.json")["mlflow"]
-    old = client_of(live["uri"])
     folders = cells.study_cells(study)
-    before = {
-        folder.name: held(old, read_json(folder / "mlflow.json")["run_id"]) for folder in folders
-    }
+    before = everything(client_of(live["uri"]), live["experiment_id"])
+    assert {folder.name for folder in folders} < before.keys()
     for _ in range(2):  # again: nothing is there twice
         client, ids = rebuilt(study)
         assert ids["uri"] != live["uri"]
-        for folder in folders:
-            run_id = read_json(folder / "mlflow.json")["run_id"]
-            after = held(client, run_id)
-            assert after == before[folder.name]
-            assert after["models"] == [f"{folder.name}-step-2"]
-            assert after["files"] == ["figures", "figures/judge-and-truth.svg", "samples.json"]
-            assert [name for name, _ in after["data"]] == ["instruct-mini"]
-            assert len(after["calls"]) == traces.MOST
-            assert "| What the judge gives |" in after["description"]
-            tags = client.get_run(run_id).data.tags
-            assert json.loads(tags["mlflow.loggedArtifacts"])[0]["type"] == "table"
-    flaky = [calls for name in before if "flaky" in name for calls in before[name]["calls"]]
-    assert "ERROR" in {state for _, _, state in flaky}
+        after = everything(client, ids["experiment_id"])
+        assert after.keys() == before.keys()
+        for name in after.keys() - {study.name}:
+            assert after[name] == before[name]
+        parent, again = before[study.name], after[study.name]
+        for part in parent.keys() - {"state"}:  # the live one began before its first cell
+            assert again[part] == parent[part]
+    for folder in folders:
+        cell = after[folder.name]
+        model = f"{folder.name}-step-2"
+        assert cell["outputs"] == [(model, 2)] and model in {each[0] for each in after["models"]}
+        assert set(cell["files"]) == {"figures/judge-and-truth.svg", "samples.json"}
+        assert [data["name"] for data, _ in cell["data"]] == ["instruct-mini"]
+        assert len(cell["calls"]) == traces.MOST
+        assert "| What the judge gives |" in cell["tags"]["mlflow.note.content"]
+        assert json.loads(cell["tags"]["mlflow.loggedArtifacts"])[0]["type"] == "table"
+    assert "ERROR" in {
+        call[1] for name in after if "flaky" in name for call in after[name]["calls"]
+    }
+    run = {**ids, "run_id": read_json(folders[0] / "mlflow.json")["run_id"]}
+    keep_evaluation(folders[0], FOUND)
+    send_evaluation(client, run, folders[0].name, FOUND)
+    evaluated = everything(client, ids["experiment_id"])
+    assert evaluated != after
+    moved = shutil.copytree(study, tmp_path / "other" / study.name, symlinks=True)
+    client, ids = rebuilt(moved)
+    assert everything(client, ids["experiment_id"]) == evaluated
 
 
 def calls_of(client: Any, ids: dict[str, str], run_id: str) -> list[Any]:
@@ -199,7 +193,7 @@ def test_two_cells_that_end_at_one_moment_both_name_their_data(
     client, ids = rebuilt(study)
     first, second = cells.study_cells(study)[:2]
     with contextlib.closing(sqlite3.connect(study.parent / "mlflow.db")) as database:
-        database.execute("delete from inputs")
+        database.execute("delete from inputs where source_type = 'DATASET'")
         database.execute("delete from datasets")
         database.commit()
         begun: list[Path] = []
@@ -216,7 +210,17 @@ def test_two_cells_that_end_at_one_moment_both_name_their_data(
             event.remove(SqlDataset, "init", other_one_was_faster)
         assert begun
         assert database.execute("select count(*) from datasets").fetchone() == (1,)
-        assert database.execute("select count(*) from inputs").fetchone() == (2,)
+        named = "select count(*) from inputs where source_type = 'DATASET'"
+        assert database.execute(named).fetchone() == (2,)
+
+
+def test_a_call_shows_what_was_said_and_no_more() -> None:
+    said = dict.fromkeys(traces._VERDICT) | {"outcome": "scored", "score": 0.12345, "reason": ""}
+    assert traces._said(said, {"truth": 0.5}, []) == {
+        "outcome": "scored",
+        "score": 0.123,
+        "truth": 0.5,
+    }
 
 
 def test_failed_verdicts_come_first(study: Path) -> None:
@@ -235,6 +239,8 @@ def test_samples_are_a_table_of_short_texts_without_keys(study: Path, monkeypatc
     rows = [dict(zip(table["columns"], row, strict=True)) for row in table["data"]]
     assert {row["step"] for row in rows} == {1, 2}
     assert all(row["outcome"] for row in rows)
+    assert table["columns"][:5] == ["step", "judge_score", "truth", "prompt", "answer"]
+    assert all(row["truth"] == round(row["truth"], 3) for row in rows)
     long = contents.bounded(f"key {KEY} \x1b[2J", most=40)
     assert KEY[:20] not in long and "\x1b" not in long
     assert contents.bounded("w" * 30, most=10) == "w" * 10 + " ... (20 more characters)"

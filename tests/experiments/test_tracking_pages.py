@@ -2,53 +2,56 @@
 
 from __future__ import annotations
 
-import re
 import shutil
-import subprocess
-from html import unescape
+import time
 from pathlib import Path
 
 import pytest
 
 from experiments.track import store
-from experiments.track.charts import CHARTS
+from experiments.track.charts import CHARTS, FIRST
 from experiments.track.store import parent_link, ui_link
 from experiments.tracking import main
 from study import cells
 from study.files import read_json
+from tests.chromium import Browser
 from tests.experiments.mlflow_runs import served
 
-BROWSER = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("chrome")
+PATIENCE_S = 120.0
 
 
-def shown(url: str, profile: Path) -> str:
-    """The text of a page once its own requests are answered."""
-    assert BROWSER is not None
-    words = [BROWSER, "--headless", "--no-sandbox", "--disable-gpu"]
-    words += ["--disable-background-networking", f"--user-data-dir={profile}"]
-    words += ["--window-size=1440,2000", "--virtual-time-budget=30000", "--dump-dom", url]
-    done = subprocess.run(words, capture_output=True, text=True, timeout=300, check=True)
-    return " ".join(unescape(re.sub(r"<[^<>]*>", " ", done.stdout)).split())
+def shown(browser: Browser, url: str, *awaited: str) -> str:
+    """The text of a page as soon as it says all that is awaited, or what it says to the end."""
+    page = browser.open(url, width=1440, height=4000)
+    limit, text = time.monotonic() + PATIENCE_S, ""
+    while time.monotonic() < limit and not all(words in text for words in awaited):
+        text = " ".join(page.ask("document.body.innerText").split())
+        time.sleep(0.2)
+    page.close()
+    return text
 
 
 @pytest.mark.long
 @pytest.mark.slow
-@pytest.mark.skipif(BROWSER is None, reason="needs a browser (chromium)")
 def test_the_printed_links_open_what_they_promise(
-    small_study: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    browser: Browser, small_study: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     study = shutil.copytree(small_study, tmp_path / "runs" / small_study.name, symlinks=True)
     assert main(["rebuild", f"study={study.name}", f"runs_dir={study.parent}"]) == 0
     ids = read_json(study / "study.json")["mlflow"]
+    folder = cells.study_cells(study)[0]
+    run = {**ids, "parent_run_id": read_json(folder / "mlflow.json")["run_id"]}
+    groups = ("Group: sim-fair", "Group: sim-flaky")
+    told = ("what each judge taught", "sim-flaky", "Child runs")
+    held = ("What the judge gives", "instruct-mini", f"{folder.name}-step-2", "Parent run")
     with served(ids["uri"], tmp_path, monkeypatch) as address:
         assert address.endswith(str(store.UI_PORT))
-        charts = shown(ui_link(ids), tmp_path / "charts")
-        found = shown(parent_link(ids), tmp_path / "parent")
-        folder = cells.study_cells(study)[0]
-        run = {**ids, "parent_run_id": read_json(folder / "mlflow.json")["run_id"]}
-        cell = shown(parent_link(run), tmp_path / "cell")
-    places = [charts.find(f" {metric} ") for metric in CHARTS]
+        charts = shown(browser, ui_link(ids), FIRST, *groups, *CHARTS)
+        parent = shown(browser, parent_link(ids), *told)
+        cell = shown(browser, parent_link(run), *held)
+    assert "Training runs" in charts and FIRST in charts
+    places = [charts.find(f" {metric} ", charts.find(FIRST)) for metric in CHARTS]
     assert -1 not in places and places == sorted(places)
-    assert "Group: sim-fair" in charts and "Group: sim-flaky" in charts
-    assert "what each judge taught" in found and "sim-flaky" in found
-    assert "What the judge gives" in cell and "instruct-mini" in cell
+    assert [words for words in groups if words not in charts] == []
+    assert [words for words in told if words not in parent] == []
+    assert [words for words in held if words not in cell] == []

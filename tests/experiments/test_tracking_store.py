@@ -42,6 +42,7 @@ from tests.experiments.mlflow_runs import (
     served,
     sql,
     status_of,
+    wait_for_server,
 )
 
 CANARY = "sk-test-0123456789abcdef0123456789abcdef"
@@ -123,6 +124,11 @@ def test_initialise_makes_the_study_once(runs: Path) -> None:
     client.restore_run(first["parent_run_id"])
     assert initialise(uri, runs, "demo", ["judge"]) == first
     assert status_of(runs, "demo") == "RUNNING"
+    kind = client.get_experiment(first["experiment_id"]).tags[store.KIND]
+    assert kind == "custom_model_development"
+    client.set_experiment_tag(first["experiment_id"], store.KIND, "finetuning")
+    initialise(uri, runs, "demo", ["judge"])  # what a user has chosen stays
+    assert client.get_experiment(first["experiment_id"]).tags[store.KIND] == "finetuning"
     assert sql(runs, "pragma journal_mode") == [("wal",)]
     ((location,),) = sql(runs, "select artifact_location from experiments where name = 'demo'")
     assert location.removeprefix("file://") == str(runs / "mlartifacts" / "demo")
@@ -273,6 +279,15 @@ def test_network_file_systems_get_no_wal(runs: Path, monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(store, "network_kind", lambda path: "nfs4")
     initialise(tracking_uri(Tracking(), runs), runs, "demo", [])
     assert sql(runs, "pragma journal_mode") == [("delete",)]
+
+
+def test_a_server_that_does_not_answer_fails_its_test(tmp_path: Path) -> None:
+    log = tmp_path / "server.log"
+    log.write_text("no such store")
+    with subprocess.Popen([sys.executable, "-c", "pass"]) as ended:
+        ended.wait()
+        with pytest.raises(pytest.fail.Exception, match="no such store"):
+            wait_for_server("http://127.0.0.1:1/health", ended, log)
 
 
 @pytest.mark.slow

@@ -5,13 +5,16 @@ from __future__ import annotations
 import base64
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from experiments.track import runs as tracked
 from experiments.track import summary
 from experiments.track.runs import RunLog, close_parent
+from experiments.track.traces import Lost
 from study import cells
+from study.cells import save_config
 from tests.experiments.mlflow_runs import (
     begin,
     cell_of,
@@ -34,7 +37,9 @@ SUMMARY = {
     "headlines": {
         "sim-verbose": "sim-verbose: <img src=x onerror=alert(1)> [link](javascript:1) **grew**"
     },
-    "numbers": {"sim-verbose": {"truth/shift": -0.25, "runs": 3, "truth/end": None}},
+    "numbers": {
+        "sim-verbose": {"truth/shift": -0.25, "gap/low": -1e-9, "runs": 3, "truth/end": None}
+    },
 }
 
 
@@ -55,7 +60,12 @@ def described(runs: Path) -> str:
     return text
 
 
-def test_the_parent_run_says_what_was_found(study: Path, runs: Path) -> None:
+def test_the_parent_run_says_what_was_found(
+    study: Path, runs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    monkeypatch.chdir(elsewhere)
     ids = begin(runs)
     (study / "report" / "link").symlink_to("/etc/hostname")
     for _ in range(2):  # again: nothing changes
@@ -63,11 +73,15 @@ def test_the_parent_run_says_what_was_found(study: Path, runs: Path) -> None:
         assert status_of(runs, "demo") == "FINISHED"
         assert {(row[1], row[2], row[4]) for row in history(runs)} == {
             ("arm/sim-verbose/truth/shift", 0, -0.25),
+            ("arm/sim-verbose/gap/low", 0, 0.0),
             ("arm/sim-verbose/runs", 0, 3.0),
         }
-        assert len(history(runs)) == 2
+        assert len(history(runs)) == 3
     said = described(runs)
-    assert r"\<img src=x onerror=alert(1)\> \[link\](javascript:1) \*\*grew\*\*" in said
+    assert (
+        r"- **sim-verbose**: \<img src=x onerror=alert(1)\> \[link\](javascript:1) \*\*grew\*\*"
+        in said
+    )
     assert r"| sim\|verbose | 0.5 -\> 0.2 |" in said
     place = runs / "mlartifacts" / "demo" / ids["parent_run_id"] / "artifacts"
     files = {path.relative_to(place).as_posix() for path in place.rglob("*") if path.is_file()}
@@ -80,6 +94,7 @@ def test_the_parent_run_says_what_was_found(study: Path, runs: Path) -> None:
         "report/tables/arms.csv",
     }
     assert (place / "figures/01-judge-truth-by-step.png").read_bytes() == b"\x89PNG"
+    assert list(elsewhere.iterdir()) == []  # nothing was written where the command was typed
 
 
 def test_a_drawing_of_the_page_is_a_picture_of_its_own() -> None:
@@ -123,7 +138,10 @@ def test_a_study_that_is_stopped_is_not_waited_for(study: Path, runs: Path) -> N
 
 
 def test_a_damaged_cell_does_not_keep_others_from_their_traces(
-    runs: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    runs: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     two = [cell_of(runs, seed=seed) for seed in range(2)]
     ids = begin(runs, *two)
@@ -134,11 +152,22 @@ def test_a_damaged_cell_does_not_keep_others_from_their_traces(
     first, second = cells.study_cells(runs / "demo")
     (first / "config.yaml").write_text("study: demo\nno_such_key: 1\n")
     asked = []
-    monkeypatch.setattr(tracked, "send_traces", lambda *words: asked.append(words[-1].name))
+
+    def send_traces(client: Any, ids: Any, run_id: str, cell: cells.Cell) -> None:
+        asked.append(cell.name)
+        if lost:
+            raise Lost(f"lost those of {cell.name}")
+
+    monkeypatch.setattr(tracked, "send_traces", send_traces)
+    lost = False
     assert close_parent(ids, "FINISHED", runs / "demo")
     assert asked == [second.name]
-    said = capsys.readouterr().err
-    assert f"{first.name}/config.yaml is left out" in said
+    assert f"{first.name}/config.yaml is left out" in capsys.readouterr().err
+    save_config(two[0])
+    lost = True
+    assert not close_parent(ids, "FINISHED", runs / "demo")
+    assert asked == [second.name, first.name, second.name]
+    assert f"lost those of {second.name}" in caplog.text
 
 
 def test_what_mlflow_does_not_take_is_said(
