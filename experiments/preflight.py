@@ -79,6 +79,7 @@ def check_settings(todo: Sequence[Cell]) -> None:
         check_limits(cell.config.cost, models_of([cell]))
     check_notify(config.sweep.notify)
     check_factors(todo)
+    check_twice(todo)
     check_arms(todo, config.factors)
     runs_dir = study_dir.parent
     if any(
@@ -116,6 +117,18 @@ def check_factors(todo: Sequence[Cell]) -> None:
                 "no arm can differ in it. To see every key, type: python -m experiments.sweep "
                 "--cfg job"
             )
+
+
+def check_twice(todo: Sequence[Cell]) -> None:
+    """Refuse a cell that is asked for twice: it would count twice in the plan."""
+    seen: set[Path] = set()
+    for cell in todo:
+        if cell.dir in seen:
+            raise UserError(
+                f"The cell {cell.dir.name} is asked for twice: a value stands twice in a list of "
+                "values, such as seed=0,0. Type each value once."
+            )
+        seen.add(cell.dir)
 
 
 def undeclared(flats: Sequence[dict[str, Any]], factors: Sequence[str]) -> dict[str, list[Any]]:
