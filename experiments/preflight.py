@@ -118,11 +118,11 @@ def check_factors(todo: Sequence[Cell]) -> None:
             )
 
 
-def each_once(todo: Sequence[Cell]) -> list[Cell]:
-    """The cells without those that came twice, as with seed=0,0.
+def check_once(todo: Sequence[Cell]) -> None:
+    """Refuse a cell that is asked for twice.
 
-    Raises UserError where combinations that differ are one cell: what differs is a label, or does
-    not reach the training, and one of them would be reported under the name of another.
+    It would count twice in the plan; and where the combinations differ in a label, or in what does
+    not reach the training, one of them would be reported under the name of another.
     """
     twins: dict[Path, list[Cell]] = {}
     for cell in todo:
@@ -135,7 +135,11 @@ def each_once(todo: Sequence[Cell]) -> list[Cell]:
                 " what is also typed, as judge=, leave that out; else type one value of what"
                 " differs."
             )
-    return [same[0] for same in twins.values()]
+        if len(same) > 1:
+            raise UserError(
+                f"The cell {folder.name} is asked for twice: a value stands twice in a list of"
+                " values, such as seed=0,0. Type each value once."
+            )
 
 
 def undeclared(flats: Sequence[dict[str, Any]], factors: Sequence[str]) -> dict[str, list[Any]]:

@@ -200,7 +200,7 @@ def collect(elsewhere: Sequence[str] = ()) -> None:
     except NeedsHydra:
         QUEUE.clear()
         _let_hydra_collect(arguments)
-    QUEUE[:] = launch.each_once(QUEUE)
+    launch.check_once(QUEUE)
 
 
 def _let_hydra_collect(arguments: Sequence[str]) -> None:

@@ -19,6 +19,8 @@ from study.presets import FEW, any_of, nearest, no_preset, preset_groups, preset
 from study.schema import Study, check_at
 from study.secrets import redact
 
+_SPAN = re.compile(r"([0-9]{1,9}) *(?:-|:|\.{2,3}) *([0-9]{1,9})")
+"""A range of whole numbers, as other programs have it."""
 FLAGS = frozenset(
     "-h --help --hydra-help --version --cfg -c --resolve --package -p --run -r --multirun -m"
     " --shell-completion -sc --config-path -cp --config-name -cn --config-dir -cd --info -i"
@@ -26,7 +28,9 @@ FLAGS = frozenset(
 )
 """What Hydra takes beside settings."""
 _KEY = re.compile(r"[A-Za-z_][\w.]*")
-_IN_QUOTES = re.compile(r"[-+]?[0-9._]+(?:e[-+]?[0-9]+)?|true|false|null", re.IGNORECASE)
+_IN_QUOTES = re.compile(
+    r"[-+]?(?:[0-9][0-9_]*\.?[0-9]*|\.[0-9]+)(?:e[-+]?[0-9]+)?|true|false|null", re.IGNORECASE
+)
 """A text that had quotes around it, or it would be a number, a truth value or nothing."""
 
 
@@ -158,6 +162,11 @@ def _no_preset(text: str) -> str:
         return ""
     for word in value.strip().split(","):
         name = word.strip().strip("\"'")
+        if not name:
+            return (
+                f"{shown(text)} lacks a name behind the = or behind a comma. Names are the files of"
+                f" conf/{group}. Type for example judge=sim-fair,sim-verbose"
+            )
         if name not in (*preset_names(group), "null") and re.fullmatch(r"[\w.:/ -]*", name):
             return no_preset(group, name)
     return ""
@@ -195,5 +204,16 @@ def _illegal(text: str) -> str:
         try:
             check_at(override.key_or_group, value)
         except UserError as refused:
-            return str(refused)
+            return f"{refused}{_several(override.key_or_group, value)}"
     return ""
+
+
+def _several(key: str, value: Any) -> str:
+    """How the numbers from one to another are typed, where that seems to be meant."""
+    span = _SPAN.fullmatch(value) if isinstance(value, str) else None
+    if span is None or int(span[1]) >= int(span[2]):
+        return ""
+    first, last = int(span[1]), int(span[2])
+    if last - first < 10:
+        return f"; for several, {key}={','.join(map(str, range(first, last + 1)))}"
+    return f"; for several, '{key}=range({first},{last + 1})'"

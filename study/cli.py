@@ -38,6 +38,7 @@ from study.compose import preset_names
 from study.errors import UserError
 from study.marks import default_of
 from study.places import local, shown
+from study.presets import nearest
 from study.screen import visible
 from study.secrets import refuse_arguments
 
@@ -126,6 +127,14 @@ PLACES = ("runs_dir", "cell")
 """Options that may also be a URL, which is read through its copy on this machine."""
 
 
+class NoStudy(UserError):
+    """There is no such study; ``near`` is one that there is."""
+
+    def __init__(self, text: str, near: str) -> None:
+        super().__init__(text)
+        self.near = near
+
+
 @dataclass(frozen=True)
 class StudyOptions:
     """Options of every command that reads one study."""
@@ -151,6 +160,10 @@ class StudyOptions:
             studies = sorted(file.parent.name for file in self.folder.parent.glob("*/study.json"))
             studies = exchange.studies(self.folder.parent) or studies
             instead = f"{shown(self.folder.parent)} holds {', '.join(studies) or 'no study'}."
+            near = nearest(self.study, studies, 1) or studies[:1]
+            if near:
+                text = f"There is no study folder {shown(self.folder)}. {instead}"
+                raise NoStudy(text, near[0])
         raise UserError(f"There is no study folder {shown(self.folder)}. {instead}")
 
 
@@ -232,7 +245,11 @@ class Command(Generic[T]):
         try:
             return self._read(arguments)
         except UserError as error:
-            raise UserError(f"{error} Type for example: {self.example}") from error
+            example = self.example
+            if isinstance(error, NoStudy):
+                near = f"study={error.near}"
+                example = re.sub(r"\bstudy=\w+(?= |$)", lambda _: near, example)
+            raise UserError(f"{error} Type for example: {example}") from error
 
     def _read(self, arguments: Sequence[str]) -> T:
         texts: dict[str, str] = {}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -30,3 +31,8 @@ def on_page_markdown(markdown: str, **_: Any) -> str:
     for name, page in OUTSIDE.items():
         markdown = markdown.replace(f"](../{name}", f"]({page}")
     return markdown
+
+
+def on_page_content(html: str, **_: Any) -> str:
+    """Docstrings mark what is typed by two colons, which a page does not show."""
+    return re.sub(r"\s*::(?=</p>)", lambda _: ":", re.sub(r"(?<=[?.])\s*::(?=</p>)", "", html))

@@ -1,7 +1,8 @@
 """The picture of the first page: ``python docs/site/picture.py STUDY_FOLDER FILE.svg``.
 
 One panel per judge of the quickstart: judge's score and truth over the steps, means over runs with
-95 % t intervals, and how long the answers were at both ends.
+95 % t intervals, and how long the answers were at both ends. In ``FILE-narrow.svg`` the panels
+stand below each other, for a phone.
 """
 
 from __future__ import annotations
@@ -58,12 +59,14 @@ def main(study: str, target: str) -> None:
     runs = read_study(study).runs
     look = looks(sorted(SAYS))  # the report's order
     with mpl.rc_context(STYLE):
-        figure = Figure(figsize=(10, 3.4), layout="constrained")
-        panels = figure.subplots(1, 3, sharey=True)
+        narrow = Path(target).stem.endswith("-narrow")
+        figure = Figure(figsize=(4.6, 7.4) if narrow else (10, 3.4), layout="constrained")
+        panels = figure.subplots(*(3, 1) if narrow else (1, 3), sharey=True)
         for (arm, title), axes in zip(SAYS.items(), panels, strict=True):
             panel(axes, [run for run in runs if run.arm == arm and run.done], look[arm])
             axes.set_title(title, loc="left", fontsize=11, weight="bold")
-        panels[0].set_ylabel("score, 0 to 1")
+        for axes in panels if narrow else panels[:1]:
+            axes.set_ylabel("score, 0 to 1")
         figure.savefig(target, metadata={"Date": None, "Creator": None})
     text = Path(target).read_text(encoding="utf-8")
     Path(target).write_text(re.sub(r"[ \t]+\n", "\n", text), encoding="utf-8")

@@ -15,7 +15,7 @@ from experiments.health import machine, models, packages, tracking
 from experiments.health.finding import Finding, State, note, ok, problem
 from study.errors import UserError
 from study.sandbox import tiers
-from tests.conftest import ROOT, run_alone
+from tests.conftest import run_alone
 
 SECRET = "a-key-that-nobody-may-read"
 LOCAL_JUDGE, REMOTE_JUDGE = "smollm2-135m", "qwq-plus"
