@@ -200,7 +200,8 @@ def _host(folder: Path) -> str:
 
 @functools.cache
 def _usages(folder: Path) -> dict[tuple[str, str], Usage]:
-    """Judge and `Asks.folder` -> what it was asked in a finished cell; less of what cannot be read."""
+    """Judge and `Asks.folder` -> what it was asked there in a finished cell; less of what is
+    damaged."""
     asked: dict[tuple[str, str], Counter[str]] = {}
     for inside in ("", EVALUATIONS):
         lost: list[Damaged] = []
