@@ -1,8 +1,10 @@
-"""What the benchmarks of the estimators share: sizes from the command line, and a race in turns."""
+"""What the benchmarks share: sizes from the command line, a race in turns, and CPU of a program."""
 
 from __future__ import annotations
 
+import resource
 import statistics
+import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping
@@ -25,6 +27,14 @@ def seconds(call: Callable[[], Any], clock: Callable[[], float] = time.perf_coun
     started = clock()
     call()
     return clock() - started
+
+
+def spent(*arguments: str) -> float:
+    """CPU seconds, user and system, of a Python of its own with these arguments."""
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    subprocess.run([sys.executable, *arguments], check=True, stdout=subprocess.DEVNULL)
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
 
 
 def race(

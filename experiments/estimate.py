@@ -17,6 +17,7 @@ from judges.endpoint.dialects import dialect_of
 from judges.grading.base import GroupGrading
 from judges.identity import build_grading
 from study.cells import Cell
+from study.records import EVALUATIONS
 from study.rewards.checks import for_judge
 from study.schema import Judge, Model, Study, Task, freeze
 from study.tasks import sample, task_module
@@ -50,9 +51,11 @@ THINKING_SHARE = 0.5
 
 @dataclass(frozen=True)
 class Asks:
-    """What one judge of a cell is asked in all."""
+    """What one judge of a cell is asked in all, of its steps or of its evaluations."""
 
     judge: Judge
+    folder: str
+    """Where in the cell its verdicts are: nowhere deeper, or in `EVALUATIONS`."""
     calls: float
     tokens_in: float
     tokens_out: float
@@ -70,23 +73,24 @@ def expected(cell: Cell) -> dict[str, int]:
     """
     every = asks(cell.config)
     return {
-        "completions": sum(answers(cell.config).values()),
+        "completions": sum(count for count, _ in answers(cell.config).values()),
         "calls": round(sum(each.calls for each in every)),
         "tokens_in": round(sum(each.tokens_in for each in every)),
         "tokens_out": round(sum(each.tokens_out for each in every)),
     }
 
 
-def answers(config: Study) -> dict[int, int]:
-    """Size of a group -> answers in such groups that are judged: of the steps, and of frozen
-    evaluations."""
+def answers(config: Study) -> dict[str, tuple[int, int]]:
+    """Answers that are judged and the size of their groups: of the steps, and of frozen evaluations
+    under `EVALUATIONS`, which repeat each other more than those of steps do."""
     trainer = config.trainer
-    groups = {trainer.group_size: trainer.steps * trainer.prompts_per_step * trainer.group_size}
+    of_steps = trainer.steps * trainer.prompts_per_step * trainer.group_size
+    judged = {"": (of_steps, trainer.group_size)}
     if trainer.eval_samples and trainer.eval_steps:
         size = 1 + trainer.eval_samples
-        each = size * _held_out(_json(config.task))
-        groups[size] = groups.get(size, 0) + each * evaluations(config)
-    return groups
+        held_out = _held_out(_json(config.task))
+        judged[EVALUATIONS] = (size * held_out * evaluations(config), size)
+    return judged
 
 
 def evaluations(config: Study) -> int:
@@ -97,19 +101,18 @@ def evaluations(config: Study) -> int:
 
 def asks(config: Study) -> list[Asks]:
     """What the acting judge is asked, and each shadow judge."""
-    task, longest = _json(config.task), config.trainer.max_completion_length
+    task, rules = _json(config.task), config.reward.rules
+    longest = config.trainer.max_completion_length
     usual = round(ANSWER_SHARE * longest)
     every = []
     for judge in (config.judge, *config.shadow_judges):
         data, votes = _json(judge), judge.sampling.votes
-        totals = [0.0] * 5
-        for size, count in answers(config).items():
-            calls, *tokens = _per_verdict(data, task, config.reward.rules, size, usual)
-            _, longest_in, _ = _per_verdict(data, task, config.reward.rules, size, longest)
-            cap = calls * judge.sampling.max_tokens
-            for place, amount in enumerate((calls, *tokens, longest_in, max(cap, tokens[1]))):
-                totals[place] += count * votes * amount
-        every.append(Asks(judge, *totals))
+        for folder, (count, size) in answers(config).items():
+            calls, *tokens = _per_verdict(data, task, rules, size, usual)
+            _, longest_in, _ = _per_verdict(data, task, rules, size, longest)
+            cap = max(calls * judge.sampling.max_tokens, tokens[1])
+            amounts = (calls, *tokens, longest_in, cap)
+            every.append(Asks(judge, folder, *(count * votes * each for each in amounts)))
     return every
 
 

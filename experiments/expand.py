@@ -22,6 +22,7 @@ from typing import Any
 
 from hydra import initialize_config_dir
 from hydra._internal.config_loader_impl import ConfigLoaderImpl
+from hydra._internal.config_repository import CachingConfigRepository, IConfigRepository
 from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
 from hydra._internal.defaults_list import Overrides
 from hydra.core.global_hydra import GlobalHydra
@@ -29,6 +30,7 @@ from hydra.core.hydra_config import HydraConfig
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override
 from hydra.errors import ConfigCompositionException
+from hydra.plugins.config_source import ConfigResult
 from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf, open_dict, read_write
 from omegaconf.errors import OmegaConfBaseException
@@ -61,6 +63,7 @@ def expand(arguments: Sequence[str], enqueue: Enqueue) -> None:
     HydraConfig.instance().cfg = None
     with initialize_config_dir(str(CONF), version_base="1.3"):
         loader: Any = GlobalHydra.instance().config_loader()
+        loader.repository = _ReadOnce(loader.repository)
         composer = _Composer(loader)
         for text in arguments:
             composer.read(text)
@@ -77,6 +80,28 @@ def expand(arguments: Sequence[str], enqueue: Enqueue) -> None:
                     if "HydraConfig was not set" in str(error):
                         raise NeedsHydra from error
                     raise
+
+
+class _ReadOnce(CachingConfigRepository):
+    """Hydra's presets, each read from its file once for all compositions."""
+
+    def __init__(self, delegate: IConfigRepository) -> None:
+        super().__init__(delegate)
+        self._read: dict[str, bytes] = {}
+
+    def __deepcopy__(self, memo: object) -> _ReadOnce:
+        """Each composition copies what it reads from."""
+        return self
+
+    def initialize_sources(self, config_search_path: Any) -> None:
+        """Other folders, as hydra.searchpath says. Raises NeedsHydra."""
+        raise NeedsHydra
+
+    def load_config(self, config_path: str) -> ConfigResult | None:
+        """A copy: a composition changes what it gets."""
+        if config_path not in self._read:
+            self._read[config_path] = pickle.dumps(self.delegate.load_config(config_path))
+        return pickle.loads(self._read[config_path])
 
 
 class _Composer:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import heapq
 import json
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -46,14 +46,13 @@ def show_plan(todo: Sequence[Cell]) -> int:
     written."""
     lines = rows(todo, todo[0].config.factors)
     print_table(lines, f"{todo[0].config.study}: {len(todo)} cells", ("error",))
-    costs = [expected(cell) for cell in todo]
-    total = {name: sum(cost[name] for cost in costs) for name in costs[0]}
     left = [cell for cell in todo if cells.state(cell.dir) != "done"]
+    total, still = _sums(todo), _sums(left)
     print(
-        f"{total['completions']} completions and {total['calls']} judge calls in all, "
-        f"about {total['tokens_in']} tokens in and {total['tokens_out']} out; "
-        f"{sum(expected(cell)['calls'] for cell in left)} calls in cells that are not done "
-        "(before retries, less what the store holds)"
+        f"{total['completions']:,} completions and {total['calls']:,} judge calls in all, about"
+        f" {total['tokens_in']:,} tokens in and {total['tokens_out']:,} out; {still['calls']:,}"
+        " calls in cells that are not done. What the verdict store holds is not taken off, and"
+        " what has to be asked again is not added"
     )
     rates = Rates(todo[0].dir.parent)
     told = [
@@ -68,6 +67,11 @@ def show_plan(todo: Sequence[Cell]) -> int:
     for line in told:
         print(line)
     return 0
+
+
+def _sums(some: Sequence[Cell]) -> Counter[str]:
+    """What is expected of some cells together."""
+    return sum((Counter(expected(cell)) for cell in some), Counter())
 
 
 @dataclass
@@ -96,7 +100,7 @@ def spending(todo: Sequence[Cell], rates: Rates) -> list[Spending]:
         for each in asks(cell.config):
             name = each.judge.name
             every.setdefault(name, Spending(each.judge))
-            _add(every[name], each, rates.usage(cell.config, each.judge))
+            _add(every[name], each, rates.usage(cell.config, each))
     return list(every.values())
 
 
@@ -130,11 +134,13 @@ def usage_lines(left: Sequence[Cell], rates: Rates) -> list[str]:
     every = spending(left, rates)
     if not all(each.known for each in every):
         unknown = ", ".join(each.judge.name for each in every if not each.known)
+        longest = max(cell.config.trainer.max_completion_length for cell in left)
         return [
-            f"No finished cell tells what {unknown} will be asked: calls are counted as if the"
-            " verdict store held none of them, answers as"
-            f" {ANSWER_SHARE:g} of trainer.max_completion_length, and a token as"
-            f" {CHARACTERS_PER_TOKEN} characters"
+            f"No finished cell tells what {unknown} will be asked. So it is assumed that the"
+            " verdict store holds nothing yet, that an answer takes"
+            f" {ANSWER_SHARE * longest:,.0f} of the {longest:,} tokens that it may"
+            f" (trainer.max_completion_length), and that a token is {CHARACTERS_PER_TOKEN}"
+            " characters"
         ]
     sums = {
         name: sum((getattr(each, name) for each in every), NOTHING)
@@ -220,9 +226,9 @@ def executor_lines(todo: Sequence[Cell]) -> list[str]:
     thinking = max(thought(config.executor) for config in programs)
     tokens = round(made * MODEL_CALLS * (OPERATOR_TOKENS + thinking))
     return [
-        f"{made} programs, and about {MODEL_CALLS * made} calls of their operators' model at"
-        f" {MODEL_CALLS} each, with {tokens} tokens out; {most * made} calls at the most (before"
-        " retries, and before what a step has twice or the store holds)"
+        f"{made:,} programs, and about {MODEL_CALLS * made:,} calls of their operators' model at"
+        f" {MODEL_CALLS} each, with {tokens:,} tokens out; {most * made:,} calls at the most."
+        " Calls that a step has twice and what the store holds are not taken off"
     ]
 
 
@@ -248,7 +254,7 @@ def rows(todo: Sequence[Cell], factors: Sequence[str]) -> list[dict[str, str]]:
                 "state": cells.state(cell.dir),
                 "step": f"{status.get('step', 0)}/{cell.config.trainer.steps}",
                 "seconds": f"{status['seconds']:.1f}" if "seconds" in status else "",
-                **{column: str(estimate[key]) for key, column in zip(estimate, COSTS, strict=True)},
+                **{name: f"{cost:,}" for name, cost in zip(COSTS, estimate.values(), strict=True)},
                 "error": str(status.get("error", "")),
             }
         )
@@ -298,10 +304,11 @@ def time_lines(left: Sequence[Cell], rates: Rates) -> list[str]:
     slots = slots_of(left) if here else None
     gpus = slots.gpus_each if slots else config.sweep.gpus_per_cell
     if not all(paces):
+        these = "these" if len(left) > 1 else "this one"
         return [
-            f"Time: not known until a cell like {'these' if len(left) > 1 else 'this'} ran. For"
-            " it, run one for a few steps, and then plan again: the same command with one judge and"
-            f" one seed, trainer.steps=5 and study={config.study}-pace in place of plan=true"
+            f"Time: not known until cells like {these} ran. To know it, run a few steps, and then"
+            " plan again: the same command with one seed,"
+            f" trainer.steps=5 and study={config.study}-pace in place of plan=true"
         ]
     found = [
         span([pace.seconds(cell.config) for pace in of_cell])

@@ -18,7 +18,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from experiments.estimate import asks, evaluations
+from experiments.estimate import Asks, asks, evaluations
 from study import cells
 from study.cells import Cell
 from study.errors import UserError
@@ -39,7 +39,8 @@ _COLUMNS = ["judge", "from_cache", "attempts", "tokens_in", "tokens_cached", "to
 
 @dataclass(frozen=True)
 class Usage:
-    """What one judge was asked in a finished cell, over what was expected of that cell."""
+    """What one judge was asked in a finished cell, over what was expected: of steps, or of
+    evaluations."""
 
     calls: float
     tokens_in: float
@@ -98,15 +99,16 @@ class Rates:
         self._usages: dict[Any, list[Usage]] = {}
         self._paces: dict[Any, list[Pace]] = {}
 
-    def usage(self, config: Study, judge: Judge) -> list[Usage]:
+    def usage(self, config: Study, each: Asks) -> list[Usage]:
         """Of this judge, or else of others with its grading, for answers like those of ``config``;
         empty where no such cell has finished."""
-        key = (_answers(config), judge.name, repr(_asking(judge)))
+        key = (_answers(config), each.judge.name, repr(_asking(each.judge)), each.folder)
         if key not in self._usages:
-            self._usages[key] = list(self._find_usages(config, judge))
+            self._usages[key] = list(self._find_usages(config, each))
         return self._usages[key]
 
-    def _find_usages(self, config: Study, judge: Judge) -> Iterator[Usage]:
+    def _find_usages(self, config: Study, each: Asks) -> Iterator[Usage]:
+        judge = each.judge
         like = [
             (cell, other.name)
             for cell in self._cells
@@ -116,7 +118,9 @@ class Rates:
         ]
         same = [(cell, name) for cell, name in like if name == judge.name]
         for cell, name in (same or like)[:ENOUGH]:
-            if (usage := _usages(cell.dir).get(name)) is not None:
+            usages = _usages(cell.dir)
+            usage = usages.get((name, each.folder), usages.get((name, "")))
+            if usage is not None:
                 yield usage
 
     def paces(self, config: Study) -> list[Pace]:
@@ -196,27 +200,27 @@ def _host(folder: Path) -> str:
 
 
 @functools.cache
-def _usages(folder: Path) -> dict[str, Usage]:
-    """Judge -> what it was asked in a finished cell; empty where some of that cannot be read, since
-    a part of it would look like less."""
-    asked: dict[str, Counter[str]] = {}
+def _usages(folder: Path) -> dict[tuple[str, str], Usage]:
+    """Judge and `Asks.folder` -> what it was asked there in a finished cell; empty where some of
+    that cannot be read, since a part of it would look like less."""
+    asked: dict[tuple[str, str], Counter[str]] = {}
     lost: list[Damaged] = []
-    for base in (folder, folder / EVALUATIONS):
-        for _, table in read_all(base / "verdicts", _COLUMNS, lost=lost):
+    for inside in ("", EVALUATIONS):
+        for _, table in read_all(folder / inside / "verdicts", _COLUMNS, lost=lost):
             if set(_COLUMNS) - set(table.column_names):
                 return {}  # of another version
             columns = (table[name].to_pylist() for name in _COLUMNS)
             for judge, stored, *amounts in zip(*columns, strict=True):
-                sums = asked.setdefault(str(judge), Counter())
+                sums = asked.setdefault((str(judge), inside), Counter())
                 if not stored:
                     for name, amount in zip(_COLUMNS[2:], amounts, strict=True):
                         sums[name] += amount or 0
     usages = {}
     for each in asks(cells.load_cell(folder).config):
-        sums = asked.get(each.judge.name)
+        sums = asked.get((each.judge.name, each.folder))
         if lost or sums is None or not each.calls:
             continue
-        usages[each.judge.name] = Usage(
+        usages[each.judge.name, each.folder] = Usage(
             sums["attempts"] / each.calls,
             sums["tokens_in"] / max(each.tokens_in, 1.0),
             sums["tokens_out"] / max(each.tokens_out, 1.0),

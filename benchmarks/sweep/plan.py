@@ -12,13 +12,10 @@ printing), in processes of their own.
 from __future__ import annotations
 
 import os
-import resource
-import subprocess
-import sys
 import tempfile
 import time
 
-from benchmarks.race import race, read_sizes
+from benchmarks.race import race, read_sizes, spent
 from experiments.sweep import cells_of
 
 JUDGES = "judge=sim-fair,sim-verbose,sim-flattery,sim-noisy,sim-strict"
@@ -42,12 +39,8 @@ def laid(arguments: list[str]) -> list[object]:
 
 def planned(*arguments: str) -> float:
     """CPU seconds of a whole plan."""
-    before = resource.getrusage(resource.RUSAGE_CHILDREN)
-    words = [sys.executable, "-m", "experiments.sweep", "plan=true", *arguments]
     with tempfile.TemporaryDirectory() as runs:
-        subprocess.run([*words, f"runs_dir={runs}"], check=True, stdout=subprocess.DEVNULL)
-    after = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+        return spent("-m", "experiments.sweep", "plan=true", *arguments, f"runs_dir={runs}")
 
 
 def main() -> None:
@@ -67,6 +60,7 @@ def main() -> None:
     fifth, tenth = (max(1, sizes["planned"] // share) for share in (5, 10))
     factors = "factors=[judge,seed,trainer.learning_rate]"
     rates = [RATES, "judge=sim-fair", f"seed=range(0,{tenth})", factors, "study=rates"]
+    print(f"import hydra, yaml: {spent('-c', 'import hydra, yaml'):.2f} s of CPU")
     for name, words in (
         ("9 cells", []),
         (f"5 judges x {fifth} seeds", [JUDGES, f"seed=range(0,{fifth})"]),

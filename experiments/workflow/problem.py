@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import doctest
 import functools
 import json
 from collections.abc import Mapping
@@ -103,6 +102,8 @@ def problem_of(row: Row, tests: str = "public") -> Problem:
 @functools.lru_cache(maxsize=4096)
 def _tests_in(prompt: str) -> tuple[str, ...]:
     """The examples of the docstrings in a program, as assert statements."""
+    import doctest
+
     try:
         functions = [node for node in ast.walk(ast.parse(prompt)) if isinstance(node, Function)]
         texts = [ast.get_docstring(function) or "" for function in functions]

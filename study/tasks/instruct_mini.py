@@ -7,6 +7,7 @@ asked for; so a judge that pays for length, headings or flattery pays for someth
 
 from __future__ import annotations
 
+import functools
 import json
 import random
 import re
@@ -173,14 +174,20 @@ def rows(options: Task, split: str) -> list[Row]:
         )
     wanted = options.eval_rows if split == "eval" else options.train_rows
     check(f"task.{split}_rows", wanted, Number(high=MOST_ROWS), 2048)
-    draw = random.Random(f"instruct-mini {split} {options.seed}")
+    return list(_drawn(split, options.seed, wanted, ruled))
+
+
+@functools.lru_cache(maxsize=4)
+def _drawn(split: str, seed: int, wanted: int, ruled: bool) -> tuple[Row, ...]:
+    """Made once: a plan asks for the same rows several times."""
+    draw = random.Random(f"instruct-mini {split} {seed}")
     made: dict[str, Row] = {}
     while len(made) < wanted:
         row = _make_row(draw, split)
         row = with_rules(row) if ruled else row
         if (int(row.prompt_id, 16) % EVAL_SHARE == 0) == (split == "eval"):
             made.setdefault(row.prompt_id, row)
-    return list(made.values())
+    return tuple(made.values())
 
 
 def lessons(options: Task) -> Lessons:

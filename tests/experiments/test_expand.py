@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import random
 import re
+from collections import Counter
 from typing import Any
 
 import pytest
 from hydra._internal.config_loader_impl import ConfigLoaderImpl
+from hydra._internal.config_repository import ConfigRepository
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from omegaconf import OmegaConf
@@ -112,6 +114,19 @@ def test_hydra_composes_once_per_choice_of_presets(monkeypatch, arguments, compo
     )
     assert len(cells_of(arguments)) > 1
     assert len(composed) == compositions
+
+
+def test_a_preset_is_read_from_its_file_once(monkeypatch) -> None:
+    read: Counter[str] = Counter()
+    load = ConfigRepository.load_config
+    monkeypatch.setattr(
+        ConfigRepository,
+        "load_config",
+        lambda self, config_path: read.update([config_path]) or load(self, config_path),
+    )
+    assert len(cells_of(["judge=sim-fair,sim-verbose", "seed=1"])) == 2
+    assert {"judge/sim-fair", "judge/sim-verbose", "trainer/quickstart"} <= read.keys()
+    assert set(read.values()) == {1}
 
 
 @pytest.mark.parametrize(

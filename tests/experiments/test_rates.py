@@ -12,8 +12,22 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 
+from experiments import rates
+from experiments.estimate import asks
 from experiments.plan import Times, spending, time_lines, usage_lines
-from experiments.rates import APART, MOST, Pace, Rates, Span, _pace, _usages, newest, span, whose
+from experiments.rates import (
+    APART,
+    MOST,
+    Pace,
+    Rates,
+    Span,
+    Usage,
+    _pace,
+    _usages,
+    newest,
+    span,
+    whose,
+)
 from study import cells
 from study.cells import Cell
 from study.files import append_line
@@ -69,10 +83,10 @@ def test_other_seeds_and_longer_runs_take_in_proportion(study) -> None:
 def test_a_judge_that_never_ran_is_told_by_one_with_its_grading(study) -> None:
     (cell,) = [c for c in loaded(study) if c.config.judge.name == "sim-fair"][:1]
     new = replace(cell.config, judge=replace(cell.config.judge, name="sim-new"))
-    found = Rates(study).usage(new, new.judge)
+    found = Rates(study).usage(new, asks(new)[0])
     assert whose(usage.cell for usage in found) == f"4 finished cells of {study.name}"
     other = replace(new, policy=replace(new.policy, path="another"))
-    assert Rates(study).usage(other, other.judge) == []
+    assert Rates(study).usage(other, asks(other)[0]) == []
 
 
 def test_the_time_of_a_cell_is_what_such_cells_took(study) -> None:
@@ -129,11 +143,9 @@ def test_a_cell_that_was_stopped_early_tells_nothing(study) -> None:
     todo = loaded(study)
     for cell in todo[1:]:
         cells.set_status(cell.dir, stopped_at=1)
-    rates = Rates(study)
-    assert [pace.cell for pace in rates.paces(todo[0].config)] == [todo[0].dir]
-    assert {each.cell for each in rates.usage(todo[0].config, todo[0].config.judge)} == {
-        todo[0].dir
-    }
+    config, told = todo[0].config, Rates(study)
+    assert [pace.cell for pace in told.paces(config)] == [todo[0].dir]
+    assert {usage.cell for usage in told.usage(config, asks(config)[0])} == {todo[0].dir}
 
 
 def test_a_cell_whose_verdicts_are_damaged_or_of_another_version_tells_nothing(study) -> None:
@@ -154,7 +166,7 @@ def test_a_cell_whose_verdicts_are_damaged_or_of_another_version_tells_nothing(s
 def test_what_is_not_known_is_said_with_what_to_type(study, tmp_path) -> None:
     todo, none = loaded(study), Rates(tmp_path / "none" / "none")
     (line,) = time_lines(todo, none)
-    assert "not known until a cell like these ran" in line and "trainer.steps=5" in line
+    assert "not known until cells like these ran" in line and "trainer.steps=5" in line
     (line,) = usage_lines(todo, none)
     assert line.startswith("No finished cell tells what sim-fair, sim-verbose, sim-flaky")
     assert time_lines([], none) == usage_lines([], none) == []
@@ -167,7 +179,7 @@ def test_a_damaged_or_foreign_cell_is_passed_over(study) -> None:
     for path in todo[2].dir.rglob("*.parquet"):
         path.write_bytes(b"nothing")
     assert len(Rates(study).paces(todo[3].config)) == 2  # of the last, and the one without verdicts
-    assert Rates(study).usage(todo[3].config, todo[3].config.judge)
+    assert Rates(study).usage(todo[3].config, asks(todo[3].config)[0])
 
 
 def test_cells_of_the_study_come_first_and_few_are_read(tmp_path) -> None:
@@ -190,3 +202,23 @@ def test_cells_begin_in_order_in_the_slot_that_is_free_first() -> None:
 def test_cells_that_agree_still_leave_some_doubt() -> None:
     assert span([2.0]) == Span(2.0, 2.0 * (1 - APART), 2.0 * (1 + APART))
     assert span([1.0, 3.0]) == Span(2.0, 1.0, 3.0)
+
+
+def test_evaluations_have_rates_of_their_own(study, monkeypatch) -> None:
+    """Their answers repeat each other more than those of steps, and a short run that tells the
+    rates has more of them for each step."""
+    (cell,) = [c for c in loaded(study) if c.config.judge.name == "sim-fair"][:1]
+    of_steps = Usage(1.0, 1.0, 1.0, 0.0, cell.dir)
+    of_evaluations = Usage(0.5, 0.5, 0.5, 0.0, cell.dir)
+    told = {("sim-fair", ""): of_steps, ("sim-fair", EVALUATIONS): of_evaluations}
+    monkeypatch.setattr(rates, "_usages", lambda folder: told)
+    for steps in (5, 40):
+        trainer = replace(cell.config.trainer, steps=steps, eval_steps=5, eval_samples=1)
+        config = replace(cell.config, trainer=trainer, shadow_judges=[])
+        plain, held_out = asks(config)
+        (each,) = spending([replace(cell, config=config)], Rates(study))
+        assert held_out.folder == EVALUATIONS and held_out.calls > 0
+        assert each.calls.value == pytest.approx(plain.calls + 0.5 * held_out.calls)
+    del told["sim-fair", EVALUATIONS]  # of a run that evaluates nothing
+    (each,) = spending([replace(cell, config=config)], Rates(study))
+    assert each.known and each.calls.value == pytest.approx(plain.calls + held_out.calls)

@@ -34,7 +34,8 @@ def test_plan_loads_no_heavy_package():
         "import sys; from experiments import sweep; sys.argv[1:] = ['plan=true', *sys.argv[1:]]\n"
         "assert sweep.main() == 0\n"
         "heavy = {'torch', 'transformers', 'trl', 'mlflow', 'pandas', 'seaborn', 'submodlib', "
-        "'statsmodels', 'nbconvert', 'IPython', 'aiohttp', 'starlette'}\n"
+        "'statsmodels', 'nbconvert', 'IPython', 'aiohttp', 'starlette', 'scipy.stats', 'sklearn', "
+        "'matplotlib', 'datasets', 'nltk', 'jinja2', 'httpx', 'sqlalchemy', 'fsspec', 'doctest'}\n"
         "print('LOADED', sorted(heavy & set(sys.modules)))"
     )
     done = subprocess.run(

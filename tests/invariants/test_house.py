@@ -38,6 +38,7 @@ MAY_STAND_INSIDE = {
     "hydra": "start-up: the plan's checks and the presets of a command need it, nothing else",
     "omegaconf": "start-up: with hydra",
     "pyarrow": "start-up: whoever reads only the metrics of a cell needs none",
+    "doctest": "start-up: it loads the debugger, and only tasks of code need it",
     "rich": "start-up: only what prints a table for a terminal needs it",
     "uvicorn": "start-up: only the server of a simulated judge needs it",
     "fsspec": "start-up: only runs that lie elsewhere need it",
