@@ -102,5 +102,5 @@ def test_what_the_page_shows_is_all_that_it_takes(tmp_path: Path, small_study: P
         "judge": ["mine", "my-model", 0.6],
         "prompt": "Which number follows 1?",
         "truths": [1.0, 0.0],
-        "rows": 1,
+        "rows": 3,
     }
