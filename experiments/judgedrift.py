@@ -17,9 +17,10 @@ from importlib import import_module
 
 from experiments import sweep_help
 from study.bounds import shown
-from study.cli import Command, shown_examples, unless_unread
+from study.cli import Command, shown_examples
 from study.declared import declared
 from study.presets import any_of, nearest
+from study.screen import unless_unread
 from study.typed import typed_by
 
 NAME = "judgedrift"

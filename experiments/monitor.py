@@ -26,10 +26,10 @@ from experiments.monitoring.restart import restart
 from experiments.monitoring.screen import draws, screen
 from study import exchange, stopping
 from study.bounds import Choice, Number
-from study.cli import StudyOptions, command, option, unread
+from study.cli import StudyOptions, command, option
 from study.errors import UserError
 from study.files import plain
-from study.screen import visible
+from study.screen import unread, visible
 
 SHOWS = ("disagreements",)
 

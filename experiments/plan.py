@@ -31,9 +31,9 @@ from judges.serving.book import auto_served
 from judges.serving.vllm_command import gpus_of_replica
 from study import cells
 from study.cells import Cell
-from study.cli import COSTS, print_table
 from study.identity import flatten
 from study.schema import Judge
+from study.screen import COSTS, print_table
 from study.status import read_status
 from study.tasks import order_of
 

@@ -31,11 +31,11 @@ from experiments.knockout import parts_of
 from experiments.sweep_help import text as help_text
 from study import causes, cells, exchange, stopping, storage
 from study.cells import Cell
-from study.cli import unless_unread
 from study.compose import CONF, load_judge_once, opened, plain, respelled
 from study.errors import UserError
 from study.places import url_of
 from study.schema import GROUPS, Study, freeze, register
+from study.screen import unless_unread
 from study.secrets import redact, refuse_arguments, refuse_config
 
 LAUNCHER = ("hydra/launcher=", "hydra.launcher.")

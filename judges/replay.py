@@ -31,7 +31,7 @@ from study import truth as rules
 from study.answers import answer_of
 from study.bounds import Choice, Name, check
 from study.cells import Cell
-from study.cli import command, option, overrides, print_table
+from study.cli import command, option, overrides
 from study.completions import Completion, read_completions
 from study.compose import load_presets, preset_names
 from study.corrections.corrector import Corrector, Heard
@@ -45,6 +45,7 @@ from study.rewards.failure import REPLAY_POLICIES
 from study.rewards.workflow import OK
 from study.rows import Row
 from study.schema import Judge, Study, VerdictStore
+from study.screen import print_table
 from study.tasks import oracle
 from study.verdict import Verdict, mean_score
 from study.verify import say_problems

@@ -21,7 +21,6 @@ import functools
 import math
 import os
 import re
-import select
 import sys
 import textwrap
 import types
@@ -39,14 +38,10 @@ from study.errors import UserError
 from study.marks import default_of
 from study.places import local, shown
 from study.presets import nearest
-from study.screen import visible
+from study.screen import unless_unread
 from study.secrets import refuse_arguments
 
 T = TypeVar("T")
-UNREAD = 141
-"""Exit code of a command whose reader has left; a shell says so of one that SIGPIPE ended."""
-COSTS = ("completions", "judge calls", "tokens in", "tokens out")
-"""Columns of what a cell is expected to take."""
 WRAPPED: Any = {"subsequent_indent": 4 * " ", "break_on_hyphens": False}
 INDENTED: Any = {"initial_indent": 6 * " ", "subsequent_indent": 6 * " ", "break_on_hyphens": False}
 
@@ -403,38 +398,6 @@ def command(
     return lambda work: Command(work, example, about or "", options)
 
 
-def unless_unread(work: Callable[[], int]) -> int:
-    """The exit code of ``work``, or `UNREAD`, without a word, where nobody reads any more what this
-    process prints, as behind ``| head``."""
-    try:
-        code = work()
-        sys.stdout.flush()
-        return code
-    except BrokenPipeError:
-        if not unread():
-            raise
-        # Python writes what is left in its buffer as it ends, and would complain.
-        nowhere = os.open(os.devnull, os.O_WRONLY)
-        os.dup2(nowhere, sys.stdout.fileno())
-        os.close(nowhere)
-        return UNREAD
-
-
-def unread() -> bool:
-    """Whether the standard output is a pipe that has lost its reader."""
-    try:
-        poll = select.poll()
-        poll.register(sys.stdout, 0)
-    except (OSError, ValueError):
-        return False
-    return any(events & select.POLLERR for _, events in poll.poll(0))
-
-
-def _unread_table() -> None:
-    """In place of rich's own, which ends the process by another code than other output does."""
-    raise BrokenPipeError
-
-
 def _scalar(key: str, text: str, kind: Any, legal: Legal | None) -> Any:
     """The value of one text, as the type that its field says."""
     value: Any = text
@@ -494,22 +457,3 @@ def writes(key: str, path: Path) -> Generator[None]:
         raise UserError(
             f"{key}={path} cannot be written: {error.strerror or error}. Name another file."
         ) from error
-
-
-def print_table(lines: list[dict[str, str]], title: str, hidden: Sequence[str] = ()) -> None:
-    """Print a table; columns that are empty in every row, or hidden, are left out."""
-    from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
-
-    # As Text nothing is taken for markup: names and errors hold what others wrote
-    console = Console(width=None if Console().is_terminal else 160)
-    console.on_broken_pipe = _unread_table
-    table = Table(title=Text(visible(title)), title_justify="left")
-    names = [name for name in lines[0] if name not in hidden and any(line[name] for line in lines)]
-    for name in names:
-        right = name in ("step", "seconds", *COSTS)
-        table.add_column(Text(visible(name)), justify="right" if right else "left", overflow="fold")
-    for line in lines:
-        table.add_row(*(Text(visible(line[name])) for name in names))
-    console.print(table)

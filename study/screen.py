@@ -1,7 +1,17 @@
-"""Makes text from outside (a judge's, an endpoint's) safe to print on a terminal, and says which
-of it a spreadsheet would run."""
+"""What a terminal is given: text from outside (a judge's, an endpoint's) made safe to print,
+tables, and what becomes of output that nobody reads. Also which text a spreadsheet would run."""
 
 from __future__ import annotations
+
+import os
+import select
+import sys
+from collections.abc import Callable, Sequence
+
+UNREAD = 141
+"""Exit code of a command whose reader has left; a shell says so of one that SIGPIPE ended."""
+COSTS = ("completions", "judge calls", "tokens in", "tokens out")
+"""Columns of what a cell is expected to take."""
 
 FORMULA = tuple("=+-@\t\r\n\uff1d\uff0b\uff0d\uff20")
 """How a text begins that a spreadsheet may take for a formula; the last four are full-width."""
@@ -17,3 +27,54 @@ _SPELLED = {code: f"\\x{code:02x}" for code in _HIDDEN if chr(code) not in _KEPT
 def visible(text: str) -> str:
     """``text`` with everything spelled out that a terminal would obey or could not print."""
     return text.translate(_SPELLED)
+
+
+def unless_unread(work: Callable[[], int]) -> int:
+    """The exit code of ``work``, or `UNREAD`, without a word, where nobody reads any more what this
+    process prints, as behind ``| head``."""
+    try:
+        code = work()
+        sys.stdout.flush()
+        return code
+    except BrokenPipeError:
+        if not unread():
+            raise
+        # Python writes what is left in its buffer as it ends, and would complain.
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, sys.stdout.fileno())
+        os.close(nowhere)
+        return UNREAD
+
+
+def unread() -> bool:
+    """Whether the standard output is a pipe that has lost its reader."""
+    try:
+        poll = select.poll()
+        poll.register(sys.stdout, 0)
+    except (OSError, ValueError):
+        return False
+    return any(events & select.POLLERR for _, events in poll.poll(0))
+
+
+def _unread_table() -> None:
+    """In place of rich's own, which ends the process by another code than other output does."""
+    raise BrokenPipeError
+
+
+def print_table(lines: list[dict[str, str]], title: str, hidden: Sequence[str] = ()) -> None:
+    """Print a table; columns that are empty in every row, or hidden, are left out."""
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    # As Text nothing is taken for markup: names and errors hold what others wrote
+    console = Console(width=None if Console().is_terminal else 160)
+    console.on_broken_pipe = _unread_table
+    table = Table(title=Text(visible(title)), title_justify="left")
+    names = [name for name in lines[0] if name not in hidden and any(line[name] for line in lines)]
+    for name in names:
+        right = name in ("step", "seconds", *COSTS)
+        table.add_column(Text(visible(name)), justify="right" if right else "left", overflow="fold")
+    for line in lines:
+        table.add_row(*(Text(visible(line[name])) for name in names))
+    console.print(table)

@@ -17,7 +17,7 @@ from analysis.probes.profile import Profile, read
 from analysis.records.behaviour import unit
 from analysis.reports import markup
 from analysis.reports.notebook import NOTEBOOK, render
-from study.cli import print_table
+from study.screen import print_table
 
 MEASURES = ("TPR", "FPR", "Youden J", "phi")
 EFFECTS_HIDDEN = ("p (BH)", "p (equivalent)", "prompts", "truth from")

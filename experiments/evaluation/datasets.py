@@ -32,7 +32,6 @@ from experiments.evaluation.rubric import differs, grade, trained_under
 from judges.grading.checks import check_rows
 from judges.identity import build_grading
 from study.answers import answer_of
-from study.cli import print_table
 from study.compose import load_presets
 from study.errors import UserError
 from study.files import read_json, write_text
@@ -41,6 +40,7 @@ from study.oracle import Oracle
 from study.rows import Missing, Row, RuleTruth, Truth
 from study.sandbox import tiers
 from study.schema import Judge
+from study.screen import print_table
 from study.status import read_status
 from study.tasks.datasets.item import Item
 from study.tasks.datasets.sets import SETS

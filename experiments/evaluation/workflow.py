@@ -40,12 +40,12 @@ from experiments.workflow.templates import TEMPLATES
 from experiments.workflow.tokens import by_policy
 from judges.store import Store, open_store
 from study.cells import load_cell
-from study.cli import print_table
 from study.compose import load_executor
 from study.errors import UserError
 from study.files import write_text
 from study.rows import Row
 from study.schema import Study
+from study.screen import print_table
 from study.tasks import runs_code, sample, task_module
 
 TRAINED = "trained"

@@ -34,11 +34,10 @@ from experiments.workflow.planted import write_planted
 from judges.serving.lease import leases
 from study import cells, exchange, stopping, storage
 from study.cells import Cell
-from study.cli import COSTS, print_table
 from study.errors import UserError
 from study.files import read_left, write_json
 from study.schema import Study
-from study.screen import visible
+from study.screen import COSTS, print_table, visible
 from study.status import read_status
 from study.study_file import base, read_study, write_study
 from study.typed import typed

@@ -26,10 +26,11 @@ from experiments.studies.sizes import said, size
 from judges.serving import orphans
 from judges.serving.book import BOOK, Service, services
 from study import cells
-from study.cli import AnyStudyOptions, command, option, print_table
+from study.cli import AnyStudyOptions, command, option
 from study.errors import UserError
 from study.machine import has_process
 from study.places import shown
+from study.screen import print_table
 
 _PROBE = re.compile(r"\.write-([0-9]{1,9})")
 """A file by which a sweep tries whether it may write, and its process."""

@@ -14,9 +14,10 @@ from pathlib import Path
 from analysis.records.arms import arm_names
 from experiments.studies.sizes import said, size
 from study import cells, exchange
-from study.cli import AnyStudyOptions, command, print_table
+from study.cli import AnyStudyOptions, command
 from study.files import Damaged, read_yaml
 from study.places import shown
+from study.screen import print_table
 from study.status import STATES, read_status
 from study.study_file import read_study
 

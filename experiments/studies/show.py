@@ -22,12 +22,12 @@ from experiments.studies.list import studies
 from experiments.studies.sizes import said, size
 from study import cells, exchange
 from study.cells import Cell
-from study.cli import command, option, print_table
+from study.cli import command, option
 from study.errors import UserError
 from study.identity import identifying
 from study.places import local, shown
 from study.records import recorded
-from study.screen import visible
+from study.screen import print_table, visible
 from study.status import read_status
 
 NUMBERS = (

@@ -15,20 +15,10 @@ from typing import Any
 import pytest
 
 from study.bounds import Choice, Number
-from study.cli import (
-    UNREAD,
-    Command,
-    StudyOptions,
-    command,
-    option,
-    output,
-    overrides,
-    unless_unread,
-    word,
-    writes,
-)
+from study.cli import Command, StudyOptions, command, option, output, overrides, word, writes
 from study.errors import UserError
 from study.files import write_json
+from study.screen import UNREAD, unless_unread
 from tests.conftest import ROOT, run_alone
 
 OTHERS = {
@@ -284,7 +274,8 @@ def test_missing_numbers_are_null_in_what_is_written(runs_dir: Path) -> None:
 ENDLESS = """
 import sys
 from dataclasses import dataclass
-from study.cli import command, option, print_table
+from study.cli import command, option
+from study.screen import print_table
 
 @dataclass(frozen=True)
 class Options:

@@ -8,9 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from study.cli import print_table
 from study.errors import UserError
-from study.screen import visible
+from study.screen import print_table, visible
 
 HOSTILE = "[/INST] [bold]x[/] \x1b[31mred\x1b[0m \x07\x9b2J \u202eback [link=http://x]y[/link]"
 

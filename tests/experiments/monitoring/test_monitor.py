@@ -23,7 +23,7 @@ import pytest
 from experiments.monitor import main
 from experiments.monitoring.read import JSON_KEYS
 from study import cells
-from study.cli import UNREAD
+from study.screen import UNREAD
 from tests.conftest import ROOT
 from tests.experiments.monitoring import test_disagreements
 from tests.experiments.monitoring.studies import ENDED, lay, record, run
