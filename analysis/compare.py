@@ -29,7 +29,7 @@ class Options:
         if len(self.study) != 2:
             raise UserError(
                 f"study={','.join(self.study)} is not two different studies with a comma between"
-                " them. Type for example study=quickstart,quickstart-2"
+                " them."
             )
         for name in self.study:
             StudyOptions(name, self.runs_dir).check()

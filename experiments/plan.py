@@ -33,7 +33,7 @@ from study import cells
 from study.cells import Cell
 from study.identity import flatten
 from study.schema import Judge
-from study.screen import COSTS, print_table
+from study.screen import COSTS, plural, print_table
 from study.status import read_status
 from study.tasks import order_of
 
@@ -45,7 +45,7 @@ def show_plan(todo: Sequence[Cell]) -> int:
     """Cells, state, expected cost and time, and the smallest effect to be seen; nothing is
     written."""
     lines = rows(todo, todo[0].config.factors)
-    print_table(lines, f"{todo[0].config.study}: {len(todo)} cells", ("error",))
+    print_table(lines, f"{todo[0].config.study}: {plural(len(todo), 'cell')}", ("error",))
     left = [cell for cell in todo if cells.state(cell.dir) != "done"]
     total, still = _sums(todo), _sums(left)
     print(
@@ -319,8 +319,8 @@ def time_lines(left: Sequence[Cell], rates: Rates) -> list[str]:
     total = sum(times.each, NOTHING)
     times.at_once = slots.at_once if slots else config.sweep.workers or len(left)
     lines = [
-        f"Time: about {_spell(times.wall())} for {len(left)} cells, {times.at_once} at once, or"
-        f" {_spell(total)} of one cell after another, and then the report; by {told_by}"
+        f"Time: about {_spell(times.wall())} for {plural(len(left), 'cell')}, {times.at_once} at"
+        f" once, or {_spell(total)} of one cell after another, and then the report; by {told_by}"
     ]
     hours = total * (gpus / 3600)
     served = sum(

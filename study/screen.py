@@ -29,6 +29,11 @@ def visible(text: str) -> str:
     return text.translate(_SPELLED)
 
 
+def plural(n: int, noun: str, many: str = "") -> str:
+    """``1 run``, ``2 runs``; ``many`` where an s does not make the plural."""
+    return f"{n} {noun}" if n == 1 else f"{n} {many or noun + 's'}"
+
+
 def unless_unread(work: Callable[[], int]) -> int:
     """The exit code of ``work``, or `UNREAD`, without a word, where nobody reads any more what this
     process prints, as behind ``| head``."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Generator, Mapping
 from contextlib import contextmanager
 
@@ -21,6 +22,12 @@ def typed_by(names: Mapping[str, str]) -> Generator[None]:
     finally:
         _NAMES.clear()
         _NAMES.update(before)
+
+
+def study_words(name: str, runs_dir: str = "runs") -> str:
+    """The words that name a study to a command; ``runs_dir`` as it is typed to find the study."""
+    words = [f"study={name}", f"runs_dir={runs_dir}"]
+    return shlex.join(words[: 1 if runs_dir == "runs" else 2])
 
 
 def typed(text: str) -> str:

@@ -17,7 +17,7 @@ from analysis.probes.profile import Profile, read
 from analysis.records.behaviour import unit
 from analysis.reports import markup
 from analysis.reports.notebook import NOTEBOOK, render
-from study.screen import print_table
+from study.screen import plural, print_table
 
 MEASURES = ("TPR", "FPR", "Youden J", "phi")
 EFFECTS_HIDDEN = ("p (BH)", "p (equivalent)", "prompts", "truth from")
@@ -171,8 +171,8 @@ def extent(profile: Profile) -> str:
     unscored = int(verdicts["outcome"].ne("scored").sum())
     return _say(
         "extent",
-        judges=markup.plural(len(profile.evidence.judges), "judge"),
-        prompts=markup.plural(verdicts["prompt_id"].nunique(), "prompt"),
+        judges=plural(len(profile.evidence.judges), "judge"),
+        prompts=plural(verdicts["prompt_id"].nunique(), "prompt"),
         texts=len(profile.evidence.probes),
         verdicts=len(verdicts),
         unscored=f"{unscored:,} of them unscored" if unscored else "all of them scored",
@@ -192,7 +192,7 @@ def headlines(profile: Profile) -> dict[str, str]:
         ]
         for row in own.head(1).to_dict("records"):
             moved = markup.estimate(row["effect"], row["low"], row["high"])
-            more = markup.plural(len(own), "bias", "biases")
+            more = plural(len(own), "bias", "biases")
             parts.append(_say("largest", moved=moved, more=more, **row))
         lines[judge] = f"{judge} " + ("; ".join(parts) if parts else _say("pays_nothing")) + "."
     return lines
@@ -234,7 +234,7 @@ def sentences(profile: Profile) -> list[str]:
             moved = markup.estimate(row["effect"], row["low"], row["high"])
             lines.append(_say("bias", moved=moved, holm=markup.p_value(row["p_holm"]), **row))
         if len(own) > 3:
-            more = markup.plural(len(own) - 3, "more bias", "more biases")
+            more = plural(len(own) - 3, "more bias", "more biases")
             lines.append(_say("more", judge=judge, more=more))
         claimed = effects.groupby("claim")["variant"].agg(", ".join)
         seen = markup.number(effects["smallest"][effects["claim"] == "undecided"].max())

@@ -14,9 +14,10 @@ from typing import Any
 
 from analysis.reports.ends import cut
 from analysis.reports.evidence import Evidence
-from analysis.reports.markup import TEXTS, bracket, listed, number, p_value, plural, said
+from analysis.reports.markup import TEXTS, bracket, listed, number, p_value, said
 from analysis.reports.tables import difference, row_of
 from analysis.reports.words import FURTHEST, widened
+from study.screen import plural
 
 SURE = 0.05
 """Holm p below which a sentence says that a behaviour was taught."""

@@ -128,11 +128,6 @@ def p_value(p: float) -> str:
     return "<.001" if p < 0.001 else f"{p:.2g}"
 
 
-def plural(n: int, noun: str, many: str = "") -> str:
-    """``1 run``, ``2 runs``; ``many`` where an s does not make the plural."""
-    return f"{n} {noun}" if n == 1 else f"{n} {many or noun + 's'}"
-
-
 def listed(names: Iterable[str]) -> str:
     """``a``, ``a and b``, ``a, b and c``"""
     *first, last = names

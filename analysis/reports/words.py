@@ -18,11 +18,12 @@ from analysis.arm.calibration import Calibration
 from analysis.reports.ends import cut
 from analysis.reports.evidence import Evidence
 from analysis.reports.figures import NO_REASON
-from analysis.reports.markup import bracket, number, p_value, plural, said, signed
+from analysis.reports.markup import bracket, number, p_value, said, signed
 from analysis.reports.tables import difference, row_of
 from analysis.run.frozen import has_frozen
 from analysis.run.overopt import place
 from analysis.statistics.intervals import widening
+from study.screen import plural
 
 ALPHA = 0.05
 """Chance at which a sentence is said where nothing is behind it."""

@@ -37,10 +37,10 @@ from study.cells import Cell
 from study.errors import UserError
 from study.files import read_left, write_json
 from study.schema import Study
-from study.screen import COSTS, print_table, visible
+from study.screen import COSTS, plural, print_table, visible
 from study.status import read_status
 from study.study_file import base, read_study, write_study
-from study.typed import typed
+from study.typed import study_words, typed
 from study.verify import mend
 
 REPORT = Path("report") / "bias_report.html"
@@ -92,7 +92,7 @@ def _run(todo: Sequence[Cell], mine: Sequence[Cell], elsewhere: Callable[[], Non
     if whole and "running" not in _states(todo):
         write_json(study_dir / SUMMARY, plan.rows(todo, todo[0].config.factors))
     exchange.push(study_dir)
-    print(f"{len(new) + len(left)} cells in {time.perf_counter() - started:.1f} s")
+    print(f"{plural(len(new) + len(left), 'cell')} in {time.perf_counter() - started:.1f} s")
     return conclude(todo, mlflow_ids, mine)
 
 
@@ -104,7 +104,7 @@ def _nothing_to_run(todo: Sequence[Cell], mine: Sequence[Cell]) -> int:
         study = f"this share of {study}"
     done = sum(cells.state(cell.dir) == "done" for cell in mine)
     if done == len(mine):
-        print(f"All {done} cells of {study} are done; nothing to run.")
+        print(f"All {plural(done, 'cell')} of {study} are done; nothing to run.")
     else:
         print(
             f"{done} of {len(mine)} cells of {study} are done, and another sweep runs the others "
@@ -208,9 +208,10 @@ def report(todo: Sequence[Cell], stale: bool) -> None:
             write_planted(study_dir)
         except UserError as error:
             print(f"What is planted could not be written. {error}")
-    if _written("report", analysis.write_report, study_dir, "python -m analysis.report"):
+    this = study_words(config.study, config.runs_dir)
+    if _written("report", analysis.write_report, study_dir, f"python -m analysis.report {this}"):
         print(f"report written in {time.perf_counter() - started:.1f} s")
-    _written("notebook", write_notebook, study_dir, "python -m experiments.notebook")
+    _written("notebook", write_notebook, study_dir, f"python -m experiments.notebook {this}")
 
 
 def _written(what: str, write: Callable[[Path], object], study_dir: Path, again: str) -> bool:
@@ -228,7 +229,7 @@ def _written(what: str, write: Callable[[Path], object], study_dir: Path, again:
         why = visible(f"{type(error).__name__}: {error}")
         print(
             f"The {what} could not be written ({why}). The runs are whole; to try again, type:"
-            f" {typed(again)} study={study_dir.name}"
+            f" {typed(again)}"
         )
         return False
     return True
@@ -247,14 +248,17 @@ def conclude(todo: Sequence[Cell], tracked: dict[str, Any], mine: Sequence[Cell]
     done, else 1."""
     config, study_dir = todo[0].config, todo[0].dir.parent
     lines = plan.rows(todo, config.factors)
-    print_table(lines, f"{config.study}: {len(todo)} cells", COSTS)
+    print_table(lines, f"{config.study}: {plural(len(todo), 'cell')}", COSTS)
+    this = study_words(config.study, config.runs_dir)
     if (study_dir / REPORT).exists():
         print(f"Report: {study_dir / REPORT}")
-        print(typed(f"Notebook: python -m experiments.notebook study={study_dir.name}"))
-        summarise(study_dir)
+        print(typed(f"Notebook: python -m experiments.notebook {this}"))
+        summarise(study_dir, this)
     if tracked:
+        remote, here = tracked["uri"].startswith("http"), f"python -m experiments.ui {this}"
+        opened_by = ui_command(tracked["uri"]) if remote else typed(here)
         print(
-            f"Compare the runs: {ui_command(tracked['uri'])}\n  then open {ui_link(tracked)}\n"
+            f"Compare the runs: {opened_by}\n  then open {ui_link(tracked)}\n"
             f"  what was found, in words: {parent_link(tracked)}"
         )
     states = [(cell, cells.state(cell.dir)) for cell in mine]
@@ -302,10 +306,10 @@ def _say_others(others: Sequence[Cell], config: Study) -> None:
     )
 
 
-def summarise(study_dir: Path) -> None:
-    """Print the study's summary table as the report computed it."""
+def summarise(study_dir: Path, this: str) -> None:
+    """Print the study's summary table as the report computed it; ``this`` names the study."""
     path = study_dir / "report" / "summary.json"
-    again = typed(f"python -m analysis.report study={study_dir.name} writes it again")
+    again = typed(f"python -m analysis.report {this} writes it again")
     rows = read_left(path, f"its table is left out, and {again}").get("rows", [])
     if not isinstance(rows, list) or not rows:
         return

@@ -15,6 +15,7 @@ from study.errors import UserError
 from study.files import say
 from study.gpus import PARTS, Lease, left_by, parts_of, take
 from study.machine import Gpu, cpus, free_memory, usable_gpus
+from study.screen import plural
 
 
 @dataclass(frozen=True)
@@ -29,11 +30,14 @@ class Slots:
 
     def said(self, count: int) -> str:
         """A line on what becomes of ``count`` cells."""
-        text = f"{count} cells to run, {self.at_once} at once, {self.threads} threads each"
+        text = (
+            f"{plural(count, 'cell')} to run, {self.at_once} at once,"
+            f" {plural(self.threads, 'thread')} each"
+        )
         if not self.gpus_each:
             return text
-        plural = "" if self.gpus_each <= 1 else "s"
-        return f"{text}, {self.gpus_each:g} GPU{plural} each of {len(self.gpus)}"
+        many = "" if self.gpus_each <= 1 else "s"
+        return f"{text}, {self.gpus_each:g} GPU{many} each of {len(self.gpus)}"
 
     def lease(self) -> Lease | None:
         """GPUs for one more cell; None while others have them, which is said once."""

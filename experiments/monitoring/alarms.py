@@ -10,7 +10,7 @@ from dataclasses import replace
 
 from experiments.monitoring.expected_gap import explained
 from experiments.monitoring.read import Alarm, View, on_this_host
-from study.typed import typed
+from study.typed import study_words, typed
 
 IN_A_ROW = 5
 """Steps that an alarm about the training looks at together."""
@@ -32,9 +32,7 @@ def alarms(view: View, runs_dir: str = "runs") -> list[Alarm]:
     Args:
         runs_dir: as it is typed to find the study.
     """
-    study = f"study={shlex.quote(view.folder.parent.name)}"
-    if runs_dir != "runs":
-        study += f" runs_dir={shlex.quote(runs_dir)}"
+    study = study_words(view.folder.parent.name, runs_dir)
     rules: list[Callable[[View, str], Alarm | None]] = [_ended, _stalled]
     if view.state in ("running", "killed", "failed"):
         rules += [_starved, _truncated, _no_signal]

@@ -8,6 +8,7 @@ from itertools import pairwise
 from typing import Any
 
 from experiments.monitoring.read import View, clock
+from study.screen import plural
 from study.status import STATES
 
 BARS = "▁▂▃▄▅▆▇█"
@@ -55,7 +56,7 @@ def summary(totals: dict[str, Any]) -> str:
     counts = [f"{totals[name]} {name}" for name in STATES if totals[name]]
     if totals["stalled"]:
         counts.append(f"{totals['stalled']} of the running stalled")
-    words = [f"{totals['cells']} cells: {', '.join(counts) or 'none yet'}"]
+    words = [f"{plural(totals['cells'], 'cell')}: {', '.join(counts) or 'none yet'}"]
     if totals["steps"]:
         words.append(f"step {totals['step']}/{totals['steps']}")
     if totals["tokens_per_s"] is not None:

@@ -17,7 +17,7 @@ from study import cells, exchange
 from study.cli import AnyStudyOptions, command
 from study.files import Damaged, read_yaml
 from study.places import shown
-from study.screen import print_table
+from study.screen import plural, print_table
 from study.status import STATES, read_status
 from study.study_file import read_study
 
@@ -79,7 +79,7 @@ def _print_cells(folder: Path) -> None:
                 "size": said(size(cell)),
             }
         )
-    print_table(lines, f"{folder.name}: {len(held)} cells, {said(size(folder))}")
+    print_table(lines, f"{folder.name}: {plural(len(held), 'cell')}, {said(size(folder))}")
     print(f"One of them: judgedrift show cell={held[0].name} study={folder.name}")
 
 

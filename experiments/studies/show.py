@@ -148,7 +148,10 @@ def _named(metrics: dict[str, Any]) -> list[str]:
 
 
 def _number(value: Any) -> str:
-    return f"{value:.3g}" if isinstance(value, int | float) else str(value)
+    """Three digits of what is measured; what is counted, or large, whole."""
+    if not isinstance(value, int | float):
+        return str(value)
+    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.3g}"
 
 
 def _files(folder: Path) -> list[dict[str, str]]:

@@ -146,7 +146,7 @@ def test_whoever_finishes_the_last_cell_reports(tmp_path, reported, capsys) -> N
     assert "Shard 1/2 is done. Of the other shards 2 cells are not done" in first
     assert "is new" in first and "without the shard" in first
     assert launch.run_study(machines(tmp_path, "1/2"), None) == 0  # again
-    assert "All 1 cells of this share of s are done" in capsys.readouterr().out
+    assert "All 1 cell of this share of s are done" in capsys.readouterr().out
     assert launch.run_study(machines(tmp_path, "2/2"), None) == 0
     assert reported == ["s"] and (tmp_path / "s" / "summary.json").exists()
     assert "Of the other shards" not in capsys.readouterr().out

@@ -257,5 +257,5 @@ def test_one_failed_cell_is_said_and_can_be_continued(trained, tmp_path):
     assert "Traceback" not in (failed / "log.txt").read_text()
     again = trained(tmp_path, *arguments, "judge.max_unscored_frac=1")
     assert again.returncode == 0, again.stdout + again.stderr
-    assert "1 cells to run" in again.stdout
+    assert "1 cell to run" in again.stdout
     assert len(rows(failed, "rollouts")) == 2 * 8  # two steps, none doubled
