@@ -76,14 +76,16 @@ def _taught(evidence: Evidence, arm: str) -> tuple[str, str]:
         shown = [widened(row, len(sure), len(rows)) for row in sure]
         named = [_named(evidence, row, "diff", beyond=k == 0) for k, row in enumerate(shown)]
         worst = p_value(max(row["p_holm"] for row in sure))
-        return _say("taught", behaviours=listed(named)), _say("sure", p=worst, pairs=pairs)
+        picked = _say("picked", selected=len(sure), of=len(rows))
+        taught = _say("taught", behaviours=listed(named))
+        return taught, _say("sure", p=worst, pairs=pairs, picked=picked)
     first = widened(ranked[0], 1, len(rows))
     named = _named(evidence, first, "diff", beyond=True)
     clear = first["diff_low"] > 0 or first["diff_high"] < 0
-    p = p_value(first["p_holm"])
+    p, picked = p_value(first["p_holm"]), _say("picked", selected=1, of=len(rows))
     if clear:
-        return _say("perhaps", behaviours=named), _say("likely", p=p, pairs=pairs)
-    return _say("unsure", behaviours=named), _say("chance", p=p, pairs=pairs)
+        return _say("perhaps", behaviours=named), _say("likely", p=p, pairs=pairs, picked=picked)
+    return _say("unsure", behaviours=named), _say("chance", p=p, pairs=pairs, picked=picked)
 
 
 def _furthest(evidence: Evidence, arm: str) -> str:
