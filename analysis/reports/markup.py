@@ -174,7 +174,8 @@ def table(
     leading = leading[:MOST_COLUMNS]
     folded = len(names) > len(leading) or len(frame) > MOST_ROWS
     rest = f"All {len(names)} columns, {len(frame)} row{'s' * (len(frame) > 1)}" if folded else ""
-    short, whole = _cells(frame.head(MOST_ROWS), leading), _cells(frame, names) if folded else {}
+    short = _cells(frame.head(_first_rows(frame.iloc[:, 0].tolist())), leading)
+    whole = _cells(frame, names) if folded else {}
     made = Sheet(_parts().table(name, title, short, whole, rest))
     made.name, made.frame = name, frame if data is None else data
     return made
@@ -186,6 +187,16 @@ def folded(summary: str, fragments: Iterable[str], printed: bool = False) -> lis
     start = Markup('<details class="text">' if printed else "<details>")
     start += Markup("<summary>{}</summary>").format(summary)
     return [start, *fragments, Markup("</details>")]
+
+
+def _first_rows(firsts: Sequence[Any]) -> int:
+    """How many rows of a table are shown: `MOST_ROWS`, less those of a measure that would be cut
+    off from its others. ``firsts`` is the first column."""
+    shown = min(MOST_ROWS, len(firsts))
+    whole = shown
+    while 0 < whole < len(firsts) and firsts[whole] == firsts[whole - 1]:
+        whole -= 1
+    return whole or shown
 
 
 def _cells(frame: pd.DataFrame, names: Sequence[str]) -> dict[str, Any]:

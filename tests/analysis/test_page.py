@@ -52,6 +52,13 @@ def test_columns_beyond_seven_and_long_tables_are_folded():
     assert "<details>" not in markup.table(wide[["c0", "c1"]].head(3))
 
 
+@pytest.mark.parametrize(("of_each", "shown"), [(1, 10), (2, 10), (3, 9), (4, 8), (11, 10)])
+def test_a_measure_is_shown_with_all_its_arms_or_folded(of_each, shown):
+    frame = pd.DataFrame({"measure": [k // of_each for k in range(12)], "value": range(12)})
+    short, _ = str(markup.table(frame)).split("<details", 1)
+    assert short.count("<tr>") == 1 + shown
+
+
 def test_a_table_beside_the_page_has_every_digit_and_no_formula():
     texts = ["=1+1", "@SUM(A1)", "+0.5", "-x", "\uff1d1+1", "\n=1"]
     frame = pd.DataFrame({"arm": texts, "v": [1 / 3, np.nan, 1, 2, 3, 4]})
