@@ -62,6 +62,7 @@ def check(todo: Sequence[Cell], launcher: Sequence[str] = ()) -> None:
     here = not launcher and config.sweep.engine in HERE
     if here:
         check_device(todo)
+    check_once(todo)
     check_inputs(todo)
     if launcher:
         check_launcher(launcher)

@@ -185,7 +185,8 @@ def collect(elsewhere: Sequence[str] = ()) -> None:
     """Queue every cell of the command line, less the arguments ``elsewhere`` that choose another
     launcher; what Hydra writes about it goes with a folder that is taken away, so that nothing is
     written before it was checked."""
-    arguments = respelled(sys.argv[1:])
+    before = list(sys.argv)
+    arguments = respelled(before[1:])
     typed = [*arguments, *elsewhere]
     refuse_arguments(typed)
     refuse_lists(typed)
@@ -196,20 +197,14 @@ def collect(elsewhere: Sequence[str] = ()) -> None:
     QUEUE.clear()
     try:
         with _in_one_paragraph(typed):
-            expand(opened(arguments), enqueue)
+            return expand(opened(arguments), enqueue)
     except NeedsHydra:
         QUEUE.clear()
-        _let_hydra_collect(arguments)
-    launch.check_once(QUEUE)
-
-
-def _let_hydra_collect(arguments: Sequence[str]) -> None:
-    before = list(sys.argv)
     with ExitStack() as stack:
         with stopping.held():  # no folder that nobody takes away
             folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="judgedrift-"))
         places = [f"hydra.{mode}.dir='{folder}'" for mode in ("sweep", "run")]
-        sys.argv[1:] = list(arguments)
+        sys.argv[1:] = arguments
         try:
             compose_jobs([*places, "hydra.output_subdir=null"])
         finally:

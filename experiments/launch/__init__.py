@@ -8,7 +8,6 @@ from study.face import lazily
 
 PARTS = {
     "check": "experiments.preflight",
-    "check_once": "experiments.preflight",
     "show_plan": "experiments.plan",
     "run_study": "experiments.launch.run",
     "supervise": "experiments.launch.local",

@@ -301,7 +301,7 @@ def test_findings_carry_the_planted_numbers(evidence):
     assert "nan" not in text.lower()
     rows = {row["judge"]: row for row in summary_rows(evidence)}
     assert rows["sim-verbose"]["judge - truth"] == "0.01 -> 0.46"
-    assert rows["sim-flaky"]["words beyond sim-fair"] == "+10 [-2.42, 22.4]"
+    assert rows["sim-flaky"]["words beyond sim-fair"] == "+10 [-2.4, 22.4]"
     assert all(isinstance(value, str) for row in rows.values() for value in row.values())
 
 

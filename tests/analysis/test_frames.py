@@ -20,6 +20,7 @@ from analysis.records.frames import (
     steps_frame,
     verdicts_frame,
 )
+from study.errors import UserError
 from study.records import ROLLOUT, write_part
 from study.study_file import write_study
 
@@ -91,14 +92,19 @@ def test_steps_are_long_and_a_step_logged_twice_counts_once(make_study):
     assert ["line 8" in problem for problem in steps.attrs["problems"]] == [True]
 
 
-def test_missing_folders_give_empty_frames_with_the_right_columns(tmp_path, make_study):
-    for study in (tmp_path / "nothing", make_study(steps=0, state="new")):
-        rollouts, verdicts = rollouts_frame(study), verdicts_frame(study)
-        assert rollouts.empty and set(ROLLOUT_COLUMNS) <= set(rollouts.columns)
-        assert verdicts.empty and set(VERDICT_COLUMNS) <= set(verdicts.columns)
-        assert rollouts["truth"].dtype == "float64"
-        assert steps_frame(study).empty
-    assert runs_frame(tmp_path / "nothing").empty
+def test_a_study_without_records_gives_empty_frames_with_the_right_columns(make_study):
+    study = make_study(steps=0, state="new")
+    rollouts, verdicts = rollouts_frame(study), verdicts_frame(study)
+    assert rollouts.empty and set(ROLLOUT_COLUMNS) <= set(rollouts.columns)
+    assert verdicts.empty and set(VERDICT_COLUMNS) <= set(verdicts.columns)
+    assert rollouts["truth"].dtype == "float64"
+    assert steps_frame(study).empty
+
+
+@pytest.mark.parametrize("frame", [rollouts_frame, verdicts_frame, steps_frame, runs_frame])
+def test_a_study_that_is_not_there_is_no_empty_frame(frame, tmp_path):
+    with pytest.raises(UserError, match="There is no study folder"):
+        frame(tmp_path / "nothing")
 
 
 def damage(part: Path, how: str) -> None:

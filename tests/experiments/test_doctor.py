@@ -95,7 +95,7 @@ def test_a_server_of_this_machine_is_looked_for(tmp_path: Path) -> None:
         endpoint = dataclasses.replace(judge.endpoint, url=url)
         named = [dataclasses.replace(judge, endpoint=endpoint)]
         (finding,) = models.endpoints(named, remote=False)
-        assert finding.state is State.PROBLEM and "judges.serve" in finding.type
+        assert finding.state is State.PROBLEM and "judgedrift serve" in finding.type
         listener.listen()
         (finding,) = models.endpoints(named, remote=False)
         assert finding.state is State.OK

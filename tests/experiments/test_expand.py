@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from omegaconf import OmegaConf
 
 from experiments.expand import NeedsHydra, expand
+from experiments.preflight import check_once
 from experiments.sweep import cells_of
 from study.errors import UserError
 from study.schema import register
@@ -172,6 +173,4 @@ def test_what_hydra_answers_with_a_traceback_is_one_paragraph(typed, words, inst
 def test_combinations_that_are_one_cell_are_refused(typed, told) -> None:
     """Else the last label would stand in the report for what another arm trained."""
     with pytest.raises(UserError, match=told):
-        cells_of(typed)
-    with pytest.raises(UserError, match=told):
-        cells_of(["--multirun", *typed])
+        check_once(cells_of(typed))

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 from analysis.reports.study_notebook import PLACE
 from experiments.notebook import main
 
 
-def test_it_is_made_once_and_said_how_to_open(small_study: Path, capsys) -> None:
-    words = [f"study={small_study.name}", f"runs_dir={small_study.parent}"]
-    path = small_study / PLACE
+def test_it_is_made_once_and_said_how_to_open(small_study: Path, tmp_path: Path, capsys) -> None:
+    study = shutil.copytree(small_study, tmp_path / small_study.name)
+    words = [f"study={study.name}", f"runs_dir={study.parent}"]
+    path = study / PLACE
     path.unlink(missing_ok=True)
     assert main(words) == 0
     said = capsys.readouterr().out.splitlines()
@@ -26,7 +28,6 @@ def test_it_is_made_once_and_said_how_to_open(small_study: Path, capsys) -> None
     assert main([*words, "again=true"]) == 0
     assert "you have changed it" in capsys.readouterr().out
     assert json.loads(path.read_text()) == content
-    path.unlink()
 
 
 def test_an_unknown_study_is_one_paragraph(small_study: Path, capsys) -> None:

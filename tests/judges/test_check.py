@@ -159,7 +159,7 @@ def test_one_replica_with_another_model_is_an_error(capsys, serving):
         (["judge=sim-fair", "judge.sampling.salt=sk-test-abcdefghijklmnop1234"], "API key"),
         (
             ["judge=qwen3-4b", "judge.endpoint.url=http://127.0.0.1:9/v1"],
-            "python -m judges.serve judge=qwen3-4b",
+            "judgedrift serve judge=qwen3-4b",
         ),
     ],
 )

