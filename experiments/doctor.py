@@ -19,7 +19,7 @@ from experiments.health import machine, models, packages, tracking
 from experiments.health.finding import Finding, State
 from study.cli import command, option
 from study.schema import Model
-from study.screen import visible
+from study.screen import plural, visible
 
 WIDTH = 100
 
@@ -42,7 +42,7 @@ def main(options: Options) -> int:
         print(_line(each, width))
     problems = sum(each.state is State.PROBLEM for each in found)
     if problems:
-        print(f"\n{problems} problem{'s' * (problems > 1)}: what to type stands behind each.")
+        print(f"\n{plural(problems, 'problem')}: what to type stands behind each.")
         return 1
     given = [("experiment", options.experiment or ""), ("judge", ",".join(options.judge))]
     named = "".join(f" {key}={value}" for key, value in given if value)

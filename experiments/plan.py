@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import heapq
 import json
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -44,13 +44,16 @@ UNKNOWN = Usage(1.0, 1.0, 1.0, 0.0, Path())
 def show_plan(todo: Sequence[Cell]) -> int:
     """Cells, state, expected cost and time, and the smallest effect to be seen; nothing is
     written."""
-    lines = rows(todo, todo[0].config.factors)
+    costs = [expected(cell) for cell in todo]
+    lines = rows(todo, todo[0].config.factors, costs)
     print_table(lines, f"{todo[0].config.study}: {plural(len(todo), 'cell')}", ("error",))
-    left = [cell for cell in todo if cells.state(cell.dir) != "done"]
-    total, still = _sums(todo), _sums(left)
+    states = [line["state"] for line in lines]
+    left = [cell for cell, state in zip(todo, states, strict=True) if state != "done"]
+    total = {name: sum(cost[name] for cost in costs) for name in costs[0]}
+    still = sum(cost["calls"] for cost, state in zip(costs, states, strict=True) if state != "done")
     print(
         f"{total['completions']:,} completions and {total['calls']:,} judge calls in all, about"
-        f" {total['tokens_in']:,} tokens in and {total['tokens_out']:,} out; {still['calls']:,}"
+        f" {total['tokens_in']:,} tokens in and {total['tokens_out']:,} out; {still:,}"
         " calls in cells that are not done. What the verdict store holds is not taken off, and"
         " what has to be asked again is not added"
     )
@@ -67,11 +70,6 @@ def show_plan(todo: Sequence[Cell]) -> int:
     for line in told:
         print(line)
     return 0
-
-
-def _sums(some: Sequence[Cell]) -> Counter[str]:
-    """What is expected of some cells together."""
-    return sum((Counter(expected(cell)) for cell in some), Counter())
 
 
 @dataclass
@@ -242,11 +240,14 @@ def order_lines(todo: Sequence[Cell]) -> list[str]:
     return list(dict.fromkeys(lines))
 
 
-def rows(todo: Sequence[Cell], factors: Sequence[str]) -> list[dict[str, str]]:
-    """One line per cell: its name, the swept factors, its state, steps, time and cost."""
+def rows(
+    todo: Sequence[Cell], factors: Sequence[str], costs: Sequence[dict[str, int]] | None = None
+) -> list[dict[str, str]]:
+    """One line per cell: its name, the swept factors, its state, steps, time and cost. ``costs`` is
+    what is expected of each, where that is known already."""
     lines = []
-    for cell in todo:
-        status, estimate, flat = read_status(cell.dir), expected(cell), flatten(cell.data)
+    for cell, estimate in zip(todo, costs or map(expected, todo), strict=True):
+        status, flat = read_status(cell.dir), flatten(cell.data)
         lines.append(
             {
                 "cell": cell.name,

@@ -129,6 +129,8 @@ def check_once(todo: Sequence[Cell]) -> None:
     for cell in todo:
         twins.setdefault(cell.dir, []).append(cell)
     for folder, same in twins.items():
+        if len(same) == 1:
+            continue
         if differing := undeclared([flatten(cell.data) for cell in same], ()):
             raise UserError(
                 f"Several combinations of this sweep are one cell, {folder.name}: they differ only"
@@ -136,11 +138,10 @@ def check_once(todo: Sequence[Cell]) -> None:
                 " what is also typed, as judge=, leave that out; else type one value of what"
                 " differs."
             )
-        if len(same) > 1:
-            raise UserError(
-                f"The cell {folder.name} is asked for twice: a value stands twice in a list of"
-                " values, such as seed=0,0. Type each value once."
-            )
+        raise UserError(
+            f"The cell {folder.name} is asked for twice: a value stands twice in a list of values,"
+            " such as seed=0,0. Type each value once."
+        )
 
 
 def undeclared(flats: Sequence[dict[str, Any]], factors: Sequence[str]) -> dict[str, list[Any]]:

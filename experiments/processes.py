@@ -26,6 +26,7 @@ from study.errors import UserError
 from study.files import read_yaml
 from study.machine import gpus
 from study.schema import Study
+from study.screen import plural
 from study.status import read_status
 from study.stopping import end_with_parent
 
@@ -119,7 +120,7 @@ def gpus_per_cell(config: Study, available: int) -> float:
             )
         return float(processes.count)
     if asked > available:
-        here = f"{available} GPU{'' if available == 1 else 's'}"
+        here = plural(available, "GPU")
         less = f"Type sweep.gpus_per_cell={available}." if available else "Leave it out."
         raise UserError(
             f"sweep.gpus_per_cell={asked:g} is more than there is: this process may use {here}"

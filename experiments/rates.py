@@ -26,6 +26,7 @@ from study.files import Damaged
 from study.parts import read_all
 from study.records import EVALUATIONS, recorded
 from study.schema import Judge, Study
+from study.screen import plural
 from study.status import read_status
 
 MOST, ENOUGH = 48, 9
@@ -150,7 +151,7 @@ def whose(folders: Iterable[Path]) -> str:
     """How many cells of which studies, in words."""
     studies = Counter(folder.parent.name for folder in sorted(set(folders)))
     return ", ".join(
-        f"{count} finished cell{'s' * (count > 1)} of {study}" for study, count in studies.items()
+        f"{plural(count, 'finished cell')} of {study}" for study, count in studies.items()
     )
 
 

@@ -16,7 +16,7 @@ from study.cli import command, overrides, preset
 from study.compose import load_presets
 from study.rows import Criterion, Row, prompt_id
 from study.schema import Judge, Task
-from study.screen import visible
+from study.screen import plural, visible
 from study.verdict import Outcome, Verdict
 
 PROMPT = "Name the capital of France in one short sentence."
@@ -69,7 +69,7 @@ def screen(judge: Judge, verdict: Verdict) -> list[tuple[str, str]]:
         cached = verdict.tokens_cached
         part = "" if cached is None else f" ({cached} of them cached)"
         tokens = f"{verdict.tokens_in} in{part}, {verdict.tokens_out} out"
-    attempts = f"{verdict.attempts} attempt{'s' * (verdict.attempts != 1)}"
+    attempts = plural(verdict.attempts, "attempt")
     as_served = f" as {served}" if served not in ("", asked) else ""
     return [
         ("judge", ", ".join(filter(None, about))),

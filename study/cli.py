@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import copy
 import dataclasses
-import difflib
 import functools
 import math
 import os
@@ -302,9 +301,9 @@ class Command(Generic[T]):
         start, dot, rest = key.partition(".")
         groups = {name.removesuffix("."): f"{name.removesuffix('.')}." for name in self.beginnings}
         whole = [name for name in self.beginnings if not name.endswith(".")]
-        nearest = difflib.get_close_matches(key, [*self.keys, *whole], n=1)
-        group = difflib.get_close_matches(start, groups, n=1) if dot else []
-        guess = f"{nearest[0]}=" if nearest else f"{groups[group[0]]}{rest}=" if group else ""
+        near = nearest(key, [*self.keys, *whole], 1)
+        group = nearest(start, groups, 1) if dot else []
+        guess = f"{near[0]}=" if near else f"{groups[group[0]]}{rest}=" if group else ""
         keys = [key for key, name in self.keys.items() if self.options[name].required]
         needed = [key for key in keys if key not in given]
         if not guess and "=" not in argument and len(needed) == 1:
@@ -428,8 +427,8 @@ def _scalar(key: str, text: str, kind: Any, legal: Legal | None) -> Any:
 
 
 def _nearest(text: str, words: Sequence[str]) -> str:
-    nearest = difflib.get_close_matches(text, words, n=1)
-    return f" Did you mean {nearest[0]}?" if nearest else ""
+    near = nearest(text, words, 1)
+    return f" Did you mean {near[0]}?" if near else ""
 
 
 def check_place(key: str, path: Path) -> None:

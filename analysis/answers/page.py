@@ -14,12 +14,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from jinja2 import Environment, FileSystemLoader, StrictUndefined
-
 from analysis.answers import MOST, MOST_MB
 from analysis.answers.choice import ALL, BOTH, GAP, RANDOM, STEPS, choose
 from analysis.answers.content import content, escaped
 from analysis.answers.reading import read_answers
+from analysis.reports.markup import environment
 from study.errors import UserError
 from study.files import write_text
 from study.places import shown
@@ -83,15 +82,17 @@ def rendered(told: dict[str, Any]) -> str:
         "base-uri 'none'; form-action 'none'; require-trusted-types-for 'script'; "
         "trusted-types 'none'"
     )
-    loader = FileSystemLoader(WEB)
-    made = Environment(loader=loader, autoescape=True, undefined=StrictUndefined)
-    return made.get_template("page.html").render(
-        content=told,
-        how=how(told),
-        policy=policy,
-        style=style,
-        script=script,
-        data=escaped(told),
+    return (
+        environment(WEB)
+        .get_template("page.html")
+        .render(
+            content=told,
+            how=how(told),
+            policy=policy,
+            style=style,
+            script=script,
+            data=escaped(told),
+        )
     )
 
 

@@ -12,6 +12,7 @@ import numpy as np
 from analysis.statistics.bootstrap import FEWEST, draw_weights, ratio, resampled_sums, widened
 from analysis.statistics.estimate import NAN, Estimate
 from analysis.statistics.fixed_effects import grouped
+from study.screen import plural
 
 REPLICATES = 10_000
 
@@ -105,7 +106,7 @@ def _result(
     note, low, high = "", NAN, NAN
     if units < FEWEST:
         note = (
-            f"{units} {unit}{'' if units == 1 else 's'}: no bootstrap interval below {FEWEST}, "
+            f"{plural(units, unit)}: no bootstrap interval below {FEWEST}, "
             f"take the t interval over {unit} means"
         )
     else:

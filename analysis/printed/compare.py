@@ -8,7 +8,7 @@ from typing import Any
 
 from analysis.arm.forecast_units import FORECAST
 from analysis.printed import aligned, with_problems
-from study.screen import visible
+from study.screen import plural, visible
 
 LONGEST = 60
 """Characters of a value of the config."""
@@ -32,11 +32,12 @@ def text(result: dict[str, Any]) -> str:
 
 def _config(result: dict[str, Any], one: str, other: str) -> list[str]:
     arms, runs = result["arms"], result["arm_runs"]
-    lines = [f"{one} ({_runs(result['runs'][0])}) and {other} ({_runs(result['runs'][1])})"]
-    both = [f"{arm} ({runs[arm][0]} and {_runs(runs[arm][1])})" for arm in arms["both"]]
+    counts = [plural(count, "run") for count in result["runs"]]
+    lines = [f"{one} ({counts[0]}) and {other} ({counts[1]})"]
+    both = [f"{arm} ({runs[arm][0]} and {plural(runs[arm][1], 'run')})" for arm in arms["both"]]
     lines.append(f"Arms in both: {_named(both)}")
     for place, name in enumerate((one, other)):
-        if only := [f"{arm} ({_runs(runs[arm][place])})" for arm in arms["only"][place]]:
+        if only := [f"{arm} ({plural(runs[arm][place], 'run')})" for arm in arms["only"][place]]:
             lines.append(f"Arms in {name} alone: {_named(only)}")
     rows = [
         {
@@ -50,10 +51,6 @@ def _config(result: dict[str, Any], one: str, other: str) -> list[str]:
     if not rows:
         return [*lines, "", "No key of the config differs."]
     return [*lines, "", "What differs in the config:", *aligned(rows)]
-
-
-def _runs(count: int) -> str:
-    return f"{count} run" if count == 1 else f"{count} runs"
 
 
 def _named(arms: Iterable[str]) -> str:

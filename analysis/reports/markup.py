@@ -14,6 +14,7 @@ from markupsafe import Markup
 
 from analysis.reports import svg
 from study.files import read_yaml
+from study.screen import plural
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 
 TEXTS: dict[str, Any] = read_yaml(Path(__file__).with_name("texts.yaml"))
 """Titles, captions and sentences of the report, with ``{names}`` to be filled in."""
+TEMPLATES = Path(__file__).with_name("templates")
 MISSING = "\u2013"
 """What stands in a table where there is no number."""
 NOTHING = "Nothing is on record for this table."
@@ -45,12 +47,11 @@ RAISED = str.maketrans(
 
 
 @cache
-def environment() -> Environment:
-    """The templates, which escape what is not `Markup`."""
+def environment(folder: Path = TEMPLATES) -> Environment:
+    """The templates of a folder, which escape what is not `Markup`."""
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
-    loader = FileSystemLoader(Path(__file__).with_name("templates"))
-    return Environment(loader=loader, autoescape=True, undefined=StrictUndefined)
+    return Environment(loader=FileSystemLoader(folder), autoescape=True, undefined=StrictUndefined)
 
 
 @cache
@@ -173,7 +174,7 @@ def table(
     leading = [column for column in lead if column in names] or names
     leading = leading[:MOST_COLUMNS]
     folded = len(names) > len(leading) or len(frame) > MOST_ROWS
-    rest = f"All {len(names)} columns, {len(frame)} row{'s' * (len(frame) > 1)}" if folded else ""
+    rest = f"All {len(names)} columns, {plural(len(frame), 'row')}" if folded else ""
     short = _cells(frame.head(_first_rows(frame.iloc[:, 0].tolist())), leading)
     whole = _cells(frame, names) if folded else {}
     made = Sheet(_parts().table(name, title, short, whole, rest))

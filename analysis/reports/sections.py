@@ -32,6 +32,7 @@ from analysis.reports.parts import picture, section, sheet, title
 from analysis.reports.words import extent, substituted
 from analysis.run import drift
 from analysis.statistics.estimate import columns
+from study.screen import plural
 
 MOST_BEHAVIOURS = 6
 """Behaviours whose differences are drawn: those that moved furthest."""
@@ -47,8 +48,8 @@ def front(evidence: Evidence) -> list[str]:
     left = len(evidence.arms) - len(arms)
     measures = len(overview.ranked(table)) - overview.MOST_ROWS
     named = {
-        "left": said("captions", "left_out", left=left) if left else "",
-        "rows": said("captions", "rows_left_out", rows=measures) if measures > 0 else "",
+        "left": _more("left_out", left, "arm"),
+        "rows": _more("rows_left_out", measures, "behaviour"),
     }
     if len(table):
         pictures.append(picture("front_shifts", overview.shifts, table, arms, look, **named))
@@ -139,11 +140,16 @@ def _furthest_first(evidence: Evidence) -> pd.DataFrame:
     return shifts.loc[furthest.sort_values(ascending=False, kind="stable").index]
 
 
+def _more(name: str, left: int, noun: str) -> str:
+    """The part of a caption that says how many are not drawn; nothing where none is left."""
+    return said("captions", name, left=plural(left, f"more {noun}")) if left > 0 else ""
+
+
 def _beyond(shifts: pd.DataFrame, base: str) -> Markup:
     """The differences from the base arm of the first behaviours of a table."""
     measured = list(dict.fromkeys(shifts.loc[shifts["diff"].notna(), "metric"]))
     left = len(measured) - MOST_BEHAVIOURS
-    less = said("captions", "moved_less", left=left) if left > 0 else ""
+    less = _more("moved_less", left, "behaviour")
     drawn = shifts[shifts["metric"].isin(measured[:MOST_BEHAVIOURS])]
     return picture("shifts", figures.shifts, drawn, base, base=base, left=less)
 

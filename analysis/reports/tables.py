@@ -19,6 +19,7 @@ from analysis.run.drift import JUDGED
 from analysis.run.onset import Line
 from analysis.run.overopt import place
 from analysis.run.threshold_grid import span
+from study.screen import plural
 
 LABELS: dict[str, str] = TEXTS["scores"]
 DECIMALS = 3
@@ -238,7 +239,7 @@ def ledger_table(table: pd.DataFrame, labels: str = "ledger") -> pd.DataFrame:
         if by_arm["mean"].notna().any():
             line = {head: label}
             for arm, row in by_arm.iterrows():
-                name = f"{arm} ({runs[arm]} run{'' if runs[arm] == 1 else 's'})"
+                name = f"{arm} ({plural(runs[arm], 'run')})"
                 ends = np.round(row[["mean", "low", "high"]].astype(float), DECIMALS)
                 line[name] = markup.estimate(*ends, sign=labels != "ledger")
             rows.append(line)

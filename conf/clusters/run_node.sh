@@ -8,7 +8,7 @@ rank=$1 host=$2 port=${RAY_PORT:-6379}
 shift 2
 shared=${SHARED:-/shared} folder=${LOCAL:-/var/tmp/judgedrift}
 # without a token, whoever reaches the port runs what they like
-export RAY_USAGE_STATS_ENABLED=0 RAY_AUTH_MODE=token RAY_AUTH_TOKEN_PATH=$shared/.ray-token
+export RAY_USAGE_STATS_ENABLED=0 RAY_worker_niceness=0 RAY_AUTH_MODE=token RAY_AUTH_TOKEN_PATH=$shared/.ray-token
 
 keep() { # a whole copy of this node's verdicts, for judges.store merge
 	if [ -e "$folder/verdicts.db" ]; then

@@ -27,11 +27,12 @@ from study import cells
 from study.cells import Cell
 from study.errors import UserError
 from study.files import first_line
+from study.screen import plural
 
 LOOK_S = 5.0
 """Seconds between two looks at which nodes there are."""
 EMPTY_S = 300.0
-"""How long a sweep waits for a node when all are lost."""
+"""How long a sweep waits for a node when all are lost, or none has answered yet."""
 BEGINS = 3
 """How often in a row a slot may be lost on a node before it had a cell."""
 
@@ -111,7 +112,8 @@ class Sweep:
         self._idle: list[Place] = []
         self._lost: Counter[Path] = Counter()
         self._failed: Counter[str] = Counter()
-        self._looked = self._ticked = self._peopled = 0.0
+        self._looked = self._ticked = 0.0
+        self._peopled = time.monotonic()
         self._begun = False
 
     def run(self) -> None:
@@ -150,10 +152,11 @@ class Sweep:
                 self._nodes[name] = ""
                 if why:
                     self._refuse(name, why)
-        useful = [name for name in nodes if large[name] and not self._nodes.get(name)]
+        useful = [name for name in nodes if large[name] and self._nodes.get(name) == ""]
+        hoped = self._begun or any(name not in self._nodes for name in new)
         if useful:
             self._peopled = self._looked
-        elif not self._begun or self._looked - self._peopled > EMPTY_S:
+        elif not hoped or self._looked - self._peopled > EMPTY_S:
             raise self._no_node(nodes, needed)
         for place in list(self._idle):
             if place.node not in useful:
@@ -173,6 +176,17 @@ class Sweep:
         refused = [why for name, why in self._nodes.items() if why and name in nodes]
         if refused:
             return UserError(f"No node of the cluster may train these cells. {refused[0]}")
+        silent = [
+            name
+            for name, resources in nodes.items()
+            if name not in self._nodes and capacity(resources, needed)
+        ]
+        if silent:
+            return UserError(
+                f"No node of the cluster has said within {EMPTY_S:g} s what it is:"
+                f" {plural(len(silent), 'node')} with room for a cell started no process. Other"
+                " work may fill them. Type `ray status`, and this command again once they answer."
+            )
         largest = "; ".join(
             ", ".join(f"{name} {resources.get(name, 0):g}" for name in needed)
             for resources in nodes.values()

@@ -30,8 +30,12 @@ from study.secrets import redact
 CONNECT_S = 10.0
 """How long a host may take to accept a connection."""
 ANSWER_S = 180.0
-"""How long a cluster may take to let a first process in, and a node to say what it is: each starts
-a process, which on nodes that are busy takes minutes."""
+"""How long a cluster may take to let a first process in: it starts one, which on nodes that are
+busy takes minutes."""
+LOOK_S = 1.0
+"""How long a sweep stops for nodes that have not answered, at each look."""
+TOLD_S = 30.0
+"""How long it stops for the clock and the GPUs of a node that has answered."""
 STORE = 80_000_000
 """Bytes of the object store of a cluster of our own: almost nothing passes through it."""
 PROBE = (
@@ -64,6 +68,7 @@ def connected(address: str) -> Generator[Any]:
     if not address:
         options = {"address": "local", "num_cpus": cpus(), "include_dashboard": False}
         options["object_store_memory"] = STORE
+        os.environ.setdefault("RAY_worker_niceness", "0")  # else cells get what other work leaves
     handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
         ray.init(log_to_driver=False, logging_level=logging.ERROR, **options)
@@ -151,11 +156,14 @@ def on_node(node_id: str) -> Any:
 
 
 class Examiner:
-    """Asks nodes what they are, once each, and says why no cell may run there."""
+    """Asks nodes what they are, and says why no cell may run there. A node that does not answer is
+    asked on: it may be busy, and nobody waits for it while others work."""
 
     def __init__(self, ray: Any, todo: Sequence[Cell], sign: Path) -> None:
         self._ray, self._todo, self._sign = ray, todo, sign
         self._here = node.describe(RAY, str(sign))
+        self._asked: dict[str, Any] = {}
+        """Node that has not answered -> what it was asked."""
         ray.cloudpickle.register_pickle_by_value(node)  # a node may have nothing of ours
         self._describe, self._time, self._gpus = (
             ray.remote(num_cpus=0, max_retries=0)(function)
@@ -163,40 +171,47 @@ class Examiner:
         )
 
     def refusals(self, nodes: Sequence[str], share: float) -> dict[str, str]:
-        """Why no cell may run on each of these nodes, nothing where one may.
+        """Why no cell may run on each of these nodes, nothing where one may; only of those that
+        have answered.
 
         Args:
-            nodes: their ids.
+            nodes: their ids, the same ones again until they have answered.
             share: of a GPU that a cell takes.
         """
-        asked = {
-            name: self._describe.options(scheduling_strategy=on_node(name)).remote(
-                RAY, str(self._sign)
-            )
-            for name in nodes
+        self._asked = {name: self._asked.get(name) or self._ask(name) for name in nodes}
+        refs = list(self._asked.values())
+        ready, _ = self._ray.wait(refs, num_returns=len(refs), timeout=LOOK_S)
+        examined = {
+            name: self._refusal(name, ref, share)
+            for name, ref in self._asked.items()
+            if ref in ready
         }
-        self._ray.wait(list(asked.values()), num_returns=len(asked), timeout=ANSWER_S)
-        return {name: self._refusal(name, ref, share) for name, ref in asked.items()}
+        return {name: why for name, why in examined.items() if why is not None}
 
-    def _refusal(self, name: str, ref: Any, share: float) -> str:
+    def _ask(self, name: str) -> Any:
+        where = on_node(name)
+        return self._describe.options(scheduling_strategy=where).remote(RAY, str(self._sign))
+
+    def _refusal(self, name: str, ref: Any, share: float) -> str | None:
+        """Why no cell may run on a node that has said what it is; None where it fell silent."""
         where = on_node(name)
         try:
-            there = self._ray.get(ref, timeout=0)
+            there = self._ray.get(ref)
             node.check_node(self._here, there, self._sign)
             ask = self._time.options(scheduling_strategy=where)
             offset = node.clock_offset(
-                lambda: self._ray.get(ask.remote(), timeout=ANSWER_S), time.time
+                lambda: self._ray.get(ask.remote(), timeout=TOLD_S), time.time
             )
             node.check_clock(there["host"], *offset)
             if share:
                 listed = self._gpus.options(scheduling_strategy=where).remote()
                 node.check_gpus(
-                    self._todo, there["host"], self._ray.get(listed, timeout=ANSWER_S), share
+                    self._todo, there["host"], self._ray.get(listed, timeout=TOLD_S), share
                 )
         except UserError as error:
             return str(error)
         except self._ray.exceptions.GetTimeoutError:
-            return f"The node {name[:12]} of the cluster did not answer within {ANSWER_S:g} s."
+            return None
         except self._ray.exceptions.RayError as error:
             return f"The node {name[:12]} of the cluster cannot run anything ({first_line(error)})."
         return ""

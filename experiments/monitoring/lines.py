@@ -70,7 +70,7 @@ def summary(totals: dict[str, Any]) -> str:
     if totals["eta_s"] is not None:
         words.append(f"eta {duration(totals['eta_s'])}")
     if totals["alarms"]:
-        words.append(f"{totals['alarms']} alarm{'s' * (totals['alarms'] > 1)}")
+        words.append(plural(totals["alarms"], "alarm"))
     return "  ".join(words)
 
 

@@ -13,6 +13,7 @@ from experiments.workflow.operators import OPERATORS
 from study.completions import json_object, sound_records
 from study.errors import UserError
 from study.schema import Price
+from study.screen import plural
 
 FAILURES = ("timeout", "http_500", "empty")
 ATTEMPTS = 3
@@ -171,7 +172,7 @@ def read_lines(key: str, path: Path) -> list[dict[str, Any]]:
         raise UserError(f"{key}={path} cannot be read: {error.strerror}.") from error
     if lost:
         raise UserError(
-            f"{key}={path} has {lost} line{'s' * (lost > 1)} without a whole JSON object. Correct"
+            f"{key}={path} has {plural(lost, 'line')} without a whole JSON object. Correct"
             f" the file, such as by: {json.dumps({'text': '...'})}"
         )
     return [record for _, record in records]

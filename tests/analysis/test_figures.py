@@ -151,7 +151,7 @@ def test_what_moved_furthest_leads_and_the_rest_is_folded(evidence, monkeypatch)
     monkeypatch.setattr(sections, "MOST_BEHAVIOURS", 1)
     text = "".join(sections.behaviours(evidence))
     shown, folded = text.split("<details><summary>More: the behaviours over the steps", 1)
-    assert "1 more behaviours, which moved less, are in the table" in shown
+    assert "The table also has 1 more behaviour which moved less." in shown
     assert shown.index("length (words)") < shown.index("repetition (share of words)")
     assert "Behaviours of the answers by training step" in folded and "training step" in folded
     assert "Behaviours of the answers by training step" not in shown

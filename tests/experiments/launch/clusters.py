@@ -39,6 +39,7 @@ class Cluster:
             "RAY_USAGE_STATS_ENABLED": "0",
             "RAY_enable_worker_prestart": "0",  # a process for each CPU before there is work
             "RAY_prestart_worker_first_driver": "0",
+            "RAY_worker_niceness": "0",  # at Ray's 15 other tests would let cells starve
             "RAY_ADDRESS": self.address,
             MARK: self.mark,
         }

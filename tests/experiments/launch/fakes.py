@@ -35,7 +35,8 @@ def lay(
     runs_dir: Path, sweep: Sweep, judges: Sequence[str], seeds: int, steps: int = 3, **script: Any
 ) -> list[Cell]:
     """New cells of the study ``fake``; each does what ``script`` says: ``step_s`` seconds per step,
-    ``end``: how it ends, once, where ``ends`` names its judge."""
+    ``end``: how it ends, once, where ``ends`` names its judge, ``until``: the file for which it
+    waits after its first step."""
     laid = []
     for name in judges:
         judge = Judge(
@@ -73,6 +74,8 @@ def train(cell: Cell, threads: int) -> None:
     for step in range(len(steps_of(cell.dir)), cell.config.trainer.steps):
         time.sleep(script.get("step_s", 0))
         append_line(cell.dir / "steps.txt", str(step))
+        while "until" in script and not Path(script["until"]).exists():
+            time.sleep(0.1)
         if time.monotonic() - told > 0.1:
             told = time.monotonic()
             cells.set_status(cell.dir, step=step + 1)

@@ -21,6 +21,10 @@ pytest.importorskip("ray")
 DRIVER = ("-m", "tests.experiments.launch.fakes")
 SECRET = "a-key-that-nobody-may-see-4711"
 STALE = "Metadata-Version: 2.1\nName: torch\nVersion: 0.0.1\n"
+SILENT = """import os, sys, time
+while "default_worker" in str(sys.orig_argv) and not os.path.exists({answers!r}):
+    time.sleep(0.1)
+"""
 LATE = "import time\n_true = time.time\ntime.time = lambda: _true() - 100.0\n"
 
 
@@ -50,6 +54,10 @@ def done(laid):
 
 def ended(driver):
     return driver.poll() is not None
+
+
+def begun(laid):
+    return [cell for cell in laid if fakes.steps_of(cell.dir)]
 
 
 def nodes_of(cell):
@@ -97,6 +105,33 @@ def test_only_good_nodes_get_cells_and_shares_of_their_gpus(cluster, tmp_path):
     assert SECRET not in said
     logs = [path for path in cluster.folder.rglob("*") if path.is_file()]
     assert logs and not [path for path in logs if SECRET.encode() in read(path)]
+
+
+@pytest.mark.timeout(900)
+@pytest.mark.slow
+def test_a_node_that_is_silent_is_not_waited_for_and_is_used_once_it_answers(cluster, tmp_path):
+    answers, enough = tmp_path / "answers", tmp_path / "enough"
+    (tmp_path / "silent").mkdir()
+    (tmp_path / "silent" / "sitecustomize.py").write_text(SILENT.format(answers=str(answers)))
+    added = [
+        cluster.add("prompt", **{"num-gpus": 1}),
+        cluster.add("silent", tmp_path / "silent", **{"num-gpus": 1}),
+    ]
+    laid = fakes.lay(
+        *(tmp_path / "runs", sweep(cluster, gpus_per_cell=1), ("fair",), 2), until=str(enough)
+    )
+    driver = cluster.run(*DRIVER, *folders(laid))
+    wait(lambda: ended(driver) or begun(laid), "no cell runs", 240)
+    assert [nodes_of(cell) for cell in begun(laid)] == [["prompt"]]
+    answers.touch()
+    wait(lambda: ended(driver) or len(begun(laid)) == 2, "the node that answers gets no cell", 240)
+    enough.touch()
+    said, _ = driver.communicate(timeout=120)
+    for node in added:
+        node.terminate()
+        node.wait(timeout=40)
+    assert driver.returncode == 0, said
+    assert sorted(nodes_of(cell)[0] for cell in laid) == ["prompt", "silent"], said
 
 
 @pytest.mark.alone

@@ -1,12 +1,15 @@
 """Which cell a free slot of the Ray engine gets."""
 
+import dataclasses
 from collections import Counter
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from experiments.launch import ray_engine
 from experiments.launch.ray_engine import Place, Queue
 from experiments.launch.ray_nodes import capacity, needs
 from study import cells
@@ -87,3 +90,16 @@ def test_a_slot_has_memory_for_the_largest_cell():
     sweeps = [Sweep(engine="ray", memory_per_cell_gb=size) for size in (1.0, 3.0, 2.0)]
     configs = [Study(study="s", device="cpu", sweep=sweep) for sweep in sweeps]
     assert needs(configs, NODES)["memory"] == 3 * 2**30
+
+
+def test_a_cluster_whose_nodes_never_say_what_they_are_ends_the_sweep(monkeypatch):
+    monkeypatch.setattr(ray_engine, "EMPTY_S", 0.5)
+    node = {"NodeID": "n", "Alive": True, "Resources": {"CPU": 8.0, "memory": 2.0**40}}
+    ray = SimpleNamespace(nodes=lambda: [node], remote=lambda made: made)
+    silent = SimpleNamespace(refusals=lambda nodes, share: {})
+    watch = SimpleNamespace(tick=lambda: None)
+    todo = [cells.make_cell(dataclasses.asdict(Study(device="cpu")))]
+    swept = ray_engine.Sweep(ray, todo, watch, silent)
+    monkeypatch.setattr(ray_engine, "LOOK_S", 0.0)
+    with pytest.raises(UserError, match=r"said within 0\.5 s what it is: 1 node with room"):
+        swept.run()
