@@ -65,6 +65,8 @@ class Natural:
     family: str
     size: str
     prompt: str
+    arm: str
+    """Of its runs; the first one where they are of several."""
     runs: int
     behaviours: tuple[Behaviour, ...]
     score: Estimate
@@ -99,6 +101,7 @@ def of_runs(
     """
     natural = [run for run in runs if not is_simulated(run)]
     keys = {run.cell: key_of(run) for run in natural}
+    arms = {run.cell: run.arm for run in natural}
     if len(set(keys.values())) < 2:
         return None
     has_truth = all(np.isfinite(run.truth).any() for run in natural)
@@ -114,7 +117,7 @@ def of_runs(
     for key in dict.fromkeys(keys.values()):
         cells = [cell for cell, its in keys.items() if its == key]
         of_probe = probed.get(ids.get(cells[0], ""), {})
-        judges.append(_natural(key, cells, biases, by_cell, spread, of_probe))
+        judges.append(_natural(key, arms[cells[0]], cells, biases, by_cell, spread, of_probe))
     names = [each.name for each in judges[0].behaviours]
     measured = "judge - truth" if has_truth else "the judge's score"
     of_slopes = {
@@ -158,6 +161,7 @@ def _biases(
 
 def _natural(
     key: tuple[str, str, str],
+    arm: str,
     cells: Sequence[str],
     biases: Mapping[str, Mapping[str, tuple[float, float]]],
     shifts: Mapping[str, Mapping[str, tuple[float, float]]],
@@ -194,7 +198,7 @@ def _natural(
         mean(shifts[cell].get(name, none) for cell in cells) for name in ("judge_score", "truth")
     )
     rank = mean_interval(followed, ends=(-1.0, 1.0))
-    return Natural(*key, len(cells), tuple(behaviours), score, truth, rank)
+    return Natural(*key, arm, len(cells), tuple(behaviours), score, truth, rank)
 
 
 def _followed(bias: Sequence[float], shift: Sequence[float]) -> float:

@@ -1,8 +1,9 @@
-"""Tables of knock-outs and interventions, for the report and for their commands."""
+"""Tables and figures of knock-outs and interventions, for the report and for their commands."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pandas as pd
@@ -11,9 +12,13 @@ from analysis.arm.interventions import Interventions
 from analysis.arm.knockout import Knockout
 from analysis.arm.substitution import Substitution
 from analysis.records.behaviour import unit
-from analysis.reports import markup
+from analysis.reports import figures, markup
+from analysis.reports.figures import bar, looks, marks_of, style
 from analysis.reports.markup import signed, with_interval
 from analysis.statistics.estimate import Estimate
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 
 def knockout_table(told: Sequence[Knockout]) -> pd.DataFrame:
@@ -42,6 +47,62 @@ def bought_table(told: Interventions) -> pd.DataFrame:
         | {"steps": markup.number(row.steps), "calibrated - truth": with_interval(row.calibrated)}
         for row in told.arms
     )
+
+
+@style()
+def kept(told: Sequence[Knockout]) -> Figure | None:
+    """How much of each shift stays once its cause is taken out? A panel for each behaviour, a row
+    for each arm; the diamond is what the ledger's account leaves of the shift. None where no shift
+    is known."""
+    if not any(np.isfinite(row.shift.value) for row in told):
+        return None
+    look = looks(dict.fromkeys(arm for row in told for arm in (row.biased, row.out, row.absent)))
+    drawn, panels = figures.grid(len(told), height=2.2)
+    for row, axes in zip(told, panels, strict=True):
+        shifts = {row.biased: row.shift, row.out: row.shift_out, row.absent: row.shift_absent}
+        arms = [arm for arm in shifts if arm]
+        for place, arm in enumerate(arms):
+            shift = shifts[arm]
+            ends = bar(shift.value, shift.low, shift.high)
+            marks = marks_of(look[arm])
+            axes.errorbar(shift.value, place, xerr=ends, capsize=3, linestyle="", **marks)
+        axes.plot(row.shift.value - row.of_bias.value, 1, "d", mfc="white", mec="0.25", zorder=4)
+        axes.axvline(0, color="0.3", linewidth=1)
+        axes.set_yticks(range(len(arms)), arms)
+        axes.set_ylim(len(arms) - 0.5, -0.5)
+        axes.set_xlabel(f"shift in {row.feature} ({row.unit})")
+    return drawn
+
+
+@style()
+def bought(told: Interventions) -> Figure | None:
+    """What did each intervention buy? Its arm beyond the plain one, which is where the lines cross:
+    the behaviour that the judge pays for across, the truth upwards. None where no arm has both."""
+    look = looks([row.arm for row in told.arms])
+    others = [
+        row
+        for row in told.arms
+        if row.arm != told.plain and np.isfinite([row.behaviour.value, row.truth.value]).all()
+    ]
+    if not others:
+        return None
+    drawn, axes = figures.single(figures.ALONE, 3.6)
+    axes.axhline(0, color="0.3", linewidth=1)
+    axes.axvline(0, color="0.3", linewidth=1)
+    for row in others:
+        x, y = row.behaviour, row.truth
+        ends = bar(x.value, x.low, x.high), bar(y.value, y.low, y.high)
+        marks = marks_of(look[row.arm])
+        axes.errorbar(x.value, y.value, ends[1], ends[0], elinewidth=1, linestyle="", **marks)
+        axes.plot([], [], linestyle="", label=row.arm, **marks)
+    axes.set(
+        xlabel=f"{told.feature} beyond {told.plain} ({unit(told.feature)})",
+        ylabel=f"truth beyond {told.plain}",
+        xlim=figures.around(row.behaviour.value for row in others),
+        ylim=figures.around(row.truth.value for row in others),
+    )
+    figures.outside_legend(drawn, [axes])
+    return drawn
 
 
 def _taken(row: Knockout) -> str:

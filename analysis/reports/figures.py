@@ -113,7 +113,7 @@ def learning(curves: pd.DataFrame) -> Figure:
     """
     shown = curves[curves["metric"].isin(["judge_score", "truth"])]
     arms = sorted(shown["arm"].unique())
-    figure, panels = _grid(len(arms), share=True)
+    figure, panels = grid(len(arms), share=True)
     look = looks(arms)
     for arm, axes in zip(arms, panels, strict=True):
         part = shown[shown["arm"] == arm]
@@ -144,7 +144,7 @@ def gap(curves: pd.DataFrame) -> Figure:
 def behaviour(curves: pd.DataFrame) -> Figure:
     """Which behaviours move while training? One panel per feature that occurs, a line per arm."""
     metrics = _in_order(curves["metric"])
-    figure, panels = _grid(len(metrics), height=2.5)
+    figure, panels = grid(len(metrics), height=2.5)
     for metric, axes in zip(metrics, panels, strict=True):
         lines(axes, curves, curves[curves["metric"] == metric], ends=possible(metric))
         axes.set_title(metric)
@@ -166,16 +166,15 @@ def shifts(table: pd.DataFrame, base: str) -> Figure:
     arms = sorted(shown["arm"].unique())
     look = looks([*arms, base])
     heights = {arm: len(arms) - 1 - k for k, arm in enumerate(arms)}
-    figure, panels = _grid(len(metrics), height=1.15 + 0.28 * len(arms))
+    figure, panels = grid(len(metrics), height=1.15 + 0.28 * len(arms))
     of_base = {row["metric"]: row for row in table[table["arm"] == base].to_dict("records")}
     for metric, axes in zip(metrics, panels, strict=True):
         rows = shown[shown["metric"] == metric].to_dict("records")
         for row in rows:
-            ends = np.abs(np.subtract(beyond(row, of_base.get(metric)), row["diff"]))
             axes.errorbar(
                 row["diff"],
                 heights[row["arm"]],
-                xerr=None if math.isnan(row["diff_low"]) else ends[:, None],
+                xerr=bar(row["diff"], *beyond(row, of_base.get(metric))),
                 fmt=look[row["arm"]]["marker"],
                 color=look[row["arm"]]["color"],
                 capsize=3,
@@ -192,7 +191,7 @@ def shifts(table: pd.DataFrame, base: str) -> Figure:
 @style()
 def failures(table: pd.DataFrame, by_length: pd.DataFrame) -> Figure:
     """Which verdicts are missing, why, and do long answers lose theirs more often?"""
-    figure, (bars, lines) = _grid(2, height=max(3.4, 1.4 + 0.35 * len(table)))
+    figure, (bars, lines) = grid(2, height=max(3.4, 1.4 + 0.35 * len(table)))
     labels = [
         f"{row['judge']} ({row['role']}, n={row['verdicts']:,})" for row in table.to_dict("records")
     ]
@@ -357,6 +356,20 @@ def onsets(lines: Sequence[Line]) -> Figure:
     return figure
 
 
+def bar(value: float, low: float, high: float) -> np.ndarray | None:
+    """An interval as `errorbar` takes it, (2, 1); None where an end of it is not known."""
+    known = math.isfinite(low) and math.isfinite(high)
+    return np.abs([[low - value], [high - value]]) if known else None
+
+
+def around(values: Iterable[float]) -> tuple[float, float]:
+    """Ends of an axis that shows 0 and these values with room beside them: long intervals leave
+    it, instead of pressing all marks together."""
+    shown = [0.0, *filter(math.isfinite, values)]
+    room = 0.4 * (max(shown) - min(shown) or 1.0)
+    return min(shown) - room, max(shown) + room
+
+
 def palette(count: int, name: str = "colorblind") -> Any:
     """So many colours that colour-blind readers can tell apart."""
     import seaborn as sns
@@ -378,7 +391,7 @@ def single(width: float, height: float) -> tuple[Figure, Axes]:
     return figure, figure.subplots()
 
 
-def _grid(panels: int, height: float = 3.0, share: bool = False) -> tuple[Figure, list[Axes]]:
+def grid(panels: int, height: float = 3.0, share: bool = False) -> tuple[Figure, list[Axes]]:
     """Up to three panels in a row, at report width; places left over are taken away."""
     from matplotlib.figure import Figure
 

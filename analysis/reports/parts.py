@@ -38,8 +38,9 @@ def title(name: str) -> Markup:
 
 
 def picture(name: str, draw: Callable[..., Any], *data: Any, **named: Any) -> Markup:
-    """A figure with the caption of that name."""
-    return markup.figure(draw(*data), said("captions", name, **named))
+    """A figure with the caption of that name; nothing where nothing can be drawn."""
+    drawn = draw(*data)
+    return Markup() if drawn is None else markup.figure(drawn, said("captions", name, **named))
 
 
 def sheet(

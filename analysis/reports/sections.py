@@ -262,9 +262,8 @@ def workflow(evidence: Evidence) -> list[str]:
         picture("over_steps", workflow_tables.over_steps, told),
         sheet("workflow-rates", workflow_tables.rates_table(told)),
         paragraph(PARAGRAPHS["workflow"]),
+        picture("over_rewards", workflow_tables.over_rewards, told),
     ]
-    if (drawn := workflow_tables.over_rewards(told)) is not None:
-        first.append(markup.figure(drawn, said("captions", "over_rewards")))
     fragments = [
         sheet("workflow-operators", workflow_tables.operators_table(told)),
         sheet("workflow-gap", workflow_tables.gap_table(told)),
@@ -288,6 +287,7 @@ def knockout(evidence: Evidence) -> list[str]:
         return []
     return [
         title("knockout"),
+        picture("kept", correction_tables.kept, told),
         sheet("knockout", correction_tables.knockout_table(told)),
         markup.sentences(map(knockout_sentence, told)),
         paragraph(PARAGRAPHS["knockout"]),
@@ -301,7 +301,8 @@ def interventions(evidence: Evidence) -> list[str]:
     if told is None:
         return []
     table = sheet("interventions", correction_tables.bought_table(told))
-    return [title("interventions"), table, paragraph(PARAGRAPHS["interventions"])]
+    drawn = picture("bought", correction_tables.bought, told, plain=told.plain)
+    return [title("interventions"), drawn, table, paragraph(PARAGRAPHS["interventions"])]
 
 
 @section
@@ -315,6 +316,7 @@ def families(evidence: Evidence) -> list[str]:
     fragments += [sheet("families-slopes", slopes)] if len(slopes) else []
     return [
         title("families"),
+        picture("followed", family_tables.followed, told),
         sheet("families-judges", family_tables.judges_table(told)),
         *markup.folded(FOLDED["families"], fragments),
         paragraph(said("paragraphs", "families", measured=told.measured)),
@@ -437,7 +439,7 @@ def provenance(evidence: Evidence) -> list[str]:
         *(_runs_of(evidence, arm) for arm in evidence.arms),
         paragraph(said("paragraphs", "provenance", packages=packages)),
         sheet("sources", tables.sources_table(evidence)),
-        Markup("<p>To make it again: <code>python -m analysis.report study={}</code></p>").format(
+        Markup("<p>To make it again: <code>judgedrift report study={}</code></p>").format(
             evidence.name
         ),
     ]

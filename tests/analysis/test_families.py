@@ -13,7 +13,8 @@ import yaml
 from analysis.arm.families import is_simulated, judge_ids, key_of, of_runs, probed_biases
 from analysis.records.runs import Run
 from analysis.reports.evidence import gather
-from analysis.reports.families import behaviours_table, judges_table
+from analysis.reports.families import behaviours_table, followed, judges_table
+from analysis.reports.figures import looks
 from analysis.reports.sections import SECTIONS, families
 from experiments import probe
 from judges.identity import judge_id
@@ -62,6 +63,27 @@ def test_planted_biases_and_what_they_did_come_out():
             assert behaviour.shift.value == pytest.approx(50 * planted_bias / 2, abs=0.3)
             assert behaviour.bias.n == behaviour.shift.n == 4 and behaviour.probed is None
         assert judge.followed.value > 0.4
+
+
+def test_a_judge_has_a_mark_for_each_behaviour_in_the_look_of_its_arm():
+    told = of_runs([planted(family, seed) for family in "ab" for seed in range(4)], SPREAD)
+    assert told is not None
+    drawn = followed(told)
+    assert drawn is not None
+    (axes,) = drawn.axes
+    marks = {
+        (float(line.get_xdata()[0]), float(line.get_ydata()[0])): line.get_color()
+        for line in axes.lines
+        if line.get_marker() not in ("", "None") and len(line.get_xdata()) == 1
+    }
+    for judge in told.judges:
+        for each in judge.behaviours:
+            colour = marks.pop((each.bias.value, each.shift.value))
+            assert colour == looks("ab")[judge.arm]["color"]
+    assert not marks
+    assert axes.get_legend_handles_labels()[1] == ["a, 8B, likert strict", "b, 8B, likert strict"]
+    without = of_runs([planted(family, 0) for family in "ab"], {})
+    assert without is not None and followed(without) is None
 
 
 def test_a_rank_correlation_stays_within_its_ends_and_no_behaviour_makes_no_row():

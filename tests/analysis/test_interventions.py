@@ -15,8 +15,9 @@ from analysis.interventions import main
 from analysis.printed.corrections import interventions_text
 from analysis.records.runs import Records, Run
 from analysis.reports import sections
-from analysis.reports.corrections import bought_table
+from analysis.reports.corrections import bought, bought_table
 from analysis.reports.evidence import of_records as evidence_of
+from analysis.statistics.estimate import NO_ESTIMATE
 from study.records import ROLLOUT, part_name, write_part
 
 STEPS, GROUPS, MEMBERS = 10, 6, 4
@@ -255,6 +256,22 @@ def test_the_report_has_a_section_where_there_are_interventions(evidence, tmp_pa
     told = dataclasses.replace(evidence, interventions=of_records(study(tmp_path)))
     text = "".join(sections.interventions(told))
     assert "What would it buy?" in text and "correction.penalty.length=0.1" in text
+    assert "Each intervention beside plain" in text
+
+
+def test_an_intervention_stands_where_its_differences_are(tmp_path):
+    told = of_records(study(tmp_path))
+    assert told is not None
+    drawn = bought(told)
+    assert drawn is not None
+    (axes,) = drawn.axes
+    marks = {tuple(line.get_xydata()[0]) for line in axes.lines if len(line.get_xdata()) == 1}
+    others = {row.arm: (row.behaviour.value, row.truth.value) for row in told.arms[1:]}
+    assert others["penalty"] == pytest.approx((-5.0, 0.1), abs=0.02)
+    assert marks == set(others.values())
+    assert axes.get_legend_handles_labels()[1] == list(others)
+    arms = [dataclasses.replace(row, truth=NO_ESTIMATE) for row in told.arms]
+    assert bought(dataclasses.replace(told, arms=tuple(arms))) is None
 
 
 def test_a_study_without_interventions_is_a_user_error(planted, capsys):

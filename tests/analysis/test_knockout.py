@@ -10,13 +10,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from analysis.arm.knockout import knockouts, of_study, sentence
+from analysis.arm.knockout import NO_ARM, knockouts, of_study, sentence
 from analysis.arm.propagation import paths, predict
 from analysis.knockout import main
 from analysis.records.behaviour import shift
 from analysis.records.runs import Run, step_means
 from analysis.reports import sections
-from analysis.reports.corrections import knockout_table
+from analysis.reports.corrections import kept, knockout_table
 from analysis.statistics.intervals import ratio_of_means
 from tests.analysis.test_propagation import LENGTH, train
 
@@ -198,6 +198,20 @@ def test_the_report_has_a_section_where_there_is_a_knock_out(evidence):
     assert sections.knockout(evidence) == []
     text = "".join(sections.knockout(dataclasses.replace(evidence, knockouts=of_study(world()))))
     assert "Does the shift go away with its cause?" in text and "took away" in text
+    assert "Shift of each behaviour under the judge with the bias" in text
+
+
+def test_the_figure_has_a_row_for_each_arm_and_what_the_ledger_leaves():
+    (row,) = told = of_study(world())
+    drawn = kept(told)
+    assert drawn is not None
+    (axes,) = drawn.axes
+    assert [label.get_text() for label in axes.get_yticklabels()] == ["biased", "out", "absent"]
+    places = {tuple(line.get_xydata()[0]) for line in axes.lines if len(line.get_xdata()) == 1}
+    shifts = (row.shift, row.shift_out, row.shift_absent)
+    assert {(shift.value, float(k)) for k, shift in enumerate(shifts)} < places
+    assert (row.shift.value - row.of_bias.value, 1.0) in places
+    assert kept([dataclasses.replace(row, shift=NO_ARM)]) is None
 
 
 def test_a_study_without_a_knock_out_is_a_user_error(planted, capsys):
