@@ -158,6 +158,8 @@ class Sweep:
             self._peopled = self._looked
         elif not hoped or self._looked - self._peopled > EMPTY_S:
             raise self._no_node(nodes, needed)
+        else:
+            self._looked = 0.0  # nobody works: look again at once
         for place in list(self._idle):
             if place.node not in useful:
                 self._drop(place)
