@@ -148,9 +148,9 @@ def _gap(view: View, study: str) -> Alarm | None:
     usual = statistics.fmean(gap for step, gap in gaps if step <= first)
     recent = gaps[-IN_A_ROW:]
     now = statistics.fmean(gap for _, gap in recent)
-    seen = f"judge - truth rose from {usual:+.2f} in the first steps to {now:+.2f}"
+    seen = f"judge - truth rose from {usual:+z.2f} in the first steps to {now:+z.2f}"
     part = statistics.fmean(by_itself.get(step, 0.0) for step, _ in recent)
-    if part > 0:
+    if part >= 0.005:
         seen += f", {part:.2f} of it as the judge's scores of the first steps let expect"
     return Alarm("", "gap onset", f"{seen}.", f"python -m analysis.onset {study}", risen[0])
 

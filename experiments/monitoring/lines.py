@@ -24,7 +24,7 @@ def line(view: View, now: float) -> str:
     for name, text in (
         ("truth", number(view.truth)),
         ("judge", number(view.judge_mean)),
-        ("gap", number(view.gap, "+.2f")),
+        ("gap", number(view.gap, "+z.2f")),
         ("unscored", share(view.unscored)),
         ("dead", share(view.zero_std)),
         ("tokens/s", number(view.tokens_per_s, ".0f")),

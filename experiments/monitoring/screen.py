@@ -92,7 +92,7 @@ COLUMNS = (
     Column("", _spark("truth/mean"), 10, right=False),
     Column("judge", lambda view: number(view.judge_mean), 3),
     Column("", _spark("judge/mean"), 11, right=False),
-    Column("gap", lambda view: number(view.gap, "+.2f"), 4),
+    Column("gap", lambda view: number(view.gap, "+z.2f"), 4),
     Column("", _spark("bias/judge_minus_truth"), 8, right=False),
     Column("held-out accuracy", accuracies, 7, right=False),
     Column("miss", lambda view: share(view.unscored), 6),
