@@ -82,17 +82,10 @@ def rendered(told: dict[str, Any]) -> str:
         "base-uri 'none'; form-action 'none'; require-trusted-types-for 'script'; "
         "trusted-types 'none'"
     )
-    return (
-        environment(WEB)
-        .get_template("page.html")
-        .render(
-            content=told,
-            how=how(told),
-            policy=policy,
-            style=style,
-            script=script,
-            data=escaped(told),
-        )
+    page = environment(WEB).get_template("page.html")
+    data = escaped(told)
+    return page.render(
+        content=told, how=how(told), policy=policy, style=style, script=script, data=data
     )
 
 

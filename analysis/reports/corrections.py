@@ -15,6 +15,7 @@ from analysis.records.behaviour import unit
 from analysis.reports import figures, markup
 from analysis.reports.figures import bar, looks, marks_of, style
 from analysis.reports.markup import signed, with_interval
+from analysis.reports.plane import plane
 from analysis.statistics.estimate import Estimate
 
 if TYPE_CHECKING:
@@ -74,35 +75,14 @@ def kept(told: Sequence[Knockout]) -> Figure | None:
     return drawn
 
 
-@style()
 def bought(told: Interventions) -> Figure | None:
     """What did each intervention buy? Its arm beyond the plain one, which is where the lines cross:
     the behaviour that the judge pays for across, the truth upwards. None where no arm has both."""
-    look = looks([row.arm for row in told.arms])
-    others = [
-        row
-        for row in told.arms
-        if row.arm != told.plain and np.isfinite([row.behaviour.value, row.truth.value]).all()
-    ]
-    if not others:
-        return None
-    drawn, axes = figures.single(figures.ALONE, 3.6)
-    axes.axhline(0, color="0.3", linewidth=1)
-    axes.axvline(0, color="0.3", linewidth=1)
-    for row in others:
-        x, y = row.behaviour, row.truth
-        ends = bar(x.value, x.low, x.high), bar(y.value, y.low, y.high)
-        marks = marks_of(look[row.arm])
-        axes.errorbar(x.value, y.value, ends[1], ends[0], elinewidth=1, linestyle="", **marks)
-        axes.plot([], [], linestyle="", label=row.arm, **marks)
-    axes.set(
+    return plane(
+        [(row.arm, row.arm, row.behaviour, row.truth) for row in told.arms if row.settings],
         xlabel=f"{told.feature} beyond {told.plain} ({unit(told.feature)})",
         ylabel=f"truth beyond {told.plain}",
-        xlim=figures.around(row.behaviour.value for row in others),
-        ylim=figures.around(row.truth.value for row in others),
     )
-    figures.outside_legend(drawn, [axes])
-    return drawn
 
 
 def _taken(row: Knockout) -> str:

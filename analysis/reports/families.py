@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import math
 from typing import TYPE_CHECKING
 
 import pandas as pd
 
 from analysis.arm.families import Families, Natural
-from analysis.reports import figures
-from analysis.reports.figures import bar, looks, marks_of, style
 from analysis.reports.markup import signed
+from analysis.reports.plane import plane
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -51,39 +49,18 @@ def slopes_table(families: Families) -> pd.DataFrame:
     )
 
 
-@style()
 def followed(families: Families) -> Figure | None:
     """Did behaviour go where the judge's bias points? A mark for each judge and behaviour; None
     where no behaviour has both."""
-    every = [
-        each
-        for judge in families.judges
-        for each in judge.behaviours
-        if math.isfinite(each.bias.value) and math.isfinite(each.shift.value)
-    ]
-    if not every:
-        return None
-    look = looks([judge.arm for judge in families.judges])
-    drawn, axes = figures.single(figures.ALONE, 3.8)
-    axes.axhline(0, color="0.3", linewidth=1)
-    axes.axvline(0, color="0.3", linewidth=1)
-    for judge in families.judges:
-        marks = marks_of(look[judge.arm])
-        for each in judge.behaviours:
-            x, y = each.bias, each.shift
-            ends = bar(x.value, x.low, x.high), bar(y.value, y.low, y.high)
-            axes.errorbar(
-                x.value, y.value, ends[1], ends[0], elinewidth=0.8, linestyle="", **marks, alpha=0.8
-            )
-        axes.plot([], [], linestyle="", label=", ".join(_key(judge).values()), **marks)
-    axes.set(
+    return plane(
+        [
+            (judge.arm, ", ".join(_key(judge).values()), each.bias, each.shift)
+            for judge in families.judges
+            for each in judge.behaviours
+        ],
         xlabel=f"bias, {families.measured} (score per SD of a behaviour)",
         ylabel="shift of the behaviour (SDs)",
-        xlim=figures.around(each.bias.value for each in every),
-        ylim=figures.around(each.shift.value for each in every),
     )
-    figures.outside_legend(drawn, [axes])
-    return drawn
 
 
 def _key(judge: Natural) -> dict[str, str]:

@@ -362,14 +362,6 @@ def bar(value: float, low: float, high: float) -> np.ndarray | None:
     return np.abs([[low - value], [high - value]]) if known else None
 
 
-def around(values: Iterable[float]) -> tuple[float, float]:
-    """Ends of an axis that shows 0 and these values with room beside them: long intervals leave
-    it, instead of pressing all marks together."""
-    shown = [0.0, *filter(math.isfinite, values)]
-    room = 0.4 * (max(shown) - min(shown) or 1.0)
-    return min(shown) - room, max(shown) + room
-
-
 def palette(count: int, name: str = "colorblind") -> Any:
     """So many colours that colour-blind readers can tell apart."""
     import seaborn as sns

@@ -8,6 +8,7 @@ if there is one. A cell whose slot or node is lost goes on elsewhere from its la
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import time
 from collections import Counter, deque
@@ -31,6 +32,8 @@ from study.screen import plural
 
 LOOK_S = 5.0
 """Seconds between two looks at which nodes there are."""
+SILENT_S = 60.0
+"""How long a node may be silent before that is said."""
 EMPTY_S = 300.0
 """How long a sweep waits for a node when all are lost, or none has answered yet."""
 BEGINS = 3
@@ -104,6 +107,8 @@ class Sweep:
         self._keys = Keys({name: os.environ[name] for name in names if name in os.environ})
         self._nodes: dict[str, str] = {}
         """Node -> why no cell runs there."""
+        self._silent: dict[str, float] = {}
+        """Node that had not answered -> when that is said."""
         self._ever: dict[str, dict[str, float]] = {}
         """Node that was ever there -> what it had."""
         self._places: list[Place] = []
@@ -147,17 +152,24 @@ class Sweep:
         self._ever |= nodes  # where the last GPU is lost, cells do not go on without
         needed = needs(self._configs, self._ever)
         large = {name: capacity(resources, needed) for name, resources in nodes.items()}
-        if new := [name for name in nodes if large[name] and name not in self._nodes]:
-            for name, why in self._examiner.refusals(new, needed.get("GPU", 0)).items():
+        if asked := [name for name in nodes if large[name] and name not in self._nodes]:
+            for name, why in self._examiner.refusals(asked, needed.get("GPU", 0)).items():
                 self._nodes[name] = ""
                 if why:
                     self._refuse(name, why)
+        silent = [name for name in asked if name not in self._nodes]
+        for name in silent:
+            if self._looked > self._silent.setdefault(name, self._looked + SILENT_S):
+                self._silent[name] = math.inf
+                self._watch.say(
+                    f"The node {name[:12]} has not said for {SILENT_S:g} s what it is. The sweep"
+                    " goes on without it, and asks on."
+                )
         useful = [name for name in nodes if large[name] and self._nodes.get(name) == ""]
-        hoped = self._begun or any(name not in self._nodes for name in new)
         if useful:
             self._peopled = self._looked
-        elif not hoped or self._looked - self._peopled > EMPTY_S:
-            raise self._no_node(nodes, needed)
+        elif not (self._begun or silent) or self._looked - self._peopled > EMPTY_S:
+            raise self._no_node(nodes, needed, len(silent))
         else:
             self._looked = 0.0  # nobody works: look again at once
         for place in list(self._idle):
@@ -173,20 +185,17 @@ class Sweep:
                 self._make(name, needed, threads)
                 room -= 1
 
-    def _no_node(self, nodes: dict[str, dict[str, float]], needed: dict[str, float]) -> UserError:
+    def _no_node(
+        self, nodes: dict[str, dict[str, float]], needed: dict[str, float], silent: int
+    ) -> UserError:
         told = ", ".join(f"{name} {amount:g}" for name, amount in needed.items())
         refused = [why for name, why in self._nodes.items() if why and name in nodes]
         if refused:
             return UserError(f"No node of the cluster may train these cells. {refused[0]}")
-        silent = [
-            name
-            for name, resources in nodes.items()
-            if name not in self._nodes and capacity(resources, needed)
-        ]
         if silent:
             return UserError(
                 f"No node of the cluster has said within {EMPTY_S:g} s what it is:"
-                f" {plural(len(silent), 'node')} with room for a cell started no process. Other"
+                f" {plural(silent, 'node')} with room for a cell started no process. Other"
                 " work may fill them. Type `ray status`, and this command again once they answer."
             )
         largest = "; ".join(

@@ -32,7 +32,7 @@ CONNECT_S = 10.0
 ANSWER_S = 180.0
 """How long a cluster may take to let a first process in: it starts one, which on nodes that are
 busy takes minutes."""
-LOOK_S = 1.0
+PAUSE_S = 1.0
 """How long a sweep stops for nodes that have not answered, at each look."""
 TOLD_S = 30.0
 """How long it stops for the clock and the GPUs of a node that has answered."""
@@ -180,7 +180,7 @@ class Examiner:
         """
         self._asked = {name: self._asked.get(name) or self._ask(name) for name in nodes}
         refs = list(self._asked.values())
-        ready, _ = self._ray.wait(refs, num_returns=len(refs), timeout=LOOK_S)
+        ready, _ = self._ray.wait(refs, num_returns=len(refs), timeout=PAUSE_S)
         examined = {
             name: self._refusal(name, ref, share)
             for name, ref in self._asked.items()

@@ -81,7 +81,8 @@ def test_a_judge_has_a_mark_for_each_behaviour_in_the_look_of_its_arm():
             colour = marks.pop((each.bias.value, each.shift.value))
             assert colour == looks("ab")[judge.arm]["color"]
     assert not marks
-    assert axes.get_legend_handles_labels()[1] == ["a, 8B, likert strict", "b, 8B, likert strict"]
+    names = [text.get_text() for text in drawn.legends[0].get_texts()]
+    assert names == ["a, 8B, likert strict", "b, 8B, likert strict"]
     without = of_runs([planted(family, 0) for family in "ab"], {})
     assert without is not None and followed(without) is None
 

@@ -93,13 +93,16 @@ def test_a_slot_has_memory_for_the_largest_cell():
 
 
 def test_a_cluster_whose_nodes_never_say_what_they_are_ends_the_sweep(monkeypatch):
-    monkeypatch.setattr(ray_engine, "EMPTY_S", 0.5)
+    monkeypatch.setattr(ray_engine, "EMPTY_S", 2.5)
     node = {"NodeID": "n", "Alive": True, "Resources": {"CPU": 8.0, "memory": 2.0**40}}
     ray = SimpleNamespace(nodes=lambda: [node], remote=lambda made: made)
     silent = SimpleNamespace(refusals=lambda nodes, share: {})
-    watch = SimpleNamespace(tick=lambda: None)
+    monkeypatch.setattr(ray_engine, "SILENT_S", 0.0)
+    said = []
+    watch = SimpleNamespace(tick=lambda: None, say=said.append)
     todo = [cells.make_cell(dataclasses.asdict(Study(device="cpu")))]
     swept = ray_engine.Sweep(ray, todo, watch, silent)
     monkeypatch.setattr(ray_engine, "LOOK_S", 0.0)
-    with pytest.raises(UserError, match=r"said within 0\.5 s what it is: 1 node with room"):
+    with pytest.raises(UserError, match=r"said within 2\.5 s what it is: 1 node with room"):
         swept.run()
+    assert [line.split(".")[0] for line in said] == ["The node n has not said for 0 s what it is"]
