@@ -18,7 +18,7 @@ import sys
 import tempfile
 import typing
 from collections.abc import Generator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -72,6 +72,7 @@ def job(config: DictConfig) -> None:
 
 def enqueue(overrides: Sequence[str], config: DictConfig) -> None:
     """Queue the cell of these arguments. Raises UserError: it may not be, or as `resolve`."""
+    stopping.let_through()
     refuse_lists(overrides)
     QUEUE.append(resolve(config))
 
@@ -88,7 +89,8 @@ def main() -> int:
     try:
         elsewhere = [text for text in sys.argv[1:] if text.startswith(LAUNCHER)]
         sys.argv[1:] = [text for text in sys.argv[1:] if text not in elsewhere]
-        collect(elsewhere)
+        with stopping.held():  # until the next job: OmegaConf fails over an interruption
+            collect(elsewhere)
         if not QUEUE:
             return 0  # --cfg and the like
         exchange.fetch(QUEUE[0].dir.parent)
@@ -107,7 +109,9 @@ def main() -> int:
             raise
         print(redact(str(trouble)), file=sys.stderr)
         return 2
-    except KeyboardInterrupt:
+    except BaseException as error:
+        if not stopping.interrupted(error):
+            raise
         stopping.deafen()
         print("Stopped. Run the same command again to continue.", file=sys.stderr)
         return stopping.exit_code()
@@ -200,9 +204,7 @@ def collect(elsewhere: Sequence[str] = ()) -> None:
             return expand(opened(arguments), enqueue)
     except NeedsHydra:
         QUEUE.clear()
-    with ExitStack() as stack:
-        with stopping.held():  # no folder that nobody takes away
-            folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="judgedrift-"))
+    with tempfile.TemporaryDirectory(prefix="judgedrift-") as folder:
         places = [f"hydra.{mode}.dir='{folder}'" for mode in ("sweep", "run")]
         sys.argv[1:] = arguments
         try:
@@ -242,6 +244,8 @@ def _in_one_paragraph(typed: Sequence[str]) -> Generator[None]:
     try:
         yield
     except (HydraException, OmegaConfBaseException) as error:
+        if stopping.interrupted(error):
+            raise KeyboardInterrupt from error
         if wrong := causes.reason(error, typed):
             raise UserError(wrong) from error
         raise _uncomposable(causes.own_words(error)) from error

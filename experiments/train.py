@@ -41,7 +41,7 @@ from judges.endpoint.failures import EndpointRefused
 from judges.serving.lease import leases
 from judges.session import Session
 from judges.store import open_store
-from study import cells, exchange, lease, storage
+from study import cells, exchange, lease, stopping, storage
 from study.bounds import Number
 from study.cells import Cell
 from study.cli import command, option
@@ -65,8 +65,8 @@ from study.verify import unsound
 PACKAGES = ("torch", "transformers", "trl", "peft", "mlflow", "hydra-core", "numpy", "pyarrow")
 
 
-class Terminated(BaseException):
-    """SIGTERM, raised where the run is, so that it ends by its own hand and says so."""
+class Terminated(KeyboardInterrupt):
+    """SIGTERM or Ctrl-C, raised where the run is, so that it ends by its own hand and says so."""
 
 
 def run_cell(folder: Path, threads: int = 1) -> int:
@@ -135,10 +135,9 @@ def _run_held(folder: Path, threads: int) -> int:
         )
         train(cell, threads)
         code, state = 0, "done"
-    except (Terminated, KeyboardInterrupt):
-        code, state, problem = cells.STOPPED, "killed", "stopped by a signal"
-    except Exception as error:
+    except (KeyboardInterrupt, Exception) as error:
         code, problem = _failure(error, folder)
+        state = "killed" if code == cells.STOPPED else "failed"
     finally:
         _take_signals(IGNORED)
         ended = time.time()
@@ -158,11 +157,14 @@ def _run_held(folder: Path, threads: int) -> int:
     return code
 
 
-def _failure(error: Exception, folder: Path) -> tuple[int, str]:
-    """Exit code and text of an error, said in the log: a paragraph where somebody can mend it."""
+def _failure(error: BaseException, folder: Path) -> tuple[int, str]:
+    """Exit code and text of what ended a run, said in the log where it is an error: a paragraph
+    where somebody can mend it."""
     if trouble := storage.explained(error, folder):
         print(trouble, flush=True)
         return storage.EXIT, str(trouble)
+    if stopping.interrupted(error):
+        return cells.STOPPED, "stopped by a signal"
     if isinstance(error, UserError | EndpointRefused):
         print(error, flush=True)
         return cells.REFUSED if isinstance(error, EndpointRefused) else 2, str(error)

@@ -228,8 +228,10 @@ class Command(Generic[T]):
         except UserError as error:
             print(error, file=sys.stderr)
             return 2
-        except KeyboardInterrupt:
-            return stopping.exit_code()
+        except BaseException as error:
+            if stopping.interrupted(error):
+                return stopping.exit_code()
+            raise
 
     def read(self, arguments: Sequence[str]) -> T:
         """The options, typed and checked.

@@ -1,6 +1,9 @@
-"""`UserError`: a mistake that the user can fix, printed as one paragraph; the command exits 2."""
+"""`UserError`: a mistake that the user can fix, printed as one paragraph; the command exits 2. Also
+what an error came of."""
 
 from __future__ import annotations
+
+from collections.abc import Iterator
 
 from study.screen import visible
 from study.typed import typed
@@ -16,3 +19,13 @@ class UserError(Exception):
 
     def __str__(self) -> str:
         return typed(visible(super().__str__()))
+
+
+def chain(error: BaseException) -> Iterator[BaseException]:
+    """An error and what it came from, at most 20."""
+    link: BaseException | None = error
+    for _ in range(20):
+        if link is None:
+            return
+        yield link
+        link = link.__cause__ or link.__context__

@@ -17,7 +17,7 @@ from typing import Any
 
 from study import storage
 from study.clock import boot
-from study.errors import UserError
+from study.errors import UserError, chain
 from study.files import first_line, read_left
 from study.machine import has_process
 from study.secrets import holds_credentials, redact
@@ -144,7 +144,7 @@ def trouble(url: str) -> Generator[None]:
 def paragraph(url: str, error: BaseException) -> str:
     """What an error of a place elsewhere means and what to type."""
     scheme, _, rest = url.partition("://")
-    names = [type(link).__name__ for link in storage.chain(error)]
+    names = [type(link).__name__ for link in chain(error)]
     line = redact(first_line(error))
     kept = "What is recorded here is kept, and the same command goes on from there"
     if isinstance(error, ImportError):

@@ -16,6 +16,8 @@ from collections.abc import Generator
 from contextlib import contextmanager
 from typing import Any
 
+from study.errors import chain
+
 PATIENCE_S = 60.0
 """How long an interrupted command may take to end before it can be interrupted again."""
 AGAIN_S = 0.01
@@ -91,15 +93,29 @@ def exit_code() -> int:
     return 130
 
 
+def interrupted(error: BaseException) -> bool:
+    """Whether ``error`` is an interruption or came of one: a module that is stopped while it is
+    imported says that it cannot be, and a library that puts a half-built object in order may fail
+    over that."""
+    return any(isinstance(link, KeyboardInterrupt) for link in chain(error))
+
+
 @contextmanager
 def held() -> Generator[None]:
-    """Within the block nothing is interrupted; what came meanwhile interrupts at its end."""
+    """Within the block nothing is interrupted; what came meanwhile interrupts at its end, or where
+    `let_through` is called within it."""
     _State.held += 1
     try:
         yield
     finally:
         _State.held -= 1
-    if _State.waits and not _State.held:
+    if not _State.held:
+        let_through()
+
+
+def let_through() -> None:
+    """What came while interruptions were held interrupts here."""
+    if _State.waits:
         _State.waits = False
         raise KeyboardInterrupt
 

@@ -5,10 +5,9 @@ from __future__ import annotations
 import errno
 import os
 import sqlite3
-from collections.abc import Iterator
 from pathlib import Path
 
-from study.errors import UserError
+from study.errors import UserError, chain
 from study.tables import table
 
 EXIT = 74
@@ -76,16 +75,6 @@ def _cause(error: BaseException, folder: Path) -> int | None:
         if stats.f_bavail * stats.f_frsize < NEARLY_FULL:
             return errno.ENOSPC
     return None
-
-
-def chain(error: BaseException) -> Iterator[BaseException]:
-    """An error and what it came from, at most 20."""
-    link: BaseException | None = error
-    for _ in range(20):
-        if link is None:
-            return
-        yield link
-        link = link.__cause__ or link.__context__
 
 
 def _mount(path: Path) -> Path:

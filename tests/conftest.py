@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import gc
+import itertools
 import multiprocessing
 import os
 import shutil
@@ -46,6 +47,13 @@ S3_KEYS = {
 }
 SLOWLY = "judge.endpoint.requests_per_min=240"
 """Leaves time to stop a cell between two steps: with this a tiny one takes about two seconds."""
+
+
+def came_of(*raised: BaseException) -> BaseException:
+    """The last of the errors, each of which came up while the one before it was handled."""
+    for earlier, later in itertools.pairwise(raised):
+        later.__context__ = earlier
+    return raised[-1]
 
 
 @pytest.hookimpl(trylast=True)

@@ -220,7 +220,7 @@ def _written(what: str, write: Callable[[Path], object], study_dir: Path, again:
     try:
         write(study_dir)
     except Exception as error:
-        if _interrupted(error):
+        if stopping.interrupted(error):
             raise KeyboardInterrupt from error
         if trouble := storage.explained(error, study_dir):
             print(f"The {what} could not be written. {trouble}")
@@ -233,14 +233,6 @@ def _written(what: str, write: Callable[[Path], object], study_dir: Path, again:
         )
         return False
     return True
-
-
-def _interrupted(error: BaseException | None) -> bool:
-    """Whether an error came of an interrupt: a module that is stopped while it is imported says
-    that it cannot be."""
-    while error is not None and not isinstance(error, KeyboardInterrupt):
-        error = error.__cause__ or error.__context__
-    return error is not None
 
 
 def conclude(todo: Sequence[Cell], tracked: dict[str, Any], mine: Sequence[Cell]) -> int:

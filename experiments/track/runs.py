@@ -17,7 +17,7 @@ from experiments.track.contents import send_contents
 from experiments.track.projection import Point
 from experiments.track.store import artifacts_of, client_of, initialise, tracking_uri
 from experiments.track.traces import Lost, send_traces
-from study import cells
+from study import cells, stopping
 from study.cells import Cell
 from study.clock import boot
 from study.files import Damaged, say, write_json
@@ -216,8 +216,8 @@ def one_line(error: Exception) -> str:
 class RunLog:
     """The live run of one cell: buffers points and sends them every ``tracking.flush_steps``.
 
-    Used as a context manager it ends the run: FINISHED, KILLED on KeyboardInterrupt and its
-    kind, FAILED on any other exception. With ``tracking.enabled`` false it does nothing.
+    Used as a context manager it ends the run: FINISHED, KILLED on an interruption, FAILED on
+    any other exception. With ``tracking.enabled`` false it does nothing.
     """
 
     def __init__(self, cell: Cell) -> None:
@@ -235,10 +235,10 @@ class RunLog:
     def __enter__(self) -> RunLog:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+    def __exit__(self, _: object, error: BaseException | None, *__: object) -> None:
         status = "FINISHED"
-        if kind is not None:
-            status = "FAILED" if issubclass(kind, Exception) else "KILLED"
+        if error is not None:
+            status = "KILLED" if stopping.interrupted(error) else "FAILED"
         self._guarded(lambda: self._end(status))
 
     def add(self, step: int, time_ms: int, metrics: dict[str, Any]) -> None:

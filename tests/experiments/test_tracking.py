@@ -22,6 +22,7 @@ from study import cells
 from study.files import read_json
 from study.records import recorded
 from study.schema import Endpoint, Judge, Policy, Reward, Task, Tracking
+from tests.conftest import came_of
 from tests.experiments.mlflow_runs import (
     begin,
     cell_of,
@@ -106,10 +107,15 @@ def test_a_flush_of_thousands_is_cut_into_requests(runs: Path) -> None:
 
 @pytest.mark.parametrize(
     ("error", "status"),
-    [(None, "FINISHED"), (ValueError, "FAILED"), (KeyboardInterrupt, "KILLED")],
+    [
+        (None, "FINISHED"),
+        (ValueError(), "FAILED"),
+        (KeyboardInterrupt(), "KILLED"),
+        (came_of(KeyboardInterrupt(), ValueError()), "KILLED"),
+    ],
 )
 def test_how_a_cell_ends_is_how_its_run_ends(
-    error: type[BaseException] | None, status: str, runs: Path
+    error: BaseException | None, status: str, runs: Path
 ) -> None:
     cell = cell_of(runs)
     begin(runs, cell)

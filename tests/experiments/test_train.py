@@ -13,6 +13,8 @@ from experiments.launch import pool
 from experiments.trainer import checkpoints
 from study import cells
 from study.files import read_json, write_json
+from study.status import read_status
+from tests.conftest import came_of
 from tests.faults import lives, windows
 
 
@@ -63,6 +65,20 @@ def test_a_cell_whose_device_is_not_here_is_refused(finished, capsys, monkeypatc
     assert train.main([f"cell={finished}"]) == 2
     assert "device=cuda:9 is not there" in capsys.readouterr().err
     assert (finished / "status.json").read_bytes() == status
+
+
+@pytest.mark.parametrize("ended_by", [KeyboardInterrupt, train.Terminated])
+def test_a_cell_that_is_stopped_within_a_library_is_killed_and_did_not_fail(
+    finished, monkeypatch, ended_by
+):
+    def stopped(*_):
+        raise came_of(ended_by(), AttributeError("half built"))
+
+    (finished / "DONE").unlink()
+    monkeypatch.setattr(train, "train", stopped)
+    assert train.run_cell(finished) == cells.STOPPED
+    assert cells.state(finished) == "killed"
+    assert read_status(finished)["error"] == "stopped by a signal"
 
 
 def test_a_cell_that_gets_done_while_another_process_waits_for_it(finished):

@@ -19,7 +19,7 @@ from study.cli import Command, StudyOptions, command, option, output, overrides,
 from study.errors import UserError
 from study.files import write_json
 from study.screen import UNREAD, unless_unread
-from tests.conftest import ROOT, run_alone
+from tests.conftest import ROOT, came_of, run_alone
 
 OTHERS = {
     *("experiments.sweep", "judges.serving.vllm_cpu", "study.truth.equations"),
@@ -122,6 +122,8 @@ class Options:
 def some(options: Options) -> int:
     if options.name == "stopped":
         raise KeyboardInterrupt
+    if options.name == "stopped within a library":
+        raise came_of(KeyboardInterrupt(), AttributeError("half built"))
     if options.name == "bad":
         raise UserError("It is bad.")
     return 7
@@ -175,6 +177,7 @@ def test_what_is_wrong_is_said_with_what_to_type(words: list[str], said: str) ->
 def test_exit_codes(capsys: pytest.CaptureFixture[str]) -> None:
     assert some(["read", "name=good"]) == 7
     assert some(["read", "name=stopped"]) == 130
+    assert some(["read", "name=stopped within a library"]) == 130
     assert some(["read", "name=bad"]) == 2
     assert capsys.readouterr().err == "It is bad.\n"
     assert some(["read", "-h"]) == 0

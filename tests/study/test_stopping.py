@@ -18,9 +18,10 @@ from contextlib import closing, suppress
 from pathlib import Path
 
 import pytest
+from omegaconf.errors import ConfigAttributeError
 
-from study import cells
-from tests.conftest import ROOT, SLOWLY, sweep
+from study import cells, stopping
+from tests.conftest import ROOT, SLOWLY, came_of, sweep
 
 TINY = ("debug=tiny", "judge=sim-fair,sim-noisy", "seed=0")
 STEPS = "trainer.steps=4"
@@ -107,6 +108,54 @@ def test_while_composing(started) -> None:
     assert code == 130, said
     assert "Stopped." in said and "Traceback" not in said
     assert not list(one.temp.glob("judgedrift-*")) and not one.runs_dir.exists()
+
+
+UNFRIENDLY = """
+import os, signal, sys, omegaconf
+real, sent = omegaconf.DictConfig._set_value, []
+
+def swallowing(*arguments, **named):
+    try:
+        if not sent and signal.getsignal(signal.SIGTERM) != signal.SIG_DFL:  # the sweep listens
+            sent.append(os.kill(os.getpid(), signal.{number}))
+    except BaseException:
+        pass
+    return real(*arguments, **named)
+
+omegaconf.DictConfig._set_value = swallowing
+from experiments import sweep
+sys.argv[1:] = {arguments}
+sys.exit(sweep.main())
+"""
+
+
+@pytest.mark.parametrize("more", [[], ["hydra.job.name=slow"]])
+@pytest.mark.parametrize("number", ["SIGINT", "SIGTERM"])
+def test_a_library_that_drops_an_interruption_does_not_keep_it(number, more, tmp_path) -> None:
+    """OmegaConf asks for attributes with a default, and passes over what is raised meanwhile."""
+    arguments = ["debug=tiny", "judge=sim-fair", "seed=0,1", "plan=true", f"runs_dir={tmp_path}"]
+    driver = UNFRIENDLY.replace("{number}", number).replace(
+        "{arguments}", repr([*arguments, *more])
+    )
+    ended = subprocess.run(
+        [sys.executable, "-c", driver], cwd=ROOT, capture_output=True, text=True, timeout=300
+    )
+    assert ended.returncode == 130, ended.stdout + ended.stderr
+    assert "Stopped." in ended.stderr and "Traceback" not in ended.stderr
+
+
+@pytest.mark.parametrize(
+    "error, told",
+    [
+        (KeyboardInterrupt(), True),
+        (came_of(KeyboardInterrupt(), AttributeError(), ConfigAttributeError("no flags")), True),
+        (came_of(KeyboardInterrupt(), ImportError("half a module")), True),
+        (came_of(ValueError(), RuntimeError()), False),
+        (SystemExit(1), False),
+    ],
+)
+def test_what_came_of_an_interruption_is_one(error: BaseException, told: bool) -> None:
+    assert stopping.interrupted(error) is told
 
 
 def test_while_a_judge_is_asked_whether_it_answers(started) -> None:
