@@ -6,6 +6,7 @@ are answered and not obeyed: they would cut off the very lines that put things i
 
 from __future__ import annotations
 
+import _thread
 import ctypes
 import os
 import signal
@@ -14,6 +15,7 @@ import threading
 import time
 from collections.abc import Generator
 from contextlib import contextmanager
+from types import FrameType
 from typing import Any
 
 from study.errors import chain
@@ -31,6 +33,8 @@ class _State:
     number: int = signal.SIGINT
     held = 0
     waits = False
+    sends = False
+    """Whether a thread sends the signal until it is obeyed."""
 
 
 def take_signals() -> None:
@@ -38,7 +42,7 @@ def take_signals() -> None:
 
     What was ignored before, as under nohup or in the background of a shell, stays ignored.
     """
-    _State.asked, _State.held, _State.waits = None, 0, False
+    _State.asked, _State.held, _State.waits, _State.sends = None, 0, False, False
     sys.unraisablehook = _raise_again
     for number in STOPPING:
         if signal.getsignal(number) != signal.SIG_IGN:
@@ -46,28 +50,52 @@ def take_signals() -> None:
 
 
 def _raise_again(lost: Any) -> None:
-    """Python drops what is raised within a destructor or a weak reference's callback; an
+    """Python drops what is raised within a destructor, a weak reference's callback or here; an
     interruption that came there comes again."""
     if not issubclass(lost.exc_type, KeyboardInterrupt) or _State.asked is None:
         sys.__unraisablehook__(lost)
         return
+    _State.asked = None
+    _send_later()
+
+
+def _send_later() -> None:
+    if not _State.sends:
+        _State.sends = True
+        _thread.start_new_thread(_send_again, ())  # takes no lock that the main thread may hold
+
+
+def _send_again() -> None:
     main = threading.main_thread().ident
     assert main is not None
-    _State.asked = None
-    threading.Timer(AGAIN_S, signal.pthread_kill, (main, _State.number)).start()
+    time.sleep(AGAIN_S)
+    while _State.sends:
+        signal.pthread_kill(main, _State.number)
+        time.sleep(AGAIN_S)
 
 
-def _stop(number: int, _: Any) -> None:
+def _stop(number: int, frame: FrameType | None) -> None:
     now = time.monotonic()
     if _State.asked is not None and now - _State.asked < PATIENCE_S:
         os.write(2, SAID)
         return
-    _State.asked, _State.number = now, number
+    _State.number = number
+    if _is_dropped(frame):
+        _send_later()
+        return
+    _State.asked, _State.sends = now, False
     if _State.held:
         _State.waits = True
         os.write(2, SAID)
         return
     raise KeyboardInterrupt
+
+
+def _is_dropped(frame: FrameType | None) -> bool:
+    """Whether what is raised in this frame is dropped, and nobody told."""
+    while frame is not None and frame.f_code is not _raise_again.__code__:
+        frame = frame.f_back
+    return frame is not None
 
 
 def told_by_user() -> bool:

@@ -110,7 +110,7 @@ def test_jobs_are_found_again_after_the_sweep_was_killed(start, tmp_path) -> Non
     out, _ = again.communicate(timeout=60)
     assert again.returncode == 0, out
     assert [len(lives(cell)) for cell in todo] == [1, 1]  # nothing was submitted twice
-    first.communicate(timeout=10)
+    first.communicate(timeout=60)
 
 
 def test_what_is_stopped_is_cancelled(start, tmp_path) -> None:

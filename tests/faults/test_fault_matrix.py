@@ -23,8 +23,8 @@ from study.rows import Row, make_row
 from study.schema import Endpoint, Grading, Judge, Sampling
 from study.verdict import Outcome, Parsed, Reply, Request, mean_score
 
-DEADLINE_S = 0.8
-SLACK_S = 0.7
+DEADLINE_S = 2.5
+SLACK_S = 20
 """For a busy machine; a call that nothing ends would be over it by a minute."""
 TRIES = 2
 ROW = make_row(({"role": "user", "content": "Write."},))
@@ -64,7 +64,7 @@ def word(monkeypatch: pytest.MonkeyPatch) -> None:
 def judge(url: str, stream: bool, **endpoint: Any) -> Judge:
     settings: dict[str, Any] = {
         "url": url, "model": "m", "stream": stream, "deadline_s": DEADLINE_S,
-        "idle_timeout_s": 0.2, "attempts": TRIES, "backoff_s": 0.01, "max_reply_bytes": 200_000,
+        "idle_timeout_s": 0.6, "attempts": TRIES, "backoff_s": 0.01, "max_reply_bytes": 200_000,
     }  # fmt: skip
     return Judge(
         name="j",
@@ -206,7 +206,7 @@ def test_no_fault_leaks_and_the_failure_table_adds_up(
     assert sum(table.values()) == 2 * len(names)
     assert metrics["judge/unscored_frac"] == 1.0
     assert all(mean_score([verdict]) is None for verdict in verdicts)
-    limit = time.monotonic() + 5
+    limit = time.monotonic() + 60
     while left_behind() > server_before and time.monotonic() < limit:
         time.sleep(0.1)  # the server closes its own ends in the next moments
     threads, files = left_behind()

@@ -205,7 +205,7 @@ def test_the_end_of_a_batch_leaves_nothing_in_flight(tmp_path: Path, held: Any) 
         with pytest.raises(RuntimeError, match="generation failed"), session.batch():
             ahead = Ahead(session, 1)
             ahead.submit({0: ITEMS[0], 1: ITEMS[1]})
-            assert came.acquire(timeout=10) and came.acquire(timeout=10)
+            assert came.acquire(timeout=60) and came.acquire(timeout=60)
             raise RuntimeError("generation failed")
         assert store.count() == 0
         before = session.calls

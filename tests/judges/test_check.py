@@ -42,7 +42,7 @@ def serving() -> Iterator[Callable[..., str]]:
             )
         )
         url = f"http://127.0.0.1:{port}/v1"
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + 60
         while server.models(Judge(), url) is None and time.monotonic() < deadline:
             time.sleep(0.05)
         return url

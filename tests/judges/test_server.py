@@ -209,7 +209,7 @@ def test_processes_that_start_at_once_share_one_server(fake):
         pid = pid_of(fake)
         assert len(book(fake)["users"]) == 3
         for left, one in enumerate(users[:2]):
-            one.communicate("\n", timeout=30)
+            one.communicate("\n", timeout=60)
             assert one.returncode == 0 and running(pid), left
         users[2].communicate("\n", timeout=60)
         assert users[2].returncode == 0 and not running(pid) and book(fake) == {}

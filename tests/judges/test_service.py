@@ -140,7 +140,7 @@ def test_drivers_that_start_at_once_share_one_service_that_ends_with_the_last(ru
         assert len(lines) == 1 and lines.pop().endswith(" 0.8\n")
         owner = read(served).owner
         assert len(list(served.users())) == 2
-        first.communicate("\n", timeout=30)
+        first.communicate("\n", timeout=60)
         second.kill()  # says no goodbye
         second.communicate()
         until(lambda: served.read() is None)

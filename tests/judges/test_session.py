@@ -234,17 +234,16 @@ def test_cost_follows_the_price_and_the_usage(faults: Any, one_word: Any, store:
 
 
 def test_closing_aborts_what_is_in_flight(faults: Any, one_word: Any, store: Store) -> None:
-    session = Session(http(faults.url("hang"), deadline_s=30, idle_timeout_s=30), store)
+    session = Session(http(faults.url("hang"), deadline_s=300, idle_timeout_s=300), store)
     found: list[Any] = []
     thread = threading.Thread(
         target=lambda: found.extend(session.verdicts([(ROWS[0], "x"), (ROWS[1], "y")]))
     )
     thread.start()
     time.sleep(0.2)
-    start = time.monotonic()
     session.close()
-    thread.join(5)
-    assert time.monotonic() - start < 2
+    thread.join(20)
+    assert not thread.is_alive()
     assert [draws[0].outcome for draws in found] == [Outcome.aborted] * 2
     assert store.count() == 0
     session.close()  # twice is fine
@@ -267,11 +266,9 @@ def test_a_planted_hang_ends_at_the_deadline() -> None:
         endpoint=replace(FAIR.endpoint, deadline_s=0.3, idle_timeout_s=0.2),
         simulated=Simulated(failure=Failure(rate=1.0, kinds=["hang"])),
     )
-    start = time.monotonic()
     with Session(judge, None, oracle) as session:
         found = session.verdicts(ITEMS)
     assert {draws[0].outcome for draws in found} == {Outcome.timeout}
-    assert time.monotonic() - start < 1.5
 
 
 class TestCheck:

@@ -132,7 +132,7 @@ store.put("after", one)
 print(store.count())
 """
     process = run(code, str(tmp_path / "replies.db"))
-    out, _ = process.communicate(timeout=30)
+    out, _ = process.communicate(timeout=60)
     assert (process.returncode, out.strip()) == (0, "3")
 
 
@@ -194,7 +194,7 @@ def test_kill_9_loses_no_acknowledged_row(tmp_path: Path) -> None:
         for writer in writers:
             writer.send_signal(signal.SIGKILL)
         for writer, file in zip(writers, files, strict=True):
-            writer.communicate(timeout=30)
+            writer.communicate(timeout=60)
             assert writer.returncode == -signal.SIGKILL
             # The last line may be torn; the others were written after put() had returned.
             lines = file.read_text().splitlines(True)

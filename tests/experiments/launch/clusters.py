@@ -135,11 +135,11 @@ class Cluster:
             node.terminate()
         for node in self.nodes:
             try:
-                node.wait(timeout=20)
+                node.wait(timeout=60)
             except subprocess.TimeoutExpired:
                 node.kill()
                 node.wait()
-        limit = time.monotonic() + 15
+        limit = time.monotonic() + 60
         while (left := self.processes()) and time.monotonic() < limit:
             time.sleep(0.2)
         for pid in left:

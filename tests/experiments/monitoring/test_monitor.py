@@ -89,7 +89,7 @@ def test_only_what_changed_is_said_again(runs_dir):
             cells.set_status(path, state="done", step=40)
             (path / "DONE").touch()
         last = monitor.stdout.read().splitlines()
-        assert monitor.wait(20) == 0
+        assert monitor.wait(60) == 0
         assert sum("  done  " in line for line in last) == 3
     finally:
         monitor.kill()
@@ -149,7 +149,7 @@ def test_a_closed_pipe_ends_it_quietly(runs_dir, more):
     monitor = started(runs_dir, "every=0.2", *more, stdout=writer)
     os.close(writer)
     os.close(reader)
-    assert monitor.wait(30) == UNREAD
+    assert monitor.wait(60) == UNREAD
     assert monitor.stderr is not None and monitor.communicate()[1] == ""
 
 
@@ -158,7 +158,7 @@ def test_ctrl_c_ends_it_quietly(runs_dir):
     assert monitor.stdout is not None
     monitor.stdout.readline()
     monitor.send_signal(signal.SIGINT)
-    _, said = monitor.communicate(timeout=20)
+    _, said = monitor.communicate(timeout=60)
     assert (monitor.returncode, said) == (130, "")
 
 
@@ -170,7 +170,7 @@ def terminal() -> Iterator[tuple[int, int]]:
     os.close(ours)
 
 
-def read_until(handle: int, wanted: str, seconds: float = 30.0) -> str:
+def read_until(handle: int, wanted: str, seconds: float = 60.0) -> str:
     text, end = "", time.monotonic() + seconds
     while wanted not in text and time.monotonic() < end:
         if select.select([handle], [], [], 0.1)[0]:
@@ -192,7 +192,7 @@ def test_on_a_terminal_it_is_a_screen_that_goes_away_on_ctrl_c(runs_dir, termina
     monitor.send_signal(signal.SIGINT)
     text = read_until(ours, "\x1b[?1049l")
     assert "\x1b[?25h" in text + read_until(ours, "\x1b[?25h", 2) and "Traceback" not in text
-    assert monitor.wait(20) == 130
+    assert monitor.wait(60) == 130
 
 
 def test_once_on_a_terminal_stays_there(runs_dir, terminal):
@@ -201,7 +201,7 @@ def test_once_on_a_terminal_stays_there(runs_dir, terminal):
     monitor = started(runs_dir, "once=true", stdout=theirs, env=environment)
     os.close(theirs)
     text = read_until(ours, "experiments.train")
-    assert monitor.communicate(timeout=20) == (None, "") and monitor.returncode == 0
+    assert monitor.communicate(timeout=60) == (None, "") and monitor.returncode == 0
     assert "\x1b[?1049h" not in text and "strict s0" in text
 
 
@@ -211,7 +211,7 @@ def test_a_terminal_that_cannot_draw_gets_plain_lines(runs_dir, terminal, change
     monitor = started(runs_dir, "once=true", stdout=theirs, env={**os.environ, **changes})
     os.close(theirs)
     text = read_until(ours, "3 cells")
-    assert monitor.communicate(timeout=20) == (None, "") and "ALARM  lenient" in text
+    assert monitor.communicate(timeout=60) == (None, "") and "ALARM  lenient" in text
 
 
 def test_disagreements_are_shown(tmp_path, capsys):

@@ -43,7 +43,7 @@ def children() -> set[int]:
     return found
 
 
-def left(before: set[int], patience_s: float = 5.0) -> set[int]:
+def left(before: set[int], patience_s: float = 60.0) -> set[int]:
     """Processes that are new since ``before`` and stay: those that were killed need a moment."""
     until = time.monotonic() + patience_s
     while (new := children() - before) and time.monotonic() < until:
