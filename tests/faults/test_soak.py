@@ -60,7 +60,7 @@ async def repeat(body: bytes) -> bytes:
 
 @pytest.mark.slow
 @pytest.mark.alone
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(900)
 def test_nothing_is_lost_and_nothing_doubled(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -106,7 +106,7 @@ def test_nothing_is_lost_and_nothing_doubled(
 
 @pytest.mark.slow
 @pytest.mark.alone
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(900)
 def test_every_fault_ends_as_it_may(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SOAK_KEY", soak.SECRET)
     monkeypatch.setitem(GRADINGS, soak.Number.name, soak.Number)

@@ -36,7 +36,7 @@ def silent(monkeypatch):
         yield address
 
 
-@pytest.mark.timeout(60)
+@pytest.mark.timeout(300)
 def test_a_closed_hub_is_said_in_one_line_and_the_data_folder_is_used(
     silent, root, tmp_path, capsys
 ):
@@ -80,7 +80,7 @@ sys.exit(data.main(sys.argv[1:]))
 """
 
 
-@pytest.mark.timeout(120)
+@pytest.mark.timeout(300)
 def test_a_hub_that_stops_half_way_is_given_up(root, tmp_path):
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), HalfHub) as server:
         server.asked, server.stopped = False, threading.Event()
