@@ -141,9 +141,11 @@ def _opened(
             _lay(todo[0], new, mlflow_ids)
         yield mlflow_ids
         ended = "FINISHED"
-    except (KeyboardInterrupt, storage.DiskTrouble) as error:
-        ended = "KILLED"
-        limit = time.monotonic() + (LAST_S if isinstance(error, KeyboardInterrupt) else 0)
+    except BaseException as error:
+        told = stopping.interrupted(error)
+        if told or isinstance(error, storage.DiskTrouble):
+            ended = "KILLED"
+        limit = time.monotonic() + (LAST_S if told else 0)
         while time.monotonic() < limit and "running" in _states(new):
             time.sleep(0.2)
         raise

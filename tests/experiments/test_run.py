@@ -1,13 +1,16 @@
-"""The end of a sweep: its report and its notebook, each whatever becomes of the other."""
+"""The end of a sweep: its report, its notebook, each whatever becomes of the other, and its run."""
 
 from __future__ import annotations
 
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
 import analysis
 from experiments.launch import run
+from study.storage import DiskTrouble
+from tests.conftest import came_of
 from tests.experiments.fake_cells import laid
 
 
@@ -37,3 +40,30 @@ def test_what_cannot_be_written_is_called_by_its_name_and_the_other_is_written(
     assert written == [{"report": "notebook", "notebook": "report"}[broken]]
     assert printed.count("could not be written") == 1
     assert ("report written in" in printed) == (broken == "notebook")
+
+
+@pytest.mark.parametrize(
+    "error, status",
+    [
+        (ValueError(), "FAILED"),
+        (KeyboardInterrupt(), "KILLED"),
+        (came_of(KeyboardInterrupt(), AttributeError("half built")), "KILLED"),
+        (DiskTrouble("The disk is full."), "KILLED"),
+        (None, "FINISHED"),
+    ],
+)
+def test_how_a_sweep_ends_is_how_the_run_of_its_study_ends(
+    error: BaseException | None,
+    status: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    todo = laid(tmp_path, 1)
+    ends: list[str] = []
+    monkeypatch.setattr(run, "_lay", lambda *_: None)
+    monkeypatch.setattr(run, "_close_tracking", lambda ids, status, *_: ends.append(status))
+    expected = suppress(ValueError, AttributeError, KeyboardInterrupt, DiskTrouble)
+    with expected, run._opened(todo, todo, todo):
+        if error is not None:
+            raise error
+    assert ends == [status]
