@@ -129,8 +129,8 @@ def run(todo: Sequence[Cell], watch: Watch) -> None:
                 )
             if gone:
                 _write(folder, others | jobs)
-    except KeyboardInterrupt:
-        if not local and not stopping.told_by_user():
+    except BaseException as error:
+        if stopping.interrupted(error) and not local and not stopping.told_by_user():
             watch.say(
                 f"{len(jobs)} jobs are left with Slurm. The same command takes them up again;"
                 " Ctrl-C in it cancels them."

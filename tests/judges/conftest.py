@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -13,6 +15,7 @@ import pytest
 from judges.faults import FaultServer
 from judges.grading.base import NOTHING, OneRequest
 from judges.serving import book, keeper, server, service
+from judges.store import Store
 from study.errors import UserError
 from study.schema import Judge, Serve
 from study.verdict import Outcome, Parsed, Reply, Request
@@ -61,6 +64,11 @@ def one_word(monkeypatch: pytest.MonkeyPatch) -> type[OneWord]:
 
 
 @pytest.fixture
+def grading(one_word: Any) -> Any:
+    return one_word({})
+
+
+@pytest.fixture
 def vllm(tmp_path, monkeypatch) -> Path:
     """A stand-in for ``vllm`` on the PATH; gives its file."""
     program = tmp_path / "bin" / "vllm"
@@ -91,3 +99,17 @@ def runs(tmp_path, monkeypatch, vllm) -> Path:
     for name in ("CUDA_VISIBLE_DEVICES", "VLLM_CPU_OMP_THREADS_BIND"):
         monkeypatch.delenv(name, raising=False)
     return tmp_path / "runs"
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[Store]:
+    with Store(tmp_path / "replies.db") as opened:
+        yield opened
+
+
+@pytest.fixture
+def nothing_is_left() -> Iterator[None]:
+    before = threading.active_count()
+    yield
+    gc.collect()  # an unclosed socket or loop warns here, and warnings are errors
+    assert threading.active_count() <= before + 1  # the fault server's

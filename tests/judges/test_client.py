@@ -15,78 +15,19 @@ import pytest
 
 from judges.endpoint.channel import MANY_REFUSALS
 from judges.endpoint.client import (
-    LONGEST_PAUSE_S,
     Channel,
     EndpointRefused,
     Fetched,
-    ask,
     list_models,
 )
-from judges.endpoint.dialects import REMINDER, judge_body
+from judges.endpoint.dialects import REMINDER
 from judges.endpoint.replicas import open_wire
 from judges.fault_injection.server import ANSWERS, error, events, whole
 from judges.fault_injection.server import GOOD as BODY
 from judges.fault_injection.server import GOOD_STREAM as CHUNKS
-from judges.reading import Retry, settle
-from study.schema import Endpoint, Grading, Judge, Sampling
+from judges.reading import settle
 from study.verdict import Outcome
-
-DEADLINE_S = 2.5
-IDLE_S = 0.6
-SLACK_S = 20.0
-"""For a busy machine; a call that hangs would be over it by a minute."""
-TRIES = 3
-MESSAGES = [{"role": "user", "content": "grade this"}]
-
-
-def a_judge(url: str, **endpoint: Any) -> Judge:
-    settings: dict[str, Any] = {
-        "url": url,
-        "model": "m",
-        "deadline_s": DEADLINE_S,
-        "idle_timeout_s": IDLE_S,
-        "attempts": TRIES,
-        "backoff_s": 0.01,
-        "max_reply_bytes": 200_000,
-    }
-    return Judge(
-        name="j",
-        endpoint=Endpoint(**{**settings, **endpoint}),
-        grading=Grading("one-word"),
-        sampling=Sampling(max_tokens=8, seed=7),
-    )
-
-
-async def asking(channel: Channel, judge: Judge, grading: Any, index: int = 0) -> Fetched:
-    body = judge_body(judge, grading.body(), MESSAGES, index)
-    return await ask(channel, body, Retry(judge, body, grading.parse))
-
-
-def asked(judge: Judge, grading: Any, key: str = "", count: int = 1) -> tuple[Any, Channel, float]:
-    """What ``ask`` gave or raised, the channel, and the seconds it took."""
-
-    async def main() -> tuple[Any, Channel, float]:
-        wire = open_wire(judge.endpoint)
-        channel = Channel(judge.endpoint, wire, key)
-        start = time.monotonic()
-        results = await asyncio.gather(
-            *(asking(channel, judge, grading, index) for index in range(count)),
-            return_exceptions=True,
-        )
-        wall = time.monotonic() - start
-        await wire.close()
-        await asyncio.sleep(0)
-        left = asyncio.all_tasks() - {asyncio.current_task()}
-        assert not left, left
-        return results[0] if count == 1 else results, channel, wall
-
-    return asyncio.run(main())
-
-
-@pytest.fixture
-def grading(one_word: Any) -> Any:
-    return one_word({})
-
+from tests.judges.asking import DEADLINE_S, MESSAGES, SLACK_S, TRIES, a_judge, asked, asking
 
 AGAIN = [
     *("close", "no_http", "short_body", "cut_json", "non_utf8", "utf16", "html_200"),
@@ -247,37 +188,6 @@ def test_after_a_refused_key_nothing_more_is_sent(faults: Any, grading: Any) -> 
     assert channel.calls == 3  # one question may be forbidden and another not
 
 
-def test_a_pause_that_one_was_asked_for_holds_for_all(faults: Any, grading: Any) -> None:
-    judge = a_judge(faults.url("limit_429_pause"), max_concurrency=1, attempts=1, adaptive=False)
-    results, channel, wall = asked(judge, grading, count=6)
-    assert {result.outcome for result in results} == {Outcome.rate_limited}
-    # The first is told to wait 0.4 s; the second waits that long before it asks, and so on.
-    assert channel.calls >= 2
-    assert wall >= 0.4 * (channel.calls - 1)
-
-
-def test_a_pause_past_the_deadline_is_not_waited_for(faults: Any, grading: Any) -> None:
-    judge = a_judge(faults.url("limit_429_long"), max_concurrency=1)
-    results, channel, wall = asked(judge, grading, count=4)
-    assert channel.calls == 1
-    assert {result.outcome for result in results} == {Outcome.rate_limited}
-    assert "past the deadline" in results[3].reason
-    assert wall <= SLACK_S
-
-
-@pytest.mark.parametrize(
-    "value", ["1e9", "Fri, 31 Dec 2999 23:59:59 GMT", "1" * 300, "inf", "nan", "-1e9", "1e400",
-              "Fri, 31 Dec 99999999999 23:59:59 GMT", "0x10", "\xff", "1,2", "", "Mon"],
-)  # fmt: skip
-def test_no_wait_asked_for_closes_an_endpoint_for_good(
-    value: str, faults: Any, grading: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setitem(ANSWERS, "wait", error(429, retry_after=value))
-    _, channel, wall = asked(a_judge(faults.url("wait"), attempts=1), grading)
-    assert wall <= DEADLINE_S + SLACK_S
-    assert channel.paused_until <= time.monotonic() + LONGEST_PAUSE_S
-
-
 def test_what_an_endpoint_sends_can_be_written_and_is_short(
     faults: Any, grading: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -408,22 +318,6 @@ def test_a_passing_fault_costs_attempts_only(
     assert settle(grading.parse, got.replies)[1].score == 1.0
 
 
-def test_retry_after_is_waited_for(faults: Any, grading: Any) -> None:
-    got, _, wall = asked(a_judge(faults.url("limit_429_short:1")), grading)
-    assert got.attempts == 2
-    assert wall >= 0.2
-
-
-def test_a_wait_that_the_deadline_cuts_keeps_the_reason_for_waiting(
-    faults: Any, grading: Any
-) -> None:
-    judge = a_judge(faults.url("limit_429_short"), attempts=50, deadline_s=2.0)
-    got, _, wall = asked(judge, grading)
-    assert got.outcome is Outcome.rate_limited
-    assert 2 <= got.attempts <= 10
-    assert wall <= 2.0 + SLACK_S
-
-
 GOOD = ["good", "good_gzip", "good_deflate"]
 GOOD_STREAM = [
     *("s_good", "s_good_crlf", "s_fragments", "s_lingers", "s_good_lost_after_finish"),
@@ -486,16 +380,6 @@ def test_what_a_re_ask_changes(faults: Any, grading: Any) -> None:
     }
     asked(a_judge(faults.url("truncated:1")), grading)
     assert faults.bodies["truncated:1"] == [plain, {**plain, "max_tokens": 16}]
-
-
-def test_concurrency_is_bounded_and_waiting_for_a_slot_is_not_on_the_clock(
-    faults: Any, grading: Any
-) -> None:
-    judge = a_judge(faults.url("slow_0.2"), max_concurrency=2, idle_timeout_s=2.0)
-    results, channel, wall = asked(judge, grading, count=30)
-    assert all(result.outcome is None for result in results)
-    assert channel.calls == 30
-    assert wall >= 3.0 > judge.endpoint.deadline_s  # 15 rounds of two
 
 
 def test_jitter_does_not_touch_the_global_random_numbers(faults: Any, grading: Any) -> None:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -89,12 +88,6 @@ def app(monkeypatch: pytest.MonkeyPatch) -> Scripted:
     server = Scripted()
     monkeypatch.setattr("judges.session._simulated", lambda *_: server)
     return server
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> Iterator[Store]:
-    with Store(tmp_path / "replies.db") as opened:
-        yield opened
 
 
 @pytest.mark.parametrize(

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -15,7 +14,6 @@ from judges.probes.allowance import Allowance
 from judges.probes.asking import ask
 from judges.probes.model import INSTRUCTIONS, rewritten
 from judges.session import Session
-from judges.store import Store
 from study.errors import UserError
 from study.rows import make_row
 from study.schema import Cost, Endpoint, Grading, Judge, Sampling, Simulated
@@ -50,12 +48,6 @@ def app(monkeypatch: pytest.MonkeyPatch) -> Endpointed:
     server = Endpointed()
     monkeypatch.setattr("judges.session._simulated", lambda *_: server)
     return server
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> Iterator[Store]:
-    with Store(tmp_path / "verdicts.db") as opened:
-        yield opened
 
 
 def judge(grading: str = "likert", votes: int = 1) -> Judge:

@@ -2,31 +2,28 @@
 
 from __future__ import annotations
 
-import gc
 import json
 import threading
 import time
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import pyarrow.parquet as pq
 import pytest
 
-from judges.endpoint.failures import EndpointRefused
-from judges.fault_injection.server import ANSWERS, GOOD, events, whole
+from judges.fault_injection.server import ANSWERS, GOOD, whole
 from judges.faults import FaultServer
 from judges.identity import judge_id
 from judges.session import Session
 from judges.store import Store
 from study.errors import UserError
 from study.records import VERDICT, write_part
-from study.rows import Row, Truth, make_row
+from study.rows import Row, Truth
 from study.schema import Endpoint, Failure, Grading, Judge, Price, Sampling, Simulated
 from study.verdict import Outcome
+from tests.judges.sessions import ROWS, http
 
-ROWS = [make_row(({"role": "user", "content": f"Write {number} words."},)) for number in range(4)]
+pytestmark = pytest.mark.usefixtures("nothing_is_left")
 
 
 def oracle(prompt: str, answer: str) -> Truth | None:
@@ -41,34 +38,6 @@ FAIR = Judge(
     simulated=Simulated(),
 )
 ITEMS: list[tuple[Row, str]] = [(ROWS[n % 4], "w " * (n % 5)) for n in range(10)]
-
-
-def http(url: str, price: Price | None = None, **endpoint: Any) -> Judge:
-    settings: dict[str, Any] = {
-        **{"deadline_s": 1.0, "idle_timeout_s": 0.5, "attempts": 2, "backoff_s": 0.01},
-        **endpoint,
-    }
-    return Judge(
-        name="real",
-        revision="r",
-        endpoint=Endpoint(url=url, model="m", **settings),
-        grading=Grading("one-word"),
-        price=price or Price(),
-    )
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> Iterator[Store]:
-    with Store(tmp_path / "replies.db") as opened:
-        yield opened
-
-
-@pytest.fixture(autouse=True)
-def nothing_is_left() -> Iterator[None]:
-    before = threading.active_count()
-    yield
-    gc.collect()  # an unclosed socket or loop warns here, and warnings are errors
-    assert threading.active_count() <= before + 1  # the fault server's
 
 
 @pytest.mark.parametrize("stream", [False, True])
@@ -235,12 +204,15 @@ def test_cost_follows_the_price_and_the_usage(faults: Any, one_word: Any, store:
 
 def test_closing_aborts_what_is_in_flight(faults: Any, one_word: Any, store: Store) -> None:
     session = Session(http(faults.url("hang"), deadline_s=300, idle_timeout_s=300), store)
+    before = faults.calls["hang"]
     found: list[Any] = []
     thread = threading.Thread(
         target=lambda: found.extend(session.verdicts([(ROWS[0], "x"), (ROWS[1], "y")]))
     )
     thread.start()
-    time.sleep(0.2)
+    limit = time.monotonic() + 60
+    while faults.calls["hang"] < before + 2 and time.monotonic() < limit:
+        time.sleep(0.01)
     session.close()
     thread.join(20)
     assert not thread.is_alive()
@@ -263,12 +235,14 @@ def test_a_planted_failure_is_not_asked_away(kind: str) -> None:
 def test_a_planted_hang_ends_at_the_deadline() -> None:
     judge = replace(
         FAIR,
-        endpoint=replace(FAIR.endpoint, deadline_s=0.3, idle_timeout_s=0.2),
+        endpoint=replace(FAIR.endpoint, deadline_s=0.6, idle_timeout_s=0.4),
         simulated=Simulated(failure=Failure(rate=1.0, kinds=["hang"])),
     )
+    start = time.monotonic()
     with Session(judge, None, oracle) as session:
         found = session.verdicts(ITEMS)
     assert {draws[0].outcome for draws in found} == {Outcome.timeout}
+    assert time.monotonic() - start < 3.0
 
 
 class TestCheck:
@@ -327,79 +301,6 @@ class TestCheck:
         assert any(b"Bearer very-secret-value\r\n" in head for head in faults.headers)
 
 
-@pytest.mark.parametrize(
-    "answer",
-    [
-        whole(b"{}", content_encoding="very-secret-value"),
-        whole(b"x" * 290 + b"very-secret-value", 500),
-        whole(b'{"data": [{"id": "very-secret-value"}, {"id": 7}, {"id": "' + b"x" * 999 + b'"}]}'),
-    ],
-)
-def test_the_preflight_shows_no_key_and_no_endless_name(
-    answer: bytes, faults: Any, one_word: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("CANARY_KEY", "very-secret-value")
-    monkeypatch.setitem(ANSWERS, "listed", answer)
-    judge = http(faults.url("listed"), api_key_env="CANARY_KEY")
-    with Session(judge, None) as session, pytest.raises(UserError) as caught:
-        session.check()
-    assert "secret" not in str(caught.value)
-    assert len(str(caught.value)) < 900
-
-
-def test_a_key_never_gets_into_a_verdict_or_the_store(
-    faults: Any, one_word: Any, store: Store, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    secret = "sk-test-canary-0123456789abcdef"  # the one that the server echoes
-    monkeypatch.setenv("CANARY_KEY", secret)
-    for fault in ("key_401", "good"):
-        judge = http(faults.url(fault), api_key_env="CANARY_KEY")
-        with Session(judge, store) as session:
-            ((verdict,),) = session.verdicts([(ROWS[0], fault)])
-            assert secret not in json.dumps(verdict.as_row())
-            assert secret not in repr(session._asker.channel)
-    for path in store.path.parent.iterdir():
-        assert secret.encode() not in path.read_bytes()
-
-
-ECHOED = ("text", "reasoning", "model", "id", "finish", "usage", "name of a field", "log-probs")
-
-
-async def echo(body: bytes, where: str, secret: str) -> bytes:
-    """A good answer with the key in one place, plain or in a stream that cuts it in two."""
-    said = {"text": f"[[70]] you are {secret}", "reasoning": f"[[70]] {secret}"}.get(
-        where, "[[70]]"
-    )
-    turn: dict[str, Any] = {"role": "assistant", "content": said}
-    if where == "reasoning":
-        turn = {"role": "assistant", "content": "[[70]]", "reasoning": f"I see {secret}"}
-    usage: dict[str, Any] = {"prompt_tokens": 5, "completion_tokens": 2}
-    if where == "usage":
-        usage = {"prompt_tokens": secret, "note": secret}
-    choice = {"index": 0, "finish_reason": secret if where == "finish" else "stop"}
-    if where == "log-probs":
-        halves = [{"token": half, "logprob": -0.1} for half in (secret[:9], secret[9:])]
-        choice["logprobs"] = {"content": halves}
-    head: dict[str, Any] = {
-        "id": secret if where == "id" else "x",
-        "model": f"m-{secret}" if where == "model" else "m",
-    }
-    if where == "name of a field":
-        head[secret] = 1
-    if b'"stream": true' not in body:
-        return whole(json.dumps({**head, "choices": [{**choice, "message": turn}],
-                                 "usage": usage}).encode())  # fmt: skip
-    parts = []
-    for name in ("reasoning", "content"):
-        words = turn.get(name, "")
-        for piece in (words[: len(words) - 9], words[len(words) - 9 :]):
-            delta = {**choice, "delta": {name: piece}, "finish_reason": None}
-            parts.append({**head, "choices": [delta]})
-    parts.append({**head, "choices": [{**choice, "delta": {}}], "usage": usage})
-    data = b"".join(b"data: " + json.dumps(part).encode() + b"\n\n" for part in parts)
-    return events(data + b"data: [DONE]\n\n")
-
-
 def test_a_count_of_tokens_beyond_64_bits_bricks_nothing(
     tmp_path: Path, one_word: Any, store: Store
 ) -> None:
@@ -426,57 +327,6 @@ def test_a_count_of_tokens_beyond_64_bits_bricks_nothing(
                 assert (verdict.score, session.calls) == (1.0, calls)
     row = verdict.as_row() | {"rollout_id": "x", "step": 1, "role": "acting"}
     write_part(tmp_path / "step-000001.parquet", [row], VERDICT)
-
-
-@pytest.mark.parametrize("stream", [False, True])
-def test_a_key_echoed_in_a_good_reply_is_nowhere(
-    stream: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: Any
-) -> None:
-    secret = "Canary/Key+77.of-no-known-form"
-    monkeypatch.setenv("CANARY_KEY", secret)
-    rows: list[dict[str, Any]] = []
-    for where in ECHOED:
-
-        async def good(body: bytes, where: str = where) -> bytes:
-            return await echo(body, where, secret)
-
-        with FaultServer(good=good) as server, Store(tmp_path / "replies.db") as store:
-            judge = http(server.url("mix_0"), stream=stream, api_key_env="CANARY_KEY")
-            judge = replace(judge, grading=Grading("likert"))
-            with Session(judge, store) as session:
-                ((verdict,),) = session.verdicts([(ROWS[0], where)])
-            assert f"bearer {secret.lower()}".encode() in b"".join(server.headers).lower()
-        rows.append(verdict.as_row() | {"rollout_id": "x", "step": 1, "role": "acting"})
-        if where in ("finish", "model"):
-            assert verdict.score is None
-        else:
-            assert verdict.score == 0.7, (where, verdict.reason)
-    write_part(tmp_path / "step-000001.parquet", rows, VERDICT)
-    pq_rows = json.dumps(pq.read_table(tmp_path / "step-000001.parquet").to_pylist())
-    for text in (pq_rows, caplog.text, *(f"{path.read_bytes()!r}" for path in tmp_path.iterdir())):
-        for piece in (secret, secret.lower(), secret[:9], secret[-9:]):
-            assert piece not in text
-
-
-def test_a_refusal_of_everything_is_one_paragraph(
-    faults: Any, one_word: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("CANARY_KEY", "very-secret-value")
-    for fault in ("key_401", "model_404", "bill_402"):
-        with Session(http(faults.url(fault), api_key_env="CANARY_KEY"), None) as session:
-            session.stop_if_refused()  # nothing was asked yet
-            ((verdict,),) = session.verdicts([(ROWS[0], "x")])
-            assert verdict.outcome is Outcome.endpoint_down
-            with pytest.raises(EndpointRefused) as caught:
-                session.stop_if_refused()
-        said = str(caught.value)
-        assert isinstance(caught.value, UserError)
-        assert "variable CANARY_KEY" in said and "judge.endpoint.model='m'" in said
-        assert "very-secret" not in said and "\n" not in said
-    for fault in ("good", "server_500", "hang", "forbidden_403:1"):
-        with Session(http(faults.url(fault), max_concurrency=1), None) as session:
-            session.verdicts([(ROWS[0], "x"), (ROWS[1], "y")])
-            session.stop_if_refused()
 
 
 def test_the_served_model_is_on_record_and_a_stored_reply_of_another_is_asked_for_anew(

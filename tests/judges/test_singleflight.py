@@ -117,12 +117,6 @@ def test_a_waiter_takes_over_from_a_killed_process(tmp_path: Path) -> None:
         assert store.get(key) == VALUE
 
 
-@pytest.fixture
-def store(tmp_path: Path) -> Any:
-    with Store(tmp_path / "replies.db") as opened:
-        yield opened
-
-
 def keys(count: int) -> list[str]:
     return [content_key(number) for number in range(count)]
 

@@ -1,0 +1,24 @@
+"""Rows, and a judge behind an endpoint, for the tests of sessions."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from study.rows import make_row
+from study.schema import Endpoint, Grading, Judge, Price
+
+ROWS = [make_row(({"role": "user", "content": f"Write {number} words."},)) for number in range(4)]
+
+
+def http(url: str, price: Price | None = None, **endpoint: Any) -> Judge:
+    settings: dict[str, Any] = {
+        **{"deadline_s": 1.0, "idle_timeout_s": 0.5, "attempts": 2, "backoff_s": 0.01},
+        **endpoint,
+    }
+    return Judge(
+        name="real",
+        revision="r",
+        endpoint=Endpoint(url=url, model="m", **settings),
+        grading=Grading("one-word"),
+        price=price or Price(),
+    )
