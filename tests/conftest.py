@@ -28,7 +28,7 @@ from study.merged import split
 from study.sandbox import tiers
 from study.sandbox.pool import Pool
 from study.stopping import end_with_parent
-from tests import chromium
+from tests import chromium, timing
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     # a shell that runs this in the background ignores Ctrl-C for every process that tests start
@@ -54,6 +54,10 @@ def came_of(*raised: BaseException) -> BaseException:
     for earlier, later in itertools.pairwise(raised):
         later.__context__ = earlier
     return raised[-1]
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    timing.register(config)
 
 
 @pytest.hookimpl(trylast=True)

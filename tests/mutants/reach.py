@@ -1,0 +1,156 @@
+"""Which tests reach which blocks: a plugin of pytest that records it, and its reader.
+
+``pytest -p tests.mutants.reach`` with the variables of `variables` writes a file for each worker.
+After each test a worker looks at what was entered since: in its own process, in those that the test
+started, and in those that shared fixtures started before. What a shared fixture enters while it is
+set up counts for every test that uses it, in whichever worker.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections import defaultdict
+from collections.abc import Generator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.mutants.blocks import table
+
+HERE = Path(__file__).parent
+MAP = "JUDGEDRIFT_REACH_MAP"
+
+
+def variables(root: Path, folder: Path) -> dict[str, str]:
+    """The environment of a recorded run; makes ``folder`` with the table of blocks."""
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "table.json").write_text(json.dumps(table(root)))
+    paths = [str(HERE / "site"), str(root), os.environ.get("PYTHONPATH", "")]
+    return {
+        "JUDGEDRIFT_REACH": str(folder),
+        "JUDGEDRIFT_REACH_ROOT": str(root),
+        "PYTHONPATH": os.pathsep.join(path for path in paths if path),
+    }
+
+
+class Recorder:
+    """Collects in one process that runs tests."""
+
+    def __init__(self, folder: Path, worker: str) -> None:
+        import _reach  # ty: ignore[unresolved-import]
+
+        self.folder, self.worker = folder, worker
+        self.own, self._opened = _reach.__reached__, _reach.opened
+        self.others: dict[str, object] = {}
+        self.tests: dict[str, np.ndarray] = {}
+        self.uses: dict[str, list[str]] = {}
+        self.long: list[bool] = []
+        self.fixtures: dict[str, set[int]] = defaultdict(set)
+
+    def _take(self, map_: object) -> np.ndarray:
+        """The blocks that were entered, which are forgotten."""
+        view = np.frombuffer(map_, dtype=np.uint8)  # ty: ignore[invalid-argument-type]
+        blocks = np.flatnonzero(view)
+        for block in blocks.tolist():
+            map_[block] = 0  # ty: ignore[invalid-assignment]
+        return blocks.astype(np.int32)
+
+    def _entered(self) -> set[int]:
+        maps = [self.own, *self.others.values()]
+        return set(np.concatenate([self._take(each) for each in maps]).tolist())
+
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_fixture_setup(
+        self, fixturedef: pytest.FixtureDef[object]
+    ) -> Generator[None, object, object]:
+        if fixturedef.scope == "function":
+            return (yield)
+        name = f"{fixturedef.baseid}::{fixturedef.argname}"
+        before, environment = self._entered(), os.environ[MAP]
+        path = str(self.folder / f"fixture-{os.getpid()}-{len(self.others)}.map")
+        self.others[path] = self._opened(path, len(self.own))
+        os.environ[MAP] = path
+        try:
+            return (yield)
+        finally:
+            os.environ[MAP] = environment
+            self.fixtures[name] |= self._entered()
+            for block in before:
+                self.own[block] = 1
+
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_runtest_protocol(self, item: pytest.Item) -> Generator[None, object, object]:
+        try:
+            return (yield)
+        finally:
+            self.tests[item.nodeid] = np.array(sorted(self._entered()), dtype=np.int32)
+            self.long.append(item.get_closest_marker("long") is not None)
+            info = getattr(item, "_fixtureinfo", None)
+            definitions = info.name2fixturedefs.values() if info else []
+            self.uses[item.nodeid] = [
+                f"{each.baseid}::{each.argname}"
+                for several in definitions
+                for each in several
+                if each.scope != "function"
+            ]
+
+    def pytest_sessionfinish(self) -> None:
+        for test, fixtures in self.uses.items():
+            self.uses[test] = sorted(set(fixtures))
+        np.savez_compressed(
+            self.folder / f"worker-{self.worker or 'main'}.npz",
+            tests=np.array(list(self.tests), dtype=str),
+            uses=np.array([json.dumps(self.uses[test]) for test in self.tests], dtype=str),
+            long=np.array(self.long, dtype=bool),
+            counts=np.array([len(blocks) for blocks in self.tests.values()], dtype=np.int64),
+            blocks=np.concatenate([*self.tests.values(), np.zeros(0, np.int32)]),
+            fixtures=np.array(json.dumps({k: sorted(v) for k, v in self.fixtures.items()})),
+        )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    folder = os.environ.get("JUDGEDRIFT_REACH")
+    if not folder:
+        return
+    worker = os.environ.get("PYTEST_XDIST_WORKER", "")
+    if worker or not getattr(config.option, "numprocesses", None):
+        config.pluginmanager.register(Recorder(Path(folder), worker), "reach")
+    else:
+        os.environ.pop(MAP, None)  # each worker makes a map of its own
+
+
+class Reach:
+    """Which tests reach a block, by itself or by a shared fixture."""
+
+    def __init__(self, folder: Path) -> None:
+        """Read what the workers of a recorded run left in ``folder``."""
+        self.tests: list[str] = []
+        self.long: set[str] = set()
+        self._uses: dict[str, set[str]] = defaultdict(set)
+        self._fixtures: dict[str, set[int]] = defaultdict(set)
+        blocks, owners = [], []
+        for path in sorted(folder.glob("worker-*.npz")):
+            with np.load(path) as data:
+                owners.append(np.repeat(np.arange(len(data["tests"])), data["counts"]))
+                owners[-1] += len(self.tests)
+                blocks.append(data["blocks"])
+                self.long |= set(map(str, data["tests"][data["long"]]))
+                for test, uses in zip(data["tests"], data["uses"], strict=True):
+                    self.tests.append(str(test))
+                    for fixture in json.loads(str(uses)):
+                        self._uses[fixture].add(str(test))
+                for fixture, entered in json.loads(str(data["fixtures"])).items():
+                    self._fixtures[fixture] |= set(entered)
+        self._blocks, self._owners = np.concatenate(blocks), np.concatenate(owners)
+
+    def of(self, first: int, last: int | None = None) -> set[str]:
+        """The tests that reach a block, or one of those from ``first`` up to ``last``."""
+        last = first if last is None else last
+        inside = (self._blocks >= first) & (self._blocks <= last)
+        tests = {self.tests[owner] for owner in np.unique(self._owners[inside])}
+        for fixture, entered in self._fixtures.items():
+            if any(first <= block <= last for block in entered):
+                tests |= self._uses[fixture]
+        return tests

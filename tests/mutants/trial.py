@@ -1,0 +1,154 @@
+"""Runs chosen tests in a copy of the tree, and leaves no process of theirs behind."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from study.tasks.where import data_folder
+from tests.mutants.faults import Fault, planted
+
+MARK = "JUDGEDRIFT_TRIAL"
+"""A variable that every process of a trial inherits, by which those that are left are found."""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What became of one run of chosen tests."""
+
+    failed: tuple[str, ...]
+    """Tests that failed, or "collection" where pytest itself ended with an error."""
+    timed_out: bool
+    seconds: float
+
+
+class Tree:
+    """A copy of the files that git knows of, in which faults are planted and taken out again."""
+
+    def __init__(self, root: Path, folder: Path) -> None:
+        self.root, self.folder = root, folder / "tree"
+        command = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
+        listed = subprocess.run(command, cwd=root, capture_output=True, check=True).stdout
+        for name in filter(None, listed.decode().split("\0")):
+            if (root / name).is_file():
+                (self.folder / name).parent.mkdir(parents=True, exist_ok=True)
+                shutil.copy2(root / name, self.folder / name)
+        self.temporary = folder / "t"
+        self.environment = os.environ | {
+            "PYTHONPATH": str(self.folder),
+            "JUDGEDRIFT_DATA": str(data_folder()),
+            "JUDGEDRIFT_TEST_TIMES": str(folder / "times"),
+            "TMPDIR": str(folder),
+        }
+
+    @contextlib.contextmanager
+    def with_faults(self, faults: Iterable[Fault]) -> Iterator[None]:
+        """The tree with these faults while the context is open."""
+        by_path: dict[str, list[Fault]] = {}
+        for fault in faults:
+            by_path.setdefault(fault.path, []).append(fault)
+        stats = {}
+        for path, here in by_path.items():
+            file = self.folder / path
+            stats[path] = file.stat()
+            file.write_text(planted(file.read_text(), here))
+        try:
+            yield
+        finally:
+            for path, stat in stats.items():
+                shutil.copy2(self.root / path, self.folder / path)
+                # byte code is kept by time and size of its source: both are as they were
+                os.utime(self.folder / path, ns=(stat.st_atime_ns, stat.st_mtime_ns))
+
+    def run(
+        self, tests: Sequence[str], limit_s: float, stop_first: bool = True, workers: int = 0
+    ) -> Outcome:
+        """Run tests in their order; at ``limit_s`` seconds what still runs is killed.
+
+        Args:
+            tests: node ids of pytest.
+            limit_s: seconds.
+            stop_first: end with the first test that fails.
+            workers: processes of pytest-xdist at once; 0 runs the tests in one, in their order.
+        """
+        if not tests:
+            return Outcome((), False, 0.0)
+        shutil.rmtree(self.temporary, ignore_errors=True)
+        self.temporary.mkdir()
+        chosen, outcomes = self.temporary / "chosen.txt", self.temporary / "outcomes.txt"
+        chosen.write_text("".join(f"{test}\n" for test in tests))
+        files = list(dict.fromkeys(test.partition("::")[0] for test in tests))
+        words = [
+            "-q",
+            "-p",
+            "tests.mutants.chosen",
+            "-p",
+            "no:cacheprovider",
+            "--hypothesis-seed=0",
+        ]
+        words += ["--tb=no", f"--basetemp={self.temporary / 'b'}", *(["-x"] if stop_first else [])]
+        if workers:
+            words += ["-n", str(workers), "--dist", "loadfile", "--no-loadscope-reorder"]
+        trial = f"{os.getpid()}-{self.folder}"
+        environment = self.environment | {
+            "JUDGEDRIFT_CHOSEN": str(chosen),
+            "JUDGEDRIFT_OUTCOMES": str(outcomes),
+            MARK: trial,
+        }
+        begin = time.monotonic()
+        with (self.temporary / "log.txt").open("wb") as log:
+            process = subprocess.Popen(
+                [sys.executable, "-m", "pytest", *words, *files],
+                cwd=self.folder,
+                env=environment,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+            )
+            try:
+                code = process.wait(limit_s)
+            except subprocess.TimeoutExpired:
+                code = None
+            finally:
+                kill_marked(trial)
+                process.wait()
+        failed = outcomes.read_text().split("\n")[:-1] if outcomes.exists() else []
+        if code not in (0, 1, 5, None) and not failed:
+            failed = ["collection"]
+        return Outcome(tuple(dict.fromkeys(failed)), code is None, time.monotonic() - begin)
+
+
+def kill_marked(trial: str) -> None:
+    """Kill every process whose environment says that it belongs to a trial."""
+    needle = f"{MARK}={trial}".encode()
+    for _ in range(3):  # what was just started by one of them
+        marked = []
+        for path in Path("/proc").glob("[0-9]*/environ"):
+            with contextlib.suppress(OSError):
+                if needle in path.read_bytes().split(b"\0"):
+                    marked.append(int(path.parent.name))
+        for pid in set(marked) - {os.getpid()}:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        if not marked:
+            return
+
+
+@contextlib.contextmanager
+def trees(root: Path, count: int) -> Iterator[list[Tree]]:
+    """Copies of the tree, gone at the end."""
+    with tempfile.TemporaryDirectory(prefix="mutants-") as folder:
+        places = [Path(folder) / str(number) for number in range(count)]
+        for place in places:
+            place.mkdir()
+        yield [Tree(root, place) for place in places]
