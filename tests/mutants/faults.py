@@ -11,7 +11,8 @@ Six kinds, each an edit of one expression or statement that leaves a file that c
   ``raise``, a ``continue`` or a ``break`` becomes ``pass``
 
 Annotations, docstrings, f-strings (Python 3.11 does not know where their parts stand) and what is
-under TYPE_CHECKING are left alone.
+under TYPE_CHECKING are left alone, and so is what no test could tell from the original: see
+`UNSEEN_KEYWORDS` and `SYMMETRIC`.
 """
 
 from __future__ import annotations
@@ -33,6 +34,15 @@ OPPOSITE = {
     ast.In: ast.NotIn,
 }
 OPPOSITE |= {other: operator for operator, other in OPPOSITE.items()}
+UNSEEN_KEYWORDS = {
+    "strict": "only a second fault makes the parts of a zip differ in length",
+    "frozen": "nothing assigns to a field of what is frozen",
+    "slots": "as frozen",
+    "maxsize": "how much a cache holds is a matter of speed",
+}
+"""Keywords of a call whose value is no place for a fault, and why."""
+SYMMETRIC = frozenset("max min maximum minimum fmax fmin isclose gcd hypot logaddexp".split())
+"""Functions that do not care which of two arguments comes first."""
 NEIGHBOUR = {ast.Lt: ast.LtE, ast.LtE: ast.Lt, ast.Gt: ast.GtE, ast.GtE: ast.Gt}
 
 
@@ -143,6 +153,8 @@ def _places(tree: ast.Module) -> Iterator[Place]:
         if isinstance(node, ast.Lambda):
             yield from visit(node.body, scope, True)
             return
+        if isinstance(node, ast.keyword) and node.arg in UNSEEN_KEYWORDS:
+            return
         for field, value in ast.iter_fields(node):
             if field in ("annotation", "returns"):
                 continue
@@ -176,7 +188,8 @@ def _replacements(node: ast.expr | ast.stmt) -> Iterator[tuple[str, str]]:
         case ast.Call(func=function, args=[first, second, *rest], keywords=keywords) if not (
             isinstance(first, ast.Starred) or isinstance(second, ast.Starred)
         ):
-            if ast.unparse(first) != ast.unparse(second):
+            called = ast.unparse(function).rpartition(".")[2]
+            if called not in SYMMETRIC and ast.unparse(first) != ast.unparse(second):
                 other = ast.Call(function, [second, first, *rest], keywords)
                 yield "swapped", ast.unparse(other)
         case ast.Expr(value=ast.Call() | ast.Await()) | ast.AugAssign() | ast.Raise():
