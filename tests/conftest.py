@@ -57,7 +57,7 @@ def came_of(*raised: BaseException) -> BaseException:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    timing.register(config)
+    timing.pytest_configure(config)
 
 
 @pytest.hookimpl(trylast=True)

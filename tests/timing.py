@@ -1,6 +1,6 @@
 """Where the time of a test run goes: seconds and CPU seconds of each test and each shared fixture.
 
-A plugin of pytest, registered by ``conftest.py``. Every run writes ``build/tests/times.csv`` (a row
+A plugin of pytest, loaded by ``conftest.py``. Every run writes ``build/tests/times.csv`` (a row
 a test) and ``build/tests/fixtures.csv`` (a row for each set-up of a fixture that is shared by a
 module or more), and prints the dearest of both. ``build/tests`` is moved by
 ``JUDGEDRIFT_TEST_TIMES``.
@@ -205,12 +205,14 @@ def _write(path: Path, row_type: type, rows: list[TestTime] | list[FixtureTime])
             )
 
 
-def register(config: pytest.Config) -> None:
+def pytest_configure(config: pytest.Config) -> None:
     """Measure in each process that runs tests; collect in the one that was started."""
+    if config.pluginmanager.has_plugin("clock") or config.pluginmanager.has_plugin("times"):
+        return
     distributed = bool(getattr(config.option, "numprocesses", None))
     worker = "PYTEST_XDIST_WORKER" in os.environ
     if worker or not distributed:
-        config.pluginmanager.register(Clock(), "test-clock")
+        config.pluginmanager.register(Clock(), "clock")
     if not worker:
         folder = os.environ.get("JUDGEDRIFT_TEST_TIMES") or config.rootpath / "build" / "tests"
-        config.pluginmanager.register(Ledger(Path(folder)), "test-times")
+        config.pluginmanager.register(Ledger(Path(folder)), "times")

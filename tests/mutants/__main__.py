@@ -34,7 +34,7 @@ from study.cli import command, option
 from study.errors import UserError
 from tests.mutants.campaign import Campaign, Trial
 from tests.mutants.faults import KINDS, Fault, all_faults, drawn
-from tests.mutants.reach import variables
+from tests.mutants.reach import recorded
 from tests.mutants.trial import Tree, trees
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -51,6 +51,7 @@ class Options:
     workers: int = option("faults tried at once", 2, bounds.Number(low=1, high=64))
     budget: float = option("seconds of tests in the first round", 40.0, bounds.Number(low=0.0))
     controls: int = option("first rounds without a fault", 0, bounds.Number(low=0, high=1000))
+    long: bool = option("also the tests that only LONG=1 runs", True)
     against: Path | None = option("result whose faults are taken, and compared with")
     list: bool = option("print the faults and end", False)
     out: Path = option("folder of records and results", ROOT / "build" / "mutants")
@@ -67,12 +68,27 @@ def suite_digest(root: Path) -> str:
     return digest.hexdigest()[:16]
 
 
-def record(copy: Tree, folder: Path, workers: int) -> None:
+def record(copy: Tree, folder: Path, workers: int, long: bool) -> None:
     """Run every test once, and keep what each reaches, what it takes and whether it passes."""
-    environment = copy.environment | variables(copy.folder, folder)
+    environment = recorded(copy.environment, copy.folder, folder)
     environment["JUDGEDRIFT_TEST_TIMES"] = str(folder)
-    words = ["-q", "-p", "tests.mutants.reach", "-n", str(workers), "--dist", "loadfile"]
-    words += ["--no-loadscope-reorder", "-m", "", f"--basetemp={copy.folder.parent / 'b'}"]
+    words = [
+        "-q",
+        "-p",
+        "tests.timing",
+        "-p",
+        "tests.mutants.reach",
+        "-n",
+        str(workers),
+        "--dist",
+        "loadfile",
+    ]
+    words += [
+        "--no-loadscope-reorder",
+        "-m",
+        "" if long else "not long",
+        f"--basetemp={copy.folder.parent / 'b'}",
+    ]
     with (folder / "log.txt").open("wb") as log:
         subprocess.run(
             [sys.executable, "-m", "pytest", *words],
@@ -181,11 +197,11 @@ def main(options: Options) -> int:
     left_out = [fault for fault in faults if fault.name in skipped]
     faults = [fault for fault in faults if fault.name not in skipped]
     print(f"{len(faults)} faults; {len(left_out)} more are equivalent and left out", flush=True)
-    folder = options.out / suite_digest(ROOT)
+    folder = options.out / (suite_digest(ROOT) + ("" if options.long else "-standard"))
     with trees(ROOT, options.workers) as copies:
         if not (folder / "whole").exists():
             print(f"recording what each test reaches in {folder}", flush=True)
-            record(copies[0], folder, options.workers)
+            record(copies[0], folder, options.workers, options.long)
         campaign = Campaign(ROOT, folder, copies, options.budget)
         print(f"{len(campaign.tests)} tests passed as they were recorded", flush=True)
         trials = tried(campaign, faults, options.controls)

@@ -1,6 +1,6 @@
 """Which tests reach which blocks: a plugin of pytest that records it, and its reader.
 
-``pytest -p tests.mutants.reach`` with the variables of `variables` writes a file for each worker.
+``pytest -p tests.mutants.reach`` in the environment of `recorded` writes a file for each worker.
 After each test a worker looks at what was entered since: in its own process, in those that the test
 started, and in those that shared fixtures started before. What a shared fixture enters while it is
 set up counts for every test that uses it, in whichever worker.
@@ -23,15 +23,14 @@ HERE = Path(__file__).parent
 MAP = "JUDGEDRIFT_REACH_MAP"
 
 
-def variables(root: Path, folder: Path) -> dict[str, str]:
-    """The environment of a recorded run; makes ``folder`` with the table of blocks."""
+def recorded(environment: dict[str, str], root: Path, folder: Path) -> dict[str, str]:
+    """The environment of a run that is recorded; makes ``folder`` with the table of blocks."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "table.json").write_text(json.dumps(table(root)))
-    paths = [str(HERE / "site"), str(root), os.environ.get("PYTHONPATH", "")]
-    return {
+    return environment | {
         "JUDGEDRIFT_REACH": str(folder),
         "JUDGEDRIFT_REACH_ROOT": str(root),
-        "PYTHONPATH": os.pathsep.join(path for path in paths if path),
+        "PYTHONPATH": os.pathsep.join([str(HERE / "site"), environment["PYTHONPATH"]]),
     }
 
 

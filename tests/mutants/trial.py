@@ -19,10 +19,14 @@ from tests.mutants.faults import Fault, planted
 
 MARK = "JUDGEDRIFT_TRIAL"
 """A variable that every process of a trial inherits, by which those that are left are found."""
+LEFT_OUT = ("PYTHONDONTWRITEBYTECODE", "PYTEST_ADDOPTS", "PYTEST_XDIST_WORKER")
+"""Variables that trials do not inherit; byte code is kept, as hundreds of processes need it."""
+HERE = Path(__file__).resolve().parents[2]
+"""Holds the plugins of trials, whichever tree they run."""
 
 
 @dataclass(frozen=True)
-class Outcome:
+class Run:
     """What became of one run of chosen tests."""
 
     failed: tuple[str, ...]
@@ -43,8 +47,9 @@ class Tree:
                 (self.folder / name).parent.mkdir(parents=True, exist_ok=True)
                 shutil.copy2(root / name, self.folder / name)
         self.temporary = folder / "t"
-        self.environment = os.environ | {
-            "PYTHONPATH": str(self.folder),
+        kept = {key: value for key, value in os.environ.items() if key not in LEFT_OUT}
+        self.environment = kept | {
+            "PYTHONPATH": os.pathsep.join([str(self.folder), str(HERE)]),
             "JUDGEDRIFT_DATA": str(data_folder()),
             "JUDGEDRIFT_TEST_TIMES": str(folder / "times"),
             "TMPDIR": str(folder),
@@ -71,7 +76,7 @@ class Tree:
 
     def run(
         self, tests: Sequence[str], limit_s: float, stop_first: bool = True, workers: int = 0
-    ) -> Outcome:
+    ) -> Run:
         """Run tests in their order; at ``limit_s`` seconds what still runs is killed.
 
         Args:
@@ -81,7 +86,7 @@ class Tree:
             workers: processes of pytest-xdist at once; 0 runs the tests in one, in their order.
         """
         if not tests:
-            return Outcome((), False, 0.0)
+            return Run((), False, 0.0)
         shutil.rmtree(self.temporary, ignore_errors=True)
         self.temporary.mkdir()
         chosen, outcomes = self.temporary / "chosen.txt", self.temporary / "outcomes.txt"
@@ -125,7 +130,7 @@ class Tree:
         failed = outcomes.read_text().split("\n")[:-1] if outcomes.exists() else []
         if code not in (0, 1, 5, None) and not failed:
             failed = ["collection"]
-        return Outcome(tuple(dict.fromkeys(failed)), code is None, time.monotonic() - begin)
+        return Run(tuple(dict.fromkeys(failed)), code is None, time.monotonic() - begin)
 
 
 def kill_marked(trial: str) -> None:
