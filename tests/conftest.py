@@ -33,6 +33,9 @@ from tests import chromium, timing
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     # a shell that runs this in the background ignores Ctrl-C for every process that tests start
     signal.signal(signal.SIGINT, signal.default_int_handler)
+# hundreds of processes would compile every file anew
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.dont_write_bytecode = False
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # before torch and numpy: two processes, two cores
 settings.register_profile("no-clock", deadline=None)  # a slow machine is no failure
 settings.load_profile("no-clock")

@@ -139,23 +139,29 @@ class Campaign:
         first = {
             fault.name: [test for test in self.cheapest(fault) if test in tier] for fault in faults
         }
-        jobs = [self._alone(fault, first[fault.name]) for fault in faults]
-        trials = self._in_turn(jobs, lambda trial: report("alone", trial))
+        trials = self._round(first, faults, lambda trial: report("alone", trial))
         left = [trial for trial in trials if trial.outcome == "survived"]
         rest = {}
         for trial in left:
             tests, _ = self.reaching(trial.fault)
             rest[trial.fault.name] = (tests & tier) - set(first[trial.fault.name])
         suspects = self._together(left, set().union(*rest.values()))
-        jobs = []
-        for trial in left:
-            again = [test for test in suspects if test in rest[trial.fault.name]]
-            jobs.append(self._alone(trial.fault, again))
-        found = {
-            trial.fault.name: trial
-            for trial in self._in_turn(jobs, lambda trial: report("again", trial))
-        }
+        again = {name: [test for test in suspects if test in tests] for name, tests in rest.items()}
+        suspected = [trial.fault for trial in left if trial.fault]
+        last = self._round(again, suspected, lambda trial: report("again", trial))
+        found = {trial.fault.name: trial for trial in last if trial.fault}
         return [found.get(trial.fault.name, trial) for trial in trials]
+
+    def _round(
+        self,
+        tests: dict[str, list[str]],
+        faults: Sequence[Fault],
+        on_end: Callable[[Trial], None],
+    ) -> list[Trial]:
+        """Each fault alone with the tests that stand under its name."""
+        jobs = [self._alone(fault, tests[fault.name]) for fault in faults if tests[fault.name]]
+        found = {trial.fault: trial for trial in self._in_turn(jobs, on_end)}
+        return [found.get(fault, Trial(fault)) for fault in faults]
 
     def _together(self, left: Sequence[Trial], tests: set[str]) -> list[str]:
         """The tests that fail where all these faults are planted, the cheapest first."""
