@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import signal
 import socket
@@ -143,6 +144,40 @@ def test_a_process_that_ends_at_once_is_said(tmp_path, hold):
     assert "threads=-3 is not legal" in (folder / "log.txt").read_text()
 
 
+ENGINE = """#!/bin/sh
+printf '%s\\n' "$@" > words
+printf '{"state": "running", "pid": %d}' $$ > status.new
+mv status.new {folder}/status.json
+exec sleep 600
+"""
+
+
+def test_the_cell_goes_on_in_a_session_of_its_own(tmp_path, hold, monkeypatch):
+    """By a stand-in for Python, which writes down what it was told."""
+    (folder,) = lay(tmp_path, "fair")
+    holder = hold(folder)
+    view = stalled(folder, holder.pid)
+    (folder / "environment.json").write_text('{"threads": 3}')
+    python = tmp_path / "python"
+    python.write_text(ENGINE.replace("{folder}", str(folder)))
+    python.chmod(0o755)
+    monkeypatch.setattr(sys, "executable", str(python))
+    monkeypatch.chdir(tmp_path)
+    said = restart.restart(view)
+    child = restart._STARTED.pop()
+    try:
+        assert os.getsid(child.pid) == child.pid != os.getsid(0)
+    finally:
+        child.kill()
+        child.wait()
+    goes_on = f"process {child.pid} goes on from the last checkpoint."
+    assert said.endswith(f"process {holder.pid} ended on SIGTERM; {goes_on}")
+    words = ["-m", "experiments.train", f"cell={folder}", "threads=3"]
+    assert (tmp_path / "words").read_text().splitlines() == words
+
+
+@pytest.mark.long
+@pytest.mark.slow
 def test_a_trained_cell_comes_to_its_end(small_study, tmp_path, hold, capsys):
     trained = cells.study_cells(small_study)[0]
     folder = tmp_path / "runs" / "mine" / trained.name
