@@ -19,7 +19,7 @@ import pytest
 
 from experiments.track import postgres
 from experiments.track.runs import RunLog
-from experiments.track.store import client_of, initialise, tracking_uri
+from experiments.track.store import client_of, initialise, load_sql_store, tracking_uri
 from experiments.tracking import main as tracking
 from study.errors import UserError
 from study.files import read_json
@@ -159,30 +159,37 @@ def test_two_cells_are_logged_read_back_and_rebuilt_as_on_sqlite(
         assert PASSWORD.encode() not in path.read_bytes(), path
 
 
-SIX = """
+OTHER_HOST = """
 import sys
 from pathlib import Path
-from experiments.track.store import initialise
+from experiments.track.store import initialise, load_sql_store
 runs, uri = Path(sys.argv[1]), sys.argv[2]
+load_sql_store()
+print("ready", flush=True)
+sys.stdin.readline()
 print(initialise(uri, runs, "demo", [])["experiment_id"])
 """
 
 
-@pytest.mark.slow
 def test_hosts_that_start_at_once_on_a_new_database_do_not_break_it(
-    server: Server, tmp_path: Path
+    server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each has a folder of runs of its own, as on several hosts: no lock file is shared."""
     server.sql("CREATE DATABASE fresh OWNER tracker")
-    starting = [
-        subprocess.Popen(
-            [sys.executable, "-c", SIX, str(tmp_path / str(n)), server.uri(database="fresh")],
-            stdout=subprocess.PIPE, text=True, env=os.environ | {"PGPASSWORD": PASSWORD},
-        )
-        for n in range(3)
-    ]  # fmt: skip
-    said = {process.communicate(timeout=300)[0] for process in starting}
-    assert len(said) == 1 and all(process.returncode == 0 for process in starting)
+    monkeypatch.setenv("PGPASSWORD", PASSWORD)
+    uri = server.uri(database="fresh")
+    load_sql_store()
+    with subprocess.Popen(
+        [sys.executable, "-c", OTHER_HOST, str(tmp_path / "other"), uri],
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+    ) as other:  # fmt: skip
+        assert other.stdin is not None and other.stdout is not None
+        assert other.stdout.readline() == "ready\n"
+        other.stdin.write("\n")
+        other.stdin.flush()
+        found = initialise(uri, tmp_path / "this", "demo", [])["experiment_id"]
+        said, _ = other.communicate(timeout=300)
+    assert other.returncode == 0 and said == f"{found}\n"
 
 
 @pytest.mark.parametrize(
