@@ -15,8 +15,8 @@ from typing import Any
 from study import cells
 from study.cells import Cell
 from study.schema import Judge, Serve, Study, Sweep, Trainer
-from tests.conftest import ROOT
 
+ROOT = Path(__file__).resolve().parents[2]  # `tests.conftest` would load pytest into every job
 LASTS = "FAKE_CELLS_LAST"
 """Variable with the seconds that a cell takes, or the file for which it waits."""
 FAILS = "fails"
@@ -76,14 +76,22 @@ def job(folder: str, threads: int, visible: Any = None) -> int:
     return body(Path(folder), threads)
 
 
-def laid(
+def laid(*cell_options: Any, **more: Any) -> list[Cell]:
+    """Cells as by `made`, in their folders."""
+    todo = made(*cell_options, **more)
+    for cell in todo:
+        cells.save_cell(cell)
+    return todo
+
+
+def made(
     runs_dir: Path,
     count: int,
     judge: str = "fake",
     serve: dict[str, Any] | None = None,
     **sweep: Any,
 ) -> list[Cell]:
-    """So many cells of a study, by seed, in their folders; their judge is served by ``serve``."""
+    """So many cells of a study, by seed; their judge is served by ``serve``."""
     todo = []
     for seed in range(count):
         config = Study(
@@ -95,7 +103,6 @@ def laid(
             sweep=Sweep(**sweep),
         )
         todo.append(cells.make_cell(dataclasses.asdict(config)))
-        cells.save_cell(todo[-1])
     return todo
 
 

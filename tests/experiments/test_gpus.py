@@ -14,7 +14,7 @@ from experiments.processes import SHIPPED
 from study.errors import UserError
 from study.machine import usable_gpus
 from tests.conftest import ROOT
-from tests.experiments.fake_cells import LASTS, laid, ran, start
+from tests.experiments.fake_cells import LASTS, laid, made, ran, start
 
 pytestmark = pytest.mark.usefixtures("own_leases")
 
@@ -53,8 +53,8 @@ def test_slots_are_by_cores_memory_and_gpus(tmp_path, gpus_here, monkeypatch) ->
     gpus_here(0)
 
     def slots(**sweep):
-        made = slots_of(laid(tmp_path / "runs", 20, **sweep))
-        return made.at_once, made.threads, made.gpus_each
+        found = slots_of(made(tmp_path / "runs", 20, **sweep))
+        return found.at_once, found.threads, found.gpus_each
 
     assert slots() == (8, 1, 0)
     assert slots(cpus_per_cell=3) == (2, 3, 0)
@@ -92,7 +92,7 @@ def test_slots_are_by_cores_memory_and_gpus(tmp_path, gpus_here, monkeypatch) ->
 def test_gpus_that_no_cell_can_have_are_refused(tmp_path, gpus_here, here, sweep, said) -> None:
     gpus_here(here)
     with pytest.raises(UserError, match=said):
-        check_device(laid(tmp_path / "runs", 1, **sweep))
+        check_device(made(tmp_path / "runs", 1, **sweep))
 
 
 @pytest.mark.parametrize(
@@ -115,7 +115,7 @@ def test_cells_get_what_judges_leave(
     monkeypatch.setattr("experiments.launch.slots.cpus", lambda: 64)
     monkeypatch.setattr("experiments.launch.slots.free_memory", lambda: 2**40)
     gpus_here(here)
-    todo = laid(tmp_path / "runs", 20, serve={"auto": True, **serve}, **sweep)
+    todo = made(tmp_path / "runs", 20, serve={"auto": True, **serve}, **sweep)
     check_device(todo)
     slots = slots_of(todo)
     assert (slots.gpus_each, slots.at_once) == (each, at_once)
@@ -133,19 +133,23 @@ def test_cells_get_what_judges_leave(
 )
 def test_a_judge_that_leaves_nothing_is_refused(tmp_path, gpus_here, here, serve, sweep) -> None:
     gpus_here(here)
-    todo = laid(tmp_path / "runs", 2, serve={"auto": True, **serve}, **sweep)
+    todo = made(tmp_path / "runs", 2, serve={"auto": True, **serve}, **sweep)
     with pytest.raises(UserError, match="nothing is left for a cell") as refused:
         check_device(todo)
     assert "judge=fake here" in str(refused.value) and f"use {here}," in str(refused.value)
     assert "gpu_memory_utilization=.5 sweep.gpus_per_cell=.5" in str(refused.value)
 
 
-def test_a_child_is_shown_its_gpu_before_torch_looks(tmp_path: Path) -> None:
+def test_a_child_is_shown_its_gpu_before_torch_looks(tmp_path: Path, monkeypatch) -> None:
     """The server of children has torch; a variable that one sets still counts."""
     code = (
-        "import os, torch; from pathlib import Path; from experiments.launch import task;"
-        "task.run_cell = lambda folder, threads: print(torch.cuda._parse_visible_devices());"
+        "import os; from pathlib import Path; from experiments.launch import task;"
+        "task.run_cell = lambda folder, threads: print(os.environ['CUDA_VISIBLE_DEVICES']);"
         f"task.run_task(Path({str(tmp_path)!r}), 1, {{'CUDA_VISIBLE_DEVICES': '5'}})"
     )
     subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True, timeout=120)
-    assert (tmp_path / "log.txt").read_text().endswith("[5]\n")
+    assert (tmp_path / "log.txt").read_text().endswith("5\n")
+    import torch
+
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "5")
+    assert torch.cuda._parse_visible_devices() == [5]
