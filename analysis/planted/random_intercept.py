@@ -102,7 +102,9 @@ def random_intercept(
         options={"xatol": 1e-10},
     )  # fmt: skip
     ratio = float(np.exp(peak.x))
-    none_left = solved(0.0)[2] * free <= EXACT * (yy + counts @ mean_y**2)
+    # from the rows: the sums know squares left over to the digits of the outcome's squares alone
+    left = columns[0] - np.stack(columns[1:], axis=1) @ (axes @ solved(0.0)[1])
+    none_left = left @ left <= EXACT * (yy + counts @ mean_y**2)
     edge = none_left or solved(0.0)[3] <= solved(ratio)[3]
     ratio = 0.0 if edge else ratio
     inner, turned, within, value = solved(ratio)
