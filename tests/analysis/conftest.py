@@ -10,10 +10,13 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import pickle
 import shutil
 from collections.abc import Callable, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any
+from zlib import crc32
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -24,7 +27,7 @@ from analysis.arm.propagation import paths, pushed
 from analysis.records.behaviour import shift
 from analysis.records.runs import Run, read_study
 from analysis.reports.evidence import Evidence, gather, of_records
-from study import records, study_file
+from study import locks, records, study_file
 from study.records import arrow_type
 
 SLOPES = {"sim-fair": 0, "sim-verbose": 8, "sim-flaky": 1}
@@ -180,10 +183,33 @@ def planted(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_study(tmp_path_factory.mktemp("runs") / "planted")
 
 
+def kept(folder: Path, make: Callable[[], Evidence]) -> Evidence:
+    """The evidence that the first worker made and left in ``folder``."""
+    folder.mkdir(parents=True, exist_ok=True)
+    with locks.held(folder / "lock"):
+        if not (folder / "whole").exists():
+            (folder / "evidence").write_bytes(pickle.dumps(make()))
+            (folder / "whole").touch()
+    return pickle.loads((folder / "evidence").read_bytes())
+
+
 @pytest.fixture(scope="session")
-def evidence(planted: Path) -> Evidence:
-    """The evidence of `planted`."""
-    return gather(planted)
+def gathered(together: Path) -> Callable[..., Evidence]:
+    """``gathered(**options)`` is the evidence of the study that `write_study` writes, made once for
+    all workers. Neither is to be changed."""
+
+    @cache
+    def of(words: str) -> Evidence:
+        folder = together / "gathered" / f"{crc32(words.encode()):08x}"
+        return kept(folder, lambda: gather(write_study(folder / "planted", **json.loads(words))))
+
+    return lambda **options: of(json.dumps(options, sort_keys=True))
+
+
+@pytest.fixture(scope="session")
+def evidence(gathered: Callable[..., Evidence]) -> Evidence:
+    """The evidence of a study that is like `planted`."""
+    return gathered()
 
 
 @pytest.fixture
@@ -207,7 +233,11 @@ def following(runs: Sequence[Run], factor: float) -> list[Run]:
 
 
 @pytest.fixture(scope="session")
-def real_evidence(small_study: Path) -> Evidence:
+def real_evidence(small_study: Path, together: Path) -> Evidence:
     """The evidence of the study that was trained for real, resting on all of its cells."""
-    records = read_study(small_study)
-    return of_records(records, list(records.table["cell"]))
+
+    def make() -> Evidence:
+        records = read_study(small_study)
+        return of_records(records, list(records.table["cell"]))
+
+    return kept(together / "gathered" / "small_study", make)

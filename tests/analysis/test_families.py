@@ -100,13 +100,13 @@ def test_a_rank_correlation_stays_within_its_ends_and_no_behaviour_makes_no_row(
 def test_intervals_are_over_runs():
     """As many studies as say so miss the planted bias, and one run has no interval."""
     missed = 0
-    for study in range(60):
+    for study in range(25):
         runs = [planted(family, 10 * study + seed) for family in "ab" for seed in range(3)]
         told = of_runs(runs, SPREAD)
         assert told is not None
         length = told.judges[0].behaviours[0].bias
         missed += not length.low <= 0.04 <= length.high
-    assert missed <= 9, "5 % of 60, and 4 SD"
+    assert missed <= 5, "5 % of 25, and 4 SD: 5.6"
     alone = of_runs([planted(family, 0) for family in "ab"], SPREAD)
     assert alone is not None
     assert all(math.isnan(one.bias.low) for judge in alone.judges for one in judge.behaviours)
@@ -154,17 +154,16 @@ def natural_study(folder: Path, **kinds: dict[str, object]) -> Path:
     return folder
 
 
-def test_the_report_has_the_section_where_judges_differ_and_only_there(tmp_path):
+def test_the_report_has_the_section_where_judges_differ_and_only_there(tmp_path, evidence):
     kinds = {"one": {"family": "qwen3", "size": "8B"}, "two": {"family": "gpt-oss", "size": "20B"}}
-    evidence = gather(natural_study(tmp_path / "families", **kinds))
-    text = " ".join(families(evidence))
+    text = " ".join(families(gather(natural_study(tmp_path / "families", **kinds))))
     assert families in SECTIONS
     for said in ("qwen3", "gpt-oss", "20B", "likert default", "judge - truth", "rank correlation"):
         assert said in text
     assert "bias by probe" not in text and " nan" not in text.lower()
     same = gather(natural_study(tmp_path / "alike", one=kinds["one"], two=kinds["one"]))
     assert same.families is None and families(same) == []
-    assert families(gather(write_study(tmp_path / "simulated"))) == []
+    assert families(evidence) == []
 
 
 def test_a_kept_probe_of_the_same_judge_stands_beside(tmp_path):

@@ -5,7 +5,6 @@ from dataclasses import replace
 import pytest
 
 from analysis.reports import figures, sections
-from analysis.reports.evidence import gather
 from analysis.run import drift
 
 
@@ -74,14 +73,14 @@ def test_failures_show_reasons_and_lengths(evidence):
     [
         {"seeds": 1},
         {"judges": ["sim-fair"]},
-        {"truth": False},
-        {"scored": False},
-        {"constant": 0.5},
-        {"steps": 1},
+        {"truth": False, "seeds": 2},
+        {"scored": False, "seeds": 2},
+        {"constant": 0.5, "seeds": 2},
+        {"steps": 1, "seeds": 2},
     ],
 )
-def test_thin_studies_still_draw(make_study, options):
-    evidence = gather(make_study(**options))
+def test_thin_studies_still_draw(gathered, options):
+    evidence = gathered(**options)
     curves = drift.learning_curves(evidence.scores)
     drawn(figures.learning(curves))
     drawn(figures.gap(curves))
@@ -91,8 +90,8 @@ def test_thin_studies_still_draw(make_study, options):
     drawn(figures.failures(evidence.failures, evidence.failures_by_length))
 
 
-def test_one_run_has_a_line_and_no_bar(make_study):
-    curves = drift.learning_curves(gather(make_study(seeds=1)).scores)
+def test_one_run_has_a_line_and_no_bar(gathered):
+    curves = drift.learning_curves(gathered(seeds=1).scores)
     figure = figures.learning(curves)
     drawn(figure)
     assert figure.axes[0].get_title("left") == "sim-fair (1 run, no interval)"

@@ -10,7 +10,7 @@ import pytest
 
 from analysis.reports import figures, overview
 from analysis.reports.ends import beyond, cut
-from analysis.reports.evidence import Evidence, gather
+from analysis.reports.evidence import Evidence
 from analysis.reports.headlines import headlines
 from analysis.reports.markup import number
 from analysis.reports.tables import row_of, shifts_table
@@ -84,16 +84,16 @@ def test_what_chance_may_have_done_is_not_called_taught(two):
     assert "its score cannot be set beside the truth" in said
 
 
-def test_one_pair_is_never_sure(make_study):
-    said = headlines(gather(make_study(seeds=1)))["sim-verbose"]
+def test_one_pair_is_never_sure(gathered):
+    said = headlines(gathered(seeds=1))["sim-verbose"]
     assert "may have taught longer answers" in said and "rests on 1 pair of runs" in said
     assert "no interval" in said and "sure" not in said
 
 
-def test_a_study_without_truth_or_runs_has_no_invented_cost(make_study):
-    blind = headlines(gather(make_study("blind", truth=False)))
+def test_a_study_without_truth_or_runs_has_no_invented_cost(gathered):
+    blind = headlines(gathered(truth=False, seeds=2))
     assert all("what it cost in truth is not known" in said for said in blind.values())
-    empty = headlines(gather(make_study("empty", steps=0, state="new")))
+    empty = headlines(gathered(steps=0, state="new"))
     assert all(said.endswith("has too little on record to say what it taught.")
                for said in empty.values())  # fmt: skip
 

@@ -22,7 +22,7 @@ from analysis.mixture import main
 from analysis.printed.mixture import lines
 from analysis.records.runs import Run, read_study
 from analysis.reports import sections
-from analysis.reports.evidence import gather
+from analysis.reports.evidence import Evidence, gather
 from analysis.step.confusion import judged
 from analysis.step.mixture import answers, by_rule, mix, nominal, pulls, windows
 from study import mix as arithmetic
@@ -37,8 +37,13 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def runs(folder: Path) -> list[Run]:
-    return read_study(folder).runs
+def mixed(folder: Path) -> Evidence:
+    return gather(folder)
+
+
+@pytest.fixture(scope="module")
+def runs(mixed: Evidence) -> list[Run]:
+    return mixed.records.runs
 
 
 def make_run(judge, truth, domains, **fields) -> Run:
@@ -364,19 +369,19 @@ def test_the_command_finds_what_was_planted(
 
 
 def test_a_study_without_domains_is_refused(
-    planted: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    planted: Path, evidence: Evidence, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     out = tmp_path / "mixture.json"
     assert main(["study=planted", f"runs_dir={planted.parent}", f"out={out}"]) == 2
     assert "names its domain" in capsys.readouterr().err and not out.exists()
     assert main(["study=planted", f"runs_dir={planted.parent}", f"out={out}", "window=-1"]) == 2
-    assert of_runs(read_study(planted).runs) is None
-    assert sections.mixture(gather(planted)) == []
+    assert of_runs(evidence.records.runs) is None
+    assert sections.mixture(evidence) == []
 
 
-def test_the_report_has_a_section(folder: Path) -> None:
+def test_the_report_has_a_section(mixed: Evidence) -> None:
     before = plt.get_fignums()
-    text = "".join(sections.mixture(gather(folder)))
+    text = "".join(sections.mixture(mixed))
     for heading in (
         "did the judge do to each domain",
         "Judge against rule",
@@ -405,7 +410,7 @@ def test_graded_rewards_are_told(runs: list[Run]) -> None:
     assert runs[0].arm in problem and "neither 0 nor 1" in problem
 
 
-def test_a_domain_may_bear_any_name(runs: list[Run], folder: Path) -> None:
+def test_a_domain_may_bear_any_name(runs: list[Run], mixed: Evidence) -> None:
     hostile = "<b>\x1b[31m$x"
     renamed = {"qa": "all", "code": hostile, "math": "math"}
     changed = [
@@ -421,7 +426,7 @@ def test_a_domain_may_bear_any_name(runs: list[Run], folder: Path) -> None:
     assert made is not None and made.domains == sorted(renamed.values())
     assert all(list(rates) == made.domains for _, _, rates in made.rates), "all is that domain"
     assert not any("\x1b" in line for line in lines(made, 0.95))
-    text = "".join(sections.mixture(replace(gather(folder), mixture=made)))
+    text = "".join(sections.mixture(replace(mixed, mixture=made)))
     assert "<b>" not in text and "&lt;b&gt;" in text
 
 
