@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import binomtest
 from statsmodels.stats.proportion import proportion_confint
@@ -145,6 +145,7 @@ WORD = st.sampled_from(["first", "second", "tie", ""])
 GOLD = st.sampled_from(["first", "second"])
 
 
+@settings(max_examples=30)
 @given(st.lists(st.tuples(WORD, WORD, GOLD), min_size=1, max_size=25))
 def test_added_votes_are_what_counting_them_one_by_one_gives(rows):
     pairs = {str(k): row for k, row in enumerate(rows)}
@@ -154,6 +155,7 @@ def test_added_votes_are_what_counting_them_one_by_one_gives(rows):
     assert judged["votes_correct"] >= judged["both_correct"] - 1e-12
 
 
+@settings(max_examples=30)
 @given(st.lists(st.tuples(WORD, WORD, WORD), min_size=1, max_size=25))
 def test_swapping_the_answers_of_every_item_changes_nothing_but_names(rows):
     flip = {"first": "second", "second": "first"}

@@ -68,14 +68,14 @@ def test_the_interval_of_alpha_covers_over_prompts_whose_texts_are_alike():
     rng = np.random.default_rng(4)
     # variance 1 of texts, .49 + .25 of each judge's errors
     truth, held, naive = 1 / 1.74, 0, 0
-    for _ in range(150):
+    for _ in range(60):
         said = drawn(rng, 20, 0.7)
         row = agreement(judged(said)).iloc[0]
         assert row["measure"] == ALPHA
         held += row["low"] <= truth <= row["high"]
         texts = krippendorff_alpha(np.stack([said["a"].ravel(), said["b"].ravel()], axis=1))
         naive += texts.low <= truth <= texts.high
-    low, high = stats.binom.interval(0.999, 150, 0.95)
+    low, high = stats.binom.interval(0.999, 60, 0.95)
     assert low <= held <= high
     assert naive < held, "texts of a prompt are not independent"
 
@@ -168,10 +168,10 @@ def test_a_planted_taste_for_own_texts_is_found_at_equal_truth():
         assert (row["prompts"], row["texts"], row["texts by"]) == (30, 60, "w")
     quiet = sum(
         row["low"] <= 0 <= row["high"]
-        for seed in range(60)
+        for seed in range(30)
         for _, row in own_texts(written(0.0, seed=seed), manifest())[0][:1].iterrows()
     )
-    assert quiet >= stats.binom.ppf(0.001, 60, 0.95)
+    assert quiet >= stats.binom.ppf(0.001, 30, 0.95)
 
 
 @pytest.mark.parametrize(
@@ -197,12 +197,12 @@ def test_without_truth_judges_of_other_families_tell_quality():
     assert (found["p"] < 0.001).all() and found["raw"].to_numpy() == pytest.approx(0.35, abs=0.1)
     quiet = sum(
         row["low"] <= 0 <= row["high"]
-        for seed in range(60)
+        for seed in range(30)
         for _, row in own_texts(written(0.0, seed=seed).assign(truth=np.nan), manifest())[0][
             :1
         ].iterrows()
     )
-    assert quiet >= stats.binom.ppf(0.001, 60, 0.95)
+    assert quiet >= stats.binom.ppf(0.001, 30, 0.95)
 
 
 def test_authors_on_record_go_before_the_rewriter():

@@ -82,7 +82,7 @@ def test_a_planted_dose_is_recovered_with_its_coverage(monkeypatch):
     settings = Simulated(doses={"length": 0.05}, noise_sd=0.05)
     words = probes.set_index("probe_id")["text"].str.split().str.len()
     hits: dict[str, int] = {}
-    for seed in range(150):
+    for seed in range(50):
         table = effects(pairs(judged(probes, settings, seed)), {}).set_index("variant")
         for name in ("yverbose", "hedged", "placebo"):
             own = probes[probes["variant"] == name]
@@ -91,7 +91,7 @@ def test_a_planted_dose_is_recovered_with_its_coverage(monkeypatch):
             assert table.loc[name, "planted"] == pytest.approx(theory, abs=0.02)
             row = table.loc[name]
             hits[name] = hits.get(name, 0) + (row["low"] <= row["planted"] <= row["high"])
-    band = stats.binom(150, 0.95).interval(0.9995)
+    band = stats.binom(50, 0.95).interval(0.9995)
     assert all(band[0] <= count <= band[1] for count in hits.values()), hits
 
 
