@@ -28,7 +28,7 @@ from study.merged import split
 from study.sandbox import tiers
 from study.sandbox.pool import Pool
 from study.stopping import end_with_parent
-from tests import chromium, timing
+from tests import chromium, composing, timing
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     # a shell that runs this in the background ignores Ctrl-C for every process that tests start
@@ -92,6 +92,12 @@ def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object
         with locks.held(base / "gate.lock"):
             fcntl.flock(running, fcntl.LOCK_EX if alone else fcntl.LOCK_SH)
         return (yield)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _presets_are_read_once() -> Iterator[None]:
+    with composing.remembered():
+        yield
 
 
 @pytest.fixture

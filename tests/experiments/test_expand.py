@@ -19,6 +19,7 @@ from experiments.preflight import check_once
 from experiments.sweep import cells_of
 from study.errors import UserError
 from study.schema import register
+from tests import composing
 
 PRESETS = (
     "judge=sim-fair,sim-verbose", "judge=sim-dose", "judge=choice(sim-noisy,sim-strict)",
@@ -129,6 +130,7 @@ def test_hydra_composes_once_per_choice_of_presets(monkeypatch, arguments, compo
 
 
 def test_a_preset_is_read_from_its_file_once(monkeypatch) -> None:
+    monkeypatch.setattr(composing, "COPIES", {})
     read: Counter[str] = Counter()
     load = ConfigRepository.load_config
     monkeypatch.setattr(
