@@ -1,36 +1,53 @@
 """Every YAML in conf/ composes against the schemas."""
 
 import itertools
+from typing import Any
 
 import pytest
 from hydra import compose, initialize
 from omegaconf import OmegaConf
 
 from experiments.preflight import undeclared
+from experiments.sweep import cells_of
 from study.identity import identifying
 from study.schema import Lora, Study, freeze, register
 from tests.conftest import ROOT
 
 GROUPS = sorted(path.name for path in (ROOT / "conf").iterdir() if path.is_dir())
 GROUPS.remove("accelerate")  # its files are accelerate's own
-PRESETS = [
-    f"{group}={path.stem}"
-    for group in GROUPS
-    if group != "data"  # no group of a study: tests/experiments/datasets
-    for path in sorted((ROOT / "conf" / group).glob("*.yaml"))
-]
 
 
-@pytest.mark.parametrize("preset", PRESETS)
-def test_preset_composes(preset):
+def presets(group: str) -> list[str]:
+    return [f"{group}={path.stem}" for path in sorted((ROOT / "conf" / group).glob("*.yaml"))]
+
+
+APART = ("data", "experiment")
+"""No group of a study (tests/experiments/datasets), and one whose presets choose of others."""
+TOGETHER = [
+    [preset for preset in row if preset]
+    for row in itertools.zip_longest(*(presets(group) for group in GROUPS if group not in APART))
+] + [[experiment] for experiment in presets("experiment")]
+"""Each preset once, with one of every other group."""
+
+
+def data_of(*words: str) -> dict[str, Any]:
+    """The settings of a study with these arguments."""
     register()
     with initialize(version_base="1.3", config_path="../../conf"):
-        config = compose("sweep", overrides=[preset])
-    frozen = freeze(Study, OmegaConf.to_container(config, resolve=True))
-    assert isinstance(frozen, Study)
-    group, name = preset.split("=")
-    if group in ("judge", "policy", "task"):
-        assert getattr(frozen, group).name == name
+        config = compose("sweep", overrides=list(words))
+    return OmegaConf.to_container(config, resolve=True)
+
+
+def composed(*words: str) -> Study:
+    return freeze(Study, data_of(*words))
+
+
+@pytest.mark.parametrize("chosen", TOGETHER, ids=lambda chosen: chosen[0])
+def test_presets_compose(chosen: list[str]) -> None:
+    study = composed(*chosen)
+    for group, name in (preset.split("=") for preset in chosen):
+        if group in ("judge", "policy", "task"):
+            assert getattr(study, group).name == name
 
 
 def test_every_preset_says_how_to_run_it():
@@ -47,38 +64,19 @@ def test_the_groups_the_study_promises_exist():
 @pytest.mark.parametrize("profile", ["full", "quickstart", "small-real"])
 def test_arms_differ_in_reward_scaffold_and_grading_alone(profile):
     """What the study compares, and nothing beside it: sampling, updates, template, rows."""
-    register()
-    flats = []
-    with initialize(version_base="1.3", config_path="../../conf"):
-        for arm in ("rl", "ruscarl", "verif", "ruscarl-verif"):
-            overrides = ["experiment=verinstruct-arms", f"arm={arm}", f"profile={profile}"]
-            composed = compose("sweep", overrides=overrides)
-            flats.append(identifying(OmegaConf.to_container(composed, resolve=True)))
+    words = ("experiment=verinstruct-arms", f"profile={profile}")
+    arms = ("rl", "ruscarl", "verif", "ruscarl-verif")
+    flats = [identifying(data_of(*words, f"arm={arm}")) for arm in arms]
     declared = ("reward", "scaffold", "judge.grading")
     assert undeclared(flats, declared) == {}
     assert len({flat.get("reward.name") for flat in flats}) == 2
     assert [flat.get("scaffold.name") for flat in flats] == [None, "ruscarl", None, "ruscarl"]
 
 
-def composed(*words: str) -> Study:
-    register()
-    with initialize(version_base="1.3", config_path="../../conf"):
-        config = compose("sweep", overrides=list(words))
-    return freeze(Study, OmegaConf.to_container(config, resolve=True))
-
-
 @pytest.mark.parametrize("name", ["judge-families", "judge-families-small"])
 def test_judges_of_all_families_differ_in_judge_and_seed_alone(name):
     """What the command fans out: three families and six judges, or eight askings of one."""
-    register()
-    with initialize(version_base="1.3", config_path="../../conf"):
-        config = compose("sweep", overrides=[f"experiment={name}"], return_hydra_config=True)
-        axes = {key: value.split(",") for key, value in config.hydra.sweeper.params.items()}
-        flats = []
-        for values in itertools.product(*axes.values()):
-            typed = [f"{key}={value}" for key, value in zip(axes, values, strict=True)]
-            composed = compose("sweep", overrides=[f"experiment={name}", *typed])
-            flats.append(identifying(OmegaConf.to_container(composed, resolve=True)))
+    flats = [identifying(cell.data) for cell in cells_of([f"experiment={name}"])]
     assert undeclared(flats, ("judge", "seed")) == {}
     judges = {
         tuple(
@@ -119,12 +117,8 @@ def test_a_policy_is_another_with_the_mixture_alone():
 
 
 def test_arms_of_the_small_mixture_differ_in_judge_and_reward_alone():
-    register()
-    configs = []
-    with initialize(version_base="1.3", config_path="../../conf"):
-        for arm in ("fair", "lenient-qa", "strict-code", "rule"):
-            overrides = ["experiment=mixed-quickstart", f"arm=mixed-{arm}"]
-            configs.append(OmegaConf.to_container(compose("sweep", overrides=overrides)))
+    arms = ("fair", "lenient-qa", "strict-code", "rule")
+    configs = [data_of("experiment=mixed-quickstart", f"arm=mixed-{arm}") for arm in arms]
     assert [config["arm"] for config in configs] == ["fair", "lenient-qa", "strict-code", "rule"]
     assert undeclared([identifying(config) for config in configs], ("judge", "reward")) == {}
     assert [config["reward"]["name"] for config in configs] == ["judge"] * 3 + ["rule"]
@@ -136,9 +130,7 @@ def test_arms_of_the_small_mixture_differ_in_judge_and_reward_alone():
 @pytest.mark.parametrize("policy", ["qwen2.5-7b-instruct", "qwen3-8b"])
 @pytest.mark.parametrize("arm", ["rl", "ruscarl", "verif", "ruscarl-verif"])
 def test_each_arm_has_its_own_experiment_at_full_size(arm, policy):
-    register()
-    with initialize(version_base="1.3", config_path="../../conf"):
-        config = compose("sweep", overrides=[f"experiment=verinstruct-{arm}", f"policy={policy}"])
+    config = composed(f"experiment=verinstruct-{arm}", f"policy={policy}")
     assert (config.arm, config.policy.name) == (arm, policy)
     assert (config.trainer.steps, config.trainer.temperature) == (350, 0.7)
     assert config.policy.chat_template == ("chatml" if policy.startswith("qwen2.5") else None)
