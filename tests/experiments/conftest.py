@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import shutil
-import sqlite3
 from pathlib import Path
 
 import pytest
 
 from experiments.evaluation import ifeval
 from experiments.track.store import initialise, tracking_uri
+from study import locks
 from study.sandbox import tiers
 from study.schema import Tracking
+from tests.experiments.mlflow_runs import copy_store
 
 PROMPTS = {
     "Say hello without commas.": [("punctuation:no_comma", {})],
@@ -95,21 +95,20 @@ def _no_tracking_of_ones_own(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture(scope="session")
-def template(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """An empty store, made once: the schema is the slow part."""
-    runs = tmp_path_factory.mktemp("template")
-    initialise(tracking_uri(Tracking(), runs), runs, "template", [])
-    return runs / "mlflow.db"
+def template(together: Path) -> Path:
+    """An empty store, made once for all workers: the schema is the slow part."""
+    made = together / "template"
+    with locks.held(together / "template.lock"):
+        if not (made / "whole").exists():
+            made.mkdir()
+            initialise(tracking_uri(Tracking(), made), made, "template", [])
+            (made / "whole").touch()
+    return made / "mlflow.db"
 
 
 @pytest.fixture
 def runs(tmp_path: Path, template: Path) -> Path:
     """A runs folder with an initialised store."""
     folder = tmp_path / "runs"
-    folder.mkdir()
-    with (
-        contextlib.closing(sqlite3.connect(template)) as old,
-        contextlib.closing(sqlite3.connect(folder / "mlflow.db")) as new,
-    ):
-        old.backup(new)
+    copy_store(template, folder / "mlflow.db")
     return folder

@@ -48,6 +48,16 @@ def cell_of(runs: Path, name: str = "sim-fair", seed: int = 0, **changes: Any) -
     return cell
 
 
+def copy_store(store: Path, place: Path) -> None:
+    """Copy a store while others may have it open; its new folder is made."""
+    place.parent.mkdir(parents=True, exist_ok=True)
+    with (
+        contextlib.closing(sqlite3.connect(store)) as old,
+        contextlib.closing(sqlite3.connect(place)) as new,
+    ):
+        old.backup(new)
+
+
 def begin(runs: Path, *study_cells: Cell) -> dict[str, str]:
     """What the sweep does before it fans out."""
     ids = initialise(tracking_uri(Tracking(), runs), runs, "demo", ["judge", "seed"])

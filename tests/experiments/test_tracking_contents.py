@@ -8,6 +8,7 @@ import json
 import random
 import shutil
 import sqlite3
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
@@ -26,16 +27,30 @@ from experiments.track.store import client_of
 from experiments.tracking import main
 from study import cells
 from study.files import read_json
-from tests.experiments.mlflow_runs import everything
+from tests.experiments.mlflow_runs import copy_store, everything
 
 KEY = "sk-test-0123456789abcdef0123456789abcdef"
 FOUND = Evaluation("ifeval", 2, "policy@1", "ifeval", "d1", 1_700_000_000_000, {"eval/ifeval/x": 1})
 
 
+Moved = Callable[[Path, Path], Path]
+
+
 @pytest.fixture
-def study(small_study: Path, tmp_path: Path) -> Path:
+def moved(template: Path) -> Moved:
+    """Copy a study to another folder of studies, which has a store without any run."""
+
+    def move(study: Path, runs: Path) -> Path:
+        copy_store(template, runs / "mlflow.db")
+        return shutil.copytree(study, runs / study.name, symlinks=True)
+
+    return move
+
+
+@pytest.fixture
+def study(small_study: Path, tmp_path: Path, moved: Moved) -> Path:
     """A copy of the small study, to be changed."""
-    return shutil.copytree(small_study, tmp_path / "runs" / small_study.name, symlinks=True)
+    return moved(small_study, tmp_path / "runs")
 
 
 def rebuilt(study: Path) -> tuple[Any, dict[str, str]]:
@@ -49,7 +64,9 @@ def rebuilt_data(client: Any, ids: dict[str, str], folder: Path) -> None:
     contents.send_contents(client, ids, run_id, cells.load_cell(folder))
 
 
-def test_a_rebuilt_cell_holds_what_the_live_one_did(study: Path, tmp_path: Path) -> None:
+def test_a_rebuilt_cell_holds_what_the_live_one_did(
+    study: Path, tmp_path: Path, moved: Moved
+) -> None:
     live = read_json(study / "study.json")["mlflow"]
     folders = cells.study_cells(study)
     before = everything(client_of(live["uri"]), live["experiment_id"])
@@ -81,8 +98,7 @@ def test_a_rebuilt_cell_holds_what_the_live_one_did(study: Path, tmp_path: Path)
     send_evaluation(client, run, folders[0].name, FOUND)
     evaluated = everything(client, ids["experiment_id"])
     assert evaluated != after
-    moved = shutil.copytree(study, tmp_path / "other" / study.name, symlinks=True)
-    client, ids = rebuilt(moved)
+    client, ids = rebuilt(moved(study, tmp_path / "other"))
     assert everything(client, ids["experiment_id"]) == evaluated
 
 
@@ -291,7 +307,7 @@ def test_a_cell_without_records_has_a_description(study: Path, tmp_path: Path) -
     assert list(traces.chosen(tmp_path)) == []
 
 
-def test_evaluations_come_back_with_their_models(study: Path, tmp_path: Path) -> None:
+def test_evaluations_come_back_with_their_models(study: Path, tmp_path: Path, moved: Moved) -> None:
     client, ids = rebuilt(study)
     folder = cells.study_cells(study)[0]
     run = {**ids, "run_id": read_json(folder / "mlflow.json")["run_id"]}
@@ -302,8 +318,7 @@ def test_evaluations_come_back_with_their_models(study: Path, tmp_path: Path) ->
     model = send_evaluation(client, run, folder.name, FOUND)
     rebuilt(study)
     assert read_json(folder / "mlflow.json")["run_id"] == run["run_id"]  # it is no stranger
-    moved = shutil.copytree(study, tmp_path / "other" / study.name, symlinks=True)
-    client, ids = rebuilt(moved)
+    client, ids = rebuilt(moved(study, tmp_path / "other"))
     named = f"{folder.name}-step-2"
     found = client.search_logged_models([ids["experiment_id"]], filter_string=f"name = '{named}'")
     (policy,) = (each for each in found if each.tags["judgedrift.model"] == "policy@1")
