@@ -37,6 +37,7 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # before torch and numpy: two processes, two cores
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # a thread that waits for one leaves its core
 settings.register_profile("no-clock", deadline=None)  # a slow machine is no failure
 settings.load_profile("no-clock")
 ROOT = Path(__file__).resolve().parents[1]
