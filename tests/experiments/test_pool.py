@@ -92,6 +92,7 @@ def alive(pid):
 
 def test_a_device_is_told_to_cells_and_to_nobody_else(monkeypatch):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "5")
+    monkeypatch.delenv("OMP_WAIT_POLICY", raising=False)
     monkeypatch.setattr(machine, "gpus", lambda: [("NVIDIA", 2**37)] * 8)
     for device, visible in (("", "5"), ("cpu", ""), ("cuda:0", "5")):
         before = dict(os.environ)
