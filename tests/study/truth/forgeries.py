@@ -342,8 +342,9 @@ def NAME(*args, **named):
         pass
 """,
 }
-SLOW = {"asleep", "endless", "swallows its own end", "a flood", "a very long text"}
-SLOW |= {"reads what it is asked", "deep recursion"}
+ASLEEP = {"asleep", "reads what it is asked"}
+"""What waits until its time is up."""
+SLOW = ASLEEP | {"endless", "swallows its own end", "a flood", "a very long text", "deep recursion"}
 """What is ended by its time limit."""
 
 

@@ -2,6 +2,7 @@
 
 import ast
 import dataclasses
+import random
 
 import pytest
 
@@ -11,7 +12,7 @@ from study.sandbox.pool import Pool
 from study.sandbox.tiers import Tier
 from study.truth import Grader, score
 from study.truth.code import blocks, head_of, programs
-from tests.study.truth.forgeries import FORGERIES, QUICK
+from tests.study.truth.forgeries import ASLEEP, FORGERIES, QUICK, SLOW
 from tests.study.truth.shared import item, official, together
 
 PROMPT = '''import math
@@ -49,6 +50,31 @@ def grader():
 def quick():
     with Grader(3, limits=QUICK) as runner:
         yield runner
+
+
+class Landlocked(Grader):
+    """A grader where there are no namespaces."""
+
+    tier = Tier.LANDLOCK
+
+
+@pytest.fixture(scope="module")
+def landlocked():
+    if fault := tiers.try_tier(Tier.LANDLOCK):
+        pytest.skip(f"no Landlock here: {fault}")
+    with Landlocked(1, limits=QUICK) as runner:
+        yield runner
+
+
+@pytest.fixture
+def patience(monkeypatch):
+    """Lets a grader wait for a forgery for as long as it needs: a sleeper has a second."""
+
+    def limit(runner, name):
+        if name in ASLEEP:
+            monkeypatch.setattr(runner, "limits", dataclasses.replace(QUICK, wall_s=1.0))
+
+    return limit
 
 
 def grade(runner, task, answer):
@@ -255,26 +281,41 @@ def test_an_answer_is_graded_once(quick, monkeypatch):
     ]
 
 
-@pytest.mark.slow
+HOW_MANY = pytest.mark.parametrize(
+    "share", [pytest.param(16, id="some"), pytest.param(1, id="all", marks=pytest.mark.long)]
+)
+
+
+def one_in(share, tasks):
+    """A seeded draw of one task in ``share``, in their order."""
+    return [
+        tasks[n] for n in sorted(random.Random(0).sample(range(len(tasks)), len(tasks) // share))
+    ]
+
+
+@HOW_MANY
 @pytest.mark.parametrize("dataset", ["humaneval", "mbpp"])
-def test_every_reference_passes(grader, dataset):
-    tasks = official(dataset)
+def test_every_reference_passes(grader, dataset, share):
+    assert len(official(dataset)) == {"humaneval": 164, "mbpp": 974}[dataset]
+    tasks = one_in(share, official(dataset))
     said = score(tasks, [task.reference for task in tasks], grader)
     assert [verdict for verdict in said if verdict is None or not verdict.correct] == []
-    assert len(tasks) == {"humaneval": 164, "mbpp": 974}[tasks[0].dataset]
 
 
 @pytest.mark.parametrize("name", FORGERIES)
-def test_a_forgery_never_passes(quick, name):
-    """Nor is it missing: then a policy could choose not to be graded."""
+def test_a_forgery_never_passes(quick, patience, name):
+    """Nor is it missing: then a policy could choose not to be graded. What takes all of its time is
+    graded once."""
     plain = item("mbpp", "code", entry_point="f", tests="assert f(2) == 4\nassert f(3) == 6")
     twice = item("mbpp", "code", entry_point="f", tests="assert f(f(2)) == 8")
-    answers = [FORGERIES[name].replace("NAME", "f")] * 3
-    for said in score([TWICE, plain, twice], answers, quick):
+    tasks = [TWICE] if name in SLOW else [TWICE, plain, twice]
+    patience(quick, name)
+    answer = FORGERIES[name].replace("NAME", "f")
+    for said in score(tasks, [answer] * len(tasks), quick):
         assert said is not None and not said.correct, said
 
 
-@pytest.mark.slow
+@HOW_MANY
 @pytest.mark.parametrize(
     "name",
     [
@@ -287,8 +328,8 @@ def test_a_forgery_never_passes(quick, name):
         "a verdict on every handle, when called",
     ],
 )
-def test_a_forgery_passes_no_task_at_all(grader, name):
-    tasks = [*official("humaneval"), *official("mbpp")[::5]]
+def test_a_forgery_passes_no_task_at_all(grader, name, share):
+    tasks = one_in(share, [*official("humaneval"), *official("mbpp")[::5]])
     answers = [FORGERIES[name].replace("NAME", task.entry_point) for task in tasks]
     said = score(tasks, answers, grader)
     assert [verdict for verdict in said if verdict is None or verdict.correct] == []
@@ -313,25 +354,22 @@ def mutant(source: str, turn: int) -> str:
     return ast.unparse(tree)
 
 
-@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:invalid escape sequence")
 def test_honest_programs_are_graded_as_in_one_process(quick):
     """Programs of which some pass and some fail: apart, the tests say what they say together."""
-    tasks = [*official("humaneval")[::2], *official("mbpp")[::12]]
+    tasks = [*official("humaneval")[::4], *official("mbpp")[::24]]
     sources = [task.code_prompt + task.reference for task in tasks]
     answers = [mutant(source, turn) for turn, source in enumerate(sources)]
     apart = [bool(said and said.correct) for said in score(tasks, answers, quick)]
     with Pool(2) as pool:
         assert apart == together(tasks, answers, pool, QUICK)
-    assert 10 < sum(apart) < len(tasks) - 50
+    assert 5 < sum(apart) < len(tasks) - 25
 
 
 @pytest.mark.parametrize("name", list(FORGERIES)[::5])
-def test_forgeries_fail_without_namespaces_too(name, monkeypatch):
-    if fault := tiers.try_tier(Tier.LANDLOCK):
-        pytest.skip(f"no Landlock here: {fault}")
-    monkeypatch.setattr(tiers, "find", lambda unsafe=False: Tier.LANDLOCK)
-    with Grader(1, limits=QUICK) as runner:
-        assert grade(runner, TWICE, "return n * 2").correct
-        said = grade(runner, TWICE, FORGERIES[name].replace("NAME", "f"))
+def test_forgeries_fail_without_namespaces_too(landlocked, patience, name):
+    right = item("mbpp", "code", entry_point="f", tests="assert f(2) == 4")
+    assert grade(landlocked, right, "def f(n): return n * 2").correct
+    patience(landlocked, name)
+    said = grade(landlocked, TWICE, FORGERIES[name].replace("NAME", "f"))
     assert said is not None and not said.correct
