@@ -3,6 +3,7 @@
 import json
 import os
 import signal
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,7 @@ from lm_eval.tasks.hendrycks_math.utils import last_boxed_only_string, remove_bo
 
 from study.sandbox.calls import Outcome
 from study.sandbox.worker import Broken
-from study.truth import Grader, equations, score
+from study.truth import Grader, equations, mathematics, score
 from study.truth.extract import last_box
 from study.truth.mathematics import Comparer, Comparison, final_expression, tidy
 from tests.study.truth.shared import item, official
@@ -18,7 +19,8 @@ from tests.study.truth.shared import item, official
 
 @pytest.fixture(scope="module")
 def grader():
-    with Grader(2) as runner:
+    """One process that compares: each start costs more than a second of CPU."""
+    with Grader(1) as runner:
         yield runner
 
 
@@ -162,12 +164,8 @@ def test_other_expressions_are_wrong(grader, right, answer):
 
 def test_latex_is_parsed(grader):
     """With another antlr than its own math-verify would read no LaTeX, and say nothing of it."""
-    comparer = Comparer()
-    try:
-        pair = Comparison((r"\frac{\sqrt{12}}{4}",), r"\frac{\sqrt{3}}{2}")
-        assert comparer.call(pair).value is True
-    finally:
-        comparer.close()
+    pair = Comparison((r"\frac{\sqrt{12}}{4}",), r"\frac{\sqrt{3}}{2}")
+    assert grader.crew("math", Comparer).run([pair])[0].value is True
 
 
 SLOW = [r"9^{9^{9^{9^{9}}}}", r"(x+y+z+w)^{40} - (x+y)^{60}", r"\sum_{n=1}^{10^{12}} \frac{1}{n^n}"]
@@ -185,8 +183,9 @@ HOSTILE = [
 ]
 
 
-def test_a_hostile_expression_is_wrong_and_the_next_is_read(grader):
+def test_a_hostile_expression_is_wrong_and_the_next_is_read(grader, monkeypatch):
     """Also where each of them is ended: the rows between them are read as always."""
+    monkeypatch.setattr(mathematics, "LIMITS", replace(mathematics.LIMITS, cpu_s=1))
     answers = [text for hostile in [*SLOW, *HOSTILE] for text in (f"\\boxed{{{hostile}}}", "0.50")]
     said = score([gold(r"\frac{1}{2}") for _ in answers], answers, grader)
     assert all(verdict is not None for verdict in said)
@@ -213,20 +212,21 @@ def below(process: int) -> list[int]:
 
 
 @pytest.mark.parametrize("whom", ["the child", "all of it"])
-def test_what_is_killed_from_outside_is_asked_again(whom):
+def test_what_is_killed_from_outside_is_asked_again(grader, whom):
     """Only the answer's own limits are a verdict on it."""
-    with Grader(1) as runner:
-        assert score([gold("1/2")], ["0.5"], runner)[0].correct
-        (comparer,) = runner.crew("math", Comparer)._workers.values()
-        process = comparer.worker.process.pid
-        if whom == "the child":
-            (child,) = below(process)
-            os.kill(child, signal.SIGKILL)
-        else:
-            os.killpg(process, signal.SIGKILL)
-        said = score([gold("1/2"), gold("2")], ["0.50", "3.0"], runner)
-        assert [verdict.correct for verdict in said] == [True, False]
-        assert runner.crew("math", Comparer).outcomes == {Outcome.RETURNED: 3}
+    crew = grader.crew("math", Comparer)
+    before = crew.outcomes.copy()
+    assert score([gold("1/2")], ["0.5"], grader)[0].correct
+    (comparer,) = crew._workers.values()
+    process = comparer.worker.process.pid
+    if whom == "the child":
+        (child,) = below(process)
+        os.kill(child, signal.SIGKILL)
+    else:
+        os.killpg(process, signal.SIGKILL)
+    said = score([gold("1/2"), gold("2")], ["0.50", "3.0"], grader)
+    assert [verdict.correct for verdict in said] == [True, False]
+    assert crew.outcomes - before == {Outcome.RETURNED: 3}
 
 
 def test_a_process_that_dies_twice_is_missing(monkeypatch):
@@ -268,22 +268,17 @@ def test_memory_that_others_filled_is_no_verdict(monkeypatch):
             comparer.close()
 
 
-def test_its_processes_end_with_it():
-    comparer = Comparer()
-    assert comparer.call(Comparison(("1",), "2")).value is False
-    children = below(comparer.worker.process.pid)
-    comparer.worker.process.stdin.close()
-    assert comparer.worker.process.wait(20) == 0 and children
-    assert not any(Path(f"/proc/{child}").exists() for child in children)
-    comparer.close()
-
-
-def test_it_says_nothing_of_its_own(tmp_path):
+def test_its_processes_say_nothing_of_their_own_and_end_with_it():
     """The parent reads its standard output; a warning of a library there would be an answer."""
     comparer = Comparer()
     try:
+        assert comparer.call(Comparison(("1",), "2")).value is False
         assert comparer.call(Comparison(("1/2",), r"\frac{}{")).value is False
         assert comparer.worker.errors.tell() == 0
+        children = below(comparer.worker.process.pid)
+        comparer.worker.process.stdin.close()
+        assert comparer.worker.process.wait(20) == 0 and children
+        assert not any(Path(f"/proc/{child}").exists() for child in children)
     finally:
         comparer.close()
 
@@ -294,7 +289,6 @@ def test_the_last_box_of_official_solutions_is_that_of_lm_eval():
         assert last_box(gold.reference) == boxed.strip()
 
 
-@pytest.mark.slow
 def test_every_official_solution_is_right(grader):
     items = official("math")
     assert len(items) == 5000
@@ -303,10 +297,9 @@ def test_every_official_solution_is_right(grader):
         assert [verdict for verdict in said if verdict is None or not verdict.correct] == []
 
 
-@pytest.mark.slow
 def test_an_answer_of_another_problem_is_wrong(grader):
     """Shifted by one, so that right and wrong are known without a second opinion."""
-    items = official("math")[:400]
+    items = official("math")[:400:4]
     answers = [f"\\boxed{{{row.answers[0]}}}" for row in items]
     said = score(items, [*answers[1:], answers[0]], grader)
     for mine, verdict, theirs in zip(items, said, [*items[1:], items[0]], strict=True):
@@ -314,4 +307,4 @@ def test_an_answer_of_another_problem_is_wrong(grader):
         if tidy(mine.answers[0]) == tidy(theirs.answers[0]):
             assert verdict.correct
     wrong = sum(not verdict.correct for verdict in said if verdict)
-    assert wrong > 380
+    assert wrong > 90
