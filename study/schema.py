@@ -450,8 +450,10 @@ def task_options(task: Task, kind: type[Options]) -> Options:
     return freeze(kind, task.options, "task.options.")
 
 
+@functools.cache
 def register() -> None:
-    """Give Hydra the schemas: ``base`` in each group, and ``base_study`` for the whole."""
+    """Give Hydra the schemas: ``base`` in each group, and ``base_study`` for the whole. Hydra keeps
+    them for the life of the process."""
     from hydra.core.config_store import ConfigStore
 
     # Hydra copies the whole store whenever it looks into a group, and once more what it takes out
