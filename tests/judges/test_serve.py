@@ -1,5 +1,6 @@
 """A judge behind a real socket, simulated or vLLM, and what a wrong command line is told."""
 
+import functools
 import json
 import os
 import re
@@ -152,8 +153,7 @@ def group(lines):
     return pid, server._group(pid)
 
 
-@pytest.mark.parametrize("kind", [signal.SIGTERM, signal.SIGINT])
-def test_vllm_is_started_probed_and_stopped(fake, kind):
+def test_vllm_is_started_probed_and_stopped(fake):
     process = command(*fake, "port=0", "replicas=2")
     lines = until(process, "ask it with")
     pids = [int(found) for found in re.findall(r"as process (\d+);", "".join(lines))]
@@ -164,7 +164,7 @@ def test_vllm_is_started_probed_and_stopped(fake, kind):
         f" 'judge.endpoint.replicas=[{second}]'"
     )
     assert [model["id"] for model in fetch(f"{second}/models")["data"]] == ["qwen3-4b"]
-    process.send_signal(kind)
+    process.send_signal(signal.SIGINT)
     _, errors = process.communicate(timeout=60)
     assert (process.returncode, errors) == (0, "")
     assert [server._group(pid) for pid in pids] == [[], []]
@@ -194,18 +194,27 @@ def test_a_server_that_dies_later_ends_serve_with_its_log(fake):
 
 
 @pytest.mark.parametrize(
-    ("mode", "code", "said"),
-    [("die", 2, "OutOfMemoryError"), ("other", 2, "another-model"), ("mute", 0, "not scored")],
+    ("mode", "said"), [("die", "OutOfMemoryError"), ("other", "another-model")]
 )
-def test_a_server_of_no_use_is_not_kept(fake, monkeypatch, mode, code, said):
+def test_a_server_of_no_use_is_not_kept(fake, capsys, monkeypatch, mode, said):
     monkeypatch.setenv("FAKE_VLLM", mode)
+    monkeypatch.setattr(server, "POLL_S", 0.05)
+    monkeypatch.setattr(serve.stopping, "take_signals", lambda: None)  # those are pytest's
+    assert serve.main([*fake, "port=0"]) == 2
+    printed = capsys.readouterr()
+    _, members = group(printed.out.splitlines())
+    assert said in printed.err and "Traceback" not in printed.err and members == []
+
+
+def test_a_server_whose_verdict_is_of_no_use_is_kept_until_it_is_terminated(fake, monkeypatch):
+    """It talks, and only the grading could not use it."""
+    monkeypatch.setenv("FAKE_VLLM", "mute")
     process = command(*fake, "port=0")
     pid, _ = group(until(process, "as process"))
-    if mode == "mute":  # it talks, and only the grading could not use it
-        until(process, "ask it with")
-        process.terminate()
+    until(process, "ask it with")
+    process.terminate()
     _, errors = process.communicate(timeout=60)
-    assert process.returncode == code and said in errors and "Traceback" not in errors
+    assert process.returncode == 0 and "not scored" in errors and "Traceback" not in errors
     assert server._group(pid) == []
 
 
@@ -268,12 +277,13 @@ def test_a_taken_port_of_a_server_of_faults_does_too(capsys, address):
     assert threading.active_count() <= before
 
 
+preset = functools.cache(load_presets)
 PRESETS = sorted(path.stem for path in (ROOT / "conf" / "judge").glob("sim-*.yaml"))
 
 
 @pytest.mark.parametrize("name", PRESETS)
 def test_every_simulated_preset_can_be_served(name):
-    judge, task = load_presets(name)
+    judge, task = preset(name)
     assert isinstance(judge, Judge) and judge.simulated is not None
     assert (judge.name, judge.endpoint.model, judge.grading) == (name, name, Grading("likert", {}))
     assert (judge.family, judge.size, task.name) == ("simulated", "rule", "instruct-mini")
@@ -283,7 +293,7 @@ def test_every_simulated_preset_can_be_served(name):
 def test_the_presets_that_the_study_promises():
     promised = "fair verbose structured flattery confident keyword lenient strict noisy flaky"
     assert {f"sim-{kind}" for kind in promised.split()} <= set(PRESETS)
-    fair, _ = load_presets("sim-fair")
+    fair, _ = preset("sim-fair")
     assert fair.simulated is not None and not any(fair.simulated.doses.values())
 
 
@@ -300,7 +310,7 @@ REAL = {
 
 @pytest.mark.parametrize("name", REAL)
 def test_a_preset_says_what_a_study_groups_by_and_can_be_asked(name, monkeypatch):
-    judge, _ = load_presets(name)
+    judge, _ = preset(name)
     found = (judge.family, judge.size, judge.active_size, judge.endpoint.dialect)
     assert (judge.name, found) == (name, REAL[name])
     assert judge.context > 0 and judge.price.source
@@ -316,7 +326,7 @@ def test_a_preset_says_what_a_study_groups_by_and_can_be_asked(name, monkeypatch
 
 
 def test_presets_that_are_served_here_do_not_share_a_port():
-    judges = [load_presets(name)[0] for name in REAL]
+    judges = [preset(name)[0] for name in REAL]
     ports = [judge.endpoint.url for judge in judges]
     assert len(set(ports)) == len(REAL)
 
