@@ -166,7 +166,7 @@ def test_an_owner_that_is_killed_takes_its_servers_along_and_is_replaced(runs):
 
 def test_servers_that_a_killed_owner_left_are_ended_before_new_ones_start(runs, monkeypatch):
     monkeypatch.setattr(orphans, "LEFT_S", 0.2)
-    monkeypatch.setattr(server, "STOP_S", 0.5)
+    monkeypatch.setattr(server.stop, "__defaults__", (0.5,))
     monkeypatch.setenv("FAKE_VLLM", "stubborn")
     model = judge()
     served = service_of(model, runs)
