@@ -112,11 +112,12 @@ def test_noise_turns_close_pairs_with_the_order() -> None:
 
 
 def test_tpr_and_fpr_are_the_rates_of_the_labels() -> None:
-    answers = [f"1100 number {place}" for place in range(1500)]
+    draws = 600  # four standard errors of 0.8 are 0.065
+    answers = [f"1100 number {place}" for place in range(draws)]
     found = verdicts(judge("rubric_batch", tpr=0.8, fpr=0.3), answers)
     for place, chance in enumerate((0.8, 0.8, 0.3, 0.3)):
-        share = sum(verdict.labels[place] == "met" for verdict in found) / 1500
-        assert abs(share - chance) < 4 * math.sqrt(chance * (1 - chance) / 1500)
+        share = sum(verdict.labels[place] == "met" for verdict in found) / draws
+        assert abs(share - chance) < 4 * math.sqrt(chance * (1 - chance) / draws)
 
 
 def shares(
@@ -168,7 +169,7 @@ def test_a_planted_dose_reaches_the_rubric_score_however_it_is_asked(
     name: str, dose: float
 ) -> None:
     """Answers one standard deviation longer than the mean, rubric of equal points."""
-    draws = 400
+    draws = 150  # four standard errors are 0.046, half of the dose
     settings = {"doses": {"length": dose}, "reference": {"length": [3.0, 2.0]}}
     options = {"k": 3} if name == "rubric_chunk" else {}
     answers = [f"0110 has five words{number} here" for number in range(draws)]
