@@ -1,6 +1,6 @@
 """Verdict stores of 8 processes: written at once, merged into one, read back, killed half way.
 
-    python benchmarks/judges/store_merge.py [rows=1000000] [folder=/tmp] [again=true]
+    python -m benchmarks.judges.store_merge [rows=1000000] [folder=/tmp] [again=true]
 
 Each process writes its share of ``rows`` into a store of its own; one key in a hundred is written
 by its neighbour too, with another reply. Before any rate is printed, the merged store is compared
@@ -14,7 +14,6 @@ import contextlib
 import hashlib
 import json
 import os
-import resource
 import signal
 import sqlite3
 import subprocess
@@ -25,6 +24,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+from benchmarks.memory import in_mib, peak_mib
 from judges.merging import merge
 from judges.store import Store, content_key
 from judges.stored import export
@@ -93,12 +93,12 @@ def started(what: str, folder: Path, number: int = 0, rows: int = 0) -> subproce
     )
 
 
-def told(processes: list[subprocess.Popen[str]]) -> tuple[float, float, float]:
-    """Wall seconds, CPU seconds of all and the largest peak of memory, in MiB."""
+def told(processes: list[subprocess.Popen[str]]) -> tuple[float, float, float | None]:
+    """Wall seconds, CPU seconds of all and the largest peak of memory, in MiB, if it is known."""
     lines = [json.loads(process.communicate()[0]) for process in processes]
     assert all(process.returncode == 0 for process in processes)
     begun, ended, cpu, memory = zip(*lines, strict=True)
-    return max(ended) - min(begun), sum(cpu), max(memory)
+    return max(ended) - min(begun), sum(cpu), None if None in memory else max(memory)
 
 
 def digest(rows: Iterable[tuple[str, bytes, float]]) -> str:
@@ -130,11 +130,11 @@ def merged(folder: Path) -> tuple[str, int]:
         return digest(connection.execute(rows)), count
 
 
-def show(what: str, rows: int, numbers: tuple[float, float, float]) -> None:
+def show(what: str, rows: int, numbers: tuple[float, float, float | None]) -> None:
     wall, cpu, memory = numbers
     print(
         f"{what:34} {wall:8.1f} s {rows / wall:10.0f} rows/s {cpu / rows * 1e6:7.1f} us CPU/row"
-        f" {memory:6.0f} MiB",
+        f"   memory {in_mib(memory)}",
         flush=True,
     )
 
@@ -181,8 +181,8 @@ if __name__ == "__main__":
         case ["worker", what, folder, number, rows]:
             begun, cpu = time.time(), time.process_time()
             WORK[what](Path(folder), int(number), int(rows))
-            peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-            print(json.dumps([begun, time.time(), time.process_time() - cpu, peak]), flush=True)
+            used = time.process_time() - cpu
+            print(json.dumps([begun, time.time(), used, peak_mib()]), flush=True)
         case arguments:
             given = dict(argument.split("=") for argument in arguments)
             main(

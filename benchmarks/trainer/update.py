@@ -4,18 +4,18 @@
 
 Gradients are compared first. TRL runs with gradient checkpointing, its default, and without. Times
 are CPU seconds on one thread; each round lets all take turns. Memory is the growth of the peak of a
-process of its own that makes one update.
+process of its own that makes one update; where the system does not tell it, that is printed.
 """
 
 from __future__ import annotations
 
 import multiprocessing
-import resource
 import time
 from typing import Any
 
 import torch
 
+from benchmarks.memory import UNKNOWN, peak_mib
 from benchmarks.race import race, read_sizes
 from benchmarks.trainer.peers import make_batch, make_trainer, smollm2
 
@@ -42,15 +42,29 @@ def reference(trainer: Any, batch: dict[str, Any], ours: bool) -> torch.Tensor:
         return trainer._logprobs_and_entropies(trainer.model, ids, mask, keep)[0]
 
 
-def growth(sizes: dict[str, int], ours: bool, checkpointing: bool) -> float:
-    """GiB that one update adds to the peak of a fresh process."""
+def growth(sizes: dict[str, int], ours: bool, checkpointing: bool) -> float | None:
+    """GiB that one update adds to the peak of a fresh process; None where none are seen."""
     torch.set_num_threads(1)
     trainer = make_trainer(smollm2(), rank=8)
     batch = make_batch(trainer, sizes["prompt"], sizes["mean"], sizes["longest"])
     trainer._checked = {True, False}
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    before = peak_mib()
     update(trainer, batch, ours, checkpointing)
-    return (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 2**20
+    after = peak_mib()
+    if before is None or after is None or after <= before:
+        return None
+    return (after - before) / 1024
+
+
+def compare_peaks(ours: float | None, theirs: float | None, without: float | None) -> str:
+    """The line that says what an update of ours adds to the peak, and TRL's with and without
+    gradient checkpointing."""
+    if ours is None or theirs is None or without is None:
+        return f"peak memory of the update: {UNKNOWN}"
+    return (
+        f"peak memory of the update: ours {ours:.2f} GiB, TRL as it is {theirs:.2f} "
+        f"({theirs / ours:.1f}x), without checkpointing {without:.2f} ({without / ours:.1f}x)"
+    )
 
 
 def main() -> None:
@@ -88,12 +102,7 @@ def main() -> None:
     context = multiprocessing.get_context("spawn")
     with context.Pool(1, maxtasksperchild=1) as pool:
         cases = [(True, False), (False, True), (False, False)]
-        peaks = [pool.apply(growth, (sizes, *case)) for case in cases]
-    print(
-        f"peak memory of the update: ours {peaks[0]:.2f} GiB, TRL as it is {peaks[1]:.2f} "
-        f"({peaks[1] / peaks[0]:.1f}x), without checkpointing {peaks[2]:.2f} "
-        f"({peaks[2] / peaks[0]:.1f}x)"
-    )
+        print(compare_peaks(*(pool.apply(growth, (sizes, *case)) for case in cases)))
 
 
 if __name__ == "__main__":

@@ -20,6 +20,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from benchmarks.memory import in_mib, largest_child_mib
+
 SIZES = {"gsm8k": (7473, 1319), "math": (7500, 5000), "hotpotqa": (90447, 7405)}
 ARTICLES, QUESTIONS = (442, 35), (130319, 11873)
 READ = """
@@ -29,7 +31,8 @@ for path in sys.argv[1:]:
         rows = json.load(file) if path.endswith(".json") else [json.loads(line) for line in file]
 """
 OPEN = """
-import random, resource, sys, time
+import random, sys, time
+from benchmarks.memory import in_mib, peak_mib
 start = time.perf_counter()
 from study.tasks.datasets.table import open_table
 table = open_table(sys.argv[1])
@@ -40,8 +43,7 @@ start = time.perf_counter()
 items = [table.at(place) for place in places]
 row = (time.perf_counter() - start) / len(places)
 assert all(table.by_id(item.id) == item for item in items[:100])
-peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-print(f"open {opened:.2f} s, {row * 1e6:.0f} us a row, {peak:.0f} MB")
+print(f"open {opened:.2f} s, {row * 1e6:.0f} us a row, memory {in_mib(peak_mib())}")
 """
 
 
@@ -193,9 +195,9 @@ def main(arguments: list[str]) -> None:
     for turn in range(2):
         wall, cpu, printed = measured("-m", "experiments.data", "prepare", *words)
         if not turn:
-            peak = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / 1024
+            peak = in_mib(largest_child_mib())
             rows = json.loads(printed)["rows"]["n"]
-            print(f"{rows} rows of {megabytes:.0f} MB, preset {preset}, peak {peak:.0f} MB")
+            print(f"{rows} rows of {megabytes:.0f} MB, preset {preset}, peak {peak}")
         plain = sum(measured("-c", READ, path)[1] for path in files)
         print(
             f"prepare {wall:.1f} s, of CPU {cpu:.1f} s, {cpu / plain:.1f} times json alone;"

@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+from benchmarks.memory import in_mib
 from experiments.workflow import static
 from experiments.workflow.broker import Broker, Workshop
 from experiments.workflow.executor import Script
@@ -53,8 +54,8 @@ LONG = HEAD + STEP * ((60 - (HEAD + TAIL).count("\n")) // 2) + TAIL
 LINE = {"text": "True", "tokens_in": 1, "tokens_out": 1}
 
 
-def memory_mb() -> float:
-    """Memory of this process and of all below it."""
+def memory_mib() -> float | None:
+    """Memory of this process and of all below it; None where the kernel does not tell it."""
     parents = {}
     for folder in Path("/proc").glob("[0-9]*"):
         try:
@@ -73,7 +74,8 @@ def memory_mb() -> float:
                 if line.startswith("Pss:"):
                     kb += int(line.split()[1])
         except OSError:
-            continue
+            if number == os.getpid():
+                return None
     return kb / 1024
 
 
@@ -107,7 +109,7 @@ async def measure() -> None:
         seconds, cpu = time.perf_counter() - begun, time.process_time() - cpu
         print(f"{IN_FLIGHT} in flight: {MANY / seconds:.0f} programs a second (limit 80)")
         print(f"broker: {1000 * cpu / MANY / 3:.2f} ms of CPU a call (limit 1)")
-        print(f"memory: {memory_mb():.0f} MB with {IN_FLIGHT} sandboxes (limit 1,536)")
+        print(f"memory with {IN_FLIGHT} sandboxes: {in_mib(memory_mib())} (limit 1,536)")
         long = find(LONG)
         lines = LONG.count("\n")
         print(

@@ -1,0 +1,37 @@
+"""Peaks of memory that are a process's own, and None where the system does not tell them.
+
+`getrusage` alone is not enough: a program begins with the peak of the process that started it, so a
+small child of a large parent seems as large as its parent.
+"""
+
+from __future__ import annotations
+
+import re
+import resource
+from pathlib import Path
+
+UNKNOWN = "not to be had here"
+
+
+def peak_mib() -> float | None:
+    """MiB of this process at its largest; None where the kernel does not count them."""
+    try:
+        status = Path("/proc/self/status").read_text(encoding="utf-8")
+    except OSError:
+        return None
+    found = re.search(r"^VmHWM:\s+(\d+) kB$", status, re.MULTILINE)
+    return int(found[1]) / 1024 if found else None
+
+
+def largest_child_mib() -> float | None:
+    """MiB of the largest child that has ended; None where that may be this process's own peak."""
+    own, child = (
+        resource.getrusage(who).ru_maxrss
+        for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)
+    )
+    return child / 1024 if child > own else None
+
+
+def in_mib(amount: float | None) -> str:
+    """An amount of memory in words."""
+    return UNKNOWN if amount is None else f"{amount:.0f} MiB"
