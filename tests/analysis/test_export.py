@@ -176,10 +176,11 @@ def test_the_card_lists_what_could_not_be_read(make_study, tmp_path):
 def test_memory_does_not_grow_with_the_study(tmp_path):
     """Ten times the steps, no more memory: measured in a process of its own."""
     program = (
-        "import resource, sys\n"
+        "import sys\n"
         "from analysis.export import main\n"
+        "from benchmarks.memory import peak_mib\n"
         "code = main(sys.argv[1:])\n"
-        "print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)\n"
+        "print(peak_mib())\n"
         "sys.exit(code)\n"
     )
     peaks = []
@@ -200,8 +201,11 @@ def test_memory_does_not_grow_with_the_study(tmp_path):
         )
         assert done.returncode == 0, done.stderr
         assert pq.read_metadata(tmp_path / f"{steps}.parquet").num_rows == steps * 256
-        peaks.append(int(done.stdout.split()[-1]) / 1024)
-    assert peaks[1] < peaks[0] + 120, f"{peaks} MB"
+        peaks.append(done.stdout.split()[-1])
+    if "None" in peaks:
+        pytest.skip("this kernel does not tell a process's own peak of memory")
+    small, large = map(float, peaks)
+    assert large < small + 120, f"{peaks} MiB"
 
 
 @pytest.mark.parametrize(
