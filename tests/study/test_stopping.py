@@ -21,7 +21,7 @@ import pytest
 from omegaconf.errors import ConfigAttributeError
 
 from study import cells, stopping
-from tests.conftest import ROOT, SLOWLY, came_of, sweep
+from tests.conftest import ROOT, SLOWLY, Trained, came_of, sweep
 
 TINY = ("debug=tiny", "judge=sim-fair,sim-noisy", "seed=0")
 STEPS = "trainer.steps=4"
@@ -129,8 +129,15 @@ sys.exit(sweep.main())
 """
 
 
-@pytest.mark.parametrize("more", [[], ["hydra.job.name=slow"]])
-@pytest.mark.parametrize("number", ["SIGINT", "SIGTERM"])
+@pytest.mark.parametrize(
+    ("number", "more"),
+    [
+        ("SIGINT", []),
+        ("SIGTERM", ["hydra.job.name=slow"]),
+        pytest.param("SIGINT", ["hydra.job.name=slow"], marks=pytest.mark.long),
+        pytest.param("SIGTERM", [], marks=pytest.mark.long),
+    ],
+)
 def test_a_library_that_drops_an_interruption_does_not_keep_it(number, more, tmp_path) -> None:
     """OmegaConf asks for attributes with a default, and passes over what is raised meanwhile."""
     arguments = ["debug=tiny", "judge=sim-fair", "seed=0,1", "plan=true", f"runs_dir={tmp_path}"]
@@ -173,6 +180,47 @@ def test_while_a_judge_is_asked_whether_it_answers(started) -> None:
     assert not list(one.runs_dir.glob("*/study.json")) and not (one.runs_dir / "mlflow.db").exists()
 
 
+def while_cells_run(started: Callable[..., Sweep]) -> list[Path]:
+    """Stop the sweep once both of its cells have had a step; their folders."""
+    one = started(*TINY, STEPS, SLOWLY)
+    checkpoints = "debug/*/checkpoints"
+
+    def both() -> bool:
+        return sum(any(path.glob("*")) for path in one.runs_dir.glob(checkpoints)) == 2
+
+    one.wait_for(both, "both cells had a step")
+    for number in (signal.SIGINT, signal.SIGINT, signal.SIGTERM):
+        one.send(number)  # at once: a quick machine ends in order within a quarter of a second
+        time.sleep(0.02)
+    code, said = one.ended()
+    assert code == 130 and "Traceback" not in said, said
+    assert "Stopping" in said, "the second one was not answered"
+    folders = cells.study_cells(one.runs_dir / "debug")
+    assert [cells.state(folder) for folder in folders] == ["killed", "killed"]
+    assert set(statuses(one.runs_dir).values()) == {"KILLED"}
+    assert len(statuses(one.runs_dir)) == 3
+    for folder in folders:
+        # an exception in a weak reference's callback, a signal's too, is passed over and said
+        log = re.sub(r"Exception ignored in: .*\nTraceback", "", (folder / "log.txt").read_text())
+        assert "Traceback" not in log
+    return folders
+
+
+def goes_on(runs_dir: Path, trained: Trained) -> None:
+    """The same command comes to its end, and closes the study."""
+    again = trained(runs_dir, *TINY, STEPS, "sweep.report=false")
+    assert again.returncode == 0, again.stdout + again.stderr
+    assert set(statuses(runs_dir).values()) == {"FINISHED"}, "the study was not closed"
+
+
+@pytest.mark.slow
+def test_while_cells_run(started, trained, warmed, tmp_path) -> None:
+    warmed(tmp_path / "runs")
+    while_cells_run(started)
+    goes_on(tmp_path / "runs", trained)
+
+
+@pytest.mark.long
 @pytest.mark.slow
 def test_from_laying_the_study_to_its_report(started, trained) -> None:
     """The same command, stopped while the store is made, while cells run, while it reports; then
@@ -189,22 +237,7 @@ def test_from_laying_the_study_to_its_report(started, trained) -> None:
     assert [cells.state(folder) for folder in folders] == ["new", "new"]
     assert statuses(one.runs_dir) == {"debug": "KILLED"}
 
-    one = started(*TINY, STEPS, SLOWLY)
-    running = [folder / "checkpoints" for folder in folders]
-    one.wait_for(lambda: all(any(path.glob("*")) for path in running), "both cells had a step")
-    for number in (signal.SIGINT, signal.SIGINT, signal.SIGTERM):
-        one.send(number)  # at once: a quick machine ends in order within a quarter of a second
-        time.sleep(0.02)
-    code, said = one.ended()
-    assert code == 130 and "Traceback" not in said, said
-    assert "Stopping" in said, "the second one was not answered"
-    assert {cells.state(folder) for folder in folders} == {"killed"}
-    assert set(statuses(one.runs_dir).values()) == {"KILLED"}
-    assert len(statuses(one.runs_dir)) == 3
-    for folder in folders:
-        # an exception in a weak reference's callback, a signal's too, is passed over and said
-        log = re.sub(r"Exception ignored in: .*\nTraceback", "", (folder / "log.txt").read_text())
-        assert "Traceback" not in log
+    assert while_cells_run(started) == folders
 
     one = started(*TINY, STEPS)
     one.wait_for(lambda: all((folder / "DONE").exists() for folder in folders), "both were done")
@@ -215,25 +248,7 @@ def test_from_laying_the_study_to_its_report(started, trained) -> None:
     assert code == 130 and "Traceback" not in said, said
     found = statuses(one.runs_dir)
     assert found.pop("debug") == "KILLED" and set(found.values()) == {"FINISHED"}
-
-    again = trained(one.runs_dir, *TINY, STEPS, "sweep.report=false")
-    assert again.returncode == 0, again.stdout + again.stderr
-    assert set(statuses(one.runs_dir).values()) == {"FINISHED"}, "the study was not closed"
-
-
-@pytest.mark.slow
-def test_a_sweep_that_is_killed_leaves_no_run_open(started, warmed, tmp_path) -> None:
-    """kill -9 of the sweep alone: its cell ends itself, and its run with it."""
-    warmed(tmp_path / "runs")
-    one = started("debug=tiny", "judge=sim-fair", "seed=0", "trainer.steps=200")
-    one.wait_for(lambda: any(one.runs_dir.glob("debug/*/checkpoints/*")), "a step was done")
-    one.process.kill()
-    (folder,) = cells.study_cells(one.runs_dir / "debug")
-    limit = time.monotonic() + 60
-    while cells.state(folder) == "running" and time.monotonic() < limit:
-        time.sleep(0.05)
-    assert cells.state(folder) == "killed"
-    assert statuses(one.runs_dir)[folder.name] == "KILLED"
+    goes_on(one.runs_dir, trained)
 
 
 def test_a_launcher_that_is_not_installed_lays_nothing(tmp_path) -> None:
