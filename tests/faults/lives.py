@@ -21,6 +21,8 @@ from study.records import recorded
 from tests.conftest import sweep
 
 TINY = ("debug=tiny", "sweep.report=false")
+FLAKY = ("judge=sim-flaky", "seed=3", "shadow=[sim-verbose]")
+"""A cell of the session's small study, which is what comes of it undisturbed."""
 OF_THE_CLOCK = ("latency_s", "from_cache")
 """Columns of a verdict that say how it was had, and are another matter the second time."""
 OF_THE_MACHINE = ("system/", "time/", "cost/", "judge/latency_s")

@@ -10,6 +10,7 @@ import sqlite3
 import subprocess
 import sys
 import time
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -17,13 +18,10 @@ import pytest
 from experiments.launch.task import _Log
 from study import cells, files, storage
 from study.records import ROLLOUT, VERDICT, Recorder, recorded, rollout_id
-from tests.conftest import ROOT
+from tests.conftest import ROOT, SLOWLY
 from tests.faults import lives
 
-RUN = (
-    *("debug=tiny", "judge=sim-noisy", "seed=0", "trainer.steps=4", "trainer.save_steps=2"),
-    *("sweep.report=false", "tracking=none"),
-)
+RUN = (*lives.TINY, *lives.FLAKY, "tracking=none")
 
 
 def write(recorder: Recorder, step: int) -> None:
@@ -155,21 +153,20 @@ def fill(place: Path) -> Path:
 
 
 @pytest.mark.slow
-def test_a_run_goes_on_where_the_disk_stopped_it(small_disk, trained, warmed, tmp_path):
+def test_a_run_goes_on_where_the_disk_stopped_it(
+    small_disk, small_study, trained, warmed, tmp_path
+):
     runs_dir = warmed(small_disk / "runs")
-    command = [sys.executable, "-m", "experiments.sweep", f"runs_dir={runs_dir}", *RUN]
 
-    def again() -> tuple[int, str]:
-        done = trained(runs_dir, *RUN)
+    def again(*more: str) -> tuple[int, str]:
+        done = trained(runs_dir, *RUN, *more)
         return done.returncode, " ".join((done.stdout + done.stderr).split())
 
-    out = tmp_path / "out"
-    with out.open("w") as file:
-        child = subprocess.Popen(command, cwd=ROOT, stdout=file, stderr=subprocess.STDOUT)
-        reached(runs_dir, 2, child)
+    with ThreadPoolExecutor(1) as beside:
+        sweep = beside.submit(again, SLOWLY)
+        reached(runs_dir, 1, sweep)
         filler = fill(small_disk)
-        code = child.wait(timeout=120)
-    said = " ".join(out.read_text().split())
+        code, said = sweep.result()
     (folder,) = cells.study_cells(runs_dir / "debug")
     assert code == 2 and "no space is left" in said, said
     assert "run the same command again" in said
@@ -184,16 +181,13 @@ def test_a_run_goes_on_where_the_disk_stopped_it(small_disk, trained, warmed, tm
     filler.unlink()
     code, said = again()
     assert code == 0, said
-    straight = trained(tmp_path / "straight", *RUN)
-    assert straight.returncode == 0
-    (theirs,) = cells.study_cells(tmp_path / "straight" / "debug")
-    assert lives.differences(folder, theirs) == []
+    assert lives.differences(folder, small_study / folder.name) == []
 
 
-def reached(runs_dir: Path, step: int, child: subprocess.Popen[bytes]) -> None:
+def reached(runs_dir: Path, step: int, sweep: Future[tuple[int, str]]) -> None:
     limit = time.monotonic() + 200
     while time.monotonic() < limit:
-        assert child.poll() is None, "the sweep ended before its disk did"
+        assert not sweep.done(), f"the sweep ended before its disk did: {sweep.result()}"
         for folder in cells.study_cells(runs_dir / "debug"):
             if any(line["step"] >= step for line in recorded(folder)):
                 return
