@@ -30,14 +30,20 @@ LATE = "import time\n_true = time.time\ntime.time = lambda: _true() - 100.0\n"
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory):
-    """A head and two workers with a CPU each; at the end no process of theirs is left."""
+    """A head with a CPU; at the end no process of it or of its nodes is left."""
     made = Cluster(tmp_path_factory.mktemp("ray"))
     try:
-        made.first, made.second = made.add("first"), made.add("second")
         yield made
     finally:
         made.stop()
     assert not made.processes()
+
+
+@pytest.fixture(scope="module")
+def workers(cluster):
+    """The cluster with two more nodes of a CPU each."""
+    cluster.first, cluster.second = cluster.add("first"), cluster.add("second")
+    return cluster
 
 
 def sweep(cluster, **settings):
@@ -60,44 +66,59 @@ def begun(laid):
     return [cell for cell in laid if fakes.steps_of(cell.dir)]
 
 
+def started(laid):
+    """How often a cell was begun."""
+    return sum(len(fakes.lives(cell.dir)) for cell in laid)
+
+
 def nodes_of(cell):
     return [life["node"] for life in fakes.lives(cell.dir)]
 
 
 @pytest.mark.timeout(1800)
 @pytest.mark.slow
-def test_only_good_nodes_get_cells_and_shares_of_their_gpus(cluster, tmp_path):
+@pytest.mark.parametrize(
+    "bad", [("stale",), pytest.param(("stale", "late"), marks=pytest.mark.long)], ids="-".join
+)
+def test_only_good_nodes_get_cells_and_shares_of_their_gpus(cluster, tmp_path, bad):
+    """And the cell of a slot that is lost costs its step in flight."""
     (tmp_path / "stale" / "torch-0.0.1.dist-info").mkdir(parents=True)
     (tmp_path / "stale" / "torch-0.0.1.dist-info" / "METADATA").write_text(STALE)
     (tmp_path / "late").mkdir()
     (tmp_path / "late" / "sitecustomize.py").write_text(LATE)
     enough = {"num-cpus": 1, "num-gpus": 1}
-    added = [
-        cluster.add("gpus", **{"num-cpus": 4, "num-gpus": 2}),
-        cluster.add("stale", tmp_path / "stale", **enough),
-        cluster.add("late", tmp_path / "late", **enough),
-    ]
+    good = cluster.add("gpus", **{"num-cpus": 3, "num-gpus": 2})
+    added = [good, *(cluster.add(name, tmp_path / name, **enough) for name in bad)]
     laid = fakes.lay(
-        *(tmp_path / "runs", sweep(cluster, gpus_per_cell=0.5), ("fair", "mean", "refused"), 6),
-        **{"step_s": 0.3, "ends": ["refused"], "end": "refused"},
+        *(tmp_path / "runs", sweep(cluster, gpus_per_cell=0.5), ("fair", "mean", "refused"), 4),
+        **{"until": str(tmp_path / "go"), "ends": ["refused"], "end": "refused"},
     )
-    fair, mean, refused = laid[:6], laid[6:12], laid[12:]
+    fair, mean, refused = laid[:4], laid[4:8], laid[8:]
     held = cells.lock(fair[0].dir)
     cells.set_status(fair[0].dir, state="running")
     driver = cluster.run(*DRIVER, *folders(laid), **{fakes.KEY: SECRET})
     with held:
-        wait(lambda: ended(driver) or done(laid) == 11, "cells are not done", 1200)
+        wait(lambda: ended(driver) or len(begun(laid)) == 3, "a slot has no cell", 600)
+        lost = next(pid for pid in children(cluster.raylet(good)) if is_slot(pid))
+        os.kill(lost, signal.SIGKILL)
+        wait(lambda: ended(driver) or started(laid) == 4, "the slot is not made again", 240)
+        (tmp_path / "go").touch()
+        wait(lambda: ended(driver) or done(laid) == 7, "cells are not done", 600)
     said, _ = driver.communicate(timeout=120)
     for node in added:
         node.terminate()
         node.wait(timeout=120)
     assert driver.returncode == 0, said
     assert re.search(r"another environment than the sweep .*torch 0\.0\.1 there", said), said
-    assert re.search(r"The clock of the node .* is (99|100|101)\.\d s behind", said), said
+    late = re.search(r"The clock of the node .* is (99|100|101)\.\d s behind", said)
+    assert bool(late) is ("late" in bad), said
+    assert said.count("was lost; it goes on from its last checkpoint") == 1, said
+    assert all(fakes.steps_of(cell.dir) == [0, 1, 2] for cell in fair + mean), said
+    assert sorted(len(fakes.lives(cell.dir)) for cell in fair + mean) == [1] * 7 + [2], said
     assert all(cells.is_done(cell.dir) for cell in fair + mean), said
     assert "another process is running it; waiting for it" in said
     tried = [cell for cell in refused if fakes.lives(cell.dir)]
-    assert 1 <= len(tried) < 6 and "refused its key" in said, said
+    assert 1 <= len(tried) < 4 and "refused its key" in said, said
     seen = [life for cell in laid for life in fakes.lives(cell.dir)]
     assert {life["node"] for life in seen} == {"gpus"}
     assert {life["gpu"] for life in seen} == {"0", "1"}
@@ -108,6 +129,7 @@ def test_only_good_nodes_get_cells_and_shares_of_their_gpus(cluster, tmp_path):
 
 
 @pytest.mark.timeout(900)
+@pytest.mark.long
 @pytest.mark.slow
 def test_a_node_that_is_silent_is_not_waited_for_and_is_used_once_it_answers(cluster, tmp_path):
     answers, enough = tmp_path / "answers", tmp_path / "enough"
@@ -137,7 +159,8 @@ def test_a_node_that_is_silent_is_not_waited_for_and_is_used_once_it_answers(clu
 @pytest.mark.alone
 @pytest.mark.long
 @pytest.mark.slow
-def test_a_lost_driver_a_lost_worker_and_a_lost_node_cost_their_step_in_flight(cluster, tmp_path):
+def test_a_lost_driver_a_lost_worker_and_a_lost_node_cost_their_step_in_flight(workers, tmp_path):
+    cluster = workers
     judges, steps = ("a", "b", "c"), 60
     laid = fakes.lay(tmp_path, sweep(cluster), judges, 2, steps, step_s=0.2)
     driver = cluster.run(*DRIVER, *folders(laid))
@@ -212,7 +235,8 @@ def test_an_address_that_does_not_answer_is_refused(monkeypatch):
 
 @pytest.mark.long
 @pytest.mark.slow
-def test_a_sweep_on_a_cluster_equals_one_on_this_machine(cluster, tmp_path, small_study, warmed):
+def test_a_sweep_on_a_cluster_equals_one_on_this_machine(workers, tmp_path, small_study, warmed):
+    cluster = workers
     words = ["judge=sim-fair,sim-flaky", "seed=3,4", "shadow=[sim-verbose]", "debug=tiny"]
     engine = ["sweep.engine=ray", f"sweep.ray.address={cluster.address}", "sweep.threads=1"]
     run = cluster.run("-m", "experiments.sweep", f"runs_dir={warmed(tmp_path)}", *words, *engine)
