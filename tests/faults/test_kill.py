@@ -10,11 +10,11 @@ import pytest
 
 from study import cells
 from study.status import read_status
-from tests.conftest import ROOT
+from tests.conftest import ROOT, SLOWLY
 from tests.faults import lives
 
 RUN = (
-    *("judge=sim-noisy", "seed=0", "trainer.steps=6"),
+    *("judge=sim-noisy", "seed=0", "trainer.steps=4"),
     *("trainer.eval_steps=2", "trainer.keep_steps=true"),
 )
 """A noisy judge: its verdicts are repeatable only because each is drawn from its own content."""
@@ -46,18 +46,22 @@ def wait_for_step(runs_dir, step, child):
 def test_killed_and_resumed_equals_uninterrupted(tmp_path, straight, trained, warmed):
     warmed(tmp_path)
     child = subprocess.Popen(
-        [sys.executable, "-m", "experiments.sweep", f"runs_dir={tmp_path}", *lives.TINY, *RUN],
+        [
+            *(sys.executable, "-m", "experiments.sweep", f"runs_dir={tmp_path}"),
+            *(*lives.TINY, *RUN, SLOWLY),
+        ],
         cwd=ROOT,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
     )
-    folder = wait_for_step(tmp_path, 3, child)
+    folder = wait_for_step(tmp_path, 2, child)
     child.kill()
     child.wait(timeout=60)
     limit = time.monotonic() + 60
     while cells.state(folder) == "running" and time.monotonic() < limit:
         time.sleep(0.05)  # an orphaned cell leaves by itself
     assert cells.state(folder) == "killed"
+    assert lives.tracked(folder) == ["KILLED"]
     reached = read_status(folder)["step"]
     assert recorded_keys(folder) <= stored_keys(tmp_path)
     before = stored_keys(tmp_path)
@@ -97,7 +101,13 @@ STUDY = ("judge=sim-flaky", "seed=3,4", "shadow=[sim-verbose]", "tracking=none")
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("later", [False, True], ids=["together", "in the middle"])
+@pytest.mark.parametrize(
+    "later",
+    [
+        pytest.param(False, marks=pytest.mark.long, id="together"),
+        pytest.param(True, id="in the middle"),
+    ],
+)
 def test_two_sweeps_of_one_study_end_as_one(tmp_path, small_study, trained, warmed, later):
     command = [sys.executable, "-m", "experiments.sweep", f"runs_dir={warmed(tmp_path)}"]
 
