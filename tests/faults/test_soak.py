@@ -1,4 +1,4 @@
-"""8,000 verdicts at 64 in flight while one answer in ten is broken: none is lost or doubled.
+"""2,000 verdicts at 64 in flight while one answer in ten is broken: none is lost or doubled.
 
 And some hundreds that meet each fault of `soak_faults`; `soak` by hand makes it tens of thousands.
 """
@@ -25,7 +25,8 @@ from study.schema import Endpoint, Grading, Judge, Sampling
 from study.verdict import Outcome, Parsed, Reply, Request
 from tests.faults import soak
 
-VERDICTS = 8_000
+VERDICTS = 2_000
+"""Enough to meet each fault that passes; which request meets which is the same in every run."""
 IN_FLIGHT = 64
 SHARE = 0.1
 ROW = make_row(({"role": "user", "content": "Write."},))
@@ -99,7 +100,7 @@ def test_nothing_is_lost_and_nothing_doubled(
     assert Counter(verdict.outcome for verdict in verdicts) == {Outcome.scored: VERDICTS}
     assert set(broken) == {name for pair in MIXED for name in pair}
     share = sum(broken.values()) / calls
-    assert 0.09 < share < 0.11  # binomial: sd 0.003
+    assert 0.08 < share < 0.12  # binomial: sd 0.0064
     time.sleep(0.3)
     assert len(os.listdir("/proc/self/fd")) <= files + 2
 
