@@ -157,7 +157,7 @@ def test_what_cannot_be_shown_does_not_end_a_sweep(tmp_path, monkeypatch, capsys
     assert sum("could not be shown (ZeroDivisionError" in line for line in said) == 1
 
 
-@pytest.mark.parametrize("width", [80, 120])
+@pytest.mark.parametrize("width", [80, pytest.param(120, marks=pytest.mark.long)])
 def test_a_terminal_shows_a_table_in_place_that_stays(tmp_path, width) -> None:
     """As a terminal would show it: each cell's line whole, above one last table."""
     todo = laid(tmp_path, 3, workers=2)
