@@ -63,7 +63,7 @@ def killed_in_turn(folder: Path, names: Path, wanted: str = "") -> list[str]:
     Args:
         folder: the cell, laid by `lives.lay`.
         names: a new file for the windows.
-        wanted: only windows whose name begins so.
+        wanted: only windows whose name matches this regular expression.
 
     Returns:
         The windows.

@@ -3,6 +3,7 @@
 import contextlib
 import os
 import random
+import re
 import sqlite3
 import sys
 from functools import partial
@@ -24,15 +25,31 @@ def whole(small_study):
     return folder
 
 
-def test_killed_once_before_every_file_that_it_names(whole, tmp_path):
+KINDS = (
+    *("status.json", "environment.json", "mlflow.json", "rollouts/step-000002.parquet"),
+    *("checkpoint-1/COMPLETE", "policy", "verdicts/steps-000001-000002.parquet", "DONE"),
+)
+"""A file of each kind that a cell names: its state, where it runs, the way to MLflow, a part, a
+checkpoint, the policy, what is merged, the end."""
+
+
+@pytest.mark.parametrize(
+    "wanted",
+    [
+        pytest.param(f"rename .*/({'|'.join(map(re.escape, KINDS))})$", id="of each kind"),
+        pytest.param("rename", marks=pytest.mark.long, id="every"),
+    ],
+)
+def test_killed_once_before_a_file_that_it_names(whole, tmp_path, wanted):
     """Each run of one cell is killed at the first rename at which none was killed before."""
     folder = lives.lay(tmp_path / "runs", whole)
-    passed = kills.killed_in_turn(folder, tmp_path / "windows.txt", "rename")
-    for written in ("status.json", "environment.json", "COMPLETE", "policy", "mlflow.json", "DONE"):
+    passed = kills.killed_in_turn(folder, tmp_path / "windows.txt", wanted)
+    for written in KINDS:
         assert any(name.startswith("rename") and name.endswith(written) for name in passed), written
     assert kills.finished(folder, whole, "the cell") == []
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_killed_at_random_times(whole, tmp_path):
     """A few of the kills of ``python -m tests.faults.kills``, which does the same without end."""
@@ -49,14 +66,15 @@ def swept(runs_dir, names, arguments):
     sys.exit(sweep.main())
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_a_sweep_killed_once_before_every_file_it_names(whole, tmp_path):
     """Its own files: the study, the cells' configs, the summary."""
     runs_dir, names = tmp_path / "runs", tmp_path / "windows.txt"
     folder = lives.lay(runs_dir, whole)
     (folder / "config.yaml").unlink()
-    arguments = ["judge=sim-flaky", "seed=3", "shadow=[sim-verbose]"]
-    while (code := lives.run(folder, partial(swept, runs_dir, names, arguments))) == -SIGKILL:
+    sweep_once = partial(swept, runs_dir, names, lives.FLAKY)
+    while (code := lives.run(folder, sweep_once)) == -SIGKILL:
         pass
     assert code == 0, (folder / "log.txt").read_text()
     passed = names.read_text()

@@ -75,14 +75,14 @@ def kill_at_new(root: Path, into: Path, wanted: str = "") -> None:
     Args:
         root: the runs folder.
         into: names, one a line.
-        wanted: only windows that begin so.
+        wanted: only windows whose name matches this regular expression.
     """
     handle = os.open(into, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o600)
     known = set(os.read(handle, 1 << 20).decode().splitlines())
 
     def passed(name: str) -> None:
         plain = name.partition("#")[0]
-        if plain.startswith(wanted) and plain not in known:
+        if re.match(wanted, plain) and plain not in known:
             _line(handle, plain)
             _die()
 
