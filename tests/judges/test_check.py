@@ -80,17 +80,6 @@ def test_a_simulated_judge_is_checked_in_this_process(capsys):
     assert screen["cost"] == "$0.0000 per 1,000 verdicts like this one"
 
 
-def test_a_check_needs_no_torch():
-    code = (
-        "import sys; from judges import check; assert check.main(['judge=sim-fair']) == 0;"
-        " print(sorted({'torch', 'transformers', 'trl', 'mlflow'} & set(sys.modules)))"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=120
-    )
-    assert done.stdout.splitlines()[-1] == "[]", done.stderr
-
-
 @pytest.mark.parametrize("kind", ["unparsed", "refused", "truncated", "empty", "http_500"])
 def test_a_verdict_that_was_not_scored_is_exit_code_1(capsys, kind):
     failing = f"judge.simulated.failure={{rate:1,kinds:[{kind}]}}"

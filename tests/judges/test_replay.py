@@ -14,7 +14,7 @@ import pytest
 from judges.fault_injection.server import choice, completion, whole
 from judges.faults import FaultServer
 from judges.replay import REPLAYED, main
-from tests.conftest import ROOT
+from tests.conftest import ROOT, run_alone
 
 
 @pytest.fixture(scope="module")
@@ -87,16 +87,14 @@ def test_a_replay_that_was_stopped_goes_on(small_study):
     assert parts[0].stat().st_mtime_ns == kept and lost.exists()
 
 
-def test_a_replay_needs_no_torch(small_study):
-    code = (
-        "import sys; from judges.replay import main\n"
-        f"code = main(['study={small_study.name}', 'runs_dir={small_study.parent}', 'out=light'])\n"
-        "print('END', code, 'torch' in sys.modules, 'transformers' in sys.modules)"
+def test_neither_a_replay_nor_a_check_needs_torch(small_study):
+    said = run_alone(
+        "import sys; from judges import check, replay\n"
+        f"words = ['study={small_study.name}', 'runs_dir={small_study.parent}', 'out=light']\n"
+        "assert replay.main(words) == 0 and check.main(['judge=sim-fair']) == 0\n"
+        "print('END', *{'torch', 'transformers', 'trl', 'mlflow'} & set(sys.modules))"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=120
-    )
-    assert "END 0 False False" in done.stdout, done.stdout + done.stderr
+    assert said.splitlines()[-1] == "END", said
 
 
 @pytest.fixture

@@ -31,34 +31,44 @@ db, url, go, count = sys.argv[1], sys.argv[2], sys.argv[3], int(sys.argv[4])
 judge = Judge(name="j", endpoint=Endpoint(url=url, model="m", attempts=1, max_concurrency=4,
               idle_timeout_s=float(sys.argv[5])), grading=Grading("likert"), sampling=Sampling())
 row = make_row(({"role": "user", "content": "Write."},))
+me = int(sys.argv[6]) - 1
+while me and os.fork():
+    me -= 1
 with Store(db) as store, Session(judge, store) as session:
-    print("ready", flush=True)
+    os.write(1, b"ready\\n")
     while not os.path.exists(go):
         time.sleep(0.002)
     found = session.verdicts([(row, f"answer {number}") for number in range(count)])
-    print(json.dumps({"calls": session.calls, "hits": session.hits,
-                      "keys": [draws[0].key for draws in found],
-                      "said": [draws[0].outcome + draws[0].text for draws in found],
-                      "paid": sum(not draws[0].from_cache for draws in found)}))
+    said = {"calls": session.calls, "hits": session.hits,
+            "keys": [draws[0].key for draws in found],
+            "said": [draws[0].outcome + draws[0].text for draws in found],
+            "paid": sum(not draws[0].from_cache for draws in found)}
+    with open(f"{go}.{me}", "w") as file:
+        json.dump(said, file)
 """
 
 
 def askers(
     tmp_path: Path, url: str, processes: int, count: int, idle_s: float = 60.0
-) -> list[subprocess.Popen[str]]:
+) -> subprocess.Popen[str]:
+    """Processes that begin to ask at once; each writes a file of what it got. They are forks of
+    one, so that what they need is imported once."""
     go = tmp_path / "go"
-    arguments = [str(tmp_path / "replies.db"), url, str(go), str(count), str(idle_s)]
-    running = [
-        subprocess.Popen(
-            [sys.executable, "-c", ASKER, *arguments], stdout=subprocess.PIPE, text=True,
-            cwd=ROOT, env={**os.environ, "PYTHONPATH": str(ROOT)},
-        )
-        for _ in range(processes)
-    ]  # fmt: skip
-    for process in running:
-        assert process.stdout is not None and process.stdout.readline() == "ready\n"
+    words = [tmp_path / "replies.db", url, go, count, idle_s, processes]
+    first = subprocess.Popen(
+        [sys.executable, "-c", ASKER, *map(str, words)], stdout=subprocess.PIPE, text=True,
+        cwd=ROOT, env={**os.environ, "PYTHONPATH": str(ROOT)},
+    )  # fmt: skip
+    assert first.stdout is not None
+    assert [first.stdout.readline() for _ in range(processes)] == ["ready\n"] * processes
     go.touch()
-    return running
+    return first
+
+
+def told_by(first: subprocess.Popen[str], tmp_path: Path) -> list[dict[str, Any]]:
+    """What each of the processes wrote, once all have ended."""
+    first.communicate(timeout=60)
+    return [json.loads(path.read_text()) for path in sorted(tmp_path.glob("go.*"))]
 
 
 async def fifty(body: bytes) -> bytes:
@@ -68,8 +78,8 @@ async def fifty(body: bytes) -> bytes:
 
 def test_eight_processes_make_one_call_per_question(tmp_path: Path) -> None:
     with FaultServer(good=fifty) as server:
-        running = askers(tmp_path, server.url("mix_0"), processes=8, count=40)
-        told = [json.loads(process.communicate(timeout=60)[0]) for process in running]
+        told = told_by(askers(tmp_path, server.url("mix_0"), processes=8, count=40), tmp_path)
+        assert len(told) == 8
         assert server.calls["mix_0"] == 40  # of 320 questions
         asked = [body["messages"][0]["content"] for body in server.bodies["mix_0"]]
     assert len(set(asked)) == 40
@@ -83,8 +93,8 @@ def test_eight_processes_make_one_call_per_question(tmp_path: Path) -> None:
 
 def test_a_failure_is_shared_by_those_who_waited(tmp_path: Path) -> None:
     with FaultServer() as server:
-        running = askers(tmp_path, server.url("hang"), processes=4, count=2, idle_s=1.5)
-        told = [json.loads(process.communicate(timeout=60)[0]) for process in running]
+        first = askers(tmp_path, server.url("hang"), processes=4, count=2, idle_s=1.5)
+        told = told_by(first, tmp_path)
         assert server.calls["hang"] == 2
     assert [each["said"] for each in told] == [["timeout", "timeout"]] * 4
     assert sum(each["paid"] for each in told) == 2
@@ -94,7 +104,7 @@ def test_a_failure_is_shared_by_those_who_waited(tmp_path: Path) -> None:
 
 def test_a_waiter_takes_over_from_a_killed_process(tmp_path: Path) -> None:
     with FaultServer() as server:
-        (holder,) = askers(tmp_path, server.url("hang"), processes=1, count=1)
+        holder = askers(tmp_path, server.url("hang"), processes=1, count=1)
         limit = time.monotonic() + 60
         while not server.calls["hang"] and time.monotonic() < limit:
             time.sleep(0.01)
