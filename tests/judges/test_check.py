@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import os
 import re
 import socket
@@ -25,11 +26,13 @@ from tests.conftest import ROOT
 FAKE = Path(__file__).with_name("fake_vllm.py")
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def serving() -> Iterator[Callable[..., str]]:
-    """Start servers that judge everything 0.8 at 100 tokens in and 4 out; gives their address."""
+    """Start servers that judge everything 0.8 at 100 tokens in and 4 out, one for each mode; gives
+    their address."""
     processes = []
 
+    @functools.cache
     def start(mode: str = "") -> str:
         with socket.create_server(("127.0.0.1", 0)) as listener:
             port = str(listener.getsockname()[1])

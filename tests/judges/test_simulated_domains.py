@@ -61,8 +61,8 @@ def rates(judge: Judge, count: int) -> dict[str, tuple[float, float]]:
 
 def test_each_domain_has_the_rates_that_were_planted():
     domains = Domains(qa=Domain(fpr=0.7), code=Domain(tpr=0.3, fpr=0.0))
-    told = rates(judge(tpr=0.9, fpr=0.2, domains=domains), 1200)
-    # binomial, 400 answers each: the standard deviation is at most .025
+    told = rates(judge(tpr=0.9, fpr=0.2, domains=domains), 750)
+    # binomial, 250 answers each: the standard deviation is at most .03
     wanted = {"math": (0.9, 0.2), "qa": (0.9, 0.7), "code": (0.3, 0.0)}
     for domain, pair in wanted.items():
         assert told[domain] == pytest.approx(pair, abs=0.1), domain
