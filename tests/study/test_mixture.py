@@ -6,7 +6,7 @@ from collections import Counter
 from fractions import Fraction
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from study.errors import UserError
@@ -63,6 +63,7 @@ def test_four_hundred_rows_as_the_source_mixes_them():
     assert len({place[:2] for place in places}) == 400
 
 
+@settings(max_examples=40)
 @given(
     st.tuples(*[st.floats(0.01, 100)] * 3),
     st.tuples(*[st.floats(0.01, 100)] * 6),

@@ -7,7 +7,7 @@ from collections import Counter
 from fractions import Fraction
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import chisquare
 
@@ -35,6 +35,7 @@ def apart(chosen, weights):
     return worst
 
 
+@settings(max_examples=40)
 @given(st.lists(WEIGHTS, min_size=1, max_size=9))
 def test_every_prefix_is_within_one_turn_of_the_weights(weights):
     chosen = [member for member, _ in taken(Turns(weights, [None] * len(weights)), 300)]
@@ -55,6 +56,7 @@ def test_four_to_three_to_three_by_hand():
     assert set(chosen[:3]) == set("mqc")
 
 
+@settings(max_examples=40)
 @given(
     st.lists(st.tuples(WEIGHTS, st.integers(1, 30)), min_size=1, max_size=5),
     st.integers(0, 4),
@@ -92,6 +94,7 @@ def test_a_position_is_the_same_whoever_asks_first():
     assert far.at(180) == taken(Turns([2.5, 1.0, 0.3], [None, 40, 7]), 181)[180]
 
 
+@settings(max_examples=40)
 @given(st.integers(1, 3000), st.text(max_size=5))
 def test_an_order_is_a_permutation(size, key):
     assert sorted(permuted(index, size, key) for index in range(size)) == list(range(size))
