@@ -342,9 +342,9 @@ def NAME(*args, **named):
         pass
 """,
 }
-ASLEEP = {"asleep", "reads what it is asked"}
-"""What waits until its time is up."""
-SLOW = ASLEEP | {"endless", "swallows its own end", "a flood", "a very long text", "deep recursion"}
+UNENDING = {"asleep", "reads what it is asked", "endless", "a flood"}
+"""What goes on as it began until its time is up, however short that is."""
+SLOW = UNENDING | {"swallows its own end", "a very long text", "deep recursion"}
 """What is ended by its time limit."""
 
 

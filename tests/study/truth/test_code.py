@@ -12,7 +12,7 @@ from study.sandbox.pool import Pool
 from study.sandbox.tiers import Tier
 from study.truth import Grader, score
 from study.truth.code import blocks, head_of, programs
-from tests.study.truth.forgeries import ASLEEP, FORGERIES, QUICK, SLOW
+from tests.study.truth.forgeries import FORGERIES, QUICK, SLOW, UNENDING
 from tests.study.truth.shared import item, official, together
 
 PROMPT = '''import math
@@ -68,11 +68,12 @@ def landlocked():
 
 @pytest.fixture
 def patience(monkeypatch):
-    """Lets a grader wait for a forgery for as long as it needs: a sleeper has a second."""
+    """Lets a grader wait for a forgery for as long as it needs: an unending one has half a second,
+    and `test_each_end_has_a_word` ends one by its CPU time."""
 
     def limit(runner, name):
-        if name in ASLEEP:
-            monkeypatch.setattr(runner, "limits", dataclasses.replace(QUICK, wall_s=1.0))
+        if name in UNENDING:
+            monkeypatch.setattr(runner, "limits", dataclasses.replace(QUICK, wall_s=0.5))
 
     return limit
 

@@ -268,21 +268,6 @@ def test_memory_that_others_filled_is_no_verdict(monkeypatch):
             comparer.close()
 
 
-def test_its_processes_say_nothing_of_their_own_and_end_with_it():
-    """The parent reads its standard output; a warning of a library there would be an answer."""
-    comparer = Comparer()
-    try:
-        assert comparer.call(Comparison(("1",), "2")).value is False
-        assert comparer.call(Comparison(("1/2",), r"\frac{}{")).value is False
-        assert comparer.worker.errors.tell() == 0
-        children = below(comparer.worker.process.pid)
-        comparer.worker.process.stdin.close()
-        assert comparer.worker.process.wait(20) == 0 and children
-        assert not any(Path(f"/proc/{child}").exists() for child in children)
-    finally:
-        comparer.close()
-
-
 def test_the_last_box_of_official_solutions_is_that_of_lm_eval():
     for gold in official("math"):
         boxed = remove_boxed(last_boxed_only_string(gold.reference))
@@ -308,3 +293,17 @@ def test_an_answer_of_another_problem_is_wrong(grader):
             assert verdict.correct
     wrong = sum(not verdict.correct for verdict in said if verdict)
     assert wrong > 90
+
+
+def test_its_processes_say_nothing_of_their_own_and_end_with_it(grader):
+    """The parent reads its standard output; a warning of a library there would be an answer. This
+    is the last test, as it takes the process of them all."""
+    crew = grader.crew("math", Comparer)
+    pairs = [Comparison(("1",), "2"), Comparison(("1/2",), r"\frac{}{")]
+    assert [result.value for result in crew.run(pairs)] == [False, False]
+    (comparer,) = crew._workers.values()
+    assert comparer.worker.errors.tell() == 0
+    children = below(comparer.worker.process.pid)
+    comparer.worker.process.stdin.close()
+    assert comparer.worker.process.wait(20) == 0 and children
+    assert not any(Path(f"/proc/{child}").exists() for child in children)
