@@ -1,23 +1,27 @@
-"""A client that asks the fault server, and the seconds that it took."""
+"""A client that asks the fault server, or an application on a clock of its own."""
 
 from __future__ import annotations
 
 import asyncio
-import time
+from collections.abc import Iterable
 from typing import Any
 
 from judges.endpoint.client import Channel, Fetched, ask
 from judges.endpoint.dialects import judge_body
 from judges.endpoint.replicas import open_wire
+from judges.endpoint.transport import Asgi
 from judges.reading import Retry
 from study.schema import Endpoint, Grading, Judge, Sampling
+from tests.waiting import on_own_clock
 
-DEADLINE_S = 2.5
-IDLE_S = 0.6
-SLACK_S = 1.25
-"""For a busy machine; a call that hangs would be over it by a minute."""
+DEADLINE_S = 6.0
+IDLE_S = 1.5
+"""Longer than a busy machine lets an answer wait that is there at once."""
 TRIES = 3
+BACKOFF_S = 0.01
 MESSAGES = [{"role": "user", "content": "grade this"}]
+APPLICATION = "asgi://application"
+"""The address of a judge that is asked by `asked_on_own_clock`."""
 
 
 def a_judge(url: str, **endpoint: Any) -> Judge:
@@ -27,7 +31,7 @@ def a_judge(url: str, **endpoint: Any) -> Judge:
         "deadline_s": DEADLINE_S,
         "idle_timeout_s": IDLE_S,
         "attempts": TRIES,
-        "backoff_s": 0.01,
+        "backoff_s": BACKOFF_S,
         "max_reply_bytes": 200_000,
     }
     return Judge(
@@ -43,22 +47,48 @@ async def asking(channel: Channel, judge: Judge, grading: Any, index: int = 0) -
     return await ask(channel, body, Retry(judge, body, grading.parse))
 
 
-def asked(judge: Judge, grading: Any, key: str = "", count: int = 1) -> tuple[Any, Channel, float]:
-    """What ``ask`` gave or raised, the channel, and the seconds it took."""
+async def _ask(
+    judge: Judge, grading: Any, app: Asgi | None, key: str, count: int
+) -> tuple[Any, Channel, float]:
+    wire = open_wire(judge.endpoint, app)
+    channel = Channel(judge.endpoint, wire, key)
+    clock = asyncio.get_running_loop().time
+    start = clock()
+    results = await asyncio.gather(
+        *(asking(channel, judge, grading, index) for index in range(count)),
+        return_exceptions=True,
+    )
+    seconds = clock() - start
+    await wire.close()
+    await asyncio.sleep(0)
+    left = asyncio.all_tasks() - {asyncio.current_task()}
+    assert not left, left
+    return results[0] if count == 1 else results, channel, seconds
 
-    async def main() -> tuple[Any, Channel, float]:
-        wire = open_wire(judge.endpoint)
-        channel = Channel(judge.endpoint, wire, key)
-        start = time.monotonic()
-        results = await asyncio.gather(
-            *(asking(channel, judge, grading, index) for index in range(count)),
-            return_exceptions=True,
-        )
-        wall = time.monotonic() - start
-        await wire.close()
-        await asyncio.sleep(0)
-        left = asyncio.all_tasks() - {asyncio.current_task()}
-        assert not left, left
-        return results[0] if count == 1 else results, channel, wall
 
-    return asyncio.run(main())
+def asked(judge: Judge, grading: Any, key: str = "", count: int = 1) -> tuple[Any, Channel]:
+    """What ``ask`` gave or raised, and the channel."""
+    return asyncio.run(_ask(judge, grading, None, key, count))[:2]
+
+
+def asked_on_own_clock(
+    judge: Judge, grading: Any, app: Asgi, count: int = 1
+) -> tuple[Any, Channel, float]:
+    """What ``ask`` gave or raised, the channel, and the seconds by the clock of the event loop."""
+    return on_own_clock(_ask(judge, grading, app, "", count))
+
+
+def playing(answers: Iterable[bytes], after_s: float = 0.0) -> Asgi:
+    """An application that gives these answers of the fault server, one after the other."""
+    turns = iter(answers)
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        head, _, body = next(turns).partition(b"\r\n\r\n")
+        line, *lines = head.split(b"\r\n")
+        headers = [tuple(each.split(b": ", 1)) for each in lines]
+        await asyncio.sleep(after_s)
+        status = int(line.split()[1])
+        await send({"type": "http.response.start", "status": status, "headers": headers})
+        await send({"type": "http.response.body", "body": body})
+
+    return app

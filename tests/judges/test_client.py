@@ -7,9 +7,7 @@ import gc
 import json
 import os
 import socket
-import time
 import tracemalloc
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -26,10 +24,12 @@ from judges.endpoint.replicas import open_wire
 from judges.fault_injection.server import ANSWERS, error, events, whole
 from judges.fault_injection.server import GOOD as BODY
 from judges.fault_injection.server import GOOD_STREAM as CHUNKS
+from judges.faults import FaultServer
 from judges.reading import settle
 from study.verdict import Outcome
-from tests.judges.asking import DEADLINE_S, MESSAGES, SLACK_S, TRIES, a_judge, asked, asking
+from tests.judges.asking import DEADLINE_S, IDLE_S, MESSAGES, TRIES, a_judge, asked, asking
 from tests.judges.conftest import OneWord
+from tests.waiting import GENEROUS_S, wait_for
 
 AGAIN = [
     *("close", "no_http", "short_body", "cut_json", "non_utf8", "utf16", "html_200"),
@@ -72,55 +72,52 @@ EXPECTED: dict[tuple[bool, str], tuple[Outcome, int]] = {
 }
 
 
-PATIENT = [each for each, (outcome, _) in EXPECTED.items() if outcome is Outcome.timeout]
+Ended = dict[tuple[bool, str], tuple[Fetched, Channel, int]]
 
 
 @pytest.fixture(scope="module")
-def timeouts(faults: Any) -> dict[tuple[bool, str], tuple[Any, Channel, float, int]]:
-    """What became of each fault that ends by a limit, and how often it was asked. The plain ones
-    are asked at once, then the streams: each takes seconds, and none of them computes."""
+def ended() -> Ended:
+    """How a call ended for each fault, its channel, and the calls that the server counted; all are
+    asked for at once, as many end at their deadline only."""
 
-    def ended(each: tuple[bool, str]) -> tuple[Any, Channel, float, int]:
-        return outcome_of(faults, OneWord({}), *each)
+    async def one(server: FaultServer, stream: bool, fault: str) -> tuple[Fetched, Channel, int]:
+        judge = a_judge(server.url(fault), stream=stream)
+        channel = Channel(judge.endpoint, open_wire(judge.endpoint))
+        got = await asking(channel, judge, OneWord({}))
+        await channel.wire.close()
+        return got, channel, server.calls[fault]
 
-    found = {}
-    for stream in (False, True):
-        chosen = [each for each in PATIENT if each[0] is stream]
-        with ThreadPoolExecutor(len(chosen)) as threads:
-            found |= zip(chosen, threads.map(ended, chosen), strict=True)
-    return found
+    async def main() -> Ended:
+        faults = [*EXPECTED, (False, "endless_head")]
+        calls = [one(servers[stream], stream, fault) for stream, fault in faults]
+        async with asyncio.timeout(GENEROUS_S):
+            found = await asyncio.gather(*calls)
+        await asyncio.sleep(0)
+        left = asyncio.all_tasks() - {asyncio.current_task()}
+        assert not left, left
+        return dict(zip(faults, found, strict=True))
 
-
-def outcome_of(
-    faults: Any, grading: Any, stream: bool, fault: str
-) -> tuple[Any, Channel, float, int]:
-    """What `asked` gives of a fault, and how often the server was asked meanwhile."""
-    before = faults.calls[fault]
-    result = asked(a_judge(faults.url(fault), stream=stream), grading)
-    return *result, faults.calls[fault] - before
+    with FaultServer() as plain, FaultServer() as streamed:
+        servers = {False: plain, True: streamed}
+        return asyncio.run(main())
 
 
 @pytest.mark.parametrize(("stream", "fault"), EXPECTED)
-def test_a_fault_ends_in_time_with_its_outcome_and_no_reply(
-    stream: bool, fault: str, faults: Any, grading: Any, request: pytest.FixtureRequest
-) -> None:
-    if (stream, fault) in PATIENT:
-        got, channel, wall, calls = request.getfixturevalue("timeouts")[stream, fault]
-    else:
-        got, channel, wall, calls = outcome_of(faults, grading, stream, fault)
-    assert isinstance(got, Fetched), got
+def test_a_fault_ends_with_its_outcome_and_no_reply(stream: bool, fault: str, ended: Ended) -> None:
+    got, channel, calls = ended[stream, fault]
     assert (got.outcome, calls) == EXPECTED[stream, fault], got.reason
     assert got.replies == ()
     assert got.reason
     assert "\n" not in got.reason
     assert got.attempts == channel.calls == calls
-    assert wall <= DEADLINE_S + SLACK_S
+    if got.outcome is Outcome.timeout:
+        limit = f"no reply within {DEADLINE_S:g}" if calls == 1 else f"nothing new for {IDLE_S:g}"
+        assert got.reason.startswith(f"{limit} s")
 
 
-def test_endless_headers_are_cut(faults: Any, grading: Any) -> None:
-    got, _, wall = asked(a_judge(faults.url("endless_head")), grading)
+def test_endless_headers_are_cut(ended: Ended) -> None:
+    got, _, _ = ended[False, "endless_head"]
     assert got.outcome in (Outcome.timeout, Outcome.transport)
-    assert wall <= DEADLINE_S + SLACK_S
 
 
 CONTENT: dict[tuple[bool, str], tuple[Outcome, int]] = {
@@ -147,7 +144,7 @@ def test_a_reply_without_a_grade_is_kept_and_has_no_score(
 ) -> None:
     outcome, calls = CONTENT[stream, fault]
     before = faults.calls[fault]
-    got, _, wall = asked(a_judge(faults.url(fault), stream=stream), grading)
+    got, _ = asked(a_judge(faults.url(fault), stream=stream), grading)
     assert got.outcome is None
     assert len(got.replies) == got.attempts == faults.calls[fault] - before == calls
     reply, parsed = settle(grading.parse, got.replies)
@@ -156,7 +153,6 @@ def test_a_reply_without_a_grade_is_kept_and_has_no_score(
     if "reasoning" in fault:
         assert reply.text == ""
         assert "met" in reply.reasoning  # kept, and not mined for a grade
-    assert wall <= DEADLINE_S + SLACK_S
 
 
 @pytest.mark.parametrize(
@@ -164,7 +160,7 @@ def test_a_reply_without_a_grade_is_kept_and_has_no_score(
 )
 def test_a_wrong_key_bill_or_model_is_final(fault: str, faults: Any, grading: Any) -> None:
     before = faults.calls[fault]
-    got, channel, _ = asked(a_judge(faults.url(fault), stream=fault.startswith("s_")), grading)
+    got, channel = asked(a_judge(faults.url(fault), stream=fault.startswith("s_")), grading)
     assert got.outcome is Outcome.endpoint_down and channel.refused is not None
     assert faults.calls[fault] - before == 1
 
@@ -198,7 +194,7 @@ def test_an_error_is_told_by_its_body(
     answer = whole(json.dumps({"error": error}).encode(), status)
     monkeypatch.setitem(ANSWERS, "worded", answer)
     before = faults.calls["worded"]
-    got, channel, _ = asked(a_judge(faults.url("worded")), grading)
+    got, channel = asked(a_judge(faults.url("worded")), grading)
     assert faults.calls["worded"] - before == channel.calls == 1  # all of them are final
     if not isinstance(meant, Outcome):
         assert got.outcome is Outcome.endpoint_down
@@ -211,11 +207,11 @@ def test_an_error_is_told_by_its_body(
 
 def test_after_a_refused_key_nothing_more_is_sent(faults: Any, grading: Any) -> None:
     judge = a_judge(faults.url("key_401"), max_concurrency=1)
-    results, channel, _ = asked(judge, grading, count=5)
+    results, channel = asked(judge, grading, count=5)
     assert {result.outcome for result in results} == {Outcome.endpoint_down}
     assert channel.calls == 1
     assert [result.attempts for result in results] == [1, 0, 0, 0, 0]
-    results, channel, _ = asked(a_judge(faults.url("forbidden_403"), max_concurrency=1), grading,
+    results, channel = asked(a_judge(faults.url("forbidden_403"), max_concurrency=1), grading,
                                 count=3)  # fmt: skip
     assert channel.calls == 3  # one question may be forbidden and another not
 
@@ -238,7 +234,7 @@ def test_what_an_endpoint_sends_can_be_written_and_is_short(
         monkeypatch.setitem(ANSWERS, name, answer)
         for stream in (False, True):
             judge = a_judge(faults.url(name), stream=stream, attempts=1)
-            got, _, _ = asked(judge, grading, key=secret)
+            got, _ = asked(judge, grading, key=secret)
             if got.outcome is None:
                 assert (name, stream) == ("kind", False)
                 continue
@@ -260,7 +256,7 @@ def test_another_models_reply_is_asked_for_once_more_and_is_no_score(
         fault = f"other{number}"
         monkeypatch.setitem(ANSWERS, fault, answer(name))
         before = faults.calls[fault]
-        got, _, _ = asked(a_judge(faults.url(fault), stream=stream), grading)
+        got, _ = asked(a_judge(faults.url(fault), stream=stream), grading)
         assert (got.outcome, got.replies) == (Outcome.wrong_model, ())
         assert faults.calls[fault] - before == got.attempts == 2
         assert "'m' was asked for" in got.reason
@@ -269,11 +265,11 @@ def test_another_models_reply_is_asked_for_once_more_and_is_no_score(
         assert asked(allowed, grading)[0].replies[0].model == got.served
         once = a_judge(faults.url(f"{fault}:{1:0{number + 1}}"), stream=stream)
         if not stream:  # a router that erred once
-            got, _, _ = asked(once, grading)
+            got, _ = asked(once, grading)
             assert (got.outcome, got.attempts, got.replies[0].model) == (None, 2, "m")
     for name in ('"model": ""', '"model": null', '"x": 1', '"model": "M"', '"model": "org/m"'):
         monkeypatch.setitem(ANSWERS, "same", answer(name))
-        got, _, _ = asked(a_judge(faults.url("same"), stream=stream), grading)
+        got, _ = asked(a_judge(faults.url("same"), stream=stream), grading)
         assert (got.outcome, got.attempts) == (None, 1)
 
 
@@ -300,18 +296,18 @@ def test_when_a_refusal_is_of_everything(faults: Any, grading: Any) -> None:
 
 
 def test_a_re_ask_says_what_it_changed(faults: Any, grading: Any) -> None:
-    got, _, _ = asked(a_judge(faults.url("unparsed:01")), grading)
+    got, _ = asked(a_judge(faults.url("unparsed:01")), grading)
     assert [reply.asked for reply in got.replies] == ["", "with a format reminder"]
     parsed = settle(grading.parse, got.replies)[1]
     assert (parsed.score, parsed.reason) == (1.0, "asked again with a format reminder")
-    got, _, _ = asked(a_judge(faults.url("truncated")), grading)
+    got, _ = asked(a_judge(faults.url("truncated")), grading)
     assert settle(grading.parse, got.replies)[1].reason == (
         "cut by the token limit; asked again with 2 times the tokens"
     )
 
 
 def test_an_error_that_echoes_the_key_is_redacted(faults: Any, grading: Any) -> None:
-    got, _, _ = asked(a_judge(faults.url("key_401")), grading, key="plain-looking-key")
+    got, _ = asked(a_judge(faults.url("key_401")), grading, key="plain-looking-key")
     assert "Incorrect API key provided" in str(got)
     assert "sk-test-canary" not in str(got)
     sent = [head for head in faults.headers if b"/key_401/" in head][-1]
@@ -323,13 +319,13 @@ def test_a_closed_port_is_endpoint_down(stream: bool, grading: Any) -> None:
     with socket.socket() as sock:
         sock.bind(("127.0.0.1", 0))
         port = sock.getsockname()[1]
-        got, channel, _ = asked(a_judge(f"http://127.0.0.1:{port}/v1", stream=stream), grading)
+        got, channel = asked(a_judge(f"http://127.0.0.1:{port}/v1", stream=stream), grading)
     assert got.outcome is Outcome.endpoint_down
     assert channel.calls == TRIES
 
 
 def test_a_name_without_address_is_endpoint_down(grading: Any) -> None:
-    got, _, _ = asked(a_judge("http://no-such-host.invalid/v1", attempts=1), grading)
+    got, _ = asked(a_judge("http://no-such-host.invalid/v1", attempts=1), grading)
     assert got.outcome is Outcome.endpoint_down
 
 
@@ -344,7 +340,7 @@ def test_a_name_without_address_is_endpoint_down(grading: Any) -> None:
 def test_a_passing_fault_costs_attempts_only(
     stream: bool, fault: str, faults: Any, grading: Any
 ) -> None:
-    got, _, _ = asked(a_judge(faults.url(fault), stream=stream), grading)
+    got, _ = asked(a_judge(faults.url(fault), stream=stream), grading)
     assert got.outcome is None
     assert got.attempts == int(fault.partition(":")[2]) + 1
     assert settle(grading.parse, got.replies)[1].score == 1.0
@@ -359,7 +355,7 @@ GOOD_STREAM = [
 
 @pytest.mark.parametrize("fault", GOOD + GOOD_STREAM)
 def test_a_good_reply_is_read_whole(fault: str, faults: Any, grading: Any) -> None:
-    got, _, _ = asked(a_judge(faults.url(fault), stream=fault.startswith("s_")), grading)
+    got, _ = asked(a_judge(faults.url(fault), stream=fault.startswith("s_")), grading)
     (reply,) = got.replies
     assert (reply.text, reply.finish_reason, reply.model) == ("met", "stop", "m")
     if "lost" not in fault and "newline" not in fault:
@@ -427,7 +423,7 @@ def test_a_bomb_stays_small_in_memory(stream: bool, faults: Any, grading: Any) -
     judge = a_judge(faults.url("s_bomb" if stream else "bomb"), stream=stream)
     tracemalloc.start()
     try:
-        got, _, _ = asked(judge, grading)
+        got, _ = asked(judge, grading)
         peak = tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()
@@ -435,20 +431,17 @@ def test_a_bomb_stays_small_in_memory(stream: bool, faults: Any, grading: Any) -
     assert peak < 8_000_000  # of 300 MB; the server and its piece of 1 MB are counted too
 
 
-def test_no_fault_leaves_a_socket_open(faults: Any, grading: Any, only_new_garbage: None) -> None:
+def test_no_fault_leaves_a_socket_open(faults: Any, grading: Any) -> None:
     def descriptors() -> int:
         gc.collect()
         return len(os.listdir("/proc/self/fd"))
 
-    asked(a_judge(faults.url("good")), grading)
-    time.sleep(0.2)
     before = descriptors()
+    asked(a_judge(faults.url("good")), grading)
     for fault in ("bomb", "hang_body", "rst_body", "huge", "key_401", "s_json"):
-        asked(a_judge(faults.url(fault)), grading)
-    limit = time.monotonic() + 60
-    while descriptors() > before and time.monotonic() < limit:
-        time.sleep(0.1)  # the server closes its own ends in the next moments
-    assert descriptors() <= before
+        asked(a_judge(faults.url(fault), attempts=1), grading)
+    # the server closes its own ends in the next moments
+    wait_for(lambda: descriptors() <= before, "as few descriptors as before")
 
 
 def test_models_are_listed(faults: Any) -> None:

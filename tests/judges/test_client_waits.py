@@ -2,33 +2,88 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
+from itertools import repeat
 from typing import Any
 
 import pytest
 
 from judges.endpoint.client import LONGEST_PAUSE_S
-from judges.fault_injection.server import ANSWERS, error
+from judges.fault_injection.server import ANSWERS, chunk, error
 from study.verdict import Outcome
-from tests.judges.asking import DEADLINE_S, SLACK_S, a_judge, asked
+from tests.judges.asking import (
+    APPLICATION,
+    BACKOFF_S,
+    DEADLINE_S,
+    IDLE_S,
+    TRIES,
+    a_judge,
+    asked,
+    asked_on_own_clock,
+    playing,
+)
 
 
-def test_a_pause_that_one_was_asked_for_holds_for_all(faults: Any, grading: Any) -> None:
-    judge = a_judge(faults.url("limit_429_pause"), max_concurrency=1, attempts=1, adaptive=False)
-    results, channel, wall = asked(judge, grading, count=6)
+def saying(piece: bytes, kind: bytes) -> Any:
+    """An application that says the same for ever; without a piece, nothing at all."""
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        headers = [(b"content-type", kind)]
+        if not piece:
+            await asyncio.sleep(3600)
+        await send({"type": "http.response.start", "status": 200, "headers": headers})
+        while True:
+            await send({"type": "http.response.body", "body": piece, "more_body": True})
+            await asyncio.sleep(0.02)
+
+    return app
+
+
+TRIED_S = TRIES * IDLE_S
+PLAIN, EVENTS = b"application/json", b"text/event-stream"
+
+
+@pytest.mark.parametrize(
+    ("piece", "kind", "endpoint", "calls", "most_s"),
+    [
+        (b"", PLAIN, {}, TRIES, TRIED_S),
+        (b"", PLAIN, {"idle_timeout_s": 3600.0}, 1, DEADLINE_S),
+        (b"", PLAIN, {"attempts": 100}, 4, DEADLINE_S),
+        (b"{", PLAIN, {}, 1, DEADLINE_S),
+        (b": nothing new\n\n", EVENTS, {"stream": True}, TRIES, TRIED_S),
+        (chunk({"content": "met "}), EVENTS, {"stream": True}, 1, DEADLINE_S),
+    ],
+    ids=["silence", "patience", "tries", "bytes", "comments", "words"],
+)
+def test_a_call_ends_with_its_last_try_or_at_its_deadline(
+    piece: bytes, kind: bytes, endpoint: dict[str, Any], calls: int, most_s: float, grading: Any
+) -> None:
+    app = saying(piece, kind)
+    got, channel, seconds = asked_on_own_clock(a_judge(APPLICATION, **endpoint), grading, app)
+    assert (got.outcome, channel.calls) == (Outcome.timeout, calls)
+    pauses_s = BACKOFF_S * (1 + 2) if most_s == TRIED_S else 0
+    assert most_s - 1e-6 <= seconds <= most_s + pauses_s + 1e-6
+
+
+def test_a_pause_that_one_was_asked_for_holds_for_all(grading: Any) -> None:
+    judge = a_judge(APPLICATION, max_concurrency=1, attempts=1, adaptive=False)
+    app = playing(repeat(ANSWERS["limit_429_pause"]))
+    results, channel, seconds = asked_on_own_clock(judge, grading, app, count=6)
     assert {result.outcome for result in results} == {Outcome.rate_limited}
     # The first is told to wait 0.4 s; the second waits that long before it asks, and so on.
-    assert channel.calls >= 2
-    assert wall >= 0.4 * (channel.calls - 1)
+    assert channel.calls == 6
+    assert 5 * 0.4 - 1e-6 <= seconds <= 5 * (0.4 + BACKOFF_S) + 1e-6
 
 
-def test_a_pause_past_the_deadline_is_not_waited_for(faults: Any, grading: Any) -> None:
-    judge = a_judge(faults.url("limit_429_long"), max_concurrency=1)
-    results, channel, wall = asked(judge, grading, count=4)
+def test_a_pause_past_the_deadline_is_not_waited_for(grading: Any) -> None:
+    judge = a_judge(APPLICATION, max_concurrency=1)
+    app = playing(repeat(ANSWERS["limit_429_long"]))
+    results, channel, seconds = asked_on_own_clock(judge, grading, app, count=4)
     assert channel.calls == 1
     assert {result.outcome for result in results} == {Outcome.rate_limited}
     assert "past the deadline" in results[3].reason
-    assert wall <= SLACK_S
+    assert seconds == 0
 
 
 @pytest.mark.parametrize(
@@ -38,33 +93,37 @@ def test_a_pause_past_the_deadline_is_not_waited_for(faults: Any, grading: Any) 
 def test_no_wait_asked_for_closes_an_endpoint_for_good(
     value: str, faults: Any, grading: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(ANSWERS, "wait", error(429, retry_after=value))
-    _, channel, wall = asked(a_judge(faults.url("wait"), attempts=1), grading)
-    assert wall <= DEADLINE_S + SLACK_S
+    answer = error(429, retry_after=value)
+    monkeypatch.setitem(ANSWERS, "wait", answer)
+    got, channel = asked(a_judge(faults.url("wait"), attempts=1), grading)
+    assert (got.outcome is not None, channel.calls) == (True, 1)
     assert channel.paused_until <= time.monotonic() + LONGEST_PAUSE_S
+    judge = a_judge(APPLICATION, attempts=1)
+    _, _, seconds = asked_on_own_clock(judge, grading, playing([answer]))
+    assert seconds == 0
 
 
-def test_retry_after_is_waited_for(faults: Any, grading: Any) -> None:
-    got, _, wall = asked(a_judge(faults.url("limit_429_short:1")), grading)
+def test_retry_after_is_waited_for(grading: Any) -> None:
+    app = playing([ANSWERS["limit_429_short"], ANSWERS["good"]])
+    got, _, seconds = asked_on_own_clock(a_judge(APPLICATION), grading, app)
     assert got.attempts == 2
-    assert wall >= 0.2
+    assert 0.2 - 1e-6 <= seconds <= 0.2 + 2 * BACKOFF_S + 1e-6
 
 
-def test_a_wait_that_the_deadline_cuts_keeps_the_reason_for_waiting(
-    faults: Any, grading: Any
-) -> None:
-    judge = a_judge(faults.url("limit_429_short"), attempts=50, deadline_s=2.0)
-    got, _, wall = asked(judge, grading)
+def test_a_wait_that_the_deadline_cuts_keeps_the_reason_for_waiting(grading: Any) -> None:
+    judge = a_judge(APPLICATION, attempts=50, deadline_s=2.0)
+    got, _, seconds = asked_on_own_clock(
+        judge, grading, playing(repeat(ANSWERS["limit_429_short"]))
+    )
     assert got.outcome is Outcome.rate_limited
     assert 2 <= got.attempts <= 10
-    assert wall <= 2.0 + SLACK_S
+    assert seconds <= 2.0 + 1e-6
 
 
-def test_concurrency_is_bounded_and_waiting_for_a_slot_is_not_on_the_clock(
-    faults: Any, grading: Any
-) -> None:
-    judge = a_judge(faults.url("slow_0.2"), max_concurrency=2, idle_timeout_s=2.0)
-    results, channel, wall = asked(judge, grading, count=30)
+def test_concurrency_is_bounded_and_waiting_for_a_slot_is_not_on_the_clock(grading: Any) -> None:
+    judge = a_judge(APPLICATION, max_concurrency=2, deadline_s=2.5)
+    app = playing(repeat(ANSWERS["good"]), after_s=0.2)
+    results, channel, seconds = asked_on_own_clock(judge, grading, app, count=30)
     assert all(result.outcome is None for result in results)
     assert channel.calls == 30
-    assert wall >= 3.0 > judge.endpoint.deadline_s  # 15 rounds of two
+    assert seconds == pytest.approx(15 * 0.2)  # rounds of two, beyond the deadline of each
