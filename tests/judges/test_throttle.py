@@ -28,6 +28,7 @@ from study.errors import UserError
 from study.schema import Endpoint
 from study.verdict import Outcome
 from tests.conftest import ROOT
+from tests.waiting import GENEROUS_S, on_own_clock, wait_for
 
 
 class Clock:
@@ -54,7 +55,7 @@ def most_at_once(concurrency: Concurrency, count: int) -> int:
         await asyncio.gather(*(use() for _ in range(count)))
         assert concurrency.taken == 0
 
-    asyncio.run(main())
+    on_own_clock(main())
     return peak
 
 
@@ -138,7 +139,7 @@ def test_a_cancelled_wait_loses_no_place() -> None:
         async with asyncio.timeout(1), concurrency:
             pass
 
-    asyncio.run(main())
+    on_own_clock(main())
 
 
 @pytest.mark.parametrize("on_disk", [False, True])
@@ -217,7 +218,7 @@ def test_a_rate_file_from_the_future_holds_nobody_up(content: bytes, tmp_path: P
         async with asyncio.timeout(5):
             await asyncio.gather(*(throttle.permit(10.0, 1.0) for _ in range(20)))
 
-    asyncio.run(main())
+    on_own_clock(main())
 
 
 def test_a_rate_file_that_cannot_be_used_is_named(tmp_path: Path) -> None:
@@ -226,34 +227,42 @@ def test_a_rate_file_that_cannot_be_used_is_named(tmp_path: Path) -> None:
         RateLimit(60, None, tmp_path / "rate").reserve(1, 0)
 
 
+def by(clock: Clock, throttle: Throttle) -> RateLimit:
+    """The rate of a throttle, with another clock."""
+    assert throttle._rate is not None
+    throttle._rate._clock = clock
+    return throttle._rate
+
+
 def test_a_turn_past_the_deadline_is_not_waited_for(tmp_path: Path) -> None:
     endpoint = Endpoint(url="http://a/v1", requests_per_min=60.0)
     folder = tmp_path / address(endpoint)
     folder.mkdir()
-    ahead = host.now() + 300  # what an honest backlog may just be
+    clock = Clock()
+    ahead = clock.now + 300  # what an honest backlog may just be
     (folder / "rate").write_bytes(struct.pack("<32s2d", host.boot().encode(), ahead, 0.0))
 
     async def main() -> None:
         throttle = Throttle(endpoint, tmp_path)
+        rate = by(clock, throttle)
         for _ in range(2):
-            with pytest.raises(Fault, match=r"29\d s away, past the deadline of 0.1 s") as late:
+            with pytest.raises(Fault, match=r"299 s away, past the deadline of 0\.1 s") as late:
                 await throttle.permit(0.0, 0.1)
             assert (late.value.outcome, late.value.again) == (Outcome.rate_limited, False)
-        assert throttle._rate is not None
-        assert 297 < throttle._rate.reserve(1, 0) < 301  # the turns not taken were given back
+        assert rate.reserve(1, 0) == pytest.approx(299)  # the turns not taken were given back
 
-    asyncio.run(main())
+    on_own_clock(main())
 
 
 def test_a_count_that_is_a_lie_costs_a_minute_at_most() -> None:
     async def main() -> float:
         throttle = Throttle(Endpoint(url="http://a/v1", tokens_per_min=6_100.0))
+        rate = by(Clock(), throttle)
         permit = await throttle.permit(10.0)
         throttle.settle(permit, 10_000_000, 10_000_000)
-        assert throttle._rate is not None
-        return throttle._rate.reserve(1, 1)
+        return rate.reserve(1, 1)
 
-    assert 55 < asyncio.run(main()) < 62
+    assert on_own_clock(main()) == pytest.approx(60, abs=1)
 
 
 def test_without_limits_nothing_is_shared(tmp_path: Path) -> None:
@@ -281,20 +290,21 @@ def test_whose_limits_are_the_same() -> None:
 def test_a_permit_that_is_not_used_is_given_back(tmp_path: Path) -> None:
     async def main() -> float:
         throttle = Throttle(Endpoint(requests_per_min=61.0), tmp_path)
+        rate = by(Clock(), throttle)
         await throttle.permit(0)
         await throttle.permit(0)
         with pytest.raises(TimeoutError):
             async with asyncio.timeout(0.05):
                 await throttle.permit(0)
-        assert throttle._rate is not None
-        return throttle._rate.reserve(1, 0)
+        return rate.reserve(1, 0)
 
-    assert asyncio.run(main()) <= 1.0  # and not 2
+    assert on_own_clock(main()) == pytest.approx(1.0)  # and not 2
 
 
 WORKER = """
 import asyncio, json, os, sys, time
 from pathlib import Path
+from study import clock
 from study.schema import Endpoint
 from judges.endpoint.throttle import Throttle
 go, folder = Path(sys.argv[1]), Path(sys.argv[2])
@@ -303,19 +313,30 @@ count, hold = int(sys.argv[4]), float(sys.argv[5])
 print("ready", flush=True)
 while not go.exists():
     time.sleep(0.002)
-spans = []
+turns, spans = [], []
+def noted(rate):
+    reserve, read = rate.reserve, []
+    rate._clock = lambda: read.append(clock.now()) or read[-1]
+    def turn(*amounts):
+        wait = reserve(*amounts)
+        turns.append(read[-1] + wait)
+        return wait
+    rate.reserve = turn
 async def ask(throttle):
     async with throttle.slot():
         await throttle.permit(0)
-        start = time.time()
+        start = clock.now()
         await asyncio.sleep(hold)
-        spans.append((start, time.time()))
+        spans.append((start, clock.now()))
 async def main():
     throttle = Throttle(endpoint, folder)
+    if throttle._rate is not None:
+        noted(throttle._rate)
     await asyncio.gather(*(ask(throttle) for _ in range(count)))
 asyncio.run(main())
-print(json.dumps(spans), flush=True)
+print(json.dumps([turns, spans]), flush=True)
 """
+"""Prints the turns that its rate gave it, and from when to when each request held its place."""
 
 
 def workers(tmp_path: Path, count: int, endpoint: dict[str, Any], each: int, hold: float) -> Any:
@@ -336,32 +357,39 @@ def workers(tmp_path: Path, count: int, endpoint: dict[str, Any], each: int, hol
 
 def test_processes_share_a_rate(tmp_path: Path) -> None:
     running = workers(tmp_path, 3, {"requests_per_min": 1220.0}, 15, 0.0)  # 20 a second
-    spans = [span for worker in running for span in json.loads(worker.communicate(timeout=60)[0])]
-    starts = sorted(start for start, _ in spans)
-    assert len(starts) == 45
+    told = [json.loads(worker.communicate(timeout=GENEROUS_S)[0]) for worker in running]
+    for given, spans in told:  # nobody asks before its turn
+        starts = sorted(start for start, _ in spans)
+        assert all(s >= t - 1e-4 for s, t in zip(starts, sorted(given), strict=True))
+    turns = sorted(turn for given, _ in told for turn in given)
+    assert len(turns) == 45
     # 45 at 20 a second with one second's worth at once: the last is 24 steps of 50 ms later.
-    assert starts[-1] - starts[0] >= 1.1
-    for start in starts:
-        assert sum(start <= other < start + 0.5 for other in starts) <= 21 + 10
+    assert turns[-1] - turns[0] >= 1.1
+    for turn in turns:
+        assert sum(turn <= other < turn + 0.5 for other in turns) <= 21 + 10
 
 
 def test_processes_share_places_and_a_killed_one_keeps_none(tmp_path: Path) -> None:
     endpoint = {"max_concurrency": 3, "shared": True}
     running = workers(tmp_path, 3, endpoint, 6, 0.05)
-    spans = [span for worker in running for span in json.loads(worker.communicate(timeout=60)[0])]
+    told = [json.loads(worker.communicate(timeout=GENEROUS_S)[0]) for worker in running]
+    spans = [span for _, spans in told for span in spans]
     assert len(spans) == 18
     for start, _ in spans:
         assert sum(begin <= start < end for begin, end in spans) <= 3
     (tmp_path / "go").unlink()
     (holder,) = workers(tmp_path, 1, endpoint, 3, 60.0)
     concurrency = SharedConcurrency(3, tmp_path / "limits" / address(Endpoint(**endpoint)))
-    limit = time.monotonic() + 60
-    while (held := concurrency._try()) is not None and time.monotonic() < limit:
-        held.close()
-        time.sleep(0.01)
-    assert held is None, "the other process never took all places"
+
+    def all_are_taken() -> bool:
+        held = concurrency._try()
+        if held is not None:
+            held.close()
+        return held is None
+
+    wait_for(all_are_taken, "the other process had all places")
     holder.kill()
-    holder.communicate(timeout=60)
+    holder.communicate(timeout=GENEROUS_S)
     held = concurrency._try()
     assert held is not None
     held.close()
