@@ -8,7 +8,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +15,10 @@ import pytest
 
 from judges.fault_injection.server import choice, completion, whole
 from judges.faults import FaultServer
-from judges.singleflight import SingleFlight, Value
+from judges.singleflight import POLL_S, TAKE_OVER_S, SingleFlight, Value
 from judges.store import Store, content_key
 from tests.conftest import ROOT
+from tests.waiting import GENEROUS_S, on_own_clock, wait_for
 
 VALUE = {"replies": [{"text": "met"}], "attempts": 1, "latency_s": 0.0}
 ASKER = """
@@ -67,7 +67,7 @@ def askers(
 
 def told_by(first: subprocess.Popen[str], tmp_path: Path) -> list[dict[str, Any]]:
     """What each of the processes wrote, once all have ended."""
-    first.communicate(timeout=60)
+    first.communicate(timeout=GENEROUS_S)
     return [json.loads(path.read_text()) for path in sorted(tmp_path.glob("go.*"))]
 
 
@@ -105,11 +105,9 @@ def test_a_failure_is_shared_by_those_who_waited(tmp_path: Path) -> None:
 def test_a_waiter_takes_over_from_a_killed_process(tmp_path: Path) -> None:
     with FaultServer() as server:
         holder = askers(tmp_path, server.url("hang"), processes=1, count=1)
-        limit = time.monotonic() + 60
-        while not server.calls["hang"] and time.monotonic() < limit:
-            time.sleep(0.01)
+        wait_for(lambda: server.calls["hang"], "it has asked")
         holder.send_signal(signal.SIGKILL)
-        holder.communicate(timeout=60)
+        holder.communicate(timeout=GENEROUS_S)
     with Store(tmp_path / "replies.db") as store:
         ((key, expires),) = store._connection().execute("SELECT key, expires FROM leases")
         assert 0 < expires - store.clock() < 20
@@ -123,7 +121,7 @@ def test_a_waiter_takes_over_from_a_killed_process(tmp_path: Path) -> None:
             await single_flight.close()
             return shared
 
-        assert asyncio.run(main()) is None  # ours to ask for
+        assert on_own_clock(main()) is None  # ours to ask for
         assert store.get(key) == VALUE
 
 
@@ -137,19 +135,19 @@ def test_the_second_waits_for_the_first(store: Store) -> None:
         names = keys(50)
         assert await asyncio.gather(*(one.claim(key) for key in names)) == [None] * 50
         waiting = [asyncio.create_task(two.claim(key)) for key in names]
-        await asyncio.sleep(0.1)
+        await asyncio.sleep(10 * POLL_S)
         assert not any(task.done() for task in waiting)
         values = [{**VALUE, "attempts": number} for number in range(50)]
         await asyncio.gather(*(one.put(key, value) for key, value in zip(names, values,
                                                                          strict=True)))  # fmt: skip
-        async with asyncio.timeout(2):
+        async with asyncio.timeout(2 * POLL_S):
             shared = await asyncio.gather(*waiting)
         assert shared == values
         assert await two.claim(names[3]) == values[3]
         await one.close()
         await two.close()
 
-    asyncio.run(main())
+    on_own_clock(main())
     assert store._connection().execute("SELECT count(*) FROM leases").fetchone() == (0,)
 
 
@@ -162,31 +160,32 @@ def test_the_waiter_learns_how_it_failed_and_a_later_one_asks(store: Store) -> N
         await asyncio.sleep(0.05)
         failure = {**VALUE, "outcome": "timeout", "reason": "late"}
         one.give_up(key, failure)
-        async with asyncio.timeout(2):
+        async with asyncio.timeout(2 * POLL_S):
             assert await waiting == failure
         assert await two.claim(key) is None  # a failure is not for ever
         await two.close()
         assert await one.claim(key) is None  # closing gives back what is held
         await one.close()
 
-    asyncio.run(main())
+    on_own_clock(main())
 
 
 def test_a_lease_outlives_its_term_while_its_holder_lives(store: Store) -> None:
     async def main() -> None:
+        store.clock = asyncio.get_running_loop().time
         one, two = SingleFlight(store, lease_s=0.4), SingleFlight(store, lease_s=0.4)
         (key,) = keys(1)
         assert await one.claim(key) is None
         waiting = asyncio.create_task(two.claim(key))
-        await asyncio.sleep(1.5)
+        await asyncio.sleep(20)
         assert not waiting.done()
         one._held.clear()  # as if it had died
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(0.4 + TAKE_OVER_S + POLL_S):
             assert await waiting is None
         await one.close()
         await two.close()
 
-    asyncio.run(main())
+    on_own_clock(main())
 
 
 def test_a_cancelled_claim_leaves_nothing_behind(store: Store) -> None:
@@ -210,7 +209,7 @@ def test_a_cancelled_claim_leaves_nothing_behind(store: Store) -> None:
         assert [await third.claim(first), await third.claim(second)] == [None, None]
         await third.close()
 
-    asyncio.run(main())
+    on_own_clock(main())
 
 
 def test_a_store_that_broke_is_said_and_nobody_waits_for_ever(store: Store) -> None:
@@ -236,4 +235,4 @@ def test_a_store_that_broke_is_said_and_nobody_waits_for_ever(store: Store) -> N
         await one.close()
         await two.close()
 
-    asyncio.run(main())
+    on_own_clock(main())
