@@ -15,13 +15,13 @@ from typing import Any, TypeVar
 
 T = TypeVar("T")
 
-GENEROUS_S = 500.0
+GENEROUS_S = 900.0
 """The limit of every wait: many times what the slowest takes on a busy machine."""
 LOOK_S = 0.02
 """Between two looks at what is waited for."""
 
 
-def wait_for(happened: Callable[[], T], what: str) -> T:
+def wait_for(happened: Callable[[], T], what: str = "what is waited for") -> T:
     """What ``happened`` returns, once that is true; the test fails where it never is."""
     limit = time.monotonic() + GENEROUS_S
     while not (found := happened()):
@@ -30,7 +30,7 @@ def wait_for(happened: Callable[[], T], what: str) -> T:
     return found
 
 
-async def come(happened: Callable[[], T], what: str) -> T:
+async def come(happened: Callable[[], T], what: str = "what is waited for") -> T:
     """`wait_for` of an event loop that goes on meanwhile."""
     clock = asyncio.get_running_loop().time
     limit = clock() + GENEROUS_S

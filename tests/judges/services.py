@@ -5,8 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 import threading
-import time
-from collections.abc import Callable, Generator
+from collections.abc import Generator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +17,7 @@ from judges.serving.keeper import Keeper
 from study.errors import UserError
 from study.schema import Endpoint, Judge, Serve
 from tests.conftest import free_port
+from tests.waiting import GENEROUS_S, wait_for
 
 ROOT = Path(__file__).resolve().parents[2]
 A, B = Place("node-a", "kernel-a"), Place("node-b", "kernel-b")
@@ -26,7 +26,7 @@ A, B = Place("node-a", "kernel-a"), Place("node-b", "kernel-b")
 def judge(port: int = 0, **settings: Any) -> Judge:
     """A judge that is served to all nodes as ``tiny``; ``settings`` are those of ``serve``."""
     endpoint = Endpoint(url=f"http://127.0.0.1:{port or free_port()}/v1", model="tiny")
-    told = {"model": "org/Tiny", "start_timeout_s": 30.0, "bind": "0.0.0.0", "auto": True}
+    told = {"model": "org/Tiny", "start_timeout_s": GENEROUS_S, "bind": "0.0.0.0", "auto": True}
     return Judge(name="tiny", endpoint=endpoint, serve=Serve(**told | settings))
 
 
@@ -54,20 +54,12 @@ def keeping(model: Judge, runs: Path, place: Place | None = None, **how: Any) ->
     thread = threading.Thread(target=keep)
     thread.start()
     try:
-        until(lambda: ready.is_set() or said)
+        wait_for(lambda: ready.is_set() or said)
         assert ready.is_set(), said
         yield Kept(keeper.service, said)
     finally:
         keeper.halted.set()
         thread.join()
-
-
-def until(holds: Callable[[], Any], limit_s: float = 60.0) -> None:
-    """Wait until something holds, and fail where it never does."""
-    end = time.monotonic() + limit_s
-    while not holds():
-        assert time.monotonic() < end, "it never came to hold"
-        time.sleep(0.02)
 
 
 def read(service: Service) -> Book:
@@ -90,7 +82,7 @@ sys.path.insert(0, sys.argv[1])
 from study.schema import Endpoint, Judge, Serve
 from judges.serving.service import use
 endpoint = Endpoint(url=f"http://127.0.0.1:{sys.argv[2]}/v1", model="tiny")
-serve = Serve(model="org/Tiny", start_timeout_s=30.0, bind=sys.argv[4], auto=True)
+serve = Serve(model="org/Tiny", start_timeout_s=500.0, bind=sys.argv[4], auto=True)
 with use(Judge(name="tiny", endpoint=endpoint, serve=serve), Path(sys.argv[3]), True) as reached:
     from judges.check import probe
     print(reached.endpoint.url, probe(reached).score, flush=True)

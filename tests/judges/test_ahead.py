@@ -20,6 +20,7 @@ from study.rows import Criterion, Row, Truth, make_row
 from study.schema import Endpoint, Failure, Grading, Judge, Sampling, Simulated
 from study.verdict import Outcome, Verdict
 from tests.judges.test_overlap import Held
+from tests.waiting import GENEROUS_S
 
 ROWS = [
     make_row(({"role": "user", "content": f"Say {word}."},), (Criterion("One."), Criterion("Two.")))
@@ -113,7 +114,7 @@ def test_a_group_is_asked_about_once_and_when_its_last_answer_has_ended(held: An
             ahead.submit({place: ITEMS[place]})
         assert session.calls == 0
         ahead.submit({2: ITEMS[2], 5: ITEMS[5]})
-        assert asked.wait(10) and len(server.seen) == 1
+        assert asked.wait(GENEROUS_S) and len(server.seen) == 1
         votes_N = judge_all(session, ITEMS, GROUP, ahead)
         assert session.calls == len(ROWS)
     assert [sum(row.prompt_text() in text for text in server.seen) for row in ROWS] == [1, 1, 1]
@@ -205,7 +206,7 @@ def test_the_end_of_a_batch_leaves_nothing_in_flight(tmp_path: Path, held: Any) 
         with pytest.raises(RuntimeError, match="generation failed"), session.batch():
             ahead = Ahead(session, 1)
             ahead.submit({0: ITEMS[0], 1: ITEMS[1]})
-            assert came.acquire(timeout=60) and came.acquire(timeout=60)
+            assert came.acquire(timeout=GENEROUS_S) and came.acquire(timeout=GENEROUS_S)
             raise RuntimeError("generation failed")
         assert store.count() == 0
         before = session.calls

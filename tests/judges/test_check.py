@@ -9,7 +9,6 @@ import re
 import socket
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -22,6 +21,7 @@ from study.compose import preset_names
 from study.schema import Endpoint, Judge, Price
 from study.verdict import Outcome, Verdict
 from tests.conftest import ROOT
+from tests.waiting import wait_for
 
 FAKE = Path(__file__).with_name("fake_vllm.py")
 
@@ -45,9 +45,7 @@ def serving() -> Iterator[Callable[..., str]]:
             )
         )
         url = f"http://127.0.0.1:{port}/v1"
-        deadline = time.monotonic() + 60
-        while server.models(Judge(), url) is None and time.monotonic() < deadline:
-            time.sleep(0.05)
+        wait_for(lambda: server.models(Judge(), url) is not None)
         return url
 
     yield start

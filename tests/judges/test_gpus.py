@@ -14,7 +14,8 @@ from study.errors import UserError
 from study.gpus import take
 from study.machine import usable_gpus
 from tests.conftest import free_port
-from tests.judges.services import judge, keeping, read, until
+from tests.judges.services import judge, keeping, read
+from tests.waiting import wait_for
 
 pytestmark = pytest.mark.usefixtures("own_leases")
 
@@ -67,9 +68,9 @@ def test_a_replica_that_is_started_again_keeps_its_gpus(runs, gpus_here) -> None
         [first] = read(keeper.service).replicas
         assert shown(first.log) == "0,1"
         os.kill(first.pid, signal.SIGKILL)
-        until(lambda: read(keeper.service).replicas[0].restarts == 1)
+        wait_for(lambda: read(keeper.service).replicas[0].restarts == 1)
         assert free(0.1) == ""
-        until(lambda: read(keeper.service).replicas[0].state == READY)
+        wait_for(lambda: read(keeper.service).replicas[0].state == READY)
     assert free(2) == "0,1"
 
 

@@ -21,6 +21,7 @@ from study.errors import UserError
 from study.rows import Criterion, make_row
 from study.schema import Cost, Endpoint, Grading, Judge, Sampling
 from study.verdict import Outcome
+from tests.waiting import come
 
 ROWS = [
     make_row(({"role": "user", "content": f"Say {word}."},), (Criterion("One."), Criterion("Two.")))
@@ -204,8 +205,7 @@ def test_closing_during_follow_ups_aborts_them(serve: Callable[[Held], Held]) ->
 
     async def main(session: Session) -> Any:
         task = asyncio.create_task(session.verdict(ROWS[0], "answer"))
-        while len(held.seen) < 2:
-            await asyncio.sleep(0.001)
+        await come(lambda: len(held.seen) == 2)
         await asyncio.to_thread(session.close)
         return await task
 

@@ -5,7 +5,6 @@ import shutil
 import socket
 import subprocess
 import sys
-import time
 import urllib.request
 
 import pyarrow.dataset as ds
@@ -15,6 +14,7 @@ from judges.fault_injection.server import choice, completion, whole
 from judges.faults import FaultServer
 from judges.replay import REPLAYED, main
 from tests.conftest import ROOT, run_alone
+from tests.waiting import GENEROUS_S, wait_for
 
 
 @pytest.fixture(scope="module")
@@ -109,16 +109,19 @@ def served():
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
     )
-    limit = time.monotonic() + 60
-    while time.monotonic() < limit:
+
+    def answers():
+        assert child.poll() is None
         try:
-            urllib.request.urlopen(f"http://127.0.0.1:{port}/health", timeout=1).close()
-            break
+            urllib.request.urlopen(f"http://127.0.0.1:{port}/health").close()
         except OSError:
-            time.sleep(0.1)
+            return False
+        return True
+
+    wait_for(answers)
     yield f"http://127.0.0.1:{port}/v1"
     child.terminate()
-    child.wait(20)
+    child.wait(GENEROUS_S)
 
 
 def test_completions_of_others_are_scored(small_study, served, tmp_path, capsys):

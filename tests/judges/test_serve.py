@@ -8,7 +8,6 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 import urllib.error
 import urllib.request
 
@@ -26,6 +25,7 @@ from study.schema import Grading, Judge, Task
 from study.tasks import TASKS
 from study.verdict import Outcome
 from tests.conftest import ROOT
+from tests.waiting import GENEROUS_S, wait_for
 
 
 def command(*arguments, **kwargs):
@@ -55,14 +55,14 @@ def address():
         pytest.fail(f"no address in {line!r}: {process.communicate()}")
     yield found[1]
     process.send_signal(signal.SIGINT)
-    _, errors = process.communicate(timeout=60)
+    _, errors = process.communicate(timeout=GENEROUS_S)
     assert (process.returncode, errors) == (0, "")
 
 
 def fetch(url, body=None):
     data = None if body is None else json.dumps(body).encode()
     request = urllib.request.Request(url, data, {"content-type": "application/json"})
-    with urllib.request.urlopen(request, timeout=60) as response:
+    with urllib.request.urlopen(request, timeout=GENEROUS_S) as response:
         return json.load(response)
 
 
@@ -123,7 +123,7 @@ def test_a_wrong_command_line_gets_one_paragraph_and_exit_code_2(capsys, argumen
 
 def test_the_process_too_exits_2_without_a_traceback():
     process = command("judge=sim-nice")
-    out, errors = process.communicate(timeout=60)
+    out, errors = process.communicate(timeout=GENEROUS_S)
     assert process.returncode == 2 and out == ""
     assert "sim-lenient" in errors and "Traceback" not in errors
 
@@ -134,7 +134,7 @@ MODEL = ROOT / "runs" / ".cache" / "models" / "smollm2-135m-instruct"
 @pytest.fixture
 def fake(tmp_path, vllm):
     """A ``vllm`` on the PATH; gives the arguments that send its logs to a folder of the test."""
-    return ["judge=qwen3-4b", f"runs_dir={tmp_path}", "judge.serve.start_timeout_s=60"]
+    return ["judge=qwen3-4b", f"runs_dir={tmp_path}", "judge.serve.start_timeout_s=900"]
 
 
 def until(process, word):
@@ -165,7 +165,7 @@ def test_vllm_is_started_probed_and_stopped(fake):
     )
     assert [model["id"] for model in fetch(f"{second}/models")["data"]] == ["qwen3-4b"]
     process.send_signal(signal.SIGINT)
-    _, errors = process.communicate(timeout=60)
+    _, errors = process.communicate(timeout=GENEROUS_S)
     assert (process.returncode, errors) == (0, "")
     assert [server._group(pid) for pid in pids] == [[], []]
 
@@ -177,10 +177,7 @@ def test_a_killed_serve_takes_vllm_with_it(fake):
     assert members == [pid]
     process.kill()
     process.communicate()
-    deadline = time.monotonic() + 60
-    while server._group(pid) and time.monotonic() < deadline:
-        time.sleep(0.05)
-    assert server._group(pid) == []
+    wait_for(lambda: server._group(pid) == [])
 
 
 def test_a_server_that_dies_later_ends_serve_with_its_log(fake):
@@ -188,7 +185,7 @@ def test_a_server_that_dies_later_ends_serve_with_its_log(fake):
     pid, _ = group(until(process, "as process"))
     until(process, "ask it with")
     os.kill(pid, signal.SIGKILL)
-    _, errors = process.communicate(timeout=60)
+    _, errors = process.communicate(timeout=GENEROUS_S)
     assert process.returncode == 2
     assert f"exit code {-signal.SIGKILL}" in errors and "VLLM_NO_USAGE_STATS" in errors
 
@@ -213,7 +210,7 @@ def test_a_server_whose_verdict_is_of_no_use_is_kept_until_it_is_terminated(fake
     pid, _ = group(until(process, "as process"))
     until(process, "ask it with")
     process.terminate()
-    _, errors = process.communicate(timeout=60)
+    _, errors = process.communicate(timeout=GENEROUS_S)
     assert process.returncode == 0 and "not scored" in errors and "Traceback" not in errors
     assert server._group(pid) == []
 
@@ -255,7 +252,7 @@ def test_smollm2_is_served_judges_and_leaves_no_process(tmp_path):
         started = [server.start_time(member) for member in members]
     finally:
         process.terminate()
-        _, errors = process.communicate(timeout=120)
+        _, errors = process.communicate(timeout=GENEROUS_S)
     assert process.returncode == 0, errors
     assert server._group(pid) == []
     for member, start in zip(members, started, strict=True):

@@ -10,7 +10,6 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -22,12 +21,13 @@ from judges.serving.lease import lease, leases
 from study.errors import UserError
 from study.schema import Endpoint, Judge, Serve
 from tests.conftest import ROOT, free_port
+from tests.waiting import GENEROUS_S, wait_for
 
 
 def judge(port: int = 8000, **settings: Any) -> Judge:
     """A judge that is served as ``tiny``; ``settings`` are those of ``serve``."""
     endpoint = Endpoint(url=f"http://127.0.0.1:{port}/v1", model="tiny")
-    serve = {"model": "org/Tiny", "start_timeout_s": 30.0, **settings}
+    serve = {"model": "org/Tiny", "start_timeout_s": GENEROUS_S, **settings}
     return Judge(name="tiny", endpoint=endpoint, serve=Serve(**serve))
 
 
@@ -159,7 +159,7 @@ server.POLL_S = 0.05
 one = Judge(
     name="tiny",
     endpoint=Endpoint(url=f"http://127.0.0.1:{sys.argv[2]}/v1", model="tiny"),
-    serve=Serve(model="org/Tiny", start_timeout_s=30.0),
+    serve=Serve(model="org/Tiny", start_timeout_s=900.0),
 )
 with lease(one, Path(sys.argv[3])) as urls:
     print(urls[0], flush=True)
@@ -209,9 +209,9 @@ def test_processes_that_start_at_once_share_one_server(fake):
         pid = pid_of(fake)
         assert len(book(fake)["users"]) == 3
         for left, one in enumerate(users[:2]):
-            one.communicate("\n", timeout=60)
+            one.communicate("\n", timeout=GENEROUS_S)
             assert one.returncode == 0 and running(pid), left
-        users[2].communicate("\n", timeout=60)
+        users[2].communicate("\n", timeout=GENEROUS_S)
         assert users[2].returncode == 0 and not running(pid) and book(fake) == {}
     finally:
         for one in users:
@@ -269,8 +269,7 @@ def test_a_server_that_died_is_started_anew(fake):
     with lease(one, fake):
         before = pid_of(fake)
         os.kill(before, signal.SIGKILL)
-        while running(before):
-            time.sleep(0.02)
+        wait_for(lambda: not running(before))
         with lease(one, fake):
             assert pid_of(fake) != before
             assert server.models(one, one.endpoint.url) == ["tiny"]

@@ -8,7 +8,6 @@ import signal
 import socket
 import stat
 import subprocess
-import time
 from collections.abc import Generator
 from functools import partial
 from pathlib import Path
@@ -27,7 +26,8 @@ from study.errors import UserError
 from study.gpus import Lease
 from study.schema import Serve
 from study.verdict import Outcome
-from tests.judges.services import A, B, driver, judge, keeping, line, read, text_of, until
+from tests.judges.services import A, B, driver, judge, keeping, line, read, text_of
+from tests.waiting import GENEROUS_S, wait_for
 
 # --- found from another node ---------------------------------------------------------------------
 
@@ -100,12 +100,15 @@ def test_a_lease_of_another_host_lapses_and_the_last_one_ends_the_service(runs):
     stale = Service(served.folder, B).enter()
     with keeping(model, runs, A, while_used=True) as running:
         assert [user.host for user in served.users()] == ["node-b"]
-        time.sleep(0.5)
+        book_file = served.folder / book.BOOK
+        for _ in range(2):  # its keeper looks again and again
+            seen = book_file.stat().st_mtime_ns
+            wait_for(lambda seen=seen: book_file.stat().st_mtime_ns > seen)
         assert read(served).state == "ready"  # its sign of life is fresh, whoever gave it
         old = book.now(served.folder) - book.EXPIRY_S - 1
         os.utime(stale, (old, old))
         assert list(served.users()) == []
-        until(lambda: running.said)
+        wait_for(lambda: running.said)
     assert running.said == ["nobody uses it any more"] and not stale.exists()
 
 
@@ -129,7 +132,7 @@ def test_who_stands_still_for_long_is_a_user_again(runs):
     with keeping(model, runs) as running, use(model, runs, starts=False, place=B):
         (sign,) = running.service.users_dir.glob("*.json")
         sign.unlink()
-        until(lambda: list(running.service.users()))
+        wait_for(lambda: list(running.service.users()))
 
 
 def test_drivers_that_start_at_once_share_one_service_that_ends_with_the_last(runs):
@@ -140,11 +143,11 @@ def test_drivers_that_start_at_once_share_one_service_that_ends_with_the_last(ru
         assert len(lines) == 1 and lines.pop().endswith(" 0.8\n")
         owner = read(served).owner
         assert len(list(served.users())) == 2
-        first.communicate("\n", timeout=60)
+        first.communicate("\n", timeout=GENEROUS_S)
         second.kill()  # says no goodbye
         second.communicate()
-        until(lambda: served.read() is None)
-        until(lambda: not server.alive(owner))
+        wait_for(lambda: served.read() is None)
+        wait_for(lambda: not server.alive(owner))
     assert not served.key_path.exists() and list(served.users_dir.iterdir()) == []
 
 
@@ -154,14 +157,14 @@ def test_an_owner_that_is_killed_takes_its_servers_along_and_is_replaced(runs):
         served = service_of(model, runs)
         before = read(served)
         os.kill(before.owner.pid, signal.SIGKILL)
-        until(lambda: served.read() not in (None, before) and read(served).state == "ready")
+        wait_for(lambda: served.read() not in (None, before) and read(served).state == "ready")
         after = read(served)
         assert after.owner.pid != before.owner.pid
         # who asked before goes on: the same address, the same key
         assert [each.url for each in after.replicas] == [each.url for each in before.replicas]
         assert probe(reached).outcome is Outcome.scored
         assert server.start_time(before.replicas[0].pid) is None
-    until(lambda: served.read() is None)
+    wait_for(lambda: served.read() is None)
 
 
 def test_servers_that_a_killed_owner_left_are_ended_before_new_ones_start(runs, monkeypatch):
@@ -192,14 +195,14 @@ def test_who_asks_already_follows_a_service_that_moves(runs):
         served = service_of(model, runs)
         before = read(served)
         os.kill(before.owner.pid, signal.SIGKILL)
-        until(lambda: not server.alive(before.owner))
-        until(lambda: server.start_time(before.replicas[0].pid) is None)
+        wait_for(lambda: not server.alive(before.owner))
+        wait_for(lambda: server.start_time(before.replicas[0].pid) is None)
         with socket.create_server(("0.0.0.0", server.port_of(reached.endpoint.url))):
-            until(lambda: served.read() not in (None, before) and read(served).state == "ready")
+            wait_for(lambda: served.read() not in (None, before) and read(served).state == "ready")
             assert read(served).replicas[0].url != reached.endpoint.url
-            until(lambda: MOVED[(reached.endpoint.url,)] == (read(served).replicas[0].url,))
+            wait_for(lambda: MOVED[(reached.endpoint.url,)] == (read(served).replicas[0].url,))
             assert ask()[0][0].outcome is Outcome.scored
-    until(lambda: served.read() is None)
+    wait_for(lambda: served.read() is None)
 
 
 def test_an_owner_of_another_host_is_replaced_when_its_sign_of_life_has_lapsed(runs):
@@ -224,7 +227,7 @@ def test_an_owner_that_was_replaced_stops_its_servers_and_touches_nothing(runs):
         mine = read(served)
         other = dataclasses.replace(mine, owner=Holder(1, "x", "node-c", "kernel-c"))
         served.write(other)
-        until(lambda: running.said)
+        wait_for(lambda: running.said)
     assert running.said == ["another owner took its place"]
     assert served.read() == other and served.key_path.exists()
     assert server.start_time(mine.replicas[0].pid) is None
@@ -246,19 +249,19 @@ def test_clients_go_on_with_the_others_and_a_dead_replica_is_started_again_a_few
         first_pid = second().pid
         os.kill(first_pid, signal.SIGKILL)
         assert [probe(reached).outcome for _ in range(4)] == [Outcome.scored] * 4
-        until(lambda: second().pid != first_pid and second().state == "ready")
+        wait_for(lambda: second().pid != first_pid and second().state == "ready")
         assert second().url == reached.endpoint.replicas[0] and second().restarts == 1
         assert server.healthy(reached, second().url)
         os.kill(second().pid, signal.SIGKILL)
-        until(lambda: second().state == "lost")
+        wait_for(lambda: second().state == "lost")
         with use(model, runs, starts=False, place=B) as later:
             assert [later.endpoint.url, *later.endpoint.replicas] == [reached.endpoint.url]
             assert probe(later).outcome is Outcome.scored
         for _ in range(2):
             pid = read(running.service).replicas[0].pid
             os.kill(pid, signal.SIGKILL)
-            until(lambda pid=pid: f'"pid": {pid}' not in text_of(running.service))
-        until(lambda: running.said)
+            wait_for(lambda pid=pid: f'"pid": {pid}' not in text_of(running.service))
+        wait_for(lambda: running.said)
     assert "No replica of tiny-" in running.said[0] and "vllm serve org/Tiny" in running.said[0]
 
 
@@ -268,7 +271,7 @@ def test_a_replica_that_runs_and_does_not_answer_is_started_again(runs, monkeypa
     with keeping(model, runs) as running:
         pid = read(running.service).replicas[0].pid
         monkeypatch.setattr(server, "healthy", lambda *_: False)
-        until(lambda: read(running.service).replicas[0].pid != pid)
+        wait_for(lambda: read(running.service).replicas[0].pid != pid)
         monkeypatch.undo()
         assert read(running.service).replicas[0].restarts == 1
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import time
 from collections.abc import Generator
 from pathlib import Path
 from typing import Any
@@ -14,6 +13,7 @@ import pytest
 from judges import serve
 from judges.serving import actor, book, server
 from tests.experiments.launch.clusters import Cluster
+from tests.waiting import wait_for
 
 SERVED = ("judge=qwen3-4b", "judge.serve.bind=0.0.0.0")
 
@@ -69,17 +69,17 @@ def test_a_cell_on_another_node_asks_an_actor_that_is_started_again_and_stopped(
     assert cluster.get(handle.state.remote())["owner"]["pid"] == written.owner.pid
 
     os.kill(written.owner.pid, signal.SIGKILL)  # as a node that is lost
-    end = time.monotonic() + 120
-    while (now := served.read()) is None or now.owner == written.owner or now.state != "ready":
-        assert time.monotonic() < end
-        time.sleep(0.1)
+
+    def served_anew():
+        now = served.read()
+        return now is not None and now.owner != written.owner and now.state == "ready" and now
+
+    now = wait_for(served_anew)
     assert cluster.get(on_head.remote(elsewhere, str(tmp_path)))[2] == 0.8
 
     assert serve.main([f"runs_dir={tmp_path}", "stop=true", f"service={served.name}"]) == 0
     assert "has stopped" in capsys.readouterr().out
-    while server.alive(now.owner):
-        assert time.monotonic() < end
-        time.sleep(0.1)
+    wait_for(lambda: not server.alive(now.owner))
     with pytest.raises(ValueError, match="Failed to look up actor"):
         cluster.get_actor(served.name, namespace=actor.NAMESPACE)
 

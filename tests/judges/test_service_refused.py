@@ -23,7 +23,8 @@ from study.errors import UserError
 from study.files import Damaged, read_json, write_json
 from study.schema import Judge
 from tests.conftest import free_port
-from tests.judges.services import judge, keeping, read, until
+from tests.judges.services import judge, keeping, read
+from tests.waiting import wait_for
 
 # --- what is wrong is said -----------------------------------------------------------------------
 
@@ -70,7 +71,7 @@ def test_a_keeper_mends_its_own_book(runs):
     with keeping(model, runs) as running:
         whole = read(running.service)
         (running.service.folder / book.BOOK).write_text('{"version": 1,')
-        until(lambda: (running.service.folder / book.BOOK).read_text().endswith("}\n"))
+        wait_for(lambda: (running.service.folder / book.BOOK).read_text().endswith("}\n"))
         assert read(running.service) == whole
 
 
@@ -166,7 +167,7 @@ def test_a_detached_service_is_listed_used_and_stopped(runs, capsys):
     sign.unlink()
     assert serve.main([f"runs_dir={runs}", "stop=true", f"service={name}"]) == 0
     assert f"{name} has stopped" in capsys.readouterr().out
-    until(lambda: not server.alive(owner))
+    wait_for(lambda: not server.alive(owner))
     assert serve.main([f"runs_dir={runs}", "status=true"]) == 0
     assert "There is no service" in capsys.readouterr().out
 

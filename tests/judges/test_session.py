@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import threading
-import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -22,6 +21,7 @@ from study.rows import Row, Truth
 from study.schema import Endpoint, Failure, Grading, Judge, Price, Sampling, Simulated
 from study.verdict import Outcome
 from tests.judges.sessions import ROWS, http
+from tests.waiting import GENEROUS_S, wait_for
 
 pytestmark = pytest.mark.usefixtures("nothing_is_left")
 
@@ -203,18 +203,16 @@ def test_cost_follows_the_price_and_the_usage(faults: Any, one_word: Any, store:
 
 
 def test_closing_aborts_what_is_in_flight(faults: Any, one_word: Any, store: Store) -> None:
-    session = Session(http(faults.url("hang"), deadline_s=300, idle_timeout_s=300), store)
+    session = Session(http(faults.url("hang"), deadline_s=3600, idle_timeout_s=3600), store)
     before = faults.calls["hang"]
     found: list[Any] = []
     thread = threading.Thread(
         target=lambda: found.extend(session.verdicts([(ROWS[0], "x"), (ROWS[1], "y")]))
     )
     thread.start()
-    limit = time.monotonic() + 60
-    while faults.calls["hang"] < before + 2 and time.monotonic() < limit:
-        time.sleep(0.01)
+    wait_for(lambda: faults.calls["hang"] == before + 2)
     session.close()
-    thread.join(20)
+    thread.join(GENEROUS_S)
     assert not thread.is_alive()
     assert [draws[0].outcome for draws in found] == [Outcome.aborted] * 2
     assert store.count() == 0
@@ -238,11 +236,10 @@ def test_a_planted_hang_ends_at_the_deadline() -> None:
         endpoint=replace(FAIR.endpoint, deadline_s=0.6, idle_timeout_s=0.4),
         simulated=Simulated(failure=Failure(rate=1.0, kinds=["hang"])),
     )
-    start = time.monotonic()
     with Session(judge, None, oracle) as session:
         found = session.verdicts(ITEMS)
     assert {draws[0].outcome for draws in found} == {Outcome.timeout}
-    assert time.monotonic() - start < 3.0
+    assert {draws[0].reason for draws in found} == {"no reply within 0.6 s"}
 
 
 class TestCheck:

@@ -17,6 +17,7 @@ from study.features import FEATURES, features
 from study.rows import Truth, make_row
 from study.schema import Failure, Grading, Judge, Simulated
 from study.verdict import Outcome, Reply
+from tests.waiting import on_own_clock
 
 ROW = make_row(({"role": "user", "content": "Name a color."},), (), {"hidden": "only-the-oracle"})
 TRUTH = Truth(0.5, (True, False))
@@ -282,9 +283,9 @@ def test_a_hanging_judge_answers_nothing_until_the_client_is_gone():
     async def impatient():
         with pytest.raises(TimeoutError):
             await asyncio.wait_for(call(app, request_of(failing, "red")), 0.2)
-        return await asyncio.wait_for(call(app, request_of(failing, "red"), leave=0.05), 5)
+        return await call(app, request_of(failing, "red"), leave=0.05)
 
-    assert asyncio.run(impatient())[0] == 503
+    assert on_own_clock(impatient())[0] == 503
 
 
 def test_the_failure_rate_and_how_it_grows_with_length():

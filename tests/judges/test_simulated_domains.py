@@ -6,7 +6,6 @@ import asyncio
 import dataclasses
 import random
 import threading
-import time
 from collections import defaultdict
 
 import pytest
@@ -26,6 +25,7 @@ from study.tasks import TASKS
 from study.verdict import Outcome
 from tests import lazy_task
 from tests.judges.test_simulated import ask, request_of
+from tests.waiting import GENEROUS_S, wait_for
 
 
 @pytest.fixture(autouse=True)
@@ -190,25 +190,31 @@ def test_truths_that_take_long_are_asked_for_in_batches_beside_the_loop():
         batches.append(len(answers))
         assert threading.current_thread().name != "judge"
         first.set()
-        assert go_on.wait(30)
+        assert go_on.wait(GENEROUS_S)
         return lazy_task.truths(asked, answers)
 
-    told = Oracle({row.prompt_id: row for row in rows}.get, slow, waits=True)
+    by_prompt, looked_up = {row.prompt_id: row for row in rows}, set()
+
+    def row_of(prompt):
+        looked_up.add(prompt)
+        return by_prompt.get(prompt)
+
+    told = Oracle(row_of, slow, waits=True)
     items = [(row, str(row.spec["sum"])) for row in rows]
     with Session(judge(Endpoint(max_concurrency=100)), None, told) as session:
         future = session.submit(items, 1)
-        assert first.wait(30)
+        assert first.wait(GENEROUS_S)
 
         async def lively():
             await asyncio.sleep(0)
             return "yes"
 
         assert session._loop.run(lively()) == "yes"
-        while session.calls < len(items):
-            time.sleep(0.01)
-        session._loop.run(asyncio.sleep(0.05))  # they have come to ask for their truths
+        # all have come to ask for their truths: in one step with the look-up of the row
+        wait_for(lambda: looked_up == set(by_prompt))
+        session._loop.run(asyncio.sleep(0))
         go_on.set()
-        votes = future.result(30)
+        votes = future.result(GENEROUS_S)
     assert [vote.score for (vote,) in votes] == [1.0] * 40
     assert sum(batches) == 40 and len(batches) <= 3
 

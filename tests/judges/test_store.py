@@ -10,7 +10,7 @@ import stat
 import subprocess
 import sys
 import threading
-import time
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +23,7 @@ from judges.store import Store, canonical, content_key, main
 from judges.stored import stats, verify
 from study.errors import UserError
 from tests.conftest import ROOT
+from tests.waiting import GENEROUS_S, wait_for
 
 USABLE = {"replies": [{"text": ""}], "attempts": 1, "latency_s": 0.0}
 """The least that readers want of a value; what stands beside it is theirs to pass over."""
@@ -132,7 +133,7 @@ store.put("after", one)
 print(store.count())
 """
     process = run(code, str(tmp_path / "replies.db"))
-    out, _ = process.communicate(timeout=60)
+    out, _ = process.communicate(timeout=GENEROUS_S)
     assert (process.returncode, out.strip()) == (0, "3")
 
 
@@ -160,7 +161,7 @@ def test_eight_processes_agree_on_who_was_first(tmp_path: Path) -> None:
     assert racers.stdout is not None
     assert [racers.stdout.readline() for _ in range(8)] == ["ready\n"] * 8
     go.touch()
-    racers.communicate(timeout=60)
+    racers.communicate(timeout=GENEROUS_S)
     seen = [json.loads(path.read_text()) for path in tmp_path.glob("go.*")]
     assert racers.returncode == 0 and len(seen) == 8
     assert all(found == seen[0] for found in seen)
@@ -183,6 +184,12 @@ with open(sys.argv[3], "w") as acknowledged:
 """
 
 
+def have_written(files: list[Path], writers: list[Any], count: int) -> bool:
+    """Whether each of the files has so many lines, while those who write them live."""
+    assert all(writer.poll() is None for writer in writers)
+    return all(file.exists() and file.read_bytes().count(b"\n") >= count for file in files)
+
+
 def test_kill_9_loses_no_acknowledged_row(tmp_path: Path) -> None:
     path = tmp_path / "replies.db"
     acknowledged: list[str] = []
@@ -192,14 +199,11 @@ def test_kill_9_loses_no_acknowledged_row(tmp_path: Path) -> None:
         writers = [
             run(WRITER, str(path), name, str(file)) for name, file in zip(names, files, strict=True)
         ]
-        while not all(file.exists() and file.stat().st_size for file in files):
-            assert all(writer.poll() is None for writer in writers)
-            time.sleep(0.005)
-        time.sleep(0.07 * (round_ + 1))
+        wait_for(partial(have_written, files, writers, 10 * (round_ + 1)))
         for writer in writers:
             writer.send_signal(signal.SIGKILL)
         for writer, file in zip(writers, files, strict=True):
-            writer.communicate(timeout=60)
+            writer.communicate(timeout=GENEROUS_S)
             assert writer.returncode == -signal.SIGKILL
             # The last line may be torn; the others were written after put() had returned.
             lines = file.read_text().splitlines(True)
