@@ -29,9 +29,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from tests.waiting import GENEROUS_S
+
 NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
-PATIENCE_S = 60.0
-"""How long an answer of the browser is waited for; a machine that is busy takes many seconds."""
 SWITCHES = (
     *("--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--no-first-run"),
     *("--disable-background-networking", "--disable-component-update", "--disable-sync"),
@@ -124,7 +124,7 @@ class Browser:
         data = json.dumps(asked).encode() + b"\0"
         while data:
             data = data[os.write(self.writes, data) :]
-        deadline = time.monotonic() + PATIENCE_S
+        deadline = time.monotonic() + GENEROUS_S
         while True:
             said = self._next(deadline)
             if said.get("id") != self._number:
@@ -136,7 +136,7 @@ class Browser:
 
     def wait_for(self, event: str, session: str) -> dict[str, Any]:
         """What came with the next event of this name, of those that were not waited for yet."""
-        deadline = time.monotonic() + PATIENCE_S
+        deadline = time.monotonic() + GENEROUS_S
         while True:
             for said in self.events:
                 if said.get("method") == event and said.get("sessionId") == session:

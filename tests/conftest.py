@@ -12,7 +12,6 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Generator, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import redirect_stderr, redirect_stdout
@@ -29,6 +28,7 @@ from study.sandbox import tiers
 from study.sandbox.pool import Pool
 from study.stopping import end_with_parent
 from tests import chromium, composing, timing
+from tests.waiting import GENEROUS_S, wait_for
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     # a shell that runs this in the background ignores Ctrl-C for every process that tests start
@@ -158,7 +158,7 @@ def sweep(runs_dir: Path, *arguments: str, **environment: str) -> subprocess.Com
         cwd=ROOT,
         capture_output=True,
         text=True,
-        timeout=500,
+        timeout=GENEROUS_S,
         env=os.environ | {"COLUMNS": "200"} | environment,
     )
 
@@ -217,9 +217,17 @@ def trained(warmed: Callable[[Path], Path]) -> Iterator[Trained]:
             if "plan=true" not in arguments:
                 warmed(runs_dir)
             words = [f"runs_dir={runs_dir}", *arguments]
-            return process.submit(_sweep_here, words).result(timeout=500)
+            return process.submit(_sweep_here, words).result(timeout=GENEROUS_S)
 
         yield run
+
+
+def _listens(port: int) -> bool:
+    try:
+        socket.create_connection(("127.0.0.1", port)).close()
+    except OSError:
+        return False
+    return True
 
 
 @pytest.fixture(scope="session")
@@ -232,12 +240,7 @@ def s3_server() -> Iterator[str]:
     with open(os.devnull, "w") as nowhere:
         process = subprocess.Popen(command, stdout=nowhere, stderr=nowhere)
     try:
-        for _ in range(300):
-            try:
-                socket.create_connection(("127.0.0.1", port)).close()
-                break
-            except OSError:
-                time.sleep(0.1)
+        wait_for(lambda: _listens(port), "the S3 server listens")
         yield f"http://127.0.0.1:{port}"
     finally:
         process.kill()
