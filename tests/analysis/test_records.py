@@ -4,7 +4,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import numpy as np
@@ -15,6 +14,7 @@ import pytest
 from analysis.records.frames import rollouts_frame, verdicts_frame
 from analysis.records.runs import OUTCOMES, Run, on_each_core, read_study, step_means
 from tests.conftest import ROOT
+from tests.waiting import GENEROUS_S, wait_for
 
 
 @pytest.fixture(scope="module")
@@ -137,7 +137,7 @@ def started(script: Path) -> subprocess.Popen[str]:
 def test_a_script_without_a_main_guard_is_told_to_have_one(tmp_path):
     script = tmp_path / "script.py"
     script.write_text(SCRIPT + "on_each_core(abs, [1, 2], 1, 0)\n")
-    _, said = started(script).communicate(timeout=120)
+    _, said = started(script).communicate(timeout=GENEROUS_S)
     assert "UserError: A process that did a part of the work" in said
     assert 'under `if __name__ == "__main__":`' in said
 
@@ -150,8 +150,7 @@ def test_ctrl_c_is_said_once_and_ends_every_process(tmp_path):
     guarded = f"if __name__ == '__main__':\n    on_each_core(wait, {names}, 1, 0)\n"
     script.write_text(SCRIPT + guarded)
     child = started(script)
-    while child.poll() is None and not all(place.exists() for place in places):
-        time.sleep(0.05)
+    wait_for(lambda: child.poll() is not None or all(place.exists() for place in places))
     os.killpg(child.pid, signal.SIGINT)
-    _, said = child.communicate(timeout=60)
+    _, said = child.communicate(timeout=GENEROUS_S)
     assert said.count("Traceback") == 1 and said.endswith("KeyboardInterrupt\n")

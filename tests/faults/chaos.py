@@ -27,8 +27,9 @@ from study import cells
 from study.status import read_status
 from study.stopping import end_with_parent
 from tests.conftest import ROOT, free_port
-from tests.experiments.launch.clusters import Cluster, read, wait
+from tests.experiments.launch.clusters import Cluster, read
 from tests.faults import lives
+from tests.waiting import wait_for
 
 KINDS = ("worker", "cell", "driver", "judge", "mlflow", "node")
 """An actor that holds a slot, the process that trains in it, the sweep, two servers, a raylet."""
@@ -87,7 +88,7 @@ class Servers:
 
     def wait(self) -> None:
         """Until both listen."""
-        wait(lambda: all(map(_listens, self.ports.values())), f"see {self._folder}/*.log", 180)
+        wait_for(lambda: all(map(_listens, self.ports.values())), f"see {self._folder}/*.log")
 
     def stop(self) -> None:
         for name in self._running:

@@ -9,7 +9,6 @@ import os
 import sqlite3
 import subprocess
 import sys
-import time
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
@@ -20,6 +19,7 @@ from study import cells, files, storage
 from study.records import ROLLOUT, VERDICT, Recorder, recorded, rollout_id
 from tests.conftest import ROOT, SLOWLY
 from tests.faults import lives
+from tests.waiting import GENEROUS_S, wait_for
 
 RUN = (*lives.TINY, *lives.FLAKY, "tracking=none")
 
@@ -166,7 +166,7 @@ def test_a_run_goes_on_where_the_disk_stopped_it(
         sweep = beside.submit(again, SLOWLY)
         reached(runs_dir, 1, sweep)
         filler = fill(small_disk)
-        code, said = sweep.result()
+        code, said = sweep.result(timeout=GENEROUS_S)
     (folder,) = cells.study_cells(runs_dir / "debug")
     assert code == 2 and "no space is left" in said, said
     assert "run the same command again" in said
@@ -185,14 +185,12 @@ def test_a_run_goes_on_where_the_disk_stopped_it(
 
 
 def reached(runs_dir: Path, step: int, sweep: Future[tuple[int, str]]) -> None:
-    limit = time.monotonic() + 200
-    while time.monotonic() < limit:
+    def is_reached() -> bool:
         assert not sweep.done(), f"the sweep ended before its disk did: {sweep.result()}"
-        for folder in cells.study_cells(runs_dir / "debug"):
-            if any(line["step"] >= step for line in recorded(folder)):
-                return
-        time.sleep(0.02)
-    raise AssertionError("the step was never reached")
+        folders = cells.study_cells(runs_dir / "debug")
+        return any(line["step"] >= step for folder in folders for line in recorded(folder))
+
+    wait_for(is_reached, f"step {step}")
 
 
 def remount(place: Path, how: str) -> None:

@@ -3,7 +3,6 @@
 import json
 import subprocess
 import sys
-import time
 
 import pyarrow.dataset as ds
 import pytest
@@ -12,6 +11,7 @@ from study import cells
 from study.status import read_status
 from tests.conftest import ROOT, SLOWLY
 from tests.faults import lives
+from tests.waiting import GENEROUS_S, wait_for
 
 RUN = (
     *("judge=sim-noisy", "seed=0", "trainer.steps=4"),
@@ -31,15 +31,17 @@ def straight(trained, tmp_path_factory):
 
 
 def wait_for_step(runs_dir, step, child):
-    limit = time.monotonic() + 200
-    while time.monotonic() < limit:
+    """The cell's folder, once it is in the step."""
+
+    def reached():
         assert child.poll() is None, "the sweep ended before it could be killed"
         for folder in cells.study_cells(runs_dir / "debug"):
             status = read_status(folder)
             if status.get("state") == "running" and status.get("step", 0) >= step:
                 return folder
-        time.sleep(0.02)
-    raise AssertionError("the cell never reached the step")
+        return None
+
+    return wait_for(reached, f"step {step}")
 
 
 @pytest.mark.slow
@@ -56,10 +58,9 @@ def test_killed_and_resumed_equals_uninterrupted(tmp_path, straight, trained, wa
     )
     folder = wait_for_step(tmp_path, 2, child)
     child.kill()
-    child.wait(timeout=60)
-    limit = time.monotonic() + 60
-    while cells.state(folder) == "running" and time.monotonic() < limit:
-        time.sleep(0.05)  # an orphaned cell leaves by itself
+    child.wait(timeout=GENEROUS_S)
+    # an orphaned cell leaves by itself
+    wait_for(lambda: cells.state(folder) != "running", "the cell left")
     assert cells.state(folder) == "killed"
     assert lives.tracked(folder) == ["KILLED"]
     reached = read_status(folder)["step"]
@@ -124,10 +125,10 @@ def test_two_sweeps_of_one_study_end_as_one(tmp_path, small_study, trained, warm
         if later:
             wait_for_step(tmp_path, 1, first)
             second = trained(tmp_path, *lives.TINY, *STUDY)
-            said = [first.communicate(timeout=400)[0], second.stdout + second.stderr]
+            said = [first.communicate(timeout=GENEROUS_S)[0], second.stdout + second.stderr]
         else:
             with begin() as second:
-                said = [child.communicate(timeout=400)[0] for child in (first, second)]
+                said = [child.communicate(timeout=GENEROUS_S)[0] for child in (first, second)]
     assert first.returncode == 0, said
     leaves_it = "is running it" in said[1] or "another sweep runs the others now" in said[1]
     assert second.returncode == 0 or leaves_it, said

@@ -8,7 +8,6 @@ from __future__ import annotations
 import gc
 import json
 import os
-import time
 from collections import Counter
 from pathlib import Path
 
@@ -24,6 +23,7 @@ from study.rows import Row, make_row
 from study.schema import Endpoint, Grading, Judge, Sampling
 from study.verdict import Outcome, Parsed, Reply, Request
 from tests.faults import soak
+from tests.waiting import wait_for
 
 VERDICTS = 2_000
 """Enough to meet each fault that passes; which request meets which is the same in every run."""
@@ -101,8 +101,7 @@ def test_nothing_is_lost_and_nothing_doubled(
     assert set(broken) == {name for pair in MIXED for name in pair}
     share = sum(broken.values()) / calls
     assert 0.08 < share < 0.12  # binomial: sd 0.0064
-    time.sleep(0.3)
-    assert len(os.listdir("/proc/self/fd")) <= files + 2
+    wait_for(lambda: len(os.listdir("/proc/self/fd")) <= files + 2, "as few descriptors as before")
 
 
 @pytest.mark.slow

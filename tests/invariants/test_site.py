@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import time
 from pathlib import Path
 
 import yaml
 
 from tests.chromium import Browser
 from tests.conftest import ROOT
+from tests.waiting import wait_for
 
 SITE = ROOT / "docs" / "site"
 PAGE = """<!doctype html><body><script src="{shim}"></script><script>
@@ -25,10 +25,7 @@ def test_what_searches_answers_where_no_worker_may_start(browser: Browser, tmp_p
     page = tmp_path / "page.html"
     page.write_text(PAGE.format(shim=(SITE / "iframe-worker.js").as_uri()))
     opened = browser.open(page)
-    said, patience = "", time.monotonic() + 60
-    while not said and time.monotonic() < patience:
-        said = opened.ask("said")
-    assert said == "asked, answered" and opened.errors == []
+    assert wait_for(lambda: opened.ask("said")) == "asked, answered" and opened.errors == []
 
 
 def test_nothing_of_the_site_lies_outside() -> None:
