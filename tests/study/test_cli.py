@@ -20,6 +20,7 @@ from study.errors import UserError
 from study.files import write_json
 from study.screen import UNREAD, unless_unread
 from tests.conftest import ROOT, came_of, run_alone
+from tests.waiting import GENEROUS_S
 
 OTHERS = {
     *("experiments.sweep", "judges.serving.vllm_cpu", "study.truth.equations"),
@@ -301,7 +302,7 @@ def into_a_closed_pipe(*words: str) -> subprocess.CompletedProcess[str]:
     child.stdout.close()
     said = child.stderr.read()
     child.stderr.close()
-    return subprocess.CompletedProcess(words, child.wait(60), "", said)
+    return subprocess.CompletedProcess(words, child.wait(GENEROUS_S), "", said)
 
 
 @pytest.mark.parametrize(

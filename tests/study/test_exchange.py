@@ -9,8 +9,8 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
-from collections.abc import Callable
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -26,6 +26,7 @@ from study.records import recorded
 from study.storage import DiskTrouble
 from tests.conftest import ROOT, S3_KEYS
 from tests.study import elsewhere
+from tests.waiting import GENEROUS_S, wait_for
 
 
 @pytest.fixture(params=["file", "memory"])
@@ -225,13 +226,6 @@ def test_names_that_a_store_would_take_for_a_pattern(url, machine):
     assert key_of("DONE", "a" * 64) == "DONE." + "a" * 16
 
 
-def wait_until(so: Callable[[], bool]) -> None:
-    limit = time.monotonic() + 60
-    while not so():
-        assert time.monotonic() < limit
-        time.sleep(0.02)
-
-
 def leased(**changes: object) -> bytes:
     here = {"host": socket.gethostname(), "pid": os.getpid(), "boot": boot(), "token": "t"}
     return json.dumps(here | {"expires": time.time() + 60} | changes).encode()
@@ -315,14 +309,14 @@ def test_a_run_that_lost_its_lease_sends_nothing_more(url, machine, monkeypatch)
     with lease.held(folder):
         path = f"{root}/{exchange.LEASE}"
         first = json.loads(fs.cat_file(path))["expires"]
-        wait_until(lambda: json.loads(fs.cat_file(path))["expires"] > first)
+        wait_for(lambda: json.loads(fs.cat_file(path))["expires"] > first)
 
         def taken() -> bool:
+            """Written again until the thread that renews the lease has seen it."""
             exchange.put(fs, path, leased(host="far-away"))
-            time.sleep(0.1)  # it may have been about to be written anew
-            return json.loads(fs.cat_file(path))["host"] == "far-away"
+            return all(thread.name != "lease" for thread in threading.enumerate())
 
-        wait_until(taken)
+        wait_for(taken)
         before = fs.cat_file(f"{root}/{MANIFEST}")
         (folder / "metrics.jsonl").write_text("{}\n")
         with pytest.raises(lease.Taken, match="on far-away"):
@@ -333,7 +327,7 @@ def test_a_run_that_lost_its_lease_sends_nothing_more(url, machine, monkeypatch)
 
 def run(folder: Path, *words: object) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "tests.study.elsewhere", str(folder), *map(str, words)]
-    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=100)
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=GENEROUS_S)
 
 
 @pytest.mark.parametrize("seam", [("pipe", 2), ("pipe_file", 3), ("rm", 2)])

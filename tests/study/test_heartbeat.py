@@ -12,19 +12,32 @@ from study import cells, heartbeat
 from study.files import read_json
 from study.heartbeat import Heartbeat
 from study.status import read_status
+from tests.waiting import wait_for
 
 FAST_S = 0.01
 
 
 def until(folder: Path, **wanted):
-    """The status once it says that; the test fails where it never does."""
-    limit = time.monotonic() + 60
-    while time.monotonic() < limit:
+    """The status once it says that."""
+
+    def says_that():
         status = read_status(folder)
-        if all(status.get(key) == value for key, value in wanted.items()):
-            return status
-        time.sleep(FAST_S)
-    raise AssertionError((wanted, read_status(folder)))
+        return status if all(status.get(key) == wanted[key] for key in wanted) else None
+
+    return wait_for(says_that, str(wanted))
+
+
+def goes_round(heart: Heartbeat, times: int) -> None:
+    """Let its thread look so many times whether there is something to write."""
+    rounds, wait = [], heart._ended.wait
+
+    def counted(seconds):
+        rounds.append(seconds)
+        return wait(seconds)
+
+    heart._ended.wait = counted
+    wait_for(lambda: len(rounds) > times)
+    heart._ended.wait = wait
 
 
 def test_phase_beat_and_tokens_stand_beside_what_was_there(tmp_path):
@@ -45,13 +58,10 @@ def test_it_beats_by_itself_only_while_it_waits(tmp_path):
     with Heartbeat(tmp_path, every_s=FAST_S) as heart:
         with heart.waiting("judging"):
             first = until(tmp_path, phase="judging")["beat"]
-            limit = time.monotonic() + 60
-            while read_status(tmp_path)["beat"] == first:
-                assert time.monotonic() < limit
-                time.sleep(FAST_S)
+            wait_for(lambda: read_status(tmp_path)["beat"] > first)
         heart.phase("updating")
         last = until(tmp_path, phase="updating")["beat"]
-        time.sleep(20 * FAST_S)
+        goes_round(heart, 20)
         assert read_status(tmp_path)["beat"] == last
 
 
@@ -63,15 +73,25 @@ def test_what_says_nothing_new_writes_nothing(tmp_path, monkeypatch):
 
     monkeypatch.setattr(heartbeat.cells, "set_status", write)
     with Heartbeat(tmp_path, every_s=FAST_S) as heart:
-        time.sleep(20 * FAST_S)
+        goes_round(heart, 20)
         assert written == []
         for _ in range(1000):
             heart.beat(1)
-        limit = time.monotonic() + 60
-        while not (written and written[-1]["tokens"] == 1000):
-            assert time.monotonic() < limit
-            time.sleep(FAST_S)
-    assert len(written) < 100
+        wait_for(lambda: written and written[-1]["tokens"] == 1000)
+        goes_round(heart, 20)
+    tokens = [signs["tokens"] for signs in written]
+    assert tokens == sorted(set(tokens)), "each says something new"
+
+
+def test_many_beats_between_two_looks_are_one_write(tmp_path, monkeypatch):
+    written = []
+    monkeypatch.setattr(
+        heartbeat.cells, "set_status", lambda folder, **signs: written.append(signs)
+    )
+    with Heartbeat(tmp_path, every_s=3600.0) as heart:
+        for _ in range(1000):
+            heart.beat(1)
+    assert [signs["tokens"] for signs in written] == [1000]
 
 
 def test_it_ends_with_the_block_and_without_a_folder_nothing_is_written(tmp_path, monkeypatch):
@@ -95,10 +115,7 @@ def test_a_disk_that_takes_nothing_does_not_end_the_run(tmp_path, monkeypatch):
     with Heartbeat(tmp_path, every_s=FAST_S) as heart:
         for count in (1, 2):
             heart.beat(1)
-            limit = time.monotonic() + 60
-            while len(tries) < count:
-                assert time.monotonic() < limit
-                time.sleep(FAST_S)
+            wait_for(lambda count=count: len(tries) >= count)
 
 
 def test_two_threads_lose_nothing_of_each_other(tmp_path):

@@ -10,6 +10,7 @@ import threading
 import pytest
 
 from study import locks
+from tests.waiting import GENEROUS_S
 
 HOLD = (
     "import sys, time; from pathlib import Path; from study import locks\n"
@@ -37,7 +38,7 @@ def test_one_process_holds_it_until_it_dies(holder):
     child.send_signal(signal.SIGSTOP)
     assert locks.take(path) is None, "a process that stands still holds what it holds"
     child.kill()
-    with locks.held(path, 30):
+    with locks.held(path, GENEROUS_S):
         assert locks.take(path) is None
 
 

@@ -90,9 +90,9 @@ def test_the_work_grows_with_the_text_and_not_with_its_square(piece: str) -> Non
         text = piece * times
 
         def once() -> float:
-            began = time.process_time()
+            began = time.thread_time()
             redact(text)
-            return time.process_time() - began
+            return time.thread_time() - began
 
         return min(once() for _ in range(3))
 

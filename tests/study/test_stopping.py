@@ -22,6 +22,7 @@ from omegaconf.errors import ConfigAttributeError
 
 from study import cells, stopping
 from tests.conftest import ROOT, SLOWLY, Trained, came_of, sweep
+from tests.waiting import GENEROUS_S, wait_for
 
 TINY = ("debug=tiny", "judge=sim-fair,sim-noisy", "seed=0")
 STEPS = "trainer.steps=4"
@@ -43,20 +44,20 @@ class Sweep:
         )
 
     def wait_for(self, happened: Callable[[], object], what: str) -> None:
-        limit = time.monotonic() + 400
-        while not happened():
-            assert self.process.poll() is None, (
-                f"it ended before {what}: {self.process.stdout.read()}"
-            )  # ty: ignore[unresolved-attribute]
-            assert time.monotonic() < limit, f"never {what}"
-            time.sleep(0.005)
+        def happened_before_the_end() -> bool:
+            so = bool(happened())
+            ended = not so and self.process.poll() is not None
+            assert not ended, f"it ended before {what}: {self.process.communicate()[0]}"
+            return so
+
+        wait_for(happened_before_the_end, what)
 
     def send(self, number: signal.Signals) -> None:
         with suppress(ProcessLookupError):
             os.killpg(self.process.pid, number)
 
     def ended(self) -> tuple[int, str]:
-        said, _ = self.process.communicate(timeout=120)
+        said, _ = self.process.communicate(timeout=GENEROUS_S)
         return self.process.returncode, said
 
     def kill(self) -> None:
@@ -167,7 +168,7 @@ def test_what_came_of_an_interruption_is_one(error: BaseException, told: bool) -
 
 def test_while_a_judge_is_asked_whether_it_answers(started) -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
-        silent.settimeout(60)
+        silent.settimeout(GENEROUS_S)
         url = f"http://127.0.0.1:{silent.getsockname()[1]}/v1"
         one = started("debug=tiny", "judge=openai-compatible", "seed=0",
                       f"judge.endpoint.url={url}", "judge.endpoint.model=m")  # fmt: skip
@@ -241,8 +242,10 @@ def test_from_laying_the_study_to_its_report(started, trained) -> None:
 
     one = started(*TINY, STEPS)
     one.wait_for(lambda: all((folder / "DONE").exists() for folder in folders), "both were done")
-    one.wait_for(lambda: "FINISHED" in statuses(one.runs_dir).values(), "a run had ended")
-    time.sleep(0.5)  # into the report, which takes longer
+    # what comes then, before the study's own run ends, is the report
+    one.wait_for(
+        lambda: [*statuses(one.runs_dir).values()].count("FINISHED") == 2, "both runs had ended"
+    )
     one.process.send_signal(signal.SIGTERM)
     code, said = one.ended()
     assert code == 130 and "Traceback" not in said, said
@@ -311,7 +314,7 @@ thing = Thing()
 watch = weakref.ref(thing, lambda _: os.kill(os.getpid(), signal.{number}))
 try:
     del thing  # Python drops what is raised in this callback
-    time.sleep(30)
+    time.sleep(3600)
 except KeyboardInterrupt:
     print("interrupted")
 """

@@ -18,6 +18,7 @@ from study.sandbox.attacks import Attack, Ended
 from study.sandbox.calls import SUSPICIOUS, Call, Limits, Outcome, Result, passes
 from study.sandbox.tiers import Tier
 from tests.conftest import ROOT
+from tests.waiting import GENEROUS_S
 
 ISOLATING = (Tier.BWRAP, Tier.LANDLOCK)
 NOBODY = 65534
@@ -43,7 +44,7 @@ def children() -> set[int]:
     return found
 
 
-def left(before: set[int], patience_s: float = 60.0) -> set[int]:
+def left(before: set[int], patience_s: float = GENEROUS_S) -> set[int]:
     """Processes that are new since ``before`` and stay: those that were killed need a moment."""
     until = time.monotonic() + patience_s
     while (new := children() - before) and time.monotonic() < until:

@@ -15,6 +15,7 @@ from study.truth import Grader, equations, mathematics, score
 from study.truth.extract import last_box
 from study.truth.mathematics import Comparer, Comparison, final_expression, tidy
 from tests.study.truth.shared import item, official
+from tests.waiting import GENEROUS_S
 
 
 @pytest.fixture(scope="module")
@@ -305,5 +306,5 @@ def test_its_processes_say_nothing_of_their_own_and_end_with_it(grader):
     assert comparer.worker.errors.tell() == 0
     children = below(comparer.worker.process.pid)
     comparer.worker.process.stdin.close()
-    assert comparer.worker.process.wait(20) == 0 and children
+    assert comparer.worker.process.wait(GENEROUS_S) == 0 and children
     assert not any(Path(f"/proc/{child}").exists() for child in children)
