@@ -121,8 +121,13 @@ def test_calls_stand_in_the_order_of_completion(theatre):
         name, price = "slow", None
 
         async def ask(self, question):
-            await asyncio.sleep(0.2 if question.operator == "Custom" else 0)
+            if question.operator == "Custom":
+                await asked.wait()
+                await asyncio.sleep(0.05)  # what the other has still to do is not waited for
+            asked.set()
             return Answer("<answer>1</answer>", tokens_in=1, tokens_out=1)
+
+    asked = asyncio.Event()
 
     body = (
         "import asyncio\n"
@@ -141,7 +146,10 @@ def test_at_most_four_calls_are_worked_on_at_once(theatre):
         async def ask(self, question):
             self.now += 1
             self.most = max(self.most, self.now)
-            await asyncio.sleep(0.02)
+            if self.now == 4:
+                full.set()
+            await full.wait()
+            await asyncio.sleep(0.02)  # a fifth would come now
             self.now -= 1
             return Answer("x", tokens_in=1, tokens_out=1)
 
@@ -150,7 +158,7 @@ def test_at_most_four_calls_are_worked_on_at_once(theatre):
         "rs = await asyncio.gather(*[self.custom(problem, str(n)) for n in range(12)])\n"
         "return rs[0]['response'], 0"
     )
-    executor = Watched()
+    executor, full = Watched(), asyncio.Event()
     work = recorded(program(body), SUM, executor, theatre.stage, theatre.workshop)
     assert theatre.runner.run(work)["outcome"] == "ok"
     assert executor.most == Budget().at_once == 4
@@ -256,12 +264,16 @@ def test_waiting_for_an_operator_is_not_own_time(theatre):
         name, price = "slow", None
 
         async def ask(self, question):
-            await asyncio.sleep(2.5)
+            clock = asyncio.get_running_loop().time
+            began = clock()
+            await asyncio.sleep(0.5)
+            waited.append(clock() - began)
             return Answer("42", tokens_in=1, tokens_out=1)
 
+    waited = []
     work = recorded(ONE, SUM, Slow(), theatre.stage, theatre.workshop)
     record = theatre.runner.run(work)
-    assert record["outcome"] == "ok" and record["own_s"] < record["wall_s"] - 2.0
+    assert record["outcome"] == "ok" and record["own_s"] <= record["wall_s"] - waited[0]
 
 
 def test_a_lost_sandbox_is_no_verdict_on_the_program(theatre, monkeypatch):
@@ -289,7 +301,7 @@ def test_a_sandbox_that_dies_in_a_run_is_started_again(theatre):
             if self.calls == 1:
                 for worker in list(started):
                     worker.process.kill()
-                await asyncio.sleep(1)
+                await asyncio.sleep(3600)  # until it is noticed
             return Answer("42", tokens_in=1, tokens_out=1)
 
     started = []
@@ -313,8 +325,9 @@ def test_a_run_that_is_cancelled_leaves_nothing_behind(theatre):
         ended = False
 
         async def ask(self, question):
+            asked.set()
             try:
-                await asyncio.sleep(60)
+                await asyncio.sleep(3600)
             finally:
                 Never.ended = True
             raise Down("late")
@@ -323,11 +336,12 @@ def test_a_run_that_is_cancelled_leaves_nothing_behind(theatre):
         broker = Broker(SUM, Never(), theatre.workshop)
         with conversation.Stage(1, theatre.stage.tier) as stage:
             task = asyncio.create_task(play(find(ONE), SUM, stage, broker.call))
-            await asyncio.sleep(0.6)
+            await asked.wait()
             task.cancel()
             await asyncio.gather(task, return_exceptions=True)
             return len(stage._idle)
 
+    asked = asyncio.Event()
     assert theatre.runner.run(work()) == 0
     assert Never.ended
 
