@@ -11,7 +11,6 @@ import socket
 import sqlite3
 import subprocess
 import sys
-import time
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
@@ -28,6 +27,7 @@ from study.files import read_json
 from study.records import recorded
 from study.schema import Judge, Policy, Study, Task, Tracking
 from study.study_file import write_study
+from tests.waiting import GENEROUS_S, wait_for
 
 REPO = Path(__file__).resolve().parents[2]
 
@@ -158,7 +158,7 @@ def _calls(client: Any, experiment_id: str, run_id: str) -> list[Any]:
 
 
 def sql(runs: Path, query: str, *values: Any) -> list[tuple[Any, ...]]:
-    with contextlib.closing(sqlite3.connect(runs / "mlflow.db", timeout=20)) as connection:
+    with contextlib.closing(sqlite3.connect(runs / "mlflow.db", timeout=GENEROUS_S)) as connection:
         rows = connection.execute(query, values).fetchall()
         connection.commit()
     return rows
@@ -227,17 +227,18 @@ def served(uri: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[
     finally:
         with contextlib.suppress(ProcessLookupError):  # it has ended by itself
             os.killpg(server.pid, signal.SIGTERM)
-        server.wait(30)
+        server.wait(GENEROUS_S)
 
 
-def wait_for_server(
-    address: str, server: subprocess.Popen[bytes], log: Path, patience_s: float = 120
-) -> None:
-    """Return when a server answers; the test fails, with its log, where it ends or never does."""
-    limit = time.monotonic() + patience_s
-    while time.monotonic() < limit and server.poll() is None:
-        with contextlib.suppress(OSError):
+def wait_for_server(address: str, server: subprocess.Popen[bytes], log: Path) -> None:
+    """Return when a server answers; the test fails, with its log, where it ends before."""
+
+    def answers() -> bool:
+        assert server.poll() is None, f"the server of {address} ended:\n{log.read_text()[-2000:]}"
+        try:
             urllib.request.urlopen(address, timeout=5).close()
-            return
-        time.sleep(0.3)
-    pytest.fail(f"MLflow's server does not answer at {address}:\n{log.read_text()[-2000:]}")
+        except OSError:
+            return False
+        return True
+
+    wait_for(answers, f"an answer of {address}")

@@ -15,6 +15,7 @@ from study.errors import UserError
 from study.machine import usable_gpus
 from tests.conftest import ROOT
 from tests.experiments.fake_cells import LASTS, laid, made, ran, start
+from tests.waiting import GENEROUS_S
 
 pytestmark = pytest.mark.usefixtures("own_leases")
 
@@ -34,7 +35,7 @@ def test_two_sweeps_on_one_host_share_no_gpu(tmp_path, gpus_here) -> None:
     todo = laid(tmp_path / "runs", 6, workers=3)
     first = start(tmp_path, todo[:3], **{LASTS: "1.5"})
     second = start(tmp_path, todo[3:], **{LASTS: "1.5"})
-    said = [child.communicate(timeout=120)[0] for child in (first, second)]
+    said = [child.communicate(timeout=GENEROUS_S)[0] for child in (first, second)]
     assert first.returncode == second.returncode == 0, said
     assert all("2 at once" in text and "1 GPU each of 2" in text for text in said)
     assert any(

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import shlex
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -20,6 +19,7 @@ from study import cells
 from study.errors import UserError
 from study.machine import has_process
 from tests.experiments.fake_cells import laid
+from tests.waiting import wait_for
 
 TOLD = """
 import json, os, sys
@@ -89,27 +89,28 @@ def test_what_goes_wrong_is_one_line(case, script, monkeypatch) -> None:
 
 
 def test_what_hangs_is_killed_with_what_it_started(tmp_path, script, monkeypatch) -> None:
-    monkeypatch.setattr(notify, "LIMIT_S", 600.0)
+    monkeypatch.setattr(notify, "LIMIT_S", 3600.0)
     pid = tmp_path / "pid"
     program = (
         "import os, subprocess, sys, time\n"
-        "child = subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(600)'])\n"
+        "child = subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(3600)'])\n"
         f"open({str(pid)!r} + '.new', 'w').write(str(child.pid))\n"
-        f"os.rename({str(pid)!r} + '.new', {str(pid)!r}); time.sleep(600)"
+        f"os.rename({str(pid)!r} + '.new', {str(pid)!r}); time.sleep(3600)"
     )
     made = Call(script(program), facts_of("end", "mine", "done", totals([])))
-    while not pid.exists():
-        assert not made.ended()
-        time.sleep(0.05)
+    wait_for(lambda: pid.exists() or made.ended())
+    assert not made.ended()
     made._limit = 0.0
     assert made.ended() and "was killed" in made.trouble()
     status = Path(f"/proc/{pid.read_text()}/stat")
-    for _ in range(200):
-        if not status.exists() or status.read_text().split()[2] == "Z":
-            break
-        time.sleep(0.05)
-    else:
-        pytest.fail("the child of the command still runs")
+
+    def is_gone() -> bool:
+        try:
+            return status.read_text().split()[2] == "Z"
+        except OSError:
+            return True
+
+    wait_for(is_gone, "the child of the command ended")
 
 
 def test_a_program_that_is_gone_is_said(tmp_path) -> None:
@@ -133,14 +134,13 @@ def test_alarms_are_told_together_and_one_call_at_a_time(tmp_path, script, monke
 
 
 def test_who_is_told_to_stop_waits_for_no_call(tmp_path, script, monkeypatch) -> None:
-    monkeypatch.setattr(notify, "LIMIT_S", 600.0)
+    monkeypatch.setattr(notify, "LIMIT_S", 3600.0)
     pid = tmp_path / "pid"
-    program = f"import os, time; open({str(pid)!r}, 'w').write(str(os.getpid())); time.sleep(600)"
+    program = f"import os, time; open({str(pid)!r}, 'w').write(str(os.getpid())); time.sleep(3600)"
     todo = laid(tmp_path, 1, notify=script(program))
     with pytest.raises(KeyboardInterrupt), Watch(todo) as watched:
         watched._bell.tick([ALARM], lambda: totals([]))
-        while not (pid.exists() and pid.read_text()):
-            time.sleep(0.05)
+        wait_for(lambda: pid.exists() and pid.read_text())
         raise KeyboardInterrupt
     assert not has_process(int(pid.read_text()))
 

@@ -20,6 +20,7 @@ from study import locks
 from study.files import sha256
 from tests.conftest import ROOT
 from tests.experiments.small_sets import write_sets
+from tests.waiting import GENEROUS_S
 
 SMALL = (
     *("policy=smollm2-135m-instruct", "judge=sim-fair", "datasets=gsm8k,hotpotqa,squad2"),
@@ -59,7 +60,7 @@ class Place:
 
     def run(self, *more: str) -> tuple[int, str]:
         child = self.start(*more)
-        text, _ = child.communicate(timeout=500)
+        text, _ = child.communicate(timeout=GENEROUS_S)
         return child.returncode, text
 
     @property

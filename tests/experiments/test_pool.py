@@ -3,7 +3,6 @@
 import os
 import subprocess
 import sys
-import time
 
 import pytest
 
@@ -13,6 +12,7 @@ from experiments.sweep import cells_of
 from study import machine
 from study.errors import UserError
 from tests.conftest import ROOT
+from tests.waiting import GENEROUS_S, wait_for
 
 DRIVER = """
 import sys, time, os
@@ -25,7 +25,7 @@ def body(folder, threads):
         os.kill(os.getpid(), 9)
     if folder.name == 'sleeps':
         (folder / 'pid').write_text(str(os.getpid()))
-        time.sleep(600)
+        time.sleep(3600)
     return {'good': 0, 'bad': 1}[folder.name]
 
 task.run_cell = body
@@ -60,7 +60,7 @@ def driver(tmp_path):
 
 def test_each_child_has_its_exit_code_and_its_log(driver, tmp_path):
     child = driver("good", "bad", "dies")
-    out, _ = child.communicate(timeout=60)
+    out, _ = child.communicate(timeout=GENEROUS_S)
     assert out.startswith("True")
     for name, code in (("good", 0), ("bad", 1), ("dies", -9)):
         assert f"{name}'): {code}" in out
@@ -70,16 +70,11 @@ def test_each_child_has_its_exit_code_and_its_log(driver, tmp_path):
 
 def test_a_child_leaves_when_its_sweep_is_killed(driver, tmp_path):
     child = driver("sleeps")
-    limit = time.monotonic() + 60
-    while not (tmp_path / "sleeps" / "pid").exists() and time.monotonic() < limit:
-        time.sleep(0.05)
-    pid = int((tmp_path / "sleeps" / "pid").read_text())
+    file = tmp_path / "sleeps" / "pid"
+    pid = int(wait_for(lambda: file.exists() and file.read_text()))
     child.kill()
     child.communicate()
-    limit = time.monotonic() + 60
-    while alive(pid) and time.monotonic() < limit:
-        time.sleep(0.05)
-    assert not alive(pid)
+    wait_for(lambda: not alive(pid))
 
 
 def alive(pid):

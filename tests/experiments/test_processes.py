@@ -5,7 +5,6 @@ from __future__ import annotations
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -30,6 +29,7 @@ from study.schema import Lora, Policy, Study, Sweep, Trainer
 from tests.conftest import ROOT, SLOWLY, SMALL_STUDY
 from tests.experiments.test_memory import QWEN2_7B
 from tests.faults import lives
+from tests.waiting import GENEROUS_S, wait_for
 
 CPU = SHIPPED / "ddp-cpu.yaml"
 
@@ -216,18 +216,17 @@ def test_processes_that_are_stopped_leave_nobody_behind_and_go_on(
     ours, trained, warmed, tmp_path
 ) -> None:
     child = begun(warmed(tmp_path), [*WORDS, SLOWLY])
-    limit = time.monotonic() + 240
-    while not list(tmp_path.glob("debug/*/checkpoints/checkpoint-1/COMPLETE")):
-        assert child.poll() is None and time.monotonic() < limit
-        time.sleep(0.02)
+
+    def has_step() -> bool:
+        assert child.poll() is None
+        return any(tmp_path.glob("debug/*/checkpoints/checkpoint-1/COMPLETE"))
+
+    wait_for(has_step)
     child.send_signal(signal.SIGTERM)
-    child.wait(60)
+    child.wait(GENEROUS_S)
     folder = one_cell(tmp_path)
     assert cells.state(folder) == "killed"
-    left = time.monotonic() + 60
-    while named := processes_with(str(folder)):
-        assert time.monotonic() < left, named
-        time.sleep(0.05)
+    wait_for(lambda: not processes_with(str(folder)), "none of its processes is left")
     assert max(line["step"] for line in recorded(folder)) == 1
     done = trained(tmp_path, *WORDS)
     assert done.returncode == 0, done.stdout + done.stderr

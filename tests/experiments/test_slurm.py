@@ -7,11 +7,12 @@ import os
 import re
 import signal
 import subprocess
-import time
 from importlib.metadata import version
 from pathlib import Path
 
 import pytest
+
+from tests.waiting import GENEROUS_S, wait_for
 
 pytest.importorskip("submitit", reason="needs the extra: pip install -e .[slurm]")
 
@@ -47,13 +48,6 @@ def start():
         child.communicate()
 
 
-def until(what, limit_s: float = 60.0) -> None:
-    limit = time.monotonic() + limit_s
-    while not what():
-        assert time.monotonic() < limit
-        time.sleep(0.05)
-
-
 def lives(cell) -> list[int]:
     """Processes that ran the cell, one after the other."""
     file = cell.dir / "lives"
@@ -76,10 +70,10 @@ def test_cells_run_as_jobs_and_lost_ones_are_submitted_again(start, tmp_path) ->
     good, killed, failing = todo = laid(tmp_path / "runs", 3, workers=3, retries=1, **LOCAL)
     (failing.dir / fake_cells.FAILS).touch()
     driver = start(tmp_path, todo, **{LASTS: str(tmp_path / "go")})
-    until(lambda: lives(good) and lives(killed))
+    wait_for(lambda: lives(good) and lives(killed))
     os.kill(lives(killed)[0], signal.SIGKILL)
     (tmp_path / "go").touch()
-    out, _ = driver.communicate(timeout=60)
+    out, _ = driver.communicate(timeout=GENEROUS_S)
     assert driver.returncode == 0, out
     assert [cells.state(cell.dir) for cell in todo] == ["done", "done", "new"]
     assert [len(lives(cell)) for cell in todo] == [1, 2, 0]
@@ -97,31 +91,31 @@ def test_cells_run_as_jobs_and_lost_ones_are_submitted_again(start, tmp_path) ->
 def test_jobs_are_found_again_after_the_sweep_was_killed(start, tmp_path) -> None:
     todo = laid(tmp_path / "runs", 2, workers=2, **LOCAL)
     first = start(tmp_path, todo, **{LASTS: str(tmp_path / "go")})
-    until(lambda: all(lives(cell) for cell in todo))
+    wait_for(lambda: all(lives(cell) for cell in todo))
     with pytest.raises(UserError, match=f"is in use: process {first.pid} on"), taken_up(todo):
         pass
     first.kill()
-    first.wait(10)
+    first.wait(GENEROUS_S)
     again = start(tmp_path, todo)
     assert again.stdout is not None
     said = again.stdout.readline()
     (tmp_path / "go").touch()
     assert "2 cells to run as jobs of local, 2 of them submitted earlier" in said
-    out, _ = again.communicate(timeout=60)
+    out, _ = again.communicate(timeout=GENEROUS_S)
     assert again.returncode == 0, out
     assert [len(lives(cell)) for cell in todo] == [1, 1]  # nothing was submitted twice
-    first.communicate(timeout=60)
+    first.communicate(timeout=GENEROUS_S)
 
 
 def test_what_is_stopped_is_cancelled(start, tmp_path) -> None:
     todo = laid(tmp_path / "runs", 2, workers=1, **LOCAL)
-    driver = start(tmp_path, todo, **{LASTS: "60"})
-    until(lambda: any(lives(cell) for cell in todo))
+    driver = start(tmp_path, todo, **{LASTS: "3600"})
+    wait_for(lambda: any(lives(cell) for cell in todo))
     driver.send_signal(signal.SIGINT)
-    out, _ = driver.communicate(timeout=60)
+    out, _ = driver.communicate(timeout=GENEROUS_S)
     assert driver.returncode != 0
     pids = [pid for cell in todo for pid in lives(cell)]
-    until(lambda: not any(map(alive, pids)), 10)
+    wait_for(lambda: not any(map(alive, pids)))
     assert ledger(todo[0]) == {}, out
     assert len(pids) == 1
 
@@ -178,7 +172,7 @@ def test_a_real_cluster_runs_cells_and_a_killed_one_again(
     todo = laid(tmp_path / "runs", 5, engine="slurm", retries=1)
     check_engine(todo)
     driver = start(tmp_path, todo, **{LASTS: str(tmp_path / "go")})
-    until(lambda: sum(bool(lives(cell)) for cell in todo) == 4)  # CPUs of the node
+    wait_for(lambda: sum(bool(lives(cell)) for cell in todo) == 4)  # CPUs of the node
     job_of = {cell.name: ledger(cell)[cell.name]["id"] for cell in todo}
     assert len({id.partition("_")[0] for id in job_of.values()}) == 2
     killed, requeued, cancelled, *_ = [cell for cell in todo if lives(cell)]
@@ -186,9 +180,9 @@ def test_a_real_cluster_runs_cells_and_a_killed_one_again(
     subprocess.run(["scontrol", "requeue", job_of[requeued.name]], check=True)
     subprocess.run(["scancel", job_of[cancelled.name]], check=True)
     ended = (killed, requeued, cancelled)
-    until(lambda: not any(alive(lives(cell)[0]) for cell in ended))
+    wait_for(lambda: not any(alive(lives(cell)[0]) for cell in ended))
     (tmp_path / "go").touch()
-    out, _ = driver.communicate(timeout=120)
+    out, _ = driver.communicate(timeout=GENEROUS_S)
     assert driver.returncode == 0, out
     states = {cell.name: cells.state(cell.dir) for cell in todo}
     assert states.pop(cancelled.name) == "killed" and {*states.values()} == {"done"}
@@ -202,23 +196,23 @@ def test_a_real_cluster_is_told_when_the_sweep_ends(start, real, tmp_path, monke
     for name, value in real.items():
         monkeypatch.setenv(name, value)
     todo = laid(tmp_path / "runs", 2, engine="slurm")
-    driver = start(tmp_path, todo, **{LASTS: "600"})
-    until(lambda: all(lives(cell) for cell in todo))
+    driver = start(tmp_path, todo, **{LASTS: "3600"})
+    wait_for(lambda: all(lives(cell) for cell in todo))
     driver.send_signal(signal.SIGTERM)  # as at the end of a job that is the sweep
-    out, _ = driver.communicate(timeout=60)
+    out, _ = driver.communicate(timeout=GENEROUS_S)
     assert "2 jobs are left with Slurm" in out
     driver = start(tmp_path, todo)
     assert driver.stdout is not None and "2 of them submitted earlier" in driver.stdout.readline()
     ids = [ledger(cell)[cell.name]["id"] for cell in todo]
     driver.send_signal(signal.SIGINT)
-    out, _ = driver.communicate(timeout=90)
+    out, _ = driver.communicate(timeout=GENEROUS_S)
     assert driver.returncode != 0 and "Traceback" in out
     states = jobs.states(ids, False).of
     assert [len(lives(cell)) for cell in todo] == [1, 1]
     assert {states.get(id, jobs.GONE) for id in ids} <= {jobs.CANCELLED, jobs.GONE, "COMPLETING"}
     refused = laid(tmp_path / "other", 1, engine="slurm", slurm=Slurm(partition="nowhere"))
     driver = start(tmp_path, refused)
-    out, _ = driver.communicate(timeout=60)
+    out, _ = driver.communicate(timeout=GENEROUS_S)
     assert "Slurm does not take 1 cells" in out and "partition" in out
 
 

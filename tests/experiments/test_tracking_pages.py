@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-import time
 from pathlib import Path
 
 import pytest
@@ -16,19 +15,19 @@ from study import cells
 from study.files import read_json
 from tests.chromium import Browser
 from tests.experiments.mlflow_runs import served
-
-PATIENCE_S = 120.0
+from tests.waiting import wait_for
 
 
 def shown(browser: Browser, url: str, *awaited: str) -> str:
-    """The text of a page as soon as it says all that is awaited, or what it says to the end."""
+    """The text of a page as soon as it says all that is awaited."""
     page = browser.open(url, width=1440, height=4000)
-    limit, text = time.monotonic() + PATIENCE_S, ""
-    while time.monotonic() < limit and not all(words in text for words in awaited):
-        text = " ".join(page.ask("document.body.innerText").split())
-        time.sleep(0.2)
+
+    def text() -> str:
+        return " ".join(page.ask("document.body.innerText").split())
+
+    said = wait_for(lambda: all(words in (said := text()) for words in awaited) and said)
     page.close()
-    return text
+    return said
 
 
 @pytest.mark.long

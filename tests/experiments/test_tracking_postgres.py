@@ -8,7 +8,6 @@ import signal
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from importlib.util import find_spec
@@ -27,6 +26,7 @@ from study.schema import Tracking
 from study.study_file import write_study
 from tests.conftest import free_port
 from tests.experiments.mlflow_runs import begin, cell_of, record, replay, run_id_of
+from tests.waiting import GENEROUS_S, wait_for
 
 PASSWORD = "a-password-of-a-test"
 BINARIES = [*Path("/usr/lib/postgresql").glob("*/bin"), *Path("/usr/pgsql").glob("bin")]
@@ -86,20 +86,22 @@ def server() -> Iterator[Server]:
             yield answering(Server(folder, port), running)
         finally:
             running.send_signal(signal.SIGINT)
-            running.wait(30)
+            running.wait(GENEROUS_S)
 
 
 def answering(server: Server, running: subprocess.Popen[bytes]) -> Server:
     """The server, once it lets its administrator in and has a user and a database."""
     import psycopg2
 
-    for _ in range(300):
+    def lets_in() -> bool:
         assert running.poll() is None, (server.folder / "log").read_text()
         try:
             server.sql(f"CREATE USER tracker PASSWORD '{PASSWORD}'")
-            break
         except psycopg2.OperationalError:
-            time.sleep(0.1)
+            return False
+        return True
+
+    wait_for(lets_in)
     server.sql("CREATE DATABASE mlflow OWNER tracker")
     return server
 
@@ -188,7 +190,7 @@ def test_hosts_that_start_at_once_on_a_new_database_do_not_break_it(
         other.stdin.write("\n")
         other.stdin.flush()
         found = initialise(uri, tmp_path / "this", "demo", [])["experiment_id"]
-        said, _ = other.communicate(timeout=300)
+        said, _ = other.communicate(timeout=GENEROUS_S)
     assert other.returncode == 0 and said == f"{found}\n"
 
 

@@ -2,7 +2,6 @@
 
 import os
 import shutil
-import time
 from functools import partial
 
 import pytest
@@ -16,6 +15,7 @@ from study.files import read_json, write_json
 from study.status import read_status
 from tests.conftest import came_of
 from tests.faults import lives, windows
+from tests.waiting import wait_for
 
 
 @pytest.fixture(scope="module")
@@ -86,9 +86,7 @@ def test_a_cell_that_gets_done_while_another_process_waits_for_it(finished):
     held = cells.lock(finished)
     assert held is not None
     child = lives.start(finished)
-    limit = time.monotonic() + 60
-    while "pid" not in (finished / "log.txt").read_text() and time.monotonic() < limit:
-        time.sleep(0.01)
+    wait_for(lambda: "pid" in (finished / "log.txt").read_text())
     before = times(finished)
     (finished / "DONE").touch()
     held.close()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from multiprocessing import active_children
 from multiprocessing.process import BaseProcess
 from pathlib import Path
@@ -15,6 +14,7 @@ from experiments.policies.tiny import is_built, load_tiny
 from study.cells import Cell
 from study.schema import Policy, Warmup
 from tests.experiments.mlflow_runs import cell_of
+from tests.waiting import wait_for
 
 SMALL = {"hidden_size": 16, "layers": 1, "heads": 2, "intermediate_size": 32}
 
@@ -39,11 +39,6 @@ def warming_up() -> list[BaseProcess]:
     return [child for child in active_children() if child.pid not in OTHERS]
 
 
-def until_none_runs() -> None:
-    while warming_up():
-        time.sleep(0.05)
-
-
 def weights(cell: Cell) -> list[bytes]:
     model, _ = load_tiny(cell.config.policy, cell.config.task, cache_of(cell))
     return [weight.detach().numpy().tobytes() for weight in model.parameters()]
@@ -53,7 +48,7 @@ def test_what_is_missing_is_warmed_up_apart_once_and_to_the_same_bits(tmp_path):
     cells = [needing(tmp_path / "apart", 3), needing(tmp_path / "apart", 3)]
     with warming(cells):
         assert len(warming_up()) == 1
-        until_none_runs()
+        wait_for(lambda: not warming_up())
     assert is_built(cells[0].config.policy, cells[0].config.task, cache_of(cells[0]))
     assert weights(cells[0]) == weights(needing(tmp_path / "here", 3))
     with warming(cells):
@@ -63,9 +58,8 @@ def test_what_is_missing_is_warmed_up_apart_once_and_to_the_same_bits(tmp_path):
 def test_a_warm_up_ends_with_the_sweep_that_wanted_it(tmp_path):
     with warming([needing(tmp_path, 10**6)]):
         log = cache_of(needing(tmp_path, 10**6)) / "log.txt"
-        while not log.exists():
-            time.sleep(0.05)
-    until_none_runs()
+        wait_for(log.exists)
+    wait_for(lambda: not warming_up())
     assert [path.suffix for path in log.parent.iterdir() if path != log] in ([], [".lock"])
 
 
@@ -74,7 +68,7 @@ def test_a_warm_up_that_fails_leaves_the_building_to_the_cell(tmp_path):
     cache_of(cell).parent.mkdir()
     cache_of(cell).touch()
     with warming([cell]):
-        until_none_runs()
+        wait_for(lambda: not warming_up())
     cache_of(cell).unlink()
     assert weights(cell)
 

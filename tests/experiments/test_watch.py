@@ -25,6 +25,7 @@ from tests.conftest import ROOT
 from tests.experiments import fake_cells
 from tests.experiments.fake_cells import laid
 from tests.experiments.monitoring.studies import record
+from tests.waiting import GENEROUS_S
 
 
 @pytest.fixture
@@ -183,7 +184,7 @@ def test_a_terminal_shows_a_table_in_place_that_stays(tmp_path, width) -> None:
         except OSError:
             break
     os.close(ours)
-    assert driven.wait(60) == 0
+    assert driven.wait(GENEROUS_S) == 0
     lines = on_screen(text.decode(), width)
     assert sum(line.startswith("fake  3 cells: ") for line in lines) == 1
     assert "fake  3 cells: 3 done" in "\n".join(lines)

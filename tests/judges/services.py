@@ -82,7 +82,7 @@ sys.path.insert(0, sys.argv[1])
 from study.schema import Endpoint, Judge, Serve
 from judges.serving.service import use
 endpoint = Endpoint(url=f"http://127.0.0.1:{sys.argv[2]}/v1", model="tiny")
-serve = Serve(model="org/Tiny", start_timeout_s=500.0, bind=sys.argv[4], auto=True)
+serve = Serve(model="org/Tiny", start_timeout_s=900.0, bind=sys.argv[4], auto=True)
 with use(Judge(name="tiny", endpoint=endpoint, serve=serve), Path(sys.argv[3]), True) as reached:
     from judges.check import probe
     print(reached.endpoint.url, probe(reached).score, flush=True)

@@ -19,6 +19,7 @@ from study import files
 from study.tasks.datasets import sets
 from tests.conftest import ROOT
 from tests.study.tasks.datasets import roots
+from tests.waiting import GENEROUS_S
 
 
 @pytest.fixture(autouse=True)
@@ -56,7 +57,7 @@ class HalfHub(http.server.BaseHTTPRequestHandler):
 
     def do_GET(self):
         if "/api/datasets/" not in self.path or self.server.asked:
-            self.server.stopped.wait(60)
+            self.server.stopped.wait(GENEROUS_S)
             return
         self.server.asked = True
         body = json.dumps({"id": "openai/gsm8k", "sha": "0" * 40, "siblings": []}).encode()

@@ -24,6 +24,7 @@ from study.tasks.datasets.table import SPLITS, open_table
 from study.tasks.where import data_folder
 from tests.conftest import ROOT
 from tests.study.tasks.datasets import roots
+from tests.waiting import wait_for
 
 SHARED = data_folder()
 
@@ -368,9 +369,8 @@ def test_a_killed_run_leaves_what_the_next_one_mends(root, tmp_path, capsys):
     for wait in (0.0, 0.02, 0.05, 0.1, 0.2):
         process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.DEVNULL)
         partial = tmp_path / ".rows.partial"
-        while process.poll() is None and not partial.exists():
-            time.sleep(0.005)
-        time.sleep(wait)
+        wait_for(lambda run=process, file=partial: run.poll() is not None or file.exists())
+        time.sleep(wait)  # any place will do
         process.send_signal(signal.SIGKILL)
         killed += process.wait() == -signal.SIGKILL
         if (tmp_path / "rows").exists():

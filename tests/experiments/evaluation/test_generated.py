@@ -8,13 +8,14 @@ import shlex
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
+from threading import Event
 
 from experiments.evaluate import main
 from experiments.evaluation import chosen
 from study.tasks.datasets.sets import reported
 from tests.experiments.evaluation.answering import ROOT, entry, prompt_of, serving, solver
+from tests.waiting import GENEROUS_S, wait_for
 
 
 def test_methods_are_each_others_baselines(evaluate, root, capsys):
@@ -88,26 +89,30 @@ def killed_after(url, root, out, answers):
         *(f"endpoint={url}", "model=m", f"data.root={root}", f"out={out}", "concurrency=1"),
     ]
     file = out.with_suffix(".responses.jsonl")
+
+    def has_answers() -> bool:
+        assert child.poll() is None
+        return file.exists() and file.read_bytes().count(b"\n") >= answers
+
     with subprocess.Popen(command, cwd=ROOT, env=os.environ) as child:
-        while child.poll() is None:
-            if file.exists() and file.read_bytes().count(b"\n") >= answers:
-                child.send_signal(signal.SIGKILL)
-                break
-            time.sleep(0.02)
+        wait_for(has_answers)
+        child.send_signal(signal.SIGKILL)
         assert child.wait() == -signal.SIGKILL
     return command, file
 
 
 def test_a_killed_evaluation_goes_on(root, tmp_path):
     out = tmp_path / "out.json"
-    whole = solver(root)
+    whole, go_on = solver(root), Event()
 
-    def slow(body):
-        time.sleep(0.05)
+    def held(body):
+        """Five answers, and the others once the first run was killed."""
+        assert len(seen) <= 5 or go_on.wait(GENEROUS_S)
         return whole(body)
 
-    with serving(slow) as (url, seen):
+    with serving(held) as (url, seen):
         command, file = killed_after(url, root, out, 5)
+        go_on.set()
         assert not out.exists()
         answered = file.read_bytes().count(b"\n")
         before = len(seen)

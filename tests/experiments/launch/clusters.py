@@ -9,7 +9,6 @@ import subprocess
 import sys
 import time
 import uuid
-from collections.abc import Callable
 from contextlib import ExitStack, suppress
 from functools import partial
 from pathlib import Path
@@ -17,12 +16,15 @@ from typing import IO
 
 from study.stopping import end_with_parent
 from tests.conftest import ROOT, free_port
+from tests.waiting import wait_for
 
 MARK = "CLUSTER_OF_A_TEST"
 """Environment variable by which every process of a cluster is known, cells too."""
 UP = b"Ray runtime started"
 STARTS = 4
 """Ray gives a node 30 s to come up, which on a busy machine may be too short."""
+GRACE_S = 60.0
+"""How long what is stopped may take to end by itself."""
 NODE = ("--object-store-memory=80000000", "--include-log-monitor=false", "--disable-usage-stats")
 
 
@@ -74,7 +76,7 @@ class Cluster:
             with log.open("wb") as file:
                 node = self._popen(words, asked, file, more)
             self.nodes.append(node)
-            wait(partial(_begun, node, log), f"{log} says why", 120)
+            wait_for(partial(_begun, node, log), f"{log} says that the node is up")
             if node.poll() is None:
                 return node
         raise AssertionError(f"no node can be started; see {log}")
@@ -135,17 +137,17 @@ class Cluster:
             node.terminate()
         for node in self.nodes:
             try:
-                node.wait(timeout=60)
+                node.wait(timeout=GRACE_S)
             except subprocess.TimeoutExpired:
                 node.kill()
                 node.wait()
-        limit = time.monotonic() + 60
+        limit = time.monotonic() + GRACE_S
         while (left := self.processes()) and time.monotonic() < limit:
             time.sleep(0.2)
         for pid in left:
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
-        wait(lambda: not self.processes(), "processes of the cluster are left")
+        wait_for(lambda: not self.processes(), "no process of the cluster is left")
         shutil.rmtree(self.folder, ignore_errors=True)
         return left
 
@@ -153,13 +155,6 @@ class Cluster:
 def _begun(node: subprocess.Popen[bytes], log: Path) -> bool:
     """Whether a node is up, or has given up."""
     return node.poll() is not None or UP in read(log)
-
-
-def wait(done: Callable[[], object], why: str, seconds: float = 60.0) -> None:
-    limit = time.monotonic() + seconds
-    while not done():
-        assert time.monotonic() < limit, why
-        time.sleep(0.05)
 
 
 def children(pid: int) -> list[int]:

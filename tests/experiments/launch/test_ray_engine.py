@@ -14,8 +14,9 @@ from study.errors import UserError
 from study.schema import Ray, Sweep
 from study.status import read_status
 from tests.experiments.launch import fakes
-from tests.experiments.launch.clusters import Cluster, children, read, wait
+from tests.experiments.launch.clusters import Cluster, children, read
 from tests.faults import lives
+from tests.waiting import GENEROUS_S, wait_for
 
 pytest.importorskip("ray")
 DRIVER = ("-m", "tests.experiments.launch.fakes")
@@ -98,16 +99,16 @@ def test_only_good_nodes_get_cells_and_shares_of_their_gpus(cluster, tmp_path, b
     cells.set_status(fair[0].dir, state="running")
     driver = cluster.run(*DRIVER, *folders(laid), **{fakes.KEY: SECRET})
     with held:
-        wait(lambda: ended(driver) or len(begun(laid)) == 3, "a slot has no cell", 600)
+        wait_for(lambda: ended(driver) or len(begun(laid)) == 3, "each slot has a cell")
         lost = next(pid for pid in children(cluster.raylet(good)) if is_slot(pid))
         os.kill(lost, signal.SIGKILL)
-        wait(lambda: ended(driver) or started(laid) == 4, "the slot is not made again", 240)
+        wait_for(lambda: ended(driver) or started(laid) == 4, "the slot is made again")
         (tmp_path / "go").touch()
-        wait(lambda: ended(driver) or done(laid) == 7, "cells are not done", 600)
-    said, _ = driver.communicate(timeout=120)
+        wait_for(lambda: ended(driver) or done(laid) == 7, "cells are done")
+    said, _ = driver.communicate(timeout=GENEROUS_S)
     for node in added:
         node.terminate()
-        node.wait(timeout=120)
+        node.wait(timeout=GENEROUS_S)
     assert driver.returncode == 0, said
     assert re.search(r"another environment than the sweep .*torch 0\.0\.1 there", said), said
     late = re.search(r"The clock of the node .* is (99|100|101)\.\d s behind", said)
@@ -143,15 +144,15 @@ def test_a_node_that_is_silent_is_not_waited_for_and_is_used_once_it_answers(clu
         *(tmp_path / "runs", sweep(cluster, gpus_per_cell=1), ("fair",), 2), until=str(enough)
     )
     driver = cluster.run(*DRIVER, *folders(laid))
-    wait(lambda: ended(driver) or begun(laid), "no cell runs", 240)
+    wait_for(lambda: ended(driver) or begun(laid), "a cell runs")
     assert [nodes_of(cell) for cell in begun(laid)] == [["prompt"]]
     answers.touch()
-    wait(lambda: ended(driver) or len(begun(laid)) == 2, "the node that answers gets no cell", 240)
+    wait_for(lambda: ended(driver) or len(begun(laid)) == 2, "the node that answers gets a cell")
     enough.touch()
-    said, _ = driver.communicate(timeout=120)
+    said, _ = driver.communicate(timeout=GENEROUS_S)
     for node in added:
         node.terminate()
-        node.wait(timeout=120)
+        node.wait(timeout=GENEROUS_S)
     assert driver.returncode == 0, said
     assert sorted(nodes_of(cell)[0] for cell in laid) == ["prompt", "silent"], said
 
@@ -164,22 +165,22 @@ def test_a_lost_driver_a_lost_worker_and_a_lost_node_cost_their_step_in_flight(w
     judges, steps = ("a", "b", "c"), 60
     laid = fakes.lay(tmp_path, sweep(cluster), judges, 2, steps, step_s=0.2)
     driver = cluster.run(*DRIVER, *folders(laid))
-    wait(lambda: sum(bool(fakes.steps_of(cell.dir)) for cell in laid) == 3, "no cell runs", 240)
+    wait_for(lambda: sum(bool(fakes.steps_of(cell.dir)) for cell in laid) == 3, "a cell runs")
     assert {judge_of(cell) for cell in laid if fakes.lives(cell.dir)} == set(judges)
     driver.kill()
     driver.communicate()
-    wait(lambda: not running(laid), "cells outlive their driver")
+    wait_for(lambda: not running(laid), "they end with their driver")
 
     driver = cluster.run(*DRIVER, *folders(laid))
-    wait(lambda: len(running(laid)) == 3, "the cells do not go on", 240)
+    wait_for(lambda: len(running(laid)) == 3, "the cells go on")
     worker = next(pid for pid in children(cluster.raylet(cluster.first)) if is_slot(pid))
     os.kill(worker, signal.SIGKILL)
-    wait(lambda: len(running(laid)) < 3, "the cell outlives its worker")
-    wait(lambda: len(running(laid)) == 3, "the cell does not go on", 240)
+    wait_for(lambda: len(running(laid)) < 3, "the cell ends with its worker")
+    wait_for(lambda: len(running(laid)) == 3, "the cell goes on")
     second = cluster.second
     os.kill(cluster.raylet(second), signal.SIGKILL)
-    wait(lambda: not running_on(laid, "second"), "the cells outlive their node")
-    said, _ = driver.communicate(timeout=400)
+    wait_for(lambda: not running_on(laid, "second"), "they end with their node")
+    said, _ = driver.communicate(timeout=GENEROUS_S)
     assert driver.returncode == 0, said
     assert said.count("was lost; it goes on from its last checkpoint") == 2, said
     for cell in laid:
@@ -187,7 +188,7 @@ def test_a_lost_driver_a_lost_worker_and_a_lost_node_cost_their_step_in_flight(w
     assert len({node for cell in laid for node in nodes_of(cell)}) == 3
     moved = [cell for cell in laid if len(set(nodes_of(cell))) > 1]
     assert moved, "the node's cell was not run on another one"
-    second.wait(timeout=120)
+    second.wait(timeout=GENEROUS_S)
     cluster.second = cluster.add("second")
 
 
@@ -212,9 +213,9 @@ def is_slot(pid):
 def test_ctrl_c_ends_the_cells_in_order(cluster, tmp_path):
     laid = fakes.lay(tmp_path, sweep(cluster, workers=1), ("a",), 2, 500, step_s=0.1)
     driver = cluster.run(*DRIVER, *folders(laid))
-    wait(lambda: fakes.steps_of(laid[0].dir), "no cell runs", 240)
+    wait_for(lambda: fakes.steps_of(laid[0].dir), "a cell runs")
     driver.send_signal(signal.SIGINT)
-    said, _ = driver.communicate(timeout=60)
+    said, _ = driver.communicate(timeout=GENEROUS_S)
     assert driver.returncode == 130, said
     assert read_status(laid[0].dir)["error"] == "stopped by a signal"
     assert [cells.state(cell.dir) for cell in laid] == ["killed", "new"]
@@ -240,7 +241,7 @@ def test_a_sweep_on_a_cluster_equals_one_on_this_machine(workers, tmp_path, smal
     words = ["judge=sim-fair,sim-flaky", "seed=3,4", "shadow=[sim-verbose]", "debug=tiny"]
     engine = ["sweep.engine=ray", f"sweep.ray.address={cluster.address}", "sweep.threads=1"]
     run = cluster.run("-m", "experiments.sweep", f"runs_dir={warmed(tmp_path)}", *words, *engine)
-    said, _ = run.communicate(timeout=500)
+    said, _ = run.communicate(timeout=GENEROUS_S)
     assert run.returncode == 0, said
     made = cells.study_cells(tmp_path / "debug")
     assert [folder.name for folder in made] == [

@@ -2,6 +2,7 @@
 
 import dataclasses
 from collections import Counter
+from itertools import count
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -93,6 +94,9 @@ def test_a_slot_has_memory_for_the_largest_cell():
 
 
 def test_a_cluster_whose_nodes_never_say_what_they_are_ends_the_sweep(monkeypatch):
+    moments = count(1.0, 0.25)  # a quarter of a second from one look at the clock to the next
+    clock = SimpleNamespace(monotonic=lambda: next(moments), sleep=lambda _: None)
+    monkeypatch.setattr(ray_engine, "time", clock)
     monkeypatch.setattr(ray_engine, "EMPTY_S", 2.5)
     node = {"NodeID": "n", "Alive": True, "Resources": {"CPU": 8.0, "memory": 2.0**40}}
     ray = SimpleNamespace(nodes=lambda: [node], remote=lambda made: made)

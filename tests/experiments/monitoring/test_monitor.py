@@ -14,7 +14,6 @@ import struct
 import subprocess
 import sys
 import termios
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -27,6 +26,7 @@ from study.screen import UNREAD
 from tests.conftest import ROOT
 from tests.experiments.monitoring import test_disagreements
 from tests.experiments.monitoring.studies import ENDED, lay, record, run
+from tests.waiting import GENEROUS_S
 
 SHOWN = "show=disagreements"
 KEYS = ["study", "time", "totals", "cells", "alarms"]
@@ -89,7 +89,7 @@ def test_only_what_changed_is_said_again(runs_dir):
             cells.set_status(path, state="done", step=40)
             (path / "DONE").touch()
         last = monitor.stdout.read().splitlines()
-        assert monitor.wait(60) == 0
+        assert monitor.wait(GENEROUS_S) == 0
         assert sum("  done  " in line for line in last) == 3
     finally:
         monitor.kill()
@@ -149,7 +149,7 @@ def test_a_closed_pipe_ends_it_quietly(runs_dir, more):
     monitor = started(runs_dir, "every=0.2", *more, stdout=writer)
     os.close(writer)
     os.close(reader)
-    assert monitor.wait(60) == UNREAD
+    assert monitor.wait(GENEROUS_S) == UNREAD
     assert monitor.stderr is not None and monitor.communicate()[1] == ""
 
 
@@ -158,7 +158,7 @@ def test_ctrl_c_ends_it_quietly(runs_dir):
     assert monitor.stdout is not None
     monitor.stdout.readline()
     monitor.send_signal(signal.SIGINT)
-    _, said = monitor.communicate(timeout=60)
+    _, said = monitor.communicate(timeout=GENEROUS_S)
     assert (monitor.returncode, said) == (130, "")
 
 
@@ -170,14 +170,13 @@ def terminal() -> Iterator[tuple[int, int]]:
     os.close(ours)
 
 
-def read_until(handle: int, wanted: str, seconds: float = 60.0) -> str:
-    text, end = "", time.monotonic() + seconds
-    while wanted not in text and time.monotonic() < end:
-        if select.select([handle], [], [], 0.1)[0]:
-            try:
-                text += os.read(handle, 1 << 16).decode("utf-8", "replace")
-            except OSError:
-                break
+def read_until(handle: int, wanted: str, text: str = "") -> str:
+    """What a terminal shows up to what is wanted, behind the ``text`` that it has shown."""
+    while wanted not in text and select.select([handle], [], [], GENEROUS_S)[0]:
+        try:
+            text += os.read(handle, 1 << 16).decode("utf-8", "replace")
+        except OSError:
+            break
     return text
 
 
@@ -191,8 +190,9 @@ def test_on_a_terminal_it_is_a_screen_that_goes_away_on_ctrl_c(runs_dir, termina
     assert "\x1b[?1049h" in text and "fair s0" in text and "held-out accuracy" in text
     monitor.send_signal(signal.SIGINT)
     text = read_until(ours, "\x1b[?1049l")
-    assert "\x1b[?25h" in text + read_until(ours, "\x1b[?25h", 2) and "Traceback" not in text
-    assert monitor.wait(60) == 130
+    text = read_until(ours, "\x1b[?25h", text)
+    assert "\x1b[?25h" in text and "Traceback" not in text
+    assert monitor.wait(GENEROUS_S) == 130
 
 
 def test_once_on_a_terminal_stays_there(runs_dir, terminal):
@@ -201,7 +201,7 @@ def test_once_on_a_terminal_stays_there(runs_dir, terminal):
     monitor = started(runs_dir, "once=true", stdout=theirs, env=environment)
     os.close(theirs)
     text = read_until(ours, "experiments.train")
-    assert monitor.communicate(timeout=60) == (None, "") and monitor.returncode == 0
+    assert monitor.communicate(timeout=GENEROUS_S) == (None, "") and monitor.returncode == 0
     assert "\x1b[?1049h" not in text and "strict s0" in text
 
 
@@ -211,7 +211,7 @@ def test_a_terminal_that_cannot_draw_gets_plain_lines(runs_dir, terminal, change
     monitor = started(runs_dir, "once=true", stdout=theirs, env={**os.environ, **changes})
     os.close(theirs)
     text = read_until(ours, "3 cells")
-    assert monitor.communicate(timeout=60) == (None, "") and "ALARM  lenient" in text
+    assert monitor.communicate(timeout=GENEROUS_S) == (None, "") and "ALARM  lenient" in text
 
 
 def test_disagreements_are_shown(tmp_path, capsys):

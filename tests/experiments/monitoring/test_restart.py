@@ -8,7 +8,6 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -20,6 +19,7 @@ from experiments.monitoring.read import StudyReader, View
 from study import cells
 from tests.conftest import ROOT
 from tests.experiments.monitoring.studies import lay, run
+from tests.waiting import GENEROUS_S, wait_for
 
 HOLDER = """
 import signal, sys, time
@@ -77,7 +77,7 @@ def test_the_process_ends_and_the_cell_goes_on(tmp_path, hold, no_training):
     assert view.stalled
     said = restart.restart(view)
     assert f"process {holder.pid} ended on SIGTERM; process 4321 goes on" in said
-    assert holder.wait(10) == -signal.SIGTERM and no_training == [folder]
+    assert holder.wait(GENEROUS_S) == -signal.SIGTERM and no_training == [folder]
 
 
 def test_a_process_that_does_not_hear_is_killed(tmp_path, hold, no_training, monkeypatch):
@@ -85,7 +85,7 @@ def test_a_process_that_does_not_hear_is_killed(tmp_path, hold, no_training, mon
     (folder,) = lay(tmp_path, "fair")
     holder = hold(folder, "deaf")
     assert "was killed; process 4321 goes on" in restart.restart(stalled(folder, holder.pid))
-    assert holder.wait(10) == -signal.SIGKILL
+    assert holder.wait(GENEROUS_S) == -signal.SIGKILL
 
 
 def test_a_stopped_process_is_killed(tmp_path, hold, no_training, monkeypatch):
@@ -190,8 +190,6 @@ def test_a_trained_cell_comes_to_its_end(small_study, tmp_path, hold, capsys):
     typed = ["study=mine", f"runs_dir={tmp_path / 'runs'}", "restart=true", "once=true"]
     assert main(typed) == 0
     assert f"process {holder.pid} ended on SIGTERM; process" in capsys.readouterr().out
-    limit = time.monotonic() + 120
-    while not cells.is_done(folder) and time.monotonic() < limit:
-        time.sleep(0.2)
-    assert cells.is_done(folder) and (folder / "policy").is_dir()
-    restart._STARTED.pop().wait(60)
+    wait_for(lambda: cells.is_done(folder))
+    assert (folder / "policy").is_dir()
+    restart._STARTED.pop().wait(GENEROUS_S)

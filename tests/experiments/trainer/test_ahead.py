@@ -4,7 +4,6 @@ as when they are asked after the last."""
 from __future__ import annotations
 
 import dataclasses
-import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -27,6 +26,7 @@ from study.schema import Cost, Judge
 from study.tasks import oracle
 from tests.invariants.test_grpo import TASK, run, study
 from tests.judges.test_ahead import GRADINGS, noisy, real
+from tests.waiting import wait_for
 
 ENDS = tuple(range(2, 90))
 """Many tokens end a completion, so that rollouts end early and at different places."""
@@ -166,8 +166,7 @@ def test_a_server_that_dies_on_the_way(tmp_path, cache, on_the_way) -> None:
 
         def dies() -> None:
             with Store(tmp_path / "a" / "verdicts.db") as store:
-                while store.count() == 0:
-                    time.sleep(0.01)
+                wait_for(store.count)
             server.__exit__()
 
         on_the_way.append(dies)
