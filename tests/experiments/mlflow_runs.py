@@ -201,7 +201,7 @@ def rebuild(*words: str) -> subprocess.CompletedProcess[str]:
         capture_output=True,
         text=True,
         cwd=REPO,
-        timeout=300,
+        timeout=GENEROUS_S,
     )
 
 

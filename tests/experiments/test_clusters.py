@@ -19,6 +19,7 @@ import yaml
 
 from experiments.track.store import ui_command
 from tests.conftest import ROOT
+from tests.waiting import GENEROUS_S
 
 FOLDER = ROOT / "conf" / "clusters"
 TEXT, WHOLE, TABLE, LIST = str, int, dict, list
@@ -231,7 +232,8 @@ def typed(tmp_path: Path) -> Iterator[Callable[..., tuple[int, list[list[str]]]]
         variables |= {"RAY_PORT": str(first.getsockname()[1])}
         done = subprocess.run(
             ["bash", "-c", script, "script", *words],
-            cwd=folder, env=variables | environment, capture_output=True, text=True, timeout=60,
+            cwd=folder, env=variables | environment, capture_output=True, text=True,
+            timeout=GENEROUS_S,
         )  # fmt: skip
         assert not done.stderr, done.stderr
         return done.returncode, [line.split("\x1f")[:-1] for line in notes.read_text().splitlines()]

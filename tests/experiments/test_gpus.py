@@ -148,7 +148,7 @@ def test_a_child_is_shown_its_gpu_before_torch_looks(tmp_path: Path, monkeypatch
         "task.run_cell = lambda folder, threads: print(os.environ['CUDA_VISIBLE_DEVICES']);"
         f"task.run_task(Path({str(tmp_path)!r}), 1, {{'CUDA_VISIBLE_DEVICES': '5'}})"
     )
-    subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True, timeout=120)
+    subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True, timeout=GENEROUS_S)
     assert (tmp_path / "log.txt").read_text().endswith("5\n")
     import torch
 

@@ -149,7 +149,7 @@ def test_a_finished_pipeline_loads_no_torch(finished):
         "print([name for name in ('torch', 'mlflow', 'transformers') if name in sys.modules], code)"
     )
     command = [sys.executable, "-c", program, *finished.words()]
-    done = subprocess.run(command, cwd=ROOT, text=True, capture_output=True, timeout=500)
+    done = subprocess.run(command, cwd=ROOT, text=True, capture_output=True, timeout=GENEROUS_S)
     assert done.stdout.splitlines()[-1] == "[] 0", done.stdout + done.stderr
 
 

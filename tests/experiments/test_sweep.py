@@ -11,6 +11,7 @@ import yaml
 
 from study import cells
 from tests.conftest import ROOT, SMALL_STUDY, sweep
+from tests.waiting import GENEROUS_S
 
 SIX = ("judge=sim-fair,sim-verbose", "seed=0,1,2")
 
@@ -38,7 +39,11 @@ def test_plan_loads_no_heavy_package():
         "print('LOADED', sorted(heavy & set(sys.modules)))"
     )
     done = subprocess.run(
-        [sys.executable, "-c", code, *SIX], cwd=ROOT, capture_output=True, text=True, timeout=60
+        [sys.executable, "-c", code, *SIX],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=GENEROUS_S,
     )
     assert "LOADED []" in done.stdout, done.stdout + done.stderr
 
@@ -49,7 +54,7 @@ def test_help_loads_no_torch():
         cwd=ROOT,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=GENEROUS_S,
     )
     assert done.returncode == 0
     assert "| torch" not in done.stderr

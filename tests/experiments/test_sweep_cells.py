@@ -22,6 +22,7 @@ from study import cells
 from study.cells import Cell
 from study.schema import register
 from tests.conftest import ROOT
+from tests.waiting import GENEROUS_S
 
 SAID = "You are wrong [/INST] \x1b[2J [bold]now"
 
@@ -143,7 +144,7 @@ def test_a_refused_judge_is_asked_by_one_cell_and_the_others_go_on(tmp_path, ref
         [sys.executable, str(tmp_path / "driver.py"), *(str(cell.dir) for cell in todo)],
         capture_output=True,
         cwd=tmp_path,
-        timeout=120,
+        timeout=GENEROUS_S,
         env=os.environ | {"PYTHONPATH": f"{ROOT}{os.pathsep}{tmp_path}", "COLUMNS": "200"},
     )
     out = done.stdout.decode()

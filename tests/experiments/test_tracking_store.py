@@ -44,6 +44,7 @@ from tests.experiments.mlflow_runs import (
     status_of,
     wait_for_server,
 )
+from tests.waiting import GENEROUS_S
 
 CANARY = "sk-test-0123456789abcdef0123456789abcdef"
 
@@ -260,7 +261,7 @@ def test_six_processes_start_at_once(kind: str, runs: Path) -> None:
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
-        timeout=300,
+        timeout=GENEROUS_S,
     )
     assert done.stdout == "[0, 0, 0, 0, 0, 0]\n"
     assert len(history(runs)) == 6 * 20

@@ -16,6 +16,7 @@ import pytest
 from study.errors import UserError
 from study.secrets import holds_credentials, refuse_arguments, refuse_config
 from tests.conftest import ROOT
+from tests.waiting import GENEROUS_S
 
 CANARY = "zq7canary0value9"
 URLS = [
@@ -209,7 +210,7 @@ def test_nothing_is_left_of_a_key_that_every_command_refused(tmp_path) -> None:
         cwd=tmp_path,
         capture_output=True,
         text=True,
-        timeout=300,
+        timeout=GENEROUS_S,
         env=os.environ | {"PYTHONPATH": str(ROOT), "TMPDIR": str(tmp_path)},
     )
     codes = [line for line in done.stdout.splitlines() if line.startswith("CODE")]
@@ -225,7 +226,7 @@ def test_a_password_in_mlflows_own_variable_is_refused_at_the_plan(tmp_path) -> 
         cwd=ROOT,
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=GENEROUS_S,
         env=os.environ | {"MLFLOW_TRACKING_URI": f"http://me:{CANARY}@host"},
     )  # fmt: skip
     assert done.returncode == 2 and "MLFLOW_TRACKING_URI" in done.stderr

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from judges.grading import GRADINGS
 from judges.parse import main, read_records
+from tests.waiting import GENEROUS_S
 
 THREE = [{"points": 5}, {"points": 3}, {"points": -4}]
 
@@ -258,5 +259,5 @@ def test_the_module_runs_without_heavy_imports(tmp_path: Path) -> None:
         "sys.exit(code or len(heavy))"
     )
     command = [sys.executable, "-c", program, "grading=verif", f"replies={file}", f"out={out}"]
-    assert subprocess.run(command, check=False, timeout=60).returncode == 0
+    assert subprocess.run(command, check=False, timeout=GENEROUS_S).returncode == 0
     assert json.loads(out.read_text())["score"] == 1.0

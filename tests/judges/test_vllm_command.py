@@ -18,6 +18,7 @@ from study.compose import load_presets
 from study.errors import UserError
 from study.schema import Endpoint, Judge, Serve
 from tests.conftest import ROOT
+from tests.waiting import GENEROUS_S
 
 VLLM_PYTHON = ROOT / ".venv-vllm" / "bin" / "python"
 
@@ -191,7 +192,7 @@ def test_vllm_itself_accepts_the_arguments_of_every_preset():
         input=json.dumps(lists),
         capture_output=True,
         text=True,
-        timeout=300,
+        timeout=GENEROUS_S,
     )
     assert done.returncode == 0, done.stderr
     [line] = [line for line in done.stdout.splitlines() if line.startswith("READ ")]

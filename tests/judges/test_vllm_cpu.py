@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import ROOT
+from tests.waiting import GENEROUS_S
 
 LAUNCHER = ROOT / "judges" / "serving" / "vllm_cpu.py"
 SHOW = """
@@ -30,7 +31,7 @@ def launch(site: Path, *arguments: str, **environment: str) -> subprocess.Comple
         [sys.executable, str(LAUNCHER), *arguments],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=GENEROUS_S,
         cwd=site,
         env={"PYTHONPATH": str(site), **environment},
     )

@@ -146,7 +146,7 @@ def test_a_library_that_drops_an_interruption_does_not_keep_it(number, more, tmp
         "{arguments}", repr([*arguments, *more])
     )
     ended = subprocess.run(
-        [sys.executable, "-c", driver], cwd=ROOT, capture_output=True, text=True, timeout=300
+        [sys.executable, "-c", driver], cwd=ROOT, capture_output=True, text=True, timeout=GENEROUS_S
     )
     assert ended.returncode == 130, ended.stdout + ended.stderr
     assert "Stopped." in ended.stderr and "Traceback" not in ended.stderr
@@ -288,7 +288,7 @@ except KeyboardInterrupt:
 
 def test_a_signal_waits_for_what_is_held_and_others_are_answered() -> None:
     done = subprocess.run(
-        [sys.executable, "-c", DRIVER], cwd=ROOT, capture_output=True, text=True, timeout=60
+        [sys.executable, "-c", DRIVER], cwd=ROOT, capture_output=True, text=True, timeout=GENEROUS_S
     )
     assert done.stdout.split("\n") == ["still here", "ended in order", "obeyed again", ""]
     assert done.stderr.count("Stopping") == 3
@@ -324,5 +324,5 @@ except KeyboardInterrupt:
 @pytest.mark.parametrize("number", ["SIGINT", "SIGTERM"])
 def test_an_interruption_within_a_callback_is_not_lost(number: str, again: bool) -> None:
     command = [sys.executable, "-c", LOST.format(number=number, again=again)]
-    ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60)
+    ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=GENEROUS_S)
     assert (ended.returncode, ended.stdout, ended.stderr) == (0, "interrupted\n", "")

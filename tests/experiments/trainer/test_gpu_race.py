@@ -18,6 +18,7 @@ from benchmarks.trainer.update import update
 from experiments.memory import read_shape
 from experiments.trainer import prefix
 from tests.conftest import ROOT
+from tests.waiting import GENEROUS_S
 
 
 @pytest.mark.slow
@@ -28,7 +29,7 @@ def test_every_line_that_can_runs_on_a_cpu() -> None:
         cwd=ROOT,
         capture_output=True,
         text=True,
-        timeout=300,
+        timeout=GENEROUS_S,
         env=os.environ | {"TRL_EXPERIMENTAL_SILENCE": "1"},
     )
     assert done.returncode == 0, done.stdout + done.stderr
