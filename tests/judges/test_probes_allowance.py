@@ -12,6 +12,7 @@ from judges.probes.allowance import MOST, Allowance
 from study.errors import UserError
 from study.schema import Cost, Judge, Price, Simulated
 from study.verdict import Outcome, Reply
+from tests.waiting import on_own_clock
 
 PRICED = Judge(name="dear", price=Price(input=1.0, output=2.0))
 
@@ -40,7 +41,7 @@ def spend(
     async def main() -> list[Fetched]:
         return await asyncio.gather(*(allowance.spend(judge, send) for _ in range(count)))
 
-    return sizes, asyncio.run(main())
+    return sizes, on_own_clock(main())
 
 
 def test_without_a_limit_all_is_sent_at_once_and_counted() -> None:
@@ -105,7 +106,7 @@ def test_who_gives_up_leaves_the_room_to_others() -> None:
         asked.cancel()
         return await last
 
-    assert asyncio.run(main()) == reply()
+    assert on_own_clock(main()) == reply()
     assert allowance.spent.calls == 1
 
 

@@ -228,7 +228,7 @@ def test_names_that_a_store_would_take_for_a_pattern(url, machine):
 
 def leased(**changes: object) -> bytes:
     here = {"host": socket.gethostname(), "pid": os.getpid(), "boot": boot(), "token": "t"}
-    return json.dumps(here | {"expires": time.time() + 60} | changes).encode()
+    return json.dumps(here | {"expires": time.time() + 3600} | changes).encode()
 
 
 def test_a_cell_is_run_by_one_machine(url, machine):
