@@ -11,6 +11,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from judges.identity import judge_id
 from study.compose import load_judge, preset_names
 from tests.conftest import ROOT
@@ -79,12 +81,19 @@ def added(path: Path, place: str, text: str) -> None:
     path.write_text(before + text + found + after, encoding="utf-8")
 
 
-def test_what_the_page_shows_is_all_that_it_takes(tmp_path: Path, small_study: Path) -> None:
+@pytest.mark.parametrize(
+    "judges",
+    [SIMULATED[::6], pytest.param(SIMULATED, marks=pytest.mark.long)],
+    ids=["each sixth judge", "all judges"],
+)
+def test_what_the_page_shows_is_all_that_it_takes(
+    tmp_path: Path, small_study: Path, judges: list[str]
+) -> None:
     """The behaviour is counted, a simulated judge can pay for it, an old study is measured by it,
-    and all judges that do not pay for it are who they were."""
+    and judges that do not pay for it are who they were."""
     folder = written(tmp_path)
     done = subprocess.run(
-        [sys.executable, "-c", PROGRAM, str(small_study), *SIMULATED],
+        [sys.executable, "-c", PROGRAM, str(small_study), *judges],
         cwd=folder,
         env=os.environ | {"PYTHONPATH": str(folder)},
         capture_output=True,
@@ -95,7 +104,7 @@ def test_what_the_page_shows_is_all_that_it_takes(tmp_path: Path, small_study: P
         "counted": 2.0,
         "z": (2 - 0.1) / 0.3,
         "paid": True,
-        "ids": {name: judge_id(load_judge(name)) for name in SIMULATED},
+        "ids": {name: judge_id(load_judge(name)) for name in judges},
         "unit": "per answer",
         "names": ["questions"] * 4,
         "runs": 2,
