@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import math
 import shutil
+from contextlib import redirect_stdout
 from dataclasses import asdict
+from io import StringIO
 
 import numpy as np
 import pyarrow as pa
@@ -19,18 +21,31 @@ from study.compose import load_judge
 from tests.analysis.conftest import write_study
 
 
-@pytest.fixture
-def pair(tmp_path):
+def two_studies(folder):
     """Two studies; the second has another judge, longer runs, fewer seeds and another setting."""
-    write_study(tmp_path / "a", judges=("sim-fair", "sim-verbose"))
+    write_study(folder / "a", judges=("sim-fair", "sim-verbose"))
     write_study(
-        tmp_path / "b",
+        folder / "b",
         judges=("sim-verbose", "sim-flaky"),
         seeds=2,
         steps=9,
         judge_config={"on_failure": "zero"},
     )
-    return tmp_path
+    return folder
+
+
+@pytest.fixture
+def pair(tmp_path):
+    return two_studies(tmp_path)
+
+
+@pytest.fixture(scope="module")
+def compared(tmp_path_factory):
+    """What the command writes and prints of the two."""
+    folder = two_studies(tmp_path_factory.mktemp("pair"))
+    with redirect_stdout(StringIO()) as printed_text:
+        assert main(words(folder, "forecast=false")) == 0
+    return told(folder), printed_text.getvalue()
 
 
 def words(runs_dir, *more):
@@ -41,9 +56,8 @@ def told(runs_dir):
     return json.loads((runs_dir / "out.json").read_text())
 
 
-def test_what_differs_in_config_is_told(pair, capsys):
-    assert main(words(pair, "forecast=false")) == 0
-    result = told(pair)
+def test_what_differs_in_config_is_told(compared):
+    result, said = compared
     assert result["arms"] == {"both": ["sim-verbose"], "only": [["sim-fair"], ["sim-flaky"]]}
     rows = {(row["key"], row["arm"]): row["values"] for row in result["config"]}
     assert rows == {
@@ -51,17 +65,16 @@ def test_what_differs_in_config_is_told(pair, capsys):
         ("seed", ""): [[0, 1, 2], [0, 1]],
         ("judge.on_failure", "sim-verbose"): [["unscored"], ["zero"]],
     }
-    said = capsys.readouterr().out
     assert "trainer.steps     all          6         9" in said
     assert "Arms in both: sim-verbose (3 and 2 runs)" in said
     assert "Arms in a alone: sim-fair (3 runs)" in said
     assert "Arms in b alone: sim-flaky (2 runs)" in said
 
 
-def test_shifts_stand_side_by_side_and_differ_by_seed(pair, capsys):
+def test_shifts_stand_side_by_side_and_differ_by_seed(compared):
     """sim-verbose pays .01 a word, of which its runs add 8 + seed a step: 5 steps in a, 8 in b."""
-    assert main(words(pair, "forecast=false")) == 0
-    rows = {(row["metric"], row["arm"]): row for row in told(pair)["shifts"]}
+    result, said = compared
+    rows = {(row["metric"], row["arm"]): row for row in result["shifts"]}
     row = rows["judge_score", "sim-verbose"]
     assert [each["value"] for each in row["shift"]] == pytest.approx([0.45, 0.68])
     assert [each["n"] for each in row["shift"]] == [3, 2]
@@ -69,7 +82,7 @@ def test_shifts_stand_side_by_side_and_differ_by_seed(pair, capsys):
     assert row["diff"]["low"] < 0.24 and row["diff"]["high"] > 0.27
     alone = rows["judge_score", "sim-fair"]
     assert alone["shift"][1]["value"] is None and alone["diff"]["value"] is None
-    said = capsys.readouterr().out.splitlines()
+    said = said.splitlines()
     line = next(each for each in said if each.startswith("judge score") and "verbose" in each)
     assert "+0.45 [" in line and "+0.68 [" in line and "+0.255 [" in line
     assert "b less a over the seeds that both have" in " ".join(said)
@@ -132,7 +145,7 @@ def test_a_forecast_without_an_interval_is_not_called_wrong(lost):
 
 def test_the_same_study_twice_differs_in_nothing(tmp_path, capsys):
     for name in ("a", "b"):
-        write_study(tmp_path / name)
+        write_study(tmp_path / name, seeds=2)
     assert main(words(tmp_path, "forecast=false")) == 0
     result = told(tmp_path)
     assert result["config"] == [] and "No key of the config differs" in capsys.readouterr().out
