@@ -117,7 +117,7 @@ def test_the_executed_notebook_and_the_summary_lie_beside_it(report):
     [
         ({"steps": 0, "state": "new"}, "No completion is on record"),
         ({"seeds": 1, "judges": ["sim-fair"], "truth": False}, "so there is no gap"),
-        ({"scored": False}, "Every verdict of sim-fair is unscored"),
+        ({"seeds": 1, "judges": ["sim-fair"], "scored": False}, "sim-fair is unscored"),
         ({"judges": []}, "The folder holds no run"),
     ],
 )

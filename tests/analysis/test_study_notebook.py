@@ -15,6 +15,7 @@ from analysis.records.frames import rollouts_frame, runs_frame
 from analysis.reports.notebook import write_report
 from analysis.reports.study_notebook import PLACE, is_ours, write_notebook
 from study.errors import UserError
+from tests.analysis.conftest import write_study
 
 
 def texts(path: Path) -> str:
@@ -25,9 +26,10 @@ def texts(path: Path) -> str:
     return "\n".join("".join(each) for each in shown)
 
 
-@pytest.fixture
-def notebook(make_study) -> Path:
-    return write_notebook(make_study())
+@pytest.fixture(scope="module")
+def notebook(tmp_path_factory) -> Path:
+    """The notebook of the planted study. Not to be changed."""
+    return write_notebook(write_study(tmp_path_factory.mktemp("runs") / "planted"))
 
 
 def test_every_question_is_asked_in_words_and_answered_by_short_cells(notebook):
@@ -77,7 +79,8 @@ def test_a_notebook_that_was_changed_is_never_written_again(make_study):
     "options", [{"steps": 0, "state": "new"}, {"truth": False}, {"scored": False}, {"judges": []}]
 )
 def test_a_thin_study_has_a_notebook(make_study, options):
-    assert "finished runs of" in texts(write_notebook(make_study(**options)))
+    study = make_study(**{"seeds": 1, "judges": ["sim-fair", "sim-verbose"]} | options)
+    assert "finished runs of" in texts(write_notebook(study))
 
 
 def test_a_study_that_is_not_there_is_an_error(tmp_path):
@@ -116,13 +119,14 @@ def test_papermill_runs_a_notebook_on_another_study(notebook, make_study, paperm
 
 
 def test_papermill_runs_the_report(make_study, papermill, tmp_path):
-    study = make_study()
+    study = make_study(seeds=1, judges=["sim-verbose"], steps=2)
     write_report(study)
     copy = tmp_path / "report.ipynb"
     assert papermill(study / "report" / "bias_report.ipynb", copy, {"sample_prompts": 1})
     assert "sim-verbose" in copy.read_text()
 
 
+@pytest.mark.long
 def test_papermill_ends_at_a_study_that_is_not_there(notebook, papermill, tmp_path):
     with pytest.raises(PapermillExecutionError, match=r"There is no study folder .*nowhere"):
         papermill(notebook, tmp_path / "out.ipynb", {"study": "nowhere"})

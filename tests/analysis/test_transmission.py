@@ -300,9 +300,9 @@ def test_ledger_of_a_recorded_study(planted: Path, capsys: pytest.CaptureFixture
 @pytest.mark.parametrize(
     "options",
     [
-        {"truth": False},
-        {"scored": False},
-        {"constant": 0.5},
+        {"truth": False, "seeds": 2},
+        {"scored": False, "seeds": 2},
+        {"constant": 0.5, "seeds": 2},
         {"groups": 1, "members": 1},
         {"seeds": 1, "judges": ("sim-fair",), "steps": 1},
     ],
