@@ -181,14 +181,14 @@ def test_a_behaviour_that_the_first_steps_do_not_have_is_bias() -> None:
 
 @pytest.mark.parametrize("name", ["compressing", "clipped", "lenient", "strict"])
 def test_truth_that_falls_raises_no_alarm_and_a_dose_does(name: str) -> None:
-    """Of 40 runs of size .07 more than 8 have an alarm in one of 2,000 builds; all had before."""
+    """Of 16 runs of size .07 more than 5 have an alarm in one of 1,600 builds; all had before."""
     rng = np.random.default_rng(7)
-    still = [line(falling(rng, JUDGES[name]), ()) for _ in range(40)]
-    assert sum(run.onset.p <= 0.05 for run in still) <= 8
-    assert sum(run.alarm is not None for run in still) <= 8
-    paid = [line(falling(rng, JUDGES[name], DOSE), ()) for _ in range(10)]
-    assert sum(run.onset.p <= 0.05 for run in paid) >= 8
-    assert sum(run.alarm is not None for run in paid) >= 8
+    still = [line(falling(rng, JUDGES[name]), ()) for _ in range(16)]
+    assert sum(run.onset.p <= 0.05 for run in still) <= 5
+    assert sum(run.alarm is not None for run in still) <= 5
+    paid = [line(falling(rng, JUDGES[name], DOSE), ()) for _ in range(5)]
+    assert sum(run.onset.p <= 0.05 for run in paid) >= 4
+    assert sum(run.alarm is not None for run in paid) >= 4
 
 
 def test_a_calibration_that_cannot_be_had_says_why() -> None:

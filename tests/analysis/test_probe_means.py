@@ -38,10 +38,10 @@ def test_a_clustered_mean_is_that_of_statsmodels():
 
 def test_intervals_cover_what_was_planted():
     covered = 0
-    for seed in range(600):
+    for seed in range(300):
         found = clustered_mean(*drawn(seed, 24, 2, 1.0))
         covered += found.low <= 0 <= found.high
-    band = stats.binom(600, 0.95).interval(0.999)
+    band = stats.binom(300, 0.95).interval(0.999)
     assert band[0] <= covered <= band[1]
 
 
@@ -51,10 +51,10 @@ def test_the_smallest_effect_is_seen_four_times_in_five():
     found = clustered_mean(values, prompts)
     assert found.smallest == pytest.approx(smallest * values.std(ddof=1))
     seen = 0
-    for seed in range(600):
+    for seed in range(300):
         values, prompts = drawn(seed, 20, 1, 0.0)
         seen += clustered_mean(values + smallest, prompts).p < 0.05
-    band = stats.binom(600, 0.8).interval(0.999)
+    band = stats.binom(300, 0.8).interval(0.999)
     assert band[0] <= seen <= band[1]
 
 
@@ -142,7 +142,7 @@ def test_a_change_reaches_as_far_as_its_own_scale_does():
     assert (single["low"], single["high"]) == pytest.approx((-unseen, unseen))
 
 
-DRAWN = 400
+DRAWN = 240
 
 
 def flips(size: float, share: float, both_ways: bool = False):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from functools import wraps
 from pathlib import Path
 
 import numpy as np
@@ -11,7 +12,7 @@ import pytest
 from analysis import selfcheck as selfcheck_command
 from analysis.planted import selfcheck
 from analysis.planted.selfcheck import Row, band, coverage_table, judge_coverage
-from analysis.planted.trials import Trials
+from analysis.planted.trials import Check, Trials
 from analysis.selfcheck import main
 
 
@@ -77,9 +78,23 @@ def test_command_line_errors(argument: str, capsys: pytest.CaptureFixture[str]) 
     assert "python -m analysis.selfcheck" in capsys.readouterr().err
 
 
+DEAR = "ledger_columns coarse_columns noise_columns onsets unpaid simulated_probes mixed programs"
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("replications", [100, pytest.param(400, marks=pytest.mark.long)])
-def test_every_interval_covers_what_it_claims(replications) -> None:
+@pytest.mark.parametrize(
+    "replications, of_the_dear", [(60, 25), pytest.param(400, 400, marks=pytest.mark.long)]
+)
+def test_every_interval_covers_what_it_claims(replications, of_the_dear, monkeypatch) -> None:
+    """60 replications find a coverage of .75 in nine rows of ten, and 25 one of .6: what is wrong
+    by a factor of two. The checks that take longest have fewer."""
+
+    def fewer(check: Check) -> Check:
+        return wraps(check)(lambda rng, count: check(rng, min(count, of_the_dear)))
+
+    checks = [fewer(one) if one.__qualname__ in DEAR.split() else one for one in selfcheck.CHECKS]
+    assert sum(new is not old for new, old in zip(checks, selfcheck.CHECKS, strict=True)) == 8
+    monkeypatch.setattr(selfcheck, "CHECKS", tuple(checks))
     rows = coverage_table(replications)
     assert [row.estimator for row in rows if not row.ok] == []
     # no estimator is biased by more than chance explains
