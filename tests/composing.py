@@ -17,25 +17,26 @@ import pytest
 
 COPIES: dict[Any, bytes] = {}
 """What is remembered, pickled."""
+SCHEMAS: dict[tuple[str | None, str], object] = {}
+"""What Hydra's store has: group and name -> schema."""
 
 
 @contextmanager
 def remembered() -> Iterator[None]:
     """Within the block, schemas are stored, presets read, chosen and merged once."""
-    from hydra._internal import config_loader_impl
+    from hydra._internal import config_loader_impl, defaults_list
     from hydra._internal.config_loader_impl import ConfigLoaderImpl
     from hydra._internal.config_repository import ConfigRepository
-    from hydra._internal.defaults_list import Overrides
     from hydra.core.config_store import ConfigStore
 
     store, read = ConfigStore.store, ConfigRepository.load_config
     choose = config_loader_impl.create_defaults_list
     merge = ConfigLoaderImpl._compose_config_from_defaults_list
-    schemas: dict[tuple[str | None, str], object] = {}
+    list_choices = defaults_list._create_interpolation_map
 
     def store_once(self: Any, name: str, node: Any, group: str | None = None, **more: Any) -> None:
-        if schemas.get((group, name)) is not node:
-            schemas[group, name] = node
+        if SCHEMAS.get((group, name)) is not node:
+            SCHEMAS[group, name] = node
             store(self, name=name, node=node, group=group, **more)
 
     def read_once(self: Any, config_path: str) -> Any:
@@ -44,7 +45,7 @@ def remembered() -> Iterator[None]:
     def choose_once(
         repo: Any, config_name: str, overrides_list: Any, prepend_hydra: bool, skip_missing: bool
     ) -> Any:
-        values = Overrides(repo, overrides_list).config_overrides
+        values = defaults_list.Overrides(repo, overrides_list).config_overrides
         set_later = {id(value) for value in values}
         choices = [
             word
@@ -60,7 +61,14 @@ def remembered() -> Iterator[None]:
         key = (*_folders(repo), *(str(vars(default)) for default in defaults))
         return _copy(key, lambda: merge(self, defaults, repo))
 
+    def list_where_asked(overrides: Any, chosen: Any, self_added: bool) -> Any:
+        """Hydra lists at each preset what is chosen so far, for those that refer to a choice."""
+        if any(not each.is_self() and each.is_interpolation() for each in chosen):
+            return list_choices(overrides, chosen, self_added)
+        return None
+
     with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(defaults_list, "_create_interpolation_map", list_where_asked)
         patched.setattr(ConfigStore, "store", store_once)
         patched.setattr(ConfigRepository, "load_config", read_once)
         patched.setattr(config_loader_impl, "create_defaults_list", choose_once)
