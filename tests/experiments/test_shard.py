@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections import Counter
 
 import pytest
@@ -20,16 +21,17 @@ from study.errors import UserError
 from study.schema import Judge, Study, Sweep, Task, Tracking
 
 
+@functools.cache
+def cell_of(judge: str, seed: int, sweep: Sweep) -> cells.Cell:
+    study = Study(study="s", seed=seed, judge=Judge(name=judge), sweep=sweep)
+    return cells.make_cell(dataclasses.asdict(study))
+
+
 def study_of(counts: dict[str, int], **sweep: str) -> list[cells.Cell]:
     """Cells of judges with so many seeds each, none of them laid."""
+    settings = Sweep(**sweep)
     return [
-        cells.make_cell(
-            dataclasses.asdict(
-                Study(study="s", seed=seed, judge=Judge(name=judge), sweep=Sweep(**sweep))
-            )
-        )
-        for judge, count in counts.items()
-        for seed in range(count)
+        cell_of(judge, seed, settings) for judge, count in counts.items() for seed in range(count)
     ]
 
 
