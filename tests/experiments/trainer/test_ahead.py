@@ -36,11 +36,6 @@ VARIES = ("latency_s", "from_cache", "cost_usd")
 Ended = Callable[[dict[int, list[int]]], None]
 
 
-@pytest.fixture(scope="module")
-def cache(tmp_path_factory) -> Path:
-    return tmp_path_factory.mktemp("policies")
-
-
 @pytest.fixture(autouse=True)
 def on_the_way(monkeypatch) -> Iterator[list[Callable[[], None]]]:
     """What is done as soon as the first rollouts of a step have ended and were submitted."""
