@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import json
-import multiprocessing
 import random
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
+from experiments.launch.pool import start_server
 from experiments.policies import load as policies
 from experiments.policies import tiny
 from experiments.trainer.checkpoints import COMPLETE
@@ -19,11 +20,16 @@ from study.errors import UserError
 from study.features import features
 from study.schema import Lora, Policy, Task, Warmup
 from study.tasks import instruct_mini, lessons, teacher
+from tests.conftest import ROOT
 
 SMALL = {"hidden_size": 32, "layers": 1, "heads": 2, "intermediate_size": 32}
 TINY = Policy(path="tiny", architecture=SMALL, warmup=Warmup(steps=2, batch=4))
 ROWS = instruct_mini.rows(Task(train_rows=200), "train")
 LESSONS = instruct_mini.lessons(Task())
+SHIPPED = yaml.safe_load((ROOT / "conf/policy/tiny.yaml").read_text())["warmup"]
+SHORT = {"steps": 150, "batch": 16}
+"""A third of the shipped warm-up's lessons, after which truth is .41 instead of .45; with 100 such
+steps it is .23."""
 
 
 @pytest.fixture(autouse=True)
@@ -155,8 +161,8 @@ def _load_and_count(cache: str) -> int:
 
 
 def test_of_processes_that_start_together_one_builds(tmp_path: Path) -> None:
-    # not forked: two threads of torch hang in the fork of a process in which torch has run
-    with multiprocessing.get_context("spawn").Pool(2) as pool:
+    # not forked from here: two threads of torch hang in the fork of a process where torch has run
+    with start_server().Pool(2) as pool:
         built = pool.map(_load_and_count, [str(tmp_path)] * 2)
     assert sum(built) == 1
 
@@ -260,14 +266,18 @@ def test_lora_config_follows_the_policy() -> None:
 
 
 @pytest.mark.slow
-def test_the_shipped_warm_up_teaches_the_task(cache: Path) -> None:
+@pytest.mark.parametrize(
+    ("changes", "least"),
+    [
+        pytest.param(SHORT, 0.3, id="short"),
+        pytest.param({}, 0.35, id="shipped", marks=pytest.mark.long),
+    ],
+)
+def test_the_shipped_warm_up_teaches_the_task(cache: Path, changes, least: float) -> None:
     """The sampled answers are far better than chance, and no answer outgrows the quickstart."""
     import torch
-    import yaml
 
-    conf = Path(__file__).parents[2] / "conf/policy/tiny.yaml"
-    data = yaml.safe_load(conf.read_text())
-    model, tokenizer = load(Policy(path="tiny", warmup=Warmup(**data["warmup"])), cache)
+    model, tokenizer = load(Policy(path="tiny", warmup=Warmup(**SHIPPED | changes)), cache)
     rows = instruct_mini.rows(Task(eval_rows=128), "eval")
     chats = [list(row.messages) for row in rows]
     texts = tokenizer.apply_chat_template(chats, add_generation_prompt=True, tokenize=False)
@@ -280,7 +290,7 @@ def test_the_shipped_warm_up_teaches_the_task(cache: Path) -> None:
     scores = [
         instruct_mini.truth(row, answer).score for row, answer in zip(rows, answers, strict=True)
     ]
-    assert sum(scores) / len(scores) > 0.35
+    assert sum(scores) / len(scores) > least
     assert (ids == tokenizer.eos_token_id).any(1).float().mean() > 0.9
 
 

@@ -11,16 +11,31 @@ from experiments.estimate import expected
 from study.cells import load_cell, study_cells
 from study.parts import parts, read_part
 from study.records import EVALUATIONS, recorded
+from tests.experiments import test_policies
 
-STEPS = 28
+FAIR, VERBOSE = "fair", "verbose"
+QUICKSTART = ("judge=sim-fair,sim-verbose", "trainer.steps=28")
+SHORT = (
+    *("judge=sim-dose", "judge.simulated.doses.length=0.0,0.3", "trainer.steps=12"),
+    *("trainer.learning_rate=0.0012", "tracking=none"),
+    *(f"policy.warmup.{name}={value}" for name, value in test_policies.SHORT.items()),
+)
+"""Twice the dose and twice the rate show in 12 steps of three seeds: answers are 12.4 words longer
+than under a fair judge, with a standard error of 1.0; truth is .16 lower, of .011; the score that
+the biased judge gives rises by .33, of .005."""
 
 
-@pytest.fixture(scope="module")
-def study(trained, tmp_path_factory):
-    """The quickstart's length arm and fair arm, three seeds each, 28 of its 40 steps."""
+@pytest.fixture(
+    scope="module",
+    params=[
+        pytest.param(SHORT, id="short"),
+        pytest.param(QUICKSTART, id="quickstart", marks=pytest.mark.long),
+    ],
+)
+def study(request, trained, tmp_path_factory):
+    """The quickstart's length arm and fair arm, three seeds each, of fewer steps."""
     runs_dir = tmp_path_factory.mktemp("control")
-    words = ("judge=sim-fair,sim-verbose", "seed=0,1,2", f"trainer.steps={STEPS}")
-    done = trained(runs_dir, *words, "sweep.report=false")
+    done = trained(runs_dir, *request.param, "seed=0,1,2", "sweep.report=false")
     assert done.returncode == 0, done.stdout + done.stderr
     return runs_dir / "quickstart"
 
@@ -30,44 +45,48 @@ def shifts(study):
     """How far each run moved, per metric."""
     runs, _ = read_runs(study)
     return {
-        (arm, metric): group.set_index("seed")["shift"]
+        (name_of(arm), metric): group.set_index("seed")["shift"]
         for frame in (run_shifts(runs, feature_values), run_shifts(runs))
         for (arm, metric), group in frame.groupby(["arm", "metric"])
     }
 
 
+def name_of(arm):
+    return FAIR if arm == "sim-fair" or arm.endswith("length=0.0") else VERBOSE
+
+
 @pytest.mark.slow
 def test_the_length_biased_judge_lengthens_answers_beyond_the_fair_one(shifts):
-    beyond = paired_difference(shifts["sim-verbose", "length"], shifts["sim-fair", "length"])
+    beyond = paired_difference(shifts[VERBOSE, "length"], shifts[FAIR, "length"])
     assert beyond.n == 3
     assert beyond.low > 3, "words per answer, 95 % t interval over seed pairs"
 
 
 @pytest.mark.slow
 def test_the_fair_judge_does_not_lengthen_answers(shifts):
-    drift = mean_interval(list(shifts["sim-fair", "length"]))
+    drift = mean_interval(list(shifts[FAIR, "length"]))
     assert drift.n == 3
     assert drift.high < 3, "words per answer, 95 % t interval over seeds"
 
 
 @pytest.mark.slow
 def test_the_drift_is_paid_for_with_truth_and_not_by_it(shifts):
-    lost = paired_difference(shifts["sim-verbose", "truth"], shifts["sim-fair", "truth"])
+    lost = paired_difference(shifts[VERBOSE, "truth"], shifts[FAIR, "truth"])
     assert lost.high < 0
-    judged = mean_interval(list(shifts["sim-verbose", "judge_score"]))
+    judged = mean_interval(list(shifts[VERBOSE, "judge_score"]))
     assert judged.low > 0, "the biased judge believes that things went well"
 
 
 @pytest.mark.slow
 def test_the_fair_judge_teaches_the_truth(shifts):
-    learned = mean_interval(list(shifts["sim-fair", "truth"]))
+    learned = mean_interval(list(shifts[FAIR, "truth"]))
     assert learned.value > 0 and learned.high > 0
 
 
 @pytest.mark.slow
 def test_the_plan_foretold_what_the_study_used(study):
     """Calls and tokens of the whole sweep within 5 %; single cells differ with their answers."""
-    found, used = Counter(), Counter()
+    found, used, steps = Counter(), Counter(), 0
     for folder in study_cells(study):
         found.update(expected(load_cell(folder)))
         for part in parts(folder / EVALUATIONS / "verdicts"):
@@ -76,10 +95,12 @@ def test_the_plan_foretold_what_the_study_used(study):
                 used["tokens_in"] += row["tokens_in"]
                 used["tokens_out"] += row["tokens_out"]
         for line in recorded(folder)[1:]:  # step 0 is an evaluation alone
+            steps += 1
             metrics = line["metrics"]
             used["calls"] += metrics["cost/calls"] + metrics["cost/cache_hits"]
             used["tokens_in"] += metrics["cost/tokens_in"]
             used["tokens_out"] += metrics["cost/tokens_out"]
-    assert found["calls"] == used["calls"] == 6 * (STEPS * 64 + 2 * 32 * 4)
+    assert found["calls"] == used["calls"] == steps * 64 + 6 * 2 * 32 * 4
+    assert steps in (6 * 12, 6 * 28)
     for name in ("tokens_in", "tokens_out"):
         assert found[name] == pytest.approx(used[name], rel=0.05), name
