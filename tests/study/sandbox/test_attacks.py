@@ -67,19 +67,40 @@ def needs(tier: Tier) -> None:
         pytest.skip(f"no {tier} here: {fault}")
 
 
-@pytest.fixture(scope="module", params=ISOLATING)
-def suite(request):
-    """Attack name -> how it ended, on one tier, and the processes that outlived them."""
-    needs(request.param)
+QUICK = [attack.name for attack in attacks.ATTACKS if Outcome.TIMEOUT not in attack.ends]
+"""Those that do not take all of their time."""
+
+
+def made(tier: Tier, quick: bool) -> tuple[dict[str, Ended], set[int]]:
+    """How the attacks ended that are quick, or are not, and the processes that outlived them."""
+    needs(tier)
+    chosen = [attack for attack in attacks.ATTACKS if (attack.name in QUICK) is quick]
     before = children()
-    ended = {one.attack.name: one for one in attacks.run(request.param)}
+    ended = {one.attack.name: one for one in attacks.run(tier, chosen)}
     return ended, left(before)
 
 
-@pytest.mark.parametrize("name", [attack.name for attack in attacks.ATTACKS])
+@pytest.fixture(scope="module", params=ISOLATING)
+def suite(request):
+    """Attack name -> how it ended, of the quick ones on one tier, and what outlived them."""
+    return made(request.param, quick=True)
+
+
+@pytest.mark.parametrize("name", QUICK)
 def test_an_attack_is_held(suite, name):
     ended = suite[0][name]
     assert ended.held, (ended.result, ended.traces)
+
+
+@pytest.mark.parametrize("tier", [Tier.BWRAP, pytest.param(Tier.LANDLOCK, marks=pytest.mark.long)])
+def test_an_attack_that_takes_all_of_its_time_is_held(tier):
+    """The same process ends it on every tier."""
+    slow, orphans = made(tier, quick=False)
+    assert {name: (one.result, one.traces) for name, one in slow.items() if not one.held} == {}
+    assert len(slow) == len(attacks.ATTACKS) - len(QUICK) and orphans == set()
+    assert not SUSPICIOUS & {
+        slow[name].result.outcome for name in ("endless loop", "sleeps for ever")
+    }
 
 
 def test_no_orphan_is_left(suite):
@@ -94,7 +115,7 @@ def test_reward_hacking_is_told_from_failure(suite):
         "a subclass of int that equals everything",
         "answers twice",
     } <= suspicious
-    assert not {"endless loop", "memory bomb", "reads a secret file"} & suspicious
+    assert not {"memory bomb", "reads a secret file"} & suspicious
 
 
 def test_an_orphan_would_be_seen():
@@ -210,8 +231,6 @@ assert not fault, fault
 for ended in attacks.run(tier, [attack for attack in attacks.ATTACKS if attack.name in names]):
     print(ended.held)
 """
-QUICK = [attack.name for attack in attacks.ATTACKS if Outcome.TIMEOUT not in attack.ends]
-"""Those that do not take all of their time, whoever makes them."""
 WHICH = [
     pytest.param(QUICK, id="quick"),
     pytest.param([attack.name for attack in attacks.ATTACKS], id="all", marks=pytest.mark.long),
