@@ -78,15 +78,23 @@ def test_every_step_is_read_as_it_was(tmp_path_factory, steps, others):
     assert {path.name for path in folder.iterdir()} == set(map(part_name, steps))
 
 
-SEAM = """
+SEAMS = [("fsync", 1, 5), ("replace", 1, 5), ("fsync", 2, 6), ("unlink", 1, 6), ("unlink", 4, 3)]
+"""A call of the system, which of these a merge is killed in, and the files that are then there."""
+KILLED = """
 import os, signal, sys
 from pathlib import Path
 from study import merged
-folder, name, turn = Path(sys.argv[1]), sys.argv[2], int(sys.argv[3])
+for folder in sorted(Path(sys.argv[1]).iterdir()):
+    if os.fork() == 0:
+        break
+    print(os.waitstatus_to_exitcode(os.wait()[1]), flush=True)
+else:
+    sys.exit()
+name, turn = folder.name.split("-")
 real, calls = getattr(os, name), []
 def dies(*given, **more):
     calls.append(given)
-    if len(calls) == turn:
+    if len(calls) == int(turn):
         os.kill(os.getpid(), signal.SIGKILL)
     return real(*given, **more)
 setattr(os, name, dies)
@@ -94,22 +102,29 @@ merged.merge(folder)
 """
 
 
-@pytest.mark.parametrize(
-    ("name", "turn", "left"),
-    [("fsync", 1, 5), ("replace", 1, 5), ("fsync", 2, 6), ("unlink", 1, 6), ("unlink", 4, 3)],
-)
-def test_a_merge_that_is_killed_leaves_every_step_once(tmp_path, name, turn, left):
-    sample(tmp_path / "verdicts", steps=5)
-    before = contents(tmp_path / "verdicts")
-    words = [sys.executable, "-c", SEAM, str(tmp_path / "verdicts"), name, str(turn)]
+@pytest.fixture(scope="module")
+def killed(tmp_path_factory):
+    """Folders whose merge was killed in each of the seams, by forks of one process."""
+    folders = tmp_path_factory.mktemp("seams")
+    for name, turn, _ in SEAMS:
+        sample(folders / f"{name}-{turn}", steps=5)
+    words = [sys.executable, "-c", KILLED, str(folders)]
     done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True)
-    assert done.returncode == -signal.SIGKILL, done.stderr
-    assert len(list((tmp_path / "verdicts").glob("*.parquet"))) == left
-    assert contents(tmp_path / "verdicts") == before
-    assert foreign_parts(tmp_path / "verdicts") == []
-    merge(tmp_path / "verdicts")
-    assert contents(tmp_path / "verdicts") == before
-    assert len(list((tmp_path / "verdicts").iterdir())) == 1
+    assert done.stdout.split() == [str(-signal.SIGKILL)] * len(SEAMS), done.stderr
+    return folders
+
+
+@pytest.mark.parametrize(("name", "turn", "left"), SEAMS)
+def test_a_merge_that_is_killed_leaves_every_step_once(killed, tmp_path, name, turn, left):
+    sample(tmp_path / "whole", steps=5)
+    before = contents(tmp_path / "whole")
+    folder = killed / f"{name}-{turn}"
+    assert len(list(folder.glob("*.parquet"))) == left
+    assert contents(folder) == before
+    assert foreign_parts(folder) == []
+    merge(folder)
+    assert contents(folder) == before
+    assert len(list(folder.iterdir())) == 1
 
 
 def test_who_has_listed_the_parts_reads_on_while_they_are_merged(tmp_path):

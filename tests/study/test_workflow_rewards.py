@@ -5,7 +5,7 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import rankdata
 
@@ -164,6 +164,7 @@ def test_sources_and_their_agreement(judge, rule, both, by):
         assert paid(FORMULAS[name], [rollout]) == [expected]
 
 
+@settings(max_examples=40)
 @given(st.lists(GROUP, min_size=1, max_size=4))
 def test_effective_shares_are_a_regression_inside_groups(groups):
     """cov/var is the slope of each component on the reward, both without their groups' means."""
