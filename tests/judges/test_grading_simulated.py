@@ -134,8 +134,10 @@ def shares(
     return [count / draws for count in counts]
 
 
-@pytest.mark.parametrize("dose", [0.2, 0.05, -0.1, -0.15, 0.0])
-@pytest.mark.parametrize("checks", ["1010", "0011", "1001"])
+@pytest.mark.parametrize(
+    ("dose", "checks"),
+    [(0.2, "1010"), (0.05, "0011"), (0.05, "1001"), (-0.1, "1001"), (-0.15, "0011"), (0.0, "1010")],
+)
 @pytest.mark.parametrize("rates", [(1.0, 0.0), (0.9, 0.2)])
 def test_the_expected_score_moves_by_the_dose(
     dose: float, checks: str, rates: tuple[float, float]
