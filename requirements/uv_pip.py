@@ -49,6 +49,8 @@ def uv_options(
 ) -> list[str]:
     """What uv is told beside ``words``; an index that uv has been given itself holds."""
     left_out = set(FURTHER) if words[0] == "compile" else set()
+    if "--no-index" in words:  # what is to be installed already comes from no other place either
+        left_out |= set(OPTIONS)
     if {"UV_DEFAULT_INDEX", "UV_INDEX_URL"} & set(environment):
         left_out.add("index-url")
     options = ["--no-config", "--quiet", "--python", sys.executable]
