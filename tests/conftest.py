@@ -5,7 +5,6 @@ from __future__ import annotations
 import fcntl
 import gc
 import itertools
-import multiprocessing
 import os
 import shutil
 import signal
@@ -13,10 +12,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Callable, Generator, Iterator
-from concurrent.futures import ProcessPoolExecutor
-from contextlib import redirect_stderr, redirect_stdout
 from html.parser import HTMLParser
-from io import StringIO
 from pathlib import Path
 
 import pytest
@@ -26,9 +22,9 @@ from study import gpus, locks
 from study.merged import split
 from study.sandbox import tiers
 from study.sandbox.pool import Pool
-from study.stopping import end_with_parent
-from tests import chromium, composing, timing
-from tests.waiting import GENEROUS_S, wait_for
+from tests import chromium, commands, composing, timing
+from tests.sweeps import Sweeps
+from tests.waiting import wait_for
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     # a shell that runs this in the background ignores Ctrl-C for every process that tests start
@@ -40,7 +36,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")  # before torch and numpy: two pro
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # a thread that waits for one leaves its core
 settings.register_profile("no-clock", deadline=None)  # a slow machine is no failure
 settings.load_profile("no-clock")
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = commands.ROOT
 SMALL_STUDY = ("debug=tiny", "judge=sim-fair,sim-flaky", "seed=3,4", "shadow=[sim-verbose]")
 """What `small_study` is made by; under these seeds the flaky judge fails somewhere."""
 RECORDS_ONLY = ("debug=tiny", "sweep.report=false", "tracking=none")
@@ -62,6 +58,11 @@ def came_of(*raised: BaseException) -> BaseException:
 
 def pytest_configure(config: pytest.Config) -> None:
     timing.pytest_configure(config)
+    commands.share_imports()
+
+
+def pytest_unconfigure() -> None:
+    commands.close()
 
 
 @pytest.hookimpl(trylast=True)
@@ -151,31 +152,15 @@ def cache(together: Path) -> Path:
     return folder
 
 
-def sweep(runs_dir: Path, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+def sweep(
+    runs_dir: Path, *arguments: str, real: bool = False, **environment: str
+) -> subprocess.CompletedProcess[str]:
     """Run the sweep's command line against ``runs_dir`` and return what it printed."""
-    return subprocess.run(
-        [sys.executable, "-m", "experiments.sweep", f"runs_dir={runs_dir}", *arguments],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        timeout=GENEROUS_S,
+    return commands.run(
+        *("experiments.sweep", f"runs_dir={runs_dir}", *arguments),
+        real=real,
         env=os.environ | {"COLUMNS": "200"} | environment,
     )
-
-
-def _sweep_here(arguments: list[str]) -> subprocess.CompletedProcess[str]:
-    """A sweep in this process, as one of its own would find it."""
-    from hydra.core.global_hydra import GlobalHydra
-
-    from experiments.sweep import main
-
-    GlobalHydra.instance().clear()
-    os.environ["COLUMNS"] = "200"
-    os.chdir(ROOT)
-    sys.argv = ["experiments.sweep", *arguments]
-    with redirect_stdout(StringIO()) as out, redirect_stderr(StringIO()) as err:
-        code = main()
-    return subprocess.CompletedProcess(arguments, code, out.getvalue(), err.getvalue())
 
 
 @pytest.fixture(scope="session")
@@ -209,17 +194,16 @@ Trained = Callable[..., subprocess.CompletedProcess[str]]
 
 @pytest.fixture(scope="session")
 def trained(warmed: Callable[[Path], Path]) -> Iterator[Trained]:
-    """`sweep`, for what it leaves: in one process for all, which imports what trains only once."""
-    spawn = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(1, spawn, end_with_parent) as process:
+    """`sweep`, for what it leaves: all in one process, which imports what trains only once."""
+    sweeps = Sweeps()
 
-        def run(runs_dir: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-            if "plan=true" not in arguments:
-                warmed(runs_dir)
-            words = [f"runs_dir={runs_dir}", *arguments]
-            return process.submit(_sweep_here, words).result(timeout=GENEROUS_S)
+    def run(runs_dir: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+        if "plan=true" not in arguments:
+            warmed(runs_dir)
+        return sweeps.run(f"runs_dir={runs_dir}", *arguments)
 
-        yield run
+    yield run
+    sweeps.close()
 
 
 def _listens(port: int) -> bool:

@@ -10,7 +10,6 @@ import signal
 import socket
 import sqlite3
 import subprocess
-import sys
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
@@ -27,9 +26,8 @@ from study.files import read_json
 from study.records import recorded
 from study.schema import Judge, Policy, Study, Task, Tracking
 from study.study_file import write_study
+from tests import commands
 from tests.waiting import GENEROUS_S, wait_for
-
-REPO = Path(__file__).resolve().parents[2]
 
 
 def cell_of(runs: Path, name: str = "sim-fair", seed: int = 0, **changes: Any) -> Cell:
@@ -194,15 +192,9 @@ def run_id_of(cell: Cell) -> str:
     return read_json(cell.dir / "mlflow.json")["run_id"]
 
 
-def rebuild(*words: str) -> subprocess.CompletedProcess[str]:
+def rebuild(*words: str, real: bool = False) -> subprocess.CompletedProcess[str]:
     """The command, in a process of its own as a user runs it."""
-    return subprocess.run(
-        [sys.executable, "-m", "experiments.tracking", "rebuild", *words],
-        capture_output=True,
-        text=True,
-        cwd=REPO,
-        timeout=GENEROUS_S,
-    )
+    return commands.run("experiments.tracking", "rebuild", *words, real=real)
 
 
 @contextlib.contextmanager

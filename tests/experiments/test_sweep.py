@@ -22,7 +22,7 @@ def rows(folder, kind):
 
 def test_plan_prints_the_cells_and_writes_nothing(tmp_path):
     runs_dir = tmp_path / "runs"
-    done = sweep(runs_dir, "plan=true", *SIX)
+    done = sweep(runs_dir, "plan=true", *SIX, real=True)
     assert done.returncode == 0, done.stderr
     assert "quickstart: 6 cells" in done.stdout
     assert done.stdout.count("new") == 6
@@ -227,6 +227,7 @@ def test_another_launcher_runs_the_cells_and_the_sweep_ends_as_usual(warmed, tmp
         "sweep.report=false",
         "hydra/launcher=joblib",
         "hydra.launcher.n_jobs=2",
+        real=True,
     )
     assert done.returncode == 0, done.stdout + done.stderr
     assert done.stdout.count("done (exit 0)") == 2

@@ -30,8 +30,8 @@ from experiments.track.store import (
 from study.errors import UserError
 from study.files import read_json
 from study.schema import Tracking
+from tests.conftest import ROOT
 from tests.experiments.mlflow_runs import (
-    REPO,
     begin,
     cell_of,
     expected,
@@ -257,7 +257,7 @@ def test_six_processes_start_at_once(kind: str, runs: Path) -> None:
         begin(runs, *six)
     done = subprocess.run(
         [sys.executable, "-c", SIX, kind, *(str(cell.dir) for cell in six)],
-        cwd=REPO,
+        cwd=ROOT,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
@@ -312,7 +312,7 @@ def test_printed_command_serves_and_a_remote_server_is_honoured(
         assert read_json(cell.dir / "mlflow.json")["uri"] == url
         assert history(runs) == expected(cell)
         assert not (tmp_path / "elsewhere" / "mlflow.db").exists()
-        done = rebuild("study=demo", f"runs_dir={tmp_path / 'elsewhere'}")
+        done = rebuild("study=demo", f"runs_dir={tmp_path / 'elsewhere'}", real=True)
         assert "15 points, 0 sent" in done.stdout
     monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
     with pytest.raises(UserError, match="Start that server"):

@@ -9,6 +9,7 @@ import pytest
 
 from study import cells
 from study.status import read_status
+from tests import commands
 from tests.conftest import ROOT, SLOWLY
 from tests.faults import lives
 from tests.waiting import GENEROUS_S, wait_for
@@ -110,16 +111,11 @@ STUDY = ("judge=sim-flaky", "seed=3,4", "shadow=[sim-verbose]", "tracking=none")
     ],
 )
 def test_two_sweeps_of_one_study_end_as_one(tmp_path, small_study, trained, warmed, later):
-    command = [sys.executable, "-m", "experiments.sweep", f"runs_dir={warmed(tmp_path)}"]
+    words = [f"runs_dir={warmed(tmp_path)}", *lives.TINY, *STUDY]
 
     def begin():
-        return subprocess.Popen(
-            [*command, *lives.TINY, *STUDY],
-            cwd=ROOT,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-        )
+        pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
+        return commands.start("experiments.sweep", *words, **pipes)
 
     with begin() as first:
         if later:

@@ -4,7 +4,6 @@ import json
 import shutil
 import socket
 import subprocess
-import sys
 import urllib.request
 
 import pyarrow.dataset as ds
@@ -13,7 +12,8 @@ import pytest
 from judges.fault_injection.server import choice, completion, whole
 from judges.faults import FaultServer
 from judges.replay import REPLAYED, main
-from tests.conftest import ROOT, run_alone
+from tests import commands
+from tests.conftest import run_alone
 from tests.waiting import GENEROUS_S, wait_for
 
 
@@ -103,12 +103,8 @@ def served():
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    child = subprocess.Popen(
-        [sys.executable, "-m", "judges.serve", "judge=sim-fair", f"port={port}"],
-        cwd=ROOT,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-    )
+    nowhere = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+    child = commands.start("judges.serve", "judge=sim-fair", f"port={port}", **nowhere)
 
     def answers():
         assert child.poll() is None

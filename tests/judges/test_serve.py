@@ -6,7 +6,6 @@ import os
 import re
 import signal
 import subprocess
-import sys
 import threading
 import urllib.error
 import urllib.request
@@ -24,22 +23,15 @@ from study.features import features
 from study.schema import Grading, Judge, Task
 from study.tasks import TASKS
 from study.verdict import Outcome
+from tests import commands
 from tests.conftest import ROOT
 from tests.waiting import GENEROUS_S, wait_for
 
 
-def command(*arguments, **kwargs):
-    return subprocess.Popen(
-        [sys.executable, "-m", "judges.serve", *arguments],
-        cwd=ROOT,
-        text=True,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        env=os.environ | {"PYTHONUNBUFFERED": "1"},
-        # a test run in the background hands on an ignored SIGINT, which Ctrl-C at a terminal is not
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
-        **kwargs,
-    )
+def command(*arguments, **named):
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    env = os.environ | {"PYTHONUNBUFFERED": "1"}
+    return commands.start("judges.serve", *arguments, env=env, **pipes, **named)
 
 
 @pytest.fixture(scope="module")
@@ -122,7 +114,7 @@ def test_a_wrong_command_line_gets_one_paragraph_and_exit_code_2(capsys, argumen
 
 
 def test_the_process_too_exits_2_without_a_traceback():
-    process = command("judge=sim-nice")
+    process = command("judge=sim-nice", real=True)
     out, errors = process.communicate(timeout=GENEROUS_S)
     assert process.returncode == 2 and out == ""
     assert "sim-lenient" in errors and "Traceback" not in errors
