@@ -6,6 +6,7 @@ import contextlib
 import dataclasses
 import json
 import os
+import shutil
 import signal
 import socket
 import sqlite3
@@ -54,6 +55,23 @@ def copy_store(store: Path, place: Path) -> None:
         contextlib.closing(sqlite3.connect(place)) as new,
     ):
         old.backup(new)
+
+
+def copy_runs(runs: Path, place: Path) -> None:
+    """Copy a folder of studies with its store, which then says the new place for the old one."""
+    shutil.copytree(runs, place, symlinks=True, ignore=shutil.ignore_patterns("mlflow.db*"))
+    for file in place.rglob("*.json"):
+        file.write_text(file.read_text().replace(str(runs), str(place)))
+    copy_store(runs / "mlflow.db", place / "mlflow.db")
+    columns = "select t.name, c.name from sqlite_master t join pragma_table_info(t.name) c"
+    for table, column in sql(place, f"{columns} where t.type = 'table'"):
+        sql(
+            place,
+            f'update "{table}" set "{column}" = replace("{column}", ?1, ?2) '
+            f'where instr("{column}", ?1)',
+            str(runs),
+            str(place),
+        )
 
 
 def begin(runs: Path, *study_cells: Cell) -> dict[str, str]:

@@ -27,7 +27,7 @@ from experiments.track.store import client_of
 from experiments.tracking import main
 from study import cells
 from study.files import read_json
-from tests.experiments.mlflow_runs import copy_store, everything
+from tests.experiments.mlflow_runs import copy_runs, copy_store, everything
 
 KEY = "sk-test-0123456789abcdef0123456789abcdef"
 FOUND = Evaluation("ifeval", 2, "policy@1", "ifeval", "d1", 1_700_000_000_000, {"eval/ifeval/x": 1})
@@ -53,6 +53,27 @@ def study(small_study: Path, tmp_path: Path, moved: Moved) -> Path:
     return moved(small_study, tmp_path / "runs")
 
 
+@pytest.fixture(scope="module")
+def whole(small_study: Path, template: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder of studies with the small study and a store that a rebuild has filled."""
+    runs = tmp_path_factory.mktemp("whole") / "runs"
+    copy_store(template, runs / "mlflow.db")
+    rebuilt(shutil.copytree(small_study, runs / small_study.name, symlinks=True))
+    return runs
+
+
+Projected = tuple[Path, Any, dict[str, str]]
+
+
+@pytest.fixture
+def projected(whole: Path, small_study: Path, tmp_path: Path) -> Projected:
+    """A copy of that study, to be changed, with the client and the ids of its store."""
+    copy_runs(whole, tmp_path / "runs")
+    study = tmp_path / "runs" / small_study.name
+    ids = read_json(study / "study.json")["mlflow"]
+    return study, client_of(ids["uri"]), ids
+
+
 def rebuilt(study: Path) -> tuple[Any, dict[str, str]]:
     assert main(["rebuild", f"study={study.name}", f"runs_dir={study.parent}"]) == 0
     ids = read_json(study / "study.json")["mlflow"]
@@ -65,22 +86,24 @@ def rebuilt_data(client: Any, ids: dict[str, str], folder: Path) -> None:
 
 
 def test_a_rebuilt_cell_holds_what_the_live_one_did(
-    study: Path, tmp_path: Path, moved: Moved
+    small_study: Path, projected: Projected, tmp_path: Path, moved: Moved
 ) -> None:
-    live = read_json(study / "study.json")["mlflow"]
+    live = read_json(small_study / "study.json")["mlflow"]
+    study, client, ids = projected
     folders = cells.study_cells(study)
     before = everything(client_of(live["uri"]), live["experiment_id"])
     assert {folder.name for folder in folders} < before.keys()
-    for _ in range(2):  # again: nothing is there twice
-        client, ids = rebuilt(study)
+    for again in (False, True):  # again: nothing is there twice
+        if again:
+            client, ids = rebuilt(study)
         assert ids["uri"] != live["uri"]
         after = everything(client, ids["experiment_id"])
         assert after.keys() == before.keys()
         for name in after.keys() - {study.name}:
             assert after[name] == before[name]
-        parent, again = before[study.name], after[study.name]
+        parent = before[study.name]
         for part in parent.keys() - {"state"}:  # the live one began before its first cell
-            assert again[part] == parent[part]
+            assert after[study.name][part] == parent[part]
     for folder in folders:
         cell = after[folder.name]
         model = f"{folder.name}-step-2"
@@ -106,8 +129,8 @@ def calls_of(client: Any, ids: dict[str, str], run_id: str) -> list[Any]:
     return client.search_traces(locations=[ids["experiment_id"]], run_id=run_id)
 
 
-def test_cells_of_one_seed_keep_their_own_traces(study: Path) -> None:
-    client, ids = rebuilt(study)
+def test_cells_of_one_seed_keep_their_own_traces(projected: Projected) -> None:
+    study, client, ids = projected
     folders = cells.study_cells(study)
     runs = [read_json(folder / "mlflow.json")["run_id"] for folder in folders]
     for run_id in runs:
@@ -123,9 +146,9 @@ def test_cells_of_one_seed_keep_their_own_traces(study: Path) -> None:
 
 
 def test_a_run_has_each_call_once_and_none_of_an_earlier_choice(
-    study: Path, monkeypatch: pytest.MonkeyPatch
+    projected: Projected, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    client, ids = rebuilt(study)
+    study, client, ids = projected
     folder = cells.study_cells(study)[0]
     cell, run_id = cells.load_cell(folder), read_json(folder / "mlflow.json")["run_id"]
     wanted = sorted(call.info.tags[traces.MADE] for call in calls_of(client, ids, run_id))
@@ -167,9 +190,9 @@ def test_traces_that_mlflow_takes_at_the_last_try_are_not_lost(
 
 
 def test_a_call_says_how_long_it_took_or_that_nobody_knows(
-    study: Path, monkeypatch: pytest.MonkeyPatch
+    projected: Projected, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    client, ids = rebuilt(study)
+    study, client, ids = projected
     folder = cells.study_cells(study)[0]
     run_id = read_json(folder / "mlflow.json")["run_id"]
     verdict, rollout = next(traces.chosen(folder))
@@ -201,12 +224,12 @@ def test_measures_of_other_steps_stay_in_the_description(study: Path) -> None:
 
 
 def test_two_cells_that_end_at_one_moment_both_name_their_data(
-    study: Path, monkeypatch: pytest.MonkeyPatch
+    projected: Projected, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from mlflow.store.tracking.dbmodels.models import SqlDataset
     from sqlalchemy import event
 
-    client, ids = rebuilt(study)
+    study, client, ids = projected
     first, second = cells.study_cells(study)[:2]
     with contextlib.closing(sqlite3.connect(study.parent / "mlflow.db")) as database:
         database.execute("delete from inputs where source_type = 'DATASET'")
@@ -272,8 +295,9 @@ def test_no_part_of_a_key_is_left_where_a_text_is_cut(key: str, known: tuple[str
 
 
 def test_keys_of_the_judges_reach_neither_samples_nor_traces(
-    study: Path, monkeypatch: pytest.MonkeyPatch
+    projected: Projected, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    study, client, ids = projected
     folder = cells.study_cells(study)[0]
     cell = cells.load_cell(folder)
     prompt = next(traces.chosen(folder))[1]["prompt"]
@@ -283,7 +307,6 @@ def test_keys_of_the_judges_reach_neither_samples_nor_traces(
     keyed = dataclasses.replace(cell, config=dataclasses.replace(cell.config, judge=judge))
     assert prompt in json.dumps(contents.of_cell(cell).table)
     assert prompt not in json.dumps(contents.of_cell(keyed).table)
-    client, ids = rebuilt(study)
     run_id = read_json(folder / "mlflow.json")["run_id"]
     for sent in (cell, keyed):
         kept = client.search_traces(locations=[ids["experiment_id"]], run_id=run_id)
@@ -307,8 +330,10 @@ def test_a_cell_without_records_has_a_description(study: Path, tmp_path: Path) -
     assert list(traces.chosen(tmp_path)) == []
 
 
-def test_evaluations_come_back_with_their_models(study: Path, tmp_path: Path, moved: Moved) -> None:
-    client, ids = rebuilt(study)
+def test_evaluations_come_back_with_their_models(
+    projected: Projected, tmp_path: Path, moved: Moved
+) -> None:
+    study, client, ids = projected
     folder = cells.study_cells(study)[0]
     run = {**ids, "run_id": read_json(folder / "mlflow.json")["run_id"]}
     keep_evaluation(folder, FOUND)
@@ -328,9 +353,9 @@ def test_evaluations_come_back_with_their_models(study: Path, tmp_path: Path, mo
 
 
 def test_an_evaluation_that_was_not_written_down_survives_a_run_that_is_replaced(
-    study: Path,
+    projected: Projected,
 ) -> None:
-    client, ids = rebuilt(study)
+    study, client, ids = projected
     folder = cells.study_cells(study)[0]
     run_id = read_json(folder / "mlflow.json")["run_id"]
     send_evaluation(client, {**ids, "run_id": run_id}, folder.name, FOUND)
