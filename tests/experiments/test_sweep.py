@@ -4,6 +4,7 @@ import json
 import re
 import subprocess
 import sys
+from pathlib import Path
 
 import pyarrow.dataset as ds
 import pytest
@@ -197,42 +198,47 @@ def test_a_changed_base_is_refused_in_the_same_study(trained, small_study):
     assert "trainer.temperature = 1.0 | 0.5" in done.stderr
 
 
-def test_no_secret_lies_in_the_study(small_study, monkeypatch):
-    canary = "CANARY-0123456789"
-    done = sweep(
-        small_study.parent,
-        "debug=tiny",
-        "study=secret",
-        "judge=sim-fair",
-        "seed=0",
-        "judge.endpoint.api_key_env=JUDGE_KEY_FOR_TEST",
-        JUDGE_KEY_FOR_TEST=canary,
-    )
+CANARY = "CANARY-0123456789"
+KEYED = ("judge.endpoint.api_key_env=JUDGE_KEY_FOR_TEST", "judge=sim-fair,sim-noisy", "seed=0")
+
+
+@pytest.fixture(scope="module")
+def launched(warmed, tmp_path_factory) -> tuple[subprocess.CompletedProcess[str], Path]:
+    """A study of judges with a key by jobs in processes of joblib's, each with a child of its own,
+    shadow judges composed there; its folder of studies."""
+    runs_dir = warmed(tmp_path_factory.mktemp("launched"))
+    launcher = ("hydra/launcher=joblib", "hydra.launcher.n_jobs=2", "shadow=[sim-verbose]")
+    words = ("debug=tiny", *KEYED, *launcher)
+    return sweep(runs_dir, *words, real=True, JUDGE_KEY_FOR_TEST=CANARY), runs_dir
+
+
+def finds_no_key(done: subprocess.CompletedProcess[str], runs_dir: Path) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
-    assert canary not in done.stdout + done.stderr
-    for path in small_study.parent.rglob("*"):
-        if path.is_file():
-            assert canary.encode() not in path.read_bytes(), path
+    assert CANARY not in done.stdout + done.stderr
+    files = [path for path in runs_dir.rglob("*") if path.is_file()]
+    assert "bias_report.html" in {path.name for path in files}
+    for path in files:
+        assert CANARY.encode() not in path.read_bytes(), path
 
 
 @pytest.mark.slow
-def test_another_launcher_runs_the_cells_and_the_sweep_ends_as_usual(warmed, tmp_path):
-    """Jobs in processes of joblib's, each with a child of its own, shadow judges composed there."""
-    done = sweep(
-        warmed(tmp_path),
-        "debug=tiny",
-        "judge=sim-fair,sim-noisy",
-        "seed=0",
-        "shadow=[sim-verbose]",
-        "sweep.report=false",
-        "hydra/launcher=joblib",
-        "hydra.launcher.n_jobs=2",
-        real=True,
-    )
+def test_no_secret_lies_in_the_study(launched) -> None:
+    finds_no_key(*launched)
+
+
+@pytest.mark.long
+def test_no_secret_lies_in_the_study_without_a_launcher(warmed, tmp_path) -> None:
+    done = sweep(warmed(tmp_path), "debug=tiny", *KEYED, JUDGE_KEY_FOR_TEST=CANARY)
+    finds_no_key(done, tmp_path)
+
+
+@pytest.mark.slow
+def test_another_launcher_runs_the_cells_and_the_sweep_ends_as_usual(launched) -> None:
+    done, runs_dir = launched
     assert done.returncode == 0, done.stdout + done.stderr
     assert done.stdout.count("done (exit 0)") == 2
     assert "debug: 2 cells" in done.stdout
-    for folder in cells.study_cells(tmp_path / "debug"):
+    for folder in cells.study_cells(runs_dir / "debug"):
         assert cells.state(folder) == "done"
         roles = {row["role"] for row in rows(folder, "verdicts")}
         assert roles == {"acting", "shadow"}
