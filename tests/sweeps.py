@@ -15,7 +15,7 @@ from contextlib import redirect_stderr, redirect_stdout
 from io import StringIO
 
 from study.stopping import end_with_parent
-from tests import commands
+from tests import commands, composing
 
 
 class Sweeps:
@@ -55,7 +55,11 @@ def sweep_here(arguments: list[str]) -> subprocess.CompletedProcess[str]:
     os.environ["COLUMNS"] = "200"
     os.chdir(commands.ROOT)
     sys.argv = ["experiments.sweep", *arguments]
-    with redirect_stdout(StringIO()) as out, redirect_stderr(StringIO()) as err:
+    with (
+        composing.remembered(),
+        redirect_stdout(StringIO()) as out,
+        redirect_stderr(StringIO()) as err,
+    ):
         code = main()
     return subprocess.CompletedProcess(arguments, code, out.getvalue(), err.getvalue())
 
