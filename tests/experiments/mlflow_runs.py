@@ -61,7 +61,9 @@ def copy_runs(runs: Path, place: Path) -> None:
     """Copy a folder of studies with its store, which then says the new place for the old one."""
     shutil.copytree(runs, place, symlinks=True, ignore=shutil.ignore_patterns("mlflow.db*"))
     for file in place.rglob("*.json"):
-        file.write_text(file.read_text().replace(str(runs), str(place)))
+        text = file.read_text()
+        if str(runs) in text:  # another keeps its time
+            file.write_text(text.replace(str(runs), str(place)))
     copy_store(runs / "mlflow.db", place / "mlflow.db")
     columns = "select t.name, c.name from sqlite_master t join pragma_table_info(t.name) c"
     for table, column in sql(place, f"{columns} where t.type = 'table'"):

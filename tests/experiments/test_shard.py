@@ -22,16 +22,15 @@ from study.schema import Judge, Study, Sweep, Task, Tracking
 
 
 @functools.cache
-def cell_of(judge: str, seed: int, sweep: Sweep) -> cells.Cell:
-    study = Study(study="s", seed=seed, judge=Judge(name=judge), sweep=sweep)
+def cell_of(judge: str, seed: int, **sweep: str) -> cells.Cell:
+    study = Study(study="s", seed=seed, judge=Judge(name=judge), sweep=Sweep(**sweep))
     return cells.make_cell(dataclasses.asdict(study))
 
 
 def study_of(counts: dict[str, int], **sweep: str) -> list[cells.Cell]:
     """Cells of judges with so many seeds each, none of them laid."""
-    settings = Sweep(**sweep)
     return [
-        cell_of(judge, seed, settings) for judge, count in counts.items() for seed in range(count)
+        cell_of(judge, seed, **sweep) for judge, count in counts.items() for seed in range(count)
     ]
 
 

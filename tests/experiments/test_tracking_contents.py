@@ -23,7 +23,7 @@ from experiments.track.evaluations import (
     kept_evaluations,
     send_evaluation,
 )
-from experiments.track.store import client_of
+from experiments.track.store import client_of, trace_to
 from experiments.tracking import main
 from study import cells
 from study.files import read_json
@@ -71,6 +71,7 @@ def projected(whole: Path, small_study: Path, tmp_path: Path) -> Projected:
     copy_runs(whole, tmp_path / "runs")
     study = tmp_path / "runs" / small_study.name
     ids = read_json(study / "study.json")["mlflow"]
+    trace_to(ids["uri"])
     return study, client_of(ids["uri"]), ids
 
 
