@@ -2,13 +2,14 @@
 
 import importlib
 import sys
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from experiments.workflow import operators, operators_command
-from experiments.workflow.broker import Broker
+from experiments.workflow.broker import COMPUTE, Broker
 from experiments.workflow.executor import Answer, Question
 from experiments.workflow.operators import OPERATORS
 from experiments.workflow.operators.base import field_of, place_of
@@ -221,7 +222,8 @@ def test_programmer_is_told_what_failed_and_gives_up_after_three(theatre):
     "body",
     ["while True: pass", "import socket; return socket.socket()", "open('/x', 'w')", "input()"],
 )
-def test_programmer_code_is_isolated(theatre, body):
+def test_programmer_code_is_isolated(theatre, monkeypatch, body):
+    monkeypatch.setattr("experiments.workflow.broker.COMPUTE", replace(COMPUTE, cpu_s=1))
     reply = f"```\ndef solve():\n    {body}\n```"
     result, _ = theatre.call("Programmer", {"problem": "?", "analysis": "None"}, reply)
     assert not result["ok"] and result["output"] == ""
