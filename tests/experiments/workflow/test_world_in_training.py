@@ -29,8 +29,8 @@ def cell(tmp_path_factory):
         *("judge=sim-workflow-verbose", "trainer.steps=4", "trainer.save_steps=2"),
         *("trainer.eval_steps=4", "trainer.max_completion_length=24", "task.eval_rows=12"),
         "trainer.eval_samples=1",
-        *("policy.warmup.steps=60", "trainer.prompts_per_step=4", "workflow.repair=true"),
-        *("trainer.micro_batch=16", "workflow.buffer.shots=1"),
+        *("policy.warmup.steps=60", "policy.warmup.batch=16", "trainer.prompts_per_step=4"),
+        *("trainer.micro_batch=16", "workflow.buffer.shots=1", "workflow.repair=true"),
     )
     done = sweep(runs_dir, *arguments)
     assert done.returncode == 0, done.stdout + done.stderr
