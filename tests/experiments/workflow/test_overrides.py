@@ -107,6 +107,12 @@ def written(folder, content, name="training.yaml"):
     return path
 
 
+@pytest.fixture
+def uncomposed(monkeypatch):
+    """Settings are not composed: that is for the published file above all."""
+    monkeypatch.setattr(config, "check_composes", lambda *_: None)
+
+
 def settings(lines):
     return [line for line in lines if not line.startswith("#")]
 
@@ -172,7 +178,7 @@ def test_the_keys_that_the_sources_name(tmp_path, monkeypatch):
     ]
 
 
-def test_the_executors_file_says_where_it_is(tmp_path):
+def test_the_executors_file_says_where_it_is(tmp_path, uncomposed):
     file = written(tmp_path, {"aflow_executor_model": "gpt-oss-120b"})
     models = {"models": {"gpt-oss-120b": LLM, "another": {"base_url": "http://x"}}}
     lines = overrides(file, written(tmp_path, models, "llm.yaml"))
@@ -195,7 +201,7 @@ def test_the_executors_file_says_where_it_is(tmp_path):
     assert "allow_same_model=true" in overrides(written(tmp_path, both))[-1]
 
 
-def test_other_weights_are_no_reward(tmp_path):
+def test_other_weights_are_no_reward(tmp_path, uncomposed):
     weights = {"reward": {"weights": {"correctness": 0.7, "efficiency": 0.2, "simplicity": 0.1}}}
     (line,) = overrides(written(tmp_path, weights))
     assert line.startswith("# reward") and "workflow-gated" in line
@@ -224,7 +230,7 @@ def test_a_file_that_holds_a_key_is_refused(tmp_path, capsys, name, secret):
 
 
 @pytest.mark.parametrize("held", ["sk-dummy", "EMPTY", "", "None"])
-def test_a_placeholder_is_no_key(tmp_path, held):
+def test_a_placeholder_is_no_key(tmp_path, uncomposed, held):
     assert overrides(written(tmp_path, {"openai_api_key": held, "seed": 1}))[0] == "seed=1"
 
 
