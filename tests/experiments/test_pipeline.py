@@ -58,10 +58,11 @@ class Place:
         command = [sys.executable, "-u", "-m", "experiments.pipeline", *self.words(*more)]
         return subprocess.Popen(command, cwd=ROOT, text=True, stdout=-1, stderr=-2)
 
-    def run(self, *more: str) -> tuple[int, str]:
-        child = self.start(*more)
-        text, _ = child.communicate(timeout=GENEROUS_S)
-        return child.returncode, text
+    def run(self, capfd: pytest.CaptureFixture[str], *more: str) -> tuple[int, str]:
+        """The exit code of a pipeline in this process, and what it and its commands print."""
+        code = main(self.words(*more))
+        captured = capfd.readouterr()
+        return code, captured.out + captured.err
 
     @property
     def cell(self) -> Path:
@@ -105,8 +106,9 @@ def planned(place: Place, capsys, *more: str) -> dict[str, str]:
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory, little) -> Place:
     place = Place(tmp_path_factory.mktemp("pipeline"), little)
-    code, text = place.run()
-    assert code == 0, text
+    child = place.start()
+    text, _ = child.communicate(timeout=500)
+    assert child.returncode == 0, text
     return place
 
 
@@ -130,14 +132,14 @@ def test_every_stage_leaves_what_it_is_for(finished):
 
 
 @pytest.mark.slow
-def test_a_second_run_does_nothing_and_says_so(finished, capsys):
+def test_a_second_run_does_nothing_and_says_so(finished, capfd):
     before = finished.files()
-    code, text = finished.run()
+    code, text = finished.run(capfd)
     assert code == 0 and finished.files() == before
     said = stated(text)
     assert list(said) == list(STAGES)
     assert all(what.startswith("done, ") for what in said.values())
-    said = planned(finished, capsys)
+    said = planned(finished, capfd)
     assert list(said) == list(STAGES) and finished.files() == before
     assert {what.split()[0] for what in said.values()} == {"done"}
 
@@ -176,7 +178,7 @@ def test_a_plan_says_what_a_change_would_make_run(finished, capsys):
 
 
 @pytest.mark.slow
-def test_what_is_lost_or_damaged_is_made_again_and_nothing_else(finished):
+def test_what_is_lost_or_damaged_is_made_again_and_nothing_else(finished, capfd):
     before = finished.outcome()
     weights = finished.cell / "policy" / "adapter_model.safetensors"
     (records,) = (finished.cell / "rollouts").iterdir()
@@ -185,7 +187,7 @@ def test_what_is_lost_or_damaged_is_made_again_and_nothing_else(finished):
     weights.write_bytes(data)
     (finished.study / "report" / "bias_report.html").unlink()
     written = records.stat().st_mtime_ns
-    code, text = finished.run()
+    code, text = finished.run(capfd)
     assert code == 0, text
     said = stated(text)
     assert said["train"].endswith("is not what was written") and said["report"].endswith("is gone")
@@ -196,12 +198,12 @@ def test_what_is_lost_or_damaged_is_made_again_and_nothing_else(finished):
 
 @pytest.mark.long
 @pytest.mark.slow
-def test_damaged_records_are_set_aside_and_trained_anew(finished):
+def test_damaged_records_are_set_aside_and_trained_anew(finished, capfd):
     before = finished.outcome()
     (records,) = (finished.cell / "rollouts").iterdir()
     records.write_bytes(b"PAR1" + bytes(40) + b"PAR1")
     shutil.rmtree(finished.folder / "rows")
-    code, text = finished.run()
+    code, text = finished.run(capfd)
     assert code == 0, text
     (aside,) = (finished.study / "replaced").iterdir()
     assert aside.name == f"{finished.cell.name}-1" and str(aside) in text
@@ -210,7 +212,9 @@ def test_damaged_records_are_set_aside_and_trained_anew(finished):
 
 @pytest.mark.long
 @pytest.mark.slow
-def test_a_pipeline_that_is_killed_in_every_stage_comes_to_the_same_end(finished, tmp_path, little):
+def test_a_pipeline_that_is_killed_in_every_stage_comes_to_the_same_end(
+    finished, tmp_path, little, capfd
+):
     """By kill -9, as each stage's command begins."""
     place = Place(tmp_path, little)
     for command in ("experiments.data", "experiments.sweep", "experiments.evaluate", "report"):
@@ -224,23 +228,23 @@ def test_a_pipeline_that_is_killed_in_every_stage_comes_to_the_same_end(finished
         child.stdout.close()
         notes = json.loads((place.study / NOTES).read_text())["steps"]
         assert [name for name, note in notes.items() if note["leaves"] is None] == [list(notes)[-1]]
-    code, text = place.run()
+    code, text = place.run(capfd)
     assert code == 0, text
     assert stated(text)["evaluate"].startswith("done")
     assert place.outcome() == finished.outcome()
 
 
 @pytest.mark.slow
-def test_another_study_does_not_replace_rows_that_were_prepared_otherwise(finished):
+def test_another_study_does_not_replace_rows_that_were_prepared_otherwise(finished, capfd):
     before = sha256(finished.folder / "rows" / "manifest.json")
-    code, text = finished.run("study=other", "data.seed=7")
+    code, text = finished.run(capfd, "study=other", "data.seed=7")
     assert code == 2 and "task.path=ANOTHER_FOLDER" in text and "data.seed=7" in text
     assert sha256(finished.folder / "rows" / "manifest.json") == before
 
 
 @pytest.mark.slow
-def test_a_stage_that_fails_ends_the_pipeline_with_its_code(finished):
-    code, text = finished.run("evaluate.method=sc", "evaluate.samples=1")
+def test_a_stage_that_fails_ends_the_pipeline_with_its_code(finished, capfd):
+    code, text = finished.run(capfd, "evaluate.method=sc", "evaluate.samples=1")
     assert code == 2 and "The stage evaluate failed" in text
     assert "samples=8" in text and "the same command again" in text
     assert stated(text)["train"].startswith("done")
