@@ -7,9 +7,9 @@ to import torch, MLflow and the rest.
 caller, who is the subreaper meanwhile, becomes its parent. So the pid, signals, process groups,
 exit codes, zombies and what the kernel does as a parent ends are those of any child.
 
-Each process that runs tests has a server of its own, started by its first command. One for all
-workers would spare some seconds of imports, but could not hand on its children, and would need
-a place, a lock and an end.
+Each process that runs tests has a server of its own, started by its first command that trains:
+for the others alone it would not pay. One for all workers would spare some seconds of imports, but
+could not hand on its children, and would need a place, a lock and an end.
 
 A command is started for real where it asks for what a fork cannot give: another working directory,
 something to be done before it begins, another value of a variable that was read during the imports;
@@ -36,6 +36,7 @@ from typing import Any
 from experiments.launch.surroundings import SURROUNDINGS, surroundings
 from tests.command_server import (
     FORK_SERVER,
+    FORKING,
     LARGE,
     Inherited,
     Ready,
@@ -111,6 +112,13 @@ def run(
     return subprocess.CompletedProcess(process.args, process.returncode, out, errors)
 
 
+def prepare() -> None:
+    """Start this process's server, if there is none."""
+    with _Server.lock:
+        if _Server.owner != os.getpid():
+            _Server.begin()
+
+
 def close() -> None:
     """End this process's server, if there is one."""
     _Server.end()
@@ -158,6 +166,8 @@ class _Server:
         """Pid of the child that was made for a request; None where it takes a real start."""
         with cls.lock:
             if cls.owner != os.getpid():
+                if request.arguments[0] == "-m" and request.arguments[1] not in FORKING:
+                    return None
                 cls.begin()
             if cls.ready is None or not _is_alike(request.inherited):
                 return None

@@ -20,6 +20,11 @@ PROBE = "tests.command_probe"
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="commands are forked on Linux")
 
 
+@pytest.fixture(autouse=True, scope="module")
+def _server():
+    commands.prepare()
+
+
 def both(*words: str, **named: object) -> list[subprocess.CompletedProcess[str]]:
     """The same command, started for real and forked."""
     return [commands.run(PROBE, *words, real=real, **named) for real in (True, False)]
