@@ -7,7 +7,7 @@ module or more), and prints the dearest of both. ``build/tests`` is moved by
 
 CPU seconds are those of the process that runs the test and of all that descend from it, servers
 and pools that outlive the test included. A descendant that has left the tree (a daemon) is not
-counted. With several workers, what another worker does is not in a test's CPU seconds.
+counted from then on. With several workers, what another worker does is not in a test's CPU seconds.
 """
 
 from __future__ import annotations
@@ -38,7 +38,8 @@ class Cost:
         return Cost(self.seconds + other.seconds, self.cpu_s + other.cpu_s)
 
     def __sub__(self, other: Cost) -> Cost:
-        return Cost(self.seconds - other.seconds, self.cpu_s - other.cpu_s)
+        """What came since; a descendant that left the tree takes along what was counted before."""
+        return Cost(self.seconds - other.seconds, max(0.0, self.cpu_s - other.cpu_s))
 
 
 @dataclass
