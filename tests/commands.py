@@ -15,6 +15,10 @@ A command is started for real where it asks for what a fork cannot give: another
 something to be done before it begins, another value of a variable that was read during the imports;
 or where the system lacks what this needs. With ``real=True`` it always is. One such test for each
 command is in `REAL`.
+
+What a fork does not have as a fresh process: an order of its own of sets of strings, an empty
+``sys.modules``, its words in the list of processes, and the end by SIGINT of a command that exits
+after an interruption within ``exec`` of a string.
 """
 
 from __future__ import annotations
@@ -68,10 +72,10 @@ SET_SUBREAPER = 36
 HARMLESS = {"jemalloc_bg_thd"}
 """Threads that the server may have: Arrow's allocator makes its own anew in a fork."""
 EARLY = tuple(
-    "ARROW_ CUDA_ GLIBC_ GOMP_ KMP_ LANG LC_ LD_ MALLOC_ MKL_ NUMEXPR_ NVIDIA_ OMP_ OPENBLAS_"
-    " PYTHON PYTORCH_ RAYON_ TORCH_ TZ".split()
+    "ARROW_ CUDA_ GLIBC_ GOMP_ JUDGEDRIFT_REACH KMP_ LANG LC_ LD_ MALLOC_ MKL_ NUMEXPR_ NVIDIA_"
+    " OMP_ OPENBLAS_ PYTHON PYTORCH_ RAYON_ TORCH_ TZ".split()
 )
-"""How variables begin that libraries or Python itself read as they are loaded."""
+"""How variables begin that libraries, Python itself or `tests.mutants` read as they are loaded."""
 LATE = {"COLUMNS", "LINES", "PATH", "PYTEST_CURRENT_TEST", "PYTHONUNBUFFERED", "TMPDIR"}
 """Variables that make no difference though they were read."""
 
