@@ -109,6 +109,8 @@ class Ready:
     """Names of those beside the main one."""
     files: tuple[str, ...]
     """What stays open beside its streams and its socket."""
+    added: dict[str, str]
+    """Variables that the imports set; a caller who imports the same has them, too."""
 
 
 @dataclass
@@ -218,7 +220,7 @@ def _import_all(start: _Start, channel: socket.socket) -> Ready:
                 files.append(os.readlink(f"/proc/self/fd/{entry}"))
     others = {int(entry) for entry in os.listdir("/proc/self/task")} - {os.getpid()}
     threads = {Path(f"/proc/self/task/{entry}/comm").read_text().strip() for entry in others}
-    return Ready(frozenset(_Recorded.names), frozenset(threads), tuple(files))
+    return Ready(frozenset(_Recorded.names), frozenset(threads), tuple(files), start.added)
 
 
 def _orphan() -> int:

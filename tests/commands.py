@@ -76,7 +76,10 @@ EARLY = tuple(
     " OMP_ OPENBLAS_ PYTHON PYTORCH_ RAYON_ TORCH_ TZ".split()
 )
 """How variables begin that libraries, Python itself or `tests.mutants` read as they are loaded."""
-LATE = {"COLUMNS", "LINES", "PATH", "PYTEST_CURRENT_TEST", "PYTHONUNBUFFERED", "TMPDIR"}
+LATE = {
+    *("COLUMNS", "LINES", "PATH", "PYTEST_CURRENT_TEST", "PYTHONUNBUFFERED", "TMPDIR"),
+    *("_MLFLOW_TELEMETRY_SESSION_ID", "HF_XET_HIGH_PERFORMANCE"),  # set by imports of some tests
+}
 """Variables that make no difference though they were read."""
 
 
@@ -224,7 +227,10 @@ def _is_alike(asked: Inherited) -> bool:
     changed = {
         name
         for name in {*before, *after} - LATE
-        if after.get(name) not in (before.get(name), SURROUNDINGS.get(name, before.get(name)))
+        if all(
+            after.get(name) != legal.get(name, before.get(name))
+            for legal in (before, SURROUNDINGS, _Server.ready.added)
+        )
     }
     early = [name for name in changed if name in _Server.ready.read or name.startswith(EARLY)]
     return asked.cwd == str(ROOT) and not early
