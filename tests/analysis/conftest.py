@@ -6,8 +6,6 @@ the judge's slope plus the seed, or 0 for a judge without slope; the truth is ``
 and the judge's score is ``truth + 0.01 * (words - 6)``.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import pickle

@@ -5,8 +5,6 @@ says yes to right and wrong answers at its rates. Held-out accuracy is .5 at ste
 step .5 + `GAIN` of the domain times what the arm's judge teaches there, and a part of the seed.
 """
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

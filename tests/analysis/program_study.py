@@ -5,8 +5,6 @@ A program is right with the chance of its row in `PROGRAMS`. A judge says the tr
 `PAID` says for each executed call of an operator. Failures stand at fixed places: see `OUTCOMES`.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Sequence
 from pathlib import Path

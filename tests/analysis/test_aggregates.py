@@ -1,7 +1,5 @@
 """Interquartile mean, profile and probability of improvement against other people's formulas."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

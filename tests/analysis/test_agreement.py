@@ -1,7 +1,5 @@
 """Agreement statistics against hand-worked tables, other libraries and their own algebra."""
 
-from __future__ import annotations
-
 import math
 
 import krippendorff

@@ -1,7 +1,5 @@
 """Others' result files, written here in the shape that their own code writes, as plain tables."""
 
-from __future__ import annotations
-
 import json
 import math
 from pathlib import Path
@@ -12,13 +10,7 @@ import pytest
 
 from analysis import pairwise as pairwise_command
 from analysis import ratings as ratings_command
-from analysis.external.importers import (
-    alpaca_eval,
-    completions,
-    ifeval,
-    judgebench,
-    llmbar,
-)
+from analysis.external.importers import alpaca_eval, completions, ifeval, judgebench, llmbar
 from analysis.external.pairwise import check_pairwise, judge_pairs
 from analysis.external.ratings import agreement_report, check_ratings
 from analysis.importers import main

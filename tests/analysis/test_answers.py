@@ -1,7 +1,5 @@
 """Which answers the page holds, what stands in it, and what the command says."""
 
-from __future__ import annotations
-
 import base64
 import hashlib
 import json

@@ -1,8 +1,6 @@
 """The page of answers in a browser: nothing from outside becomes markup, and what a reader does
 works: filters, sorting, the same prompt over steps and arms, keys, addresses, narrow screens."""
 
-from __future__ import annotations
-
 import json
 import re
 from pathlib import Path

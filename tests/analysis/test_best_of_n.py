@@ -1,7 +1,5 @@
 """Best-of-n from recorded groups equals the mean over every subset, ties and gaps included."""
 
-from __future__ import annotations
-
 import itertools
 import math
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Bootstraps: by hand, against gathers and statsmodels, and coverage of planted truth."""
 
-from __future__ import annotations
-
 import numpy as np
 import pandas as pd
 import pytest

@@ -1,7 +1,5 @@
 """Scales fitted through the origin, their intervals, and how predictions came out."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Two studies side by side: planted differences of config and shift; one forecast by another."""
 
-from __future__ import annotations
-
 import json
 import math
 import shutil

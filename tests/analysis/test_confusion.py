@@ -1,7 +1,5 @@
 """A judge against the truth by domain: by hand, by oracle, by property, and what is refused."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

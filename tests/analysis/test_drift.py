@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 
@@ -319,10 +317,7 @@ def test_findings_carry_the_planted_numbers(evidence):
         ({"state": "failed", "seeds": 1}, "No run is finished"),
         ({"steps": 0, "state": "new"}, "No rollout is on record"),
         (
-            {
-                "judge_config": {"family": "SmolLM2", "size": "135M", "simulated": None},
-                "seeds": 1,
-            },
+            {"judge_config": {"family": "SmolLM2", "size": "135M", "simulated": None}, "seeds": 1},
             "sim-fair is a very small model (SmolLM2 135M)",
         ),
     ],

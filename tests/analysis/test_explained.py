@@ -1,7 +1,5 @@
 """A bias that another behaviour explains is told as that behaviour's, and no other is."""
 
-from __future__ import annotations
-
 import numpy as np
 import pandas as pd
 import pytest

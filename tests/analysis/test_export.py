@@ -1,7 +1,5 @@
 """What an export holds, that others read it, that it needs little memory, and what is refused."""
 
-from __future__ import annotations
-
 import csv
 import os
 import subprocess

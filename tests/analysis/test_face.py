@@ -1,7 +1,5 @@
 """What a notebook imports from `analysis`, and the page that shows it."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from pathlib import Path

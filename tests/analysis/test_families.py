@@ -1,7 +1,5 @@
 """Judges by family, size and prompt: planted biases come out, and simulated judges stay out."""
 
-from __future__ import annotations
-
 import json
 import math
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The field's tables: each estimator against other people's formulas, and the tables of a study."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import math

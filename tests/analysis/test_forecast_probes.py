@@ -1,7 +1,5 @@
 """Biases from probes alone: planted edits, and the judges of a folder over the wire."""
 
-from __future__ import annotations
-
 import numpy as np
 import pandas as pd
 import pytest
@@ -12,10 +10,7 @@ from analysis.forecast import main
 from experiments.probe import main as probe
 
 START = Start(
-    ("length", "bullets", "truth"),
-    np.array([10.0, 1.0, 0.5]),
-    np.array([4.0, 2.0, 0.5]),
-    np.eye(3),
+    ("length", "bullets", "truth"), np.array([10.0, 1.0, 0.5]), np.array([4.0, 2.0, 0.5]), np.eye(3)
 )
 
 

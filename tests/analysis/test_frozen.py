@@ -1,7 +1,5 @@
 """Shifts on held-out rows are within prompts, and recover what was planted."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import shutil

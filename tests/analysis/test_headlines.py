@@ -1,7 +1,5 @@
 """One sentence per judge: what it taught, what that cost in truth, and how sure both are."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

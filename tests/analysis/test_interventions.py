@@ -1,7 +1,5 @@
 """Interventions on planted runs: what is left of a bias, what was gained, what it cost."""
 
-from __future__ import annotations
-
 import dataclasses
 from pathlib import Path
 from typing import Any

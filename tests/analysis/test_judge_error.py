@@ -1,7 +1,5 @@
 """A judge's error taken apart, and what a report may say of one that pays for no behaviour."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """Knock-outs: planted worlds in which the cause of a shift is known, and taken out."""
 
-from __future__ import annotations
-
 import dataclasses
 
 import numpy as np

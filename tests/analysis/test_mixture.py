@@ -1,7 +1,5 @@
 """The mixture: shares and their parts, predictions, transfer, swaps, the command, the section."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 from itertools import product

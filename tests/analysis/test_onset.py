@@ -1,7 +1,5 @@
 """The change point of a gap, CHERRL's grid over it, the shortcut rate, and the command line."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from dataclasses import replace
@@ -102,8 +100,7 @@ def test_missing_rollouts_and_groups_are_left_out() -> None:
 
 
 @pytest.mark.parametrize(
-    "steps, groups, words",
-    [(7, 8, "7 steps with judge and truth"), (20, 1, "steps of one group")],
+    "steps, groups, words", [(7, 8, "7 steps with judge and truth"), (20, 1, "steps of one group")]
 )
 def test_too_little_is_refused_in_words(steps: int, groups: int, words: str) -> None:
     path = np.linspace(0, 1, steps)

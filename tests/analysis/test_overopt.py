@@ -1,7 +1,5 @@
 """Over-optimisation fits, their peaks and intervals, where d is from, and the alarm."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Numbers, contents and tables of a page, and figures as text that nobody can break out of."""
 
-from __future__ import annotations
-
 import csv
 import io
 import re

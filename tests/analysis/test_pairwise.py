@@ -1,7 +1,5 @@
 """Pairwise figures against verdicts that can be counted by hand, and the command line."""
 
-from __future__ import annotations
-
 import json
 import math
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Known results on how GRPO passes bias on: by proof, by enumeration, and by simulation."""
 
-from __future__ import annotations
-
 import itertools
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Rewards under other failure policies, by hand and against what the trainer composes."""
 
-from __future__ import annotations
-
 import shutil
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Partial pooling over arms: its limits, and what its intervals hold."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -1,7 +1,5 @@
 """What a design can see: against statsmodels, a numerical integral and counted sign patterns."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 

@@ -1,7 +1,5 @@
 """Judges beside each other and beside their own texts: by hand, by oracle, and planted."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

@@ -1,7 +1,5 @@
 """What a judge does to contents as they are, and whether it agrees with itself: by hand."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Means clustered by prompt and what is claimed of them: oracles, coverage, sizes of tests."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 

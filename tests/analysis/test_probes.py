@@ -1,7 +1,5 @@
 """The profile's estimators: planted biases are recovered, and every number has an oracle."""
 
-from __future__ import annotations
-
 import math
 import random
 

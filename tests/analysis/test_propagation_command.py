@@ -1,7 +1,5 @@
 """The command line of predicted shifts on small studies, whole and damaged."""
 
-from __future__ import annotations
-
 import json
 import math
 import shutil

@@ -1,7 +1,5 @@
 """Rates of a binary judge against hand-worked tables and other libraries."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np
@@ -11,12 +9,7 @@ from hypothesis import strategies as st
 from sklearn.metrics import matthews_corrcoef, roc_auc_score
 from statsmodels.stats.proportion import confint_proportions_2indep, proportion_confint
 
-from analysis.statistics.proportions import (
-    auc,
-    confusion,
-    rogan_gladen,
-    wilson,
-)
+from analysis.statistics.proportions import auc, confusion, rogan_gladen, wilson
 
 
 @given(st.lists(st.tuples(st.integers(0, 4), st.integers(0, 1)), min_size=4, max_size=60))

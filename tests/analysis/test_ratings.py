@@ -1,7 +1,5 @@
 """The ratings report against tables small enough to work out by hand, and the command line."""
 
-from __future__ import annotations
-
 import json
 import math
 from pathlib import Path

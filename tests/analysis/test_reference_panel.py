@@ -1,7 +1,5 @@
 """What other judges say of what was taught: by hand, by brute force, and of recorded studies."""
 
-from __future__ import annotations
-
 import itertools
 import json
 import math
@@ -207,9 +205,7 @@ def rubric_study(tmp_path_factory: pytest.TempPathFactory) -> Path:
                 first = "met" if step == 10 else "not_met"
                 name, group = row["rollout_id"], row["group"]
                 rubric = {"grading": "rubric_batch", "prompt_sha": "x", "score": step / 10}
-                acting[name] = [
-                    {**rubric, "judge": "j", "judge_id": "1", "labels": [first, "met"]},
-                ]
+                acting[name] = [{**rubric, "judge": "j", "judge_id": "1", "labels": [first, "met"]}]
                 shadow = {**rubric, "judge": "s", "judge_id": "2", "labels": ["not_met", "met"]}
                 votes = [shadow | {"role": "shadow"}] * 2 + [
                     shadow | {"role": "shadow", "labels": ["met", "unknown"]}

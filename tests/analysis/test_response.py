@@ -1,7 +1,5 @@
 """How a policy answers to a bias: by hand, on planted responses, and from file to file."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from itertools import pairwise
 

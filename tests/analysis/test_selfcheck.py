@@ -1,7 +1,5 @@
 """The coverage table: what it says of a right interval, of a wrong one, and of bad input."""
 
-from __future__ import annotations
-
 import json
 from functools import wraps
 from pathlib import Path

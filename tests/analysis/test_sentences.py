@@ -1,7 +1,5 @@
 """Each sentence of the findings: absent where it would be false, there where it is true."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 

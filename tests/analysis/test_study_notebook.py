@@ -1,7 +1,5 @@
 """The notebook of a study: executed, to be changed, and never written over what was changed."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Iterator
 from pathlib import Path

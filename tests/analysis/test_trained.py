@@ -1,7 +1,5 @@
 """Planted policies that are trained: what they do, and where first-order theory stops."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

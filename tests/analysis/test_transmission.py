@@ -1,7 +1,5 @@
 """The ledger against hand-made groups, statsmodels and a study written by the recorder's rules."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Which arms are compared for which setting, and what is said of the truth."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Runs of programs: every number against one worked out by hand or by another library."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from pathlib import Path

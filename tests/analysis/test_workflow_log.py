@@ -1,7 +1,5 @@
 """Logs of others' runs of programs, made by hand."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from pathlib import Path

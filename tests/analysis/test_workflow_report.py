@@ -1,7 +1,5 @@
 """The report's section on programs: its tables and figures, and nothing where none was written."""
 
-from __future__ import annotations
-
 import dataclasses
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Every path of this project that a page names exists."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

@@ -4,8 +4,6 @@ Each rule is a function of a tree of sources that returns what breaks it. Every 
 to fail, on a tree with a planted fault.
 """
 
-from __future__ import annotations
-
 import ast
 import os
 import subprocess

@@ -3,8 +3,6 @@
 A reader of such text belongs into ``READERS``: one line, its name and a function of a text.
 """
 
-from __future__ import annotations
-
 import json
 import re
 import time

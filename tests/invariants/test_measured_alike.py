@@ -1,7 +1,5 @@
 """Records, forecast and trainer measure an answer alike, where it is missing too."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,8 +1,6 @@
 """A judge, a task and a behaviour of one's own, as docs/extending.md says: what the page shows is
 written into a copy of the tree, and works there."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -1,7 +1,5 @@
 """The site of the pages is read from a folder, where a browser starts no worker."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import yaml

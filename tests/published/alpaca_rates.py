@@ -1,7 +1,5 @@
 """AlpacaEval's own win rates, and its length-controlled ones, from its annotations."""
 
-from __future__ import annotations
-
 import warnings
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Where the published data lies: $JUDGEDRIFT_DATA, or shared/data beside the checkout."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable
 from pathlib import Path

@@ -4,8 +4,6 @@ Only a rise of reward - truth of the same rollouts is judge hacking; `test_grpo_
 holds that up to a published run whose reward is a rule.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -124,10 +122,7 @@ def read_run(reward: Course, held_out: Course, gap: Course | None) -> Reading:
 
 
 def _course(
-    steps: Sequence[float] | np.ndarray,
-    fitted: np.ndarray,
-    rise_p: float,
-    fall_p: float,
+    steps: Sequence[float] | np.ndarray, fitted: np.ndarray, rise_p: float, fall_p: float
 ) -> Course:
     if len(fitted) < FEWEST_STEPS:
         return Course(NAN, NAN, NAN, NAN, NAN, NAN, "too short")

@@ -4,8 +4,6 @@ The rules: a preference of 0 counts as a tie (1.5); a length-controlled rate is 
 instructions of sigmoid(weight of the model + weight of difficulty * difficulty).
 """
 
-from __future__ import annotations
-
 import numpy as np
 import pandas as pd
 import pytest

@@ -1,7 +1,5 @@
 """Courses of pass rates: by eye, the slow way, and how often chance is taken for one."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

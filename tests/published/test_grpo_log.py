@@ -5,8 +5,6 @@ reward and held-out score: it passes 0.3, the "severe" threshold of the nearest 
 escapes it because only reward - truth *of the same rollouts* is a gap, and here that is zero.
 """
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 
 import pandas as pd

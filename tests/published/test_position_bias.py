@@ -4,8 +4,6 @@ The publishers' rule: a verdict is consistent when its swapped partner names the
 both are ties); a verdict whose partner could not be parsed counts as consistent with itself.
 """
 
-from __future__ import annotations
-
 import pandas as pd
 import pytest
 

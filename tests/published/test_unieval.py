@@ -1,7 +1,5 @@
 """UniEval's sample-level correlations with human scores, to the six digits published."""
 
-from __future__ import annotations
-
 import pandas as pd
 import pytest
 

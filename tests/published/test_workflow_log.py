@@ -5,8 +5,6 @@ hacking. After each update nearly every program is the default, and one step lat
 update, nearly none is: what heals by itself was not learned.
 """
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 
