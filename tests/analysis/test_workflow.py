@@ -18,6 +18,7 @@ from analysis.records.programs import COLUMNS, Programs, of_frame
 from analysis.records.runs import Run, read_study
 from analysis.run import workflow as of_run
 from analysis.run.workflow import ALIKE, TOGETHER, slopes
+from analysis.statistics.fixed_effects import fixed_effects
 from analysis.workflow import main
 from study.features import FEATURES
 from tests.analysis.conftest import write_cell
@@ -108,28 +109,17 @@ def test_calls_are_per_executed_program(told: Workflow, rows: pd.DataFrame):
     assert told.arms["sim-verbose"].operators["Programmer"].last == 0.0
 
 
-def test_slopes_and_errors_are_those_of_statsmodels():
+def test_slopes_are_within_groups_and_their_errors_by_problem():
+    """Two groups of six of each problem; the oracle of `fixed_effects` is statsmodels."""
     rng = np.random.default_rng(8)
-    problem = np.repeat(np.repeat(np.arange(30), 2), 6)  # two groups of six of each problem
-    group = np.repeat(np.arange(60), 6)
+    problem, group = np.arange(360) // 12, np.arange(360) // 6
     counts = rng.poisson(1.0, (360, 2)).astype(float)
-    error = (
-        counts @ [0.3, 0.0] + rng.normal(0, 0.4, 30)[problem] * counts[:, 0] + rng.normal(size=360)
-    )
+    error = counts @ [0.3, 0.0] + rng.normal(0, 0.4, 30)[problem] * counts[:, 0]
+    error += rng.normal(size=360)
     told = slopes(error, counts, group, problem, ["Review", "Custom"])
-    dummies = pd.get_dummies(group).to_numpy(dtype=float)
-    whole = sm.OLS(error, np.hstack([counts, dummies])).fit()
-    table = pd.DataFrame(counts).assign(y=error)
-    centred = (table - table.groupby(group).transform("mean")).to_numpy()
-    clustered = sm.OLS(centred[:, 2], centred[:, :2]).fit(
-        cov_type="cluster", cov_kwds={"groups": problem}
-    )
-    for k, estimate in enumerate(told.values()):
-        assert estimate.value == pytest.approx(whole.params[k])
-        half = stats.t.ppf(0.975, 29) * clustered.bse[k]
-        assert [estimate.low, estimate.high] == pytest.approx(
-            [estimate.value - half, estimate.value + half]
-        )
+    fit = fixed_effects(error, counts, group, clusters_N=problem)
+    for value, low, high, estimate in zip(fit.coef_K, *fit.interval(), told.values(), strict=True):
+        assert (estimate.value, estimate.low, estimate.high) == (value, low, high)
         assert (estimate.n, estimate.unit) == (30, "problem")
 
 
