@@ -1,7 +1,6 @@
 """Bootstraps: by hand, against gathers and statsmodels, and coverage of planted truth."""
 
 import numpy as np
-import pandas as pd
 import pytest
 import statsmodels.api as sm
 from scipy import stats
@@ -12,8 +11,6 @@ from analysis.planted.bootstrap import (
     crossed_bootstrap,
     nested_bootstrap,
 )
-from analysis.planted.onset import resampling
-from analysis.planted.selfcheck import judge_coverage
 from analysis.statistics import bootstrap
 from analysis.statistics.bootstrap import draw_weights, ratio, ratio_se, resampled_sums, widened
 
@@ -144,24 +141,6 @@ def test_widened_percentiles_are_a_t_interval() -> None:
         sd = ((units - 1) / units) ** 0.5
         half = -stats.norm.ppf(widened(units)) * sd
         assert half == pytest.approx(stats.t.ppf(0.975, units - 1))
-
-
-@pytest.mark.long
-def test_planted_truth_is_covered() -> None:
-    for name, trials in resampling(np.random.default_rng(7), 400).items():
-        row = judge_coverage(name, trials, rows=3)
-        assert row.ok, row
-        assert abs(row.bias) <= 4.5 * row.rmse / 400**0.5, row
-
-
-def test_rows_taken_for_independent_are_found_out() -> None:
-    """The naive standard error of the same planted clusters covers far too seldom."""
-    rng, covered = np.random.default_rng(8), 0
-    for _ in range(300):
-        values = np.repeat(rng.normal(0, 1, 30), 10) + rng.normal(0, 0.5, 300)
-        frame = pd.Series(values)
-        covered += abs(frame.mean()) <= 1.96 * frame.sem()
-    assert covered / 300 < 0.6
 
 
 def test_weights_are_never_drawn_into_a_copy() -> None:

@@ -95,16 +95,7 @@ def test_a_rank_correlation_stays_within_its_ends_and_no_behaviour_makes_no_row(
     assert behaviours_table(without).empty and len(judges_table(without)) == 2
 
 
-def test_intervals_are_over_runs():
-    """As many studies as say so miss the planted bias, and one run has no interval."""
-    missed = 0
-    for study in range(25):
-        runs = [planted(family, 10 * study + seed) for family in "ab" for seed in range(3)]
-        told = of_runs(runs, SPREAD)
-        assert told is not None
-        length = told.judges[0].behaviours[0].bias
-        missed += not length.low <= 0.04 <= length.high
-    assert missed <= 5, "5 % of 25, and 4 SD: 5.6"
+def test_one_run_has_no_interval():
     alone = of_runs([planted(family, 0) for family in "ab"], SPREAD)
     assert alone is not None
     assert all(math.isnan(one.bias.low) for judge in alone.judges for one in judge.behaviours)

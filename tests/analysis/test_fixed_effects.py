@@ -55,21 +55,6 @@ def test_slopes_and_errors_are_those_of_statsmodels(columns):
         assert found.unique_K[k] == pytest.approx(found.r2 - r2)
 
 
-def test_intervals_cover_a_slope_that_differs_between_groups():
-    """The slope to find is the mean one; errors of rows alone would be far too small for it."""
-    held = naive = 0
-    for seed in range(300):
-        y, x, group = planted(seed, groups=60, columns=1, slope_sd=0.5)
-        found = fixed_effects(y, x, group)
-        off = abs(found.coef_K[0] - 0.5)
-        held += off <= 2.0 * found.se_K[0]
-        z = x[:, 0] - (np.bincount(group, x[:, 0]) / np.bincount(group))[group]
-        v = y - (np.bincount(group, y) / np.bincount(group))[group]
-        naive += off <= 2.0 * ((v - z * found.coef_K[0]).std() / np.sqrt(z @ z))
-    assert 268 <= held <= 297  # 285 expected less what few clusters cost; 3.5 SDs are 13
-    assert naive < 230
-
-
 LABELS = {
     "strings": lambda g: np.array([f"item {one}" for one in g], dtype=object),
     "negative": lambda g: 3 - g,

@@ -126,18 +126,6 @@ def test_grouped_intervals_of_one_run_have_no_bounds():
 
 def test_of_ten_that_are_picked_the_interval_is_bonferroni_s_and_of_all_it_is_plain():
     assert widening(4, 10, 10) == pytest.approx(1.0)
-    assert widening(4, 1, 10) == pytest.approx(stats.t.isf(0.0025, 4) / stats.t.isf(0.025, 4))
-
-
-def test_intervals_of_the_largest_three_hold_the_truth_as_often_as_they_say():
-    """Ten behaviours that did not move, five runs each: the three furthest are shown."""
-    rng, plain, wider = np.random.default_rng(0), [], []
-    for _ in range(600):
-        values = rng.normal(0, 1, (10, 5))
-        picked = values[np.argsort(-abs(values.mean(axis=1)))[:3]]
-        for row in picked:
-            made = mean_interval(row.tolist())
-            half = made.high - made.value
-            plain.append(abs(made.value) <= half)
-            wider.append(abs(made.value) <= half * widening(4, 3, 10))
-    assert np.mean(plain) < 0.92 < 0.94 < np.mean(wider)
+    for selected in (1, 3):
+        expected = stats.t.isf(0.0025 * selected, 4) / stats.t.isf(0.025, 4)
+        assert widening(4, selected, 10) == pytest.approx(expected)

@@ -11,7 +11,6 @@ import pandas as pd
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from scipy.stats import binom
 
 from analysis.arm.mixture import of_runs
 from analysis.arm.teaching import Drawn, agreement, compare, expected, outcomes
@@ -162,22 +161,6 @@ def test_outcomes_are_sums_over_all_verdicts(kinds, tpr, fpr, scale) -> None:
     assert made == pytest.approx(sums, abs=1e-9)
     padded = np.pad(count, (0, 2))[None], np.pad(right, (0, 2))[None]
     assert outcomes(*padded, tpr, fpr, scale)[0] == pytest.approx(made, abs=1e-9)
-
-
-def test_large_groups_come_to_the_formulas_of_shares() -> None:
-    p, tpr, fpr = 0.4, 0.8, 0.3
-    q, j = fpr + (tpr - fpr) * p, tpr - fpr
-
-    def expectation(group: int) -> np.ndarray:
-        right = np.tri(group + 1, group, -1, dtype=bool)  # k of them, each answer another text
-        made = outcomes(np.ones(right.shape, dtype=int), right, tpr, fpr)
-        return binom.pmf(np.arange(group + 1), group, p) @ made
-
-    pull, taught, dead = expectation(80)
-    assert pull / 80 == pytest.approx(2 * (q * (1 - q)) ** 0.5, rel=0.02)
-    assert taught == pytest.approx(j * p * (1 - p) / (q * (1 - q)) ** 0.5, rel=0.02)
-    assert dead < 1e-6
-    assert expectation(8)[2] == pytest.approx(q**8 + (1 - q) ** 8), "exact in any group"
 
 
 def test_equal_answers_stand_or_fall_together() -> None:

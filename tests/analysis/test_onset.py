@@ -12,8 +12,7 @@ from scipy import optimize
 from analysis.ledger import main as ledger_main
 from analysis.onset import Options, main
 from analysis.overopt import main as overopt_main
-from analysis.planted.onset import _groups, change_points
-from analysis.planted.selfcheck import judge_coverage
+from analysis.planted.onset import _groups
 from analysis.printed import show
 from analysis.records.runs import Run, read_runs
 from analysis.run import threshold_grid as module
@@ -79,14 +78,6 @@ def test_a_rise_that_is_no_ramp_is_said_to_be_none() -> None:
         noted += "ramp" in change_point(*data, replicates=200, seed=seed).note
     # 1 % of ramps: more than 4 of 40 in one of 20,000 seeds
     assert noted <= 4
-
-
-@pytest.mark.long
-def test_planted_onsets_are_covered() -> None:
-    for name, trials in change_points(np.random.default_rng(3), 200).items():
-        row = judge_coverage(name, trials, rows=3)
-        assert row.ok, row
-        assert abs(row.bias) <= 4.5 * row.rmse / 200**0.5, row
 
 
 def test_missing_rollouts_and_groups_are_left_out() -> None:

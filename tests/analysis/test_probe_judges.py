@@ -164,12 +164,6 @@ def test_a_planted_taste_for_own_texts_is_found_at_equal_truth():
         assert row["low"] < 0.15 < row["high"] and row["p"] < 0.001
         assert row["raw"] == pytest.approx(0.35, abs=0.1), "own texts are better as well"
         assert (row["prompts"], row["texts"], row["texts by"]) == (30, 60, "w")
-    quiet = sum(
-        row["low"] <= 0 <= row["high"]
-        for seed in range(30)
-        for _, row in own_texts(written(0.0, seed=seed), manifest())[0][:1].iterrows()
-    )
-    assert quiet >= stats.binom.ppf(0.001, 30, 0.95)
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,6 @@ import dataclasses
 from pathlib import Path
 
 import matplotlib.pyplot as plt
-import numpy as np
 import pytest
 
 from analysis.arm.workflow import Optimum
@@ -13,7 +12,6 @@ from analysis.reports import sections
 from analysis.reports import workflow as drawn
 from analysis.reports.evidence import Evidence, gather, of_records
 from analysis.reports.words import findings
-from analysis.run.workflow import slopes
 from tests.analysis.program_study import write_programs
 
 
@@ -91,19 +89,3 @@ def test_no_operator_with_a_slope_is_no_figure(evidence: Evidence):
         name: dataclasses.replace(arm, operators={}) for name, arm in evidence.workflow.arms.items()
     }
     assert drawn.over_rewards(dataclasses.replace(evidence.workflow, arms=bare)) is None
-
-
-def test_errors_by_rollout_would_not_cover():
-    """Problems share what a judge pays: by group alone the intervals are too short."""
-    covered = {"problem": 0, "rollout": 0}
-    rng = np.random.default_rng(4)
-    for _ in range(200):
-        problem = np.repeat(np.arange(30), 24)
-        group = np.repeat(np.arange(120), 6)
-        calls = rng.poisson(1.0, 720)[:, None].astype(float)
-        paid = 0.1 + rng.normal(0, 0.3, 30)[problem]
-        error = paid * calls[:, 0] + rng.normal(0, 0.2, 720)
-        for name, unit in (("problem", problem), ("rollout", group)):
-            slope = slopes(error, calls, group, unit, ["Review"])["Review"]
-            covered[name] += slope.low <= 0.1 <= slope.high
-    assert covered["problem"] > 180 > covered["rollout"]
