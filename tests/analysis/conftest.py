@@ -151,6 +151,17 @@ def write_cell(
     (cell / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
 
 
+def write_kl(study: Path, steps: int) -> Path:
+    """Log a KL of .01 per token and step over 20 tokens in a study's only cell; return the cell."""
+    (cell,) = (path.parent for path in study.glob("*/config.yaml"))
+    lines = [
+        {"step": step, "metrics": {"policy/kl": 0.01 * step, "policy/length_tokens": 20.0}}
+        for step in range(1, steps + 1)
+    ]
+    (cell / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    return cell
+
+
 def schema(columns: dict[str, str], names: Sequence[str]) -> pa.Schema:
     return pa.schema([(name, arrow_type(columns[name])) for name in names])
 
@@ -208,6 +219,19 @@ def gathered(together: Path) -> Callable[..., Evidence]:
 def evidence(gathered: Callable[..., Evidence]) -> Evidence:
     """The evidence of a study that is like `planted`."""
     return gathered()
+
+
+@pytest.fixture
+def answered(tmp_path: Path, capsys) -> Callable[..., tuple[Any, str]]:
+    """``answered(main, study, *words)`` is what a command writes to its ``out``, and prints."""
+
+    def ask(main: Callable[[list[str]], int], study: Path, *words: str) -> tuple[Any, str]:
+        out = tmp_path / "answered.json"
+        named = [f"study={study.name}", f"runs_dir={study.parent}", f"out={out}"]
+        assert main([*named, *words]) == 0
+        return json.loads(out.read_text()), capsys.readouterr().out
+
+    return ask
 
 
 @pytest.fixture

@@ -330,21 +330,6 @@ def test_the_command_writes_the_page_beside_the_report(make_study, capsys):
     assert "All 96 answers of the study are here." in said
 
 
-@pytest.mark.parametrize(
-    "words, wanted",
-    [
-        (["study=plantd"], "There is no study folder"),
-        ([], "analysis.view needs study="),
-        (["study=planted", "answers=0"], "1 or more"),
-        (["study=planted", "out=nowhere/at/all.html"], "mkdir -p"),
-    ],
-)
-def test_natural_mistakes_are_one_paragraph(planted, capsys, words, wanted):
-    assert main([*words, f"runs_dir={planted.parent}"]) == 2
-    said = capsys.readouterr().err
-    assert wanted in said and len(said.strip().splitlines()) == 1
-
-
 def test_a_study_without_answers_says_so(make_study, capsys):
     study = make_study(judges=["sim-fair"], seeds=1, steps=0, state="new")
     assert main([f"study={study.name}", f"runs_dir={study.parent}"]) == 2

@@ -294,7 +294,6 @@ def test_a_table_by_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[st
         ("item,domain,judge,truth\n1,all,1,1\n", [], "named 'all'"),
         ("item,domain,judge,truth\n1,a,1,1\n", ["threshold=1.5"], "threshold=1.5"),
         ("item,domain,judge,truth\n1,a,1,1\n", ["level=1"], "level=1"),
-        ("item,domain,judge,truth\n1,a,1,1\n", ["study=x"], "both study= and table="),
         ("item,domain,judge,truth\n1,a,1,1\n", ["colour=red"], "is not an option"),
     ],
 )
@@ -307,17 +306,8 @@ def test_what_is_refused(tmp_path: Path, capsys, text: str, words: list[str], sa
     assert not out.exists()
 
 
-def test_neither_study_nor_table(tmp_path: Path, capsys) -> None:
-    assert main([f"out={tmp_path / 'out.json'}"]) == 2
-    assert "study=NAME or table=FILE" in capsys.readouterr().err
-
-
-def test_a_study_has_its_judges_apart(make_study, tmp_path: Path) -> None:
-    folder = make_study(truth=True)
-    out = tmp_path / "out.json"
-    words = [f"study={folder.name}", f"runs_dir={folder.parent}", f"out={out}"]
-    assert main(words) == 0
-    result = json.loads(out.read_text())
+def test_a_study_has_its_judges_apart(make_study, answered) -> None:
+    result, _ = answered(main, make_study())
     assert list(result["domains"]) == ["all"]
     assert sorted(result["judges"]) == ["sim-fair", "sim-flaky", "sim-verbose"]
     flaky = result["judges"]["sim-flaky"]["domains"]["all"]
@@ -326,7 +316,7 @@ def test_a_study_has_its_judges_apart(make_study, tmp_path: Path) -> None:
     assert result["domains"]["all"]["items"] == 6 * 4
 
 
-def test_a_study_of_domains(make_study, tmp_path: Path) -> None:
+def test_a_study_of_domains(make_study, answered) -> None:
     folder = make_study(judges=("sim-fair",), seeds=1, groups=10)
     for part in folder.glob("*/rollouts/*.parquet"):
         table = pq.read_table(part).to_pylist()
@@ -337,9 +327,7 @@ def test_a_study_of_domains(make_study, tmp_path: Path) -> None:
         right = frame["truth"].where(frame["member"] < 2 + 2 * place, 1.0)
         frame["judge_score"] = right.where(frame["step"] > 1, 1 - right)
         frame.to_parquet(part)
-    out = tmp_path / "out.json"
-    assert main([f"study={folder.name}", f"runs_dir={folder.parent}", f"out={out}"]) == 0
-    result = json.loads(out.read_text())
+    result, _ = answered(main, folder)
     assert list(result["domains"]) == ["math", "qa", "all"] and "judges" not in result
     math, qa = result["domains"]["math"], result["domains"]["qa"]
     assert math["fpr"]["value"] > qa["fpr"]["value"]

@@ -1,7 +1,6 @@
 """Dose-response fits against planted curves, and the correction for a bias measured with error."""
 
 import dataclasses
-import json
 import math
 import shutil
 
@@ -166,17 +165,6 @@ def test_drawn_and_counted_p_agree():
     assert trend_p(dose, response) == pytest.approx(drawn, abs=0.02)
 
 
-def test_the_command_line_refuses_too_few_doses(small_study, capsys):
-    words = [f"study={small_study.name}", f"runs_dir={small_study.parent}"]
-    assert main(words) == 2
-    assert "experiment=dose-response" in capsys.readouterr().err
-    assert main(["study=nothing"]) == 2
-    assert main(["dose=1"]) == 2
-    capsys.readouterr()
-    assert main([*words, "feature=lenght"]) == 2
-    assert "Did you mean length?" in capsys.readouterr().err
-
-
 def row(dose, shift, first_order, beta=0.0):
     facts = {"dose": dose, "shift": shift, "first_order": first_order, "beta": beta}
     return {**facts, "unpredicted": ""}
@@ -271,15 +259,11 @@ def test_a_theory_far_off_is_cut_and_the_runs_stay_in_view(small_study, tmp_path
     plt.close(made)
 
 
-def test_a_study_of_doses_is_read(small_study, tmp_path, capsys):
+def test_a_study_of_doses_is_read(small_study, tmp_path, answered):
     """The runs of a real study, told apart by the doses written into copies of their configs."""
-    dosed_copy(tmp_path / "doses", small_study)
-    out = tmp_path / "d.json"
-    words = ["study=doses", f"runs_dir={tmp_path}", f"out={out}", f"figure={tmp_path / 'd.png'}"]
-    assert main(words) == 0
-    found = json.loads(out.read_text())
+    doses = dosed_copy(tmp_path / "doses", small_study)
+    found, said = answered(main, doses, f"figure={tmp_path / 'd.png'}")
     assert sorted(run["dose"] for run in found["runs"]) == pytest.approx([0.0, 0.1, 0.2, 0.3])
-    said = capsys.readouterr().out
     assert found["line"]["runs"] == 4 and "trend p" in said
     assert "No first-order prediction at beta = 0: the other runs moved against" in said
     assert found["left_out"] == 0 and "left out" not in said
@@ -346,7 +330,7 @@ def test_only_judges_that_differ_in_this_dose_alone_are_on_its_curve(small_study
     assert left_out(5).startswith("5 runs are left out: ") and left_out(0) == ""
 
 
-def test_a_dose_curve_names_the_runs_that_it_leaves_out(small_study, tmp_path, capsys):
+def test_a_dose_curve_names_the_runs_that_it_leaves_out(small_study, tmp_path, answered):
     """A fifth run pays for flattery too: it is no point of the curve of length."""
     folder = dosed_copy(tmp_path / "doses", small_study)
     cell = sorted(folder.glob("sim-*"))[0]
@@ -355,6 +339,5 @@ def test_a_dose_curve_names_the_runs_that_it_leaves_out(small_study, tmp_path, c
     config = yaml.safe_load((other / "config.yaml").read_text())
     config["judge"]["simulated"]["doses"] = {"flattery": 0.2}
     (other / "config.yaml").write_text(yaml.safe_dump(config))
-    assert main(["study=doses", f"runs_dir={tmp_path}"]) == 0
-    said = capsys.readouterr().out
+    _, said = answered(main, folder)
     assert "length: 4 runs" in said and "1 run is left out: " in said

@@ -1,6 +1,5 @@
 """Slopes on a bias measured with error: hand-made cases, planted truth, and a real study."""
 
-import json
 import math
 
 import numpy as np
@@ -81,7 +80,7 @@ def test_what_cannot_be_corrected_is_nan_or_refused():
             slopes(*wrong)
 
 
-def test_a_study_of_three_judges_is_read(copied, tmp_path, capsys):
+def test_a_study_of_three_judges_is_read(copied, answered):
     """Copies of a real study's runs under the name of a third judge, whose scores favour length."""
     import shutil
 
@@ -102,24 +101,8 @@ def test_a_study_of_three_judges_is_read(copied, tmp_path, capsys):
             scores = [t + w for t, w in zip(table["truth"].to_pylist(), words, strict=True)]
             place = table.column_names.index("judge_score")
             pq.write_table(table.set_column(place, "judge_score", [scores]), part)
-    out = tmp_path / "n.json"
-    assert main(["study=three", f"runs_dir={tmp_path}", f"out={out}", "steps=2"]) == 0
-    found = json.loads(out.read_text())
+    found, said = answered(main, study, "steps=2")
     biases = {judge["arm"]: judge["bias"] for judge in found["judges"]}
     assert biases["sim-long"] == pytest.approx(0.01, abs=1e-9)
     assert [line["method"] for line in found["slopes"]] == ["plain", "moments", "deming", "simex"]
-    assert "per unit of measured bias" in capsys.readouterr().out
-
-
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [
-        ([], "Train other judges"),
-        (["feature=charm"], "feature=charm is not legal: it must be one of"),
-        (["steps=none"], "steps=none is not legal: it must be a whole number"),
-        (["judge=x"], "'judge=x' is not an option"),
-    ],
-)
-def test_wrong_commands_are_said(small_study, words, said, capsys):
-    assert main([f"study={small_study.name}", f"runs_dir={small_study.parent}", *words]) == 2
-    assert said in capsys.readouterr().err
+    assert "per unit of measured bias" in said

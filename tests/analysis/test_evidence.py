@@ -1,7 +1,6 @@
 """What a report says of how the bias of a judge got into a policy, on a study trained for real."""
 
 import dataclasses
-import json
 
 import numpy as np
 
@@ -13,6 +12,7 @@ from analysis.reports.words import findings
 from analysis.run.onset import Line, Onset
 from analysis.run.threshold_grid import Grid
 from analysis.statistics.estimate import Estimate
+from tests.analysis.conftest import write_kl
 
 
 def of_runs(small_study, change) -> Evidence:
@@ -49,13 +49,7 @@ def test_a_replay_that_cannot_be_read_is_said(copied, real_evidence):
 
 def test_curves_over_kl_are_fitted_and_a_constant_truth_has_no_peak(make_study):
     study = make_study(judges=("sim-verbose",), seeds=1, steps=12)
-    (cell,) = study.glob("sim-verbose-*")
-    lines = [
-        {"step": step, "metrics": {"policy/kl": 0.01 * step, "policy/length_tokens": 20.0}}
-        for step in range(1, 13)
-    ]
-    (cell / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
-    found = of_records(read_study(study), [cell.name])
+    found = of_records(read_study(study), [write_kl(study, 12).name])
     assert [row["best"] is not None for row in found.overoptimisation] == [True, True]
     assert not any("peaks" in line for line in findings(found))
     assert not any("Over-optimisation" in line for line in limits(found))

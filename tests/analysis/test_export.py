@@ -206,27 +206,6 @@ def test_memory_does_not_grow_with_the_study(tmp_path):
     assert large < small + 120, f"{peaks} MiB"
 
 
-@pytest.mark.parametrize(
-    "words, wanted",
-    [
-        (["format=xlsx", "out=x"], "one of csv, parquet, hf, inspect"),
-        (["format=csv"], "needs out="),
-        (["out=x.csv"], "needs format="),
-        (["format=csv", "out=nowhere/x.csv"], "mkdir -p"),
-        (["format=hf", "out=tests"], "it is a folder with files in it"),
-        (["format=hf", "out=README.md"], "it is a file, and this format writes a folder"),
-        (["format=csv", "out=tests"], "it is a folder"),
-        (["format=csv", "out=x.csv", "study=plantde"], "There is no study folder"),
-    ],
-)
-def test_natural_mistakes_are_one_paragraph(planted, capsys, monkeypatch, words, wanted):
-    monkeypatch.chdir(ROOT)
-    named = [] if any(word.startswith("study=") for word in words) else [f"study={planted.name}"]
-    assert main([*named, *words, f"runs_dir={planted.parent}"]) == 2
-    said = capsys.readouterr().err
-    assert wanted in said and len(said.strip().splitlines()) == 1
-
-
 def test_an_export_that_fails_leaves_nothing(planted, tmp_path, monkeypatch):
     monkeypatch.setattr(files, "_card", lambda answers, counts: 1 / 0)
     with pytest.raises(ZeroDivisionError):

@@ -1,7 +1,6 @@
 """The field's tables: each estimator against other people's formulas, and the tables of a study."""
 
 import dataclasses
-import json
 import math
 from pathlib import Path
 
@@ -229,13 +228,7 @@ def test_several_metrics_have_a_profile(real_evidence):
     assert told.metrics == ("truth", "held-out/math") and text.count("<figure>") == 1
 
 
-def test_the_command_prints_and_writes_the_numbers(planted, tmp_path, capsys):
-    out = tmp_path / "field.json"
-    arguments = [f"study={planted.name}", f"runs_dir={planted.parent}", f"out={out}"]
-    assert command.main(arguments) == 0
-    printed = capsys.readouterr().out
+def test_the_command_prints_and_writes_the_numbers(planted, answered):
+    numbers, printed = answered(command.main, planted)
     assert "Final scores" in printed and "sim-verbose" in printed and "Kaplan-Meier" in printed
-    numbers = json.loads(out.read_text())
     assert len(numbers["aggregates"]) == 3 and len(numbers["thresholds"]) == 41
-    assert command.main([*arguments, "feature=colour"]) == 2
-    assert "it must be one of length" in capsys.readouterr().err

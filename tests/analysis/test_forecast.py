@@ -114,22 +114,20 @@ def command(small_study):
     return [f"study={small_study.name}", f"runs_dir={small_study.parent}"]
 
 
-def test_candidates_that_were_never_trained(command, tmp_path, capsys):
-    out = tmp_path / "f.json"
-    words = [*command, "judges=sim-verbose,sim-strict", "steps=2", f"out={out}"]
+def test_candidates_that_were_never_trained(small_study, tmp_path, answered):
     before = plt.get_fignums()
-    assert main([*words, f"figure={tmp_path / 'f.png'}"]) == 0
+    words = ("judges=sim-verbose,sim-strict", "steps=2", f"figure={tmp_path / 'f.png'}")
+    found, said = answered(main, small_study, *words)
     assert plt.get_fignums() == before and (tmp_path / "f.png").stat().st_size > 5000
-    found = json.loads(out.read_text())
     judges = {push["judge"] for push in found["pushes"]}
     assert judges == {"sim-verbose", "sim-strict"} and "validation" not in found
     assert {line["rank"] for line in found["ranks"]} <= {1, 2}
     # two seeds x two steps x two prompts; the arms' first step is shared, their second is not
     assert 8 <= found["prompts"] <= 12
-    assert "Push at the first step" in capsys.readouterr().out
+    assert "Push at the first step" in said
 
 
-def test_the_forecast_is_of_the_reward_and_not_of_the_score(copied, tmp_path):
+def test_the_forecast_is_of_the_reward_and_not_of_the_score(copied, answered):
     """A reward that is all truth: every judge pushes the same, whatever it is partial to."""
     made = {}
     for weight in (0.0, 1.0):
@@ -139,33 +137,13 @@ def test_the_forecast_is_of_the_reward_and_not_of_the_score(copied, tmp_path):
             config["reward"]["truth_weight"] = weight
             config["trainer"]["scale_rewards"] = "none"
             (cell / "config.yaml").write_text(yaml.safe_dump(config))
-        out = tmp_path / "out.json"
-        words = [f"study={study.name}", f"runs_dir={tmp_path}", "judges=sim-fair,sim-structured"]
-        assert main([*words, f"out={out}"]) == 0
+        found, _ = answered(main, study, "judges=sim-fair,sim-structured")
         made[weight] = {
-            push["judge"]: push["push"]
-            for push in json.loads(out.read_text())["pushes"]
-            if push["feature"] == "bullets"
+            push["judge"]: push["push"] for push in found["pushes"] if push["feature"] == "bullets"
         }
     assert abs(made[0.0]["sim-structured"] - made[0.0]["sim-fair"]) > 0.001
     assert made[1.0]["sim-structured"] == pytest.approx(made[1.0]["sim-fair"], abs=1e-12)
     assert made[1.0]["sim-fair"] == pytest.approx(made[0.0]["sim-fair"], abs=1e-6)
-
-
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [
-        ([], "needs study="),
-        (["study=x", "rank=1"], "'rank=1' is not an option"),
-        (["study=x", "runs_dir=nowhere"], "no study folder"),
-        (["steps=0"], "must be a number 1 or more"),
-        (["judges=nobody"], "is not a preset"),
-    ],
-)
-def test_wrong_commands_are_said(command, words, said, capsys):
-    given = words if not words or words[0].startswith("study") else [*command, *words]
-    assert main(given) == 2
-    assert said in capsys.readouterr().err
 
 
 def test_a_study_without_rollouts_is_said(tmp_path, capsys):

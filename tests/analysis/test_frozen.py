@@ -1,7 +1,6 @@
 """Shifts on held-out rows are within prompts, and recover what was planted."""
 
 import dataclasses
-import json
 import shutil
 from itertools import chain
 from pathlib import Path
@@ -215,20 +214,15 @@ def test_trained_runs_are_read_by_the_one_reader(evaluated: Path) -> None:
     assert np.array_equal(start[0].features, start[1].features), "arms begin with the same answers"
 
 
-def test_the_command_line(evaluated: Path, tmp_path: Path, capsys) -> None:
-    out = tmp_path / "numbers.json"
-    words = [f"study={evaluated.name}", f"runs_dir={evaluated.parent}"]
-    assert main([*words, f"out={out}"]) == 0
-    said = capsys.readouterr().out
+def test_the_command_line(evaluated: Path, tmp_path: Path, answered) -> None:
+    rows, said = answered(main, evaluated)
     assert "Shifts are within prompts" in said and "score by sim-strict" in said
-    assert {row["arm"] for row in json.loads(out.read_text())} == {"sim-fair", "sim-verbose"}
+    assert {row["arm"] for row in rows} == {"sim-fair", "sim-verbose"}
     bare = tmp_path / "runs" / "bare"
     shutil.copytree(evaluated, bare)
     for folder in bare.glob(f"*/{EVALUATIONS}"):
         shutil.rmtree(folder)
-    assert main(["study=bare", f"runs_dir={bare.parent}"]) == 0
-    assert "trainer.eval_samples=3" in capsys.readouterr().out
-    assert main(["study=none", f"runs_dir={bare.parent}"]) == 2
+    assert "trainer.eval_samples=3" in answered(main, bare)[1]
 
 
 def test_the_report_rests_on_it_and_says_so(evaluated: Path, tmp_path: Path) -> None:

@@ -9,7 +9,6 @@ import pandas as pd
 import pytest
 
 from analysis.arm.interventions import _transported, numbers, of_records
-from analysis.interventions import main
 from analysis.printed.corrections import interventions_text
 from analysis.records.runs import Records, Run
 from analysis.reports import sections
@@ -270,8 +269,3 @@ def test_an_intervention_stands_where_its_differences_are(tmp_path):
     assert axes.get_legend_handles_labels()[1] == list(others)
     arms = [dataclasses.replace(row, truth=NO_ESTIMATE) for row in told.arms]
     assert bought(dataclasses.replace(told, arms=tuple(arms))) is None
-
-
-def test_a_study_without_interventions_is_a_user_error(planted, capsys):
-    assert main([f"study={planted.name}", f"runs_dir={planted.parent}"]) == 2
-    assert "experiment=interventions" in capsys.readouterr().err

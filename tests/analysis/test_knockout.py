@@ -10,7 +10,6 @@ from scipy import stats
 
 from analysis.arm.knockout import NO_ARM, knockouts, of_study, sentence
 from analysis.arm.propagation import paths, predict
-from analysis.knockout import main
 from analysis.records.behaviour import shift
 from analysis.records.runs import Run, step_means
 from analysis.reports import sections
@@ -210,9 +209,3 @@ def test_the_figure_has_a_row_for_each_arm_and_what_the_ledger_leaves():
     assert {(shift.value, float(k)) for k, shift in enumerate(shifts)} < places
     assert (row.shift.value - row.of_bias.value, 1.0) in places
     assert kept([dataclasses.replace(row, shift=NO_ARM)]) is None
-
-
-def test_a_study_without_a_knock_out_is_a_user_error(planted, capsys):
-    assert main([f"study={planted.name}", f"runs_dir={planted.parent}"]) == 2
-    said = capsys.readouterr().err
-    assert "correction.without" in said and "experiment=knockout" in said

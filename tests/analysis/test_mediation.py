@@ -7,7 +7,6 @@ import pytest
 from scipy import stats
 
 from analysis.arm.mediation import mediate
-from analysis.mediation import main
 
 DOSE = np.repeat([-0.1, 0.0, 0.1, 0.2], 5)
 
@@ -70,11 +69,3 @@ def test_the_interval_of_b_has_three_slopes_where_the_mediator_is_the_dose_again
     left = truth - columns @ inverse @ truth
     error = (left @ left / 17 * (inverse @ inverse.T)[2, 2]) ** 0.5
     assert split.b.high - split.b.value == pytest.approx(stats.t.ppf(0.975, 17) * error)
-
-
-def test_the_command_line_says_what_is_missing(small_study, capsys):
-    assert main([f"study={small_study.name}", f"runs_dir={small_study.parent}"]) == 2
-    assert "doses of length" in capsys.readouterr().err
-    assert main(["feature=lenght"]) == 2
-    assert "Did you mean length?" in capsys.readouterr().err
-    assert main(["study=none", "runs_dir=none"]) == 2

@@ -1,6 +1,5 @@
 """The mixture: shares and their parts, predictions, transfer, swaps, the command, the section."""
 
-import json
 from dataclasses import replace
 from itertools import product
 from pathlib import Path
@@ -322,15 +321,9 @@ def test_leniency_is_over_items() -> None:
     assert strict.value == -1 and np.isnan(strict.low)
 
 
-def test_the_command_finds_what_was_planted(
-    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    out = tmp_path / "mixture.json"
-    asked = ["study=mixed", f"runs_dir={folder.parent}", f"out={out}", "window=3"]
-    assert main(asked) == 0
-    printed = capsys.readouterr().out
+def test_the_command_finds_what_was_planted(folder: Path, answered) -> None:
+    made, printed = answered(main, folder, "window=3")
     assert "qa moves most" in printed and max(map(len, printed.splitlines())) <= 100
-    made = json.loads(out.read_text())
     assert set(made["domains"]) == {"all", *GAIN} and made["problems"] == []
     rates = made["domains"]["code"]["rates"]
     assert {(row["first_step"], row["last_step"]) for row in rates} == {(1, 6), (1, 3), (4, 6)}
@@ -349,13 +342,7 @@ def test_the_command_finds_what_was_planted(
     assert {row["tested"] for row in made["swaps"]} == set(GAIN)
 
 
-def test_a_study_without_domains_is_refused(
-    planted: Path, evidence: Evidence, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    out = tmp_path / "mixture.json"
-    assert main(["study=planted", f"runs_dir={planted.parent}", f"out={out}"]) == 2
-    assert "names its domain" in capsys.readouterr().err and not out.exists()
-    assert main(["study=planted", f"runs_dir={planted.parent}", f"out={out}", "window=-1"]) == 2
+def test_a_study_without_domains_has_no_mixture(evidence: Evidence) -> None:
     assert of_runs(evidence.records.runs) is None
     assert sections.mixture(evidence) == []
 

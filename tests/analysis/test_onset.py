@@ -1,7 +1,6 @@
 """The change point of a gap, CHERRL's grid over it, the shortcut rate, and the command line."""
 
 import json
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -213,15 +212,11 @@ def test_doses_of_the_judge_name_the_shortcut(make_study) -> None:
     assert dosed(replace(run, config={})) == []
 
 
-def test_the_command_line(make_study, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_line(make_study, answered) -> None:
     """In the planted study the gap is .08 a step, so it rises from the first step on."""
     study = make_study(judges=("sim-fair", "sim-verbose"), seeds=1, steps=12)
-    out = tmp_path / "lines.json"
-    arguments = [f"study={study.name}", f"runs_dir={study.parent}", "feature=length"]
-    arguments += ["high=0.5", "fewest=10", f"out={out}"]
-    assert main(arguments) == 0
-    said = capsys.readouterr().out
-    lines = {one["arm"]: one for one in json.loads(out.read_text())}
+    found, said = answered(main, study, "feature=length", "high=0.5", "fewest=10")
+    lines = {one["arm"]: one for one in found}
     verbose = lines["sim-verbose"]
     assert verbose["gap_first"] == pytest.approx(0.0) and verbose["gap_last"] == pytest.approx(0.88)
     assert verbose["onset"]["step"] == 1.0 and verbose["onset"]["rise"] == pytest.approx(0.88)
@@ -230,31 +225,9 @@ def test_the_command_line(make_study, tmp_path: Path, capsys: pytest.CaptureFixt
     assert "simulated bias-free runs" in said and "the gap is constant (sim-fair-s0" in said
 
 
-@pytest.mark.parametrize(
-    "argument, words",
-    [
-        ("study=nowhere", "There is no study folder"),
-        ("colour=red", "'colour=red' is not an option"),
-        ("feature=taste", "feature=taste is not legal: it must be one of length"),
-        ("high=much", "high=much is not legal: it must be a number"),
-        ("fewest=inf", "fewest=inf is not legal: it must be a whole number"),
-    ],
-)
-def test_command_line_errors(
-    planted: Path, argument: str, words: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    study = [] if argument.startswith("study=") else [f"study={planted.name}"]
-    assert main([*study, f"runs_dir={planted.parent}", argument]) == 2
-    said = capsys.readouterr().err
-    assert words in said and "python -m analysis.onset" in said
-
-
 @pytest.mark.parametrize("main", [main, ledger_main, overopt_main])
-def test_a_study_without_rollouts_says_so(
-    main: Callable[[list[str]], int], tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main([f"study={tmp_path.name}", f"runs_dir={tmp_path.parent}"]) == 0
-    assert "No run of this study has recorded rollouts yet." in capsys.readouterr().out
+def test_a_study_without_rollouts_says_so(main, tmp_path: Path, answered) -> None:
+    assert "No run of this study has recorded rollouts yet." in answered(main, tmp_path)[1]
 
 
 def test_numbers_are_on_disk_before_their_text_is_made(tmp_path: Path) -> None:

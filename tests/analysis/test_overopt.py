@@ -1,6 +1,5 @@
 """Over-optimisation fits, their peaks and intervals, where d is from, and the alarm."""
 
-import json
 import shutil
 from pathlib import Path
 
@@ -23,6 +22,7 @@ from analysis.run.overopt import (
     overoptimisation,
     rows,
 )
+from tests.analysis.conftest import write_kl
 from tests.conftest import RECORDS_ONLY, Trained
 
 D = np.linspace(0.25, 8, 32)
@@ -133,12 +133,7 @@ def test_without_a_recorded_kl_there_is_no_d(planted: Path) -> None:
 
 def test_the_trainers_kl_is_per_token(make_study) -> None:
     study = make_study(judges=("sim-fair",), seeds=1)
-    cell = next(study.glob("sim-fair-*"))
-    lines = [
-        {"step": step, "metrics": {"policy/kl": 0.01 * step, "policy/length_tokens": 20.0}}
-        for step in range(1, 7)
-    ]
-    (cell / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    write_kl(study, 6)
     runs, _ = read_runs(study)
     found = kl_path(runs[0])
     assert found.source == "policy/kl x tokens"
@@ -196,7 +191,7 @@ def test_a_trained_run_starts_at_its_start_and_moves_away(held: Path, tmp_path: 
     assert 1 / 3 < other.kl[1:].sum() / found.kl[1:].sum() < 3
 
 
-def test_a_trained_run_is_fitted(held: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_trained_run_is_fitted(held: Path, answered) -> None:
     runs, _ = read_runs(held)
     found = {row["score"]: row for row in rows(runs[0])}
     d_max = kl_path(runs[0]).kl.max() ** 0.5
@@ -205,31 +200,18 @@ def test_a_trained_run_is_fitted(held: Path, capsys: pytest.CaptureFixture[str])
         peak = row["best"]["peak"]
         assert 0 <= peak <= d_max or peak == np.inf
         assert row["low"] <= row["high"] and 0 <= row["reached"] <= 1
-    assert main([f"study={held.name}", f"runs_dir={held.parent}"]) == 0
-    said = capsys.readouterr().out
+    _, said = answered(main, held)
     assert "sqrt(KL in nats per completion)" in said and "no KL" not in said
 
 
-def test_the_command_line(make_study, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_line(make_study, answered) -> None:
     study = make_study(judges=("sim-verbose",), seeds=1, steps=12)
-    cell = next(study.glob("sim-verbose-*"))
-    lines = [
-        {"step": step, "metrics": {"policy/kl": 0.01 * step, "policy/length_tokens": 20.0}}
-        for step in range(1, 13)
-    ]
-    (cell / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
-    out = tmp_path / "rows.json"
-    words = [f"study={study.name}", f"runs_dir={study.parent}"]
-    assert main([*words, f"out={out}"]) == 0
-    said = capsys.readouterr().out
-    table = {row["score"]: row for row in json.loads(out.read_text())}
+    write_kl(study, 12)
+    found, said = answered(main, study)
+    table = {row["score"]: row for row in found}
     # the study's judge rises without end, its truth is one number throughout
     assert table["judge"]["best"]["peak"] == "not reached" and "not reached" in said
     assert table["judge"]["d_max"] == pytest.approx((0.12 * 20) ** 0.5)
-    assert main(["study=nothing", f"runs_dir={study.parent}"]) == 2
-    assert main([*words, "colour=red"]) == 2
-    said = capsys.readouterr().err
-    assert "There is no study folder" in said and "'colour=red' is not an option" in said
 
 
 def test_an_alarm_by_hand() -> None:

@@ -1,7 +1,6 @@
 """What other judges say of what was taught: by hand, by brute force, and of recorded studies."""
 
 import itertools
-import json
 import math
 from dataclasses import replace
 from pathlib import Path
@@ -282,11 +281,7 @@ def test_gaps_are_of_answers_that_saw_the_whole_rubric(tmp_path):
     assert row.peak.value >= 8 and len(row.by_run) == 2
 
 
-def test_the_command_prints_the_panel(rubric_study, tmp_path, capsys):
-    out = tmp_path / "field.json"
-    arguments = [f"study={rubric_study.name}", f"runs_dir={rubric_study.parent}", f"out={out}"]
-    assert command.main(arguments) == 0
-    printed = capsys.readouterr().out
+def test_the_command_prints_the_panel(rubric_study, answered):
+    numbers, printed = answered(command.main, rubric_study)
     assert "credits anew" in printed and "r, s" in printed and "problem: " in printed
-    numbers = json.loads(out.read_text())
     assert numbers["exploited"][0]["rate"]["value"] == pytest.approx(0.75)

@@ -12,7 +12,6 @@ import pandas as pd
 import pytest
 from IPython.core.interactiveshell import InteractiveShell
 
-from analysis.report import main
 from analysis.reports import markup
 from analysis.reports.notebook import NOTEBOOK, ROOT, check_parameters, render, write_report
 from study.errors import UserError
@@ -202,24 +201,6 @@ def test_a_cell_that_fails_is_named_and_nothing_is_written(tmp_path):
         render(source, {"size": 2}, html, "small")
     assert caught.value.__notes__ == ["This came of cell 5 of small.py:\nsize / 0"]
     assert sys.stdout is out and list(tmp_path.iterdir()) == [source]
-
-
-@pytest.mark.parametrize(
-    "arguments, said",
-    [
-        ([], "needs study="),
-        (["quickstart"], "'quickstart' is not an option"),
-        (["study=nope"], "There is no study folder"),
-        (["study=planted", "colour=red"], "'colour=red' is not an option"),
-    ],
-)
-def test_user_errors_are_one_paragraph_and_exit_2(planted, capsys, arguments, said):
-    before = sorted(planted.rglob("*"))
-    assert main([*arguments, f"runs_dir={planted.parent}"]) == 2
-    out, err = capsys.readouterr()
-    assert said in err and "python -m analysis.report" in err
-    assert out == "" and "Traceback" not in err
-    assert sorted(planted.rglob("*")) == before
 
 
 def test_a_missing_number_is_a_dash_and_never_a_zero():

@@ -1,6 +1,5 @@
 """The ledger against hand-made groups, statsmodels and a study written by the recorder's rules."""
 
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -268,7 +267,7 @@ def test_what_is_unknown_stays_unknown(rng: np.random.Generator) -> None:
         assert np.isnan(unscored[key]), key
 
 
-def test_ledger_of_a_recorded_study(planted: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_ledger_of_a_recorded_study(planted: Path, answered) -> None:
     frame = ledger(planted)
     assert len(frame) == 3 * 3 * 6
     flaky = frame[frame["arm"] == "sim-flaky"]
@@ -281,8 +280,7 @@ def test_ledger_of_a_recorded_study(planted: Path, capsys: pytest.CaptureFixture
     table = judge_table(runs, frame).set_index(["arm", "metric"])
     assert table.loc[("sim-flaky", "unscored"), "mean"] == 0.25
     assert table.loc[("sim-flaky", "unscored"), "n"] == 3
-    assert main([f"runs_dir={planted.parent}", "study=planted"]) == 0
-    assert "sim-verbose: 3 runs" in capsys.readouterr().out
+    assert "sim-verbose: 3 runs" in answered(main, planted)[1]
 
 
 @pytest.mark.parametrize(
@@ -295,20 +293,5 @@ def test_ledger_of_a_recorded_study(planted: Path, capsys: pytest.CaptureFixture
         {"seeds": 1, "judges": ("sim-fair",), "steps": 1},
     ],
 )
-def test_poor_studies_are_printed_all_the_same(
-    make_study: Callable[..., Path], options: dict, capsys: pytest.CaptureFixture[str]
-) -> None:
-    folder = make_study(**options)
-    assert main([f"runs_dir={folder.parent}", f"study={folder.name}"]) == 0
-    assert "nan" not in capsys.readouterr().out
-
-
-def test_command_line_errors(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main([]) == 2
-    assert main(["study=x", "colour=red"]) == 2
-    assert "colour" in capsys.readouterr().err
-    assert main([f"runs_dir={tmp_path}", "study=x"]) == 2
-    assert "no study folder" in capsys.readouterr().err
-    (tmp_path / "x").mkdir()
-    assert main([f"runs_dir={tmp_path}", "study=x"]) == 0
-    assert "No run" in capsys.readouterr().out
+def test_poor_studies_are_printed_all_the_same(make_study, options: dict, answered) -> None:
+    assert "nan" not in answered(main, make_study(**options))[1]

@@ -1,7 +1,5 @@
 """Runs of programs: every number against one worked out by hand or by another library."""
 
-import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -337,22 +335,18 @@ def test_one_run_has_intervals_over_its_problems(tmp_path: Path):
     assert arm.hacking == UNTOLD
 
 
-def test_without_a_truth_hacking_is_not_to_be_told(tmp_path: Path, capsys):
+def test_without_a_truth_hacking_is_not_to_be_told(tmp_path: Path, answered):
     study = write_programs(tmp_path / "runs" / "s", judges=("sim-verbose",), seeds=2, truth=False)
-    out = tmp_path / "w.json"
-    assert main([f"study={study.name}", f"runs_dir={study.parent}", f"out={out}"]) == 0
-    content = json.loads(out.read_text())
+    content, said = answered(main, study)
     arm = content["arms"]["sim-verbose"]
     assert arm["hacking"] == "not to be told" and arm["gap"] == {}
     assert all(each["over_reward"] is None for each in arm["operators"].values())
     assert arm["rates"]["executed"]["last"] == pytest.approx(32 / 36)
-    assert "judge hacking is not to be told" in capsys.readouterr().out
+    assert "judge hacking is not to be told" in said
 
 
-def test_the_command_writes_every_number(study: Path, tmp_path: Path, capsys):
-    out = tmp_path / "w.json"
-    assert main([f"study={study.name}", f"runs_dir={study.parent}", f"out={out}"]) == 0
-    content = json.loads(out.read_text())
+def test_the_command_writes_every_number(study: Path, answered):
+    content, printed = answered(main, study)
     assert set(content) == {"arms", "treatments", "problems"} and set(content["arms"]) == {*JUDGES}
     arm = content["arms"]["sim-verbose"]
     assert set(arm) >= {*("runs", "rates", "gap", "shares", "operators", "exploits", "optimum")}
@@ -364,26 +358,12 @@ def test_the_command_writes_every_number(study: Path, tmp_path: Path, capsys):
     assert arm["operators"]["Custom"]["interval"] is None
     assert set(arm["optimum"]) >= {"truth", "reached"}
     assert [row["name"] for row in content["treatments"]] == ["judge=sim-verbose"]
-    printed = capsys.readouterr().out
     for text in ("Review", "planted", "judge=sim-verbose", "ScEnsemble is not identified"):
         assert text in printed
 
 
 @pytest.mark.parametrize("content", ['{"version": 2}', "[1]", "{", '{"version": 1, "datasets": 3}'])
-def test_a_planted_file_of_another_form_is_left_out_and_said(tmp_path: Path, content: str, capsys):
+def test_a_planted_file_of_another_form_is_left_out_and_said(tmp_path: Path, content, answered):
     study = write_programs(tmp_path / "runs" / "s", judges=("sim-fair",), seeds=1, planted=False)
     (study / "planted.json").write_text(content)
-    assert main([f"study={study.name}", f"runs_dir={study.parent}"]) == 0
-    assert "planted.json is left out" in capsys.readouterr().out
-
-
-def test_a_study_without_programs_is_refused(make_study: Callable[..., Path], capsys):
-    study = make_study(judges=("sim-fair",), seeds=1, steps=2)
-    assert main([f"study={study.name}", f"runs_dir={study.parent}"]) == 2
-    assert "no recorded rollout with an outcome" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize("arguments", [[], ["study=a", "log=b.jsonl"], ["study=away"]])
-def test_what_is_to_be_read_must_be_named(arguments: list[str], tmp_path: Path, capsys):
-    assert main([*arguments, f"runs_dir={tmp_path}"]) == 2
-    assert "python -m analysis.workflow" in capsys.readouterr().err
+    assert "planted.json is left out" in answered(main, study)[1]
