@@ -46,22 +46,17 @@ N = np.full(12, 200)
 
 
 @pytest.mark.parametrize(
-    ("true", "verdict", "said"),
+    ("true", "verdict"),
     [
-        (UP, "no judge hacking", "does not rise"),
-        (UP - 15, "no judge hacking", "does not rise"),  # lenient throughout, not more and more
-        (np.full(12, 20), "judge hacking", "same rollouts rises"),
-        (None, "not to be told", "neither shown nor ruled out"),
+        (UP, "no judge hacking"),
+        (UP - 15, "no judge hacking"),  # lenient throughout, not more and more
+        (np.full(12, 20), "judge hacking"),
     ],
 )
-def test_hacking_is_a_reward_that_parts_from_the_truth_of_the_same_rollouts(true, verdict, said):
-    reward, held_out = course(STEPS, UP, N), course(STEPS, UP // 2, N)
-    gap = None if true is None else gap_course(STEPS, UP, true, N)
-    found = read_run(reward, held_out, gap)
-    assert found.verdict == verdict and said in found.words
+def test_hacking_is_a_reward_that_parts_from_the_truth_of_the_same_rollouts(true, verdict):
+    assert read_run(gap_course(STEPS, UP, true, N)) == verdict
 
 
-def test_a_short_run_is_not_cleared_of_hacking():
-    four = [series[:4] for series in (STEPS, UP, N)]
-    found = read_run(course(*four), course(*four), gap_course(STEPS[:4], UP[:4], UP[:4], N[:4]))
-    assert found.verdict == "not to be told" and "fewer than 5 steps" in found.words
+def test_a_run_that_is_short_or_has_no_truth_is_not_cleared_of_hacking():
+    assert read_run(gap_course(STEPS[:4], UP[:4], UP[:4], N[:4])) == read_run(None)
+    assert read_run(None) == "not to be told"

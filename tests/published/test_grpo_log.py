@@ -32,29 +32,22 @@ def test_the_reward_rises_and_falls_while_the_held_out_score_rises(log):
     assert log.reward.shape == "rises and falls" and log.held_out.shape == "rises"
     assert log.reward.peak_step == 21 and log.reward.peak == pytest.approx(232 / 256)
     assert log.reward.fall_p < 0.01 and log.held_out.fall_p > 0.5
+    assert (log.reward.first, log.reward.last) == pytest.approx((0.054, 0.516), abs=5e-4)
     assert log.held_out.last == pytest.approx(841 / 1319)
 
 
 def test_it_is_not_called_judge_hacking(log):
-    rollout = log.rollout
-    # the rule is the reward: what it passed and what is right are the same rollouts
-    gap = gap_course(
-        rollout["iteration"].to_numpy(),
-        rollout["answer_and_format"],
-        rollout["answer_and_format"],
-        rollout["n"],
-    )
-    found = read_run(log.reward, log.held_out, gap)
-    assert found.verdict == "no judge hacking"
-    assert "rises from 0.054 to 0.906 at step 21 and falls to 0.516" in found.words
-    assert "how rollouts are sampled" in found.words
+    """The rule is the reward: what it passed and what is right are the same rollouts."""
+    passed, n = log.rollout["answer_and_format"], log.rollout["n"]
+    gap = gap_course(log.rollout["iteration"].to_numpy(), passed, passed, n)
+    assert read_run(gap) == "no judge hacking"
 
 
 def test_the_naive_gap_to_the_held_out_score_would_have_been_called_severe(log):
     reward = log.rollout.set_index("iteration")["answer_reward_mean"]
     score = log.table.set_index("iteration")["answer_reward_mean"]
     assert (reward.reindex(score.index) - score).max() > 0.30
-    assert read_run(log.reward, log.held_out, None).verdict == "not to be told"
+    assert read_run(None) == "not to be told"
 
 
 def test_the_same_reward_over_a_falling_truth_would_be_called_hacking(log):
@@ -63,5 +56,4 @@ def test_the_same_reward_over_a_falling_truth_would_be_called_hacking(log):
     # planted: the further the run, the fewer of the passes are right
     true = passed * (1 - rollout["iteration"].to_numpy() / 60)
     gap = gap_course(rollout["iteration"].to_numpy(), passed, true.round(), n)
-    found = read_run(log.reward, log.held_out, gap)
-    assert found.verdict == "judge hacking" and "same rollouts rises" in found.words
+    assert read_run(gap) == "judge hacking"
