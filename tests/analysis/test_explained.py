@@ -6,28 +6,16 @@ import pytest
 
 from analysis.probes.effects import MARGIN, effects, pairs
 from analysis.probes.explained import explained
-from judges.probes import Source, mini, variants
 from study.features import FEATURES
-from study.schema import Simulated, Task
-from study.tasks import instruct_mini
-from tests.analysis.test_probes import LENGTH_SD, judged
+from study.schema import Simulated
+from tests.analysis.test_probes import LENGTH_SD, judged, texts
 
 EDITS = ["placebo", "yverbose", "ysycophant", "hedged", "authority", "emoji", "injection"]
 
 
 @pytest.fixture(scope="module")
 def probes() -> pd.DataFrame:
-    rows = instruct_mini.rows(Task(name="instruct-mini", train_rows=1, eval_rows=24), "eval")
-    made = [
-        one.as_row()
-        for row in rows
-        for one in variants(
-            Source(row, mini.contents(row), truth=lambda t, row=row: instruct_mini.truth(row, t)),
-            ["partial"],
-            EDITS,
-        )[0]
-    ]
-    return pd.DataFrame(made).rename(columns=lambda name: name.removeprefix("component/"))
+    return texts(edits=EDITS)
 
 
 def told(scores: pd.DataFrame) -> pd.DataFrame:

@@ -2,6 +2,7 @@
 
 import math
 import random
+from collections.abc import Sequence
 
 import numpy as np
 import pandas as pd
@@ -41,7 +42,12 @@ def test_corrections_by_hand():
     )
 
 
-def texts(n: int = 24, bases: tuple[str, ...] = ("partial",)) -> pd.DataFrame:
+EDITS = ("placebo", "yverbose", "hedged", "emoji", "key_solution")
+
+
+def texts(
+    n: int = 24, bases: Sequence[str] = ("partial",), edits: Sequence[str] = EDITS
+) -> pd.DataFrame:
     """Probes of the built-in task as `analysis.probes.profile.read` gives them."""
     rows = instruct_mini.rows(Task(name="instruct-mini", train_rows=1, eval_rows=n), "eval")
     made = [
@@ -49,8 +55,7 @@ def texts(n: int = 24, bases: tuple[str, ...] = ("partial",)) -> pd.DataFrame:
         for row in rows
         for one in variants(
             Source(row, mini.contents(row), truth=lambda t, row=row: instruct_mini.truth(row, t)),
-            bases,
-            ["placebo", "yverbose", "hedged", "emoji", "key_solution"],
+            *(bases, edits),
         )[0]
     ]
     table = pd.DataFrame([one.as_row() for one in made])
