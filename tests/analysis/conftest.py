@@ -222,14 +222,24 @@ def evidence(gathered: Callable[..., Evidence]) -> Evidence:
 
 
 @pytest.fixture
-def answered(tmp_path: Path, capsys) -> Callable[..., tuple[Any, str]]:
-    """``answered(main, study, *words)`` is what a command writes to its ``out``, and prints."""
+def printed(capsys) -> Callable[..., str]:
+    """``printed(main, study, *words)`` is what a command prints of a study."""
 
-    def ask(main: Callable[[list[str]], int], study: Path, *words: str) -> tuple[Any, str]:
-        out = tmp_path / "answered.json"
-        named = [f"study={study.name}", f"runs_dir={study.parent}", f"out={out}"]
-        assert main([*named, *words]) == 0
-        return json.loads(out.read_text()), capsys.readouterr().out
+    def ask(main: Callable[[list[str]], int], study: Path, *words: str) -> str:
+        assert main([f"study={study.name}", f"runs_dir={study.parent}", *words]) == 0
+        return capsys.readouterr().out
+
+    return ask
+
+
+@pytest.fixture
+def answered(tmp_path: Path, printed: Callable[..., str]) -> Callable[..., tuple[Any, str]]:
+    """``answered(main, study, *words)`` is what a command writes to its ``out``, and prints."""
+    out = tmp_path / "answered.json"
+
+    def ask(*asked: Any) -> tuple[Any, str]:
+        said = printed(*asked, f"out={out}")
+        return json.loads(out.read_text()), said
 
     return ask
 

@@ -15,14 +15,13 @@ import pytest
 from matplotlib.colors import to_hex
 
 from analysis.answers.choice import ALL, BOTH, GAP, RANDOM, STEPS, choose
-from analysis.answers.content import LONGEST, Texts, content, escaped
+from analysis.answers.content import LONGEST, Texts, escaped
 from analysis.answers.looks import MARKS
 from analysis.answers.page import how, write_page
 from analysis.answers.reading import read_answers
 from analysis.reports import figures
 from analysis.reports.evidence import gather
 from analysis.view import main
-from study.merged import merge_cell
 from tests.conftest import Page
 
 
@@ -133,14 +132,6 @@ def test_the_same_seed_chooses_the_same_and_another_one_others(planted):
     assert first == again and set(first) != set(other)
 
 
-def test_merged_records_are_chosen_like_parts(make_study):
-    study = make_study()
-    before = choose(read_answers(study), 100).picks
-    for cell in study.glob("*/config.yaml"):
-        merge_cell(cell.parent)
-    assert choose(read_answers(study), 100).picks == before
-
-
 # --- what the page holds ---------------------------------------------------------------------
 
 
@@ -150,7 +141,6 @@ def test_the_page_needs_nothing_and_lets_nothing_else_run(page):
     assert read.links == [] and read.tags.count("script") == 2 and read.tags.count("style") == 1
     assert not {"img", "link", "iframe", "object", "base"} & set(read.tags)
     policy = re.search(r'Content-Security-Policy" content="([^"]+)"', text)
-    assert policy is not None
     said = policy[1].replace("&#39;", "'")
     for wanted in ("default-src 'none'", "require-trusted-types-for 'script'", "base-uri 'none'"):
         assert wanted in said
@@ -271,7 +261,6 @@ def test_the_page_says_how_many_of_how_many_and_the_seed(planted, tmp_path):
     assert "Here are 100 of the study's 864 answers." in written.how and "(seed 7)" in written.how
     assert written.how in " ".join(Page(written.path.read_text()).text.split())
     found = re.search(r" (\d+) have the .* (\d+) are a random .* (\d+) are both", written.how)
-    assert found is not None
     gaps, drawn, both = map(int, found.groups())
     assert gaps + drawn - both == 100
     assert how(told | {"whole": True}) == "All 864 answers of the study are here."
@@ -309,13 +298,6 @@ def test_answers_to_held_out_rows_are_a_set_of_their_own(make_study, tmp_path):
     told = data_of(write_page(study, tmp_path / "page.html").path)
     assert [source["set"] for source in told["sources"]] == ["training", "held-out"]
     assert Counter(row["source"] for row in rows_of(told)) == {0: 16, 1: 16}
-
-
-def test_what_the_page_holds_does_not_depend_on_how_it_is_written(planted):
-    answers = read_answers(planted)
-    told = content(answers, choose(answers, 50), 10**7)
-    assert len(told["answers"]) == 50
-    assert json.loads(escaped(told))["texts"] == told["texts"]
 
 
 # --- the command -------------------------------------------------------------------------------

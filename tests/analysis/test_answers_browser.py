@@ -121,13 +121,6 @@ def assert_untouched(page: Page) -> None:
     assert page.errors == []
 
 
-def test_no_hostile_text_runs_or_becomes_an_element(attacked):
-    assert_untouched(attacked)
-    for key in ("j", "2", "3", "1", "j", "j"):
-        attacked.press(key)
-        assert_untouched(attacked)
-
-
 def test_every_answer_is_shown_as_text_in_every_view(attacked):
     """Walks over many answers in all three views, each of them with other attacks."""
     seen = set()
@@ -135,9 +128,9 @@ def test_every_answer_is_shown_as_text_in_every_view(attacked):
         attacked.press("j")
         for key in ("2", "3", "1"):
             attacked.press(key)
+            assert_untouched(attacked)
         seen |= set(attacked.ask("[...document.querySelectorAll('pre')].map((e) => e.textContent)"))
     assert set(PAYLOADS) <= seen
-    assert_untouched(attacked)
 
 
 @pytest.mark.parametrize("name", ["text", "arm", "answer", "domain", "view", "sort", "from"])

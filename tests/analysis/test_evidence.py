@@ -49,7 +49,8 @@ def test_a_replay_that_cannot_be_read_is_said(copied, real_evidence):
 
 def test_curves_over_kl_are_fitted_and_a_constant_truth_has_no_peak(make_study):
     study = make_study(judges=("sim-verbose",), seeds=1, steps=12)
-    found = of_records(read_study(study), [write_kl(study, 12).name])
+    cell = write_kl(study, 12)
+    found = of_records(read_study(study), [cell.name])
     assert [row["best"] is not None for row in found.overoptimisation] == [True, True]
     assert not any("peaks" in line for line in findings(found))
     assert not any("Over-optimisation" in line for line in limits(found))

@@ -50,7 +50,7 @@ def planted(
 
 def test_planted_biases_and_what_they_did_come_out():
     told = of_runs([planted(family, seed) for family in "ab" for seed in range(4)], SPREAD)
-    assert told is not None and told.measured == "judge - truth" and told.simulated == 0
+    assert told.measured == "judge - truth" and told.simulated == 0
     assert [(one.family, one.size, one.prompt, one.runs) for one in told.judges] == [
         ("a", "8B", "likert strict", 4),
         ("b", "8B", "likert strict", 4),
@@ -67,7 +67,6 @@ def test_a_judge_has_a_mark_for_each_behaviour_in_the_look_of_its_arm():
     told = of_runs([planted(family, seed) for family in "ab" for seed in range(4)], SPREAD)
     assert told is not None
     drawn = followed(told)
-    assert drawn is not None
     (axes,) = drawn.axes
     marks = {
         (float(line.get_xdata()[0]), float(line.get_ydata()[0])): line.get_color()
@@ -97,7 +96,6 @@ def test_a_rank_correlation_stays_within_its_ends_and_no_behaviour_makes_no_row(
 
 def test_one_run_has_no_interval():
     alone = of_runs([planted(family, 0) for family in "ab"], SPREAD)
-    assert alone is not None
     assert all(math.isnan(one.bias.low) for judge in alone.judges for one in judge.behaviours)
 
 
@@ -121,14 +119,14 @@ def test_only_natural_judges_that_differ_are_told():
     assert of_runs([*alike, simulated], SPREAD) is None
     other = planted("a", 9, prompt="/some/where/mine.txt")
     told = of_runs([*alike, simulated, other], SPREAD)
-    assert told is not None and told.simulated == 1 and key_of(other)[2] == "likert mine"
+    assert told.simulated == 1 and key_of(other)[2] == "likert mine"
 
 
 def test_without_truth_what_the_judge_pays_is_measured():
     runs = [planted(family, seed) for family in "ab" for seed in range(2)]
     blind = [Run(**{**vars(run), "truth": np.full_like(run.truth, np.nan)}) for run in runs]
     told = of_runs(blind, SPREAD)
-    assert told is not None and told.measured == "the judge's score"
+    assert told.measured == "the judge's score"
     assert told.judges[0].behaviours[0].bias.value == pytest.approx(0.04, abs=0.01)
     assert math.isnan(told.judges[0].truth.value)
 
@@ -175,10 +173,8 @@ def test_a_kept_probe_of_the_same_judge_stands_beside(tmp_path):
     manifest["judges"]["sim-verbose"]["judge_id"] = ids[cells[0]]
     (done.folder / "manifest.json").write_text(json.dumps(manifest))
     evidence = gather(study)
-    assert evidence.families is not None
     one, two = evidence.families.judges
     of_length = {each.name: each.probed for each in one.behaviours}["length"]
-    assert of_length is not None
     assert of_length.value == pytest.approx(length.value * evidence.spread["length"])
     assert all(each.probed is None for each in two.behaviours)
     assert "bias by probe" in " ".join(families(evidence))

@@ -92,7 +92,7 @@ def study(folder: Path) -> Records:
 
 def test_bias_left_truth_gained_and_what_grew_instead(tmp_path):
     told = of_records(study(tmp_path))
-    assert told is not None and (told.plain, told.feature) == ("plain", "length")
+    assert (told.plain, told.feature) == ("plain", "length")
     arms = {row.arm: row for row in told.arms}
     assert list(arms) == ["plain", "kl", "panel", "penalty"]  # other differs in its task too
     first = [run_of("plain", seed).features[:GROUPS, :, 0] for seed in range(4)]
@@ -122,7 +122,6 @@ def test_a_smaller_scale_leaves_what_the_behaviour_is_worth(tmp_path):
     half = [run_of("half", seed, {"correction.calibrate": 8}) for seed in range(3)]
     runs += [dataclasses.replace(run, corrected=0.5 * run.judge) for run in half]
     told = of_records(records_of(tmp_path, runs))
-    assert told is not None
     plain, smaller = told.arms
     assert smaller.residual.value == pytest.approx(0.5 * plain.residual.value)
     assert smaller.worth.value == pytest.approx(plain.worth.value)
@@ -135,7 +134,6 @@ def test_a_kl_penalty_that_every_arm_has_is_no_intervention(tmp_path):
         for run in study(tmp_path / "a").runs
     ]
     told = of_records(records_of(tmp_path / "b", runs))
-    assert told is not None
     assert [row.arm for row in told.arms] == ["plain", "kl", "panel", "penalty"]
     assert [row.settings for row in told.arms][:3] == [
         *("", "trainer.beta=0.1", "correction.panel=mean")
@@ -179,7 +177,6 @@ def test_a_calibration_says_whether_it_still_holds_at_the_end(tmp_path, drift):
         for place, truth in enumerate(rng.integers(0, 9, GROUPS * MEMBERS) / 10)
     ]
     told = of_records(records_of(tmp_path, runs, {"calibrated": rows}))
-    assert told is not None
     plain, calibrated = told.arms
     # two rechecks a step, of which those of the first two steps are among the 48
     assert calibrated.labels == 48 + 2 * (STEPS - 2) and plain.labels == 0
@@ -207,7 +204,6 @@ def test_what_a_calibration_does_not_know_is_in_its_interval(tmp_path):
         ]
         folder = tmp_path / str(labels)
         told = of_records(records_of(folder, runs, {"calibrated": rows}))
-        assert told is not None
         beyond = told.arms[1].calibrated
         widths[labels] = beyond.high - beyond.low
     assert widths[16] > 1.3 * widths[160] > 0
@@ -234,7 +230,6 @@ def test_features_that_were_not_measured_leave_bias_and_shift_unknown(tmp_path):
         for run in study(tmp_path / "a").runs
     ]
     told = of_records(records_of(tmp_path / "b", runs))
-    assert told is not None
     assert all(np.isnan([row.residual.value, row.behaviour.value]).all() for row in told.arms)
 
 
@@ -258,9 +253,7 @@ def test_the_report_has_a_section_where_there_are_interventions(evidence, tmp_pa
 
 def test_an_intervention_stands_where_its_differences_are(tmp_path):
     told = of_records(study(tmp_path))
-    assert told is not None
     drawn = bought(told)
-    assert drawn is not None
     (axes,) = drawn.axes
     marks = {tuple(line.get_xydata()[0]) for line in axes.lines if len(line.get_xdata()) == 1}
     others = {row.arm: (row.behaviour.value, row.truth.value) for row in told.arms[1:]}

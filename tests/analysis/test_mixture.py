@@ -365,7 +365,7 @@ def test_one_arm_without_evaluations_still_has_its_shares(tmp_path: Path) -> Non
     for metrics in study.glob("*/metrics.jsonl"):
         metrics.write_text("")
     made = of_runs(read_study(study).runs)
-    assert made is not None and made.transfers == [] and made.swaps == []
+    assert made.transfers == [] and made.swaps == []
     text = "".join(sections.mixture(gather(study)))
     assert "No change of held-out accuracy is predicted" in text
 
@@ -373,7 +373,6 @@ def test_one_arm_without_evaluations_still_has_its_shares(tmp_path: Path) -> Non
 def test_graded_rewards_are_told(runs: list[Run]) -> None:
     graded = [replace(runs[0], reward=runs[0].reward * 0.8)]
     made = of_runs(graded)
-    assert made is not None
     (problem,) = made.problems
     assert runs[0].arm in problem and "neither 0 nor 1" in problem
 
@@ -391,7 +390,7 @@ def test_a_domain_may_bear_any_name(runs: list[Run], mixed: Evidence) -> None:
         if run.domain_P is not None
     ]
     made = of_runs(changed)
-    assert made is not None and made.domains == sorted(renamed.values())
+    assert made.domains == sorted(renamed.values())
     assert all(list(rates) == made.domains for _, _, rates in made.rates), "all is that domain"
     assert not any("\x1b" in line for line in lines(made, 0.95))
     text = "".join(sections.mixture(replace(mixed, mixture=made)))

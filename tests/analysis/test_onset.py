@@ -226,8 +226,8 @@ def test_the_command_line(make_study, answered) -> None:
 
 
 @pytest.mark.parametrize("main", [main, ledger_main, overopt_main])
-def test_a_study_without_rollouts_says_so(main, tmp_path: Path, answered) -> None:
-    assert "No run of this study has recorded rollouts yet." in answered(main, tmp_path)[1]
+def test_a_study_without_rollouts_says_so(main, tmp_path: Path, printed) -> None:
+    assert "No run of this study has recorded rollouts yet." in printed(main, tmp_path)
 
 
 def test_numbers_are_on_disk_before_their_text_is_made(tmp_path: Path) -> None:

@@ -72,7 +72,7 @@ def test_a_curve_that_still_rises_has_not_reached_its_peak(path: np.ndarray) -> 
     """Peaks at d = 20, nowhere, nowhere, and exp(4) = 55, beyond the largest d of 8."""
     rng = np.random.default_rng(2)
     found = overoptimisation(D, *_groups(rng, path, sd=0.05), replicates=200)
-    assert found.best is not None and found.best.peak == np.inf
+    assert found.best.peak == np.inf
     assert (found.peak.low, found.peak.high, found.reached) == (np.inf, np.inf, 0.0)
 
 
@@ -92,7 +92,6 @@ def test_the_interval_covers_where_the_form_cannot_be_told(form: str, sd: float)
     for seed in range(200):
         found = overoptimisation(D, *_groups(rng, path, sd=sd), replicates=200, seed=seed)
         covered += found.peak.low <= peak <= found.peak.high
-        assert found.best is not None
         right += found.best.form == form
     assert right / 200 < 0.95
     # binomial(200, .95): below .905 in one of 300 seeds
@@ -191,7 +190,7 @@ def test_a_trained_run_starts_at_its_start_and_moves_away(held: Path, tmp_path: 
     assert 1 / 3 < other.kl[1:].sum() / found.kl[1:].sum() < 3
 
 
-def test_a_trained_run_is_fitted(held: Path, answered) -> None:
+def test_a_trained_run_is_fitted(held: Path, printed) -> None:
     runs, _ = read_runs(held)
     found = {row["score"]: row for row in rows(runs[0])}
     d_max = kl_path(runs[0]).kl.max() ** 0.5
@@ -200,7 +199,7 @@ def test_a_trained_run_is_fitted(held: Path, answered) -> None:
         peak = row["best"]["peak"]
         assert 0 <= peak <= d_max or peak == np.inf
         assert row["low"] <= row["high"] and 0 <= row["reached"] <= 1
-    _, said = answered(main, held)
+    said = printed(main, held)
     assert "sqrt(KL in nats per completion)" in said and "no KL" not in said
 
 

@@ -79,7 +79,6 @@ def test_what_is_known_of_the_size_of_changes_is_used():
     """One prompt of 20 moved by .5: P(w + v / 2 >= x), weights Dirichlet(1, 19, 1), by hand."""
     values = np.r_[0.5, np.zeros(19)]
     rare = clustered_mean(values, np.arange(20)).rare
-    assert rare is not None
     assert (rare.value, rare.still, rare.apart, rare.ends) == (0.0, 19, (0.5,), (-1.0, 1.0))
     # the two weights sum to Beta(2, 19) and share it evenly: P(w + v / 2 >= x) given the sum
     total = (np.arange(20_000) + 0.5) / 20_000
@@ -87,7 +86,6 @@ def test_what_is_known_of_the_size_of_changes_is_used():
     by_hand = float(np.mean(stats.beta.pdf(total, 2, 19) * (1 - share)))
     assert rare.at_least(0.15) == pytest.approx(by_hand, abs=0.01)
     larger = clustered_mean(2 * values, np.arange(20)).rare
-    assert larger is not None
     assert rare.at_least(0.15) < larger.at_least(0.15)
     assert rare.at_least(-0.1) == rare.at_most(0.6) == 1.0
 
@@ -102,7 +100,6 @@ def test_all_prompts_moving_alike_are_as_clear_as_their_signs():
     prompts = np.r_[np.arange(10).repeat(2), np.arange(10, 20), 20]
     lopsided = clustered_mean(uneven, prompts)
     whole = lopsided.rare
-    assert whole is not None
     assert whole.value * whole.still + sum(whole.apart) == pytest.approx(21 * lopsided.value)
 
 
@@ -170,15 +167,6 @@ def test_no_bias_is_claimed_of_a_bias_at_the_margin_in_one_study_of_twenty(draw,
     found = sizes(draw, n)
     assert found["no bias"] <= MOST
     assert (found["no bias by t"] > MOST) == fooled
-
-
-@pytest.mark.parametrize(
-    "draw, n",
-    [(flips(1.0, share, True), n) for share in (0.06, 0.2) for n in (20, 64)]
-    + [(steady(0, spread), n) for spread in (0.003, 0.03) for n in (20, 64)],
-)
-def test_a_bias_is_claimed_of_none_in_one_study_of_twenty(draw, n):
-    assert sizes(draw, n)["bias"] <= MOST
 
 
 def test_both_claims_are_made_where_they_are_true():

@@ -28,11 +28,11 @@ def test_a_damaged_config_is_said_and_its_run_left_out(copied, answered):
     assert {row["cell"] for row in found["runs"]} == {cell.name for cell in cells}
 
 
-def test_a_study_without_logged_norms_says_so(copied, tmp_path, answered):
+def test_a_study_without_logged_norms_says_so(copied, tmp_path, printed):
     study = copied("unlogged")
     for cell in study.glob("sim-*"):
         (cell / "metrics.jsonl").unlink()
-    _, said = answered(main, study, f"figure={tmp_path / 'p.png'}")
+    said = printed(main, study, f"figure={tmp_path / 'p.png'}")
     assert said.count("is not predicted: no gradient norm at ") == 4
     assert "no figure was drawn" in said and not (tmp_path / "p.png").exists()
 

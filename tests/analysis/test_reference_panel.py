@@ -226,7 +226,7 @@ def rubric_study(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_credits_of_every_judge_are_read_with_a_majority_of_votes(rubric_study):
     told = read_credits(rubric_study, runs_frame(rubric_study).iloc[[0]])
-    assert told is not None and told.acting == "j" and set(told.by_judge) == {"j", "s", "r"}
+    assert told.acting == "j" and set(told.by_judge) == {"j", "s", "r"}
     assert told.by_judge["j"].shape == (160, 2) and told.weights_P_K.shape == (4, 2)
     assert np.nanmax(told.by_judge["s"][:, 0]) == 0  # two votes of three
     assert np.nanmin(told.by_judge["s"][:, 1]) == 1

@@ -267,7 +267,7 @@ def test_what_is_unknown_stays_unknown(rng: np.random.Generator) -> None:
         assert np.isnan(unscored[key]), key
 
 
-def test_ledger_of_a_recorded_study(planted: Path, answered) -> None:
+def test_ledger_of_a_recorded_study(planted: Path, printed) -> None:
     frame = ledger(planted)
     assert len(frame) == 3 * 3 * 6
     flaky = frame[frame["arm"] == "sim-flaky"]
@@ -280,7 +280,7 @@ def test_ledger_of_a_recorded_study(planted: Path, answered) -> None:
     table = judge_table(runs, frame).set_index(["arm", "metric"])
     assert table.loc[("sim-flaky", "unscored"), "mean"] == 0.25
     assert table.loc[("sim-flaky", "unscored"), "n"] == 3
-    assert "sim-verbose: 3 runs" in answered(main, planted)[1]
+    assert "sim-verbose: 3 runs" in printed(main, planted)
 
 
 @pytest.mark.parametrize(
@@ -293,5 +293,5 @@ def test_ledger_of_a_recorded_study(planted: Path, answered) -> None:
         {"seeds": 1, "judges": ("sim-fair",), "steps": 1},
     ],
 )
-def test_poor_studies_are_printed_all_the_same(make_study, options: dict, answered) -> None:
-    assert "nan" not in answered(main, make_study(**options))[1]
+def test_poor_studies_are_printed_all_the_same(make_study, options: dict, printed) -> None:
+    assert "nan" not in printed(main, make_study(**options))

@@ -52,7 +52,6 @@ def test_an_effect_is_the_difference_of_the_truth_paired_by_seed(tmp_path: Path)
     )
     records = read_study(study)
     told = of_study(records, list(records.table["cell"]))
-    assert told is not None
     (treatment,) = told.treatments
     assert treatment.name == "workflow.fallback=credit" and treatment.measure == LAST
     rows = rollouts_frame(study)

@@ -63,7 +63,6 @@ def test_without_planted_truth_there_is_no_figure_of_it(evidence: Evidence):
 def test_the_figure_shows_seen_beside_planted(evidence: Evidence):
     assert evidence.workflow is not None
     figure = drawn.over_rewards(evidence.workflow)
-    assert figure is not None
     by_arm = {axes.get_title(loc="left"): axes for axes in figure.axes}
     (verbose,) = (axes for name, axes in by_arm.items() if "verbose" in name and "credit" in name)
     points = {line.get_label(): line.get_xdata() for line in verbose.lines}
@@ -84,7 +83,6 @@ def test_the_findings_name_what_is_paid_for(evidence: Evidence):
 
 
 def test_no_operator_with_a_slope_is_no_figure(evidence: Evidence):
-    assert evidence.workflow is not None
     bare = {
         name: dataclasses.replace(arm, operators={}) for name, arm in evidence.workflow.arms.items()
     }
