@@ -90,15 +90,9 @@ def write_cell(
     constant: float | None,
     state: str,
 ) -> None:
-    for kind in ("rollouts", "verdicts"):
-        (cell / kind).mkdir(parents=True)
-    (cell / "config.yaml").write_text(yaml.safe_dump(config))
-    status = {"state": state, "step": steps, "steps": steps, "seconds": 12.5, "error": ""}
-    (cell / "status.json").write_text(json.dumps(status))
+    write_head(cell, config, steps, state)
     git = {"commit": "0123456789abcdef", "dirty": False}
     (cell / "environment.json").write_text(json.dumps({"git": git}))
-    if state == "done":
-        (cell / "DONE").write_text("")
     judge, seed = config["judge"]["name"], config["seed"]
     lines = []
     for step in range(1, steps + 1):
@@ -148,6 +142,21 @@ def write_cell(
         write_part(cell / "rollouts", step, rollouts, ROLLOUT)
         write_part(cell / "verdicts", step, verdicts, VERDICT)
         lines.append({"step": step, "time_ms": step, "metrics": {"truth/mean": value}})
+    write_lines(cell, lines)
+
+
+def write_head(cell: Path, config: dict[str, Any], steps: int, state: str = "done") -> None:
+    """Write what a cell has before its records: folders, config, and how far it came."""
+    for kind in ("rollouts", "verdicts"):
+        (cell / kind).mkdir(parents=True)
+    (cell / "config.yaml").write_text(yaml.safe_dump(config))
+    status = {"state": state, "step": steps, "steps": steps, "seconds": 12.5, "error": ""}
+    (cell / "status.json").write_text(json.dumps(status))
+    if state == "done":
+        (cell / "DONE").write_text("")
+
+
+def write_lines(cell: Path, lines: Sequence[dict[str, Any]]) -> None:
     (cell / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
 
 
@@ -158,7 +167,7 @@ def write_kl(study: Path, steps: int) -> Path:
         {"step": step, "metrics": {"policy/kl": 0.01 * step, "policy/length_tokens": 20.0}}
         for step in range(1, steps + 1)
     ]
-    (cell / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    write_lines(cell, lines)
     return cell
 
 

@@ -5,17 +5,15 @@ says yes to right and wrong answers at its rates. Held-out accuracy is .5 at ste
 step .5 + `GAIN` of the domain times what the arm's judge teaches there, and a part of the seed.
 """
 
-import json
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import yaml
 
 from study import study_file
 from study.records import OPTIONAL, ROLLOUT
 from study.rewards.advantages import advantages
-from tests.analysis.conftest import schema, write_part
+from tests.analysis.conftest import schema, write_head, write_lines, write_part
 
 GROUP, STEPS = 8, 6
 DOMAINS = {"code": (3.0, 2.0), "math": (2.0, 3.0), "qa": (3.0, 3.0)}
@@ -54,8 +52,6 @@ def write_mixed(folder: Path, seeds: int = 3, arms: tuple[str, ...] = tuple(ARMS
 
 
 def _write_cell(cell: Path, arm: str, seed: int) -> None:
-    for kind in ("rollouts", "verdicts"):
-        (cell / kind).mkdir(parents=True)
     judge, reward, _ = ARMS[arm]
     config = {
         "study": cell.parent.name,
@@ -68,17 +64,14 @@ def _write_cell(cell: Path, arm: str, seed: int) -> None:
         "scaffold": {"name": "none"},
         "trainer": {"steps": STEPS, "scale_rewards": "group"},
     }
-    (cell / "config.yaml").write_text(yaml.safe_dump(config))
-    status = {"state": "done", "step": STEPS, "steps": STEPS, "seconds": 1.0, "error": ""}
-    (cell / "status.json").write_text(json.dumps(status))
-    (cell / "DONE").write_text("")
+    write_head(cell, config, STEPS)
     rng = np.random.default_rng([seed, sum(map(ord, arm))])
     lines = [{"step": 0, "time_ms": 0, "metrics": held_out(arm, seed, 0)}]
     for step in range(1, STEPS + 1):
         write_part(cell / "rollouts", step, _rollouts(rng, arm, step), MIXED)
         metrics = held_out(arm, seed, step) if step == STEPS else {}
         lines.append({"step": step, "time_ms": step, "metrics": {"truth/mean": 0.5} | metrics})
-    (cell / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    write_lines(cell, lines)
 
 
 def held_out(arm: str, seed: int, step: int) -> dict[str, float]:

@@ -11,11 +11,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import yaml
 
 from study import study_file
 from study.records import ROLLOUT, part_name, write_part
 from study.rewards.advantages import advantages
+from tests.analysis.conftest import write_head, write_lines
 
 OPERATORS = ("Custom", "Programmer", "Review", "Revise", "ScEnsemble")
 """Custom begins every program; Programmer is never called."""
@@ -82,8 +82,6 @@ def planted_json() -> dict[str, Any]:
 
 
 def _write_cell(cell: Path, judge: str, seed: int, setting: dict[str, Any], truth: bool) -> None:
-    for kind in ("rollouts", "verdicts"):
-        (cell / kind).mkdir(parents=True)
     config = {
         "study": cell.parent.name,
         "seed": seed,
@@ -97,17 +95,13 @@ def _write_cell(cell: Path, judge: str, seed: int, setting: dict[str, Any], trut
         "executor": {"name": "sim"},
         "workflow": {"form": "dsl", **setting},
     }
-    (cell / "config.yaml").write_text(yaml.safe_dump(config))
-    status = {"state": "done", "step": STEPS, "steps": STEPS, "seconds": 1.0, "error": ""}
-    (cell / "status.json").write_text(json.dumps(status))
-    (cell / "DONE").write_text("")
+    write_head(cell, config, STEPS)
     rng = np.random.default_rng([seed, sum(map(ord, judge)), len(str(setting))])
-    lines = []
     for step in range(1, STEPS + 1):
         rows = _rollouts(rng, judge, step, seed, truth)
         write_part(cell / "rollouts" / part_name(step), rows, ROLLOUT)
-        lines.append({"step": step, "time_ms": step, "metrics": {}})
-    (cell / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    steps = range(1, STEPS + 1)
+    write_lines(cell, [{"step": step, "time_ms": step, "metrics": {}} for step in steps])
 
 
 def _rollouts(
