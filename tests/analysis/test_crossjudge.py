@@ -167,24 +167,17 @@ def test_agreement_is_a_mean_over_runs():
 
     Groups of three about 0: (-1, 0, 1) against itself, (1, -2, 1) and (0, -1, 1).
     """
-    base = [-1.0, 0.0, 1.0]
-    made = []
-    for k, (other, size) in enumerate(
-        ((base, 1.0), ([1.0, -2.0, 1.0], 9.0), ([0.0, -1.0, 1.0], 1))
-    ):
-        judge, seen = np.array([base]) * size, np.array([other]) * size
-        nothing = np.full((1, 3), np.nan)
-        made.append(
+    base, nothing = np.array([[-1.0, 0.0, 1.0]]), np.full((1, 3), np.nan)
+    first = dataclasses.replace(RUNS[0], truth=nothing, step_P=np.array([1]))
+    others = ((base, 1), (np.array([[1.0, -2.0, 1.0]]), 9), (np.array([[0.0, -1.0, 1.0]]), 1))
+    table = agreement(
+        [
             dataclasses.replace(
-                RUNS[0],
-                cell=str(k),
-                judge=judge,
-                shadows={"other": seen},
-                truth=nothing,
-                step_P=np.array([1]),
+                first, cell=str(k), judge=base * size, shadows={"other": other * size}
             )
-        )
-    table = agreement(made)
+            for k, (other, size) in enumerate(others)
+        ]
+    )
     found = between(table, "own", "other")
     assert (found["mean"], found["n"]) == (pytest.approx(0.5), 3)
     assert found["high"] - found["mean"] == pytest.approx(4.302653 * 0.5 / 3**0.5)

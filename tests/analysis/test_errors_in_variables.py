@@ -56,16 +56,6 @@ def test_without_error_all_slopes_are_the_plain_one():
     assert by_method["moments"].low < by_method["plain"].value < by_method["moments"].high
 
 
-def test_intervals_hold_the_slope():
-    """300 studies of 12 judges: 285 +- 3.5 SD for the corrected, far fewer for the plain one."""
-    held = dict.fromkeys(("plain", "moments", "deming", "simex"), 0)
-    for seed in range(300):
-        for method, slope in slopes(*planted(seed, 12)).items():
-            held[method] += slope.low <= 2 <= slope.high
-    assert held["plain"] < 250
-    assert all(264 <= held[name] <= 300 for name in ("moments", "deming", "simex"))
-
-
 def test_what_cannot_be_corrected_is_nan_or_refused():
     bias, error, shift, spread = planted(4, 6)
     assert math.isnan(moments(bias, 9 * error, shift, spread))

@@ -13,12 +13,7 @@ from study.errors import UserError
 from tests.conftest import ROOT
 
 
-def test_the_page_answers_its_question(
-    planted: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_the_page_answers_its_question(planted: Path, tmp_path: Path, monkeypatch, capsys) -> None:
     """Seeds 0, 1 and 2 of sim-verbose add 8, 9 and 10 words a step for five steps: 40, 45 and 50.
 
     One answer of the 16 of the last step has a script of 15 words besides: 15 / 16 more. The mean

@@ -51,17 +51,6 @@ def test_the_push_is_the_exact_expectation():
         assert line.in_sds == pytest.approx(line.push.value / length[members].std())
 
 
-def test_judges_are_ranked_by_their_dose():
-    found = {}
-    for dose in (-0.3, 0.0, 0.1, 0.3):
-        data = simulate(np.random.default_rng(1), 300, Fault(doses={0: dose}))
-        found[dose] = pushes("j", data.judge, rollouts(data.features), "group")[0]
-    values = [found[dose].push.value for dose in sorted(found)]
-    assert values == sorted(values)
-    assert found[0.0].push.low < 0 < found[0.0].push.high
-    assert found[0.3].push.low > 0 > found[-0.3].push.high
-
-
 def test_unscored_rollouts_are_left_out_and_counted():
     rng = np.random.default_rng(2)
     data = simulate(rng, 400, Fault(doses={0: 0.2}))

@@ -30,12 +30,6 @@ def family(frame):
     return next(one for one in preferences(frame) if one.kind == "family")
 
 
-def test_the_planted_effect_is_covered():
-    effects = [family(table(seed)).effect for seed in range(100)]
-    held = sum(effect.low <= 0.3 <= effect.high for effect in effects)
-    assert 88 <= held <= 100
-
-
 def test_better_answers_are_no_bias():
     """Own answers are better by 1: without quality that looks like bias, with it there is none."""
     found = family(table(1, effect=0.0, better=1.0))

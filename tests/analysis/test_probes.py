@@ -7,7 +7,6 @@ from collections.abc import Sequence
 import numpy as np
 import pandas as pd
 import pytest
-from scipy import stats
 
 from analysis.probes import figures, levels
 from analysis.probes.effects import END, TOO_FEW, corrected, effects, pairs
@@ -77,25 +76,6 @@ def judged(probes: pd.DataFrame, settings: Simulated, seed: int = 0) -> pd.DataF
     return probes.rename(columns={"length": "words"}).assign(
         judge="j", pairwise=False, score=rows, planted=planted
     )
-
-
-def test_a_planted_dose_is_recovered_with_its_coverage(monkeypatch):
-    monkeypatch.setattr("gc.collect", lambda *_: 0)  # each correction of statsmodels collects
-    probes = texts(20)
-    settings = Simulated(doses={"length": 0.05}, noise_sd=0.05)
-    words = probes.set_index("probe_id")["text"].str.split().str.len()
-    hits: dict[str, int] = {}
-    for seed in range(50):
-        table = effects(pairs(judged(probes, settings, seed)), {}).set_index("variant")
-        for name in ("yverbose", "hedged", "placebo"):
-            own = probes[probes["variant"] == name]
-            added = words[own["probe_id"]].to_numpy() - words[own["against"]].to_numpy()
-            theory = 0.05 * added.mean() / LENGTH_SD
-            assert table.loc[name, "planted"] == pytest.approx(theory, abs=0.02)
-            row = table.loc[name]
-            hits[name] = hits.get(name, 0) + (row["low"] <= row["planted"] <= row["high"])
-    band = stats.binom(50, 0.95).interval(0.9995)
-    assert all(band[0] <= count <= band[1] for count in hits.values()), hits
 
 
 def test_failures_stay_missing_and_are_counted():
@@ -255,7 +235,8 @@ def test_the_simulated_judges_are_found_out_over_the_wire(folder):
         added = own["length"].to_numpy() - probes.loc[own["against"], "length"].to_numpy()
         theory = 0.15 * added.mean() / LENGTH_SD
         row = table.loc[("sim-verbose", name)]
-        assert row["at_end"] == 0 and row["effect"] == pytest.approx(theory, abs=1e-6)
+        assert row["at_end"] == 0
+        assert [row["effect"], row["planted"]] == pytest.approx([theory] * 2, abs=1e-6)
         assert row["low"] - 1e-6 <= theory <= row["high"] + 1e-6
         assert row["p_holm"] < 0.05 and row["claim"].startswith("bias")
     fair = table.loc["sim-fair"]

@@ -31,9 +31,7 @@ def test_row_by_hand() -> None:
     assert (row.bias, row.rmse, row.coverage) == (0.0, pytest.approx(0.5**0.5), 0.5)
 
 
-def test_one_coverage_outside_fails_the_build(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_one_coverage_outside_fails_the_build(monkeypatch, tmp_path: Path, capsys) -> None:
     good = Row("good", 1.0, 0.0, 0.1, 0.95, 0.95, 0.92, 0.97, 500)
     bad = Row("bad", 1.0, 0.0, 0.1, 0.80, 0.95, 0.92, 0.97, 500)
     monkeypatch.setattr(selfcheck_command, "known_faults", lambda replications: [])

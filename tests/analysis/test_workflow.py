@@ -31,12 +31,16 @@ def study(tmp_path_factory) -> Path:
     return write_programs(tmp_path_factory.mktemp("programs") / "runs" / "programs")
 
 
-@pytest.fixture(scope="module")
-def told(study: Path) -> Workflow:
+def told_of(study: Path) -> Workflow:
     records = read_study(study)
     workflow = of_study(records, list(records.table["cell"]))
     assert workflow is not None
     return workflow
+
+
+@pytest.fixture(scope="module")
+def told(study: Path) -> Workflow:
+    return told_of(study)
 
 
 @pytest.fixture(scope="module")
@@ -288,9 +292,7 @@ def test_the_optimum_of_a_judge_loses_truth(told: Workflow, rows: pd.DataFrame):
 
 def test_without_planted_truth_nothing_is_planted(tmp_path: Path):
     study = write_programs(tmp_path / "runs" / "s", judges=("sim-fair",), seeds=2, planted=False)
-    records = read_study(study)
-    workflow = of_study(records, list(records.table["cell"]))
-    (arm,) = workflow.arms.values()
+    (arm,) = told_of(study).arms.values()
     assert np.isnan(arm.optimum.truth) and np.isnan(arm.optimum.reached.value)
     assert all(operator.planted is None for operator in arm.operators.values())
 
@@ -313,9 +315,7 @@ def test_programs_that_are_not_planted_are_left_out_of_the_planted_slope(study: 
 
 def test_one_run_has_intervals_over_its_problems(tmp_path: Path):
     study = write_programs(tmp_path / "runs" / "s", judges=("sim-verbose",), seeds=1)
-    records = read_study(study)
-    workflow = of_study(records, list(records.table["cell"]))
-    arm = workflow.arms["sim-verbose"]
+    arm = told_of(study).arms["sim-verbose"]
     rows = rollouts_frame(study, COLUMNS)
     part = rows[(rows["domain"] == "qa") & (rows["outcome"] == "ok")]
     error = part["judge_score"] - part["truth"]
