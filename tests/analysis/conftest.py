@@ -26,6 +26,7 @@ from analysis.records.behaviour import shift
 from analysis.records.runs import Run, read_study
 from analysis.reports.evidence import Evidence, gather, of_records
 from study import locks, records, study_file
+from study.compose import load_judge
 from study.records import arrow_type
 
 SLOPES = {"sim-fair": 0, "sim-verbose": 8, "sim-flaky": 1}
@@ -160,6 +161,14 @@ def write_lines(cell: Path, lines: Sequence[dict[str, Any]]) -> None:
     (cell / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
 
 
+def write_held_out(cell: Path) -> None:
+    """Evaluate the cell: its first step's answers are those to held-out rows as well."""
+    for kind in ("rollouts", "verdicts"):
+        folder = cell / "evaluations" / kind
+        folder.mkdir(parents=True)
+        shutil.copy(cell / kind / "step-000001.parquet", folder)
+
+
 def write_kl(study: Path, steps: int) -> Path:
     """Log a KL of .01 per token and step over 20 tokens in a study's only cell; return the cell."""
     (cell,) = (path.parent for path in study.glob("*/config.yaml"))
@@ -228,6 +237,17 @@ def gathered(together: Path) -> Callable[..., Evidence]:
 def evidence(gathered: Callable[..., Evidence]) -> Evidence:
     """The evidence of a study that is like `planted`."""
     return gathered()
+
+
+def arms_of_presets(study: Path, small_study: Path, names: Sequence[str]) -> None:
+    """Write a study in which copies of the small study's fair runs are those of these judges."""
+    for name in names:
+        for place, source in enumerate(sorted(small_study.glob("sim-fair*"))):
+            cell = study / f"{name}-{place}"
+            shutil.copytree(source, cell)
+            config = yaml.safe_load((cell / "config.yaml").read_text())
+            config["judge"] = dataclasses.asdict(load_judge(name))
+            (cell / "config.yaml").write_text(yaml.safe_dump(json.loads(json.dumps(config))))
 
 
 @pytest.fixture

@@ -14,8 +14,6 @@ from analysis.external.pairwise import check_pairwise, judge_pairs
 from analysis.external.ratings import agreement_report, check_ratings
 from analysis.importers import main
 from study.errors import UserError
-from tests.published.alpaca_rates import alpaca_win_rates
-from tests.published.alpaca_rates import length_controlled_rate as length_controlled
 
 
 def write_lines(path: Path, records: list[dict]) -> Path:
@@ -30,11 +28,6 @@ def test_alpaca_eval_codes_are_first_second_and_tie(tmp_path: Path):
     found = alpaca_eval(file, "gpt")
     assert found["verdict"].tolist() == ["first", "second", "tie", "tie", "", "first"]
     assert judge_pairs(check_pairwise(found))["gpt"]["invalid"] == 1
-    rate = alpaca_win_rates(found).loc[("gpt", "m")]
-    shares = pd.Series([0, 100, 50, 50, 20.0])
-    assert rate["win_rate"] == pytest.approx(44) and rate["n"] == 5
-    assert rate["standard_error"] == pytest.approx(shares.sem())
-    assert (rate["wins"], rate["losses"], rate["draws"]) == (1, 2, 2)
 
 
 def test_alpaca_evals_own_json_and_its_errors(tmp_path: Path):
@@ -49,11 +42,6 @@ def test_alpaca_evals_own_json_and_its_errors(tmp_path: Path):
     file.write_text(json.dumps([{"generator_2": "m", "instruction": "x", "preference": 1}]))
     with pytest.raises(UserError, match="Name the judge"):
         alpaca_eval(file)
-
-
-def test_a_length_controlled_rate_of_equal_weights_is_a_half():
-    assert length_controlled(0.0, 1.0, [-2.0, 2.0]) == pytest.approx(50)
-    assert length_controlled(math.log(3), 0.0, [5.0, 7.0]) == pytest.approx(75)
 
 
 def test_judgebench_maps_the_swapped_judgment_back(tmp_path: Path):

@@ -22,6 +22,7 @@ from analysis.answers.reading import read_answers
 from analysis.reports import figures
 from analysis.reports.evidence import gather
 from analysis.view import main
+from tests.analysis.conftest import write_held_out
 from tests.conftest import Page
 
 
@@ -291,10 +292,7 @@ def test_answers_of_a_study_that_was_trained_have_all_that_is_on_record(small_st
 def test_answers_to_held_out_rows_are_a_set_of_their_own(make_study, tmp_path):
     study = make_study(seeds=1, judges=["sim-fair"], steps=1)
     (cell,) = study.glob("sim-fair-*")
-    for kind in ("rollouts", "verdicts"):
-        (cell / "evaluations" / kind).mkdir(parents=True)
-        part = cell / kind / "step-000001.parquet"
-        (cell / "evaluations" / kind / part.name).write_bytes(part.read_bytes())
+    write_held_out(cell)
     told = data_of(write_page(study, tmp_path / "page.html").path)
     assert [source["set"] for source in told["sources"]] == ["training", "held-out"]
     assert Counter(row["source"] for row in rows_of(told)) == {0: 16, 1: 16}

@@ -4,7 +4,6 @@ import json
 import math
 import shutil
 from contextlib import redirect_stdout
-from dataclasses import asdict
 from io import StringIO
 
 import numpy as np
@@ -15,8 +14,7 @@ import yaml
 
 from analysis.compare import main
 from analysis.printed import compare as printed
-from study.compose import load_judge
-from tests.analysis.conftest import write_study
+from tests.analysis.conftest import arms_of_presets, write_study
 
 
 def two_studies(folder):
@@ -167,13 +165,7 @@ def test_each_is_forecast_by_the_runs_of_the_other(small_study, tmp_path, capsys
     """Five arms of one can forecast the two of the other; two arms are too few to be fitted on."""
     names = ["sim-fair", "sim-verbose", "sim-structured", "sim-strict", "sim-noisy"]
     shutil.copytree(small_study, tmp_path / "b")
-    for name in names:
-        for place, source in enumerate(sorted(small_study.glob("sim-fair*"))):
-            cell = tmp_path / "a" / f"{name}-{place}"
-            shutil.copytree(source, cell)
-            config = yaml.safe_load((cell / "config.yaml").read_text())
-            config["judge"] = asdict(load_judge(name))
-            (cell / "config.yaml").write_text(yaml.safe_dump(json.loads(json.dumps(config))))
+    arms_of_presets(tmp_path / "a", small_study, names)
     assert main(words(tmp_path)) == 0
     of_b, of_a = told(tmp_path)["forecasts"]
     assert (of_a["of"], of_a["by"]) == ("a", "b") and "2 arms" in of_a["none"]

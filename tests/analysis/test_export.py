@@ -15,7 +15,7 @@ from analysis.answers.reading import Answers, read_answers
 from analysis.answers.rows import schema_of
 from analysis.export import main
 from study.merged import merge_cell
-from tests.analysis.conftest import write_study
+from tests.analysis.conftest import write_held_out, write_study
 from tests.conftest import ROOT
 
 
@@ -143,10 +143,7 @@ def test_hugging_face_reads_the_folder(make_study, tmp_path, monkeypatch):
 
     study = make_study(seeds=1)
     cell = next(study.glob("sim-fair-*"))
-    for kind in ("rollouts", "verdicts"):
-        (cell / "evaluations" / kind).mkdir(parents=True)
-        part = cell / kind / "step-000001.parquet"
-        (cell / "evaluations" / kind / part.name).write_bytes(part.read_bytes())
+    write_held_out(cell)
     monkeypatch.setattr(files, "ROWS", 50)
     monkeypatch.setattr(files, "SHARD", 1000)
     out = tmp_path / "hf"

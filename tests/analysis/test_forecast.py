@@ -2,8 +2,6 @@
 
 import json
 import math
-import shutil
-from dataclasses import asdict
 
 import matplotlib.pyplot as plt
 import numpy as np
@@ -18,6 +16,7 @@ from study.cells import load_cell
 from study.compose import load_judge
 from study.features import FEATURES
 from study.rows import Row
+from tests.analysis.conftest import arms_of_presets
 from tests.judges.answered_study import write_run
 
 
@@ -177,14 +176,7 @@ def test_judges_that_are_named_change_nothing_of_what_a_study_keeps(small_study,
     """Five arms; four of them named are presets, and no study of four arms."""
     names = ["sim-fair", "sim-verbose", "sim-structured", "sim-strict", "sim-noisy"]
     study = tmp_path / "five"
-    sources = sorted(small_study.glob("sim-fair*"))
-    for name in names:
-        for place, source in enumerate(sources):
-            cell = study / f"{name}-{place}"
-            shutil.copytree(source, cell)
-            config = yaml.safe_load((cell / "config.yaml").read_text())
-            config["judge"] = asdict(load_judge(name))
-            (cell / "config.yaml").write_text(yaml.safe_dump(json.loads(json.dumps(config))))
+    arms_of_presets(study, small_study, names)
     words = [f"study={study.name}", f"runs_dir={tmp_path}"]
     assert main(words) == 0
     kept = (study / "response-1.json").read_text()

@@ -18,6 +18,7 @@ from analysis.records.frames import (
     steps_frame,
     verdicts_frame,
 )
+from analysis.records.runs import read_study
 from study.errors import UserError
 from study.records import ROLLOUT, write_part
 from study.study_file import write_study
@@ -99,10 +100,13 @@ def test_a_study_without_records_gives_empty_frames_with_the_right_columns(make_
     assert steps_frame(study).empty
 
 
-@pytest.mark.parametrize("frame", [rollouts_frame, verdicts_frame, steps_frame, runs_frame])
-def test_a_study_that_is_not_there_is_no_empty_frame(frame, tmp_path):
-    with pytest.raises(UserError, match="There is no study folder"):
-        frame(tmp_path / "nothing")
+READERS = [rollouts_frame, verdicts_frame, steps_frame, runs_frame, read_study]
+
+
+@pytest.mark.parametrize("reader", READERS)
+def test_a_study_that_is_not_there_is_no_empty_frame(reader, planted):
+    with pytest.raises(UserError, match=r"There is no study folder .* holds .*planted"):
+        reader(planted.with_name("nothing"))
 
 
 def damage(part: Path, how: str) -> None:

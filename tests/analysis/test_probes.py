@@ -18,6 +18,7 @@ from study.errors import UserError
 from study.rows import Truth
 from study.schema import Failure, Simulated, Task
 from study.tasks import instruct_mini
+from tests.analysis.test_probe_levels import verdicts
 
 LENGTH_SD = 6.201
 """Words per standard deviation in the simulated judges' reference."""
@@ -93,11 +94,15 @@ def test_failures_stay_missing_and_are_counted():
     assert (effects(pairs(fair), {})["unscored"] == 0).all()
 
 
-def test_worst_cases_by_hand():
-    probes = texts(6).assign(truth=0.5)
-    table = probes.rename(columns={"length": "words"}).assign(
-        judge="j", pairwise=False, planted=np.nan, score=0.5
+def scored(probes: pd.DataFrame, score: float) -> pd.DataFrame:
+    """The probes with one score for all."""
+    return probes.rename(columns={"length": "words"}).assign(
+        judge="j", pairwise=False, planted=np.nan, score=score
     )
+
+
+def test_worst_cases_by_hand():
+    table = scored(texts(6).assign(truth=0.5), 0.5)
     hedged = table.index[table["variant"] == "hedged"]
     table.loc[hedged, "score"] = [0.6, 0.6, 0.6, 0.6, math.nan, math.nan]
     base = table["probe_id"] == table.loc[hedged[5], "against"]
@@ -132,10 +137,7 @@ def test_worst_cases_hold_whatever_the_missing_scores_were():
 
 
 def test_no_score_at_all_gives_no_number():
-    probes = texts(4).assign(score=np.nan)
-    table = probes.rename(columns={"length": "words"}).assign(
-        judge="j", pairwise=False, planted=np.nan
-    )
+    table = scored(texts(4), np.nan)
     found = effects(pairs(table), {"j": 1.0})
     assert found["effect"].isna().all() and set(found["claim"]) == {"cannot tell"}
     assert (found["unscored"] == [len(part) for _, part in pairs(table).groupby(
@@ -161,10 +163,7 @@ def test_what_is_claimed_follows_the_numbers():
 
 
 def test_without_a_truth_only_what_keeps_its_content_has_an_effect():
-    probes = texts(6).assign(truth=np.nan)
-    table = probes.rename(columns={"length": "words"}).assign(
-        judge="j", pairwise=False, planted=np.nan, score=0.5
-    )
+    table = scored(texts(6).assign(truth=np.nan), 0.5)
     table.loc[table["variant"] == "hedged", ["score", "keeps"]] = 0.4, True
     table.loc[table["variant"] == "emoji", ["score", "keeps"]] = 0.4, False
     found = effects(pairs(table), {"j": 0.2}).set_index("variant")
@@ -173,11 +172,6 @@ def test_without_a_truth_only_what_keeps_its_content_has_an_effect():
     assert found.loc["hedged", "truth_by"] == "content kept"
     assert math.isnan(found.loc["emoji", "effect"]) and found.loc["emoji", "truth_by"] == "unknown"
     assert found.loc["emoji", "judge_change"] == pytest.approx(-0.1)
-
-
-def verdicts(*rows: tuple[object, ...], columns: str) -> pd.DataFrame:
-    table = pd.DataFrame(rows, columns=columns.split())
-    return table.assign(judge="j", outcome=np.where(table["score"].isna(), "unparsed", "scored"))
 
 
 def test_a_pairwise_score_is_the_win_of_the_edited_text_over_both_orders():

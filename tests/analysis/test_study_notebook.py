@@ -8,8 +8,6 @@ from typing import Any
 import pytest
 from papermill.exceptions import PapermillExecutionError
 
-from analysis import read_study
-from analysis.records.frames import rollouts_frame, runs_frame
 from analysis.reports.notebook import write_report
 from analysis.reports.study_notebook import PLACE, is_ours, write_notebook
 from study.errors import UserError
@@ -84,13 +82,6 @@ def test_a_thin_study_has_a_notebook(make_study, options):
 def test_a_study_that_is_not_there_is_an_error(tmp_path):
     with pytest.raises(UserError, match="There is no study folder"):
         write_notebook(tmp_path / "nowhere")
-
-
-def test_the_frames_of_a_study_that_is_not_there_are_an_error(make_study):
-    there = make_study(seeds=1)
-    for read in (read_study, runs_frame, rollouts_frame):
-        with pytest.raises(UserError, match=f"holds {there.name}"):
-            read(there.with_name("nowhere"))
 
 
 @pytest.fixture(scope="module")
