@@ -31,6 +31,11 @@ from study.records import arrow_type
 
 SLOPES = {"sim-fair": 0, "sim-verbose": 8, "sim-flaky": 1}
 """Words per step that training under each judge adds for seed 0."""
+THIN = (
+    *({"seeds": 1}, {"judges": ["sim-fair"]}, {"truth": False, "seeds": 2}),
+    *({"scored": False, "seeds": 2}, {"constant": 0.5, "seeds": 2}, {"steps": 1, "seeds": 2}),
+)
+"""Options of `write_study` under which there is little to say."""
 HOSTILE = '<script src="https://example.org/x.js"></script><img src=http://example.org/y.png>'
 
 

@@ -4,6 +4,7 @@ import pytest
 
 from analysis.reports import figures, sections
 from analysis.run import drift
+from tests.analysis.conftest import THIN
 
 
 def legend_texts(figure) -> list[str]:
@@ -66,17 +67,7 @@ def test_failures_show_reasons_and_lengths(evidence):
     assert "%" in bars.get_xlabel() and "%" in lines.get_ylabel() and "words" in lines.get_xlabel()
 
 
-@pytest.mark.parametrize(
-    "options",
-    [
-        {"seeds": 1},
-        {"judges": ["sim-fair"]},
-        {"truth": False, "seeds": 2},
-        {"scored": False, "seeds": 2},
-        {"constant": 0.5, "seeds": 2},
-        {"steps": 1, "seeds": 2},
-    ],
-)
+@pytest.mark.parametrize("options", THIN)
 def test_thin_studies_still_draw(gathered, options):
     evidence = gathered(**options)
     curves = drift.learning_curves(evidence.scores)

@@ -4,6 +4,7 @@ import dataclasses
 import shutil
 from itertools import chain
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -25,58 +26,35 @@ NAMES = ("length", "hedges")
 PROMPTS, SAMPLES, STEPS = 12, 3, 10
 
 
+def answers(step, features, truth, judge, prompts) -> dict[str, Any]:
+    """The arrays of a run that was rewarded for nothing."""
+    nothing, arrays = np.full_like(truth, np.nan), {"features": features, "names": NAMES}
+    arrays |= {"step_P": step, "truth": truth, "judge": judge, "prompt_P": prompts}
+    return arrays | {"reward": nothing, "advantage": nothing, "shadows": {"other": truth}}
+
+
 def make_run(rng, arm="a", seed=0, moved=(2.0, 0.0), trained=None, noise=1.0, judge_moved=0.1):
     """A run whose prompts differ by 10 words, whose answers at the end are ``moved`` further, and
     whose rollouts moved by ``trained``."""
-    trained = moved if trained is None else trained
-    prompt_P = np.array([f"p{k}" for k in range(PROMPTS)], dtype=object)
+    prompt_P = np.array([f"p{k}" for k in range(PROMPTS)] * 2, dtype=object)
     level = rng.normal(20, 10, (PROMPTS, 1, 1))
     shape = (PROMPTS, 1 + SAMPLES, len(NAMES))
     start = level + noise * rng.normal(size=shape)
     end = level + noise * rng.normal(size=shape) + np.array(moved)
     end[:, 0] += 1.0  # the greedy answers move by one word more
     truth = rng.random((PROMPTS, 1 + SAMPLES))
-    judge = [truth, truth + judge_moved]
-
-    def answers(step, features, truth, judge, prompts):
-        nothing = np.full_like(truth, np.nan)
-        return {
-            "step_P": step,
-            "reward": nothing,
-            "advantage": nothing,
-            "truth": truth,
-            "judge": judge,
-            "features": features,
-            "prompt_P": prompts,
-            "shadows": {"other": truth},
-        }
-
-    both = np.concatenate
-    frozen = Run(
-        *("cell", arm, seed, False),
-        **answers(
-            np.repeat([0, STEPS], PROMPTS),
-            both([start, end]),
-            both([truth, truth]),
-            both(judge),
-            both([prompt_P, prompt_P]),
-        ),
-        names=NAMES,
-    )
+    head = (f"{arm}-{seed}", arm, seed)
+    ends = np.repeat([0, STEPS], PROMPTS), np.concatenate([start, end])
+    scores = np.concatenate([truth, truth]), np.concatenate([truth, truth + judge_moved])
+    frozen = Run(*head, False, **answers(*ends, *scores, prompt_P))
     step_P = np.repeat(np.arange(1, STEPS + 1), 4)
-    features = np.zeros((len(step_P), 4, len(NAMES))) + noise * rng.normal(
-        size=(len(step_P), 4, len(NAMES))
-    )
-    features[step_P == STEPS] += np.array(trained)
+    features = noise * rng.normal(size=(len(step_P), 4, len(NAMES)))
+    features[step_P == STEPS] += np.array(moved if trained is None else trained)
     scores = rng.random((len(step_P), 4))
     prompts = np.array([f"t{k}" for k in range(len(step_P))], dtype=object)
-    return Run(
-        *(f"{arm}-{seed}", arm, seed, True),
-        **answers(step_P, features, scores, scores, prompts),
-        names=NAMES,
-        frozen=dataclasses.replace(frozen, cell=f"{arm}-{seed}"),
-        config={"judge.name": arm, "trainer.steps": STEPS},
-    )
+    config = {"judge.name": arm, "trainer.steps": STEPS}
+    arrays = answers(step_P, features, scores, scores, prompts)
+    return Run(*head, True, **arrays, frozen=frozen, config=config)
 
 
 def metric(table, name, arm="a"):

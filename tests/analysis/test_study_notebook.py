@@ -1,7 +1,7 @@
 """The notebook of a study: executed, to be changed, and never written over what was changed."""
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -85,7 +85,7 @@ def test_a_study_that_is_not_there_is_an_error(tmp_path):
 
 
 @pytest.fixture(scope="module")
-def papermill() -> Iterator[Callable[[Path, Path, dict[str, Any]], list[Any]]]:
+def papermill() -> Callable[[Path, Path, dict[str, Any]], list[Any]]:
     """Papermill with Jupyter's own kernel: a notebook, its copy, parameters -> outputs."""
     import papermill
 
@@ -95,7 +95,7 @@ def papermill() -> Iterator[Callable[[Path, Path, dict[str, Any]], list[Any]]]:
         )
         return [output for cell in done.cells for output in cell.get("outputs", [])]
 
-    yield run
+    return run
 
 
 def test_papermill_runs_a_notebook_on_another_study(notebook, make_study, papermill, tmp_path):

@@ -21,6 +21,7 @@ from analysis.step.transmission import (
     yes_no,
 )
 from study.rewards.advantages import EPS, advantages
+from tests.analysis.conftest import THIN
 
 NAN = np.nan
 
@@ -277,15 +278,6 @@ def test_ledger_of_a_recorded_study(planted: Path, printed) -> None:
     assert "sim-verbose: 3 runs" in printed(main, planted)
 
 
-@pytest.mark.parametrize(
-    "options",
-    [
-        {"truth": False, "seeds": 2},
-        {"scored": False, "seeds": 2},
-        {"constant": 0.5, "seeds": 2},
-        {"groups": 1, "members": 1},
-        {"seeds": 1, "judges": ("sim-fair",), "steps": 1},
-    ],
-)
+@pytest.mark.parametrize("options", [*THIN, {"groups": 1, "members": 1}])
 def test_poor_studies_are_printed_all_the_same(make_study, options: dict, printed) -> None:
     assert "nan" not in printed(main, make_study(**options))

@@ -40,20 +40,9 @@ def advantages(policy, folder, *reward_lists, weights=None, scale="group"):
 
         return reward
 
-    config = grpo_config(
-        Study(
-            policy=TINY,
-            trainer=Trainer(
-                steps=1,
-                prompts_per_step=1,
-                group_size=4,
-                micro_batch=4,
-                max_completion_length=4,
-                scale_rewards=scale,
-            ),
-        ),
-        folder,
-    )
+    sizes = dict.fromkeys(("group_size", "micro_batch", "max_completion_length"), 4)
+    settings = Trainer(steps=1, prompts_per_step=1, scale_rewards=scale, **sizes)
+    config = grpo_config(Study(policy=TINY, trainer=settings), folder)
     config.save_strategy = "no"
     if weights:
         config.reward_weights = weights
@@ -62,9 +51,7 @@ def advantages(policy, folder, *reward_lists, weights=None, scale="group"):
         model=model,
         reward_funcs=[function(rewards) for rewards in reward_lists],
         args=config,
-        train_dataset=Dataset.from_list(
-            [{"prompt": [{"role": "user", "content": "Name two colors."}]}]
-        ),
+        train_dataset=Dataset.from_list([{"prompt": [{"role": "user", "content": "Name two."}]}]),
         processing_class=tokenizer,
     )
     trainer.train()

@@ -32,18 +32,11 @@ def run(log: Path) -> LoggedRun:
     return runs["p30"]
 
 
-def test_a_default_program_earns_nearly_what_the_policys_own_does(run: LoggedRun):
+def test_a_default_earns_nearly_as_much_most_groups_tie_and_little_is_explored(run: LoggedRun):
     assert (run.rollouts, run.own, run.fallback) == (570, 326, 244)
     assert round(run.fallback_reward.value, 4) == 0.5033 and run.fallback_reward.n == 240
     assert round(run.own_reward.value, 4) == 0.6343 and run.own_reward.n == 297
-
-
-def test_most_groups_carry_no_signal(run: LoggedRun):
     assert (run.groups, run.tied) == (264, 222)
-    assert round(run.tied / run.groups, 2) == 0.84
-
-
-def test_the_policy_explores_next_to_nothing(run: LoggedRun):
     assert run.programs == 20 and round(run.top * run.own) == 285
 
 
