@@ -5,7 +5,7 @@ import itertools
 import numpy as np
 import pytest
 
-from analysis.planted.truth import Fault, Tabular, sampled_runs, simulate
+from analysis.planted.truth import Fault, Simulated, Tabular, sampled_runs, simulate
 from analysis.step.transmission import group_cov, split
 from study.rewards.advantages import advantages
 
@@ -60,6 +60,16 @@ def test_a_factor_cancels_up_to_eps_and_only_under_sd(rng: np.random.Generator) 
     np.testing.assert_allclose(unscaled, factor * advantages(data.judge, "none"), atol=1e-12)
 
 
+def test_one_global_correction_does_nothing_under_sd(rng: np.random.Generator) -> None:
+    tpr, fpr = 0.9, 0.35
+    data = simulate(rng, 2000, Fault(tpr=tpr, fpr=fpr))
+    corrected = (data.judge - fpr) / (tpr - fpr)
+    assert abs(advantages(corrected) - advantages(data.judge)).max() < 1e-3
+    np.testing.assert_allclose(
+        advantages(corrected, "none"), advantages(data.judge, "none") / (tpr - fpr), atol=1e-12
+    )
+
+
 # --- what does not
 
 
@@ -67,6 +77,15 @@ def test_a_factor_cancels_up_to_eps_and_only_under_sd(rng: np.random.Generator) 
 def test_a_dose_under_sd_and_without(dose: float, value: float, rng: np.random.Generator) -> None:
     data = simulate(rng, P, Fault({0: dose}))
     assert near(push(data.judge, data.features), value, 0.0006)
+    assert near(push(data.judge, data.features, "none"), dose)
+
+
+@pytest.mark.parametrize("p", [0.0, 1.0])
+@pytest.mark.parametrize("dose", [0.01, 0.1, 1.0])
+def test_tied_groups_blow_any_dose_up(dose: float, p: float, rng: np.random.Generator) -> None:
+    data = simulate(rng, 20_000, Fault({0: dose}), p=p)
+    # E sd of 8 standard normals is .965; eps takes 1 % of it at dose .01.
+    assert push(data.judge, data.features)[0] == pytest.approx(0.96, abs=0.012)
     assert near(push(data.judge, data.features, "none"), dose)
 
 
@@ -86,6 +105,33 @@ def test_a_noisy_judge_by_its_youden_j(
     assert found[0] == pytest.approx(theory, abs=0.02)
     assert near(found, value, 0.0015)
     assert near(push(data.judge, truth, "none"), (tpr - fpr) * 0.24)
+
+
+def failing_on_length(rng: np.random.Generator) -> tuple[Simulated, float]:
+    """Binary truth at p = .4 whose judge fails more often on long answers: about 19 %."""
+    data = simulate(rng, 2 * P, Fault())
+    z = data.features[..., 0]
+    chance = 1 / (1 + np.exp(2.0 - 1.5 * z))
+    missing = rng.random(z.shape) < chance
+    judge = np.where(missing, np.nan, data.judge)
+    assert missing.mean() == pytest.approx(0.19, abs=0.02)
+    nodes, weights = np.polynomial.hermite_e.hermegauss(80)
+    theory = weights @ (nodes / (1 + np.exp(2.0 - 1.5 * nodes))) / np.sqrt(2 * np.pi)
+    return Simulated(data.truth, data.features, judge), -0.4 * float(theory)
+
+
+def test_failure_as_zero_teaches_shortness(rng: np.random.Generator) -> None:
+    data, theory = failing_on_length(rng)
+    zero = np.nan_to_num(data.judge)
+    assert theory == pytest.approx(-0.0700, abs=0.002)
+    assert near(push(zero, data.features, "none"), theory)
+    assert push(zero, data.features)[0] == pytest.approx(-0.145, abs=0.008)
+
+
+def test_failures_left_out_teach_nothing_of_length(rng: np.random.Generator) -> None:
+    data, _ = failing_on_length(rng)
+    assert near(push(data.judge, data.features), 0.0)
+    assert near(push(data.judge, data.features, "none"), 0.0)
 
 
 # --- the tabular policy
@@ -135,6 +181,21 @@ def test_sampled_runs_follow_the_expected_path(table: Tabular, rng: np.random.Ge
         mean, se = seen[:, step].mean(axis=0), seen[:, step].std(axis=0) / 20
         assert (abs(mean - policy.behaviour()) < 4 * se).all(), step
         policy = policy.step(reward, 4, rate=0.3)
+
+
+def kl_optimum(start: Tabular, reward: np.ndarray, b: float) -> Tabular:
+    """The policy that maximises E[reward] - b KL(. || start): logits + reward / b."""
+    return Tabular(start.truth, start.features, start.logits + reward / b)
+
+
+def test_slope_of_the_kl_optimum_in_the_dose_is_variance_over_b(table: Tabular) -> None:
+    b, h = 0.3, 1e-5
+    z = table.features[:, 0]
+    for dose in (0.0, 0.2):
+        at = kl_optimum(table, table.truth + dose * z, b)
+        up, down = (kl_optimum(table, table.truth + (dose + s) * z, b) for s in (h, -h))
+        slope = (up.behaviour()[0] - down.behaviour()[0]) / (2 * h)
+        assert slope == pytest.approx(at.covariance(z)[0] / b, rel=1e-6)
 
 
 def test_limits_are_refused(table: Tabular) -> None:

@@ -31,17 +31,6 @@ def test_the_course_of_a_pass_rate_by_eye(passed, shape, peak_step):
     assert short.shape == "too short" and math.isnan(short.fall_p)
 
 
-def test_a_rising_or_constant_rate_is_seldom_said_to_fall():
-    rng = np.random.default_rng(8)
-    n = np.full(20, 100)
-    said = {"constant": 0, "rising": 0}
-    for _ in range(40):
-        said["constant"] += course(np.arange(20), rng.binomial(n, 0.5), n).fall_p < 0.05
-        rate = np.linspace(0.2, 0.8, 20)
-        said["rising"] += course(np.arange(20), rng.binomial(n, rate), n).fall_p < 0.05
-    assert max(said.values()) <= 7, said  # of 40 at 5 %: more than 7 has p < .002
-
-
 N = np.full(12, 200)
 
 
