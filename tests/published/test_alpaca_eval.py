@@ -10,10 +10,7 @@ import pytest
 
 from analysis.external.importers import alpaca_eval
 from analysis.external.pairwise import check_pairwise, judge_pairs
-from tests.published.alpaca_rates import (
-    alpaca_win_rates,
-    length_controlled_rate,
-)
+from tests.published.alpaca_rates import alpaca_win_rates, length_controlled_rate
 
 JUDGE = "weighted_alpaca_eval_gpt4_turbo"
 CUT = (
