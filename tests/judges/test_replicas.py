@@ -42,90 +42,75 @@ async def ask(replicas):
         pass
 
 
-def test_requests_spread_and_a_slow_replica_gets_no_more():
-    async def scenario():
-        wires = [FakeWire() for _ in range(3)]
-        replicas = Replicas(wires)
-        first = [asyncio.create_task(ask(replicas)) for _ in range(6)]
-        await asyncio.sleep(0)
-        assert replicas.in_flight == [2, 2, 2]
-        wires[1].release.set()
-        await asyncio.gather(first[1], first[4])
-        assert replicas.in_flight == [2, 0, 2]
-        for _ in range(5):  # one after the other, while the others are still busy
-            await ask(replicas)
-        assert [wire.asked for wire in wires] == [2, 7, 2]
-        wires[0].release.set()
-        wires[2].release.set()
-        await asyncio.gather(*first)
-        assert replicas.in_flight == [0, 0, 0]
-
-    asyncio.run(scenario())
+async def test_requests_spread_and_a_slow_replica_gets_no_more():
+    wires = [FakeWire() for _ in range(3)]
+    replicas = Replicas(wires)
+    first = [asyncio.create_task(ask(replicas)) for _ in range(6)]
+    await asyncio.sleep(0)
+    assert replicas.in_flight == [2, 2, 2]
+    wires[1].release.set()
+    await asyncio.gather(first[1], first[4])
+    assert replicas.in_flight == [2, 0, 2]
+    for _ in range(5):  # one after the other, while the others are still busy
+        await ask(replicas)
+    assert [wire.asked for wire in wires] == [2, 7, 2]
+    wires[0].release.set()
+    wires[2].release.set()
+    await asyncio.gather(*first)
+    assert replicas.in_flight == [0, 0, 0]
 
 
-def test_idle_replicas_take_turns():
-    async def scenario():
-        wires = [FakeWire() for _ in range(3)]
-        replicas = Replicas(wires)
-        for wire in wires:
-            wire.release.set()
-        for _ in range(9):
-            await ask(replicas)
-        assert [wire.asked for wire in wires] == [3, 3, 3]
-
-    asyncio.run(scenario())
+async def test_idle_replicas_take_turns():
+    wires = [FakeWire() for _ in range(3)]
+    replicas = Replicas(wires)
+    for wire in wires:
+        wire.release.set()
+    for _ in range(9):
+        await ask(replicas)
+    assert [wire.asked for wire in wires] == [3, 3, 3]
 
 
-def test_a_replica_that_is_gone_draws_no_requests_until_it_has_rested():
-    async def scenario():
-        now = 100.0
-        wires = [FakeWire(), FakeWire()]
-        replicas = Replicas(wires, clock=lambda: now)
-        wires[0].error = Unreachable("refused")
-        wires[1].release.set()
+async def test_a_replica_that_is_gone_draws_no_requests_until_it_has_rested():
+    now = 100.0
+    wires = [FakeWire(), FakeWire()]
+    replicas = Replicas(wires, clock=lambda: now)
+    wires[0].error = Unreachable("refused")
+    wires[1].release.set()
+    with pytest.raises(Unreachable):
+        await ask(replicas)
+    for _ in range(4):
+        await ask(replicas)
+    assert [wire.asked for wire in wires] == [1, 4]
+    now += REST_S
+    wires[0].error = None
+    wires[0].release.set()
+    for _ in range(4):
+        await ask(replicas)
+    # Rested and asked longest ago, it comes first, and then in turn.
+    assert [wire.asked for wire in wires] == [3, 6]
+    assert replicas.in_flight == [0, 0]
+
+
+async def test_where_all_are_gone_each_is_still_tried():
+    wires = [FakeWire(), FakeWire()]
+    replicas = Replicas(wires, clock=lambda: 0.0)
+    for wire in wires:
+        wire.error = Unreachable("refused")
+    for _ in range(4):
         with pytest.raises(Unreachable):
             await ask(replicas)
-        for _ in range(4):
-            await ask(replicas)
-        assert [wire.asked for wire in wires] == [1, 4]
-        now += REST_S
-        wires[0].error = None
-        wires[0].release.set()
-        for _ in range(4):
-            await ask(replicas)
-        # Rested and asked longest ago, it comes first, and then in turn.
-        assert [wire.asked for wire in wires] == [3, 6]
-        assert replicas.in_flight == [0, 0]
-
-    asyncio.run(scenario())
+    assert [wire.asked for wire in wires] == [2, 2]
 
 
-def test_where_all_are_gone_each_is_still_tried():
-    async def scenario():
-        wires = [FakeWire(), FakeWire()]
-        replicas = Replicas(wires, clock=lambda: 0.0)
-        for wire in wires:
-            wire.error = Unreachable("refused")
-        for _ in range(4):
-            with pytest.raises(Unreachable):
-                await ask(replicas)
-        assert [wire.asked for wire in wires] == [2, 2]
-
-    asyncio.run(scenario())
-
-
-def test_a_reply_that_broke_off_does_not_bar_a_replica():
-    async def scenario():
-        wires = [FakeWire(), FakeWire()]
-        replicas = Replicas(wires, clock=lambda: 0.0)
-        wires[0].error = WireError("cut")
-        wires[1].release.set()
-        with pytest.raises(WireError):
-            await ask(replicas)
+async def test_a_reply_that_broke_off_does_not_bar_a_replica():
+    wires = [FakeWire(), FakeWire()]
+    replicas = Replicas(wires, clock=lambda: 0.0)
+    wires[0].error = WireError("cut")
+    wires[1].release.set()
+    with pytest.raises(WireError):
         await ask(replicas)
-        assert replicas.choose() == 0
-
-    asyncio.run(scenario())
+    await ask(replicas)
+    assert replicas.choose() == 0
 
 
 def test_an_endpoint_with_replicas_opens_one_wire_to_each():
@@ -143,33 +128,30 @@ def test_closing_closes_every_wire():
     assert [wire.closed for wire in wires] == [True, True]
 
 
-def test_replicas_of_a_service_are_those_that_there_are_now(monkeypatch):
-    async def scenario():
-        urls = tuple(f"http://h:{port}/v1" for port in (1, 2))
-        opened = {url: FakeWire() for url in (*urls, "http://h:3/v1")}
-        for wire in opened.values():
-            wire.release.set()
-        following = Following(urls, opened.__getitem__)
-        for _ in range(4):
-            await ask(following)
-        assert [wire.asked for wire in opened.values()] == [2, 2, 0]
-        opened[urls[1]].release.clear()
-        busy = asyncio.create_task(ask(following)), asyncio.create_task(ask(following))
-        await asyncio.sleep(0)
-        monkeypatch.setitem(MOVED, urls, ("http://h:3/v1", urls[0]))
-        for _ in range(4):
-            await ask(following)
-        assert [wire.asked for wire in opened.values()] == [5, 3, 2]
-        assert following.in_flight == [0, 0]
-        for moved, place in ((urls[:1], 0), (("http://h:3/v1",), 2), (urls[:1], 0)):
-            monkeypatch.setitem(MOVED, urls, moved)
-            before = [wire.asked for wire in opened.values()]
-            await ask(following)
-            before[place] += 1  # the very first request goes to where it is now
-            assert [wire.asked for wire in opened.values()] == before
-        opened[urls[1]].release.set()
-        await asyncio.gather(*busy)  # what a replica that is gone still answers is taken
-        await following.close()
-        assert all(wire.closed for wire in opened.values())
-
-    asyncio.run(scenario())
+async def test_replicas_of_a_service_are_those_that_there_are_now(monkeypatch):
+    urls = tuple(f"http://h:{port}/v1" for port in (1, 2))
+    opened = {url: FakeWire() for url in (*urls, "http://h:3/v1")}
+    for wire in opened.values():
+        wire.release.set()
+    following = Following(urls, opened.__getitem__)
+    for _ in range(4):
+        await ask(following)
+    assert [wire.asked for wire in opened.values()] == [2, 2, 0]
+    opened[urls[1]].release.clear()
+    busy = asyncio.create_task(ask(following)), asyncio.create_task(ask(following))
+    await asyncio.sleep(0)
+    monkeypatch.setitem(MOVED, urls, ("http://h:3/v1", urls[0]))
+    for _ in range(4):
+        await ask(following)
+    assert [wire.asked for wire in opened.values()] == [5, 3, 2]
+    assert following.in_flight == [0, 0]
+    for moved, place in ((urls[:1], 0), (("http://h:3/v1",), 2), (urls[:1], 0)):
+        monkeypatch.setitem(MOVED, urls, moved)
+        before = [wire.asked for wire in opened.values()]
+        await ask(following)
+        before[place] += 1  # the very first request goes to where it is now
+        assert [wire.asked for wire in opened.values()] == before
+    opened[urls[1]].release.set()
+    await asyncio.gather(*busy)  # what a replica that is gone still answers is taken
+    await following.close()
+    assert all(wire.closed for wire in opened.values())

@@ -129,110 +129,95 @@ def keys(count: int) -> list[str]:
     return [content_key(number) for number in range(count)]
 
 
-def test_the_second_waits_for_the_first(store: Store) -> None:
-    async def main() -> None:
-        one, two = SingleFlight(store), SingleFlight(store)
-        names = keys(50)
-        assert await asyncio.gather(*(one.claim(key) for key in names)) == [None] * 50
-        waiting = [asyncio.create_task(two.claim(key)) for key in names]
-        await asyncio.sleep(10 * POLL_S)
-        assert not any(task.done() for task in waiting)
-        values = [{**VALUE, "attempts": number} for number in range(50)]
-        await asyncio.gather(*(one.put(key, value) for key, value in zip(names, values,
-                                                                         strict=True)))  # fmt: skip
-        async with asyncio.timeout(2 * POLL_S):
-            shared = await asyncio.gather(*waiting)
-        assert shared == values
-        assert await two.claim(names[3]) == values[3]
-        await one.close()
-        await two.close()
-
-    on_own_clock(main())
+async def test_the_second_waits_for_the_first(store: Store) -> None:
+    one, two = SingleFlight(store), SingleFlight(store)
+    names = keys(50)
+    assert await asyncio.gather(*(one.claim(key) for key in names)) == [None] * 50
+    waiting = [asyncio.create_task(two.claim(key)) for key in names]
+    await asyncio.sleep(10 * POLL_S)
+    assert not any(task.done() for task in waiting)
+    values = [{**VALUE, "attempts": number} for number in range(50)]
+    await asyncio.gather(*(one.put(key, value) for key, value in zip(names, values,
+                                                                     strict=True)))  # fmt: skip
+    async with asyncio.timeout(2 * POLL_S):
+        shared = await asyncio.gather(*waiting)
+    assert shared == values
+    assert await two.claim(names[3]) == values[3]
+    await one.close()
+    await two.close()
     assert store._connection().execute("SELECT count(*) FROM leases").fetchone() == (0,)
 
 
-def test_the_waiter_learns_how_it_failed_and_a_later_one_asks(store: Store) -> None:
-    async def main() -> None:
-        one, two = SingleFlight(store), SingleFlight(store)
-        (key,) = keys(1)
-        assert await one.claim(key) is None
-        waiting = asyncio.create_task(two.claim(key))
-        await asyncio.sleep(0.05)
-        failure = {**VALUE, "outcome": "timeout", "reason": "late"}
-        one.give_up(key, failure)
-        async with asyncio.timeout(2 * POLL_S):
-            assert await waiting == failure
-        assert await two.claim(key) is None  # a failure is not for ever
-        await two.close()
-        assert await one.claim(key) is None  # closing gives back what is held
-        await one.close()
-
-    on_own_clock(main())
+async def test_the_waiter_learns_how_it_failed_and_a_later_one_asks(store: Store) -> None:
+    one, two = SingleFlight(store), SingleFlight(store)
+    (key,) = keys(1)
+    assert await one.claim(key) is None
+    waiting = asyncio.create_task(two.claim(key))
+    await asyncio.sleep(0.05)
+    failure = {**VALUE, "outcome": "timeout", "reason": "late"}
+    one.give_up(key, failure)
+    async with asyncio.timeout(2 * POLL_S):
+        assert await waiting == failure
+    assert await two.claim(key) is None  # a failure is not for ever
+    await two.close()
+    assert await one.claim(key) is None  # closing gives back what is held
+    await one.close()
 
 
-def test_a_lease_outlives_its_term_while_its_holder_lives(store: Store) -> None:
-    async def main() -> None:
-        store.clock = asyncio.get_running_loop().time
-        one, two = SingleFlight(store, lease_s=0.4), SingleFlight(store, lease_s=0.4)
-        (key,) = keys(1)
-        assert await one.claim(key) is None
-        waiting = asyncio.create_task(two.claim(key))
-        await asyncio.sleep(20)
-        assert not waiting.done()
-        one._held.clear()  # as if it had died
-        async with asyncio.timeout(0.4 + TAKE_OVER_S + POLL_S):
-            assert await waiting is None
-        await one.close()
-        await two.close()
-
-    on_own_clock(main())
+async def test_a_lease_outlives_its_term_while_its_holder_lives(store: Store) -> None:
+    store.clock = asyncio.get_running_loop().time
+    one, two = SingleFlight(store, lease_s=0.4), SingleFlight(store, lease_s=0.4)
+    (key,) = keys(1)
+    assert await one.claim(key) is None
+    waiting = asyncio.create_task(two.claim(key))
+    await asyncio.sleep(20)
+    assert not waiting.done()
+    one._held.clear()  # as if it had died
+    async with asyncio.timeout(0.4 + TAKE_OVER_S + POLL_S):
+        assert await waiting is None
+    await one.close()
+    await two.close()
 
 
-def test_a_cancelled_claim_leaves_nothing_behind(store: Store) -> None:
-    async def main() -> None:
-        one, two = SingleFlight(store), SingleFlight(store)
-        first, second = keys(2)
-        claim = asyncio.create_task(one.claim(first))
-        await asyncio.sleep(0)
-        claim.cancel()
-        await asyncio.gather(claim, return_exceptions=True)
-        assert await two.claim(first) is None
-        assert await one.claim(second) is None
-        waiting = asyncio.create_task(two.claim(second))
-        await asyncio.sleep(0.05)
-        waiting.cancel()
-        await asyncio.gather(waiting, return_exceptions=True)
-        one.give_up(second)
-        await one.close()
-        await two.close()
-        third = SingleFlight(store)
-        assert [await third.claim(first), await third.claim(second)] == [None, None]
-        await third.close()
-
-    on_own_clock(main())
+async def test_a_cancelled_claim_leaves_nothing_behind(store: Store) -> None:
+    one, two = SingleFlight(store), SingleFlight(store)
+    first, second = keys(2)
+    claim = asyncio.create_task(one.claim(first))
+    await asyncio.sleep(0)
+    claim.cancel()
+    await asyncio.gather(claim, return_exceptions=True)
+    assert await two.claim(first) is None
+    assert await one.claim(second) is None
+    waiting = asyncio.create_task(two.claim(second))
+    await asyncio.sleep(0.05)
+    waiting.cancel()
+    await asyncio.gather(waiting, return_exceptions=True)
+    one.give_up(second)
+    await one.close()
+    await two.close()
+    third = SingleFlight(store)
+    assert [await third.claim(first), await third.claim(second)] == [None, None]
+    await third.close()
 
 
-def test_a_store_that_broke_is_said_and_nobody_waits_for_ever(store: Store) -> None:
-    async def main() -> None:
-        one, two = SingleFlight(store), SingleFlight(store)
-        (key,) = keys(1)
-        assert await one.claim(key) is None
-        waiting = asyncio.create_task(two.claim(key))
-        await asyncio.sleep(0.05)
+async def test_a_store_that_broke_is_said_and_nobody_waits_for_ever(store: Store) -> None:
+    one, two = SingleFlight(store), SingleFlight(store)
+    (key,) = keys(1)
+    assert await one.claim(key) is None
+    waiting = asyncio.create_task(two.claim(key))
+    await asyncio.sleep(0.05)
 
-        def broken(*_: Any) -> Any:
-            raise OSError("disk full")
+    def broken(*_: Any) -> Any:
+        raise OSError("disk full")
 
-        for name in ("get_many", "put_many", "lease", "release", "renew"):
-            setattr(store, name, broken)
-        async with asyncio.timeout(2):
-            with pytest.raises(OSError, match="disk full"):
-                await waiting
-            with pytest.raises(OSError, match="disk full"):
-                await one.put(key, VALUE)
-            with pytest.raises(OSError, match="disk full"):
-                await two.claim(content_key("other"))
-        await one.close()
-        await two.close()
-
-    on_own_clock(main())
+    for name in ("get_many", "put_many", "lease", "release", "renew"):
+        setattr(store, name, broken)
+    async with asyncio.timeout(2):
+        with pytest.raises(OSError, match="disk full"):
+            await waiting
+        with pytest.raises(OSError, match="disk full"):
+            await one.put(key, VALUE)
+        with pytest.raises(OSError, match="disk full"):
+            await two.claim(content_key("other"))
+    await one.close()
+    await two.close()

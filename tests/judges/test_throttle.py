@@ -118,28 +118,25 @@ def test_without_adapting_nothing_changes() -> None:
     assert concurrency.limit == 20
 
 
-def test_a_cancelled_wait_loses_no_place() -> None:
-    async def main() -> None:
-        concurrency = Concurrency(1)
+async def test_a_cancelled_wait_loses_no_place() -> None:
+    concurrency = Concurrency(1)
 
-        async def hold(seconds: float) -> None:
-            async with concurrency:
-                await asyncio.sleep(seconds)
+    async def hold(seconds: float) -> None:
+        async with concurrency:
+            await asyncio.sleep(seconds)
 
-        first = asyncio.create_task(hold(0.02))
-        await asyncio.sleep(0)
-        waiting = [asyncio.create_task(hold(0)) for _ in range(3)]
-        await asyncio.sleep(0)
-        waiting[0].cancel()
-        await first  # the place goes to waiting[1] in the very step in which it is cancelled
-        waiting[1].cancel()
-        await asyncio.gather(*waiting, return_exceptions=True)
-        assert waiting[2].done() and not waiting[2].cancelled()
-        assert concurrency.taken == 0
-        async with asyncio.timeout(1), concurrency:
-            pass
-
-    on_own_clock(main())
+    first = asyncio.create_task(hold(0.02))
+    await asyncio.sleep(0)
+    waiting = [asyncio.create_task(hold(0)) for _ in range(3)]
+    await asyncio.sleep(0)
+    waiting[0].cancel()
+    await first  # the place goes to waiting[1] in the very step in which it is cancelled
+    waiting[1].cancel()
+    await asyncio.gather(*waiting, return_exceptions=True)
+    assert waiting[2].done() and not waiting[2].cancelled()
+    assert concurrency.taken == 0
+    async with asyncio.timeout(1), concurrency:
+        pass
 
 
 @pytest.mark.parametrize("on_disk", [False, True])
@@ -207,18 +204,15 @@ HOUR_S = 3_600.0
     ],
     ids=["as it once was", "an hour ahead", "of another boot", "no number", "no text", "empty"],
 )
-def test_a_rate_file_from_the_future_holds_nobody_up(content: bytes, tmp_path: Path) -> None:
+async def test_a_rate_file_from_the_future_holds_nobody_up(content: bytes, tmp_path: Path) -> None:
     endpoint = Endpoint(url="http://a/v1", requests_per_min=6_000.0, tokens_per_min=1e6)
     folder = tmp_path / address(endpoint)
     folder.mkdir()
     (folder / "rate").write_bytes(content)
 
-    async def main() -> None:
-        throttle = Throttle(endpoint, tmp_path)
-        async with asyncio.timeout(5):
-            await asyncio.gather(*(throttle.permit(10.0, 1.0) for _ in range(20)))
-
-    on_own_clock(main())
+    throttle = Throttle(endpoint, tmp_path)
+    async with asyncio.timeout(5):
+        await asyncio.gather(*(throttle.permit(10.0, 1.0) for _ in range(20)))
 
 
 def test_a_rate_file_that_cannot_be_used_is_named(tmp_path: Path) -> None:
@@ -234,7 +228,7 @@ def by(clock: Clock, throttle: Throttle) -> RateLimit:
     return throttle._rate
 
 
-def test_a_turn_past_the_deadline_is_not_waited_for(tmp_path: Path) -> None:
+async def test_a_turn_past_the_deadline_is_not_waited_for(tmp_path: Path) -> None:
     endpoint = Endpoint(url="http://a/v1", requests_per_min=60.0)
     folder = tmp_path / address(endpoint)
     folder.mkdir()
@@ -242,16 +236,13 @@ def test_a_turn_past_the_deadline_is_not_waited_for(tmp_path: Path) -> None:
     ahead = clock.now + 300  # what an honest backlog may just be
     (folder / "rate").write_bytes(struct.pack("<32s2d", host.boot().encode(), ahead, 0.0))
 
-    async def main() -> None:
-        throttle = Throttle(endpoint, tmp_path)
-        rate = by(clock, throttle)
-        for _ in range(2):
-            with pytest.raises(Fault, match=r"299 s away, past the deadline of 0\.1 s") as late:
-                await throttle.permit(0.0, 0.1)
-            assert (late.value.outcome, late.value.again) == (Outcome.rate_limited, False)
-        assert rate.reserve(1, 0) == pytest.approx(299)  # the turns not taken were given back
-
-    on_own_clock(main())
+    throttle = Throttle(endpoint, tmp_path)
+    rate = by(clock, throttle)
+    for _ in range(2):
+        with pytest.raises(Fault, match=r"299 s away, past the deadline of 0\.1 s") as late:
+            await throttle.permit(0.0, 0.1)
+        assert (late.value.outcome, late.value.again) == (Outcome.rate_limited, False)
+    assert rate.reserve(1, 0) == pytest.approx(299)  # the turns not taken were given back
 
 
 def test_a_count_that_is_a_lie_costs_a_minute_at_most() -> None:
@@ -265,14 +256,11 @@ def test_a_count_that_is_a_lie_costs_a_minute_at_most() -> None:
     assert on_own_clock(main()) == pytest.approx(60, abs=1)
 
 
-def test_without_limits_nothing_is_shared(tmp_path: Path) -> None:
-    async def main() -> None:
-        throttle = Throttle(Endpoint(url="http://a/v1"), tmp_path / "limits")
-        async with throttle.slot():
-            assert await throttle.permit(1e9) == 0.0
-        throttle.settle(0.0, 5, 5)
-
-    asyncio.run(main())
+async def test_without_limits_nothing_is_shared(tmp_path: Path) -> None:
+    throttle = Throttle(Endpoint(url="http://a/v1"), tmp_path / "limits")
+    async with throttle.slot():
+        assert await throttle.permit(1e9) == 0.0
+    throttle.settle(0.0, 5, 5)
     assert not (tmp_path / "limits").exists()
 
 

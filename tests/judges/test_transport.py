@@ -25,7 +25,7 @@ from judges.endpoint.transport import (
 )
 from study.errors import UserError
 from study.schema import Endpoint
-from tests.waiting import come, on_own_clock
+from tests.waiting import come
 
 ENDPOINT = Endpoint(url="asgi://simulated", max_reply_bytes=1_000)
 
@@ -117,7 +117,7 @@ def test_an_application_that_breaks_off_is_an_error_of_the_wire(app: Any) -> Non
 
 
 @pytest.mark.parametrize("read_first", [True, False])
-def test_an_application_stops_when_its_client_leaves(read_first: bool) -> None:
+async def test_an_application_stops_when_its_client_leaves(read_first: bool) -> None:
     stopped: list[str] = []
     sent = 0
 
@@ -132,20 +132,17 @@ def test_an_application_stops_when_its_client_leaves(read_first: bool) -> None:
             stopped.append("cancelled")
             raise
 
-    async def main() -> None:
-        wire = AsgiWire(ENDPOINT, app)
-        async with wire.exchange("POST", "/x", {}, b"") as answer:
-            if read_first:
-                assert await anext(aiter(answer.chunks)) == b"x" * 10
-            await asyncio.sleep(3600)
-        assert stopped == ["cancelled"]
-        assert sent < 10  # it waited for its reader instead of filling memory
-        assert asyncio.all_tasks() == {asyncio.current_task()}
-
-    on_own_clock(main())
+    wire = AsgiWire(ENDPOINT, app)
+    async with wire.exchange("POST", "/x", {}, b"") as answer:
+        if read_first:
+            assert await anext(aiter(answer.chunks)) == b"x" * 10
+        await asyncio.sleep(3600)
+    assert stopped == ["cancelled"]
+    assert sent < 10  # it waited for its reader instead of filling memory
+    assert asyncio.all_tasks() == {asyncio.current_task()}
 
 
-def test_a_deadline_stops_an_application_that_never_answers() -> None:
+async def test_a_deadline_stops_an_application_that_never_answers() -> None:
     heard: list[str] = []
 
     async def app(scope: Any, receive: Any, send: Any) -> None:
@@ -155,14 +152,11 @@ def test_a_deadline_stops_an_application_that_never_answers() -> None:
         finally:
             heard.append("stopped")
 
-    async def main() -> None:
-        with pytest.raises(TimeoutError):
-            async with asyncio.timeout(0.05), AsgiWire(ENDPOINT, app).exchange("GET", "/", {}, b""):
-                pass
-        assert "stopped" in heard
-        assert asyncio.all_tasks() == {asyncio.current_task()}
-
-    on_own_clock(main())
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(0.05), AsgiWire(ENDPOINT, app).exchange("GET", "/", {}, b""):
+            pass
+    assert "stopped" in heard
+    assert asyncio.all_tasks() == {asyncio.current_task()}
 
 
 def unpack(data: bytes, encoding: str, limit: int, piece: int = 100) -> bytes:
