@@ -30,14 +30,20 @@ def row(usd: float | None = 0.01, cached: bool = False, finish: str = "stop", at
     }  # fmt: skip
 
 
-def test_calls_stop_before_the_limit_would_be_passed() -> None:
-    budget = Budget(Cost(max_calls=25), [PRICED])
+@pytest.mark.parametrize(
+    ("cost", "words"),
+    [
+        (Cost(max_calls=25), r"cost\.max_calls=25 .*spent 20, .*took 10.*max_calls=50"),
+        (Cost(max_calls=20), r"cost\.max_calls=20 .*spent 20"),  # which is just met
+        (Cost(max_usd=0.25), r"cost\.max_usd=0\.25 .*spent \$0\.2000"),
+    ],
+)
+def test_a_run_stops_before_a_limit_would_be_passed(cost: Cost, words: str) -> None:
+    budget = Budget(cost, [PRICED])
     for _ in range(2):
         budget.check()
-        budget.add(10, [row()] * 10)
-    with pytest.raises(
-        BudgetSpent, match=r"cost\.max_calls=25 .*spent 20, .*took 10.*max_calls=50"
-    ):
+        budget.add(10, [row()] * 10 + [row(cached=True, usd=0.0)])
+    with pytest.raises(BudgetSpent, match=words):
         budget.check()
     assert budget.spent.calls == 20
 
@@ -45,24 +51,6 @@ def test_calls_stop_before_the_limit_would_be_passed() -> None:
 def test_a_large_limit_is_told_as_a_whole_number_that_can_be_typed() -> None:
     budget = Budget(Cost(max_calls=1_000_001), [PRICED], (Spent(999_999), Spent(100)))
     with pytest.raises(BudgetSpent, match=r"max_calls=1000001 .*cost\.max_calls=2000002$"):
-        budget.check()
-
-
-def test_a_limit_that_is_just_met_is_kept() -> None:
-    budget = Budget(Cost(max_calls=20), [PRICED])
-    for _ in range(2):
-        budget.check()
-        budget.add(10, [])
-    with pytest.raises(BudgetSpent):
-        budget.check()
-
-
-def test_dollars() -> None:
-    budget = Budget(Cost(max_usd=0.25), [PRICED])
-    for _ in range(2):
-        budget.check()
-        budget.add(10, [row()] * 10 + [row(cached=True, usd=0.0)])
-    with pytest.raises(BudgetSpent, match=r"cost\.max_usd=0\.25 .*spent \$0\.2000"):
         budget.check()
 
 

@@ -253,17 +253,48 @@ def test_the_hard_option_scores_the_word():
         ("likert", {"soft": True}, "'soft'"),
         ("likert", {"prompt": "harsh"}, "default, expert, lenient, strict"),
         ("likert", {"prompt": "no/such/file.txt"}, "no/such/file.txt"),
+        ("likert", {"prompts": {"qa": "qa"}}, "default, expert, lenient, strict"),
+        ("likert", {"reference": "seen"}, "hidden, shown"),
         ("soft_choice", {"prompt": 3}, "'3'"),
         ("soft_choice", {"positive": "yes", "negative": "YES"}, "same word"),
         ("soft_choice", {"positive": True}, "True"),
         ("soft_choice", {"positive": "two words"}, "two words"),
         ("soft_choice", {"soft": "no"}, "soft=no "),
+        ("verif", {"language": "de"}, "Give en, zh; type"),
+        ("verif", {"vocabulary": "met"}, "Give bracket; type"),
+        ("verif", {"prompt": "fr"}, "en, zh"),
+        ("verif", {"reference": "shown"}, "does not know"),
+        ("verif", {"prompts": {"qa": "en"}}, "does not know"),
+        ("binary", {"vocabulary": "met"}, "'vocabulary'"),
+        ("binary", {"prompts": {"maths": "math"}}, "prompts=maths is not legal: it must be one of"),
+        ("binary", {"prompts": {"math": "maths"}}, "options.prompts.math='maths'"),
+        ("binary", {"prompts": "math"}, "a table of domains"),
+        ("binary", {"reference": "hidden", "prompt": "default"}, "reference=shown fills"),
+        ("pairwise", {"against": "some"}, "Give all, next; type"),
+        ("pairwise", {"structured": "x"}, "Give false, true; type"),
+        ("listwise", {"structured": True}, "'structured'"),
+        ("rubric_batch", {"vocabulary": "bracket"}, "met, present, bool, yes_no"),
+        ("rubric_batch", {"points": True}, "hidden, shown"),
+        ("rubric_batch", {"clip": "one"}, "zero, none"),
+        ("rubric_batch", {"reason": "later"}, "none, before, after"),
+        ("rubric_batch", {"layout": "random"}, "cacheable, ancestor"),
+        ("rubric_batch", {"partial": "zero"}, "none, renormalise"),
+        ("rubric_batch", {"polarity_guidance": "maybe"}, "on, off"),
+        ("rubric_batch", {"structured": "yes"}, "false, true"),
+        ("rubric_batch", {"structured": 1}, "false, true"),
+        ("rubric_batch", {"structured": True, "reason": "before"}, "reason=before"),
+        ("rubric_batch", {"k": 3}, "'k'"),
+        ("rubric_batch", {"prompt": "harsh"}, "ancestor, default, strict"),
+        ("rubric_chunk", {"k": 0}, "k=0"),
+        ("rubric_chunk", {"k": True}, "k=True"),
+        ("rubric_chunk", {"k": "many"}, "k=many "),
     ],
 )
 def test_options_that_do_not_fit(name, options, named):
-    with pytest.raises(UserError, match=r"[Tt]ype|[Gg]ive") as problem:
+    with pytest.raises(UserError, match=r"[Tt]ype|[Gg]ive|it must be") as problem:
         GRADINGS[name](options)
-    assert named in str(problem.value) and "\n" not in str(problem.value)
+    said = str(problem.value)
+    assert named in said and "judge.grading" in said and "\n" not in said
 
 
 def test_a_prompt_of_ones_own(tmp_path):

@@ -247,32 +247,6 @@ def test_a_reply_gets_room_and_a_schema_only_where_asked_for() -> None:
     assert words["json"]["properties"] == {"5": {"enum": [True, False]}}
 
 
-@pytest.mark.parametrize(
-    ("name", "options", "named"),
-    [
-        ("rubric_batch", {"vocabulary": "bracket"}, "met, present, bool, yes_no"),
-        ("rubric_batch", {"points": True}, "hidden, shown"),
-        ("rubric_batch", {"clip": "one"}, "zero, none"),
-        ("rubric_batch", {"reason": "later"}, "none, before, after"),
-        ("rubric_batch", {"layout": "random"}, "cacheable, ancestor"),
-        ("rubric_batch", {"partial": "zero"}, "none, renormalise"),
-        ("rubric_batch", {"polarity_guidance": "maybe"}, "on, off"),
-        ("rubric_batch", {"structured": "yes"}, "false, true"),
-        ("rubric_batch", {"structured": 1}, "false, true"),
-        ("rubric_batch", {"structured": True, "reason": "before"}, "reason=before"),
-        ("rubric_batch", {"k": 3}, "'k'"),
-        ("rubric_batch", {"prompt": "harsh"}, "ancestor, default, strict"),
-        ("rubric_chunk", {"k": 0}, "k=0"),
-        ("rubric_chunk", {"k": True}, "k=True"),
-        ("rubric_chunk", {"k": "many"}, "k=many "),
-    ],
-)
-def test_options_that_do_not_fit(name: str, options: dict[str, Any], named: str) -> None:
-    with pytest.raises(UserError) as problem:
-        GRADINGS[name](options)
-    assert named in str(problem.value) and "\n" not in str(problem.value)
-
-
 def test_a_prompt_of_ones_own_has_the_sections_that_its_options_call_for(tmp_path: Path) -> None:
     mine = tmp_path / "mine.txt"
     mine.write_text("### instructions\nSay {yes} or {no}.\n### reason_none\n### form\n{form}\n")

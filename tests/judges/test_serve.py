@@ -7,7 +7,6 @@ import re
 import signal
 import subprocess
 import threading
-import urllib.error
 import urllib.request
 
 import pytest
@@ -73,13 +72,6 @@ def test_it_judges_over_the_wire_as_its_preset_says(address):
         mean, sd = DEFAULT_REFERENCE["length"]
         bias = 0.05 * (features(answer)["length"] - mean) / sd
         assert scores[-1] == pytest.approx(min(max(truth + bias, 0), 1), abs=1e-7)
-
-
-def test_an_unknown_prompt_is_a_404_over_the_wire(address):
-    with pytest.raises(urllib.error.HTTPError) as problem:
-        fetch(f"{address}/chat/completions", {"messages": [{"role": "user", "content": "hi"}]})
-    with problem.value as response:
-        assert response.code == 404 and json.load(response)["error"]["code"] == "unknown_prompt"
 
 
 @pytest.mark.parametrize(

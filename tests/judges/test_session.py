@@ -221,15 +221,6 @@ def test_closing_aborts_what_is_in_flight(faults: Any, one_word: Any, store: Sto
         session.verdicts([(ROWS[2], "z")])
 
 
-@pytest.mark.parametrize("kind", ["unparsed", "empty", "truncated", "refused"])
-def test_a_planted_failure_is_not_asked_away(kind: str) -> None:
-    failing = Simulated(failure=Failure(rate=1.0, kinds=[kind]))
-    with Session(replace(FAIR, simulated=failing), None, oracle) as session:
-        found = session.verdicts(ITEMS)
-        assert session.calls == len(ITEMS)
-    assert {draws[0].outcome.value for draws in found} == {kind}
-
-
 def test_a_planted_hang_ends_at_the_deadline() -> None:
     judge = replace(
         FAIR,

@@ -16,7 +16,7 @@ from study.errors import UserError
 from study.features import FEATURES, features
 from study.rows import Truth, make_row
 from study.schema import Failure, Grading, Judge, Simulated
-from study.verdict import Outcome, Reply
+from study.verdict import Reply
 from tests.waiting import on_own_clock
 
 ROW = make_row(({"role": "user", "content": "Name a color."},), (), {"hidden": "only-the-oracle"})
@@ -242,21 +242,6 @@ def test_nothing_but_the_messages_reaches_the_judge():
     assert seen == [(ROW.prompt_text(), "red {prompt} <<<answer 0>>>")] * 2
 
 
-@pytest.mark.parametrize(
-    ("kind", "outcome"),
-    [
-        ("unparsed", Outcome.unparsed),
-        ("empty", Outcome.empty),
-        ("truncated", Outcome.truncated),
-        ("refused", Outcome.refused),
-    ],
-)
-@pytest.mark.parametrize("grading", ["likert", "soft_choice"])
-def test_failures_that_still_reply(grading, kind, outcome):
-    failing = judge(grading, failure=Failure(1.0, 0.0, [kind]))
-    assert {parsed.outcome for parsed in verdicts(failing, texts(5))} == {outcome}
-
-
 def test_every_kind_of_failure_comes_up_as_often():
     kinds = ["unparsed", "empty", "truncated", "refused"]
     found = verdicts(judge(failure=Failure(1.0, 0.0, kinds)), texts(400))
@@ -370,13 +355,6 @@ def test_requests_that_no_judge_can_serve(body, status, code):
     got, _, reply = ask(simulated_app(judge(), oracle), body)
     assert (got, reply["error"]["code"]) == (status, code)
     assert set(reply["error"]) == {"message", "type", "param", "code"}
-
-
-def test_a_prompt_of_another_task_is_unknown():
-    other = make_row(({"role": "user", "content": "Name a fruit."},))
-    messages = GRADINGS["likert"]({}).messages(other, "kiwi")
-    status, _, reply = ask(simulated_app(judge(), oracle), {"messages": messages})
-    assert (status, reply["error"]["code"]) == (404, "unknown_prompt")
 
 
 def test_models_and_health():

@@ -20,10 +20,12 @@ from hypothesis import strategies as st
 from judges import connections
 from judges.connections import open_to_read
 from judges.merging import merge
+from judges.session import Session
 from judges.store import Store, content_key, main, open_store
 from judges.stored import copy, read_value
 from study.errors import UserError
-from study.schema import VerdictStore
+from study.rows import Truth, make_row
+from study.schema import Judge, Simulated, VerdictStore
 from tests.conftest import ROOT
 
 
@@ -313,32 +315,17 @@ def test_what_a_store_beside_holds_is_copied_and_not_asked_for(tmp_path: Path) -
 
 
 def test_a_session_asks_nobody_for_what_is_beside(tmp_path: Path) -> None:
-    code = """
-import sys
-from pathlib import Path
-from judges.store import open_store
-from judges.session import Session
-from study.compose import load_presets
-from study.schema import VerdictStore
-from study.tasks import oracle, task_module
-judge, task = load_presets("sim-verbose", "instruct-mini")
-rows = task_module(task.name).rows(task, "train")[:3]
-folder = Path(sys.argv[1])
-def calls(runs, **where):
-    with open_store(folder / runs, VerdictStore(**where)) as store:
-        with Session(judge, store, oracle(task)) as session:
-            votes = sum(session.verdicts([(row, "an answer") for row in rows]), [])
-    return [each.from_cache for each in votes], [each.score for each in votes]
-fresh, scores = calls("first")
-cached, again = calls("second", beside=[str(folder / "first" / "verdicts.db")])
-assert scores == again
-print(any(fresh), all(cached))
-"""
-    done = subprocess.run(
-        [sys.executable, "-c", code, str(tmp_path)],
-        capture_output=True, text=True, cwd=ROOT, env={**os.environ, "PYTHONPATH": str(ROOT)},
-    )  # fmt: skip
-    assert done.stdout == "False True\n", done.stderr
+    judge = Judge(name="sim", simulated=Simulated())
+    row = make_row(({"role": "user", "content": "Say it."},))
+    found = []
+    for runs, beside in (("first", []), ("second", [str(tmp_path / "first" / "verdicts.db")])):
+        with (
+            open_store(tmp_path / runs, VerdictStore(beside=beside)) as store,
+            Session(judge, store, lambda prompt, answer: Truth(0.5)) as session,
+        ):
+            ((vote,),) = session.verdicts([(row, "an answer")])
+            found.append((vote.from_cache, vote.score))
+    assert found == [(False, 0.5), (True, 0.5)]
 
 
 def test_a_store_beside_that_is_not_there_is_told(tmp_path: Path) -> None:

@@ -93,17 +93,6 @@ def test_gated_is_what_its_words_say(group):
         assert reward is None or reward == pytest.approx(expected, abs=1e-12)
 
 
-@given(GROUP)
-def test_any_right_above_any_wrong_above_any_invalid(group):
-    rewards = {"right": [], "wrong": [], "invalid": [], "unknown": [], "masked": []}
-    for rollout, reward in zip(group, paid(gated, group), strict=True):
-        rewards[kind(rollout)].append(reward)
-    assert all(0.8 - 1e-9 <= reward <= 1 for reward in rewards["right"])
-    assert all(0.025 <= reward <= 0.05 for reward in rewards["wrong"])
-    assert set(rewards["invalid"]) <= {0.0}
-    assert set(rewards["unknown"] + rewards["masked"]) <= {None}
-
-
 @given(st.lists(SHARE, min_size=1, max_size=8), st.integers(0, 3))
 def test_a_group_of_right_answers_is_flat(shares, masked):
     group = [Played(OK, 1.0, share, 1 - share, share, share) for share in shares]
