@@ -14,6 +14,7 @@ import sys
 from collections.abc import Callable, Generator, Iterator
 from html.parser import HTMLParser
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import settings
@@ -135,6 +136,12 @@ def run_alone(program: str) -> str:
         [sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True
     )
     return done.stdout
+
+
+def python(program: str, *words: object, **more: Any) -> subprocess.Popen[str]:
+    """A Python of its own that runs a program with these words; what it prints can be read."""
+    command = [sys.executable, "-c", program, *map(str, words)]
+    return subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True, **more)
 
 
 @pytest.fixture(scope="session")

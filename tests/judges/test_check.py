@@ -19,8 +19,9 @@ from judges.endpoint.dialects import DIALECTS
 from judges.serving import server
 from study.compose import preset_names
 from study.schema import Endpoint, Judge, Price
-from study.verdict import Outcome, Verdict
+from study.verdict import Outcome
 from tests.conftest import ROOT
+from tests.study.test_verdict import verdict
 from tests.waiting import wait_for
 
 FAKE = Path(__file__).with_name("fake_vllm.py")
@@ -167,32 +168,20 @@ def test_help_names_the_judges(capsys):
     assert "sim-fair" in capsys.readouterr().out
 
 
-def verdict(**values) -> Verdict:
-    known = {
-        "outcome": Outcome.scored,
-        "score": 0.5,
-        "judge_id": "0" * 16,
-        "judge": "j",
-        "revision": "",
-        "grading": "likert",
-        "grading_version": "1",
-        "prompt_sha": "0" * 16,
-        "sample_index": 0,
-    }
-    return Verdict(**{**known, **values})
+scored = functools.partial(verdict, outcome=Outcome.scored, score=0.5)
 
 
 def test_a_price_without_usage_gives_no_cost():
     judge = Judge(endpoint=Endpoint(model="m"), price=Price(input=1.0))
-    assert "how many tokens" in check.cost(judge, verdict(cost_usd=None))
-    assert check.cost(judge, verdict(cost_usd=0.002)).startswith("$2.0000 per 1,000")
+    assert "how many tokens" in check.cost(judge, scored(cost_usd=None))
+    assert check.cost(judge, scored(cost_usd=0.002)).startswith("$2.0000 per 1,000")
 
 
 def test_the_screen_names_active_parameters_and_context():
     judge = dataclasses.replace(
         Judge(endpoint=Endpoint(model="m")), name="moe", size="120B", active_size="5B", context=9000
     )
-    screen = dict(check.screen(judge, verdict(labels=("met", "unknown"), tokens_in=3)))
+    screen = dict(check.screen(judge, scored(labels=("met", "unknown"), tokens_in=3)))
     assert screen["judge"] == "moe, 120B (5B active), context 9,000 tokens"
     assert screen["verdict"] == "scored 0.500 (met, unknown)"
     assert screen["tokens"] == "the endpoint did not say"

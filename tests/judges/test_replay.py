@@ -2,7 +2,6 @@
 
 import json
 import shutil
-import socket
 import subprocess
 import urllib.request
 
@@ -13,7 +12,7 @@ from judges.fault_injection.server import choice, completion, whole
 from judges.faults import FaultServer
 from judges.replay import REPLAYED, main
 from tests import commands
-from tests.conftest import run_alone
+from tests.conftest import free_port, run_alone
 from tests.waiting import GENEROUS_S, wait_for
 
 
@@ -100,9 +99,7 @@ def test_neither_a_replay_nor_a_check_needs_torch(small_study):
 @pytest.fixture
 def served():
     """A simulated judge over a real socket, asked like any endpoint."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    port = free_port()
     nowhere = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
     child = commands.start("judges.serve", "judge=sim-fair", f"port={port}", **nowhere)
 
@@ -130,16 +127,9 @@ def test_completions_of_others_are_scored(small_study, served, tmp_path, capsys)
     ]
     path.write_text("".join(json.dumps(line) + "\n" for line in lines) + '{"prompt": "cut')
     out = tmp_path / "scored.parquet"
-    code = main(
-        [
-            f"file={path}",
-            f"out={out}",
-            "judge=openai-compatible",
-            f"judge.endpoint.url={served}",
-            "judge.endpoint.model=sim-fair",
-            "judge.grading.name=likert",
-        ]
-    )
+    words = [f"file={path}", f"out={out}", "judge=openai-compatible", "judge.grading.name=likert"]
+    words += [f"judge.endpoint.url={served}", "judge.endpoint.model=sim-fair"]
+    code = main(words)
     said = capsys.readouterr()
     assert code == 0, said.err
     assert "8 completions read, 1 lost records" in said.out

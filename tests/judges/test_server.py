@@ -9,7 +9,8 @@ import re
 import signal
 import socket
 import subprocess
-import sys
+from collections.abc import Generator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,7 @@ from judges.serving import server
 from judges.serving.lease import lease, leases
 from study.errors import UserError
 from study.schema import Endpoint, Judge, Serve
-from tests.conftest import ROOT, free_port
+from tests.conftest import free_port, python
 from tests.waiting import GENEROUS_S, wait_for
 
 
@@ -38,6 +39,16 @@ def fake(tmp_path, monkeypatch, vllm) -> Path:
     for name in ("CUDA_VISIBLE_DEVICES", "VLLM_CPU_OMP_THREADS_BIND", "HF_HUB_OFFLINE"):
         monkeypatch.delenv(name, raising=False)
     return tmp_path / "runs"
+
+
+@contextmanager
+def started(one: Judge, runs_dir: Path) -> Generator[list[server.Server]]:
+    """Servers of a judge from a port that was free, which end with the block."""
+    servers = server.start(one, "127.0.0.1", server.port_of(one.endpoint.url), runs_dir)
+    try:
+        yield servers
+    finally:
+        server.stop(servers)
 
 
 # --- one process -------------------------------------------------------------------------------
@@ -59,29 +70,22 @@ def test_a_server_starts_answers_and_leaves_nothing_behind(fake):
 
 
 def test_replicas_run_on_ports_in_a_row(fake):
-    base = free_port()
-    two = judge(replicas=2)
-    servers = server.start(two, "127.0.0.1", base, fake)
-    try:
+    two = judge(base := free_port(), replicas=2)
+    with started(two, fake) as servers:
         server.wait_ready(two, servers)
-        assert [each.url for each in servers] == [
-            f"http://127.0.0.1:{base + offset}/v1" for offset in (0, 1)
-        ]
+        urls = [f"http://127.0.0.1:{base + offset}/v1" for offset in (0, 1)]
+        assert [each.url for each in servers] == urls
         assert "'CUDA_VISIBLE_DEVICES': '1'" in Path(servers[1].log).read_text()
-    finally:
-        server.stop(servers)
 
 
 def test_a_key_opens_our_own_server(fake, monkeypatch):
     monkeypatch.setenv("TINY_KEY", "a-key")
-    endpoint = dataclasses.replace(judge().endpoint, api_key_env="TINY_KEY")
-    kept = dataclasses.replace(judge(), endpoint=endpoint)
-    servers = server.start(kept, "127.0.0.1", free_port(), fake)
-    try:
+    plain = judge(free_port())
+    endpoint = dataclasses.replace(plain.endpoint, api_key_env="TINY_KEY")
+    kept = dataclasses.replace(plain, endpoint=endpoint)
+    with started(kept, fake) as servers:
         server.wait_ready(kept, servers)
-        assert server.models(judge(), servers[0].url) is None  # without the key: 401
-    finally:
-        server.stop(servers)
+        assert server.models(plain, servers[0].url) is None  # without the key: 401
 
 
 @pytest.mark.parametrize(
@@ -94,12 +98,9 @@ def test_a_key_opens_our_own_server(fake, monkeypatch):
 )
 def test_a_server_that_is_of_no_use_says_why(fake, monkeypatch, mode, timeout, said):
     monkeypatch.setenv("FAKE_VLLM", mode)
-    servers = server.start(judge(), "127.0.0.1", free_port(), fake)
-    try:
-        with pytest.raises(UserError, match=said):
-            server.wait_ready(judge(), servers, timeout)
-    finally:
-        server.stop(servers)
+    one = judge(free_port())
+    with started(one, fake) as servers, pytest.raises(UserError, match=said):
+        server.wait_ready(one, servers, timeout)
     assert not server.alive(servers[0])
 
 
@@ -151,29 +152,32 @@ def test_addresses():
 USER = """
 import sys, time
 from pathlib import Path
-sys.path.insert(0, sys.argv[1])
 from study.schema import Endpoint, Judge, Serve
 from judges.serving import server
 from judges.serving.lease import lease
 server.POLL_S = 0.05
 one = Judge(
     name="tiny",
-    endpoint=Endpoint(url=f"http://127.0.0.1:{sys.argv[2]}/v1", model="tiny"),
+    endpoint=Endpoint(url=f"http://127.0.0.1:{sys.argv[1]}/v1", model="tiny"),
     serve=Serve(model="org/Tiny", start_timeout_s=900.0),
 )
-with lease(one, Path(sys.argv[3])) as urls:
+with lease(one, Path(sys.argv[2])) as urls:
     print(urls[0], flush=True)
     sys.stdin.readline()
 """
 
 
 def user(port: int, runs_dir: Path) -> subprocess.Popen[str]:
-    return subprocess.Popen(
-        [sys.executable, "-c", USER, str(ROOT), str(port), str(runs_dir)],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-    )
+    return python(USER, port, runs_dir, stdin=subprocess.PIPE)
+
+
+def left_by_a_killed_user(port: int, runs_dir: Path) -> int:
+    """The process of a server whose user was killed."""
+    starter = user(port, runs_dir)
+    assert starter.stdout and starter.stdout.readline()
+    starter.kill()
+    starter.communicate()
+    return pid_of(runs_dir)
 
 
 def book(runs_dir: Path) -> dict[str, Any]:
@@ -221,11 +225,7 @@ def test_processes_that_start_at_once_share_one_server(fake):
 
 def test_a_user_that_was_killed_counts_no_more(fake):
     port = free_port()
-    starter = user(port, fake)
-    assert starter.stdout and starter.stdout.readline()
-    pid = pid_of(fake)
-    starter.kill()
-    starter.communicate()
+    pid = left_by_a_killed_user(port, fake)
     assert running(pid)  # nobody was left to stop it
     with lease(judge(port), fake):
         assert pid_of(fake) == pid and len(book(fake)["users"]) == 1
@@ -240,11 +240,7 @@ def test_what_a_killed_user_left_can_be_swept_up(fake, capsys):
         assert f"in use by process {os.getpid()}" in capsys.readouterr().err
     assert main(asks) == 0
     assert capsys.readouterr().out == "no server was left behind\n"
-    starter = user(port, fake)
-    assert starter.stdout and starter.stdout.readline()
-    starter.kill()
-    starter.communicate()
-    pid = pid_of(fake)
+    pid = left_by_a_killed_user(port, fake)
     assert main(asks) == 0
     assert capsys.readouterr().out == f"stopped process {pid}\n"
     assert not running(pid) and book(fake) == {}
@@ -278,8 +274,7 @@ def test_a_server_that_died_is_started_anew(fake):
 
 def test_a_server_started_by_hand_is_used_and_left_alone(fake):
     one = judge(free_port())
-    servers = server.start(one, "127.0.0.1", int(one.endpoint.url.split(":")[2][:-3]), fake)
-    try:
+    with started(one, fake) as servers:
         server.wait_ready(one, servers)
         with lease(one, fake):
             assert book(fake) == {}
@@ -290,8 +285,6 @@ def test_a_server_started_by_hand_is_used_and_left_alone(fake):
             lease(dataclasses.replace(one, endpoint=asks_more), fake),
         ):
             pass
-    finally:
-        server.stop(servers)
 
 
 def test_other_settings_have_to_wait_for_the_users(fake):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -88,17 +89,9 @@ def test_the_same_question_in_flight_is_asked_once(faults: Any, one_word: Any) -
 
 def test_threads_share_a_flight(faults: Any, one_word: Any, store: Store) -> None:
     before = faults.calls["slow_0.2"]
-    found: list[Any] = []
-    with Session(http(faults.url("slow_0.2")), store) as session:
-        threads = [
-            threading.Thread(target=lambda: found.extend(session.verdicts([(ROWS[0], "x")])))
-            for _ in range(4)
-        ]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-    assert [draws[0].score for draws in found] == [1.0] * 4
+    with Session(http(faults.url("slow_0.2")), store) as session, ThreadPoolExecutor(4) as threads:
+        found = list(threads.map(lambda _: session.verdicts([(ROWS[0], "x")]), range(4)))
+    assert [draws[0].score for (draws,) in found] == [1.0] * 4
     assert faults.calls["slow_0.2"] - before == 1
     assert session.hits == 3
 
@@ -233,59 +226,41 @@ def test_a_planted_hang_ends_at_the_deadline() -> None:
     assert {draws[0].reason for draws in found} == {"no reply within 0.6 s"}
 
 
-class TestCheck:
-    """The preflight says what is wrong and what to type."""
-
-    def refused(self, judge: Judge, oracle: Any = None) -> str:
-        with Session(judge, None, oracle) as session, pytest.raises(UserError) as caught:
+@pytest.mark.parametrize(
+    ("path", "endpoint", "said"),
+    [
+        ("good", {}, ()),
+        ("model_404", {}, ()),  # no list of models is no fault
+        ("hang", {"deadline_s": 0.2, "idle_timeout_s": 5.0}, ("nothing within 0.2 s",)),
+        ("html_200", {}, ("does not answer (its list of models",)),
+        ("good", {"model": "x"}, ("judge.endpoint.model='x'", "it serves m, other.")),
+        ("good", {"api_key_env": "NO_KEY"}, ("export NO_KEY=",)),
+        ("good", {"api_key_env": "BLANK_KEY"}, ("export BLANK_KEY=",)),
+        ("key_401", {"api_key_env": "CANARY_KEY"}, ("variable CANARY_KEY", "HTTP 401")),
+        (
+            "",
+            {"url": "http://127.0.0.1:1/v1", "start_command": "vllm serve m"},
+            ("http://127.0.0.1:1/v1 does not answer", "`vllm serve m`"),
+        ),
+    ],
+)
+def test_the_preflight_says_what_is_wrong_and_what_to_type(
+    path, endpoint, said, faults, one_word, monkeypatch
+) -> None:
+    monkeypatch.delenv("NO_KEY", raising=False)
+    monkeypatch.setenv("BLANK_KEY", " \n")
+    monkeypatch.setenv("CANARY_KEY", "very-secret-value\n")
+    judge = http(faults.url(path))
+    judge = replace(judge, endpoint=replace(judge.endpoint, **endpoint))
+    with Session(judge, None) as session:
+        if not said:
             session.check()
-        return str(caught.value)
-
-    def test_all_is_well(self, faults: Any, one_word: Any) -> None:
-        with Session(http(faults.url("good")), None) as session:
+            return
+        with pytest.raises(UserError) as caught:
             session.check()
-
-    def test_nobody_answers(self, one_word: Any) -> None:
-        judge = http("http://127.0.0.1:1/v1", start_command="vllm serve m")
-        message = self.refused(judge)
-        assert "http://127.0.0.1:1/v1 does not answer" in message
-        assert "`vllm serve m`" in message
-
-    def test_it_hangs(self, faults: Any, one_word: Any) -> None:
-        judge = http(faults.url("hang"), deadline_s=0.2, idle_timeout_s=5.0)
-        assert "nothing within 0.2 s" in self.refused(judge)
-
-    def test_it_is_no_judge(self, faults: Any, one_word: Any) -> None:
-        assert "does not answer (its list of models" in self.refused(http(faults.url("html_200")))
-
-    def test_another_model_is_served(self, faults: Any, one_word: Any) -> None:
-        judge = http(faults.url("good"))
-        judge = replace(judge, endpoint=replace(judge.endpoint, model="x"))
-        message = self.refused(judge)
-        assert "judge.endpoint.model='x'" in message
-        assert "it serves m, other." in message
-
-    def test_no_list_of_models_is_no_fault(self, faults: Any, one_word: Any) -> None:
-        with Session(http(faults.url("model_404")), None) as session:
-            session.check()
-
-    def test_the_key_variable_is_named(
-        self, faults: Any, one_word: Any, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        monkeypatch.delenv("CANARY_KEY", raising=False)
-        judge = http(faults.url("good"), api_key_env="CANARY_KEY")
-        assert "export CANARY_KEY=" in self.refused(judge)
-        monkeypatch.setenv("CANARY_KEY", " \n")
-        assert "export CANARY_KEY=" in self.refused(judge)
-
-    def test_a_wrong_key_is_named_and_not_shown(
-        self, faults: Any, one_word: Any, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        monkeypatch.setenv("CANARY_KEY", "very-secret-value\n")
-        message = self.refused(http(faults.url("key_401"), api_key_env="CANARY_KEY"))
-        assert "variable CANARY_KEY" in message
-        assert "HTTP 401" in message
-        assert "very-secret" not in message
+    assert all(words in str(caught.value) for words in said)
+    assert "very-secret" not in str(caught.value)
+    if path == "key_401":
         assert any(b"Bearer very-secret-value\r\n" in head for head in faults.headers)
 
 

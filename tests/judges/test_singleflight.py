@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 import signal
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +15,7 @@ from judges.fault_injection.server import choice, completion, whole
 from judges.faults import FaultServer
 from judges.singleflight import POLL_S, TAKE_OVER_S, SingleFlight, Value
 from judges.store import Store, content_key
-from tests.conftest import ROOT
+from tests.conftest import python
 from tests.waiting import GENEROUS_S, on_own_clock, wait_for
 
 VALUE = {"replies": [{"text": "met"}], "attempts": 1, "latency_s": 0.0}
@@ -55,10 +53,7 @@ def askers(
     one, so that what they need is imported once."""
     go = tmp_path / "go"
     words = [tmp_path / "replies.db", url, go, count, idle_s, processes]
-    first = subprocess.Popen(
-        [sys.executable, "-c", ASKER, *map(str, words)], stdout=subprocess.PIPE, text=True,
-        cwd=ROOT, env={**os.environ, "PYTHONPATH": str(ROOT)},
-    )  # fmt: skip
+    first = python(ASKER, *words)
     assert first.stdout is not None
     assert [first.stdout.readline() for _ in range(processes)] == ["ready\n"] * processes
     go.touch()

@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
 import sqlite3
 import stat
-import subprocess
-import sys
-import threading
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -22,22 +19,11 @@ from judges import stored
 from judges.store import Store, canonical, content_key, main
 from judges.stored import stats, verify
 from study.errors import UserError
-from tests.conftest import ROOT
+from tests.conftest import python
 from tests.waiting import GENEROUS_S, wait_for
 
 USABLE = {"replies": [{"text": ""}], "attempts": 1, "latency_s": 0.0}
 """The least that readers want of a value; what stands beside it is theirs to pass over."""
-
-
-def run(code: str, *args: str, **kwargs: Any) -> subprocess.Popen[str]:
-    return subprocess.Popen(
-        [sys.executable, "-c", code, *args],
-        stdout=subprocess.PIPE,
-        text=True,
-        cwd=ROOT,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-        **kwargs,
-    )
 
 
 def test_what_is_put_is_got(tmp_path: Path) -> None:
@@ -98,17 +84,12 @@ def test_a_path_that_cannot_be_is_refused(tmp_path: Path) -> None:
 
 def test_threads_have_connections_of_their_own(tmp_path: Path) -> None:
     store = Store(tmp_path / "replies.db")
-    winners: list[list[int]] = []
 
-    def work(me: int) -> None:
-        winners.append([store.put(str(key), USABLE | {"by": me})["by"] for key in range(50)])
+    def work(me: int) -> list[int]:
+        return [store.put(str(key), USABLE | {"by": me})["by"] for key in range(50)]
 
-    threads = [threading.Thread(target=work, args=(me,)) for me in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert len(winners) == 4
+    with ThreadPoolExecutor(4) as threads:
+        winners = list(threads.map(work, range(4)))
     assert all(found == winners[0] for found in winners)
     store.close()
     assert store.count() == 50  # usable again after close
@@ -132,7 +113,7 @@ assert store.get("child") == two
 store.put("after", one)
 print(store.count())
 """
-    process = run(code, str(tmp_path / "replies.db"))
+    process = python(code, tmp_path / "replies.db")
     out, _ = process.communicate(timeout=GENEROUS_S)
     assert (process.returncode, out.strip()) == (0, "3")
 
@@ -157,7 +138,7 @@ with open(f"{go}.{me}", "w") as file:
 
 def test_eight_processes_agree_on_who_was_first(tmp_path: Path) -> None:
     path, go = tmp_path / "replies.db", tmp_path / "go"
-    racers = run(RACER, str(path), str(go))
+    racers = python(RACER, path, go)
     assert racers.stdout is not None
     assert [racers.stdout.readline() for _ in range(8)] == ["ready\n"] * 8
     go.touch()
@@ -196,9 +177,7 @@ def test_kill_9_loses_no_acknowledged_row(tmp_path: Path) -> None:
     for round_ in range(2):
         names = [f"{round_}.{me}" for me in range(2)]
         files = [tmp_path / name for name in names]
-        writers = [
-            run(WRITER, str(path), name, str(file)) for name, file in zip(names, files, strict=True)
-        ]
+        writers = [python(WRITER, path, name, tmp_path / name) for name in names]
         wait_for(partial(have_written, files, writers, 10 * (round_ + 1)))
         for writer in writers:
             writer.send_signal(signal.SIGKILL)

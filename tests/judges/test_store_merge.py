@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import shutil
 import signal
 import sqlite3
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +23,8 @@ from judges.stored import copy, read_value
 from study.errors import UserError
 from study.rows import Truth, make_row
 from study.schema import Judge, Simulated, VerdictStore
-from tests.conftest import ROOT
+from tests.conftest import python
+from tests.waiting import GENEROUS_S
 
 
 def value(text: str) -> dict[str, Any]:
@@ -189,13 +187,8 @@ def test_after_a_kill_in_any_transaction_the_same_command_goes_on(tmp_path: Path
     target = tmp_path / "all.db"
     wanted = oracle(*map(rows_of, sources))
     for moment in (1, 2, 7, 4, 12):
-        words = [str(moment), str(target), *map(str, sources)]
-        done = subprocess.run(
-            [sys.executable, "-c", KILLED, *words],
-            cwd=ROOT,
-            env={**os.environ, "PYTHONPATH": str(ROOT)},
-        )
-        assert done.returncode == -signal.SIGKILL
+        with python(KILLED, moment, target, *sources) as killed:
+            assert killed.wait(GENEROUS_S) == -signal.SIGKILL
         assert rows_of(target) == wanted[: 50 * (max(moment, 7 * (moment == 4)) - 1)]
     with Store(target) as store:
         merged = merge(sources, store.transaction)

@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 import struct
-import subprocess
-import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -27,7 +24,7 @@ from study import clock as host
 from study.errors import UserError
 from study.schema import Endpoint
 from study.verdict import Outcome
-from tests.conftest import ROOT
+from tests.conftest import python
 from tests.waiting import GENEROUS_S, on_own_clock, wait_for
 
 
@@ -329,14 +326,8 @@ print(json.dumps([turns, spans]), flush=True)
 
 def workers(tmp_path: Path, count: int, endpoint: dict[str, Any], each: int, hold: float) -> Any:
     go = tmp_path / "go"
-    arguments = [str(go), str(tmp_path / "limits"), json.dumps(endpoint), str(each), str(hold)]
-    running = [
-        subprocess.Popen(
-            [sys.executable, "-c", WORKER, *arguments], stdout=subprocess.PIPE, text=True,
-            cwd=ROOT, env={**os.environ, "PYTHONPATH": str(ROOT)},
-        )
-        for _ in range(count)
-    ]  # fmt: skip
+    words = [go, tmp_path / "limits", json.dumps(endpoint), each, hold]
+    running = [python(WORKER, *words) for _ in range(count)]
     for worker in running:
         assert worker.stdout is not None and worker.stdout.readline() == "ready\n"
     go.touch()

@@ -1,12 +1,11 @@
-import os
 import subprocess
-import sys
 
 import pytest
 
 from study import cells
 from study.cells import make_cell, save_cell, set_status
 from study.identity import identifying
+from tests.conftest import python
 
 
 def data(**changes):
@@ -64,21 +63,13 @@ def test_state_of_a_cell_whose_process_was_killed(tmp_path):
         "cells.set_status(folder, state='running'); print('up', flush=True)\n"
         "sys.stdin.read()"
     )
-    child = subprocess.Popen(
-        [sys.executable, "-c", code, str(folder)],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-        cwd=os.getcwd(),
-    )
+    child = python(code, folder, stdin=subprocess.PIPE)
     assert child.stdout is not None and child.stdin is not None
     assert child.stdout.readline() == "up\n"
     assert cells.state(folder) == "running"
     assert cells.lock(folder) is None
     child.kill()
-    child.wait()
-    child.stdin.close()
-    child.stdout.close()
+    child.communicate()
     assert cells.state(folder) == "killed"
 
 

@@ -27,6 +27,7 @@ from study.rewards.workflow import Played
 from study.rows import Criterion, make_row
 from study.schema import Grading, Judge, Reward, Simulated, Study, Task, Trainer, freeze
 from study.verdict import Outcome, Verdict
+from tests.study.test_verdict import verdict
 
 NAN = float("nan")
 SCORES = arrays(float, (3, 4), elements=st.one_of(st.floats(0, 1), st.just(NAN)))
@@ -156,8 +157,7 @@ ROW = make_row(({"role": "user", "content": "Write."},), CRITERIA)
 
 def vote(score: float | None, labels: tuple[str, ...] = ()) -> Verdict:
     outcome = Outcome.unparsed if score is None else Outcome.scored
-    ids = {"judge_id": "x", "judge": "j", "grading": "g", "grading_version": "1", "prompt_sha": ""}
-    return Verdict(outcome=outcome, score=score, labels=labels, **ids)
+    return verdict(outcome=outcome, score=score, labels=labels)
 
 
 def heard(

@@ -51,6 +51,14 @@ def machine(tmp_path, monkeypatch):
     return be
 
 
+@pytest.fixture
+def folder(url, machine) -> Path:
+    """A cell of a URL as a sweep leaves it, and where machine one has it."""
+    folder = local(url) / "study" / "a-s0"
+    elsewhere.lay(folder)
+    return folder
+
+
 def told(folder: Path) -> dict[str, object]:
     """What is on record of a cell, whatever the time and the machine."""
     rows = {
@@ -90,9 +98,7 @@ def test_an_address_with_a_key_is_refused_and_not_shown(machine, place):
     assert "AWS_PROFILE" in str(caught.value)
 
 
-def test_another_machine_reads_what_was_sent(url, machine):
-    folder = local(url) / "study" / "a-s0"
-    elsewhere.lay(folder)
+def test_another_machine_reads_what_was_sent(url, machine, folder):
     elsewhere.body(folder, 5)
     (folder.parent / "study.json").write_text('{"study": "study"}')
     push(folder.parent)
@@ -116,9 +122,7 @@ def test_another_machine_reads_what_was_sent(url, machine):
     assert told(folder) == mine
 
 
-def test_what_went_on_elsewhere_replaces_what_is_here(url, machine):
-    folder = local(url) / "study" / "a-s0"
-    elsewhere.lay(folder)
+def test_what_went_on_elsewhere_replaces_what_is_here(url, machine, folder):
     with lease.held(folder):
         (folder / "rollouts").mkdir()
         (folder / "rollouts" / "step-000009.parquet").write_bytes(b"of a step that was redone")
@@ -135,9 +139,9 @@ def test_what_went_on_elsewhere_replaces_what_is_here(url, machine):
     assert not (folder / "rollouts" / "step-000010.parquet").exists()
 
 
-def test_a_reader_sees_the_cell_as_it_was_until_the_manifest_is_there(url, machine, monkeypatch):
-    folder = local(url) / "study" / "a-s0"
-    elsewhere.lay(folder)
+def test_a_reader_sees_the_cell_as_it_was_until_the_manifest_is_there(
+    url, machine, folder, monkeypatch
+):
     (folder / "metrics.jsonl").write_text('{"step": 1, "metrics": {}}\n')
     push(folder)
     (folder / "metrics.jsonl").write_text('{"step": 1, "metrics": {}}\n{"step": 2}\n')
@@ -159,9 +163,7 @@ def test_a_reader_sees_the_cell_as_it_was_until_the_manifest_is_there(url, machi
     assert pull(copy) and len((copy / "metrics.jsonl").read_text().splitlines()) == 2
 
 
-def test_a_disk_that_is_full_here_is_not_blamed_on_the_store(url, machine, monkeypatch):
-    folder = local(url) / "study" / "a-s0"
-    elsewhere.lay(folder)
+def test_a_disk_that_is_full_here_is_not_blamed_on_the_store(url, machine, folder, monkeypatch):
     machine("two")
     copy = local(url) / "study" / "a-s0"
     with monkeypatch.context() as patch:
@@ -176,9 +178,7 @@ def full(*given: object, **more: object) -> None:
     raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
 
-def test_what_is_damaged_there_is_said(url, machine):
-    folder = local(url) / "study" / "a-s0"
-    elsewhere.lay(folder)
+def test_what_is_damaged_there_is_said(url, machine, folder):
     fs, root = places.opened(url_of(folder))
     (name,) = (path for path in fs.ls(root, detail=False) if "config" in path)
     machine("two")
@@ -231,9 +231,7 @@ def leased(**changes: object) -> bytes:
     return json.dumps(here | {"expires": time.time() + 3600} | changes).encode()
 
 
-def test_a_cell_is_run_by_one_machine(url, machine):
-    folder = local(url) / "study" / "a-s0"
-    elsewhere.lay(folder)
+def test_a_cell_is_run_by_one_machine(url, machine, folder):
     cells.set_status(folder, state="running", step=0)
     fs, root = places.opened(url_of(folder))
     path = f"{root}/{exchange.LEASE}"
@@ -259,9 +257,9 @@ def test_a_cell_is_run_by_one_machine(url, machine):
 
 
 @pytest.mark.parametrize("error", [TypeError(), NotImplementedError(), OSError(errno.ENOSYS, "")])
-def test_a_store_that_cannot_create_only_is_looked_at_again(url, machine, monkeypatch, error):
-    folder = local(url) / "study" / "a-s0"
-    elsewhere.lay(folder)
+def test_a_store_that_cannot_create_only_is_looked_at_again(
+    url, machine, monkeypatch, folder, error
+):
     fs, root = places.opened(url_of(folder))
     real, put = type(fs).pipe_file, exchange.put
 
@@ -301,10 +299,8 @@ def test_of_two_who_find_no_lease_the_first_has_it(s3, machine, monkeypatch):
     assert json.loads(fs.cat_file(path))["host"] == "far-away"
 
 
-def test_a_run_that_lost_its_lease_sends_nothing_more(url, machine, monkeypatch):
+def test_a_run_that_lost_its_lease_sends_nothing_more(folder, monkeypatch):
     monkeypatch.setattr(lease, "LASTS_S", 0.2)
-    folder = local(url) / "study" / "a-s0"
-    elsewhere.lay(folder)
     fs, root = places.opened(url_of(folder))
     with lease.held(folder):
         path = f"{root}/{exchange.LEASE}"

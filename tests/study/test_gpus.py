@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 
 import pytest
 from hypothesis import given
@@ -13,7 +11,7 @@ from hypothesis import strategies as st
 from study.errors import UserError
 from study.gpus import PARTS, left_by, parts_of, take
 from study.machine import Gpu
-from tests.conftest import ROOT
+from tests.conftest import python
 
 pytestmark = pytest.mark.usefixtures("own_leases")
 THREE = [Gpu(str(number), f"GPU-{number}", "NVIDIA H200", 2**37) for number in range(3)]
@@ -97,9 +95,7 @@ def test_a_lease_lapses_with_whoever_died(tmp_path) -> None:
         "lease = gpus.take([Gpu('0', 'GPU-0', '', 0)], 1); print(lease is not None, flush=True);"
         "time.sleep(60)"
     )
-    child = subprocess.Popen(
-        [sys.executable, "-c", code, str(tmp_path)], cwd=ROOT, stdout=subprocess.PIPE, text=True
-    )
+    child = python(code, tmp_path)
     assert child.stdout is not None and child.stdout.readline() == "True\n"
     assert take(THREE[:1], 1) is None
     child.kill()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -123,11 +124,8 @@ def test_two_threads_lose_nothing_of_each_other(tmp_path):
         for number in range(50):
             cells.set_status(tmp_path, **{name: number})
 
-    threads = [threading.Thread(target=count, args=(name,)) for name in ("tokens", "step")]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    with ThreadPoolExecutor(2) as threads:
+        list(threads.map(count, ("tokens", "step")))
     assert read_json(tmp_path / "status.json") == {"tokens": 49, "step": 49}
 
 

@@ -4,12 +4,13 @@ import math
 import os
 import signal
 import subprocess
-import sys
 import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
 from study import locks
+from tests.conftest import python
 from tests.waiting import GENEROUS_S
 
 HOLD = (
@@ -22,9 +23,7 @@ HOLD = (
 def holder(tmp_path):
     """A lock file and another process that holds it."""
     path = tmp_path / "lock"
-    with subprocess.Popen(
-        [sys.executable, "-c", HOLD, str(path)], stdout=subprocess.PIPE, text=True
-    ) as child:
+    with python(HOLD, path) as child:
         assert child.stdout is not None and child.stdout.readline() == "True\n"
         yield path, child
         child.kill()
@@ -53,7 +52,7 @@ def test_threads_take_turns(tmp_path):
     """Two openings of one file in one process are two holders."""
     inside, most = 0, 0
 
-    def work():
+    def work(_):
         nonlocal inside, most
         for _ in range(50):
             with locks.held(tmp_path / "lock"):
@@ -61,11 +60,8 @@ def test_threads_take_turns(tmp_path):
                 most = max(most, inside)
                 inside -= 1
 
-    threads = [threading.Thread(target=work) for _ in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    with ThreadPoolExecutor(8) as threads:
+        list(threads.map(work, range(8)))
     assert (inside, most) == (0, 1)
 
 

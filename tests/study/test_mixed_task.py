@@ -98,7 +98,7 @@ def test_the_order_is_that_of_the_seed_whatever_the_arm(task):
 
 
 def test_fewer_rows_of_a_set_are_the_same_for_every_seed_of_a_run(task):
-    few = Task(**{**vars(task), "train_rows": 3, "options": {"datasets": ["gsm8k", "math"]}})
+    few = replace(task, train_rows=3, options={"datasets": ["gsm8k", "math"]})
 
     def drawn_of(task, seed):
         order = mixed.Order(task, seed)
@@ -106,7 +106,7 @@ def test_fewer_rows_of_a_set_are_the_same_for_every_seed_of_a_run(task):
 
     drawn = [drawn_of(few, seed) for seed in (0, 1)]
     assert drawn[0] == drawn[1] and len(drawn[0]) == 6
-    other = Task(**{**vars(few), "seed": 1})
+    other = replace(few, seed=1)
     assert drawn_of(other, 0) != drawn[0]
 
 
@@ -123,7 +123,7 @@ def test_held_out_rows_are_of_every_domain_and_of_no_train_row(prepared):
         assert train.isdisjoint(row.item for row in rows)
         assert all(row.split == "eval" for row in rows)
         assert counts if preset == "official" else min(counts.values()) > 0
-        more = Task(**{**vars(task), "eval_rows": 12})
+        more = replace(task, eval_rows=12)
         assert [row.item for row in mixed.rows(more, "eval")][: len(rows)] == [
             row.item for row in rows
         ]
@@ -176,7 +176,7 @@ def test_the_grader_of_a_block_is_ended_with_it():
 
 def test_programs_are_run_where_a_set_of_code_is_drawn(task):
     assert tasks.runs_code(task)
-    assert not tasks.runs_code(Task(**{**vars(task), "options": {"datasets": ["gsm8k"]}}))
+    assert not tasks.runs_code(replace(task, options={"datasets": ["gsm8k"]}))
     assert not tasks.runs_code(Task(name="instruct-mini"))
 
 
@@ -187,7 +187,7 @@ def test_a_folder_that_was_prepared_anew_is_another_state(task, prepared, tmp_pa
     out = tmp_path / "again"
     words = [f"data.root={prepared / 'root'}", "data.seed=9", f"out={out}"]
     assert data.main(["prepare", "data=plan-c", *words]) == 0
-    other = mixed.Order(Task(**{**vars(task), "path": str(out)}), 0).state(8, 4)
+    other = mixed.Order(replace(task, path=str(out)), 0).state(8, 4)
     assert other["manifest"] != state["manifest"]
 
 
@@ -198,10 +198,10 @@ def test_a_weight_of_zero_in_a_preset_leaves_its_domain_out(task, prepared, tmp_
     (tmp_path / "manifest.json").unlink()
     manifest["domains"] = {"math": 1, "qa": 1, "code": 0}
     (tmp_path / "manifest.json").write_text(json.dumps(manifest))
-    less = Task(**{**vars(task), "path": str(tmp_path)})
+    less = replace(task, path=str(tmp_path))
     assert mixed.Order(less, 0).mixture.domains == {"math": 1, "qa": 1}
     given = {"domains": {"math": 1, "qa": 1, "code": 2}}
-    again = mixed.Order(Task(**{**vars(less), "options": given}), 0)
+    again = mixed.Order(replace(less, options=given), 0)
     assert again.mixture.domains == {"math": 1, "qa": 1, "code": 2}
 
 
@@ -217,13 +217,13 @@ def test_a_weight_of_zero_in_a_preset_leaves_its_domain_out(task, prepared, tmp_
 )
 def test_what_cannot_be_drawn_from_is_refused(task, change, words):
     with pytest.raises(UserError, match=words):
-        mixed.Order(Task(**{**vars(task), **change}), 0)
+        mixed.Order(replace(task, **change), 0)
 
 
 def test_a_run_that_is_too_long_is_refused_before_it_starts(task):
     options = {"datasets": ["humaneval"], "max_repeats": 1}
     config = Study(
-        task=Task(**{**vars(task), "options": options}),
+        task=replace(task, options=options),
         trainer=Trainer(steps=50, prompts_per_step=2),
     )
     with pytest.raises(UserError, match="The run draws 100 rows"):

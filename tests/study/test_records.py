@@ -13,7 +13,8 @@ from study.records import (
     read_metrics,
     rollout_id,
 )
-from study.verdict import Outcome, Verdict
+from study.verdict import Outcome
+from tests.study.test_verdict import verdict
 
 
 def rows(step, kind):
@@ -65,15 +66,7 @@ def test_a_whole_number_that_may_be_missing_is_a_float_in_a_frame():
 
 
 def test_every_column_of_a_verdict_is_written_by_it():
-    verdict = Verdict(
-        judge_id="1",
-        judge="j",
-        grading="likert",
-        grading_version="1",
-        prompt_sha="sha",
-        outcome=Outcome.empty,
-    )
-    assert {*verdict.as_row(), "rollout_id", "step", "role"} == set(VERDICT)
+    assert {*verdict(outcome=Outcome.empty).as_row(), "rollout_id", "step", "role"} == set(VERDICT)
 
 
 def test_replayed_rollouts_have_the_types_of_rollouts():
