@@ -20,6 +20,7 @@ from judges.store import Store
 from study.errors import UserError
 from study.schema import Judge, Serve
 from study.verdict import Outcome, Parsed, Reply, Request
+from tests.judges.endpoints import Endpointed
 from tests.waiting import on_own_clock
 
 
@@ -78,6 +79,14 @@ def one_word(monkeypatch: pytest.MonkeyPatch) -> type[OneWord]:
 @pytest.fixture
 def grading(one_word: Any) -> Any:
     return one_word({})
+
+
+@pytest.fixture
+def app(monkeypatch: pytest.MonkeyPatch) -> Endpointed:
+    """What sessions of this test ask, whatever their judge's address is."""
+    server = Endpointed()
+    monkeypatch.setattr("judges.session._simulated", lambda *_: server)
+    return server
 
 
 @pytest.fixture

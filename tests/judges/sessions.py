@@ -4,10 +4,22 @@ from __future__ import annotations
 
 from typing import Any
 
-from study.rows import make_row
+from judges.session import Session
+from judges.store import Store
+from study.rows import Row, make_row
 from study.schema import Endpoint, Grading, Judge, Price
+from study.verdict import Verdict
 
 ROWS = [make_row(({"role": "user", "content": f"Write {number} words."},)) for number in range(4)]
+
+
+def ask_once(
+    judge: Judge, store: Store | None = None, item: tuple[Row, str] = (ROWS[0], "x")
+) -> tuple[Verdict, int]:
+    """The verdict of a session of its own, and the calls that it made."""
+    with Session(judge, store) as session:
+        ((verdict,),) = session.verdicts([item])
+        return verdict, session.calls
 
 
 def http(url: str, price: Price | None = None, **endpoint: Any) -> Judge:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,7 @@ from judges.store import Store
 from study.rows import Criterion, Row, Truth, make_row
 from study.schema import Endpoint, Failure, Grading, Judge, Sampling, Simulated
 from study.verdict import Outcome, Verdict
-from tests.judges.test_overlap import Held
+from tests.judges.endpoints import Endpointed
 from tests.waiting import GENEROUS_S
 
 ROWS = [
@@ -91,33 +91,24 @@ def test_verdicts_do_not_depend_on_when_answers_end(grading: str, store: Store |
     assert len({vote.score for votes in found for vote in votes}) > 2
 
 
-@pytest.fixture
-def held(monkeypatch: pytest.MonkeyPatch) -> Callable[[Held], Held]:
-    def use(server: Held) -> Held:
-        monkeypatch.setattr("judges.session._simulated", lambda *_: server)
-        return server
-
-    return use
-
-
-def test_a_group_is_asked_about_once_and_when_its_last_answer_has_ended(held: Any) -> None:
+def test_a_group_is_asked_about_once_and_when_its_last_answer_has_ended(app: Endpointed) -> None:
     asked = threading.Event()
 
     def free(content: str, seen: list[str]) -> bool:
         asked.set()
         return True
 
-    server = held(Held(free, lambda content: "[[A > B > C > D]]"))
+    app.say, app.free = lambda body: "[[A > B > C > D]]", free
     with Session(real("asgi://held", "listwise"), None) as session, session.batch():
         ahead = Ahead(session, GROUP)
         for place in (4, 0, 1, 3):
             ahead.submit({place: ITEMS[place]})
         assert session.calls == 0
         ahead.submit({2: ITEMS[2], 5: ITEMS[5]})
-        assert asked.wait(GENEROUS_S) and len(server.seen) == 1
+        assert asked.wait(GENEROUS_S) and len(app.seen) == 1
         votes_N = judge_all(session, ITEMS, GROUP, ahead)
         assert session.calls == len(ROWS)
-    assert [sum(row.prompt_text() in text for text in server.seen) for row in ROWS] == [1, 1, 1]
+    assert [sum(row.prompt_text() in text for text in app.seen) for row in ROWS] == [1, 1, 1]
     assert [len(votes) for votes in votes_N] == [1] * len(ITEMS)
 
 
@@ -139,12 +130,12 @@ def test_what_was_submitted_in_other_words_is_asked_anew(grading: str, again: in
         assert session.calls - before == judge.sampling.votes * again
 
 
-def test_a_submission_of_which_nothing_is_wanted_any_more_is_cancelled(held: Any) -> None:
+def test_a_submission_of_which_nothing_is_wanted_any_more_is_cancelled(app: Endpointed) -> None:
     def free(content: str, seen: list[str]) -> bool:
         again = any(ITEMS[2][1] in text for text in seen)
         return "draft" not in content or ("second draft" in content and again)
 
-    held(Held(free, lambda content: "[[70]]"))
+    app.say, app.free = lambda body: "[[70]]", free
     with Session(real("asgi://held"), None) as session:
         ahead = Ahead(session, 1)
         ahead.submit({0: (ROWS[0], "a first draft")})
@@ -193,7 +184,7 @@ def test_after_a_batch_a_question_is_asked_anew() -> None:
             assert session.calls == calls  # two votes
 
 
-def test_the_end_of_a_batch_leaves_nothing_in_flight(tmp_path: Path, held: Any) -> None:
+def test_the_end_of_a_batch_leaves_nothing_in_flight(tmp_path: Path, app: Endpointed) -> None:
     """A step that failed has asked; the next step and other processes are not held up by it."""
     came, may_answer = threading.Semaphore(0), threading.Event()
 
@@ -201,7 +192,7 @@ def test_the_end_of_a_batch_leaves_nothing_in_flight(tmp_path: Path, held: Any) 
         came.release()
         return may_answer.is_set()
 
-    server = held(Held(free, lambda content: "[[70]]"))
+    app.say, app.free = lambda body: "[[70]]", free
     with Store(tmp_path / "replies.db") as store, Session(real("asgi://held"), store) as session:
         with pytest.raises(RuntimeError, match="generation failed"), session.batch():
             ahead = Ahead(session, 1)
@@ -218,16 +209,16 @@ def test_the_end_of_a_batch_leaves_nothing_in_flight(tmp_path: Path, held: Any) 
             votes_N = judge_all(session, ITEMS[:2], 1)
         assert [vote.outcome for [vote] in votes_N] == [Outcome.scored] * 2
         assert session.calls - before == 1 and store.count() == 2
-    assert len(server.seen) == 4
+    assert len(app.seen) == 4
 
 
-def test_a_batch_that_ends_at_once_asks_nothing_afterwards(held: Any) -> None:
-    server = held(Held(lambda content, seen: False, lambda content: "[[70]]"))
+def test_a_batch_that_ends_at_once_asks_nothing_afterwards(app: Endpointed) -> None:
+    app.say, app.free = lambda body: "[[70]]", lambda content, seen: False
     items: list[tuple[Row, str]] = [(ROWS[0], f"answer {number}") for number in range(700)]
     with Session(real("asgi://held", max_concurrency=2), None) as session:
         with session.batch():
             session.submit(items, 1)
-        assert session.calls == len(server.seen) <= 2
+        assert session.calls == len(app.seen) <= 2
         assert session._asker._in_flight == {} and session._submissions == set()
 
 

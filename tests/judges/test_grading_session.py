@@ -19,6 +19,8 @@ from study.errors import UserError
 from study.rows import Criterion, Row, make_row
 from study.schema import Endpoint, Grading, Judge, Price, Sampling
 from study.verdict import Outcome
+from tests.judges.endpoints import Endpointed, text_of
+from tests.judges.sessions import ask_once
 
 TURN = ({"role": "user", "content": "Say hello."},)
 
@@ -28,43 +30,33 @@ def row_of(count: int) -> Row:
 
 
 ROW = row_of(5)
-Script = Callable[[list[int], str, int], Any]
-"""(numbers asked about, content, how often asked) -> reply text, status code, or (text, finish)."""
+HI = (ROW, "hi")
 
 
-class Scripted:
-    """An endpoint that answers as a test says, and remembers what it was asked."""
-
-    def __init__(self) -> None:
-        self.script: Script = lambda numbers, content, nth: said(numbers)
-        self.asked: list[list[int]] = []
-        self.contents: list[str] = []
-        self.limits: list[int] = []
-
-    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
-        from starlette.responses import JSONResponse
-
-        body = json.loads((await receive())["body"])
-        content = body["messages"][-1]["content"]
-        rubric = undelimit("rubric", content) or ""
-        numbers = [int(line.split(".")[0]) for line in rubric.splitlines() if line[0].isdigit()]
-        nth = self.contents.count(content)
-        self.asked.append(numbers)
-        self.contents.append(content)
-        self.limits.append(body["max_tokens"])
-        found = self.script(numbers, content, nth)
-        if isinstance(found, int):
-            await JSONResponse({"error": {"message": "no"}}, found)(scope, receive, send)
-            return
-        text, finish = found if isinstance(found, tuple) else (found, "stop")
-        usage = {"prompt_tokens": 100, "completion_tokens": 10, "total_tokens": 110}
-        choice = {"index": 0, "message": {"content": text}, "finish_reason": finish}
-        reply = {"object": "chat.completion", "model": "m", "choices": [choice], "usage": usage}
-        await JSONResponse(reply)(scope, receive, send)
+def numbers_of(body: dict[str, Any]) -> list[int]:
+    """The criteria that a request asks about."""
+    rubric = undelimit("rubric", text_of(body)) or ""
+    return [int(line.split(".")[0]) for line in rubric.splitlines() if line[0].isdigit()]
 
 
-def said(numbers: list[int], met: bool = True) -> str:
+def numbers(app: Endpointed) -> list[list[int]]:
+    """The criteria that each request has asked about."""
+    return [numbers_of(body) for body in app.bodies]
+
+
+def labels(numbers: list[int], met: bool = True) -> str:
     return json.dumps({str(number): "met" if met else "not_met" for number in numbers})
+
+
+def said(body: dict[str, Any], met: bool = True) -> str:
+    """The same label for all that a request asks about."""
+    return labels(numbers_of(body), met)
+
+
+@pytest.fixture
+def app(app: Endpointed) -> Endpointed:
+    app.say = said
+    return app
 
 
 def scripted_judge(name: str, votes: int = 1, **options: Any) -> Judge:
@@ -83,13 +75,6 @@ COST = (100 * 1.0 + 10 * 10.0) / 1e6
 """Of one request."""
 
 
-@pytest.fixture
-def app(monkeypatch: pytest.MonkeyPatch) -> Scripted:
-    server = Scripted()
-    monkeypatch.setattr("judges.session._simulated", lambda *_: server)
-    return server
-
-
 @pytest.mark.parametrize(
     ("name", "options", "asked"),
     [
@@ -99,14 +84,13 @@ def app(monkeypatch: pytest.MonkeyPatch) -> Scripted:
     ],
 )
 def test_one_verdict_of_several_requests_adds_up(
-    name: str, options: dict[str, Any], asked: list[list[int]], app: Scripted, store: Store
+    name: str, options: dict[str, Any], asked: list[list[int]], app: Endpointed, store: Store
 ) -> None:
-    app.script = lambda numbers, content, nth: said(numbers, met=numbers != [5])
-    with Session(scripted_judge(name, **options), store) as session:
-        ((verdict,),) = session.verdicts([(ROW, "hi")])
-        assert session.calls == len(asked)
+    app.say = lambda body: said(body, met=numbers_of(body) != [5])
+    verdict, calls = ask_once(scripted_judge(name, **options), store, HI)
+    assert calls == len(asked)
     count = len(asked)
-    assert sorted(app.asked) == asked
+    assert sorted(numbers(app)) == asked
     assert verdict.outcome is Outcome.scored
     assert verdict.score == (1.0 if count == 1 else 0.8)
     assert verdict.labels == ("met",) * 4 + (("met",) if count == 1 else ("not_met",))
@@ -125,7 +109,9 @@ def test_one_verdict_of_several_requests_adds_up(
     assert (again.key, again.labels, again.score) == (verdict.key, verdict.labels, verdict.score)
 
 
-def test_the_key_of_a_verdict_is_the_hash_of_its_requests_keys(app: Scripted, store: Store) -> None:
+def test_the_key_of_a_verdict_is_the_hash_of_its_requests_keys(
+    app: Endpointed, store: Store
+) -> None:
     with Session(scripted_judge("rubric_chunk", k=3), store) as session:
         ((first,),) = session.verdicts([(ROW, "hi")])
         ((other,),) = session.verdicts([(ROW, "ho")])
@@ -137,15 +123,12 @@ def test_the_key_of_a_verdict_is_the_hash_of_its_requests_keys(app: Scripted, st
     assert all(store.get(key) is not None for key in keys)
 
 
-def test_only_missing_criteria_are_asked_again_and_once(app: Scripted, store: Store) -> None:
-    app.script = lambda numbers, content, nth: (
-        said([2, 4]) if len(numbers) == 5 else said(numbers, met=False)
-    )
-    with Session(scripted_judge("rubric_batch"), store) as session:
-        ((verdict,),) = session.verdicts([(ROW, "hi")])
-        assert session.calls == 2
-    assert app.asked == [[1, 2, 3, 4, 5], [1, 3, 5]]
-    assert not any(REMINDER in content for content in app.contents)
+def test_only_missing_criteria_are_asked_again_and_once(app: Endpointed, store: Store) -> None:
+    app.say = lambda body: labels([2, 4]) if len(numbers_of(body)) == 5 else said(body, met=False)
+    verdict, calls = ask_once(scripted_judge("rubric_batch"), store, HI)
+    assert calls == 2
+    assert numbers(app) == [[1, 2, 3, 4, 5], [1, 3, 5]]
+    assert not any(REMINDER in content for content in app.seen)
     assert verdict.labels == ("not_met", "met", "not_met", "met", "not_met")
     assert (verdict.score, verdict.attempts, verdict.reason) == (0.4, 2, "")
     assert verdict.cost_usd == pytest.approx(2 * COST) and verdict.tokens_in == 200
@@ -155,29 +138,27 @@ def test_only_missing_criteria_are_asked_again_and_once(app: Scripted, store: St
         assert session.calls == 0 and again.score == 0.4 and again.from_cache
 
 
-def test_a_follow_up_is_followed_by_none(app: Scripted) -> None:
-    app.script = lambda numbers, content, nth: said(numbers[:1])
-    with Session(scripted_judge("rubric_batch"), None) as session:
-        ((verdict,),) = session.verdicts([(ROW, "hi")])
-    assert app.asked == [[1, 2, 3, 4, 5], [2, 3, 4, 5]]
+def test_a_follow_up_is_followed_by_none(app: Endpointed) -> None:
+    app.say = lambda body: labels(numbers_of(body)[:1])
+    verdict, _ = ask_once(scripted_judge("rubric_batch"), item=HI)
+    assert numbers(app) == [[1, 2, 3, 4, 5], [2, 3, 4, 5]]
     assert (verdict.outcome, verdict.score) == (Outcome.unparsed, None)
     assert verdict.labels == ("met", "met", "unknown", "unknown", "unknown")
     assert "criteria 3, 4, 5" in verdict.reason
 
 
-def test_a_reply_without_any_label_is_the_clients_to_repeat(app: Scripted) -> None:
-    app.script = lambda numbers, content, nth: said(numbers) if REMINDER in content else "Hm."
-    with Session(scripted_judge("rubric_batch"), None) as session:
-        ((verdict,),) = session.verdicts([(ROW, "hi")])
-    assert app.asked == [[1, 2, 3, 4, 5]] * 2
+def test_a_reply_without_any_label_is_the_clients_to_repeat(app: Endpointed) -> None:
+    app.say = lambda body: said(body) if REMINDER in text_of(body) else "Hm."
+    verdict, _ = ask_once(scripted_judge("rubric_batch"), item=HI)
+    assert numbers(app) == [[1, 2, 3, 4, 5]] * 2
     assert (verdict.score, verdict.attempts) == (1.0, 2)
 
 
-def test_a_reply_that_says_two_things_is_asked_again_once_and_counted(app: Scripted) -> None:
+def test_a_reply_that_says_two_things_is_asked_again_once_and_counted(app: Endpointed) -> None:
     """One judge is cured by the reminder, the other quotes what it grades again."""
     quoting = "[[70]] because it repeats [[100]]"
-    app.script = lambda numbers, content, nth: (
-        "[[70]]" if REMINDER in content and "mend" in content else quoting
+    app.say = lambda body: (
+        "[[70]]" if REMINDER in text_of(body) and "mend" in text_of(body) else quoting
     )
     with Session(scripted_judge("likert"), None) as session:
         ((cured,), (lost,)) = session.verdicts([(ROW, "mend"), (ROW, "quote")])
@@ -191,9 +172,9 @@ def test_a_reply_that_says_two_things_is_asked_again_once_and_counted(app: Scrip
 
 
 def test_a_better_parser_reads_what_is_stored_and_asks_nothing(
-    app: Scripted, store: Store, monkeypatch: pytest.MonkeyPatch
+    app: Endpointed, store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    app.script = lambda numbers, content, nth: "The second is met, the others are not."
+    app.say = lambda body: "The second is met, the others are not."
     with Session(scripted_judge("rubric_batch"), store) as session:
         ((verdict,),) = session.verdicts([(ROW, "hi")])
         assert verdict.outcome is Outcome.unparsed
@@ -201,48 +182,43 @@ def test_a_better_parser_reads_what_is_stored_and_asks_nothing(
         "judges.grading.rubric.read_labels",
         lambda text, numbers, vocabulary: {n: "met" if n == 2 else "not_met" for n in numbers},
     )
-    with Session(scripted_judge("rubric_batch"), store) as session:
-        ((again,),) = session.verdicts([(ROW, "hi")])
-        assert session.calls == 0
+    again, calls = ask_once(scripted_judge("rubric_batch"), store, HI)
+    assert calls == 0
     assert (again.score, again.key) == (0.2, verdict.key)
 
 
-def test_a_chunk_that_fails_costs_its_criteria_only(app: Scripted, store: Store) -> None:
-    app.script = lambda numbers, content, nth: 500 if 3 in numbers else said(numbers)
-    with Session(scripted_judge("rubric_chunk", k=2), store) as session:
-        ((verdict,),) = session.verdicts([(ROW, "hi")])
+def test_a_chunk_that_fails_costs_its_criteria_only(app: Endpointed, store: Store) -> None:
+    app.say = lambda body: 500 if 3 in numbers_of(body) else said(body)
+    verdict, _ = ask_once(scripted_judge("rubric_chunk", k=2), store, HI)
     assert (verdict.outcome, verdict.score) == (Outcome.transport, None)
     assert verdict.labels == ("met", "met", "unknown", "unknown", "met")
     assert "criteria 3, 4" in verdict.reason and "HTTP 500" in verdict.reason
     assert verdict.attempts == 1 + 2 + 1 and verdict.cost_usd == pytest.approx(2 * COST)
     assert store.count() == 2
-    app.asked.clear()
-    app.script = lambda numbers, content, nth: said(numbers)
-    with Session(scripted_judge("rubric_chunk", k=2), store) as session:
-        ((again,),) = session.verdicts([(ROW, "hi")])
-    assert app.asked == [[3, 4]] and again.score == 1.0 and not again.from_cache
+    app.bodies.clear()
+    app.say = said
+    again, _ = ask_once(scripted_judge("rubric_chunk", k=2), store, HI)
+    assert numbers(app) == [[3, 4]] and again.score == 1.0 and not again.from_cache
 
 
-def test_a_lost_chunk_can_be_renormalised_away(app: Scripted) -> None:
-    app.script = lambda numbers, content, nth: 500 if 3 in numbers else said(numbers, 1 in numbers)
+def test_a_lost_chunk_can_be_renormalised_away(app: Endpointed) -> None:
+    app.say = lambda body: 500 if 3 in numbers_of(body) else said(body, 1 in numbers_of(body))
     judge = scripted_judge("rubric_chunk", k=2, partial="renormalise")
-    with Session(judge, None) as session:
-        ((verdict,),) = session.verdicts([(ROW, "hi")])
+    verdict, _ = ask_once(judge, item=HI)
     assert verdict.score == pytest.approx(2 / 3) and "renormalised" in verdict.reason
 
 
-def test_truncation_is_an_outcome_and_gets_more_room_once(app: Scripted) -> None:
-    app.script = lambda numbers, content, nth: (said(numbers), "length")
-    with Session(scripted_judge("rubric_batch"), None) as session:
-        ((verdict,),) = session.verdicts([(ROW, "hi")])
+def test_truncation_is_an_outcome_and_gets_more_room_once(app: Endpointed) -> None:
+    app.say = lambda body: (said(body), "length")
+    verdict, _ = ask_once(scripted_judge("rubric_batch"), item=HI)
     assert (verdict.outcome, verdict.labels) == (Outcome.truncated, ("unknown",) * 5)
     assert verdict.finish_reason == "length" and verdict.attempts == 2
-    first, second = app.limits
+    first, second = (body["max_tokens"] for body in app.bodies)
     assert first > Sampling().max_tokens and second == 2 * first
 
 
-def test_votes_and_items_keep_their_order(app: Scripted) -> None:
-    app.script = lambda numbers, content, nth: said(numbers, met="yes" in content)
+def test_votes_and_items_keep_their_order(app: Endpointed) -> None:
+    app.say = lambda body: said(body, met="yes" in text_of(body))
     with Session(scripted_judge("rubric_chunk", votes=3, k=2), None) as session:
         found = session.verdicts([(ROW, "yes"), (ROW, "no"), (row_of(1), "yes")])
         assert session.calls == 3 * (3 + 3 + 1)
@@ -253,7 +229,7 @@ def test_votes_and_items_keep_their_order(app: Scripted) -> None:
     assert len({verdict.key for draws in found for verdict in draws}) == 9
 
 
-def test_a_row_that_cannot_be_scored_is_not_asked_about(app: Scripted) -> None:
+def test_a_row_that_cannot_be_scored_is_not_asked_about(app: Endpointed) -> None:
     bad = make_row(TURN, (Criterion("Is rude.", -1.0),))
     with Session(scripted_judge("rubric_batch"), None) as session:
         (bad_draws, good_draws) = session.verdicts([(bad, "hi"), (ROW, "hi")])
@@ -266,18 +242,18 @@ def test_a_row_that_cannot_be_scored_is_not_asked_about(app: Scripted) -> None:
 # --- groups
 
 
-def prefers(best: str) -> Script:
+def prefers(best: str) -> Callable[[dict[str, Any]], str]:
     """Whoever is ``best`` wins; among the others the first shown does."""
 
-    def script(numbers: list[int], content: str, nth: int) -> str:
-        first, second = undelimit("answera", content), undelimit("answerb", content)
+    def say(body: dict[str, Any]) -> str:
+        first, second = (undelimit(name, text_of(body)) for name in ("answera", "answerb"))
         return "[[B]]" if second == best and first != best else "[[A]]"
 
-    return script
+    return say
 
 
-def test_a_group_shares_what_its_requests_cost(app: Scripted, store: Store) -> None:
-    app.script = prefers("b")
+def test_a_group_shares_what_its_requests_cost(app: Endpointed, store: Store) -> None:
+    app.say = prefers("b")
     answers = ["a", "b", "c"]
     with Session(scripted_judge("pairwise"), store) as session:
         found = asyncio.run(session.group(ROW, answers))
@@ -300,8 +276,8 @@ def test_a_group_shares_what_its_requests_cost(app: Scripted, store: Store) -> N
     assert sum(verdict.cost_usd or 0.0 for verdict in more) == pytest.approx(6 * COST)
 
 
-def test_one_ranking_is_shared_by_all(app: Scripted) -> None:
-    app.script = lambda numbers, content, nth: "[[B > A > C]]"
+def test_one_ranking_is_shared_by_all(app: Endpointed) -> None:
+    app.say = lambda body: "[[B > A > C]]"
     with Session(scripted_judge("listwise"), None) as session:
         found = asyncio.run(session.group(ROW, ["x", "y", "z"]))
         assert session.calls == 1
@@ -312,16 +288,16 @@ def test_one_ranking_is_shared_by_all(app: Scripted) -> None:
     assert len({verdict.text for verdict in found}) == 1
 
 
-def test_a_ranking_that_cannot_be_read_is_asked_for_again_and_lost_for_all(app: Scripted) -> None:
-    app.script = lambda numbers, content, nth: "[[A > B]]"
+def test_a_ranking_that_cannot_be_read_is_asked_for_again_and_lost_for_all(app: Endpointed) -> None:
+    app.say = lambda body: "[[A > B]]"
     with Session(scripted_judge("listwise"), None) as session:
         found = asyncio.run(session.group(ROW, ["x", "y", "z"]))
         assert session.calls == 2
     assert {verdict.outcome for verdict in found} == {Outcome.unparsed}
 
 
-def test_draws_of_a_group_are_asked_for_by_index(app: Scripted) -> None:
-    app.script = prefers("b")
+def test_draws_of_a_group_are_asked_for_by_index(app: Endpointed) -> None:
+    app.say = prefers("b")
     with Session(scripted_judge("pairwise", votes=2), None) as session:
         first, second = (asyncio.run(session.group(ROW, ["a", "b"], index)) for index in (0, 1))
         assert session.calls == 4
@@ -330,7 +306,7 @@ def test_draws_of_a_group_are_asked_for_by_index(app: Scripted) -> None:
 
 
 @pytest.mark.parametrize("name", ["pairwise", "listwise"])
-def test_a_group_of_one_and_single_answers_are_refused(name: str, app: Scripted) -> None:
+def test_a_group_of_one_and_single_answers_are_refused(name: str, app: Endpointed) -> None:
     with Session(scripted_judge(name), None) as session:
         with pytest.raises(UserError, match=rf"{name} needs a group; trainer\.group_size is 1"):
             asyncio.run(session.group(ROW, ["alone"]))

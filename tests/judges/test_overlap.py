@@ -7,8 +7,6 @@ or one group after the other, it would wait for itself until the deadline.
 from __future__ import annotations
 
 import asyncio
-import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -21,38 +19,13 @@ from study.errors import UserError
 from study.rows import Criterion, make_row
 from study.schema import Cost, Endpoint, Grading, Judge, Sampling
 from study.verdict import Outcome
+from tests.judges.endpoints import Endpointed, text_of
 from tests.waiting import come
 
 ROWS = [
     make_row(({"role": "user", "content": f"Say {word}."},), (Criterion("One."), Criterion("Two.")))
     for word in ("red", "blue")
 ]
-
-
-class Held:
-    """An endpoint that answers a request only once ``free`` says so of all that have come."""
-
-    def __init__(self, free: Callable[[str, list[str]], bool], said: Callable[[str], str]) -> None:
-        self.free, self.said = free, said
-        self.seen: list[str] = []
-        self.bodies: list[dict[str, Any]] = []
-        self.news: asyncio.Condition | None = None
-
-    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
-        from starlette.responses import JSONResponse
-
-        if self.news is None:
-            self.news = asyncio.Condition()
-        body = json.loads((await receive())["body"])
-        content = body["messages"][-1]["content"]
-        async with self.news:
-            self.seen.append(content)
-            self.bodies.append(body)
-            self.news.notify_all()
-            await self.news.wait_for(lambda: self.free(content, self.seen))
-        choice = {"index": 0, "message": {"content": self.said(content)}, "finish_reason": "stop"}
-        reply = {"model": "m", "choices": [choice]}
-        await JSONResponse(reply)(scope, receive, send)
 
 
 def judge(name: str, votes: int = 1) -> Judge:
@@ -64,41 +37,32 @@ def judge(name: str, votes: int = 1) -> Judge:
     )
 
 
-@pytest.fixture
-def serve(monkeypatch: pytest.MonkeyPatch) -> Callable[[Held], Held]:
-    def use(held: Held) -> Held:
-        monkeypatch.setattr("judges.session._simulated", lambda *_: held)
-        return held
-
-    return use
-
-
 def is_follow_up(content: str) -> bool:
     """Whether only the second criterion is asked about."""
     return "\n2. Two." in content and "\n1. One." not in content
 
 
-def partial_labels(content: str) -> str:
-    return '{"2": "met"}' if is_follow_up(content) else '{"1": "met"}'
+def partial_labels(body: dict[str, Any]) -> str:
+    return '{"2": "met"}' if is_follow_up(text_of(body)) else '{"1": "met"}'
 
 
 @pytest.mark.parametrize("stored", [False, True])
 def test_a_follow_up_waits_for_no_other_answer(
-    stored: bool, serve: Callable[[Held], Held], tmp_path: Path
+    stored: bool, app: Endpointed, tmp_path: Path
 ) -> None:
     def free(content: str, seen: list[str]) -> bool:
         # the first request about A is answered only after the follow-up about B has come
         about_b = [text for text in seen if "answer B" in text]
         return "answer A" not in content or any(map(is_follow_up, about_b))
 
-    held = serve(Held(free, partial_labels))
+    app.say, app.free = partial_labels, free
     store = Store(tmp_path / "replies.db") if stored else None
     with Session(judge("rubric_batch"), store) as session:
         found = session.verdicts([(ROWS[0], "answer A"), (ROWS[0], "answer B")])
         assert session.calls == 4
     assert [draws[0].labels for draws in found] == [("met", "met")] * 2
     assert [draws[0].score for draws in found] == [1.0, 1.0]
-    order = [("answer A" in text, is_follow_up(text)) for text in held.seen]
+    order = [("answer A" in text, is_follow_up(text)) for text in app.seen]
     assert order == [(True, False), (False, False), (False, True), (True, True)]
     if store is not None:
         store.close()
@@ -106,16 +70,16 @@ def test_a_follow_up_waits_for_no_other_answer(
 
 @pytest.mark.parametrize(("name", "requests"), [("pairwise", 2), ("listwise", 1)])
 def test_groups_and_votes_overlap(
-    name: str, requests: int, serve: Callable[[Held], Held], tmp_path: Path
+    name: str, requests: int, app: Endpointed, tmp_path: Path
 ) -> None:
     total = requests * len(ROWS) * 3
     said = "[[A]]" if name == "pairwise" else "[[A > B]]"
-    held = serve(Held(lambda content, seen: len(seen) == total, lambda content: said))
+    app.say, app.free = lambda body: said, lambda content, seen: len(seen) == total
     items = [(row, f"{row.prompt_text()} {member}") for row in ROWS for member in "xy"]
     with Store(tmp_path / "replies.db") as store, Session(judge(name, votes=3), store) as session:
         votes_N = judge_all(session, items, 2)
         assert (session.calls, store.count()) == (total, total)
-    assert len(held.seen) == total
+    assert len(app.seen) == total
     assert [len(votes) for votes in votes_N] == [3] * 4
     assert [[vote.sample_index for vote in votes] for votes in votes_N] == [[0, 1, 2]] * 4
     scores = [[vote.score for vote in votes] for votes in votes_N]
@@ -127,8 +91,8 @@ def test_groups_and_votes_overlap(
         )
 
 
-def test_a_verdict_can_be_awaited_in_any_loop(serve: Callable[[Held], Held]) -> None:
-    serve(Held(lambda content, seen: len(seen) == 2, lambda content: "[[70]]"))
+def test_a_verdict_can_be_awaited_in_any_loop(app: Endpointed) -> None:
+    app.say, app.free = lambda body: "[[70]]", lambda content, seen: len(seen) == 2
 
     async def main(session: Session) -> None:
         one, other = await asyncio.gather(
@@ -143,8 +107,8 @@ def test_a_verdict_can_be_awaited_in_any_loop(serve: Callable[[Held], Held]) -> 
         asyncio.run(main(session))
 
 
-def test_a_group_can_be_awaited(serve: Callable[[Held], Held]) -> None:
-    serve(Held(lambda content, seen: True, lambda content: "[[tie]]"))
+def test_a_group_can_be_awaited(app: Endpointed) -> None:
+    app.say = lambda body: "[[tie]]"
     with Session(judge("pairwise"), None) as session:
         found = asyncio.run(session.group(ROWS[0], ["a", "b", "c"]))
         with pytest.raises(UserError, match="needs a group"):
@@ -154,10 +118,8 @@ def test_a_group_can_be_awaited(serve: Callable[[Held], Held]) -> None:
     assert [verdict.score for verdict in found] == [0.5, 0.5, 0.5]
 
 
-def test_an_awaited_verdict_that_is_given_up_leaves_the_session_usable(
-    serve: Callable[[Held], Held],
-) -> None:
-    serve(Held(lambda content, seen: "stuck" not in content, lambda content: "[[70]]"))
+def test_an_awaited_verdict_that_is_given_up_leaves_the_session_usable(app: Endpointed) -> None:
+    app.say, app.free = lambda body: "[[70]]", lambda content, seen: "stuck" not in content
 
     async def main(session: Session) -> float | None:
         stuck = asyncio.create_task(session.verdict(ROWS[0], "stuck"))
@@ -173,7 +135,7 @@ def test_an_awaited_verdict_that_is_given_up_leaves_the_session_usable(
 
 
 def test_a_reply_is_parsed_once_and_a_body_built_once(
-    serve: Callable[[Held], Held], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    app: Endpointed, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     from judges import session as module
     from judges.grading.likert import Likert
@@ -191,7 +153,7 @@ def test_a_reply_is_parsed_once_and_a_body_built_once(
 
     monkeypatch.setattr(Likert, "parse", counted_parse)
     monkeypatch.setattr(module, "judge_body", counted_body)
-    serve(Held(lambda content, seen: True, lambda content: "[[70]]"))
+    app.say = lambda body: "[[70]]"
     items = [(ROWS[0], f"answer {number}") for number in range(7)]
     with Store(tmp_path / "replies.db") as store, Session(judge("likert"), store) as session:
         session.verdicts(items)
@@ -200,12 +162,12 @@ def test_a_reply_is_parsed_once_and_a_body_built_once(
         assert counts == {"parse": 14, "body": 14}
 
 
-def test_closing_during_follow_ups_aborts_them(serve: Callable[[Held], Held]) -> None:
-    held = serve(Held(lambda content, seen: not is_follow_up(content), partial_labels))
+def test_closing_during_follow_ups_aborts_them(app: Endpointed) -> None:
+    app.say, app.free = partial_labels, lambda content, seen: not is_follow_up(content)
 
     async def main(session: Session) -> Any:
         task = asyncio.create_task(session.verdict(ROWS[0], "answer"))
-        await come(lambda: len(held.seen) == 2)
+        await come(lambda: len(app.seen) == 2)
         await asyncio.to_thread(session.close)
         return await task
 
@@ -214,15 +176,15 @@ def test_closing_during_follow_ups_aborts_them(serve: Callable[[Held], Held]) ->
     assert verdict.score is None
 
 
-def test_an_allowance_holds_over_overlapping_groups(serve: Callable[[Held], Held]) -> None:
+def test_an_allowance_holds_over_overlapping_groups(app: Endpointed) -> None:
     from judges.probes.allowance import Allowance
 
-    held = serve(Held(lambda content, seen: True, lambda content: "[[A]]"))
+    app.say = lambda body: "[[A]]"
     asked = judge("pairwise")
     allowance = Allowance(Cost(max_calls=5), [asked])
     groups = [(row, [f"{row.prompt_text()} {member}" for member in "xyz"]) for row in ROWS]
     with Session(asked, None, allowance=allowance) as session:
         found = session.groups(groups)
-        assert (session.calls, len(held.seen), allowance.spent.calls) == (5, 5, 5)
+        assert (session.calls, len(app.seen), allowance.spent.calls) == (5, 5, 5)
     outcomes = [votes[0].outcome for votes in found]
     assert outcomes[:2] == [Outcome.scored] * 2 and outcomes[3:] == [Outcome.aborted] * 3

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -17,37 +15,10 @@ from judges.session import Session
 from study.errors import UserError
 from study.rows import make_row
 from study.schema import Cost, Endpoint, Grading, Judge, Sampling, Simulated
+from tests.judges.endpoints import text_of
 
 ROW = make_row(({"role": "user", "content": "Where is it?"},))
 SOURCE = Source(ROW, {"correct": "It is 4 km off."})
-
-
-class Endpointed:
-    """An endpoint that answers by a function of the request body."""
-
-    def __init__(self) -> None:
-        self.say: Callable[[dict[str, Any]], str] = lambda body: "[[50]]"
-        self.bodies: list[dict[str, Any]] = []
-
-    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
-        from starlette.responses import JSONResponse
-
-        if scope["method"] == "GET":
-            models = {"object": "list", "data": [{"id": "m", "object": "model"}]}
-            await JSONResponse(models)(scope, receive, send)
-            return
-        body = json.loads((await receive())["body"])
-        self.bodies.append(body)
-        choice = {"index": 0, "message": {"content": self.say(body)}, "finish_reason": "stop"}
-        reply = {"object": "chat.completion", "model": "m", "choices": [choice]}
-        await JSONResponse(reply)(scope, receive, send)
-
-
-@pytest.fixture
-def app(monkeypatch: pytest.MonkeyPatch) -> Endpointed:
-    server = Endpointed()
-    monkeypatch.setattr("judges.session._simulated", lambda *_: server)
-    return server
 
 
 def judge(grading: str = "likert", votes: int = 1) -> Judge:
@@ -57,10 +28,6 @@ def judge(grading: str = "likert", votes: int = 1) -> Judge:
         grading=Grading(grading),
         sampling=Sampling(votes=votes),
     )
-
-
-def text_of(body: dict[str, Any]) -> str:
-    return body["messages"][-1]["content"]
 
 
 def test_each_text_is_judged_and_contents_again_and_again(app, store):

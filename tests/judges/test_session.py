@@ -21,7 +21,7 @@ from study.records import VERDICT, write_part
 from study.rows import Row, Truth
 from study.schema import Endpoint, Failure, Grading, Judge, Price, Sampling, Simulated
 from study.verdict import Outcome
-from tests.judges.sessions import ROWS, http
+from tests.judges.sessions import ROWS, ask_once, http
 from tests.waiting import GENEROUS_S, wait_for
 
 pytestmark = pytest.mark.usefixtures("nothing_is_left")
@@ -159,9 +159,8 @@ def test_a_parser_that_learned_reads_what_is_stored(
         "parse",
         lambda self, reply, request: Parsed(Outcome.scored, score=float(len(reply.text))),
     )
-    with Session(judge, store) as session:
-        ((verdict,),) = session.verdicts([(ROWS[0], "x")])
-        assert session.calls == 0
+    verdict, calls = ask_once(judge, store)
+    assert calls == 0
     assert (verdict.score, verdict.grading_version) == (float(len("who knows")), "2")
 
 
