@@ -13,7 +13,6 @@ from typing import Any
 import pytest
 
 from judges.ahead import Ahead, judge_all
-from judges.faults import FaultServer
 from judges.session import Session
 from judges.store import Store
 from study.rows import Criterion, Row, Truth, make_row
@@ -147,9 +146,7 @@ def test_a_submission_of_which_nothing_is_wanted_any_more_is_cancelled(app: Endp
 
 
 @pytest.mark.parametrize("fault", ["good", "server_500"])
-def test_equal_answers_are_asked_once_whenever_they_end(
-    fault: str, faults: FaultServer, store: Store | None, one_word: Any
-) -> None:
+def test_equal_answers_are_asked_once_whenever_they_end(fault, faults, store, one_word) -> None:
     item, other = (ROWS[0], "yes"), (ROWS[1], "yes")
     outcome = Outcome.scored if fault == "good" else Outcome.transport
     judge = real(faults.url(fault), "one-word")

@@ -139,9 +139,7 @@ CONTENT: dict[tuple[bool, str], tuple[Outcome, int]] = {
 
 
 @pytest.mark.parametrize(("stream", "fault"), CONTENT)
-def test_a_reply_without_a_grade_is_kept_and_has_no_score(
-    stream: bool, fault: str, faults: Any, grading: Any
-) -> None:
+def test_a_reply_without_a_grade_is_kept_and_has_no_score(stream, fault, faults, grading) -> None:
     outcome, calls = CONTENT[stream, fault]
     before = faults.calls[fault]
     got, _ = asked(a_judge(faults.url(fault), stream=stream), grading)
@@ -187,9 +185,7 @@ WORDS = [
 
 
 @pytest.mark.parametrize(("status", "body", "meant"), WORDS)
-def test_an_error_is_told_by_its_body(
-    status: int, body: Any, meant: Any, faults: Any, grading: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_error_is_told_by_its_body(status, body, meant, faults, grading, monkeypatch) -> None:
     error = body if isinstance(body, dict) else {"message": body}
     answer = whole(json.dumps({"error": error}).encode(), status)
     monkeypatch.setitem(ANSWERS, "worded", answer)
@@ -216,9 +212,7 @@ def test_after_a_refused_key_nothing_more_is_sent(faults: Any, grading: Any) -> 
     assert channel.calls == 3  # one question may be forbidden and another not
 
 
-def test_what_an_endpoint_sends_can_be_written_and_is_short(
-    faults: Any, grading: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_an_endpoint_sends_can_be_written_and_is_short(faults, grading, monkeypatch) -> None:
     secret = "plain-looking-key-" + "k" * 20
     padded = "x" * 290 + secret  # a cut before it is blotted out would leave the half of it
     answers = {
@@ -337,9 +331,7 @@ def test_a_name_without_address_is_endpoint_down(grading: Any) -> None:
         *((True, name) for name in ("s_no_finish:1", "s_error_object:2", "s_rst:1", "s_stall:1")),
     ],
 )
-def test_a_passing_fault_costs_attempts_only(
-    stream: bool, fault: str, faults: Any, grading: Any
-) -> None:
+def test_a_passing_fault_costs_attempts_only(stream, fault, faults, grading) -> None:
     got, _ = asked(a_judge(faults.url(fault), stream=stream), grading)
     assert got.outcome is None
     assert got.attempts == int(fault.partition(":")[2]) + 1

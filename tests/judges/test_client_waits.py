@@ -90,9 +90,7 @@ def test_a_pause_past_the_deadline_is_not_waited_for(grading: Any) -> None:
     "value", ["1e9", "Fri, 31 Dec 2999 23:59:59 GMT", "1" * 300, "inf", "nan", "-1e9", "1e400",
               "Fri, 31 Dec 99999999999 23:59:59 GMT", "0x10", "\xff", "1,2", "", "Mon"],
 )  # fmt: skip
-def test_no_wait_asked_for_closes_an_endpoint_for_good(
-    value: str, faults: Any, grading: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_no_wait_asked_for_closes_an_endpoint_for_good(value, faults, grading, monkeypatch) -> None:
     answer = error(429, retry_after=value)
     monkeypatch.setitem(ANSWERS, "wait", answer)
     got, channel = asked(a_judge(faults.url("wait"), attempts=1), grading)

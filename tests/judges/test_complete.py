@@ -36,9 +36,7 @@ async def answer(body: bytes) -> bytes:
     return whole(json.dumps({"model": "m", "choices": [choice]}).encode())
 
 
-def test_replies_keep_their_order_and_a_failure_is_missing(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_replies_keep_their_order_and_a_failure_is_missing(monkeypatch) -> None:
     monkeypatch.setenv("CANARY_KEY", SECRET)
     ended: dict[int, Any] = {}
     with FaultServer(good=answer) as server:

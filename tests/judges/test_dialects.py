@@ -136,9 +136,7 @@ def test_a_stream_is_asked_for_its_usage(faults: Any, one_word: Any) -> None:
 
 
 @pytest.mark.parametrize(("dialect", "refused"), [("openai", True), ("dashscope", False)])
-def test_only_a_whole_list_of_models_refuses_one(
-    dialect: str, refused: bool, faults: Any, one_word: Any
-) -> None:
+def test_only_a_whole_list_of_models_refuses_one(dialect, refused, faults, one_word) -> None:
     endpoint = Endpoint(url=faults.url("good"), model="unlisted", dialect=dialect)
     with Session(Judge(endpoint=endpoint, grading=Grading("one-word")), None) as session:
         if refused:

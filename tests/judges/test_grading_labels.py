@@ -119,9 +119,7 @@ RENDER = {
         max_size=2,
     ),
 )  # fmt: skip
-def test_any_verdict_is_read_back_whatever_its_order_and_the_prose(
-    style: str, vocabulary: str, met: dict[int, bool], prose: list[str]
-) -> None:
+def test_any_verdict_is_read_back_whatever_its_order_and_the_prose(style, vocabulary, met, prose):
     yes, no = VOCABULARIES[vocabulary]
     said = {number: yes if truth else no for number, truth in met.items()}
     text = "\n".join([*prose[:1], RENDER[style](said), *prose[1:]])

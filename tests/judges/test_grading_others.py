@@ -298,9 +298,7 @@ def test_the_shuffle_has_no_favourite_place() -> None:
 @pytest.mark.parametrize(
     ("name", "kinds"), [("verif", ["prompt"]), ("likert", ["answer", "rubric", "prompt"])]
 )
-def test_a_rubric_is_written_only_where_it_is_shown(
-    name: str, kinds: list[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_rubric_is_written_only_where_it_is_shown(name, kinds, monkeypatch) -> None:
     written = []
 
     def delimit(kind: str, text: str) -> str:

@@ -102,9 +102,7 @@ def test_renormalising_says_so_and_never_makes_a_score_of_nothing() -> None:
 
 
 @given(st.lists(st.sampled_from(LABELS), min_size=4, max_size=4), st.permutations(range(4)))
-def test_partial_replies_in_any_order_make_the_same_verdict(
-    labels: list[str], order: list[int]
-) -> None:
+def test_partial_replies_in_any_order_make_the_same_verdict(labels, order) -> None:
     """Salvage: one request, or a chunk per criterion in any order of arrival."""
     row = row_of(2, 1, -1, 3)
     grading = batch(partial="renormalise", clip="none")
@@ -270,9 +268,7 @@ def test_a_prompt_of_ones_own_has_the_sections_that_its_options_call_for(tmp_pat
     ],
 )  # fmt: skip
 @pytest.mark.parametrize("name", ["rubric_batch", "rubric_chunk", "rubric_item"])
-def test_a_rubric_without_a_score_is_refused_before_and_typed_at_the_verdict(
-    name: str, row: Row, named: str
-) -> None:
+def test_a_rubric_without_a_score_is_refused_before_and_typed_at_the_verdict(name, row, named):
     grading = GRADINGS[name]({})
     with pytest.raises(UserError, match=row.prompt_id) as problem:
         check_rows(grading, [ROW, row])

@@ -83,9 +83,7 @@ COST = (100 * 1.0 + 10 * 10.0) / 1e6
         ("rubric_item", {}, [[1], [2], [3], [4], [5]]),
     ],
 )
-def test_one_verdict_of_several_requests_adds_up(
-    name: str, options: dict[str, Any], asked: list[list[int]], app: Endpointed, store: Store
-) -> None:
+def test_one_verdict_of_several_requests_adds_up(name, options, asked, app, store) -> None:
     app.say = lambda body: said(body, met=numbers_of(body) != [5])
     verdict, calls = ask_once(scripted_judge(name, **options), store, HI)
     assert calls == len(asked)
@@ -109,9 +107,7 @@ def test_one_verdict_of_several_requests_adds_up(
     assert (again.key, again.labels, again.score) == (verdict.key, verdict.labels, verdict.score)
 
 
-def test_the_key_of_a_verdict_is_the_hash_of_its_requests_keys(
-    app: Endpointed, store: Store
-) -> None:
+def test_the_key_of_a_verdict_is_the_hash_of_its_requests_keys(app, store) -> None:
     with Session(scripted_judge("rubric_chunk", k=3), store) as session:
         ((first,),) = session.verdicts([(ROW, "hi")])
         ((other,),) = session.verdicts([(ROW, "ho")])
@@ -171,9 +167,7 @@ def test_a_reply_that_says_two_things_is_asked_again_once_and_counted(app: Endpo
     assert metrics["judge/unscored/unparsed"] == 0.5
 
 
-def test_a_better_parser_reads_what_is_stored_and_asks_nothing(
-    app: Endpointed, store: Store, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_better_parser_reads_what_is_stored_and_asks_nothing(app, store, monkeypatch) -> None:
     app.say = lambda body: "The second is met, the others are not."
     with Session(scripted_judge("rubric_batch"), store) as session:
         ((verdict,),) = session.verdicts([(ROW, "hi")])

@@ -69,9 +69,7 @@ def test_without_bias_the_labels_are_the_checks(vocabulary: str, layout: str) ->
     ("name", "options", "calls"),
     [("rubric_chunk", {"k": 3}, 2), ("rubric_item", {}, 4), ("rubric_batch", {}, 1)],
 )
-def test_a_rubric_in_pieces_makes_the_same_verdict(
-    name: str, options: dict[str, Any], calls: int
-) -> None:
+def test_a_rubric_in_pieces_makes_the_same_verdict(name, options, calls) -> None:
     whole = verdicts(judge("rubric_batch"), ALL_CHECKS)
     with Session(judge(name, options), None, oracle) as session:
         found = [draws[0] for draws in session.verdicts([(ROW, text) for text in ALL_CHECKS])]
@@ -139,9 +137,7 @@ def shares(
     [(0.2, "1010"), (0.05, "0011"), (0.05, "1001"), (-0.1, "1001"), (-0.15, "0011"), (0.0, "1010")],
 )
 @pytest.mark.parametrize("rates", [(1.0, 0.0), (0.9, 0.2)])
-def test_the_expected_score_moves_by_the_dose(
-    dose: float, checks: str, rates: tuple[float, float]
-) -> None:
+def test_the_expected_score_moves_by_the_dose(dose, checks, rates) -> None:
     points: dict[int, float | None] = dict(enumerate(POINTS, 1))
     tpr, fpr = rates
     chances = [tpr if mark == "1" else fpr for mark in checks]
@@ -167,9 +163,7 @@ def test_a_dose_without_room_uses_up_what_there_is() -> None:
 
 @pytest.mark.parametrize("name", ["rubric_batch", "rubric_chunk", "rubric_item"])
 @pytest.mark.parametrize("dose", [0.1, -0.1])
-def test_a_planted_dose_reaches_the_rubric_score_however_it_is_asked(
-    name: str, dose: float
-) -> None:
+def test_a_planted_dose_reaches_the_rubric_score_however_it_is_asked(name, dose) -> None:
     """Answers one standard deviation longer than the mean, rubric of equal points."""
     draws = 150  # four standard errors are 0.046, half of the dose
     settings = {"doses": {"length": dose}, "reference": {"length": [3.0, 2.0]}}

@@ -99,9 +99,7 @@ def test_all_differences_differ() -> None:
     assert len({key(judge) for judge in judges}) == len(judges)
 
 
-def test_the_prompt_and_the_version_are_part_of_a_judge(
-    one_word: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_prompt_and_the_version_are_part_of_a_judge(one_word, monkeypatch) -> None:
     before, stored = judge_id(JUDGE), key(JUDGE)
     monkeypatch.setattr(one_word, "version", "2")
     assert judge_id(JUDGE) != before

@@ -7,7 +7,6 @@ or one group after the other, it would wait for itself until the deadline.
 from __future__ import annotations
 
 import asyncio
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -47,9 +46,7 @@ def partial_labels(body: dict[str, Any]) -> str:
 
 
 @pytest.mark.parametrize("stored", [False, True])
-def test_a_follow_up_waits_for_no_other_answer(
-    stored: bool, app: Endpointed, tmp_path: Path
-) -> None:
+def test_a_follow_up_waits_for_no_other_answer(stored, app, tmp_path) -> None:
     def free(content: str, seen: list[str]) -> bool:
         # the first request about A is answered only after the follow-up about B has come
         about_b = [text for text in seen if "answer B" in text]
@@ -69,9 +66,7 @@ def test_a_follow_up_waits_for_no_other_answer(
 
 
 @pytest.mark.parametrize(("name", "requests"), [("pairwise", 2), ("listwise", 1)])
-def test_groups_and_votes_overlap(
-    name: str, requests: int, app: Endpointed, tmp_path: Path
-) -> None:
+def test_groups_and_votes_overlap(name, requests, app, tmp_path) -> None:
     total = requests * len(ROWS) * 3
     said = "[[A]]" if name == "pairwise" else "[[A > B]]"
     app.say, app.free = lambda body: said, lambda content, seen: len(seen) == total
@@ -134,9 +129,7 @@ def test_an_awaited_verdict_that_is_given_up_leaves_the_session_usable(app: Endp
         assert session.verdicts([(ROWS[1], "x")])[0][0].score == 0.7
 
 
-def test_a_reply_is_parsed_once_and_a_body_built_once(
-    app: Endpointed, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_a_reply_is_parsed_once_and_a_body_built_once(app, monkeypatch, tmp_path) -> None:
     from judges import session as module
     from judges.grading.likert import Likert
 

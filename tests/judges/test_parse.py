@@ -137,9 +137,7 @@ def test_what_the_endpoint_said_of_the_end_counts(tmp_path: Path) -> None:
     assert found[0]["score"] == 0.8
 
 
-def test_it_is_the_code_that_reads_live_replies(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_it_is_the_code_that_reads_live_replies(tmp_path, monkeypatch) -> None:
     from study.verdict import Parsed
 
     def refused(self: Any, reply: Any, ask: Any) -> Parsed:
@@ -187,9 +185,7 @@ def test_damage_costs_what_it_hit(data: bytes, sound: int, lost: int) -> None:
 @pytest.mark.parametrize(
     "change", [{"text": ["x"]}, {"reasoning": {}}, {"criteria": [{"points": ["2"]}]}]
 )
-def test_a_value_of_another_form_is_lost_without_a_sentence_on_it(
-    change: dict[str, Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_value_of_another_form_is_lost_without_a_sentence_on_it(change, monkeypatch) -> None:
     def shown(value: Any) -> str:
         raise AssertionError(f"{value!r} was written down for nobody")
 
@@ -208,9 +204,7 @@ def test_a_cut_anywhere_loses_at_most_one_record(ids: list[int], data: Any) -> N
     assert len(records) >= ended and len(records) + lost <= ended + 1
 
 
-def test_the_count_of_lost_records_is_printed(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_count_of_lost_records_is_printed(tmp_path, capsys) -> None:
     audited(tmp_path, b"\0" * 9 + GOOD + b"\n" + GOOD + b"\n" + GOOD[:-3], "grading=verif")
     said = capsys.readouterr().out
     assert "2 replies read" in said and "2 scored" in said and "2 lost records" in said
@@ -237,9 +231,7 @@ def test_the_count_of_lost_records_is_printed(
         (["verif"], "'verif'"),
     ],
 )
-def test_bad_arguments_are_one_paragraph_and_exit_2(
-    arguments: list[str], named: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_bad_arguments_are_one_paragraph_and_exit_2(arguments, named, tmp_path, capsys) -> None:
     file, out = tmp_path / "r.jsonl", tmp_path / "o.jsonl"
     file.write_bytes(GOOD)
     filled = [text.format(file=file, out=out, folder=tmp_path) for text in arguments]

@@ -6,7 +6,6 @@ import json
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -145,9 +144,7 @@ def test_a_failure_is_a_verdict_without_score_and_only_replies_are_stored(
     assert again.outcome is outcome
 
 
-def test_a_parser_that_learned_reads_what_is_stored(
-    faults: Any, one_word: Any, store: Store, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_parser_that_learned_reads_what_is_stored(faults, one_word, store, monkeypatch) -> None:
     judge = http(faults.url("unparsed"))
     with Session(judge, store) as session:
         assert session.verdicts([(ROWS[0], "x")])[0][0].score is None
@@ -263,9 +260,7 @@ def test_the_preflight_says_what_is_wrong_and_what_to_type(
         assert any(b"Bearer very-secret-value\r\n" in head for head in faults.headers)
 
 
-def test_a_count_of_tokens_beyond_64_bits_bricks_nothing(
-    tmp_path: Path, one_word: Any, store: Store
-) -> None:
+def test_a_count_of_tokens_beyond_64_bits_bricks_nothing(tmp_path, one_word, store) -> None:
     body = json.loads(GOOD)
     body["usage"]["prompt_tokens"] = 2**63
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pyarrow.parquet as pq
@@ -32,9 +31,7 @@ pytestmark = pytest.mark.usefixtures("nothing_is_left")
         whole(b'{"data": [{"id": "very-secret-value"}, {"id": 7}, {"id": "' + b"x" * 999 + b'"}]}'),
     ],
 )
-def test_the_preflight_shows_no_key_and_no_endless_name(
-    answer: bytes, faults: Any, one_word: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_preflight_shows_no_key_and_no_endless_name(answer, faults, one_word, monkeypatch):
     monkeypatch.setenv("CANARY_KEY", "very-secret-value")
     monkeypatch.setitem(ANSWERS, "listed", answer)
     judge = http(faults.url("listed"), api_key_env="CANARY_KEY")
@@ -44,9 +41,7 @@ def test_the_preflight_shows_no_key_and_no_endless_name(
     assert len(str(caught.value)) < 900
 
 
-def test_a_key_never_gets_into_a_verdict_or_the_store(
-    faults: Any, one_word: Any, store: Store, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_key_never_gets_into_a_verdict_or_the_store(faults, one_word, store, monkeypatch) -> None:
     secret = "sk-test-canary-0123456789abcdef"  # the one that the server echoes
     monkeypatch.setenv("CANARY_KEY", secret)
     for fault in ("key_401", "good"):
@@ -98,9 +93,7 @@ async def echo(body: bytes, where: str, secret: str) -> bytes:
 
 
 @pytest.mark.parametrize("stream", [False, True])
-def test_a_key_echoed_in_a_good_reply_is_nowhere(
-    stream: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: Any
-) -> None:
+def test_a_key_echoed_in_a_good_reply_is_nowhere(stream, tmp_path, monkeypatch, caplog) -> None:
     secret = "Canary/Key+77.of-no-known-form"
     monkeypatch.setenv("CANARY_KEY", secret)
     rows: list[dict[str, Any]] = []
@@ -127,9 +120,7 @@ def test_a_key_echoed_in_a_good_reply_is_nowhere(
             assert piece not in text
 
 
-def test_a_refusal_of_everything_is_one_paragraph(
-    faults: Any, one_word: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_refusal_of_everything_is_one_paragraph(faults, one_word, monkeypatch) -> None:
     monkeypatch.setenv("CANARY_KEY", "very-secret-value")
     for fault in ("key_401", "model_404", "bill_402"):
         with Session(http(faults.url(fault), api_key_env="CANARY_KEY"), None) as session:

@@ -265,12 +265,7 @@ def test_stats(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
 
 
 @pytest.mark.parametrize("at_once", [1, 3, 2_000])
-def test_export(
-    at_once: int,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_export(at_once, tmp_path, capsys, monkeypatch) -> None:
     import pyarrow.parquet as pq
 
     monkeypatch.setattr(stored, "AT_ONCE", at_once)
@@ -315,9 +310,7 @@ def test_verify(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
         (["stats", "db=/nowhere/at/all.db"], "no reply store"),
     ],
 )
-def test_a_wrong_command_is_told(
-    arguments: list[str], words: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_wrong_command_is_told(arguments, words, capsys) -> None:
     assert main(arguments) == 2
     assert words in capsys.readouterr().err
 
@@ -409,9 +402,7 @@ def broken_rows() -> dict[str, bytes]:
 
 
 @pytest.mark.parametrize("as_text", [True, False])
-def test_a_row_that_nobody_can_use_is_not_there_and_verify_says_so(
-    as_text: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_row_that_nobody_can_use_is_not_there_and_verify_says_so(as_text, tmp_path, capsys):
     path, out = tmp_path / "replies.db", tmp_path / "replies.parquet"
     rows = {content_key(name): data for name, data in broken_rows().items()}
     with Store(path) as store:

@@ -76,9 +76,7 @@ STORED = st.dictionaries(
 
 @settings(max_examples=25)
 @given(stores=st.lists(STORED, min_size=1, max_size=3), random=st.randoms())
-def test_any_order_any_split_and_again_give_the_same(
-    stores: list[Any], random: Any, tmp_path_factory: pytest.TempPathFactory
-) -> None:
+def test_any_order_any_split_and_again_give_the_same(stores, random, tmp_path_factory) -> None:
     folder = tmp_path_factory.mktemp("merge")
     sources = [made(folder / f"{n}.db", rows) for n, rows in enumerate(stores)]
     wanted = oracle(*map(rows_of, sources))
@@ -137,11 +135,7 @@ def test_a_reply_that_cannot_be_used_gives_way(tmp_path: Path) -> None:
     ],
 )
 def test_what_cannot_be_merged_is_told_in_a_paragraph(
-    arguments: list[str],
-    words: str,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    arguments, words, tmp_path, monkeypatch, capsys
 ) -> None:
     monkeypatch.chdir(tmp_path)
     made(tmp_path / "a.db", {})
@@ -217,9 +211,7 @@ def test_a_copy_without_its_wal_is_told_as_one(tmp_path: Path) -> None:
     assert [path.name for path in (tmp_path / "there").iterdir()] == ["whole.db"]
 
 
-def test_a_source_whose_pages_are_damaged_is_told_and_what_came_before_stays(
-    tmp_path: Path,
-) -> None:
+def test_a_source_whose_pages_are_damaged_is_told_and_what_came_before_stays(tmp_path) -> None:
     sound = made(tmp_path / "b.db", {"0" * 64: (value("b"), 1.0)})
     rows = {content_key(n): (value("x" * 500), 1.0) for n in range(2000)}
     damaged = made(tmp_path / "a.db", rows)
@@ -244,9 +236,7 @@ def on_network(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
     )
 
 
-def test_a_store_on_a_network_file_system_is_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_store_on_a_network_file_system_is_refused(tmp_path, monkeypatch) -> None:
     on_network(monkeypatch, tmp_path / "shared")
     for runs_dir, settings_ in (
         (tmp_path / "shared", None),
@@ -261,9 +251,7 @@ def test_a_store_on_a_network_file_system_is_refused(
         assert store.path == tmp_path / "local" / "verdicts.db"
 
 
-def test_a_place_may_name_a_variable_of_the_node(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_place_may_name_a_variable_of_the_node(tmp_path, monkeypatch) -> None:
     monkeypatch.setenv("NODE_DISK", str(tmp_path))
     with open_store(tmp_path / "runs", VerdictStore(dir="$NODE_DISK/mine")) as store:
         assert store.path == tmp_path / "mine" / "verdicts.db"
@@ -272,9 +260,7 @@ def test_a_place_may_name_a_variable_of_the_node(
             open_store(tmp_path, VerdictStore(dir=text))
 
 
-def test_a_merged_store_on_a_network_file_system_is_read_if_it_is_whole(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_merged_store_on_a_network_file_system_is_read_if_it_is_whole(tmp_path, monkeypatch):
     whole = made(tmp_path / "shared" / "all.db", {content_key(0): (value("a"), 1.0)})
     on_network(monkeypatch, tmp_path / "shared")
     open_to_read(whole).close()

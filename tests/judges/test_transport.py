@@ -247,9 +247,7 @@ def test_a_connection_is_used_again_and_a_redirect_is_not_followed(faults: Any) 
 
 
 @pytest.mark.parametrize("late_s", [0.0, 0.01, 0.05])
-def test_a_second_answer_to_one_question_is_not_taken_for_the_next(
-    late_s: float, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_second_answer_to_one_question_is_not_taken_for_the_next(late_s, monkeypatch) -> None:
     """After an even question the second answer comes before the next, else at some time later."""
     asked: list[bytes] = []
     answered = 0

@@ -77,9 +77,7 @@ def test_help_of_every_command_names_its_options_and_loads_nothing_heavy() -> No
 
 
 @pytest.mark.parametrize("name", commands())
-def test_a_wrong_word_is_one_paragraph_that_names_the_nearest(
-    name: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_wrong_word_is_one_paragraph_that_names_the_nearest(name, capsys) -> None:
     main = main_of(name)
     key = max(main.keys, key=len)
     first = main.example.split()[3 : 3 + len(main.words)]
@@ -232,9 +230,7 @@ def test_a_study_is_a_name_in_the_folder_of_runs(runs_dir: Path) -> None:
         (["study=first", "out=runs"], "it is a folder. Name a file in it: out=runs/NAME"),
     ],
 )
-def test_a_study_or_a_file_that_cannot_be_is_said_before_the_work(
-    runs_dir: Path, words: list[str], said: str
-) -> None:
+def test_a_study_or_a_file_that_cannot_be_is_said_before_the_work(runs_dir, words, said) -> None:
     with pytest.raises(UserError) as raised:
         analysis.read(words)
     assert said in str(raised.value)
@@ -242,9 +238,7 @@ def test_a_study_or_a_file_that_cannot_be_is_said_before_the_work(
     assert str(raised.value).endswith(f"Type for example: python -m some.analysis study={name}")
 
 
-def test_every_analysis_of_one_study_takes_the_same(
-    runs_dir: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_every_analysis_of_one_study_takes_the_same(runs_dir, capsys) -> None:
     mains = [main_of(name) for name in commands() if name.startswith("analysis.")]
     studies = [main for main in mains if issubclass(main.kind, StudyOptions)]
     assert len(studies) == 19

@@ -90,9 +90,7 @@ texts = st.one_of(
 
 
 @given(texts, st.lists(st.sampled_from(PADDING), min_size=1, max_size=8), st.data())
-def test_padding_anywhere_never_raises_truth(
-    case: tuple[Row, str], padding: list[str], data: st.DataObject
-) -> None:
+def test_padding_anywhere_never_raises_truth(case, padding, data) -> None:
     row, answer = case
     tokens = answer.split(" ")
     place = data.draw(st.integers(0, len(tokens)))
@@ -104,9 +102,7 @@ def test_padding_anywhere_never_raises_truth(
 
 
 @given(texts, st.lists(st.sampled_from(PADDING), min_size=1, max_size=8), st.booleans())
-def test_headings_and_whole_lines_of_padding_never_raise_truth(
-    case: tuple[Row, str], padding: list[str], heading: bool
-) -> None:
+def test_headings_and_whole_lines_of_padding_never_raise_truth(case, padding, heading) -> None:
     row, answer = case
     line = ("# " if heading else "") + " ".join(padding)
     for padded in (f"{line}\n{answer}", f"{answer}\n{line}", answer.replace("\n", f"\n{line}\n")):
@@ -114,17 +110,13 @@ def test_headings_and_whole_lines_of_padding_never_raise_truth(
 
 
 @given(texts, st.sampled_from([" ", "\n", "\n- ", ", "]), st.integers(1, 4))
-def test_repeating_the_answer_never_raises_truth(
-    case: tuple[Row, str], joint: str, times: int
-) -> None:
+def test_repeating_the_answer_never_raises_truth(case, joint, times) -> None:
     row, answer = case
     assert truth(row, answer + (joint + answer) * times).score <= truth(row, answer).score
 
 
 @given(texts, st.permutations(list(CATEGORY_OF)), st.integers(1, 48), st.data())
-def test_listing_more_words_never_raises_a_full_answer(
-    case: tuple[Row, str], words: list[str], count: int, data: st.DataObject
-) -> None:
+def test_listing_more_words_never_raises_a_full_answer(case, words, count, data) -> None:
     row, answer = case
     joint = data.draw(st.sampled_from([", ", "\n", "\n- "]))
     short = truth(row, answer).checks[0] is False
