@@ -55,8 +55,7 @@ async def _ask(
     clock = asyncio.get_running_loop().time
     start = clock()
     results = await asyncio.gather(
-        *(asking(channel, judge, grading, index) for index in range(count)),
-        return_exceptions=True,
+        *(asking(channel, judge, grading, index) for index in range(count)), return_exceptions=True
     )
     seconds = clock() - start
     await wire.close()

@@ -13,12 +13,7 @@ from typing import Any
 import pytest
 
 from judges.endpoint.channel import MANY_REFUSALS
-from judges.endpoint.client import (
-    Channel,
-    EndpointRefused,
-    Fetched,
-    list_models,
-)
+from judges.endpoint.client import Channel, EndpointRefused, Fetched, list_models
 from judges.endpoint.dialects import REMINDER
 from judges.endpoint.replicas import open_wire
 from judges.fault_injection.server import ANSWERS, error, events, whole

@@ -58,8 +58,7 @@ def test_one_verdict_in_brackets_decides(name: str, text: str, score: float | No
 
 
 @pytest.mark.parametrize(
-    ("name", "options"),
-    [("verif", {}), ("verif", {"language": "zh"}), ("binary", {})],
+    ("name", "options"), [("verif", {}), ("verif", {"language": "zh"}), ("binary", {})]
 )
 @given(answer=st.text(max_size=40))
 def test_what_is_asked_about_one_answer(name: str, options: dict[str, Any], answer: str) -> None:

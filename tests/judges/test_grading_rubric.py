@@ -169,11 +169,7 @@ def test_a_chunk_that_failed_names_the_failure() -> None:
 
 def test_how_many_criteria_a_request_has() -> None:
     row = row_of(*range(1, 24))
-    sizes = {
-        "rubric_batch": [23],
-        "rubric_chunk": [10, 10, 3],
-        "rubric_item": [1] * 23,
-    }
+    sizes = {"rubric_batch": [23], "rubric_chunk": [10, 10, 3], "rubric_item": [1] * 23}
     for name, expected in sizes.items():
         asks = GRADINGS[name]({}).requests(row, "hi")
         assert [len(ask.criteria) for ask in asks] == expected

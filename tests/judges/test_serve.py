@@ -92,10 +92,7 @@ def test_it_judges_over_the_wire_as_its_preset_says(address):
         (["judge=qwq-plus"], "python -m judges.check judge=qwq-plus"),
         (["judge=qwen3-32b", "judge.serve.tensor_parallel=0"], "tensor_parallel=0"),
         (["judge=qwen3-32b", "replicas=two"], "two"),
-        (
-            ["judge=qwen3-32b", "judge.serve.extra=[--api-key,sk-test-abcdefghijklmnop]"],
-            "API key",
-        ),
+        (["judge=qwen3-32b", "judge.serve.extra=[--api-key,sk-test-abcdefghijklmnop]"], "API key"),
         (["judge=sim-fair", "host=203.0.113.1"], "203.0.113.1"),
     ],
 )

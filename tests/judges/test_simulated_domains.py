@@ -130,10 +130,7 @@ def test_each_setting_of_a_domain_makes_another_judge():
         (Domains(qa=Domain(fpr=1.5)), "judge.simulated.domains.qa.fpr=1.5 is not legal"),
         (Domains(math=Domain(noise_sd=-1.0)), "judge.simulated.domains.math.noise_sd"),
         (Domains(code=Domain(doses={"size": 1.0})), "key of judge.simulated.domains.code.doses"),
-        (
-            Domains(code=Domain(doses={"keyword": 1.0})),
-            "domains.code.doses.keyword pays",
-        ),
+        (Domains(code=Domain(doses={"keyword": 1.0})), "domains.code.doses.keyword pays"),
     ],
 )
 def test_what_is_not_legal_in_a_domain_is_refused(domains, why):

@@ -329,10 +329,7 @@ def test_a_store_of_the_first_version_is_carried_over(tmp_path: Path) -> None:
 def test_leases(tmp_path: Path) -> None:
     with Store(tmp_path / "replies.db") as store:
         store.put("there", USABLE)
-        assert store.lease(["a", "b", "there"], "me", 60.0) == (
-            {"a", "b"},
-            {"there": USABLE},
-        )
+        assert store.lease(["a", "b", "there"], "me", 60.0) == ({"a", "b"}, {"there": USABLE})
         assert store.lease(["a", "c"], "you", 60.0) == ({"c"}, {})
         store.renew(["c"], "me", -1.0)  # not mine: nothing happens
         store.renew(["b"], "me", -1.0)

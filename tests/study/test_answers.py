@@ -149,11 +149,7 @@ def test_a_template_that_opens_thinking_is_heard():
 
 @pytest.mark.parametrize(
     ("completion", "answer"),
-    [
-        ("  plain ", "plain"),
-        ("<think>a</think> b <think> again", None),
-        ("", ""),
-    ],
+    [("  plain ", "plain"), ("<think>a</think> b <think> again", None), ("", "")],
 )
 def test_answer_of(completion, answer):
     assert answer_of(completion) == answer

@@ -8,13 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from study.features import (
-    FEATURES,
-    PHRASES,
-    features,
-    measured,
-    shared_keyword,
-)
+from study.features import FEATURES, PHRASES, features, measured, shared_keyword
 
 SAMPLE = """Great question! What a wonderful day!
 # Answer

@@ -223,8 +223,7 @@ def test_what_cannot_be_drawn_from_is_refused(task, change, words):
 def test_a_run_that_is_too_long_is_refused_before_it_starts(task):
     options = {"datasets": ["humaneval"], "max_repeats": 1}
     config = Study(
-        task=replace(task, options=options),
-        trainer=Trainer(steps=50, prompts_per_step=2),
+        task=replace(task, options=options), trainer=Trainer(steps=50, prompts_per_step=2)
     )
     with pytest.raises(UserError, match="The run draws 100 rows"):
         order_of(config)

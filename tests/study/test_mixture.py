@@ -64,10 +64,7 @@ def test_four_hundred_rows_as_the_source_mixes_them():
 
 
 @settings(max_examples=40)
-@given(
-    st.tuples(*[st.floats(0.01, 100)] * 3),
-    st.tuples(*[st.floats(0.01, 100)] * 6),
-)
+@given(st.tuples(*[st.floats(0.01, 100)] * 3), st.tuples(*[st.floats(0.01, 100)] * 6))
 def test_any_weights_hold_in_every_prefix(domains, sets):
     options = Options(
         domains=dict(zip(("math", "qa", "code"), domains, strict=True)),

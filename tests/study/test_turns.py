@@ -57,10 +57,7 @@ def test_four_to_three_to_three_by_hand():
 
 
 @settings(max_examples=40)
-@given(
-    st.lists(st.tuples(WEIGHTS, st.integers(1, 30)), min_size=1, max_size=5),
-    st.integers(0, 4),
-)
+@given(st.lists(st.tuples(WEIGHTS, st.integers(1, 30)), min_size=1, max_size=5), st.integers(0, 4))
 def test_with_limits_each_has_its_turns_and_the_others_share_the_rest(members, free):
     weights = [weight for weight, _ in members]
     limits = [None if place == free else limit for place, (_, limit) in enumerate(members)]
