@@ -127,15 +127,13 @@ def test_every_replica_is_checked(capsys, serving):
     assert re.findall(r"verdict +(\w+)", printed) == ["scored", "unparsed"]
 
 
-def test_another_model_than_the_preset_says_is_an_error(capsys, serving):
-    assert check.main(at(serving("other"))) == 2
+@pytest.mark.parametrize("of_one_replica", [False, True])
+def test_another_model_than_the_preset_says_is_an_error(capsys, serving, of_one_replica):
+    other = serving("other")
+    words = (serving(), f"judge.endpoint.replicas=[{other}]") if of_one_replica else (other,)
+    assert check.main(at(*words)) == 2
     said = capsys.readouterr().err
     assert "judge.endpoint.model='m'" in said and "another-model" in said
-
-
-def test_one_replica_with_another_model_is_an_error(capsys, serving):
-    assert check.main(at(serving(), f"judge.endpoint.replicas=[{serving('other')}]")) == 2
-    assert "another-model" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -107,34 +107,42 @@ def test_every_edit_takes_any_text_and_keeps_its_words(text):
 
 
 @pytest.mark.parametrize(
-    "text, said",
+    "rewrite, text, said",
     [
-        ("Certainly! The drug was really good. I hope this helps!", "The drug was good."),
-        ("In order to win, run.\nLet me know if you need more.", "To win, run."),
-        ("Here is my answer.\nred, blue", "red, blue"),
-        ("Sure, it is red.", "Sure, it is red."),
-        ("I hope this helps!", "I hope this helps!"),
+        # filler is taken out, and nothing else
+        (
+            rewriters.shorter,
+            "Certainly! The drug was really good. I hope this helps!",
+            "The drug was good.",
+        ),
+        (
+            rewriters.shorter,
+            "In order to win, run.\nLet me know if you need more.",
+            "To win, run.",
+        ),
+        (rewriters.shorter, "Here is my answer.\nred, blue", "red, blue"),
+        (rewriters.shorter, "Sure, it is red.", "Sure, it is red."),
+        (rewriters.shorter, "I hope this helps!", "I hope this helps!"),
+        # a bullet of each sentence, and lists are kept
+        (
+            rewriters.structured,
+            "One is so. Two is not.\n\n1. a\n- b",
+            "# Answer\n\n- **One** is so.\n- **Two** is not.\n\n1. a\n- b",
+        ),
+        # every whole number
+        (rewriters.corrupted, "take 4 of 10, v2 and 1.5 mg", "take 7 of 16, v2 and 1.5 mg"),
+        (rewriters.corrupted, "7 of 10, 1.5", "11 of 16, 1.5"),
+        (rewriters.corrupted, "none", "none"),
     ],
 )
-def test_shorter_takes_filler_and_nothing_else(text, said):
-    assert rewriters.shorter(text) == said
-
-
-def test_structured_makes_a_bullet_of_each_sentence_and_keeps_lists():
-    assert rewriters.structured("One is so. Two is not.\n\n1. a\n- b") == (
-        "# Answer\n\n- **One** is so.\n- **Two** is not.\n\n1. a\n- b"
-    )
+def test_what_a_rewriter_makes_of_a_text(rewrite, text, said):
+    assert rewrite(text) == said
 
 
 def test_longer_adds_half_as_much_and_twenty_words_at_least():
     assert len(rewriters.longer("red").split()) >= 21
     long = "word " * 200
     assert 300 <= len(rewriters.longer(long).split()) < 330
-
-
-def test_corrupted_changes_every_whole_number():
-    assert rewriters.corrupted("take 4 of 10, v2 and 1.5 mg") == "take 7 of 16, v2 and 1.5 mg"
-    assert rewriters.corrupted("none") == "none"
 
 
 def source(**contents: str) -> Source:
@@ -304,7 +312,6 @@ def test_a_task_gives_its_references(tmp_path, monkeypatch):
 
 
 def test_a_number_of_any_length_is_made_wrong_and_stays_as_long() -> None:
-    assert rewriters.corrupted("7 of 10, 1.5") == "11 of 16, 1.5"
     for digits in ("9" * 101, "0" * 5000, "1234567890" * 900):
         changed = rewriters.corrupted(f"It is {digits}.")
         assert changed != f"It is {digits}." and len(changed) == len(f"It is {digits}.")

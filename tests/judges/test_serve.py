@@ -240,16 +240,11 @@ def test_smollm2_is_served_judges_and_leaves_no_process(tmp_path):
         assert server.start_time(member) != start  # gone, or the pid is somebody else's
 
 
-def test_a_taken_port_says_what_to_type(capsys, address):
-    port = address.split(":")[2].removesuffix("/v1")
-    assert serve.main(["judge=sim-fair", f"port={port}"]) == 2
-    assert "port=0" in capsys.readouterr().err
-
-
-def test_a_taken_port_of_a_server_of_faults_does_too(capsys, address):
+@pytest.mark.parametrize("command_of", [serve, faults])
+def test_a_taken_port_says_what_to_type(capsys, address, command_of):
     port = address.split(":")[2].removesuffix("/v1")
     before = threading.active_count()
-    assert faults.main(["judge=sim-fair", f"port={port}"]) == 2
+    assert command_of.main(["judge=sim-fair", f"port={port}"]) == 2
     said = capsys.readouterr()
     assert f"127.0.0.1:{port}" in said.err and "port=0" in said.err and not said.out
     assert threading.active_count() <= before

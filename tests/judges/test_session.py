@@ -131,23 +131,19 @@ def test_no_items_no_verdicts(store: Store) -> None:
 def test_a_failure_is_a_verdict_without_score_and_only_replies_are_stored(
     fault: str, outcome: Outcome, faults: Any, one_word: Any, store: Store
 ) -> None:
-    with Session(http(faults.url(fault)), store) as session:
-        ((verdict,),) = session.verdicts([(ROWS[0], "x")])
-    assert (verdict.outcome, verdict.score) == (outcome, None)
+    verdict, _ = ask_once(http(faults.url(fault)), store)
+    assert (verdict.judge, verdict.outcome, verdict.score) == ("real", outcome, None)
     assert verdict.reason
-    assert verdict.judge == "real"
     content = {Outcome.refused, Outcome.unparsed, Outcome.truncated, Outcome.empty}
     assert store.count() == (outcome in content)
-    with Session(http(faults.url(fault)), store) as session:
-        ((again,),) = session.verdicts([(ROWS[0], "x")])
-        assert (session.calls == 0) == again.from_cache == (outcome in content)
+    again, calls = ask_once(http(faults.url(fault)), store)
+    assert (calls == 0) == again.from_cache == (outcome in content)
     assert again.outcome is outcome
 
 
 def test_a_parser_that_learned_reads_what_is_stored(faults, one_word, store, monkeypatch) -> None:
     judge = http(faults.url("unparsed"))
-    with Session(judge, store) as session:
-        assert session.verdicts([(ROWS[0], "x")])[0][0].score is None
+    assert ask_once(judge, store)[0].score is None
     from study.verdict import Parsed
 
     monkeypatch.setattr(one_word, "version", "2")
@@ -163,8 +159,7 @@ def test_a_parser_that_learned_reads_what_is_stored(faults, one_word, store, mon
 
 def test_the_first_writer_wins_over_our_own_reply(faults: Any, one_word: Any, store: Store) -> None:
     judge = http(faults.url("slow_0.2"), Price(input=1.0))
-    with Session(judge, None) as session:
-        key = session.verdicts([(ROWS[0], "x")])[0][0].key
+    key = ask_once(judge)[0].key
     other = {"text": "not_met", "model": "org/m", "tokens_in": 1, "tokens_out": 1}
     with Session(judge, store) as session:
         timer = threading.Timer(
@@ -179,16 +174,12 @@ def test_the_first_writer_wins_over_our_own_reply(faults: Any, one_word: Any, st
 
 def test_cost_follows_the_price_and_the_usage(faults: Any, one_word: Any, store: Store) -> None:
     price = Price(input=2.0, cached=0.5, output=8.0)
-    with Session(http(faults.url("good"), price), store) as session:
-        ((verdict,),) = session.verdicts([(ROWS[0], "x")])
-        assert verdict.cost_usd == pytest.approx((60 * 2.0 + 40 * 0.5 + 3 * 8.0) / 1e6)
-        assert session.verdicts([(ROWS[0], "x")])[0][0].cost_usd == 0.0
-    with Session(http(faults.url("truncated"), price), None) as session:
-        ((verdict,),) = session.verdicts([(ROWS[0], "x")])
-        assert verdict.cost_usd == pytest.approx(2 * (60 * 2.0 + 40 * 0.5 + 3 * 8.0) / 1e6)
-        assert (verdict.attempts, verdict.tokens_out) == (2, 6)
-    with Session(http(faults.url("good")), None) as session:
-        assert session.verdicts([(ROWS[0], "x")])[0][0].cost_usd is None
+    once = pytest.approx((60 * 2.0 + 40 * 0.5 + 3 * 8.0) / 1e6)
+    assert ask_once(http(faults.url("good"), price), store)[0].cost_usd == once
+    assert ask_once(http(faults.url("good"), price), store)[0].cost_usd == 0.0
+    twice, _ = ask_once(http(faults.url("truncated"), price))
+    assert (twice.attempts, twice.tokens_out) == (2, 6) and twice.cost_usd / 2 == once
+    assert ask_once(http(faults.url("good")))[0].cost_usd is None
 
 
 def test_closing_aborts_what_is_in_flight(faults: Any, one_word: Any, store: Store) -> None:
@@ -269,8 +260,7 @@ def test_a_count_of_tokens_beyond_64_bits_bricks_nothing(tmp_path, one_word, sto
 
     with FaultServer(good=good) as server:
         judge = http(server.url("mix_0"), Price(input=1.0))
-        with Session(judge, store) as session:
-            ((verdict,),) = session.verdicts([(ROWS[0], "x")])
+        verdict, _ = ask_once(judge, store)
         assert (verdict.score, verdict.tokens_in, verdict.cost_usd) == (1.0, None, None)
         # What an earlier version stored of it is asked for again, once.
         store._connection().execute(
@@ -278,10 +268,9 @@ def test_a_count_of_tokens_beyond_64_bits_bricks_nothing(tmp_path, one_word, sto
             (f'"tokens_in":{2**63}',),
         )
         assert store.get(verdict.key) is None
-        for calls in (1, 0):
-            with Session(judge, store) as session:
-                ((verdict,),) = session.verdicts([(ROWS[0], "x")])
-                assert (verdict.score, session.calls) == (1.0, calls)
+        for wanted in (1, 0):
+            verdict, calls = ask_once(judge, store)
+            assert (verdict.score, calls) == (1.0, wanted)
     row = verdict.as_row() | {"rollout_id": "x", "step": 1, "role": "acting"}
     write_part(tmp_path / "step-000001.parquet", [row], VERDICT)
 
@@ -292,21 +281,17 @@ def test_the_served_model_is_on_record_and_a_stored_reply_of_another_is_asked_fo
     other = ANSWERS["good"].replace(b'"model": "m"', b'"model": "n"')
     monkeypatch.setitem(ANSWERS, "other", other)
     alias = http(faults.url("other"), served_as=["n"])
-    with Session(alias, store) as session:
-        ((verdict,),) = session.verdicts([(ROWS[0], "x")])
-        assert (verdict.score, verdict.served_model) == (1.0, "n")
-    with Session(http(faults.url("other")), store) as session:
-        ((verdict,),) = session.verdicts([(ROWS[0], "x")])
-        assert (verdict.outcome, verdict.served_model) == (Outcome.wrong_model, "n")
-        assert session.calls == 2
-    with Session(alias, store) as session:  # the alias did not lose what was stored
-        assert session.verdicts([(ROWS[0], "x")])[0][0].from_cache
-    with Session(http(faults.url("good")), store) as session:
-        ((verdict,),) = session.verdicts([(ROWS[0], "x")])
-        assert (verdict.score, verdict.served_model, session.calls) == (1.0, "m", 1)
-    with Session(http(faults.url("good")), store) as session:
-        assert session.verdicts([(ROWS[0], "x")])[0][0].from_cache
-    assert session.judge_id == judge_id(alias)
+    plain, good = http(faults.url("other")), http(faults.url("good"))
+    for judge, wanted in (
+        (alias, (Outcome.scored, "n", False, 1)),
+        (plain, (Outcome.wrong_model, "n", False, 2)),
+        (alias, (Outcome.scored, "n", True, 0)),  # the alias did not lose what was stored
+        (good, (Outcome.scored, "m", False, 1)),
+        (good, (Outcome.scored, "m", True, 0)),
+    ):
+        verdict, calls = ask_once(judge, store)
+        assert (verdict.outcome, verdict.served_model, verdict.from_cache, calls) == wanted
+    assert judge_id(good) == judge_id(alias)
 
 
 @pytest.mark.parametrize(

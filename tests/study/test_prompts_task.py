@@ -278,14 +278,13 @@ def test_healthbench_has_the_documented_counts():
 
 
 def test_a_reference_is_what_is_right(tmp_path):
-    path = tmp_path / "rows.jsonl"
-    lines = [
+    path = jsonl(
+        tmp_path,
         {"prompt": "Which city?", "reference": "Rome"},
         {"prompt": "Which sign?", "reference": "+"},
         {"prompt": "Why?"},
         {"prompt": "Why?", "reference": "so"},
-    ]
-    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    )
     task = Task(name="prompts", path=str(path), options={"eval_share": 0.0})
     city, sign, why = subject.rows(task, "train")
     assert [row.reference for row in (city, sign, why)] == ["Rome", "+", "so"]
@@ -302,7 +301,5 @@ def test_a_reference_is_what_is_right(tmp_path):
 
 
 def test_a_reference_is_a_text(tmp_path):
-    path = tmp_path / "rows.jsonl"
-    path.write_text('{"prompt": "How many?", "reference": 3}\n')
     with pytest.raises(UserError, match=r"line 1: found the reference 3"):
-        subject.rows(Task(name="prompts", path=str(path)), "train")
+        all_rows(jsonl(tmp_path, {"prompt": "How many?", "reference": 3}))

@@ -17,20 +17,6 @@ from study.schema import Judge, Overlong, Repetition, Reward, Study, freeze
 SCORES = st.lists(st.none() | st.floats(0, 1), min_size=4, max_size=4)
 
 
-def test_judge_alone_does_not_look_at_truth():
-    assert REWARDS["judge"](Reward(), Parts(judge=0.2)) == 0.2
-    assert REWARDS["judge"](Reward(), Parts(truth=1.0)) is None
-
-
-def test_a_needed_part_that_is_missing_makes_the_reward_missing():
-    mixed = Reward(truth_weight=0.25)
-    found = REWARDS["judge"](mixed, Parts(judge=0.4, truth=0.8))
-    assert found == pytest.approx(0.75 * 0.4 + 0.25 * 0.8)
-    assert REWARDS["judge"](mixed, Parts(truth=0.8)) is None
-    assert REWARDS["judge"](mixed, Parts(judge=0.4)) is None
-    assert REWARDS["judge"](Reward(truth_weight=1.0), Parts(truth=0.3)) == 0.3
-
-
 @pytest.mark.parametrize(
     ("rules", "mean", "every"),
     [
@@ -46,47 +32,57 @@ def test_rule_part(rules, mean, every):
     assert rule_part(rules, "all") == every
 
 
-def test_verif_is_a_product_and_missing_where_either_part_is():
-    verif = REWARDS["verif"]
-    assert verif(Reward(), Parts(judge=1.0, rules=(True, False))) == 0.5
-    assert verif(Reward(rule_part="all"), Parts(judge=1.0, rules=(True, False))) == 0.0
-    assert verif(Reward(), Parts(judge=0.5)) == 0.5  # no rules to run: nothing to break
-    assert verif(Reward(), Parts(judge=None, rules=(False,))) is None
-    assert verif(Reward(), Parts(judge=0.0, rules=(None,))) is None
+HALF = (True, False)
+MIXED = {"truth_weight": 0.25}
+WEIGHED = {"weights": {"judge": 0.5, "rule": 0.25, "truth": 0.25}}
+RUBRIC = {"judge": 0.25, "judge_points": 8.0}
+POINTS = (2.0, -1.0)
+DOMAINS = {"domains": {"math": "rule", "qa": "judge"}}
 
 
-def test_rubric_adds_points_of_rules_to_those_of_criteria():
-    rubric = REWARDS["rubric"]
-    assert rubric(Reward(), Parts(judge=0.25, judge_points=8.0)) == 0.25
-    # 2 of 8 points from the judge, 2 of 2 and a lost penalty of 1 from code: (2 + 2) / 10
-    ruled = {"rules": (True, False), "rule_points": (2.0, -1.0)}
-    assert rubric(Reward(), Parts(judge=0.25, judge_points=8.0, **ruled)) == pytest.approx(0.4)
-    met = {"rules": (True, True), "rule_points": (2.0, -1.0)}
-    assert rubric(Reward(), Parts(judge=0.25, judge_points=8.0, **met)) == pytest.approx(0.3)
-    assert rubric(Reward(), Parts(judge=None, judge_points=8.0)) is None
-    unknown = {"rules": (None,), "rule_points": (1.0,)}
-    assert rubric(Reward(), Parts(judge=1.0, judge_points=8.0, **unknown)) is None
-
-
-def test_rule_takes_rules_before_truth_and_never_the_judge():
-    rule = REWARDS["rule"]
-    assert rule(Reward(), Parts(judge=1.0, truth=0.3, rules=(False,))) == 0.0
-    assert rule(Reward(), Parts(judge=1.0, truth=0.3)) == 0.3
-    assert rule(Reward(), Parts(judge=1.0)) is None
-
-
-@pytest.mark.parametrize(("score", "expected"), [(0.5, 0.0), (0.51, 1.0), (0.0, 0.0), (None, None)])
-def test_binary_cuts_above_the_threshold(score, expected):
-    assert REWARDS["binary"](Reward(), Parts(judge=score)) == expected
-
-
-def test_hybrid_weighs_what_it_names():
-    weighed = Reward(weights={"judge": 0.5, "rule": 0.25, "truth": 0.25})
-    parts = {"judge": 0.4, "truth": 1.0, "rules": (True, False)}
-    hybrid = REWARDS["hybrid"]
-    assert hybrid(weighed, Parts(**parts)) == pytest.approx(0.2 + 0.125 + 0.25)
-    assert hybrid(weighed, Parts(**(parts | {"rules": ()}))) is None
-    assert hybrid(Reward(weights={"judge": 1.0}), Parts(judge=0.4)) == 0.4
+@pytest.mark.parametrize(
+    ("name", "settings", "parts", "expected"),
+    [
+        ("judge", {}, {"judge": 0.2}, 0.2),
+        ("judge", {}, {"truth": 1.0}, None),
+        # a needed part that is missing makes the reward missing
+        ("judge", MIXED, {"judge": 0.4, "truth": 0.8}, 0.75 * 0.4 + 0.25 * 0.8),
+        ("judge", MIXED, {"truth": 0.8}, None),
+        ("judge", MIXED, {"judge": 0.4}, None),
+        ("judge", {"truth_weight": 1.0}, {"truth": 0.3}, 0.3),
+        ("verif", {}, {"judge": 1.0, "rules": HALF}, 0.5),
+        ("verif", {"rule_part": "all"}, {"judge": 1.0, "rules": HALF}, 0.0),
+        ("verif", {}, {"judge": 0.5}, 0.5),  # no rules to run: nothing to break
+        ("verif", {}, {"judge": None, "rules": (False,)}, None),
+        ("verif", {}, {"judge": 0.0, "rules": (None,)}, None),
+        ("rubric", {}, RUBRIC, 0.25),
+        # 2 of 8 points from the judge, 2 of 2 and a lost penalty of 1 from code: (2 + 2) / 10
+        ("rubric", {}, RUBRIC | {"rules": HALF, "rule_points": POINTS}, 0.4),
+        ("rubric", {}, RUBRIC | {"rules": (True, True), "rule_points": POINTS}, 0.3),
+        ("rubric", {}, RUBRIC | {"judge": None}, None),
+        ("rubric", {}, RUBRIC | {"rules": (None,), "rule_points": (1.0,)}, None),
+        # rules go before truth, and the judge never counts
+        ("rule", {}, {"judge": 1.0, "truth": 0.3, "rules": (False,)}, 0.0),
+        ("rule", {}, {"judge": 1.0, "truth": 0.3}, 0.3),
+        ("rule", {}, {"judge": 1.0}, None),
+        ("binary", {}, {"judge": 0.5}, 0.0),  # above the threshold
+        ("binary", {}, {"judge": 0.51}, 1.0),
+        ("binary", {}, {"judge": 0.0}, 0.0),
+        ("binary", {}, {"judge": None}, None),
+        ("hybrid", WEIGHED, {"judge": 0.4, "truth": 1.0, "rules": HALF}, 0.2 + 0.125 + 0.25),
+        ("hybrid", WEIGHED, {"judge": 0.4, "truth": 1.0, "rules": ()}, None),
+        ("hybrid", {"weights": {"judge": 1.0}}, {"judge": 0.4}, 0.4),
+        ("by-domain", DOMAINS, {"judge": 0.25, "truth": 1.0, "domain": "qa"}, 0.25),
+        ("by-domain", DOMAINS, {"judge": 0.25, "truth": 1.0, "domain": "math"}, 1.0),
+        ("by-domain", DOMAINS, {"truth": 1.0, "domain": "math", "rules": (False,)}, 0.0),
+        ("by-domain", DOMAINS, {"judge": 0.25, "truth": 1.0, "domain": "code"}, None),
+        ("by-domain", DOMAINS, {"truth": 1.0, "domain": "qa"}, None),
+        ("by-domain", DOMAINS, {"judge": 1.0, "domain": "math"}, None),
+    ],
+)
+def test_a_reward_is_that_of_its_parts(name, settings, parts, expected):
+    found = REWARDS[name](Reward(**settings), Parts(**parts))
+    assert found == (None if expected is None else pytest.approx(expected))
 
 
 @pytest.mark.parametrize(
@@ -267,17 +263,6 @@ BY_DOMAIN = Reward(name="by-domain", domains={"math": "rule", "qa": "judge"})
 def of(domain: str, **parts: Any) -> RewardInputs:
     row = dataclasses.replace(ROW, domain=domain)
     return RewardInputs(row, row, "x", 1, **({"truth": 1.0, "rules": ()} | parts))
-
-
-def test_each_domain_is_paid_by_its_own():
-    by_domain = REWARDS["by-domain"]
-    parts = {"judge": 0.25, "truth": 1.0}
-    assert by_domain(BY_DOMAIN, Parts(**parts, domain="qa")) == 0.25
-    assert by_domain(BY_DOMAIN, Parts(**parts, domain="math")) == 1.0
-    assert by_domain(BY_DOMAIN, Parts(**parts, domain="math", rules=(False,))) == 0.0
-    assert by_domain(BY_DOMAIN, Parts(**parts, domain="code")) is None
-    assert by_domain(BY_DOMAIN, Parts(truth=1.0, domain="qa")) is None
-    assert by_domain(BY_DOMAIN, Parts(judge=1.0, domain="math")) is None
 
 
 @given(SCORES, st.lists(st.none() | st.sampled_from([0.0, 1.0]), min_size=4, max_size=4))

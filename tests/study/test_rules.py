@@ -9,6 +9,7 @@ from study.errors import UserError
 from study.rules import RuleRunner, infeasible, read_rows, rule_row
 from study.tasks.verif import FUNCTION
 from study.tasks.where import FILES, data_folder
+from tests.study.tasks.datasets.roots import lines
 
 DATA = data_folder() / FILES["verinstruct-verif"]
 DEF = "def check_following(instruction, response):\n    "
@@ -67,13 +68,8 @@ def test_infeasible_constraints_are_flagged_from_their_words(text, said):
     assert found == said or (said and found and said in found)
 
 
-def write(path, *records):
-    path.write_text("".join(json.dumps(one) + "\n" for one in records))
-    return path
-
-
 def test_the_command_line(tmp_path, capsys, pool):
-    file, out = write(tmp_path / "rows.jsonl", *RECORDS), tmp_path / "out" / "audit.json"
+    file, out = lines(tmp_path / "rows.jsonl", RECORDS), tmp_path / "out" / "audit.json"
     assert main(["audit", f"file={file}", "response=please", f"out={out}"]) == 0
     assert "3 of 4 rules passed, 1 errors" in capsys.readouterr().out
     assert json.loads(out.read_text())["rows_perfect"] == 2
@@ -114,14 +110,14 @@ def test_wrong_commands_are_said(words, said, capsys, monkeypatch, tmp_path):
     ],
 )
 def test_bad_rows_name_file_and_row(tmp_path, broken, said):
-    path = write(tmp_path / "rows.jsonl", RECORDS[0], broken)
+    path = lines(tmp_path / "rows.jsonl", [RECORDS[0], broken])
     with pytest.raises(UserError, match="row 1: ") as caught:
         read_rows(path)
     assert said in str(caught.value)
 
 
 def test_a_file_without_rules_is_said(tmp_path):
-    path = write(tmp_path / "rows.jsonl", RECORDS[2])
+    path = lines(tmp_path / "rows.jsonl", [RECORDS[2]])
     with pytest.raises(UserError, match="no checker tagged"):
         read_rows(path)
 

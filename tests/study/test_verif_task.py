@@ -13,6 +13,7 @@ from study.schema import Task
 from study.tasks import TASKS, instruct_mini, prompts, where
 from study.tasks.prompts import Options
 from tests.conftest import ROOT
+from tests.study.tasks.datasets.roots import lines
 
 LABELS = {
     "checkers": ["[llm] Style: Be kind.", "[rule]  Word: At most 9 words."],
@@ -76,12 +77,6 @@ def test_an_unknown_rule_function_is_refused():
         prompts.parse({"prompt": "x", "rubrics": [{"criterion": "a", "tags": tags}]}, "here")
 
 
-def write(folder, *records):
-    path = folder / "rows.jsonl"
-    path.write_text("".join(json.dumps(one) + "\n" for one in records))
-    return path
-
-
 @pytest.mark.parametrize(
     ("rubrics", "said"),
     [
@@ -91,9 +86,8 @@ def write(folder, *records):
     ],
 )
 def test_rows_that_a_rubric_cannot_use_are_named_or_counted(tmp_path, rubrics, said):
-    path = write(tmp_path, {"prompt": "p", "rubrics": rubrics}, {"prompt": "q", "rubric": ["?"]})
     good = {"prompt": "q", "rubrics": [{"text": "a"}], "split": "train"}
-    path = write(tmp_path, good, {"prompt": "p", "rubrics": rubrics})
+    path = lines(tmp_path / "rows.jsonl", [good, {"prompt": "p", "rubrics": rubrics}])
     task = Task(name="verinstruct", path=str(path), options={"needs": "criteria"})
     with pytest.raises(UserError, match=re.escape(f"{path}, line 2: found a row that has")) as got:
         prompts.load(task)
@@ -106,7 +100,8 @@ def test_rows_that_a_rubric_cannot_use_are_named_or_counted(tmp_path, rubrics, s
 
 
 def test_research_rubrics_are_read(tmp_path):
-    path = write(tmp_path, {"query": "Why?", "rubric": [{"rubric_item": "Cites.", "type": "x"}]})
+    record = {"query": "Why?", "rubric": [{"rubric_item": "Cites.", "type": "x"}]}
+    path = lines(tmp_path / "rows.jsonl", [record])
     (row,) = prompts.load(Task(name="researchqa", path=str(path))).rows
     assert row.prompt_text() == "Why?" and row.criteria == (Criterion("Cites."),)
 
