@@ -30,6 +30,12 @@ def row(usd: float | None = 0.01, cached: bool = False, finish: str = "stop", at
     }  # fmt: skip
 
 
+def save(folder: Path, step: int, rows: list[dict[str, Any]]) -> None:
+    folder.mkdir(exist_ok=True)
+    table = pa.Table.from_pylist([{"step": step} | one for one in rows])
+    pq.write_table(table, folder / f"step-{step:06d}.parquet")
+
+
 @pytest.mark.parametrize(
     ("cost", "words"),
     [
@@ -82,14 +88,12 @@ def test_a_limit_that_allows_nothing_is_refused(cost: Cost) -> None:
 
 def test_a_resumed_cell_goes_on_counting(tmp_path: Path) -> None:
     assert spent_before(tmp_path) == (Spent(), Spent())
-    (tmp_path / "verdicts").mkdir()
     steps: list[list[dict[str, Any]]] = [
         [row(0.01), row(0.01, attempts=3)],
         [row(0.02), row(None, finish="", attempts=4), row(0.0, cached=True, attempts=9)],
     ]
     for number, rows in enumerate(steps, 1):
-        table = pa.Table.from_pylist([{"step": number} | one for one in rows])
-        pq.write_table(table, tmp_path / "verdicts" / f"step-{number:06d}.parquet")
+        save(tmp_path / "verdicts", number, rows)
     total, last = spent_before(tmp_path)
     assert (total.calls, last.calls) == (9, 5)
     assert (total.usd, last.usd) == pytest.approx((0.04, 0.02))
@@ -109,9 +113,7 @@ def test_calls_of_operators_count_too(tmp_path: Path) -> None:
     budget.add(4, [row(0.01)], calls)
     assert (budget.spent.calls, budget.spent.usd) == (4, pytest.approx(0.04))
     for kind, rows in (("verdicts", [row(0.01)]), ("calls", calls)):
-        (tmp_path / kind).mkdir()
-        table = pa.Table.from_pylist([{"step": 1} | each for each in rows])
-        pq.write_table(table, tmp_path / kind / "step-000001.parquet")
+        save(tmp_path / kind, 1, rows)
     total, last = spent_before(tmp_path)
     assert total == last == Spent(4, pytest.approx(0.04))
 

@@ -65,48 +65,38 @@ def test_sound_lines_are_never_lost(records):
     assert [record for _, record in found] == records
 
 
+PAIR = {"prompt": "p", "response": "c"}
+"""A record that is read."""
+
+
 @pytest.mark.parametrize(
     ("name", "content", "words"),
     [
         ("a.jsonl", lines({"prompt": "p"}), "record 1 has the fields prompt"),
         ("a.csv", b"x", "unknown kind"),
+        ("a.parquet", b"PAR1 and no more", "cannot be read"),
+        ("a.jsonl.gz", b"\x1f\x8bcut", "cannot be read"),
+        ("b.jsonl.gz", b"{}", "cannot be read"),
+        # a field of another form
+        ("b.jsonl", lines(PAIR, PAIR | {"step": "three"}), "record 2"),
+        ("b.jsonl", lines(PAIR, PAIR | {"step": 1e999}), "record 2"),
+        ("b.jsonl", lines(PAIR, PAIR | {"criteria": [{"points": 2}]}), "record 2"),
+        (
+            "b.jsonl",
+            lines(PAIR, PAIR | {"criteria": [{"criterion": "x", "points": "many"}]}),
+            "record 2",
+        ),
+        ("b.jsonl", lines(PAIR, PAIR | {"criteria": [5]}), "record 2"),
+        ("b.jsonl", lines(PAIR, PAIR | {"prompt": [{"role": "user"}]}), "record 2"),
+        ("b.jsonl", lines(PAIR, PAIR | {"prompt": 5}), "record 2"),
+        ("b.jsonl", lines(PAIR, PAIR | {"response": 5}), "record 2"),
+        ("b.jsonl", lines(PAIR, PAIR | {"response": [{"text": "c"}]}), "record 2"),
     ],
 )
 def test_what_cannot_be_read_is_said(tmp_path, name, content, words):
     (tmp_path / name).write_bytes(content)
-    with pytest.raises(UserError, match=words):
+    with pytest.raises(UserError, match=words) as caught:
         read_completions(tmp_path / name)
+    assert "\n" not in str(caught.value)
     with pytest.raises(UserError, match="is not a file"):
         read_completions(tmp_path / "none.jsonl")
-
-
-@pytest.mark.parametrize(
-    "record",
-    [
-        {"prompt": "p", "response": "c", "step": "three"},
-        {"prompt": "p", "response": "c", "step": 1e999},
-        {"prompt": "p", "response": "c", "criteria": [{"points": 2}]},
-        {"prompt": "p", "response": "c", "criteria": [{"criterion": "x", "points": "many"}]},
-        {"prompt": "p", "response": "c", "criteria": [5]},
-        {"prompt": [{"role": "user"}], "response": "c"},
-        {"prompt": 5, "response": "c"},
-        {"prompt": "p", "response": 5},
-        {"prompt": "p", "response": [{"text": "c"}]},
-    ],
-)
-def test_a_field_of_another_form_is_named(tmp_path, record):
-    path = tmp_path / "records.jsonl"
-    path.write_bytes(lines({"prompt": "a", "response": "1"}, record))
-    with pytest.raises(UserError, match="record 2") as caught:
-        read_completions(path)
-    assert "\n" not in str(caught.value)
-
-
-@pytest.mark.parametrize(
-    ("name", "data"),
-    [("a.parquet", b"PAR1 and no more"), ("a.jsonl.gz", b"\x1f\x8bcut"), ("b.jsonl.gz", b"{}")],
-)
-def test_a_damaged_container_is_no_traceback(tmp_path, name, data):
-    (tmp_path / name).write_bytes(data)
-    with pytest.raises(UserError, match="cannot be read"):
-        read_completions(tmp_path / name)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
+from contextlib import ExitStack
 
 import pytest
 from hypothesis import given
@@ -17,53 +19,50 @@ pytestmark = pytest.mark.usefixtures("own_leases")
 THREE = [Gpu(str(number), f"GPU-{number}", "NVIDIA H200", 2**37) for number in range(3)]
 
 
+@pytest.fixture
+def held() -> Iterator[ExitStack]:
+    """What is entered here is given back when the test has ended."""
+    with ExitStack() as leases:
+        yield leases
+
+
+def shown(leases: ExitStack, *wanted: object) -> str:
+    """The GPUs of a lease of ``wanted``, or why there is none."""
+    lease = take(*wanted)
+    if lease is None:
+        return "none is free"
+    leases.callback(lease.close)
+    return lease.variables.get("CUDA_VISIBLE_DEVICES", "")
+
+
 def test_a_lease_is_of_gpus_that_nobody_else_has() -> None:
-    first, two = take(THREE, 1), take(THREE, 2)
-    assert first is not None and two is not None
-    assert first.variables["CUDA_VISIBLE_DEVICES"] == "0"
-    assert two.variables["CUDA_VISIBLE_DEVICES"] == "1,2"
-    assert take(THREE, 1) is None and take(THREE, 0.1) is None
-    two.close()
-    again = take(THREE, 1)
-    assert again is not None and again.variables["CUDA_VISIBLE_DEVICES"] == "1"
-    assert take(THREE, 2) is None  # one is left
-    none = take(THREE, 0)
-    assert none is not None and none.variables == {}
-    first.close()
-    again.close()
+    with ExitStack() as first:
+        with ExitStack() as two:
+            assert [shown(first, THREE, 1), shown(two, THREE, 2)] == ["0", "1,2"]
+            assert take(THREE, 1) is None and take(THREE, 0.1) is None
+        assert shown(first, THREE, 1) == "1"
+        assert take(THREE, 2) is None  # one is left
+        assert shown(first, THREE, 0) == ""
 
 
 @pytest.mark.parametrize(
     ("share", "fit"), [(0.5, 2), (1 / 3, 3), (0.3, 3), (0.25, 4), (0.1, 10), (0.07, 12)]
 )
-def test_shares_fill_a_gpu_and_no_more(share, fit) -> None:
-    leases = [take(THREE[:1], share) for _ in range(fit)]
-    assert all(lease and lease.variables["CUDA_VISIBLE_DEVICES"] == "0" for lease in leases)
+def test_shares_fill_a_gpu_and_no_more(share, fit, held) -> None:
+    assert [shown(held, THREE[:1], share) for _ in range(fit)] == ["0"] * fit
     assert take(THREE[:1], share) is None and take(THREE[:1], 1) is None
-    for lease in leases:
-        lease.close()
 
 
-def test_shares_go_to_the_emptiest_gpu() -> None:
-    leases = [take(THREE, 0.5) for _ in range(4)]
-    shown = [lease.variables["CUDA_VISIBLE_DEVICES"] for lease in leases if lease]
-    assert shown == ["0", "1", "2", "0"]
+def test_shares_go_to_the_emptiest_gpu(held) -> None:
+    assert [shown(held, THREE, 0.5) for _ in range(4)] == ["0", "1", "2", "0"]
     assert take(THREE, 1) is None
-    quarter = take(THREE[:2], 0.25)  # of another sweep, beside a half
-    assert quarter is not None and quarter.variables["CUDA_VISIBLE_DEVICES"] == "1"
-    for lease in [*leases, quarter]:
-        lease.close()
+    assert shown(held, THREE[:2], 0.25) == "1"  # of another sweep, beside a half
 
 
-def test_a_share_of_each_of_several_leaves_the_rest_of_each() -> None:
-    server = take(THREE, 2, 0.6)
-    assert server is not None and server.variables["CUDA_VISIBLE_DEVICES"] == "0,1"
-    cells = [take(THREE, 0.4) for _ in range(4)]
-    shown = [cell.variables["CUDA_VISIBLE_DEVICES"] for cell in cells if cell]
-    assert shown == ["2", "2", "0", "1"]
+def test_a_share_of_each_of_several_leaves_the_rest_of_each(held) -> None:
+    assert shown(held, THREE, 2, 0.6) == "0,1"
+    assert [shown(held, THREE, 0.4) for _ in range(4)] == ["2", "2", "0", "1"]
     assert take(THREE, 0.4) is None and take(THREE, 2, 0.4) is None
-    for lease in [server, *(cell for cell in cells if cell)]:
-        lease.close()
 
 
 @given(
@@ -83,9 +82,8 @@ def test_what_is_left_is_what_the_locks_leave(count, wants) -> None:
                     held[int(name)] += parts_of(share)
             assert left == [PARTS - parts for parts in held.values()]
     finally:
-        for lease in leases:
-            if lease is not None:
-                lease.close()
+        for lease in filter(None, leases):
+            lease.close()
 
 
 def test_a_lease_lapses_with_whoever_died(tmp_path) -> None:
