@@ -1,7 +1,5 @@
 """A run whose rollouts are made by hand: one right answer of each group, bare, wordy, and none."""
 
-from __future__ import annotations
-
 import dataclasses
 from pathlib import Path
 

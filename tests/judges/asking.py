@@ -1,7 +1,5 @@
 """A client that asks the fault server, or an application on a clock of its own."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Iterable
 from typing import Any

@@ -1,7 +1,5 @@
 """Shared by the tests of judges: a grading that reads one word, the fault server, a false vLLM."""
 
-from __future__ import annotations
-
 import gc
 import inspect
 import os

@@ -1,7 +1,5 @@
 """An endpoint in this process: it answers as a test says, and keeps what it was asked."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 from collections.abc import Callable

@@ -4,8 +4,6 @@
 or ``stubborn`` (it ignores SIGTERM, and so does a child of its own).
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import os

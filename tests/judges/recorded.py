@@ -4,8 +4,6 @@ One line per verdict in ``recorded_verdicts.json``: what it says, and a digest o
 file was written before sessions became asynchronous, and no change may move a line of it.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import sys

@@ -1,7 +1,5 @@
 """What tests of services share: a judge, its keeper in a thread, and a process that uses it."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 import threading

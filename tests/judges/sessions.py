@@ -1,7 +1,5 @@
 """Rows, and a judge behind an endpoint, for the tests of sessions."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from judges.session import Session

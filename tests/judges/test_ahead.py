@@ -1,7 +1,5 @@
 """A judge that is asked while answers still come gives the verdicts it would give afterwards."""
 
-from __future__ import annotations
-
 import json
 import threading
 from collections import Counter

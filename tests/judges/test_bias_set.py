@@ -1,7 +1,5 @@
 """The bias set: drawn as published, read only where it is one, its slots filled and checked."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

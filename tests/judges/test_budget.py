@@ -1,7 +1,5 @@
 """A cell stops before the step that may pass a limit, and knows what it spent when it goes on."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

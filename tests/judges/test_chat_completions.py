@@ -1,7 +1,5 @@
 """Bytes cut anywhere give the same reply, and junk gives no reply at all."""
 
-from __future__ import annotations
-
 import json
 from itertools import pairwise
 from typing import Any

@@ -1,7 +1,5 @@
 """One screen that says whether a judge can be used, and its exit code."""
 
-from __future__ import annotations
-
 import dataclasses
 import functools
 import os

@@ -1,7 +1,5 @@
 """Every way an endpoint can fail has a typed outcome, in time, and never a grade."""
 
-from __future__ import annotations
-
 import asyncio
 import gc
 import json

@@ -1,7 +1,5 @@
 """What a client waits for, how long, and what it never waits for."""
 
-from __future__ import annotations
-
 import asyncio
 import time
 from itertools import repeat

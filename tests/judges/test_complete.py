@@ -1,7 +1,5 @@
 """Plain chat requests take the way of a judge's: limits, retries, and replies without the key."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

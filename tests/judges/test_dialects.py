@@ -1,7 +1,5 @@
 """What each kind of endpoint is sent, written out, and what is refused before anything is sent."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

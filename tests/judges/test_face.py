@@ -1,7 +1,5 @@
 """What ``judges`` offers, and that importing it loads nothing that is slow."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from pathlib import Path

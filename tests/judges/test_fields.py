@@ -1,7 +1,5 @@
 """Whatever an endpoint puts into a reply, every table and file can hold what is kept of it."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 from typing import Any

@@ -1,7 +1,5 @@
 """A served judge has GPUs of its own, by the same leases as cells."""
 
-from __future__ import annotations
-
 import os
 import signal
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Gradings that ask more than once of the same: in both orders, or in several words."""
 
-from __future__ import annotations
-
 import re
 
 import numpy as np

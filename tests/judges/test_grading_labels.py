@@ -1,7 +1,5 @@
 """Rubric gradings: how the labels of a reply are read, however it is written."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

@@ -1,7 +1,5 @@
 """The binary gradings and those of a whole group: what is asked and what the replies are worth."""
 
-from __future__ import annotations
-
 import itertools
 from typing import Any
 

@@ -1,7 +1,5 @@
 """What a judge is shown of a reference, and prompts of their own for single domains."""
 
-from __future__ import annotations
-
 import dataclasses
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Rubric gradings: what is asked, and what score the labels make."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """A verdict of several requests: what is asked, stored, asked again, and what it adds up to."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """The simulated judge answers each grading in its format, and its bias stays the planted one."""
 
-from __future__ import annotations
-
 import asyncio
 import itertools
 import json

@@ -1,7 +1,5 @@
 """What changes a judge's identity and a request's key, and what must not."""
 
-from __future__ import annotations
-
 import hashlib
 from dataclasses import replace
 from typing import Any

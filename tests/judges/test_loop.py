@@ -1,7 +1,5 @@
 """The loop in a thread of its own ends, whatever still runs in it."""
 
-from __future__ import annotations
-
 import asyncio
 import concurrent.futures
 

@@ -4,8 +4,6 @@ The endpoint holds replies back until others have been asked for. Where a sessio
 or one group after the other, it would wait for itself until the deadline.
 """
 
-from __future__ import annotations
-
 import asyncio
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Stored replies are read by the live code, damage costs no more than what it hit."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """Rewriters keep what they should, and every variant is compared with the right text."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -1,7 +1,5 @@
 """What a folder of probes may spend: the store is free, the rest stops before a limit."""
 
-from __future__ import annotations
-
 import asyncio
 
 import pytest

@@ -1,7 +1,5 @@
 """What is asked of a judge for its probes, in which order, and what a rewriter model is asked."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

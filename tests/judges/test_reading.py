@@ -1,7 +1,5 @@
 """The body of a draw and of what is asked again, and which of several replies counts."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

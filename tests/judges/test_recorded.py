@@ -1,7 +1,5 @@
 """Keys, verdicts, calls and hits of sessions are those of the code before sessions overlapped."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

@@ -1,7 +1,5 @@
 """Replays in which the judge sees the answer alone: what is left of a bias for length."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

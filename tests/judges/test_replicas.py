@@ -1,7 +1,5 @@
 """Which of several replicas gets a request, and what becomes of one that is gone."""
 
-from __future__ import annotations
-
 import asyncio
 from contextlib import asynccontextmanager
 

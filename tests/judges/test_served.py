@@ -1,7 +1,5 @@
 """Which names of a model are the asked one's, and which are another model's."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st

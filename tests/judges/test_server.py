@@ -1,7 +1,5 @@
 """vLLM as a process, and who stops a server that is shared."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import os

@@ -1,7 +1,5 @@
 """A served judge as a service: who finds it, who owns it, and replicas that come and go."""
 
-from __future__ import annotations
-
 import dataclasses
 import os
 import signal

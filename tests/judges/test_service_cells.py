@@ -1,7 +1,5 @@
 """Cells of a sweep that ask a judge which another process serves."""
 
-from __future__ import annotations
-
 import json
 
 from study.cells import load_cell, study_cells

@@ -1,7 +1,5 @@
 """A service as a detached actor on a real Ray cluster of two nodes, both on this host."""
 
-from __future__ import annotations
-
 import os
 import signal
 from collections.abc import Generator

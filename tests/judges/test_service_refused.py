@@ -1,7 +1,5 @@
 """What is said where a service cannot be had, and the command that lists and stops them."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import os

@@ -1,7 +1,5 @@
 """A session gives one verdict per draw, in order, from the store where it can, and never raises."""
 
-from __future__ import annotations
-
 import json
 import threading
 from concurrent.futures import ThreadPoolExecutor

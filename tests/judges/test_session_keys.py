@@ -1,7 +1,5 @@
 """A key gets into no verdict, no store, no message of a session."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 from typing import Any

@@ -1,7 +1,5 @@
 """A simulated judge on rows of several domains: settings by domain, and truths of one check."""
 
-from __future__ import annotations
-
 import asyncio
 import dataclasses
 import random

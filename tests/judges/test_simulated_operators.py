@@ -1,7 +1,5 @@
 """The simulated executor: what it reads in a prompt, how often it is right, and its protocol."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 from collections import Counter

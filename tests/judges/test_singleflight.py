@@ -1,7 +1,5 @@
 """One call per key among all processes, whoever dies or fails."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import signal

@@ -1,7 +1,5 @@
 """First writer wins, nothing acknowledged is lost, and a foreign file is refused politely."""
 
-from __future__ import annotations
-
 import json
 import signal
 import sqlite3

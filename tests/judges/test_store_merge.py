@@ -1,7 +1,5 @@
 """Many stores make one: in any order, any number of times, and after any kill."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import shutil

@@ -1,7 +1,5 @@
 """Concurrency that adapt, and rates and places that hold for all processes together."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import struct

@@ -1,7 +1,5 @@
 """Both wires give the same answers, keep their connections, and stop with their client."""
 
-from __future__ import annotations
-
 import asyncio
 import gzip
 import tracemalloc

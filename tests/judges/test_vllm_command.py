@@ -1,7 +1,5 @@
 """The command lines that serve a judge with vLLM, and the environment they run in."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import os

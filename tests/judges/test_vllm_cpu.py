@@ -1,7 +1,5 @@
 """The launcher of the local judge server, without the server."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from pathlib import Path

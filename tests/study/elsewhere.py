@@ -4,8 +4,6 @@ It records the same rows for a step whoever makes it, and keeps a checkpoint of 
 With two words more, ``pipe 3``, it is killed as it calls that method of s3fs for the third time.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import signal

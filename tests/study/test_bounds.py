@@ -1,7 +1,5 @@
 """What a config field may hold: the schema's own bounds, and the one place that enforces them."""
 
-from __future__ import annotations
-
 import dataclasses
 import math
 import typing

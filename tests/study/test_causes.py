@@ -1,7 +1,5 @@
 """Why a command line was refused: the reason, the nearest legal names, and what to type."""
 
-from __future__ import annotations
-
 import pytest
 
 from study import causes

@@ -1,7 +1,5 @@
 """The reader of command lines, and every command that is read by it."""
 
-from __future__ import annotations
-
 import ast
 import functools
 import json

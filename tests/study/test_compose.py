@@ -1,7 +1,5 @@
 """Settings as they are typed: keys of free tables need no plus before them."""
 
-from __future__ import annotations
-
 import pytest
 
 from study.compose import load_judge, opened

@@ -1,7 +1,5 @@
 """What corrections make of scores: on arrays worked out by hand, and beside libraries."""
 
-from __future__ import annotations
-
 import dataclasses
 import re
 from typing import Any

@@ -1,7 +1,5 @@
 """Records at a URL: sent whole, fetched whole, run by one machine at a time."""
 
-from __future__ import annotations
-
 import errno
 import json
 import os

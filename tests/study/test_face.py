@@ -1,7 +1,5 @@
 """The face of `study`, what importing it loads, and the examples that its modules show."""
 
-from __future__ import annotations
-
 import doctest
 import importlib
 import pkgutil

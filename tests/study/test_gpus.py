@@ -1,7 +1,5 @@
 """A lease is of GPUs that nobody else of this user has, and lapses with whoever had it."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterator
 from contextlib import ExitStack

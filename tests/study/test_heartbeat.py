@@ -1,7 +1,5 @@
 """Signs of life: written at most as often as asked for, by themselves only while others work."""
 
-from __future__ import annotations
-
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor

@@ -1,7 +1,5 @@
 """What a cell's hash covers: what was changed, and nothing that a later version may add."""
 
-from __future__ import annotations
-
 import dataclasses
 from dataclasses import dataclass, field
 from typing import Any

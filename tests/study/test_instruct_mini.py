@@ -1,7 +1,5 @@
 """The rule truth: hand-computed scores, and that words nobody asked for never raise it."""
 
-from __future__ import annotations
-
 import random
 
 import pytest

@@ -1,7 +1,5 @@
 """CPUs that this process may use: affinity, and quotas of either version of control groups."""
 
-from __future__ import annotations
-
 import os
 
 import pytest

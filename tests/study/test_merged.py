@@ -1,7 +1,5 @@
 """Merged records are read as the parts were, whenever the merge is cut."""
 
-from __future__ import annotations
-
 import signal
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """Shares of domains: as weighted, as drawn, and of what reaches the policy."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

@@ -1,7 +1,5 @@
 """The task over a prepared folder: rows read one by one, an order, held-out rows, truths."""
 
-from __future__ import annotations
-
 import json
 from collections import Counter
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """A mixture holds its shares in every prefix, caps repeats, and says which weights do not fit."""
 
-from __future__ import annotations
-
 from collections import Counter
 from fractions import Fraction
 

@@ -1,7 +1,5 @@
 """The longest mount point above a path says what it lies on."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

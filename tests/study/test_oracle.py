@@ -1,7 +1,5 @@
 """The oracle: batches, a memo, and truths that could not be had."""
 
-from __future__ import annotations
-
 import threading
 from concurrent.futures import ThreadPoolExecutor
 

@@ -1,7 +1,5 @@
 """The task that reads any JSONL or Parquet file of prompts."""
 
-from __future__ import annotations
-
 import gzip
 import json
 import logging

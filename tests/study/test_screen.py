@@ -1,7 +1,5 @@
 """What others wrote does not steer a terminal, and is not taken for rich's markup."""
 
-from __future__ import annotations
-
 import unicodedata
 
 import pytest

@@ -1,7 +1,5 @@
 """What looks like a key is refused and blotted out, and what does not is left alone."""
 
-from __future__ import annotations
-
 import time
 
 import pytest

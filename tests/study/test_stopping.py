@@ -3,8 +3,6 @@
 Signals go to the whole process group, as a terminal sends them.
 """
 
-from __future__ import annotations
-
 import os
 import re
 import signal

@@ -1,7 +1,5 @@
 """``study.json`` says its format, and a study of another one is refused."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """What every task offers, and rows that are read one by one."""
 
-from __future__ import annotations
-
 from itertools import pairwise
 
 import pytest

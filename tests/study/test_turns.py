@@ -1,7 +1,5 @@
 """Turns keep to their weights in every prefix, and an order is a permutation that a key picks."""
 
-from __future__ import annotations
-
 import itertools
 from collections import Counter
 from fractions import Fraction

@@ -1,7 +1,5 @@
 """What a task brings for a policy to learn from."""
 
-from __future__ import annotations
-
 import random
 import re
 from collections import Counter

@@ -1,7 +1,5 @@
 """The generated mixture: rows, splits, order, rules and the teacher's habits."""
 
-from __future__ import annotations
-
 import random
 from collections import Counter
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """The rows of workflow-mini: what is right, what is wrong, what tests see, what is taught."""
 
-from __future__ import annotations
-
 import itertools
 import random
 import re

@@ -1,7 +1,5 @@
 """What a rule reads of an answer, alone: the same score, and nothing around it."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st

@@ -1,7 +1,5 @@
 """A data folder of all sets in their official forms, in our own words."""
 
-from __future__ import annotations
-
 import gzip
 import json
 from pathlib import Path

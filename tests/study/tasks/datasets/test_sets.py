@@ -1,7 +1,5 @@
 """Official files read as items; a row that is not of its form is refused with file and row."""
 
-from __future__ import annotations
-
 import gzip
 import json
 import re

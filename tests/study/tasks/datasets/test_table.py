@@ -1,7 +1,5 @@
 """A prepared folder as a lazy table: the items that were written, found by place, id and prompt."""
 
-from __future__ import annotations
-
 import json
 import os
 import pickle
