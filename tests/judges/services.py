@@ -62,9 +62,7 @@ def keeping(model: Judge, runs: Path, place: Place | None = None, **how: Any) ->
 
 def read(service: Service) -> Book:
     """The book of a service that is served."""
-    written = service.read()
-    assert written is not None
-    return written
+    return service.read()
 
 
 def text_of(service: Service) -> str:
@@ -102,5 +100,4 @@ def driver(model: Judge, runs: Path, *before: str) -> Generator[subprocess.Popen
 
 
 def line(process: subprocess.Popen[str]) -> str:
-    assert process.stdout
     return process.stdout.readline()

@@ -4,11 +4,16 @@ from typing import Any
 
 from judges.session import Session
 from judges.store import Store
-from study.rows import Row, make_row
+from study.rows import Criterion, Row, make_row
 from study.schema import Endpoint, Grading, Judge, Price
 from study.verdict import Verdict
 
 ROWS = [make_row(({"role": "user", "content": f"Write {number} words."},)) for number in range(4)]
+
+COLOURS = [
+    make_row(({"role": "user", "content": f"Say {word}."},), (Criterion("One."), Criterion("Two.")))
+    for word in ("red", "blue", "green")
+]
 
 
 def ask_once(

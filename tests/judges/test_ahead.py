@@ -13,16 +13,13 @@ import pytest
 from judges.ahead import Ahead, judge_all
 from judges.session import Session
 from judges.store import Store
-from study.rows import Criterion, Row, Truth, make_row
+from study.rows import Row, Truth
 from study.schema import Endpoint, Failure, Grading, Judge, Sampling, Simulated
 from study.verdict import Outcome, Verdict
 from tests.judges.endpoints import Endpointed
+from tests.judges.sessions import COLOURS as ROWS
 from tests.waiting import GENEROUS_S
 
-ROWS = [
-    make_row(({"role": "user", "content": f"Say {word}."},), (Criterion("One."), Criterion("Two.")))
-    for word in ("red", "blue", "green")
-]
 GROUP = 4
 ITEMS = [(row, f"{'very ' * member}{row.prompt_text()}") for row in ROWS for member in range(GROUP)]
 ENDS = ([3, 9], [0], [1, 2, 4, 5], [10, 11, 8], [7], [6])

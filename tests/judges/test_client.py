@@ -36,6 +36,8 @@ AGAIN_STREAM = [
     *("s_error_object", "s_error_event", "s_malformed", "s_json", "s_html", "s_two_choices"),
     *("s_after_finish", "s_non_utf8", "s_rst", "s_http_500"),
 ]
+SILENT = ["hang", "hang_head", "hang_body", "drip_head"]
+SILENT_STREAM = ["hang", "s_stall", "s_drip", "s_comments", "s_empty_deltas"]
 ONCE = ["invalid_422", "redirect", "status_204", "huge", "bomb"]
 EXPECTED: dict[tuple[bool, str], tuple[Outcome, int]] = {
     **{(False, name): (Outcome.transport, TRIES) for name in AGAIN},
@@ -46,15 +48,9 @@ EXPECTED: dict[tuple[bool, str], tuple[Outcome, int]] = {
     (True, "context_400"): (Outcome.too_long, 1),
     (False, "too_large_413"): (Outcome.too_long, 1),
     (False, "events_for_plain"): (Outcome.transport, TRIES),
-    **{(stream, "hang"): (Outcome.timeout, TRIES) for stream in (False, True)},
-    (False, "hang_head"): (Outcome.timeout, TRIES),
-    (False, "hang_body"): (Outcome.timeout, TRIES),
-    (False, "drip_head"): (Outcome.timeout, TRIES),
+    **{(False, name): (Outcome.timeout, TRIES) for name in SILENT},
+    **{(True, name): (Outcome.timeout, TRIES) for name in SILENT_STREAM},
     (False, "drip"): (Outcome.timeout, 1),  # always something new: only the deadline ends it
-    (True, "s_stall"): (Outcome.timeout, TRIES),
-    (True, "s_drip"): (Outcome.timeout, TRIES),
-    (True, "s_comments"): (Outcome.timeout, TRIES),
-    (True, "s_empty_deltas"): (Outcome.timeout, TRIES),
     (True, "s_slow_words"): (Outcome.timeout, 1),
     **{(False, name): (Outcome.rate_limited, TRIES) for name in ("limit_429", "limit_429_zero")},
     (False, "limit_429_nonsense"): (Outcome.rate_limited, TRIES),
@@ -113,21 +109,17 @@ def test_endless_headers_are_cut(ended: Ended) -> None:
     assert got.outcome in (Outcome.timeout, Outcome.transport)
 
 
+EMPTY = ["null_reasoning", "null_reasoning_content", "empty"]
+REFUSED = ["filtered", "refusal_field", "inspection_400"]
+REFUSED_STREAM = ["inspection_400", "s_inspection", "s_filtered"]
 CONTENT: dict[tuple[bool, str], tuple[Outcome, int]] = {
-    (False, "null_reasoning"): (Outcome.empty, 2),
-    (False, "null_reasoning_content"): (Outcome.empty, 2),
-    (False, "empty"): (Outcome.empty, 2),
+    **{(False, name): (Outcome.empty, 2) for name in EMPTY},
+    **{(True, f"s_{name}_only"): (Outcome.empty, 2) for name in ("reasoning", "reasoning_content")},
+    **{(False, name): (Outcome.refused, 1) for name in REFUSED},
+    **{(True, name): (Outcome.refused, 1) for name in REFUSED_STREAM},
     (False, "unparsed"): (Outcome.unparsed, 2),
     (False, "truncated"): (Outcome.truncated, 2),
-    (False, "filtered"): (Outcome.refused, 1),
-    (False, "refusal_field"): (Outcome.refused, 1),
-    (False, "inspection_400"): (Outcome.refused, 1),
-    (True, "inspection_400"): (Outcome.refused, 1),
-    (True, "s_inspection"): (Outcome.refused, 1),
-    (True, "s_filtered"): (Outcome.refused, 1),
     (True, "s_length"): (Outcome.truncated, 2),
-    (True, "s_reasoning_only"): (Outcome.empty, 2),
-    (True, "s_reasoning_content_only"): (Outcome.empty, 2),
 }
 
 

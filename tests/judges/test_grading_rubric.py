@@ -310,7 +310,6 @@ def test_real_rubrics(path: str, criteria: float, refused: int) -> None:
         content = ask.messages[0]["content"]
         assert undelimit("prompt", content) == row.prompt_text()
         rubric = undelimit("rubric", content)
-        assert rubric is not None
         starts = [line for line in rubric.split("\n") if line[:1].isdigit()]
         assert [int(line.split(".")[0]) for line in starts] == list(range(1, count + 1))
         assert len(chunked.requests(row, "An answer.")) == -(-count // 10)

@@ -13,16 +13,13 @@ from judges.ahead import judge_all
 from judges.session import Session
 from judges.store import Store
 from study.errors import UserError
-from study.rows import Criterion, make_row
 from study.schema import Cost, Endpoint, Grading, Judge, Sampling
 from study.verdict import Outcome
 from tests.judges.endpoints import Endpointed, text_of
+from tests.judges.sessions import COLOURS
 from tests.waiting import come
 
-ROWS = [
-    make_row(({"role": "user", "content": f"Say {word}."},), (Criterion("One."), Criterion("Two.")))
-    for word in ("red", "blue")
-]
+ROWS = COLOURS[:2]
 
 
 def judge(name: str, votes: int = 1) -> Judge:

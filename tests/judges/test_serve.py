@@ -38,7 +38,6 @@ def address():
     """The base URL of sim-verbose with an unmistakable dose, on a port of its own choice."""
     dose = "judge.simulated.doses.length=0.05"
     process = command("judge=sim-verbose", "port=0", dose)
-    assert process.stdout and process.stderr
     line = process.stdout.readline()
     found = re.search(r"sim-verbose answers at (http://127\.0\.0\.1:\d+/v1)", line)
     if found is None:

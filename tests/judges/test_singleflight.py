@@ -52,7 +52,6 @@ def askers(
     go = tmp_path / "go"
     words = [tmp_path / "replies.db", url, go, count, idle_s, processes]
     first = python(ASKER, *words)
-    assert first.stdout is not None
     assert [first.stdout.readline() for _ in range(processes)] == ["ready\n"] * processes
     go.touch()
     return first

@@ -137,7 +137,6 @@ with open(f"{go}.{me}", "w") as file:
 def test_eight_processes_agree_on_who_was_first(tmp_path: Path) -> None:
     path, go = tmp_path / "replies.db", tmp_path / "go"
     racers = python(RACER, path, go)
-    assert racers.stdout is not None
     assert [racers.stdout.readline() for _ in range(8)] == ["ready\n"] * 8
     go.touch()
     racers.communicate(timeout=GENEROUS_S)

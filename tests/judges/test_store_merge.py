@@ -30,7 +30,6 @@ def value(text: str) -> dict[str, Any]:
 
 
 def text_of(stored: dict[str, Any] | None) -> str:
-    assert stored is not None
     return stored["replies"][0]["text"]
 
 

@@ -218,7 +218,6 @@ def test_a_rate_file_that_cannot_be_used_is_named(tmp_path: Path) -> None:
 
 def by(clock: Clock, throttle: Throttle) -> RateLimit:
     """The rate of a throttle, with another clock."""
-    assert throttle._rate is not None
     throttle._rate._clock = clock
     return throttle._rate
 
@@ -327,7 +326,7 @@ def workers(tmp_path: Path, count: int, endpoint: dict[str, Any], each: int, hol
     words = [go, tmp_path / "limits", json.dumps(endpoint), each, hold]
     running = [python(WORKER, *words) for _ in range(count)]
     for worker in running:
-        assert worker.stdout is not None and worker.stdout.readline() == "ready\n"
+        assert worker.stdout.readline() == "ready\n"
     go.touch()
     return running
 

@@ -64,7 +64,6 @@ def test_state_of_a_cell_whose_process_was_killed(tmp_path):
         "sys.stdin.read()"
     )
     child = python(code, folder, stdin=subprocess.PIPE)
-    assert child.stdout is not None and child.stdin is not None
     assert child.stdout.readline() == "up\n"
     assert cells.state(folder) == "running"
     assert cells.lock(folder) is None

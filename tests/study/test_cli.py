@@ -290,7 +290,6 @@ def into_a_closed_pipe(*words: str) -> subprocess.CompletedProcess[str]:
     """What a Python of these words says once nobody reads it any more."""
     pipes: Any = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
     child = subprocess.Popen([sys.executable, *words], cwd=ROOT, **pipes)
-    assert child.stdout is not None and child.stderr is not None
     child.stdout.close()
     said = child.stderr.read()
     child.stderr.close()

@@ -39,6 +39,16 @@ def goes_round(heart: Heartbeat, times: int) -> None:
     heart._ended.wait = wait
 
 
+@pytest.fixture
+def written(monkeypatch):
+    """The signs of every write of a status."""
+    signs_of = []
+    monkeypatch.setattr(
+        heartbeat.cells, "set_status", lambda folder, **signs: signs_of.append(signs)
+    )
+    return signs_of
+
+
 def test_phase_beat_and_tokens_stand_beside_what_was_there(tmp_path):
     cells.set_status(tmp_path, state="running", step=3)
     before = time.time()
@@ -64,13 +74,7 @@ def test_it_beats_by_itself_only_while_it_waits(tmp_path):
         assert read_status(tmp_path)["beat"] == last
 
 
-def test_what_says_nothing_new_writes_nothing(tmp_path, monkeypatch):
-    written = []
-
-    def write(folder, **signs):
-        written.append(signs)
-
-    monkeypatch.setattr(heartbeat.cells, "set_status", write)
+def test_what_says_nothing_new_writes_nothing(tmp_path, written):
     with Heartbeat(tmp_path, every_s=FAST_S) as heart:
         goes_round(heart, 20)
         assert written == []
@@ -82,11 +86,7 @@ def test_what_says_nothing_new_writes_nothing(tmp_path, monkeypatch):
     assert tokens == sorted(set(tokens)), "each says something new"
 
 
-def test_many_beats_between_two_looks_are_one_write(tmp_path, monkeypatch):
-    written = []
-    monkeypatch.setattr(
-        heartbeat.cells, "set_status", lambda folder, **signs: written.append(signs)
-    )
+def test_many_beats_between_two_looks_are_one_write(tmp_path, written):
     with Heartbeat(tmp_path, every_s=3600.0) as heart:
         for _ in range(1000):
             heart.beat(1)

@@ -181,7 +181,6 @@ def test_a_damaged_row_group_costs_its_steps(tmp_path):
     sample(kind)
     before = contents(kind)
     path = merge(kind)
-    assert path is not None
     steps = hurt(path, 1)
     assert 1 < len(steps) < len(before) / 2
     lost: list[Damaged] = []
@@ -205,7 +204,6 @@ def test_a_damaged_row_group_costs_its_steps(tmp_path):
 def test_a_footer_that_cannot_be_read_is_said_and_hides_no_part(tmp_path, spoil):
     sample(tmp_path, steps=3)
     path = merge(tmp_path)
-    assert path is not None
     if spoil is None:
         pq.write_table(pa.table({"step": [1, 2, 3]}), path)
     else:

@@ -44,7 +44,6 @@ def test_rows_stand_in_the_order_of_the_table_and_are_read_when_wanted(task, pre
         rows[len(rows)]
     row = rows[0]
     item = table.by_id(row.item)
-    assert item is not None
     assert row.messages == ({"role": "user", "content": item.prompt},)
     assert (row.dataset, row.domain, row.split) == (item.dataset, item.domain, "train")
     assert row.reference
@@ -87,7 +86,6 @@ def test_the_order_is_that_of_the_seed_whatever_the_arm(task):
     def ids(**arm):
         config = Study(task=task, trainer=Trainer(steps=5, prompts_per_step=4), **arm)
         order = order_of(config)
-        assert order is not None
         return order.rows(0, 20)
 
     assert ids(seed=1) == ids(seed=1, policy=Policy(name="another"))

@@ -48,14 +48,8 @@ def test_four_hundred_rows_as_the_source_mixes_them():
     mixture = Mixture(SIX, Options(), seed=0)
     places = drawn(mixture, 400)
     counts = Counter(place.dataset for place in places)
-    assert counts == {
-        "gsm8k": 80,
-        "math": 80,
-        "squad2": 60,
-        "hotpotqa": 60,
-        "humaneval": 60,
-        "mbpp": 60,
-    }
+    wanted = {"gsm8k": 80, "math": 80, "squad2": 60, "hotpotqa": 60, "humaneval": 60, "mbpp": 60}
+    assert counts == wanted
     check_shares(places, mixture)
     assert all(place.repeat == 0 for place in places)
     assert len({place[:2] for place in places}) == 400

@@ -124,7 +124,6 @@ def test_the_teacher_is_wrong_by_habit_and_right_otherwise():
 def test_lessons_are_of_all_domains_and_rows_to_train_on_whatever_is_drawn():
     alone = replace(TASK, options={"datasets": ["facts"]}, seed=3, train_rows=5)
     lessons = lessons_of(alone)
-    assert lessons is not None
     rows = lessons.rows(0)
     assert Counter(row.domain for row in rows[:1000]) == {d: 100 * w for d, w in DOMAINS.items()}
     assert {row.prompt_id for row in rows} <= {row.prompt_id for row in TRAIN}

@@ -119,7 +119,6 @@ def test_a_truth_that_is_missing_stays_so(monkeypatch):
 
 def test_the_teacher_writes_short_programs_of_known_words():
     lessons = lessons_of(TASK)
-    assert lessons is not None
     draw, seen = random.Random(0), Counter()
     for row in lessons.rows(0)[:3000]:
         line = lessons.answer(row, draw)
@@ -139,7 +138,6 @@ def test_the_teacher_writes_short_programs_of_known_words():
 
 def test_an_order_draws_four_three_three():
     order = order_of(Study(task=TASK, trainer=Trainer(steps=10, prompts_per_step=10)))
-    assert order is not None
     rows = [TRAIN[place] for place in order.rows(0, 100)]
     assert Counter(row.domain for row in rows) == {"math": 40, "code": 30, "qa": 30}
     assert len({row.dataset for row in rows}) == 6
