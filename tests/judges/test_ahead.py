@@ -161,10 +161,8 @@ def test_equal_answers_are_asked_once_whenever_they_end(fault, faults, store, on
     assert found[1:] == (2, 1)
     if store is None:  # with one, the second session would find what the first has stored
         assert found == ask(together=True)
-    assert {key[:2]: count for key, count in found[0].items()} == {
-        (outcome, False): 2,
-        (outcome, True): 1,
-    }
+    counts = {key[:2]: count for key, count in found[0].items()}
+    assert counts == {(outcome, False): 2, (outcome, True): 1}
 
 
 def test_after_a_batch_a_question_is_asked_anew() -> None:

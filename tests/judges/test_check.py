@@ -144,10 +144,7 @@ def test_another_model_than_the_preset_says_is_an_error(capsys, serving, of_one_
         (["judge=openai-compatible", "judge.endpoint.url=http://x/v1"], "endpoint.model is empty"),
         (["judge=qwq-plus"], "export DASHSCOPE_API_KEY=..."),
         (["judge=sim-fair", "judge.sampling.salt=sk-test-abcdefghijklmnop1234"], "API key"),
-        (
-            ["judge=qwen3-4b", "judge.endpoint.url=http://127.0.0.1:9/v1"],
-            "judgedrift serve judge=qwen3-4b",
-        ),
+        (["judge=qwen3-4b", "judge.endpoint.url=http://127.0.0.1:9/v1"], "serve judge=qwen3-4b"),
     ],
 )
 def test_what_the_user_can_put_right_is_one_paragraph(capsys, monkeypatch, arguments, said):

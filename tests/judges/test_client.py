@@ -377,10 +377,8 @@ def test_what_a_re_ask_changes(faults: Any, grading: Any) -> None:
     asked(a_judge(faults.url("unparsed:1")), grading)
     first, second = faults.bodies["unparsed:1"]
     assert first == plain
-    assert second == {
-        **plain,
-        "messages": [{"role": "user", "content": f"grade this\n\n{REMINDER}"}],
-    }
+    reminded = [{"role": "user", "content": f"grade this\n\n{REMINDER}"}]
+    assert second == {**plain, "messages": reminded}
     asked(a_judge(faults.url("truncated:1")), grading)
     assert faults.bodies["truncated:1"] == [plain, {**plain, "max_tokens": 16}]
 

@@ -27,6 +27,7 @@ def row_of(*points: float) -> Row:
 
 
 ROW = row_of(5, 3, -4)
+ALL = '{"1": "PRESENT", "2": "PRESENT", "3": "PRESENT"}'
 
 
 def batch(**options: Any) -> Rubric:
@@ -129,7 +130,7 @@ def test_only_what_is_missing_is_asked_again() -> None:
     assert rubric == "1. Item 0.\n3. Item 2."
     joined = verdict(grading, ROW, '{"2": "PRESENT"}', '{"1": "NOT_PRESENT", "3": "NOT_PRESENT"}')
     assert (joined.labels, joined.score, joined.reason) == ((N, M, N), 3 / 8, "")
-    for text in ("nothing", '{"1": "PRESENT", "2": "PRESENT", "3": "PRESENT"}'):
+    for text in ("nothing", ALL):
         parsed = grading.parse(Reply(text), first)
         assert grading.follow_up(ROW, "hi", first, parsed) is None
 
@@ -137,10 +138,7 @@ def test_only_what_is_missing_is_asked_again() -> None:
 @pytest.mark.parametrize(
     ("reply", "outcome"),
     [
-        (
-            Reply('{"1": "PRESENT", "2": "PRESENT", "3": "PRESENT"}', "", "length"),
-            Outcome.truncated,
-        ),
+        (Reply(ALL, "", "length"), Outcome.truncated),
         (Reply("", "", "content_filter"), Outcome.refused),
         (Reply(""), Outcome.empty),
         (Reply('<think>{"1": "PRESENT"}'), Outcome.empty),
@@ -325,5 +323,5 @@ def test_options_are_resolved_once(monkeypatch: pytest.MonkeyPatch) -> None:
     grading = batch(points="shown", polarity_guidance=False)
     monkeypatch.delattr(Grading, "_choose")
     assert grading.chosen["polarity_guidance"] == "off" and grading.chosen["clip"] == "zero"
-    assert verdict(grading, ROW, '{"1": "PRESENT", "2": "PRESENT", "3": "PRESENT"}').score == 0.5
+    assert verdict(grading, ROW, ALL).score == 0.5
     assert grading.body(ask_all(ROW)).keys() == {"max_tokens_at_least"}

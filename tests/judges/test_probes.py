@@ -113,11 +113,7 @@ def test_every_edit_takes_any_text_and_keeps_its_words(text):
             "Certainly! The drug was really good. I hope this helps!",
             "The drug was good.",
         ),
-        (
-            rewriters.shorter,
-            "In order to win, run.\nLet me know if you need more.",
-            "To win, run.",
-        ),
+        (rewriters.shorter, "In order to win, run.\nLet me know if you need more.", "To win, run."),
         (rewriters.shorter, "Here is my answer.\nred, blue", "red, blue"),
         (rewriters.shorter, "Sure, it is red.", "Sure, it is red."),
         (rewriters.shorter, "I hope this helps!", "I hope this helps!"),
@@ -226,18 +222,13 @@ def test_a_file_of_slots_is_read(tmp_path):
         {"prompt": "D?", "responses": {"ypolicy_raw": "Maybe."}},
     )
     found = sets.read_slots(path)
-    assert [one.contents for one in found.sources] == [
-        {"correct": "Yes."},
-        {"correct": "No."},
-        {"policy": "Maybe."},
-    ]
+    contents = [one.contents for one in found.sources]
+    assert contents == [{"correct": "Yes."}, {"correct": "No."}, {"policy": "Maybe."}]
     assert found.sources[1].given == {"ysycophant": ("Lovely! No.", "set")}
     assert found.notes == ["line 3 has no answer in any slot to start from"]
     made, _ = variants(found.sources[2], only=["hedged"])
-    assert [(one.variant, one.base) for one in made] == [
-        ("ypolicy_raw", "policy"),
-        ("hedged", "policy"),
-    ]
+    assert [one.variant for one in made] == ["ypolicy_raw", "hedged"]
+    assert {one.base for one in made} == {"policy"}
 
 
 READ = {"prompt": "A?", "responses": {"ycorrect": "Yes."}}

