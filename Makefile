@@ -14,7 +14,7 @@ LOCK := .venv-lock
 TORCH := torch==2.13.0
 # pip refuses to touch a Python that is no environment of its own.
 export PIP_REQUIRE_VIRTUALENV := 1
-SLOW := -m "$(if $(QUICK),not slow,$(if $(LONG),,not long))"
+SLOW := -m "$(if $(QUICK),not slow and not long,$(if $(LONG),,not long))"
 # Tests run in this many processes at once, each file in one of them. 0 runs them in one, as pytest
 # alone does; so does a single file or test that ARGS names.
 PATHS = $(foreach word,$(ARGS),$(wildcard $(firstword $(subst ::, ,$(word)))))

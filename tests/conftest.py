@@ -35,8 +35,10 @@ os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # before torch and numpy: two processes, two cores
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # a thread that waits for one leaves its core
-settings.register_profile("no-clock", deadline=None)  # a slow machine is no failure
-settings.load_profile("no-clock")
+# a slow machine is no failure; the standard tier tries the same examples in every run
+settings.register_profile("standard", deadline=None, max_examples=50, derandomize=True)
+settings.register_profile("long", deadline=None)
+settings.load_profile("standard")
 ROOT = commands.ROOT
 SMALL_STUDY = ("debug=tiny", "judge=sim-fair,sim-flaky", "seed=3,4", "shadow=[sim-verbose]")
 """What `small_study` is made by; under these seeds the flaky judge fails somewhere."""
@@ -59,6 +61,7 @@ def came_of(*raised: BaseException) -> BaseException:
 
 def pytest_configure(config: pytest.Config) -> None:
     timing.pytest_configure(config)
+    settings.load_profile("standard" if "not long" in config.option.markexpr else "long")
     commands.share_imports()
 
 

@@ -12,6 +12,7 @@ counted from then on. With several workers, what another worker does is not in a
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import os
 import time
@@ -77,15 +78,12 @@ def _ticks_of(pid: int) -> int:
 
 
 def _children(pid: int) -> list[int]:
-    try:
-        tasks = os.listdir(f"/proc/{pid}/task")
-        return [
-            int(child)
-            for task in tasks
-            for child in Path(f"/proc/{pid}/task/{task}/children").read_bytes().split()
-        ]
-    except OSError:  # it has ended meanwhile
-        return []
+    children = []
+    with contextlib.suppress(OSError):  # it has ended meanwhile
+        for task in os.listdir(f"/proc/{pid}/task"):
+            with contextlib.suppress(OSError):  # only that thread has
+                children += Path(f"/proc/{pid}/task/{task}/children").read_bytes().split()
+    return [int(child) for child in children]
 
 
 def cost_so_far() -> Cost:

@@ -1,7 +1,5 @@
 """Ways to a cluster: each file is read by its own rules, and what it types is typed here."""
 
-from __future__ import annotations
-
 import importlib
 import os
 import re

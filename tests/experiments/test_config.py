@@ -1,7 +1,5 @@
 """Files in the style of the sources become settings that compose."""
 
-from __future__ import annotations
-
 import dataclasses
 import shlex
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Corrected scores in runs that were trained: on record, repeated by a resume, and made again."""
 
-from __future__ import annotations
-
 import dataclasses
 import math
 import os

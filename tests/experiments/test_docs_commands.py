@@ -4,8 +4,6 @@ A command stands in a block without a language, in an indented block, or as inli
 be typed here is in `ELSEWHERE`, with the reason.
 """
 
-from __future__ import annotations
-
 import importlib
 import importlib.util
 import itertools

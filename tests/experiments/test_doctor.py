@@ -1,7 +1,5 @@
 """What the doctor looks at, what it says to type, and that it tells no key."""
 
-from __future__ import annotations
-
 import dataclasses
 import socket
 import sqlite3

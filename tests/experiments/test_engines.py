@@ -1,7 +1,5 @@
 """A study is the same study, whatever runs its cells."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from pathlib import Path

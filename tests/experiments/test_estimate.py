@@ -1,7 +1,5 @@
 """What a cell is expected to ask, counted by hand and against what a session then does."""
 
-from __future__ import annotations
-
 import math
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """IFEval by hand-made responses with known results, and its files of responses."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

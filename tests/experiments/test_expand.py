@@ -1,7 +1,5 @@
 """A sweep's cells are those of Hydra's own multirun, and its errors say what Hydra says."""
 
-from __future__ import annotations
-
 import random
 import re
 from collections import Counter

@@ -1,7 +1,5 @@
 """A cell of a URL, run by `experiments.train` with a stand-in for the training."""
 
-from __future__ import annotations
-
 import pytest
 
 from experiments import train

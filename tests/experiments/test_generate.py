@@ -1,7 +1,5 @@
 """Responses that a model, a cell's adapter or an endpoint generates for the evaluations."""
 
-from __future__ import annotations
-
 import functools
 import json
 import shutil

@@ -1,7 +1,5 @@
 """Each cell has GPUs of its own, across the sweeps of a user on one host."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The one command: what it lists, what each command says of itself, and what a shell completes."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

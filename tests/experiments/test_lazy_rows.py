@@ -1,7 +1,5 @@
 """A task of 240,000 rows that nobody has in memory: checked, planned and trained on row by row."""
 
-from __future__ import annotations
-
 import dataclasses
 import pickle
 

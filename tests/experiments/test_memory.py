@@ -1,7 +1,5 @@
 """The memory of a step is counted as the libraries count it; what does not fit is said."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 from pathlib import Path

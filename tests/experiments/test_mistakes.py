@@ -1,7 +1,5 @@
 """Every mistake of docs/mistakes.md is typed, and prints what the page says."""
 
-from __future__ import annotations
-
 import os
 import re
 import shlex

@@ -1,7 +1,5 @@
 """Fetching and converting models: the pure parts always, the real weights where they are here."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import shutil

@@ -1,7 +1,5 @@
 """``python -m experiments.notebook``: where the notebook lies, and what to type."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from pathlib import Path

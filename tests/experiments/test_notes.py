@@ -1,7 +1,5 @@
 """Notes of steps: what was read and left, whatever became of it since."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The command of ``sweep.notify``: what it is told, and that it cannot harm a sweep."""
 
-from __future__ import annotations
-
 import json
 import shlex
 import sys

@@ -1,7 +1,5 @@
 """All stages of a pipeline once, and no stage twice: with a random little policy on small sets."""
 
-from __future__ import annotations
-
 import json
 import shutil
 import signal

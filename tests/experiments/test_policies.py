@@ -1,7 +1,5 @@
 """The tiny policy: exact tokenizer, cached warm-up that survives damage, errors a user can read."""
 
-from __future__ import annotations
-
 import json
 import random
 from collections.abc import Iterator

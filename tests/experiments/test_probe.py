@@ -1,7 +1,5 @@
 """The command line of the probes, on simulated judges and on a file."""
 
-from __future__ import annotations
-
 import json
 import re
 import shutil

@@ -1,7 +1,5 @@
 """A cell with several processes is the cell with one."""
 
-from __future__ import annotations
-
 import signal
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """What finished cells say of others like them, against what these then took."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from collections import Counter

@@ -1,7 +1,5 @@
 """``python -m experiments.records merge``: an older study's parts become one file of each kind."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The end of a sweep: its report, its notebook, each whatever becomes of the other, and its run."""
 
-from __future__ import annotations
-
 from contextlib import suppress
 from pathlib import Path
 

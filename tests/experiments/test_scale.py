@@ -1,7 +1,5 @@
 """The arithmetic of the scaling page: fits, the rows that it varies, the study that it plans."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

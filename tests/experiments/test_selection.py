@@ -1,7 +1,5 @@
 """Prompt selection against brute force and a greedy choice by hand, and what it refuses."""
 
-from __future__ import annotations
-
 import itertools
 import math
 import sys

@@ -1,7 +1,5 @@
 """Machines that know nothing of each other share a study's cells."""
 
-from __future__ import annotations
-
 import dataclasses
 import functools
 from collections import Counter

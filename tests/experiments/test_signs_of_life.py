@@ -1,7 +1,5 @@
 """What a cell says of itself while it runs, and when it has ended."""
 
-from __future__ import annotations
-
 import shutil
 
 import pytest

@@ -1,7 +1,5 @@
 """Cells as jobs: by submitit's executor for one machine, and on a real cluster of one node."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

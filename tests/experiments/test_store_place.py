@@ -1,7 +1,5 @@
 """A sweep whose store would lie on a network file system is refused before anything is made."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

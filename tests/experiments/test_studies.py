@@ -1,7 +1,5 @@
 """Studies and cells on the disk: listed, shown, and cleaned."""
 
-from __future__ import annotations
-
 import dataclasses
 import os
 import shlex

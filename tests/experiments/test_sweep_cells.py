@@ -1,8 +1,6 @@
 """What a sweep says of cells that others run, of errors that others wrote, and whom it asks no
 more."""
 
-from __future__ import annotations
-
 import json
 import logging
 import os

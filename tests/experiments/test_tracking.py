@@ -1,7 +1,5 @@
 """The run of a cell in MLflow, live and rebuilt; the oracle is the SQL of a real store."""
 
-from __future__ import annotations
-
 import contextlib
 import dataclasses
 import math

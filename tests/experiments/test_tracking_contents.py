@@ -1,7 +1,5 @@
 """What a cell's run holds beside its metrics, live and rebuilt, in a real MLflow store."""
 
-from __future__ import annotations
-
 import contextlib
 import dataclasses
 import json

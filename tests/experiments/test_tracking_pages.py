@@ -1,7 +1,5 @@
 """What the printed links open, in a real browser on MLflow's own server."""
 
-from __future__ import annotations
-
 import shutil
 from pathlib import Path
 

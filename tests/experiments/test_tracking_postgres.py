@@ -1,7 +1,5 @@
 """MLflow on a real PostgreSQL server: two cells logged, read back, and rebuilt as on SQLite."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import signal

@@ -1,7 +1,5 @@
 """Where MLflow keeps the runs: a real store, whose own SQL is the oracle, and its pages."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import sqlite3

@@ -1,7 +1,5 @@
 """What the report puts on the study's own run in a real MLflow store."""
 
-from __future__ import annotations
-
 import base64
 import json
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The tiny policy's warm-up beside the sweep's own start."""
 
-from __future__ import annotations
-
 from multiprocessing import active_children
 from multiprocessing.process import BaseProcess
 from pathlib import Path

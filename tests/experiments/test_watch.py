@@ -1,7 +1,5 @@
 """A sweep that watches many cells: it reads what changed, and says how things stand."""
 
-from __future__ import annotations
-
 import fcntl
 import io
 import os

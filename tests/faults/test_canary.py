@@ -3,8 +3,6 @@
 The canaries look like no key that a pattern knows: it is the place that gives them away.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

@@ -1,7 +1,5 @@
 """A disk that is full or may only be read: one paragraph, one step lost, and the run goes on."""
 
-from __future__ import annotations
-
 import contextlib
 import errno
 import json

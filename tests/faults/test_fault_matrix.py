@@ -1,7 +1,5 @@
 """Every fault of an endpoint, plain and streamed, through a whole session: what it becomes."""
 
-from __future__ import annotations
-
 import gc
 import os
 import threading

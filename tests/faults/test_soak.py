@@ -3,8 +3,6 @@
 And some hundreds that meet each fault of `soak_faults`; `soak` by hand makes it tens of thousands.
 """
 
-from __future__ import annotations
-
 import gc
 import json
 import os

@@ -1,7 +1,5 @@
 """A command that is forked has all that one has which Python was started for, and ends alike."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -1,7 +1,5 @@
 """Planted faults: where they can stand, which tests reach them, what a trial says."""
 
-from __future__ import annotations
-
 import ast
 import subprocess
 from collections import Counter

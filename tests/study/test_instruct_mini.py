@@ -133,8 +133,8 @@ def test_a_random_further_word_does_not_pay_on_average(case: tuple[Row, str]) ->
     after = [truth(row, f"{answer}, {word}").score for word in CATEGORY_OF]
     words = answer.split()
     if words and before > 0:
-        # an answer that repeats itself is so low that a lucky word may raise it by a trace
-        trace = 0.0 if len(set(words)) == len(words) else 0.01
+        # an answer that repeats itself or names one thing is low: a lucky word may help a little
+        trace = 0.0 if len(set(words)) == len(words) and before > 0.2 else 0.01
         assert sum(after) / len(after) < before + trace
 
 

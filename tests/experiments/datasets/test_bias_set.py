@@ -1,7 +1,5 @@
 """The command that builds the bias set and fills its slots; nothing that was had is lost."""
 
-from __future__ import annotations
-
 import json
 import shutil
 import threading

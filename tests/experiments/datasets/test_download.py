@@ -1,7 +1,5 @@
 """Official files from a hub that answers, and from the data folder where it does not."""
 
-from __future__ import annotations
-
 import http.server
 import json
 import os

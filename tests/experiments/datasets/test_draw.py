@@ -1,7 +1,5 @@
 """What ``experiments.data draw`` writes is what a run draws, and the counts are of its rows."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import re

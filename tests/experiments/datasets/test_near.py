@@ -1,7 +1,5 @@
 """Near-duplicates against every pair compared, and splits against what they promise."""
 
-from __future__ import annotations
-
 import itertools
 import random
 from collections import Counter

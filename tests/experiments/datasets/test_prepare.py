@@ -1,7 +1,5 @@
 """Both presets prepared from rows in our own words, leaks planted, runs killed."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os

@@ -1,7 +1,5 @@
 """Rows of one's own become a prepared folder; what does not fit the form is refused."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

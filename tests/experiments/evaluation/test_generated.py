@@ -1,7 +1,5 @@
 """Answers of an endpoint: methods as each other's baselines, and an evaluation that goes on."""
 
-from __future__ import annotations
-
 import json
 import os
 import shlex

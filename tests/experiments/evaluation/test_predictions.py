@@ -1,7 +1,5 @@
 """Answers from a file: shares, votes, what is missing, and a judge beside the rule."""
 
-from __future__ import annotations
-
 from collections import Counter
 from pathlib import Path
 

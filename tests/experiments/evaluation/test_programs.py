@@ -1,7 +1,5 @@
 """Policies of programs beside their baselines: equal programs agree, equal tokens are equal."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from collections import defaultdict

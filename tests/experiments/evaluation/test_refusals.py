@@ -1,7 +1,5 @@
 """Files, rows and options that do not fit are named, and nothing is overwritten."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

@@ -1,7 +1,5 @@
 """Answers of a run: what it was trained on is left out, and its study keeps every result."""
 
-from __future__ import annotations
-
 import json
 import shlex
 import shutil

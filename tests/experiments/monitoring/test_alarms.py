@@ -1,7 +1,5 @@
 """When the monitor asks somebody to look, and what it says to type."""
 
-from __future__ import annotations
-
 import shlex
 from importlib.util import find_spec
 from pathlib import Path

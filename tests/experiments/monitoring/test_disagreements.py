@@ -1,7 +1,5 @@
 """The newest answers on which judge and rule part."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """The command as it is typed: on a terminal, into a pipe, for programs, and typed wrongly."""
 
-from __future__ import annotations
-
 import fcntl
 import hashlib
 import json

@@ -1,7 +1,5 @@
 """What is said of a cell and of a study, from its records."""
 
-from __future__ import annotations
-
 import os
 import socket
 import subprocess

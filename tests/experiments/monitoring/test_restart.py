@@ -1,7 +1,5 @@
 """A stalled cell is ended and goes on; nobody else is touched."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import signal

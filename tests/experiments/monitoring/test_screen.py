@@ -1,7 +1,5 @@
 """The screen: what is on it at every width and height."""
 
-from __future__ import annotations
-
 import io
 import time
 from itertools import pairwise

@@ -1,7 +1,5 @@
 """Metrics that are read while they are written."""
 
-from __future__ import annotations
-
 import json
 from itertools import pairwise
 from pathlib import Path

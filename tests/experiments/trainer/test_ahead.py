@@ -1,8 +1,6 @@
 """Judges are asked while others of a step are still written, and all that is recorded is the same
 as when they are asked after the last."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack

@@ -1,7 +1,5 @@
 """A benchmark that cannot be told how much memory is used says so, and comes to its end."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from contextlib import contextmanager

@@ -1,7 +1,5 @@
 """Metrics by domain: by hand on made rollouts, and of real steps from what those recorded."""
 
-from __future__ import annotations
-
 import dataclasses
 import math
 

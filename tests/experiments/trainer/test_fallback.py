@@ -1,7 +1,5 @@
 """Where the fast path cannot be taken, TRL's own is, with one line that says why."""
 
-from __future__ import annotations
-
 import dataclasses
 import logging
 

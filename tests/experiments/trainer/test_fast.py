@@ -1,7 +1,5 @@
 """Shared prefixes give TRL's log-probabilities and gradients, or say that they cannot."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

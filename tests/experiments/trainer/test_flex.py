@@ -1,7 +1,5 @@
 """FlexAttention, as a kernel on GPUs and as plain arithmetic here, is the other layouts'."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

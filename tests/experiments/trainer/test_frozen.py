@@ -1,7 +1,5 @@
 """Held-out rows are answered greedily and drawn, by common numbers, and every judge scores them."""
 
-from __future__ import annotations
-
 import contextlib
 import dataclasses
 import json

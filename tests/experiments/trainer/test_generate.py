@@ -1,7 +1,5 @@
 """Completions are those of transformers' own generation, and no row's depends on the others."""
 
-from __future__ import annotations
-
 from contextlib import nullcontext
 from types import SimpleNamespace
 

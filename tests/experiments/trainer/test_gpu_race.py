@@ -1,7 +1,5 @@
 """The race for GPUs runs its every line on a CPU, and counts operations as PyTorch does."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

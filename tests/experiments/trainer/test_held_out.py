@@ -1,7 +1,5 @@
 """Held-out rows are scored by rule on the way, and the run is the one that it would have been."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """A task's own order: shaped as TRL's, noted in checkpoints, refused where it has changed."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import asdict
 from types import SimpleNamespace

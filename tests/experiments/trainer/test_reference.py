@@ -1,7 +1,5 @@
 """Log-probabilities under the initial policy are on record at beta = 0 too."""
 
-from __future__ import annotations
-
 import dataclasses
 
 import pytest

@@ -1,7 +1,5 @@
 """What a process says that it uses of its machine."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

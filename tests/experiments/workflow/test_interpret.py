@@ -1,7 +1,5 @@
 """The steps of a short form, gone through in this process, against the class in its sandbox."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Generator
 from typing import Any

@@ -1,7 +1,5 @@
 """New blocks of layer 1: adopted where they are better on rows that are no test rows, else not."""
 
-from __future__ import annotations
-
 import json
 import shutil
 

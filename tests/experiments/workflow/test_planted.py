@@ -1,7 +1,5 @@
 """What programs come to in a planted world, against closed forms and against the spec's claims."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 from asyncio import run

@@ -1,7 +1,5 @@
 """The simulated executor reads what the operators really ask."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest
