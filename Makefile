@@ -18,7 +18,7 @@ SLOW := -m "$(if $(QUICK),not slow and not long,$(if $(LONG),,not long))"
 # Tests run in this many processes at once, each file in one of them. 0 runs them in one, as pytest
 # alone does; so does a single file or test that ARGS names.
 PATHS = $(foreach word,$(ARGS),$(wildcard $(firstword $(subst ::, ,$(word)))))
-WORKERS := $(if $(and $(filter 1,$(words $(PATHS))),$(filter %.py,$(PATHS))),0,4)
+WORKERS := $(if $(and $(filter 1,$(words $(PATHS))),$(filter %.py,$(PATHS))),0,3)
 
 .PHONY: setup demo test bench check lock vllm-cpu docs clean
 
