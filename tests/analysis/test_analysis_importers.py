@@ -4,6 +4,7 @@ import json
 import math
 from pathlib import Path
 
+import numpy as np
 import pandas as pd
 import pytest
 
@@ -14,6 +15,8 @@ from analysis.external.pairwise import check_pairwise, judge_pairs
 from analysis.external.ratings import agreement_report, check_ratings
 from analysis.importers import main
 from study.errors import UserError
+from tests.published.alpaca_rates import length_controlled_rate as length_controlled
+from tests.published.alpaca_rates import length_controlled_refit
 
 
 def write_lines(path: Path, records: list[dict]) -> Path:
@@ -42,6 +45,22 @@ def test_alpaca_evals_own_json_and_its_errors(tmp_path: Path):
     file.write_text(json.dumps([{"generator_2": "m", "instruction": "x", "preference": 1}]))
     with pytest.raises(UserError, match="Name the judge"):
         alpaca_eval(file)
+
+
+def test_a_length_controlled_rate_of_equal_weights_is_a_half():
+    assert length_controlled(0.0, 1.0, [-2.0, 2.0]) == pytest.approx(50)
+    assert length_controlled(math.log(3), 0.0, [5.0, 7.0]) == pytest.approx(75)
+
+
+def test_a_judge_that_only_likes_length_gives_a_half_at_equal_lengths():
+    gap = np.linspace(-900, 1500, 400)
+    exact = 1 / (1 + np.exp(3 * np.tanh(gap / gap.std(ddof=1))))
+    share = exact + 0.02 * np.random.default_rng(0).choice([-1, 1], 400)
+    assert share.mean() < 0.45
+    assert length_controlled_refit(share, gap, np.sin(gap)) == pytest.approx(50, abs=0.5)
+    assert math.isnan(length_controlled_refit(share, np.ones(400), gap))
+    assert math.isnan(length_controlled_refit(np.ones(400), gap, gap))
+    assert math.isnan(length_controlled_refit((gap < 0).astype(float), gap, np.sin(gap)))
 
 
 def test_judgebench_maps_the_swapped_judgment_back(tmp_path: Path):

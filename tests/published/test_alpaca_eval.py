@@ -10,7 +10,11 @@ import pytest
 
 from analysis.external.importers import alpaca_eval
 from analysis.external.pairwise import check_pairwise, judge_pairs
-from tests.published.alpaca_rates import alpaca_win_rates, length_controlled_rate
+from tests.published.alpaca_rates import (
+    alpaca_win_rates,
+    length_controlled_rate,
+    length_controlled_refit,
+)
 
 JUDGE = "weighted_alpaca_eval_gpt4_turbo"
 CUT = (
@@ -63,6 +67,35 @@ def test_length_controlled_rates_from_the_published_weights(published, leaderboa
         off[model] = leaderboard.loc[model, "length_controlled_winrate"] - found
     assert {name: round(off.pop(name), 4) for name in OTHER_WEIGHTS} == OTHER_WEIGHTS
     assert len(off) == 197 and max(map(abs, off.values())) < 1e-6
+
+
+def test_length_control_fitted_from_the_annotations_is_near_the_published_one(
+    published, annotations, leaderboard
+):
+    raw = pd.read_parquet(published("alpaca_eval", "annotations_58_models.parquet"))
+    given = pd.read_parquet(published("alpaca_eval", "instructions_and_baseline.parquet"))
+    given = given.set_index("index").add_prefix("base_")
+    rows = raw.join(given, on="index").assign(
+        share=annotations["preference"].mask(annotations["preference"] == 0, 1.5) - 1
+    )
+    theirs = leaderboard["length_controlled_winrate"].dropna()
+    found = {
+        model: length_controlled_refit(
+            part["share"], part["base_chars"] - part["chars"], part["base_instruction_difficulty"]
+        )
+        for model, part in rows.groupby("model")
+        if model in theirs.index
+    }
+    assert np.isnan(found.pop("gpt4_1106_preview"))  # the baseline against itself: equal lengths
+    mine = pd.Series(found)
+    theirs = theirs[mine.index]
+    assert len(mine) == 56
+    assert mine.corr(theirs) == pytest.approx(0.992, abs=5e-4)
+    assert mine.corr(theirs, method="spearman") == pytest.approx(0.978, abs=5e-4)
+    assert (mine - theirs).abs().mean() == pytest.approx(1.5, abs=0.05)
+    # gaming shows: only the published fit has rows against it
+    assert mine["gpt4_gamed"] == pytest.approx(25.4, abs=0.05)
+    assert theirs["gpt4_gamed"] == pytest.approx(12.2, abs=0.05)
 
 
 def test_annotations_are_a_pairwise_table_without_gold_and_with_one_order(annotations):

@@ -4,8 +4,9 @@ import math
 
 import numpy as np
 import pytest
+from scipy.optimize import isotonic_regression
 
-from tests.published.course import course, gap_course, read_run
+from tests.published.course import _fall, _prefix_squares, course, gap_course, read_run
 
 STEPS = np.arange(12)
 UP = np.array([20, 30, 50, 60, 80, 90, 120, 130, 150, 160, 180, 190])
@@ -29,6 +30,40 @@ def test_the_course_of_a_pass_rate_by_eye(passed, shape, peak_step):
         assert found.peak == pytest.approx(passed[peak_step] / 200)
     short = course(STEPS[:4], passed[:4], np.full(4, 200))
     assert short.shape == "too short" and math.isnan(short.fall_p)
+
+
+def test_a_fall_is_the_squares_that_a_rising_fit_leaves_beyond_the_best_hill():
+    """The p compares what is computed here the slow way, split by split."""
+    rng = np.random.default_rng(4)
+    value, weight = rng.normal(size=9), rng.uniform(1, 5, 9)
+
+    def squares(y, w, increasing):
+        fit = isotonic_regression(y, weights=w, increasing=increasing).x
+        return float((w * (y - fit) ** 2).sum())
+
+    rising = [squares(value[: k + 1], weight[: k + 1], True) for k in range(9)]
+    assert _prefix_squares(value, weight) == pytest.approx(rising)
+    hills = [rising[k] + squares(value[k + 1 :], weight[k + 1 :], False) for k in range(8)]
+    assert _fall(value, weight) == pytest.approx(rising[-1] - min(rising[-1], *hills))
+
+
+def test_a_rising_or_constant_rate_is_seldom_said_to_fall():
+    rng = np.random.default_rng(8)
+    n = np.full(20, 100)
+    said = {"constant": 0, "rising": 0}
+    for _ in range(40):
+        said["constant"] += course(np.arange(20), rng.binomial(n, 0.5), n).fall_p < 0.05
+        rate = np.linspace(0.2, 0.8, 20)
+        said["rising"] += course(np.arange(20), rng.binomial(n, rate), n).fall_p < 0.05
+    assert max(said.values()) <= 7, said  # of 40 at 5 %: more than 7 has p < .002
+
+
+def test_a_wandering_rate_is_not_taken_for_independent_rollouts():
+    """Steps of their own difficulty: the same hill is weaker evidence when neighbours differ."""
+    n = np.full(12, 200)
+    jumps = np.array([1, -1] * 6) * 50
+    smooth, rough = HILL[2:8].repeat(2), np.clip(HILL[2:8].repeat(2) + jumps, 0, 200)
+    assert course(STEPS, smooth, n).fall_p < 0.05 < course(STEPS, rough, n).fall_p
 
 
 N = np.full(12, 200)
