@@ -14,12 +14,10 @@ import pytest
 from judges.fault_injection.server import chunk, events, whole
 from judges.faults import MIXED, FaultServer
 from judges.grading import GRADINGS
-from judges.grading.base import NOTHING, OneRequest
 from judges.session import Session
 from judges.store import Store
-from study.rows import Row, make_row
 from study.schema import Endpoint, Grading, Judge, Sampling
-from study.verdict import Outcome, Parsed, Reply, Request
+from study.verdict import Outcome
 from tests.faults import soak
 from tests.waiting import wait_for
 
@@ -27,23 +25,6 @@ VERDICTS = 2_000
 """Enough to meet each fault that passes; which request meets which is the same in every run."""
 IN_FLIGHT = 64
 SHARE = 0.1
-ROW = make_row(({"role": "user", "content": "Write."},))
-
-
-class Echo(OneRequest):
-    """A grading whose score is the number that was asked about, so that a mix-up shows."""
-
-    name, version, prompt_sha = "echo", "1", "0" * 16
-
-    _template = ""
-
-    def messages(self, row: Row, answer: str) -> list[dict[str, str]]:
-        return [{"role": "user", "content": answer}]
-
-    def parse(self, reply: Reply, request: Request = NOTHING) -> Parsed:
-        if not reply.text.isdigit():
-            return Parsed(Outcome.unparsed, reason=f"no number: {reply.text!r}")
-        return Parsed(Outcome.scored, score=float(reply.text))
 
 
 async def repeat(body: bytes) -> bytes:
@@ -63,7 +44,7 @@ async def repeat(body: bytes) -> bytes:
 def test_nothing_is_lost_and_nothing_doubled(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(GRADINGS, Echo.name, Echo)
+    monkeypatch.setitem(GRADINGS, soak.Number.name, soak.Number)
     half = VERDICTS // 2
     files = len(os.listdir("/proc/self/fd"))
     verdicts = []
@@ -78,12 +59,12 @@ def test_nothing_is_lost_and_nothing_doubled(
                     max_concurrency=IN_FLIGHT, deadline_s=120.0, idle_timeout_s=3.0,
                     backoff_s=0.01, adaptive=False,
                 ),
-                grading=Grading(Echo.name),
+                grading=Grading(soak.Number.name),
                 sampling=Sampling(max_tokens=8, salt=str(stream)),
             )  # fmt: skip
             numbers = range(half * stream, half * (stream + 1))
             with Session(judge, store) as session:
-                found = session.verdicts([(ROW, str(number)) for number in numbers])
+                found = session.verdicts([(soak.ROW, str(number)) for number in numbers])
                 assert [draws[0].score for draws in found] == [float(n) for n in numbers]
                 assert session.hits == 0
                 calls += session.calls

@@ -1,4 +1,4 @@
-"""A client that asks the fault server, or an application on a clock of its own."""
+"""A client that asks the fault server, or an application on a clock of its own, for one word."""
 
 import asyncio
 from collections.abc import Iterable
@@ -8,8 +8,10 @@ from judges.endpoint.client import Channel, Fetched, ask
 from judges.endpoint.dialects import judge_body
 from judges.endpoint.replicas import open_wire
 from judges.endpoint.transport import Asgi
+from judges.grading.base import NOTHING, OneRequest
 from judges.reading import Retry
 from study.schema import Endpoint, Grading, Judge, Sampling
+from study.verdict import Outcome, Parsed, Reply, Request
 from tests.waiting import on_own_clock
 
 DEADLINE_S = 6.0
@@ -20,6 +22,33 @@ BACKOFF_S = 0.01
 MESSAGES = [{"role": "user", "content": "grade this"}]
 APPLICATION = "asgi://application"
 """The address of a judge that is asked by `asked_on_own_clock`."""
+
+
+class OneWord(OneRequest):
+    """A grading whose replies are ``met`` or ``not_met`` and nothing else."""
+
+    name = "one-word"
+    version = "1"
+    prompt_sha = "0" * 16
+    option_names = ("body",)
+    _template = ""
+
+    def messages(self, row: Any, answer: str) -> list[dict[str, str]]:
+        return [{"role": "user", "content": f"{row.prompt_text()}\n---\n{answer}"}]
+
+    def body(self, request: Request = NOTHING) -> dict[str, Any]:
+        return dict(self.options.get("body", {}))
+
+    def parse(self, reply: Reply, request: Request = NOTHING) -> Parsed:
+        if reply.finish_reason == "length":
+            return Parsed(Outcome.truncated, reason="cut by the token limit")
+        if not reply.text:
+            return Parsed(Outcome.empty, reason="only thinking" if reply.reasoning else "no text")
+        if reply.text == "explode":
+            raise IndexError("a bug in the parser")
+        if reply.text not in ("met", "not_met"):
+            return Parsed(Outcome.unparsed, reason="neither met nor not_met")
+        return Parsed(Outcome.scored, (reply.text,), float(reply.text == "met"))
 
 
 def a_judge(url: str, **endpoint: Any) -> Judge:

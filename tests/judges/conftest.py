@@ -12,12 +12,11 @@ from typing import Any
 import pytest
 
 from judges.faults import FaultServer
-from judges.grading.base import NOTHING, OneRequest
 from judges.serving import book, keeper, server, service
 from judges.store import Store
 from study.errors import UserError
 from study.schema import Judge, Serve
-from study.verdict import Outcome, Parsed, Reply, Request
+from tests.judges.asking import OneWord
 from tests.judges.endpoints import Endpointed
 from tests.waiting import on_own_clock
 
@@ -36,33 +35,6 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
 def faults() -> Iterator[Any]:
     with FaultServer() as server:
         yield server
-
-
-class OneWord(OneRequest):
-    """A grading whose replies are ``met`` or ``not_met`` and nothing else."""
-
-    name = "one-word"
-    version = "1"
-    prompt_sha = "0" * 16
-    option_names = ("body",)
-    _template = ""
-
-    def messages(self, row: Any, answer: str) -> list[dict[str, str]]:
-        return [{"role": "user", "content": f"{row.prompt_text()}\n---\n{answer}"}]
-
-    def body(self, request: Request = NOTHING) -> dict[str, Any]:
-        return dict(self.options.get("body", {}))
-
-    def parse(self, reply: Reply, request: Request = NOTHING) -> Parsed:
-        if reply.finish_reason == "length":
-            return Parsed(Outcome.truncated, reason="cut by the token limit")
-        if not reply.text:
-            return Parsed(Outcome.empty, reason="no text")
-        if reply.text == "explode":
-            raise IndexError("a bug in the parser")
-        if reply.text not in ("met", "not_met"):
-            return Parsed(Outcome.unparsed, reason="neither met nor not_met")
-        return Parsed(Outcome.scored, (reply.text,), float(reply.text == "met"))
 
 
 @pytest.fixture

@@ -1,4 +1,7 @@
-"""Every way an endpoint can fail has a typed outcome, in time, and never a grade."""
+"""What a client makes of the answers of an endpoint, and what it asks again.
+
+How each fault ends is in `tests.faults.test_fault_matrix`.
+"""
 
 import asyncio
 import gc
@@ -17,136 +20,10 @@ from judges.endpoint.replicas import open_wire
 from judges.fault_injection.server import ANSWERS, error, events, whole
 from judges.fault_injection.server import GOOD as BODY
 from judges.fault_injection.server import GOOD_STREAM as CHUNKS
-from judges.faults import FaultServer
 from judges.reading import settle
 from study.verdict import Outcome
-from tests.judges.asking import DEADLINE_S, IDLE_S, MESSAGES, TRIES, a_judge, asked, asking
-from tests.judges.conftest import OneWord
-from tests.waiting import GENEROUS_S, wait_for
-
-AGAIN = [
-    *("close", "no_http", "short_body", "cut_json", "non_utf8", "utf16", "html_200"),
-    *("not_object", "deep", "error_200", "error_200_flat", "no_choices", "choices_empty"),
-    *("choices_two", "choice_no_message", "content_number", "finish_null", "finish_strange"),
-    *("timeout_408", "server_500", "gateway_502", "overloaded_529", "broken_gzip", "cut_gzip"),
-    *("brotli", "rst", "rst_body"),
-]
-AGAIN_STREAM = [
-    *("close", "no_http", "rst", "s_no_finish", "s_done_no_finish", "s_cut_chunk", "s_nothing"),
-    *("s_error_object", "s_error_event", "s_malformed", "s_json", "s_html", "s_two_choices"),
-    *("s_after_finish", "s_non_utf8", "s_rst", "s_http_500"),
-]
-SILENT = ["hang", "hang_head", "hang_body", "drip_head"]
-SILENT_STREAM = ["hang", "s_stall", "s_drip", "s_comments", "s_empty_deltas"]
-ONCE = ["invalid_422", "redirect", "status_204", "huge", "bomb"]
-EXPECTED: dict[tuple[bool, str], tuple[Outcome, int]] = {
-    **{(False, name): (Outcome.transport, TRIES) for name in AGAIN},
-    **{(True, name): (Outcome.transport, TRIES) for name in AGAIN_STREAM},
-    **{(False, name): (Outcome.transport, 1) for name in ONCE},
-    **{(True, name): (Outcome.transport, 1) for name in ("s_huge", "s_bomb")},
-    (False, "context_400"): (Outcome.too_long, 1),
-    (True, "context_400"): (Outcome.too_long, 1),
-    (False, "too_large_413"): (Outcome.too_long, 1),
-    (False, "events_for_plain"): (Outcome.transport, TRIES),
-    **{(False, name): (Outcome.timeout, TRIES) for name in SILENT},
-    **{(True, name): (Outcome.timeout, TRIES) for name in SILENT_STREAM},
-    (False, "drip"): (Outcome.timeout, 1),  # always something new: only the deadline ends it
-    (True, "s_slow_words"): (Outcome.timeout, 1),
-    **{(False, name): (Outcome.rate_limited, TRIES) for name in ("limit_429", "limit_429_zero")},
-    (False, "limit_429_nonsense"): (Outcome.rate_limited, TRIES),
-    (False, "limit_429_long"): (Outcome.rate_limited, 1),
-    (False, "limit_429_date"): (Outcome.rate_limited, 1),
-    (True, "s_limit_429"): (Outcome.rate_limited, TRIES),
-    (False, "busy_503_long"): (Outcome.transport, 1),
-}
-
-
-Ended = dict[tuple[bool, str], tuple[Fetched, Channel, int]]
-
-
-@pytest.fixture(scope="module")
-def ended() -> Ended:
-    """How a call ended for each fault, its channel, and the calls that the server counted; all are
-    asked for at once, as many end at their deadline only."""
-
-    async def one(server: FaultServer, stream: bool, fault: str) -> tuple[Fetched, Channel, int]:
-        judge = a_judge(server.url(fault), stream=stream)
-        channel = Channel(judge.endpoint, open_wire(judge.endpoint))
-        got = await asking(channel, judge, OneWord({}))
-        await channel.wire.close()
-        return got, channel, server.calls[fault]
-
-    async def main() -> Ended:
-        faults = [*EXPECTED, (False, "endless_head")]
-        calls = [one(servers[stream], stream, fault) for stream, fault in faults]
-        async with asyncio.timeout(GENEROUS_S):
-            found = await asyncio.gather(*calls)
-        await asyncio.sleep(0)
-        left = asyncio.all_tasks() - {asyncio.current_task()}
-        assert not left, left
-        return dict(zip(faults, found, strict=True))
-
-    with FaultServer() as plain, FaultServer() as streamed:
-        servers = {False: plain, True: streamed}
-        return asyncio.run(main())
-
-
-@pytest.mark.parametrize(("stream", "fault"), EXPECTED)
-def test_a_fault_ends_with_its_outcome_and_no_reply(stream: bool, fault: str, ended: Ended) -> None:
-    got, channel, calls = ended[stream, fault]
-    assert (got.outcome, calls) == EXPECTED[stream, fault], got.reason
-    assert got.replies == ()
-    assert got.reason
-    assert "\n" not in got.reason
-    assert got.attempts == channel.calls == calls
-    if got.outcome is Outcome.timeout:
-        limit = f"no reply within {DEADLINE_S:g}" if calls == 1 else f"nothing new for {IDLE_S:g}"
-        assert got.reason.startswith(f"{limit} s")
-
-
-def test_endless_headers_are_cut(ended: Ended) -> None:
-    got, _, _ = ended[False, "endless_head"]
-    assert got.outcome in (Outcome.timeout, Outcome.transport)
-
-
-EMPTY = ["null_reasoning", "null_reasoning_content", "empty"]
-REFUSED = ["filtered", "refusal_field", "inspection_400"]
-REFUSED_STREAM = ["inspection_400", "s_inspection", "s_filtered"]
-CONTENT: dict[tuple[bool, str], tuple[Outcome, int]] = {
-    **{(False, name): (Outcome.empty, 2) for name in EMPTY},
-    **{(True, f"s_{name}_only"): (Outcome.empty, 2) for name in ("reasoning", "reasoning_content")},
-    **{(False, name): (Outcome.refused, 1) for name in REFUSED},
-    **{(True, name): (Outcome.refused, 1) for name in REFUSED_STREAM},
-    (False, "unparsed"): (Outcome.unparsed, 2),
-    (False, "truncated"): (Outcome.truncated, 2),
-    (True, "s_length"): (Outcome.truncated, 2),
-}
-
-
-@pytest.mark.parametrize(("stream", "fault"), CONTENT)
-def test_a_reply_without_a_grade_is_kept_and_has_no_score(stream, fault, faults, grading) -> None:
-    outcome, calls = CONTENT[stream, fault]
-    before = faults.calls[fault]
-    got, _ = asked(a_judge(faults.url(fault), stream=stream), grading)
-    assert got.outcome is None
-    assert len(got.replies) == got.attempts == faults.calls[fault] - before == calls
-    reply, parsed = settle(grading.parse, got.replies)
-    assert parsed.outcome is outcome
-    assert parsed.score is None
-    if "reasoning" in fault:
-        assert reply.text == ""
-        assert "met" in reply.reasoning  # kept, and not mined for a grade
-
-
-@pytest.mark.parametrize(
-    "fault", ["key_401", "bill_402", "forbidden_403", "model_404", "quota_429", "s_key_401"]
-)
-def test_a_wrong_key_bill_or_model_is_final(fault: str, faults: Any, grading: Any) -> None:
-    before = faults.calls[fault]
-    got, channel = asked(a_judge(faults.url(fault), stream=fault.startswith("s_")), grading)
-    assert got.outcome is Outcome.endpoint_down and channel.refused is not None
-    assert faults.calls[fault] - before == 1
-
+from tests.judges.asking import MESSAGES, TRIES, a_judge, asked, asking
+from tests.waiting import wait_for
 
 WORDS = [
     (400, {"code": "context_length_exceeded", "message": "too much"}, Outcome.too_long),
