@@ -14,18 +14,22 @@ from judges.serving.book import Book, Place, Service, service_of
 from judges.serving.keeper import Keeper
 from study.errors import UserError
 from study.schema import Endpoint, Judge, Serve
-from tests.conftest import free_port
+from tests.conftest import ROOT, free_port
 from tests.waiting import GENEROUS_S, wait_for
 
-ROOT = Path(__file__).resolve().parents[2]
 A, B = Place("node-a", "kernel-a"), Place("node-b", "kernel-b")
 
 
-def judge(port: int = 0, **settings: Any) -> Judge:
-    """A judge that is served to all nodes as ``tiny``; ``settings`` are those of ``serve``."""
-    endpoint = Endpoint(url=f"http://127.0.0.1:{port or free_port()}/v1", model="tiny")
-    told = {"model": "org/Tiny", "start_timeout_s": GENEROUS_S, "bind": "0.0.0.0", "auto": True}
+def served(port: int = 8000, **settings: Any) -> Judge:
+    """A judge that is served as ``tiny``; ``settings`` are those of ``serve``."""
+    endpoint = Endpoint(url=f"http://127.0.0.1:{port}/v1", model="tiny")
+    told = {"model": "org/Tiny", "start_timeout_s": GENEROUS_S}
     return Judge(name="tiny", endpoint=endpoint, serve=Serve(**told | settings))
+
+
+def judge(port: int = 0, **settings: Any) -> Judge:
+    """A judge that is served to all nodes."""
+    return served(port or free_port(), **{"bind": "0.0.0.0", "auto": True} | settings)
 
 
 @dataclass

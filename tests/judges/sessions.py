@@ -5,7 +5,7 @@ from typing import Any
 from judges.session import Session
 from judges.store import Store
 from study.rows import Criterion, Row, make_row
-from study.schema import Endpoint, Grading, Judge, Price
+from study.schema import Endpoint, Grading, Judge, Price, Sampling
 from study.verdict import Verdict
 
 ROWS = [make_row(({"role": "user", "content": f"Write {number} words."},)) for number in range(4)]
@@ -25,15 +25,30 @@ def ask_once(
         return verdict, session.calls
 
 
+def held(grading: str = "likert", votes: int = 1, **endpoint: Any) -> Judge:
+    """A judge that is asked once for each verdict: the application of a test, or an address."""
+    settings: dict[str, Any] = {
+        **{"url": "asgi://held", "deadline_s": 20.0, "attempts": 1, "backoff_s": 0.001},
+        **endpoint,
+    }
+    return Judge(
+        name="real",
+        endpoint=Endpoint(model="m", **settings),
+        grading=Grading(grading),
+        sampling=Sampling(votes=votes),
+    )
+
+
 def http(url: str, price: Price | None = None, **endpoint: Any) -> Judge:
     settings: dict[str, Any] = {
-        **{"deadline_s": 1.0, "idle_timeout_s": 0.5, "attempts": 2, "backoff_s": 0.01},
+        **{"model": "m", "deadline_s": 1.0, "idle_timeout_s": 0.5, "attempts": 2},
+        **{"backoff_s": 0.01},
         **endpoint,
     }
     return Judge(
         name="real",
         revision="r",
-        endpoint=Endpoint(url=url, model="m", **settings),
+        endpoint=Endpoint(url=url, **settings),
         grading=Grading("one-word"),
         price=price or Price(),
     )

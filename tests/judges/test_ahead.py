@@ -1,6 +1,5 @@
 """A judge that is asked while answers still come gives the verdicts it would give afterwards."""
 
-import json
 import threading
 from collections import Counter
 from collections.abc import Iterator
@@ -18,6 +17,7 @@ from study.schema import Endpoint, Failure, Grading, Judge, Sampling, Simulated
 from study.verdict import Outcome, Verdict
 from tests.judges.endpoints import Endpointed
 from tests.judges.sessions import COLOURS as ROWS
+from tests.judges.sessions import held
 from tests.waiting import GENEROUS_S
 
 GROUP = 4
@@ -44,21 +44,20 @@ def noisy(grading: str, **simulated: Any) -> Judge:
     )
 
 
-def real(url: str, grading: str = "likert", **endpoint: Any) -> Judge:
-    settings: dict[str, Any] = {"deadline_s": 5.0, "attempts": 1, "backoff_s": 0.001}
-    return Judge(
-        name="real",
-        endpoint=Endpoint(url=url, model="m", **(settings | endpoint)),
-        grading=Grading(grading),
-    )
-
-
 def said(votes_N: list[list[Verdict]]) -> list[list[Verdict]]:
     """The votes without what differs from call to call."""
     return [
         [replace(vote, latency_s=0.0, from_cache=False, cost_usd=0.0) for vote in votes]
         for votes in votes_N
     ]
+
+
+def afterwards(
+    judge: Judge, items: list[tuple[Row, str]] = ITEMS
+) -> tuple[list[list[Verdict]], int]:
+    """The verdicts on answers that have all ended before the judge is asked, and the calls."""
+    with Session(judge, None, oracle) as session:
+        return judge_all(session, items, GROUP), session.calls
 
 
 @pytest.fixture(params=[False, True], ids=["no store", "store"])
@@ -72,9 +71,7 @@ def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Store | No
 
 @pytest.mark.parametrize("grading", GRADINGS)
 def test_verdicts_do_not_depend_on_when_answers_end(grading: str, store: Store | None) -> None:
-    with Session(noisy(grading), None, oracle) as session:
-        expected = judge_all(session, ITEMS, GROUP)
-        calls = session.calls
+    expected, calls = afterwards(noisy(grading))
     with Session(noisy(grading), store, oracle) as session, session.batch():
         ahead = Ahead(session, GROUP)
         for places in ENDS:
@@ -93,7 +90,7 @@ def test_a_group_is_asked_about_once_and_when_its_last_answer_has_ended(app: End
         return True
 
     app.say, app.free = lambda body: "[[A > B > C > D]]", free
-    with Session(real("asgi://held", "listwise"), None) as session, session.batch():
+    with Session(held("listwise"), None) as session, session.batch():
         ahead = Ahead(session, GROUP)
         for place in (4, 0, 1, 3):
             ahead.submit({place: ITEMS[place]})
@@ -113,8 +110,7 @@ def test_what_was_submitted_in_other_words_is_asked_anew(grading: str, again: in
         (row, "a draft") if place == 6 else (row, text) for place, (row, text) in enumerate(ITEMS)
     ]
     judge = noisy(grading, failure=Failure())
-    with Session(judge, None, oracle) as session:
-        expected = judge_all(session, ITEMS, GROUP)
+    expected, _ = afterwards(judge)
     with Session(judge, None, oracle) as session, session.batch():
         ahead = Ahead(session, GROUP)
         ahead.submit(dict(enumerate(drafts)))
@@ -130,7 +126,7 @@ def test_a_submission_of_which_nothing_is_wanted_any_more_is_cancelled(app: Endp
         return "draft" not in content or ("second draft" in content and again)
 
     app.say, app.free = lambda body: "[[70]]", free
-    with Session(real("asgi://held"), None) as session:
+    with Session(held(), None) as session:
         ahead = Ahead(session, 1)
         ahead.submit({0: (ROWS[0], "a first draft")})
         ahead.submit({1: ITEMS[1], 2: (ROWS[0], "a second draft")})
@@ -144,7 +140,7 @@ def test_a_submission_of_which_nothing_is_wanted_any_more_is_cancelled(app: Endp
 def test_equal_answers_are_asked_once_whenever_they_end(fault, faults, store, one_word) -> None:
     item, other = (ROWS[0], "yes"), (ROWS[1], "yes")
     outcome = Outcome.scored if fault == "good" else Outcome.transport
-    judge = real(faults.url(fault), "one-word")
+    judge = held("one-word", url=faults.url(fault))
 
     def ask(together: bool) -> tuple[Counter[Any], int, int]:
         with Session(judge, store) as session, session.batch():
@@ -183,7 +179,7 @@ def test_the_end_of_a_batch_leaves_nothing_in_flight(tmp_path: Path, app: Endpoi
         return may_answer.is_set()
 
     app.say, app.free = lambda body: "[[70]]", free
-    with Store(tmp_path / "replies.db") as store, Session(real("asgi://held"), store) as session:
+    with Store(tmp_path / "replies.db") as store, Session(held(), store) as session:
         with pytest.raises(RuntimeError, match="generation failed"), session.batch():
             ahead = Ahead(session, 1)
             ahead.submit({0: ITEMS[0], 1: ITEMS[1]})
@@ -192,7 +188,7 @@ def test_the_end_of_a_batch_leaves_nothing_in_flight(tmp_path: Path, app: Endpoi
         assert store.count() == 0
         before = session.calls
         may_answer.set()
-        with Session(real("asgi://held"), store) as other:  # the leases were given back
+        with Session(held(), store) as other:  # the leases were given back
             assert other.verdicts([ITEMS[0]])[0][0].score == 0.7
             assert other.calls == 1
         with session.batch():
@@ -205,7 +201,7 @@ def test_the_end_of_a_batch_leaves_nothing_in_flight(tmp_path: Path, app: Endpoi
 def test_a_batch_that_ends_at_once_asks_nothing_afterwards(app: Endpointed) -> None:
     app.say, app.free = lambda body: "[[70]]", lambda content, seen: False
     items: list[tuple[Row, str]] = [(ROWS[0], f"answer {number}") for number in range(700)]
-    with Session(real("asgi://held", max_concurrency=2), None) as session:
+    with Session(held(max_concurrency=2), None) as session:
         with session.batch():
             session.submit(items, 1)
         assert session.calls == len(app.seen) <= 2
@@ -214,19 +210,14 @@ def test_a_batch_that_ends_at_once_asks_nothing_afterwards(app: Endpointed) -> N
 
 def test_a_judge_that_drifts_is_asked_in_order_and_by_nobody_else() -> None:
     judge = noisy("likert", drift_per_1000=50.0)
-    with Session(judge, None, oracle) as session:
-        expected = judge_all(session, ITEMS, GROUP)
+    expected, _ = afterwards(judge)
     with Session(judge, None, oracle) as session:
         ahead = Ahead(session, GROUP)
         for places in ENDS:
             ahead.submit({place: ITEMS[place] for place in places})
         assert session.calls == 0
         assert said(judge_all(session, ITEMS, GROUP, ahead)) == said(expected)
-    in_other_order = [ITEMS[place] for places in ENDS for place in places]
-    with Session(judge, None, oracle) as session:
-        votes_N = judge_all(session, in_other_order, GROUP)
-    scores = {
-        json.dumps([row.prompt_id, text]): votes
-        for (row, text), votes in zip(in_other_order, said(votes_N), strict=True)
-    }
-    assert [scores[json.dumps([row.prompt_id, text])] for row, text in ITEMS] != said(expected)
+    order = [place for places in ENDS for place in places]
+    votes_N, _ = afterwards(judge, [ITEMS[place] for place in order])
+    by_place = dict(zip(order, said(votes_N), strict=True))
+    assert [by_place[place] for place in range(len(ITEMS))] != said(expected)

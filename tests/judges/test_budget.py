@@ -76,6 +76,8 @@ def test_a_price_is_needed_for_a_limit_in_dollars() -> None:
     check_limits(Cost(max_calls=1), [Judge(name="free")])
     with pytest.raises(UserError, match=r"judge=free has no price.*cost\.max_calls"):
         check_limits(Cost(max_usd=1.0), [PRICED, Judge(name="free")])
+    with pytest.raises(UserError, match=r"executor=free has no price.*executor\.price\.input"):
+        check_limits(Cost(max_usd=1.0), [PRICED, Executor(name="free")])
 
 
 @pytest.mark.parametrize("cost", [Cost(max_usd=0.0), Cost(max_calls=0), Cost(max_usd=-1.0)])
@@ -114,8 +116,3 @@ def test_calls_of_operators_count_too(tmp_path: Path) -> None:
         save(tmp_path / kind, 1, rows)
     total, last = spent_before(tmp_path)
     assert total == last == Spent(4, pytest.approx(0.04))
-
-
-def test_an_executor_needs_a_price_for_a_limit_in_dollars() -> None:
-    with pytest.raises(UserError, match=r"executor=free has no price.*executor\.price\.input"):
-        check_limits(Cost(max_usd=1.0), [PRICED, Executor(name="free")])

@@ -4,7 +4,6 @@ import dataclasses
 import functools
 import os
 import re
-import socket
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -18,7 +17,7 @@ from judges.serving import server
 from study.compose import preset_names
 from study.schema import Endpoint, Judge, Price
 from study.verdict import Outcome
-from tests.conftest import ROOT
+from tests.conftest import ROOT, free_port
 from tests.study.test_verdict import verdict
 from tests.waiting import wait_for
 
@@ -33,8 +32,7 @@ def serving() -> Iterator[Callable[..., str]]:
 
     @functools.cache
     def start(mode: str = "") -> str:
-        with socket.create_server(("127.0.0.1", 0)) as listener:
-            port = str(listener.getsockname()[1])
+        port = str(free_port())
         words = ["serve", "x", "--served-model-name", "m", "--host", "127.0.0.1", "--port", port]
         processes.append(
             subprocess.Popen(

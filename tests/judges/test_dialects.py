@@ -1,5 +1,6 @@
 """What each kind of endpoint is sent, written out, and what is refused before anything is sent."""
 
+from contextlib import nullcontext
 from dataclasses import replace
 from typing import Any
 
@@ -8,8 +9,8 @@ import pytest
 from judges.endpoint.dialects import DIALECTS, described, dialect_of, judge_body
 from judges.session import Session
 from study.errors import UserError
-from study.rows import make_row
 from study.schema import Endpoint, Grading, Judge, Sampling, Simulated
+from tests.judges.sessions import ask_once, http
 
 MESSAGES = [{"role": "user", "content": "grade this"}]
 SCHEMA = {"type": "object"}
@@ -126,19 +127,14 @@ def test_what_it_can_do_is_not(possible: Judge) -> None:
 
 
 def test_a_stream_is_asked_for_its_usage(faults: Any, one_word: Any) -> None:
-    endpoint = Endpoint(url=faults.url("s_good"), model="m", stream=True)
-    with Session(Judge(endpoint=endpoint, grading=Grading("one-word")), None) as session:
-        session.verdicts([(make_row(({"role": "user", "content": "x"},)), "y")])
+    ask_once(http(faults.url("s_good"), stream=True))
     body = faults.bodies["s_good"][-1]
     assert (body["stream"], body["stream_options"]) == (True, {"include_usage": True})
 
 
 @pytest.mark.parametrize(("dialect", "refused"), [("openai", True), ("dashscope", False)])
 def test_only_a_whole_list_of_models_refuses_one(dialect, refused, faults, one_word) -> None:
-    endpoint = Endpoint(url=faults.url("good"), model="unlisted", dialect=dialect)
-    with Session(Judge(endpoint=endpoint, grading=Grading("one-word")), None) as session:
-        if refused:
-            with pytest.raises(UserError, match="does not serve"):
-                session.check()
-        else:
-            session.check()
+    unlisted = http(faults.url("good"), model="unlisted", dialect=dialect)
+    said = pytest.raises(UserError, match="does not serve") if refused else nullcontext()
+    with Session(unlisted, None) as session, said:
+        session.check()

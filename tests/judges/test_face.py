@@ -1,7 +1,5 @@
 """What ``judges`` offers, and that importing it loads nothing that is slow."""
 
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -9,15 +7,12 @@ import pytest
 import judges
 from study.rows import Truth, make_row
 from study.schema import Judge, Simulated
+from tests.conftest import run_alone
 
 
 def test_importing_the_package_loads_none_of_its_modules() -> None:
-    said = subprocess.run(
-        [sys.executable, "-c", "import sys, judges; print([m for m in sys.modules if m[:6] in"
-         " ('aiohtt', 'pyarro', 'judges')])"],
-        cwd=Path(__file__).parents[2], capture_output=True, text=True, check=True,
-    )  # fmt: skip
-    assert said.stdout.strip() == "['judges']"
+    wanted = "[m for m in sys.modules if m[:6] in ('aiohtt', 'pyarro', 'judges')]"
+    assert run_alone(f"import sys, judges; print({wanted})") == "['judges']\n"
 
 
 def test_the_face_is_enough_to_judge(tmp_path: Path) -> None:

@@ -68,13 +68,13 @@ def test_what_is_asked(name, prompt, answer):
         assert content.endswith(">>>") and "\n\n\n" not in before + after.replace(answer, "")
 
 
-@pytest.mark.parametrize(("name", "prompt"), EVERY)
+@pytest.mark.parametrize(("name", "prompt"), [*EVERY, ("rubric_batch", "default")])
 def test_two_answers_share_everything_up_to_the_answer(name, prompt):
     """Prefix caches of judge servers work on this."""
-    grading = GRADINGS[name]({"prompt": prompt})
-    one, two = (grading.messages(RUBRIC, text)[0]["content"] for text in ("red", "blue"))
+    asked = (GRADINGS[name]({"prompt": prompt}).requests(RUBRIC, text) for text in ("red", "blue"))
+    one, two = (request.messages[0]["content"] for (request,) in asked)
     shared = one[: one.index("<<<answer")]
-    assert two.startswith(shared) and len(shared) > 200
+    assert two.startswith(shared) and len(shared) > 200 and "<<<rubric" in shared
 
 
 def test_shipped_prompts_have_their_own_identity():

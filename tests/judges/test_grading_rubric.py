@@ -16,9 +16,12 @@ from judges.grading.rubric import Rubric
 from study.errors import UserError
 from study.rows import Criterion, Row, make_row
 from study.rubric import rubric_score
+from study.schema import Task
+from study.tasks import prompts
+from study.tasks.where import data_folder
 from study.verdict import LABELS, Outcome, Parsed, Reply, Request
 
-DATA = Path(__file__).parents[3] / "shared" / "data"
+DATA = data_folder()
 
 
 def row_of(*points: float) -> Row:
@@ -198,12 +201,6 @@ def test_what_is_asked(layout: str, answer: str) -> None:
     assert "points" not in hidden and "1.5" not in hidden.replace(answer, "")
 
 
-def test_answers_to_one_prompt_share_all_but_the_answer() -> None:
-    one, two = (batch().requests(ROW, text)[0].messages[0]["content"] for text in ("red", "blue"))
-    shared = one[: one.index("<<<answer")]
-    assert two.startswith(shared) and "<<<rubric" in shared
-
-
 def test_options_change_the_prompt_and_its_hash() -> None:
     def text(**options: Any) -> str:
         return batch(**options).requests(ROW, "hi")[0].messages[0]["content"]
@@ -275,18 +272,7 @@ def real_rubrics(path: str) -> list[Row]:
     file = DATA / path
     if not file.is_file():
         pytest.skip(f"{path} is not on this machine")
-    import pyarrow.parquet as parquet
-
-    return [
-        make_row(
-            tuple({"role": turn["role"], "content": turn["content"]} for turn in item["prompt"]),
-            tuple(
-                Criterion(entry["criterion"], float(entry["points"]))
-                for entry in item["reward_model"]["rubrics"]
-            ),
-        )
-        for item in parquet.read_table(file).to_pylist()
-    ]
+    return list(prompts.load(Task(path=str(file))).rows)
 
 
 @pytest.mark.parametrize(

@@ -165,20 +165,6 @@ def test_a_reply_that_says_two_things_is_asked_again_once_and_counted(app: Endpo
     assert metrics["judge/unscored/unparsed"] == 0.5
 
 
-def test_a_better_parser_reads_what_is_stored_and_asks_nothing(app, store, monkeypatch) -> None:
-    app.say = lambda body: "The second is met, the others are not."
-    with Session(scripted_judge("rubric_batch"), store) as session:
-        ((verdict,),) = session.verdicts([(ROW, "hi")])
-        assert verdict.outcome is Outcome.unparsed
-    monkeypatch.setattr(
-        "judges.grading.rubric.read_labels",
-        lambda text, numbers, vocabulary: {n: "met" if n == 2 else "not_met" for n in numbers},
-    )
-    again, calls = ask_once(scripted_judge("rubric_batch"), store, HI)
-    assert calls == 0
-    assert (again.score, again.key) == (0.2, verdict.key)
-
-
 def test_a_chunk_that_fails_costs_its_criteria_only(app: Endpointed, store: Store) -> None:
     app.say = lambda body: 500 if 3 in numbers_of(body) else said(body)
     verdict, _ = ask_once(scripted_judge("rubric_chunk", k=2), store, HI)
@@ -304,9 +290,11 @@ def test_a_group_of_one_and_single_answers_are_refused(name: str, app: Endpointe
             asyncio.run(session.group(ROW, ["alone"]))
         with pytest.raises(UserError, match=rf"judge\.grading\.name={name} compares"):
             session.verdicts([(ROW, "hi")])
+        with pytest.raises(UserError, match="compares the answers of a group"):
+            asyncio.run(session.verdict(ROW, "hi"))
         assert session.calls == 0
     with (
         Session(scripted_judge("likert"), None) as session,
-        pytest.raises(UserError, match=r"judge\.grading\.name=likert"),
+        pytest.raises(UserError, match=r"judge\.grading\.name=likert.*pairwise or listwise"),
     ):
         asyncio.run(session.group(ROW, ["a", "b"]))

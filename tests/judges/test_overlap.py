@@ -5,6 +5,8 @@ or one group after the other, it would wait for itself until the deadline.
 """
 
 import asyncio
+from collections import Counter
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -12,23 +14,13 @@ import pytest
 from judges.ahead import judge_all
 from judges.session import Session
 from judges.store import Store
-from study.errors import UserError
-from study.schema import Cost, Endpoint, Grading, Judge, Sampling
+from study.schema import Cost
 from study.verdict import Outcome
 from tests.judges.endpoints import Endpointed, text_of
-from tests.judges.sessions import COLOURS
+from tests.judges.sessions import COLOURS, held
 from tests.waiting import come
 
 ROWS = COLOURS[:2]
-
-
-def judge(name: str, votes: int = 1) -> Judge:
-    return Judge(
-        name="real",
-        endpoint=Endpoint("asgi://held", "m", deadline_s=20.0, attempts=1),
-        grading=Grading(name),
-        sampling=Sampling(votes=votes),
-    )
 
 
 def is_follow_up(content: str) -> bool:
@@ -49,7 +41,7 @@ def test_a_follow_up_waits_for_no_other_answer(stored, app, tmp_path) -> None:
 
     app.say, app.free = partial_labels, free
     store = Store(tmp_path / "replies.db") if stored else None
-    with Session(judge("rubric_batch"), store) as session:
+    with Session(held("rubric_batch"), store) as session:
         found = session.verdicts([(ROWS[0], "answer A"), (ROWS[0], "answer B")])
         assert session.calls == 4
     assert [draws[0].labels for draws in found] == [("met", "met")] * 2
@@ -66,7 +58,7 @@ def test_groups_and_votes_overlap(name, requests, app, tmp_path) -> None:
     said = "[[A]]" if name == "pairwise" else "[[A > B]]"
     app.say, app.free = lambda body: said, lambda content, seen: len(seen) == total
     items = [(row, f"{row.prompt_text()} {member}") for row in ROWS for member in "xy"]
-    with Store(tmp_path / "replies.db") as store, Session(judge(name, votes=3), store) as session:
+    with Store(tmp_path / "replies.db") as store, Session(held(name, votes=3), store) as session:
         votes_N = judge_all(session, items, 2)
         assert (session.calls, store.count()) == (total, total)
     assert len(app.seen) == total
@@ -90,22 +82,9 @@ def test_a_verdict_can_be_awaited_in_any_loop(app: Endpointed) -> None:
         )
         assert (one.score, other.score) == (0.7, 0.7)
         assert (one.sample_index, other.sample_index) == (0, 3)
-        with pytest.raises(UserError, match="pairwise or listwise"):
-            await session.group(ROWS[0], ["a", "b"])
 
-    with Session(judge("likert"), None) as session:
+    with Session(held("likert"), None) as session:
         asyncio.run(main(session))
-
-
-def test_a_group_can_be_awaited(app: Endpointed) -> None:
-    app.say = lambda body: "[[tie]]"
-    with Session(judge("pairwise"), None) as session:
-        found = asyncio.run(session.group(ROWS[0], ["a", "b", "c"]))
-        with pytest.raises(UserError, match="needs a group"):
-            asyncio.run(session.group(ROWS[0], ["a"]))
-        with pytest.raises(UserError, match="compares the answers of a group"):
-            asyncio.run(session.verdict(ROWS[0], "a"))
-    assert [verdict.score for verdict in found] == [0.5, 0.5, 0.5]
 
 
 def test_an_awaited_verdict_that_is_given_up_leaves_the_session_usable(app: Endpointed) -> None:
@@ -119,7 +98,7 @@ def test_an_awaited_verdict_that_is_given_up_leaves_the_session_usable(app: Endp
             await stuck
         return free.score
 
-    with Session(judge("likert"), None) as session:
+    with Session(held("likert"), None) as session:
         assert asyncio.run(main(session)) == 0.7
         assert session.verdicts([(ROWS[1], "x")])[0][0].score == 0.7
 
@@ -128,22 +107,20 @@ def test_a_reply_is_parsed_once_and_a_body_built_once(app, monkeypatch, tmp_path
     from judges import session as module
     from judges.grading.likert import Likert
 
-    counts = {"parse": 0, "body": 0}
-    parse, body = Likert.parse, module.judge_body
+    counts: Counter[str] = Counter()
 
-    def counted_parse(*args: Any) -> Any:
-        counts["parse"] += 1
-        return parse(*args)
+    def counted(name: str, real: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*args: Any) -> Any:
+            counts[name] += 1
+            return real(*args)
 
-    def counted_body(*args: Any) -> Any:
-        counts["body"] += 1
-        return body(*args)
+        return call
 
-    monkeypatch.setattr(Likert, "parse", counted_parse)
-    monkeypatch.setattr(module, "judge_body", counted_body)
+    monkeypatch.setattr(Likert, "parse", counted("parse", Likert.parse))
+    monkeypatch.setattr(module, "judge_body", counted("body", module.judge_body))
     app.say = lambda body: "[[70]]"
     items = [(ROWS[0], f"answer {number}") for number in range(7)]
-    with Store(tmp_path / "replies.db") as store, Session(judge("likert"), store) as session:
+    with Store(tmp_path / "replies.db") as store, Session(held("likert"), store) as session:
         session.verdicts(items)
         assert counts == {"parse": 7, "body": 7}
         session.verdicts(items)
@@ -159,7 +136,7 @@ def test_closing_during_follow_ups_aborts_them(app: Endpointed) -> None:
         await asyncio.to_thread(session.close)
         return await task
 
-    verdict = asyncio.run(main(Session(judge("rubric_batch"), None)))
+    verdict = asyncio.run(main(Session(held("rubric_batch"), None)))
     assert (verdict.outcome, verdict.labels) == (Outcome.aborted, ("met", "unknown"))
     assert verdict.score is None
 
@@ -168,7 +145,7 @@ def test_an_allowance_holds_over_overlapping_groups(app: Endpointed) -> None:
     from judges.probes.allowance import Allowance
 
     app.say = lambda body: "[[A]]"
-    asked = judge("pairwise")
+    asked = held("pairwise")
     allowance = Allowance(Cost(max_calls=5), [asked])
     groups = [(row, [f"{row.prompt_text()} {member}" for member in "xyz"]) for row in ROWS]
     with Session(asked, None, allowance=allowance) as session:

@@ -12,26 +12,18 @@ from judges.probes.model import INSTRUCTIONS, rewritten
 from judges.session import Session
 from study.errors import UserError
 from study.rows import make_row
-from study.schema import Cost, Endpoint, Grading, Judge, Sampling, Simulated
+from study.schema import Cost, Judge, Simulated
 from tests.judges.endpoints import text_of
+from tests.judges.sessions import held
 
 ROW = make_row(({"role": "user", "content": "Where is it?"},))
 SOURCE = Source(ROW, {"correct": "It is 4 km off."})
 
 
-def judge(grading: str = "likert", votes: int = 1) -> Judge:
-    return Judge(
-        name="real",
-        endpoint=Endpoint(url="asgi://x", model="m", attempts=1, deadline_s=5.0),
-        grading=Grading(grading),
-        sampling=Sampling(votes=votes),
-    )
-
-
 def test_each_text_is_judged_and_contents_again_and_again(app, store):
     app.say = lambda body: f"[[{len(undelimit('answer', text_of(body)) or '')}]]"
     made, _ = variants(SOURCE, only=["hedged", "key_colon"])
-    done = ask(judge(), made, store, repeats=3, temperatures=(0.0, 1.0))
+    done = ask(held(), made, store, repeats=3, temperatures=(0.0, 1.0))
     first = [row for row in done.rows if row["setting"] == "profile"]
     assert [row["probe_id"] for row in first] == [one.probe_id for one in made]
     assert [row["score"] for row in first] == [len(one.text) / 100 for one in made]
@@ -46,8 +38,8 @@ def test_each_text_is_judged_and_contents_again_and_again(app, store):
 
 def test_a_rerun_asks_nothing(app, store):
     made, _ = variants(SOURCE)
-    once = ask(judge(), made, store, repeats=2, temperatures=(0.7,))
-    twice = ask(judge(), made, store, repeats=2, temperatures=(0.7,))
+    once = ask(held(), made, store, repeats=2, temperatures=(0.7,))
+    twice = ask(held(), made, store, repeats=2, temperatures=(0.7,))
     assert once.calls == len(app.bodies) > 0
     assert (twice.calls, twice.hits) == (0, once.calls)
     assert [row["score"] for row in twice.rows] == [row["score"] for row in once.rows]
@@ -56,7 +48,7 @@ def test_a_rerun_asks_nothing(app, store):
 def test_a_pairwise_judge_sees_both_orders(app, store):
     app.say = lambda body: "[[A]]"  # whatever is shown first
     made, _ = variants(SOURCE, only=["hedged", "yconfident_wrong"])
-    done = ask(judge("pairwise", votes=2), made, store, repeats=5, temperatures=(1.0,))
+    done = ask(held("pairwise", votes=2), made, store, repeats=5, temperatures=(1.0,))
     edited = [one for one in made if one.against is not None]
     assert len(done.rows) == len(edited) * 2 * 2, "two orders, two votes, no repeats"
     assert {(row["order"], row["score"]) for row in done.rows} == {(0, 1.0), (1, 1.0)}
@@ -67,7 +59,7 @@ def test_a_pairwise_judge_sees_each_content_beside_the_best_again_and_again(app,
     app.say = lambda body: "[[A]]" if body["temperature"] else "[[B]]"
     contents = {"correct": "It is 4 km off.", "partial": "It is off.", "policy": "It is 4 km off."}
     made, _ = variants(Source(ROW, contents), only=["hedged"])
-    done = ask(judge("pairwise"), made, store, repeats=3, temperatures=(0.0, 1.0))
+    done = ask(held("pairwise"), made, store, repeats=3, temperatures=(0.0, 1.0))
     first = [row for row in done.rows if row["setting"] == "profile"]
     assert len(first) == 2 * 2, "two edited texts in two orders"
     again = [row for row in done.rows if row["setting"] != "profile"]
@@ -82,32 +74,32 @@ def test_a_pairwise_judge_sees_each_content_beside_the_best_again_and_again(app,
 
 def test_a_limit_leaves_the_rest_missing_and_the_store_is_free(app, store):
     made, _ = variants(SOURCE)
-    few = Allowance(Cost(max_calls=5), [judge()])
-    done = ask(judge(), made, store, repeats=2, temperatures=(0.7,), allowance=few)
+    few = Allowance(Cost(max_calls=5), [held()])
+    done = ask(held(), made, store, repeats=2, temperatures=(0.7,), allowance=few)
     assert done.calls == len(app.bodies) == few.spent.calls == 5
     missing = [row for row in done.rows if row["outcome"] == "aborted"]
     assert len(missing) == len(done.rows) - 5 > 0
     assert all(row["score"] is None and row["attempts"] == 0 for row in missing)
     assert all("cost.max_calls=5" in row["reason"] for row in missing)
     kept = [row["outcome"] for row in done.rows]
-    none = Allowance(Cost(max_calls=5), [judge()], few.spent)
-    again = ask(judge(), made, store, repeats=2, temperatures=(0.7,), allowance=none)
+    none = Allowance(Cost(max_calls=5), [held()], few.spent)
+    again = ask(held(), made, store, repeats=2, temperatures=(0.7,), allowance=none)
     assert again.calls == 0 and [row["outcome"] for row in again.rows] == kept
-    rest = ask(judge(), made, store, repeats=2, temperatures=(0.7,))
+    rest = ask(held(), made, store, repeats=2, temperatures=(0.7,))
     assert {row["outcome"] for row in rest.rows} == {"scored"}
     assert rest.calls == len(missing), "what was not asked is not taken for asked"
 
 
 def test_a_rewriter_s_texts_are_paid_for_too(app, store):
     app.say = lambda body: "Written anew."
-    one = Allowance(Cost(max_calls=1), [judge()])
-    filled, lost, calls = rewritten(judge(), [SOURCE], store, one)
+    one = Allowance(Cost(max_calls=1), [held()])
+    filled, lost, calls = rewritten(held(), [SOURCE], store, one)
     assert calls == 1 and len(filled[0].given) == 1
     assert len(lost) == len(INSTRUCTIONS) - 1 and all("aborted" in line for line in lost)
 
 
 def test_a_judge_of_single_answers_has_no_verdict_on_a_pair(app, store):
-    with Session(judge(), store) as session, pytest.raises(UserError, match="cannot compare"):
+    with Session(held(), store) as session, pytest.raises(UserError, match="cannot compare"):
         session.request_verdicts([(ROW, ("a", "b"))])
     assert app.bodies == []
 
@@ -121,7 +113,7 @@ def test_order_zero_shows_the_counterpart_first(app, store):
 
     app.say = prefer_hedged
     made, _ = variants(SOURCE, only=["hedged"])
-    done = ask(judge("pairwise"), made, store)
+    done = ask(held("pairwise"), made, store)
     # the edited text wins both times: shown second in order 0, first in order 1
     assert [(row["order"], row["score"]) for row in done.rows] == [(0, 0.0), (1, 1.0)]
 
@@ -129,7 +121,7 @@ def test_order_zero_shows_the_counterpart_first(app, store):
 def test_an_order_that_cannot_be_read_is_missing(app, store):
     app.say = lambda body: "hard to say"
     made, _ = variants(SOURCE, only=["hedged"])
-    done = ask(judge("pairwise"), made, store)
+    done = ask(held("pairwise"), made, store)
     assert [row["outcome"] for row in done.rows] == ["unparsed", "unparsed"]
     assert [row["score"] for row in done.rows] == [None, None]
 
@@ -137,13 +129,13 @@ def test_an_order_that_cannot_be_read_is_missing(app, store):
 def test_a_ranking_has_no_pairs(app, store):
     made, _ = variants(SOURCE, only=["hedged"])
     with pytest.raises(UserError, match="listwise, which has no pairs"):
-        ask(judge("listwise"), made, store)
+        ask(held("listwise"), made, store)
 
 
 def test_a_model_fills_the_empty_slots_once(app, store):
     app.say = lambda body: "" if "few words" in text_of(body) else "Written anew."
     given = Source(ROW, SOURCE.contents, {"yverbose": ("Long.", "set")})
-    filled, lost, calls = rewritten(judge(), [given, Source(ROW, {"policy": "x"})], store)
+    filled, lost, calls = rewritten(held(), [given, Source(ROW, {"policy": "x"})], store)
     assert filled[0].given == {
         "yverbose": ("Long.", "set"),
         **dict.fromkeys(
@@ -157,7 +149,7 @@ def test_a_model_fills_the_empty_slots_once(app, store):
     assert {slot for slot, words in INSTRUCTIONS.items() if any(words in t for t in asked)} == {
         "yshort", "ystructured", "ysycophant", "yconfident_wrong"
     }  # fmt: skip
-    again, _, more = rewritten(judge(), [given], store)
+    again, _, more = rewritten(held(), [given], store)
     assert calls == len(asked) and again[0].given == filled[0].given
     assert more <= 1, "only what gave no text is asked again"
 

@@ -3,7 +3,6 @@
 import json
 from pathlib import Path
 
-import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 import pytest
 
@@ -14,22 +13,18 @@ from study.compose import load_presets
 from study.tasks import task_module
 from study.tasks.mixed_mini import scores
 from tests.judges.answered_study import PLAIN, write_run
+from tests.judges.test_replay import replay, rows
 
 
 def replayed(study: Path, name: str, kind: str = "rollouts") -> list[dict]:
     (cell,) = (study / "replays" / name).glob("sim-*")
-    table = ds.dataset(cell / kind, format="parquet").to_table().to_pylist()
-    return sorted(table, key=lambda row: row["rollout_id"])
-
-
-def replay(study: Path, *arguments: str) -> int:
-    return main([f"study={study.name}", f"runs_dir={study.parent}", *arguments])
+    return rows(cell, kind)
 
 
 def test_the_answer_alone_has_no_length_to_pay_for(tmp_path, capsys):
     study = write_run(tmp_path / "runs")
-    assert replay(study, "out=whole") == 0
-    assert replay(study, "out=alone", "canonical=true") == 0
+    replay(study, "out=whole")
+    replay(study, "out=alone", "canonical=true")
     whole, alone = ([row["judge_score"] for row in replayed(study, n)] for n in ("whole", "alone"))
     for group in range(3):
         bare, wordy = 3 * group, 3 * group + 1
@@ -47,7 +42,7 @@ def test_the_answer_alone_has_no_length_to_pay_for(tmp_path, capsys):
 
 def test_a_judge_of_answers_alone_is_another_judge(tmp_path):
     study = write_run(tmp_path / "runs")
-    assert replay(study, "canonical=true") == 0
+    replay(study, "canonical=true")
     (folder,) = (study / "replays").iterdir()
     assert folder.name == "own-canonical"
     verdicts = replayed(study, folder.name, "verdicts")
@@ -58,12 +53,12 @@ def test_a_judge_of_answers_alone_is_another_judge(tmp_path):
 
 def test_a_program_that_came_to_no_answer_is_not_asked_about(tmp_path):
     study = write_run(tmp_path / "runs", reward="judge-binary")
-    assert replay(study, "out=alone", "canonical=true") == 0
-    rows = replayed(study, "alone")
-    failed = [row for row in rows if row["member"] == 2]
+    replay(study, "out=alone", "canonical=true")
+    told = replayed(study, "alone")
+    failed = [row for row in told if row["member"] == 2]
     assert all(row["judge_score"] is None and row["reward"] == 0.0 for row in failed)
     asked = {row["rollout_id"] for row in replayed(study, "alone", "verdicts")}
-    assert asked == {row["rollout_id"] for row in rows if row["member"] < 2}
+    assert asked == {row["rollout_id"] for row in told if row["member"] < 2}
     (line,) = json.loads((study / "replays" / "alone" / "summary.json").read_text())
     assert line["unscored"] == 0.0 and line["n"] == 9
 
@@ -72,7 +67,7 @@ def test_a_program_that_came_to_no_answer_is_not_asked_about(tmp_path):
 def test_gradings_that_compare_see_the_answers_that_there_are(tmp_path, grading):
     study = write_run(tmp_path / "runs", reward="judge-binary")
     arguments = ("out=compared", "judge=sim-verbose", f"judge.grading.name={grading}")
-    assert replay(study, *arguments) == 0
+    replay(study, *arguments)
     scores_of = [row["judge_score"] for row in replayed(study, "compared")]
     assert [score is None for score in scores_of] == [False, False, True] * 3
 
@@ -97,7 +92,7 @@ def test_the_recorded_answers_are_right_by_the_rules(tmp_path):
     (part,) = study.glob("*/rollouts/*.parquet")
     records = pq.read_table(part).to_pylist()
     _, task = load_presets("sim-verbose", "mixed-mini")
-    rows = {row.prompt_id: row for row in task_module("mixed-mini").rows(task, "train")}
+    by_prompt = {row.prompt_id: row for row in task_module("mixed-mini").rows(task, "train")}
     told = [record for record in records if record["answer"] is not None]
     answers = [record["answer"] for record in told]
-    assert all(s.correct for s in scores([rows[r["prompt_id"]] for r in told], answers))
+    assert all(s.correct for s in scores([by_prompt[r["prompt_id"]] for r in told], answers))

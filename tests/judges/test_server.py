@@ -18,16 +18,10 @@ from judges.serve import main
 from judges.serving import server
 from judges.serving.lease import lease, leases
 from study.errors import UserError
-from study.schema import Endpoint, Judge, Serve
+from study.schema import Judge
 from tests.conftest import free_port, python
+from tests.judges.services import served as judge
 from tests.waiting import GENEROUS_S, wait_for
-
-
-def judge(port: int = 8000, **settings: Any) -> Judge:
-    """A judge that is served as ``tiny``; ``settings`` are those of ``serve``."""
-    endpoint = Endpoint(url=f"http://127.0.0.1:{port}/v1", model="tiny")
-    serve = {"model": "org/Tiny", "start_timeout_s": GENEROUS_S, **settings}
-    return Judge(name="tiny", endpoint=endpoint, serve=Serve(**serve))
 
 
 @pytest.fixture

@@ -17,7 +17,7 @@ from study.errors import UserError
 from study.records import VERDICT, write_part
 from study.rows import Row, Truth
 from study.schema import Endpoint, Failure, Grading, Judge, Price, Sampling, Simulated
-from study.verdict import Outcome
+from study.verdict import Outcome, Parsed
 from tests.judges.sessions import ROWS, ask_once, http
 from tests.waiting import GENEROUS_S, wait_for
 
@@ -45,6 +45,7 @@ def test_a_simulated_judge_in_this_process(stream: bool, store: Store) -> None:
         session.check()
         assert session.calls == 0  # the preflight asks for no verdict
         found = session.verdicts(ITEMS)
+        assert session.verdicts([]) == []
     assert [[verdict.score for verdict in draws] for draws in found] == [
         [(n % 5) / 4] for n in range(10)
     ]
@@ -107,11 +108,6 @@ def test_votes_are_draws_of_their_own(faults: Any, one_word: Any, store: Store) 
         assert [verdict.sample_index for verdict in draws] == [0, 1, 2, 3]
 
 
-def test_no_items_no_verdicts(store: Store) -> None:
-    with Session(FAIR, store, oracle) as session:
-        assert session.verdicts([]) == []
-
-
 @pytest.mark.parametrize(
     ("fault", "outcome"),
     [
@@ -141,9 +137,8 @@ def test_a_failure_is_a_verdict_without_score_and_only_replies_are_stored(
 
 def test_a_parser_that_learned_reads_what_is_stored(faults, one_word, store, monkeypatch) -> None:
     judge = http(faults.url("unparsed"))
-    assert ask_once(judge, store)[0].score is None
-    from study.verdict import Parsed
-
+    first, _ = ask_once(judge, store)
+    assert first.score is None
     monkeypatch.setattr(one_word, "version", "2")
     monkeypatch.setattr(
         one_word,
@@ -153,6 +148,7 @@ def test_a_parser_that_learned_reads_what_is_stored(faults, one_word, store, mon
     verdict, calls = ask_once(judge, store)
     assert calls == 0
     assert (verdict.score, verdict.grading_version) == (float(len("who knows")), "2")
+    assert verdict.key == first.key
 
 
 def test_the_first_writer_wins_over_our_own_reply(faults: Any, one_word: Any, store: Store) -> None:

@@ -57,12 +57,10 @@ ECHOED = ("text", "reasoning", "model", "id", "finish", "usage", "name of a fiel
 
 async def echo(body: bytes, where: str, secret: str) -> bytes:
     """A good answer with the key in one place, plain or in a stream that cuts it in two."""
-    said = {"text": f"[[70]] you are {secret}", "reasoning": f"[[70]] {secret}"}.get(
-        where, "[[70]]"
-    )
+    said = f"[[70]] you are {secret}" if where == "text" else "[[70]]"
     turn: dict[str, Any] = {"role": "assistant", "content": said}
     if where == "reasoning":
-        turn = {"role": "assistant", "content": "[[70]]", "reasoning": f"I see {secret}"}
+        turn["reasoning"] = f"I see {secret}"
     usage: dict[str, Any] = {"prompt_tokens": 5, "completion_tokens": 2}
     if where == "usage":
         usage = {"prompt_tokens": secret, "note": secret}

@@ -7,24 +7,18 @@ import re
 import shlex
 import subprocess
 import sys
-from typing import Any
 
 import pytest
 
 from judges.serving import vllm_command
 from study.compose import load_presets
 from study.errors import UserError
-from study.schema import Endpoint, Judge, Serve
+from study.schema import Judge
 from tests.conftest import ROOT
+from tests.judges.services import served as judge
 from tests.waiting import GENEROUS_S
 
 VLLM_PYTHON = ROOT / ".venv-vllm" / "bin" / "python"
-
-
-def judge(**settings: Any) -> Judge:
-    """A judge that is served as ``tiny``; ``settings`` are those of ``serve``."""
-    endpoint = Endpoint(url="http://127.0.0.1:8000/v1", model="tiny")
-    return Judge(name="tiny", endpoint=endpoint, serve=Serve(**{"model": "org/Tiny", **settings}))
 
 
 QWEN = """Qwen/Qwen3-32B --served-model-name qwen3-32b --host 127.0.0.1 --port 8000
@@ -100,7 +94,6 @@ def test_without_vllm_it_says_what_to_type(tmp_path, monkeypatch):
 
 
 def test_a_shell_reads_the_printed_line_as_the_same_words():
-
     preset, _ = load_presets("qwen3-32b")
     [line] = vllm_command.shown(preset, "127.0.0.1", 8000)
     assert shlex.split(line)[3:] == QWEN  # behind VLLM_NO_USAGE_STATS=1 vllm serve

@@ -23,7 +23,8 @@ from study.rewards.failure import TooManyMissing
 from study.schema import Cost, Judge
 from study.tasks import oracle
 from tests.invariants.test_grpo import TASK, run, study
-from tests.judges.test_ahead import GRADINGS, noisy, real
+from tests.judges.sessions import held
+from tests.judges.test_ahead import GRADINGS, noisy
 from tests.waiting import wait_for
 
 ENDS = tuple(range(2, 90))
@@ -141,7 +142,7 @@ def test_a_judge_that_refuses_its_key_stops_the_run_as_it_does_afterwards(
     tmp_path, cache, afterwards
 ) -> None:
     with FaultServer() as server:
-        judge = real(server.url("key_401"))
+        judge = held(url=server.url("key_401"))
         ours = train(tmp_path / "a", cache, judge)
         afterwards()
         theirs = train(tmp_path / "b", cache, judge)
@@ -163,7 +164,7 @@ def test_a_server_that_dies_on_the_way(tmp_path, cache, on_the_way) -> None:
             server.__exit__()
 
         on_the_way.append(dies)
-        judge = dataclasses.replace(real(server.url("slow_0")), max_unscored_frac=0.01)
+        judge = dataclasses.replace(held(url=server.url("slow_0")), max_unscored_frac=0.01)
         error, _, rollouts, verdicts, _ = train(tmp_path / "a", cache, judge)
     assert isinstance(error, TooManyMissing) and rollouts == verdicts == []
     (kept,) = (tmp_path / "a" / MISSING / "verdicts").glob("*.parquet")
@@ -175,7 +176,7 @@ def test_a_server_that_dies_on_the_way(tmp_path, cache, on_the_way) -> None:
 def test_what_shadow_judges_said_ahead_is_kept_when_the_step_stops(tmp_path, cache) -> None:
     """It has been paid for, so it counts against the budget of the next attempt."""
     with FaultServer() as server:
-        fails = dataclasses.replace(real(server.url("unparsed")), max_unscored_frac=0.01)
+        fails = dataclasses.replace(held(url=server.url("unparsed")), max_unscored_frac=0.01)
         error, *_ = train(
             tmp_path / "a", cache, fails, dataclasses.replace(noisy("likert"), name="b")
         )
