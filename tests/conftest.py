@@ -216,9 +216,10 @@ def trained(warmed: Callable[[Path], Path]) -> Iterator[Trained]:
     sweeps.close()
 
 
-def _listens(port: int) -> bool:
+def listens(port: int) -> bool:
+    """Whether somebody does, on this machine."""
     try:
-        socket.create_connection(("127.0.0.1", port)).close()
+        socket.create_connection(("127.0.0.1", port), 1.0).close()
     except OSError:
         return False
     return True
@@ -234,7 +235,7 @@ def s3_server() -> Iterator[str]:
     with open(os.devnull, "w") as nowhere:
         process = subprocess.Popen(command, stdout=nowhere, stderr=nowhere)
     try:
-        wait_for(lambda: _listens(port), "the S3 server listens")
+        wait_for(lambda: listens(port), "the S3 server listens")
         yield f"http://127.0.0.1:{port}"
     finally:
         process.kill()

@@ -13,7 +13,6 @@ import random
 import re
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -21,12 +20,11 @@ import time
 from collections import Counter
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
 
 from study import cells
 from study.status import read_status
 from study.stopping import end_with_parent
-from tests.conftest import ROOT, free_port
+from tests.conftest import ROOT, free_port, listens
 from tests.experiments.launch.clusters import Cluster, read
 from tests.faults import lives
 from tests.waiting import wait_for
@@ -88,7 +86,7 @@ class Servers:
 
     def wait(self) -> None:
         """Until both listen."""
-        wait_for(lambda: all(map(_listens, self.ports.values())), f"see {self._folder}/*.log")
+        wait_for(lambda: all(map(listens, self.ports.values())), f"see {self._folder}/*.log")
 
     def stop(self) -> None:
         for name in self._running:
@@ -212,9 +210,8 @@ class Chaos:
             self.wrong.append(f"{runs_dir.name}: other cells")
             return
         for folder, template in zip(made, self.whole, strict=True):
-            self.wrong += [
-                f"{folder.name}: {kind} differ" for kind in differences(folder, template)
-            ]
+            found = lives.differences(folder, template, OF_THE_WIRE)
+            self.wrong += [f"{folder.name}: {kind} differ" for kind in found]
             log = (folder / "log.txt").read_text()
             self.begun += len(re.findall(r"^--- .* pid \d+ ---$", log, re.MULTILINE))
             lines = re.findall(r"^step (\d+)/", log, re.MULTILINE)
@@ -234,30 +231,9 @@ class Chaos:
         ]
 
 
-def differences(found: Path, whole: Path) -> list[str]:
-    """`lives.differences`, but for how often an endpoint had to be asked."""
-    ours, theirs = (_told(lives.content(folder)) for folder in (found, whole))
-    return [kind for kind in theirs if ours[kind] != theirs[kind]]
-
-
-def _told(content: dict[str, Any]) -> dict[str, Any]:
-    for row in content["verdicts"]:
-        for name in OF_THE_WIRE:
-            row.pop(name)
-    return content
-
-
 def title(pid: int) -> bytes:
     """How a process calls itself."""
     return read(Path(f"/proc/{pid}/cmdline"))
-
-
-def _listens(port: int) -> bool:
-    try:
-        socket.create_connection(("127.0.0.1", port), 1.0).close()
-    except OSError:
-        return False
-    return True
 
 
 def main(arguments: list[str]) -> int:

@@ -94,12 +94,13 @@ def parts(folder: Path, kind: str) -> list[dict[str, Any]]:
     return sorted(rows, key=lambda row: [row.get(name) or 0 for name in order])
 
 
-def content(folder: Path) -> dict[str, Any]:
-    """All that a run finds out, without what depends on the clock or on the machine."""
+def content(folder: Path, besides: tuple[str, ...] = ()) -> dict[str, Any]:
+    """All that a run finds out, without what depends on the clock or on the machine; ``besides``
+    are further columns of a verdict that are left out."""
     from safetensors.torch import load_file
 
     verdicts = [
-        {name: value for name, value in row.items() if name not in OF_THE_CLOCK}
+        {name: value for name, value in row.items() if name not in (*OF_THE_CLOCK, *besides)}
         for row in parts(folder, "verdicts")
     ]
     metrics = [
@@ -129,9 +130,9 @@ def content(folder: Path) -> dict[str, Any]:
     }
 
 
-def differences(found: Path, whole: Path) -> list[str]:
+def differences(found: Path, whole: Path, besides: tuple[str, ...] = ()) -> list[str]:
     """In what ``found`` differs from ``whole``, by kind; none where nothing was lost or changed."""
-    ours, theirs = content(found), content(whole)
+    ours, theirs = content(found, besides), content(whole, besides)
     return [kind for kind in theirs if ours[kind] != theirs[kind]]
 
 

@@ -31,9 +31,9 @@ from study.records import VERDICT, write_part
 from study.rows import make_row
 from study.schema import Endpoint, Grading, Judge, Sampling
 from study.verdict import Outcome, Parsed, Reply, Request, Verdict
+from tests.conftest import ROOT
 from tests.faults.soak_faults import MODEL, PLAIN, SLOW, STREAM
 
-ROOT = Path(__file__).parents[2]
 ROW = make_row(({"role": "user", "content": "Write."},))
 SECRET = "Soak/Canary+Key.of-no-known-form-77"
 BATCH = 2_000

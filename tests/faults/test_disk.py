@@ -6,7 +6,6 @@ import json
 import os
 import sqlite3
 import subprocess
-import sys
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
@@ -15,7 +14,7 @@ import pytest
 from experiments.launch.task import _Log
 from study import cells, files, storage
 from study.records import ROLLOUT, VERDICT, Recorder, recorded, rollout_id
-from tests.conftest import ROOT, SLOWLY
+from tests.conftest import SLOWLY, python
 from tests.faults import lives
 from tests.waiting import GENEROUS_S, wait_for
 
@@ -82,10 +81,8 @@ def test_a_metrics_line_that_does_not_fit_leaves_nothing(tmp_path):
         "try:\n files.append_line(Path(sys.argv[1]), 'x' * 100)\nexcept OSError as e:\n"
         " from study.storage import explained\n print(explained(e, Path(sys.argv[1])))\n"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", code, str(path)], cwd=ROOT, capture_output=True, text=True
-    )
-    assert "largest size that is allowed" in done.stdout and "ulimit -f" in done.stdout, done.stderr
+    said, _ = python(code, path).communicate()
+    assert "largest size that is allowed" in said and "ulimit -f" in said
     assert path.read_text() == "whole\n"
 
 

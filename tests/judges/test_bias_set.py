@@ -13,6 +13,7 @@ from judges.probes.biasset import POLICY, TYPES, VARIANTS, Item
 from judges.probes.slots import RULES, Author, Written
 from study.errors import UserError
 from study.tasks.where import VARIABLE, data_folder
+from tests.study.tasks.datasets import roots
 
 PUBLISHED = data_folder() / "judge_bias_eval" / "judge_bias_eval_10_with_qwen3-8b.jsonl"
 BASE = "It is 4 km off. In order to see it, walk north.\nThe gate closes at 5 in winter."
@@ -34,11 +35,7 @@ def no_data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def save(tmp_path: Path, *lines: object) -> Path:
-    path = tmp_path / "b.jsonl"
-    path.write_text(
-        "".join(f"{one if isinstance(one, str) else json.dumps(one)}\n" for one in lines)
-    )
-    return path
+    return roots.lines(tmp_path / "b.jsonl", lines)
 
 
 def test_the_draw_is_the_published_one():

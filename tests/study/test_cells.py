@@ -4,7 +4,6 @@ import pytest
 
 from study import cells
 from study.cells import make_cell, save_cell, set_status
-from study.identity import identifying
 from tests.conftest import python
 
 
@@ -34,13 +33,6 @@ def test_identity_ignores_run_time_keys_and_sees_the_rest():
     assert first.id != make_cell(data(seed=1)).id
     other_model = {"name": "j", "endpoint": {"url": "http://a", "model": "n"}}
     assert first.id != make_cell(data(judge=other_model)).id
-
-
-def test_shadow_judges_shed_their_run_time_keys():
-    judge = {"name": "k", "endpoint": {"url": "http://a", "model": "m"}}
-    flat = identifying(data(shadow_judges=[judge]))
-    assert "shadow_judges.0.endpoint.model" in flat
-    assert "shadow_judges.0.endpoint.url" not in flat
 
 
 def test_key_order_does_not_change_the_identity():

@@ -3,12 +3,11 @@
 import doctest
 import importlib
 import pkgutil
-import subprocess
-import sys
 
 import pytest
 
 import study
+from tests.conftest import run_alone
 
 HEAVY = ("torch", "mlflow", "aiohttp", "transformers")
 MODULES = sorted(
@@ -20,8 +19,7 @@ MODULES = sorted(
 
 def loaded(code: str) -> set[str]:
     """Names in ``sys.modules`` after ``code``, in a process of its own."""
-    show = f"import sys\n{code}\nprint(*sys.modules)"
-    return set(subprocess.check_output([sys.executable, "-c", show], text=True).split())
+    return set(run_alone(f"import sys\n{code}\nprint(*sys.modules)").split())
 
 
 def test_every_name_of_the_face_is_there() -> None:

@@ -11,6 +11,7 @@ from study.identity import ABSENT, digest, flatten, hashed_default, identifying,
 from study.marks import RUN_TIME, dataclass_of, field_types, was
 from study.schema import Endpoint, Judge, Sampling, Simulated, Study, Trainer
 from tests.conftest import ROOT
+from tests.study.test_bounds import nested
 
 
 @dataclass(frozen=True)
@@ -132,10 +133,7 @@ def test_each_key_off_its_default_changes_the_hash() -> None:
             value = default + 1
         else:
             value = {"other": 1} if isinstance(default, dict) else f"not {default}"
-        nested: Any = value
-        for part in reversed(key.split(".")):
-            nested = {part: nested}
-        made = digest(nested)
+        made = digest(nested(key, value))
         assert made != before and made not in seen, name
         seen.add(made)
 

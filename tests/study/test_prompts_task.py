@@ -19,10 +19,10 @@ from study.errors import UserError
 from study.rows import Criterion, Truth, prompt_id
 from study.schema import Task
 from study.tasks import prompts as subject
-from tests.conftest import ROOT
+from study.tasks.where import FILES, data_folder
+from tests.study.tasks.datasets.roots import lines
 
-VERINSTRUCT = ROOT.parent / "shared" / "data" / "verinstruct" / "verinstruct_val.parquet"
-HEALTHBENCH = ROOT.parent / "shared" / "data" / "healthbench" / "healthbench_val.parquet"
+HEALTHBENCH = data_folder() / FILES["healthbench"]
 TURNS = [
     {"role": "user", "content": "Hi"},
     {"role": "assistant", "content": "Hello"},
@@ -33,12 +33,7 @@ CRITERIA = (Criterion("names one", 2.0), Criterion("is rude", -1.5))
 
 
 def jsonl(folder: Path, *records: Any, name: str = "p.jsonl") -> Path:
-    path = folder / name
-    lines = [item if isinstance(item, str) else json.dumps(item) for item in records]
-    text = "\n".join(lines) + "\n"
-    data = gzip.compress(text.encode()) if name.endswith(".gz") else text.encode()
-    path.write_bytes(data)
-    return path
+    return lines(folder / name, records)
 
 
 def all_rows(path: Path, **options: Any) -> list[Any]:
@@ -251,15 +246,6 @@ def test_chat_turns_arrive_unchanged(before: list[tuple[str, str]], last: str):
     row = subject.parse(json.loads(json.dumps({"prompt": turns, "split": "eval"})), "here")
     assert list(row.messages) == turns
     assert row.prompt_id == prompt_id(row.prompt_text())
-
-
-@pytest.mark.skipif(not VERINSTRUCT.exists(), reason="no shared data: verinstruct")
-def test_verinstruct_has_the_documented_counts():
-    rows = all_rows(VERINSTRUCT)
-    assert len(rows) == 275
-    counts = [len(row.criteria) for row in rows]
-    assert (sum(counts), min(counts), max(counts)) == (1596, 1, 11)
-    assert {item.points for row in rows for item in row.criteria} == {1.0}
 
 
 @pytest.mark.skipif(not HEALTHBENCH.exists(), reason="no shared data: healthbench")

@@ -54,13 +54,14 @@ class Sweep:
         with suppress(ProcessLookupError):
             os.killpg(self.process.pid, number)
 
-    def ended(self) -> tuple[int, str]:
+    def stopped(self) -> str:
+        """What it said, once it has ended in order."""
         said, _ = self.process.communicate(timeout=GENEROUS_S)
-        return self.process.returncode, said
+        assert self.process.returncode == 130 and "Traceback" not in said, said
+        return said
 
     def kill(self) -> None:
-        with suppress(ProcessLookupError):
-            os.killpg(self.process.pid, signal.SIGKILL)
+        self.send(signal.SIGKILL)
         self.process.communicate()
 
 
@@ -103,9 +104,7 @@ def test_while_composing(started) -> None:
     one = started("tracking=none", f"seed={seeds}", "hydra.job.name=slow")  # left to Hydra
     one.wait_for(lambda: list(one.temp.glob("judgedrift-*")), "Hydra was called")
     one.send(signal.SIGINT)
-    code, said = one.ended()
-    assert code == 130, said
-    assert "Stopped." in said and "Traceback" not in said
+    assert "Stopped." in one.stopped()
     assert not list(one.temp.glob("judgedrift-*")) and not one.runs_dir.exists()
 
 
@@ -173,9 +172,7 @@ def test_while_a_judge_is_asked_whether_it_answers(started) -> None:
         connection, _ = silent.accept()
         with connection:
             one.send(signal.SIGTERM)
-            code, said = one.ended()
-    assert code == 130, said
-    assert "Stopped." in said and "Traceback" not in said
+            assert "Stopped." in one.stopped()
     assert not list(one.runs_dir.glob("*/study.json")) and not (one.runs_dir / "mlflow.db").exists()
 
 
@@ -191,9 +188,7 @@ def while_cells_run(started: Callable[..., Sweep]) -> list[Path]:
     for number in (signal.SIGINT, signal.SIGINT, signal.SIGTERM):
         one.send(number)  # at once: a quick machine ends in order within a quarter of a second
         time.sleep(0.02)
-    code, said = one.ended()
-    assert code == 130 and "Traceback" not in said, said
-    assert "Stopping" in said, "the second one was not answered"
+    assert "Stopping" in one.stopped(), "the second one was not answered"
     folders = cells.study_cells(one.runs_dir / "debug")
     assert [cells.state(folder) for folder in folders] == ["killed", "killed"]
     assert set(statuses(one.runs_dir).values()) == {"KILLED"}
@@ -229,8 +224,7 @@ def test_from_laying_the_study_to_its_report(started, trained) -> None:
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGTERM):
         one.process.send_signal(number)
         time.sleep(0.2)
-    code, said = one.ended()
-    assert code == 130 and "Traceback" not in said, said
+    one.stopped()
     folders = cells.study_cells(one.runs_dir / "debug")
     assert len(folders) == 2, "half a study was laid"
     assert [cells.state(folder) for folder in folders] == ["new", "new"]
@@ -245,8 +239,7 @@ def test_from_laying_the_study_to_its_report(started, trained) -> None:
         lambda: [*statuses(one.runs_dir).values()].count("FINISHED") == 2, "both runs had ended"
     )
     one.process.send_signal(signal.SIGTERM)
-    code, said = one.ended()
-    assert code == 130 and "Traceback" not in said, said
+    one.stopped()
     found = statuses(one.runs_dir)
     assert found.pop("debug") == "KILLED" and set(found.values()) == {"FINISHED"}
     goes_on(one.runs_dir, trained)

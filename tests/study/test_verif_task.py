@@ -12,7 +12,6 @@ from study.rows import Criterion, Rule
 from study.schema import Task
 from study.tasks import TASKS, instruct_mini, prompts, where
 from study.tasks.prompts import Options
-from tests.conftest import ROOT
 from tests.study.tasks.datasets.roots import lines
 
 LABELS = {
@@ -20,7 +19,6 @@ LABELS = {
     "functions": ["import llm", "def check_following(i, r):\n    return len(r.split()) < 10"],
 }
 VERIF = Options(form="verif")
-DATA = ROOT.parent / "shared" / "data"
 
 
 def record(labels):
@@ -156,10 +154,9 @@ def test_built_in_rules_agree_with_the_truth():
         ("healthbench", {"needs": "criteria", "on_unfit": "drop"}, (500, 1, 5942, 0)),
     ],
 )
-def test_the_study_s_own_rows(name, options, counts, monkeypatch):
-    if not (DATA / where.FILES[name]).is_file():
+def test_the_study_s_own_rows(name, options, counts):
+    if not (where.data_folder() / where.FILES[name]).is_file():
         pytest.skip(f"the rows of {name} are not here")
-    monkeypatch.setenv(where.VARIABLE, str(DATA))
     loaded = TASKS[name].load(Task(name=name, options=options))
     criteria = sum(len(row.criteria) for row in loaded.rows)
     rules = sum(len(row.rules) for row in loaded.rows)

@@ -2,6 +2,7 @@
 
 import gzip
 import json
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -141,10 +142,10 @@ def commonsenseqa(rows: int = 8) -> list[dict[str, Any]]:
     ]
 
 
-def lines(path: Path, rows: list[dict[str, Any]]) -> Path:
-    """Write rows as JSON lines, packed where the name ends in .gz."""
+def lines(path: Path, rows: Iterable[Any]) -> Path:
+    """Write rows as JSON lines, a text as it is, packed where the name ends in .gz."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    text = "".join(json.dumps(row) + "\n" for row in rows)
+    text = "".join(f"{row if isinstance(row, str) else json.dumps(row)}\n" for row in rows)
     path.write_bytes(gzip.compress(text.encode()) if path.suffix == ".gz" else text.encode())
     return path
 

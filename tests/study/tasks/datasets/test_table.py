@@ -4,8 +4,6 @@ import json
 import os
 import pickle
 import random
-import subprocess
-import sys
 
 import pytest
 
@@ -16,7 +14,7 @@ from study.rows import prompt_id
 from study.tasks.datasets import sets
 from study.tasks.datasets.preset import load_data
 from study.tasks.datasets.table import SPLITS, open_table
-from tests.conftest import ROOT
+from tests.conftest import python
 from tests.study.tasks.datasets import roots
 
 
@@ -151,8 +149,5 @@ def test_a_process_that_has_read_all_rows_does_not_hold_them(tmp_path):
     data = load_data("official", [f"data.root={tmp_path}"], ["hotpotqa"])
     prepare([part(name, data) for name in data.datasets], data, tmp_path / "rows")
     assert (tmp_path / "rows" / "rows.arrow").stat().st_size > 80 << 20
-    done = subprocess.run(
-        [sys.executable, "-c", READ_ALL, str(tmp_path / "rows")],
-        cwd=ROOT, capture_output=True, text=True, check=True,
-    )  # fmt: skip
-    assert int(done.stdout) < 65 << 20
+    taken, _ = python(READ_ALL, tmp_path / "rows").communicate()
+    assert int(taken) < 65 << 20
