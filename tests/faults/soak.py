@@ -62,6 +62,20 @@ class Number(OneRequest):
         return Parsed(Outcome.scored, score=float(reply.text))
 
 
+def asked(url: str, stream: bool = False, **endpoint: Any) -> Judge:
+    """A judge that gives numbers."""
+    settings: dict[str, Any] = {
+        **{"model": MODEL, "attempts": 3, "deadline_s": 60.0, "backoff_s": 0.01, "adaptive": False},
+        **endpoint,
+    }
+    return Judge(
+        name="j",
+        endpoint=Endpoint(url=url, stream=stream, **settings),
+        grading=Grading(Number.name),
+        sampling=Sampling(max_tokens=8, salt=str(stream)),
+    )
+
+
 @dataclass(frozen=True)
 class Question:
     number: int
@@ -221,16 +235,8 @@ def soak(questions: list[Question], in_flight: int, folder: Path, idle_s: float 
         warm_up(url)
         with Heart() as heart, Store(folder / "replies.db") as store:
             for stream in (False, True):
-                judge = Judge(
-                    name="j",
-                    endpoint=Endpoint(
-                        url=url, model=MODEL, api_key_env="SOAK_KEY", stream=stream, attempts=3,
-                        max_concurrency=in_flight, deadline_s=60.0, idle_timeout_s=idle_s,
-                        backoff_s=0.01, adaptive=False,
-                    ),
-                    grading=Grading(Number.name),
-                    sampling=Sampling(max_tokens=8, salt=str(stream)),
-                )  # fmt: skip
+                limits = {"max_concurrency": in_flight, "idle_timeout_s": idle_s}
+                judge = asked(url, stream, api_key_env="SOAK_KEY", **limits)
                 mine = [question for question in questions if question.stream is stream]
                 with Session(judge, store) as session:
                     session._loop.run(heart.begin())
@@ -269,12 +275,7 @@ def soak(questions: list[Question], in_flight: int, folder: Path, idle_s: float 
 
 def warm_up(url: str) -> None:
     """Import what the first question would, which takes longer than anything later."""
-    judge = Judge(
-        name="j",
-        endpoint=Endpoint(url=url, model=MODEL, attempts=1, api_key_env="SOAK_KEY"),
-        grading=Grading(Number.name),
-    )
-    with Session(judge, None) as session:
+    with Session(asked(url, attempts=1, api_key_env="SOAK_KEY"), None) as session:
         session.verdicts([(ROW, "0 - 0")])
 
 

@@ -150,28 +150,24 @@ for program, arguments in json.loads(sys.argv[1]):
 """
 
 
-def preset(folder: Path, name: str, text: str) -> None:
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / f"{name}.yaml").write_text(text)
-
-
 def leaky(folder: Path) -> list[str]:
     """Presets of a user's own that hold the canary, each as the arguments that choose it."""
-    start = "defaults: [sim-fair, _self_]\n"
-    preset(folder / "judge", "leaky-url", f"{start}endpoint: {{url: 'http://{CANARY}@h/v1'}}\n")
-    preset(
-        folder / "judge", "leaky-body", f"{start}endpoint: {{extra_body: {{token: {CANARY}}}}}\n"
-    )
-    preset(folder / "judge", "leaky-name", f"{start}endpoint: {{api_key_env: {CANARY}}}\n")
-    preset(folder / "judge", "leaky-serve", f"{start}serve: {{extra: [--api-key, {CANARY}]}}\n")
-    root = "defaults: [sweep, _self_]\n"
-    preset(folder, "root-tracking", f"{root}tracking: {{uri: 'http://me:{CANARY}@h'}}\n")
-    preset(folder, "root-hydra", f"{root}hydra: {{job: {{env_set: {{A_KEY_TOKEN: {CANARY}}}}}}}\n")
-    preset(
-        folder, "root-swept",
-        f"{root}hydra: {{sweeper: {{params: {{judge.endpoint.url: 'http://{CANARY}@h/v1'}}}}}}\n",
-    )  # fmt: skip
-    return ["leaky-url", "leaky-body", "leaky-name", "leaky-serve"]
+    judges = {
+        "leaky-url": f"endpoint: {{url: 'http://{CANARY}@h/v1'}}",
+        "leaky-body": f"endpoint: {{extra_body: {{token: {CANARY}}}}}",
+        "leaky-name": f"endpoint: {{api_key_env: {CANARY}}}",
+        "leaky-serve": f"serve: {{extra: [--api-key, {CANARY}]}}",
+    }
+    roots = {
+        "root-tracking": f"tracking: {{uri: 'http://me:{CANARY}@h'}}",
+        "root-hydra": f"hydra: {{job: {{env_set: {{A_KEY_TOKEN: {CANARY}}}}}}}",
+        "root-swept": f"hydra: {{sweeper: {{params: {{judge.endpoint.url: 'http://{CANARY}@h/v1'}}}}}}",
+    }
+    for place, base, texts in ((folder / "judge", "sim-fair", judges), (folder, "sweep", roots)):
+        place.mkdir(parents=True, exist_ok=True)
+        for name, text in texts.items():
+            (place / f"{name}.yaml").write_text(f"defaults: [{base}, _self_]\n{text}\n")
+    return [*judges]
 
 
 def test_nothing_is_left_of_a_key_that_every_command_refused(tmp_path) -> None:

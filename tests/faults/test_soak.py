@@ -16,7 +16,6 @@ from judges.faults import MIXED, FaultServer
 from judges.grading import GRADINGS
 from judges.session import Session
 from judges.store import Store
-from study.schema import Endpoint, Grading, Judge, Sampling
 from study.verdict import Outcome
 from tests.faults import soak
 from tests.waiting import wait_for
@@ -52,16 +51,9 @@ def test_nothing_is_lost_and_nothing_doubled(
     with FaultServer(good=repeat) as server, Store(tmp_path / "replies.db") as store:
         server.keep = False
         for stream in (False, True):
-            judge = Judge(
-                name="j",
-                endpoint=Endpoint(
-                    url=server.url(f"mix_{SHARE}"), model="m", stream=stream, attempts=12,
-                    max_concurrency=IN_FLIGHT, deadline_s=120.0, idle_timeout_s=3.0,
-                    backoff_s=0.01, adaptive=False,
-                ),
-                grading=Grading(soak.Number.name),
-                sampling=Sampling(max_tokens=8, salt=str(stream)),
-            )  # fmt: skip
+            limits = {"max_concurrency": IN_FLIGHT, "deadline_s": 120.0, "idle_timeout_s": 3.0}
+            url = server.url(f"mix_{SHARE}")
+            judge = soak.asked(url, stream, model="m", attempts=12, **limits)
             numbers = range(half * stream, half * (stream + 1))
             with Session(judge, store) as session:
                 found = session.verdicts([(soak.ROW, str(number)) for number in numbers])

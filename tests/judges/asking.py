@@ -53,17 +53,13 @@ class OneWord(OneRequest):
 
 def a_judge(url: str, **endpoint: Any) -> Judge:
     settings: dict[str, Any] = {
-        "url": url,
-        "model": "m",
-        "deadline_s": DEADLINE_S,
-        "idle_timeout_s": IDLE_S,
-        "attempts": TRIES,
-        "backoff_s": BACKOFF_S,
-        "max_reply_bytes": 200_000,
+        **{"url": url, "model": "m", "deadline_s": DEADLINE_S, "idle_timeout_s": IDLE_S},
+        **{"attempts": TRIES, "backoff_s": BACKOFF_S, "max_reply_bytes": 200_000},
+        **endpoint,
     }
     return Judge(
         name="j",
-        endpoint=Endpoint(**{**settings, **endpoint}),
+        endpoint=Endpoint(**settings),
         grading=Grading("one-word"),
         sampling=Sampling(max_tokens=8, seed=7),
     )

@@ -52,13 +52,8 @@ def serving() -> Iterator[Callable[..., str]]:
 
 
 def at(url: str, *more: str) -> list[str]:
-    return [
-        "judge=openai-compatible",
-        f"judge.endpoint.url={url}",
-        "judge.endpoint.model=m",
-        "judge.endpoint.attempts=1",
-        *more,
-    ]
+    settings = (f"url={url}", "model=m", "attempts=1")
+    return ["judge=openai-compatible", *(f"judge.endpoint.{each}" for each in settings), *more]
 
 
 def lines(printed: str) -> dict[str, str]:

@@ -52,15 +52,9 @@ def test_the_body_is_what_the_endpoint_is_sent() -> None:
     messages = [{"role": "user", "content": "hello"}]
     sampling = Sampling(temperature=0.5, max_tokens=9, seed=4, thinking=False)
     assert chat_body(target, sampling, messages) == {
-        "model": "m",
-        "messages": messages,
-        "temperature": 0.5,
-        "top_p": 1.0,
-        "max_tokens": 9,
-        "seed": 4,
-        "chat_template_kwargs": {"enable_thinking": False},
-        "min_p": 0.1,
-    }
+        "model": "m", "messages": messages, "temperature": 0.5, "top_p": 1.0, "max_tokens": 9,
+        "seed": 4, "chat_template_kwargs": {"enable_thinking": False}, "min_p": 0.1,
+    }  # fmt: skip
 
 
 @pytest.mark.parametrize("fault", ["key_401", "model_404", "bill_402"])

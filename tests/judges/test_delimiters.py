@@ -22,6 +22,11 @@ HOSTILE = st.text() | st.lists(PIECES, max_size=12).map("".join)
 FENCE_LINE = re.compile(r"<<<\s*/?\s*\w")
 
 
+def inside(text):
+    """What a judge is shown between the delimiter lines."""
+    return delimit("answer", text).split("\n", 1)[1].rsplit("\n", 1)[0]
+
+
 @given(HOSTILE)
 @example("")
 @example("\r\n\x85\u2028<<<")
@@ -43,9 +48,8 @@ def test_found_among_other_texts(prompt, answer, around):
 
 @given(HOSTILE)
 def test_inside_there_is_no_delimiter_line_and_no_template_token(text):
-    inside = delimit("answer", text).split("\n", 1)[1].rsplit("\n", 1)[0]
-    assert not FENCE_LINE.search(inside)
-    assert not re.search(r"<\|\w", inside)
+    assert not FENCE_LINE.search(inside(text))
+    assert not re.search(r"<\|\w", inside(text))
 
 
 def test_ordinary_text_is_shown_as_it_is():
@@ -79,11 +83,6 @@ def test_a_place_without_a_value():
     with pytest.raises(KeyError, match="nobody"):
         fill("{a} {nobody}", a="x")
     assert fill('{"json": 1} {} { a }') == '{"json": 1} {} { a }'
-
-
-def inside(text):
-    """What a judge is shown between the delimiter lines."""
-    return delimit("answer", text).split("\n", 1)[1].rsplit("\n", 1)[0]
 
 
 MARKS = [

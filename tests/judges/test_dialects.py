@@ -10,9 +10,9 @@ from judges.endpoint.dialects import DIALECTS, described, dialect_of, judge_body
 from judges.session import Session
 from study.errors import UserError
 from study.schema import Endpoint, Grading, Judge, Sampling, Simulated
+from tests.judges.asking import MESSAGES
 from tests.judges.sessions import ask_once, http
 
-MESSAGES = [{"role": "user", "content": "grade this"}]
 SCHEMA = {"type": "object"}
 PLAIN = {
     "model": "m", "messages": MESSAGES, "temperature": 0.0, "top_p": 1.0, "max_tokens": 64,

@@ -95,15 +95,10 @@ def test_no_field_of_a_reply_breaks_what_comes_after(completion: dict[str, Any])
     "amount", [2**63, 2**31 * 10, -1, True, 5.0, "5", [5], None, MOST_TOKENS + 1]
 )
 def test_a_count_out_of_bounds_is_unknown(amount: Any) -> None:
-    body = {
-        "choices": [{"message": {"content": "met"}, "finish_reason": "stop"}],
-        "usage": {
-            "prompt_tokens": amount,
-            "completion_tokens": amount,
-            "prompt_tokens_details": {"cached_tokens": amount},
-        },
-    }
-    reply = read_plain(json.dumps(body).encode())
+    usage = {"prompt_tokens": amount, "completion_tokens": amount}
+    usage["prompt_tokens_details"] = {"cached_tokens": amount}
+    choice = {"message": {"content": "met"}, "finish_reason": "stop"}
+    reply = read_plain(json.dumps({"choices": [choice], "usage": usage}).encode())
     assert (reply.tokens_in, reply.tokens_out, reply.tokens_cached) == (None, None, None)
 
 

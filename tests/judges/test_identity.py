@@ -160,10 +160,7 @@ def in_code(several: Any) -> Judge:
     return Judge(
         name="j",
         endpoint=Endpoint(
-            url="http://a/v1",
-            model="m",
-            replicas=several(["http://b/v1"]),
-            served_as=several(["n"]),
+            "http://a/v1", "m", replicas=several(["http://b/v1"]), served_as=several(["n"])
         ),
         simulated=Simulated(
             reference={"length": several([10.0, 5.0])}, failure=Failure(kinds=several(["hang"]))

@@ -94,26 +94,19 @@ def test_without_criteria_there_are_as_many_as_the_verdict_says(tmp_path: Path) 
     ]  # fmt: skip
 
 
-def test_a_cut_verdict_of_unknown_length_is_not_scored(tmp_path: Path) -> None:
-    text = '{"1": "met", "2": "met", '
-    found = audited(
-        tmp_path,
-        [{"id": 1, "text": text}, {"id": 2, "text": text, "criteria": [{}, {}]}],
-        "grading=rubric_batch",
-    )
-    assert [(line["outcome"], line["score"]) for line in found] == [
-        ("unparsed", None), ("scored", 1.0)
-    ]  # fmt: skip
-
-
 def test_rubrics_that_make_no_score(tmp_path: Path) -> None:
+    """A verdict that was cut has none where nobody says how long it should be."""
+    cut, whole = '{"1": "met", "2": "met", ', '{"1": "met"}'
     records: list[dict[str, Any]] = [
-        {"id": 1, "text": '{"1": "met"}', "criteria": [{"points": -2}]},
-        {"id": 2, "text": '{"1": "met"}', "criteria": []},
+        {"id": 1, "text": cut},
+        {"id": 2, "text": cut, "criteria": [{}, {}]},
+        {"id": 3, "text": whole, "criteria": [{"points": -2}]},
+        {"id": 4, "text": whole, "criteria": []},
     ]
     found = audited(tmp_path, records, "grading=rubric_batch")
     assert [(line["outcome"], line["labels"], line["score"]) for line in found] == [
-        ("unparsed", ["met"], None), ("unparsed", [], None)
+        ("unparsed", ["met", "met"], None), ("scored", ["met", "met"], 1.0),
+        ("unparsed", ["met"], None), ("unparsed", [], None),
     ]  # fmt: skip
 
 

@@ -17,10 +17,12 @@ async def nothing():
 
 
 class FakeWire:
-    def __init__(self) -> None:
+    def __init__(self, error: Exception | None = None, free: bool = False) -> None:
         self.asked = 0
-        self.error: Exception | None = None
+        self.error = error
         self.release = asyncio.Event()
+        if free:
+            self.release.set()
         self.closed = False
 
     @asynccontextmanager
@@ -59,10 +61,8 @@ async def test_requests_spread_and_a_slow_replica_gets_no_more():
 
 
 async def test_idle_replicas_take_turns():
-    wires = [FakeWire() for _ in range(3)]
+    wires = [FakeWire(free=True) for _ in range(3)]
     replicas = Replicas(wires)
-    for wire in wires:
-        wire.release.set()
     for _ in range(9):
         await ask(replicas)
     assert [wire.asked for wire in wires] == [3, 3, 3]
@@ -70,10 +70,8 @@ async def test_idle_replicas_take_turns():
 
 async def test_a_replica_that_is_gone_draws_no_requests_until_it_has_rested():
     now = 100.0
-    wires = [FakeWire(), FakeWire()]
+    wires = [FakeWire(Unreachable("refused")), FakeWire(free=True)]
     replicas = Replicas(wires, clock=lambda: now)
-    wires[0].error = Unreachable("refused")
-    wires[1].release.set()
     with pytest.raises(Unreachable):
         await ask(replicas)
     for _ in range(4):
@@ -90,10 +88,8 @@ async def test_a_replica_that_is_gone_draws_no_requests_until_it_has_rested():
 
 
 async def test_where_all_are_gone_each_is_still_tried():
-    wires = [FakeWire(), FakeWire()]
+    wires = [FakeWire(Unreachable("refused")) for _ in range(2)]
     replicas = Replicas(wires, clock=lambda: 0.0)
-    for wire in wires:
-        wire.error = Unreachable("refused")
     for _ in range(4):
         with pytest.raises(Unreachable):
             await ask(replicas)
@@ -101,10 +97,7 @@ async def test_where_all_are_gone_each_is_still_tried():
 
 
 async def test_a_reply_that_broke_off_does_not_bar_a_replica():
-    wires = [FakeWire(), FakeWire()]
-    replicas = Replicas(wires, clock=lambda: 0.0)
-    wires[0].error = WireError("cut")
-    wires[1].release.set()
+    replicas = Replicas([FakeWire(WireError("cut")), FakeWire(free=True)], clock=lambda: 0.0)
     with pytest.raises(WireError):
         await ask(replicas)
     await ask(replicas)
@@ -128,9 +121,7 @@ def test_closing_closes_every_wire():
 
 async def test_replicas_of_a_service_are_those_that_there_are_now(monkeypatch):
     urls = tuple(f"http://h:{port}/v1" for port in (1, 2))
-    opened = {url: FakeWire() for url in (*urls, "http://h:3/v1")}
-    for wire in opened.values():
-        wire.release.set()
+    opened = {url: FakeWire(free=True) for url in (*urls, "http://h:3/v1")}
     following = Following(urls, opened.__getitem__)
     for _ in range(4):
         await ask(following)

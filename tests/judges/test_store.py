@@ -1,5 +1,6 @@
 """First writer wins, nothing acknowledged is lost, and a foreign file is refused politely."""
 
+import contextlib
 import json
 import signal
 import sqlite3
@@ -24,6 +25,12 @@ USABLE = {"replies": [{"text": ""}], "attempts": 1, "latency_s": 0.0}
 """The least that readers want of a value; what stands beside it is theirs to pass over."""
 
 
+def run(path: Path, statement: str) -> list[Any]:
+    """What a statement gives, by a connection of its own."""
+    with contextlib.closing(sqlite3.connect(path)) as connection:
+        return connection.execute(statement).fetchall()
+
+
 def test_what_is_put_is_got(tmp_path: Path) -> None:
     with Store(tmp_path / "a" / "b" / "replies.db") as store:
         assert store.get("k") is None
@@ -34,28 +41,24 @@ def test_what_is_put_is_got(tmp_path: Path) -> None:
         assert store.count() == 1
 
 
-def test_many_at_once(tmp_path: Path) -> None:
-    with Store(tmp_path / "replies.db") as store:
-        keys = [str(number) for number in range(40_000)]
-        for key in keys[::8000]:
-            store.put(key, USABLE | {"key": key})
-        assert store.get_many(keys) == {key: USABLE | {"key": key} for key in keys[::8000]}
-        assert store.get_many([]) == {}
+def test_many_at_once(store: Store) -> None:
+    keys = [str(number) for number in range(40_000)]
+    for key in keys[::8000]:
+        store.put(key, USABLE | {"key": key})
+    assert store.get_many(keys) == {key: USABLE | {"key": key} for key in keys[::8000]}
+    assert store.get_many([]) == {}
 
 
-def test_others_cannot_read_it(tmp_path: Path) -> None:
-    with Store(tmp_path / "replies.db") as store:
-        store.put("k", {})
-        for path in tmp_path.iterdir():
-            assert stat.S_IMODE(path.stat().st_mode) == 0o600, path
+def test_others_cannot_read_it(store: Store) -> None:
+    store.put("k", {})
+    for path in store.path.parent.iterdir():
+        assert stat.S_IMODE(path.stat().st_mode) == 0o600, path
 
 
 def test_another_schema_version_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "replies.db"
     Store(path).close()
-    connection = sqlite3.connect(path)
-    connection.execute("PRAGMA user_version=99")
-    connection.close()
+    run(path, "PRAGMA user_version=99")
     with pytest.raises(UserError, match=r"version 99.*version 2"):
         Store(path)
 
@@ -67,9 +70,7 @@ def test_a_file_that_is_no_store_is_refused_and_left_alone(tmp_path: Path) -> No
         Store(path)
     assert path.read_text() == "nothing like a database " * 100
     other = tmp_path / "other.db"
-    connection = sqlite3.connect(other)
-    connection.execute("CREATE TABLE mine (x)")
-    connection.close()
+    run(other, "CREATE TABLE mine (x)")
     with pytest.raises(UserError, match="schema version 0"):
         Store(other)
 
@@ -190,9 +191,7 @@ def test_kill_9_loses_no_acknowledged_row(tmp_path: Path) -> None:
     assert {key: value["replies"][0]["text"] for key, value in stored.items()} == {
         key: key * 50 for key in acknowledged
     }
-    connection = sqlite3.connect(path)
-    assert connection.execute("PRAGMA integrity_check").fetchone() == ("ok",)
-    connection.close()
+    assert run(path, "PRAGMA integrity_check") == [("ok",)]
 
 
 JSON = st.recursive(
@@ -290,9 +289,7 @@ def test_verify(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
             ["short", content_key("odd")]
         )
     assert main(["verify", f"db={path}"]) == 1
-    connection = sqlite3.connect(path)
-    connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
-    connection.close()
+    run(path, "PRAGMA wal_checkpoint(TRUNCATE)")
     data = path.read_bytes()
     path.write_bytes(data[: len(data) // 2])
     assert main(["verify", f"db={path}"]) != 0
@@ -314,43 +311,39 @@ def test_a_wrong_command_is_told(arguments, words, capsys) -> None:
 
 def test_a_store_of_the_first_version_is_carried_over(tmp_path: Path) -> None:
     path = filled(tmp_path)
-    connection = sqlite3.connect(path)
-    connection.execute("DROP TABLE leases")
-    connection.execute("PRAGMA user_version=1")
-    connection.close()
+    run(path, "DROP TABLE leases")
+    run(path, "PRAGMA user_version=1")
     with Store(path) as store:
         assert store.count() == 3
         assert store.lease([content_key("new")], "me", 1.0)[0] == {content_key("new")}
 
 
-def test_leases(tmp_path: Path) -> None:
-    with Store(tmp_path / "replies.db") as store:
-        store.put("there", USABLE)
-        assert store.lease(["a", "b", "there"], "me", 60.0) == ({"a", "b"}, {"there": USABLE})
-        assert store.lease(["a", "c"], "you", 60.0) == ({"c"}, {})
-        store.renew(["c"], "me", -1.0)  # not mine: nothing happens
-        store.renew(["b"], "me", -1.0)
-        assert store.lease(["a", "b", "c"], "them", 60.0) == ({"b"}, {})
-        before = store.clock()
-        store.release({"a": {"outcome": "timeout"}, "c": {"outcome": "not mine"}}, "me")
-        assert store.failed(["a", "b", "c"], before) == {"a": {"outcome": "timeout"}}
-        assert store.failed(["a"], store.clock() + 1) == {}
-        assert store.lease(["a"], "you", 60.0) == ({"a"}, {})
-        assert store.failed(["a"], 0.0) == {}
-        store.put("a", USABLE)
-        assert store._connection().execute("SELECT key FROM leases ORDER BY key").fetchall() == [
-            ("b",), ("c",),
-        ]  # fmt: skip
+def test_leases(store: Store) -> None:
+    store.put("there", USABLE)
+    assert store.lease(["a", "b", "there"], "me", 60.0) == ({"a", "b"}, {"there": USABLE})
+    assert store.lease(["a", "c"], "you", 60.0) == ({"c"}, {})
+    store.renew(["c"], "me", -1.0)  # not mine: nothing happens
+    store.renew(["b"], "me", -1.0)
+    assert store.lease(["a", "b", "c"], "them", 60.0) == ({"b"}, {})
+    before = store.clock()
+    store.release({"a": {"outcome": "timeout"}, "c": {"outcome": "not mine"}}, "me")
+    assert store.failed(["a", "b", "c"], before) == {"a": {"outcome": "timeout"}}
+    assert store.failed(["a"], store.clock() + 1) == {}
+    assert store.lease(["a"], "you", 60.0) == ({"a"}, {})
+    assert store.failed(["a"], 0.0) == {}
+    store.put("a", USABLE)
+    assert store._connection().execute("SELECT key FROM leases ORDER BY key").fetchall() == [
+        ("b",), ("c",),
+    ]  # fmt: skip
 
 
-def test_a_batch_is_stored_as_a_whole_or_not_at_all(tmp_path: Path) -> None:
+def test_a_batch_is_stored_as_a_whole_or_not_at_all(store: Store) -> None:
     one, two = USABLE | {"by": 1}, USABLE | {"by": 2}
-    with Store(tmp_path / "replies.db") as store:
-        assert store.put_many({"a": one}) == {"a": one}
-        assert store.put_many({"a": two, "b": two}) == {"a": one, "b": two}
-        with pytest.raises(TypeError):
-            store.put_many({"c": USABLE, "d": USABLE | {"by": object()}})
-        assert store.count() == 2
+    assert store.put_many({"a": one}) == {"a": one}
+    assert store.put_many({"a": two, "b": two}) == {"a": one, "b": two}
+    with pytest.raises(TypeError):
+        store.put_many({"c": USABLE, "d": USABLE | {"by": object()}})
+    assert store.count() == 2
 
 
 BROKEN_REPLY = {
@@ -422,19 +415,18 @@ def test_a_row_that_nobody_can_use_is_not_there_and_verify_says_so(as_text, tmp_
         assert verify(path) == []
 
 
-def test_a_reply_that_will_not_do_gives_way(tmp_path: Path) -> None:
-    with Store(tmp_path / "replies.db") as store:
-        mine, theirs = ({**USABLE, "replies": [reply("met", model=name)]} for name in "ab")
+def test_a_reply_that_will_not_do_gives_way(store: Store) -> None:
+    mine, theirs = ({**USABLE, "replies": [reply("met", model=name)]} for name in "ab")
 
-        def accept(value: dict[str, Any]) -> bool:
-            return value["replies"][0]["model"] == "a"
+    def accept(value: dict[str, Any]) -> bool:
+        return value["replies"][0]["model"] == "a"
 
-        store.put("k", theirs)
-        assert store.get_many(["k"]) == {"k": theirs}
-        assert store.get_many(["k"], accept) == {}
-        assert store.lease(["k"], "me", 10.0, accept) == ({"k"}, {})
-        assert store.put_many({"k": mine}, accept) == {"k": mine}
-        assert store.put_many({"k": theirs}) == {"k": mine}
+    store.put("k", theirs)
+    assert store.get_many(["k"]) == {"k": theirs}
+    assert store.get_many(["k"], accept) == {}
+    assert store.lease(["k"], "me", 10.0, accept) == ({"k"}, {})
+    assert store.put_many({"k": mine}, accept) == {"k": mine}
+    assert store.put_many({"k": theirs}) == {"k": mine}
 
 
 def test_a_lease_of_another_time_holds_nobody_up(tmp_path: Path) -> None:

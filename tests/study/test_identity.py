@@ -103,11 +103,6 @@ def test_only_what_was_changed_is_hashed() -> None:
     }
 
 
-def test_the_example_of_the_module() -> None:
-    data = {"seed": 0, "trainer": {"steps": 40, "group_size": 16}}
-    assert identifying(data) == {"trainer.group_size": 16}
-
-
 def test_an_optional_part_with_every_default_is_not_none() -> None:
     there = Study(judge=Judge(simulated=Simulated()))
     assert identifying(plain(there)) == {"judge.simulated": {}}

@@ -11,7 +11,7 @@ from study import tasks
 from study.errors import UserError
 from study.rows import Missing, Truth
 from study.schema import Policy, Study, Task, Trainer
-from study.tasks import TASKS, mixed, oracle, order_of
+from study.tasks import mixed, oracle, order_of
 from study.tasks.datasets.item import Item
 from study.tasks.datasets.table import open_table
 from study.truth import Grader
@@ -223,7 +223,3 @@ def test_a_run_that_is_too_long_is_refused_before_it_starts(task):
     )
     with pytest.raises(UserError, match="The run draws 100 rows"):
         order_of(config)
-
-
-def test_the_task_stands_among_the_tasks():
-    assert TASKS["mixed"] is mixed

@@ -33,7 +33,6 @@ def habitual(row: Row) -> bool:
 
 def test_no_row_comes_twice_and_no_group_stands_on_two_sides():
     everything = mixed_mini.rows(replace(TASK, eval_rows=100_000), "eval")
-    assert {row.split for row in everything} == {"eval"}
     ids = [row.prompt_id for row in (*TRAIN, *everything)]
     assert len(set(ids)) == len(ids) == len({row.item for row in (*TRAIN, *everything)})
     groups = [{row.spec["item"].group_key for row in rows} for rows in (TRAIN, everything)]

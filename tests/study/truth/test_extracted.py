@@ -10,8 +10,7 @@ from study.truth.score import LONGEST
 from tests.study.truth.shared import item
 
 CHOICES = (("A", "red"), ("B", "dark blue"))
-
-
+PROGRAM = "def f(x):\n    return x + 1"
 NUMBER = item("gsm8k", "math", answers=("42",))
 SHARE = item("gsm8k", "math", answers=("0.25",))
 MATH = item("math", "math", answers=(r"\frac{1}{2}",))
@@ -33,12 +32,11 @@ CODE = item("mbpp", "code", tests="assert f(1) == 2", entry_point="f")
         (NONE, "Answer: unanswerable", "unanswerable"),
         (HOTPOT, "The answer is Marie Curie. Trust me.", "Marie Curie"),
         (LABEL, "It must be (B), for it is the best one.", "B"),
-        (CODE, "Sure!\n```python\ndef f(x):\n    return x + 1\n```\nDone.", None),
+        (CODE, f"Sure!\n```python\n{PROGRAM}\n```\nDone.", PROGRAM),
     ],
 )
 def test_what_stands_around_an_answer_is_gone(problem, answer, alone):
-    wanted = "def f(x):\n    return x + 1" if problem is CODE else alone
-    assert extracted(problem, answer) == wanted
+    assert extracted(problem, answer) == alone
 
 
 @pytest.mark.parametrize("problem", [NUMBER, LABEL], ids=["number", "label"])
