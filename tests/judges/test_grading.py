@@ -86,17 +86,12 @@ def test_shipped_prompts_have_their_own_identity():
 @pytest.mark.parametrize(
     ("text", "score"),
     [
-        ("[[73]]", 0.73),
-        ("[[0]]", 0.0),
-        ("[[100]]", 1.0),
-        ("[[ 62.5 ]]", 0.625),
-        ("First [[90]], again: [[90.0]].", 0.9),
-        ("Of [[200]] points: [[90]].", 0.9),
-        ("<think>[[10]]</think>[[20]]", 0.2),
-        ("[[20]] <think>[[90]]", 0.2),
+        ("[[73]]", 0.73), ("[[0]]", 0.0), ("[[100]]", 1.0), ("[[ 62.5 ]]", 0.625),
+        ("First [[90]], again: [[90.0]].", 0.9), ("Of [[200]] points: [[90]].", 0.9),
+        ("<think>[[10]]</think>[[20]]", 0.2), ("[[20]] <think>[[90]]", 0.2),
         ("The form is [[score]]. So: [[55]]", 0.55),
     ],
-)
+)  # fmt: skip
 def test_likert_reads(text, score):
     parsed = Likert({}).parse(Reply(text))
     assert (parsed.outcome, parsed.score, parsed.reason) == (Outcome.scored, score, "")

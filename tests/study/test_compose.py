@@ -9,13 +9,11 @@ from study.errors import UserError
 @pytest.mark.parametrize(
     "free",
     [
-        "judge.grading.options.reference=shown",
-        "judge.grading.options.prompts.qa=qa",
-        "reward.domains.qa=judge,rule",
-        "reward.weights.rule=0.5",
+        "judge.grading.options.reference=shown", "judge.grading.options.prompts.qa=qa",
+        "reward.domains.qa=judge,rule", "reward.weights.rule=0.5",
         "judge.simulated.domains.qa.doses.length=0.2",
     ],
-)
+)  # fmt: skip
 def test_a_key_of_a_free_table_is_added_or_overridden(free):
     assert opened([free, f"+{free}", f"~{free}"]) == [f"++{free}", f"+{free}", f"~{free}"]
 
@@ -23,17 +21,11 @@ def test_a_key_of_a_free_table_is_added_or_overridden(free):
 @pytest.mark.parametrize(
     "text",
     [
-        "judge=sim-fair",
-        "reward.domains={qa:judge}",
-        "trainer.steps=3",
-        "judge.simulated.domains.qa.fpr=0.7",
-        "trainer.stepps=3",
-        "shadow=[sim-fair]",
-        "hydra/launcher=joblib",
-        "--help",
-        "",
+        "judge=sim-fair", "reward.domains={qa:judge}", "trainer.steps=3",
+        "judge.simulated.domains.qa.fpr=0.7", "trainer.stepps=3", "shadow=[sim-fair]",
+        "hydra/launcher=joblib", "--help", "",
     ],
-)
+)  # fmt: skip
 def test_all_else_is_left_as_it_is(text):
     assert opened([text]) == [text]
 

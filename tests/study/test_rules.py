@@ -129,11 +129,7 @@ def test_the_study_s_own_rules_on_an_empty_answer(pool):
     assert found["rows_perfect"] == 53 and len(found["infeasible"]) == 47
     categories = {name: counts["n"] for name, counts in found["per_category"].items()}
     assert categories == {
-        "Digit": 110,
-        "Keyword": 104,
-        "Sentence": 54,
-        "Word": 52,
-        "Punctuation": 47,
+        "Digit": 110, "Keyword": 104, "Sentence": 54, "Word": 52, "Punctuation": 47,
         "Paragraph": 32,
-    }
+    }  # fmt: skip
     assert FUNCTION == "check_following"

@@ -11,29 +11,17 @@ from study.secrets import redact, refuse_secrets
 
 # Put together here so that no scanner finds a key in this file.
 KEYS = [
-    "sk-" + "test-canary_0123456789",
-    "sk-" + "0123456789abcdef" * 2,
-    "hf_" + "AbCdEfGhIjKlMnOpQrStUv",
-    "ghp_" + "AbCdEfGhIjKlMnOpQrStUv",
-    "github_pat_" + "11ABCDEFG_abcdefghijkl",
-    "AKIA" + "ABCDEFGHIJKLMNOP",
-    "AIza" + "x" * 35,
-    "xoxb-" + "1234567890-abc",
-    "Bearer " + "abcdefghijklmnop.qrst",
+    "sk-" + "test-canary_0123456789", "sk-" + "0123456789abcdef" * 2,
+    "hf_" + "AbCdEfGhIjKlMnOpQrStUv", "ghp_" + "AbCdEfGhIjKlMnOpQrStUv",
+    "github_pat_" + "11ABCDEFG_abcdefghijkl", "AKIA" + "ABCDEFGHIJKLMNOP", "AIza" + "x" * 35,
+    "xoxb-" + "1234567890-abc", "Bearer " + "abcdefghijklmnop.qrst",
     "-----BEGIN RSA " + "PRIVATE KEY-----\nMIIabc\n-----END RSA PRIVATE KEY-----",
-]
+]  # fmt: skip
 HARMLESS = [
-    "",
-    "http://127.0.0.1:8000/v1",
-    "https://example.org/v1?at=a:b@c",
-    "Qwen/Qwen3-32B",
-    "task-0123456789abcdef0123",
-    "risk-adjusted-and-very-long-words",
-    "DASHSCOPE_API_KEY",
-    "the bearer of this letter",
-    "hf_model",
-    "-----BEGIN PUBLIC KEY-----",
-]
+    "", "http://127.0.0.1:8000/v1", "https://example.org/v1?at=a:b@c", "Qwen/Qwen3-32B",
+    "task-0123456789abcdef0123", "risk-adjusted-and-very-long-words", "DASHSCOPE_API_KEY",
+    "the bearer of this letter", "hf_model", "-----BEGIN PUBLIC KEY-----",
+]  # fmt: skip
 
 
 @pytest.mark.parametrize("key", KEYS)
