@@ -169,6 +169,18 @@ def test_no_fault_leaks_and_the_failure_table_adds_up(
     verdicts = [verdict for found, _ in asked for verdict in found]
     made, seen = sum(calls for _, calls in asked), server.calls.total() - seen_before
     assert sum(verdict.attempts for verdict in verdicts) == made == seen
+    replied = {Outcome.refused, Outcome.unparsed, Outcome.truncated, Outcome.empty}
+    items = [(ROW, f"{name} {number}") for name in names for number in range(2)]
+    kept = [pair for pair in zip(items, verdicts, strict=True) if pair[1].outcome in replied]
+    with (
+        Store(tmp_path / "replies.db") as store,
+        Session(a_judge(server.url("close"), stream=stream), store) as session,
+    ):
+        stored = store.get_many([verdict.key for verdict in verdicts])
+        assert stored.keys() == {each.key for _, each in kept}
+        again = session.verdicts([item for item, _ in kept])
+        assert session.calls == 0
+    assert [draws[0].outcome for draws in again] == [each.outcome for _, each in kept]
     metrics = judge_metrics(verdicts)
     table = {
         name.removeprefix("judge/unscored/"): round(share * len(verdicts))

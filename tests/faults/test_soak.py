@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from judges.fault_injection.server import chunk, events, whole
+from judges.fault_injection.server import choice, chunk, completion, events, whole
 from judges.faults import MIXED, FaultServer
 from judges.grading import GRADINGS
 from judges.session import Session
@@ -32,9 +32,7 @@ async def repeat(body: bytes) -> bytes:
     said = asked["messages"][0]["content"]
     if asked.get("stream"):
         return events(chunk({"content": said}) + chunk({}, "stop") + b"data: [DONE]\n\n")
-    turn = {"role": "assistant", "content": said}
-    choices = [{"index": 0, "message": turn, "finish_reason": "stop"}]
-    return whole(json.dumps({"id": "x", "choices": choices}).encode())
+    return whole(completion(choice(said)))
 
 
 @pytest.mark.slow

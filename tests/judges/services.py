@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from judges.serving import book, server
-from judges.serving.book import Book, Place, Service, service_of
+from judges.serving.book import Place, Service, service_of
 from judges.serving.keeper import Keeper
 from study.errors import UserError
 from study.schema import Endpoint, Judge, Serve
@@ -64,11 +64,6 @@ def keeping(model: Judge, runs: Path, place: Place | None = None, **how: Any) ->
         thread.join()
 
 
-def read(service: Service) -> Book:
-    """The book of a service that is served."""
-    return service.read()
-
-
 def text_of(service: Service) -> str:
     """The book of a service as it is written; empty where nobody serves."""
     path = service.folder / book.BOOK
@@ -101,7 +96,3 @@ def driver(model: Judge, runs: Path, *before: str) -> Generator[subprocess.Popen
     finally:
         process.kill()
         process.communicate()
-
-
-def line(process: subprocess.Popen[str]) -> str:
-    return process.stdout.readline()

@@ -23,9 +23,7 @@ PRICED = Judge(name="dear", price=Price(input=1.0, output=2.0))
 
 
 def row(usd: float | None = 0.01, cached: bool = False, finish: str = "stop", attempts: int = 1):
-    return {
-        "cost_usd": usd, "from_cache": cached, "finish_reason": finish, "attempts": attempts
-    }  # fmt: skip
+    return {"cost_usd": usd, "from_cache": cached, "finish_reason": finish, "attempts": attempts}
 
 
 def save(folder: Path, step: int, rows: list[dict[str, Any]]) -> None:

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from judges.endpoint.complete import chat_body, complete_all
-from judges.fault_injection.server import whole
+from judges.fault_injection.server import choice, completion, whole
 from judges.faults import FaultServer
 from study.errors import UserError
 from study.schema import Endpoint, Sampling
@@ -30,8 +30,7 @@ async def answer(body: bytes) -> bytes:
     question = json.loads(body)["messages"][0]["content"]
     if question == "question 3":
         return whole(b"{}", 500)
-    choice = {"index": 0, "message": {"content": f"{question}, {SECRET}"}, "finish_reason": "stop"}
-    return whole(json.dumps({"model": "m", "choices": [choice]}).encode())
+    return whole(completion(choice(f"{question}, {SECRET}")))
 
 
 def test_replies_keep_their_order_and_a_failure_is_missing(monkeypatch) -> None:

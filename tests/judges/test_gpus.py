@@ -12,7 +12,7 @@ from study.errors import UserError
 from study.gpus import take
 from study.machine import usable_gpus
 from tests.conftest import free_port
-from tests.judges.services import judge, keeping, read
+from tests.judges.services import judge, keeping
 from tests.waiting import wait_for
 
 pytestmark = pytest.mark.usefixtures("own_leases")
@@ -63,12 +63,12 @@ def test_a_replica_that_is_started_again_keeps_its_gpus(runs, gpus_here) -> None
     gpus_here(2)
     model = judge(replicas=1, tensor_parallel=2)
     with keeping(model, runs) as keeper:
-        [first] = read(keeper.service).replicas
+        [first] = keeper.service.read().replicas
         assert shown(first.log) == "0,1"
         os.kill(first.pid, signal.SIGKILL)
-        wait_for(lambda: read(keeper.service).replicas[0].restarts == 1)
+        wait_for(lambda: keeper.service.read().replicas[0].restarts == 1)
         assert free(0.1) == ""
-        wait_for(lambda: read(keeper.service).replicas[0].state == READY)
+        wait_for(lambda: keeper.service.read().replicas[0].state == READY)
     assert free(2) == "0,1"
 
 

@@ -169,9 +169,8 @@ def test_a_reply_that_disagrees_with_itself_is_unparsed_and_says_so(text: str) -
     parsed = grading.parse(Reply(text), ask_all(ROW))
     assert (parsed.outcome, parsed.labels) == (Outcome.unparsed, (U, U, U))
     assert parsed.reason.startswith("different verdicts in one reply: criterion ")
-    assert (
-        grading.follow_up(ROW, "hi", ask_all(ROW), parsed) is None
-    )  # the client asks for all again
+    # the client asks for all again
+    assert grading.follow_up(ROW, "hi", ask_all(ROW), parsed) is None
     assert grading.combine(ROW, [(ask_all(ROW), parsed)]).outcome is Outcome.unparsed
 
 

@@ -29,24 +29,13 @@ LOST = Parsed(Outcome.timeout, reason="no reply within 2 s")
 @pytest.mark.parametrize(
     ("text", "score"),
     [
-        ("[[1]]", 1.0),
-        ("[[0]]", 0.0),
-        ("It fits. [[ 1 ]]", 1.0),
-        ("[[1]]? No: [[0]]", None),
-        ("[[0]], that is [[ 0 ]]", 0.0),
-        ("[[7]] no, [[1]]", 1.0),
-        ("<think>[[1]]</think>[[0]]", 0.0),
-        ("[[7]]", None),
-        ("[[1]] or [[7]]", None),
-        ("[[1.0]]", None),
-        ("[[10]]", None),
-        ("[[True]]", None),
-        ("[1]", None),
-        ("1", None),
-        ("yes", None),
-        ("是", None),
+        ("[[1]]", 1.0), ("[[0]]", 0.0), ("It fits. [[ 1 ]]", 1.0), ("[[1]]? No: [[0]]", None),
+        ("[[0]], that is [[ 0 ]]", 0.0), ("[[7]] no, [[1]]", 1.0),
+        ("<think>[[1]]</think>[[0]]", 0.0), ("[[7]]", None), ("[[1]] or [[7]]", None),
+        ("[[1.0]]", None), ("[[10]]", None), ("[[True]]", None), ("[1]", None), ("1", None),
+        ("yes", None), ("是", None),
     ],
-)
+)  # fmt: skip
 def test_one_verdict_in_brackets_decides(name: str, text: str, score: float | None) -> None:
     parsed = GRADINGS[name]({}).parse(Reply(text))
     assert (parsed.score, parsed.outcome is Outcome.scored) == (score, score is not None)
@@ -62,10 +51,8 @@ def test_one_verdict_in_brackets_decides(name: str, text: str, score: float | No
 def test_what_is_asked_about_one_answer(name: str, options: dict[str, Any], answer: str) -> None:
     (ask,) = GRADINGS[name](options).requests(ROW, answer)
     content = ask.messages[0]["content"]
-    assert (
-        undelimit("prompt", content) == "Name {n} colors."
-        and undelimit("answer", content) == answer
-    )
+    assert undelimit("prompt", content) == "Name {n} colors."
+    assert undelimit("answer", content) == answer
     assert "xyz" not in content and "[[1]]" in content and content.endswith(">>>")
     if name == "verif":
         assert undelimit("rubric", content) == "- Three of them.\n- No red."
@@ -105,9 +92,8 @@ def test_rows_that_cannot_be_graded_so(name: str, row: Row, named: str) -> None:
     with pytest.raises(UserError, match=row.prompt_id) as problem:
         check_rows(grading, [row])
     assert named in str(problem.value)
-    single = grading
-    assert single.requests(row, "x") == ()
-    parsed = single.combine(row, [])
+    assert grading.requests(row, "x") == ()
+    parsed = grading.combine(row, [])
     assert parsed.outcome is Outcome.unparsed and named in parsed.reason
 
 
@@ -227,21 +213,13 @@ def ranked(text: str, count: int = 3) -> Parsed:
 @pytest.mark.parametrize(
     ("text", "order"),
     [
-        ("[[B > A > C]]", (1, 0, 2)),
-        ("Best is b. [[ b>a > c ]]", (1, 0, 2)),
-        ("[[A > B > C]] no, [[C > B > A]]", None),
-        ("[[C > B]] no, [[C > B > A]]", (2, 1, 0)),
-        ("[[A > B]]", None),
-        ("[[A > B > B]]", None),
-        ("[[A > B > C > D]]", None),
-        ("[[A > B > C > A]]", None),
-        ("[[A = B > C]]", None),
-        ("[[A, B, C]]", None),
-        ("A > B > C", None),
-        ("[[best > ... > worst]]", None),
-        ("", None),
+        ("[[B > A > C]]", (1, 0, 2)), ("Best is b. [[ b>a > c ]]", (1, 0, 2)),
+        ("[[A > B > C]] no, [[C > B > A]]", None), ("[[C > B]] no, [[C > B > A]]", (2, 1, 0)),
+        ("[[A > B]]", None), ("[[A > B > B]]", None), ("[[A > B > C > D]]", None),
+        ("[[A > B > C > A]]", None), ("[[A = B > C]]", None), ("[[A, B, C]]", None),
+        ("A > B > C", None), ("[[best > ... > worst]]", None), ("", None),
     ],
-)
+)  # fmt: skip
 def test_only_a_complete_ranking_counts(text: str, order: tuple[int, ...] | None) -> None:
     parsed = ranked(text)
     assert (parsed.order if isinstance(parsed, Ranking) else None) == order

@@ -127,9 +127,8 @@ def test_only_missing_criteria_are_asked_again_and_once(app: Endpointed, store: 
     assert (verdict.score, verdict.attempts, verdict.reason) == (0.4, 2, "")
     assert verdict.cost_usd == pytest.approx(2 * COST) and verdict.tokens_in == 200
     assert store.count() == 2
-    with Session(scripted_judge("rubric_batch"), store) as session:
-        ((again,),) = session.verdicts([(ROW, "hi")])
-        assert session.calls == 0 and again.score == 0.4 and again.from_cache
+    again, calls = ask_once(scripted_judge("rubric_batch"), store, HI)
+    assert calls == 0 and again.score == 0.4 and again.from_cache
 
 
 def test_a_follow_up_is_followed_by_none(app: Endpointed) -> None:

@@ -68,9 +68,8 @@ def test_groups_and_votes_overlap(name, requests, app, tmp_path) -> None:
     if name == "pairwise":  # whoever is shown first wins, so both orders disagree: a tie
         assert scores == [[0.5] * 3] * 4
     else:
-        assert (
-            sorted(scores[0] + scores[1]) == sorted(scores[2] + scores[3]) == [0.0] * 3 + [1.0] * 3
-        )
+        wanted = [0.0] * 3 + [1.0] * 3
+        assert sorted(scores[0] + scores[1]) == sorted(scores[2] + scores[3]) == wanted
 
 
 def test_a_verdict_can_be_awaited_in_any_loop(app: Endpointed) -> None:

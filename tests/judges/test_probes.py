@@ -254,9 +254,8 @@ def test_a_line_that_does_not_fit_is_named(tmp_path, record, said):
 
 
 def test_a_prompt_twice_and_no_file_are_said(tmp_path):
-    line = {"prompt": "A?", "responses": {"ycorrect": "Yes."}}
     with pytest.raises(UserError, match="twice"):
-        sets.read_slots(write(tmp_path, line, line))
+        sets.read_slots(write(tmp_path, READ, READ))
     with pytest.raises(UserError, match="is not a file"):
         sets.read_slots(tmp_path / "none.jsonl")
 

@@ -24,7 +24,7 @@ from study.errors import UserError
 from study.gpus import Lease
 from study.schema import Serve
 from study.verdict import Outcome
-from tests.judges.services import A, B, driver, judge, keeping, line, read, text_of
+from tests.judges.services import A, B, driver, judge, keeping, text_of
 from tests.waiting import GENEROUS_S, wait_for
 
 # --- found from another node ---------------------------------------------------------------------
@@ -34,7 +34,7 @@ def test_a_cell_of_another_node_finds_it_asks_it_and_is_counted(runs):
     model = judge(replicas=2)
     with keeping(model, runs, A) as running:
         with use(model, runs, starts=False, place=B) as reached:
-            urls = [each.url for each in read(running.service).replicas]
+            urls = [each.url for each in running.service.read().replicas]
             assert [reached.endpoint.url, *reached.endpoint.replicas] == urls
             assert not any("127.0.0.1" in url for url in urls)
             assert probe(reached).outcome is Outcome.scored
@@ -58,7 +58,7 @@ def test_the_key_is_in_its_file_and_in_no_other_and_in_no_list_of_processes(runs
         texts = [path.read_text() for path in runs.rglob("*") if path.is_file()]
         assert sum(key in text for text in texts) == 1
         assert key not in repr(reached)
-        pid = read(running.service).replicas[0].pid
+        pid = running.service.read().replicas[0].pid
         arguments = Path(f"/proc/{pid}/cmdline").read_text()
         assert "org/Tiny" in arguments and key not in arguments
     assert not running.service.key_path.exists()
@@ -102,7 +102,7 @@ def test_a_lease_of_another_host_lapses_and_the_last_one_ends_the_service(runs):
         for _ in range(2):  # its keeper looks again and again
             seen = book_file.stat().st_mtime_ns
             wait_for(lambda seen=seen: book_file.stat().st_mtime_ns > seen)
-        assert read(served).state == "ready"  # its sign of life is fresh, whoever gave it
+        assert served.read().state == "ready"  # its sign of life is fresh, whoever gave it
         old = book.now(served.folder) - book.EXPIRY_S - 1
         os.utime(stale, (old, old))
         assert list(served.users()) == []
@@ -137,9 +137,9 @@ def test_drivers_that_start_at_once_share_one_service_that_ends_with_the_last(ru
     model = judge()
     served = service_of(model, runs)
     with driver(model, runs) as first, driver(model, runs) as second:
-        lines = {line(first), line(second)}
+        lines = {first.stdout.readline(), second.stdout.readline()}
         assert len(lines) == 1 and lines.pop().endswith(" 0.8\n")
-        owner = read(served).owner
+        owner = served.read().owner
         assert len(list(served.users())) == 2
         first.communicate("\n", timeout=GENEROUS_S)
         second.kill()  # says no goodbye
@@ -153,10 +153,10 @@ def test_an_owner_that_is_killed_takes_its_servers_along_and_is_replaced(runs):
     model = judge()
     with use(model, runs, starts=True) as reached:
         served = service_of(model, runs)
-        before = read(served)
+        before = served.read()
         os.kill(before.owner.pid, signal.SIGKILL)
-        wait_for(lambda: served.read() not in (None, before) and read(served).state == "ready")
-        after = read(served)
+        wait_for(lambda: served.read() not in (None, before) and served.read().state == "ready")
+        after = served.read()
         assert after.owner.pid != before.owner.pid
         # who asked before goes on: the same address, the same key
         assert [each.url for each in after.replicas] == [each.url for each in before.replicas]
@@ -172,7 +172,7 @@ def test_servers_that_a_killed_owner_left_are_ended_before_new_ones_start(runs, 
     model = judge()
     served = service_of(model, runs)
     with keeping(model, runs):
-        book_then = read(served)
+        book_then = served.read()
     port = server.port_of(book_then.replicas[0].url)
     left = server.launch(model, "0.0.0.0", port, 0, served.folder / "left.log", Lease({}, []))
     server.wait_ready(model, [left])
@@ -182,7 +182,7 @@ def test_servers_that_a_killed_owner_left_are_ended_before_new_ones_start(runs, 
     monkeypatch.delenv("FAKE_VLLM")
     with keeping(model, runs):
         assert not server.alive(left) and server._group(left.pid) == []
-        assert read(served).replicas[0].url == replica.url
+        assert served.read().replicas[0].url == replica.url
 
 
 def test_who_asks_already_follows_a_service_that_moves(runs):
@@ -191,14 +191,14 @@ def test_who_asks_already_follows_a_service_that_moves(runs):
         ask = partial(session.verdicts, [(HARMLESS, "Paris.")])
         assert ask()[0][0].outcome is Outcome.scored
         served = service_of(model, runs)
-        before = read(served)
+        before = served.read()
         os.kill(before.owner.pid, signal.SIGKILL)
         wait_for(lambda: not server.alive(before.owner))
         wait_for(lambda: server.start_time(before.replicas[0].pid) is None)
         with socket.create_server(("0.0.0.0", server.port_of(reached.endpoint.url))):
-            wait_for(lambda: served.read() not in (None, before) and read(served).state == "ready")
-            assert read(served).replicas[0].url != reached.endpoint.url
-            wait_for(lambda: MOVED[(reached.endpoint.url,)] == (read(served).replicas[0].url,))
+            wait_for(lambda: served.read() not in (None, before) and served.read().state == "ready")
+            assert served.read().replicas[0].url != reached.endpoint.url
+            wait_for(lambda: MOVED[(reached.endpoint.url,)] == (served.read().replicas[0].url,))
             assert ask()[0][0].outcome is Outcome.scored
     wait_for(lambda: served.read() is None)
 
@@ -207,7 +207,7 @@ def test_an_owner_of_another_host_is_replaced_when_its_sign_of_life_has_lapsed(r
     model = judge()
     served = service_of(model, runs, A)
     with keeping(model, runs, A):
-        old = read(served)
+        old = served.read()
     foreign = dataclasses.replace(old, owner=dataclasses.replace(old.owner, kernel="kernel-c"))
     served.write(foreign)
     with pytest.raises(keeper.Taken, match=r"process .* on node-a"):
@@ -215,14 +215,14 @@ def test_an_owner_of_another_host_is_replaced_when_its_sign_of_life_has_lapsed(r
     past = book.now(served.folder) - book.EXPIRY_S - 1
     os.utime(served.folder / book.BOOK, (past, past))
     with keeping(model, runs, A):
-        assert read(served).owner.kernel == "kernel-a"
+        assert served.read().owner.kernel == "kernel-a"
 
 
 def test_an_owner_that_was_replaced_stops_its_servers_and_touches_nothing(runs):
     model = judge()
     served = service_of(model, runs)
     with keeping(model, runs) as running:
-        mine = read(served)
+        mine = served.read()
         other = dataclasses.replace(mine, owner=Holder(1, "x", "node-c", "kernel-c"))
         served.write(other)
         wait_for(lambda: running.said)
@@ -242,7 +242,7 @@ def test_clients_go_on_with_the_others_and_a_dead_replica_is_started_again_a_few
     with keeping(model, runs) as running, use(model, runs, starts=False) as reached:
 
         def second() -> Replica:
-            return read(running.service).replicas[1]
+            return running.service.read().replicas[1]
 
         first_pid = second().pid
         os.kill(first_pid, signal.SIGKILL)
@@ -256,7 +256,7 @@ def test_clients_go_on_with_the_others_and_a_dead_replica_is_started_again_a_few
             assert [later.endpoint.url, *later.endpoint.replicas] == [reached.endpoint.url]
             assert probe(later).outcome is Outcome.scored
         for _ in range(2):
-            pid = read(running.service).replicas[0].pid
+            pid = running.service.read().replicas[0].pid
             os.kill(pid, signal.SIGKILL)
             wait_for(lambda pid=pid: f'"pid": {pid}' not in text_of(running.service))
         wait_for(lambda: running.said)
@@ -267,11 +267,11 @@ def test_a_replica_that_runs_and_does_not_answer_is_started_again(runs, monkeypa
     monkeypatch.setattr(keeper, "SILENT", 2)
     model = judge()
     with keeping(model, runs) as running:
-        pid = read(running.service).replicas[0].pid
+        pid = running.service.read().replicas[0].pid
         monkeypatch.setattr(server, "healthy", lambda *_: False)
-        wait_for(lambda: read(running.service).replicas[0].pid != pid)
+        wait_for(lambda: running.service.read().replicas[0].pid != pid)
         monkeypatch.undo()
-        assert read(running.service).replicas[0].restarts == 1
+        assert running.service.read().replicas[0].restarts == 1
 
 
 def test_a_port_that_something_else_took_is_replaced_and_a_stranger_is_not_handed_out(
@@ -283,9 +283,9 @@ def test_a_port_that_something_else_took_is_replaced_and_a_stranger_is_not_hande
         with keeping(model, runs, port=port) as running, use(model, runs, starts=False) as reached:
             assert server.port_of(reached.endpoint.url) not in (0, port)
             assert probe(reached).outcome is Outcome.scored
-            book_now = read(running.service)
+            book_now = running.service.read()
     with keeping(judge(max_num_seqs=1), runs) as other:  # it answers, with another key
-        url = read(other.service).replicas[0].url
+        url = other.service.read().replicas[0].url
         replica = dataclasses.replace(book_now.replicas[0], url=url)
         running.service.write(dataclasses.replace(book_now, replicas=[replica]))
         running.service.key_path.write_text("an-old-key")
@@ -331,6 +331,6 @@ def test_a_process_in_another_network_reaches_it_where_it_was_told_to_listen(run
     inside, address = node
     model = judge(bind=address)
     with keeping(model, runs) as running, driver(model, runs, *inside) as cell:
-        url = read(running.service).replicas[0].url
-        assert url.startswith(f"http://{address}:") and line(cell) == f"{url} 0.8\n"
+        url = running.service.read().replicas[0].url
+        assert url.startswith(f"http://{address}:") and cell.stdout.readline() == f"{url} 0.8\n"
         assert server.get(model, f"http://127.0.0.1:{server.port_of(url)}/health") is None

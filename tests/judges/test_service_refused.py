@@ -21,7 +21,7 @@ from study.errors import UserError
 from study.files import Damaged, read_json, write_json
 from study.schema import Judge
 from tests.conftest import free_port
-from tests.judges.services import judge, keeping, read
+from tests.judges.services import judge, keeping
 from tests.waiting import wait_for
 
 # --- what is wrong is said -----------------------------------------------------------------------
@@ -67,10 +67,10 @@ def test_a_book_that_is_damaged_or_newer(runs, capsys):
 def test_a_keeper_mends_its_own_book(runs):
     model = judge()
     with keeping(model, runs) as running:
-        whole = read(running.service)
+        whole = running.service.read()
         (running.service.folder / book.BOOK).write_text('{"version": 1,')
         wait_for(lambda: (running.service.folder / book.BOOK).read_text().endswith("}\n"))
-        assert read(running.service) == whole
+        assert running.service.read() == whole
 
 
 def test_a_key_that_cannot_be_read_or_not_be_kept_private(runs, monkeypatch):
@@ -152,7 +152,7 @@ def test_a_detached_service_is_listed_used_and_stopped(runs, capsys):
     assert "a probe was scored 0.800" in out and "judge.serve.bind=elsewhere" in out
     name = out.strip().rpartition("service=")[2].split()[0]
     (served,) = book.services(runs)
-    owner = read(served).owner
+    owner = served.read().owner
     assert served.name == name and server.alive(owner)
     assert serve.main([*words, "detached=true"]) == 2
     assert f"{name} is served already" in capsys.readouterr().err
@@ -174,7 +174,7 @@ def test_a_service_whose_owner_is_gone_can_be_cleared(runs, capsys):
     model = judge()
     served = service_of(model, runs)
     with keeping(model, runs):
-        left = read(served)
+        left = served.read()
     served.write(dataclasses.replace(left, owner=dataclasses.replace(left.owner, pid=2**22 + 1)))
     assert "its owner is gone" in service.rows(runs)[0]["state"]
     assert serve.main([f"runs_dir={runs}", "stop=true", f"service={served.name}"]) == 0

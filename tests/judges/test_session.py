@@ -108,33 +108,6 @@ def test_votes_are_draws_of_their_own(faults: Any, one_word: Any, store: Store) 
         assert [verdict.sample_index for verdict in draws] == [0, 1, 2, 3]
 
 
-@pytest.mark.parametrize(
-    ("fault", "outcome"),
-    [
-        ("server_500", Outcome.transport),
-        ("limit_429", Outcome.rate_limited),
-        ("hang", Outcome.timeout),
-        ("key_401", Outcome.endpoint_down),
-        ("model_404", Outcome.endpoint_down),
-        ("filtered", Outcome.refused),
-        ("unparsed", Outcome.unparsed),
-        ("truncated", Outcome.truncated),
-        ("null_reasoning", Outcome.empty),
-    ],
-)
-def test_a_failure_is_a_verdict_without_score_and_only_replies_are_stored(
-    fault: str, outcome: Outcome, faults: Any, one_word: Any, store: Store
-) -> None:
-    verdict, _ = ask_once(http(faults.url(fault)), store)
-    assert (verdict.judge, verdict.outcome, verdict.score) == ("real", outcome, None)
-    assert verdict.reason
-    content = {Outcome.refused, Outcome.unparsed, Outcome.truncated, Outcome.empty}
-    assert store.count() == (outcome in content)
-    again, calls = ask_once(http(faults.url(fault)), store)
-    assert (calls == 0) == again.from_cache == (outcome in content)
-    assert again.outcome is outcome
-
-
 def test_a_parser_that_learned_reads_what_is_stored(faults, one_word, store, monkeypatch) -> None:
     judge = http(faults.url("unparsed"))
     first, _ = ask_once(judge, store)

@@ -184,6 +184,14 @@ def test_a_rate_from_another_time_is_void(on_disk: bool, tmp_path: Path) -> None
         assert RateLimit(61, None, file, clock, boot="b" * 32).reserve(1, 0) == 0
 
 
+def shared(endpoint: Endpoint, folder: Path, rate: bytes) -> Throttle:
+    """A throttle that finds this in the file of its rate."""
+    file = folder / address(endpoint) / "rate"
+    file.parent.mkdir()
+    file.write_bytes(rate)
+    return Throttle(endpoint, folder)
+
+
 HOUR_S = 3_600.0
 
 
@@ -201,11 +209,7 @@ HOUR_S = 3_600.0
 )
 async def test_a_rate_file_from_the_future_holds_nobody_up(content: bytes, tmp_path: Path) -> None:
     endpoint = Endpoint(url="http://a/v1", requests_per_min=6_000.0, tokens_per_min=1e6)
-    folder = tmp_path / address(endpoint)
-    folder.mkdir()
-    (folder / "rate").write_bytes(content)
-
-    throttle = Throttle(endpoint, tmp_path)
+    throttle = shared(endpoint, tmp_path, content)
     async with asyncio.timeout(5):
         await asyncio.gather(*(throttle.permit(10.0, 1.0) for _ in range(20)))
 
@@ -224,13 +228,10 @@ def by(clock: Clock, throttle: Throttle) -> RateLimit:
 
 async def test_a_turn_past_the_deadline_is_not_waited_for(tmp_path: Path) -> None:
     endpoint = Endpoint(url="http://a/v1", requests_per_min=60.0)
-    folder = tmp_path / address(endpoint)
-    folder.mkdir()
     clock = Clock()
     ahead = clock.now + 300  # what an honest backlog may just be
-    (folder / "rate").write_bytes(struct.pack("<32s2d", host.boot().encode(), ahead, 0.0))
-
-    throttle = Throttle(endpoint, tmp_path)
+    kept = struct.pack("<32s2d", host.boot().encode(), ahead, 0.0)
+    throttle = shared(endpoint, tmp_path, kept)
     rate = by(clock, throttle)
     for _ in range(2):
         with pytest.raises(Fault, match=r"299 s away, past the deadline of 0\.1 s") as late:

@@ -329,12 +329,8 @@ def test_a_beginning_without_a_dot_is_a_setting_of_its_own(typed) -> None:
     assert command("x", "", Whole)(lambda options: 0).read([typed]).settings == [typed]
 
 
-@pytest.mark.parametrize("typed", ["judges=a", "judge-x=1", "judge", "datas.x=1"])
+@pytest.mark.parametrize("typed", ["judges=a", "judge-x=1", "judge", "datas.x=1", "jugde=a"])
 def test_what_only_begins_so_is_not(typed) -> None:
-    with pytest.raises(UserError, match="judge=, hydra="):
+    said = "Did you mean judge=" if typed == "jugde=a" else "judge=, hydra="
+    with pytest.raises(UserError, match=said):
         command("x", "", Whole)(lambda options: 0).read([typed])
-
-
-def test_a_setting_that_is_misspelt_is_guessed() -> None:
-    with pytest.raises(UserError, match="Did you mean judge="):
-        command("x", "", Whole)(lambda options: 0).read(["jugde=a"])
