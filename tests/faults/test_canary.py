@@ -150,8 +150,8 @@ for program, arguments in json.loads(sys.argv[1]):
 """
 
 
-def leaky(folder: Path) -> list[str]:
-    """Presets of a user's own that hold the canary, each as the arguments that choose it."""
+def leaky(folder: Path) -> tuple[list[str], list[str]]:
+    """Names of a user's own presets that hold the canary: of judges, and of whole configs."""
     judges = {
         "leaky-url": f"endpoint: {{url: 'http://{CANARY}@h/v1'}}",
         "leaky-body": f"endpoint: {{extra_body: {{token: {CANARY}}}}}",
@@ -167,32 +167,27 @@ def leaky(folder: Path) -> list[str]:
         place.mkdir(parents=True, exist_ok=True)
         for name, text in texts.items():
             (place / f"{name}.yaml").write_text(f"defaults: [{base}, _self_]\n{text}\n")
-    return [*judges]
+    return [*judges], [*roots]
 
 
 def test_nothing_is_left_of_a_key_that_every_command_refused(tmp_path) -> None:
     """Through the real commands, with keys on the command line, in presets, in a config of the
     user's own and in hydra's settings; then every file that they could have written is read."""
     conf, runs = tmp_path / "conf", tmp_path / "runs"
-    judges = leaky(conf)
+    judges, roots = leaky(conf)
+    own = ["--config-dir", str(conf)]
     place = [f"runs_dir={runs}", "seed=0"]
     url = f"judge.endpoint.url=http://{CANARY}@h/v1"
     kept = [f"hydra.sweep.dir={runs}/kept", "hydra.output_subdir=.hydra", "hydra.mode=RUN"]
+    sweeps = [
+        ["judge=sim-fair", *place, url],
+        ["judge=sim-fair", *place, "plan=true", ARGUMENTS[-3]],
+        ["judge=sim-fair", *place, f"hydra.run.dir={runs}/x", *kept, url],
+        *([*own, f"judge={name}", *place, *kept] for name in judges),
+        *([*own, "-cn", name, "judge=sim-fair", *place] for name in roots),
+    ]
     commands: list[tuple[str, list[str]]] = [
-        ("experiments.sweep", ["judge=sim-fair", *place, url]),
-        ("experiments.sweep", ["judge=sim-fair", *place, "plan=true", ARGUMENTS[-3]]),
-        ("experiments.sweep", ["judge=sim-fair", *place, f"hydra.run.dir={runs}/x", *kept, url]),
-        *(
-            ("experiments.sweep", ["--config-dir", str(conf), f"judge={name}", *place, *kept])
-            for name in judges
-        ),
-        *(
-            (
-                "experiments.sweep",
-                ["--config-dir", str(conf), "-cn", name, "judge=sim-fair", *place],
-            )
-            for name in ("root-tracking", "root-hydra", "root-swept")
-        ),
+        *(("experiments.sweep", words) for words in sweeps),
         ("experiments.probe", ["judge=sim-fair", f"runs_dir={runs}", url]),
         ("judges.serve", ["judge=qwen3-4b", "print_only=true", f"runs_dir={runs}", url]),
         ("judges.check", ["judge=sim-fair", f"+judge.endpoint.extra_body.token={CANARY}"]),

@@ -18,8 +18,9 @@ from judges.grading.vocabulary import VOCABULARIES
 from judges.session import Session
 from judges.simulated.bias import Bias
 from study.rows import Criterion, Row, Truth, make_row
-from study.schema import Failure, Grading, Judge, Simulated
+from study.schema import Failure, Judge, Simulated
 from study.verdict import Outcome, Verdict
+from tests.judges.test_simulated import judge
 
 POINTS = (5.0, 3.0, -4.0, 2.0)
 ROW = make_row(
@@ -37,10 +38,6 @@ def oracle(prompt: str, answer: str) -> Truth | None:
         return None
     checks = tuple(mark == "1" for mark in answer.split()[0])
     return Truth(sum(checks) / len(checks), checks)
-
-
-def judge(name: str, options: dict[str, Any] | None = None, **settings: Any) -> Judge:
-    return Judge(name="sim", grading=Grading(name, options or {}), simulated=Simulated(**settings))
 
 
 def verdicts(judge: Judge, answers: list[str], row: Row = ROW) -> list[Verdict]:

@@ -129,8 +129,7 @@ async def test_the_second_waits_for_the_first(store: Store) -> None:
     await asyncio.sleep(10 * POLL_S)
     assert not any(task.done() for task in waiting)
     values = [{**VALUE, "attempts": number} for number in range(50)]
-    await asyncio.gather(*(one.put(key, value) for key, value in zip(names, values,
-                                                                     strict=True)))  # fmt: skip
+    await asyncio.gather(*(one.put(key, value) for key, value in zip(names, values, strict=True)))
     async with asyncio.timeout(2 * POLL_S):
         shared = await asyncio.gather(*waiting)
     assert shared == values
