@@ -27,7 +27,8 @@ def recorded(environment: dict[str, str], root: Path, folder: Path) -> dict[str,
     """The environment of a run that is recorded; makes ``folder`` with the table of blocks."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "table.json").write_text(json.dumps(table(root)))
-    return environment | {
+    inherited = {name: value for name, value in environment.items() if name != MAP}
+    return inherited | {
         "JUDGEDRIFT_REACH": str(folder),
         "JUDGEDRIFT_REACH_ROOT": str(root),
         "PYTHONPATH": os.pathsep.join([str(HERE / "site"), environment["PYTHONPATH"]]),

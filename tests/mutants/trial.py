@@ -153,6 +153,7 @@ def kill_marked(trial: str) -> None:
 def trees(root: Path, count: int) -> Iterator[list[Tree]]:
     """Copies of the tree, gone at the end."""
     with tempfile.TemporaryDirectory(prefix="mutants-") as folder:
+        os.chmod(folder, 0o755)  # some tests run as another user
         places = [Path(folder) / str(number) for number in range(count)]
         for place in places:
             place.mkdir()

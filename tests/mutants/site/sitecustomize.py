@@ -15,10 +15,21 @@ FOLDER = os.environ.get("JUDGEDRIFT_REACH", "")
 ROOT = os.environ.get("JUDGEDRIFT_REACH_ROOT", "")
 
 
-def _opened(path: str, size: int) -> mmap.mmap:
+class _Map(mmap.mmap):
+    """Bytes of a file; a function that is sent to another process finds the map of that one."""
+
+    def __reduce__(self):
+        return _own, ()
+
+
+def _own():
+    return sys.modules["_reach"].__reached__
+
+
+def _opened(path: str, size: int) -> _Map:
     with open(path, "a+b") as file:
         file.truncate(size)
-        return mmap.mmap(file.fileno(), size)
+        return _Map(file.fileno(), size)
 
 
 class _Loader(SourceFileLoader):
