@@ -1,6 +1,5 @@
 import pytest
 
-from experiments.estimate import expected
 from experiments.plan import design
 from experiments.preflight import check_arms, check_study
 from study.cells import make_cell
@@ -8,15 +7,14 @@ from study.errors import UserError
 from study.study_file import base, write_study
 
 
-def cell(judge="a", seed=0, rate=0.1, votes=1, **trainer):
+def cell(judge="a", seed=0, rate=0.1, votes=1):
     return make_cell(
         {
             "study": "s",
             "seed": seed,
             "judge": {"name": judge, "sampling": {"votes": votes}},
             "task": {"name": "instruct-mini", "train_rows": 64},
-            "trainer": {"steps": 5, "learning_rate": rate, **trainer},
-            "shadow_judges": [{"name": "b", "sampling": {"votes": 3}}],
+            "trainer": {"steps": 5, "learning_rate": rate},
         }
     )
 
@@ -49,15 +47,6 @@ def test_a_study_keeps_its_factors_and_its_base(tmp_path):
         check_study(tmp_path, [cell()], ["judge"])
 
 
-def test_expected_calls_count_votes_of_every_judge():
-    found = expected(cell(votes=2, prompts_per_step=4, group_size=2))
-    assert (found["completions"], found["calls"]) == (40, 40 * (2 + 3))
-
-
 def test_a_design_counts_arms_and_the_seeds_of_the_poorest():
-    def cell(judge, seed):
-        return make_cell({"study": "s", "runs_dir": "r", "judge": {"name": judge}, "seed": seed})
-
-    todo = [cell("a", 0), cell("a", 1), cell("a", 2), cell("b", 0), cell("b", 1)]
-    assert design(todo) == (2, 2)
+    assert design([cell("a", 0), cell("a", 1), cell("a", 2), cell("b", 0), cell("b", 1)]) == (2, 2)
     assert design([cell("a", 0)]) == (1, 1)

@@ -2,6 +2,7 @@
 
 import os
 import shutil
+from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
@@ -53,9 +54,13 @@ def link(path):
     path.symlink_to(path.parent / "elsewhere")
 
 
-def file(path):
-    shutil.rmtree(path)
-    path.write_text("")
+def instead(name, make):
+    """Something else in place of a file."""
+    return lambda path: ((path / name).unlink(), make(path / name))
+
+
+def says(text):
+    return lambda path: (path / COMPLETE).write_text(text)
 
 
 DAMAGES = {
@@ -64,43 +69,24 @@ DAMAGES = {
     "cut": lambda path: os.truncate(path / "optimizer.pt", 3),
     "longer": lambda path: (path / "optimizer.pt").write_bytes(b"moments10 and more"),
     "a byte flipped": lambda path: (path / "optimizer.pt").write_bytes(b"momentz10"),
-    "a file is a folder": lambda path: (
-        (path / "optimizer.pt").unlink(),
-        (path / "optimizer.pt").mkdir(),
-    ),
-    "a file is a pipe": lambda path: (
-        (path / "empty.json").unlink(),
-        os.mkfifo(path / "empty.json"),
-    ),
-    "the manifest is a pipe": lambda path: (
-        (path / COMPLETE).unlink(),
-        os.mkfifo(path / COMPLETE),
-    ),
-    "a link in a circle": lambda path: (
-        (path / "optimizer.pt").unlink(),
-        (path / "optimizer.pt").symlink_to("optimizer.pt"),
-    ),
+    "a file is a folder": instead("optimizer.pt", Path.mkdir),
+    "a file is a pipe": instead("empty.json", os.mkfifo),
+    "the manifest is a pipe": instead(COMPLETE, os.mkfifo),
+    "a link in a circle": instead("optimizer.pt", lambda file: file.symlink_to("optimizer.pt")),
     "never sealed": lambda path: (path / COMPLETE).unlink(),
-    "sealed as before manifests": lambda path: (path / COMPLETE).write_text(""),
+    "sealed as before manifests": says(""),
     "the manifest is cut": lambda path: os.truncate(path / COMPLETE, 40),
     "the manifest is bytes": lambda path: (path / COMPLETE).write_bytes(b"\xff\x00\x9f"),
-    "the manifest is a list": lambda path: (path / COMPLETE).write_text("[1]"),
-    "the manifest is deep": lambda path: (path / COMPLETE).write_text("[" * 100_000),
-    "the manifest names nothing": lambda path: (path / COMPLETE).write_text(
-        '{"cell": "id", "files": {}}'
-    ),
-    "the manifest names a file elsewhere": lambda path: (path / COMPLETE).write_text(
+    "the manifest is a list": says("[1]"),
+    "the manifest is deep": says("[" * 100_000),
+    "the manifest names nothing": says('{"cell": "id", "files": {}}'),
+    "the manifest names a file elsewhere": says(
         '{"cell": "id", "files": {"../x": {"size": 1, "sha256": ""}}}'
     ),
-    "the manifest has no sizes": lambda path: (path / COMPLETE).write_text(
-        '{"cell": "id", "files": {"optimizer.pt": 7}}'
-    ),
-    "the manifest is a folder": lambda path: (
-        (path / COMPLETE).unlink(),
-        (path / COMPLETE).mkdir(),
-    ),
+    "the manifest has no sizes": says('{"cell": "id", "files": {"optimizer.pt": 7}}'),
+    "the manifest is a folder": instead(COMPLETE, Path.mkdir),
     "a link": link,
-    "a file": file,
+    "a file": lambda path: (shutil.rmtree(path), path.write_text("")),
     "empty": lambda path: (shutil.rmtree(path), path.mkdir()),
 }
 
@@ -190,11 +176,8 @@ def test_files_are_on_disk_before_the_manifest_has_its_name(tmp_path, monkeypatc
 
 
 def files_of(folder):
-    return {
-        str(path.relative_to(folder)): path.read_bytes()
-        for path in folder.rglob("*")
-        if path.is_file()
-    }
+    files = (path for path in folder.rglob("*") if path.is_file())
+    return {str(path.relative_to(folder)): path.read_bytes() for path in files}
 
 
 def test_the_policy_is_the_model_of_the_checkpoint(tmp_path):

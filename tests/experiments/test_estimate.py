@@ -1,8 +1,6 @@
 """What a cell is expected to ask, counted by hand and against what a session then does."""
 
 import math
-import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,6 +14,7 @@ from study.cells import Cell
 from study.schema import Cost, Endpoint, Grading, Judge, Price, Sampling, Simulated, Study, Trainer
 from study.schema import Task as TaskConfig
 from study.tasks import TASKS, oracle
+from tests.conftest import run_alone
 
 TASK = TaskConfig(name="instruct-mini", train_rows=96)
 TRAINER = Trainer(steps=5, prompts_per_step=4, group_size=2, max_completion_length=50)
@@ -36,7 +35,8 @@ def test_calls_count_every_vote_of_every_judge() -> None:
 
 
 def test_answers_of_frozen_evaluations_are_counted() -> None:
-    """At step 0, 2, 4 and after the last; a grading that compares has groups of their size."""
+    """At step 0, 2, 4 and after the last; a grading that compares is asked both orders of every
+    pair of a group, and the groups of evaluations have their own size."""
     answers = 4 * 256 * (1 + 3)
     found = expected(cell(shadows=(FAIR,), eval_steps=2, eval_samples=3))
     assert (found["completions"], found["calls"]) == (40 + answers, 2 * (40 + answers))
@@ -44,14 +44,6 @@ def test_answers_of_frozen_evaluations_are_counted() -> None:
     asks = 5 * 4 * 2 * math.comb(2, 2) + 4 * 256 * 2 * math.comb(4, 2)
     assert expected(cell(pairwise, eval_steps=2, eval_samples=3))["calls"] == asks
     assert expected(cell(eval_steps=2)) == expected(cell())
-
-
-def test_calls_of_a_group_are_counted_per_group() -> None:
-    pairwise = replace(FAIR, grading=Grading("pairwise"))
-    groups = 5 * 4
-    asks = 2 * math.comb(4, 2)  # both orders of every pair
-    found = expected(cell(pairwise, group_size=4))
-    assert (found["completions"], found["calls"]) == (80, groups * asks)
 
 
 def test_tokens_are_those_of_a_simulated_judge_that_is_asked_the_same() -> None:
@@ -81,14 +73,10 @@ def test_the_labels_of_a_simulated_rubric_judge_take_the_tokens_that_are_expecte
 
 
 def test_a_judge_that_thinks_is_expected_to_talk_more() -> None:
-    real = replace(
-        FAIR,
-        simulated=None,
-        sampling=Sampling(max_tokens=1000),
-        endpoint=Endpoint(url="http://h/v1", model="m", dialect="vllm"),
-    )
+    endpoint = Endpoint(url="http://h/v1", model="m", dialect="vllm")
+    real = replace(FAIR, simulated=None, sampling=Sampling(max_tokens=1000), endpoint=endpoint)
     thinks = replace(real, sampling=Sampling(max_tokens=1000, thinking=True))
-    always = replace(real, endpoint=replace(real.endpoint, dialect="vllm-harmony"))
+    always = replace(real, endpoint=replace(endpoint, dialect="vllm-harmony"))
     brief = replace(real, sampling=Sampling(max_tokens=8))
     told = [expected(cell(judge))["tokens_out"] / 40 for judge in (real, thinks, always, brief)]
     assert told == pytest.approx([33.4, 533.4, 533.4, 8.0])
@@ -129,7 +117,7 @@ def test_limits_stand_beside_what_the_dearest_cell_takes(tmp_path) -> None:
 
 
 def test_it_needs_no_torch() -> None:
-    code = (
+    run_alone(
         "import sys; from pathlib import Path; from study.cells import Cell;"
         "from study.schema import *; from experiments.estimate import expected;"
         "study = Study(judge=Judge(grading=Grading('likert'), simulated=Simulated()),"
@@ -137,4 +125,3 @@ def test_it_needs_no_torch() -> None:
         "assert expected(Cell({}, study, '', Path()))['tokens_in'] > 0;"
         "assert not {'torch', 'transformers', 'pandas'} & set(sys.modules)"
     )
-    subprocess.run([sys.executable, "-c", code], check=True, cwd=Path(__file__).parents[2])

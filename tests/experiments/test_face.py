@@ -1,13 +1,10 @@
 """The faces of `experiments` and `experiments.launch`: what they name is there, and is light."""
 
-import subprocess
-import sys
-
 import pytest
 
 import experiments
 from experiments import launch
-from tests.conftest import ROOT
+from tests.conftest import run_alone
 
 
 def test_what_the_faces_name_is_there():
@@ -18,9 +15,8 @@ def test_what_the_faces_name_is_there():
 
 
 def test_a_name_that_is_not_there_is_answered_with_those_that_are():
-    with pytest.raises(
-        AttributeError, match="'experiments' has no attribute 'Scorers'; it offers Scorer"
-    ):
+    said = "'experiments' has no attribute 'Scorers'; it offers Scorer"
+    with pytest.raises(AttributeError, match=said):
         _ = experiments.Scorers
     with pytest.raises(AttributeError, match="it offers check, show_plan"):
         _ = launch.runs
@@ -28,10 +24,5 @@ def test_a_name_that_is_not_there_is_answered_with_those_that_are():
 
 @pytest.mark.parametrize("module", ["experiments", "experiments.launch", "experiments.sweep"])
 def test_importing_loads_nothing_heavy(module):
-    code = (
-        f"import sys, {module}\n"
-        "heavy = {'torch', 'transformers', 'trl', 'mlflow', 'pandas', 'scipy', 'aiohttp'}\n"
-        "print(sorted(heavy & set(sys.modules)))"
-    )
-    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
-    assert done.stdout == "[]\n", done.stdout + done.stderr
+    heavy = {"torch", "transformers", "trl", "mlflow", "pandas", "scipy", "aiohttp"}
+    assert run_alone(f"import sys, {module}; print({heavy} & set(sys.modules))") == "set()\n"
