@@ -15,40 +15,23 @@ from study.identity import flatten
 from study.schema import Study
 
 SOURCE = {
-    "exp_name": "grpo-mixed",
-    "seed": 42,
-    "model_name": "Qwen2.5-7B-Instruct",
-    "lora_rank": 32,
-    "lora_alpha": 48,
-    "lora_target_modules": "q_proj,k_proj",
-    "rollout_batch_size": 4,
-    "num_return_sequences_in_group": 6,
-    "ppo_epochs": 1,
+    "exp_name": "grpo-mixed", "seed": 42, "physical_gpus": [2],
+    "model_name": "Qwen2.5-7B-Instruct", "bf16": True,
+    "lora_rank": 32, "lora_alpha": 48, "lora_target_modules": "q_proj,k_proj",
+    "rollout_batch_size": 4, "num_return_sequences_in_group": 6, "ppo_epochs": 1,
     "learning_rate": "5e-6",  # as YAML reads a number without a point
-    "kl_loss_coef": 0.002,
-    "clip_range": 0.1,
-    "temperature": 0.3,
-    "top_p": 0.95,
-    "top_k": 50,
-    "max_new_tokens": 512,
-    "max_steps": 300,
-    "judge_model": "gpt-oss-120b",
-    "judge_temperature": 0.5,
+    "kl_loss_coef": 0.002, "clip_range": 0.1, "max_steps": 300, "gradient_checkpointing": True,
+    "temperature": 0.3, "top_p": 0.95, "top_k": 50, "max_new_tokens": 512,
+    "judge_model": "gpt-oss-120b", "judge_temperature": 0.5,
     "domain_ratios": {"math": 0.4, "qa": 0.3, "code": 0.3},
-    "physical_gpus": [2],
-    "gradient_checkpointing": True,
-    "bf16": True,
-}
+}  # fmt: skip
 NESTED = {
     "experiment": {"exp_name": "grpo-mixed", "seed": 42},
     "model": {"name": "Qwen2.5-7B-Instruct", "bf16": True},
     "lora": {"rank": 32, "alpha": 48, "target_modules": ["q_proj", "k_proj"]},
     "training": {
-        "rollout_batch_size": 4,
-        "num_return_sequences_in_group": 6,
-        "ppo_epochs": 1,
-        "max_steps": 300,
-        "gradient_checkpointing": True,
+        "rollout_batch_size": 4, "num_return_sequences_in_group": 6, "ppo_epochs": 1,
+        "max_steps": 300, "gradient_checkpointing": True,
         "optimizer": {"learning_rate": 5.0e-6},
         "grpo": {"clip_range": 0.1, "kl_loss_coef": 0.002},
     },
@@ -56,36 +39,21 @@ NESTED = {
     "judge": {"model": "gpt-oss-120b", "temperature": 0.5},
     "data": {"domain_ratios": {"math": 0.4, "qa": 0.3, "code": 0.3}},
     "hardware": {"physical_gpus": [2]},
-}
+}  # fmt: skip
 MEANT = {
-    "study": "grpo-mixed",
-    "seed": 42,
-    "device": "cuda:2",
-    "policy.name": "qwen25-7b",
-    "policy.path": "Qwen/Qwen2.5-7B-Instruct",
-    "policy.dtype": "bfloat16",
-    "policy.lora.r": 32,
-    "policy.lora.alpha": 48,
+    "study": "grpo-mixed", "seed": 42, "device": "cuda:2",
+    "policy.name": "qwen25-7b", "policy.path": "Qwen/Qwen2.5-7B-Instruct",
+    "policy.dtype": "bfloat16", "policy.lora.r": 32, "policy.lora.alpha": 48,
     "policy.lora.target_modules": ".*q_proj|.*k_proj",
-    "trainer.prompts_per_step": 4,
-    "trainer.group_size": 6,
-    "trainer.micro_batch": 6,
-    "trainer.learning_rate": 5e-6,
-    "trainer.beta": 0.002,
-    "trainer.epsilon": 0.1,
-    "trainer.temperature": 0.3,
-    "trainer.top_p": 0.95,
-    "trainer.top_k": 50,
+    "trainer.prompts_per_step": 4, "trainer.group_size": 6, "trainer.micro_batch": 6,
+    "trainer.learning_rate": 5e-6, "trainer.beta": 0.002, "trainer.epsilon": 0.1,
+    "trainer.steps": 300, "trainer.gradient_checkpointing": True,
+    "trainer.temperature": 0.3, "trainer.top_p": 0.95, "trainer.top_k": 50,
     "trainer.max_completion_length": 512,
-    "trainer.steps": 300,
-    "trainer.gradient_checkpointing": True,
-    "judge.name": "gpt-oss-120b",
-    "judge.sampling.temperature": 0.5,
-    "task.name": "mixed",
-    "task.options.domains.math": 0.4,
-    "task.options.domains.qa": 0.3,
-    "task.options.domains.code": 0.3,
-}
+    "judge.name": "gpt-oss-120b", "judge.sampling.temperature": 0.5,
+    "task.name": "mixed", "task.options.domains.math": 0.4,
+    "task.options.domains.qa": 0.3, "task.options.domains.code": 0.3,
+}  # fmt: skip
 
 
 def written(folder: Path, content: object) -> Path:
@@ -113,20 +81,16 @@ def test_what_is_printed_composes_to_what_the_file_says(tmp_path, capsys, conten
 
 def test_what_has_no_counterpart_is_said_with_its_reason(tmp_path):
     content = {
-        "ppo_epochs": 4,
-        "train_dataset": "data/mixed/train_mixed.jsonl",
-        "aflow_executor_model": "gpt-oss-120b",
+        "ppo_epochs": 4, "physical_gpus": "0,1", "warmup_steps": None,
+        "train_dataset": "data/mixed/train_mixed.jsonl", "aflow_executor_model": "gpt-oss-120b",
         "experience_buffer": {"buffer_size": 100, "reward_threshold": 8.0},
         "reward": {"weights": {"correctness": 0.65}},
-        "physical_gpus": "0,1",
-        "warmup_steps": None,
-    }
+    }  # fmt: skip
     lines = imported(written(tmp_path, content))
     assert all(line.startswith("# ") for line in lines)
-    for key in ("ppo_epochs", "train_dataset", "aflow_executor_model", "physical_gpus"):
+    for key in ("ppo_epochs", "train_dataset", "aflow_executor_model", "physical_gpus", "reward"):
         assert any(line.startswith(f"# {key}: ") for line in lines)
     assert any("experience_buffer" in line for line in lines)
-    assert any(line.startswith("# reward: ") for line in lines)
 
 
 def test_unknown_keys_are_each_named_with_the_nearest_one(tmp_path, capsys):
@@ -147,24 +111,20 @@ def test_a_switch_switches_off_what_belongs_to_it(tmp_path):
 
 
 def test_models_are_known_by_several_names(tmp_path, monkeypatch):
-    names = {
-        "qwen25-7b": "qwen25-7b",
-        "Qwen/Qwen2.5-7B-Instruct": "qwen25-7b",
-        "/models/Qwen2.5-7B": "qwen25-7b",
-        "Qwen-3-8B": "qwen3-8b",
-        "Qwen/Qwen3-8B": "qwen3-8b",
-    }
+    seven = ("qwen25-7b", "Qwen/Qwen2.5-7B-Instruct", "/models/Qwen2.5-7B")
+    eight = ("Qwen-3-8B", "Qwen/Qwen3-8B")
+    names = dict.fromkeys(seven, "qwen25-7b") | dict.fromkeys(eight, "qwen3-8b")
     with monkeypatch.context() as patched:
         patched.setattr(config, "check_composes", lambda *_: None)  # the presets are composed below
         for name, preset in names.items():
             assert imported(written(tmp_path, {"strategy_model": name})) == [f"policy={preset}"]
     assert composed(["policy=qwen25-7b"])["policy.name"] == "qwen25-7b"
-    lines = imported(written(tmp_path, {"model": {"name": "qwen3-8b", "path": "/models/mine"}}))
-    flat = composed(lines)
-    assert (flat["policy.name"], flat["policy.path"]) == ("qwen3-8b", "/models/mine")
-    lines = imported(written(tmp_path, {"model_name": "someone/Other-1B"}))
-    flat = composed(lines)
-    assert (flat["policy.name"], flat["policy.path"]) == ("Other-1B", "someone/Other-1B")
+    for content, name, place in (
+        ({"model": {"name": "qwen3-8b", "path": "/models/mine"}}, "qwen3-8b", "/models/mine"),
+        ({"model_name": "someone/Other-1B"}, "Other-1B", "someone/Other-1B"),
+    ):
+        flat = composed(imported(written(tmp_path, content)))
+        assert (flat["policy.name"], flat["policy.path"]) == (name, place)
     (line,) = imported(written(tmp_path, {"judge": "another-judge"}))
     assert line.startswith("# judge: ")
 
