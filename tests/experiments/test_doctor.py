@@ -3,7 +3,6 @@
 import dataclasses
 import socket
 import sqlite3
-from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -24,7 +23,7 @@ def lines_of(text: str) -> dict[str, str]:
     return {line[9:].split("  ")[0].strip(): line for line in text.splitlines() if line[:1] != " "}
 
 
-def test_everything_is_on_one_screen_and_nothing_heavy_is_loaded(tmp_path: Path) -> None:
+def test_everything_is_on_one_screen_and_nothing_heavy_is_loaded(tmp_path) -> None:
     program = (
         "import sys; from experiments.doctor import main\n"
         f"code = main(['runs_dir={tmp_path}'])\n"
@@ -40,9 +39,7 @@ def test_everything_is_on_one_screen_and_nothing_heavy_is_loaded(tmp_path: Path)
     assert not list(tmp_path.iterdir())
 
 
-def test_a_problem_says_what_to_type_and_ends_in_1(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_problem_says_what_to_type_and_ends_in_1(monkeypatch, capsys) -> None:
     findings: list[Finding] = [ok("disk", "much"), note("GPU", "none", "a --note")]
     monkeypatch.setattr(doctor, "findings", lambda options: findings)
     assert doctor.main(["judge=sim-fair"]) == 0
@@ -55,9 +52,7 @@ def test_a_problem_says_what_to_type_and_ends_in_1(
     assert "1 problem:" in printed
 
 
-def test_keys_are_told_by_name_only(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_keys_are_told_by_name_only(monkeypatch, capsys) -> None:
     monkeypatch.setenv("DASHSCOPE_API_KEY", SECRET)
     assert "DASHSCOPE_API_KEY is set" in models.keys([]).seen
     named = [models.load("judge", REMOTE_JUDGE)]
@@ -70,7 +65,7 @@ def test_keys_are_told_by_name_only(
     assert "DASHSCOPE_API_KEY is not set" in models.keys([]).seen
 
 
-def test_an_endpoint_elsewhere_is_asked_only_where_told_to(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_endpoint_elsewhere_is_asked_only_where_told_to(monkeypatch) -> None:
     asked: list[object] = []
 
     def connect(address: object, timeout: float) -> socket.socket:
@@ -85,7 +80,7 @@ def test_an_endpoint_elsewhere_is_asked_only_where_told_to(monkeypatch: pytest.M
     assert finding.state is State.PROBLEM and len(asked) == 1
 
 
-def test_a_server_of_this_machine_is_looked_for(tmp_path: Path) -> None:
+def test_a_server_of_this_machine_is_looked_for(tmp_path) -> None:
     judge = models.load("judge", LOCAL_JUDGE)
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
@@ -110,7 +105,7 @@ def test_a_server_of_this_machine_is_looked_for(tmp_path: Path) -> None:
         ("verinstruct-rl", {"judge qwen3-32b", "judge gpt-oss-120b"}),
     ],
 )
-def test_what_an_experiment_asks_is_what_its_cells_ask(experiment: str, asked: set[str]) -> None:
+def test_what_an_experiment_asks_is_what_its_cells_ask(experiment, asked) -> None:
     found = models.of_experiment(experiment)
     assert sorted(f"{each.role} {each.name}" for each in found) == sorted(asked)
 
@@ -128,7 +123,7 @@ def test_a_name_that_is_not_there_is_said_with_the_nearest() -> None:
         models.load("judge", "sim-fiar")
 
 
-def test_versions_are_compared_with_what_is_required_and_pinned(tmp_path: Path) -> None:
+def test_versions_are_compared_with_what_is_required_and_pinned(tmp_path) -> None:
     (tmp_path / "pyproject.toml").write_text(
         '[project]\ndependencies = ["one>=1", "Two_b", "odd; sys_platform == \'win32\'"]\n'
     )
@@ -155,9 +150,7 @@ def test_versions_are_compared_with_what_is_required_and_pinned(tmp_path: Path) 
         ({"torch": "2.13.0", "nvidia-cublas": "13"}, "cuda"),
     ],
 )
-def test_the_build_of_torch_is_told_without_importing_it(
-    installed: dict[str, str], build: str
-) -> None:
+def test_the_build_of_torch_is_told_without_importing_it(installed, build) -> None:
     assert packages.torch_build(installed) == build
     assert (packages.torch(installed).state is State.PROBLEM) == (not installed)
 
@@ -169,15 +162,13 @@ def test_a_gpu_that_torch_cannot_use_is_a_problem(gpus_here, own_leases) -> None
     assert machine.gpus("cuda").state is State.OK
 
 
-def test_no_gpu_is_nothing_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_gpu_is_nothing_wrong(monkeypatch) -> None:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     finding = machine.gpus("cpu")
     assert finding.state is State.OK and "CPUs" in finding.seen
 
 
-def test_what_serves_a_named_judge_has_to_be_there(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_what_serves_a_named_judge_has_to_be_there(monkeypatch, tmp_path) -> None:
     monkeypatch.setattr(packages, "CPU_PYTHON", tmp_path / "python")
     assert packages.vllm({}, "").state is State.OK
     assert packages.vllm({}, "gpu").type == "pip install -e '.[gpu]'"
@@ -187,9 +178,7 @@ def test_what_serves_a_named_judge_has_to_be_there(
     assert packages.vllm({"vllm": "0.31.0"}, "gpu").seen.startswith("0.31.0")
 
 
-def test_a_disk_that_takes_nothing_is_a_problem(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_disk_that_takes_nothing_is_a_problem(tmp_path, monkeypatch) -> None:
     assert "free for" in machine.disk(tmp_path / "not" / "yet").seen
     (tmp_path / "file").touch()
     assert machine.disk(tmp_path / "file" / "runs").state is State.PROBLEM
@@ -199,7 +188,7 @@ def test_a_disk_that_takes_nothing_is_a_problem(
     assert finding.state is State.PROBLEM and "judgedrift clean" in finding.type
 
 
-def test_little_memory_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_little_memory_is_said(monkeypatch) -> None:
     states = []
     for free in (10**9, 3 * 10**9, 9 * 10**9):
         monkeypatch.setattr(machine, "free_memory", lambda free=free: free)
@@ -207,7 +196,7 @@ def test_little_memory_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     assert states == [State.PROBLEM, State.NOTE, State.OK]
 
 
-def test_no_sandbox_is_a_note(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_sandbox_is_a_note(monkeypatch) -> None:
     def none() -> None:
         raise tiers.SandboxUnavailable("Cannot be isolated here: bwrap: it is a stub. Install it")
 
@@ -217,9 +206,8 @@ def test_no_sandbox_is_a_note(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_the_store_of_mlflow_is_opened_to_read_and_a_damaged_one_is_said(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path, monkeypatch
 ) -> None:
-    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
     installed = {"mlflow": "3.11"}
     assert tracking.store({}, tmp_path).state is State.PROBLEM
     assert "is made by the first sweep" in tracking.store(installed, tmp_path).seen

@@ -1,8 +1,6 @@
 """Each cell has GPUs of its own, across the sweeps of a user on one host."""
 
-import subprocess
-import sys
-from pathlib import Path
+import itertools
 
 import pytest
 
@@ -11,7 +9,7 @@ from experiments.preflight import check_device
 from experiments.processes import SHIPPED
 from study.errors import UserError
 from study.machine import usable_gpus
-from tests.conftest import ROOT
+from tests.conftest import run_alone
 from tests.experiments.fake_cells import LASTS, laid, made, ran, start
 from tests.waiting import GENEROUS_S
 
@@ -21,11 +19,7 @@ pytestmark = pytest.mark.usefixtures("own_leases")
 def overlapping(spans: list[tuple[float, float]]) -> int:
     """The most of them at one time."""
     edges = sorted([(low, 1) for low, _ in spans] + [(high, -1) for _, high in spans])
-    most = now = 0
-    for _, change in edges:
-        now += change
-        most = max(most, now)
-    return most
+    return max(itertools.accumulate(change for _, change in edges))
 
 
 def test_two_sweeps_on_one_host_share_no_gpu(tmp_path, gpus_here) -> None:
@@ -36,9 +30,8 @@ def test_two_sweeps_on_one_host_share_no_gpu(tmp_path, gpus_here) -> None:
     said = [child.communicate(timeout=GENEROUS_S)[0] for child in (first, second)]
     assert first.returncode == second.returncode == 0, said
     assert all("2 at once" in text and "1 GPU each of 2" in text for text in said)
-    assert any(
-        text.count("Other sweeps and servers of yours have the GPUs") == 1 for text in said
-    ), said
+    waiting = [text.count("Other sweeps and servers of yours have the GPUs") for text in said]
+    assert 1 in waiting, said
     told = [ran(cell) for cell in todo]
     for gpu in ("0", "1"):
         spans = [(life["began"], life["ended"]) for life in told if life["gpus"] == gpu]
@@ -73,10 +66,8 @@ def test_slots_are_by_cores_memory_and_gpus(tmp_path, gpus_here, monkeypatch) ->
     assert [gpu.id for gpu in usable_gpus("cuda:1")] == ["GPU-0000-1"]
     assert usable_gpus("cpu") == []
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "GPU-0000-2,MIG-7")
-    assert [(gpu.name, gpu.id) for gpu in usable_gpus("")] == [
-        ("GPU-0000-2", "GPU-0000-2"),
-        ("MIG-7", "MIG-7"),
-    ]
+    shown = [(gpu.name, gpu.id) for gpu in usable_gpus("")]
+    assert shown == [("GPU-0000-2", "GPU-0000-2"), ("MIG-7", "MIG-7")]
 
 
 @pytest.mark.parametrize(
@@ -139,14 +130,13 @@ def test_a_judge_that_leaves_nothing_is_refused(tmp_path, gpus_here, here, serve
     assert "gpu_memory_utilization=.5 sweep.gpus_per_cell=.5" in str(refused.value)
 
 
-def test_a_child_is_shown_its_gpu_before_torch_looks(tmp_path: Path, monkeypatch) -> None:
+def test_a_child_is_shown_its_gpu_before_torch_looks(tmp_path, monkeypatch) -> None:
     """The server of children has torch; a variable that one sets still counts."""
-    code = (
+    run_alone(
         "import os; from pathlib import Path; from experiments.launch import task;"
         "task.run_cell = lambda folder, threads: print(os.environ['CUDA_VISIBLE_DEVICES']);"
         f"task.run_task(Path({str(tmp_path)!r}), 1, {{'CUDA_VISIBLE_DEVICES': '5'}})"
     )
-    subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True, timeout=GENEROUS_S)
     assert (tmp_path / "log.txt").read_text().endswith("5\n")
     import torch
 

@@ -34,9 +34,7 @@ def test_the_script_that_is_installed_is_this_one() -> None:
     assert getattr(import_module(module), name) is main
 
 
-def test_alone_it_prints_every_command_in_the_order_of_a_study(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_alone_it_prints_every_command_in_the_order_of_a_study(capsys) -> None:
     assert main([]) == main(["--help"]) == 0
     once, again = capsys.readouterr().out.split("usage: ")[1:]
     assert once == again
@@ -45,11 +43,10 @@ def test_alone_it_prints_every_command_in_the_order_of_a_study(
     assert named.index("doctor") < named.index("plan") < named.index("sweep")
     assert named.index("sweep") < named.index("report") < named.index("clean")
     assert all(entry.about in once for entry in COMMANDS.values())
+    assert sum(map(len, judgedrift.STAGES.values())) == len(COMMANDS)
 
 
-def test_what_is_said_to_type_is_typed_as_the_command_was(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_what_is_said_to_type_is_typed_as_the_command_was(monkeypatch, capsys) -> None:
     error = UserError("Type python -m experiments.sweep --cfg job, or python -m judges.store.")
 
     def refuse(options: object) -> int:
@@ -61,8 +58,7 @@ def test_what_is_said_to_type_is_typed_as_the_command_was(
     told = capsys.readouterr().err
     assert told == "Type judgedrift sweep --cfg job, or python -m judges.store.\n"
     assert str(error).startswith("Type python -m experiments.sweep --cfg job")
-    names = judgedrift.by_name()
-    assert names["experiments.monitor"] == "judgedrift monitor"
+    assert judgedrift.by_name()["experiments.monitor"] == "judgedrift monitor"
 
 
 def test_alone_it_loads_nothing_that_takes_time() -> None:
@@ -96,7 +92,8 @@ def test_an_example_can_be_typed(name: str) -> None:
     entry = COMMANDS[name]
     if entry.module == SWEEP:
         groups = {word.partition("=")[0] for text in entry.examples for word in text.split()}
-        assert groups <= set(completion.keys_of(SWEEP))
+        schema = {"judge", "seed", "trainer.steps", "judge.sampling.votes", "runs_dir"}
+        assert groups | schema <= set(completion.keys_of(SWEEP))
         return
     command = import_module(entry.module).main
     assert isinstance(command, Command)
@@ -117,9 +114,7 @@ def test_an_example_can_be_typed(name: str) -> None:
         (["report", "stduy=x"], "is not an option of judgedrift report. Did you mean study=?"),
     ],
 )
-def test_what_is_wrong_is_one_paragraph(
-    words: list[str], said: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_what_is_wrong_is_one_paragraph(words, said, capsys) -> None:
     assert main(words) == 2
     printed = capsys.readouterr()
     assert said in printed.err and printed.err.count("\n") == 1 and printed.out == ""
@@ -133,18 +128,13 @@ def test_a_command_by_its_other_name_leaves_the_first_as_it_was() -> None:
     assert first.help() == before and "usage: python -m analysis.report" in before
 
 
-def test_the_sweep_is_told_what_was_typed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_sweep_is_told_what_was_typed(monkeypatch) -> None:
     told: list[list[str]] = []
     before = list(sys.argv)
     monkeypatch.setattr(import_module(SWEEP), "main", lambda: told.append(list(sys.argv)) or 7)
     assert main(["plan", "judge=sim-fair"]) == main(["sweep"]) == 7
     assert told == [["judgedrift plan", "plan=true", "judge=sim-fair"], ["judgedrift sweep"]]
     assert sys.argv == before
-
-
-def test_the_keys_of_a_sweep_are_those_of_the_schema() -> None:
-    known = completion.keys_of(SWEEP)
-    assert {"judge", "seed", "trainer.steps", "judge.sampling.votes", "runs_dir"} <= set(known)
 
 
 @pytest.mark.parametrize("name", [name for name in COMMANDS if COMMANDS[name].module != SWEEP])
@@ -171,12 +161,9 @@ def shell(tmp_path: Path):
         )
         done = subprocess.run(
             ["bash", "-c", program, "bash", line],
-            cwd=tmp_path,
-            capture_output=True,
-            text=True,
-            check=True,
+            cwd=tmp_path, capture_output=True, text=True, check=True,
             env={**os.environ, "LC_ALL": "C"},
-        )
+        )  # fmt: skip
         assert done.stderr == ""
         return sorted(done.stdout.split())
 
@@ -202,7 +189,3 @@ def test_what_zsh_reads_has_the_same_commands_and_keys() -> None:
     text = completion.script("zsh", "jd")
     assert text.endswith("compdef _judgedrift jd")
     assert all(name in text for name in COMMANDS) and "trainer.steps" in text
-
-
-def test_the_stages_hold_every_command_once() -> None:
-    assert sum(map(len, judgedrift.STAGES.values())) == len(COMMANDS)

@@ -14,8 +14,9 @@ from experiments.judgedrift import main
 from experiments.sweep import cells_of
 from study import cells, machine, stopping
 from study.study_file import write_study
+from tests.conftest import ROOT
 
-PAGE = Path(__file__).parents[2] / "docs" / "mistakes.md"
+PAGE = ROOT / "docs" / "mistakes.md"
 HOME = "/home/you/project"
 """What the page calls the folder in which the commands are typed."""
 _ENTRY = re.compile(
@@ -31,7 +32,7 @@ def entries() -> list[tuple[str, str, str]]:
 
 
 @pytest.fixture
-def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+def project(tmp_path, monkeypatch) -> Iterator[Path]:
     """A folder with one study of one cell, in which commands are typed."""
     monkeypatch.chdir(tmp_path)
     for name in ("DASHSCOPE_API_KEY", "MLFLOW_TRACKING_URI", "CUDA_VISIBLE_DEVICES"):
@@ -60,9 +61,7 @@ def typed(command: str, project: Path, capsys: pytest.CaptureFixture[str]) -> st
 
 
 @pytest.mark.parametrize("entry", entries(), ids=lambda entry: entry[0])
-def test_a_mistake_prints_what_the_page_says(
-    entry: tuple[str, str, str], project: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_mistake_prints_what_the_page_says(entry, project, capsys) -> None:
     _, command, printed = entry
     said = typed(command, project, capsys)
     assert said == " ".join(printed.split())
@@ -71,6 +70,6 @@ def test_a_mistake_prints_what_the_page_says(
 
 def test_the_page_says_how_many_mistakes_it_has() -> None:
     text = PAGE.read_text(encoding="utf-8")
-    assert f"\n{len(entries())} mistakes that" in text
-    assert len(entries()) == text.count("\n### ") >= 25
-    assert len({command for _, command, _ in entries()}) == len(entries())
+    count = len({command for _, command, _ in entries()})
+    assert f"\n{count} mistakes that" in text
+    assert count == len(entries()) == text.count("\n### ") >= 25
