@@ -31,6 +31,20 @@ def made(**options: Any) -> generate.Source:
     return source
 
 
+def altered(source: Path, folder: Path, file: str = "config.json", **values: Any) -> Path:
+    """A copy of a folder in whose JSON file these values are others."""
+    shutil.copytree(source, folder)
+    (folder / file).write_text(json.dumps(json.loads((folder / file).read_text()) | values))
+    return folder
+
+
+def rows_of(source: generate.Source) -> list[dict]:
+    """What a source answers to the four prompts."""
+    rows: list[dict] = []
+    source.answer(single(*PROMPTS), rows.append)
+    return rows
+
+
 @pytest.fixture(scope="session")
 def adapter(little) -> Path:
     """A LoRA adapter of that model that does not leave it as it was."""
@@ -82,14 +96,9 @@ def test_batches_and_sampling_do_not_change_what_they_should_not(tmp_path, littl
 
 def test_a_model_that_cannot_share_prefixes_answers_by_transformers(tmp_path, little):
     def answers(folder: Path, **decoding: Any) -> list[dict]:
-        rows: list[dict] = []
-        made(model=str(folder), max_tokens=6, **decoding).answer(single(*PROMPTS), rows.append)
-        return rows
+        return rows_of(made(model=str(folder), max_tokens=6, **decoding))
 
-    other = tmp_path / "little"
-    shutil.copytree(little, other)
-    config = json.loads((other / "config.json").read_text()) | {"attention_dropout": 0.1}
-    (other / "config.json").write_text(json.dumps(config))
+    other = altered(little, tmp_path / "little", attention_dropout=0.1)
     assert answers(other) == answers(little)
     for folder in (other, little):  # each way of generation takes the likeliest token alone
         assert answers(folder, temperature=1.5, top_k=1) == answers(folder)
@@ -112,26 +121,16 @@ def test_an_adapter_answers_for_itself_and_for_its_own_base_only(tmp_path, littl
     tuned = made(adapter=adapter, **short)
     template = made(model=str(little), chat_template=jinja, **short)
     assert tuned.model.startswith(base.model + " + adapter@")
-    texts = []
-    for source in (base, tuned):
-        rows: list[dict] = []
-        source.answer(single(*PROMPTS), rows.append)
-        texts.append([row["response"] for row in rows])
-    assert texts[0] != texts[1]
+    untrained, trained = ([row["response"] for row in rows_of(each)] for each in (base, tuned))
+    assert untrained != trained
     assert template.settings != base.settings
     with pytest.raises(UserError, match=r"was trained on .*little, and the model given is other"):
         made(model="other", adapter=adapter)
-    wrong = tmp_path / "wrong" / "little"
-    wrong.parent.mkdir()
-    shutil.copytree(little, wrong)
-    config = json.loads((wrong / "config.json").read_text()) | {"num_hidden_layers": 2}
-    (wrong / "config.json").write_text(json.dumps(config))
-    config = json.loads((adapter / "adapter_config.json").read_text()) | {"r": 4}
-    shutil.copytree(adapter, tmp_path / "bad")
-    (tmp_path / "bad" / "adapter_config.json").write_text(json.dumps(config))
-    source = made(model=str(wrong), adapter=tmp_path / "bad", **short)
+    wrong = altered(little, tmp_path / "wrong" / "little", num_hidden_layers=2)
+    bad = altered(adapter, tmp_path / "bad", "adapter_config.json", r=4)
+    source = made(model=str(wrong), adapter=bad, **short)
     with pytest.raises(UserError, match="does not fit"):
-        source.answer(single(*PROMPTS), rows.append)
+        rows_of(source)
 
 
 def test_a_cell_answers_with_its_adapter_or_says_what_it_lacks(tmp_path, little, adapter):
@@ -202,16 +201,12 @@ class Server(BaseHTTPRequestHandler):
 @pytest.fixture
 def endpoint(monkeypatch):
     monkeypatch.setattr(generate, "Endpoint", functools.partial(Endpoint, backoff_s=0.001))
-    Server.asked.clear()
-    Server.keys.clear()
-    Server.bodies.clear()
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Server)
-    thread = threading.Thread(target=server.serve_forever)
-    thread.start()
-    yield f"http://127.0.0.1:{server.server_port}/v1"
-    server.shutdown()
-    thread.join()
-    server.server_close()
+    for kept in (Server.asked, Server.keys, Server.bodies):
+        kept.clear()
+    with ThreadingHTTPServer(("127.0.0.1", 0), Server) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_port}/v1"
+        server.shutdown()
 
 
 def test_an_endpoint_answers_fails_and_is_asked_again(
@@ -257,17 +252,8 @@ def test_a_request_carries_the_decoding_and_nothing_else(tmp_path, endpoint):
     decoding: dict[str, Any] = {"temperature": 0.5, "top_p": 0.9, "max_tokens": 7, "seed": 3}
     source = made(endpoint=endpoint, model="m", thinking=False, **decoding)
     fill(source, single("Hello"), tmp_path / "r.jsonl")
-    assert Server.bodies == [
-        {
-            "model": "m",
-            "messages": [{"role": "user", "content": "Hello"}],
-            "temperature": 0.5,
-            "top_p": 0.9,
-            "max_tokens": 7,
-            "seed": 3,
-            "chat_template_kwargs": {"enable_thinking": False},
-        }
-    ]
+    wanted = {"model": "m", "messages": [{"role": "user", "content": "Hello"}]} | decoding
+    assert Server.bodies == [wanted | {"chat_template_kwargs": {"enable_thinking": False}}]
     assert "top_k" not in source.settings, "files of answers without it stay what they are"
     narrow = made(endpoint=endpoint, model="m", top_k=20, **decoding)
     fill(narrow, single("Hello"), tmp_path / "narrow.jsonl")

@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -20,13 +21,9 @@ from study.vllm import Vllm
 from tests.experiments.trainer.conftest import make_batch, make_model, whole
 
 QWEN2_7B = {
-    "hidden_size": 3584,
-    "num_hidden_layers": 28,
-    "num_attention_heads": 28,
-    "num_key_value_heads": 4,
-    "intermediate_size": 18944,
-    "vocab_size": 152064,
-}
+    "hidden_size": 3584, "num_hidden_layers": 28, "num_attention_heads": 28,
+    "num_key_value_heads": 4, "intermediate_size": 18944, "vocab_size": 152064,
+}  # fmt: skip
 
 
 def study(path: Path, lora: Lora | None = None, dtype: str = "bfloat16", **trainer) -> Study:
@@ -35,10 +32,15 @@ def study(path: Path, lora: Lora | None = None, dtype: str = "bfloat16", **train
 
 
 def cell(config: Study) -> SimpleNamespace:
-    return SimpleNamespace(
-        config=config,
-        data=dataclasses.asdict(config),
-    )
+    return SimpleNamespace(config=config, data=dataclasses.asdict(config))
+
+
+@pytest.fixture
+def the_gpu_has(tmp_path, monkeypatch) -> Callable[[float], None]:
+    """Let a GPU have so many bytes, for a policy of 7B in the test's folder."""
+    Qwen2Config(**QWEN2_7B).save_pretrained(tmp_path)
+    monkeypatch.setattr(files, "SAID", set())
+    return lambda size: monkeypatch.setattr(memory, "_device", lambda _: ("the GPU TEST", size))
 
 
 @pytest.mark.parametrize(
@@ -54,12 +56,10 @@ def test_weights_are_those_of_the_model(tmp_path, family, settings) -> None:
     config.save_pretrained(tmp_path)
     with torch.device("meta"):
         model = AutoModelForCausalLM.from_config(config)
-        adapted = get_peft_model(
-            model, LoraConfig(r=64, target_modules="all-linear", task_type="CAUSAL_LM")
-        )
+        lora = LoraConfig(r=64, target_modules="all-linear", task_type="CAUSAL_LM")
+        adapted = get_peft_model(model, lora)
     trained, everything = adapted.get_nb_trainable_parameters()
     shape = read_shape(tmp_path)
-    assert shape is not None
     # norms and biases are not counted
     assert shape.weights == pytest.approx(everything - trained, rel=1e-3)
     assert shape.adapter(64) == trained
@@ -71,7 +71,6 @@ def test_what_backward_keeps_is_what_autograd_keeps(tmp_path, checkpointing) -> 
     model = make_model("llama")
     model.config.save_pretrained(tmp_path)
     shape = read_shape(tmp_path)
-    assert shape is not None
     model.train()
     for weight in model.parameters():
         weight.requires_grad_(False)
@@ -101,21 +100,14 @@ def test_what_backward_keeps_is_what_autograd_keeps(tmp_path, checkpointing) -> 
 
 def test_parts_by_hand(tmp_path) -> None:
     LlamaConfig(
-        hidden_size=8,
-        num_hidden_layers=2,
-        num_attention_heads=2,
-        num_key_value_heads=1,
-        intermediate_size=16,
-        vocab_size=10,
-        tie_word_embeddings=True,
-    ).save_pretrained(tmp_path)
+        hidden_size=8, num_hidden_layers=2, num_attention_heads=2, num_key_value_heads=1,
+        intermediate_size=16, vocab_size=10, tie_word_embeddings=True,
+    ).save_pretrained(tmp_path)  # fmt: skip
     shape = read_shape(tmp_path)
-    assert shape is not None
     linear = 2 * (2 * 8 * 8 + 2 * 8 * 4 + 3 * 8 * 16)
     assert (shape.linear, shape.weights) == (linear, linear + 80)
-    full = step_memory(
-        shape, study(tmp_path, dtype="float32", beta=0.1, prompts_per_step=1, group_size=2), 5
-    )
+    config = study(tmp_path, dtype="float32", beta=0.1, prompts_per_step=1, group_size=2)
+    full = step_memory(shape, config, 5)
     assert full["weights"] == 2 * 4 * shape.weights  # the reference is a copy
     assert full["training"] == 4 * shape.weights * 3  # gradient and two moments
     assert full["generation"] == (5 + 32) * 2 * 2 * 4 * 4  # a row at least
@@ -148,35 +140,29 @@ def test_a_config_that_does_not_say_its_shape_is_not_judged(tmp_path, text) -> N
     ],
 )
 def test_what_may_not_fit_is_said_with_what_to_lower(
-    tmp_path, monkeypatch, capsys, settings, remedy
+    tmp_path, the_gpu_has, capsys, settings, remedy
 ) -> None:
-    Qwen2Config(**QWEN2_7B).save_pretrained(tmp_path)
-    monkeypatch.setattr(files, "SAID", set())
     cells = [cell(study(tmp_path, **settings))]
-    monkeypatch.setattr(memory, "_device", lambda asked: ("the GPU TEST", 4000 * GIB))
+    the_gpu_has(4000 * GIB)
     check_memory(cells)
     assert capsys.readouterr().err == ""
-    monkeypatch.setattr(memory, "_device", lambda asked: ("the GPU TEST", 24 * GIB))
+    the_gpu_has(24 * GIB)
     check_memory(cells)
     said = capsys.readouterr().err
     assert "the GPU TEST has 24.0 GiB" in said and remedy in said
 
 
-def test_weights_that_cannot_fit_are_refused(tmp_path, monkeypatch, capsys) -> None:
-    Qwen2Config(**QWEN2_7B).save_pretrained(tmp_path)
-    monkeypatch.setattr(memory, "_device", lambda asked: ("the GPU TEST", 24 * GIB))
+def test_weights_that_cannot_fit_are_refused(tmp_path, the_gpu_has, capsys) -> None:
+    the_gpu_has(24 * GIB)
     with pytest.raises(UserError, match=r"the GPU TEST has 24\.0 GiB.*policy\.lora\.r=64"):
         check_memory([cell(study(tmp_path))])
-    monkeypatch.setattr(files, "SAID", set())
     check_memory([cell(study(tmp_path))], refuse=False)
     assert "policy.lora.r=64" in capsys.readouterr().err
 
 
-def test_what_vllm_takes_is_not_there(tmp_path, monkeypatch, capsys) -> None:
-    Qwen2Config(**QWEN2_7B).save_pretrained(tmp_path)
+def test_what_vllm_takes_is_not_there(tmp_path, the_gpu_has, capsys) -> None:
     settings = {"lora": Lora(r=64), "micro_batch": 8, "gradient_checkpointing": True}
-    monkeypatch.setattr(memory, "_device", lambda asked: ("the GPU TEST", 24 * GIB))
-    monkeypatch.setattr(files, "SAID", set())
+    the_gpu_has(24 * GIB)
     check_memory([cell(study(tmp_path, **settings, vllm=Vllm("server", "http://a:1")))])
     assert capsys.readouterr().err == ""
     with pytest.raises(UserError, match=r"has 24\.0 GiB, of which vLLM takes 12\.0\."):
@@ -186,8 +172,10 @@ def test_what_vllm_takes_is_not_there(tmp_path, monkeypatch, capsys) -> None:
 def test_the_memory_of_this_process_is_its_groups(tmp_path) -> None:
     (tmp_path / "proc").mkdir()
     assert machine.memory(tmp_path) == 0
-    (tmp_path / "proc/meminfo").write_text("MemTotal:       2048 kB\nMemFree:  1 kB\n")
+    text = "MemTotal:       2048 kB\nMemFree:  1 kB\nMemAvailable:  7 kB\n"
+    (tmp_path / "proc/meminfo").write_text(text)
     assert machine.memory(tmp_path) == 2048 * 1024
+    assert machine.free_memory(tmp_path) == 7 * 1024
     (tmp_path / "sys/fs/cgroup").mkdir(parents=True)
     (tmp_path / "sys/fs/cgroup/memory.max").write_text("max\n")
     assert machine.memory(tmp_path) == 2048 * 1024
@@ -198,12 +186,6 @@ def test_the_memory_of_this_process_is_its_groups(tmp_path) -> None:
     (tmp_path / "sys/fs/cgroup/slurm/job_7").mkdir(parents=True)
     (tmp_path / "sys/fs/cgroup/slurm/memory.max").write_text(f"{2**19}\n")
     assert machine.memory(tmp_path) == 2**19
-
-
-def test_free_memory_is_what_can_be_taken(tmp_path) -> None:
-    (tmp_path / "proc").mkdir()
-    (tmp_path / "proc/meminfo").write_text("MemTotal:  2048 kB\nMemAvailable:  7 kB\n")
-    assert machine.free_memory(tmp_path) == 7 * 1024
 
 
 def test_a_gpu_is_asked_where_there_is_one(tmp_path, monkeypatch) -> None:
@@ -219,10 +201,7 @@ def test_a_gpu_is_asked_where_there_is_one(tmp_path, monkeypatch) -> None:
     assert memory._device(Study(device="cuda:0")) == h200
     assert memory._device(Study()) == l4  # a cell may get either
     shared = Study(device="cuda:0", sweep=Sweep(gpus_per_cell=0.25))
-    assert memory._device(shared) == (
-        "a share of 0.25 of the GPU NVIDIA H200",
-        143771 * 2**18,
-    )
+    assert memory._device(shared) == ("a share of 0.25 of the GPU NVIDIA H200", 143771 * 2**18)
     assert memory._device(Study(device="cpu")) == ("this machine", machine.memory())
     tool.write_text("#!/bin/sh\nexit 9\n")
     assert memory._device(Study()) == ("this machine", machine.memory())
@@ -251,17 +230,15 @@ def test_a_gpu_too_small_is_refused_in_one_paragraph(tmp_path, monkeypatch) -> N
 def test_the_plans_own_policies_say_their_shape(tmp_path) -> None:
     (tmp_path / "config.json").write_text(json.dumps(QWEN2_7B))
     shape = read_shape(tmp_path)
-    assert shape is not None and shape.weights == 7_615_283_200  # Qwen2.5-7B without norms, biases
+    assert shape.weights == 7_615_283_200  # Qwen2.5-7B without norms, biases
 
 
-def test_a_copy_that_does_not_fit_can_be_left_out(tmp_path, monkeypatch) -> None:
+def test_a_copy_that_does_not_fit_can_be_left_out(tmp_path, the_gpu_has, monkeypatch) -> None:
     """All weights are trained without a penalty: the initial ones are kept to be measured."""
-    Qwen2Config(**QWEN2_7B).save_pretrained(tmp_path)
     settings = {"micro_batch": 8, "gradient_checkpointing": True}
     without = peak(step_memory(read_shape(tmp_path), study(tmp_path, reference=0.0, **settings)))
-    monkeypatch.setattr(memory, "_device", lambda asked: ("the GPU TEST", without + GIB))
+    the_gpu_has(without + GIB)
     check_memory([cell(study(tmp_path, reference=0.0, **settings))])
-    monkeypatch.setattr(files, "SAID", set())
     said = []
     monkeypatch.setattr(memory, "say", said.append)
     check_memory([cell(study(tmp_path, **settings))], refuse=False)

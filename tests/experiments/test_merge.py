@@ -9,32 +9,22 @@ from peft import LoraConfig, PeftModel, get_peft_model
 from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaConfig, LlamaForCausalLM
 
 from experiments.merge import NOTE, main
-from experiments.policies.tiny import tiny_tokenizer
-from study.tasks import teacher
 
 
 @pytest.fixture(scope="module")
-def cell(tmp_path_factory):
-    """A run of a small real model: base folder, adapter with the tokenizer of its training."""
-    folder = tmp_path_factory.mktemp("study")
-    tokenizer = tiny_tokenizer(teacher.lexicon())
+def cell(little, tmp_path_factory):
+    """A run of a small real model: two adapters, with the tokenizer of their training."""
     torch.manual_seed(0)
-    config = LlamaConfig(
-        vocab_size=len(tokenizer), hidden_size=16, num_hidden_layers=2, num_attention_heads=2,
-        num_key_value_heads=2, intermediate_size=24, max_position_embeddings=64,
-    )  # fmt: skip
-    base = folder / "little"
-    LlamaForCausalLM(config).save_pretrained(base)
-    tokenizer.save_pretrained(base)
     lora = LoraConfig(r=2, target_modules="all-linear", init_lora_weights=False)
-    run = folder / "cell"
+    run = tmp_path_factory.mktemp("study") / "cell"
+    tokenizer = AutoTokenizer.from_pretrained(little)
     tokenizer.chat_template = "{{ messages[0].content }}?"
     for name in ("policy", "checkpoints/checkpoint-2"):
-        model = get_peft_model(LlamaForCausalLM.from_pretrained(base), lora)
+        model = get_peft_model(LlamaForCausalLM.from_pretrained(little), lora)
         model.save_pretrained(str(run / name))
         tokenizer.save_pretrained(run / name)
     judge, task = "{name: sim-fair, endpoint: {model: ''}}", "{name: instruct-mini}"
-    policy = f"{{path: {base}, dtype: float32}}"
+    policy = f"{{path: {little}, dtype: float32}}"
     (run / "config.yaml").write_text(f"policy: {policy}\njudge: {judge}\ntask: {task}\n")
     return run
 
@@ -44,11 +34,11 @@ def logits(model):
         return model(torch.arange(12)[None]).logits
 
 
-def test_merged_is_base_and_adapter(cell, tmp_path, capsys):
+def test_merged_is_base_and_adapter(cell, little, tmp_path, capsys):
     out = tmp_path / "merged"
     assert main([f"run={cell}", f"out={out}", "checkpoint=2"]) == 0
     assert f"vllm serve {out}" in capsys.readouterr().out
-    base = AutoModelForCausalLM.from_pretrained(cell.parent / "little")
+    base = AutoModelForCausalLM.from_pretrained(little)
     plain = logits(base)
     adapted = PeftModel.from_pretrained(base, str(cell / "checkpoints" / "checkpoint-2"))
     merged = logits(AutoModelForCausalLM.from_pretrained(out))
@@ -90,16 +80,14 @@ def test_wrong_commands_write_nothing(cell, tmp_path, words, said, capsys):
     assert not out.exists()
 
 
-def test_a_base_that_has_moved_can_be_named(cell, tmp_path):
-    moved = tmp_path / "elsewhere" / "little"
-    shutil.copytree(cell.parent / "little", moved)
+def test_a_base_that_has_moved_can_be_named(cell, little, tmp_path):
+    moved = shutil.copytree(little, tmp_path / "elsewhere" / "little")
     assert main([f"run={cell}", f"out={tmp_path / 'm'}", f"model={moved}"]) == 0
 
 
 def test_a_checkpoint_of_another_base_is_refused(cell, tmp_path, capsys):
     """The run's config names one base and the adapter another."""
-    run = tmp_path / "cell"
-    shutil.copytree(cell, run)
+    run = shutil.copytree(cell, tmp_path / "cell")
     config = (run / "config.yaml").read_text()
     (run / "config.yaml").write_text(config.replace("/little,", "/large,"))
     assert main([f"run={run}", f"out={tmp_path / 'm'}"]) == 2
