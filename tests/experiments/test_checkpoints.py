@@ -9,15 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from experiments.trainer import checkpoints
-from experiments.trainer.checkpoints import (
-    COMPLETE,
-    fault,
-    newest,
-    resume,
-    rotate,
-    save_policy,
-    seal,
-)
+from experiments.trainer.checkpoints import COMPLETE, fault, newest, resume, save_policy, seal
 from study.errors import UserError
 
 FILES = {
@@ -122,7 +114,7 @@ def test_a_foreign_name_is_left_alone(two, name):
     (two / name).mkdir()
     assert newest(two) == (two / "checkpoint-10", 10)
     assert resume(two, "id", 10) == (two / "checkpoint-10", 10)
-    rotate(two)
+    checkpoints.rotate(two)
     assert (two / name).is_dir()
 
 
@@ -149,7 +141,7 @@ def test_a_file_in_place_of_the_folder_is_refused(tmp_path):
 
 def test_the_two_newest_stay(two):
     made(two, 100)
-    rotate(two)
+    checkpoints.rotate(two)
     assert sorted(path.name for path in two.iterdir()) == ["checkpoint-10", "checkpoint-100"]
 
 

@@ -150,8 +150,12 @@ def typed(words: list[str], here: Path) -> None:
         assert phony is not None and targets and set(targets) <= set(phony[1].split())
     elif program == "pip":
         installed(rest)
-    elif program == "sbatch":
-        submitted(rest, here)
+    elif program == "sbatch" and "--wrap" in rest:
+        typed(words_of(rest[rest.index("--wrap") + 1]), here)
+    elif program == "sbatch":  # of a file that hands its words to a sweep
+        name, *rest = [word for word in rest if not word.startswith("--")]
+        assert (ROOT / name).is_file()
+        module("experiments.sweep", rest, here)
     else:
         assert program in SHELL, f"{program} is no program that a page may show"
 
@@ -201,15 +205,6 @@ def installed(words: list[str]) -> None:
         assert re.search(rf"^{extra} = \[", text, re.MULTILINE), extra
     for flag, name in itertools.pairwise(words):
         assert flag not in ("-r", "-c") or (ROOT / name).is_file(), name
-
-
-def submitted(words: list[str], here: Path) -> None:
-    """``sbatch FILE WORDS``, where the file hands its words to a sweep, or ``--wrap COMMAND``."""
-    if "--wrap" in words:
-        return typed(words_of(words[words.index("--wrap") + 1]), here)
-    name, *rest = [word for word in words if not word.startswith("--")]
-    assert (ROOT / name).is_file()
-    return module("experiments.sweep", rest, here)
 
 
 @pytest.mark.parametrize("command", SHOWN)

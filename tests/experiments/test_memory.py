@@ -189,6 +189,7 @@ def test_the_memory_of_this_process_is_its_groups(tmp_path) -> None:
 
 
 def test_a_gpu_is_asked_where_there_is_one(tmp_path, monkeypatch) -> None:
+    """And one too small is refused in one paragraph, by the share of it that a cell has."""
     tool = tmp_path / "nvidia-smi"
     tool.write_text("#!/bin/sh\necho 'NVIDIA H200, 143771'\n")
     tool.chmod(0o755)
@@ -203,25 +204,15 @@ def test_a_gpu_is_asked_where_there_is_one(tmp_path, monkeypatch) -> None:
     shared = Study(device="cuda:0", sweep=Sweep(gpus_per_cell=0.25))
     assert memory._device(shared) == ("a share of 0.25 of the GPU NVIDIA H200", 143771 * 2**18)
     assert memory._device(Study(device="cpu")) == ("this machine", machine.memory())
-    tool.write_text("#!/bin/sh\nexit 9\n")
-    assert memory._device(Study()) == ("this machine", machine.memory())
-    tool.write_text("no interpreter is named here")
-    assert memory._device(Study()) == ("this machine", machine.memory())
-
-
-def test_a_gpu_too_small_is_refused_in_one_paragraph(tmp_path, monkeypatch) -> None:
-    """By what NVIDIA's own tool says of the GPU, and by the share of it that a cell has."""
-    Qwen2Config(**QWEN2_7B).save_pretrained(tmp_path / "policy")
-    tool = tmp_path / "nvidia-smi"
+    for script in ("#!/bin/sh\nexit 9\n", "no interpreter is named here"):
+        tool.write_text(script)
+        assert memory._device(Study()) == ("this machine", machine.memory())
     tool.write_text("#!/bin/sh\necho 'NVIDIA L40S, 46068'\n")
-    tool.chmod(0o755)
-    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
-    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-    whole = study(tmp_path / "policy", Lora(r=64), gradient_checkpointing=True)
-    check_memory([cell(whole)])
-    shared = dataclasses.replace(whole, sweep=Sweep(gpus_per_cell=0.25))
+    Qwen2Config(**QWEN2_7B).save_pretrained(tmp_path)
+    fits = study(tmp_path, Lora(r=64), gradient_checkpointing=True)
+    check_memory([cell(fits)])
     with pytest.raises(UserError) as refused:
-        check_memory([cell(shared)])
+        check_memory([cell(dataclasses.replace(fits, sweep=Sweep(gpus_per_cell=0.25)))])
     said = str(refused.value)
     assert "takes about" in said and "a share of 0.25 of the GPU NVIDIA L40S has 11.2 GiB" in said
     assert "\n" not in said and "Type " in said
@@ -229,8 +220,7 @@ def test_a_gpu_too_small_is_refused_in_one_paragraph(tmp_path, monkeypatch) -> N
 
 def test_the_plans_own_policies_say_their_shape(tmp_path) -> None:
     (tmp_path / "config.json").write_text(json.dumps(QWEN2_7B))
-    shape = read_shape(tmp_path)
-    assert shape.weights == 7_615_283_200  # Qwen2.5-7B without norms, biases
+    assert read_shape(tmp_path).weights == 7_615_283_200  # Qwen2.5-7B without norms, biases
 
 
 def test_a_copy_that_does_not_fit_can_be_left_out(tmp_path, the_gpu_has, monkeypatch) -> None:

@@ -49,22 +49,17 @@ def project(tmp_path, monkeypatch) -> Iterator[Path]:
     os.umask(mask)
 
 
-def typed(command: str, project: Path, capsys: pytest.CaptureFixture[str]) -> str:
-    """What a command prints that fails by a mistake, on one line."""
+@pytest.mark.parametrize("entry", entries(), ids=lambda entry: entry[0])
+def test_a_mistake_prints_what_the_page_says(entry, project, capsys) -> None:
+    _, command, shown = entry
     before = sorted(project.rglob("*"))
     code = main(shlex.split(command)[1:])
     printed = capsys.readouterr()
     assert code == 2 and printed.out == "", printed
     assert printed.err.count("\n") == 1 and "Traceback" not in printed.err
     assert sorted(project.rglob("*")) == before, "something was written"
-    return " ".join(printed.err.replace(str(project), HOME).split())
-
-
-@pytest.mark.parametrize("entry", entries(), ids=lambda entry: entry[0])
-def test_a_mistake_prints_what_the_page_says(entry, project, capsys) -> None:
-    _, command, printed = entry
-    said = typed(command, project, capsys)
-    assert said == " ".join(printed.split())
+    said = " ".join(printed.err.replace(str(project), HOME).split())
+    assert said == " ".join(shown.split())
     assert len(said.split()) < FEW_WORDS and "full_key" not in said and "in struct" not in said
 
 
