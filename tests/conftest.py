@@ -294,13 +294,18 @@ def small_study(together, trained, tmp_path_factory) -> Path:
     return runs_dir / "debug"
 
 
-@pytest.fixture(scope="module")
-def pool() -> Iterator[Pool]:
-    """Two sandboxes; the test is skipped where nothing isolates."""
+@pytest.fixture(scope="session")
+def isolated() -> None:
+    """The test is skipped where nothing isolates."""
     try:
         tiers.find()
     except tiers.SandboxUnavailable as error:
         pytest.skip(str(error))
+
+
+@pytest.fixture(scope="module")
+def pool(isolated: None) -> Iterator[Pool]:
+    """Two sandboxes."""
     with Pool(2) as made:
         yield made
 

@@ -1,4 +1,4 @@
-"""A small real model that several evaluations ask, four IFEval prompts, and a pool of sandboxes."""
+"""A small real model that several evaluations ask, four IFEval prompts, and an empty store."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ import pytest
 from experiments.evaluation import ifeval
 from experiments.track.store import initialise, tracking_uri
 from study import locks
-from study.sandbox import tiers
 from study.schema import Tracking
 from tests.experiments.mlflow_runs import copy_store
 
+LETTER = {"letter": "#", "let_frequency": 1, "let_relation": "at least"}
 PROMPTS = {
     "Say hello without commas.": [("punctuation:no_comma", {})],
     "Quote three words.": [
@@ -22,21 +22,8 @@ PROMPTS = {
         ("length_constraints:number_words", {"relation": "at least", "num_words": 3}),
     ],
     "Give me JSON.": [("detectable_format:json_format", {})],
-    "Draw a letter.": [
-        (
-            "keywords:letter_frequency",
-            {"letter": "#", "let_frequency": 1, "let_relation": "at least"},
-        )
-    ],
+    "Draw a letter.": [("keywords:letter_frequency", LETTER)],
 }
-
-
-@pytest.fixture(scope="session")
-def isolated() -> None:
-    try:
-        tiers.find()
-    except tiers.SandboxUnavailable as error:
-        pytest.skip(str(error))
 
 
 @pytest.fixture(scope="session")
@@ -51,15 +38,10 @@ def little(tmp_path_factory) -> Path:
     tokenizer = tiny_tokenizer(teacher.lexicon())
     torch.manual_seed(0)
     config = LlamaConfig(
-        vocab_size=len(tokenizer),
-        hidden_size=16,
-        num_hidden_layers=1,
-        num_attention_heads=2,
-        intermediate_size=16,
-        max_position_embeddings=64,
-        eos_token_id=tokenizer.eos_token_id,
-        pad_token_id=tokenizer.pad_token_id,
-    )
+        vocab_size=len(tokenizer), hidden_size=16, num_hidden_layers=1, num_attention_heads=2,
+        intermediate_size=16, max_position_embeddings=64,
+        eos_token_id=tokenizer.eos_token_id, pad_token_id=tokenizer.pad_token_id,
+    )  # fmt: skip
     folder = tmp_path_factory.mktemp("models") / "little"
     LlamaForCausalLM(config).save_pretrained(folder)
     tokenizer.save_pretrained(folder)
@@ -75,15 +57,10 @@ def root(tmp_path) -> Path:
     folder = tmp_path / "data"
     (folder / "ifeval").mkdir(parents=True)
     shutil.copytree(shared / ifeval.PUNKT_FOLDER, folder / ifeval.PUNKT_FOLDER)
-    rows = [
-        {
-            "key": key,
-            "prompt": text,
-            "instruction_id_list": [name for name, _ in instructions],
-            "kwargs": [kwargs for _, kwargs in instructions],
-        }
-        for key, (text, instructions) in enumerate(PROMPTS.items())
-    ]
+    rows = []
+    for key, (text, instructions) in enumerate(PROMPTS.items()):
+        names, kwargs = zip(*instructions, strict=True)
+        rows.append({"key": key, "prompt": text, "instruction_id_list": names, "kwargs": kwargs})
     (folder / ifeval.PROMPTS_FILE).write_text("".join(json.dumps(row) + "\n" for row in rows))
     return folder
 

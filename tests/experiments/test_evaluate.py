@@ -14,6 +14,7 @@ from experiments.evaluate import main
 from experiments.evaluation import ifeval
 from experiments.evaluation.ifeval import Prompt, check, proportion, score
 from study.errors import UserError
+from tests.conftest import ROOT
 from tests.experiments.conftest import PROMPTS
 
 SHARED = ifeval.data_root()
@@ -47,6 +48,9 @@ def one(instruction: str, **kwargs: object) -> Prompt:
     return Prompt(7, "Do it.", (instruction,), (kwargs,))
 
 
+FEW_SENTENCES = one("length_constraints:number_sentences", relation="less than", num_sentences=3)
+
+
 @pytest.mark.parametrize(
     ("prompt", "response", "strict", "loose"),
     [
@@ -65,13 +69,8 @@ def one(instruction: str, **kwargs: object) -> Prompt:
         (one("change_case:english_lowercase"), "This is not", False, False),
         (one("language:response_language", language="de"), "Das ist ein Haus", True, True),
         (one("language:response_language", language="de"), "This is a house", False, False),
-        (
-            # without punkt's abbreviations this would be three sentences
-            one("length_constraints:number_sentences", relation="less than", num_sentences=3),
-            "Dr. Smith came in. He left again.",
-            True,
-            True,
-        ),
+        # without punkt's abbreviations this would be three sentences
+        (FEW_SENTENCES, "Dr. Smith came in. He left again.", True, True),
         (one("punctuation:no_comma"), " \n ", False, False),
         (one("startend:end_checker", end_phrase="Bye", other=None), "So\nBye", True, True),
     ],
@@ -85,16 +84,8 @@ def test_loose_texts_are_the_eight_of_google():
 
     text = "first *a*\nmiddle *b*\nlast *c*"
     texts = get_loose_transformations(text)
-    assert set(texts) == {
-        "first *a*\nmiddle *b*\nlast *c*",
-        "middle *b*\nlast *c*",
-        "first *a*\nmiddle *b*",
-        "middle *b*",
-        "first a\nmiddle b\nlast c",
-        "middle b\nlast c",
-        "first a\nmiddle b",
-        "middle b",
-    }
+    cut = {text, "middle *b*\nlast *c*", "first *a*\nmiddle *b*", "middle *b*"}
+    assert set(texts) == cut | {one.replace("*", "") for one in cut}
     assert texts[0] == text
 
 
@@ -118,10 +109,11 @@ def test_only_two_rows_draw_and_their_draw_is_the_seed_alone(checkers):
     whole = score(prompts, {prompt.key: "a b c d e" for prompt in prompts}, checkers)
     assert whole["drawn"] == [1122, 1129]
     (name, kwargs), *_ = PROMPTS["Draw a letter."]
-    kept = [check(one(name, **kwargs), "abcdefghijklm", checkers, seed) for seed in range(30)]
-    assert kept == [
-        check(one(name, **kwargs), "abcdefghijklm", checkers, seed) for seed in range(30)
-    ]
+    kept, again = (
+        [check(one(name, **kwargs), "abcdefghijklm", checkers, seed) for seed in range(30)]
+        for _ in range(2)
+    )
+    assert kept == again
     assert {found.strict for found in kept} == {(True,), (False,)}  # of half of the alphabet
 
 
@@ -147,10 +139,8 @@ def test_a_file_of_responses_by_hand(root, tmp_path, capsys):
     out = tmp_path / "out.json"
     assert evaluate(root, write(tmp_path / "r.jsonl", ANSWERS), out) == 0
     found = json.loads(out.read_text())
-    assert found["prompt_strict"] == 2 / 4
-    assert found["instruction_strict"] == 3 / 5
-    assert found["prompt_loose"] == 3 / 4
-    assert found["instruction_loose"] == 4 / 5
+    assert (found["prompt_strict"], found["instruction_strict"]) == (2 / 4, 3 / 5)
+    assert (found["prompt_loose"], found["instruction_loose"]) == (3 / 4, 4 / 5)
     assert (found["n_prompts"], found["n_instructions"], found["drawn"]) == (4, 5, [3])
     assert (found["n_empty"], found["n_missing"], found["n_truncated_thinking"]) == (0, 0, 0)
     assert found["per_type"]["detectable_format:json_format"] == {"n": 1, "strict": 0, "loose": 1}
@@ -250,8 +240,6 @@ def test_results_without_a_model_are_kept_beside_the_new(root, tmp_path):
         ([], "one of ifeval, rubric, healthbench"),
         (["mmlu"], "'mmlu' is not one of ifeval, rubric, healthbench"),
         (["ifeval"], "needs out= (JSON file"),
-        (["ifeval", "out=o", "speed=9"], "'speed=9' is not an option of experiments.evaluate"),
-        (["ifeval", "out=o", "out=p"], "given twice"),
         (["ifeval", "out=o"], "none is given"),
         (["ifeval", "out=o", "responses=a", "run=b"], "responses, run is given"),
         (["ifeval", "out=o", "endpoint=http://h"], "endpoint is given"),
@@ -292,11 +280,8 @@ def test_all_541_from_the_command_line_in_under_ten_seconds(tmp_path):
     places = [f"responses={tmp_path / 'r.jsonl'}", f"out={tmp_path / 'o.json'}"]
     done = subprocess.run(
         [sys.executable, "-m", "experiments.evaluate", "ifeval", *places],
-        capture_output=True,
-        text=True,
-        cwd=Path(__file__).resolve().parents[2],
-        env=os.environ | {"PYTHONWARNINGS": "error"},
-    )
+        cwd=ROOT, env=os.environ | {"PYTHONWARNINGS": "error"}, capture_output=True, text=True,
+    )  # fmt: skip
     assert done.returncode == 0, done.stderr
     found = json.loads((tmp_path / "o.json").read_text())
     assert (found["n_prompts"], found["n_instructions"]) == (541, 834)

@@ -18,9 +18,9 @@ from experiments.evaluation.results import track
 from experiments.evaluation.rubric import differs, held_out, trained_under
 from experiments.evaluation.summary import Graded, summary
 from experiments.policies.load import NOTE, training_of
-from study.compose import load_presets
+from study.compose import load_judge, load_presets
 from study.errors import UserError
-from study.rows import Criterion, flatten, make_row
+from study.rows import Criterion, make_row
 from study.schema import Task
 from study.tasks import instruct_mini, teacher
 from study.tasks.where import data_folder
@@ -28,6 +28,7 @@ from study.verdict import Outcome, Verdict
 from tests.experiments.evaluation.answering import serving
 
 ROWS = instruct_mini.rows(Task(eval_rows=20), "eval")
+FAIR = "judge=sim-fair"
 COMMAND = ["rubric", "task=instruct-mini", "task.eval_rows=20", "judge.grading.name=rubric_batch"]
 
 
@@ -50,13 +51,10 @@ def run(tmp_path, *words):
 
 def test_a_fair_judge_gives_the_share_of_checks_met(tmp_path):
     pairs = answers(samples=2)
-    code, found = run(tmp_path, "judge=sim-fair", responses(tmp_path / "r.jsonl", pairs))
+    code, found = run(tmp_path, FAIR, responses(tmp_path / "r.jsonl", pairs))
     assert code == 0
-    shares = []
-    for start in range(0, len(pairs), 2):
-        both = [instruct_mini.truth(*pair).checks for pair in pairs[start : start + 2]]
-        shares.append(sum(sum(checks) / len(checks) for checks in both) / 2)
-    assert found["score"] == pytest.approx(sum(shares) / len(shares))
+    met = [instruct_mini.truth(*pair).checks for pair in pairs]
+    assert found["score"] == pytest.approx(sum(sum(one) / len(one) for one in met) / len(met))
     low, high = found["interval"]
     assert low < found["score"] < high
     assert found["bounds"] == pytest.approx([found["score"]] * 2)
@@ -81,32 +79,22 @@ def test_missing_verdicts_are_counted_and_bounded(tmp_path):
     assert high - low == pytest.approx(found["n_unscored"] / found["n_samples"], abs=0.02)
 
 
-def test_a_part_of_the_prompts_is_an_error_unless_allowed(tmp_path, capsys):
-    given = responses(tmp_path / "r.jsonl", answers()[:5])
-    code, found = run(tmp_path, "judge=sim-fair", given)
-    assert (code, found) == (2, None)
-    assert "answers 5 of 20 prompts" in capsys.readouterr().err
-    code, found = run(tmp_path, "judge=sim-fair", given, "allow_missing=true")
-    assert code == 0 and (found["n_prompts"], found["n_missing"]) == (5, 15)
-
-
 def test_a_response_that_could_not_be_had_is_missing_and_no_bad_answer(tmp_path, capsys):
     pairs = answers()
     given = responses(tmp_path / "r.jsonl", [*pairs[:-1], (pairs[-1][0], None)])
-    assert run(tmp_path, "judge=sim-fair", given)[0] == 2
-    assert "Answers of null: 1" in capsys.readouterr().err
-    _, found = run(tmp_path, "judge=sim-fair", given, "allow_missing=true")
+    assert run(tmp_path, FAIR, given) == (2, None)
+    assert "answers 19 of 20 prompts. Answers of null: 1" in capsys.readouterr().err
+    _, found = run(tmp_path, FAIR, given, "allow_missing=true")
     assert (found["n_prompts"], found["n_missing"], found["n_failed_generation"]) == (19, 1, 1)
     alone = responses(tmp_path / "r.jsonl", pairs[:-1])
-    _, without = run(tmp_path, "judge=sim-fair", alone, "allow_missing=true")
+    _, without = run(tmp_path, FAIR, alone, "allow_missing=true")
     assert without["score"] == found["score"]
 
 
 def test_answers_to_rows_beside_the_split_are_counted_and_not_graded(tmp_path):
     """The other split's rows may be answered in the same file."""
-    other = instruct_mini.rows(Task(train_rows=3), "train")
-    pairs = answers() + [(row, "Yes.") for row in other]
-    words = ["judge=sim-fair", "task.train_rows=3", responses(tmp_path / "r.jsonl", pairs)]
+    pairs = answers() + [(row, "Yes.") for row in instruct_mini.rows(Task(train_rows=3), "train")]
+    words = [FAIR, "task.train_rows=3", responses(tmp_path / "r.jsonl", pairs)]
     code, found = run(tmp_path, *words)
     assert code == 0
     assert (found["n_beside"], found["n_samples"], found["task"]["split"]) == (3, 20, "eval")
@@ -118,13 +106,12 @@ def test_answers_to_rows_beside_the_split_are_counted_and_not_graded(tmp_path):
 def test_a_result_is_replaced_by_its_like_only(tmp_path, capsys):
     given = responses(tmp_path / "r.jsonl", answers())
     for _ in range(2):
-        assert run(tmp_path, "judge=sim-fair", given)[0] == 0
+        assert run(tmp_path, FAIR, given)[0] == 0
     assert run(tmp_path, "judge=sim-strict", given)[0] == 2
     assert "rubric under judge=sim-fair, and this is rubric under judge=sim-strict" in (
         capsys.readouterr().err
     )
-    moved = responses(tmp_path / "other.jsonl", answers())
-    code, found = run(tmp_path, "judge=sim-fair", moved)
+    code, found = run(tmp_path, FAIR, responses(tmp_path / "other.jsonl", answers()))
     assert code == 0
     kept = tmp_path / f"out.{found['responses'][0]['sha256'][:8]}.json"
     assert json.loads(kept.read_text())["responses"][0]["path"].endswith("r.jsonl")
@@ -133,38 +120,32 @@ def test_a_result_is_replaced_by_its_like_only(tmp_path, capsys):
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["judge=sim-fair", "samples=2"], "a file has as many as it has"),
-        (
-            ["judge=sim-fair", "split=dev"],
-            "split=dev is not legal: it must be one of eval, train, all",
-        ),
+        ([FAIR, "samples=2"], "a file has as many as it has"),
+        ([FAIR, "split=dev"], "split=dev is not legal: it must be one of eval, train, all"),
         (["judge=nobody"], "is not a preset"),
         ([], "needs judge= (preset of the judge"),
     ],
 )
 def test_wrong_options_are_said(tmp_path, words, said, capsys):
-    code, _ = run(tmp_path, *words, responses(tmp_path / "r.jsonl", answers()))
-    assert code == 2
+    assert run(tmp_path, *words, responses(tmp_path / "r.jsonl", answers()))[0] == 2
     assert said in capsys.readouterr().err
 
 
 def test_a_strange_prompt_is_named_with_its_line(tmp_path, capsys):
-    path = tmp_path / "r.jsonl"
-    given = responses(path, answers()[:1])
-    with path.open("a") as file:
+    given = responses(tmp_path / "r.jsonl", answers()[:1])
+    with (tmp_path / "r.jsonl").open("a") as file:
         file.write('{"prompt": "Who are you?", "response": "x"}\n')
-    assert run(tmp_path, "judge=sim-fair", given)[0] == 2
+    assert run(tmp_path, FAIR, given)[0] == 2
     assert "line 2: 'Who are you?' is not a prompt of this evaluation" in capsys.readouterr().err
 
 
 def graded(row, *scores):
     made = []
     for score in scores:
-        missing = score is None
+        outcome, reason = (Outcome.timeout, "late") if score is None else (Outcome.scored, "")
         verdict = Verdict(
             judge_id="j", judge="j", grading="rubric_item", grading_version="1", prompt_sha="",
-            outcome=Outcome.timeout if missing else Outcome.scored, score=score,
-            reason="late" if missing else "",
+            outcome=outcome, score=score, reason=reason,
         )  # fmt: skip
         made.append(Graded(row, "text", (verdict,)))
     return made
@@ -218,9 +199,8 @@ def test_the_judge_that_trained_is_refused(tmp_path):
     (cell / "config.yaml").write_text(yaml.safe_dump({"judge": trained, "task": {"name": "t"}}))
     merged.mkdir()
     (merged / NOTE).write_text(json.dumps({"training": training_of(cell)}))
-    same, _ = load_presets("sim-fair")
-    other, _ = load_presets("sim-verbose")
-    renamed, _ = load_presets("sim-verbose", overrides=["judge.endpoint.model=m-1"])
+    same, other = load_judge("sim-fair"), load_judge("sim-verbose")
+    renamed = load_judge("sim-verbose", "judge.endpoint.model=m-1")
     adapter = cell / "checkpoints" / "checkpoint-2"
     for options in (Options(run=cell), Options(adapter=adapter), Options(model=str(merged))):
         found = trained_under(options)
@@ -243,12 +223,9 @@ def tracked(tmp_path_factory, little):
     cell = tmp_path_factory.mktemp("study") / "little-s0"
     for place in ("policy", "checkpoints/checkpoint-1"):
         shutil.copytree(little, cell / place)
-    config = {
-        "policy": {"path": str(little), "dtype": "float32"},
-        "judge": {"name": "sim-strict", "endpoint": {"model": ""}},
-        "task": {"name": "instruct-mini"},
-    }
-    (cell / "config.yaml").write_text(yaml.safe_dump(config))
+    judge, task = "{name: sim-strict, endpoint: {model: ''}}", "{name: instruct-mini}"
+    policy = f"{{path: {little}, dtype: float32}}"
+    (cell / "config.yaml").write_text(f"policy: {policy}\njudge: {judge}\ntask: {task}\n")
     (cell / "status.json").write_text('{"step": 4}')
     uri = f"sqlite:///{cell.parent / 'mlflow.db'}"
     client = load_mlflow().MlflowClient(tracking_uri=uri)
@@ -263,11 +240,9 @@ def test_results_are_metrics_of_the_checkpoints_own_model(tracked, tmp_path, cap
     cell, client, kept = tracked
     scores = {}
     for step, words in ((1, ["checkpoint=1"]), (4, [])):
-        place = tmp_path / str(step)
-        words = ["judge=sim-fair", f"run={cell}", "limit=3", "max_tokens=4", *words]
-        code, found = run(place, *words)
-        assert code == 0 and found["same_judge"] is False
-        scores[step] = found
+        words = [FAIR, f"run={cell}", "limit=3", "max_tokens=4", *words]
+        code, scores[step] = run(tmp_path / str(step), *words)
+        assert code == 0 and scores[step]["same_judge"] is False
     models = client.search_logged_models([kept["experiment_id"]])
     assert {one.name for one in models} == {"little-s0-step-1", "little-s0-step-4"}
     for one in models:
@@ -282,7 +257,7 @@ def test_results_are_metrics_of_the_checkpoints_own_model(tracked, tmp_path, cap
     assert "logged as eval/rubric/*" in capsys.readouterr().out
 
 
-def test_one_model_per_weights_and_none_where_it_is_switched_off(tracked):
+def test_one_model_per_weights_and_none_where_it_is_switched_off(tracked, tmp_path, capsys):
     cell, client, kept = tracked
     options = Options(run=cell, checkpoint=9)
     shape = {"dataset": {"name": "d", "digest": "0"}}
@@ -297,22 +272,17 @@ def test_one_model_per_weights_and_none_where_it_is_switched_off(tracked):
     assert track(Options(run=cell, track=False), "rubric", {"s": 1}, {}) is None
     assert track(Options(), "rubric", {"s": 1.0}, {}) is None
     assert len(client.search_logged_models([kept["experiment_id"]])) == before
-
-
-def test_a_run_that_is_not_tracked_has_its_json_alone(tmp_path, capsys):
-    options = Options(run=tmp_path)
-    assert track(options, "rubric", {"score": 1.0}, {}) is None
+    capsys.readouterr()
+    assert track(Options(run=tmp_path), "rubric", {"score": 1.0}, {}) is None
     assert "is not tracked" in capsys.readouterr().out
 
 
-def test_samples_of_greedy_decoding_are_refused(tmp_path, little, capsys):
-    assert run(tmp_path, "judge=sim-fair", f"model={little}", "samples=2", "limit=1")[0] == 2
+def test_samples_are_drawn_anew_and_kept(tmp_path, little, capsys):
+    words = [FAIR, f"model={little}", "samples=2", "max_tokens=6", "limit=3"]
+    assert run(tmp_path, *words)[0] == 2
     assert "2 of greedy decoding are 2 copies" in capsys.readouterr().err
-
-
-def test_samples_are_drawn_anew_and_kept(tmp_path, little):
-    words = ["judge=sim-fair", f"model={little}", "samples=2", "temperature=1", "max_tokens=6"]
-    code, found = run(tmp_path, *words, "limit=3")
+    words += ["temperature=1"]
+    code, found = run(tmp_path, *words)
     assert code == 0
     assert (found["n_prompts"], found["n_samples"]) == (3, 6)
     files = [tmp_path / f"out.responses.{n}.jsonl" for n in (0, 1)]
@@ -320,7 +290,7 @@ def test_samples_are_drawn_anew_and_kept(tmp_path, little):
     first, second = ([json.loads(x)["response"] for x in f.read_text().splitlines()] for f in files)
     assert first != second
     before = [path.read_text() for path in files]
-    assert run(tmp_path, *words, "limit=3")[0] == 0
+    assert run(tmp_path, *words)[0] == 0
     assert [path.read_text() for path in files] == before
 
 
@@ -348,29 +318,21 @@ HEALTH = [
 
 def healthbench(tmp_path, reply, *words, split=None):
     """Result of an evaluation of HEALTH, and the requests to its judge."""
-    data, given, out = (tmp_path / name for name in ("rows.jsonl", "r.jsonl", "out.json"))
-    rows = [
-        {
-            "prompt": prompt,
-            "split": split,
-            "rubrics": [
+    data, out = tmp_path / "rows.jsonl", tmp_path / "out.json"
+    with data.open("w") as file:
+        for prompt, items in HEALTH:
+            rubrics = [
                 {"criterion": f"States {n}", "points": points, "tags": [f"axis:{axis}"]}
                 for n, (points, axis) in enumerate(items)
-            ],
-        }
-        for prompt, items in HEALTH
-    ]
-    data.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    texts = [make_row(CONVERSATION).prompt_text(), *(prompt for prompt, _ in HEALTH[1:])]
-    lines = [{"prompt": text, "response": "Rest."} for text in texts]
-    given.write_text("".join(json.dumps(line) + "\n" for line in lines))
+            ]
+            file.write(json.dumps({"prompt": prompt, "split": split, "rubrics": rubrics}) + "\n")
+    asked = [make_row(CONVERSATION), *(signed(prompt) for prompt, _ in HEALTH[1:])]
+    given = responses(tmp_path / "r.jsonl", [(row, "Rest.") for row in asked])
     with serving(reply) as (url, seen):
         judge = [f"judge.endpoint.url={url}", "judge.endpoint.model=m", "judge.endpoint.attempts=2"]
-        files = [f"task.path={data}", f"responses={given}", f"out={out}"]
+        files = [f"task.path={data}", given, f"out={out}"]
         words = (f"runs_dir={tmp_path / 'runs'}", *words)
-        command = ["healthbench", "judge=openai-compatible", *judge, *files, *words]
-        code = main(command)
-    assert code == 0
+        assert main(["healthbench", "judge=openai-compatible", *judge, *files, *words]) == 0
     return json.loads(out.read_text()), [body for body in seen if len(str(body)) > 400]
 
 
@@ -435,10 +397,8 @@ def test_a_row_of_healthbench_that_cannot_be_graded_may_be_answered(tmp_path, ca
     """One of the 500 has a criterion twice: its answer stands beside, and does no harm."""
     path = data_folder() / "healthbench" / "healthbench_val.parquet"
     turns = pq.read_table(path, columns=["prompt"]).column("prompt").to_pylist()
-    texts = [flatten(tuple(one)) for one in turns]
-    given, out = tmp_path / "r.jsonl", tmp_path / "out.json"
-    given.write_text("".join(json.dumps({"prompt": t, "response": None}) + "\n" for t in texts))
-    words = ["healthbench", "judge=sim-fair", f"responses={given}", f"out={out}"]
+    given = responses(tmp_path / "r.jsonl", [(make_row(tuple(one)), None) for one in turns])
+    words = ["healthbench", FAIR, given, f"out={tmp_path / 'out.json'}"]
     assert main([*words, "allow_missing=true"]) == 2
     assert "has no response that could be scored" in capsys.readouterr().err
     rows = held_out(load_presets("sim-fair", "healthbench")[1], "all", Options())

@@ -55,8 +55,7 @@ def adapter(little) -> Path:
     torch.manual_seed(1)
     lora = LoraConfig(r=2, target_modules="all-linear", init_lora_weights=False)
     folder = little.parent / "adapter"
-    model = get_peft_model(LlamaForCausalLM.from_pretrained(little), lora)
-    model.save_pretrained(str(folder))
+    get_peft_model(LlamaForCausalLM.from_pretrained(little), lora).save_pretrained(str(folder))
     return folder
 
 
@@ -107,8 +106,7 @@ def test_a_model_that_cannot_share_prefixes_answers_by_transformers(tmp_path, li
 
 
 def test_a_prompt_longer_than_the_context_is_missing(tmp_path, little):
-    source = made(model=str(little), max_tokens=4)
-    fill(source, single("Zq " * 90), tmp_path / "r")
+    fill(made(model=str(little), max_tokens=4), single("Zq " * 90), tmp_path / "r")
     (row,) = read_responses(tmp_path / "r")
     assert row.text is None and "context of 64" in row.fields["error"]
 
@@ -140,8 +138,7 @@ def test_a_cell_answers_with_its_adapter_or_says_what_it_lacks(tmp_path, little,
     (cell / "config.yaml").write_text(f"policy: {{path: {little}, dtype: float32}}")
     last = made(run=cell)
     assert " + cell/policy@" in last.model and last.settings["dtype"] == "float32"
-    step = made(run=cell, checkpoint=2)
-    assert " + cell/checkpoints/checkpoint-2@" in step.model
+    assert " + cell/checkpoints/checkpoint-2@" in made(run=cell, checkpoint=2).model
     with pytest.raises(UserError, match="this run has checkpoint-2"):
         made(run=cell, checkpoint=3)
     words = f"policy: {{path: {little}, dtype: float32, chat_template: chatml}}"

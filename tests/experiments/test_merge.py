@@ -65,7 +65,6 @@ def test_the_folder_is_all_that_a_server_needs(cell, tmp_path):
     [
         ([], "needs run= ("),
         (["run={cell}"], "needs out= ("),
-        (["run={cell}", "out={out}", "speed=9"], "'speed=9' is not an option"),
         (["run={cell}", "out={out}", "checkpoint=last"], "checkpoint=last is not legal"),
         (["run={cell}", "out={out}", "checkpoint=7"], "does not exist"),
         (["run={out}", "out={out}"], "is not a cell"),
