@@ -60,8 +60,7 @@ def check(data: Any, fields: dict[str, type], where: str) -> None:
         assert type(value) is fields[key], f"{where}.{key} is no {fields[key].__name__}"
 
 
-def services() -> dict[str, Any]:
-    return read("compose.yml")["services"]
+SERVICES = read("compose.yml")["services"]
 
 
 def filled(text: str, environment: dict[str, str]) -> str:
@@ -121,9 +120,8 @@ def test_dstack_has_only_fields_of_a_task() -> None:
 
 
 def test_dstack_by_its_own_models() -> None:
-    models = pytest.importorskip(
-        "dstack._internal.core.models.configurations", reason="dstack is not installed"
-    )
+    place = "dstack._internal.core.models.configurations"
+    models = pytest.importorskip(place, reason="dstack is not installed")
     assert models.parse_run_configuration(read("dstack.yml")).nodes == 2
 
 
@@ -131,12 +129,12 @@ def test_compose_has_only_fields_of_services_that_there_are() -> None:
     data = read("compose.yml")
     check(data, COMPOSE, "compose")
     volumes = set(data["volumes"])
-    for name, service in services().items():
+    for name, service in SERVICES.items():
         check(service, SERVICE, name)
         check(service.get("healthcheck", {}), HEALTHCHECK, f"{name}.healthcheck")
-        assert set(service.get("depends_on", {})) <= services().keys(), name
+        assert set(service.get("depends_on", {})) <= SERVICES.keys(), name
         for waited in service.get("depends_on", {}):
-            assert "healthcheck" in services()[waited], f"{name} waits for {waited} for ever"
+            assert "healthcheck" in SERVICES[waited], f"{name} waits for {waited} for ever"
         assert {volume.split(":")[0] for volume in service.get("volumes", [])} <= volumes, name
         for port in service.get("ports", []):
             assert port.startswith("127.0.0.1:"), f"{name} listens to everybody"
@@ -183,7 +181,7 @@ def test_scripts_are_sound_shell(name: str) -> None:
 
 def test_no_file_holds_a_secret() -> None:
     tables = [read("skypilot.yml")["envs"], read("skypilot.yml")["secrets"]]
-    tables += [service.get("environment", {}) for service in services().values()]
+    tables += [service.get("environment", {}) for service in SERVICES.values()]
     tables += [dict(f"{entry}=".split("=")[:2] for entry in read("dstack.yml")["env"])]
     for name, value in (item for table in tables for item in table.items()):
         if name.endswith(("KEY", "TOKEN", "PASSWORD")):
@@ -319,7 +317,7 @@ def test_slurm(environment, words, typed, trained, tmp_path) -> None:
 @pytest.mark.parametrize("name", ["judge", "policy", "mlflow"])
 def test_services_of_compose(name, trained, tmp_path) -> None:
     environment = {"PGPASSWORD": "x", "JUDGE_KEY": "y"}
-    module, *words = shlex.split(filled(services()[name]["command"], environment))
+    module, *words = shlex.split(filled(SERVICES[name]["command"], environment))
     legal(module, words, trained, tmp_path)
     if module == "mlflow":  # as the command that a sweep prints, which a test starts
         options = [word for word in words if word.startswith("--")]
@@ -331,13 +329,3 @@ def test_the_image_of_apptainer_runs_what_it_is_given(typed) -> None:
     for words in (["experiments.sweep", "seed=0"], ["-m", "experiments.sweep", "seed=0"]):
         code, lines = typed(sections()["runscript"], *words)
         assert (code, lines) == (0, [["python", "-m", "experiments.sweep", "seed=0"]])
-
-
-PAGE = (ROOT / "docs" / "clusters.md").read_text()
-SHOWN = sorted(set(re.findall(r"^python -m (.+?)(?: plan=true)?$", PAGE, re.M)))
-
-
-@pytest.mark.parametrize("line", SHOWN)
-def test_the_page_shows_commands_that_there_are(line, trained, tmp_path) -> None:
-    module, *words = shlex.split(line)
-    legal(module, words, trained, tmp_path)

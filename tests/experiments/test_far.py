@@ -14,24 +14,29 @@ from tests.experiments.fake_cells import laid
 
 
 @pytest.fixture
-def cell(tmp_path, monkeypatch):
-    """Laid by a sweep on machine one; `machine` makes this process another one."""
+def machine(tmp_path, monkeypatch):
+    """Makes this process another machine; returns the study's folder there."""
+
+    def become(name):
+        monkeypatch.setenv(places.VARIABLE, str(tmp_path / name))
+        return local(f"file://{tmp_path}/far") / "fake"
+
+    return become
+
+
+@pytest.fixture
+def cell(machine, tmp_path, monkeypatch):
+    """Laid by a sweep on machine one."""
     monkeypatch.setattr(lease, "SETTLES_S", 0.01)
     monkeypatch.setattr(train, "train", body)
-    machine(tmp_path, monkeypatch, "one")
+    machine("one")
     (cell,) = laid(f"file://{tmp_path}/far", 1)
     exchange.lay(cell.dir)
     return cell
 
 
-def machine(tmp_path, monkeypatch, name):
-    monkeypatch.setenv(places.VARIABLE, str(tmp_path / name))
-    return local(f"file://{tmp_path}/far") / "fake"
-
-
 def body(cell, threads):
-    recorder = Recorder(cell.dir)
-    recorder.write_step(1, [], [], {"reward/mean": 0.5})
+    Recorder(cell.dir).write_step(1, [], [], {"reward/mean": 0.5})
 
 
 def test_a_cell_of_a_url_is_laid_in_its_copy(cell, tmp_path):
@@ -40,35 +45,32 @@ def test_a_cell_of_a_url_is_laid_in_its_copy(cell, tmp_path):
     assert config.read_text() == (cell.dir / "config.yaml").read_text()
 
 
-def test_another_machine_runs_it_and_the_first_has_nothing_to_do(
-    cell, tmp_path, monkeypatch, capsys
-):
-    study = machine(tmp_path, monkeypatch, "two")
+def test_another_machine_runs_it_and_the_first_has_nothing_to_do(cell, machine, tmp_path, capsys):
+    study = machine("two")
     exchange.find(study / cell.name)
     assert train.run_cell(study / cell.name) == 0
-    third = machine(tmp_path, monkeypatch, "three") / cell.name
-    assert train.run_cell(third) == 0
+    assert train.run_cell(machine("three") / cell.name) == 0
     assert "was ended by another machine" in capsys.readouterr().out
-    machine(tmp_path, monkeypatch, "one")
+    machine("one")
     assert cells.state(cell.dir) == "new"
     Watch([cell]).ended(cell.dir, 0)
     assert f"{cell.name}: done after " in capsys.readouterr().out
     assert train.run_cell(cell.dir) == 0
     assert cells.is_done(cell.dir) and [part.step for part in parts(cell.dir / "rollouts")] == [1]
-    study = machine(tmp_path, monkeypatch, "four")
+    study = machine("four")
     assert folder_of(f"file://{tmp_path}/far/fake") == study
     assert cells.state(study / cell.name) == "done"
 
 
-def test_a_cell_that_another_machine_runs_is_busy(cell, tmp_path, monkeypatch, capsys):
+def test_a_cell_that_another_machine_runs_is_busy(cell, machine, capsys):
     with lease.held(cell.dir):
-        study = machine(tmp_path, monkeypatch, "two")
+        study = machine("two")
         exchange.find(study / cell.name)
         assert train.run_cell(study / cell.name) == cells.BUSY
     assert "is run by process" in capsys.readouterr().out
 
 
-def test_an_end_that_cannot_be_sent_is_no_end(cell, tmp_path, monkeypatch, capsys):
+def test_an_end_that_cannot_be_sent_is_no_end(cell, machine, monkeypatch, capsys):
     def dropped(fs, path, data):
         raise ConnectionResetError("the other side hung up")
 
@@ -77,34 +79,34 @@ def test_an_end_that_cannot_be_sent_is_no_end(cell, tmp_path, monkeypatch, capsy
         assert train.run_cell(cell.dir) == 2
     assert "the connection broke off" in capsys.readouterr().out
     assert cells.state(cell.dir) == "killed"
-    study = machine(tmp_path, monkeypatch, "two")
+    study = machine("two")
     fetch(study)
     assert cells.state(study / cell.name) == "new"
-    machine(tmp_path, monkeypatch, "one")
+    machine("one")
     assert train.run_cell(cell.dir) == 0 and cells.state(cell.dir) == "done"
 
 
-def test_a_run_that_failed_says_so_elsewhere(cell, tmp_path, monkeypatch):
+def test_a_run_that_failed_says_so_elsewhere(cell, machine, monkeypatch):
     def fails(cell, threads):
         raise UserError("the judge is gone")
 
     monkeypatch.setattr(train, "train", fails)
     assert train.run_cell(cell.dir) == 2
-    study = machine(tmp_path, monkeypatch, "two")
+    study = machine("two")
     fetch(study)
     assert cells.state(study / cell.name) == "failed"
 
 
-def test_a_cell_can_be_named_by_its_url(cell, tmp_path, monkeypatch, capsys):
-    machine(tmp_path, monkeypatch, "two")
+def test_a_cell_can_be_named_by_its_url(cell, machine, tmp_path, capsys):
+    machine("two")
     word = f"cell=file://{tmp_path}/far/fake/{cell.name}"
     assert train.main([word, "threads=1"]) == 0
     assert train.main([f"{word}x"]) == 2
     assert f"given was {word}x" in capsys.readouterr().err
 
 
-def test_a_place_that_may_not_be_written_is_refused_before_anything_runs(tmp_path, monkeypatch):
-    study = machine(tmp_path, monkeypatch, "one")
+def test_a_place_that_may_not_be_written_is_refused_before_anything_runs(machine, tmp_path):
+    study = machine("one")
     (tmp_path / "far").write_text("a file")
     with pytest.raises(PlaceTrouble, match="could not be used"):
         exchange.check(study.parent)

@@ -21,6 +21,8 @@ from tests.invariants import test_grpo
 
 SIZE = 240_000
 LARGE = Task(name="lazy", train_rows=SIZE, eval_rows=0)
+TINY = Policy(name="tiny", path="tiny")
+DEEP = dataclasses.replace(TINY, architecture={"depth": 2})
 MODEL = Policy(name="somebody", path="owner/model")
 
 
@@ -33,10 +35,8 @@ def lazy(monkeypatch):
 
 def laid(tmp_path, **changes):
     judge = Judge(name="sim", simulated=Simulated())
-    config = dataclasses.replace(
-        Study(judge=judge, task=LARGE, policy=MODEL, runs_dir=str(tmp_path)), **changes
-    )
-    return cells.make_cell(dataclasses.asdict(config))
+    usual = {"judge": judge, "task": LARGE, "policy": MODEL, "runs_dir": str(tmp_path)}
+    return cells.make_cell(dataclasses.asdict(Study(**usual | changes)))
 
 
 def test_a_plan_looks_at_a_sample(tmp_path, capsys):
@@ -127,8 +127,7 @@ def test_a_run_by_rule_records_where_its_rows_are_from_and_what_it_could_not_kno
         else:
             assert record["reward"] == record["truth"]
     by_truth = {(record["truth"], record["truth_missing"]) for record in done.records}
-    known = {(None, lazy_task.LOST), (0.0, None)} | (set() if judged else {(None, None)})
-    assert by_truth >= known
+    assert by_truth >= {(None, lazy_task.LOST), (0.0, None)} | (set() if judged else {(None, None)})
     assert done.lines[0]["metrics"]["truth/missing_frac"] > 0
     part = read_part(tmp_path / "rollouts" / "step-000001.parquet")
     assert {"dataset", "domain", "item", "truth_missing"} <= set(part.column_names)
@@ -137,19 +136,14 @@ def test_a_run_by_rule_records_where_its_rows_are_from_and_what_it_could_not_kno
 @pytest.mark.parametrize(
     ("policy", "task", "why"),
     [
-        (Policy(name="tiny", path="tiny"), LARGE, "from its lessons.*task=lazy brings none"),
-        (
-            Policy(name="tiny", path="tiny", architecture={"depth": 2}),
-            Task(name="instruct-mini"),
-            "policy.architecture has depth",
-        ),
+        (TINY, LARGE, "from its lessons.*task=lazy brings none"),
+        (DEEP, Task(name="instruct-mini"), "policy.architecture has depth"),
         (dataclasses.replace(MODEL, chat_template="none-such"), LARGE, "is not a template"),
     ],
 )
 def test_a_plan_refuses_a_policy_that_the_run_would_refuse(tmp_path, policy, task, why):
-    cell = laid(tmp_path, policy=policy, task=task)
     with pytest.raises(UserError, match=why):
-        preflight.check_inputs([cell])
+        preflight.check_inputs([laid(tmp_path, policy=policy, task=task)])
     if policy.path == load.TINY:
         with pytest.raises(UserError, match=why):
             load.load_policy(policy, task, tmp_path)

@@ -3,6 +3,7 @@
 from concurrent.futures import Future
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pyarrow.parquet as pq
 import pytest
@@ -19,6 +20,7 @@ from study.schema import Endpoint, Judge, Simulated, Study, Trainer
 from study.verdict import Outcome, Verdict
 
 KEY = "sk-test-0123456789abcdef0123456789abcdef"
+STATE = SimpleNamespace(global_step=2)
 ROW = make_row(({"role": "user", "content": "Write."},))
 
 
@@ -69,21 +71,13 @@ class Session:
     def submit(self, items, group_size):
         self.calls += len(items)
         paid = {"attempts": 1, "finish_reason": "stop", "cost_usd": 0.25}
+        outcomes = [Outcome.scored] + [Outcome.refused] * (len(items) - 1)
         future = Future()
-        future.set_result(
-            [
-                [verdict(Outcome.refused if number else Outcome.scored, "content filter", **paid)]
-                for number, _ in enumerate(items)
-            ]
-        )
+        future.set_result([[verdict(one, "content filter", **paid)] for one in outcomes])
         return future
 
     def stop_if_refused(self):
         """It was not: single answers were."""
-
-
-class State:
-    global_step = 2
 
 
 def test_the_truth_of_what_was_cut_off_is_not_that_of_an_empty_answer():
@@ -96,9 +90,8 @@ def test_the_truth_of_what_was_cut_off_is_not_that_of_an_empty_answer():
         session = Session()
         session.judge = replace(Session.judge, on_failure="unscored", max_unscored_frac=1.0)
         session.judge = replace(session.judge, simulated=simulated)
-        asked = Oracle({ROW.prompt_id: ROW}.get, empty)
-        scorer = Scorer(config, asked, session)
-        scorer([None] * 2, texts, [[1]] * 2, [ROW.prompt_id] * 2, State())
+        scorer = Scorer(config, Oracle({ROW.prompt_id: ROW}.get, empty), session)
+        scorer([None] * 2, texts, [[1]] * 2, [ROW.prompt_id] * 2, STATE)
         assert [rollout["truth"] for rollout in scorer.pending.rollouts] == [1.0, 0.0]
         assert [rollout["answer"] for rollout in scorer.pending.rollouts] == ["", None]
 
@@ -107,10 +100,8 @@ def test_what_a_simulated_judge_is_shown_is_known_before_it_is_asked():
     asked = Oracle({ROW.prompt_id: ROW}.get, lambda rows, answers: [Truth(0.0)] * len(rows))
     session = Session()
     session.judge = replace(Session.judge, simulated=Simulated())
-    config = Study(judge=session.judge, trainer=Trainer(group_size=1))
-    Scorer(config, asked, session)(
-        [None], [[{"content": "<think>b"}]], [[1]], [ROW.prompt_id], State()
-    )
+    scorer = Scorer(Study(judge=session.judge, trainer=Trainer(group_size=1)), asked, session)
+    scorer([None], [[{"content": "<think>b"}]], [[1]], [ROW.prompt_id], STATE)
     assert asked.remembered([ROW], [""]) is not None
 
 
@@ -125,10 +116,9 @@ def test_a_step_without_verdicts_is_kept_beside_the_run_and_paid_for(tmp_path: P
         scorer = Scorer(config, no_rule, Session())
         scorer.on_missing = recorder.write_missing
         texts = [[{"content": f"answer {number}"}] for number in range(4)]
-        with pytest.raises(
-            TooManyMissing, match="Of 4 verdicts of judge=mine: 3 refused"
-        ) as caught:
-            scorer([None] * 4, texts, [[1]] * 4, [ROW.prompt_id] * 4, State())
+        said = "Of 4 verdicts of judge=mine: 3 refused"
+        with pytest.raises(TooManyMissing, match=said) as caught:
+            scorer([None] * 4, texts, [[1]] * 4, [ROW.prompt_id] * 4, STATE)
         assert isinstance(caught.value, UserError) and "content filter" in str(caught.value)
         return scorer
 
