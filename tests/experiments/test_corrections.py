@@ -6,10 +6,8 @@ import os
 import random
 import shutil
 from pathlib import Path
-from typing import Any
 
 import numpy as np
-import pyarrow.dataset as ds
 import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
@@ -23,7 +21,7 @@ from experiments.trainer.alarm import Alarm
 from judges.replay import main as replay
 from judges.simulated.bias import Bias
 from study import cells
-from study.compose import load_presets
+from study.compose import load_judge, load_presets
 from study.correction import Correction
 from study.corrections import behaviour
 from study.errors import UserError
@@ -31,7 +29,7 @@ from study.features import features
 from study.rows import Truth
 from study.schema import Judge, Simulated, Study
 from study.status import read_status
-from tests.conftest import RECORDS_ONLY
+from tests.conftest import RECORDS_ONLY, Trained
 from tests.faults import lives
 
 WORDS = ("maybe", "a", "dog", "certainly", "not")
@@ -47,27 +45,22 @@ DRIFTING = (
 )
 
 
+def only_cell(trained: Trained, runs_dir: Path, *words: str) -> Path:
+    done = trained(runs_dir, *RECORDS_ONLY, *words)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return cells.study_cells(runs_dir / "debug")[0]
+
+
 @pytest.fixture(scope="module")
 def corrected(trained, tmp_path_factory) -> Path:
     """A cell with every correction of scores."""
-    runs_dir = tmp_path_factory.mktemp("corrected")
-    done = trained(runs_dir, *RECORDS_ONLY, *EVERYTHING)
-    assert done.returncode == 0, done.stdout + done.stderr
-    return cells.study_cells(runs_dir / "debug")[0]
+    return only_cell(trained, tmp_path_factory.mktemp("corrected"), *EVERYTHING)
 
 
 @pytest.fixture(scope="module")
 def stopped(trained, tmp_path_factory) -> Path:
     """A cell whose judge leaves the truth, so that its alarm ends it."""
-    runs_dir = tmp_path_factory.mktemp("stopped")
-    done = trained(runs_dir, *RECORDS_ONLY, *DRIFTING)
-    assert done.returncode == 0, done.stdout + done.stderr
-    return cells.study_cells(runs_dir / "debug")[0]
-
-
-def rows(folder: Path, kind: str = "rollouts") -> list[dict[str, Any]]:
-    table = ds.dataset(folder / kind, format="parquet").to_table().to_pylist()
-    return sorted(table, key=lambda row: row["rollout_id"])
+    return only_cell(trained, tmp_path_factory.mktemp("stopped"), *DRIFTING)
 
 
 def again(whole: Path, tmp_path: Path) -> Path:
@@ -80,14 +73,11 @@ def again(whole: Path, tmp_path: Path) -> Path:
 
 
 def test_verdicts_stay_as_they_were_given_and_rewards_are_of_the_corrected(corrected):
-    acting = {
-        row["rollout_id"]: row for row in rows(corrected, "verdicts") if row["role"] == "acting"
-    }
-    shadows = [row for row in rows(corrected, "verdicts") if row["role"] == "shadow"]
-    rollouts = rows(corrected)
-    assert len(rollouts) == 24 and len(shadows) == 48
+    verdicts, rollouts = (lives.parts(corrected, kind) for kind in ("verdicts", "rollouts"))
+    acting = {row["rollout_id"]: row["score"] for row in verdicts if row["role"] == "acting"}
+    assert len(rollouts) == 24 and [row["role"] for row in verdicts].count("shadow") == 48
     for row in rollouts:
-        assert row["judge_score"] == acting[row["rollout_id"]]["score"]
+        assert row["judge_score"] == acting[row["rollout_id"]]
         assert row["reward"] == row["component/corrected"]
         if row["component/rechecked"]:
             assert row["reward"] == row["truth"]
@@ -108,7 +98,7 @@ def test_a_replay_goes_the_same_way(corrected):
     study = corrected.parent
     for _ in range(2):  # a replay that is there already is made anew where earlier steps count
         assert replay([f"study={study.name}", f"runs_dir={study.parent}", "out=own"]) == 0
-        replayed = rows(study / "replays" / "own" / corrected.name)
+        replayed = lives.parts(study / "replays" / "own" / corrected.name, "rollouts")
         assert len(replayed) == 24
         for row in replayed:
             assert row["reward"] == row["original_reward"]
@@ -129,13 +119,13 @@ def test_a_forecast_pays_the_first_step_as_training_did(corrected):
     told = first_rollouts([cell], 1)
     _, paid = rewards(cell.config.judge, cell, told, corrected.parent.parent)
     order = [record["rollout_id"] for group in told.records for record in group]
-    by_id = {row["rollout_id"]: row["reward"] for row in rows(corrected)}
+    by_id = {row["rollout_id"]: row["reward"] for row in lives.parts(corrected, "rollouts")}
     assert paid.ravel().tolist() == [by_id[name] for name in order]
 
 
 def test_an_alarm_ends_a_run_and_the_run_is_done(stopped):
     last = read_status(stopped)["stopped_at"]
-    steps = sorted({row["step"] for row in rows(stopped)})
+    steps = sorted({row["step"] for row in lives.parts(stopped, "rollouts")})
     assert 3 < last < 16 and steps == list(range(1, last + 1))
     assert cells.is_done(stopped) and (stopped / "policy" / "adapter_model.safetensors").exists()
     (run,) = read_study(stopped.parent).runs
@@ -153,8 +143,8 @@ def test_a_run_that_was_killed_after_its_alarm_is_brought_to_its_end(stopped, tm
 
 
 def test_a_planted_part_is_the_dose_in_the_judge_s_own_units():
-    judge, _ = load_presets("sim-verbose")
-    part = parts_of(Study(judge=judge, correction=Correction(without=["length", "bold"])))
+    settings = Correction(without=["length", "bold"])
+    part = parts_of(Study(judge=load_judge("sim-verbose"), correction=settings))
     assert (part["length"].b, part["length"].error) == (0.15, 0.0)
     assert part["length"].sd == 6.201 and "sim-verbose" in part["length"].source
     assert part["bold"].b == 0.0
@@ -177,9 +167,8 @@ def test_what_is_left_is_what_the_judge_says_without_its_dose(dose, words, seed)
 
 
 def test_a_fitted_part_is_read_from_rollouts_that_the_judge_scored(small_study, tmp_path):
-    judge, _ = load_presets("sim-fair")
-    runs_dir, name = str(small_study.parent), small_study.name
-    settings = Correction(without=["length"], fit=name)
+    judge, runs_dir = load_judge("sim-fair"), str(small_study.parent)
+    settings = Correction(without=["length"], fit=small_study.name)
     part = parts_of(Study(judge=judge, runs_dir=runs_dir, correction=settings))["length"]
     assert part.b == pytest.approx(0.0, abs=1e-9)  # a fair judge errs in nothing
     assert part.sd > 0 and math.isfinite(part.mean) and part.source.count("sim-fair") == 2
@@ -209,34 +198,29 @@ def test_a_fitted_part_is_that_of_the_feature_alone(scale):
 
 
 def test_without_truth_or_variation_nothing_is_fitted():
+    """Nor with one group, for its error is unknown."""
     run = planted(1.0)
-    blind = dataclasses.replace(run, truth=np.full(run.truth.shape, np.nan))
-    with pytest.raises(UserError, match="read from judge - truth"):
-        regressed([blind], ["length"], "s")
-    flat = dataclasses.replace(run, features=np.ones_like(run.features))
-    with pytest.raises(UserError, match=r"no answer of correction\.fit=s has more of it"):
-        regressed([flat], ["length"], "s")
-
-
-def test_one_group_fits_nothing_for_its_error_is_unknown():
-    run = planted(1.0)
+    flat = np.ones_like(run.features)
     one = np.where(np.arange(len(run.truth))[:, None] == 0, run.truth, np.nan)
-    with pytest.raises(UserError, match="too few groups of rollouts"):
-        regressed([dataclasses.replace(run, truth=one)], ["length"], "s")
+    for changed, said in (
+        ({"truth": np.full(run.truth.shape, np.nan)}, "read from judge - truth"),
+        ({"features": flat}, r"no answer of correction\.fit=s has more of it"),
+        ({"truth": one}, "too few groups of rollouts"),
+    ):
+        with pytest.raises(UserError, match=said):
+            regressed([dataclasses.replace(run, **changed)], ["length"], "s")
 
 
 def test_parts_that_cannot_be_had_are_user_errors(small_study):
     runs_dir, name = str(small_study.parent), small_study.name
-    judge, _ = load_presets("smollm2-135m")
-    with pytest.raises(UserError, match="nobody planted that"):
-        parts_of(Study(judge=judge, correction=Correction(without=["length"])))
-    judge, _ = load_presets("sim-verbose", overrides=["judge.grading.name=pairwise"])
-    with pytest.raises(UserError, match="adds no dose to a score"):
-        parts_of(Study(judge=judge, correction=Correction(without=["length"])))
-    overrides = ["judge.simulated.domains.qa.doses.length=0.3"]
-    judge, _ = load_presets("sim-verbose", "mixed-mini", overrides)
-    with pytest.raises(UserError, match="has another in qa"):
-        parts_of(Study(judge=judge, correction=Correction(without=["length"])))
+    another = ["judge.simulated.domains.qa.doses.length=0.3"]
+    for judge, said in (
+        (load_judge("smollm2-135m"), "nobody planted that"),
+        (load_judge("sim-verbose", "judge.grading.name=pairwise"), "adds no dose to a score"),
+        (load_presets("sim-verbose", "mixed-mini", another)[0], "has another in qa"),
+    ):
+        with pytest.raises(UserError, match=said):
+            parts_of(Study(judge=judge, correction=Correction(without=["length"])))
     for fit, said in (
         ("nothing", "is no study in"),
         ("../debug", "correction.fit=.. is not legal"),
