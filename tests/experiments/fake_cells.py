@@ -47,8 +47,7 @@ def body(folder: Path, threads: int) -> int:
     with cells.lock(folder) or sys.exit(cells.BUSY):
         began = time.time()
         cells.set_status(folder, state="running", pid=os.getpid(), started=began)
-        lives = folder / "lives"
-        with lives.open("a") as file:
+        with (folder / "lives").open("a") as file:
             file.write(f"{os.getpid()}\n")
         try:
             _last(os.environ.get(LASTS, "0.1"))
@@ -95,13 +94,9 @@ def made(
     todo = []
     for seed in range(count):
         config = Study(
-            study="fake",
-            runs_dir=str(runs_dir),
-            seed=seed,
-            judge=Judge(name=judge, serve=Serve(**(serve or {}))),
-            trainer=Trainer(steps=2),
-            sweep=Sweep(**sweep),
-        )
+            study="fake", runs_dir=str(runs_dir), seed=seed, trainer=Trainer(steps=2),
+            judge=Judge(name=judge, serve=Serve(**(serve or {}))), sweep=Sweep(**sweep),
+        )  # fmt: skip
         todo.append(cells.make_cell(dataclasses.asdict(config)))
     return todo
 
@@ -112,12 +107,9 @@ def start(folder: Path, todo: list[Cell], **variables: str) -> subprocess.Popen[
     paths = os.pathsep.join([str(ROOT), str(folder)])
     return subprocess.Popen(
         [sys.executable, str(folder / "driver.py"), *(str(cell.dir) for cell in todo)],
-        cwd=folder,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
         env=os.environ | {"PYTHONPATH": paths, "COLUMNS": "200"} | variables,
-    )
+        cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+    )  # fmt: skip
 
 
 def ran(cell: Cell) -> dict[str, Any]:

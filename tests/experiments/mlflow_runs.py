@@ -8,7 +8,6 @@ import json
 import os
 import shutil
 import signal
-import socket
 import sqlite3
 import subprocess
 import urllib.request
@@ -28,20 +27,17 @@ from study.records import recorded
 from study.schema import Judge, Policy, Study, Task, Tracking
 from study.study_file import write_study
 from tests import commands
+from tests.conftest import free_port
 from tests.waiting import GENEROUS_S, wait_for
 
 
 def cell_of(runs: Path, name: str = "sim-fair", seed: int = 0, **changes: Any) -> Cell:
     """A saved cell of study ``demo``; ``changes`` replace fields of the study."""
     study = Study(
-        study="demo",
-        runs_dir=str(runs),
-        seed=seed,
+        study="demo", runs_dir=str(runs), seed=seed, tracking=Tracking(flush_steps=3),
         judge=Judge(name=name, family="simulated", size="none"),
-        policy=Policy(name="tiny", size="0.9M"),
-        task=Task(name="instruct-mini"),
-        tracking=Tracking(flush_steps=3),
-    )
+        policy=Policy(name="tiny", size="0.9M"), task=Task(name="instruct-mini"),
+    )  # fmt: skip
     cell = make_cell(dataclasses.asdict(dataclasses.replace(study, **changes)))
     save_cell(cell)
     return cell
@@ -94,8 +90,7 @@ def record(cell: Cell, steps: int, state: str = "done") -> None:
         {"step": step, "time_ms": 1_700_000_000_000 + step, "metrics": metrics(step)}
         for step in range(1, steps + 1)
     ]
-    text = "".join(json.dumps(line) + "\n" for line in lines)
-    (cell.dir / "metrics.jsonl").write_text(text)
+    (cell.dir / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     cells.set_status(cell.dir, state=state, started=1_699_999_999.0, step=steps)
     if state == "done":
         (cell.dir / "DONE").touch()
@@ -133,14 +128,16 @@ def everything(client: Any, experiment_id: str) -> dict[str, Any]:
             if key not in {f"judgedrift.{writer}" for writer in WRITERS}
         }
         outputs = run.outputs.model_outputs if run.outputs else []
-        inputs = run.inputs.dataset_inputs
         found[run.info.run_name] = {
             "state": (run.info.status, run.info.start_time),
             "params": data.params,
             "tags": tags,
             "metrics": {name: _history(client, run_id, name) for name in data.metrics},
             "files": _files(run.info.artifact_uri),
-            "data": [(dict(each.dataset), _tags(each.tags)) for each in inputs],
+            "data": [
+                (dict(each.dataset), sorted((tag.key, tag.value) for tag in each.tags))
+                for each in run.inputs.dataset_inputs
+            ],
             "outputs": sorted((models[each.model_id][0], each.step) for each in outputs),
             "calls": _calls(client, experiment_id, run_id),
         }
@@ -150,10 +147,6 @@ def everything(client: Any, experiment_id: str) -> dict[str, Any]:
 def _history(client: Any, run_id: str, name: str) -> list[tuple[float, int, int]]:
     points = client.get_metric_history(run_id, name)
     return sorted((point.value, point.timestamp, point.step) for point in points)
-
-
-def _tags(tags: Any) -> list[tuple[str, str]]:
-    return sorted((tag.key, tag.value) for tag in tags)
 
 
 def _files(artifact_uri: str) -> dict[str, bytes]:
@@ -220,18 +213,13 @@ def rebuild(*words: str, real: bool = False) -> subprocess.CompletedProcess[str]
 @contextlib.contextmanager
 def served(uri: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     """The server that `ui_command` starts, on a free port, ended by its own process group."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    port = free_port()
     monkeypatch.setattr(store, "UI_PORT", port)
     monkeypatch.chdir(folder)
     with (folder / "server.log").open("w") as log:
+        command = f"exec env {ui_command(uri)}"
         server = subprocess.Popen(
-            f"exec env {ui_command(uri)}",
-            shell=True,
-            stdout=log,
-            stderr=log,
-            start_new_session=True,
+            command, shell=True, stdout=log, stderr=log, start_new_session=True
         )
     try:
         wait_for_server(f"http://127.0.0.1:{port}/health", server, folder / "server.log")

@@ -55,9 +55,8 @@ def cluster(folder: Path) -> Iterator[dict[str, str]]:
     """Within the block there is a cluster; yields the environment of who is to use it. The test is
     skipped where the programs are not there, or do not start."""
     if missing := [name for name in PROGRAMS if shutil.which(name) is None]:
-        pytest.skip(
-            f"needs {', '.join(missing)}: apt-get install slurmctld slurmd slurm-client munge"
-        )
+        packages = "slurmctld slurmd slurm-client munge"
+        pytest.skip(f"needs {', '.join(missing)}: apt-get install {packages}")
     if os.geteuid():
         pytest.skip("needs root, as whom Slurm's servers run here")
     host = socket.gethostname().partition(".")[0]
@@ -68,35 +67,27 @@ def cluster(folder: Path) -> Iterator[dict[str, str]]:
     ports = {"ctld_port": free_port(), "d_port": free_port()}
     file = folder / "slurm.conf"
     file.write_text(CONFIG.format(host=host, folder=folder, **ports))
-    variables = {"SLURM_CONF": str(file)}
     munge = [f"--{name}-file={folder}/munge/{name}" for name in ("key", "pid", "log", "seed")]
     commands = [
         ["munged", "--foreground", "--force", f"--socket={folder}/munge/socket", *munge],
         ["slurmctld", "-D", "-c"],
         ["slurmd", "-D", "-N", host],
     ]
+    environment = os.environ | {"SLURM_CONF": str(file)}
+    ask = ["sinfo", "--noheader", "--format=%T"]
     with ExitStack() as stack:
         for command in commands:
             log = stack.enter_context((folder / f"{command[0]}.out").open("w"))
-            child = subprocess.Popen(
-                command, stdout=log, stderr=log, env=os.environ | variables, cwd=folder
-            )
+            child = subprocess.Popen(command, stdout=log, stderr=log, env=environment, cwd=folder)
             stack.callback(_stop, child)
             time.sleep(0.5)
         limit = time.monotonic() + 30
-        while _asked(["sinfo", "--noheader", "--format=%T"], variables) != "idle":
+        while subprocess.run(ask, capture_output=True, env=environment).stdout.strip() != b"idle":
             if time.monotonic() > limit:
                 logs = "\n".join(path.read_text()[-500:] for path in folder.glob("*.out"))
                 pytest.skip(f"Slurm does not start on this machine: {logs}")
             time.sleep(0.2)
-        yield variables
-
-
-def _asked(command: list[str], variables: dict[str, str]) -> str:
-    done = subprocess.run(
-        command, capture_output=True, text=True, env=os.environ | variables, check=False
-    )
-    return done.stdout.strip()
+        yield {"SLURM_CONF": str(file)}
 
 
 def _stop(child: subprocess.Popen[bytes]) -> None:

@@ -23,13 +23,8 @@ SQUAD = [
 HOTPOT = [("Is a cat an animal?", "yes"), ("Is a stone one?", "no"), ("Who sang?", "Mara Voss")]
 HOTPOT += [("Is water wet?", "yes")]
 HUMANEVAL = [("double", "y = x\n    return y * 2", "4", "2"), ("negate", "return -x", "-2", "2")]
-MBPP = [
-    (3, "three", "3"),
-    (11, "four", "4"),
-    (12, "five", "5"),
-    (511, "six", "6"),
-    (601, "ten", "10"),
-]
+MBPP = [(3, "three", "3"), (11, "four", "4"), (12, "five", "5")]
+MBPP += [(511, "six", "6"), (601, "ten", "10")]
 CHOICES = [(n, "ABBBA"[n]) for n in range(5)]
 SETS = ("gsm8k", "math", "squad2", "hotpotqa", "humaneval", "mbpp", "commonsenseqa")
 TEST = {"gsm8k": "test", "math": "test", "humaneval": "test"}
@@ -38,70 +33,52 @@ TEST = {"gsm8k": "test", "math": "test", "humaneval": "test"}
 
 def write_sets(root: Path) -> Path:
     """A data folder with every set of `SETS`."""
-    _lines(
-        root / "gsm8k/test.jsonl", [{"question": q, "answer": f"So.\n#### {a}"} for q, a in GSM8K]
-    )
-    _lines(
-        root / "math/test.jsonl",
-        [
-            {"problem": q, "solution": f"It is $\\boxed{{{a}}}$.", "level": "Level 1", "type": "A"}
-            for q, a in MATH
-        ],
-    )
     questions = [
         {
-            "id": f"q{n}",
-            "question": question,
-            "is_impossible": not golds,
+            "id": f"q{n}", "question": question, "is_impossible": not golds,
             "answers": [{"text": gold, "answer_start": 0} for gold in golds],
         }
         for n, (question, golds) in enumerate(SQUAD)
-    ]
+    ]  # fmt: skip
     article = {"title": "Mill", "paragraphs": [{"context": PASSAGE, "qas": questions}]}
-    _write(root / "squad2/dev-v2.0.json", json.dumps({"version": "v2.0", "data": [article]}))
-    _lines(
-        root / "hotpotqa/dev_simplified.jsonl",
-        [{"question": q, "answer": a, "type": "bridge"} for q, a in HOTPOT],
-    )
-    _lines(
-        root / "humaneval/HumanEval.jsonl",
-        [
+    files: dict[str, list[dict[str, Any]]] = {
+        "gsm8k/test.jsonl": [{"question": q, "answer": f"So.\n#### {a}"} for q, a in GSM8K],
+        "math/test.jsonl": [
+            {"problem": q, "solution": f"It is $\\boxed{{{a}}}$.", "level": "Level 1", "type": "A"}
+            for q, a in MATH
+        ],
+        "squad2/dev-v2.0.json": [{"version": "v2.0", "data": [article]}],
+        "hotpotqa/dev_simplified.jsonl": [
+            {"question": q, "answer": a, "type": "bridge"} for q, a in HOTPOT
+        ],
+        "humaneval/HumanEval.jsonl": [
             {
-                "task_id": f"HumanEval/{n}",
+                "task_id": f"HumanEval/{n}", "entry_point": name,
                 "prompt": f'def {name}(x):\n    """Do it."""\n',
-                "entry_point": name,
                 "canonical_solution": f"    {body}\n",
                 "test": f"def check(candidate):\n    assert candidate({given}) == {wanted}\n",
             }
             for n, (name, body, wanted, given) in enumerate(HUMANEVAL)
         ],
-    )
-    _lines(
-        root / "mbpp/mbpp.jsonl",
-        [
+        "mbpp/mbpp.jsonl": [
             {
-                "task_id": task,
-                "text": f"Write a function that returns {value}.",
-                "code": f"def {name}():\n    return {value}",
-                "test_setup_code": "",
-                "test_list": [f"assert {name}() == {value}"],
-                "challenge_test_list": [],
+                "task_id": task, "text": f"Write a function that returns {value}.",
+                "code": f"def {name}():\n    return {value}", "test_setup_code": "",
+                "test_list": [f"assert {name}() == {value}"], "challenge_test_list": [],
             }
             for task, name, value in MBPP
         ],
-    )
-    _lines(
-        root / "commonsenseqa/dev.jsonl",
-        [
+        "commonsenseqa/dev.jsonl": [
             {
-                "id": f"c{n}",
-                "question": f"Which letter is number {n}?",
+                "id": f"c{n}", "question": f"Which letter is number {n}?", "answer": gold,
                 "choices": {"label": ["A", "B"], "text": [f"first {n}", f"second {n}"]},
-                "answer": gold,
             }
             for n, gold in CHOICES
         ],
-    )
+    }  # fmt: skip
+    for name, rows in files.items():
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_text("".join(json.dumps(row) + "\n" for row in rows))
     return root
 
 
@@ -138,12 +115,3 @@ def right(dataset: str, wrong: int = 0) -> list[dict[str, Any]]:
         prediction(dataset, row, WRONG[dataset] if row < wrong else text)
         for row, text in enumerate(RIGHT[dataset])
     ]
-
-
-def _lines(path: Path, rows: list[dict[str, Any]]) -> None:
-    _write(path, "".join(json.dumps(row) + "\n" for row in rows))
-
-
-def _write(path: Path, text: str) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(text)

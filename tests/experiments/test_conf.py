@@ -67,8 +67,7 @@ def test_arms_differ_in_reward_scaffold_and_grading_alone(profile):
     words = ("experiment=verinstruct-arms", f"profile={profile}")
     arms = ("rl", "ruscarl", "verif", "ruscarl-verif")
     flats = [identifying(data_of(*words, f"arm={arm}")) for arm in arms]
-    declared = ("reward", "scaffold", "judge.grading")
-    assert undeclared(flats, declared) == {}
+    assert undeclared(flats, ("reward", "scaffold", "judge.grading")) == {}
     assert len({flat.get("reward.name") for flat in flats}) == 2
     assert [flat.get("scaffold.name") for flat in flats] == [None, "ruscarl", None, "ruscarl"]
 
@@ -78,12 +77,8 @@ def test_judges_of_all_families_differ_in_judge_and_seed_alone(name):
     """What the command fans out: three families and six judges, or eight askings of one."""
     flats = [identifying(cell.data) for cell in cells_of([f"experiment={name}"])]
     assert undeclared(flats, ("judge", "seed")) == {}
-    judges = {
-        tuple(
-            flat.get(f"judge.{key}") for key in ("name", "grading.name", "grading.options.prompt")
-        )
-        for flat in flats
-    }
+    asked = ("judge.name", "judge.grading.name", "judge.grading.options.prompt")
+    judges = {tuple(map(flat.get, asked)) for flat in flats}
     families = {flat["judge.family"] for flat in flats}
     if name == "judge-families":
         assert len(flats) == 18 and families == {"qwen3", "gpt-oss", "qwq"}
