@@ -1,7 +1,5 @@
 """Commands of ``experiments.workflow`` as a user types them, in this process."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any
@@ -9,6 +7,9 @@ from typing import Any
 import pytest
 
 from experiments.workflow.__main__ import main
+from tests.experiments.workflow.theatre import opened
+
+theatre = pytest.fixture(scope="module")(opened)
 
 
 class Commands:

@@ -8,15 +8,12 @@ from hypothesis import strategies as st
 
 from experiments.workflow import dsl
 from experiments.workflow.broker import Ending
-from experiments.workflow.executor import Answer
 from experiments.workflow.find import find
 from experiments.workflow.program import Refused, outcome_of
-from tests.experiments.workflow.theatre import SUM, opened, program, recorded
+from tests.experiments.workflow.theatre import SUM, Answering, program
 
 PYTHON = program("return problem, 0")
 LINE = "[AnswerGenerate, Programmer] -> ScEnsemble -> Review ? Revise : done"
-
-theatre = pytest.fixture(scope="module")(opened)
 
 
 def refused(text, form=None):
@@ -198,18 +195,8 @@ def test_a_line_runs_as_it_reads(theatre, text, passing, failing):
 
 
 def test_revise_takes_the_last_feedback_and_custom_the_problem(theatre):
-    asked = []
-
-    class Listens:
-        name, price = "listens", None
-
-        async def ask(self, question):
-            asked.append((question.operator, question.messages[0]["content"]))
-            return Answer("<review_result>False</review_result><feedback>too small</feedback>")
-
-    line = "Programmer -> Custom -> Review -> Revise"
-    work = recorded(line, SUM, Listens(), theatre.stage, theatre.workshop)
-    assert theatre.runner.run(work)["outcome"] == "ok"
-    prompts = dict(asked)
+    executor = Answering("<review_result>False</review_result><feedback>too small</feedback>")
+    assert theatre.ask("Programmer -> Custom -> Review -> Revise", executor)["outcome"] == "ok"
+    prompts = {asked.operator: asked.messages[0]["content"] for asked in executor.questions}
     assert SUM.prompt in prompts["Custom"]
     assert "too small" in prompts["Revise"]

@@ -20,16 +20,11 @@ from experiments.workflow.run import Settings, perform
 from study.rows import Row
 from study.tasks import oracle, workflow_mini
 from study.tasks.mixed import grading
-from tests.experiments.workflow.theatre import Theatre, opened
+from tests.experiments.workflow.theatre import Theatre
 from tests.experiments.workflow.world import SIM, TASK
 
 BUDGET = Budget(model_calls=100)
 ROWS = {row.dataset: row for row in workflow_mini.rows(TASK, "eval")}
-
-
-@pytest.fixture(scope="module")
-def theatre() -> Generator[Theatre]:
-    yield from opened()
 
 
 @pytest.fixture(scope="module")

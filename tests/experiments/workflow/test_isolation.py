@@ -9,9 +9,7 @@ import pytest
 from experiments.workflow.executor import Answer
 from experiments.workflow.problem import Problem, make_problem
 from study.sandbox import tiers
-from tests.experiments.workflow.theatre import CHAINS, TOKENS, Theatre, opened, program, recorded
-
-theatre = pytest.fixture(scope="module")(opened)
+from tests.experiments.workflow.theatre import CHAINS, TOKENS, Answering, Theatre, program
 
 SENTINEL = "sentinel-7f3a"
 LOOKS = """\
@@ -29,15 +27,7 @@ return ('found' if ''.join(['sentinel', '-7f3a']) in text else 'nothing'), 0
 
 
 def test_hidden_tests_and_gold_are_nowhere_to_be_seen(theatre):
-    prompts = []
-
-    class Listens:
-        name, price = "listens", None
-
-        async def ask(self, question):
-            prompts.append(str(question))
-            return Answer("x", tokens_in=1, tokens_out=1)
-
+    executor = Answering("x")
     problem = make_problem(
         {
             "id": "h",
@@ -49,12 +39,9 @@ def test_hidden_tests_and_gold_are_nowhere_to_be_seen(theatre):
             "answers": [SENTINEL],
         }
     )
-    work = recorded(
-        program(LOOKS), problem, Listens(), theatre.stage, theatre.workshop, checked=False
-    )
-    record = theatre.runner.run(work)
+    record = theatre.ask(program(LOOKS), executor, problem=problem, checked=False)
     assert (record["outcome"], record["answer"]) == ("ok", "nothing")
-    assert SENTINEL not in json.dumps(record) + "".join(prompts) + str(problem)
+    assert SENTINEL not in json.dumps(record) + str(executor.questions) + str(problem)
 
 
 ADVERSARIES = {
@@ -177,27 +164,17 @@ def test_programs_in_flight_do_not_meet(theatre):
         "return f\"{left} {r['response']} {builtins.mark} {random.random()}\", 0"
     )
 
-    class Echo:
-        name, price = "echo", None
-
-        async def ask(self, question):
-            await asyncio.sleep(0.01)
-            return Answer(question.messages[0]["content"][-2:], tokens_in=1, tokens_out=1)
+    async def echo(question):
+        await asyncio.sleep(0.01)
+        return Answer(question.messages[0]["content"][-2:], tokens_in=1, tokens_out=1)
 
     async def many():
-        return await asyncio.gather(
-            *(
-                recorded(
-                    program(body),
-                    Problem(str(n), "math", f"{n:02d}"),
-                    Echo(),
-                    theatre.stage,
-                    theatre.workshop,
-                    checked=False,
-                )
-                for n in range(12)
-            )
+        problems = [Problem(str(n), "math", f"{n:02d}") for n in range(12)]
+        runs = (
+            theatre.recorded(program(body), Answering(echo), problem, checked=False)
+            for problem in problems
         )
+        return await asyncio.gather(*runs)
 
     answers = [record["answer"].split() for record in theatre.runner.run(many())]
     assert [(left, text, mark) for left, text, mark, _ in answers] == [

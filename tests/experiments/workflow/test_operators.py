@@ -9,18 +9,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from experiments.workflow import operators, operators_command
-from experiments.workflow.broker import COMPUTE, Broker
-from experiments.workflow.executor import Answer, Question
+from experiments.workflow.broker import COMPUTE
+from experiments.workflow.executor import Answer
 from experiments.workflow.operators import OPERATORS
 from experiments.workflow.operators.base import field_of, place_of
 from experiments.workflow.operators.review import said
 from experiments.workflow.problem import Problem
-from study.schema import Price
 from tests.conftest import ROOT
-from tests.experiments.workflow.theatre import opened
+from tests.experiments.workflow.theatre import SUM, Answering
 
 CODE = Problem("c", "code", "Write double(x).", "double", ("assert double(2) == 4",))
-SUM = Problem("m", "math", "What is 6 times 7?")
 ARGUMENTS = {
     "input": "What is 6 times 7?",
     "instruction": "Answer.",
@@ -56,18 +54,15 @@ REPLIES = {
     "surrogate": "\ud800",
 }
 
-theatre = pytest.fixture(scope="module")(opened)
-
 
 def arguments(name):
     return {argument.name: ARGUMENTS[argument.name] for argument in OPERATORS[name].arguments}
 
 
 def check_declared(name, result):
-    kinds = {"str": str, "bool": bool}
     assert list(result) == list(OPERATORS[name].returns)
     for key, kind in OPERATORS[name].returns.items():
-        assert type(result[key]) is kinds[kind], key
+        assert type(result[key]).__name__ == kind, key
     assert result["ok"] == (not result["error"])
 
 
@@ -76,20 +71,24 @@ def test_there_are_ten_in_the_published_order():
     assert len(OPERATORS) == 10
 
 
+def called(theatre, name, reply):
+    """The result of a call on a problem of its domain, which is as declared, and the broker."""
+    problem = CODE if "code" in OPERATORS[name].domains[:1] else SUM
+    result, broker = theatre.call(name, arguments(name), reply, problem=problem)
+    check_declared(name, result)
+    return result, broker
+
+
 @pytest.mark.parametrize("name", operators.ORDER)
 def test_a_good_reply_is_read(theatre, name):
-    problem = CODE if "code" in OPERATORS[name].domains[:1] else SUM
-    result, _ = theatre.call(name, arguments(name), GOOD.get(name, "42"), problem=problem)
-    check_declared(name, result)
+    result, _ = called(theatre, name, GOOD.get(name, "42"))
     assert result["ok"], result["error"]
 
 
 @pytest.mark.parametrize("reply", REPLIES)
 @pytest.mark.parametrize("name", operators.ORDER)
 def test_every_declared_key_is_there_whatever_the_reply(theatre, name, reply):
-    problem = CODE if "code" in OPERATORS[name].domains[:1] else SUM
-    result, broker = theatre.call(name, arguments(name), REPLIES[reply], problem=problem)
-    check_declared(name, result)
+    result, broker = called(theatre, name, REPLIES[reply])
     assert broker.model_calls <= OPERATORS[name].max_model_calls
     if not REPLIES[reply].strip() and broker.model_calls:
         assert not result["ok"] or name == "Test"
@@ -115,28 +114,26 @@ def test_generated_code_is_kept_whole(theatre):
         "import math\nLIMIT: int = 3\nLIMIT += 1\n\n\nasync def go():\n    pass\n\n\n"
         "def double(x):\n    return 2 * x\n\n\nprint(double(2))"
     )
-    given_ = {"problem": "p", "entry_point": "double", "instruction": ""}
-    result, _ = theatre.call(
-        "CustomCodeGenerate", given_, f"Here:\n```python\n{code}\n```", problem=CODE
-    )
+    call, reply = arguments("CustomCodeGenerate"), f"Here:\n```python\n{code}\n```"
+    result, _ = theatre.call("CustomCodeGenerate", call, reply, problem=CODE)
     assert result["response"] == code and result["ok"]
 
 
 @pytest.mark.parametrize(
-    ("solutions", "domain", "chosen", "asked"),
+    ("solutions", "domain", "chosen"),
     [
-        (["x is 42", "it is 41", "so 42.0"], "math", "x is 42", 0),
-        ([r"\boxed{\frac12}", "0.5", "3"], "math", r"\boxed{\frac12}", 0),
-        (["Paris", "The answer is Lyon", "paris."], "qa", "Paris", 0),
-        (["only 1"], "math", "only 1", 0),
-        (["", "7"], "math", "7", 0),
-        (["def f(): 1", "def f(): 2", "```\ndef f(): 1\n```"], "code", "def f(): 1", 0),
+        (["x is 42", "it is 41", "so 42.0"], "math", "x is 42"),
+        ([r"\boxed{\frac12}", "0.5", "3"], "math", r"\boxed{\frac12}"),
+        (["Paris", "The answer is Lyon", "paris."], "qa", "Paris"),
+        (["only 1"], "math", "only 1"),
+        (["", "7"], "math", "7"),
+        (["def f(): 1", "def f(): 2", "```\ndef f(): 1\n```"], "code", "def f(): 1"),
     ],
 )
-def test_votes_are_counted_by_program(theatre, solutions, domain, chosen, asked):
+def test_votes_are_counted_by_program(theatre, solutions, domain, chosen):
     call = {"solutions": solutions, "problem": ""}
     result, broker = theatre.call("ScEnsemble", call, "Z", problem=Problem("v", domain, "?"))
-    assert (result["response"], broker.model_calls) == (chosen, asked)
+    assert (result["response"], broker.model_calls) == (chosen, 0)
     assert result["ok"]
 
 
@@ -176,41 +173,27 @@ def test_md_ensemble_maps_letters_back_through_each_order(theatre):
     """The executor names the letter of the good solution wherever the order has put it."""
     letters = []
 
-    class Knows:
-        name, price = "knows", Price()
+    async def reply(question):
+        text = question.messages[0]["content"]
+        letters.append(text[text.index("the good one") - 3])
+        return Answer(letters[-1])
 
-        async def ask(self, question: Question) -> Answer:
-            text = question.messages[0]["content"]
-            letters.append(text[text.index("the good one") - 3])
-            return Answer(letters[-1])
-
-    broker = Broker(SUM, Knows(), theatre.workshop)
     call = {"solutions": ["bad", "the good one", "bad"], "problem": "?"}
-    result = theatre.runner.run(_one(broker, "MdEnsemble", call))
+    result, _ = theatre.call("MdEnsemble", call, Answering(reply), problem=SUM)
     assert result["solution"] == "the good one" and len(letters) == 5
     assert len(set(letters)) > 1
 
 
-async def _one(broker, name, call):
-    return await broker.call(1, name, call, [])
-
-
 def test_programmer_runs_solve_and_returns_its_value(theatre):
-    call = {"problem": "?", "analysis": "None"}
-    reply = (
-        "```python\nfrom fractions import Fraction\ndef solve():\n    return Fraction(1, 3)\n```"
-    )
-    result, broker = theatre.call("Programmer", call, reply)
+    reply = "```\nfrom fractions import Fraction\ndef solve():\n    return Fraction(1, 3)\n```"
+    result, broker = theatre.call("Programmer", arguments("Programmer"), reply)
     assert (result["output"], result["ok"], broker.model_calls) == ("1/3", True, 1)
     assert "Fraction(1, 3)" in result["code"]
 
 
 def test_programmer_is_told_what_failed_and_gives_up_after_three(theatre):
-    call = {"problem": "?", "analysis": "None"}
-    wrong, right = (
-        "```\ndef solve():\n    return 1 / 0\n```",
-        "```\ndef solve():\n    return 5\n```",
-    )
+    call = arguments("Programmer")
+    wrong, right = (f"```\ndef solve():\n    return {value}\n```" for value in ("1 / 0", "5"))
     result, broker = theatre.call("Programmer", call, wrong, right)
     assert (result["output"], broker.model_calls) == ("5", 2)
     result, broker = theatre.call("Programmer", call, wrong)
@@ -225,17 +208,12 @@ def test_programmer_is_told_what_failed_and_gives_up_after_three(theatre):
 def test_programmer_code_is_isolated(theatre, monkeypatch, body):
     monkeypatch.setattr("experiments.workflow.broker.COMPUTE", replace(COMPUTE, cpu_s=1))
     reply = f"```\ndef solve():\n    {body}\n```"
-    result, _ = theatre.call("Programmer", {"problem": "?", "analysis": "None"}, reply)
+    result, _ = theatre.call("Programmer", arguments("Programmer"), reply)
     assert not result["ok"] and result["output"] == ""
 
 
 def test_test_runs_the_public_tests_and_takes_a_correction(theatre):
-    call = {
-        "problem": "?",
-        "solution": "def double(x): return x",
-        "entry_point": "double",
-        "test_loop": 3,
-    }
+    call = arguments("Test") | {"solution": "def double(x): return x"}
     right = "def double(x):\n    return 2 * x"
     result, broker = theatre.call("Test", call | {"solution": right}, "never", problem=CODE)
     assert (result["result"], broker.model_calls) == (True, 0)
@@ -246,19 +224,14 @@ def test_test_runs_the_public_tests_and_takes_a_correction(theatre):
 
 
 def test_test_without_public_tests_passes_nothing_and_asks_nobody(theatre):
-    call = {
-        "problem": "?",
-        "solution": "def decode(x): return x",
-        "entry_point": "decode",
-        "test_loop": 3,
-    }
+    call = arguments("Test") | {"solution": "def decode(x): return x", "entry_point": "decode"}
     result, broker = theatre.call("Test", call, "x", problem=Problem("c", "code", "?", "decode"))
     assert (result["result"], result["ok"], broker.model_calls) == (False, False, 0)
 
 
 def test_a_solution_cannot_forge_its_tests(theatre):
     cheat = "class E:\n    def __eq__(self, other): return True\ndef double(x): return E()"
-    call = {"problem": "?", "solution": cheat, "entry_point": "double", "test_loop": 0}
+    call = arguments("Test") | {"solution": cheat, "test_loop": 0}
     result, _ = theatre.call("Test", call, "x", problem=CODE)
     assert result["result"] is False
 
@@ -285,12 +258,9 @@ def test_a_review_is_a_bool(reply, result):
 
 
 def test_revise_asks_for_code_only_where_the_answer_is_code(theatre):
-    prompt = OPERATORS["Revise"].prompt
-    assert "python" not in prompt
-    call = {"problem": "?", "solution": "a", "feedback": "b"}
-    result, _ = theatre.call(
-        "Revise", call, "So it is\n```python\ndef double(x): pass\n```", problem=CODE
-    )
+    assert "python" not in OPERATORS["Revise"].prompt
+    reply = "So it is\n```python\ndef double(x): pass\n```"
+    result, _ = theatre.call("Revise", arguments("Revise"), reply, problem=CODE)
     assert result["solution"] == "def double(x): pass"
 
 

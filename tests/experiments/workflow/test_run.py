@@ -10,21 +10,12 @@ from experiments.workflow.executor import Answer, Down
 from experiments.workflow.find import find
 from experiments.workflow.play import play
 from experiments.workflow.problem import Problem
-from experiments.workflow.run import perform
+from experiments.workflow.run import Settings, perform
 from study.sandbox import conversation
 from study.sandbox.worker import Broken
 from study.schema import Price
-from tests.experiments.workflow.theatre import (
-    CHAINS,
-    SUM,
-    TOKENS,
-    opened,
-    program,
-    recorded,
-    script,
-)
+from tests.experiments.workflow.theatre import CHAINS, SUM, TOKENS, Answering, program, script
 
-theatre = pytest.fixture(scope="module")(opened)
 ONE = program("r = await self.custom(input=problem, instruction='a')\nreturn r['response'], 7")
 
 
@@ -51,58 +42,43 @@ def test_cost_is_what_the_broker_measured(theatre):
         "r = await self.custom(input=problem, instruction='a')\n"
         "return r['response'], self.llm.get_usage_summary()['total_cost'] - 1"
     )
-    work = recorded(text, SUM, executor, theatre.stage, theatre.workshop)
-    record = theatre.runner.run(work)
+    record = theatre.ask(text, executor)
     assert record["cost_usd"] == pytest.approx(0.002)
     assert record["claimed_cost"] == pytest.approx(0.002 - 1)
     executor.price = None
-    work = recorded(text, SUM, executor, theatre.stage, theatre.workshop)
-    assert theatre.runner.run(work)["cost_usd"] is None
+    assert theatre.ask(text, executor)["cost_usd"] is None
 
 
 def test_two_problems_at_once_have_accounts_of_their_own(theatre):
-    class Counts:
-        name, price, total = "counts", Price(1.0), 0
-
-        async def ask(self, question):
-            await asyncio.sleep(0.01)
-            tokens = len(question.messages[0]["content"])
-            self.total += tokens
-            return Answer("42", tokens_in=tokens, tokens_out=0)
+    async def reply(question):
+        await asyncio.sleep(0.01)
+        counts.append(len(question.messages[0]["content"]))
+        return Answer("42", tokens_in=counts[-1], tokens_out=0)
 
     async def both():
+        problems = [Problem(str(n), "math", "?" * n) for n in (5, 50)]
         return await asyncio.gather(
-            *(
-                recorded(
-                    ONE, Problem(str(n), "math", "?" * n), counts, theatre.stage, theatre.workshop
-                )
-                for n in (5, 50)
-            )
+            *(theatre.recorded(ONE, executor, problem) for problem in problems)
         )
 
-    counts = Counts()
+    counts, executor = [], Answering(reply, Price(1.0))
     records = theatre.runner.run(both())
     assert records[0]["tokens_in"] == records[1]["tokens_in"] - 45
-    assert sum(record["tokens_in"] for record in records) == counts.total
+    assert sum(record["tokens_in"] for record in records) == sum(counts)
 
 
 def test_the_critical_path_is_what_waited_for_what(theatre):
     """Two chains side by side: the dear call of one and the dear call of the other do not add."""
 
-    class Priced:
-        name, price = "priced", None
-
-        async def ask(self, question):
-            text = question.messages[0]["content"]
-            if question.operator == "Review":
-                return Answer("True", tokens_in=5, tokens_out=0)
-            key = next(key for key in costs if f"\n{key}\n" in f"{text}\n")
-            return Answer("ok", tokens_in=costs[key], tokens_out=0)
+    async def reply(question):
+        text = question.messages[0]["content"]
+        if question.operator == "Review":
+            return Answer("True", tokens_in=5, tokens_out=0)
+        key = next(key for key in costs if f"\n{key}\n" in f"{text}\n")
+        return Answer("ok", tokens_in=costs[key], tokens_out=0)
 
     costs = {"1": 100, "2": 1, "3": 1, "4": 100}
-
-    work = recorded(program(CHAINS), SUM, Priced(), theatre.stage, theatre.workshop)
-    record = theatre.runner.run(work)
+    record = theatre.ask(program(CHAINS), Answering(reply))
     assert record["outcome"] == "ok", record
     assert (record["tokens_in"], record["critical_tokens"]) == (207, 106)
 
@@ -117,63 +93,49 @@ def test_calls_of_wait_for_are_on_the_path(theatre):
 
 
 def test_calls_stand_in_the_order_of_completion(theatre):
-    class Slow:
-        name, price = "slow", None
-
-        async def ask(self, question):
-            if question.operator == "Custom":
-                await asked.wait()
-                await asyncio.sleep(0.05)  # what the other has still to do is not waited for
-            asked.set()
-            return Answer("<answer>1</answer>", tokens_in=1, tokens_out=1)
+    async def reply(question):
+        if question.operator == "Custom":
+            await asked.wait()
+            await asyncio.sleep(0.05)  # what the other has still to do is not waited for
+        asked.set()
+        return Answer("<answer>1</answer>", tokens_in=1, tokens_out=1)
 
     asked = asyncio.Event()
-
     body = (
         "import asyncio\n"
         "a, b = await asyncio.gather(self.custom(problem, 'a'), self.answer_generate(problem))\n"
         "return b['answer'], 0"
     )
-    work = recorded(program(body), SUM, Slow(), theatre.stage, theatre.workshop)
-    record = theatre.runner.run(work)
+    record = theatre.ask(program(body), Answering(reply))
     assert [call["operator"] for call in record["calls"]] == ["AnswerGenerate", "Custom"]
 
 
 def test_at_most_four_calls_are_worked_on_at_once(theatre):
-    class Watched:
-        name, price, now, most = "watched", None, 0, 0
+    now, most, full = 0, 0, asyncio.Event()
 
-        async def ask(self, question):
-            self.now += 1
-            self.most = max(self.most, self.now)
-            if self.now == 4:
-                full.set()
-            await full.wait()
-            await asyncio.sleep(0.02)  # a fifth would come now
-            self.now -= 1
-            return Answer("x", tokens_in=1, tokens_out=1)
+    async def reply(question):
+        nonlocal now, most
+        now += 1
+        most = max(most, now)
+        if now == 4:
+            full.set()
+        await full.wait()
+        await asyncio.sleep(0.02)  # a fifth would come now
+        now -= 1
+        return Answer("x", tokens_in=1, tokens_out=1)
 
     body = (
         "import asyncio\n"
         "rs = await asyncio.gather(*[self.custom(problem, str(n)) for n in range(12)])\n"
         "return rs[0]['response'], 0"
     )
-    executor, full = Watched(), asyncio.Event()
-    work = recorded(program(body), SUM, executor, theatre.stage, theatre.workshop)
-    assert theatre.runner.run(work)["outcome"] == "ok"
-    assert executor.most == Budget().at_once == 4
+    assert theatre.ask(program(body), Answering(reply))["outcome"] == "ok"
+    assert most == Budget().at_once == 4
 
 
 def test_three_equal_calls_are_three_draws_and_come_again_the_same(theatre):
-    class Draws:
-        name, price = "draws", None
-
-        def __init__(self):
-            self.samples = []
-
-        async def ask(self, question):
-            self.samples.append((question.operator, question.sample))
-            return Answer(f"draw {question.sample}", tokens_in=1, tokens_out=1)
+    async def reply(question):
+        return Answer(f"draw {question.sample}", tokens_in=1, tokens_out=1)
 
     body = (
         "import asyncio\n"
@@ -182,10 +144,10 @@ def test_three_equal_calls_are_three_draws_and_come_again_the_same(theatre):
     )
     answers = []
     for _ in range(2):
-        executor = Draws()
-        work = recorded(program(body), SUM, executor, theatre.stage, theatre.workshop)
-        answers.append(theatre.runner.run(work)["answer"])
-        assert sorted(executor.samples) == [("Custom", n) for n in range(3)]
+        executor = Answering(reply)
+        answers.append(theatre.ask(program(body), executor)["answer"])
+        samples = sorted((asked.operator, asked.sample) for asked in executor.questions)
+        assert samples == [("Custom", n) for n in range(3)]
     assert answers == ["draw 0 draw 1 draw 2"] * 2
 
 
@@ -234,45 +196,33 @@ def test_a_budget_ends_the_run(theatre, budget, why):
         "for n in range(5):\n    try:\n        r = await self.custom(problem * (n + 1), 'a')\n"
         "    except BaseException:\n        pass\nreturn 'caught', 0"
     )
-    record = theatre.run(program(body), {"text": "x"} | TOKENS, budget=budget)
+    record = theatre.run(program(body), {"text": "x"} | TOKENS, settings=Settings(budget))
     assert record["outcome"] == "budget_exceeded" and why in record["why"]
 
 
 def test_layer_2_stands_before_the_prompt_and_a_program_cannot_see_it(theatre):
-    questions = []
-
-    class Listens:
-        name, price = "listens", None
-
-        async def ask(self, question):
-            questions.append(question)
-            return Answer("x", tokens_in=1, tokens_out=1)
-
     def instruct(operator, domain):
         return SimpleNamespace(text=f"{operator.name} of {domain}", parameters={"temperature": 0.5})
 
-    broker = Broker(SUM, Listens(), theatre.workshop, instruct=instruct)
+    executor = Answering("x")
+    broker = Broker(SUM, executor, theatre.workshop, instruct=instruct)
     work = play(find(ONE), SUM, theatre.stage, broker.call, broker.spent)
     assert theatre.runner.run(work).answer == "x"
-    (question,) = questions
+    (question,) = executor.questions
     assert question.messages[0]["content"].startswith("Custom of math\n\na\n")
     assert question.parameters == {"temperature": 0.5}
 
 
 def test_waiting_for_an_operator_is_not_own_time(theatre):
-    class Slow:
-        name, price = "slow", None
-
-        async def ask(self, question):
-            clock = asyncio.get_running_loop().time
-            began = clock()
-            await asyncio.sleep(0.5)
-            waited.append(clock() - began)
-            return Answer("42", tokens_in=1, tokens_out=1)
+    async def reply(question):
+        clock = asyncio.get_running_loop().time
+        began = clock()
+        await asyncio.sleep(0.5)
+        waited.append(clock() - began)
+        return Answer("42", tokens_in=1, tokens_out=1)
 
     waited = []
-    work = recorded(ONE, SUM, Slow(), theatre.stage, theatre.workshop)
-    record = theatre.runner.run(work)
+    record = theatre.ask(ONE, Answering(reply))
     assert record["outcome"] == "ok" and record["own_s"] <= record["wall_s"] - waited[0]
 
 
@@ -290,20 +240,14 @@ def test_a_lost_sandbox_is_no_verdict_on_the_program(theatre, monkeypatch):
 
 
 def test_a_sandbox_that_dies_in_a_run_is_started_again(theatre):
-    class Kills:
-        """Ends the sandbox of the first run."""
+    async def reply(question):
+        if len(executor.questions) == 1:
+            for worker in list(started):
+                worker.process.kill()
+            await asyncio.sleep(3600)  # until it is noticed
+        return Answer("42", tokens_in=1, tokens_out=1)
 
-        name, price = "kills", None
-        calls = 0
-
-        async def ask(self, question):
-            self.calls += 1
-            if self.calls == 1:
-                for worker in list(started):
-                    worker.process.kill()
-                await asyncio.sleep(3600)  # until it is noticed
-            return Answer("42", tokens_in=1, tokens_out=1)
-
+    executor = Answering(reply)
     started = []
     start = conversation.tiers.start
 
@@ -311,7 +255,7 @@ def test_a_sandbox_that_dies_in_a_run_is_started_again(theatre):
         with conversation.Stage(1, theatre.stage.tier) as stage:
             conversation.tiers.start = lambda tier: started.append(start(tier)) or started[-1]
             try:
-                return await perform(find(ONE), SUM, Kills(), stage, theatre.workshop)
+                return await perform(find(ONE), SUM, executor, stage, theatre.workshop)
             finally:
                 conversation.tiers.start = start
 
@@ -320,20 +264,16 @@ def test_a_sandbox_that_dies_in_a_run_is_started_again(theatre):
 
 
 def test_a_run_that_is_cancelled_leaves_nothing_behind(theatre):
-    class Never:
-        name, price = "never", None
-        ended = False
-
-        async def ask(self, question):
-            asked.set()
-            try:
-                await asyncio.sleep(3600)
-            finally:
-                Never.ended = True
-            raise Down("late")
+    async def reply(question):
+        asked.set()
+        try:
+            await asyncio.sleep(3600)
+        finally:
+            ended.set()
+        raise Down("late")
 
     async def work():
-        broker = Broker(SUM, Never(), theatre.workshop)
+        broker = Broker(SUM, Answering(reply), theatre.workshop)
         with conversation.Stage(1, theatre.stage.tier) as stage:
             task = asyncio.create_task(play(find(ONE), SUM, stage, broker.call))
             await asked.wait()
@@ -341,9 +281,9 @@ def test_a_run_that_is_cancelled_leaves_nothing_behind(theatre):
             await asyncio.gather(task, return_exceptions=True)
             return len(stage._idle)
 
-    asked = asyncio.Event()
+    asked, ended = asyncio.Event(), asyncio.Event()
     assert theatre.runner.run(work()) == 0
-    assert Never.ended
+    assert ended.is_set()
 
 
 @pytest.mark.parametrize(

@@ -1,20 +1,19 @@
 """What tests of workflow programs share: one event loop with its sandboxes, and small programs."""
 
-from __future__ import annotations
-
 import asyncio
-from collections.abc import Generator
+from collections.abc import Awaitable, Callable, Generator
 from typing import Any
 
 import pytest
 
-from experiments.workflow.broker import Broker, Budget, Workshop
-from experiments.workflow.executor import Executor, Script
+from experiments.workflow.broker import Broker, Workshop
+from experiments.workflow.executor import Answer, Executor, Question, Script
 from experiments.workflow.problem import STAND_IN, Problem
-from experiments.workflow.run import Settings, execute, record
+from experiments.workflow.run import execute, record
 from experiments.workflow.validate import Report, validate
 from study.sandbox import tiers
 from study.sandbox.conversation import Stage
+from study.schema import Price
 
 SUM = Problem("sum", "math", "What is 6 times 7?")
 HEAD = """\
@@ -54,21 +53,21 @@ def script(*lines: dict[str, Any] | str) -> Script:
     return Script([{"text": line} if isinstance(line, str) else line for line in lines])
 
 
-async def recorded(
-    text: str,
-    problem: Problem,
-    executor: Executor,
-    stage: Stage,
-    workshop: Workshop,
-    budget: Budget | None = None,
-    **options: Any,
-) -> dict[str, Any]:
-    """The record of one run."""
-    settings = Settings(budget or Budget())
-    execution = await execute(
-        text, problem, executor, stage, workshop, settings=settings, **options
-    )
-    return record(execution, problem, stage)
+class Answering:
+    """An executor that answers as ``reply`` does, or with that text at a token in and one out."""
+
+    name = "answering"
+
+    def __init__(
+        self, reply: Callable[[Question], Awaitable[Answer]] | str, price: Price | None = None
+    ) -> None:
+        self.reply, self.price, self.questions = reply, price, list[Question]()
+
+    async def ask(self, question: Question) -> Answer:
+        self.questions.append(question)
+        if isinstance(self.reply, str):
+            return Answer(self.reply, tokens_in=1, tokens_out=1)
+        return await self.reply(question)
 
 
 class Theatre:
@@ -84,23 +83,29 @@ class Theatre:
         """What validation says."""
         return self.runner.run(validate(text, self.stage, **options))
 
-    def run(
-        self, text: str, *lines: dict[str, Any] | str, problem: Problem = SUM, **options: Any
+    async def recorded(
+        self, text: str, executor: Executor, problem: Problem = SUM, **options: Any
     ) -> dict[str, Any]:
+        """The record of one run."""
+        execution = await execute(text, problem, executor, self.stage, self.workshop, **options)
+        return record(execution, problem, self.stage)
+
+    def run(self, text: str, *lines: dict[str, Any] | str, **options: Any) -> dict[str, Any]:
         """The record of one run in which the executor says ``lines``."""
-        work = recorded(text, problem, script(*lines), self.stage, self.workshop, **options)
-        return self.runner.run(work)
+        return self.ask(text, script(*lines), **options)
+
+    def ask(self, text: str, executor: Executor, **options: Any) -> dict[str, Any]:
+        """The record of one run with that executor."""
+        return self.runner.run(self.recorded(text, executor, **options))
 
     def call(
         self, name: str, arguments: dict[str, Any], *lines: Any, problem: Problem = STAND_IN
     ) -> tuple[dict[str, Any], Broker]:
-        """The result of one operator call, and the broker that did it."""
-        broker = Broker(problem, script(*lines), self.workshop)
-
-        async def work() -> dict[str, Any]:
-            return await broker.call(1, name, arguments, [])
-
-        return self.runner.run(work()), broker
+        """The result of one operator call, and the broker that did it. ``lines`` are a script's, or
+        an executor."""
+        executor = lines[0] if isinstance(lines[0], Answering) else script(*lines)
+        broker = Broker(problem, executor, self.workshop)
+        return self.runner.run(broker.call(1, name, arguments, [])), broker
 
     def close(self) -> None:
         """End every process."""

@@ -1,7 +1,5 @@
 """The planted world that tests share: the task, and the executor of its preset."""
 
-from __future__ import annotations
-
 import dataclasses
 
 from study.compose import CONF
