@@ -21,27 +21,26 @@ pytestmark = pytest.mark.usefixtures("isolated")
 def box(tmp_path):
     (tmp_path / "graph.py").write_text(SEED)
     (tmp_path / "problem.json").write_text(json.dumps(PROBLEM))
-    lines = [{"text": "<answer>42</answer>", "tokens_in": 9, "tokens_out": 2}]
-    (tmp_path / "script.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    line = {"text": "<answer>42</answer>", "tokens_in": 9, "tokens_out": 2}
+    (tmp_path / "script.jsonl").write_text(json.dumps(line) + "\n")
     return tmp_path
 
 
-def run(box, *words):
-    """Run a command with out= in the box; its result."""
-    out = box / "out.json"
-    assert main([*words, f"out={out}"]) == 0
-    return json.loads(out.read_text())
+@pytest.fixture
+def typed(box):
+    """The words of a run of the program in the box."""
+    return [
+        f"{name}={box / file}"
+        for name, file in (
+            ("program", "graph.py"),
+            ("problem", "problem.json"),
+            ("script", "script.jsonl"),
+        )
+    ]
 
 
-def refuses(capsys, *words):
-    assert main(list(words)) == 2
-    error = capsys.readouterr().err
-    assert error.count("\n") == 1 and len(error) > 40
-    return error
-
-
-def test_operators_are_told(box):
-    told = run(box, "operators")["operators"]
+def test_operators_are_told(commands):
+    told = commands.result("operators")["operators"]
     assert [operator["name"] for operator in told] == list(OPERATORS)
     for operator in told:
         assert {"ok", "error"} <= operator["returns"].keys()
@@ -52,8 +51,8 @@ def test_operators_are_told(box):
     assert [item["name"] for item in test["arguments"] if not item["required"]] == ["test_loop"]
 
 
-def test_one_program_is_validated(box):
-    result = run(box, "validate", f"program={box / 'graph.py'}")
+def test_one_program_is_validated(box, commands):
+    result = commands.result("validate", f"program={box / 'graph.py'}")
     (row,) = result["programs"]
     assert (row["outcome"], result["counts"]) == ("ok", {"ok": 1})
     assert row["calls"] == {"pass": ["AnswerGenerate"], "fail": ["AnswerGenerate"]}
@@ -61,14 +60,15 @@ def test_one_program_is_validated(box):
     assert len(row["sha"]) == len(row["ast_sha"]) == 64 and row["nodes"] > 30 and row["seconds"] > 0
 
 
-def test_layout_and_comments_change_the_hash_of_the_text_alone(box):
-    first = run(box, "validate", f"program={box / 'graph.py'}")["programs"][0]
+def test_layout_and_comments_change_the_hash_of_the_text_alone(box, commands):
+    words = ["validate", f"program={box / 'graph.py'}"]
+    (first,) = commands.result(*words)["programs"]
     (box / "graph.py").write_text(SEED.replace("return", "# so\n\n        return"))
-    second = run(box, "validate", f"program={box / 'graph.py'}")["programs"][0]
+    (second,) = commands.result(*words)["programs"]
     assert first["sha"] != second["sha"] and first["ast_sha"] == second["ast_sha"]
 
 
-def test_a_folder_of_rounds_is_validated_with_its_prompts(box):
+def test_a_folder_of_rounds_is_validated_with_its_prompts(box, commands):
     for name, text, prompts in (
         ("round_1", AFLOW, 'SOLVE = """Solve."""\n'),
         ("round_2", METAGPT, ""),
@@ -77,14 +77,14 @@ def test_a_folder_of_rounds_is_validated_with_its_prompts(box):
         (box / "rounds" / name).mkdir(parents=True)
         (box / "rounds" / name / "graph.py").write_text(text)
         (box / "rounds" / name / "prompt.py").write_text(prompts)
-    result = run(box, "validate", f"folder={box / 'rounds'}")
+    result = commands.result("validate", f"folder={box / 'rounds'}")
     assert [row["outcome"] for row in result["programs"]] == ["ok", "ok", "contract_error"]
     (wrong,) = result["programs"][2]["diagnostics"]
     assert (wrong["code"], wrong["line"], wrong["level"]) == ("unknown_prompt", 21, "error")
     assert result["programs"][2]["calls"] is None
 
 
-def test_programs_of_a_file_are_validated(box):
+def test_programs_of_a_file_are_validated(commands):
     rows = [
         {"id": "a", "program": SEED},
         {"id": 2, "program": "Custom -> Format", "form": "dsl", "domain": "qa"},
@@ -93,29 +93,17 @@ def test_programs_of_a_file_are_validated(box):
         {"id": "e", "program": ""},
         {"id": "f", "program": program("return problem")},
     ]
-    (box / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    result = run(box, "validate", f"programs={box / 'rows.jsonl'}")
-    assert [(row["id"], row["outcome"]) for row in result["programs"]] == [
-        ("a", "ok"),
-        (2, "ok"),
-        ("c", "syntax_error"),
-        ("d", "ok"),
-        ("e", "syntax_error"),
-        ("f", "contract_error"),
+    result = commands.result("validate", f"programs={commands.rows('rows.jsonl', rows)}")
+    assert [row["id"] for row in result["programs"]] == ["a", 2, "c", "d", "e", "f"]
+    assert [row["outcome"] for row in result["programs"]] == [
+        *("ok", "ok", "syntax_error", "ok", "syntax_error", "contract_error")
     ]
     assert result["counts"] == {"ok": 3, "syntax_error": 2, "contract_error": 1}
     assert result["programs"][4]["calls"] is None and result["programs"][4]["sha"] is None
 
 
-def test_a_program_is_run(box):
-    result = run(
-        box,
-        "run",
-        f"program={box / 'graph.py'}",
-        f"problem={box / 'problem.json'}",
-        "executor=scripted",
-        f"script={box / 'script.jsonl'}",
-    )
+def test_a_program_is_run(commands, typed):
+    result = commands.result("run", *typed, "executor=scripted")
     keys = "outcome answer claimed_cost cost_usd calls tokens_in tokens_out critical_tokens own_s"
     assert {*keys.split(), "wall_s", "flags", "sandbox"} <= result.keys()
     assert (result["outcome"], result["answer"], result["tokens_in"]) == ("ok", "42", 9)
@@ -125,23 +113,15 @@ def test_a_program_is_run(box):
     }
 
 
-def test_programs_of_a_file_are_run_and_each_begins_the_script_anew(box):
+def test_programs_of_a_file_are_run_and_each_begins_the_script_anew(commands):
     rows = [{"id": "a", "program": SEED}, {"id": "b", "program": "AnswerGenerate"}]
-    (box / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    (box / "script.jsonl").write_text(
-        '{"text": "<answer>1</answer>"}\n{"text": "<answer>2</answer>"}\n'
-    )
-    result = run(
-        box,
-        "run",
-        f"programs={box / 'rows.jsonl'}",
-        f"problem={json.dumps(PROBLEM)}",
-        f"script={box / 'script.jsonl'}",
-    )
+    script = [{"text": f"<answer>{n}</answer>"} for n in (1, 2)]
+    words = [f"programs={commands.rows('rows.jsonl', rows)}", f"problem={json.dumps(PROBLEM)}"]
+    result = commands.result("run", *words, f"script={commands.rows('script.jsonl', script)}")
     assert [(row["id"], row["answer"]) for row in result["runs"]] == [("a", "1"), ("b", "1")]
 
 
-def test_lines_of_a_script_are_used_in_order_and_by_operator(box):
+def test_lines_of_a_script_are_used_in_order_and_by_operator(box, commands, typed):
     (box / "graph.py").write_text(
         program(
             "a = await self.custom(problem, 'a')\nr = await self.review(problem, 's')\n"
@@ -153,18 +133,14 @@ def test_lines_of_a_script_are_used_in_order_and_by_operator(box):
         '{"text": "1"}\n{"operator": "Review", "text": "True <feedback>R</feedback>"}\n'
         '{"text": "2"}\n'
     )
-    words = [f"program={box / 'graph.py'}", f"problem={box / 'problem.json'}"]
-    result = run(box, "run", *words, f"script={box / 'script.jsonl'}")
-    assert result["answer"] == "122R"
+    assert commands.result("run", *typed)["answer"] == "122R"
 
 
-def test_an_invalid_program_is_run_only_where_it_is_asked_for(box):
+def test_an_invalid_program_is_run_only_where_it_is_asked_for(box, commands, typed):
     (box / "graph.py").write_text(program("import os\nreturn 'x', -1"))
-    words = [f"program={box / 'graph.py'}", f"problem={box / 'problem.json'}"]
-    words.append(f"script={box / 'script.jsonl'}")
-    result = run(box, "run", *words)
+    result = commands.result("run", *typed)
     assert (result["outcome"], result["answer"], result["calls"]) == ("forbidden", None, [])
-    result = run(box, "run", *words, "static=false")
+    result = commands.result("run", *typed, "static=false")
     assert (result["outcome"], result["answer"], result["claimed_cost"]) == ("ok", "x", -1.0)
 
 
@@ -179,13 +155,12 @@ ENDLESS = {
 
 @pytest.mark.alone
 @pytest.mark.parametrize("name", ENDLESS)
-def test_an_endless_program_ends_and_leaves_no_process(box, name):
+def test_an_endless_program_ends_and_leaves_no_process(box, typed, name):
     before = children()
     (box / "graph.py").write_text(ENDLESS[name])
-    words = [f"program={box / 'graph.py'}", f"problem={box / 'problem.json'}", "static=false"]
-    words += [f"script={box / 'script.jsonl'}", f"out={box / 'out.json'}"]
+    words = ["run", *typed, "static=false", f"out={box / 'out.json'}"]
     done = subprocess.run(
-        [sys.executable, "-m", "experiments.workflow", "run", *words],
+        [sys.executable, "-m", "experiments.workflow", *words],
         cwd=ROOT,
         capture_output=True,
         text=True,
@@ -198,7 +173,6 @@ def test_an_endless_program_ends_and_leaves_no_process(box, name):
 @pytest.mark.parametrize(
     "words",
     [
-        [],
         ["program"],
         ["validate"],
         ["validate", "program=no/such/file.py"],
@@ -226,25 +200,24 @@ def test_an_endless_program_ends_and_leaves_no_process(box, name):
         ["run", "program=graph.py", "problem=problem.json", "script=s", "executor=gpt"],
     ],
 )
-def test_bad_input_gets_a_paragraph(box, capsys, monkeypatch, words):
+def test_bad_input_gets_a_paragraph(box, commands, monkeypatch, words):
     monkeypatch.chdir(box)
     (box / "law.json").write_text(json.dumps(PROBLEM | {"domain": "law"}))
     (box / "rows.jsonl").write_text('{"id": "a"}\n')
     (box / "bad.jsonl").write_text('{"text": 1}\n')
     (box / "empty.jsonl").write_text("\n")
     (box / "broken.txt").write_text("{(")
-    out = [] if not words else ["out=result.json"]
-    refuses(capsys, *words, *out)
-    assert not (box / "result.json").exists()
+    assert len(commands.refused(*words)) > 40
 
 
-def test_a_folder_without_prompts_is_refused(box, capsys):
+def test_a_folder_without_prompts_is_refused(box, commands):
     (box / "rounds").mkdir()
     (box / "rounds" / "graph.py").write_text(SEED)
-    error = refuses(capsys, "validate", f"folder={box / 'rounds'}", f"out={box / 'o.json'}")
-    assert "prompt.py" in error
+    assert "prompt.py" in commands.refused("validate", f"folder={box / 'rounds'}")
 
 
-def test_help_is_there():
+def test_a_command_is_asked_for_and_help_is_there(capsys):
+    assert main([]) == 2
+    assert capsys.readouterr().err.count("\n") == 1
     assert main(["--help"]) == 0
     assert main(["run", "--help"]) == 0

@@ -8,22 +8,25 @@ from study.rewards.workflow import FORMULAS
 
 
 def row(group, member, outcome="ok", correct=1.0, **changed):
+    whole = {"group": group, "member": member, "outcome": outcome, "correct": correct}
     shares = {"efficiency": 0.5, "simplicity": 0.5, "format": 1.0, "repetition": 0.0}
-    return (
-        {"group": group, "member": member, "outcome": outcome, "correct": correct}
-        | shares
-        | changed
+    return whole | shares | changed
+
+
+@pytest.fixture
+def rewarded(commands):
+    """(rows, more words) -> the result of the command."""
+    return lambda rows, *words: commands.result(
+        "reward", f"rows={commands.rows('r.jsonl', rows)}", *words
     )
 
 
-def test_a_masked_group(commands):
+def test_a_masked_group(rewarded):
     """Four of six rewards count; where one is left, the group is dropped."""
     correct = [1, 0, None, 1, 0, None]
     rows = [row("a", member, correct=value) for member, value in enumerate(correct)]
     rows += [row(7, 0)] + [row(7, member, "operator_error") for member in range(1, 6)]
-    result = commands.result(
-        "reward", f"rows={commands.rows('r.jsonl', rows)}", "reward=rule-binary"
-    )
+    result = rewarded(rows, "reward=rule-binary")
     assert result["groups"] == [
         {"group": "a", "n": 6, "scored": 4, "dropped": False},
         {"group": 7, "n": 6, "scored": 1, "dropped": True},
@@ -35,19 +38,17 @@ def test_a_masked_group(commands):
     assert result["effective_share"] == {"correct": 1.0}
 
 
-def test_rows_keep_their_order_and_their_components_add_up(commands):
+def test_rows_keep_their_order_and_their_components_add_up(rewarded):
     outcomes = ["ok", "timeout", "ok", "ok", "sandbox_error", "ok"]
     correct = [1, 1, 0, True, 1, None]
     rows = [
         row(member % 2, member, outcome, value, efficiency=member / 10, repetition=member / 10)
         for member, (outcome, value) in enumerate(zip(outcomes, correct, strict=True))
     ]
-    path = commands.rows("r.jsonl", rows)
     for name in FORMULAS:
-        result = commands.result("reward", f"rows={path}", f"reward={name}")
-        assert [(line["group"], line["member"]) for line in result["rows"]] == [
-            (member % 2, member) for member in range(6)
-        ]
+        result = rewarded(rows, f"reward={name}")
+        places = [(line["group"], line["member"]) for line in result["rows"]]
+        assert places == [(member % 2, member) for member in range(6)]
         for line in result["rows"]:
             if line["reward"] is None:
                 assert line["components"] is None and line["advantage"] == 0
@@ -58,14 +59,11 @@ def test_rows_keep_their_order_and_their_components_add_up(commands):
     assert result["rows"][4]["reward"] is result["rows"][5]["reward"] is None
 
 
-def test_a_source_of_ones_own(commands):
+def test_a_source_of_ones_own(rewarded):
     rows = [row(0, 0, judge=1, rule=0), row(0, 1, judge=None, rule=1), row(0, 2, judge=0, rule=0)]
-    path = commands.rows("r.jsonl", rows)
 
     def rewards(*words):
-        return [
-            line["reward"] for line in commands.result("reward", f"rows={path}", *words)["rows"]
-        ]
+        return [line["reward"] for line in rewarded(rows, *words)["rows"]]
 
     assert rewards("reward=agreement") == [None, None, 0]
     assert rewards("reward=judge-binary") == [1, None, 0]
@@ -73,12 +71,9 @@ def test_a_source_of_ones_own(commands):
     assert rewards("reward=workflow-gated", "source=judge-first") == pytest.approx([0.9, 0.9, 0.05])
 
 
-def test_what_a_program_that_failed_lacks_is_not_asked_for(commands):
+def test_what_a_program_that_failed_lacks_is_not_asked_for(rewarded):
     rows = [{"group": 0, "member": 0, "outcome": "syntax_error", "correct": None}]
-    (line,) = commands.result(
-        "reward", f"rows={commands.rows('r.jsonl', rows)}", "reward=workflow-gated"
-    )["rows"]
-    assert line["reward"] == 0
+    assert rewarded(rows, "reward=workflow-gated")["rows"][0]["reward"] == 0
 
 
 @pytest.mark.parametrize(

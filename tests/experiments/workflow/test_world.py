@@ -15,13 +15,14 @@ from experiments.workflow.problem import problem_of
 from experiments.workflow.world import HIDDEN, Programs
 from judges.store import Store
 from study.errors import UserError
-from study.rows import make_row
 from study.tasks import oracle, task_module
 from study.tasks.datasets.item import Item
+from study.tasks.mixed import item_row
 from tests.experiments.evaluation.answering import prompt_of, serving
 
 PAID = ("attempts", "cost_usd")
 """Of a call's row: what the store spares."""
+SAME_MODEL = ["judge=smollm2-135m", "executor=smollm2-135m", "task=mixed-mini"]
 
 
 def config_of(*settings):
@@ -41,8 +42,10 @@ def rows(config):
 
 
 @contextmanager
-def world_of(config, store=None, **options):
-    with Programs(config, store, oracle(config.task), **options) as world:
+def world_of(config, store=None, **treatment):
+    """The world of a config, with another treatment of its programs."""
+    config = dataclasses.replace(config, workflow=dataclasses.replace(config.workflow, **treatment))
+    with Programs(config, store, oracle(config.task)) as world:
         yield world
 
 
@@ -53,16 +56,14 @@ def world(config):
 
 
 @contextmanager
-def asked(config, reply, **settings):
+def asked(config, reply, **treatment):
     """A world whose executor is a real endpoint that answers ``reply(body)``, and its requests."""
     with serving(reply) as (url, seen):
         endpoint = dataclasses.replace(
             config.executor.endpoint, url=url, model="m", dialect="openai", backoff_s=0.0
         )
-        executor = dataclasses.replace(
-            config.executor, simulated=None, endpoint=endpoint, **settings
-        )
-        with world_of(dataclasses.replace(config, executor=executor)) as world:
+        executor = dataclasses.replace(config.executor, simulated=None, endpoint=endpoint)
+        with world_of(dataclasses.replace(config, executor=executor), **treatment) as world:
             yield world, seen
 
 
@@ -78,13 +79,7 @@ def test_only_a_program_that_ran_has_an_answer(world, rows):
     texts = ["Programmer", "Programmer ->", "Review", "Nobody", "no program"]
     executed = world.play([rows["math"]] * 5, texts)
     outcomes = [each.columns["outcome"] for each in executed]
-    assert outcomes == [
-        "ok",
-        "syntax_error",
-        "contract_error",
-        "contract_error",
-        "syntax_error",
-    ]
+    assert outcomes == ["ok", "syntax_error", *2 * ["contract_error"], "syntax_error"]
     assert [each.answer is None for each in executed] == [False, True, True, True, True]
     assert [len(each.calls) for each in executed] == [1, 0, 0, 0, 0]
     assert [each.played.outcome for each in executed] == outcomes
@@ -95,11 +90,8 @@ def test_what_ran_is_counted_and_measured(world, rows):
     (each,) = world.play([rows["qa"]], ["[AnswerGenerate, AnswerGenerate] -> ScEnsemble -> Format"])
     columns = each.columns
     counts = {name: columns[f"feature/op/{name}"] for name in OPERATORS}
-    assert counts == dict.fromkeys(OPERATORS, 0.0) | {
-        "AnswerGenerate": 2.0,
-        "ScEnsemble": 1.0,
-        "Format": 1.0,
-    }
+    called = {"AnswerGenerate": 2.0, "ScEnsemble": 1.0, "Format": 1.0}
+    assert counts == dict.fromkeys(OPERATORS, 0.0) | called
     assert columns["feature/calls"] == 4.0 == len(each.calls)
     assert columns["feature/simplicity"] == pytest.approx(1 - 4 / 12)
     assert columns["feature/tokens"] == sum(c["tokens_in"] + c["tokens_out"] for c in each.calls)
@@ -183,8 +175,7 @@ def test_a_dead_executor_masks_and_too_many_of_them_stop_the_step(config, rows):
 
 
 def test_a_fallback_is_paid_only_as_a_treatment(config, rows):
-    credit = dataclasses.replace(config.workflow, fallback="credit")
-    with world_of(dataclasses.replace(config, workflow=credit)) as world:
+    with world_of(config, fallback="credit") as world:
         executed = world.play([rows["math"], rows["code"]], ["no program", "no program"])
     assert [each.columns["outcome"] for each in executed] == ["ok", "ok"]
     assert [each.columns["feature/fallback"] for each in executed] == [1.0, 1.0]
@@ -193,12 +184,10 @@ def test_a_fallback_is_paid_only_as_a_treatment(config, rows):
 
 
 def test_what_is_mended_is_kept_and_stays_invalid(config, rows):
-    repair = dataclasses.replace(config.workflow, repair=True)
-
     def reply(body):
         return "```\nCustom\n```" if "cannot be run" in prompt_of(body) else "42"
 
-    with asked(dataclasses.replace(config, workflow=repair), reply) as (world, seen):
+    with asked(config, reply, repair=True) as (world, seen):
         broken, sound = world.play([rows["math"]] * 2, ["Custom ->", "Custom"])
     assert broken.columns["outcome"] == "syntax_error" and broken.answer is None
     assert broken.columns["repair_outcome"] == "ok" and broken.columns["repair_answer"] == "42"
@@ -208,60 +197,39 @@ def test_what_is_mended_is_kept_and_stays_invalid(config, rows):
 
 
 def test_hidden_tests_are_shown_to_programs_only_as_a_treatment():
-    item = Item(
-        "mbpp:test:0",
-        "mbpp",
-        "code",
-        "test",
-        "mbpp:f",
-        "Write f.\nassert f(1) == 2",
-        "Write f.",
-        entry_point="f",
-        tests="assert f(1) == 2\nassert f(41) == 42",
-    )
-    row = make_row(({"role": "user", "content": item.prompt},), spec={"item": item})
-    row = dataclasses.replace(row, domain="code")
+    tests = "assert f(1) == 2\nassert f(41) == 42"
+    problem = ("Write f.\nassert f(1) == 2", "Write f.")
+    place = ("mbpp:test:0", "mbpp", "code", "test", "mbpp:f")
+    item = Item(*place, *problem, entry_point="f", tests=tests)
+    row = item_row(item, "test")
     assert problem_of(row).public_tests == ("assert f(1) == 2",)
     assert problem_of(row, "hidden").public_tests == (item.tests,)
-    humaneval = dataclasses.replace(
-        item, code_prompt='def f(x):\n    """\n    >>> f(1)\n    2\n    """'
-    )
-    row = dataclasses.replace(row, spec={"item": humaneval})
-    assert problem_of(row).public_tests == ("assert (f(1)) == (2)",)
+    prompt = 'def f(x):\n    """\n    >>> f(1)\n    2\n    """'
+    humaneval = dataclasses.replace(item, code_prompt=prompt)
+    assert problem_of(item_row(humaneval, "test")).public_tests == ("assert (f(1)) == (2)",)
 
 
 def test_a_policy_is_shown_the_problem_or_as_a_treatment_none(config, rows):
     row = rows["math"]
-    layered = dataclasses.replace(config.workflow, prompt="layered", form="python")
-    with world_of(dataclasses.replace(config, workflow=layered)) as world:
+    layered = {"prompt": "layered", "form": "python"}
+    with world_of(config, **layered) as world:
         messages, version = world.prompt(row)
         text = "\n".join(turn["content"] for turn in messages)
         assert text.count(row.prompt_text()) == 1 and len(version) == 12
         assert world.prompt(rows["qa"])[1] != version  # other operators, other words
-    both = dataclasses.replace(layered, instructions=True)
-    with world_of(dataclasses.replace(config, workflow=both)) as world:
+    with world_of(config, **layered, instructions=True) as world:
         assert world.prompt(row)[1] == f"{version}+layer2-1"
-    for settings in (config.workflow, layered):
-        blind = dataclasses.replace(settings, shows_problem=False)
-        with world_of(dataclasses.replace(config, workflow=blind)) as world:
+    for settings in ({}, layered):
+        with world_of(config, **settings, shows_problem=False) as world:
             assert world.prompts
             text = "\n".join(turn["content"] for turn in world.shown(row))
             assert row.prompt_text() not in text and HIDDEN["math"] in text
 
 
-def recorded(rows, programs, rewards):
-    return [
-        {
-            "prompt_id": row.prompt_id,
-            "outcome": "ok",
-            "feature/fallback": 0.0,
-            "truth": truth,
-            "judge_score": 1.0,
-            "reward": reward,
-            "completion": program,
-        }
-        for row, program, (truth, reward) in zip(rows, programs, rewards, strict=True)
-    ]
+def recorded(row, program, truth, reward):
+    told = {"prompt_id": row.prompt_id, "outcome": "ok", "feature/fallback": 0.0}
+    scores = {"truth": truth, "judge_score": 1.0, "reward": reward}
+    return told | scores | {"completion": program}
 
 
 @pytest.mark.parametrize(("verified", "kept"), [(True, 1), (False, 2)])
@@ -269,9 +237,11 @@ def test_the_buffer_takes_what_the_rule_or_as_a_treatment_the_judge_calls_right(
     config, rows, verified, kept
 ):
     buffer = dataclasses.replace(config.workflow.buffer, shots=2, verified=verified)
-    settings = dataclasses.replace(config.workflow, buffer=buffer)
-    step = recorded([rows["math"], rows["qa"]], ["Programmer", "Custom"], [(1.0, 1.0), (0.0, 0.9)])
-    with world_of(dataclasses.replace(config, workflow=settings)) as world:
+    step = [
+        recorded(rows["math"], "Programmer", 1.0, 1.0),
+        recorded(rows["qa"], "Custom", 0.0, 0.9),
+    ]
+    with world_of(config, buffer=buffer) as world:
         assert world.buffer == Buffer(verified=verified)
         world.learn(step)
         assert len(world.buffer.entries) == kept
@@ -287,10 +257,7 @@ def test_the_buffer_takes_what_the_rule_or_as_a_treatment_the_judge_calls_right(
         (["judge.grading.name=pairwise"], "compares the answers of a group"),
         (["reward.rules=run"], "reward.rules=run"),
         (["workflow.prompt=layered", "workflow.cap=20"], "cap=20 is .* tokens too few"),
-        (
-            ["judge=smollm2-135m", "executor=smollm2-135m", "task=mixed-mini"],
-            "allow_same_model=true",
-        ),
+        (SAME_MODEL, "allow_same_model=true"),
     ],
 )
 def test_what_cannot_work_is_refused_in_one_paragraph(settings, told):
@@ -302,8 +269,5 @@ def test_what_cannot_work_is_refused_in_one_paragraph(settings, told):
 
 
 def test_one_model_may_judge_itself_where_that_is_said():
-    config = config_of(
-        *("judge=smollm2-135m", "executor=smollm2-135m", "task=mixed-mini"),
-        "allow_same_model=true",
-    )
+    config = config_of(*SAME_MODEL, "allow_same_model=true")
     check_world(config, task_module(config.task.name).rows(config.task, "train"))
