@@ -2,6 +2,7 @@
 
 import random
 from dataclasses import replace
+from functools import reduce
 
 import pytest
 from hypothesis import given, settings
@@ -51,10 +52,8 @@ def test_every_row_is_kept_or_refused_and_their_order_is_nothing(seed, n, verifi
         assert buffer.refused["unverified"] == sum(not row.verified for row in rows)
         assert buffer.contamination in (None, 0.0)
     wrong = sum(kept.verified is False and kept.correct == 1 for kept in buffer.entries)
-    if buffer.entries:
-        assert buffer.contamination == wrong / len(buffer.entries)
-    else:
-        assert buffer.contamination is None
+    share = wrong / len(buffer.entries) if buffer.entries else None
+    assert buffer.contamination == share
 
 
 def test_the_judges_word_is_a_treatment():
@@ -116,14 +115,8 @@ def test_a_full_domain_keeps_what_is_good_and_what_is_new():
 
 def test_a_resumed_buffer_is_that_of_the_unbroken_run():
     steps = [random_entries(seed, 40, length=4) for seed in range(5)]
-    unbroken = Buffer()
-    for rows in steps:
-        unbroken = unbroken.updated(rows)
-    resumed = Buffer()
-    for rows in steps[:2]:
-        resumed = resumed.updated(rows)
-    for rows in steps[2:]:
-        resumed = resumed.updated(rows)
+    unbroken = reduce(Buffer.updated, steps, Buffer())
+    resumed = reduce(Buffer.updated, steps[2:], reduce(Buffer.updated, steps[:2], Buffer()))
     assert resumed == unbroken and resumed.sha == unbroken.sha
     query = Query("q", "math", "the sum of three and four")
     assert resumed.retrieve(query) == unbroken.retrieve(query)

@@ -23,6 +23,7 @@ from tests.experiments.evaluation.answering import serving
 
 GOOD = "Rules:\n- Write one word: Custom."
 BAD = "Rules:\n- Write whatever you like."
+SIM = ["task=workflow-mini", "executor=sim"]
 TASK = load_presets("sim-fair", "workflow-mini")[1]
 
 
@@ -60,24 +61,29 @@ class Model:
 
 @pytest.fixture
 def optimised(commands, tmp_path, isolated):
-    """(model, words) -> the result of optimise on the rules of the short form."""
+    """(model) -> the result of optimise on the rules of the short form."""
 
-    def call(model, *words, refused=False, text=GOOD):
+    def call(model, propose=False, refused=False, text=GOOD):
         (tmp_path / "new.txt").write_text(text)
         with serving(model) as (url, _):
-            executor = ["openai-compatible", f"endpoint.url={url}", "endpoint.model=m"]
-            proposer = [f"proposer={executor[0]}", *(f"proposer.{word}" for word in executor[1:])]
-            typed = [
+            asked = ("=openai-compatible", f".endpoint.url={url}", ".endpoint.model=m")
+            proposer = [f"proposer{word}" for word in asked]
+            return (commands.refused if refused else commands.result)(
                 *("optimise", "task=workflow-mini", "form=dsl", "block=rules", "limit=12"),
-                *("domain=math", f"executor={executor[0]}"),
-                *(f"executor.{word}" for word in executor[1:]),
+                *("domain=math", *(f"executor{word}" for word in asked)),
                 *(f"blocks={tmp_path / 'blocks'}", f"runs_dir={tmp_path / 'runs'}"),
-                *(proposer if "propose" in words else [f"text={tmp_path / 'new.txt'}"]),
-                *(word for word in words if word != "propose"),
-            ]
-            return (commands.refused if refused else commands.result)(*typed)
+                *(proposer if propose else [f"text={tmp_path / 'new.txt'}"]),
+            )
 
     return call
+
+
+@pytest.fixture
+def new_text(tmp_path):
+    """The file of a better block."""
+    path = tmp_path / "new.txt"
+    path.write_text(GOOD)
+    return path
 
 
 def test_a_better_block_is_adopted_once_and_read_by_a_study(optimised, rows, tmp_path):
@@ -111,9 +117,7 @@ def test_a_better_block_is_adopted_once_and_read_by_a_study(optimised, rows, tmp
     assert "there is nothing to try" in same
 
 
-def test_a_block_that_changes_nothing_is_not_adopted_and_nothing_is_written(
-    optimised, rows, tmp_path
-):
+def test_a_block_that_changes_nothing_is_not_adopted_nor_written(optimised, rows, tmp_path):
     result = optimised(Model(rows), text=BAD)
     assert (result["difference"], result["interval"]) == (0.0, [0.0, 0.0])
     assert result["adopted"] is False
@@ -122,55 +126,47 @@ def test_a_block_that_changes_nothing_is_not_adopted_and_nothing_is_written(
 
 def test_a_model_proposes_a_block(optimised, rows):
     model = Model(rows)
-    result = optimised(model, "propose")
+    result = optimised(model, propose=True)
     assert result["adopted"] is True
     assert result["new"]["text"] == GOOD
     (asked,) = model.proposals
     assert (FOLDER / "rules-dsl.txt").read_text().strip() in asked
 
 
-def test_a_proposal_without_a_block_is_said(optimised, rows):
-    assert "wrote no block" in optimised(Model(rows, block=""), "propose", refused=True)
-
-
-def test_a_proposal_that_is_too_long_is_said(optimised, rows):
-    said = optimised(Model(rows, block="word " * 300), "propose", refused=True)
-    assert "at most 200 are legal" in said
+@pytest.mark.parametrize(
+    "block, said", [("", "wrote no block"), ("word " * 300, "at most 200 are legal")]
+)
+def test_a_proposal_that_is_no_legal_block_is_said(optimised, rows, block, said):
+    assert said in optimised(Model(rows, block=block), propose=True, refused=True)
 
 
 @pytest.mark.parametrize(
     "words, said",
     [
-        (["task=workflow-mini", "executor=sim"], "text=FILE or from proposer=NAME"),
+        (SIM, "text=FILE or from proposer=NAME"),
         (["text={text}"], "needs a policy"),
-        (["text={text}", "task=workflow-mini", "executor=sim", "block=domain"], "twice"),
+        (["text={text}", *SIM, "block=domain"], "twice"),
         (["text={text}", "executor=sim", "task=mixed-mini"], "knows the problems of"),
-        (["text=nowhere", "executor=sim", "task=workflow-mini"], "text=nowhere is no file"),
+        (["text=nowhere", *SIM], "text=nowhere is no file"),
         (["text={text}", "run=nowhere"], "nowhere is not a cell"),
         (["text={text}", "run=nowhere", "form=dsl"], "form= is the run's own"),
-        (
-            ["text={text}", "executor=sim", "task=workflow-mini", "proposer.context=9"],
-            "without proposer=NAME",
-        ),
+        (["text={text}", *SIM, "proposer.context=9"], "without proposer=NAME"),
     ],
 )
-def test_what_cannot_be_tried_is_said(commands, tmp_path, words, said):
-    text = tmp_path / "new.txt"
-    text.write_text(GOOD)
-    typed = [word.format(text=text) for word in words]
+def test_what_cannot_be_tried_is_said(commands, tmp_path, new_text, words, said):
+    typed = [word.format(text=new_text) for word in words]
     typed += ["block=rules", f"blocks={tmp_path / 'blocks'}"]
     assert said in commands.refused("optimise", *typed)
 
 
-def test_a_run_s_policy_that_is_shown_no_blocks_is_said(commands, tmp_path):
+def test_a_run_s_policy_that_is_shown_no_blocks_is_said(commands, tmp_path, new_text):
     folder = tmp_path / "cell"
     folder.mkdir()
     (folder / "config.yaml").write_text(
         "world: workflow\nstudy: s\njudge: {name: sim-fair, endpoint: {url: ''}}\n"
         "task: {name: workflow-mini}\nworkflow: {prompt: problem}\n"
     )
-    (tmp_path / "new.txt").write_text(GOOD)
-    words = [f"run={folder}", "block=rules", f"text={tmp_path / 'new.txt'}"]
+    words = [f"run={folder}", "block=rules", f"text={new_text}"]
     said = commands.refused("optimise", *words, f"blocks={tmp_path / 'blocks'}")
     assert "is shown no blocks" in said
 
@@ -243,8 +239,9 @@ def test_the_commonest_faults_of_a_run_are_told(tmp_path):
     assert "each as often: none" in asked
 
 
+@pytest.mark.usefixtures("isolated")
 def test_the_policy_of_a_run_is_shown_both_and_its_programs_count(
-    commands, tmp_path, little, isolated
+    commands, tmp_path, new_text, little
 ):
     """A policy that writes no program under either block: nothing is better, nothing adopted."""
     base, folder = tmp_path / "little", tmp_path / "runs" / "study" / "cell"
@@ -269,8 +266,7 @@ def test_the_policy_of_a_run_is_shown_both_and_its_programs_count(
         "trainer": {"max_completion_length": 4},
     }
     (folder / "config.yaml").write_text(yaml.safe_dump(config))
-    (tmp_path / "new.txt").write_text(GOOD)
-    words = [f"run={folder}", "block=rules", f"text={tmp_path / 'new.txt'}", "limit=10"]
+    words = [f"run={folder}", "block=rules", f"text={new_text}", "limit=10"]
     result = commands.result("optimise", *words, f"blocks={tmp_path / 'blocks'}")
     assert (result["n"], result["n_missing"], result["adopted"]) == (10, 0, False)
     assert (result["old"]["accuracy"], result["new"]["accuracy"]) == (0.0, 0.0)

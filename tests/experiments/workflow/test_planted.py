@@ -52,7 +52,7 @@ PLAIN = SimulatedExecutor(
         pytest.param((8, 1), id="every program", marks=pytest.mark.long),
     ],
 )
-def shipped(request: pytest.FixtureRequest) -> dict[str, Any]:
+def shipped(request):
     """The shipped world, tried less often than the command does; all makers are among its programs.
 
     Four worlds make 80 runs a domain: the bounds below are passed by .03 and more.
@@ -69,12 +69,7 @@ def shipped(request: pytest.FixtureRequest) -> dict[str, Any]:
     return found | {"runs": worlds * planted.PROBLEMS}
 
 
-def of_texts(
-    monkeypatch: pytest.MonkeyPatch,
-    texts: list[str],
-    executor: SimulatedExecutor,
-    judges: list[Judge],
-) -> list[dict[str, Any]]:
+def of_texts(monkeypatch, texts: list[str], executor: SimulatedExecutor, judges=()):
     """What these programs come to."""
     monkeypatch.setattr(planted, "small_programs", lambda: texts)
     found = planted.planted(TASK, Executor(name="x", simulated=executor), judges)
@@ -109,7 +104,7 @@ def test_a_mean_over_domains_is_exact_to_two_hundredths():
 def test_correlated_errors_take_from_an_ensemble(monkeypatch):
     text = "[Custom, Custom -> Custom, Custom] -> ScEnsemble"
     alone, together = (
-        of_texts(monkeypatch, [text], dataclasses.replace(PLAIN, correlation=rho), [])[0]
+        of_texts(monkeypatch, [text], dataclasses.replace(PLAIN, correlation=rho))[0]
         for rho in (0.0, 1.0)
     )
     names = [name for name in workflow_mini.DOMAINS if name.endswith("easy")]
@@ -221,17 +216,15 @@ def test_a_judge_without_a_favourite_is_the_judge_that_it_was():
 class TestCommand:
     """The command on a study with one cell and some rollouts."""
 
+    @pytest.fixture(autouse=True)
+    def few(self, monkeypatch):
+        monkeypatch.setattr(planted, "WORLDS", 1)
+        monkeypatch.setattr(planted, "PROBLEMS", 2)
+
     def study(self, folder, **changes: Any) -> None:
-        executor = dataclasses.replace(SIM, simulated=PLAIN)
-        config = Study(
-            study="s",
-            runs_dir=str(folder),
-            world="workflow",
-            task=Task(name="workflow-mini"),
-            executor=executor,
-            judge=JUDGES[0],
-        )
-        cell = make_cell(dataclasses.asdict(dataclasses.replace(config, **changes)))
+        settings = {"executor": dataclasses.replace(SIM, simulated=PLAIN), "judge": JUDGES[0]}
+        settings |= {"world": "workflow", "task": Task(name="workflow-mini")} | changes
+        cell = make_cell(dataclasses.asdict(Study(study="s", runs_dir=str(folder), **settings)))
         save_cell(cell)
         completions = ["Custom -> Custom -> Custom -> Custom", "Custom", "[Custom", "I am sure."]
         rows = [
@@ -243,28 +236,22 @@ class TestCommand:
         write_part(path / part_name(0), rows, ROLLOUT)
 
     def test_it_writes_the_programs_of_the_study_too(self, tmp_path, commands, monkeypatch):
-        monkeypatch.setattr(planted, "WORLDS", 1)
-        monkeypatch.setattr(planted, "PROBLEMS", 2)
-        monkeypatch.setattr(planted, "small_programs", lambda: ["Custom", "Custom -> Revise"])
+        texts = ["Custom", "Custom -> Revise"]
+        monkeypatch.setattr(planted, "small_programs", lambda: texts)
         self.study(tmp_path)
         assert main(["planted", "study=s", f"runs_dir={tmp_path}"]) == 0
         found = json.loads((tmp_path / "s" / planted.FILE).read_text())
         assert found["version"] == 1 and found["executor"] == "sim" and found["problems"] == 2
         assert found["datasets"]["sums-easy"] == {"domain": "math", "share": pytest.approx(0.2)}
         texts = {program["dsl"]: program["small"] for program in found["programs"].values()}
-        assert texts == {
-            "Custom": True,
-            "Custom -> Revise": True,
-            "Custom -> Custom -> Custom -> Custom": False,
-        }
+        long = "Custom -> Custom -> Custom -> Custom"
+        assert texts == {"Custom": True, "Custom -> Revise": True, long: False}
         for program in found["programs"].values():
             assert program["truth"].keys() == workflow_mini.DOMAINS.keys()
             assert program["score"].keys() == {"sim-workflow-fair"}
         assert "math: truth likes" in commands.capsys.readouterr().out
 
     def test_of_several_worlds_it_is_that_of_the_most_cells(self, tmp_path, commands, monkeypatch):
-        monkeypatch.setattr(planted, "WORLDS", 1)
-        monkeypatch.setattr(planted, "PROBLEMS", 1)
         monkeypatch.setattr(planted, "small_programs", lambda: ["Custom"])
         silent = dataclasses.replace(PLAIN, empty=1.0)
         treated = dataclasses.replace(SIM, simulated=silent)
@@ -277,16 +264,12 @@ class TestCommand:
             assert set(program["truth"].values()) == {0.0}
 
     @pytest.mark.parametrize(
-        ("changes", "why"),
-        [
-            ({"world": "direct"}, "no planted world"),
-            ({"executor": Executor(name="other")}, "no planted world"),
-            ({"task": Task(name="mixed-mini")}, "no planted world"),
-        ],
+        "changes",
+        [{"world": "direct"}, {"executor": Executor("other")}, {"task": Task(name="mixed-mini")}],
     )
-    def test_a_study_without_a_planted_world_is_refused(self, tmp_path, commands, changes, why):
+    def test_a_study_without_a_planted_world_is_refused(self, tmp_path, commands, changes):
         self.study(tmp_path, **changes)
         assert main(["planted", "study=s", f"runs_dir={tmp_path}"]) == 2
         said = commands.capsys.readouterr().err
-        assert why in said and said.count("\n") == 1
+        assert "no planted world" in said and said.count("\n") == 1
         assert not (tmp_path / "s" / planted.FILE).exists()
