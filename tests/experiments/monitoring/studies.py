@@ -1,7 +1,5 @@
 """Studies as a sweep leaves them on the disk while it runs, without anything that runs."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import os

@@ -14,7 +14,7 @@ from experiments.monitoring.expected_gap import DOUBT, HALVINGS, MOST_TILTED, Cu
 from experiments.monitoring.read import Alarm, StudyReader
 from study import cells
 from study.records import ROLLOUT, part_name, rollout_id, write_part
-from tests.experiments.monitoring.studies import lay, record, run
+from tests.experiments.monitoring.studies import record, run
 
 
 def alarms_of(folder: Path, runs_dir: str = "runs") -> dict[str, tuple[str, str, int | None]]:
@@ -24,11 +24,9 @@ def alarms_of(folder: Path, runs_dir: str = "runs") -> dict[str, tuple[str, str,
     return {kind: (each.seen, each.type, each.since_step) for kind, each in told.items()}
 
 
-@pytest.fixture
-def folder(tmp_path) -> Path:
-    (made,) = lay(tmp_path, "fair")
-    run(made, 20)
-    return made
+@pytest.fixture(autouse=True)
+def running(folder):
+    run(folder, 20)
 
 
 def test_a_sound_cell_has_none(folder):

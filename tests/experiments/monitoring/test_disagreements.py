@@ -10,7 +10,6 @@ from experiments.monitoring import disagreements
 from experiments.monitoring.disagreements import LONGEST, Disagreements
 from study.errors import UserError
 from study.records import ROLLOUT, VERDICT, part_name, rollout_id, write_part
-from tests.experiments.monitoring.studies import lay
 
 
 def write(
@@ -35,12 +34,6 @@ def write(
 
 
 ALL = {"rollouts": {*ROLLOUT, "domain", "dataset", "item"}, "verdicts": set(VERDICT)}
-
-
-@pytest.fixture
-def folder(tmp_path) -> Path:
-    (made,) = lay(tmp_path, "fair")
-    return made
 
 
 def found(folder: Path, limit: int = 100, domain: str = "") -> list[tuple[int, str]]:

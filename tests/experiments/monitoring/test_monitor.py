@@ -27,7 +27,8 @@ from tests.experiments.monitoring.studies import ENDED, lay, record, run
 from tests.waiting import GENEROUS_S
 
 SHOWN = "show=disagreements"
-KEYS = ["study", "time", "totals", "cells", "alarms"]
+DRAWS = {**os.environ, "TERM": "xterm-256color"}
+"""The environment of a terminal that can draw."""
 
 
 @pytest.fixture
@@ -47,14 +48,14 @@ def words(runs_dir: Path, *more: str) -> list[str]:
 def started(runs_dir: Path, *more: str, **changes: object) -> subprocess.Popen[str]:
     command = [sys.executable, "-m", "experiments.monitor", *words(runs_dir, *more)]
     streams: dict[str, object] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-    return subprocess.Popen(command, cwd=ROOT, text=True, **(streams | changes))  # ty: ignore[no-matching-overload]
+    return subprocess.Popen(command, cwd=ROOT, text=True, **(streams | changes))
 
 
 def test_the_json_object_has_exactly_these_keys(runs_dir, capsys):
     assert main(words(runs_dir, "once=true", "json=true")) == 0
     (line,) = capsys.readouterr().out.splitlines()
     told = json.loads(line, parse_constant=pytest.fail)
-    assert list(told) == KEYS and told["study"] == "mine"
+    assert list(told) == ["study", "time", "totals", "cells", "alarms"] and told["study"] == "mine"
     assert [list(cell) for cell in told["cells"]] == 3 * [list(JSON_KEYS)]
     running = next(cell for cell in told["cells"] if cell["judge"] == "fair")
     assert (running["state"], running["step"], running["steps"]) == ("running", 12, 40)
@@ -75,7 +76,6 @@ def test_into_a_pipe_each_cell_is_a_line_and_each_alarm(runs_dir, capsys):
 
 def test_only_what_changed_is_said_again(runs_dir):
     monitor = started(runs_dir, "every=0.2")
-    assert monitor.stdout is not None
     try:
         first = [monitor.stdout.readline() for _ in range(5)]
         assert first[-1].startswith("3 cells")
@@ -106,9 +106,7 @@ def everything(folder: Path) -> dict[str, tuple[int, int, str]]:
     }
 
 
-@pytest.mark.parametrize(
-    "more", [["once=true"], ["once=true", "json=true"], ["show=disagreements"]]
-)
+@pytest.mark.parametrize("more", [["once=true"], ["once=true", "json=true"], [SHOWN]])
 def test_nothing_is_written(runs_dir, small_study, tmp_path_factory, more):
     trained = tmp_path_factory.mktemp("trained") / "mine"
     shutil.copytree(small_study, trained)
@@ -148,12 +146,11 @@ def test_a_closed_pipe_ends_it_quietly(runs_dir, more):
     os.close(writer)
     os.close(reader)
     assert monitor.wait(GENEROUS_S) == UNREAD
-    assert monitor.stderr is not None and monitor.communicate()[1] == ""
+    assert monitor.communicate()[1] == ""
 
 
 def test_ctrl_c_ends_it_quietly(runs_dir):
     monitor = started(runs_dir, "every=0.2")
-    assert monitor.stdout is not None
     monitor.stdout.readline()
     monitor.send_signal(signal.SIGINT)
     _, said = monitor.communicate(timeout=GENEROUS_S)
@@ -181,8 +178,7 @@ def read_until(handle: int, wanted: str, text: str = "") -> str:
 def test_on_a_terminal_it_is_a_screen_that_goes_away_on_ctrl_c(runs_dir, terminal):
     ours, theirs = terminal
     streams = {"stdin": theirs, "stdout": theirs, "stderr": theirs}
-    environment = {**os.environ, "TERM": "xterm-256color"}
-    monitor = started(runs_dir, **streams, env=environment, start_new_session=True)
+    monitor = started(runs_dir, **streams, env=DRAWS, start_new_session=True)
     os.close(theirs)
     text = read_until(ours, "killed: ended at step 5 of 40")
     assert "\x1b[?1049h" in text and "fair s0" in text and "held-out accuracy" in text
@@ -195,8 +191,7 @@ def test_on_a_terminal_it_is_a_screen_that_goes_away_on_ctrl_c(runs_dir, termina
 
 def test_once_on_a_terminal_stays_there(runs_dir, terminal):
     ours, theirs = terminal
-    environment = {**os.environ, "TERM": "xterm-256color"}
-    monitor = started(runs_dir, "once=true", stdout=theirs, env=environment)
+    monitor = started(runs_dir, "once=true", stdout=theirs, env=DRAWS)
     os.close(theirs)
     text = read_until(ours, "experiments.train")
     assert monitor.communicate(timeout=GENEROUS_S) == (None, "") and monitor.returncode == 0
@@ -215,10 +210,10 @@ def test_a_terminal_that_cannot_draw_gets_plain_lines(runs_dir, terminal, change
 def test_disagreements_are_shown(tmp_path, capsys):
     (folder,) = lay(tmp_path, "fair")
     test_disagreements.write(folder, 1, [("qa", 1.0, 0.0), ("math", 0.0, 1.0)])
-    assert main(words(tmp_path, "show=disagreements", "domain=qa")) == 0
+    assert main(words(tmp_path, SHOWN, "domain=qa")) == 0
     told = capsys.readouterr().out
     assert "judge yes, rule no" in told and "1 disagreements" in told and "rule yes" not in told
-    assert main(words(tmp_path, "show=disagreements", "json=true", "limit=1")) == 0
+    assert main(words(tmp_path, SHOWN, "json=true", "limit=1")) == 0
     (line,) = capsys.readouterr().out.splitlines()
     assert json.loads(line)["domain"] == "math"
 
@@ -229,12 +224,12 @@ WRONG = {
     "a folder of something else": (["study=probes"], "holds no study"),
     "an unknown show": (["study=mine", "show=agreements"], "show=agreements is not legal"),
     "an unknown domain": (
-        ["study=mine", "show=disagreements", "domain=law"],
+        ["study=mine", SHOWN, "domain=law"],
         "domain=law is not a domain of this study",
     ),
     "a domain of nothing": (["study=mine", "domain=qa"], "domain= belongs to show=disagreements"),
-    "restart with show": (["study=mine", "show=disagreements", "restart=true"], "restart= belongs"),
-    "no rows at all": (["study=mine", "limit=0", "show=disagreements"], "limit=0 is not legal"),
+    "restart with show": (["study=mine", SHOWN, "restart=true"], "restart= belongs"),
+    "no rows at all": (["study=mine", SHOWN, "limit=0"], "limit=0 is not legal"),
     "an unknown key": (["study=mine", "onec=true"], "Did you mean once=?"),
 }
 

@@ -24,8 +24,7 @@ def view_of(folder: Path) -> View:
     return next(view for view in views if view.folder == folder)
 
 
-def test_a_running_cell(tmp_path):
-    (folder,) = lay(tmp_path, "fair")
+def test_a_running_cell(folder):
     began = time.time()
     run(folder, 12, silent_s=3)
     metrics = {"truth__mean": 0.5, "judge__mean": 0.75, "bias__judge_minus_truth": 0.25}
@@ -42,16 +41,14 @@ def test_a_running_cell(tmp_path):
     assert 3 - 1e-3 <= view.beat_age_s <= 3 + (time.time() - began) + 1e-3
 
 
-def test_a_metric_that_the_last_step_does_not_have_is_not_that_of_an_earlier_one(tmp_path):
-    (folder,) = lay(tmp_path, "fair")
+def test_a_metric_that_the_last_step_does_not_have_is_not_that_of_an_earlier_one(folder):
     record(folder, 3, truth__mean=0.5, judge__mean=0.5)
     record(folder, range(4, 5), truth__mean=0.25)
     view = view_of(folder)
     assert (view.truth, view.judge_mean, view.unscored) == (0.25, None, None)
 
 
-def test_domains_come_from_the_last_evaluation_and_the_last_steps(tmp_path):
-    (folder,) = lay(tmp_path, "fair")
+def test_domains_come_from_the_last_evaluation_and_the_last_steps(folder):
     evaluated = {"eval__averages__math": 0.5, "eval__averages__by_domain": 0.9}
     record(folder, range(0, 1), **evaluated)
     record(folder, range(1, 4), domain__qa__truth=0.25, domain__qa__tokens=7.0)
@@ -64,8 +61,7 @@ def test_domains_come_from_the_last_evaluation_and_the_last_steps(tmp_path):
 
 
 @pytest.mark.parametrize("state", ["new", "failed", "killed", "done"])
-def test_states_that_stand_in_the_records(tmp_path, state):
-    (folder,) = lay(tmp_path, "fair")
+def test_states_that_stand_in_the_records(folder, state):
     run(folder, 3, state=state)
     if state == "done":
         (folder / "DONE").touch()
@@ -74,14 +70,12 @@ def test_states_that_stand_in_the_records(tmp_path, state):
     assert view.eta_s is view.beat_age_s is view.tokens_per_s is None
 
 
-def test_a_cell_whose_process_is_gone_was_killed_though_it_beat_a_moment_ago(tmp_path):
-    (folder,) = lay(tmp_path, "fair")
+def test_a_cell_whose_process_is_gone_was_killed_though_it_beat_a_moment_ago(folder):
     run(folder, 3, pid=ENDED)
     assert view_of(folder).state == cells.state(folder) == "killed"
 
 
-def test_a_silent_cell_is_stalled_while_its_lock_is_held_and_killed_after(tmp_path):
-    (folder,) = lay(tmp_path, "fair")
+def test_a_silent_cell_is_stalled_while_its_lock_is_held_and_killed_after(folder):
     run(folder, 3, silent_s=90)
     with cells.lock(folder):  # ty: ignore[invalid-context-manager]
         view = view_of(folder)
@@ -92,8 +86,7 @@ def test_a_silent_cell_is_stalled_while_its_lock_is_held_and_killed_after(tmp_pa
     assert view_of(folder).state == "killed"
 
 
-def test_slow_steps_may_be_silent_for_longer(tmp_path):
-    (folder,) = lay(tmp_path, "fair")
+def test_slow_steps_may_be_silent_for_longer(folder):
     record(folder, 5, pause_s=40.0, truth__mean=0.5)
     with cells.lock(folder):  # ty: ignore[invalid-context-manager]
         run(folder, 5, silent_s=190)
@@ -103,14 +96,12 @@ def test_slow_steps_may_be_silent_for_longer(tmp_path):
         assert view_of(folder).stalled
 
 
-def test_a_cell_of_another_host_is_taken_at_its_word(tmp_path):
-    (folder,) = lay(tmp_path, "fair")
+def test_a_cell_of_another_host_is_taken_at_its_word(folder):
     run(folder, 3, pid=ENDED, host=f"not-{socket.gethostname()}")
     assert view_of(folder).state == "running"
 
 
-def test_looking_does_not_take_the_lock_from_a_cell_that_starts(tmp_path):
-    (folder,) = lay(tmp_path, "fair")
+def test_looking_does_not_take_the_lock_from_a_cell_that_starts(folder):
     run(folder, 3, silent_s=90)
     view_of(folder)
     held = cells.lock(folder)
@@ -159,8 +150,7 @@ def test_a_folder_that_holds_no_study(tmp_path):
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
-def test_a_folder_that_may_not_be_read(tmp_path):
-    (folder,) = lay(tmp_path, "fair")
+def test_a_folder_that_may_not_be_read(folder):
     folder.parent.chmod(0)
     try:
         with pytest.raises(UserError, match="cannot be read"):
@@ -169,8 +159,7 @@ def test_a_folder_that_may_not_be_read(tmp_path):
         folder.parent.chmod(0o700)
 
 
-def test_a_folder_that_cannot_be_listed_is_the_users_to_mend(tmp_path, monkeypatch):
-    (folder,) = lay(tmp_path, "fair")
+def test_a_folder_that_cannot_be_listed_is_the_users_to_mend(folder, monkeypatch):
 
     def refuse(path: object) -> list[str]:
         raise PermissionError(13, "Permission denied")
@@ -188,9 +177,7 @@ def test_totals_of_a_study(tmp_path):
     run(third, 40, state="done")
     (third / "DONE").touch()
     told = totals(StudyReader(first.parent).views())
-    assert {name: told[name] for name in ("cells", "new", "running", "done", "failed")} == {
-        **{"cells": 4, "new": 1, "running": 2, "done": 1, "failed": 0}
-    }
+    assert told.items() >= {"cells": 4, "new": 1, "running": 2, "done": 1, "failed": 0}.items()
     assert (told["step"], told["steps"]) == (70, 160)
     assert (told["usd"], told["calls"]) == (15.0, 30 * 64.0)
     # 30 + 20 steps of the running ones and 40 of the new one, two at a time
@@ -215,7 +202,6 @@ def test_what_the_monitor_needs_loads_nothing_heavy():
     assert (done.stdout, done.stderr) == ("[]\n", "")
 
 
-def test_a_clock_that_went_back_is_no_negative_silence(tmp_path):
-    (folder,) = lay(tmp_path, "fair")
+def test_a_clock_that_went_back_is_no_negative_silence(folder):
     run(folder, 3, beat=time.time() + 500)
     assert view_of(folder).beat_age_s == 0

@@ -16,7 +16,7 @@ from experiments.monitoring import restart
 from experiments.monitoring.read import StudyReader, View
 from study import cells
 from tests.conftest import ROOT
-from tests.experiments.monitoring.studies import lay, run
+from tests.experiments.monitoring.studies import run
 from tests.waiting import GENEROUS_S, wait_for
 
 HOLDER = """
@@ -68,8 +68,7 @@ def stalled(folder: Path, pid: int, **changes: object) -> View:
     return view
 
 
-def test_the_process_ends_and_the_cell_goes_on(tmp_path, hold, no_training):
-    (folder,) = lay(tmp_path, "fair")
+def test_the_process_ends_and_the_cell_goes_on(folder, hold, no_training):
     holder = hold(folder)
     view = stalled(folder, holder.pid)
     assert view.stalled
@@ -78,25 +77,17 @@ def test_the_process_ends_and_the_cell_goes_on(tmp_path, hold, no_training):
     assert holder.wait(GENEROUS_S) == -signal.SIGTERM and no_training == [folder]
 
 
-def test_a_process_that_does_not_hear_is_killed(tmp_path, hold, no_training, monkeypatch):
+@pytest.mark.parametrize("kind", ["deaf", "stopped"])
+def test_a_process_that_does_not_hear_is_killed(folder, hold, no_training, monkeypatch, kind):
     monkeypatch.setattr(restart, "STOP_S", 0.3)
-    (folder,) = lay(tmp_path, "fair")
-    holder = hold(folder, "deaf")
+    holder = hold(folder, kind)
+    if kind == "stopped":
+        holder.send_signal(signal.SIGSTOP)
     assert "was killed; process 4321 goes on" in restart.restart(stalled(folder, holder.pid))
-    assert holder.wait(GENEROUS_S) == -signal.SIGKILL
+    assert holder.wait(GENEROUS_S) == -signal.SIGKILL and no_training == [folder]
 
 
-def test_a_stopped_process_is_killed(tmp_path, hold, no_training, monkeypatch):
-    monkeypatch.setattr(restart, "STOP_S", 0.3)
-    (folder,) = lay(tmp_path, "fair")
-    holder = hold(folder)
-    holder.send_signal(signal.SIGSTOP)
-    assert "was killed" in restart.restart(stalled(folder, holder.pid))
-    assert no_training == [folder]
-
-
-def test_another_process_of_that_number_is_left_alone(tmp_path, hold, no_training):
-    (folder,) = lay(tmp_path, "fair")
+def test_another_process_of_that_number_is_left_alone(folder, hold, no_training):
     hold(folder)
     other = hold(folder, "other")
     said = restart.restart(stalled(folder, other.pid))
@@ -104,27 +95,24 @@ def test_another_process_of_that_number_is_left_alone(tmp_path, hold, no_trainin
     assert other.poll() is None and no_training == []
 
 
-def test_a_cell_of_another_host_is_left_alone(tmp_path, hold, no_training):
-    (folder,) = lay(tmp_path, "fair")
+def test_a_cell_of_another_host_is_left_alone(folder, hold, no_training):
     holder = hold(folder)
     said = restart.restart(stalled(folder, holder.pid, host=f"not-{socket.gethostname()}"))
     assert "nothing was done" in said and "Type the same command there" in said
     assert holder.poll() is None and no_training == []
 
 
-def test_a_cell_that_could_not_go_on_is_not_ended(tmp_path, hold, no_training):
-    (folder,) = lay(tmp_path, "fair")
+def test_a_cell_that_could_not_go_on_is_not_ended(folder, hold, no_training):
     holder = hold(folder)
     view = stalled(folder, holder.pid)
     (folder / "config.yaml").write_text("judge: [")
     assert "nothing was done" in restart.restart(view) and holder.poll() is None
 
 
-def test_only_stalled_cells_are_restarted_and_each_once(tmp_path, hold, no_training, capsys):
-    (folder,) = lay(tmp_path, "fair")
+def test_only_stalled_cells_are_restarted_and_each_once(folder, hold, no_training, capsys):
     holder = hold(folder)
     run(folder, 3, pid=holder.pid)
-    typed = ["study=mine", f"runs_dir={tmp_path}", "restart=true", "once=true"]
+    typed = ["study=mine", f"runs_dir={folder.parents[1]}", "restart=true", "once=true"]
     assert main(typed) == 0
     assert holder.poll() is None and no_training == []
     run(folder, 3, silent_s=300, pid=holder.pid)
@@ -132,8 +120,7 @@ def test_only_stalled_cells_are_restarted_and_each_once(tmp_path, hold, no_train
     assert no_training == [folder] and "goes on from the last checkpoint" in capsys.readouterr().out
 
 
-def test_a_process_that_ends_at_once_is_said(tmp_path, hold):
-    (folder,) = lay(tmp_path, "fair")
+def test_a_process_that_ends_at_once_is_said(folder, hold):
     holder = hold(folder)
     view = stalled(folder, holder.pid)
     (folder / "environment.json").write_text('{"threads": -3}')
@@ -150,9 +137,8 @@ exec sleep 600
 """
 
 
-def test_the_cell_goes_on_in_a_session_of_its_own(tmp_path, hold, monkeypatch):
+def test_the_cell_goes_on_in_a_session_of_its_own(folder, tmp_path, hold, monkeypatch):
     """By a stand-in for Python, which writes down what it was told."""
-    (folder,) = lay(tmp_path, "fair")
     holder = hold(folder)
     view = stalled(folder, holder.pid)
     (folder / "environment.json").write_text('{"threads": 3}')

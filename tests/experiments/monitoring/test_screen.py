@@ -4,6 +4,7 @@ import io
 import time
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -18,33 +19,19 @@ from experiments.monitoring.screen import names_of, screen
 
 def view(number: int, state: str = "running", **changes: object) -> View:
     """A cell of a judge with a long name, with everything known."""
-    made = View(
-        f"sim-strict-code-s{number}-0123456789",
-        Path("runs/mine") / f"sim-strict-code-s{number}-0123456789",
-        arm="sim-strict-code",
-        judge="sim-strict-code",
-        seed=number,
-        state=state,
-        phase="generating",
-        step=10 + number,
-        steps=500,
-        s_per_step=2.0,
-        eta_s=5_000.0,
-        beat_age_s=1.0,
-        tokens_per_s=1234.5,
-        truth=0.5,
-        judge_mean=0.75,
-        gap=0.25,
-        unscored=0.0,
-        zero_std=0.5,
-        domains={name: {"accuracy": 0.5} for name in ("math", "qa", "code")},
-        series={
+    name = f"sim-strict-code-s{number}-0123456789"
+    known: dict[str, Any] = {
+        **{"arm": "sim-strict-code", "judge": "sim-strict-code", "seed": number, "state": state},
+        **{"phase": "generating", "step": 10 + number, "steps": 500, "tokens_per_s": 1234.5},
+        **{"s_per_step": 2.0, "eta_s": 5_000.0, "beat_age_s": 1.0, "zero_std": 0.5},
+        **{"truth": 0.5, "judge_mean": 0.75, "gap": 0.25, "unscored": 0.0},
+        "domains": {name: {"accuracy": 0.5} for name in ("math", "qa", "code")},
+        "series": {
             name: [(step, step / 100) for step in range(60)]
             for name in ("truth/mean", "judge/mean", "bias/judge_minus_truth")
         },
-    )
-    for name, value in changes.items():
-        setattr(made, name, value)
+    }
+    made = View(**{"cell": name, "folder": Path("runs/mine") / name} | known | changes)
     made.alarms = alarms(made)
     return made
 
@@ -61,10 +48,7 @@ def crowd(count: int) -> list[View]:
     return [view(number, states[number % 5]) for number in range(count)]
 
 
-@given(
-    count=st.integers(0, 80), width=st.integers(60, 220), height=st.integers(16, 80),
-    notes=st.integers(0, 9),
-)  # fmt: skip
+@given(st.integers(0, 80), st.integers(60, 220), st.integers(16, 80), st.integers(0, 9))
 def test_it_fits_and_counts_what_it_leaves_out(count, width, height, notes):
     views = crowd(count)
     text = shown(views, width, height, tuple(f"note {number}" for number in range(notes)))
@@ -124,10 +108,8 @@ def test_what_others_wrote_cannot_move_the_cursor():
 def test_cells_of_one_name_are_told_apart_by_their_folders():
     pair = [view(0), view(0, cell="sim-strict-code-s0-ffffffffff")]
     assert list(names_of(pair).values()) == [each.cell for each in pair]
-    assert list(names_of([view(0), view(1)]).values()) == [
-        "sim-strict-code s0",
-        "sim-strict-code s1",
-    ]
+    named = list(names_of([view(0), view(1)]).values())
+    assert named == ["sim-strict-code s0", "sim-strict-code s1"]
 
 
 def test_a_narrow_screen_keeps_the_end_of_a_name():

@@ -16,6 +16,12 @@ from tests.experiments.monitoring.studies import metrics_line, record
 NUMBERS = st.floats(0, 1, allow_nan=False)
 
 
+def read_tail(folder):
+    tail = Tail(folder)
+    tail.read()
+    return tail
+
+
 @given(values=st.lists(NUMBERS, max_size=30), cuts=st.lists(st.integers(0, 4000), max_size=8))
 def test_a_file_that_grows_byte_by_byte_is_read_as_the_whole_one(tmp_path_factory, values, cuts):
     folder = tmp_path_factory.mktemp("cell")
@@ -26,7 +32,6 @@ def test_a_file_that_grows_byte_by_byte_is_read_as_the_whole_one(tmp_path_factor
     data = "".join(f"{line}\n" for line in lines).encode()
     tail = Tail(folder)
     for end in [*sorted(min(cut, len(data)) for cut in cuts), len(data)]:
-        (folder / METRICS).open("wb").close() if not (folder / METRICS).exists() else None
         with (folder / METRICS).open("ab") as file:
             file.write(data[file.tell() : end])
         tail.read()
@@ -43,8 +48,7 @@ def test_a_torn_last_line_waits_for_its_end(tmp_path):
     whole = metrics_line(3, {"truth/mean": 0.75})
     with (tmp_path / METRICS).open("a") as file:
         file.write(whole[:30])
-    tail = Tail(tmp_path)
-    tail.read()
+    tail = read_tail(tmp_path)
     assert (tail.step, tail.problem) == (2, "")
     with (tmp_path / METRICS).open("a") as file:
         file.write(whole[30:] + "\n")
@@ -54,8 +58,7 @@ def test_a_torn_last_line_waits_for_its_end(tmp_path):
 
 def test_a_run_that_goes_on_from_a_checkpoint_is_read_anew(tmp_path):
     record(tmp_path, 8, truth__mean=0.5, cost__usd=1.0)
-    tail = Tail(tmp_path)
-    tail.read()
+    tail = read_tail(tmp_path)
     kept = "".join(f"{metrics_line(step, {'truth/mean': 0.25})}\n" for step in (1, 2, 3))
     (tmp_path / "new").write_text(kept)
     (tmp_path / "new").rename(tmp_path / METRICS)
@@ -68,8 +71,7 @@ def test_a_run_that_goes_on_from_a_checkpoint_is_read_anew(tmp_path):
 def test_a_step_that_is_there_twice_counts_as_it_was_written_last(tmp_path):
     record(tmp_path, 4, truth__mean=0.5)
     record(tmp_path, range(3, 4), truth__mean=0.75)
-    tail = Tail(tmp_path)
-    tail.read()
+    tail = read_tail(tmp_path)
     assert tail.series["truth/mean"] == [(1, 0.5), (2, 0.5), (3, 0.75)]
 
 
@@ -82,8 +84,7 @@ def test_of_a_long_file_some_steps_are_kept_and_everything_is_summed(tmp_path):
             metrics["eval/averages/math"] = step / steps
         text += metrics_line(step, metrics) + "\n"
     (tmp_path / METRICS).write_text(text)
-    tail = Tail(tmp_path)
-    tail.read()
+    tail = read_tail(tmp_path)
     kept = [step for step, _ in tail.series["truth/mean"]]
     assert all(value == step / steps for step, value in tail.series["truth/mean"])
     assert set(range(steps - RECENT + 1, steps + 1)) < set(kept) and kept[0] == 1
@@ -113,8 +114,7 @@ def test_a_line_that_is_no_step_is_said_and_the_others_are_read(tmp_path, line):
     with (tmp_path / METRICS).open("ab") as file:
         file.write(line + b"\n")
     record(tmp_path, range(3, 5), truth__mean=0.5)
-    tail = Tail(tmp_path)
-    tail.read()
+    tail = read_tail(tmp_path)
     assert [step for step, _ in tail.series["truth/mean"]] == [1, 2, 3, 4]
     assert tail.problem.endswith("are not steps and are left out: 1")
 
@@ -125,8 +125,7 @@ def test_what_is_no_number_is_not_kept_and_leaves_its_sum_unknown(tmp_path, cost
     metrics = f'{{"truth/mean": NaN, "judge/mean": null, "cost/usd": {cost}, "cost/calls": 2}}'
     line = f'{{"step": 2, "time_ms": 5000, "metrics": {metrics}}}'
     (tmp_path / METRICS).write_text(f"{whole}\n{line}\n{whole}\n")
-    tail = Tail(tmp_path)
-    tail.read()
+    tail = read_tail(tmp_path)
     assert tail.series.keys() == {TIME}
     assert tail.sums == {"cost/usd": None, "cost/calls": 4.0}
     known = View("a", tmp_path, sums={"cost/usd": 1.0, "cost/calls": 3.0})
@@ -137,7 +136,6 @@ def test_what_is_no_number_is_not_kept_and_leaves_its_sum_unknown(tmp_path, cost
 @pytest.mark.parametrize("make", [Path.mkdir, lambda path: path.symlink_to("nowhere")])
 def test_something_else_in_place_of_the_file(tmp_path, make):
     make(tmp_path / METRICS)
-    tail = Tail(tmp_path)
-    tail.read()
+    tail = read_tail(tmp_path)
     assert tail.series == {} and json.dumps(tail.sums) == "{}"
     assert bool(tail.problem) == (tmp_path / METRICS).is_dir()
