@@ -1,7 +1,5 @@
 """One data folder of all sets for the tests of this folder."""
 
-from __future__ import annotations
-
 import pytest
 
 from tests.study.tasks.datasets import roots

@@ -2,11 +2,9 @@
 
 import json
 import shutil
-import threading
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -20,6 +18,7 @@ from experiments.datasets import bias_set
 from judges.grading.delimiters import undelimit
 from judges.probes import biasset
 from study.tasks.where import FILES, VARIABLE
+from tests.experiments.evaluation.answering import serving
 
 WORDS = "It is 4 km off. In order to see it, walk north."
 TRUTH = json.dumps({"checkers": ["[llm] Be kind."], "functions": ["pass"]})
@@ -34,12 +33,8 @@ def data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     labels = {"healthbench": {"rubrics": rubrics}, "verinstruct-verif": {"ground_truth": TRUTH}}
     for task, label in labels.items():
         rows = [
-            {
-                "prompt": [{"role": "user", "content": f"{task} {n}?"}],
-                "ability": "x",
-                "reward_model": label,
-                "extra_info": {"index": n},
-            }
+            {"prompt": [{"role": "user", "content": f"{task} {n}?"}], "extra_info": {"index": n}}
+            | {"ability": "x", "reward_model": label}
             for n in range(15)
         ]
         path = folder / FILES[task]
@@ -48,42 +43,28 @@ def data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return folder
 
 
-class Server(BaseHTTPRequestHandler):
-    """A policy that thinks aloud, and breaks down after some answers."""
+class Policy:
+    """Thinks aloud, and breaks down after some answers; ``words`` let the command ask it."""
 
-    left: ClassVar[int] = 10**6
-    bodies: ClassVar[list[dict[str, Any]]] = []
+    left = 10**6
+    bodies: list[dict[str, Any]]
+    words: list[str]
 
-    def do_POST(self) -> None:
-        body = json.loads(self.rfile.read(int(self.headers["content-length"])))
-        self.bodies.append(body)
-        prompt = body["messages"][-1]["content"]
-        type(self).left -= 1
-        status = 200 if self.left >= 0 else 400
-        text = "<think>never closed" if prompt.endswith("11?") else f"<think>hm</think>{WORDS}"
-        finish = "length" if prompt.endswith("11?") else "stop"
-        choice = {"message": {"content": text}, "finish_reason": finish}
-        reply = json.dumps({"choices": [choice]}).encode()
-        self.send_response(status)
-        self.send_header("content-length", str(len(reply)))
-        self.end_headers()
-        self.wfile.write(reply)
-
-    def log_message(self, *_: object) -> None:
-        """Nothing: stderr is for the test's own words."""
+    def __call__(self, body: dict[str, Any]) -> Any:
+        self.left -= 1
+        if self.left < 0:
+            return None
+        if body["messages"][-1]["content"].endswith("11?"):
+            return "<think>never closed", "length"
+        return f"<think>hm</think>{WORDS}"
 
 
 @pytest.fixture
-def policy() -> Iterator[list[str]]:
-    Server.left = 10**6
-    Server.bodies.clear()
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Server)
-    thread = threading.Thread(target=server.serve_forever)
-    thread.start()
-    yield ["fill=ypolicy_raw", f"endpoint=http://127.0.0.1:{server.server_port}/v1", "model=m"]
-    server.shutdown()
-    thread.join()
-    server.server_close()
+def policy() -> Iterator[Policy]:
+    made = Policy()
+    with serving(made) as (url, made.bodies):
+        made.words = ["fill=ypolicy_raw", f"endpoint={url}", "model=m"]
+        yield made
 
 
 def read(path: Path) -> list[dict[str, Any]]:
@@ -102,7 +83,7 @@ def test_a_set_is_built_once_and_not_lost(data, tmp_path, policy, capsys):
     assert main(["biasset", "n=3", f"out={out}"]) == 0, "nothing is in it yet"
     assert main(["biasset", "n=4", f"out={out}"]) == 2
     assert "holds 6 other prompts than n=4 seed=0 draws" in capsys.readouterr().err
-    assert main(["biasset", f"out={out}", *policy]) == 0
+    assert main(["biasset", f"out={out}", *policy.words]) == 0
     filled = out.read_bytes()
     assert main(["biasset", "n=3", f"out={out}"]) == 2
     assert "with 6 slots filled" in capsys.readouterr().err and out.read_bytes() == filled
@@ -129,12 +110,11 @@ def test_the_same_command_goes_on_with_another_file_and_loses_none_of_its_texts(
 
 def test_a_policy_answers_and_its_thinking_is_kept_apart(data, tmp_path, policy):
     out = tmp_path / "b.jsonl"
-    assert main(["biasset", "n=15", f"out={out}", *policy, "max_tokens=9", "seed=3"]) == 0
+    assert main(["biasset", "n=15", f"out={out}", *policy.words, "max_tokens=9", "seed=3"]) == 0
     assert read(out)[0]["id"] == f"healthbench:val:{biasset.drawn(15, 1, 104)[0]}"
     decoding = ("temperature", "top_p", "top_k", "max_tokens", "seed")
-    assert {tuple(body[name] for name in decoding) for body in Server.bodies} == {
-        (0.7, 0.8, 20, 9, 3)
-    }
+    asked = {tuple(body[name] for name in decoding) for body in policy.bodies}
+    assert asked == {(0.7, 0.8, 20, 9, 3)}
     for one in read(out):
         made = one["made"]["ypolicy_raw"]
         if one["meta"]["row_index"] == 11:
@@ -145,17 +125,17 @@ def test_a_policy_answers_and_its_thinking_is_kept_apart(data, tmp_path, policy)
             assert one["responses"]["ypolicy_raw"] == WORDS and made["thinking"] == "hm"
             assert made["sha256"] == biasset.digest(WORDS) and made["how"] == "policy"
             assert made["checks"] == {"meaning": None, "length": True, "format": None}
-    asked = len(Server.bodies)
+    asked = len(policy.bodies)
     before = out.read_bytes()
-    assert main(["biasset", f"out={out}", *policy, "max_tokens=9", "seed=3"]) == 0
-    assert len(Server.bodies) == asked and out.read_bytes() == before
-    assert main(["biasset", f"out={out}", *policy, "max_tokens=9", "seed=4"]) == 2
+    assert main(["biasset", f"out={out}", *policy.words, "max_tokens=9", "seed=3"]) == 0
+    assert len(policy.bodies) == asked and out.read_bytes() == before
+    assert main(["biasset", f"out={out}", *policy.words, "max_tokens=9", "seed=4"]) == 2
 
 
 def test_an_exception_loses_nothing(data, tmp_path, policy, monkeypatch, capsys):
     """Answers that were had before it stand in the set, and are not asked for again."""
     out, fill = tmp_path / "b.jsonl", bias_set.fill
-    words = ["biasset", "n=3", f"out={out}", *policy]
+    words = ["biasset", "n=3", f"out={out}", *policy.words]
 
     def breaks(source: Any, turns: Any, path: Path) -> None:
         fill(source, dict(list(turns.items())[:2]), path)
@@ -167,15 +147,15 @@ def test_an_exception_loses_nothing(data, tmp_path, policy, monkeypatch, capsys)
     texts = [one["responses"]["ypolicy_raw"] for one in read(out)]
     assert texts == [WORDS, WORDS, "", "", "", ""]
     monkeypatch.setattr(bias_set, "fill", fill)
-    Server.left = 2
+    policy.left = 2
     assert main(words) == 0
     counted = json.loads(capsys.readouterr().out.partition("\n{")[2].join(["{", ""]))
-    assert len(Server.bodies) == 6 and counted["slots"]["ypolicy_raw"]["missing"] == 2
+    assert len(policy.bodies) == 6 and counted["slots"]["ypolicy_raw"]["missing"] == 2
     assert any("HTTP 400" in why for why in counted["slots"]["ypolicy_raw"]["reasons"])
-    Server.left = 10**6
+    policy.left = 10**6
     assert main(words) == 0
     assert {one["responses"]["ypolicy_raw"] for one in read(out)} == {WORDS}
-    assert len(Server.bodies) == 8, "only what is missing is asked for again"
+    assert len(policy.bodies) == 8, "only what is missing is asked for again"
 
 
 def test_a_model_folder_answers_as_its_sampling_says(data, tmp_path, little):
@@ -254,7 +234,7 @@ def test_a_judge_writes_the_six_slots_and_the_probe_makes_its_table(
     data, tmp_path, policy, judge, capsys
 ):
     out, runs = tmp_path / "b.jsonl", tmp_path / "runs"
-    assert main(["biasset", "n=8", f"out={out}", *policy, "seed=5"]) == 0
+    assert main(["biasset", "n=8", f"out={out}", *policy.words, "seed=5"]) == 0
     words = ["biasset", f"out={out}", "fill=variants", "rewriter=qwen3-8b", f"runs_dir={runs}"]
     words += ["judge.endpoint.url=asgi://x", "judge.endpoint.attempts=1"]
     assert main(words) == 0
@@ -264,9 +244,8 @@ def test_a_judge_writes_the_six_slots_and_the_probe_makes_its_table(
             assert (made["author"], made["family"], made["how"]) == ("qwen3-8b", "qwen3", "model")
             assert made["sha256"] == biasset.digest(one["responses"][slot])
             assert made["from"] == (None if slot == "ycorrect" else "ycorrect")
-            wanted = {"meaning": None} if slot == "ycorrect" else dict.fromkeys(
-                ("meaning", "length", "format"), True
-            )  # fmt: skip
+            checked = dict.fromkeys(("meaning", "length", "format"), True)
+            wanted = {"meaning": None} if slot == "ycorrect" else checked
             assert made["checks"] == wanted, slot
     asked, before = len(judge), out.read_bytes()
     assert main(words) == 0

@@ -1,7 +1,5 @@
 """Parts of a result, and an endpoint whose answers are known."""
 
-from __future__ import annotations
-
 import json
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -10,10 +8,7 @@ from threading import Thread
 from typing import Any
 
 from study.tasks.datasets.sets import reported
-from tests.experiments.small_sets import (
-    GSM8K,
-    SETS,
-)
+from tests.experiments.small_sets import GSM8K, SETS
 
 ROOT = Path(__file__).resolve().parents[3]
 CODE = ("humaneval", "mbpp")
@@ -36,7 +31,8 @@ def prompt_of(body):
 
 @contextmanager
 def serving(reply, end="stop"):
-    """(address, requests so far) of a chat endpoint that answers ``reply(body)``."""
+    """(address, requests so far) of a chat endpoint that answers ``reply(body)``: a text, a text
+    and how it ended, or None where the request is refused."""
     seen: list[dict[str, Any]] = []
 
     class Server(BaseHTTPRequestHandler):
@@ -46,14 +42,18 @@ def serving(reply, end="stop"):
         def do_POST(self):
             body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
             seen.append(body)
-            message = {"role": "assistant", "content": reply(body)}
-            choice = {"message": message, "finish_reason": end, "index": 0}
-            usage = {"prompt_tokens": 1, "completion_tokens": len(message["content"].split())}
+            told = reply(body)
+            if told is None:
+                return self.send({"error": "refused"}, status=400)
+            text, finish = (told, end) if isinstance(told, str) else told
+            message = {"role": "assistant", "content": text}
+            choice = {"message": message, "finish_reason": finish, "index": 0}
+            usage = {"prompt_tokens": 1, "completion_tokens": len(text.split())}
             self.send({"choices": [choice], "usage": usage})
 
-        def send(self, value):
+        def send(self, value, status=200):
             data = json.dumps(value).encode()
-            self.send_response(200)
+            self.send_response(status)
             self.send_header("Content-Type", "application/json")
             self.send_header("Content-Length", str(len(data)))
             self.end_headers()
@@ -76,12 +76,11 @@ def solver(root):
         prompt = prompt_of(body)
         bare = max((text for text in gold if prompt.startswith(text)), key=len)
         n = gold[bare]
-        answer = GSM8K[n][1]
+        answer, seed = GSM8K[n][1], body.get("seed", 0)
         if prompt == bare:
             return f"#### {answer if n % 2 else 0}"
         # of eight samples three go wrong, each in its own way
-        wrong = n == 0 or body.get("seed", 0) % 8 in (1, 4, 6)
-        answer = body.get("seed", 0) + 900 if wrong else answer
+        answer = seed + 900 if n == 0 or seed % 8 in (1, 4, 6) else answer
         return f"step by step by step by step\n#### {answer}"
 
     return reply

@@ -1,15 +1,11 @@
 """Six small sets, and a call that evaluates answers to them."""
 
-from __future__ import annotations
-
 import json
 
 import pytest
 
 from experiments.evaluate import main
-from tests.experiments.small_sets import (
-    write_sets,
-)
+from tests.experiments.small_sets import write_sets
 
 
 @pytest.fixture

@@ -28,9 +28,8 @@ FLAGS = st.lists(st.booleans(), min_size=1, max_size=10)
 
 
 def item(row, dataset="gsm8k", domain="math", **fields):
-    return Item(
-        f"{dataset}:test:{row}", dataset, domain, "test", f"{row}", f"{row}?", f"{row}?", **fields
-    )
+    texts = (f"{row}", f"{row}?", f"{row}?")
+    return Item(f"{dataset}:test:{row}", dataset, domain, "test", *texts, **fields)
 
 
 def answers(rows, verdicts=None, **of):
@@ -91,9 +90,7 @@ def test_an_interval_of_single_answers_is_wilsons(rows):
 
 
 @given(
-    rows=st.lists(st.booleans(), min_size=3, max_size=30).filter(
-        lambda flags: len(set(flags)) == 2
-    ),
+    rows=st.lists(st.booleans(), min_size=3, max_size=30).filter(lambda flags: len({*flags}) == 2),
     copies=st.integers(2, 9),
 )
 def test_copies_of_an_answer_are_no_new_evidence(rows, copies):
@@ -157,14 +154,9 @@ def test_squad_has_its_official_keys_for_each_kind_of_question():
         )
         for row, (answerable, right, f1) in enumerate(rows)
     ]
-    assert measure(graded, "squad2", "qa", None).metrics == {
-        "accuracy": 0.5,
-        "f1": 0.625,
-        "HasAns_exact": 0.5,
-        "HasAns_f1": 0.75,
-        "NoAns_exact": 0.5,
-        "NoAns_f1": 0.5,
-    }
+    kinds = {"HasAns_exact": 0.5, "HasAns_f1": 0.75, "NoAns_exact": 0.5, "NoAns_f1": 0.5}
+    both = {"accuracy": 0.5, "f1": 0.625}
+    assert measure(graded, "squad2", "qa", None).metrics == both | kinds
     assert not {"NoAns_f1", "NoAns_exact"} & set(measure(graded[:2], "squad2", "qa", None).metrics)
 
 
@@ -172,13 +164,7 @@ def test_a_judge_is_counted_against_the_rule():
     rows = [[True], [True], [True], [False], [False], [None], [True]]
     verdicts = [[0.5], [1.0], [0.49], [0.7], [0.0], [1.0], [None]]
     table = judged(answers(rows, verdicts))
-    assert {key: table[key] for key in ("tp", "fp", "fn", "tn", "unscored")} == {
-        "tp": 2,
-        "fp": 1,
-        "fn": 1,
-        "tn": 1,
-        "unscored": 1,
-    }
+    assert table.items() >= {"tp": 2, "fp": 1, "fn": 1, "tn": 1, "unscored": 1}.items()
     assert (table["tpr"], table["fpr"], table["accuracy"]) == pytest.approx((2 / 3, 0.5, 0.6))
     assert table["youden_j"] == pytest.approx(2 / 3 - 0.5)
     assert table["ci95"]["tpr"] == pytest.approx(proportion_confint(2, 3, method="wilson"))

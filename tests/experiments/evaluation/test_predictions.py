@@ -9,15 +9,7 @@ from analysis.statistics.proportions import wilson
 from experiments.evaluation import chosen, datasets
 from study.sandbox import tiers
 from tests.experiments.evaluation.answering import PLAIN, entry, items, serving
-from tests.experiments.small_sets import (
-    CHOICES,
-    GSM8K,
-    RIGHT,
-    SETS,
-    WRONG,
-    prediction,
-    right,
-)
+from tests.experiments.small_sets import CHOICES, GSM8K, RIGHT, SETS, WRONG, prediction, right
 
 
 def test_right_and_wrong_answers_give_their_share(evaluate, isolated, tmp_path):
@@ -26,14 +18,8 @@ def test_right_and_wrong_answers_give_their_share(evaluate, isolated, tmp_path):
     code, result = evaluate(lines)
     assert code == 0
     assert result["evaluation"] == "datasets" and result["model"] is None
-    accuracy = {
-        "gsm8k": 15 / 20,
-        "math": 2 / 3,
-        "squad2": 3 / 4,
-        "hotpotqa": 2 / 4,
-        "humaneval": 1 / 2,
-        "commonsenseqa": 1.0,
-    }
+    accuracy = {"gsm8k": 15 / 20, "math": 2 / 3, "squad2": 3 / 4, "hotpotqa": 2 / 4}
+    accuracy |= {"humaneval": 1 / 2, "commonsenseqa": 1.0}
     # as `jq '.datasets[] | {name: .dataset, accuracy: .metrics.accuracy}'` reads it
     read = {each["dataset"]: each["metrics"]["accuracy"] for each in result["datasets"]}
     assert {name: read[name] for name in accuracy} == pytest.approx(accuracy)
@@ -76,12 +62,8 @@ def test_a_row_is_named_by_its_id_its_index_or_its_sets_own_id(evaluate, isolate
     ]
     code, result = evaluate(lines, "allow_missing=true")
     assert code == 0
-    assert {each["dataset"]: each["n"] for each in result["datasets"]} == {
-        "gsm8k": 3,
-        "squad2": 1,
-        "mbpp": 2,
-        "humaneval": 1,
-    }
+    sizes = {each["dataset"]: each["n"] for each in result["datasets"]}
+    assert sizes == {"gsm8k": 3, "squad2": 1, "mbpp": 2, "humaneval": 1}
     assert {each["metrics"]["accuracy"] for each in result["datasets"]} == {1.0}
     assert entry(result, "mbpp")["split"] == "test"
 
@@ -95,15 +77,9 @@ def test_null_is_missing_and_not_wrong(evaluate, capsys):
     assert code == 0 and evaluated["metrics"]["accuracy"] == pytest.approx(15 / 19)
     assert (evaluated["n"], evaluated["n_samples"], evaluated["n_missing"]) == (19, 19, 1)
     assert evaluated["baselines"]["constant"]["n"] == 19
-    assert items(evaluated)[-1] == {
-        "id": "gsm8k:test:19",
-        "sample": 0,
-        "correct": None,
-        "score": None,
-        "extracted": None,
-        "outcome": "missing",
-        "detail": "there is no answer",
-    }
+    unknown = dict.fromkeys(("correct", "score", "extracted"))
+    said = {"outcome": "missing", "detail": "there is no answer"}
+    assert items(evaluated)[-1] == {"id": "gsm8k:test:19", "sample": 0} | unknown | said
     _, without = evaluate(lines[:-1], "allow_missing=true", out="other.json")
     assert entry(without, "gsm8k")["metrics"] == evaluated["metrics"]
     assert entry(without, "gsm8k")["n_missing"] == 1
@@ -118,27 +94,16 @@ def test_nothing_but_nulls_is_an_error(evaluate, capsys):
 def test_a_truth_that_cannot_be_had_is_unscored(evaluate, monkeypatch, capsys):
     """A grader whose children died twice says None."""
     whole = datasets.score
-    monkeypatch.setattr(
-        datasets,
-        "score",
-        lambda rows, texts, grader: (
-            grader.faults.update({"killed from outside": 1})
-            or [None, *whole(rows[1:], texts[1:], grader)]
-        ),
-    )
+
+    def score(rows, texts, grader):
+        grader.faults["killed from outside"] = 1
+        return [None, *whole(rows[1:], texts[1:], grader)]
+
+    monkeypatch.setattr(datasets, "score", score)
     _, result = evaluate(right("gsm8k", wrong=1))
     evaluated = entry(result, "gsm8k")
-    assert (
-        evaluated["n"],
-        evaluated["n_samples"],
-        evaluated["n_unscored"],
-        evaluated["n_missing"],
-    ) == (
-        19,
-        20,
-        1,
-        0,
-    )
+    counts = ("n", "n_samples", "n_unscored", "n_missing")
+    assert [evaluated[key] for key in counts] == [19, 20, 1, 0]
     assert evaluated["metrics"]["accuracy"] == 1.0
     assert items(evaluated)[0]["correct"] is None and items(evaluated)[0]["outcome"] == "unscored"
     assert result["faults"] == {"killed from outside": 1}
@@ -264,20 +229,16 @@ def test_a_named_set_that_the_file_does_not_answer_is_missing(evaluate):
     code, result = evaluate(right("gsm8k"), "datasets=gsm8k,hotpotqa", "allow_missing=true")
     assert code == 0
     evaluated = entry(result, "hotpotqa")
-    assert (evaluated["metrics"]["accuracy"], evaluated["n"], evaluated["n_missing"]) == (
-        None,
-        0,
-        4,
-    )
+    assert evaluated["metrics"]["accuracy"] is None
+    assert (evaluated["n"], evaluated["n_missing"]) == (0, 4)
     assert result["averages"]["by_dataset"] == 1.0
 
 
 def test_limit_and_select_choose_rows(evaluate):
     _, result = evaluate(right("gsm8k"), "limit=5")
     assert (entry(result, "gsm8k")["n"], result["n_beside"]) == (5, 15)
-    assert [line["id"] for line in items(entry(result, "gsm8k"))] == [
-        f"gsm8k:test:{row}" for row in range(5)
-    ]
+    ids = [line["id"] for line in items(entry(result, "gsm8k"))]
+    assert ids == [f"gsm8k:test:{row}" for row in range(5)]
     _, spread = evaluate(right("gsm8k"), "limit=4", "select=facility", out="f.json")
     chosen_ids = {line["id"] for line in items(entry(spread, "gsm8k"))}
     # the seventeen sums are near copies of each other

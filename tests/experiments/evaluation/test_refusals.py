@@ -6,21 +6,20 @@ import pytest
 
 from experiments.evaluate import main
 from tests.experiments.evaluation.answering import entry
-from tests.experiments.small_sets import (
-    prediction,
-    right,
-)
+from tests.experiments.small_sets import prediction, right
+
+SEVEN = prediction("gsm8k", 0, "7")
 
 BAD = {
     "a set that is not known": ([prediction("gsm9k", 0, "7")], ("line 1", "gsm9k", "gsm8k, math")),
     "an id of no row": (
-        [prediction("gsm8k", 0, "7"), prediction("gsm8k", 20, "7")],
+        [SEVEN, prediction("gsm8k", 20, "7")],
         ("line 2", "the unknown id '20'", "gsm8k:test:0"),
     ),
     "an id of another set": ([prediction("gsm8k", "math:test:0", "7")], ("line 1", "unknown id")),
     "an id that is no name": ([prediction("gsm8k", 1.5, "7")], ("line 1", "an id that is 1.5")),
     "a row answered twice": (
-        [prediction("gsm8k", 0, "7"), prediction("gsm8k", "gsm8k:test:0", "7")],
+        [SEVEN, prediction("gsm8k", "gsm8k:test:0", "7")],
         ("line 2", "'gsm8k:test:0' answered again, after line 1", '"sample"'),
     ),
     "a sample given twice": (
@@ -28,7 +27,7 @@ BAD = {
         ("line 2", "answered again"),
     ),
     "a prediction that is no text": (
-        [prediction("gsm8k", 0, 7)],
+        [SEVEN | {"prediction": 7}],
         ("line 1", "a prediction that is 7"),
     ),
     "no prediction": ([{"dataset": "gsm8k", "id": 0}], ("line 1", "no prediction")),
@@ -97,7 +96,7 @@ def test_half_of_a_character_is_read_and_written(evaluate):
 )
 def test_options_that_do_not_fit_are_refused(words, said, root, tmp_path, capsys):
     path = tmp_path / "p.jsonl"
-    path.write_text(json.dumps(prediction("gsm8k", 0, "7")) + "\n")
+    path.write_text(json.dumps(SEVEN) + "\n")
     place = [] if any(word.startswith("data.root") for word in words) else [f"data.root={root}"]
     command = ["datasets", f"predictions={path}", f"out={tmp_path / 'o.json'}", *place, *words]
     assert main(command) == 2

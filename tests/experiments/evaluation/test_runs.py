@@ -40,11 +40,8 @@ def cell(runs, tmp_path, little):
         {"step": 1, "prompt": "another", "item": "gsm8k:test:3"},
         {"step": 1, "prompt": "another", "item": None},
     ]
-    write_part(
-        folder / "rollouts" / "step-000001.parquet",
-        rows,
-        {"step": "int32", "prompt": "string", "item": "string"},
-    )
+    kinds = {"step": "int32", "prompt": "string", "item": "string"}
+    write_part(folder / "rollouts" / "step-000001.parquet", rows, kinds)
     return folder
 
 
@@ -54,9 +51,8 @@ def test_a_run_is_not_scored_on_what_it_was_trained_on(evaluate, cell):
     assert code == 0
     evaluated = entry(result, "gsm8k")
     assert (evaluated["n_trained_on"], evaluated["n"]) == (1, 6)
-    assert [line["id"] for line in items(evaluated)] == [
-        f"gsm8k:test:{n}" for n in (0, 1, 2, 4, 5, 6)
-    ]
+    ids = [line["id"] for line in items(evaluated)]
+    assert ids == [f"gsm8k:test:{n}" for n in (0, 1, 2, 4, 5, 6)]
     assert entry(result, "hotpotqa")["n_trained_on"] == 0
     place = cell.parent / "results" / "evaluation" / "cell-step-40_results.json"
     assert json.loads(place.read_text()) == result
@@ -135,11 +131,8 @@ def test_rows_that_a_run_may_yet_draw_are_not_scored(evaluate, cell, root, tmp_p
     assert 10 < len(train) < 25
     config = yaml.safe_load((cell / "config.yaml").read_text())
     for chosen_sets in ([], ["gsm8k"]):
-        config["task"] = {
-            "name": "mixed",
-            "path": str(folder),
-            "options": {"datasets": chosen_sets},
-        }
+        options = {"datasets": chosen_sets}
+        config["task"] = {"name": "mixed", "path": str(folder), "options": options}
         (cell / "config.yaml").write_text(yaml.safe_dump(config))
         shutil.rmtree(cell / "rollouts", ignore_errors=True)
         words = [f"run={cell}", "max_tokens=2", "track=false", "datasets=gsm8k,commonsenseqa"]
@@ -176,12 +169,8 @@ def test_a_run_is_not_graded_by_the_judge_that_trained_it(evaluate, cell, tmp_pa
 def test_a_command_that_is_printed_can_be_typed(tmp_path):
     """Whatever was typed, the words of a baseline's command are read without complaint."""
     typed = ["datasets", "run=runs/a/b", "datasets=gsm8k,mbpp", "limit=5", "select=facility"]
-    typed += [
-        "data.root=some where",
-        "thinking=false",
-        f"out={tmp_path / 'o.json'}",
-        "temperature=1",
-    ]
+    typed += ["data.root=some where", "thinking=false", f"out={tmp_path / 'o.json'}"]
+    typed += ["temperature=1"]
     options = main.read([*typed, "judge=sim-fair", "judge.sampling.votes=1", "samples=4"])
     assert isinstance(options, Options)
     for words in ({"method": "sc"}, {"method": "cot"}, {"checkpoint": 0}):
