@@ -116,14 +116,17 @@ def test_neither_hub_nor_folder_is_said(silent, tmp_path, capsys):
     assert "holds no file of gsm8k" in capsys.readouterr().err
 
 
+def columns(pairs: list[list], *names: str) -> dict[str, list]:
+    """Pairs as the hub has them: a list for each name."""
+    return {name: [pair[place] for pair in pairs] for place, name in enumerate(names)}
+
+
 def hub_rows() -> dict[str, dict[str, list[dict]]]:
     """Rows of each set as the hub has them: by config, by split."""
     squad = [
         {
-            "id": question["id"],
-            "title": article["title"],
-            "context": paragraph["context"],
-            "question": question["question"],
+            **{key: question[key] for key in ("id", "question")},
+            **{"title": article["title"], "context": paragraph["context"]},
             "answers": {
                 key: [answer[key] for answer in question["answers"]]
                 for key in ("text", "answer_start")
@@ -137,20 +140,8 @@ def hub_rows() -> dict[str, dict[str, list[dict]]]:
         {
             **{key: row[key] for key in ("question", "answer", "type", "level")},
             "id": row["_id"],
-            "supporting_facts": dict(
-                zip(
-                    ("title", "sent_id"),
-                    map(list, zip(*row["supporting_facts"], strict=True)),
-                    strict=True,
-                )
-            ),
-            "context": dict(
-                zip(
-                    ("title", "sentences"),
-                    map(list, zip(*row["context"], strict=True)),
-                    strict=True,
-                )
-            ),
+            "supporting_facts": columns(row["supporting_facts"], "title", "sent_id"),
+            "context": columns(row["context"], "title", "sentences"),
         }
         for row in roots.hotpotqa("dev")
     ]
@@ -182,14 +173,12 @@ def test_a_set_without_files_is_prepared_from_the_hub(tmp_path, monkeypatch, roo
     words = ["prepare", "data=plan-c", "datasets=gsm8k,mbpp", "data.root=root"]
     assert data.main(words) == 0
     printed = capsys.readouterr()
-    assert printed.err == (
-        "root holds no file of gsm8k: the hub gives openai/gsm8k, into data/raw.\n"
-    )
+    said = "root holds no file of gsm8k: the hub gives openai/gsm8k, into data/raw.\n"
+    assert printed.err == said
     entries = json.loads(printed.out)["datasets"]
     assert (entries["gsm8k"]["revision"], entries["gsm8k"]["rows"]["train"]) == ("c0ffee", 17)
     assert entries["mbpp"]["revision"].startswith("sha256:")
-    fetched = sets.reported("gsm8k", tmp_path / "data" / "raw")
-    assert fetched == sets.reported("gsm8k", root)
+    assert sets.reported("gsm8k", tmp_path / "data" / "raw") == sets.reported("gsm8k", root)
 
 
 def test_a_set_that_neither_folder_nor_hub_has_is_one_paragraph(
@@ -224,15 +213,11 @@ def test_what_the_hub_gives_is_laid_in_official_form(tmp_path, monkeypatch, root
     assert data.main(["download", *words, f"out={tmp_path / 'raw'}"]) == 0
     capsys.readouterr()
     for name in names:
-        fetched, given = sets.reported(name, tmp_path / "raw"), sets.reported(name, root)
-        assert fetched == given
+        assert sets.reported(name, tmp_path / "raw") == sets.reported(name, root)
     manifest = tmp_path / "rows" / "manifest.json"
-    train = tmp_path / "raw" / "squad2" / "train-v2.0.json"
-    roots.whole(train, roots.squad2("train"))
-    assert (
-        data.main(["prepare", *words, f"data.root={tmp_path / 'raw'}", f"out={manifest.parent}"])
-        == 0
-    )
+    roots.whole(tmp_path / "raw" / "squad2" / "train-v2.0.json", roots.squad2("train"))
+    words += [f"data.root={tmp_path / 'raw'}", f"out={manifest.parent}"]
+    assert data.main(["prepare", *words]) == 0
     entry = json.loads(manifest.read_text())["datasets"]["gsm8k"]
     assert (entry["revision"], entry["origin"]) == ("c0ffee", "openai/gsm8k")
 

@@ -38,12 +38,10 @@ def test_a_run_of_the_same_settings_draws_the_same(prepared, tmp_path, cache):
     lines, _ = draw(prepared / "plan-c", tmp_path / "rows.jsonl", steps=3, prompts=2, seed=5)
     groups = [r for r in outcome.records if r["member"] == 0]
     groups.sort(key=lambda r: (r["step"], r["group"]))
-    assert [(line["step"], line["id"]) for line in lines] == [
-        (r["step"], r["item"]) for r in groups
-    ]
+    names = ("step", "dataset", "domain")
     for line, record in zip(lines, groups, strict=True):
-        assert (line["dataset"], line["domain"]) == (record["dataset"], record["domain"])
-        assert line["problem"] == record["prompt"]
+        assert (line["id"], line["problem"]) == (record["item"], record["prompt"])
+        assert [line[name] for name in names] == [record[name] for name in names]
 
 
 def test_lines_are_of_the_form_that_the_source_has(prepared, tmp_path, capsys):
@@ -90,10 +88,10 @@ def test_the_counts_are_those_of_the_lines(prepared, tmp_path):
 
 
 def test_the_same_command_writes_the_same_bytes_and_another_seed_others(prepared, tmp_path):
-    texts = []
-    for name, seed in (("a", 1), ("b", 1), ("c", 2)):
-        draw(prepared / "plan-c", tmp_path / f"{name}.jsonl", seed=seed)
-        texts.append((tmp_path / f"{name}.jsonl").read_bytes())
+    texts, out = [], tmp_path / "rows.jsonl"
+    for seed in (1, 1, 2):
+        draw(prepared / "plan-c", out, seed=seed)
+        texts.append(out.read_bytes())
     assert texts[0] == texts[1] != texts[2]
 
 
@@ -101,11 +99,8 @@ def test_weights_are_typed_as_in_a_sweep(prepared, tmp_path):
     words = "task.options.domains={math:1,qa:1,code:2}"
     lines, info = draw(prepared / "plan-c", tmp_path / "rows.jsonl", words)
     assert Counter(line["domain"] for line in lines) == {"math": 5, "qa": 5, "code": 10}
-    assert {name: entry["weight"] for name, entry in info["domains"].items()} == {
-        "math": 1,
-        "qa": 1,
-        "code": 2,
-    }
+    weights = {name: entry["weight"] for name, entry in info["domains"].items()}
+    assert weights == {"math": 1, "qa": 1, "code": 2}
 
 
 def test_a_preset_that_is_not_prepared_is_prepared_first(prepared, tmp_path, monkeypatch, capsys):
@@ -138,28 +133,23 @@ def test_sets_of_a_draw_do_not_choose_what_is_prepared(prepared, tmp_path, monke
     assert folder.counts == whole.counts and folder.manifest == whole.manifest
 
 
+SIZES = ["steps=2", "prompts_per_step=4"]
+WHOLE = ["out=rows.jsonl", *SIZES]
+
+
 @pytest.mark.parametrize(
     "words, problem",
     [
-        (["steps=2", "prompts_per_step=4"], "draw needs out="),
+        (SIZES, "draw needs out="),
         (["out=rows.jsonl", "prompts_per_step=4"], "needs steps="),
         (["out=rows.jsonl", "steps=2"], "needs prompts_per_step="),
         (["out=rows.jsonl", "steps=0", "prompts_per_step=4"], "steps=0 is not legal"),
-        (
-            ["out=rows.jsonl", "steps=2", "prompts_per_step=4", "task.path=/nowhere"],
-            "task.path= has no meaning with draw",
-        ),
-        (["out=info.json", "steps=2", "prompts_per_step=4"], "is the name of the counts"),
-        (["out=no/rows.jsonl", "steps=2", "prompts_per_step=4"], "there is no folder"),
+        ([*WHOLE, "task.path=/nowhere"], "task.path= has no meaning with draw"),
+        (["out=info.json", *SIZES], "is the name of the counts"),
+        (["out=no/rows.jsonl", *SIZES], "there is no folder"),
         (["out=rows.jsonl", "steps=9999", "prompts_per_step=4"], "The run draws 39996 rows"),
-        (
-            ["out=rows.jsonl", "steps=2", "prompts_per_step=4", "task.options.max_repeats=0"],
-            "task.options.max_repeats=0 is not legal",
-        ),
-        (
-            ["out=rows.jsonl", "steps=2", "prompts_per_step=4", "datasets=mmlu"],
-            "has rows to train on of",
-        ),
+        ([*WHOLE, "task.options.max_repeats=0"], "task.options.max_repeats=0 is not legal"),
+        ([*WHOLE, "datasets=mmlu"], "has rows to train on of"),
     ],
 )
 def test_bad_input_is_one_paragraph_and_writes_nothing(

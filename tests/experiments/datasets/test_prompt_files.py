@@ -17,11 +17,8 @@ RUBRIC = [
     {"criterion": "Is rude.", "points": -2},
     {
         "criterion": "Is short.",
-        "tags": {
-            "verifier": "rule",
-            "function": "word_count_range",
-            "parameters": {"max_count": 9},
-        },
+        "tags": {"verifier": "rule", "function": "word_count_range"}
+        | {"parameters": {"max_count": 9}},
     },
 ]
 TURNS = [
@@ -43,15 +40,10 @@ def write(path, *records):
 
 def content(rows):
     """Rows without the ids of their rules, which name places in a file."""
+    rules_of = [[(r.category, r.text, r.source, r.points) for r in row.rules] for row in rows]
     return [
-        (
-            row.prompt_id,
-            row.messages,
-            row.criteria,
-            [(r.category, r.text, r.source, r.points) for r in row.rules],
-            row.split,
-        )
-        for row in rows
+        (row.prompt_id, row.messages, row.criteria, rules, row.split)
+        for row, rules in zip(rows, rules_of, strict=True)
     ]
 
 
@@ -84,9 +76,7 @@ def test_a_changed_file_is_not_what_was_prepared(tmp_path):
 
 
 def row(text, split):
-    import dataclasses
-
-    return dataclasses.replace(make_row(({"role": "user", "content": text},)), split=split)
+    return make_row(({"role": "user", "content": text},), split=split)
 
 
 def test_leakage_counts_repeats_and_shared_passages():
@@ -115,12 +105,9 @@ def test_the_command_line(tmp_path, capsys):
     words = ["task=prompts", f"task.path={raw}"]
     assert data.main(["describe", *words]) == 0
     found = json.loads(capsys.readouterr().out)
-    assert found["rows"]["merged"] == 1 and found["criteria"] == {
-        "n": 2,
-        "negative": 1,
-        "least_points": -2.0,
-        "most_points": 3.0,
-    }
+    points = {"least_points": -2.0, "most_points": 3.0}
+    assert found["criteria"] == {"n": 2, "negative": 1} | points
+    assert found["rows"]["merged"] == 1
     assert found["rules"]["categories"] == {"word_count_range": 1}
     assert data.main(["prepare", *words, f"out={tmp_path / 'rows.jsonl'}"]) == 0
     capsys.readouterr()

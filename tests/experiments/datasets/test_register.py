@@ -59,24 +59,18 @@ def test_rows_that_are_not_cut_are_refused(tmp_path, capsys):
 
 
 def test_types_are_sets_of_their_own_and_keep_the_row_of_the_file(tmp_path, capsys):
-    mixed = [
-        row
-        for group in zip(rows(MATH, 12), rows(CODE, 12), rows(QA, 12), strict=True)
-        for row in group
-    ]
+    groups = zip(rows(MATH, 12), rows(CODE, 12), rows(QA, 12), strict=True)
+    mixed = [row for group in groups for row in group]
     path = roots.lines(tmp_path / "mine.jsonl.gz", mixed)
     words = [f"path={path}", f"out={tmp_path / 'rows'}", "data=official", "data.cut=[1,1]"]
     manifest = run(capsys, "register", *words)
     assert set(manifest["counts"]) == {"mine-code", "mine-math", "mine-qa"}
     table = open_table(tmp_path / "rows")
-    assert len(table) == 36 - sum(
-        sum(e["left_out"].values()) for e in manifest["datasets"].values()
-    )
+    left_out = [sum(entry["left_out"].values()) for entry in manifest["datasets"].values()]
+    assert len(table) == 36 - sum(left_out)
     code = table.by_id("mine-code:train:1")
     assert code is None or (code.entry_point, code.tests) == ("double", CODE["tests"])
-    qa = next(
-        table.rows(split, "mine-qa")[0] for split in SPLITS if len(table.rows(split, "mine-qa"))
-    )
+    qa = next(row for split in SPLITS for row in table.rows(split, "mine-qa"))
     assert qa.prompt.startswith("Bo made it.\n\nWho made it?") and table.by_id(qa.alias) == qa
 
 
@@ -96,23 +90,15 @@ def test_programs_without_tests_are_counted(tmp_path, capsys):
     assert manifest["datasets"]["mine"]["without_tests"] == 11
 
 
+ANOTHER = "line 2: found the problem of line 1 with another answer"
 WRONG = {
     "no answer": ([MATH | {"answer": " "}], "line 1: found a gold without an answer"),
     "no type": ([{"problem": "x", "answer": "y"}], "line 1: found no field 'type'"),
     "another type": ([MATH, MATH | {"type": "poem"}], "line 2: found type 'poem'"),
     "no problem": ([MATH | {"problem": 3}], "line 1: found problem that is 3"),
-    "two answers": (
-        [MATH, MATH | {"answer": "6"}],
-        "line 2: found the problem of line 1 with anot",
-    ),
-    "two programs": (
-        [CODE, CODE | {"answer": CODE["answer"].replace("2 *", "2  *")}],
-        "line 2: found the problem of line 1 with another answer",
-    ),
-    "other tests": (
-        [CODE, CODE | {"tests": "assert double(3) == 6"}],
-        "line 2: found the problem of line 1 with another answer",
-    ),
+    "two answers": ([MATH, MATH | {"answer": "6"}], ANOTHER),
+    "two programs": ([CODE, CODE | {"answer": CODE["answer"].replace("2 *", "2  *")}], ANOTHER),
+    "other tests": ([CODE, CODE | {"tests": "assert double(3) == 6"}], ANOTHER),
     "an id again": ([QA, QA | {"problem": "Other?"}], "line 2: found the id q1 of line 1 again"),
     "a number again": ([QA | {"id": 7}, QA | {"id": 7, "problem": "Other?"}], "the id 7 of line 1"),
     "tests of nothing": (
