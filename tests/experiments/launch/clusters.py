@@ -1,7 +1,5 @@
 """Real clusters of Ray on this host: a head and workers, each with processes of its own."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import signal

@@ -4,8 +4,6 @@
 sweep does: lock, status, signals and exit codes are those of `experiments.train.run_cell`.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import os

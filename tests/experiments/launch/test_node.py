@@ -29,7 +29,6 @@ print(json.dumps(names["describe"](sys.argv[2:], sys.argv[1])))
 
 def there(sign, *path):
     """What `node.describe` says where its code came over a wire, with ``path`` as PYTHONPATH."""
-
     source = "from __future__ import annotations\n" + inspect.getsource(node.describe)
     done = subprocess.run(
         [sys.executable, "-c", SEND.format(read=source), str(sign), *PACKAGES],
@@ -66,9 +65,8 @@ def test_other_versions_and_other_code_are_refused_with_the_difference(here, sig
     (stale / "torch-0.0.1.dist-info" / "METADATA").write_text(
         "Metadata-Version: 2.1\nName: torch\nVersion: 0.0.1\n"
     )
-    for name in ("study", "judges", "analysis", "experiments", "conf"):
+    for name in ("judges", "analysis", "experiments", "conf"):
         (stale / name).symlink_to(ROOT / name)
-    (stale / "study").unlink()
     (stale / "study").mkdir()
     for path in (ROOT / "study").glob("*.py"):
         (stale / "study" / path.name).write_text(path.read_text())
@@ -128,15 +126,9 @@ def test_the_clock_of_a_folder_is_this_host_s_where_the_folder_is_its_own(tmp_pa
 
 
 def test_gpus_that_are_too_small_are_refused(tmp_path):
-    shape = {
-        "num_hidden_layers": 28,
-        "hidden_size": 3584,
-        "intermediate_size": 18944,
-        "num_attention_heads": 28,
-        "num_key_value_heads": 4,
-        "vocab_size": 152064,
-    }
-    (tmp_path / "config.json").write_text(json.dumps(shape))
+    heads = {"num_attention_heads": 28, "num_key_value_heads": 4, "num_hidden_layers": 28}
+    widths = {"hidden_size": 3584, "intermediate_size": 18944, "vocab_size": 152064}
+    (tmp_path / "config.json").write_text(json.dumps(heads | widths))
     words = [f"policy.path={tmp_path}", "policy.dtype=bfloat16", "judge=sim-fair", "seed=0"]
     todo = cells_of(words)
     gpus = [("A", 141 * 2**30), ("B", 80 * 2**30)]

@@ -1,7 +1,5 @@
 """Small random models of three families under TRL's own trainer, and batches as TRL makes them."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

@@ -100,9 +100,7 @@ def counted(metrics: dict[str, float]) -> dict[str, float]:
 
 
 @pytest.mark.parametrize("grading", [*GRADINGS, "drift"])
-def test_records_are_those_of_asking_afterwards(
-    grading, tmp_path, cache, afterwards, monkeypatch
-) -> None:
+def test_records_are_those_of_asking_afterwards(grading, tmp_path, cache, afterwards, monkeypatch):
     submissions = []
     submit = Session.submit
 

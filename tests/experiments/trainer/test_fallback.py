@@ -44,8 +44,7 @@ def test_trls_own_path_is_the_oracle_of_a_run(whole, tmp_path, cache, monkeypatc
         assert ours["logprob_sum"] == pytest.approx(theirs["logprob_sum"], abs=1e-3)
     for name in ("policy/entropy", "policy/loss", "policy/grad_norm"):
         assert metric(whole, name) == pytest.approx(metric(slow, name), rel=1e-3, abs=1e-6)
-    for name, weight in whole.weights.items():
-        torch.testing.assert_close(weight, slow.weights[name], rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(slow.weights, whole.weights, rtol=1e-4, atol=1e-5)
 
 
 def test_fast_false_leaves_everything_to_trl(tmp_path, cache, monkeypatch) -> None:
@@ -68,14 +67,11 @@ def test_a_forward_that_differs_is_found_at_the_first_step(
     (line,) = [record.message for record in caplog.records]
     assert "the packed forward differs from TRL's by" in line
     assert metric(outcome, "trainer/shared_prefix") == [0.0, 0.0]
-    for name, weight in whole.weights.items():
-        torch.testing.assert_close(weight, outcome.weights[name], rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(outcome.weights, whole.weights, rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize("settings", [{}, {"beta": 0.1}])
-def test_a_gradient_that_differs_is_found_too(
-    settings, tmp_path, cache, monkeypatch, caplog
-) -> None:
+def test_a_gradient_that_differs_is_found_too(settings, tmp_path, cache, monkeypatch, caplog):
     """The values are right, so that with a reference the check without gradients passes."""
 
     def doubled(*args):

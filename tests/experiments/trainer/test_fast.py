@@ -63,8 +63,7 @@ def test_loss_and_gradients_are_trls(make_trainer, family, lora, tied, loss, trl
     for layout in LAYOUTS:
         share_prefixes(trainer, layout)
         shared = fast.logprobs(trainer.model, *whole(batch), 1, layout)
-        torch.testing.assert_close(shared[0], logprobs, rtol=0, atol=1e-5)
-        torch.testing.assert_close(shared[1], entropies, rtol=0, atol=1e-5)
+        torch.testing.assert_close(shared, (logprobs, entropies), rtol=0, atol=1e-5)
         assert (gradient(trainer, batch) - expected).norm() < 1e-5 * expected.norm()
 
 
@@ -161,10 +160,8 @@ def test_the_head_is_log_softmax(frozen, monkeypatch) -> None:
     ours, uncertainty = token_logprobs(hidden, head, targets, 0.7)
     torch.testing.assert_close(ours, expected)
     torch.testing.assert_close(uncertainty, entropies)
-    for grad, reference in zip(
-        torch.autograd.grad((ours * weights).sum(), wanted), gradients, strict=True
-    ):
-        torch.testing.assert_close(grad, reference, rtol=1e-5, atol=1e-6)
+    found = torch.autograd.grad((ours * weights).sum(), wanted)
+    torch.testing.assert_close(found, gradients, rtol=1e-5, atol=1e-6)
 
 
 def test_a_token_that_cannot_come_has_no_entropy() -> None:
@@ -180,9 +177,9 @@ def test_a_token_that_cannot_come_has_no_entropy() -> None:
 def test_micro_batches_keep_groups_together_and_are_as_narrow_as_their_rows() -> None:
     batch = make_batch([9, 4], [[2, 3], [8, 5]])
     of_row = batch["prompt_mask"].sum(1)  # the first prompt is the longer one
-    batch["row_index"] = (of_row != 9).long() * 2
-    batch["row_index"][of_row == 9] += torch.tensor([0, 1])
-    batch["row_index"][of_row == 4] += torch.tensor([0, 1])
+    batch["row_index"] = torch.empty_like(of_row)
+    for length, places in ((9, [0, 1]), (4, [2, 3])):
+        batch["row_index"][of_row == length] = torch.tensor(places)
     halves = [{k: v if v.ndim == 0 else v[i : i + 2] for k, v in batch.items()} for i in (0, 2)]
     first, second = fast.whole_groups(halves)
     assert first["row_index"].tolist() == [0, 1] and second["row_index"].tolist() == [2, 3]
@@ -199,15 +196,8 @@ def test_micro_batches_keep_groups_together_and_are_as_narrow_as_their_rows() ->
             assert half["advantages"][row] == batch["advantages"][source]
 
 
-SMALL = {
-    "vocab_size": 32,
-    "hidden_size": 16,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 2,
-    "num_key_value_heads": 2,
-    "intermediate_size": 16,
-    "head_dim": 8,
-}
+SMALL = {"vocab_size": 32, "hidden_size": 16, "intermediate_size": 16, "head_dim": 8}
+SMALL |= {"num_hidden_layers": 2, "num_attention_heads": 2, "num_key_value_heads": 2}
 
 
 class Packed4Bit(torch.nn.Linear):
@@ -219,17 +209,15 @@ def test_what_cannot_share_prefixes_is_said_in_words() -> None:
     assert "sliding window" in str(fast.unsupported(mistral))
     gemma = Gemma2ForCausalLM(Gemma2Config(**SMALL, attn_implementation="sdpa"))
     assert "do not attend to the whole text" in str(fast.unsupported(gemma))
-    model = make_model("llama", attention_dropout=0.1)
-    model.lm_head = Packed4Bit(32, 7)
-    assert "its head is a Packed4Bit" in str(fast.unsupported(model))
-    model = make_model("llama")
-    model.config.logit_scale = 0.5
-    assert "changes logits" in str(fast.unsupported(model))
-    model = make_model("llama")
-    model.add_module("late", torch.nn.Dropout(0.1))
-    assert "dropout" in str(fast.unsupported(model))
-    model = make_model("llama", attention_dropout=0.1)
-    assert "dropout" in str(fast.unsupported(model))
-    model = make_model("llama")
-    model.set_attn_implementation("eager")
-    assert "eager" in str(fast.unsupported(model))
+    dropping = make_model("llama", attention_dropout=0.1)
+    assert "dropout" in str(fast.unsupported(dropping))
+    dropping.lm_head = Packed4Bit(32, 7)
+    assert "its head is a Packed4Bit" in str(fast.unsupported(dropping))
+    for change, said in (
+        (lambda model: setattr(model.config, "logit_scale", 0.5), "changes logits"),
+        (lambda model: model.add_module("late", torch.nn.Dropout(0.1)), "dropout"),
+        (lambda model: model.set_attn_implementation("eager"), "eager"),
+    ):
+        model = make_model("llama")
+        change(model)
+        assert said in str(fast.unsupported(model))

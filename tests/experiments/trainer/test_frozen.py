@@ -63,13 +63,10 @@ def evaluated(tmp_path_factory, cache):
 
 def test_a_run_trains_the_same_with_frozen_evaluation_and_reference(without, evaluated):
     _, outcome, _ = evaluated
-    assert outcome.weights.keys() == without.weights.keys()
-    for name, weight in without.weights.items():
-        assert torch.equal(outcome.weights[name], weight)
+    torch.testing.assert_close(outcome.weights, without.weights, rtol=0, atol=0)
     assert all(START not in row for row in without.records)
-    assert [{k: v for k, v in row.items() if k != START} for row in outcome.records] == (
-        without.records
-    )
+    records = [{k: v for k, v in row.items() if k != START} for row in outcome.records]
+    assert records == without.records
 
 
 def test_every_step_answers_the_same_rows_greedily_and_drawn(evaluated):
@@ -132,12 +129,8 @@ def test_what_an_evaluation_costs_is_in_metrics_and_budget(evaluated):
     assert lines[0]["cost/eval_usd"] == 0.0
     asked = [lines[step]["cost/eval_calls"] for step in (0, 2, 3)]
     assert [spent.calls for spent in evaluations_before(folder)] == asked
-    steps = sum(
-        row["attempts"]
-        for part in parts(folder / "verdicts")
-        for row in read_part(part).to_pylist()
-        if not row["from_cache"]
-    )
+    rows = [row for part in parts(folder / "verdicts") for row in read_part(part).to_pylist()]
+    steps = sum(row["attempts"] for row in rows if not row["from_cache"])
     assert spent_before(folder)[0] == budget.spent == Spent(steps + int(sum(asked)), 0.0)
     assert budget.last_evaluation.calls == asked[-1]
 
@@ -184,9 +177,8 @@ def test_an_evaluated_step_is_begun_only_with_room_for_its_evaluation():
 def test_a_judge_that_drifts_says_the_same_in_training(tmp_path, cache):
     """What it says depends on how many verdicts came before, and evaluations are none of them."""
     judge = load_judge("sim-fair")
-    drifting = dataclasses.replace(
-        judge, simulated=dataclasses.replace(judge.simulated, drift_per_1000=20.0)
-    )
+    drifts = dataclasses.replace(judge.simulated, drift_per_1000=20.0)
+    drifting = dataclasses.replace(judge, simulated=drifts)
     outcomes = []
     for name, settings in (("with", FROZEN), ("without", {"steps": 3})):
         config = study(**settings)
@@ -212,8 +204,7 @@ def test_transformers_own_way_leaves_the_training_as_it_was_too(tmp_path, cache)
     slow = {"fast": False, "steps": 1}
     plain_run = trained(study(**slow, reference=0.0), tmp_path / "plain", cache)
     both = trained(study(**slow, eval_steps=1, eval_samples=2), tmp_path / "both", cache)
-    for name, weight in plain_run.weights.items():
-        assert torch.equal(both.weights[name], weight)
+    torch.testing.assert_close(both.weights, plain_run.weights, rtol=0, atol=0)
     assert len(frozen(tmp_path / "both", 1)) == 3 * TASK.eval_rows
     assert any(row[START] is not None for row in both.records)
 
@@ -250,14 +241,9 @@ def test_the_rules_are_run_once_for_each_answer(in_full, tmp_path, cache, monkey
         trained(study(steps=1, eval_steps=1, eval_samples=SAMPLES), tmp_path, cache)
     finally:
         tasks._oracle.cache_clear()
-    greedy, drawn = (
-        {
-            (row["prompt_id"], row["answer"])
-            for row in frozen(tmp_path, 0)
-            if (row["member"] > 0) is of_drawn
-        }
-        for of_drawn in (False, True)
-    )
+    greedy, drawn = set(), set()
+    for row in frozen(tmp_path, 0):
+        (drawn if row["member"] else greedy).add((row["prompt_id"], row["answer"]))
     assert asked[:2] == [greedy, drawn - greedy]
 
 

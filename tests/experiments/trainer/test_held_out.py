@@ -1,6 +1,5 @@
 """Held-out rows are scored by rule on the way, and the run is the one that it would have been."""
 
-import dataclasses
 import json
 from dataclasses import replace
 from types import SimpleNamespace
@@ -47,9 +46,7 @@ def items(folder, step):
 def test_evaluations_change_nothing_of_the_training(plain, evaluated):
     _, outcome = evaluated
     assert outcome.records == plain.records
-    assert outcome.weights.keys() == plain.weights.keys()
-    for name, weight in plain.weights.items():
-        assert torch.equal(outcome.weights[name], weight)
+    torch.testing.assert_close(outcome.weights, plain.weights, rtol=0, atol=0)
 
 
 def test_the_first_the_last_and_every_second_step_are_evaluated(evaluated):
@@ -170,19 +167,19 @@ def test_full_scores_of_a_task_are_on_record(tmp_path, cache, monkeypatch):
     assert metrics["eval/instruct-mini/accuracy"] == pytest.approx(1 / 3)
     assert metrics["eval/instruct-mini/f1"] == pytest.approx(2 / 3)
     assert (metrics["eval/instruct-mini/n"], metrics["eval/instruct-mini/missing"]) == (4, 1)
-    assert [item["outcome"] for item in items(tmp_path, 0)] == [
-        *("passed", "no_answer", "missing", "no_answer")
+    scored = items(tmp_path, 0)
+    assert [item["outcome"] for item in scored] == [
+        "passed",
+        *("no_answer", "missing", "no_answer"),
     ]
-    assert items(tmp_path, 0)[2]["correct"] is None
+    assert scored[2]["correct"] is None
 
 
 def held_out_rows(rows, task, folder, monkeypatch):
     """What evaluates these rows of ``task``, without a trainer to ask."""
     monkeypatch.setattr(TASKS[task], "rows", lambda options, split: rows)
-    config = dataclasses.replace(study(), task=Task(name=task))
-    scorer = SimpleNamespace(config=config, world=Direct())
-    recorder = SimpleNamespace(folder=folder)
-    return held_out.HeldOut(None, scorer, recorder, print)
+    scorer = SimpleNamespace(config=replace(study(), task=Task(name=task)), world=Direct())
+    return held_out.HeldOut(None, scorer, SimpleNamespace(folder=folder), print)
 
 
 def test_an_answer_that_was_cut_off_is_wrong_where_none_would_be_right(tmp_path, monkeypatch):
@@ -204,13 +201,8 @@ def test_an_answer_that_was_cut_off_is_wrong_where_none_would_be_right(tmp_path,
 def test_the_summary_by_hand():
     def item(dataset, domain, correct, **values):
         score = None if correct is None else float(correct)
-        return {
-            "dataset": dataset,
-            "domain": domain,
-            "correct": correct,
-            "score": score,
-            "values": values,
-        }
+        scored = {"correct": correct, "score": score, "values": values}
+        return {"dataset": dataset, "domain": domain} | scored
 
     metrics = summary(
         [
@@ -222,50 +214,33 @@ def test_the_summary_by_hand():
             item("mbpp", "code", None),
         ]
     )
-    assert metrics == {
-        "eval/gsm8k/n": 2,
-        "eval/gsm8k/missing": 0,
-        "eval/gsm8k/accuracy": 0.5,
-        "eval/gsm8k/score": 0.5,
-        "eval/math/n": 1,
-        "eval/math/missing": 0,
-        "eval/math/accuracy": 1,
-        "eval/math/score": 1,
-        "eval/mbpp/n": 1,
-        "eval/mbpp/missing": 1,
-        "eval/squad2/n": 2,
-        "eval/squad2/missing": 1,
-        "eval/squad2/accuracy": 0,
-        "eval/squad2/score": 0,
-        "eval/squad2/f1": 0.5,
-        "eval/averages/math": 0.75,
-        "eval/averages/qa": 0,
-        "eval/averages/by_dataset": 0.5,
-        "eval/averages/by_domain": 0.375,
+    expected = {
+        "gsm8k": {"n": 2, "missing": 0, "accuracy": 0.5, "score": 0.5},
+        "math": {"n": 1, "missing": 0, "accuracy": 1, "score": 1},
+        "mbpp": {"n": 1, "missing": 1},
+        "squad2": {"n": 2, "missing": 1, "accuracy": 0, "score": 0, "f1": 0.5},
+        "averages": {"math": 0.75, "qa": 0, "by_dataset": 0.5, "by_domain": 0.375},
     }
+    flat = {f"eval/{d}/{name}": v for d, part in expected.items() for name, v in part.items()}
+    assert metrics == flat
 
 
 @pytest.mark.parametrize(
     "trainer, task, words",
     [
         (Trainer(keep_steps=True), TASK, "eval_steps=0 evaluates none"),
-        (
-            Trainer(eval_steps=5),
-            Task(name="instruct-mini", train_rows=8, eval_rows=0),
-            "has none with task.eval_rows=0",
-        ),
+        (Trainer(eval_steps=5), replace(TASK, eval_rows=0), "has none with task.eval_rows=0"),
     ],
 )
 def test_evaluations_that_cannot_be_are_refused(trainer, task, words):
     with pytest.raises(UserError, match=words):
-        check_held_out(dataclasses.replace(study(), trainer=trainer, task=task))
+        check_held_out(replace(study(), trainer=trainer, task=task))
 
 
 def test_a_file_can_be_evaluated_where_it_has_references(tmp_path):
     path = tmp_path / "rows.jsonl"
-    config = dataclasses.replace(
-        study(), trainer=Trainer(eval_steps=5), task=Task(name="prompts", path=str(path))
-    )
+    task = Task(name="prompts", path=str(path))
+    config = replace(study(), trainer=Trainer(eval_steps=5), task=task)
     path.write_text('{"prompt": "Why?", "split": "eval"}\n{"prompt": "When?"}\n')
     with pytest.raises(UserError, match="task=prompts has no rule truth"):
         check_held_out(config)

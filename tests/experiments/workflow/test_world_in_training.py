@@ -74,9 +74,7 @@ def test_the_recorded_reward_is_composed_again_from_the_record(cell):
     row_of = oracle(config.task).row_of
     for part in parts(cell / "rollouts"):
         records = read_part(part).to_pylist()
-        inputs = [
-            compose.recorded(config, row_of(record["prompt_id"]), record) for record in records
-        ]
+        inputs = [compose.recorded(config, row_of(each["prompt_id"]), each) for each in records]
         scores = [record["judge_score"] for record in records]
         again = compose.recompose(config, inputs, scores, 4, config.judge.on_failure)
         assert again == pytest.approx([record["reward"] for record in records])
@@ -100,9 +98,8 @@ def test_held_out_rows_are_answered_by_executed_programs(cell):
         items = [json.loads(line) for line in text.splitlines()]
         assert len(items) == 12
         for item in items:
-            assert item["outcome"] in set(Ending) and (
-                item["outcome"] == "ok" or not item["correct"]
-            )
+            assert item["outcome"] in set(Ending)
+            assert item["outcome"] == "ok" or not item["correct"]
 
 
 def test_held_out_programs_are_judged_and_their_cost_is_counted(cell):
@@ -128,8 +125,8 @@ def test_a_run_that_goes_on_is_the_run_that_was_never_stopped(cell, tmp_path):
         assert without(rows(again, kind), spared) == without(rows(cell, kind), spared)
     redone = [row for row in rows(again, CALLS) if row["step"] > 2]
     assert sum(row["attempts"] for row in redone) == 0
-    sizes = [
+    before, after = (
         [line["metrics"].get("workflow/buffer_sha") for line in recorded(each)]
         for each in (cell, again)
-    ]
-    assert sizes[0] == sizes[1] and sizes[0][-1] is not None
+    )
+    assert before == after and before[-1] is not None
