@@ -261,23 +261,23 @@ def test_other_signatures_that_can_be_bound_are_legal(theatre, text):
 
 
 @pytest.mark.parametrize(
-    "body, line",
+    "body, line, times",
     [
-        ("return float('needs work' + (await self.custom(problem, 'a'))['response']), 0", 0),
-        ("return [][0], 0", 0),
-        ("return str(1 / 0), 0", 0),
-        ("assert False", 0),
-        ("raise SystemExit", 0),
-        ("x = 'a' * 10**10\nreturn x[0], 0", 0),
+        ("return float('needs work' + (await self.custom(problem, 'a'))['response']), 0", 0, 3),
+        ("return [][0], 0", 0, 2),
+        ("return str(1 / 0), 0", 0, 2),
+        ("assert False", 0, 2),
+        ("raise SystemExit", 0, 2),
+        ("x = 'a' * 10**10\nreturn x[0], 0", 0, 2),
         # this fails on empty texts alone
-        (f"{CUSTOM}return {{r['response'][0]: 'x'}}[r['response'][0]], 0", 1),
+        (f"{CUSTOM}return {{r['response'][0]: 'x'}}[r['response'][0]], 0", 1, 1),
     ],
 )
-def test_what_may_be_right_in_life_is_a_warning(theatre, body, line):
+def test_what_may_be_right_in_life_is_a_warning(theatre, body, line, times):
     report = theatre.validate(program(body))
     assert report.outcome is Ending.OK
-    found = {(item.code, item.line) for item in report.diagnostics}
-    assert found == {("fragile", FIRST + line)}
+    found = [(item.code, item.line) for item in report.diagnostics]
+    assert found == [("fragile", FIRST + line)] * times
 
 
 @pytest.mark.parametrize(
