@@ -10,15 +10,18 @@ import dataclasses
 import json
 import pickle
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 from typing import Any
 from zlib import crc32
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+import statsmodels.api as sm
 import yaml
 
 from analysis.arm.propagation import paths, pushed
@@ -43,6 +46,42 @@ def write_study(
     folder: Path,
     judges: Sequence[str] = ("sim-fair", "sim-verbose", "sim-flaky"),
     seeds: int = 3,
+    judge_config: dict[str, Any] | None = None,
+    **options: Any,
+) -> Path:
+    """Write a study and return its folder; ``options`` are those of `write_cell`."""
+    folder.mkdir(parents=True)
+    study_file.write_study(folder, {"study": folder.name, "factors": ["judge", "seed"]})
+    for judge in judges:
+        for seed in range(seeds):
+            cell = folder / f"{judge}-s{seed}-{sum(map(ord, judge)) * 1000 + seed:010x}"
+            preset = {
+                "name": judge,
+                "family": "simulated",
+                "size": "",
+                "endpoint": {"model": judge},
+                "grading": {"name": "likert"},
+                "simulated": {"keyword": "alpha"},
+                "on_failure": "unscored",
+                **(judge_config or {}),
+            }
+            config = run_config(folder, seed, preset, "instruct-mini")
+            config["policy"] = {"name": "tiny", "family": "llama", "size": "0.9M"}
+            write_cell(cell, config | {"reward": {"name": "judge"}}, **options)
+    return folder
+
+
+def run_config(
+    study: Path, seed: int, judge: dict[str, Any], task: str, **more: Any
+) -> dict[str, Any]:
+    """The config of a run, as far as the analysis reads it."""
+    head = {"study": study.name, "seed": seed, "judge": judge, "policy": {"name": "tiny"}}
+    return head | {"task": {"name": task}, "scaffold": {"name": "none"}} | more
+
+
+def write_cell(
+    cell: Path,
+    config: dict[str, Any],
     steps: int = 6,
     groups: int = 4,
     members: int = 4,
@@ -50,53 +89,9 @@ def write_study(
     scored: bool = True,
     constant: float | None = None,
     state: str = "done",
-    judge_config: dict[str, Any] | None = None,
-) -> Path:
-    """Write a study and return its folder; sim-flaky fails on every fourth member."""
-    folder.mkdir(parents=True)
-    study_file.write_study(folder, {"study": folder.name, "factors": ["judge", "seed"]})
-    for judge in judges:
-        for seed in range(seeds):
-            cell = folder / f"{judge}-s{seed}-{abs(hash_of(judge, seed)):010x}"
-            config = {
-                "study": folder.name,
-                "seed": seed,
-                "judge": {
-                    "name": judge,
-                    "family": "simulated",
-                    "size": "",
-                    "endpoint": {"model": judge},
-                    "grading": {"name": "likert"},
-                    "simulated": {"keyword": "alpha"},
-                    "on_failure": "unscored",
-                    **(judge_config or {}),
-                },
-                "policy": {"name": "tiny", "family": "llama", "size": "0.9M"},
-                "task": {"name": "instruct-mini"},
-                "reward": {"name": "judge"},
-                "scaffold": {"name": "none"},
-                "trainer": {"steps": steps},
-            }
-            write_cell(cell, config, steps, groups, members, truth, scored, constant, state)
-    return folder
-
-
-def hash_of(judge: str, seed: int) -> int:
-    return sum(map(ord, judge)) * 1000 + seed
-
-
-def write_cell(
-    cell: Path,
-    config: dict[str, Any],
-    steps: int,
-    groups: int,
-    members: int,
-    truth: bool,
-    scored: bool,
-    constant: float | None,
-    state: str,
 ) -> None:
-    write_head(cell, config, steps, state)
+    """Write the records of a run; sim-flaky fails on every fourth member."""
+    write_head(cell, config | {"trainer": {"steps": steps}}, steps, state)
     git = {"commit": "0123456789abcdef", "dirty": False}
     (cell / "environment.json").write_text(json.dumps({"git": git}))
     judge, seed = config["judge"]["name"], config["seed"]
@@ -133,22 +128,13 @@ def write_cell(
                     "judge_score": None if fails else score,
                 }
             )
-            verdicts.append(
-                {
-                    "rollout_id": name,
-                    "step": step,
-                    "judge": judge,
-                    "role": "acting",
-                    "outcome": "unparsed" if fails else "scored",
-                    "labels": [],
-                    "score": None if fails else score,
-                    "attempts": 1,
-                }
-            )
+            verdict = {"rollout_id": name, "step": step, "judge": judge, "role": "acting"}
+            verdict |= {"outcome": "unparsed" if fails else "scored", "labels": [], "attempts": 1}
+            verdicts.append(verdict | {"score": None if fails else score})
         write_part(cell / "rollouts", step, rollouts, ROLLOUT)
         write_part(cell / "verdicts", step, verdicts, VERDICT)
         lines.append({"step": step, "time_ms": step, "metrics": {"truth/mean": value}})
-    write_lines(cell, lines)
+    write_lines(cell / "metrics.jsonl", lines)
 
 
 def write_head(cell: Path, config: dict[str, Any], steps: int, state: str = "done") -> None:
@@ -162,8 +148,24 @@ def write_head(cell: Path, config: dict[str, Any], steps: int, state: str = "don
         (cell / "DONE").write_text("")
 
 
-def write_lines(cell: Path, lines: Sequence[dict[str, Any]]) -> None:
-    (cell / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+def write_lines(path: Path, lines: Iterable[dict[str, Any]]) -> Path:
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    return path
+
+
+@contextmanager
+def config_of(cell: Path) -> Iterator[dict[str, Any]]:
+    """The config of a cell, which is written back with what was changed in it."""
+    path = cell / "config.yaml"
+    config = yaml.safe_load(path.read_text())
+    yield config
+    path.write_text(yaml.safe_dump(config))
+
+
+def damage(study: Path, pattern: str) -> None:
+    """Let the study's only file of this pattern be one that cannot be read."""
+    (path,) = study.glob(pattern)
+    path.write_bytes(b"PAR1 and nothing else PAR1")
 
 
 def write_held_out(cell: Path) -> None:
@@ -181,7 +183,7 @@ def write_kl(study: Path, steps: int) -> Path:
         {"step": step, "metrics": {"policy/kl": 0.01 * step, "policy/length_tokens": 20.0}}
         for step in range(1, steps + 1)
     ]
-    write_lines(cell, lines)
+    write_lines(cell / "metrics.jsonl", lines)
     return cell
 
 
@@ -250,9 +252,8 @@ def arms_of_presets(study: Path, small_study: Path, names: Sequence[str]) -> Non
         for place, source in enumerate(sorted(small_study.glob("sim-fair*"))):
             cell = study / f"{name}-{place}"
             shutil.copytree(source, cell)
-            config = yaml.safe_load((cell / "config.yaml").read_text())
-            config["judge"] = dataclasses.asdict(load_judge(name))
-            (cell / "config.yaml").write_text(yaml.safe_dump(json.loads(json.dumps(config))))
+            with config_of(cell) as config:
+                config["judge"] = json.loads(json.dumps(dataclasses.asdict(load_judge(name))))
 
 
 @pytest.fixture
@@ -285,6 +286,30 @@ def copied(small_study: Path, tmp_path: Path) -> Callable[[str], Path]:
     return lambda name: shutil.copytree(small_study, tmp_path / name, symlinks=True)
 
 
+def made_run(judge: Any, truth: Any = None, **changes: Any) -> Run:
+    """A run of one step that was rewarded with its judge's scores, (P, G). Truth and one behaviour
+    are not known where they are not given."""
+    judge = np.array(judge, dtype=float)
+    nothing = np.full(judge.shape, np.nan)
+    truth = nothing if truth is None else np.array(truth, dtype=float)
+    steps = np.ones(len(judge), dtype=int)
+    run = Run("c", "a", 0, True, steps, judge, judge, truth, judge, nothing[..., None], ("length",))
+    return dataclasses.replace(run, rollouts=judge.size, **changes)
+
+
+def clustered(values: np.ndarray, groups: np.ndarray) -> Any:
+    """The mean of values with the standard error over groups, as statsmodels fits it."""
+    fit = sm.OLS(values, np.ones(len(values)))
+    return fit.fit(cov_type="cluster", cov_kwds={"groups": groups}, use_t=True)
+
+
+def evidence_of(study: Path, change: Callable[[Sequence[Run]], Sequence[Run]]) -> Evidence:
+    """The evidence of a study whose runs were changed, resting on all of its cells."""
+    records = read_study(study)
+    changed = dataclasses.replace(records, runs=list(change(records.runs)))
+    return of_records(changed, list(records.table["cell"]))
+
+
 def following(runs: Sequence[Run], factor: float) -> list[Run]:
     """The runs with every behaviour moved, in the last step, by ``factor`` times its push: first
     order, with one step size. Below 0 they move against what was rewarded."""
@@ -301,9 +326,4 @@ def following(runs: Sequence[Run], factor: float) -> list[Run]:
 @pytest.fixture(scope="session")
 def real_evidence(small_study: Path, together: Path) -> Evidence:
     """The evidence of the study that was trained for real, resting on all of its cells."""
-
-    def make() -> Evidence:
-        records = read_study(small_study)
-        return of_records(records, list(records.table["cell"]))
-
-    return kept(together / "gathered" / "small_study", make)
+    return kept(together / "gathered" / "small_study", lambda: evidence_of(small_study, list))

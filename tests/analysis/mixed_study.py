@@ -13,7 +13,7 @@ import numpy as np
 from study import study_file
 from study.records import OPTIONAL, ROLLOUT
 from study.rewards.advantages import advantages
-from tests.analysis.conftest import schema, write_head, write_lines, write_part
+from tests.analysis.conftest import run_config, schema, write_head, write_lines, write_part
 
 GROUP, STEPS = 8, 6
 DOMAINS = {"code": (3.0, 2.0), "math": (2.0, 3.0), "qa": (3.0, 3.0)}
@@ -53,17 +53,9 @@ def write_mixed(folder: Path, seeds: int = 3, arms: tuple[str, ...] = tuple(ARMS
 
 def _write_cell(cell: Path, arm: str, seed: int) -> None:
     judge, reward, _ = ARMS[arm]
-    config = {
-        "study": cell.parent.name,
-        "arm": arm,
-        "seed": seed,
-        "judge": {"name": judge, "on_failure": "unscored"},
-        "policy": {"name": "tiny"},
-        "task": {"name": "mixed"},
-        "reward": reward,
-        "scaffold": {"name": "none"},
-        "trainer": {"steps": STEPS, "scale_rewards": "group"},
-    }
+    preset = {"name": judge, "on_failure": "unscored"}
+    config = run_config(cell.parent, seed, preset, "mixed", arm=arm, reward=reward)
+    config["trainer"] = {"steps": STEPS, "scale_rewards": "group"}
     write_head(cell, config, STEPS)
     rng = np.random.default_rng([seed, sum(map(ord, arm))])
     lines = [{"step": 0, "time_ms": 0, "metrics": held_out(arm, seed, 0)}]
@@ -71,7 +63,7 @@ def _write_cell(cell: Path, arm: str, seed: int) -> None:
         write_part(cell / "rollouts", step, _rollouts(rng, arm, step), MIXED)
         metrics = held_out(arm, seed, step) if step == STEPS else {}
         lines.append({"step": step, "time_ms": step, "metrics": {"truth/mean": 0.5} | metrics})
-    write_lines(cell, lines)
+    write_lines(cell / "metrics.jsonl", lines)
 
 
 def held_out(arm: str, seed: int, step: int) -> dict[str, float]:

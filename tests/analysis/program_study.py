@@ -15,7 +15,7 @@ import numpy as np
 from study import study_file
 from study.records import ROLLOUT, part_name, write_part
 from study.rewards.advantages import advantages
-from tests.analysis.conftest import write_head, write_lines
+from tests.analysis.conftest import run_config, write_head, write_lines
 
 OPERATORS = ("Custom", "Programmer", "Review", "Revise", "ScEnsemble")
 """Custom begins every program; Programmer is never called."""
@@ -82,26 +82,18 @@ def planted_json() -> dict[str, Any]:
 
 
 def _write_cell(cell: Path, judge: str, seed: int, setting: dict[str, Any], truth: bool) -> None:
-    config = {
-        "study": cell.parent.name,
-        "seed": seed,
-        "judge": {"name": judge, "on_failure": "unscored"},
-        "policy": {"name": "tiny"},
-        "task": {"name": "workflow-mini"},
-        "reward": {"name": "workflow-gated"},
-        "scaffold": {"name": "none"},
-        "trainer": {"steps": STEPS, "scale_rewards": "group"},
-        "world": "workflow",
-        "executor": {"name": "sim"},
-        "workflow": {"form": "dsl", **setting},
-    }
+    preset = {"name": judge, "on_failure": "unscored"}
+    config = run_config(cell.parent, seed, preset, "workflow-mini", world="workflow")
+    config |= {"reward": {"name": "workflow-gated"}, "executor": {"name": "sim"}}
+    config |= {"workflow": {"form": "dsl", **setting}}
+    config["trainer"] = {"steps": STEPS, "scale_rewards": "group"}
     write_head(cell, config, STEPS)
     rng = np.random.default_rng([seed, sum(map(ord, judge)), len(str(setting))])
     for step in range(1, STEPS + 1):
         rows = _rollouts(rng, judge, step, seed, truth)
         write_part(cell / "rollouts" / part_name(step), rows, ROLLOUT)
-    steps = range(1, STEPS + 1)
-    write_lines(cell, [{"step": step, "time_ms": step, "metrics": {}} for step in steps])
+    lines = ({"step": step, "time_ms": step, "metrics": {}} for step in range(1, STEPS + 1))
+    write_lines(cell / "metrics.jsonl", lines)
 
 
 def _rollouts(

@@ -15,13 +15,17 @@ from analysis.external.pairwise import check_pairwise, judge_pairs
 from analysis.external.ratings import agreement_report, check_ratings
 from analysis.importers import main
 from study.errors import UserError
+from tests.analysis.conftest import write_lines
 from tests.published.alpaca_rates import length_controlled_rate as length_controlled
 from tests.published.alpaca_rates import length_controlled_refit
 
-
-def write_lines(path: Path, records: list[dict]) -> Path:
-    path.write_text("".join(json.dumps(record) + "\n" for record in records))
-    return path
+JUDGEBENCH = {"pair_id": "p", "label": "A>B", "judge_name": "g"}
+JUDGEBENCH |= {"judgments": [{"decision": "A>B"}, None]}
+IFEVAL = {"prompt": "p", "response": "r"}
+IFEVAL |= {"instruction_id_list": ["a"], "follow_instruction_list": [True]}
+LLMBAR = {"label": 1, "results": [{"swap = False": {"winner": "1"}}]}
+VERL = {"input": "p", "output": "o", "score": 1, "acc": 0}
+ALPACA = {"instruction": "i", "generator_2": "m", "annotator": "g", "preference": 1.2}
 
 
 def test_alpaca_eval_codes_are_first_second_and_tie(tmp_path: Path):
@@ -35,11 +39,10 @@ def test_alpaca_eval_codes_are_first_second_and_tie(tmp_path: Path):
 
 def test_alpaca_evals_own_json_and_its_errors(tmp_path: Path):
     file = tmp_path / "annotations.json"
-    record = {"instruction": "Say hi", "generator_1": "base", "generator_2": "m", "annotator": "g"}
-    file.write_text(json.dumps([record | {"preference": 2}]))
+    file.write_text(json.dumps([ALPACA | {"preference": 2, "generator_1": "base"}]))
     found = alpaca_eval(file)
-    assert found.loc[0, ["item", "judge", "verdict"]].tolist() == ["m/Say hi", "g", "second"]
-    file.write_text(json.dumps([record | {"preference": 3}]))
+    assert found.loc[0, ["item", "judge", "verdict"]].tolist() == ["m/i", "g", "second"]
+    file.write_text(json.dumps([ALPACA | {"preference": 3}]))
     with pytest.raises(UserError, match="row 1, column preference holds 3"):
         alpaca_eval(file)
     file.write_text(json.dumps([{"generator_2": "m", "instruction": "x", "preference": 1}]))
@@ -65,12 +68,8 @@ def test_a_judge_that_only_likes_length_gives_a_half_at_equal_lengths():
 
 def test_judgebench_maps_the_swapped_judgment_back(tmp_path: Path):
     def pair(name, label, first, second):
-        return {
-            "pair_id": name,
-            "source": "math",
-            "label": label,
-            "judgments": [first and {"decision": first}, second and {"decision": second}],
-        }
+        said = [first and {"decision": first}, second and {"decision": second}]
+        return {"pair_id": name, "source": "math", "label": label, "judgments": said}
 
     records = [
         pair("p1", "A>B", "A>B", "B>A"),  # right both times
@@ -79,9 +78,8 @@ def test_judgebench_maps_the_swapped_judgment_back(tmp_path: Path):
         pair("p4", "A>B", "junk", "A>B"),
     ]
     found = check_pairwise(judgebench(write_lines(tmp_path / "j.jsonl", records), "g"))
-    assert found["verdict"].tolist() == [
-        "first", "first", "first", "second", "", "tie", "", "second"
-    ]  # fmt: skip
+    expected = ["first", "first", "first", "second", "", "tie", "", "second"]
+    assert found["verdict"].tolist() == expected
     one = judge_pairs(found, "wrong")["g"]
     assert (one["both_correct"], one["first_first"], one["invalid"]) == (0.25, 1, 2)
 
@@ -105,24 +103,15 @@ def test_llmbar_has_mapped_back_already_and_its_last_round_counts(tmp_path: Path
 @pytest.mark.parametrize("by", ["instruction", "prompt"])
 def test_ifeval_keeps_an_empty_response_apart_from_a_failed_one(tmp_path: Path, by):
     def record(prompt, response, followed):
-        return {
-            "prompt": prompt,
-            "response": response,
-            "instruction_id_list": ["a:x", "b:y"][: len(followed)],
-            "follow_instruction_list": followed,
-            "follow_all_instructions": all(followed),
-        }
+        made = {"prompt": prompt, "response": response, "follow_instruction_list": followed}
+        made["instruction_id_list"] = ["a:x", "b:y"][: len(followed)]
+        return made | {"follow_all_instructions": all(followed)}
 
-    records = [
-        record("p", "text", [True, False]),
-        record("q", " ", [False]),
-        record("r", "ok", [True]),
-    ]
-    found = check_ratings(ifeval(write_lines(tmp_path / "s.jsonl", records), "strict", by=by))
-    scores = found["score"].tolist()
-    assert scores == pytest.approx(
-        [1, 0, math.nan, 1] if by == "instruction" else [0, math.nan, 1], nan_ok=True
-    )
+    answers = ("p", "text", [True, False]), ("q", " ", [False]), ("r", "ok", [True])
+    file = write_lines(tmp_path / "s.jsonl", [record(*answer) for answer in answers])
+    found = check_ratings(ifeval(file, "strict", by=by))
+    expected = [1, 0, math.nan, 1] if by == "instruction" else [0, math.nan, 1]
+    assert found["score"].tolist() == pytest.approx(expected, nan_ok=True)
     judged = found.assign(rater="j", role="judge")
     both = check_ratings(pd.concat([found, judged], ignore_index=True))
     one = agreement_report(both)["judges"]["j"]
@@ -137,16 +126,7 @@ def test_ifeval_keeps_an_empty_response_apart_from_a_failed_one(tmp_path: Path, 
         (judgebench, {"pair_id": 1, "label": "A>B", "judgments": []}, "holds no verdicts"),
         (judgebench, {"pair_id": 1, "label": "A>B", "judgments": None}, "judgments is not a list"),
         (llmbar, {"label": 3, "results": []}, "label holds 3"),
-        (
-            ifeval,
-            {
-                "prompt": "p",
-                "response": "r",
-                "instruction_id_list": ["a"],
-                "follow_instruction_list": [],
-            },
-            "1 instructions but 0 verdicts",
-        ),
+        (ifeval, IFEVAL | {"follow_instruction_list": []}, "1 instructions but 0 verdicts"),
     ],
 )
 def test_records_of_another_shape_are_refused_with_their_place(tmp_path, reader, record, said):
@@ -162,21 +142,15 @@ def test_a_file_that_is_not_there_is_a_users_error(tmp_path: Path):
 def test_trl_completions_are_ratings_by_reward_function_within_grpo_groups(tmp_path: Path):
     turns = [{"role": "user", "content": "Name a colour."}]
     for step in (1, 2):
-        pd.DataFrame(
-            {
-                "step": [step] * 4,
-                "prompt": [turns] * 4,
-                "completion": [[{"role": "assistant", "content": text}] for text in "abcd"],
-                "judge_reward": [0.1, 0.2, 0.3, None],
-                "rule": [0.0, 0.0, 1.0, 1.0],
-                "advantage": [9.0, 9.0, 9.0, 9.0],
-            }
-        ).to_parquet(tmp_path / f"completions_{step:05d}.parquet")
+        texts = [[{"role": "assistant", "content": text}] for text in "abcd"]
+        rows = {"step": [step] * 4, "prompt": [turns] * 4, "completion": texts}
+        rows |= {"judge_reward": [0.1, 0.2, 0.3, None], "rule": [0.0, 0.0, 1.0, 1.0]}
+        frame = pd.DataFrame(rows | {"advantage": [9.0, 9.0, 9.0, 9.0]})
+        frame.to_parquet(tmp_path / f"completions_{step:05d}.parquet")
     found = check_ratings(completions(tmp_path, truth=["rule"]))
     assert found["item"].nunique() == 8 and found["group"].nunique() == 2
-    assert dict(zip(found["rater"], found["role"], strict=True)) == {
-        "judge_reward": "judge", "rule": "human"
-    }  # fmt: skip
+    roles = dict(zip(found["rater"], found["role"], strict=True))
+    assert roles == {"judge_reward": "judge", "rule": "human"}
     one = agreement_report(found)["judges"]["judge_reward"]
     assert one["n"] == 6  # None is missing, never 0
     within = one["within_group"]["spearman"]
@@ -216,31 +190,11 @@ def test_completions_that_cannot_be_read_say_why(tmp_path: Path, name, text, tru
         completions(tmp_path / name, truth)
 
 
-JUDGEBENCH = {
-    "pair_id": "p",
-    "label": "A>B",
-    "judge_name": "g",
-    "judgments": [{"decision": "A>B"}, None],
-}
-IFEVAL = {
-    "prompt": "p",
-    "response": "r",
-    "instruction_id_list": ["a"],
-    "follow_instruction_list": [True],
-}
-VERL = {"input": "p", "output": "o", "score": 1, "acc": 0}
-ALPACA = {"instruction": "i", "generator_2": "m", "annotator": "g", "preference": 1.2}
-
-
 @pytest.mark.parametrize(
     ("arguments", "record", "next_command"),
     [
         (["judgebench"], JUDGEBENCH, pairwise_command.main),
-        (
-            ["llmbar", "judge=g"],
-            {"label": 1, "results": [{"swap = False": {"winner": "1"}}]},
-            pairwise_command.main,
-        ),
+        (["llmbar", "judge=g"], LLMBAR, pairwise_command.main),
         (["alpaca_eval"], ALPACA, pairwise_command.main),
         (["ifeval", "by=prompt"], IFEVAL, ratings_command.main),
         (["verl", "truth=acc"], VERL, ratings_command.main),
@@ -275,7 +229,7 @@ def test_bad_import_commands_exit_2_with_what_to_type(
     tmp_path: Path, capsys, monkeypatch, arguments, said
 ):
     monkeypatch.chdir(tmp_path)
-    write_lines(tmp_path / "in.jsonl", [{**JUDGEBENCH, "judge_name": None}])
+    write_lines(tmp_path / "in.jsonl", [JUDGEBENCH | {"judge_name": None}])
     assert main(arguments) == 2
     assert said in capsys.readouterr().err
     assert not (tmp_path / "t.csv").exists()

@@ -22,7 +22,7 @@ from analysis.answers.reading import read_answers
 from analysis.reports import figures
 from analysis.reports.evidence import gather
 from analysis.view import main
-from tests.analysis.conftest import write_held_out
+from tests.analysis.conftest import damage, write_held_out
 from tests.conftest import Page
 
 
@@ -127,9 +127,8 @@ def test_where_prompts_are_few_the_rest_is_drawn_from_all():
 
 
 def test_the_same_seed_chooses_the_same_and_another_one_others(planted):
-    first, again, other = (
-        list(choose(read_answers(planted), 100, seed).picks) for seed in (1, 1, 2)
-    )
+    answers = read_answers(planted)
+    first, again, other = (list(choose(answers, 100, seed).picks) for seed in (1, 1, 2))
     assert first == again and set(first) != set(other)
 
 
@@ -160,8 +159,7 @@ def test_the_script_makes_text_and_never_markup():
 
 
 def test_hostile_text_stands_in_the_data_without_a_bracket(page):
-    text = page.read_text()
-    inside = text.split('id="data">')[1].split("</script>")[0]
+    inside = page.read_text().split('id="data">')[1].split("</script>")[0]
     assert not set("<>&\u2028\u2029") & set(inside)
     wanted = '<script src="https://example.org/x.js"></script>'
     assert any(wanted in each for each in json.loads(inside)["texts"])
@@ -175,12 +173,8 @@ def test_what_is_escaped_is_the_same_when_it_is_read():
 
 def test_an_answer_has_its_numbers_behaviour_and_verdicts(page):
     told = data_of(page)
-    cells = [source["cell"] for source in told["sources"]]
-    row = next(
-        row
-        for row in rows_of(told)
-        if cells[row["source"]].startswith("sim-verbose-s1") and row["id"] == "000003-0005"
-    )
+    here = [source["cell"].startswith("sim-verbose-s1") for source in told["sources"]]
+    (row,) = (row for row in rows_of(told) if here[row["source"]] and row["id"] == "000003-0005")
     words = 6 + 1 + 9 * 2
     assert row["truth"] == pytest.approx(0.51) and row["step"] == 3
     assert row["judge"] == pytest.approx(0.51 + 0.01 * (words - 6))
@@ -188,10 +182,8 @@ def test_an_answer_has_its_numbers_behaviour_and_verdicts(page):
     assert row["behaviour"][names.index("length")] == words
     assert told["texts"][row["prompt"]] == "Say something, prompt 1 of step 3"
     ((role, judge, _, outcome, score, *_),) = row["verdicts"]
-    assert [told["texts"][place] for place in (role, judge, outcome)] == [
-        *("acting", "sim-verbose", "scored")
-    ]
-    assert score == row["judge"]
+    said = [told["texts"][place] for place in (role, judge, outcome)]
+    assert said == ["acting", "sim-verbose", "scored"] and score == row["judge"]
 
 
 def test_arms_stand_and_look_as_in_the_report(make_study):
@@ -200,11 +192,8 @@ def test_arms_stand_and_look_as_in_the_report(make_study):
     study = make_study(judges=names, seeds=1, steps=2, groups=1)
     arms = data_of(write_page(study).path)["arms"]
     told = gather(study)
-    assert (
-        [each["name"] for each in arms]
-        == told.arms
-        == ["sim-fair", *sorted({*names} - {"sim-fair"})]
-    )
+    assert told.arms == ["sim-fair", *sorted({*names} - {"sim-fair"})]
+    assert [each["name"] for each in arms] == told.arms
     with figures.looks_of(told.arms):
         wanted = figures.looks(told.arms)
     for each in arms:
@@ -236,9 +225,7 @@ def test_texts_stand_once_and_long_ones_are_cut_and_said():
     assert texts.shown() == ["a", "x" * LONGEST] and texts.size == size
     texts.forget(1, 4)
     assert texts.cut == {}
-
-
-def test_texts_that_begin_alike_are_told_with_their_own_length():
+    # those that begin alike have a length of their own
     texts = Texts()
     whole, longer, longest = ("x" * (LONGEST + more) for more in (0, 1, 2))
     assert [texts.add(each) for each in (whole, longer, longest, longer)] == [0, 1, 2, 1]
@@ -269,8 +256,7 @@ def test_the_page_says_how_many_of_how_many_and_the_seed(planted, tmp_path):
 
 def test_a_damaged_part_is_left_out_and_said(make_study, tmp_path):
     study = make_study(seeds=1)
-    (damaged,) = study.glob("sim-fair-*/rollouts/step-000002.parquet")
-    damaged.write_bytes(b"PAR1 and nothing else PAR1")
+    damage(study, "sim-fair-*/rollouts/step-000002.parquet")
     written = write_page(study, tmp_path / "page.html")
     assert any("rollouts/step-000002.parquet is left out" in line for line in written.problems)
     assert "step-000002.parquet is left out" in Page(written.path.read_text()).text
@@ -281,18 +267,14 @@ def test_answers_of_a_study_that_was_trained_have_all_that_is_on_record(small_st
     told = data_of(write_page(small_study, tmp_path / "page.html").path)
     roles = Counter(told["texts"][v[0]] for row in rows_of(told) for v in row["verdicts"])
     assert roles["acting"] == roles["shadow"] == told["total"] == len(told["answers"])
-    numbers = told["numbers"]
-    assert "component/reference_logprob" in numbers
-    assert all(
-        set(row["numbers"]) <= {str(place) for place in range(len(numbers))}
-        for row in rows_of(told)
-    )
+    assert "component/reference_logprob" in told["numbers"]
+    places = {str(place) for place in range(len(told["numbers"]))}
+    assert all(set(row["numbers"]) <= places for row in rows_of(told))
 
 
 def test_answers_to_held_out_rows_are_a_set_of_their_own(make_study, tmp_path):
     study = make_study(seeds=1, judges=["sim-fair"], steps=1)
-    (cell,) = study.glob("sim-fair-*")
-    write_held_out(cell)
+    write_held_out(next(study.glob("sim-fair-*")))
     told = data_of(write_page(study, tmp_path / "page.html").path)
     assert [source["set"] for source in told["sources"]] == ["training", "held-out"]
     assert Counter(row["source"] for row in rows_of(told)) == {0: 16, 1: 16}

@@ -9,10 +9,9 @@ from urllib.parse import quote
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-import yaml
 
 from analysis.answers.page import write_page
-from tests.analysis.conftest import HOSTILE, write_study
+from tests.analysis.conftest import HOSTILE, config_of, damage, write_study
 from tests.chromium import Browser, Page
 
 RUN = "window.hacked=(window.hacked||0)+1"
@@ -47,14 +46,12 @@ TEXTS["verdicts"] = ("judge", "outcome", "reason", "text", "reasoning", "finish_
 
 def poison(study: Path) -> None:
     """Put hostile texts wherever the records hold a text, and into the names of the arms."""
-    for number, cell in enumerate(sorted(study.glob("*/config.yaml"))):
-        config = yaml.safe_load(cell.read_text())
-        config["judge"]["name"] += PAYLOADS[number % len(PAYLOADS)]
-        cell.write_text(yaml.safe_dump(config))
+    for number, path in enumerate(sorted(study.glob("*/config.yaml"))):
+        with config_of(path.parent) as config:
+            config["judge"]["name"] += PAYLOADS[number % len(PAYLOADS)]
         for kind, names in TEXTS.items():
-            for part in (cell.parent / kind).glob("*.parquet"):
-                table = pq.read_table(part)
-                rows = table.to_pylist()
+            for part in (path.parent / kind).glob("*.parquet"):
+                rows = pq.read_table(part).to_pylist()
                 for place, row in enumerate(rows):
                     for shift, name in enumerate(names):
                         row[name] = PAYLOADS[(place + shift + row["step"]) % len(PAYLOADS)]
@@ -64,17 +61,15 @@ def poison(study: Path) -> None:
                     else:
                         row["labels"] = list(PAYLOADS)
                         row["score"] = None if place % 3 == 0 else row["score"]
-                schema = pq.read_schema(part)
-                pq.write_table(_table(rows, schema), part)
+                _write(rows, part)
 
 
-def _table(rows, schema):
-    names = dict.fromkeys(key for row in rows for key in row)
-    fields = [
-        schema.field(name) if name in schema.names else pa.field(name, pa.string())
-        for name in names
-    ]
-    return pa.Table.from_pylist(rows, pa.schema(fields))
+def _write(rows, part):
+    """Write rows over a part; columns that it did not have are texts."""
+    schema = pq.read_schema(part)
+    for name in dict.fromkeys(key for row in rows for key in row if key not in schema.names):
+        schema = schema.append(pa.field(name, pa.string()))
+    pq.write_table(pa.Table.from_pylist(rows, schema), part)
 
 
 @pytest.fixture(scope="module")
@@ -156,11 +151,9 @@ def test_the_policy_of_the_page_stops_what_would_be_slipped_in(browser, hostile,
 
 
 def test_markup_from_text_is_refused_even_to_the_page_itself(attacked):
-    said = attacked.ask(
-        "(() => { try { document.body.innerHTML = '<b>x</b>'; return 'made'; }"
-        " catch (error) { return error.name; } })()"
-    )
-    assert said == "TypeError"
+    assign = "document.body.innerHTML = '<b>x</b>'; return 'made';"
+    ask = f"(() => {{ try {{ {assign} }} catch (error) {{ return error.name; }} }})()"
+    assert attacked.ask(ask) == "TypeError"
 
 
 # --- what a reader does ----------------------------------------------------------------------
@@ -259,15 +252,11 @@ def test_a_missing_verdict_is_said_with_its_reason(page):
 def test_an_answer_without_a_verdict_says_why(browser, tmp_path):
     """A file of verdicts that is lost is no judge that was not asked."""
     study = write_study(tmp_path / "study", ["sim-fair"], seeds=1, steps=3, groups=1)
-    (damaged,) = study.glob("*/verdicts/step-000001.parquet")
-    damaged.write_bytes(b"PAR1 and nothing else PAR1")
+    damage(study, "*/verdicts/step-000001.parquet")
     for step, outcome in ((2, "ok"), (3, "timeout")):
         (part,) = study.glob(f"*/rollouts/step-{step:06d}.parquet")
-        rows = [
-            row | {"judge_score": None, "outcome": outcome}
-            for row in pq.read_table(part).to_pylist()
-        ]
-        pq.write_table(_table(rows, pq.read_schema(part)), part)
+        rows = pq.read_table(part).to_pylist()
+        _write([row | {"judge_score": None, "outcome": outcome} for row in rows], part)
         (part,) = study.glob(f"*/verdicts/step-{step:06d}.parquet")
         pq.write_table(pq.read_table(part).slice(0, 0), part)
     page = browser.open(write_page(study).path)

@@ -10,23 +10,17 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-import yaml
 
 from analysis.compare import main
 from analysis.printed import compare as printed
-from tests.analysis.conftest import arms_of_presets, write_study
+from tests.analysis.conftest import arms_of_presets, config_of, write_study
 
 
 def two_studies(folder):
     """Two studies; the second has another judge, longer runs, fewer seeds and another setting."""
     write_study(folder / "a", judges=("sim-fair", "sim-verbose"))
-    write_study(
-        folder / "b",
-        judges=("sim-verbose", "sim-flaky"),
-        seeds=2,
-        steps=9,
-        judge_config={"on_failure": "zero"},
-    )
+    options = {"seeds": 2, "steps": 9, "judge_config": {"on_failure": "zero"}}
+    write_study(folder / "b", judges=("sim-verbose", "sim-flaky"), **options)
     return folder
 
 
@@ -109,18 +103,15 @@ def test_what_groups_do_not_tell_widens_the_interval_of_the_difference(tmp_path)
 
 def test_an_arm_has_the_name_that_its_records_have(pair, capsys):
     """A cell whose config is of another version still tells the settings of one judge apart."""
-    cell = next((pair / "a").glob("sim-verbose-s0-*"))
-    config = yaml.safe_load((cell / "config.yaml").read_text())
-    config["judge"]["on_failure"] = "zero"
-    config["policy"]["unheard_of"] = {"x": 1}
-    (cell / "config.yaml").write_text(yaml.safe_dump(config))
+    with config_of(next((pair / "a").glob("sim-verbose-s0-*"))) as config:
+        config["judge"]["on_failure"] = "zero"
+        config["policy"]["unheard_of"] = {"x": 1}
     assert main(words(pair, "forecast=false")) == 0
     result = told(pair)
     named = {row["arm"] for row in result["shifts"] if row["shift"][0]["n"]}
-    assert {arm for arm in named if arm.startswith("sim-verbose")} == {
-        "sim-verbose, on_failure=unscored"
-    }
-    assert result["arms"]["only"][0] == ["sim-fair", "sim-verbose, on_failure=unscored"]
+    (verbose,) = (arm for arm in named if arm.startswith("sim-verbose"))
+    assert verbose == "sim-verbose, on_failure=unscored"
+    assert result["arms"]["only"][0] == ["sim-fair", verbose]
     assert "is left out" in capsys.readouterr().out
 
 
@@ -188,9 +179,7 @@ def test_a_study_without_cells_is_nothing_to_compare(pair, capsys):
 
 
 def test_what_others_wrote_is_harmless(pair, capsys):
-    (cell,) = (pair / "a").glob("sim-fair-s0-*")
-    config = yaml.safe_load((cell / "config.yaml").read_text())
-    config["policy"]["family"] = "\x1b[2Jred"
-    (cell / "config.yaml").write_text(yaml.safe_dump(config))
+    with config_of(next((pair / "a").glob("sim-fair-s0-*"))) as config:
+        config["policy"]["family"] = "\x1b[2Jred"
     assert main(words(pair, "forecast=false")) == 0
     assert "\x1b" not in capsys.readouterr().out

@@ -9,7 +9,6 @@ import numpy as np
 import pandas as pd
 import pytest
 import statsmodels.formula.api as smf
-import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
@@ -34,7 +33,7 @@ from analysis.records.runs import read_runs, read_study
 from analysis.reports import sections
 from analysis.reports.evidence import dose_responses, of_records
 from analysis.reports.figures import dose_caption, dose_response
-from tests.analysis.conftest import following
+from tests.analysis.conftest import config_of, following
 
 DOSES = np.repeat([-0.2, -0.1, 0.0, 0.1, 0.2], 4)
 
@@ -72,11 +71,8 @@ def test_a_bent_response_is_an_emax_curve_and_a_straight_one_is_not():
     assert flat.note or flat.aic > flat.aic_line - 4
     degenerate = emax(dose, 3 * dose)
     assert degenerate.note and math.isnan(degenerate.emax)
-
-
-def test_three_doses_bend_nothing():
-    found = emax(np.repeat([0.0, 1.0, 2.0], 3), np.repeat([0.0, 1.0, 2.0], 3))
-    assert math.isnan(found.emax) and "too few" in found.note
+    three = emax(np.repeat([0.0, 1.0, 2.0], 3), np.repeat([0.0, 1.0, 2.0], 3))
+    assert math.isnan(three.emax) and "too few" in three.note
 
 
 SEEDS = np.tile(np.arange(4), 5)
@@ -110,9 +106,8 @@ def test_lack_of_fit_is_the_analysis_of_variance(blocked):
     extra = " + C(s)" if blocked else ""
     models = [smf.ols(f"y ~ {term}{extra}", frame).fit() for term in ("d", "C(d)")]
     seeds = SEEDS if blocked else np.arange(20)  # no two runs share a seed: no blocks
-    assert lack_of_fit(DOSES, response, seeds) == pytest.approx(
-        float(models[1].compare_f_test(models[0])[1])
-    )
+    expected = float(models[1].compare_f_test(models[0])[1])
+    assert lack_of_fit(DOSES, response, seeds) == pytest.approx(expected)
 
 
 def test_a_line_that_cannot_be_tested_is_said():
@@ -193,14 +188,13 @@ def test_runs_that_theory_knows_nothing_of_are_left_out_and_said():
 def dosed_copy(study, small_study, betas=(0.0,) * 4):
     """A copy of a real study whose judges differ in their doses alone, and its runs in betas."""
     shutil.copytree(small_study, study)
-    cells = sorted(study.glob("sim-*"))
-    judge = yaml.safe_load((cells[0] / "config.yaml").read_text())["judge"]
-    for number, (cell, beta) in enumerate(zip(cells, betas, strict=True)):
-        config = yaml.safe_load((cell / "config.yaml").read_text())
-        simulated = judge["simulated"] | {"doses": {"length": 0.1 * number}}
-        config["judge"] = judge | {"name": cell.name, "simulated": simulated}
-        config["trainer"]["beta"] = beta
-        (cell / "config.yaml").write_text(yaml.safe_dump(config))
+    judge = None
+    for number, (cell, beta) in enumerate(zip(sorted(study.glob("sim-*")), betas, strict=True)):
+        with config_of(cell) as config:
+            judge = judge or config["judge"]
+            simulated = judge["simulated"] | {"doses": {"length": 0.1 * number}}
+            config["judge"] = judge | {"name": cell.name, "simulated": simulated}
+            config["trainer"]["beta"] = beta
     return study
 
 
@@ -310,14 +304,12 @@ def test_only_judges_that_differ_in_this_dose_alone_are_on_its_curve(small_study
         under(runs, 8, noise_sd=0.2, doses__length=0.12, doses__exclamation=-0.15),
         under(runs, 9, noise_sd=0.2, domains__math__doses__length=0.2),
     ]
-    doses = doses_of([*others, *curve, zero], "length")
-    assert doses == {"c0": 0.0, "c1": 0.03, "c2": 0.08, "c3": 0.0, "c4": 0.0}
+    every = [*others, *curve, zero]
+    doses = {"c0": 0.0, "c1": 0.03, "c2": 0.08, "c3": 0.0, "c4": 0.0}
+    assert doses_of(every, "length") == doses
     assert doses_of(others[1:3], "length") == {"c6": 0.0, "c7": 0.12}
-    assert doses_of([*others, *curve, zero], "flattery") == {
-        **{"c0": 0.0, "c3": 0.0, "c4": 0.0, "c5": 0.08}
-    }
-    mixed = response([*others, *curve, zero], "length")
-    alone = response([*curve, zero], "length")
+    assert doses_of(every, "flattery") == {"c0": 0.0, "c3": 0.0, "c4": 0.0, "c5": 0.08}
+    mixed, alone = response(every, "length"), response([*curve, zero], "length")
     assert mixed["left_out"] == 5 and alone["left_out"] == 0
     assert {**mixed, "left_out": 0} == alone
     assert left_out(5).startswith("5 runs are left out: ") and left_out(0) == ""
@@ -327,10 +319,8 @@ def test_a_dose_curve_names_the_runs_that_it_leaves_out(small_study, tmp_path, p
     """A fifth run pays for flattery too: it is no point of the curve of length."""
     folder = dosed_copy(tmp_path / "doses", small_study)
     cell = sorted(folder.glob("sim-*"))[0]
-    other = folder / cell.name.replace(cell.name[-10:], "0123456789")
-    shutil.copytree(cell, other)
-    config = yaml.safe_load((other / "config.yaml").read_text())
-    config["judge"]["simulated"]["doses"] = {"flattery": 0.2}
-    (other / "config.yaml").write_text(yaml.safe_dump(config))
+    other = shutil.copytree(cell, folder / f"{cell.name[:-10]}0123456789")
+    with config_of(other) as config:
+        config["judge"]["simulated"]["doses"] = {"flattery": 0.2}
     said = printed(main, folder)
     assert "length: 4 runs" in said and "1 run is left out: " in said

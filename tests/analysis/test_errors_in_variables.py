@@ -1,13 +1,16 @@
 """Slopes on a bias measured with error: hand-made cases, planted truth, and a real study."""
 
 import math
+import shutil
 
 import numpy as np
+import pyarrow.parquet as pq
 import pytest
 
 from analysis.arm.errors_in_variables import deming, moments, plain, reliability, simex, slopes
 from analysis.natural import main
 from study.features import features
+from tests.analysis.conftest import config_of
 from tests.conftest import in_parts
 
 
@@ -72,23 +75,15 @@ def test_what_cannot_be_corrected_is_nan_or_refused():
 
 def test_a_study_of_three_judges_is_read(copied, answered):
     """Copies of a real study's runs under the name of a third judge, whose scores favour length."""
-    import shutil
-
-    import pyarrow.parquet as pq
-    import yaml
-
     study = copied("three")
     for cell in sorted(in_parts(study).glob("sim-fair-*")):
-        other = study / cell.name.replace("sim-fair", "sim-long")
-        shutil.copytree(cell, other)
-        config = yaml.safe_load((other / "config.yaml").read_text())
-        config["judge"]["name"] = "sim-long"
-        (other / "config.yaml").write_text(yaml.safe_dump(config))
+        other = shutil.copytree(cell, study / cell.name.replace("sim-fair", "sim-long"))
+        with config_of(other) as config:
+            config["judge"]["name"] = "sim-long"
         for part in (other / "rollouts").glob("*.parquet"):
             table = pq.read_table(part)
-            answers = table["answer"].to_pylist()
-            words = [0.01 * features(answer or "")["length"] for answer in answers]
-            scores = [t + w for t, w in zip(table["truth"].to_pylist(), words, strict=True)]
+            pairs = zip(table["truth"].to_pylist(), table["answer"].to_pylist(), strict=True)
+            scores = [truth + 0.01 * features(answer or "")["length"] for truth, answer in pairs]
             place = table.column_names.index("judge_score")
             pq.write_table(table.set_column(place, "judge_score", [scores]), part)
     found, said = answered(main, study, "steps=2")

@@ -1,8 +1,6 @@
 """What an export holds, that others read it, that it needs little memory, and what is refused."""
 
 import csv
-import os
-import subprocess
 import sys
 from pathlib import Path
 
@@ -15,14 +13,13 @@ from analysis.answers.reading import Answers, read_answers
 from analysis.answers.rows import schema_of
 from analysis.export import main
 from study.merged import merge_cell
-from tests.analysis.conftest import write_held_out, write_study
-from tests.conftest import ROOT
+from tests.analysis.conftest import damage, write_held_out, write_study
+from tests.conftest import python
 
 
 def export(study: Path, format: str, out: Path) -> int:
-    return main(
-        [f"study={study.name}", f"runs_dir={study.parent}", f"format={format}", f"out={out}"]
-    )
+    words = [f"study={study.name}", f"runs_dir={study.parent}", f"format={format}", f"out={out}"]
+    return main(words)
 
 
 @pytest.fixture(scope="module")
@@ -37,9 +34,8 @@ def test_a_row_is_an_answer_and_a_judge(table):
     assert not table.duplicated(["cell", "set", "rollout_id", "judge", "vote"]).any()
     row = table[(table.cell.str.startswith("sim-verbose-s1")) & (table.rollout_id == "000003-0005")]
     (row,) = row.to_dict("records")
-    assert (row["arm"], row["run_judge"], row["seed"], row["set"]) == (
-        *("sim-verbose", "sim-verbose", 1, "training"),
-    )
+    facts = [row[name] for name in ("arm", "run_judge", "seed", "set")]
+    assert facts == ["sim-verbose", "sim-verbose", 1, "training"]
     assert row["behaviour/length"] == 25 and row["prompt"] == "Say something, prompt 1 of step 3"
     assert row["truth"] == pytest.approx(0.51) and row["score"] == pytest.approx(0.70)
     assert row["gap"] == pytest.approx(0.19) and row["acting_score"] == row["score"]
@@ -66,9 +62,8 @@ def test_a_csv_holds_the_same_and_nothing_that_a_spreadsheet_would_run(make_stud
     there = [row["answer"] for row in read if row["cell"] == part.parents[1].name][: len(texts)]
     guarded = {"=1+1", "+1", "-1", "@x", "\t=1", "\uff1d1"}
     assert there == [f"'{text}" if text in guarded else text for text in texts]
-    assert len(read) == 96 and {row["score"] for row in read if row["outcome"] == "unparsed"} == {
-        ""
-    }
+    unparsed = {row["score"] for row in read if row["outcome"] == "unparsed"}
+    assert len(read) == 96 and unparsed == {""}
 
 
 class Counted:
@@ -95,8 +90,7 @@ def test_the_columns_are_known_from_the_heads_of_the_parts(make_study, tmp_path,
     part = next(study.glob("sim-fair-*/rollouts/step-000002.parquet"))
     rows = pq.read_table(part)
     pq.write_table(rows.append_column("component/more", rows["truth"]), part)
-    (damaged,) = study.glob("sim-flaky-*/rollouts/step-000001.parquet")
-    damaged.write_bytes(b"PAR1 and nothing else PAR1")
+    damage(study, "sim-flaky-*/rollouts/step-000001.parquet")
     monkeypatch.setattr(Answers, "_table", lambda *ignored: pytest.fail("a part was read"))
     monkeypatch.setattr(Answers, "judged", lambda *ignored: iter(()))
     times = []
@@ -142,8 +136,7 @@ def test_hugging_face_reads_the_folder(make_study, tmp_path, monkeypatch):
     import datasets
 
     study = make_study(seeds=1)
-    cell = next(study.glob("sim-fair-*"))
-    write_held_out(cell)
+    write_held_out(next(study.glob("sim-fair-*")))
     monkeypatch.setattr(files, "ROWS", 50)
     monkeypatch.setattr(files, "SHARD", 1000)
     out = tmp_path / "hf"
@@ -158,8 +151,7 @@ def test_hugging_face_reads_the_folder(make_study, tmp_path, monkeypatch):
 
 def test_the_card_lists_what_could_not_be_read(make_study, tmp_path):
     study = make_study(seeds=1)
-    (damaged,) = study.glob("sim-fair-*/verdicts/step-000002.parquet")
-    damaged.write_bytes(b"PAR1 and nothing else PAR1")
+    damage(study, "sim-fair-*/verdicts/step-000002.parquet")
     assert export(study, "hf", tmp_path / "hf") == 0
     said = (tmp_path / "hf" / "README.md").read_text().partition("## What could not be read")[2]
     assert "verdicts/step-000002.parquet is left out" in said
@@ -185,18 +177,13 @@ def test_memory_does_not_grow_with_the_study(tmp_path):
         )
         for cell in study.glob("*/config.yaml"):
             merge_cell(cell.parent)
-        words = [f"study={study.name}", f"runs_dir={tmp_path}", "format=parquet"]
-        words.append(f"out={tmp_path / f'{steps}.parquet'}")
-        done = subprocess.run(
-            [sys.executable, "-c", program, *words],
-            capture_output=True,
-            text=True,
-            cwd=ROOT,
-            env={**os.environ, "PYTHONPATH": str(ROOT)},
-        )
-        assert done.returncode == 0, done.stderr
-        assert pq.read_metadata(tmp_path / f"{steps}.parquet").num_rows == steps * 256
-        peaks.append(done.stdout.split()[-1])
+        out = tmp_path / f"{steps}.parquet"
+        words = f"study={study.name}", f"runs_dir={tmp_path}", "format=parquet", f"out={out}"
+        child = python(program, *words)
+        said, _ = child.communicate()
+        assert child.returncode == 0, said
+        assert pq.read_metadata(out).num_rows == steps * 256
+        peaks.append(said.split()[-1])
     if "None" in peaks:
         pytest.skip("this kernel does not tell a process's own peak of memory")
     small, large = map(float, peaks)
@@ -262,8 +249,7 @@ def test_inspect_has_scores_of_few_digits(make_study, tmp_path):
 def test_inspect_tells_a_judge_named_truth_and_lost_verdicts_apart(make_study, tmp_path):
     log = pytest.importorskip("inspect_ai.log", reason="the extra inspect is not installed")
     study = make_study(seeds=1, judges=["truth"], steps=2)
-    (damaged,) = study.glob("*/verdicts/step-000002.parquet")
-    damaged.write_bytes(b"PAR1 and nothing else PAR1")
+    damage(study, "*/verdicts/step-000002.parquet")
     out = tmp_path / "logs"
     assert export(study, "inspect", out) == 0
     (read,) = (log.read_eval_log(each) for each in log.list_eval_logs(str(out)))
@@ -272,7 +258,5 @@ def test_inspect_tells_a_judge_named_truth_and_lost_verdicts_apart(make_study, t
             "truth": 0.5,  # the judge pays 0.01 a word beyond six, and is never off
             "truth (rules)": 0.5,
         }
-        lost = sample.metadata["step"] == 2
-        assert sample.metadata.get("missing") == (
-            {"verdicts": "could not be read"} if lost else None
-        )
+        lost = {"verdicts": "could not be read"} if sample.metadata["step"] == 2 else None
+        assert sample.metadata.get("missing") == lost

@@ -6,7 +6,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import yaml
 
 from analysis.arm.families import is_simulated, judge_ids, key_of, of_runs, probed_biases
 from analysis.records.runs import Run
@@ -18,7 +17,7 @@ from experiments import probe
 from judges.identity import judge_id
 from study.compose import load_judge
 from study.features import FEATURES
-from tests.analysis.conftest import write_study
+from tests.analysis.conftest import config_of, write_study
 
 SPREAD = dict.fromkeys(FEATURES[:5], 2.0)
 BIAS = {"a": (0.02, -0.01, 0.0, 0.01, 0.0), "b": (-0.02, 0.02, 0.01, 0.0, 0.005)}
@@ -30,14 +29,12 @@ def planted(
 ) -> Run:
     """Judge - truth is ``times`` the family's bias, and every behaviour drifts by 50 times it."""
     rng = np.random.default_rng([seed, ord(family), *prompt.encode()])
-    gain, steps = 50.0, 10
-    groups, members = 6 * steps, 8
-    step_P = np.repeat(np.arange(1, steps + 1), 6)
+    step_P = np.repeat(np.arange(1, 11), 6)
     bias = times * np.array(BIAS[family])
-    drift = gain * bias * (step_P[:, None, None] - 1) / (steps - 1)
-    features = np.zeros((groups, members, len(FEATURES)))
-    features[..., :5] = rng.normal(10, 2, size=(groups, members, 5)) + drift
-    truth = rng.uniform(0.3, 0.7, size=(groups, members))
+    drift = 50.0 * bias * (step_P[:, None, None] - 1) / 9
+    features = np.zeros((60, 8, len(FEATURES)))
+    features[..., :5] = rng.normal(10, 2, size=(60, 8, 5)) + drift
+    truth = rng.uniform(0.3, 0.7, size=(60, 8))
     judge = truth + features[..., :5] @ bias + rng.normal(0, 0.02, size=truth.shape)
     settings = {"judge.family": family, "judge.size": "8B", "judge.grading.name": "likert",
                 "judge.grading.options.prompt": prompt, **config}  # fmt: skip
@@ -65,7 +62,6 @@ def test_planted_biases_and_what_they_did_come_out():
 
 def test_a_judge_has_a_mark_for_each_behaviour_in_the_look_of_its_arm():
     told = of_runs([planted(family, seed) for family in "ab" for seed in range(4)], SPREAD)
-    assert told is not None
     drawn = followed(told)
     (axes,) = drawn.axes
     marks = {
@@ -81,31 +77,26 @@ def test_a_judge_has_a_mark_for_each_behaviour_in_the_look_of_its_arm():
     names = [text.get_text() for text in drawn.legends[0].get_texts()]
     assert names == ["a, 8B, likert strict", "b, 8B, likert strict"]
     without = of_runs([planted(family, 0) for family in "ab"], {})
-    assert without is not None and followed(without) is None
+    assert followed(without) is None
 
 
 def test_a_rank_correlation_stays_within_its_ends_and_no_behaviour_makes_no_row():
     runs = [planted(family, seed) for family in "ab" for seed in range(2)]
     told, without = of_runs(runs, SPREAD), of_runs(runs, {})
-    assert told is not None and without is not None
     ends = [(each.followed.low, each.followed.high) for each in told.judges]
     assert ends[0] == (-1.0, 1.0), "two runs that differ tell nothing"
     assert all(math.isnan(each.followed.value) for each in without.judges)
     assert behaviours_table(without).empty and len(judges_table(without)) == 2
 
 
-def test_one_run_has_no_interval():
-    alone = of_runs([planted(family, 0) for family in "ab"], SPREAD)
-    assert all(math.isnan(one.bias.low) for judge in alone.judges for one in judge.behaviours)
-
-
-def test_a_slope_over_judges_takes_three():
+def test_a_slope_over_judges_takes_three_and_one_run_has_no_interval():
     few = of_runs([planted(family, 0) for family in "ab"], SPREAD)
-    assert few is not None and all(math.isnan(slope.value) for slope in few.slopes.values())
+    assert all(math.isnan(one.bias.low) for judge in few.judges for one in judge.behaviours)
+    assert all(math.isnan(slope.value) for slope in few.slopes.values())
     doses = (("p1", 0.2), ("p2", 0.5), ("p3", 1.0), ("p4", 1.5), ("p5", 2.0))
     runs = [planted(f, seed, *dose) for f in "ab" for seed in range(2) for dose in doses]
     told = of_runs(runs, SPREAD)
-    assert told is not None and len(told.judges) == 10
+    assert len(told.judges) == 10
     slope = told.slopes["length"]
     assert slope.n == 10 and slope.low < 50 / 4 < slope.high and slope.low > 0
 
@@ -135,20 +126,21 @@ def natural_study(folder: Path, **kinds: dict[str, object]) -> Path:
     """A written study whose judges are real ones of these families, sizes and prompts."""
     write_study(folder, judges=tuple(kinds), seeds=2)
     for path in folder.glob("*/config.yaml"):
-        config = yaml.safe_load(path.read_text())
-        config["judge"] |= {"simulated": None, **kinds[config["judge"]["name"]]}
-        path.write_text(yaml.safe_dump(config))
+        with config_of(path.parent) as config:
+            config["judge"] |= {"simulated": None, **kinds[config["judge"]["name"]]}
     return folder
 
 
+KINDS = {"one": {"family": "qwen3", "size": "8B"}, "two": {"family": "gpt-oss", "size": "20B"}}
+
+
 def test_the_report_has_the_section_where_judges_differ_and_only_there(tmp_path, evidence):
-    kinds = {"one": {"family": "qwen3", "size": "8B"}, "two": {"family": "gpt-oss", "size": "20B"}}
-    text = " ".join(families(gather(natural_study(tmp_path / "families", **kinds))))
+    text = " ".join(families(gather(natural_study(tmp_path / "families", **KINDS))))
     assert families in SECTIONS
     for said in ("qwen3", "gpt-oss", "20B", "likert default", "judge - truth", "rank correlation"):
         assert said in text
     assert "bias by probe" not in text and " nan" not in text.lower()
-    same = gather(natural_study(tmp_path / "alike", one=kinds["one"], two=kinds["one"]))
+    same = gather(natural_study(tmp_path / "alike", one=KINDS["one"], two=KINDS["one"]))
     assert same.families is None and families(same) == []
     assert families(evidence) == []
 
@@ -165,8 +157,7 @@ def test_a_kept_probe_of_the_same_judge_stands_beside(tmp_path):
     assert name == judge_id(load_judge("sim-verbose", "judge.simulated.noise_sd=0"))
     length = biases[name]["length"]
     assert length.low < length.value < length.high and length.value > 0.005
-    kinds = {"one": {"family": "qwen3", "size": "8B"}, "two": {"family": "gpt-oss", "size": "20B"}}
-    study = natural_study(tmp_path / "beside", **kinds)
+    study = natural_study(tmp_path / "beside", **KINDS)
     cells = [path.parent.name for path in sorted(study.glob("*/config.yaml"))]
     ids = judge_ids(study, cells)
     assert len(set(ids.values())) == 2 and set(ids) == set(cells)

@@ -6,7 +6,6 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-import yaml
 
 from analysis.records.frames import (
     AXES,
@@ -22,6 +21,7 @@ from analysis.records.runs import read_study
 from study.errors import UserError
 from study.records import ROLLOUT, write_part
 from study.study_file import write_study
+from tests.analysis.conftest import config_of
 
 
 def test_every_run_is_one_row_with_its_axes(planted):
@@ -56,23 +56,17 @@ def test_a_verdict_names_its_judge_and_the_judge_of_its_run_apart(make_study):
     shadow = [{**row, "judge": "sim-strict", "role": "shadow"} for row in table]
     pq.write_table(pa.Table.from_pylist(table + shadow, pq.read_schema(part)), part)
     verdicts = verdicts_frame(study)
-    assert verdicts.groupby(["judge", "role"]).size().to_dict() == {
-        ("sim-fair", "acting"): 16,
-        ("sim-strict", "shadow"): 16,
-    }
+    counts = verdicts.groupby(["judge", "role"]).size().to_dict()
+    assert counts == {("sim-fair", "acting"): 16, ("sim-strict", "shadow"): 16}
     assert set(verdicts["acting_judge"]) == {"sim-fair"}
 
 
-def test_the_number_given_as_reward_and_the_rewards_name_are_apart(planted):
-    rollouts = rollouts_frame(planted, ["reward"])
-    assert rollouts["reward"].dtype == "float64"
-    assert set(rollouts["reward_name"]) == {"judge"}
-
-
 def test_columns_limit_what_is_read_and_unknown_ones_are_refused(planted):
-    few = rollouts_frame(planted, ["step", "truth"])
-    assert {"cell", "step", "truth", "judge", "seed"} <= set(few.columns)
+    """The number that was given as reward and the reward's name are apart."""
+    few = rollouts_frame(planted, ["step", "reward"])
+    assert {"cell", "step", "reward", "judge", "seed"} <= set(few.columns)
     assert "completion" not in few
+    assert few["reward"].dtype == "float64" and set(few["reward_name"]) == {"judge"}
     with pytest.raises(KeyError, match="not_a_column"):
         rollouts_frame(planted, ["not_a_column"])
 
@@ -122,8 +116,7 @@ def damage(part: Path, how: str) -> None:
 
 @pytest.mark.parametrize("how", ["cut", "empty", "scrambled"])
 def test_an_unreadable_part_is_reported_and_the_rest_is_read(planted, tmp_path, how):
-    study = tmp_path / "planted"
-    shutil.copytree(planted, study)
+    study = shutil.copytree(planted, tmp_path / "planted")
     part = sorted(study.glob("sim-fair-s1-*/rollouts/*.parquet"))[2]
     damage(part, how)
     rollouts = rollouts_frame(study)
@@ -232,11 +225,9 @@ def test_an_arm_names_every_other_factor_that_varies(make_study):
 
 def test_two_settings_of_one_judge_are_two_arms(make_study):
     study = make_study(judges=["sim-fair", "sim-verbose"], seeds=2, steps=1)
-    for cell in sorted(study.glob("sim-fair-*"))[:1]:
-        config = yaml.safe_load((cell / "config.yaml").read_text())
-        config["judge"].setdefault("sampling", {})["votes"] = 3
-        config["judge"]["endpoint"] = {**config["judge"].get("endpoint", {}), "url": "http://b"}
-        (cell / "config.yaml").write_text(yaml.safe_dump(config))
+    with config_of(next(study.glob("sim-fair-s0-*"))) as config:
+        config["judge"]["sampling"] = {"votes": 3}
+        config["judge"]["endpoint"]["url"] = "http://b"
     arms = runs_frame(study).groupby("judge", observed=True)["arm"].unique()
     assert len(arms["sim-fair"]) == 2
     assert any(arm == "sim-fair, sampling.votes=3" for arm in arms["sim-fair"])
@@ -248,9 +239,8 @@ def test_two_settings_of_one_reward_are_two_arms_where_the_reward_is_a_factor(ma
     study = make_study(judges=["sim-fair"], seeds=2, steps=1)
     write_study(study, {"factors": ["judge", "seed", "reward"]})
     for cell, qa in zip(sorted(study.glob("sim-fair-*")), ("judge", "rule"), strict=True):
-        config = yaml.safe_load((cell / "config.yaml").read_text())
-        config["reward"] = {"name": "by-domain", "domains": {"math": "rule", "qa": qa}}
-        (cell / "config.yaml").write_text(yaml.safe_dump(config))
+        with config_of(cell) as config:
+            config["reward"] = {"name": "by-domain", "domains": {"math": "rule", "qa": qa}}
     arms = set(runs_frame(study)["arm"])
     assert arms == {f"sim-fair, reward.domains.qa={paid_by}" for paid_by in ("judge", "rule")}
     write_study(study, {"factors": ["judge", "seed", "reward.domains.qa"]})
@@ -277,8 +267,6 @@ def test_rollouts_say_where_their_row_is_from_and_old_ones_say_nothing(make_stud
 def test_a_judge_that_is_dosed_in_one_domain_is_dosed(make_study):
     study = make_study(judges=["sim-fair"], seeds=1, steps=1)
     assert runs_frame(study)["undosed"].all()
-    (path,) = study.glob("*/config.yaml")
-    config = yaml.safe_load(path.read_text())
-    config["judge"]["simulated"]["domains"] = {"qa": {"doses": {"length": 0.2}}, "code": {}}
-    path.write_text(yaml.safe_dump(config))
+    with config_of(next(study.glob("sim-fair-*"))) as config:
+        config["judge"]["simulated"]["domains"] = {"qa": {"doses": {"length": 0.2}}, "code": {}}
     assert not runs_frame(study)["undosed"].any()

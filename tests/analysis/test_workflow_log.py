@@ -9,6 +9,7 @@ import pytest
 
 from analysis.external.workflow_log import COLLAPSED, HEALED, PERSISTED, SOUND, read, told
 from analysis.workflow import main
+from tests.analysis.conftest import write_lines
 
 
 def write(path: Path, fallbacks: Callable[[int], bool], updates: Callable[[int], bool]) -> Path:
@@ -21,8 +22,7 @@ def write(path: Path, fallbacks: Callable[[int], bool], updates: Callable[[int],
         for step in range(1, 21)
         for member in (1, 2)
     ]
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    return path
+    return write_lines(path, rows)
 
 
 def often(step: int) -> bool:
@@ -39,11 +39,7 @@ def test_a_collapse_that_heals_without_an_update(tmp_path: Path):
 
 def test_a_collapse_that_stays(tmp_path: Path):
     """Once updated, the programs are defaults but in every third step."""
-
-    def fallback(step: int) -> bool:
-        return step % 3 != 0
-
-    (run,) = read(write(tmp_path / "log.jsonl", fallback, often)).values()
+    (run,) = read(write(tmp_path / "log.jsonl", lambda step: not often(step), often)).values()
     assert (run.after_update.value, run.two_after.value) == (1, 1)
     assert run.after_none.value == pytest.approx(7 / 13)
     assert (run.collapse, run.healing) == (COLLAPSED, PERSISTED)
@@ -58,9 +54,8 @@ def test_no_collapse_needs_no_healing(tmp_path: Path):
 
 def test_steps_that_are_missing_do_not_follow_each_other(tmp_path: Path):
     path = write(tmp_path / "log.jsonl", often, often)
-    lines = [line for line in path.read_text().splitlines() if json.loads(line)["step"] != 10]
-    path.write_text("\n".join(lines))
-    (run,) = read(path).values()
+    lines = map(json.loads, path.read_text().splitlines())
+    (run,) = read(write_lines(path, [line for line in lines if line["step"] != 10])).values()
     assert run.after_update.n + run.after_none.n == 17
 
 
@@ -84,7 +79,5 @@ def test_a_bad_row_is_named(tmp_path: Path, capsys, change: dict[str, Any], said
 
 
 def test_a_table_of_something_else_is_refused(tmp_path: Path, capsys):
-    path = tmp_path / "log.jsonl"
-    path.write_text('{"item": 1}\n')
-    assert main([f"log={path}"]) == 2
+    assert main([f"log={write_lines(tmp_path / 'log.jsonl', [{'item': 1}])}"]) == 2
     assert "no column run" in capsys.readouterr().err
