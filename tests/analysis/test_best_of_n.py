@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from analysis.records.runs import Run
 from analysis.reports.tables import best_of_n_table
 from analysis.run.best_of_n import best_of_n, expected_best
+from tests.analysis.conftest import made_run
 
 SCORES = st.sampled_from([0.0, 0.25, 0.5, 1.0, np.nan])
 """Few, so that ties are common."""
@@ -39,17 +39,9 @@ def test_it_is_the_mean_over_every_subset(score, truth):
         assert best[n - 1, 0] == pytest.approx(by_hand(score, truth, n), abs=1e-12)
 
 
-def make_run(judge, truth, prompts=None, arm="a", shadows=None, steps=1):
-    groups = len(judge)
-    return Run(
-        *("cell", arm, 0, True, np.repeat(np.arange(1, steps + 1), groups // steps)),
-        *(judge, judge, truth, judge),
-        features=np.zeros((*judge.shape, 0)),
-        names=(),
-        shadows=shadows or {},
-        prompt_P=None if prompts is None else np.array(prompts, dtype=object),
-        config={"judge.name": "own"},
-    )
+def make_run(judge, truth, prompts=None, **changes):
+    prompt_P = None if prompts is None else np.array(prompts, dtype=object)
+    return made_run(judge, truth, prompt_P=prompt_P, config={"judge.name": "own"}, **changes)
 
 
 def test_a_group_by_hand():
@@ -90,17 +82,15 @@ def test_only_the_first_tenth_of_the_steps_counts_and_shadows_have_their_own_cur
     judge, truth = rng.random((20, 4)), rng.random((20, 4))
     shadow = truth.copy()
     shadow[0, 0] = np.nan
-    run = make_run(judge, truth, shadows={"oracle": shadow}, steps=20)
+    run = make_run(judge, truth, shadows={"oracle": shadow}, step_P=np.arange(1, 21))
     lines = {(line.judge, line.n): line for line in best_of_n([run])}
     assert lines["own", 1].truth.n == 2
     assert lines["own", 1].truth.value == pytest.approx(truth[:2].mean())
     assert lines["oracle", 4].truth.n == 1, "a group that lost a score has no best of four"
     assert lines["oracle", 4].truth.value == pytest.approx(truth[1].max())
     table = best_of_n_table(list(lines.values()))
-    assert table["n"].tolist() == [1, 2, 4, 1, 2, 4] and set(table["chosen by"]) == {
-        "own",
-        "oracle",
-    }
+    assert table["n"].tolist() == [1, 2, 4, 1, 2, 4]
+    assert set(table["chosen by"]) == {"own", "oracle"}
 
 
 def test_a_judge_that_sees_the_truth_gains_and_one_that_sees_its_opposite_loses():

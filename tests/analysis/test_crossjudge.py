@@ -7,6 +7,7 @@ import shutil
 import matplotlib.pyplot as plt
 import numpy as np
 import pyarrow.dataset as ds
+import pyarrow.parquet as pq
 import pytest
 
 from analysis.arm.crossjudge import (
@@ -20,24 +21,22 @@ from analysis.arm.crossjudge import (
 )
 from analysis.crossjudge import main
 from analysis.records.replays import with_replays
-from analysis.records.runs import Run, read_runs, step_means
+from analysis.records.runs import read_runs
 from judges import replay
+from tests.analysis.conftest import made_run
 from tests.conftest import in_parts
 
+TWO_STEPS = {"step_P": np.array([1, 2]), "config": {"judge.name": "own"}}
 
-def run(cell, judge, truth, shadows, features=None, arm="a"):
+
+def run(cell, judge, truth, shadows):
     """Two steps of one group of two; scores are given per step."""
 
     def spread(pair):
         return np.repeat(np.array(pair, float)[:, None], 2, axis=1)
 
-    made = np.zeros((2, 2, 2)) if features is None else np.array(features, float)
-    return Run(
-        cell=cell, arm=arm, seed=0, done=True, step_P=np.array([1, 2]), reward=spread(judge),
-        advantage=spread((0, 0)), truth=spread(truth), judge=spread(judge), features=made,
-        names=("length", "tone"), shadows={n: spread(s) for n, s in shadows.items()},
-        config={"judge.name": "own"},
-    )  # fmt: skip
+    others = {name: spread(pair) for name, pair in shadows.items()}
+    return made_run(spread(judge), spread(truth), cell=cell, shadows=others, **TWO_STEPS)
 
 
 RUNS = [
@@ -52,11 +51,7 @@ def test_the_matrix_by_hand():
     assert table.loc[("a0", "other"), "gain"] == pytest.approx(0.1)
     assert table.loc[("a1", "truth"), "gain"] == pytest.approx(-0.1)
     assert table["own"].sum() == 2
-
-
-def test_inflation_is_own_gain_beyond_the_others():
-    """.5 - .1 and .4 - 0: .4 in both runs."""
-    (found,) = inflation(matrix(RUNS))
+    (found,) = inflation(matrix(RUNS))  # .5 - .1 and .4 - 0: .4 in both runs
     assert (found.own, found.others) == (pytest.approx(0.45), pytest.approx(0.05))
     assert (found.inflation.value, found.runs) == (pytest.approx(0.4), 2)
 
@@ -67,25 +62,12 @@ def test_an_arm_that_nobody_else_looked_at_has_none():
     assert math.isnan(found.inflation.value) and "shadow=[NAME]" in found.note
 
 
-def test_unscored_steps_are_nan_and_not_zero():
-    holed = dataclasses.replace(RUNS[0], judge=np.array([[0.4, np.nan], [np.nan, np.nan]]))
-    means = step_means(holed, holed.judge)
-    assert means[0] == pytest.approx(0.4) and math.isnan(means[1])
-
-
-def two_judges(truth, seen, other, cell="a0", arm="a"):
-    """Two steps of one group of four, all scores given: (2, 4) each."""
-    own, blind, true = (np.array(one, float) for one in (seen, other, truth))
-    made = run(cell, (0, 0), (0, 0), {}, arm=arm)
-    return dataclasses.replace(made, judge=own, shadows={"other": blind}, truth=true)
-
-
 def test_a_judge_that_fails_on_bad_answers_gains_nothing_by_it():
     """Both say the same; the other scored no bad answer, and its mean over its own falls by .3."""
-    nan = float("nan")
-    scores = [[0.2, 0.2, 0.8, 0.8], [0.2, 0.5, 0.5, 0.8]]
-    other = [[nan, nan, 0.8, 0.8], [nan, 0.5, 0.5, nan]]
-    table = matrix([two_judges(scores, scores, other)]).set_index("judge")
+    scores = np.array([[0.2, 0.2, 0.8, 0.8], [0.2, 0.5, 0.5, 0.8]])
+    other = np.array([[math.nan, math.nan, 0.8, 0.8], [math.nan, 0.5, 0.5, math.nan]])
+    one = made_run(scores, scores, shadows={"other": other}, **TWO_STEPS)
+    table = matrix([one]).set_index("judge")
     assert table.loc["own", "gain"] == pytest.approx(0.0)
     assert table.loc["other", "gain"] == pytest.approx(-0.3)
     assert table.loc["other", "own_gain"] == pytest.approx(-0.3)
@@ -127,6 +109,7 @@ def test_what_no_step_tells_is_drawn_as_not_known():
     made = figure(matrix([RUNS[0].at(1)]))
     assert {text.get_text() for text in made.axes[0].texts} == {"not known"}
     assert [label.get_text() for label in made.axes[0].get_yticklabels()] == ["a"]
+    assert made.axes[0].get_xlabel() == "scored by"
     plt.close(made)
 
 
@@ -134,15 +117,6 @@ def test_every_number_of_the_table_is_explained():
     (found,) = inflation(matrix(RUNS))
     told = {*COLUMNS, "arm", "low", "high", "truth_low", "truth_high", "runs", "note"}
     assert set(inflation_rows([found])[0]) == told
-
-
-def test_a_real_study_has_its_shadow_in_the_matrix(small_study):
-    runs, _ = read_runs(small_study)
-    table = matrix(runs)
-    assert set(table["judge"]) == {"sim-fair", "sim-flaky", "sim-verbose", "truth"}
-    made = figure(table)
-    assert made.axes[0].get_xlabel() == "scored by"
-    plt.close(made)
 
 
 def between(table, one, other):
@@ -170,14 +144,9 @@ def test_agreement_is_a_mean_over_runs():
     base, nothing = np.array([[-1.0, 0.0, 1.0]]), np.full((1, 3), np.nan)
     first = dataclasses.replace(RUNS[0], truth=nothing, step_P=np.array([1]))
     others = ((base, 1), (np.array([[1.0, -2.0, 1.0]]), 9), (np.array([[0.0, -1.0, 1.0]]), 1))
-    table = agreement(
-        [
-            dataclasses.replace(
-                first, cell=str(k), judge=base * size, shadows={"other": other * size}
-            )
-            for k, (other, size) in enumerate(others)
-        ]
-    )
+    scores = [{"judge": base * size, "shadows": {"other": other * size}} for other, size in others]
+    runs = [dataclasses.replace(first, cell=str(k), **said) for k, said in enumerate(scores)]
+    table = agreement(runs)
     found = between(table, "own", "other")
     assert (found["mean"], found["n"]) == (pytest.approx(0.5), 3)
     assert found["high"] - found["mean"] == pytest.approx(4.302653 * 0.5 / 3**0.5)
@@ -210,7 +179,7 @@ def test_judges_that_never_met_have_no_agreement():
 def replayed(small_study, tmp_path_factory):
     """A copy of a real study whose rollouts a judge scored that never looked on, and its own."""
     runs_dir = tmp_path_factory.mktemp("replayed")
-    shutil.copytree(small_study, runs_dir / "again", ignore=shutil.ignore_patterns("replays"))
+    shutil.copytree(small_study, runs_dir / "again")
     words = ["study=again", f"runs_dir={runs_dir}"]
     assert replay.main([*words, "judge=sim-structured"]) == 0
     assert replay.main([*words, "out=own", "on_failure=zero"]) == 0
@@ -243,10 +212,8 @@ def test_replayed_scores_land_on_their_own_rollouts(replayed):
 
 
 def test_a_replay_of_other_groups_is_left_out_and_said(replayed, tmp_path):
-    study = tmp_path / "again"
-    shutil.copytree(replayed, study)
-    (folder,) = study.glob("replays/sim-structured-*")
-    for part in folder.glob("*/rollouts/step-000002.parquet"):
+    study = shutil.copytree(replayed, tmp_path / "again")
+    for part in study.glob("replays/sim-structured-*/*/rollouts/step-000002.parquet"):
         part.unlink()
     runs, problems = with_replays(read_runs(study)[0], study)
     assert len(problems) == 4 and all("other groups" in line for line in problems)
@@ -254,8 +221,7 @@ def test_a_replay_of_other_groups_is_left_out_and_said(replayed, tmp_path):
 
 
 def test_a_torn_replay_is_left_out_and_said(replayed, tmp_path):
-    study = tmp_path / "again"
-    shutil.copytree(replayed, study)
+    study = shutil.copytree(replayed, tmp_path / "again")
     runs, _ = read_runs(study)
     (torn,) = study.glob(f"replays/sim-structured-*/{runs[0].cell}/rollouts/step-000001.parquet")
     torn.write_bytes(torn.read_bytes()[:100])
@@ -266,10 +232,7 @@ def test_a_torn_replay_is_left_out_and_said(replayed, tmp_path):
 
 def test_verdicts_without_identities_are_told_apart_by_name(replayed, tmp_path):
     """As other tools write them: the dosed sim-fair then counts as the sim-fair that trained."""
-    import pyarrow.parquet as pq
-
-    study = tmp_path / "again"
-    shutil.copytree(replayed, study)
+    study = shutil.copytree(replayed, tmp_path / "again")
     for part in in_parts(study).rglob("verdicts/*.parquet"):
         pq.write_table(pq.read_table(part).drop_columns(["judge_id"]), part)
     runs, problems = with_replays(read_runs(study)[0], study)
@@ -282,7 +245,9 @@ def test_verdicts_without_identities_are_told_apart_by_name(replayed, tmp_path):
 def test_the_command_line(replayed, tmp_path, capsys, answered):
     found, printed = answered(main, replayed, f"figure={tmp_path / 'c.png'}")
     assert {line["runs"] for line in found["inflation"]} == {2}
-    assert {"sim-structured", "truth"} <= {row["judge"] for row in found["matrix"]}
+    trained_or_shadow = {"sim-fair", "sim-flaky", "sim-verbose"}
+    judges = {row["judge"] for row in found["matrix"]}
+    assert trained_or_shadow | {"sim-structured", "truth"} <= judges
     assert {line["n"] for line in found["agreement"]} <= {0, 1, 2, 3, 4}
     assert "own - truth on those" in printed and "no arm has 3 seeds in common" in printed
     words = [f"study={replayed.name}", f"runs_dir={replayed.parent}", f"out={tmp_path}"]

@@ -15,6 +15,7 @@ from analysis.reports.limits import limits, parameters
 from analysis.reports.tables import summary_rows
 from analysis.reports.words import findings
 from analysis.run import drift
+from tests.analysis.conftest import made_run
 
 
 def cell(table: pd.DataFrame, **where: str) -> pd.Series:
@@ -35,14 +36,9 @@ def test_curves_are_means_over_runs_with_their_t_interval(evidence):
     assert set(curves["metric"]) == set(drift.SCORES)
 
 
-def run_of(judge, truth, steps=(1,), seed=0, arm="a") -> Run:
+def run_of(judge, truth, steps=(1,), seed=0) -> Run:
     """A run of one group of G rollouts per step; ``judge`` and ``truth`` are (T, G)."""
-    judge, truth = (np.array(values, dtype=float) for values in (judge, truth))
-    features = np.zeros((*judge.shape, 1))
-    return Run(
-        "c", arm, seed, True, np.array(steps), reward=judge, advantage=judge, truth=truth,
-        judge=judge, features=features, names=("length",), rollouts=judge.size,
-    )  # fmt: skip
+    return made_run(judge, truth, step_P=np.array(steps), seed=seed)
 
 
 def test_the_gap_uses_rollouts_that_have_both_scores():
@@ -69,10 +65,8 @@ def test_worst_cases_put_what_is_missing_at_the_ends_of_the_scale():
 
 
 def test_the_naive_error_takes_rollouts_for_independent():
-    runs = [
-        run_of([[0.0, 1.0], [2.0, 4.0]], [[0, 0], [0, 0]], steps=(1, 2), seed=seed)
-        for seed in (0, 1)
-    ]
+    judge, truth = [[0.0, 1.0], [2.0, 4.0]], [[0, 0], [0, 0]]
+    runs = [run_of(judge, truth, steps=(1, 2), seed=seed) for seed in (0, 1)]
     row = cell(drift.shift_table(drift.run_shifts(runs), None), metric="judge_score")
     # variances .5 and 2 of two rollouts each: 1.25 a run, and the mean of two runs halves the SD
     assert row["naive_se"] == pytest.approx((1.25 + 1.25) ** 0.5 / 2)
@@ -120,11 +114,10 @@ def grouped(rng, arm: str, seed: int, moves, groups: int = 6, prompts: str = "p"
     moves = np.asarray(moves, dtype=float)
     features = rng.normal(size=(2 * groups, 4, len(moves)))
     features[groups:] += moves
-    nothing = np.full(features.shape[:2], math.nan)
-    return Run(
-        f"{arm}{seed}", arm, seed, True, np.repeat([1, 2], groups), reward=nothing,
-        advantage=nothing, truth=nothing, judge=nothing, features=features,
-        names=tuple(f"z{k}" for k in range(len(moves))), rollouts=8 * groups,
+    return made_run(
+        np.full(features.shape[:2], math.nan), cell=f"{arm}{seed}", arm=arm, seed=seed,
+        step_P=np.repeat([1, 2], groups), features=features,
+        names=tuple(f"z{k}" for k in range(len(moves))),
         prompt_P=np.array([f"{prompts}{k}" for k in range(2 * groups)], dtype=object),
     )  # fmt: skip
 
@@ -143,10 +136,8 @@ def test_no_interval_is_narrower_than_sampling_within_the_runs_allows():
     first, last = (
         [run.features[here, :, 0].mean(axis=1) for run in runs] for here in (slice(6), slice(6, 12))
     )
-    within = np.mean(
-        [np.var(end[k] - end[2 + k], ddof=1) / 6 for end in (first, last) for k in (0, 1)]
-    )
-    error = within**0.5  # two ends, and the mean of two pairs
+    parts = [np.var(end[k] - end[2 + k], ddof=1) / 6 for end in (first, last) for k in (0, 1)]
+    error = np.mean(parts) ** 0.5  # two ends, and the mean of two pairs
     assert (row["diff_high"] - row["diff_low"]) / 2 == pytest.approx(t * error)
     assert row["p_t"] == pytest.approx(2 * stats.t.sf(row["diff"] / error, 1))
 
@@ -208,10 +199,7 @@ def test_the_failure_table_adds_up_to_the_verdicts(evidence):
     assert table["verdicts"].sum() == evidence.records.outcomes["verdicts"].sum() == 864
     assert table.loc["sim-flaky", ["scored", "unparsed", "verdicts"]].tolist() == [216, 72, 288]
     assert table.loc["sim-flaky", "unscored"] == 0.25 and table.loc["sim-fair", "unscored"] == 0
-    assert [name for name in table if name not in ("role", "verdicts", "unscored")] == [
-        "scored",
-        "unparsed",
-    ]
+    assert list(table.drop(columns=["role", "verdicts", "unscored"])) == ["scored", "unparsed"]
 
 
 def test_outcomes_of_another_version_are_still_counted():
@@ -242,9 +230,7 @@ def test_failures_by_length_find_the_long_answers_that_lose_theirs():
     assert len(table) == 10 and table["verdicts"].tolist() == [20] * 10
     assert table["mean"].tolist() == [0.0] * 9 + [0.5]
     assert table["words_high"].iloc[-1] == 99 and set(table["n"]) == {2}
-
-
-def test_one_length_is_one_bin():
+    # one length is one bin
     table = drift.failures_by_length(counted([7.0] * 10, [True] + [False] * 9))
     assert table[["words_low", "words_high", "mean"]].to_numpy().tolist() == [[7.0, 7.0, 0.1]]
 
@@ -263,9 +249,8 @@ def test_the_deciles_of_counts_are_those_of_pandas(rows):
 
 
 def test_samples_show_the_same_prompt_under_every_arm(evidence):
-    table = drift.sample_completions(
-        drift.sample_rollouts(evidence.records, evidence.used_cells), ranks=2
-    )
+    rollouts = drift.sample_rollouts(evidence.records, evidence.used_cells)
+    table = drift.sample_completions(rollouts, ranks=2)
     assert len(table) == 3 * 2 * 3
     assert set(table["seed"]) == {0}
     for _, cards in table.groupby(["when", "rank"], observed=True):
@@ -290,10 +275,8 @@ def test_findings_carry_the_planted_numbers(evidence):
     text = " ".join(findings(evidence))
     assert "9 of 9 runs are finished (3 arms, 3 seeds)" in text
     assert "864 rollouts and 864 verdicts" in text
-    assert (
-        "sim-verbose beyond sim-fair (3 pairs by seed): judge minus truth +0.45 [0.326, 0.574]"
-        in text
-    )
+    said = "sim-verbose beyond sim-fair (3 pairs by seed): judge minus truth +0.45 [0.326, 0.574]"
+    assert said in text
     # words: 40, 45 and 50 more, and one of 16 last answers of each run has 15 hostile words on top
     assert "the behaviours that moved furthest apart are length +45.9 [33.5, 58.4] words" in text
     assert "sim-flaky (acting) left 25.0 % of 288 verdicts unscored: unparsed 72" in text

@@ -6,7 +6,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import statsmodels.api as sm
 from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import contingency, linregress
@@ -22,6 +21,7 @@ from analysis.run.onset import line, own_line
 from analysis.run.shortcut import entanglement, growth
 from analysis.statistics.paired_prompts import paired_prompts
 from analysis.statistics.power import smallest_effect
+from tests.analysis.conftest import clustered
 
 WEEKS = [6, 6, 6, 6, 7, 9, 10, 10, 11, 13, 16, 17, 19, 20, 22, 23, 25, 32, 32, 34, 35]
 RELAPSED = [1, 1, 1, 0, 1, 0, 1, 0, 0, 1, 1, 0, 0, 0, 1, 1, 0, 0, 0, 0, 0]
@@ -79,9 +79,7 @@ def test_the_standard_error_is_that_of_a_regression_clustered_by_prompt():
     base = rng.normal(0, 1, 12)[prompt] + rng.normal(0, 0.3, 50)
     treated = base + 0.2 + rng.normal(0, 0.4, 12)[prompt] + rng.normal(0, 0.3, 50)
     told = paired_prompts(treated, base, [f"p{number}" for number in prompt])
-    fit = sm.OLS(treated - base, np.ones(50)).fit(
-        cov_type="cluster", cov_kwds={"groups": prompt}, use_t=True
-    )
+    fit = clustered(treated - base, prompt)
     assert told.value == pytest.approx(fit.params[0]) and told.se == pytest.approx(fit.bse[0])
     assert (told.low, told.high) == pytest.approx(fit.conf_int()[0])
     assert told.n == 12 and told.unpaired_se > told.se
@@ -101,9 +99,8 @@ def test_the_odds_ratio_of_single_answers_is_woolfs():
     cells = [cell for cell, count in counts.items() for _ in range(count)]
     shown, right = (np.array(side)[:, None] for side in zip(*cells, strict=True))
     told = entanglement(shown, right)
-    assert told.value == pytest.approx(
-        contingency.odds_ratio([[9, 4], [20, 30]], kind="sample").statistic
-    )
+    expected = contingency.odds_ratio([[9, 4], [20, 30]], kind="sample").statistic
+    assert told.value == pytest.approx(expected)
     groups = len(cells)
     error = math.sqrt(groups / (groups - 1) * sum(1 / count for count in counts.values()))
     assert math.log(told.high / told.low) / 2 == pytest.approx(error * 1.999, rel=1e-3)
@@ -183,14 +180,9 @@ def test_a_shortcut_that_is_named_is_looked_for_in_every_arm(runs):
 
 
 def test_metrics_that_an_arm_lacks_are_left_out_of_every_arm(runs):
-    evaluated = [
-        dataclasses.replace(
-            run,
-            held_out={"math": {0: 0.1, 6: 0.5}}
-            | ({} if run.acting == "sim-fair" else {"code": {6: 0.3}}),
-        )
-        for run in runs
-    ]
+    one = {"math": {0: 0.1, 6: 0.5}}
+    by_judge = {run.acting: one | {"code": {6: 0.3}} for run in runs} | {"sim-fair": one}
+    evaluated = [dataclasses.replace(run, held_out=by_judge[run.acting]) for run in runs]
     told = of_runs(evaluated, [own_line(run) for run in evaluated])
     assert told.metrics == ("truth", "held-out/math")
 
@@ -201,9 +193,8 @@ def test_no_truth_and_one_arm_leave_tables_out(runs):
     assert "aggregates" not in told
     found = told["found"]
     assert set(found["with onset"]) == {"0 of 0"} and set(found["median onset"]) == {MISSING}
-    assert (
-        set(found["by CHERRL"]) == {MISSING} and len([c for c in found if "mean steps" in c]) == 1
-    )
+    assert set(found["by CHERRL"]) == {MISSING}
+    assert len([name for name in found if "mean steps" in name]) == 1
     alone = runs[:3]
     told = of_runs(alone, [own_line(run) for run in alone])
     assert told.base is None and set(tables(told)) == {"aggregates", "found"}

@@ -23,6 +23,7 @@ from analysis.step.confusion import judged
 from analysis.step.mixture import answers, by_rule, mix, nominal, pulls, windows
 from study import mix as arithmetic
 from study.rewards.advantages import advantages, alignment
+from tests.analysis.conftest import made_run
 from tests.analysis.mixed_study import ARMS, GAIN, TAUGHT, write_mixed
 
 
@@ -44,14 +45,9 @@ def runs(mixed: Evidence) -> list[Run]:
 
 def make_run(judge, truth, domains, **fields) -> Run:
     """One step in which the judge's score is the reward."""
-    judge, truth = np.array(judge, dtype=float), np.array(truth, dtype=float)
-    made = Run(
-        *("c", "a", 0, True, np.ones(len(judge), dtype=int), judge, advantages(judge)),
-        *(truth, judge, np.zeros((*judge.shape, 0)), ()),
-        domain_P=np.array(domains, dtype=object),
-        prompt_P=np.arange(len(judge)),
-    )
-    return replace(made, **fields)
+    facts = {"domain_P": np.array(domains, dtype=object), "prompt_P": np.arange(len(judge))}
+    facts |= {"advantage": advantages(np.array(judge, dtype=float))}
+    return made_run(judge, truth, **facts | fields)
 
 
 JUDGE = [[1, 1, 0, 0], [1, 0, 0, 0], [0, 1, 1, 1], [1, 1, 1, 1]]
@@ -122,10 +118,8 @@ def test_weights_are_those_that_were_logged_then_those_of_the_config() -> None:
     domains = ["code", "math", "qa"]
     run = make_run(JUDGE, TRUTH, NAMES)
     assert nominal(run, domains) == pytest.approx({"code": 0.3, "math": 0.4, "qa": 0.3})
-    given_weights = {
-        f"task.options.domains.{d}": w for d, w in zip(domains, (1, 2, 1), strict=True)
-    }
-    run = replace(run, config=given_weights)
+    values = zip(domains, (1, 2, 1), strict=True)
+    run = replace(run, config={f"task.options.domains.{d}": w for d, w in values})
     assert nominal(run, domains)["math"] == 0.5
     values = zip(domains, (0.2, 0.7, 0.1), strict=True)
     logged = {f"domain/{d}/nominal_share": np.array([np.nan, w]) for d, w in values}
@@ -231,11 +225,8 @@ def test_predictions_stand_beside_what_was_observed(runs: list[Run]) -> None:
     assert all(np.isnan(row.effective.value) for row in whole.mixes), "no step came after"
     without = [run for run in runs if "by-rule" not in run.arm]
     assert "reward=rule" in compare(without, pulls_of(without), (1, 3)).note
-    alone = [
-        replace(run, arm="a", domain_P=np.full(len(run.step_P), "math", dtype=object))
-        for run in runs
-        if "by-rule" in run.arm
-    ]
+    domain_P = np.full(len(runs[0].step_P), "math", dtype=object)
+    alone = [replace(run, arm="a", domain_P=domain_P) for run in runs if "by-rule" in run.arm]
     with_alone = compare([*runs, *alone], pulls_of([*runs, *alone]), (1, 3))
     assert with_alone.rule_arm == made.rule_arm, "the rule over all domains"
     assert with_alone.points == made.points, "an arm of one domain is not compared"
@@ -262,9 +253,8 @@ def test_who_rewards_which_domain(runs: list[Run]) -> None:
     teachers = {run.arm: taught_by(run) for run in runs}
     assert set(teachers[arm_name("by-rule")].values()) == {"rule"}
     assert set(teachers[arm_name("strict")].values()) == {"sim-strict"}
-    assert teachers[arm_name("qa-by-rule")] == {
-        "code": "sim-lenient", "math": "sim-lenient", "qa": "rule",
-    }  # fmt: skip
+    by_both = {"code": "sim-lenient", "math": "sim-lenient", "qa": "rule"}
+    assert teachers[arm_name("qa-by-rule")] == by_both
     weighted = replace(runs[0], config={"reward.name": "judge", "reward.truth_weight": 1.0})
     assert set(taught_by(weighted).values()) == {"rule"}
 
@@ -286,9 +276,8 @@ def test_the_matrix_has_every_arm_and_tested_domain(runs: list[Run]) -> None:
 
 def test_a_swap_differs_in_one_domain_and_in_nothing_else(runs: list[Run]) -> None:
     rows = swaps(runs)
-    assert {(row.swapped, row.judged, row.ruled) for row in rows} == {
-        ("qa", arm_name("lenient"), arm_name("qa-by-rule"))
-    }
+    swapped = ("qa", arm_name("lenient"), arm_name("qa-by-rule"))
+    assert {(row.swapped, row.judged, row.ruled) for row in rows} == {swapped}
     by_tested = {row.tested: row.change for row in rows}
     assert by_tested["qa"].value == pytest.approx(0.1) and by_tested["qa"].n == 3
     assert by_tested["math"].value == pytest.approx(0)
@@ -350,12 +339,8 @@ def test_a_study_without_domains_has_no_mixture(evidence: Evidence) -> None:
 def test_the_report_has_a_section(mixed: Evidence) -> None:
     before = plt.get_fignums()
     text = "".join(sections.mixture(mixed))
-    for heading in (
-        "did the judge do to each domain",
-        "Judge against rule",
-        "replaced by the rule",
-    ):
-        assert heading in text
+    for head in ("did the judge do to each domain", "Judge against rule", "replaced by the rule"):
+        assert head in text
     assert "<svg" in text and "rank correlation" in text
     assert plt.get_fignums() == before
 
@@ -371,9 +356,7 @@ def test_one_arm_without_evaluations_still_has_its_shares(tmp_path: Path) -> Non
 
 
 def test_graded_rewards_are_told(runs: list[Run]) -> None:
-    graded = [replace(runs[0], reward=runs[0].reward * 0.8)]
-    made = of_runs(graded)
-    (problem,) = made.problems
+    (problem,) = of_runs([replace(runs[0], reward=runs[0].reward * 0.8)]).problems
     assert runs[0].arm in problem and "neither 0 nor 1" in problem
 
 
@@ -387,7 +370,6 @@ def test_a_domain_may_bear_any_name(runs: list[Run], mixed: Evidence) -> None:
             held_out={renamed[name]: steps for name, steps in run.held_out.items()},
         )
         for run in runs
-        if run.domain_P is not None
     ]
     made = of_runs(changed)
     assert made.domains == sorted(renamed.values())

@@ -18,21 +18,14 @@ from analysis.run import threshold_grid as module
 from analysis.run.onset import change_point, dosed, line
 from analysis.run.threshold_grid import own_high, shortcut_rate, smoothed, threshold_grid
 from analysis.statistics.bootstrap import group_sums
+from tests.analysis.conftest import made_run
 
 NAN = float("nan")
 RAMP = 0.1 + 0.4 * np.clip((np.arange(1, 31) - 12) / 8, 0, 1)
 
 
 def run_of(judge: np.ndarray, truth: np.ndarray, feature: np.ndarray, steps: np.ndarray) -> Run:
-    return Run(
-        *("cell", "arm", 0, True, steps),
-        reward=judge,
-        advantage=np.full(judge.shape, np.nan),
-        truth=truth,
-        judge=judge,
-        features=feature[..., None],
-        names=("flattery",),
-    )
+    return made_run(judge, truth, features=feature[..., None], names=("flattery",), step_P=steps)
 
 
 def test_a_ramp_without_noise_is_found() -> None:
