@@ -45,16 +45,16 @@ def test_weights_are_multinomial() -> None:
     weights = draw_weights(np.random.default_rng(1), np.empty((40_000, 5)))
     # mean 1, variance 1 - 1/5, covariance -1/5; 40,000 draws give 3 digits
     assert weights.mean(axis=0) == pytest.approx(np.ones(5), abs=0.02)
-    expected = np.eye(5) - 0.2
-    assert np.cov(weights.T) == pytest.approx(expected, abs=0.03)
+    assert np.cov(weights.T) == pytest.approx(np.eye(5) - 0.2, abs=0.03)
+    with pytest.raises(ValueError, match="copy"):
+        draw_weights(np.random.default_rng(0), np.empty((6, 5)).T)
 
 
 def test_every_chunk_is_filled(monkeypatch: pytest.MonkeyPatch) -> None:
     """A replicate of 40 clusters draws 40, in the last and shorter chunk too."""
     monkeypatch.setattr(bootstrap, "CHUNK", 40 * 7)
-    drawn = resampled_sums(
-        np.stack([np.ones(40), np.arange(40.0)], axis=1), 500, np.random.default_rng(0)
-    )
+    sums = np.stack([np.ones(40), np.arange(40.0)], axis=1)
+    drawn = resampled_sums(sums, 500, np.random.default_rng(0))
     assert (drawn[:, 0] == 40).all()
     # 40 draws from 0 .. 39: mean 40 * 19.5, sd sqrt(40 * (40^2 - 1) / 12)
     assert drawn[:, 1].mean() == pytest.approx(780, abs=4 * 73 / 500**0.5)
@@ -115,11 +115,8 @@ def test_nested_variance_is_that_of_two_stages() -> None:
     exact = (values.mean(axis=1).var() + values.var(axis=1).mean() / 5) / 6
     assert found.value == pytest.approx(values.mean())
     assert found.se == pytest.approx(exact**0.5, rel=0.01)
-
-
-def test_runs_weigh_alike_when_nested() -> None:
-    found = nested_bootstrap(np.array([1.0, 1.0, 1.0, 4.0]), np.array([0, 0, 0, 1]), np.arange(4))
-    assert found.value == 2.5
+    uneven = nested_bootstrap(np.array([1.0, 1.0, 1.0, 4.0]), np.array([0, 0, 0, 1]), np.arange(4))
+    assert uneven.value == 2.5, "runs weigh alike, however many values they have"
 
 
 @pytest.mark.parametrize("kind", [crossed_bootstrap, nested_bootstrap])
@@ -141,8 +138,3 @@ def test_widened_percentiles_are_a_t_interval() -> None:
         sd = ((units - 1) / units) ** 0.5
         half = -stats.norm.ppf(widened(units)) * sd
         assert half == pytest.approx(stats.t.ppf(0.975, units - 1))
-
-
-def test_weights_are_never_drawn_into_a_copy() -> None:
-    with pytest.raises(ValueError, match="copy"):
-        draw_weights(np.random.default_rng(0), np.empty((6, 5)).T)

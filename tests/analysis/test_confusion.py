@@ -10,6 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
+from sklearn import metrics
+from statsmodels.stats.proportion import proportion_confint
 
 from analysis.confusion import main
 from analysis.statistics.proportions import wilson, youden_j
@@ -31,13 +33,11 @@ def cells(tp: int, fp: int, fn: int, tn: int, domain: str = "a", start: int = 0)
     return answers(judge, truth, start + np.arange(len(judge)), domain)
 
 
-def planted(
-    rng: np.random.Generator, prompts: int, group: int, tpr: float = 0.85, fpr: float = 0.2
-) -> pd.DataFrame:
+def planted(rng: np.random.Generator, prompts: int, group: int) -> pd.DataFrame:
     """Groups of answers to prompts; both rates, and how many are right, differ by prompt."""
     shape = (prompts, group)
     truth = rng.random(shape) < rng.beta(2, 2, (prompts, 1))
-    rates = [rng.beta(4 * rate, 4 * (1 - rate), (prompts, 1)) for rate in (tpr, fpr)]
+    rates = [rng.beta(4 * rate, 4 * (1 - rate), (prompts, 1)) for rate in (0.85, 0.2)]
     said = rng.random(shape) < np.where(truth, *rates)
     return answers(said.ravel(), truth.ravel(), np.repeat(np.arange(prompts), group))
 
@@ -64,20 +64,16 @@ def test_the_threshold_and_what_is_missing() -> None:
 
 
 def test_rates_against_other_libraries() -> None:
-    sklearn = pytest.importorskip("sklearn.metrics")
-    proportion = pytest.importorskip("statsmodels.stats.proportion")
     rng = np.random.default_rng(3)
     truth = (rng.random(200) < 0.4).astype(float)
     score = np.round(np.clip(0.3 * truth + rng.random(200) * 0.7, 0, 1), 1)
     for level in (0.8, 0.95):
         rates = judged(answers(score, truth), level=level)
-        assert rates.auc.value == pytest.approx(sklearn.roc_auc_score(truth, score))
-        assert rates.phi.value == pytest.approx(sklearn.matthews_corrcoef(truth, score >= 0.5))
-        table = sklearn.confusion_matrix(truth, score >= 0.5)
+        assert rates.auc.value == pytest.approx(metrics.roc_auc_score(truth, score))
+        assert rates.phi.value == pytest.approx(metrics.matthews_corrcoef(truth, score >= 0.5))
+        table = metrics.confusion_matrix(truth, score >= 0.5)
         assert table.tolist() == [[rates.tn, rates.fp], [rates.fn, rates.tp]]
-        ends = proportion.proportion_confint(
-            rates.tp, rates.tp + rates.fn, alpha=1 - level, method="wilson"
-        )
+        ends = proportion_confint(rates.tp, rates.tp + rates.fn, 1 - level, method="wilson")
         assert (rates.tpr.low, rates.tpr.high) == pytest.approx(ends)
 
 
@@ -223,9 +219,8 @@ def test_a_judge_turned_round_turns_its_rates(rows: list[tuple]) -> None:
 def test_order_and_names_do_not_matter(rows: list[tuple], random) -> None:
     shuffled = list(rows)
     random.shuffle(shuffled)
-    renamed = [
-        (f"item {item}", {"a": "y", "b": "x"}[domain], *rest) for item, domain, *rest in shuffled
-    ]
+    names = {"a": "y", "b": "x"}
+    renamed = [(f"item {item}", names[domain], *rest) for item, domain, *rest in shuffled]
     before, after = rates_differ(table_of(rows)), rates_differ(table_of(renamed))
     assert after.p == pytest.approx(before.p, nan_ok=True, rel=1e-6)
     first, second = judged(table_of(rows)), judged(table_of(renamed))
@@ -250,10 +245,8 @@ def test_a_table_by_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[st
     result = command(tmp_path, text, "threshold=0.5", "level=0.9")
     assert list(result["domains"]) == ["math", "qa", "all"]
     math, qa, everything = result["domains"].values()
-    assert {name: math[name] for name in ("n", "unscored", "tp", "fp", "fn", "tn")} == {
-        **{"n": 4, "unscored": 1, "tp": 1, "fp": 0},
-        **{"fn": 1, "tn": 1},
-    }
+    counts = [math[name] for name in ("n", "unscored", "tp", "fp", "fn", "tn")]
+    assert counts == [4, 1, 1, 0, 1, 1]
     assert math["items"] == 2 and math["tpr"]["value"] == 0.5
     assert (qa["n"], qa["without_truth"], qa["tp"], qa["fp"]) == (2, 1, 1, 1)
     assert qa["phi"] == {**dict.fromkeys(("value", "low", "high")), "note": qa["phi"]["note"]}
@@ -262,9 +255,7 @@ def test_a_table_by_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[st
     assert result["options"]["level"] == 0.9
     printed = capsys.readouterr().out
     assert "Without a truth, and so not in n: 1 of 8." in printed and "math" in printed
-    rows = pd.read_csv(tmp_path / "table.csv").to_dict("records")
-    rows = [{key: None if pd.isna(cell) else cell for key, cell in row.items()} for row in rows]
-    lines = "".join(json.dumps(row) + "\n" for row in rows)
+    lines = pd.read_csv(tmp_path / "table.csv").to_json(orient="records", lines=True)
     again = command(tmp_path, lines, "level=0.9", name="table.jsonl")
     assert again["domains"] == result["domains"]
 
@@ -307,8 +298,7 @@ def test_a_study_has_its_judges_apart(make_study, answered) -> None:
 def test_a_study_of_domains(make_study, answered) -> None:
     folder = make_study(judges=("sim-fair",), seeds=1, groups=10)
     for part in folder.glob("*/rollouts/*.parquet"):
-        table = pq.read_table(part).to_pylist()
-        frame = pd.DataFrame(table)
+        frame = pd.DataFrame(pq.read_table(part).to_pylist())
         place = frame["group"] % 2
         frame["domain"] = place.map({0: "math", 1: "qa"})
         frame["truth"] = (frame["member"] % 2).astype(float)

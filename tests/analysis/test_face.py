@@ -1,7 +1,5 @@
 """What a notebook imports from `analysis`, and the page that shows it."""
 
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -10,7 +8,7 @@ import analysis
 from analysis import read_study
 from analysis.statistics.estimate import Estimate, columns
 from study.errors import UserError
-from tests.conftest import ROOT
+from tests.conftest import ROOT, run_alone
 
 
 def test_the_page_answers_its_question(planted: Path, tmp_path: Path, monkeypatch, capsys) -> None:
@@ -43,16 +41,12 @@ def test_the_face_offers_its_names_and_imports_nothing_before() -> None:
     with pytest.raises(AttributeError, match="it offers Estimate, Run"):
         analysis.nothing  # noqa: B018
     script = "import sys, analysis; print([m for m in ('pandas', 'IPython') if m in sys.modules])"
-    done = subprocess.run(
-        [sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, check=True
-    )
-    assert done.stdout == "[]\n"
+    assert run_alone(script) == "[]\n"
 
 
 def test_an_estimate_as_a_row_of_a_table() -> None:
     estimate = Estimate(2.0, 1.0, 3.5, 4, "run", note="why")
-    assert estimate.row("slope", n="runs") == {
-        "slope": 2.0, "low": 1.0, "high": 3.5, "runs": 4, "note": "why"
-    }  # fmt: skip
+    row = {"slope": 2.0, "low": 1.0, "high": 3.5, "runs": 4, "note": "why"}
+    assert estimate.row("slope", n="runs") == row
     assert str(estimate) == "+2 [+1, +3.5] over 4 runs (why)"
     assert list(columns(estimate)) == ["value", "low", "high", "n", "unit", "level", "note"]

@@ -19,11 +19,8 @@ def drawn(figure) -> None:
 def test_learning_has_a_panel_per_arm_with_both_curves_and_bars(evidence):
     figure = figures.learning(drift.learning_curves(evidence.scores))
     drawn(figure)
-    assert [axes.get_title("left") for axes in figure.axes] == [
-        "sim-fair (3 runs)",
-        "sim-flaky (3 runs)",
-        "sim-verbose (3 runs)",
-    ]
+    titles = [axes.get_title("left") for axes in figure.axes]
+    assert titles == ["sim-fair (3 runs)", "sim-flaky (3 runs)", "sim-verbose (3 runs)"]
     assert legend_texts(figure) == ["judge score", "rule truth"]
     for axes in figure.axes:
         assert len(axes.lines) == 2 and len(axes.collections) == 2
@@ -99,12 +96,9 @@ def test_an_arm_has_its_own_marker_where_points_are_runs(evidence):
     look = figures.looks(evidence.arms)
     ends = [line for line in drawn_path.axes[0].lines if len(line.get_xdata()) == 1]
     for arm in evidence.arms:
-        faces = {
-            line.get_markerfacecolor() == "white"
-            for line in ends
-            if line.get_color() == look[arm]["color"]
-        }
-        shapes = {line.get_marker() for line in ends if line.get_color() == look[arm]["color"]}
+        own = [line for line in ends if line.get_color() == look[arm]["color"]]
+        faces = {line.get_markerfacecolor() == "white" for line in own}
+        shapes = {line.get_marker() for line in own}
         assert faces == {True, False} and shapes == {look[arm]["marker"]}
     assert legend_texts(drawn_path) == evidence.arms
 

@@ -42,10 +42,8 @@ FAIR = {("sim-fair", name): STILL for name in ("judge_score", "truth", "gap", "l
 @pytest.fixture
 def two(evidence: Evidence) -> Evidence:
     """The fair judge, and one that taught 20 words for .1 of truth."""
-    moved = {
-        **{"judge_score": [0.2, 0.21, 0.19], "truth": [-0.1, -0.09, -0.11]},
-        **{"gap": [0.3, 0.31, 0.29], "length": [20.0, 20.02, 19.98], "hedges": STILL},
-    }
+    moved = {"judge_score": [0.2, 0.21, 0.19], "truth": [-0.1, -0.09, -0.11], "hedges": STILL}
+    moved |= {"gap": [0.3, 0.31, 0.29], "length": [20.0, 20.02, 19.98]}
     by_run = FAIR | {("sim-verbose", name): moves for name, moves in moved.items()}
     table = evidence.records.table
     records = replace(evidence.records, table=table[table["arm"].isin(["sim-fair", "sim-verbose"])])
@@ -147,21 +145,14 @@ def test_sentence_table_and_figure_cut_a_difference_alike(two):
 
 
 def test_the_pictures_show_the_same_arms_in_the_same_look(evidence, monkeypatch):
-    from analysis.reports.figures import looks
-
-    arms, look = overview.shown_arms(evidence), looks(evidence.arms)
+    arms, look = overview.shown_arms(evidence), figures.looks(evidence.arms)
     assert arms == evidence.arms == ["sim-fair", "sim-flaky", "sim-verbose"]
     monkeypatch.setattr(overview, "MOST_ARMS", 2)
     assert overview.shown_arms(evidence) == ["sim-fair", "sim-verbose"], "the largest gap"
-    table = overview.standardised(evidence)
-    for drawn in (
-        overview.shifts(table, arms, look),
-        overview.curve(drift.learning_curves(evidence.scores), arms, look),
-    ):
+    shifts = overview.shifts(overview.standardised(evidence), arms, look)
+    for drawn in (shifts, overview.curve(drift.learning_curves(evidence.scores), arms, look)):
         drawn.canvas.draw()
         colours = {line.get_color() for line in drawn.axes[0].lines}
         assert {look[arm]["color"] for arm in arms} <= colours
-    names = [
-        label.get_text() for label in overview.shifts(table, arms, look).axes[0].get_yticklabels()
-    ]
+    names = [label.get_text() for label in shifts.axes[0].get_yticklabels()]
     assert names[:2] == ["rule truth", "judge score"] and "length" in names

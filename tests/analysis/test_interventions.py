@@ -1,6 +1,8 @@
 """Interventions on planted runs: what is left of a bias, what was gained, what it cost."""
 
 import dataclasses
+import itertools
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -53,10 +55,11 @@ def records_of(folder: Path, runs: list[Run], rollouts: dict[str, list[dict]] | 
     """The records of a study with these runs; of those with corrected scores the parts are there,
     as ``rollouts`` by arm."""
     for run in runs:
-        for step, rows in _by_step((rollouts or {}).get(run.arm, [])).items():
+        rows = (rollouts or {}).get(run.arm, [])
+        for step, of_step in itertools.groupby(rows, itemgetter("step")):
             place = folder / run.cell / "rollouts"
             place.mkdir(parents=True, exist_ok=True)
-            write_part(place / part_name(step), rows, ROLLOUT)
+            write_part(place / part_name(step), list(of_step), ROLLOUT)
     table = pd.DataFrame(
         {"cell": run.cell, "arm": run.arm, "judge": "sim-dose", "seed": run.seed, "done": True}
         | dict.fromkeys(("judge_family", "judge_size", "policy", "reward"), "x")
@@ -67,13 +70,6 @@ def records_of(folder: Path, runs: list[Run], rollouts: dict[str, list[dict]] | 
     calls += [(r.cell, "other", "shadow", "scored", 5.0, 100) for r in runs if r.arm == "panel"]
     columns = ["cell", "judge", "role", "outcome", "words", "verdicts"]
     return Records(folder, table, runs, pd.DataFrame(calls, columns=columns), "", [])
-
-
-def _by_step(rows: list[dict]) -> dict[int, list[dict]]:
-    steps: dict[int, list[dict]] = {}
-    for row in rows:
-        steps.setdefault(row["step"], []).append(row)
-    return steps
 
 
 def study(folder: Path) -> Records:
@@ -135,9 +131,8 @@ def test_a_kl_penalty_that_every_arm_has_is_no_intervention(tmp_path):
     ]
     told = of_records(records_of(tmp_path / "b", runs))
     assert [row.arm for row in told.arms] == ["plain", "kl", "panel", "penalty"]
-    assert [row.settings for row in told.arms][:3] == [
-        *("", "trainer.beta=0.1", "correction.panel=mean")
-    ]
+    settings = [row.settings for row in told.arms]
+    assert settings[:3] == ["", "trainer.beta=0.1", "correction.panel=mean"]
     smaller = [
         dataclasses.replace(run, identity={**run.identity, "trainer.beta": 0.0001})
         if run.arm == "penalty"

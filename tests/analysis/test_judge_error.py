@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+import statsmodels.api as sm
 from hypothesis import given
 from hypothesis import strategies as st
 from scipy import integrate
@@ -75,8 +76,6 @@ def test_the_mean_of_a_cut_line_is_an_integral(line: float, spread: float) -> No
 
 def test_the_slope_of_scores_without_ends_is_that_of_statsmodels() -> None:
     """Scores beyond 0 and 1: a regression on truth, behaviours and one constant per group."""
-    import statsmodels.api as sm
-
     run = falling(np.random.default_rng(1), Judge(slope=0.6), 0.1)
     by_group = 0.2 * np.arange(len(run.judge))[:, None] % 1
     run = replace(run, judge=3 * run.judge - 1 + by_group)

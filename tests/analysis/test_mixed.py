@@ -4,6 +4,7 @@ import warnings
 
 import numpy as np
 import pytest
+from statsmodels.regression.mixed_linear_model import MixedLM
 
 from analysis.planted.random_intercept import random_intercept
 
@@ -21,8 +22,6 @@ def planted(seed, clusters=40, size=12, between=0.5, slope=0.3):
 @pytest.mark.parametrize("reml", [True, False])
 @pytest.mark.parametrize("seed", [0, 1, 2])
 def test_estimates_are_those_of_statsmodels(seed, reml):
-    from statsmodels.regression.mixed_linear_model import MixedLM
-
     y, x, cluster = planted(seed)
     found = random_intercept(y, x, cluster, reml=reml)
     with warnings.catch_warnings():

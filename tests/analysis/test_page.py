@@ -18,11 +18,8 @@ HOSTILE = '<script src="//example.org/x.js"></script><b class="nth">Figure</b>'
 
 def test_figures_and_tables_are_numbered_apart_and_in_order():
     body = "".join(f'<b class="nth">{kind}</b> x ' for kind in ("Figure", "Table", "Figure"))
-    assert re.findall(r"(?:Figure|Table) [0-9]", page.numbered(body)) == [
-        "Figure 1",
-        "Table 1",
-        "Figure 2",
-    ]
+    found = re.findall(r"(?:Figure|Table) [0-9]", page.numbered(body))
+    assert found == ["Figure 1", "Table 1", "Figure 2"]
 
 
 def test_what_others_wrote_cannot_look_like_ours():
@@ -61,14 +58,8 @@ def test_a_table_beside_the_page_has_every_digit_and_no_formula():
     texts = ["=1+1", "@SUM(A1)", "+0.5", "-x", "\uff1d1+1", "\n=1"]
     frame = pd.DataFrame({"arm": texts, "v": [1 / 3, np.nan, 1, 2, 3, 4]})
     rows = list(csv.DictReader(io.StringIO(page.csv(frame))))
-    assert [row["arm"] for row in rows] == [
-        "'=1+1",
-        "'@SUM(A1)",
-        "+0.5",
-        "'-x",
-        "'\uff1d1+1",
-        "'\n=1",
-    ]
+    guarded = ["'=1+1", "'@SUM(A1)", "+0.5", "'-x", "'\uff1d1+1", "'\n=1"]
+    assert [row["arm"] for row in rows] == guarded
     assert rows[0]["v"] == "0.333333333" and rows[1]["v"] == ""
 
 
@@ -98,17 +89,7 @@ def test_each_panel_is_a_picture_of_its_own_with_text_as_text():
     assert len(made) == 2
     text = "".join(panel.svg for panel in made)
     shown = Page(text)
-    assert set(shown.tags) <= {
-        "svg",
-        "g",
-        "path",
-        "text",
-        "tspan",
-        "use",
-        "defs",
-        "clippath",
-        "rect",
-    }
+    assert set(shown.tags) <= set("svg g path text tspan use defs clippath rect".split())
     assert shown.text.count("training step") == 2 and HOSTILE in shown.text
     assert all(link.startswith("#") for link in shown.links)
     sizes = {panel.svg.split('viewBox="')[1].split('"')[0].split()[2] for panel in made}
@@ -132,8 +113,8 @@ def test_a_figure_with_panels_and_a_legend_is_one_file():
     shown = markup.figure(figures.learning(curves(["a", HOSTILE, "c", "d"])), HOSTILE)
     drawing = svg.alone(shown)
     root = ElementTree.fromstring(drawing)
-    panels = [each for each in root if "swatch" not in each.get("class", "") and each.get("x")]
-    nested = [each for each in panels if each.tag.endswith("svg")]
+    drawn = [each for each in root if each.tag.endswith("svg") and each.get("x")]
+    nested = [each for each in drawn if "swatch" not in each.get("class", "")]
     assert len(nested) == 4 and "judge score" in drawing and HOSTILE not in drawing
     places = {(each.get("x"), each.get("y")) for each in nested}
     assert len(places) == 4, "none lies on another"

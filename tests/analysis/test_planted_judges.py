@@ -7,6 +7,8 @@ from scipy import stats
 from analysis.planted import judges
 from analysis.planted.selfcheck import judge_coverage
 from analysis.planted.trials import Trials
+from analysis.probes import levels
+from analysis.statistics.proportions import wilson
 
 ROWS = 60
 
@@ -62,8 +64,6 @@ def test_the_simulated_judge_pays_what_was_planted():
 
 def test_prompts_taken_for_independent_texts_are_found_out(monkeypatch):
     """Wilson's interval over texts, under rates that differ by prompt: far below its band."""
-    from analysis.probes import levels
-    from analysis.statistics.proportions import wilson
 
     def naive(values, prompts):
         return wilson(float(np.sum(values)), len(values))

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from scipy import stats
 
 from analysis import selfcheck as selfcheck_command
 from analysis.planted import selfcheck
@@ -15,8 +16,6 @@ from analysis.selfcheck import main
 
 
 def test_band_is_the_binomial_one() -> None:
-    from scipy import stats
-
     low, high = band(0.95, 500, 17)
     outside = stats.binom.cdf(round(low * 500) - 1, 500, 0.95)
     outside += stats.binom.sf(round(high * 500), 500, 0.95)
