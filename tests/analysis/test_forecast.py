@@ -6,7 +6,6 @@ import math
 import matplotlib.pyplot as plt
 import numpy as np
 import pytest
-import yaml
 
 from analysis.arm.forecast import Rollouts, ask, first_rollouts, forecast, pushes, rewards
 from analysis.arm.ranking import moved_most, rank
@@ -16,7 +15,7 @@ from study.cells import load_cell
 from study.compose import load_judge
 from study.features import FEATURES
 from study.rows import Row
-from tests.analysis.conftest import arms_of_presets
+from tests.analysis.conftest import arms_of_presets, config_of
 from tests.judges.answered_study import write_run
 
 
@@ -54,13 +53,12 @@ def test_unscored_rollouts_are_left_out_and_counted():
     rng = np.random.default_rng(2)
     data = simulate(rng, 400, Fault(doses={0: 0.2}))
     holed = np.where(rng.random(data.judge.shape) < 0.3, np.nan, data.judge)
-    whole, part = (
-        pushes("j", scores, rollouts(data.features), "none")[0] for scores in (data.judge, holed)
-    )
+    given = rollouts(data.features)
+    whole, part = (pushes("j", scores, given, "none")[0] for scores in (data.judge, holed))
     assert part.unscored == pytest.approx(np.isnan(holed).mean())
     assert part.push.low < whole.push.value < part.push.high
-    assert math.isnan(pushes("j", holed * np.nan, rollouts(data.features), "none")[0].push.value)
-    zeroed = pushes("j", np.nan_to_num(holed), rollouts(data.features), "none", 0.3)[0]
+    assert math.isnan(pushes("j", holed * np.nan, given, "none")[0].push.value)
+    zeroed = pushes("j", np.nan_to_num(holed), given, "none", 0.3)[0]
     assert zeroed.unscored == 0.3 and abs(zeroed.push.value) < abs(whole.push.value)
 
 
@@ -68,14 +66,12 @@ def test_ranks_are_sure_where_every_prompt_agrees_and_open_where_none_does():
     """Judge a pushes up more than b on every prompt; on tone they differ by chance alone."""
     rng = np.random.default_rng(3)
     low, noise = rng.normal(size=(40, 1)), rng.normal(0, 1, (40, 2))
-    found = rank(
-        {
-            "b": np.hstack([low, noise[:, :1]]),
-            "a": np.hstack([low + 0.1, noise[:, 1:]]),
-            "z": np.hstack([low - 9, noise[:, :1] + 9]),
-        },
-        ("length", "tone"),
-    )
+    by_judge = {
+        "b": np.hstack([low, noise[:, :1]]),
+        "a": np.hstack([low + 0.1, noise[:, 1:]]),
+        "z": np.hstack([low - 9, noise[:, :1] + 9]),
+    }
+    found = rank(by_judge, ("length", "tone"))
     length = {line.judge: (line.rank.value, line.rank.low, line.rank.high) for line in found[:3]}
     assert length == {"a": (1, 1, 1), "b": (2, 2, 2), "z": (3, 3, 3)}
     tone = {line.judge: (line.rank.low, line.rank.high) for line in found[3:]}
@@ -85,21 +81,14 @@ def test_ranks_are_sure_where_every_prompt_agrees_and_open_where_none_does():
 def test_a_behaviour_without_a_push_has_no_rank():
     one = np.array([[1.0, np.nan, 0.0]] * 5)
     found = rank({"a": one, "b": 2 * one}, ("length", "keyword", "emoji"))
-    assert [(line.feature, line.judge, line.rank.value) for line in found] == [
-        ("length", "a", 2),
-        ("length", "b", 1),
-    ]
+    ranks = [(line.feature, line.judge, line.rank.value) for line in found]
+    assert ranks == [("length", "a", 2), ("length", "b", 1)]
 
 
 def test_what_judges_differ_on_most_is_told_first():
     spread = {"length": (0.1, 0.9), "tone": (0.0, 0.2), "emoji": (math.nan, 1.0)}
     lines = [{"feature": name, "in_sds": value} for name, both in spread.items() for value in both]
     assert moved_most(lines) == ["length", "tone"]
-
-
-@pytest.fixture(scope="module")
-def command(small_study):
-    return [f"study={small_study.name}", f"runs_dir={small_study.parent}"]
 
 
 def test_candidates_that_were_never_trained(small_study, tmp_path, answered):
@@ -121,10 +110,9 @@ def test_the_forecast_is_of_the_reward_and_not_of_the_score(copied, answered):
     for weight in (0.0, 1.0):
         study = copied(f"weight-{weight}")
         for cell in study.glob("sim-*"):
-            config = yaml.safe_load((cell / "config.yaml").read_text())
-            config["reward"]["truth_weight"] = weight
-            config["trainer"]["scale_rewards"] = "none"
-            (cell / "config.yaml").write_text(yaml.safe_dump(config))
+            with config_of(cell) as config:
+                config["reward"]["truth_weight"] = weight
+                config["trainer"]["scale_rewards"] = "none"
         found, _ = answered(main, study, "judges=sim-fair,sim-structured")
         made[weight] = {
             push["judge"]: push["push"] for push in found["pushes"] if push["feature"] == "bullets"
@@ -158,9 +146,8 @@ def test_programs_are_forecast_with_their_calls_and_failures_are_not_asked_about
     assert {push["unscored"] for push in result["pushes"]} == {0.0}
 
 
-def test_a_study_of_two_arms_has_no_shifts_in_units_and_says_what_to_type(
-    command, small_study, capsys
-):
+def test_a_study_of_two_arms_has_no_shifts_in_units_and_says_what_to_type(small_study, capsys):
+    command = [f"study={small_study.name}", f"runs_dir={small_study.parent}"]
     assert main([*command, "fit=nowhere"]) == 2
     assert "python -m analysis.forecast study=nowhere steps=1" in capsys.readouterr().err
     # its own fit would have seen the arms that it forecasts, so that it is made anew, arm by arm

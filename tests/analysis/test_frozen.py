@@ -1,8 +1,8 @@
 """Shifts on held-out rows are within prompts, and recover what was planted."""
 
 import dataclasses
+import itertools
 import shutil
-from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -61,6 +61,11 @@ def metric(table, name, arm="a"):
     return table[(table["metric"] == name) & (table["arm"] == arm)].iloc[0]
 
 
+def with_frozen(run, **changes):
+    """The run with other answers to the held-out rows."""
+    return dataclasses.replace(run, frozen=dataclasses.replace(run.frozen, **changes))
+
+
 def test_a_shift_is_paired_by_prompt_and_draw():
     """As a paired test of prompt means says, which is blind to how prompts differ."""
     run = make_run(np.random.default_rng(0))
@@ -72,9 +77,8 @@ def test_a_shift_is_paired_by_prompt_and_draw():
     by_scipy = stats.ttest_rel(end, start)
     assert row["shift"] / row["group_var"] ** 0.5 == pytest.approx(by_scipy.statistic)
     greedy = metric(frozen_shifts([run], "greedy"), "length")
-    assert greedy["shift"] == pytest.approx(
-        (run.frozen.features[PROMPTS:, 0, 0] - run.frozen.features[:PROMPTS, 0, 0]).mean()
-    )
+    lengths = run.frozen.features[:, 0, 0]
+    assert greedy["shift"] == pytest.approx((lengths[PROMPTS:] - lengths[:PROMPTS]).mean())
 
 
 def test_scores_of_every_judge_are_there_and_reward_is_not():
@@ -90,8 +94,7 @@ def test_a_missing_score_leaves_its_pair_out_and_widens_the_worst_cases():
     run = make_run(np.random.default_rng(0))
     judge = run.frozen.judge.copy()
     judge[PROMPTS, 1] = np.nan  # an answer of the end
-    run = dataclasses.replace(run, frozen=dataclasses.replace(run.frozen, judge=judge))
-    row = metric(frozen_shifts([run]), "judge_score")
+    row = metric(frozen_shifts([with_frozen(run, judge=judge)]), "judge_score")
     pairs = (judge[PROMPTS:, 1:] - judge[:PROMPTS, 1:]).ravel()
     assert row["shift"] == pytest.approx(np.nanmean(pairs))
     assert row["unscored"] == pytest.approx(1 / pairs.size)
@@ -105,18 +108,11 @@ def test_two_arms_are_compared_prompt_by_prompt():
     rng = np.random.default_rng(3)
     by_prompt = rng.normal(0, 5, (PROMPTS, 1, 1))
     runs = []
-    for arm, moved in (("a", 2.0), ("b", 0.0)):
-        run = make_run(np.random.default_rng(4), arm, moved=(moved, 0.0), noise=0.1)
+    for seed, (arm, moved) in itertools.product((0, 1), (("a", 2.0), ("b", 0.0))):
+        run = make_run(np.random.default_rng(4), arm, seed, moved=(moved, 0.0), noise=0.1)
         features = run.frozen.features.copy()
         features[PROMPTS:] += by_prompt
-        runs.append(
-            dataclasses.replace(run, frozen=dataclasses.replace(run.frozen, features=features))
-        )
-    runs += [dataclasses.replace(run, seed=1, cell=f"{run.arm}-1") for run in runs]
-    runs[2:] = [
-        dataclasses.replace(run, frozen=dataclasses.replace(run.frozen, seed=1, cell=run.cell))
-        for run in runs[2:]
-    ]
+        runs.append(with_frozen(run, features=features))
     row = metric(shift_table(frozen_shifts(runs), "b"), "length")
     assert row["diff"] == pytest.approx(2.0)
     assert row["diff_high"] - row["diff_low"] < 1 < row["high"] - row["low"]
@@ -141,7 +137,7 @@ def test_runs_without_it_are_left_out():
     late = dataclasses.replace(run, frozen=run.frozen.at(STEPS))
     other = run.frozen.prompt_P.copy()
     other[PROMPTS:] = [f"another {k}" for k in range(PROMPTS)]
-    mixed = dataclasses.replace(run, frozen=dataclasses.replace(run.frozen, prompt_P=other))
+    mixed = with_frozen(run, prompt_P=other)
     assert [has_frozen(each) for each in (run, none, started, late, mixed)] == [True] + 4 * [False]
     assert frozen_shifts([none, started, late, mixed]).empty
     assert held_out_table([none], None).empty
@@ -161,7 +157,7 @@ def test_a_row_that_one_end_lost_is_missing_and_no_other_row_with_it():
     # one row of a prompt that is asked twice
     twice = np.array([*run.frozen.prompt_P[:-1], run.frozen.prompt_P[0]], dtype=object)
     twice[PROMPTS - 1] = twice[0]
-    both = dataclasses.replace(run, frozen=dataclasses.replace(run.frozen, prompt_P=twice))
+    both = with_frozen(run, prompt_P=twice)
     assert metric(frozen_shifts([both]), "length")["shift"] == pytest.approx(whole["shift"])
     part = dataclasses.replace(both, frozen=both.frozen.where(np.arange(2 * PROMPTS) < 23))
     assert metric(frozen_shifts([part]), "length")["unscored"] == pytest.approx(1 / PROMPTS)
@@ -196,8 +192,7 @@ def test_the_command_line(evaluated: Path, tmp_path: Path, answered, printed) ->
     rows, said = answered(main, evaluated)
     assert "Shifts are within prompts" in said and "score by sim-strict" in said
     assert {row["arm"] for row in rows} == {"sim-fair", "sim-verbose"}
-    bare = tmp_path / "runs" / "bare"
-    shutil.copytree(evaluated, bare)
+    bare = shutil.copytree(evaluated, tmp_path / "runs" / "bare")
     for folder in bare.glob(f"*/{EVALUATIONS}"):
         shutil.rmtree(folder)
     assert "trainer.eval_samples=3" in printed(main, bare)
@@ -214,16 +209,15 @@ def test_the_report_rests_on_it_and_says_so(evaluated: Path, tmp_path: Path) -> 
     assert set(scores["metric"]) == {"judge_score", "truth", "gap", "score by sim-strict"}
     said = findings(evidence)
     assert any("frozen evaluation: 6 held-out rows with 2 drawn answers each" in s for s in said)
-    fragments = chain(*(section(evidence) for section in (method, behaviours, frontier)))
-    page = " ".join(Page("".join(fragments)).text.split())
+    text = "".join("".join(section(evidence)) for section in (method, behaviours, frontier))
+    page = " ".join(Page(text).text.split())
     assert "within prompts (frozen evaluation)" in page and "held-out - training" in page
     assert "chosen by" in page
 
     still = dataclasses.replace(evidence, held_out=evidence.held_out.iloc[:0])  # nothing moved
     assert findings(still) == said and "held-out - training" not in "".join(behaviours(still))
 
-    part = tmp_path / "runs" / "part"
-    shutil.copytree(evaluated, part)
+    part = shutil.copytree(evaluated, tmp_path / "runs" / "part")
     shutil.rmtree(next(part.glob("sim-fair-s0-*")) / EVALUATIONS)
     evidence = gather(part)
     assert not evidence.frozen and evidence.held_out.empty

@@ -43,6 +43,7 @@ def test_a_curve_without_noise_gives_its_parameters_back() -> None:
     found = fit(D, rl(0.25, 0.1), "rl")
     assert [found.start, found.alpha, found.beta] == pytest.approx([0.4, 0.25, 0.1])
     assert found.peak == pytest.approx(np.exp(1.5))  # exp(.25 / .1 - 1)
+    assert fit(D, bon(-0.1, 0.01), "bon").peak == 0.0, "a curve that only falls"
 
 
 @pytest.mark.parametrize("form", ["rl", "bon", "line"])
@@ -74,10 +75,6 @@ def test_a_curve_that_still_rises_has_not_reached_its_peak(path: np.ndarray) -> 
     found = overoptimisation(D, *_groups(rng, path, sd=0.05), replicates=200)
     assert found.best.peak == np.inf
     assert (found.peak.low, found.peak.high, found.reached) == (np.inf, np.inf, 0.0)
-
-
-def test_a_curve_that_only_falls_peaks_at_the_start() -> None:
-    assert fit(D, bon(-0.1, 0.01), "bon").peak == 0.0
 
 
 def test_a_straight_line_is_said_to_be_one() -> None:
@@ -116,12 +113,8 @@ def test_steps_without_a_score_are_left_out() -> None:
     found = overoptimisation(D, steps, sums, replicates=100)
     kept = steps != 3
     shorter = overoptimisation(np.delete(D, 2), steps[kept], sums[kept], replicates=100)
-    assert found.best == shorter.best
-    assert (found.peak.low, found.peak.high, found.reached) == (
-        shorter.peak.low,
-        shorter.peak.high,
-        shorter.reached,
-    )
+    assert (found.best, found.reached) == (shorter.best, shorter.reached)
+    assert (found.peak.low, found.peak.high) == (shorter.peak.low, shorter.peak.high)
 
 
 def test_without_a_recorded_kl_there_is_no_d(planted: Path) -> None:
@@ -181,8 +174,7 @@ def test_a_trained_run_starts_at_its_start_and_moves_away(held: Path, tmp_path: 
     assert found.kl[0] == pytest.approx(0.0, abs=1e-6)
     assert (found.kl >= 0).all() and found.kl[-3:].min() > found.kl[1] > 0
     # without the trainer's numbers, the rollouts' log-probabilities tell nearly the same
-    study = tmp_path / "held"
-    shutil.copytree(held, study)
+    study = shutil.copytree(held, tmp_path / "held")
     (study / runs[0].cell / "metrics.jsonl").unlink()
     other = kl_path(read_runs(study)[0][0])
     assert other.source == "log-probabilities of the start"
