@@ -21,7 +21,7 @@ def table(seed, effect=0.3, better=0.0, items=150):
         for author, family in (("a0", "a"), ("a1", "a"), ("b0", "b"), ("c0", "c")):
             quality = hard + better * (family == "a") + rng.normal()
             score = 0.5 * quality + 2 * hard + effect * (family == "a") + 0.5 * rng.normal()
-            rows.append(("i%d" % item, "a0", "a", author, family, score, quality))  # noqa: UP031
+            rows.append((f"i{item}", "a0", "a", author, family, score, quality))
     columns = ["item", "judge", "judge_family", "author", "author_family", "score", "quality"]
     return pd.DataFrame(rows, columns=columns)
 

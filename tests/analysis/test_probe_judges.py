@@ -14,24 +14,13 @@ from analysis.statistics.agreement import krippendorff_alpha
 
 def judged(said: dict[str, np.ndarray], **columns: object) -> pd.DataFrame:
     """Scores (P, K) of each judge on K contents of P prompts."""
-    parts = []
-    for judge, scores in said.items():
-        prompts, texts = np.indices(scores.shape)
-        parts.append(
-            pd.DataFrame(
-                {
-                    "prompt_id": [f"p{k:03d}" for k in prompts.ravel()],
-                    "probe_id": [f"{p}/{t}" for p, t in zip(prompts.flat, texts.flat, strict=True)],
-                    "judge": judge,
-                    "score": scores.ravel(),
-                    "pairwise": False,
-                    "bias": "content",
-                    "against": None,
-                }
-                | columns
-            )
-        )
-    return pd.concat(parts, ignore_index=True)
+    rows = [
+        (f"p{prompt:03d}", f"{prompt}/{text}", judge, score)
+        for judge, scores in said.items()
+        for (prompt, text), score in np.ndenumerate(scores)
+    ]
+    table = pd.DataFrame(rows, columns=["prompt_id", "probe_id", "judge", "score"])
+    return table.assign(**{"pairwise": False, "bias": "content", "against": None} | columns)
 
 
 def drawn(rng: np.random.Generator, prompts: int, shared: float) -> dict[str, np.ndarray]:
@@ -128,23 +117,14 @@ def written(taste: float, prompts: int = 30, seed: int = 0) -> pd.DataFrame:
             for variant in ("yshort", "yverbose"):
                 truth = 0.2 * (how == "model") + rng.normal(0, 0.2)
                 for judge, liking in (("w", taste), ("kin", taste), ("stranger", 0.0)):
-                    rows.append(
-                        {
-                            "judge": judge,
-                            "prompt_id": str(prompt),
-                            "probe_id": f"{prompt}/{how}/{variant}",
-                            "variant": variant,
-                            "how": how,
-                            "against": "x",
-                            "pairwise": False,
-                            "bias": "length",
-                            "truth": truth,
-                            "score": truth + liking * (how == "model") + rng.normal(0, 0.1),
-                        }
-                    )
+                    score = truth + liking * (how == "model") + rng.normal(0, 0.1)
+                    probe = f"{prompt}/{how}/{variant}"
+                    rows.append((judge, str(prompt), probe, variant, how, truth, score))
+    columns = ["judge", "prompt_id", "probe_id", "variant", "how", "truth", "score"]
+    table = pd.DataFrame(rows, columns=columns).assign(against="x", pairwise=False, bias="length")
     # what only rules wrote has no counterpart of the model's, and is left out
-    extra = pd.DataFrame(rows[:3]).assign(variant="emoji", how="rule", score=99.0)
-    return pd.concat([pd.DataFrame(rows), extra], ignore_index=True)
+    extra = table.head(3).assign(variant="emoji", how="rule", score=99.0)
+    return pd.concat([table, extra], ignore_index=True)
 
 
 def manifest(rewriter: str = "w", **families: str) -> dict:

@@ -1,5 +1,6 @@
 """What a judge does to contents as they are, and whether it agrees with itself: by hand."""
 
+import itertools
 import math
 
 import numpy as np
@@ -12,14 +13,9 @@ from analysis.probes import levels, repeats
 
 def contents(*rows: tuple[str, float, float, int]) -> pd.DataFrame:
     """(prompt, score, truth, words) of contents as they are."""
-    return pd.DataFrame(rows, columns=["prompt_id", "score", "truth", "words"]).assign(
-        probe_id=[str(k) for k in range(len(rows))],
-        judge="j",
-        pairwise=False,
-        bias="content",
-        base="correct",
-        variant="ycorrect",
-    )
+    table = pd.DataFrame(rows, columns=["prompt_id", "score", "truth", "words"])
+    facts = {"pairwise": False, "bias": "content", "base": "correct", "variant": "ycorrect"}
+    return table.assign(probe_id=[str(k) for k in range(len(rows))], judge="j", **facts)
 
 
 def test_rates_by_hand():
@@ -29,9 +25,8 @@ def test_rates_by_hand():
         ("a", 0.1, 0.0, 5), ("b", 0.2, 0.4, 5), ("c", 0.0, 0.1, 5), ("d", 0.6, 0.3, 5),
     )  # fmt: skip
     found = levels.rates(table).set_index("measure")
-    assert found["value"].to_dict() == pytest.approx(
-        {"TPR": 0.75, "FPR": 0.25, "Youden J": 0.5, "phi": 0.5}
-    )
+    expected = {"TPR": 0.75, "FPR": 0.25, "Youden J": 0.5, "phi": 0.5}
+    assert found["value"].to_dict() == pytest.approx(expected)
     design = 4 / 3  # one text of each prompt: the clustered variance divides by 3, the plain by 4
     low, high = proportion_confint(3 / design, 4 / design, method="wilson")
     assert (found.loc["TPR", "low"], found.loc["TPR", "high"]) == pytest.approx((low, high))
@@ -67,12 +62,13 @@ def test_all_texts_right_is_one_success_a_prompt(wrong):
     """64 prompts of 30 texts: without prompts that differ, how alike their texts are is unknown."""
     values = np.ones((64, 30))
     values[:wrong, 0] = 0.0
-    found = levels.wilson(values.ravel(), np.arange(64).repeat(30))
+    prompts = np.arange(64).repeat(30)
+    found = levels.wilson(values.ravel(), prompts)
     expected = proportion_confint(64 * values.mean(), 64, method="wilson")
     assert (found.low, found.high) == pytest.approx(expected)
     assert found.n == 1920 and found.design == pytest.approx(30)
     values[:, 0] = np.arange(64) % 2
-    known = levels.wilson(values.ravel(), np.arange(64).repeat(30))
+    known = levels.wilson(values.ravel(), prompts)
     assert known.design == 1 and known.high - known.low < 0.02
 
 
@@ -141,16 +137,14 @@ def test_repeats_of_pairs_by_hand():
     table = verdicts(*rows, columns="prompt_id probe_id order score")
     row = repeats.repeats(table.assign(setting="repeat T=1", temperature=1.0)).iloc[0]
     assert row["flips"] == pytest.approx((1 + 2 / 3 + 0) / 3)
-    assert row["low"] == 0.0 and row["high"] == 1.0, (
-        "two prompts say little, but no share is below 0"
-    )
+    # two prompts say little, but no share is below 0
+    assert (row["low"], row["high"]) == (0.0, 1.0)
     assert (row["texts"], row["too_few"], row["unscored"]) == (3, 1, 3)
 
 
 def test_a_judge_without_any_repeat_that_was_scored_has_no_flips():
-    table = verdicts(("a", "a/1", math.nan), columns="prompt_id probe_id score").assign(
-        setting="repeat T=1", temperature=1.0, order=math.nan
-    )
+    table = verdicts(("a", "a/1", math.nan), columns="prompt_id probe_id score")
+    table = table.assign(setting="repeat T=1", temperature=1.0, order=math.nan)
     row = repeats.repeats(table).iloc[0]
     assert math.isnan(row["flips"]) and (row["texts"], row["too_few"]) == (0, 1)
 
@@ -174,21 +168,15 @@ def test_positions_by_hand():
     assert repeats.positions(table.assign(order=math.nan)).empty
 
 
-def leaning(signs: list[int], pairs: int) -> pd.DataFrame:
-    """Verdicts on prompts whose every pair goes to the text shown first (1) or second (0)."""
-    rows = [
-        (str(prompt), f"{prompt}/{pair}", 0, order, float(sign))
-        for prompt, sign in enumerate(signs)
-        for pair in range(pairs)
-        for order in (0, 1)
-    ]
-    table = verdicts(*rows, columns="prompt_id probe_id sample_index order score")
-    return table.assign(setting="profile")
-
-
 def test_a_prompt_has_one_vote_on_what_order_does():
+    """Of nine prompts every pair goes to the text shown first, and of one to the second."""
     for pairs in (1, 20):
-        row = repeats.positions(leaning([1] * 9 + [0], pairs)).iloc[0]
+        rows = [
+            (str(prompt), f"{prompt}/{pair}", 0, order, float(prompt < 9))
+            for prompt, pair, order in itertools.product(range(10), range(pairs), (0, 1))
+        ]
+        table = verdicts(*rows, columns="prompt_id probe_id sample_index order score")
+        row = repeats.positions(table.assign(setting="profile")).iloc[0]
         assert (row["first_first"], row["second_second"]) == (9 * pairs, pairs)
         assert row["p"] == pytest.approx(2 * (1 + 10) / 2**10)
 

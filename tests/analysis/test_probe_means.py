@@ -6,9 +6,11 @@ import numpy as np
 import pandas as pd
 import pytest
 from scipy import stats
+from statsmodels.stats.weightstats import ttost_paired
 
 from analysis.probes.effects import clustered_mean, effects, tost
 from analysis.statistics.power import smallest_effect
+from tests.analysis.conftest import clustered
 
 
 def drawn(seed: int, prompts: int, each: int, between: float) -> tuple[np.ndarray, np.ndarray]:
@@ -18,15 +20,11 @@ def drawn(seed: int, prompts: int, each: int, between: float) -> tuple[np.ndarra
 
 
 def test_a_clustered_mean_is_that_of_statsmodels():
-    import statsmodels.api as sm
-
     values, prompts = drawn(1, 17, 3, 2.0)
     values, prompts = np.append(values[4:], np.nan), np.append(prompts[4:], 99)
     found = clustered_mean(values, prompts)
     kept = np.isfinite(values)
-    fit = sm.OLS(values[kept], np.ones(kept.sum())).fit(
-        cov_type="cluster", cov_kwds={"groups": prompts[kept]}, use_t=True
-    )
+    fit = clustered(values[kept], prompts[kept])
     low, high = fit.conf_int()[0]
     assert (found.value, found.se) == pytest.approx((fit.params[0], fit.bse[0]))
     assert (found.low, found.high, found.p) == pytest.approx((low, high, fit.pvalues[0]))
@@ -40,8 +38,6 @@ def test_the_smallest_effect_is_that_of_the_power_of_prompts():
 
 
 def test_equivalence_is_that_of_statsmodels():
-    from statsmodels.stats.weightstats import ttost_paired
-
     values, prompts = drawn(5, 30, 1, 0.0)
     oracle = ttost_paired(values, np.zeros(30), -0.4, 0.4)[0]
     assert tost(clustered_mean(values, prompts), 0.4) == pytest.approx(oracle)

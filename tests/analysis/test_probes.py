@@ -25,21 +25,13 @@ LENGTH_SD = 6.201
 
 
 def test_corrections_by_hand():
-    table = pd.DataFrame(
-        {
-            "judge": ["a"] * 4 + ["b"] * 2,
-            "variant": ["x", "y", "z", "placebo", "x", "y"],
-            "p": [0.01, 0.04, np.nan, 1e-9, 0.02, 0.5],
-        }
-    )
+    p = [0.01, 0.04, np.nan, 1e-9, 0.02, 0.5]
+    table = pd.DataFrame({"judge": list("aaaabb"), "variant": "x y z placebo x y".split(), "p": p})
     found = corrected(table)
-    assert found["p_holm"].tolist() == pytest.approx(
-        [0.02, 0.04, math.nan, math.nan, 0.04, 0.5], nan_ok=True
-    )
-    # ranks .01 .02 .04 .5 of four
-    assert found["p_bh"].tolist() == pytest.approx(
-        [0.04, 0.16 / 3, math.nan, math.nan, 0.04, 0.5], nan_ok=True
-    )
+    holm = [0.02, 0.04, math.nan, math.nan, 0.04, 0.5]
+    assert found["p_holm"].tolist() == pytest.approx(holm, nan_ok=True)
+    bh = [0.04, 0.16 / 3, math.nan, math.nan, 0.04, 0.5]  # ranks .01 .02 .04 .5 of four
+    assert found["p_bh"].tolist() == pytest.approx(bh, nan_ok=True)
 
 
 EDITS = ("placebo", "yverbose", "hedged", "emoji", "key_solution")
@@ -66,9 +58,8 @@ def judged(probes: pd.DataFrame, settings: Simulated, seed: int = 0) -> pd.DataF
     """Scores of a simulated judge by its own arithmetic, no wire between."""
     bias = Bias(settings)
     rows = []
-    for place, row in enumerate(probes.to_dict("records")):
-        draw = random.Random(f"{seed} {place}")
-        value, failure = bias.decide(row["text"], Truth(row["truth"]), draw, 0)
+    for place, (text, truth) in enumerate(zip(probes["text"], probes["truth"], strict=True)):
+        value, failure = bias.decide(text, Truth(truth), random.Random(f"{seed} {place}"), 0)
         rows.append(math.nan if failure else value)
     planted = [
         sum(dose * bias.standardised(text)[name] for name, dose in settings.doses.items())
@@ -189,10 +180,8 @@ def test_a_pairwise_score_is_the_win_of_the_edited_text_over_both_orders():
     assert math.isnan(got[1]) and set(got[:1] + got[2:]) == {1.0}
     paired = pairs(table)
     assert paired["judge_change"].dropna().eq(1.0).all()
-    placebo = paired[paired["variant"] == "placebo"]
-    assert placebo["truth_change"].eq(0.0).all()
-    verbose = paired[paired["variant"] == "yverbose"]
-    assert verbose["truth_change"].eq(-1.0).all()
+    by_variant = paired.groupby("variant")["truth_change"].unique()
+    assert by_variant["placebo"].tolist() == [0.0] and by_variant["yverbose"].tolist() == [-1.0]
     found = effects(paired, {}).set_index("variant")
     assert found.loc["yverbose", "effect"] == pytest.approx(2.0)
     (lost,) = found.index[found["unscored"] > 0]
@@ -206,18 +195,9 @@ def test_a_pairwise_score_is_the_win_of_the_edited_text_over_both_orders():
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
+    words = ["judge=sim-verbose,sim-fair", "n=12", "bases=partial", "repeats=2", "temperatures=1"]
     runs = tmp_path_factory.mktemp("runs")
-    command = probe.main.read(
-        [
-            "judge=sim-verbose,sim-fair",
-            "n=12",
-            "bases=partial",
-            "repeats=2",
-            "temperatures=1",
-            f"runs_dir={runs}",
-        ]
-    )
-    return probe.run(command).folder
+    return probe.run(probe.main.read([*words, f"runs_dir={runs}"])).folder
 
 
 def test_the_simulated_judges_are_found_out_over_the_wire(folder):
