@@ -3,7 +3,9 @@
 import math
 from dataclasses import replace
 
+import matplotlib.pyplot as plt
 import numpy as np
+import pandas as pd
 import pytest
 
 from analysis.arm.calibration import AGAINST, calibrate
@@ -20,8 +22,8 @@ from analysis.arm.propagation import (
     unpredicted,
 )
 from analysis.planted.truth import Tabular
-from analysis.records.runs import Run
 from analysis.statistics.estimate import columns
+from tests.analysis.conftest import made_run
 
 TRUTH = np.array([1.0, 0.0, 1.0, 0.0, 0.0, 1.0])
 LENGTH = np.array([-1.0, -0.5, 0.0, 0.5, 1.0, 1.5])
@@ -46,12 +48,11 @@ def train(seed, dose, rate=0.4, steps=20, prompts=40, group=8):
         policy = Tabular(TRUTH, features, policy.logits + rate * 6 * gradient)
     members = np.concatenate(seen)
     reward = reward_of[members]
-    return Run(
-        cell=f"d{dose}-s{seed}", arm=f"dose={dose}", seed=seed, done=True,
-        step_P=np.repeat(np.arange(1, steps + 1), prompts),
-        reward=reward, advantage=reward - reward.mean(axis=1, keepdims=True),
-        truth=TRUTH[members], judge=reward, features=features[members],
-        names=("length", "tone"), scale="none",
+    return made_run(
+        reward, TRUTH[members], cell=f"d{dose}-s{seed}", arm=f"dose={dose}", seed=seed,
+        step_P=np.repeat(np.arange(1, steps + 1), prompts), features=features[members],
+        names=("length", "tone"), advantage=reward - reward.mean(axis=1, keepdims=True),
+        scale="none",
     )  # fmt: skip
 
 
@@ -173,8 +174,7 @@ def test_the_parts_of_a_five_level_judge_are_not_divided_by_nothing():
     judge = np.array([[0.5, 0.5], [0.0, 1.0]])
     truth = np.array([[0.4, 0.6], [0.0, 1.0]])
     features = np.array([[3.0, 9.0], [0.0, 1.0]])[..., None]
-    facts = (np.ones(2, int), judge, judge * 0, truth, judge, features, ("length",))
-    (path,) = paths([Run("c", "a", 0, True, *facts)])
+    (path,) = paths([made_run(judge, truth, features=features)])
     assert path.push[0] == pytest.approx(0.25 / (0.5**0.5 + 1e-4))
     assert path.of_truth[0] == pytest.approx(path.push[0])
     assert path.sd == pytest.approx(np.std([3.0, 9.0, 0.0, 1.0]))
@@ -225,9 +225,7 @@ def test_a_run_at_another_rate_is_predicted_with_it():
         for run, rate in zip([*seen, slow], rates, strict=True)
     ]
     blind, told = (
-        next(
-            row for row in predict(paths(given)) if (row.cell, row.feature) == (slow.cell, "length")
-        )
+        {(row.cell, row.feature): row for row in predict(paths(given))}[slow.cell, "length"]
         for given in ([*seen, slow], facts)
     )
     assert told.predicted.value == pytest.approx(told.observed, rel=0.25)
@@ -304,9 +302,8 @@ def test_placebos_by_hand(runs):
     assert abs(path.sham["permuted"].mean()) < 0.1 * path.push.mean()
     trajectories = world([20.0, 20.0])
     shifts = placebos(trajectories)
-    assert {name: each.shape for name, each in shifts.items()} == {
-        **{"permuted": (5, 18), "variance": (1, 18), "constant": (1, 18)}
-    }
+    shapes = {name: each.shape for name, each in shifts.items()}
+    assert shapes == {"permuted": (5, 18), "variance": (1, 18), "constant": (1, 18)}
     rows = predict(trajectories)
     # of the first run: mean |push| over the others in SDs, the sign of its own push, its SD
     sds = np.array([[row.observed / 20 / row.sd for row in rows if row.feature == z] for z in
@@ -332,9 +329,8 @@ def test_too_few_runs_predict_nothing(runs):
 def test_the_kl_limit_is_covariance_over_beta(runs):
     """Within-group Cov(reward, length) of the first step is about that of the uniform policy."""
     run = train(0, 0.3, prompts=4000, steps=2)
-    reward = TRUTH + 0.3 * LENGTH
-    exact = Tabular(TRUTH, np.stack([LENGTH, TONE], 1), np.zeros(6)).covariance(reward)
-    known = Tabular(TRUTH, np.stack([LENGTH, TONE], 1), np.zeros(6)).covariance(TRUTH)
+    start = Tabular(TRUTH, np.stack([LENGTH, TONE], 1), np.zeros(6))
+    exact, known = start.covariance(TRUTH + 0.3 * LENGTH), start.covariance(TRUTH)
     found, of_truth = kl_limit(run, 0.5)["length"]
     assert found == pytest.approx(exact[0] / 0.5, rel=0.05)
     assert of_truth == pytest.approx(known[0] / 0.5, abs=0.02)
@@ -344,9 +340,6 @@ def test_the_kl_limit_is_covariance_over_beta(runs):
 
 
 def test_the_figure_has_a_panel_per_feature_that_moved(predicted):
-    import matplotlib.pyplot as plt
-    import pandas as pd
-
     rows = pd.DataFrame([columns(row, predicted="") for row in predicted])
     lines = pd.DataFrame([columns(line, slope="") for line in calibrate(predicted)])
     made = figure(rows, lines)
@@ -355,9 +348,7 @@ def test_the_figure_has_a_panel_per_feature_that_moved(predicted):
     assert made.axes[0].get_xlabel() == "reconstructed shift, 95 % interval (words)"
     bars = made.axes[0].containers[0].lines[2][0].get_segments()  # of the first arm
     first = rows[(rows.feature == "length") & (rows.arm == sorted(set(rows.arm))[0])]
-    assert [tuple(bar[:, 0]) for bar in bars] == [
-        pytest.approx(ends) for ends in zip(first.low, first.high, strict=True)
-    ]
+    assert np.array([bar[:, 0] for bar in bars]) == pytest.approx(first[["low", "high"]].to_numpy())
     plt.close(made)
     # one feature in thousandths of its unit is no larger a shift
     ends = ["observed", "predicted", "low", "high", "sd"]

@@ -16,13 +16,13 @@ from study.errors import UserError
 
 def long(scores: dict[str, list[float]], groups: list[str] | None = None) -> pd.DataFrame:
     """Columns item, rater, role (raters named h... are human), score, group."""
-    rows = []
-    for rater, given in scores.items():
-        for item, score in enumerate(given):
-            row = {"item": f"i{item}", "rater": rater, "score": score}
-            row["role"] = "human" if rater.startswith("h") else "judge"
-            rows.append(row | ({"group": groups[item]} if groups else {}))
-    return pd.DataFrame(rows)
+    rows = [
+        (f"i{item}", rater, "human" if rater.startswith("h") else "judge", score)
+        for rater, given in scores.items()
+        for item, score in enumerate(given)
+    ]
+    table = pd.DataFrame(rows, columns=["item", "rater", "role", "score"])
+    return table.assign(group=groups * len(scores)) if groups else table
 
 
 def report(scores: dict[str, list[float]], groups: list[str] | None = None) -> dict:
@@ -42,9 +42,8 @@ def test_a_judge_is_held_against_the_mean_of_the_humans():
     assert one["binary"] is None and found["groups"] == 0
     assert one["within_group"]["pearson"]["n"] == 0
     assert found["raters"]["h1"] == {"role": "human", "scored": 6, "missing": 0}
-    assert {(pair["a"], pair["b"]) for pair in found["pairs"]} == {
-        ("h1", "h2"), ("h1", "j"), ("h2", "j")
-    }  # fmt: skip
+    pairs = {(pair["a"], pair["b"]) for pair in found["pairs"]}
+    assert pairs == {("h1", "h2"), ("h1", "j"), ("h2", "j")}
     assert set(found["krippendorff"]) == {"nominal", "ordinal", "interval", "ratio"}
     assert found["humans"]["icc"]["ICC(A,1)"]["n"] == 6
     assert math.isnan(found["judges_among"]["fleiss"]["value"])

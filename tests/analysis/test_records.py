@@ -10,7 +10,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from analysis.records.frames import rollouts_frame, verdicts_frame
-from analysis.records.runs import OUTCOMES, Run, on_each_core, read_study, step_means
+from analysis.records.runs import OUTCOMES, on_each_core, read_study, step_means
+from tests.analysis.conftest import made_run
 from tests.conftest import ROOT
 from tests.waiting import GENEROUS_S, wait_for
 
@@ -93,12 +94,7 @@ def test_an_empty_study_has_no_run_and_no_verdict(make_study):
 
 def test_step_means_leave_out_what_is_missing():
     values = np.array([[1.0, np.nan], [3.0, 5.0], [np.nan, np.nan]])
-    nothing = np.zeros((3, 2))
-    run = Run(
-        "c", "a", 0, True, np.array([4, 4, 9]), nothing, nothing, nothing, nothing,
-        np.zeros((3, 2, 1)), ("length",),
-    )  # fmt: skip
-    means = step_means(run, values)
+    means = step_means(made_run(values, step_P=np.array([4, 4, 9])), values)
     assert means[0] == 3.0 and np.isnan(means[1])
 
 

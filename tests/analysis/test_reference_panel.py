@@ -8,7 +8,6 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 import pytest
-import statsmodels.api as sm
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -25,7 +24,7 @@ from analysis.run.self_gap import peak, self_gap
 from judges.grading import GRADINGS
 from study import records
 from study.records import COMPONENT
-from tests.analysis.conftest import ROLLOUT, schema, write_part, write_study
+from tests.analysis.conftest import ROLLOUT, clustered, schema, write_part, write_study
 
 NAN = math.nan
 
@@ -107,12 +106,8 @@ def test_wins_are_counted_pair_by_pair(first, later):
 
     told = wins(*sides(first), *sides(later))
     for prompt in {name for name, _ in first} & {name for name, _ in later}:
-        pairs = list(
-            itertools.product(
-                [score for name, score in first if name == prompt],
-                [score for name, score in later if name == prompt],
-            )
-        )
+        both = [[score for name, score in side if name == prompt] for side in (first, later)]
+        pairs = list(itertools.product(*both))
         count = sum((after > before) + 0.5 * (after == before) for before, after in pairs)
         assert told.pop(prompt) == pytest.approx(count / len(pairs))
     assert told == {}
@@ -134,9 +129,7 @@ def test_the_gap_is_per_token_and_clustered_by_prompt():
     plain = shown - rng.uniform(0, 1, 40) * tokens
     told = self_gap(plain, shown, tokens, prompt)
     per_token = (plain - shown) / tokens
-    fit = sm.OLS(per_token, np.ones(40)).fit(
-        cov_type="cluster", cov_kwds={"groups": prompt}, use_t=True
-    )
+    fit = clustered(per_token, prompt)
     assert told.value == pytest.approx(per_token.mean())
     assert (told.low, told.high) == pytest.approx(fit.conf_int()[0])
     assert math.isnan(self_gap(np.array([NAN]), np.zeros(1), np.ones(1), np.zeros(1, int)).value)
@@ -187,10 +180,8 @@ def rubric_study(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Two seeds of ten steps. Each prompt comes back in every step; the training judge credits its
     first criterion from the last step on, the shadow never does, the replay does for one prompt."""
     config = {"grading": {"name": "rubric_batch"}, "family": "a"}
-    folder = write_study(
-        tmp_path_factory.mktemp("runs") / "rubric",
-        **{"judges": ["j"], "seeds": 2, "steps": 10, "judge_config": config},
-    )
+    folder = tmp_path_factory.mktemp("runs") / "rubric"
+    write_study(folder, judges=["j"], seeds=2, steps=10, judge_config=config)
     whole = GRADINGS["likert"]({"rubric": "hidden"}).prompt_sha
     for cell in (path.parent for path in folder.glob("*/config.yaml")):
         for step in range(1, 11):
@@ -205,19 +196,13 @@ def rubric_study(tmp_path_factory: pytest.TempPathFactory) -> Path:
                 name, group = row["rollout_id"], row["group"]
                 rubric = {"grading": "rubric_batch", "prompt_sha": "x", "score": step / 10}
                 acting[name] = [{**rubric, "judge": "j", "judge_id": "1", "labels": [first, "met"]}]
-                shadow = {**rubric, "judge": "s", "judge_id": "2", "labels": ["not_met", "met"]}
-                votes = [shadow | {"role": "shadow"}] * 2 + [
-                    shadow | {"role": "shadow", "labels": ["met", "unknown"]}
-                ]
-                acting[name] += votes
-                says = "met" if group == 0 else "not_met"
-                replay[name] = [
-                    {**rubric, "judge": "r", "judge_id": "3", "labels": [says, "unknown"]}
-                ]
-                plain[name] = [
-                    {"judge": "w", "judge_id": "4", "grading": "likert", "prompt_sha": whole}
-                    | {"labels": [], "score": 1 - step / 10}
-                ]
+                shadow = {**rubric, "judge": "s", "judge_id": "2", "role": "shadow"}
+                votes = ["not_met", "met"], ["not_met", "met"], ["met", "unknown"]
+                acting[name] += [shadow | {"labels": labels} for labels in votes]
+                says = ["met" if group == 0 else "not_met", "unknown"]
+                replay[name] = [{**rubric, "judge": "r", "judge_id": "3", "labels": says}]
+                of_whole = {"grading": "likert", "prompt_sha": whole, "score": 1 - step / 10}
+                plain[name] = [{**of_whole, "judge": "w", "judge_id": "4", "labels": []}]
             judged(cell / "verdicts", step, acting, "acting")
             judged(folder / "replays" / "r-1" / cell.name / "verdicts", step, replay, "replay")
             judged(folder / "replays" / "w-1" / cell.name / "verdicts", step, plain, "replay")
@@ -265,17 +250,12 @@ def test_gaps_are_of_answers_that_saw_the_whole_rubric(tmp_path):
         (cell / "config.yaml").write_text(text)
         for part in (cell / "rollouts").iterdir():
             table = pa.parquet.read_table(part)
-            step, rows = table["step"][0].as_py(), table.num_rows
-            member = np.array(table["member"])
-            shown = np.array(table["logprob_sum"]) + np.where(
-                member == 0, (1 - step / 20) * np.array(table["tokens"]), 1000.0
-            )
+            step, member = table["step"][0].as_py(), np.array(table["member"])
+            more = np.where(member == 0, (1 - step / 20) * np.array(table["tokens"]), 1000.0)
+            shown = np.array(table["logprob_sum"]) + more
             table = table.append_column(f"{COMPONENT}scaffold_logprob", pa.array(shown))
-            ratio = np.where(member == 0, 1.0, 0.5)
-            assert rows == len(ratio)
-            pa.parquet.write_table(
-                table.append_column(f"{COMPONENT}scaffold_ratio", pa.array(ratio)), part
-            )
+            ratio = pa.array(np.where(member == 0, 1.0, 0.5))
+            pa.parquet.write_table(table.append_column(f"{COMPONENT}scaffold_ratio", ratio), part)
     (row,) = self_gaps(read_runs(folder)[0], folder)
     assert row.start.value == pytest.approx(-0.95) and row.end.value == pytest.approx(-0.5)
     assert row.peak.value >= 8 and len(row.by_run) == 2

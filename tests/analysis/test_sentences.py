@@ -14,6 +14,7 @@ from analysis.run.onset import line
 from analysis.run.overopt import rows
 from analysis.statistics.estimate import Estimate
 from study.features import FEATURES
+from tests.analysis.conftest import made_run
 
 STEPS, GROUPS, MEMBERS = 24, 8, 4
 
@@ -36,10 +37,9 @@ def planted(
     truth = np.asarray(truth_T)[step_P - 1, None] + rng.normal(0, 0.1, shape)
     judge = truth + np.asarray(gap_T)[step_P - 1, None] + rng.normal(0, 0.1, shape)
     kl = {"policy/kl": np.linspace(0, 4, STEPS) ** 2, "policy/length_tokens": np.ones(STEPS)}
-    return Run(
-        f"{arm}{seed}", arm, seed, True, step_P, reward=judge, advantage=judge, truth=truth,
-        judge=judge, features=np.zeros((*shape, 1)), names=("length",), rollouts=truth.size,
-        config={"trainer.steps": STEPS}, logged=kl,
+    return made_run(
+        judge, truth, cell=f"{arm}{seed}", arm=arm, seed=seed, step_P=step_P, logged=kl,
+        features=np.zeros((*shape, 1)), config={"trainer.steps": STEPS},
     )  # fmt: skip
 
 
@@ -85,14 +85,11 @@ def behaving(
     features[GROUPS:] += [by_sd.get(name, 0.0) for name in FEATURES]
     if twins:
         flattery = features[..., FEATURES.index("flattery")]
-        features[..., FEATURES.index("exclamation")] = flattery + 0.1 * rng.normal(
-            size=flattery.shape
-        )
-    nothing = np.full(features.shape[:2], np.nan)
-    return Run(
-        f"{arm}{seed}", arm, seed, True, np.repeat([1, 2], GROUPS), reward=nothing,
-        advantage=nothing, truth=nothing, judge=nothing, features=features, names=FEATURES,
-        rollouts=nothing.size,
+        noise = 0.1 * rng.normal(size=flattery.shape)
+        features[..., FEATURES.index("exclamation")] = flattery + noise
+    return made_run(
+        np.full(features.shape[:2], np.nan), cell=f"{arm}{seed}", arm=arm, seed=seed,
+        step_P=np.repeat([1, 2], GROUPS), features=features, names=FEATURES,
     )  # fmt: skip
 
 

@@ -7,17 +7,16 @@ import pytest
 from scipy import stats
 
 from analysis.arm.substitution import base_of, false_alarm, substitutions, untold
-from analysis.records.runs import Run
+from tests.analysis.conftest import made_run
 
 
 def moved(arm, seed, *shifts, config=None):
     """First step: every feature 0 and 2 (SD 1); second step shifted by the SDs given."""
     first = np.repeat([[0.0], [2.0]], len(shifts), axis=1)
-    nothing = np.full((2, 2), np.nan)
-    return Run(
-        cell=f"{arm}{seed}", arm=arm, seed=seed, done=True, step_P=np.array([1, 2]), reward=nothing,
-        advantage=nothing, truth=nothing, judge=nothing, features=np.stack([first, first + shifts]),
-        names=tuple(f"z{k}" for k in range(len(shifts))), config=config or {},
+    return made_run(
+        np.full((2, 2), np.nan), cell=f"{arm}{seed}", arm=arm, seed=seed, step_P=np.array([1, 2]),
+        features=np.stack([first, first + shifts]), config=config or {},
+        names=tuple(f"z{k}" for k in range(len(shifts))),
     )  # fmt: skip
 
 

@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 from scipy import stats
 
@@ -29,13 +30,9 @@ def run(arm: str, seed: int, settings: dict[str, Any], truth: float, **more: Any
 
 def programs(each: Run) -> Programs:
     """The rollout of such a run as an executed program."""
-    import pandas as pd
-
     row = {"step": 1, "group": 0, "member": 0, "prompt_id": "p", "dataset": "d", "domain": "math"}
     row |= {"answer": "1", "truth": each.truth[0, 0], "judge_score": 1.0, "reward": 1.0}
-    told = of_frame(each, pd.DataFrame([row | {"outcome": "ok", "ast_sha": "a", "flags": None}]))
-    assert told is not None
-    return told
+    return of_frame(each, pd.DataFrame([row | {"outcome": "ok", "ast_sha": "a", "flags": None}]))
 
 
 def compared(arms: dict[str, dict[str, Any]], direct: tuple[str, ...] = ()) -> list[tuple]:
