@@ -38,13 +38,8 @@ def test_every_question_is_asked_in_words_and_answered_by_short_cells(notebook):
     assert len(asked) >= 10
     for cell in asked[1:]:
         assert "".join(cell["source"]).splitlines()[0].endswith("?")
-    pictures = [
-        output
-        for cell in code
-        for output in cell["outputs"]
-        if "image/png" in output.get("data", {})
-    ]
-    assert len(pictures) == 1
+    outputs = [output for cell in code for output in cell["outputs"]]
+    assert sum("image/png" in output.get("data", {}) for output in outputs) == 1
     said = texts(notebook)
     assert "9 finished runs of 9" in said and "sim-verbose" in said
 
@@ -58,9 +53,8 @@ def test_a_notebook_that_was_changed_is_never_written_again(make_study):
         cell.pop("outputs", None)
     path.write_text(json.dumps(content))
     assert is_ours(path)
-    assert any(
-        cell.get("outputs") for cell in json.loads(write_notebook(study).read_bytes())["cells"]
-    )
+    written = json.loads(write_notebook(study).read_bytes())
+    assert any(cell.get("outputs") for cell in written["cells"])
     content = json.loads(before)
     content["cells"][-1]["source"] = ["mine"]
     path.write_text(json.dumps(content))

@@ -6,7 +6,6 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
-import statsmodels.api as sm
 from scipy import stats
 
 from analysis.arm.workflow import NOT_SEEN, SEEN, UNTOLD, Workflow, of_runs, of_study
@@ -19,8 +18,8 @@ from analysis.run.workflow import ALIKE, TOGETHER, slopes
 from analysis.statistics.fixed_effects import fixed_effects
 from analysis.workflow import main
 from study.features import FEATURES
-from tests.analysis.conftest import write_cell
-from tests.analysis.program_study import OPERATORS, STEPS, planted_json, write_programs
+from tests.analysis.conftest import clustered, write_cell
+from tests.analysis.program_study import OPERATORS, SHARES, STEPS, planted_json, write_programs
 
 JUDGES = ("sim-fair", "sim-verbose")
 
@@ -33,9 +32,7 @@ def study(tmp_path_factory) -> Path:
 
 def told_of(study: Path) -> Workflow:
     records = read_study(study)
-    workflow = of_study(records, list(records.table["cell"]))
-    assert workflow is not None
-    return workflow
+    return of_study(records, list(records.table["cell"]))
 
 
 @pytest.fixture(scope="module")
@@ -57,13 +54,8 @@ def t_interval(values) -> list[float]:
 def test_rates_are_over_all_generations(told: Workflow):
     """Of 36 generations of a step: one each is no program, breaks the contract, fails while it
     runs, meets a dead executor, and answers nothing."""
-    by_hand = {
-        "parse": 35 / 36,
-        "contract": 34 / 36,
-        "executed": 32 / 36,
-        "extractable": 31 / 36,
-        "masked": 1 / 36,
-    }
+    by_hand = {"parse": 35 / 36, "contract": 34 / 36, "executed": 32 / 36}
+    by_hand |= {"extractable": 31 / 36, "masked": 1 / 36}
     for arm in told.arms.values():
         assert arm.runs == 3
         assert {name: pytest.approx((rate, rate)) for name, rate in by_hand.items()} == arm.rates
@@ -95,8 +87,7 @@ def test_the_over_reward_is_the_planted_one(told: Workflow):
             assert operator.planted.value == pytest.approx(factor * paid, abs=1e-9)
     for name, note in (("Custom", TOGETHER), ("ScEnsemble", TOGETHER), ("Programmer", "never")):
         assert np.isnan(verbose[name].over_reward.value) and note in verbose[name].over_reward.note
-        planted = verbose[name].planted
-        assert planted is not None and np.isnan(planted.value)
+        assert np.isnan(verbose[name].planted.value)
     assert any("Custom, ScEnsemble is not identified" in sentence for sentence in told.problems)
 
 
@@ -140,37 +131,24 @@ def one_run(rows: list[dict[str, Any]], steps: int = 2, **run: Any) -> Programs:
     nothing = np.full((1, 1), np.nan)
     head = ("c", "a", 0, True, np.arange(1, steps + 1))
     stub = Run(*head, *[nothing] * 5, (), config={"judge.name": "j"}, **run)
-    programs = of_frame(stub, frame)
-    assert programs is not None
-    return programs
+    return of_frame(stub, frame)
 
 
 def test_what_a_fallback_wrote_is_no_success_of_the_policy():
     """A repair leaves the outcome of the policy's own program as it was."""
-    head, failed = {"step": 1, "group": 0}, {"answer": None}
-    programs = one_run(
-        [
-            head,
-            head | {"feature/fallback": 1.0},
-            head | failed | {"feature/repaired": 1.0, "outcome": "contract_error"},
-            head | failed | {"outcome": "sandbox_error"},
-        ],
-        steps=1,
-    )
-    rates = of_run.generations(programs).mean()
+    head = {"step": 1, "group": 0}
+    failed = head | {"answer": None, "outcome": "sandbox_error"}
+    repaired = failed | {"feature/repaired": 1.0, "outcome": "contract_error"}
+    rows = [head, head | {"feature/fallback": 1.0}, repaired, failed]
+    rates = of_run.generations(one_run(rows, steps=1)).mean()
     assert rates["executed"] == rates["extractable"] == rates["masked"] == 1 / 4
     assert rates["parse"] == 3 / 4 and rates["contract"] == 2 / 4
 
 
 def test_an_answer_is_extractable_where_the_rules_reader_found_one():
     head = {"step": 1, "group": 0}
-    rows = [
-        head | {"feature/format": 1.0},
-        head | {"feature/format": 0.0},
-        head,
-        head | {"answer": " "},
-    ]
-    rates = of_run.generations(one_run(rows, steps=1))
+    told = {"feature/format": 1.0}, {"feature/format": 0.0}, {}, {"answer": " "}
+    rates = of_run.generations(one_run([head | row for row in told], steps=1))
     assert rates["extractable"].tolist() == [1, 0, 1, 0]
 
 
@@ -195,9 +173,8 @@ def test_right_counts_a_program_without_an_answer_as_wrong_and_a_masked_one_not_
     failed = {"answer": None, "truth": None, "judge_score": None}
     rows = [head, head | {"truth": 0.0}, head | failed | {"outcome": "timeout"}]
     rows += [head | failed | {"outcome": "operator_error"}, head | {"truth": None}]
-    assert of_run.right(one_run(rows, 1)).tolist() == pytest.approx(
-        [1, 0, 0, np.nan, np.nan], nan_ok=True
-    )
+    right = of_run.right(one_run(rows, 1)).tolist()
+    assert right == pytest.approx([1, 0, 0, np.nan, np.nan], nan_ok=True)
 
 
 def test_effective_shares_by_hand():
@@ -246,8 +223,8 @@ def test_calls_of_operators_are_features_of_executed_programs(study: Path, rows:
 
 def test_runs_of_answers_and_of_programs_have_the_features_of_both(tmp_path: Path):
     study = write_programs(tmp_path / "runs" / "s", judges=("sim-fair",), seeds=1)
-    config = {"study": "s", "seed": 9, "judge": {"name": "direct"}, "trainer": {"steps": 2}}
-    write_cell(study / "direct-s9-0000000001", config, 2, 1, 2, True, True, None, "done")
+    config = {"study": "s", "seed": 9, "judge": {"name": "direct"}}
+    write_cell(study / "direct-s9-0000000001", config, steps=2, groups=1, members=2)
     runs = read_study(study).runs
     assert {run.names for run in runs} == {FEATURES}
     assert {run.features.shape[-1] for run in runs} == {len(FEATURES)}
@@ -272,7 +249,6 @@ def test_the_optimum_of_a_judge_loses_truth(told: Workflow, rows: pd.DataFrame):
         for name, each in planted_json()["programs"].items()
         for dataset, value in each["score"]["sim-verbose"].items()
     }
-    shares = {"sums-easy": 2 / 3, "facts-hard": 1 / 3}
     part = rows[(rows["arm"] == "sim-verbose") & (rows["outcome"] == "ok")]
     part = part.assign(score=[score[pair] for pair in zip(part["ast_sha"], part["dataset"])])  # noqa: B905
     reached = []
@@ -281,7 +257,7 @@ def test_the_optimum_of_a_judge_loses_truth(told: Workflow, rows: pd.DataFrame):
         first, last = (
             sum(
                 share * sums["sum"] / sums["size"]
-                for name, share in shares.items()
+                for name, share in SHARES.items()
                 for sums in [means.loc[steps].xs(name, level="dataset").sum()]
             )
             for steps in ([1, 2], [STEPS - 1, STEPS])
@@ -304,13 +280,11 @@ def test_programs_that_are_not_planted_are_left_out_of_the_planted_slope(study: 
     run = next(run for run in records.runs if run.arm == "sim-verbose")
     row = records.table[records.table["cell"] == run.cell]
     programs = of_frame(run, rollouts_frame(study, COLUMNS, row))
-    assert programs is not None
     told = of_run.planted_over_rewards(programs, of_json(content))
     assert told["Review"].value == pytest.approx(0.2) and "% of the rollouts" in told["Review"].note
     assert np.isnan(told["Revise"].value), "only `long` revises"
-    assert of_runs([programs], of_json(content)).arms["sim-verbose"].optimum.truth == pytest.approx(
-        0.6
-    )
+    optimum = of_runs([programs], of_json(content)).arms["sim-verbose"].optimum
+    assert optimum.truth == pytest.approx(0.6)
 
 
 def test_one_run_has_intervals_over_its_problems(tmp_path: Path):
@@ -319,10 +293,7 @@ def test_one_run_has_intervals_over_its_problems(tmp_path: Path):
     rows = rollouts_frame(study, COLUMNS)
     part = rows[(rows["domain"] == "qa") & (rows["outcome"] == "ok")]
     error = part["judge_score"] - part["truth"]
-    oracle = sm.OLS(error.to_numpy(), np.ones(len(error))).fit(
-        cov_type="cluster",
-        cov_kwds={"groups": pd.factorize(part["prompt_id"])[0], "use_correction": True},
-    )
+    oracle = clustered(error.to_numpy(), pd.factorize(part["prompt_id"])[0])
     problems = part["prompt_id"].nunique()
     half = stats.t.ppf(0.975, problems - 1) * oracle.bse[0]
     assert arm.gap["qa"].value == pytest.approx(oracle.params[0])
@@ -348,9 +319,8 @@ def test_the_command_writes_every_number(study: Path, answered):
     arm = content["arms"]["sim-verbose"]
     assert set(arm) >= {*("runs", "rates", "gap", "shares", "operators", "exploits", "optimum")}
     assert set(arm["rates"]) == {"parse", "contract", "executed", "extractable", "masked"}
-    assert set(arm["operators"]["Review"]) >= {
-        *("first", "last", "over_reward", "interval", "planted")
-    }
+    of_review = set(arm["operators"]["Review"])
+    assert of_review >= {"first", "last", "over_reward", "interval", "planted"}
     assert arm["operators"]["Custom"]["over_reward"] is None
     assert arm["operators"]["Custom"]["interval"] is None
     assert set(arm["optimum"]) >= {"truth", "reached"}

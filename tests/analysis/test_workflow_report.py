@@ -45,7 +45,6 @@ def test_the_section_has_every_table_and_figure(evidence: Evidence):
 
 def test_without_planted_truth_there_is_no_figure_of_it(evidence: Evidence):
     told = evidence.workflow
-    assert told is not None
     bare = {
         name: dataclasses.replace(
             arm,
@@ -61,7 +60,6 @@ def test_without_planted_truth_there_is_no_figure_of_it(evidence: Evidence):
 
 
 def test_the_figure_shows_seen_beside_planted(evidence: Evidence):
-    assert evidence.workflow is not None
     figure = drawn.over_rewards(evidence.workflow)
     by_arm = {axes.get_title(loc="left"): axes for axes in figure.axes}
     (verbose,) = (axes for name, axes in by_arm.items() if "verbose" in name and "credit" in name)
