@@ -1,31 +1,24 @@
 """What a report says of how the bias of a judge got into a policy, on a study trained for real."""
 
 import dataclasses
+from functools import partial
 
 import numpy as np
 
 from analysis.arm.calibration import Calibration, Predicted
 from analysis.records.runs import read_study
-from analysis.reports.evidence import Evidence, of_records
+from analysis.reports.evidence import of_records
 from analysis.reports.limits import limits
 from analysis.reports.words import findings
 from analysis.run.onset import Line, Onset
 from analysis.run.threshold_grid import Grid
 from analysis.statistics.estimate import Estimate
-from tests.analysis.conftest import write_kl
-
-
-def of_runs(small_study, change) -> Evidence:
-    """The evidence of the small study with every run changed."""
-    records = read_study(small_study)
-    runs = [change(run) for run in records.runs]
-    return of_records(dataclasses.replace(records, runs=runs), list(records.table["cell"]))
+from tests.analysis.conftest import evidence_of, write_kl
 
 
 def test_it_holds_the_runs_asked_for_and_no_other(small_study, real_evidence):
-    assert [(run.arm, run.seed) for run in real_evidence.runs] == [
-        ("sim-fair", 3), ("sim-fair", 4), ("sim-flaky", 3), ("sim-flaky", 4),
-    ]  # fmt: skip
+    trained = [("sim-fair", 3), ("sim-fair", 4), ("sim-flaky", 3), ("sim-flaky", 4)]
+    assert [(run.arm, run.seed) for run in real_evidence.runs] == trained
     cell = real_evidence.runs[0].cell
     one = of_records(read_study(small_study), [cell])
     assert set(one.ledger["cell"]) == {line.cell for line in one.onsets} == {cell}
@@ -33,7 +26,8 @@ def test_it_holds_the_runs_asked_for_and_no_other(small_study, real_evidence):
 
 
 def test_without_shadows_the_command_is_said(small_study):
-    bare = of_runs(small_study, lambda run: dataclasses.replace(run, shadows={}))
+    without = partial(dataclasses.replace, shadows={})
+    bare = evidence_of(small_study, partial(map, without))
     assert "type shadow=[NAME,NAME]" in " ".join(limits(bare))
     assert not any("gained" in line for line in findings(bare))
 

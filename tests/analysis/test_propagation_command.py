@@ -4,9 +4,9 @@ import math
 import shutil
 
 import pytest
-import yaml
 
 from analysis.propagation import main
+from tests.analysis.conftest import config_of
 
 
 def test_the_command_line(small_study, tmp_path, answered):
@@ -21,10 +21,10 @@ def test_the_command_line(small_study, tmp_path, answered):
 def test_a_damaged_config_is_said_and_its_run_left_out(copied, answered):
     study = copied("damaged")
     cells = sorted(study.glob("sim-*"))
-    shutil.copytree(cells[0], study / f"{cells[0].name}b")
-    (study / f"{cells[0].name}b" / "config.yaml").write_text("judge: [unclosed")
+    other = shutil.copytree(cells[0], study / f"{cells[0].name}b")
+    (other / "config.yaml").write_text("judge: [unclosed")
     found, said = answered(main, study)
-    assert f"{cells[0].name}b" in said and "config" in said.split("problem: ")[1]
+    assert other.name in said and "config" in said.split("problem: ")[1]
     assert {row["cell"] for row in found["runs"]} == {cell.name for cell in cells}
 
 
@@ -41,9 +41,8 @@ def test_a_kl_penalty_puts_its_limit_beside_the_shift(copied, answered):
     """Copies of finished runs whose configuration has a penalty: limit = Cov(A, z) / beta."""
     study = copied("held")
     for cell in study.glob("sim-*"):
-        config = yaml.safe_load((cell / "config.yaml").read_text())
-        config["trainer"]["beta"] = 0.5
-        (cell / "config.yaml").write_text(yaml.safe_dump(config))
+        with config_of(cell) as config:
+            config["trainer"]["beta"] = 0.5
     found, said = answered(main, study)
     assert "what the KL penalty would hold" in said
     rows = found["kl_limit"]

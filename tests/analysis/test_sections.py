@@ -2,6 +2,7 @@
 
 import dataclasses
 import warnings
+from functools import partial
 
 import matplotlib.pyplot as plt
 import numpy as np
@@ -13,7 +14,7 @@ from analysis.reports import figures, sections
 from analysis.reports.evidence import of_records
 from analysis.reports.tables import ledger_table
 from analysis.reports.words import findings
-from tests.analysis.conftest import following
+from tests.analysis.conftest import evidence_of, following
 
 LATER = (
     sections.ledger, sections.predictions, sections.onsets, sections.frontier, sections.judges,
@@ -22,14 +23,12 @@ LATER = (
 
 def changed(small_study, **values):
     """The evidence of the small study with these arrays filled with one number in every run."""
-    records = read_study(small_study)
-    runs = [
-        dataclasses.replace(
-            run, **{name: np.full_like(run.reward, value) for name, value in values.items()}
-        )
-        for run in records.runs
-    ]
-    return of_records(dataclasses.replace(records, runs=runs), list(records.table["cell"]))
+
+    def filled(run):
+        arrays = {name: np.full_like(run.reward, value) for name, value in values.items()}
+        return dataclasses.replace(run, **arrays)
+
+    return evidence_of(small_study, partial(map, filled))
 
 
 def test_every_section_is_there_in_order_and_no_figure_stays_open(real_evidence):
@@ -110,14 +109,8 @@ def test_an_unscored_study_has_a_sentence_for_a_frontier(small_study):
 def test_runs_that_moved_against_their_rewards_are_said_in_one_sentence(small_study):
     """First order is what was learned, with too few arms to say that it explains it; against it,
     nothing is predicted or explained."""
-    records = read_study(small_study)
-    with_it, against = (
-        of_records(
-            dataclasses.replace(records, runs=following(records.runs, factor)),
-            list(records.table["cell"]),
-        )
-        for factor in (1e4, -1e4)
-    )
+    with_it = evidence_of(small_study, partial(following, factor=1e4))
+    against = evidence_of(small_study, partial(following, factor=-1e4))
     assert "What was rewarded is consistent" in " ".join(findings(with_it))
     text = "".join(sections.predictions(with_it))
     assert "placebo r2: permuted advantages" in text and "moved against" not in text
@@ -134,16 +127,10 @@ def test_runs_that_moved_against_their_rewards_are_said_in_one_sentence(small_st
 
 
 def test_a_run_that_is_not_predicted_is_named(small_study):
-    records = read_study(small_study)
-    runs = following(records.runs, 3.0)
-    evidence = of_records(dataclasses.replace(records, runs=runs), list(records.table["cell"]))
+    evidence = evidence_of(small_study, partial(following, factor=3.0))
     lost, *_ = cells = [run.cell for run in evidence.runs]
-    rows = [
-        dataclasses.replace(
-            row, note="no gradient norm at 2 of 2 steps" if row.cell == lost else ""
-        )
-        for row in evidence.predicted
-    ]
+    notes = dict.fromkeys(cells, "") | {lost: "no gradient norm at 2 of 2 steps"}
+    rows = [dataclasses.replace(row, note=notes[row.cell]) for row in evidence.predicted]
     text = "".join(sections.predictions(dataclasses.replace(evidence, predicted=rows)))
     assert f"Not predicted: {lost} (no gradient norm at 2 of 2 steps)." in text
     assert not any(cell in text.split("Not predicted:")[1] for cell in cells[1:])
