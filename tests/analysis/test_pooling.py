@@ -40,9 +40,8 @@ def test_arms_that_differ_by_noise_alone_are_drawn_together():
 def test_what_all_arms_of_a_seed_share_changes_nothing():
     shifts, variance = study(np.random.default_rng(1), [0.0, 1.0, 2.0, 0.5])
     moved = shifts + np.array([10.0, -7.0, 3.0])
-    for one, other in zip(
-        pooled_differences(shifts, variance), pooled_differences(moved, variance), strict=True
-    ):
+    both = pooled_differences(shifts, variance), pooled_differences(moved, variance)
+    for one, other in zip(*both, strict=True):
         assert (one.value, one.low, one.high) == pytest.approx((other.value, other.low, other.high))
 
 

@@ -36,9 +36,8 @@ def test_auc_phi_and_rates_are_scikit_learns(rows):
 def test_wilson_is_that_of_statsmodels(n, data):
     k = data.draw(st.integers(0, n))
     found = wilson(k, n)
-    assert (found.low, found.high) == pytest.approx(
-        proportion_confint(k, n, method="wilson"), abs=1e-12
-    )
+    expected = proportion_confint(k, n, method="wilson")
+    assert (found.low, found.high) == pytest.approx(expected, abs=1e-12)
     assert math.isnan(wilson(0, 0).value)
 
 

@@ -2,13 +2,14 @@
 
 from dataclasses import replace
 from itertools import pairwise
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 from scipy import integrate, stats
 
 from analysis.arm import forecast_units, response
-from analysis.arm.forecast_units import Candidates, Fitted, Trained, crps, fitted, scored, simple
+from analysis.arm.forecast_units import Candidates, Trained, crps, fitted, scored, simple
 from analysis.arm.response import Response, Start
 from analysis.printed.forecast import text
 from analysis.statistics.estimate import columns
@@ -155,27 +156,23 @@ def test_simpler_forecasts_by_hand():
     assert simple("bias", candidates, against, all_runs).factor == 0.0
 
 
-class Study:
-    study, steps = "planted", 1
+STUDY = SimpleNamespace(study="planted", steps=1)
 
 
 def test_scores_of_a_study_forecast_from_itself_and_from_a_file(tmp_path):
     made, bias, arm, shifts, _ = planted(np.random.default_rng(3))
     candidates = judged(bias)
     runs = Trained(tuple(map(str, arm)), arm, shifts)
-    of = fitted(Study, candidates, runs)
-    lines = {(line.method, line.feature): line for line in scored(of, Study, candidates, runs)}
+    of = fitted(STUDY, candidates, runs)
+    lines = {(line.method, line.feature): line for line in scored(of, STUDY, candidates, runs)}
     ours, constant = lines["forecast", "length"], lines["drift", "length"]
     assert ours.r2 > 0.8 > constant.r2 and ours.rho > 0.8 and ours.crps < constant.crps
     assert ours.moves and ours.slope.low < 1 < ours.slope.high and ours.p < 0.01
     assert np.isnan(lines["repetition", "length"].crps)
     forecast_units.save(tmp_path / "response-1.json", of)
     read = forecast_units.load(tmp_path / "response-1.json")
-
-    class Other:
-        study, steps = "another", 1
-
-    told = forecast_units.forecasts(read, Other, candidates)
+    other = SimpleNamespace(study="another", steps=1)
+    told = forecast_units.forecasts(read, other, candidates)
     expected = of.response.shifts(made, bias, 0.02)
     assert [line.sds for line in told] == pytest.approx(expected.ravel().tolist())
     assert told[0].shift.value == pytest.approx(told[0].sds * told[0].sd)
@@ -190,13 +187,12 @@ def test_scores_of_a_study_forecast_from_itself_and_from_a_file(tmp_path):
                     "shifts": shown, "scores": scores})  # fmt: skip
     assert "from 1 step(s), by the runs of planted" in printed
     assert "r2 of every method" in printed and "repetition" in printed
-    silent = judged(np.array([bias[0], [NAN, NAN]]))
-    silent = replace(silent, arms=("judge-0", "silent"))
-    shown = [columns(each, shift="") for each in forecast_units.forecasts(read, Other, silent)]
+    silent = replace(judged(np.array([bias[0], [NAN, NAN]])), arms=("judge-0", "silent"))
+    shown = [columns(each, shift="") for each in forecast_units.forecasts(read, other, silent)]
     printed = text({"pushes": [], "ranks": [], "steps": 1, "fit": "planted", "shifts": shown})
     assert "No shift of silent: too few scores" in printed and "No shift of judge-0" not in printed
     # of its own study an arm is forecast by the others
-    own = forecast_units.forecasts(of, Study, candidates)
+    own = forecast_units.forecasts(of, STUDY, candidates)
     assert [line.sds for line in own] != pytest.approx(expected.ravel().tolist())
 
 
@@ -204,19 +200,17 @@ def test_an_arm_of_its_own_study_is_left_out_by_its_name_whoever_else_is_forecas
     """Judges that were not trained, fewer or more than the arms, are forecast by all arms."""
     made, bias, arm, shifts, _ = planted(np.random.default_rng(3))
     every = judged(bias)
-    of = fitted(Study, every, Trained(tuple(map(str, arm)), arm, shifts))
-    left_out = {
-        (line.judge, line.feature): line.sds for line in forecast_units.forecasts(of, Study, every)
-    }
-    part = judged(bias[[5, 9]])
-    part = replace(part, arms=("judge-5", "untrained"))
-    told = forecast_units.forecasts(of, Study, part)
+    of = fitted(STUDY, every, Trained(tuple(map(str, arm)), arm, shifts))
+    told = forecast_units.forecasts(of, STUDY, every)
+    left_out = {(line.judge, line.feature): line.sds for line in told}
+    part = replace(judged(bias[[5, 9]]), arms=("judge-5", "untrained"))
+    told = forecast_units.forecasts(of, STUDY, part)
     assert [line.sds for line in told[:3]] == [left_out["judge-5", name] for name in made.names]
     whole = of.response.shifts(made, bias[[9]], 0.02)[0]
     assert [line.sds for line in told[3:]] == pytest.approx(whole.tolist())
     assert whole[0] != pytest.approx(left_out["judge-9", "length"])
     more = judged(np.concatenate([bias, bias]))
-    assert len(forecast_units.forecasts(of, Study, more)) == 2 * len(bias) * 3
+    assert len(forecast_units.forecasts(of, STUDY, more)) == 2 * len(bias) * 3
 
 
 def test_a_run_that_an_alarm_ended_early_is_in_no_fit():
@@ -234,10 +228,10 @@ def test_a_fit_that_is_not_there_and_other_behaviours_are_refused(tmp_path):
     with pytest.raises(UserError, match=r"python -m analysis\.forecast study=build steps=2"):
         forecast_units.load(tmp_path / "build" / "response-2.json")
     _, bias, arm, shifts, _ = planted(np.random.default_rng(3))
-    of = fitted(Study, judged(bias), Trained(tuple(map(str, arm)), arm, shifts))
-    fields = {**vars(of), "names": ("length", "emoji", "truth")}
+    of = fitted(STUDY, judged(bias), Trained(tuple(map(str, arm)), arm, shifts))
+    others = replace(of, names=("length", "emoji", "truth"))
     with pytest.raises(UserError, match="takes the same behaviours"):
-        forecast_units.forecasts(Fitted(**fields), Study, judged(bias))
+        forecast_units.forecasts(others, STUDY, judged(bias))
+    few = Trained(("a", "b"), np.array([0, 1]), shifts[:2])
     with pytest.raises(UserError, match="is fitted on 4"):
-        few = Trained(("a", "b"), np.array([0, 1]), shifts[:2])
-        fitted(Study, judged(bias), few)
+        fitted(STUDY, judged(bias), few)
