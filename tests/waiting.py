@@ -11,6 +11,7 @@ import asyncio
 import selectors
 import time
 from collections.abc import Callable, Coroutine
+from pathlib import Path
 from typing import Any, TypeVar
 
 T = TypeVar("T")
@@ -28,6 +29,14 @@ def wait_for(happened: Callable[[], T], what: str = "what is waited for") -> T:
         assert time.monotonic() < limit, f"never: {what}"
         time.sleep(LOOK_S)
     return found
+
+
+def alive(pid: int) -> bool:
+    """Whether a process runs; one that has ended and that nobody waited for does not."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
 
 
 async def come(happened: Callable[[], T], what: str = "what is waited for") -> T:

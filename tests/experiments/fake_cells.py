@@ -101,15 +101,29 @@ def made(
     return todo
 
 
-def start(folder: Path, todo: list[Cell], **variables: str) -> subprocess.Popen[str]:
+def start(
+    folder: Path, todo: list[Cell], terminal: int | None = None, **variables: str
+) -> subprocess.Popen[str]:
     """Let an engine run the cells, in a process of its own."""
-    (folder / "driver.py").write_text(DRIVER)
+    return drive(DRIVER, folder, [cell.dir for cell in todo], terminal, **variables)
+
+
+def drive(
+    program: str, folder: Path, words: list[Path], terminal: int | None = None, **variables: str
+) -> subprocess.Popen[str]:
+    """A process of a program that its own children import as ``driver``; it prints to a pipe or
+    to a terminal."""
+    (folder / "driver.py").write_text(program)
     paths = os.pathsep.join([str(ROOT), str(folder)])
     return subprocess.Popen(
-        [sys.executable, str(folder / "driver.py"), *(str(cell.dir) for cell in todo)],
+        [sys.executable, str(folder / "driver.py"), *map(str, words)],
+        cwd=folder,
+        stdin=terminal,
+        stdout=subprocess.PIPE if terminal is None else terminal,
+        stderr=subprocess.STDOUT,
+        text=True,
         env=os.environ | {"PYTHONPATH": paths, "COLUMNS": "200"} | variables,
-        cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
-    )  # fmt: skip
+    )
 
 
 def ran(cell: Cell) -> dict[str, Any]:

@@ -17,7 +17,7 @@ from study import cells
 from study.errors import UserError
 from study.machine import has_process
 from tests.experiments.fake_cells import laid
-from tests.waiting import wait_for
+from tests.waiting import alive, wait_for
 
 TOLD = """
 import json, os, sys
@@ -42,7 +42,14 @@ def script(tmp_path) -> Script:
     return made
 
 
-def told(path: Path) -> list[dict]:
+@pytest.fixture
+def telling(tmp_path, script) -> str:
+    """A command that writes down what it is told."""
+    return f"{script(TOLD)} {tmp_path / 'out'}"
+
+
+def told(folder: Path) -> list[dict]:
+    path = folder / "out"
     return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
 
 
@@ -52,11 +59,9 @@ def call(command: str) -> Call:
     return made
 
 
-def test_it_is_told_by_variables_and_by_json_and_no_shell_reads_it(tmp_path, script) -> None:
-    out = tmp_path / "out"
-    command = f"{script(TOLD)} {out} '; touch {tmp_path}/bad' $HOME '|'"
-    assert call(command).trouble() == ""
-    (content,) = told(out)
+def test_it_is_told_by_variables_and_by_json_and_no_shell_reads_it(tmp_path, telling) -> None:
+    assert call(f"{telling} '; touch {tmp_path}/bad' $HOME '|'").trouble() == ""
+    (content,) = told(tmp_path)
     assert content["words"] == [f"; touch {tmp_path}/bad", "$HOME", "|"]
     assert not (tmp_path / "bad").exists()
     facts, variables = content["facts"], content["variables"]
@@ -100,34 +105,23 @@ def test_what_hangs_is_killed_with_what_it_started(tmp_path, script, monkeypatch
     assert not made.ended()
     made._limit = 0.0
     assert made.ended() and "was killed" in made.trouble()
-    status = Path(f"/proc/{pid.read_text()}/stat")
-
-    def is_gone() -> bool:
-        try:
-            return status.read_text().split()[2] == "Z"
-        except OSError:
-            return True
-
-    wait_for(is_gone, "the child of the command ended")
+    wait_for(lambda: not alive(int(pid.read_text())), "the child of the command ended")
 
 
-def test_a_program_that_is_gone_is_said(tmp_path) -> None:
-    assert "could not be started (No such file" in call(str(tmp_path / "none")).trouble()
+def test_alarms_are_told_together_and_one_call_at_a_time(tmp_path, telling, monkeypatch) -> None:
+    def alarms() -> list[int]:
+        return [each["facts"]["alarms_in_all"] for each in told(tmp_path)]
 
-
-def test_alarms_are_told_together_and_one_call_at_a_time(tmp_path, script, monkeypatch) -> None:
-    out = tmp_path / "out"
-    one = AlarmBell(f"{script(TOLD)} {out}", "mine")
-    assert one.tick([], lambda: totals([])) == ""
-    assert one._call is None
+    one = AlarmBell(telling, "mine")
+    assert one.tick([], lambda: totals([])) == "" and one._call is None
     one.tick([ALARM], lambda: totals([]))
     one.tick([ALARM], lambda: totals([]))
-    assert one.close() == "" and [each["facts"]["alarms_in_all"] for each in told(out)] == [1]
+    assert one.close() == "" and alarms() == [1]
     one.tick([ALARM], lambda: totals([]))
     assert one._call is None  # within the same minute
     monkeypatch.setattr(one, "_next", 0.0)
     one.tick([], lambda: totals([]))
-    assert one.close() == "" and [each["facts"]["alarms_in_all"] for each in told(out)] == [1, 2]
+    assert one.close() == "" and alarms() == [1, 2]
     assert AlarmBell("", "mine").tick([ALARM], lambda: pytest.fail("asked")) == ""
 
 
@@ -151,9 +145,8 @@ def test_a_state_that_cannot_be_known_does_not_fail_a_sweep(tmp_path, monkeypatc
     assert line == "sweep.notify: nothing could be told (division by zero)."
 
 
-def test_at_the_end_alarms_of_done_cells_are_not_worked_out(tmp_path, script, monkeypatch) -> None:
-    out = tmp_path / "out"
-    first, second = todo = laid(tmp_path, 2, notify=f"{script(TOLD)} {out}")
+def test_at_the_end_alarms_of_done_cells_are_not_worked_out(tmp_path, telling, monkeypatch) -> None:
+    first, second = todo = laid(tmp_path, 2, notify=telling)
     asked: list[str] = []
 
     def alarms(view, runs_dir):
@@ -164,7 +157,7 @@ def test_at_the_end_alarms_of_done_cells_are_not_worked_out(tmp_path, script, mo
     with told_at_end(todo, todo):
         (first.dir / "DONE").touch()
         cells.set_status(second.dir, state="failed", error="it broke")
-    (content,) = told(out)
+    (content,) = told(tmp_path)
     assert asked == [second.name] and content["facts"]["alarms_in_all"] == 1
 
 
@@ -173,9 +166,8 @@ def test_at_the_end_alarms_of_done_cells_are_not_worked_out(tmp_path, script, mo
     [(None, "done"), (None, "unfinished"), (KeyboardInterrupt(), "stopped"),
      (UserError("the server is gone"), "failed")],
 )  # fmt: skip
-def test_the_end_is_told_however_it_comes(tmp_path, script, ends, state) -> None:
-    out = tmp_path / "out"
-    todo = laid(tmp_path, 2, notify=f"{script(TOLD)} {out}")
+def test_the_end_is_told_however_it_comes(tmp_path, telling, ends, state) -> None:
+    todo = laid(tmp_path, 2, notify=telling)
     error = None
     try:
         with told_at_end(todo, todo):
@@ -187,7 +179,7 @@ def test_the_end_is_told_however_it_comes(tmp_path, script, ends, state) -> None
     except BaseException as raised:
         error = raised
     assert error is ends
-    (content,) = told(out)
+    (content,) = told(tmp_path)
     facts = content["facts"]
     assert (facts["event"], facts["state"], facts["study"]) == ("end", state, "fake")
     assert facts["error"] == ("the server is gone" if state == "failed" else "")
@@ -195,13 +187,12 @@ def test_the_end_is_told_however_it_comes(tmp_path, script, ends, state) -> None
     assert content["variables"]["JUDGEDRIFT_REPORT"] == ""
 
 
-def test_a_sweep_with_nothing_to_run_has_no_end(tmp_path, script) -> None:
-    out = tmp_path / "out"
-    (cell,) = todo = laid(tmp_path, 1, notify=f"{script(TOLD)} {out}")
+def test_a_sweep_with_nothing_to_run_has_no_end(tmp_path, telling) -> None:
+    (cell,) = todo = laid(tmp_path, 1, notify=telling)
     (cell.dir / "DONE").touch()
     with told_at_end(todo, todo):
         pass
-    assert told(out) == []
+    assert told(tmp_path) == []
 
 
 def test_a_command_that_fails_leaves_the_end_as_it_is(tmp_path, capsys) -> None:
@@ -209,7 +200,7 @@ def test_a_command_that_fails_leaves_the_end_as_it_is(tmp_path, capsys) -> None:
     with pytest.raises(UserError, match="the disk"), told_at_end(todo, todo):
         raise UserError("the disk")
     (line,) = capsys.readouterr().out.splitlines()
-    assert line.startswith("sweep.notify: ") and "could not be started" in line
+    assert line.startswith("sweep.notify: ") and "could not be started (No such file" in line
 
 
 WRONG = {
@@ -220,9 +211,8 @@ WRONG = {
 }
 
 
-@pytest.mark.parametrize("case", WRONG)
-def test_what_cannot_be_started_is_refused(case) -> None:
-    command, said = WRONG[case]
+@pytest.mark.parametrize(("command", "said"), WRONG.values(), ids=WRONG)
+def test_what_cannot_be_started_is_refused(command, said) -> None:
     with pytest.raises(UserError, match=r"sweep\.notify=") as refused:
         check_notify(command)
     assert said in str(refused.value) and "Type for example: sweep.notify=" in str(refused.value)

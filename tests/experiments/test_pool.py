@@ -1,8 +1,6 @@
 """Children of the pool: each with its own log and exit code, none that outlives its sweep."""
 
 import os
-import subprocess
-import sys
 
 import pytest
 
@@ -11,8 +9,8 @@ from experiments.preflight import check_device
 from experiments.sweep import cells_of
 from study import machine
 from study.errors import UserError
-from tests.conftest import ROOT
-from tests.waiting import GENEROUS_S, wait_for
+from tests.experiments import fake_cells
+from tests.waiting import GENEROUS_S, alive, wait_for
 
 DRIVER = """
 import sys, time, os
@@ -41,19 +39,12 @@ if __name__ == '__main__':
 @pytest.fixture
 def driver(tmp_path):
     """A script whose children do not train; forked children see its replaced body."""
-    path = tmp_path / "driver.py"
-    path.write_text(DRIVER)
 
     def start(*names):
-        for name in names:
-            (tmp_path / name).mkdir()
-        return subprocess.Popen(
-            [sys.executable, str(path), *(str(tmp_path / name) for name in names)],
-            cwd=tmp_path,
-            stdout=subprocess.PIPE,
-            text=True,
-            env=os.environ | {"PYTHONPATH": f"{ROOT}{os.pathsep}{tmp_path}"},
-        )
+        folders = [tmp_path / name for name in names]
+        for folder in folders:
+            folder.mkdir()
+        return fake_cells.drive(DRIVER, tmp_path, folders)
 
     return start
 
@@ -75,14 +66,6 @@ def test_a_child_leaves_when_its_sweep_is_killed(driver, tmp_path):
     child.kill()
     child.communicate()
     wait_for(lambda: not alive(pid))
-
-
-def alive(pid):
-    try:
-        with open(f"/proc/{pid}/stat") as file:
-            return file.read().split()[2] != "Z"
-    except FileNotFoundError:
-        return False
 
 
 def test_a_device_is_told_to_cells_and_to_nobody_else(monkeypatch):

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.waiting import GENEROUS_S, wait_for
+from tests.waiting import GENEROUS_S, alive, wait_for
 
 pytest.importorskip("submitit", reason="needs the extra: pip install -e .[slurm]")
 
@@ -50,13 +50,6 @@ def lives(cell) -> list[int]:
     """Processes that ran the cell, one after the other."""
     file = cell.dir / "lives"
     return [int(line) for line in file.read_text().split()] if file.exists() else []
-
-
-def alive(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except OSError:
-        return False
 
 
 def ledger(cell) -> dict:
@@ -154,19 +147,22 @@ def test_an_earlier_end_is_not_taken_for_this_jobs(tmp_path) -> None:
 
 
 @pytest.fixture(scope="module")
-def real(tmp_path_factory):
-    with cluster(tmp_path_factory.mktemp("slurm")) as variables:
-        yield variables
+def variables(tmp_path_factory):
+    with cluster(tmp_path_factory.mktemp("slurm")) as made:
+        yield made
+
+
+@pytest.fixture
+def real(variables, monkeypatch) -> None:
+    """A cluster that commands of this test ask."""
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
 
 
 @pytest.mark.slow
-def test_a_real_cluster_runs_cells_and_a_killed_one_again(
-    start, real, tmp_path, monkeypatch
-) -> None:
+def test_a_real_cluster_runs_cells_and_a_killed_one_again(start, real, tmp_path) -> None:
     """Five cells on arrays of three jobs at most; one job is killed, one is put back by Slurm, and
     one is cancelled, which stands."""
-    for name, value in real.items():
-        monkeypatch.setenv(name, value)
     todo = laid(tmp_path / "runs", 5, engine="slurm", retries=1)
     check_engine(todo)
     driver = start(tmp_path, todo, **{LASTS: str(tmp_path / "go")})
@@ -190,9 +186,7 @@ def test_a_real_cluster_runs_cells_and_a_killed_one_again(
 
 
 @pytest.mark.slow
-def test_a_real_cluster_is_told_when_the_sweep_ends(start, real, tmp_path, monkeypatch) -> None:
-    for name, value in real.items():
-        monkeypatch.setenv(name, value)
+def test_a_real_cluster_is_told_when_the_sweep_ends(start, real, tmp_path) -> None:
     todo = laid(tmp_path / "runs", 2, engine="slurm")
     driver = start(tmp_path, todo, **{LASTS: "3600"})
     wait_for(lambda: all(lives(cell) for cell in todo))

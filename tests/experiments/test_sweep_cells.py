@@ -3,23 +3,20 @@ more."""
 
 import json
 import logging
-import os
-import subprocess
-import sys
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
-from hydra import compose, initialize_config_dir
 
 from experiments import launch
-from experiments.sweep import cells_of, refuse_lists, resolve
+from experiments.sweep import cells_of, refuse_lists
 from study import cells
 from study.cells import Cell
-from study.schema import register
-from tests.conftest import ROOT
+from study.errors import UserError
+from tests.conftest import RECORDS_ONLY
+from tests.experiments import fake_cells
 from tests.waiting import GENEROUS_S
 
 SAID = "You are wrong [/INST] \x1b[2J [bold]now"
@@ -27,10 +24,8 @@ SAID = "You are wrong [/INST] \x1b[2J [bold]now"
 
 def composed(runs_dir: Path, *overrides: str) -> Cell:
     """The cell that a command line means."""
-    register()
-    with initialize_config_dir(str(ROOT / "conf"), version_base="1.3"):
-        config = compose("sweep", overrides=[f"runs_dir={runs_dir}", "tracking=none", *overrides])
-    return resolve(config)
+    (cell,) = cells_of([f"runs_dir={runs_dir}", "tracking=none", *overrides])
+    return cell
 
 
 @pytest.fixture
@@ -124,29 +119,25 @@ def refusing() -> Iterator[ThreadingHTTPServer]:
     server.server_close()
 
 
-def url_of(server: ThreadingHTTPServer) -> str:
-    return f"http://127.0.0.1:{server.server_address[1]}/v1"
+def judged_by(server: ThreadingHTTPServer) -> list[str]:
+    """The words of cells that ask a server, one after the other."""
+    url = f"http://127.0.0.1:{server.server_port}/v1"
+    endpoint = [f"judge.endpoint.url={url}", "judge.endpoint.model=m"]
+    return ["judge=openai-compatible", *endpoint, "sweep.workers=1"]
 
 
 def test_a_refused_judge_is_asked_by_one_cell_and_the_others_go_on(tmp_path, refusing) -> None:
-    real = (f"judge.endpoint.url={url_of(refusing)}", "judge.endpoint.model=m", "sweep.workers=1")
+    real = judged_by(refusing)
     todo = [
-        *(composed(tmp_path, "judge=openai-compatible", *real, f"seed={seed}") for seed in (0, 1)),
+        *(composed(tmp_path, *real, f"seed={seed}") for seed in (0, 1)),
         composed(tmp_path, "judge=sim-fair", "seed=0"),
-        composed(tmp_path, "judge=openai-compatible", *real, "seed=2", "judge.name=same-endpoint"),
+        composed(tmp_path, *real, "seed=2", "judge.name=same-endpoint"),
     ]
     for cell in todo:
         cells.save_cell(cell)
-    (tmp_path / "driver.py").write_text(DRIVER)
-    done = subprocess.run(
-        [sys.executable, str(tmp_path / "driver.py"), *(str(cell.dir) for cell in todo)],
-        capture_output=True,
-        cwd=tmp_path,
-        timeout=GENEROUS_S,
-        env=os.environ | {"PYTHONPATH": f"{ROOT}{os.pathsep}{tmp_path}", "COLUMNS": "200"},
-    )
-    out = done.stdout.decode()
-    assert done.returncode == 0, out + done.stderr.decode()
+    driver = fake_cells.drive(DRIVER, tmp_path, [cell.dir for cell in todo])
+    out, _ = driver.communicate(timeout=GENEROUS_S)
+    assert driver.returncode == 0, out
     assert refusing.asked == ["/v1/chat/completions"]  # ty: ignore[unresolved-attribute]
     states = [cells.state(cell.dir) for cell in todo]
     assert states == ["failed", "new", "done", "new"]
@@ -162,17 +153,7 @@ def test_a_key_that_is_refused_after_the_preflight_stops_the_sweep(
     trained, tmp_path, refusing
 ) -> None:
     """The endpoint lists its models to anybody and refuses the first question: one cell asks."""
-    done = trained(
-        tmp_path / "runs",
-        "debug=tiny",
-        "judge=openai-compatible",
-        "seed=0,1,2",
-        f"judge.endpoint.url={url_of(refusing)}",
-        "judge.endpoint.model=m",
-        "sweep.workers=1",
-        "sweep.report=false",
-        "tracking=none",
-    )
+    done = trained(tmp_path / "runs", *RECORDS_ONLY, *judged_by(refusing), "seed=0,1,2")
     assert done.returncode == 1, done.stdout + done.stderr
     states = [cells.state(folder) for folder in cells.study_cells(tmp_path / "runs" / "debug")]
     assert sorted(states) == ["failed", "new", "new"]
@@ -200,8 +181,6 @@ def test_hydra_leaves_loggers_as_they_are() -> None:
     ],
 )
 def test_values_in_brackets_are_refused_with_what_to_type(argument, typed) -> None:
-    from study.errors import UserError
-
     with pytest.raises(UserError) as caught:
         refuse_lists(["plan=true", argument])
     assert str(caught.value).endswith(typed)

@@ -6,8 +6,6 @@ import os
 import pty
 import re
 import struct
-import subprocess
-import sys
 import termios
 import time
 from types import SimpleNamespace
@@ -19,7 +17,6 @@ from experiments.launch import board
 from experiments.launch.watch import Watch
 from experiments.monitoring import read
 from study import cells
-from tests.conftest import ROOT
 from tests.experiments import fake_cells
 from tests.experiments.fake_cells import laid
 from tests.experiments.monitoring.studies import record
@@ -162,18 +159,8 @@ def test_a_terminal_shows_a_table_in_place_that_stays(tmp_path, width) -> None:
     todo = laid(tmp_path, 3, workers=2)
     ours, theirs = pty.openpty()
     fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 30, width, 0, 0))
-    (tmp_path / "driver.py").write_text(fake_cells.DRIVER)
-    paths = os.pathsep.join([str(ROOT), str(tmp_path)])
-    environment = {**os.environ, "PYTHONPATH": paths, "TERM": "xterm-256color", "COLUMNS": ""}
-    environment |= {"PYTHONIOENCODING": "utf-8", fake_cells.LASTS: "2.5"}
-    driven = subprocess.Popen(
-        [sys.executable, str(tmp_path / "driver.py"), *(str(cell.dir) for cell in todo)],
-        cwd=tmp_path,
-        stdin=theirs,
-        stdout=theirs,
-        stderr=theirs,
-        env=environment,
-    )
+    variables = {"TERM": "xterm-256color", "COLUMNS": "", "PYTHONIOENCODING": "utf-8"}
+    driven = fake_cells.start(tmp_path, todo, theirs, **variables, **{fake_cells.LASTS: "2.5"})
     os.close(theirs)
     text = b""
     while True:
