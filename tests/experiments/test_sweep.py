@@ -3,7 +3,6 @@
 import json
 import re
 import subprocess
-import sys
 from pathlib import Path
 
 import pyarrow.dataset as ds
@@ -11,10 +10,10 @@ import pytest
 import yaml
 
 from study import cells
-from tests.conftest import ROOT, SMALL_STUDY, sweep
-from tests.waiting import GENEROUS_S
+from tests.conftest import RECORDS_ONLY, SMALL_STUDY, run_alone, sweep
 
 SIX = ("judge=sim-fair,sim-verbose", "seed=0,1,2")
+ENDPOINT = "judge.endpoint.url=http://127.0.0.1:9/v1"
 
 
 def rows(folder, kind):
@@ -30,36 +29,17 @@ def test_plan_prints_the_cells_and_writes_nothing(tmp_path):
     assert not list(runs_dir.glob("quickstart/*"))
 
 
-def test_plan_loads_no_heavy_package():
-    code = (
-        "import sys; from experiments import sweep; sys.argv[1:] = ['plan=true', *sys.argv[1:]]\n"
+@pytest.mark.parametrize("words", [["plan=true", *SIX], ["--help"]], ids=["plan", "help"])
+def test_what_trains_nothing_loads_no_heavy_package(words):
+    said = run_alone(
+        f"import sys; from experiments import sweep; sys.argv[1:] = {words}\n"
         "assert sweep.main() == 0\n"
         "heavy = {'torch', 'transformers', 'trl', 'mlflow', 'pandas', 'seaborn', 'submodlib', "
         "'statsmodels', 'nbconvert', 'IPython', 'aiohttp', 'starlette', 'scipy.stats', 'sklearn', "
         "'matplotlib', 'datasets', 'nltk', 'jinja2', 'httpx', 'sqlalchemy', 'fsspec', 'doctest'}\n"
         "print('LOADED', sorted(heavy & set(sys.modules)))"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", code, *SIX],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        timeout=GENEROUS_S,
-    )
-    assert "LOADED []" in done.stdout, done.stdout + done.stderr
-
-
-def test_help_loads_no_torch():
-    done = subprocess.run(
-        [sys.executable, "-X", "importtime", "-m", "experiments.sweep", "--help"],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        timeout=GENEROUS_S,
-    )
-    assert done.returncode == 0
-    assert "| torch" not in done.stderr
-    assert "| mlflow" not in done.stderr
+    assert said.endswith("LOADED []\n"), said
 
 
 @pytest.mark.parametrize(
@@ -75,7 +55,8 @@ def test_help_loads_no_torch():
         (["judge.endpoint.model=sk-test-0123456789abcdefghij"], "key"),
         (["tracking.uri=./mlruns"], "sqlite"),
         (["judge.name=''"], "judge.name is empty"),
-        (["judge.endpoint.url=http://127.0.0.1:9/v1", "judge.endpoint.model=m"], "127.0.0.1:9"),
+        ([ENDPOINT, "judge.endpoint.model=m"], "127.0.0.1:9"),
+        ([ENDPOINT, "judge.endpoint.api_key_env=NO_SUCH_KEY_VARIABLE"], "NO_SUCH_KEY_VARIABLE"),
     ],
 )
 def test_bad_input_is_one_paragraph_and_exit_2(trained, tmp_path, arguments, words):
@@ -85,18 +66,6 @@ def test_bad_input_is_one_paragraph_and_exit_2(trained, tmp_path, arguments, wor
     assert "Traceback" not in done.stderr
     assert "sk-test-0123456789abcdefghij" not in done.stdout + done.stderr
     assert not list((tmp_path / "runs").glob("quickstart/*"))
-
-
-def test_a_missing_key_variable_is_named(trained, tmp_path):
-    done = trained(
-        tmp_path / "runs",
-        "judge=sim-fair",
-        "seed=0",
-        "judge.endpoint.url=http://127.0.0.1:9/v1",
-        "judge.endpoint.api_key_env=NO_SUCH_KEY_VARIABLE",
-    )
-    assert done.returncode == 2
-    assert "NO_SUCH_KEY_VARIABLE" in done.stderr
 
 
 def test_an_unwritable_runs_folder(tmp_path):
@@ -114,24 +83,18 @@ def test_a_small_study_leaves_everything_on_record(small_study):
         status = json.loads((folder / "status.json").read_text())
         assert status["state"] == "done" and status["exit_code"] == 0
         assert (folder / "DONE").exists()
-        assert {"commit", "dirty"} <= set(
-            json.loads((folder / "environment.json").read_text())["git"]
-        )
+        environment = json.loads((folder / "environment.json").read_text())
+        assert {"commit", "dirty"} <= set(environment["git"])
         rollouts, verdicts = rows(folder, "rollouts"), rows(folder, "verdicts")
-        assert len(rollouts) == 2 * 2 * 4
         names = {row["rollout_id"] for row in rollouts}
-        assert len(names) == len(rollouts)
-        by_role = {
-            role: [row for row in verdicts if row["role"] == role] for role in ("acting", "shadow")
-        }
-        assert {row["rollout_id"] for row in by_role["acting"]} == names
-        assert {row["judge"] for row in by_role["shadow"]} == {"sim-verbose"}
+        assert len(names) == len(rollouts) == 2 * 2 * 4
+        acting = {row["rollout_id"]: row for row in verdicts if row["role"] == "acting"}
+        assert acting.keys() == names
+        assert {row["judge"] for row in verdicts if row["role"] == "shadow"} == {"sim-verbose"}
         assert all(row["logprob_sum"] < 0 and row["truth"] is not None for row in rollouts)
-        acting = {row["rollout_id"]: row for row in by_role["acting"]}
         for row in rollouts:
             verdict = acting[row["rollout_id"]]
-            assert row["judge_score"] == verdict["score"]
-            assert row["reward"] == verdict["score"]
+            assert row["judge_score"] == row["reward"] == verdict["score"]
             assert (verdict["outcome"] == "scored") == (verdict["score"] is not None)
             if row["reward"] is None:
                 assert row["advantage"] == 0.0
@@ -151,16 +114,11 @@ def test_arms_of_one_seed_share_their_first_rollouts(small_study):
     texts = {}
     for folder in cells.study_cells(small_study):
         config = yaml.safe_load((folder / "config.yaml").read_text())
-        first = [
-            (row["prompt_id"], row["completion"])
-            for row in rows(folder, "rollouts")
-            if row["step"] == 1
-        ]
-        texts.setdefault(config["seed"], []).append(first)
+        first = [row for row in rows(folder, "rollouts") if row["step"] == 1]
+        shown = [(row["prompt_id"], row["completion"]) for row in first]
+        texts.setdefault(config["seed"], []).append(shown)
     one_seed, other_seed = texts.values()
-    assert one_seed[0] == one_seed[1]
-    assert other_seed[0] == other_seed[1]
-    assert one_seed[0] != other_seed[0]
+    assert one_seed[0] == one_seed[1] != other_seed[0] == other_seed[1]
 
 
 def test_truth_never_reached_a_judge(small_study):
@@ -170,7 +128,6 @@ def test_truth_never_reached_a_judge(small_study):
 
 
 def test_running_again_skips_every_finished_cell(small_study):
-
     def marks():
         """When the records and the logs of the cells were written."""
         written = [*small_study.rglob("*.parquet"), *small_study.glob("*/log.txt")]
@@ -246,13 +203,7 @@ def test_another_launcher_runs_the_cells_and_the_sweep_ends_as_usual(launched) -
 
 def test_one_failed_cell_is_said_and_can_be_continued(trained, tmp_path):
     """A run without enough verdicts fails alone; the limit is no part of its identity."""
-    arguments = (
-        "debug=tiny",
-        "judge=sim-fair,sim-flaky",
-        "seed=3",
-        "sweep.report=false",
-        "tracking=none",
-    )
+    arguments = (*RECORDS_ONLY, "judge=sim-fair,sim-flaky", "seed=3")
     first = trained(tmp_path, *arguments, "judge.max_unscored_frac=0")
     assert first.returncode == 1, first.stdout + first.stderr
     states = {
