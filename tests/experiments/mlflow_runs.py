@@ -102,6 +102,13 @@ def replay(log: RunLog, cell: Cell) -> None:
         log.add(line["step"], line["time_ms"], line["metrics"])
 
 
+def logged(*projected: Cell) -> None:
+    """Log the run of each cell from its journal."""
+    for cell in projected:
+        with RunLog(cell) as log:
+            replay(log, cell)
+
+
 WRITERS = ("host", "pid", "boot_id", "heartbeat")
 """What a live run says of its process, which a rebuild cannot know."""
 

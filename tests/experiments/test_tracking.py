@@ -17,6 +17,7 @@ from experiments.track.runs import RunLog, mark_killed
 from experiments.track.store import load_mlflow
 from experiments.tracking import main
 from study import cells
+from study.cells import Cell
 from study.files import read_json
 from study.records import recorded
 from study.schema import Endpoint, Judge, Policy, Reward, Task, Tracking
@@ -26,6 +27,7 @@ from tests.experiments.mlflow_runs import (
     cell_of,
     expected,
     history,
+    logged,
     metrics,
     rebuild,
     record,
@@ -36,6 +38,14 @@ from tests.experiments.mlflow_runs import (
 )
 
 CANARY = "sk-test-0123456789abcdef0123456789abcdef"
+
+
+@pytest.fixture
+def cell(runs: Path) -> Cell:
+    """A cell whose study is in the store."""
+    made = cell_of(runs)
+    begin(runs, made)
+    return made
 
 
 # --- the live run
@@ -79,24 +89,16 @@ def test_run_carries_every_axis_as_parameter_and_tag(runs: Path) -> None:
     assert "T" in run.data.tags["judgedrift.heartbeat"]
 
 
-def test_points_wait_for_the_flush(runs: Path) -> None:
-    cell = cell_of(runs)  # flush_steps = 3
-    begin(runs, cell)
-    record(cell, 7, "running")
+def test_points_wait_for_the_flush(runs: Path, cell: Cell) -> None:
+    record(cell, 7, "running")  # flush_steps = 3
     with RunLog(cell) as log:
-        lines = recorded(cell.dir)
-        for line in lines[:2]:
+        for line in recorded(cell.dir):
             log.add(line["step"], line["time_ms"], line["metrics"])
-        assert history(runs) == []
-        for line in lines[2:]:
-            log.add(line["step"], line["time_ms"], line["metrics"])
-        assert {row[2] for row in history(runs)} == {1, 2, 3, 4, 5, 6}
+            assert {row[2] for row in history(runs)} == set(range(1, line["step"] // 3 * 3 + 1))
     assert history(runs) == expected(cell)
 
 
-def test_a_flush_of_thousands_is_cut_into_requests(runs: Path) -> None:
-    cell = cell_of(runs)
-    begin(runs, cell)
+def test_a_flush_of_thousands_is_cut_into_requests(runs: Path, cell: Cell) -> None:
     with RunLog(cell) as log:
         log.add(1, 5, {f"bias/feature-{index}": index / 7 for index in range(2500)})
     assert len(history(runs)) == 2500
@@ -113,10 +115,8 @@ def test_a_flush_of_thousands_is_cut_into_requests(runs: Path) -> None:
     ],
 )
 def test_how_a_cell_ends_is_how_its_run_ends(
-    error: BaseException | None, status: str, runs: Path
+    error: BaseException | None, status: str, runs: Path, cell: Cell
 ) -> None:
-    cell = cell_of(runs)
-    begin(runs, cell)
     with contextlib.suppress(ValueError, KeyboardInterrupt), RunLog(cell) as log:
         log.add(1, 5, metrics(1))
         if error:
@@ -126,10 +126,8 @@ def test_how_a_cell_ends_is_how_its_run_ends(
 
 
 def test_resume_keeps_the_run_and_repeats_no_point(
-    runs: Path, monkeypatch: pytest.MonkeyPatch
+    runs: Path, cell: Cell, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    cell = cell_of(runs)
-    begin(runs, cell)
     record(cell, 9)
     log = RunLog(cell)  # killed: never finished, steps 7 and 8 still in the buffer
     for line in recorded(cell.dir)[:8]:
@@ -140,33 +138,26 @@ def test_resume_keeps_the_run_and_repeats_no_point(
     judge = dataclasses.replace(cell.config.judge, endpoint=endpoint)
     moved = cell_of(runs, judge=judge)
     assert moved.dir == cell.dir  # how a judge is reached is not what a cell is
-    with RunLog(moved) as again:
-        replay(again, moved)
+    logged(moved)
     assert run_id_of(cell) == first
     assert history(runs) == expected(cell)
     assert status_of(runs, cell.name) == "FINISHED"
     assert len(sql(runs, "select 1 from runs where name = ?", cell.name)) == 1
 
 
-def test_lost_run_id_is_found_again(runs: Path) -> None:
-    cell = cell_of(runs)
-    begin(runs, cell)
+def test_lost_run_id_is_found_again(runs: Path, cell: Cell) -> None:
     record(cell, 4)
-    with RunLog(cell) as log:
-        replay(log, cell)
+    logged(cell)
     first = run_id_of(cell)
     (cell.dir / "mlflow.json").unlink()
-    with RunLog(cell) as log:
-        replay(log, cell)
+    logged(cell)
     assert run_id_of(cell) == first
     assert history(runs) == expected(cell)
 
 
 def test_failure_of_mlflow_does_not_end_training_and_is_repaired(
-    runs: Path, caplog: pytest.LogCaptureFixture
+    runs: Path, cell: Cell, caplog: pytest.LogCaptureFixture
 ) -> None:
-    cell = cell_of(runs)
-    begin(runs, cell)
     record(cell, 12)
     with RunLog(cell) as log:
         sql(runs, "alter table metrics rename to hidden")
@@ -182,9 +173,7 @@ def test_failure_of_mlflow_does_not_end_training_and_is_repaired(
     assert read_json(cell.dir / "status.json")["tracking_problem"] == ""
 
 
-def test_failure_at_the_start_is_made_good_at_the_end(runs: Path) -> None:
-    cell = cell_of(runs)
-    begin(runs, cell)
+def test_failure_at_the_start_is_made_good_at_the_end(runs: Path, cell: Cell) -> None:
     record(cell, 4)
     sql(runs, "alter table experiments rename to hidden")
     with RunLog(cell) as log:
@@ -269,8 +258,7 @@ def test_rebuild_restores_a_deleted_store_and_is_idempotent(runs: Path) -> None:
     begin(runs, *two)
     for cell in two:
         record(cell, 11)
-        with RunLog(cell) as log:
-            replay(log, cell)
+    logged(*two)
     before = history(runs)
     assert before == expected(*two)
     for path in runs.glob("mlflow.db*"):
@@ -284,9 +272,8 @@ def test_rebuild_restores_a_deleted_store_and_is_idempotent(runs: Path) -> None:
     assert [line.split(":")[0] for line in lines] == sorted(cell.name for cell in two)
     assert all("done: run " in line and "33 points, 33 sent" in line for line in lines)
     assert history(runs) == before
-    assert {status_of(runs, name) for name in ("demo", *(cell.name for cell in two))} == {
-        "FINISHED"
-    }
+    for name in ("demo", *(cell.name for cell in two)):
+        assert status_of(runs, name) == "FINISHED"
     times = "select start_time, end_time from runs where name = ?"
     for name in (two[0].name, "demo"):
         assert sql(runs, times, name) == [(1_699_999_999_000, 1_700_000_009_000)]
@@ -310,28 +297,24 @@ def test_rebuild_fixes_states(runs: Path) -> None:
         RunLog(cell)  # and never finished
     with (killed.dir / "metrics.jsonl").open("a") as file:
         file.write('{"step": 4, "time_ms": 17000')  # cut by the kill
-    held = cells.lock(live.dir)
-    assert held is not None
+    names = [killed.name, failed.name, live.name, "demo"]
+    with cells.lock(live.dir) or pytest.fail("the cell is held"):
+        assert main(["rebuild", "study=demo", f"runs_dir={runs}"]) == 0
+        states = [status_of(runs, name) for name in names]
+        assert states == ["KILLED", "FAILED", "RUNNING", "RUNNING"]
+        assert not sql(runs, "select 1 from runs where name = ?", new.name)
     assert main(["rebuild", "study=demo", f"runs_dir={runs}"]) == 0
-    assert status_of(runs, killed.name) == "KILLED"
-    assert status_of(runs, failed.name) == "FAILED"
-    assert status_of(runs, live.name) == "RUNNING"
-    assert status_of(runs, "demo") == "RUNNING"
-    assert not sql(runs, "select 1 from runs where name = ?", new.name)
-    held.close()
-    assert main(["rebuild", "study=demo", f"runs_dir={runs}"]) == 0
-    assert status_of(runs, live.name) == "KILLED"
-    assert status_of(runs, "demo") == "FAILED"
+    states = [status_of(runs, name) for name in names]
+    assert states == ["KILLED", "FAILED", "KILLED", "FAILED"]
     assert len(history(runs)) == 3 * 9
 
 
 def test_rebuild_replaces_a_run_of_other_points_and_reports_a_broken_cell(
-    runs: Path, capsys: pytest.CaptureFixture[str]
+    runs: Path, cell: Cell, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    cell, broken = cell_of(runs), cell_of(runs, seed=1)
-    begin(runs, cell, broken)
-    record(cell, 5)
-    record(broken, 5)
+    broken = cell_of(runs, seed=1)
+    for each in (cell, broken):
+        record(each, 5)
     (broken.dir / "config.yaml").write_text("study: demo\nno_such_key: 1\n")
     with RunLog(cell) as log:
         replay(log, cell)
@@ -364,9 +347,8 @@ def test_wrong_command_line_says_what_to_type(
 # --- the parent and the reaper
 
 
-def test_mark_killed_ends_only_what_runs(runs: Path) -> None:
-    cell, done = cell_of(runs), cell_of(runs, seed=1)
-    begin(runs, cell, done)
+def test_mark_killed_ends_only_what_runs(runs: Path, cell: Cell) -> None:
+    done = cell_of(runs, seed=1)
     assert not mark_killed(cell.dir, "no run yet")
     RunLog(cell)
     with RunLog(done):
