@@ -20,16 +20,30 @@ from study.schema import Judge, Study, Sweep, Task, Tracking
 
 
 @functools.cache
-def cell_of(judge: str, seed: int, **sweep: str) -> cells.Cell:
-    study = Study(study="s", seed=seed, judge=Judge(name=judge), sweep=Sweep(**sweep))
+def cell_of(judge: str, seed: int, runs_dir: str = "runs", **sweep: str) -> cells.Cell:
+    study = Study(
+        study="s",
+        runs_dir=runs_dir,
+        seed=seed,
+        judge=Judge(name=judge),
+        sweep=Sweep(**sweep),
+        tracking=Tracking(enabled=False),
+        task=Task(name="instruct-mini"),
+    )
     return cells.make_cell(dataclasses.asdict(study))
 
 
 def study_of(counts: dict[str, int], **sweep: str) -> list[cells.Cell]:
     """Cells of judges with so many seeds each, none of them laid."""
-    return [
-        cell_of(judge, seed, **sweep) for judge, count in counts.items() for seed in range(count)
-    ]
+    arms = [(judge, seed) for judge, count in counts.items() for seed in range(count)]
+    return [cell_of(judge, seed, **sweep) for judge, seed in arms]
+
+
+def judges_of(counts: dict[str, int], number: int) -> list[set[str]]:
+    """The judges that each of so many shares has."""
+    todo = study_of(counts)
+    judge_of = {cell.id: cell.config.judge.name for cell in todo}
+    return [{judge_of[id] for id in share} for share in shares(todo, number)]
 
 
 @given(
@@ -53,16 +67,12 @@ def test_shares_are_a_fair_division_that_order_does_not_change(counts, number, r
     [({"a": 3, "b": 3, "c": 3}, 3), ({"a": 1, "b": 1, "c": 3, "d": 3}, 2), ({"a": 2, "b": 1}, 2)],
 )
 def test_cells_of_one_judge_are_together_where_that_is_fair(counts, number) -> None:
-    todo = study_of(counts)
-    judge_of = {cell.id: cell.config.judge.name for cell in todo}
-    owners = [{judge_of[id] for id in share} for share in shares(todo, number)]
+    owners = judges_of(counts, number)
     assert all(sum(judge in names for names in owners) == 1 for judge in counts)
 
 
 def test_a_judge_too_many_is_cut_once() -> None:
-    todo = study_of({"a": 3, "b": 3, "c": 3})
-    judge_of = {cell.id: cell.config.judge.name for cell in todo}
-    first, second = ({judge_of[id] for id in share} for share in shares(todo, 2))
+    first, second = judges_of({"a": 3, "b": 3, "c": 3}, 2)
     assert len(first & second) == 1
 
 
@@ -79,22 +89,16 @@ def test_a_shard_of_another_engine_and_several_engines_are_refused() -> None:
     assert checked_by_preflight is check_engine
     with pytest.raises(UserError, match=r"sweep.engine=local is given. Type shard=1/2"):
         check_engine(study_of({"a": 2}, shard="1/2"))
+    one = study_of({"a": 1}, engine="shard", shard="1/2")
     with pytest.raises(UserError, match="hydra/launcher=joblib both say where cells run"):
-        check_engine(study_of({"a": 1}, engine="shard", shard="1/2"), ["hydra/launcher=joblib"])
-    both = [
-        *study_of({"a": 1}, engine="shard", shard="1/2"),
-        *study_of({"b": 1}, engine="shard", shard="2/2"),
-    ]
+        check_engine(one, ["hydra/launcher=joblib"])
     with pytest.raises(UserError, match="one for all cells"):
-        check_engine(both)
+        check_engine([*one, *study_of({"b": 1}, engine="shard", shard="2/2")])
 
 
 def test_it_is_typed_shortly() -> None:
-    assert respelled(["judge=a,b", "shard=1/2"]) == [
-        "judge=a,b",
-        "sweep.shard=1/2",
-        "sweep.engine=shard",
-    ]
+    typed = ["judge=a,b", "sweep.shard=1/2", "sweep.engine=shard"]
+    assert respelled(["judge=a,b", "shard=1/2"]) == typed
     assert respelled(["sweep.engine=shard", "shard=2/2"])[1:] == ["sweep.shard=2/2"]
     assert respelled(["judge=a"]) == ["judge=a"]
 
@@ -111,31 +115,14 @@ def reported(monkeypatch) -> list[str]:
 
     monkeypatch.setattr(local, "run", run_at_once)
     for name in ("start_server", "preflight"):
-        monkeypatch.setattr(f"experiments.launch.run.{name}", lambda *given: None)
-    monkeypatch.setattr(
-        "experiments.launch.run.analysis.write_report", lambda folder: said.append(folder.name)
-    )
+        monkeypatch.setattr(run, name, lambda *given: None)
+    monkeypatch.setattr(run.analysis, "write_report", lambda folder: said.append(folder.name))
     return said
 
 
 def machines(runs_dir, shard: str = "") -> list[cells.Cell]:
-    sweep = Sweep(engine="shard", shard=shard) if shard else Sweep()
-    return [
-        cells.make_cell(
-            dataclasses.asdict(
-                Study(
-                    study="s",
-                    runs_dir=str(runs_dir),
-                    seed=seed,
-                    judge=Judge(name="fake"),
-                    sweep=sweep,
-                    tracking=Tracking(enabled=False),
-                    task=Task(name="instruct-mini"),
-                )
-            )
-        )
-        for seed in range(3)
-    ]
+    sweep = {"engine": "shard", "shard": shard} if shard else {}
+    return study_of({"fake": 3}, runs_dir=str(runs_dir), **sweep)
 
 
 def test_whoever_finishes_the_last_cell_reports(tmp_path, reported, capsys) -> None:
