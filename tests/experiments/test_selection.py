@@ -14,6 +14,7 @@ from experiments import selection
 from study.errors import UserError
 
 WORDS = "red blue green fox owl cat name list three four".split()
+TEXTS = [" ".join(words) for words in itertools.permutations(WORDS[:5], 3)]
 
 
 def kernel_of(seed: int, n: int, away: int, grid: int = 0) -> tuple[np.ndarray, np.ndarray | None]:
@@ -83,8 +84,7 @@ def test_the_library_chooses_greedily(seed, n, away, grid, data):
 
 def test_prompts_are_chosen_greedily():
     """As they come, through the words: repeated prompts, an empty one, some trained on."""
-    texts = [" ".join(words) for words in itertools.permutations(WORDS[:5], 3)]
-    texts += [*texts[:9], "", "42"]
+    texts = [*TEXTS, *TEXTS[:9], "", "42"]
     vectors = selection.embed([*texts, *texts[10:14]])
     own, other = vectors[: len(texts)], vectors[len(texts) :]
     found = selection._maximised(own @ own.T, 20, own @ other.T)
@@ -124,52 +124,41 @@ def test_where_nothing_is_gained_the_least_alike_are_taken():
 
 def test_a_missing_library_is_said(monkeypatch):
     monkeypatch.setitem(sys.modules, "submodlib", None)
-    texts = [f"{a} {b}" for a, b in itertools.product(WORDS[:3], WORDS[3:6])]
     with pytest.raises(UserError, match=r"pip install submodlib-py.*select=stratified"):
-        selection.choose(texts, 3)
-    assert len(selection.choose(texts, 3, "random")) == 3
+        selection.choose(TEXTS, 3)
+    assert len(selection.choose(TEXTS, 3, "random")) == 3
 
 
 @pytest.mark.parametrize("method", selection.METHODS)
 def test_a_choice_is_the_same_again(method):
-    texts = [" ".join(words) for words in itertools.permutations(WORDS[:5], 3)]
-    first = selection.choose(texts, 7, method, away=texts[:2], seed=3)
-    assert first == selection.choose(texts, 7, method, away=texts[:2], seed=3)
-    assert len(set(first)) == 7 and set(first) <= set(range(len(texts)))
+    first, again = (selection.choose(TEXTS, 7, method, away=TEXTS[:2], seed=3) for _ in range(2))
+    assert first == again
+    assert len(set(first)) == 7 and set(first) <= set(range(len(TEXTS)))
 
 
 def test_strata_have_their_shares():
     strata = ["a"] * 50 + ["b"] * 30 + ["c"] * 20
     chosen = selection.stratified(strata, 10)
     assert Counter(strata[place] for place in chosen) == {"a": 5, "b": 3, "c": 2}
-    assert Counter(strata[place] for place in selection.stratified(strata, 7)) in (
-        {"a": 4, "b": 2, "c": 1},
-        {"a": 3, "b": 2, "c": 2},
-    )
+    few = Counter(strata[place] for place in selection.stratified(strata, 7))
+    assert few in ({"a": 4, "b": 2, "c": 1}, {"a": 3, "b": 2, "c": 2})
     assert selection.stratified(strata, 10, seed=1) != chosen
 
 
 def test_words_decide_what_is_alike():
-    vectors = selection.embed(["red fox", "fox, red!", "blue owl", ""])
-    assert vectors[0] @ vectors[1] == pytest.approx(1.0)
-    assert vectors[0] @ vectors[2] == pytest.approx(0.0, abs=1e-12)
-    assert not vectors[3].any()
+    one, same, other, empty = selection.embed(["red fox", "fox, red!", "blue owl", ""])
+    assert one @ same == pytest.approx(1.0)
+    assert one @ other == pytest.approx(0.0, abs=1e-12)
+    assert not empty.any()
     # "red" stands in three texts and "fox" in one: the rarer word weighs more
-    rare = selection.embed(["red fox", "red", "red owl"])
-    assert rare[0] @ selection.embed(["red fox", "red", "red owl"])[1] < 1 / math.sqrt(2)
+    both, red, _ = selection.embed(["red fox", "red", "red owl"])
+    assert both @ red < 1 / math.sqrt(2)
 
 
-@pytest.mark.parametrize(
-    "k, method, said",
-    [(0, "random", "n=0"), (3, "random", "out of 2")],
-)
-def test_bad_requests_are_said(k, method, said):
-    with pytest.raises(UserError, match=said):
-        selection.choose(["a", "b"], k, method)
-
-
-def test_too_many_candidates_are_said(monkeypatch):
+def test_bad_requests_are_said(monkeypatch):
     monkeypatch.setattr(selection, "MOST", 3)
-    with pytest.raises(UserError, match="at most 3"):
-        selection.choose(["a", "b", "c", "d"], 2)
-    assert len(selection.choose(["a", "b", "c", "d"], 2, "stratified")) == 2
+    texts = ["a", "b", "c", "d"]
+    for asked, said in ((0, "random"), "n=0"), ((5, "random"), "out of 4"), ((2,), "at most 3"):
+        with pytest.raises(UserError, match=said):
+            selection.choose(texts, *asked)
+    assert len(selection.choose(texts, 2, "stratified")) == 2
