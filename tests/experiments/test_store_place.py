@@ -37,8 +37,3 @@ def test_a_merged_store_that_is_not_there_is_told_before_training(tmp_path: Path
     with pytest.raises(UserError, match=r"no reply store .*all\.db"):
         check_machine([cell], elsewhere=False)
     check_machine([cell], elsewhere=True)
-
-
-def test_where_the_store_lies_is_no_part_of_a_cell(tmp_path: Path) -> None:
-    there = cell_of(tmp_path, store=VerdictStore(dir="/x", beside=["/y.db"]))
-    assert there.id == cell_of(tmp_path).id
