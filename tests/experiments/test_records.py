@@ -1,6 +1,5 @@
 """``python -m experiments.records merge``: an older study's parts become one file of each kind."""
 
-import json
 from pathlib import Path
 
 import pytest
@@ -8,6 +7,7 @@ import pytest
 from experiments.records import main
 from experiments.stages.notes import Notes, Step
 from study import cells
+from study.files import read_json
 from study.parts import parts, read_part
 from tests.study.test_merged import contents, sample
 
@@ -15,15 +15,13 @@ from tests.study.test_merged import contents, sample
 @pytest.fixture
 def study(tmp_path: Path) -> Path:
     """A run that has ended and was replayed, and one that has not."""
-    for name, kinds in (
-        ("a-s0", ["a-s0/rollouts", "a-s0/verdicts", "replays/r/a-s0/verdicts"]),
-        ("b-s0", ["b-s0/verdicts"]),
-    ):
-        for kind in kinds:
-            sample(tmp_path / "old" / kind, steps=3)
-        (tmp_path / "old" / name / "config.yaml").write_text("seed: 0\n")
-    (tmp_path / "old" / "a-s0" / "DONE").touch()
-    return tmp_path / "old"
+    folder = tmp_path / "old"
+    for kind in ("a-s0/rollouts", "a-s0/verdicts", "replays/r/a-s0/verdicts", "b-s0/verdicts"):
+        sample(folder / kind, steps=3)
+    for name in ("a-s0", "b-s0"):
+        (folder / name / "config.yaml").write_text("seed: 0\n")
+    (folder / "a-s0" / "DONE").touch()
+    return folder
 
 
 def files(study: Path) -> dict[str, int]:
@@ -36,12 +34,8 @@ def test_runs_that_have_ended_and_their_replays_are_merged(study, capsys):
     before = contents(study / "a-s0" / "verdicts")
     assert main(words) == 0
     assert "of 9 Parquet files of records, 3 were made" in capsys.readouterr().out
-    assert files(study) == {
-        "a-s0/rollouts": 1,
-        "a-s0/verdicts": 1,
-        "replays/r/a-s0/verdicts": 1,
-        "b-s0/verdicts": 3,
-    }
+    merged = dict.fromkeys(["a-s0/rollouts", "a-s0/verdicts", "replays/r/a-s0/verdicts"], 1)
+    assert files(study) == merged | {"b-s0/verdicts": 3}
     assert contents(study / "a-s0" / "verdicts") == before
     assert main(words) == 0
     assert "of 3 Parquet files of records, 3 were made" in capsys.readouterr().out
@@ -65,10 +59,7 @@ def test_a_pipeline_that_noted_the_parts_knows_the_merged_file(study, damaged):
     """And a part that was damaged before is still not what was noted."""
     kind = study / "a-s0" / "verdicts"
 
-    def leaves() -> list[Path]:
-        return [part.path for part in parts(kind)]
-
-    step = Step("train", "train", (), {}, lambda: [], leaves)
+    step = Step("train", "train", (), {}, list, lambda: [part.path for part in parts(kind)])
     notes = Notes(study)
     notes.begin(step, {})
     notes.end(step)
@@ -79,5 +70,5 @@ def test_a_pipeline_that_noted_the_parts_knows_the_merged_file(study, damaged):
     outcome = Notes(study).look(step)
     assert outcome.done is not damaged, outcome.why
     assert len(read_part(parts(kind)[1])) == 3
-    noted = json.loads((study / "pipeline.json").read_text())["steps"]["train"]["leaves"]
+    noted = read_json(study / "pipeline.json")["steps"]["train"]["leaves"]
     assert len(noted) == (3 if damaged else 1)

@@ -14,10 +14,7 @@ from tests.experiments.fake_cells import laid
 
 @pytest.mark.parametrize("broken", ["report", "notebook"])
 def test_what_cannot_be_written_is_called_by_its_name_and_the_other_is_written(
-    broken: str,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    broken: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (cell,) = todo = laid(tmp_path, 1, report=True)
     (cell.dir / "DONE").touch()
@@ -51,10 +48,7 @@ def test_what_cannot_be_written_is_called_by_its_name_and_the_other_is_written(
     ],
 )
 def test_how_a_sweep_ends_is_how_the_run_of_its_study_ends(
-    error: BaseException | None,
-    status: str,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    error: BaseException | None, status: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     todo = laid(tmp_path, 1)
     ends: list[str] = []
