@@ -16,6 +16,7 @@ from analysis.reports import markup
 from experiments import probe
 from study import cells
 from study.errors import UserError
+from study.files import read_json, write_json
 from tests.conftest import Page
 
 SMALL = ["judge=sim-verbose,sim-fair", "n=12", "repeats=2", "temperatures=0.7"]
@@ -31,11 +32,14 @@ def done(runs) -> probe.Done:
     return probe.run(probe.main.read([*SMALL, f"runs_dir={runs}"]))
 
 
+def rows_of(folder: Path, kind: str) -> list[dict]:
+    return pq.read_table(folder / f"{kind}.parquet").to_pylist()
+
+
 def test_the_records_are_whole(done, runs):
     assert done.folder == runs / "probes" / "instruct-mini"
-    probes = pq.read_table(done.folder / "probes.parquet").to_pylist()
-    verdicts = pq.read_table(done.folder / "verdicts.parquet").to_pylist()
-    manifest = json.loads((done.folder / "manifest.json").read_text())
+    probes, verdicts = (rows_of(done.folder, kind) for kind in ("probes", "verdicts"))
+    manifest = read_json(done.folder / "manifest.json")
     assert len(manifest["prompts"]) == 12 and manifest["probes"] == len(probes)
     assert {row["prompt_id"] for row in probes} == set(manifest["prompts"])
     assert set(manifest["judges"]) == {"sim-fair", "sim-verbose"}
@@ -54,11 +58,11 @@ def test_the_records_are_whole(done, runs):
 
 def test_a_rerun_asks_nothing_and_writes_the_same(done, runs):
     before = {path.name: path.read_bytes() for path in done.folder.glob("*.json")}
-    texts = pq.read_table(done.folder / "probes.parquet").to_pylist()
+    texts = rows_of(done.folder, "probes")
     again = probe.run(probe.main.read([*SMALL, f"runs_dir={runs}"]))
     assert again.calls == 0 and again.hits == done.calls
     assert {path.name: path.read_bytes() for path in done.folder.glob("*.json")} == before
-    assert pq.read_table(again.folder / "probes.parquet").to_pylist() == texts
+    assert rows_of(again.folder, "probes") == texts
 
 
 @pytest.mark.parametrize(
@@ -78,15 +82,13 @@ def test_two_probes_at_once_do_not_share_a_folder(done, runs):
 
 
 def test_prompts_are_chosen_as_asked(done, runs):
-    chosen = set(json.loads((done.folder / "manifest.json").read_text())["prompts"])
+    chosen = set(read_json(done.folder / "manifest.json")["prompts"])
     few = [SMALL[0], "n=12", "repeats=0", f"runs_dir={runs}", "variants=hedged"]
     for select in ("random", "stratified"):
         other = probe.run(probe.main.read([*few, f"select={select}", f"out={select}"]))
-        manifest = json.loads((other.folder / "manifest.json").read_text())
-        assert len(set(manifest["prompts"])) == 12 and set(manifest["prompts"]) != chosen
-        variants = {
-            row["variant"] for row in pq.read_table(other.folder / "probes.parquet").to_pylist()
-        }
+        prompts = set(read_json(other.folder / "manifest.json")["prompts"])
+        assert len(prompts) == 12 and prompts != chosen
+        variants = {row["variant"] for row in rows_of(other.folder, "probes")}
         assert variants == {"ycorrect", "ypartial", "ywrong", "ypolicy_raw", "hedged"}
 
 
@@ -132,17 +134,15 @@ def test_what_a_probed_judge_wrote_is_compared_at_equal_truth(done, tmp_path, ca
     longer = (table["variant"] == "yverbose") & (table["base"] == "partial")
     table.loc[longer, "how"] = "model"
     table.to_parquet(folder / "probes.parquet")
-    manifest = json.loads((folder / "manifest.json").read_text())
+    manifest = read_json(folder / "manifest.json")
     manifest["command"]["rewriter"] = "sim-verbose"
-    (folder / "manifest.json").write_text(json.dumps(manifest))
+    write_json(folder / "manifest.json", manifest)
     found = profile(folder)
     rows = found.preference.set_index(["judge", "own"])
-    assert set(rows.index) == {
-        ("sim-verbose", "self"), ("sim-verbose", "family"), ("sim-fair", "family")
-    }  # fmt: skip
-    assert (rows["texts"] == 12).all() and rows.loc[("sim-fair", "family"), "effect"] == (
-        pytest.approx(0.0, abs=1e-6)
-    )
+    fair = ("sim-fair", "family")
+    assert set(rows.index) == {("sim-verbose", "self"), ("sim-verbose", "family"), fair}
+    assert (rows["texts"] == 12).all()
+    assert rows.loc[fair, "effect"] == pytest.approx(0.0, abs=1e-6)
     show(found)
     shown = " ".join(capsys.readouterr().out.split())
     assert "Own texts" in shown and "sim-verbose scores self texts (by sim-verbose)" in shown
@@ -174,20 +174,16 @@ def test_a_file_is_probed_by_a_judge_with_an_endpoint(tmp_path, monkeypatch, cap
 
     monkeypatch.setattr("judges.session._simulated", lambda *_: app)
     path = tmp_path / "mine.jsonl"
-    lines = [
-        {"prompt": f"Where is it, {name}?", "responses": {"ycorrect": "There."}} for name in "abc"
-    ]
-    path.write_text("\n".join(map(json.dumps, lines)))
-    arguments = [
-        "judge=openai-compatible", "judge.endpoint.url=asgi://x", "judge.endpoint.model=m",
-        "judge.endpoint.attempts=1", f"set={path}", f"runs_dir={tmp_path}", "repeats=2",
-    ]  # fmt: skip
-    assert probe.main(arguments) == 0
+    asked = [{"prompt": f"Where, {name}?", "responses": {"ycorrect": "There."}} for name in "abc"]
+    path.write_text("\n".join(map(json.dumps, asked)))
+    endpoint = [f"judge.endpoint.{word}" for word in ("url=asgi://x", "model=m", "attempts=1")]
+    words = ["judge=openai-compatible", f"set={path}", f"runs_dir={tmp_path}", "repeats=2"]
+    assert probe.main([*words, *endpoint]) == 0
     shown = " ".join(capsys.readouterr().out.split())
     assert "the set has 3 prompts, and 64 were asked for" in shown
     assert "No rule knows the truth of these texts" in shown
     assert "Nothing is claimed of openai-compatible" in shown and "3 prompts gave a pair" in shown
-    rows = pq.read_table(tmp_path / "probes" / "mine" / "verdicts.parquet").to_pylist()
+    rows = rows_of(tmp_path / "probes" / "mine", "verdicts")
     lost = [row for row in rows if row["outcome"] == "unparsed"]
     assert len(lost) == 3 * 8 and all(row["score"] is None for row in lost), "texts without content"
     assert f"{len(lost)} of {len(rows)} verdicts of openai-compatible are missing" in shown
@@ -199,9 +195,8 @@ def test_a_limit_of_cost_stops_and_a_higher_one_goes_on(tmp_path, capsys):
     folder = tmp_path / "probes" / "instruct-mini"
 
     def read() -> tuple[list[dict], dict, str]:
-        verdicts = pq.read_table(folder / "verdicts.parquet").to_pylist()
         shown = " ".join(capsys.readouterr().out.split())
-        return verdicts, json.loads((folder / "spent.json").read_text()), shown
+        return rows_of(folder, "verdicts"), read_json(folder / "spent.json"), shown
 
     assert probe.main([*command, "cost.max_calls=60"]) == 1
     verdicts, spent, shown = read()
@@ -277,13 +272,5 @@ def test_a_name_is_a_folder_below_runs_and_a_path_is_itself():
     assert read(["judge=a", "set=some/file.jsonl"]).folder == Path("runs/probes/file")
 
 
-def test_help_names_the_keys(capsys):
-    assert probe.main(["--help"]) == 0
-    shown = capsys.readouterr().out
-    assert all(f"{key}=" in shown for key in probe.main.keys)
-
-
 def test_a_judge_named_twice_is_asked_once():
-    with pytest.raises(UserError, match="needs judge="):
-        probe.main.read(["n=3"])
     assert probe.main.read(["judge=a,a,b"]).judges == ["a", "b"]
