@@ -48,9 +48,6 @@ def cell(runs: Path) -> Cell:
     return made
 
 
-# --- the live run
-
-
 def test_run_carries_every_axis_as_parameter_and_tag(runs: Path) -> None:
     cell = cell_of(
         runs,
@@ -80,12 +77,10 @@ def test_run_carries_every_axis_as_parameter_and_tag(runs: Path) -> None:
         "cell": cell.name,
         "study": "demo",
     }
-    assert {key: run.data.params.get(key) for key in axes} == axes
-    assert {key: run.data.tags.get(key) for key in axes} == axes
-    assert run.data.params["trainer.learning_rate"] == "0.001"
-    assert run.data.tags["mlflow.parentRunId"] == ids["parent_run_id"]
-    assert run.data.tags["judgedrift.pid"] == str(os.getpid())
-    assert run.data.tags["judgedrift.host"] == socket.gethostname()
+    assert run.data.params.items() >= (axes | {"trainer.learning_rate": "0.001"}).items()
+    parent = {"mlflow.parentRunId": ids["parent_run_id"]}
+    writer = {"judgedrift.pid": str(os.getpid()), "judgedrift.host": socket.gethostname()}
+    assert run.data.tags.items() >= (axes | parent | writer).items()
     assert "T" in run.data.tags["judgedrift.heartbeat"]
 
 
@@ -121,8 +116,7 @@ def test_how_a_cell_ends_is_how_its_run_ends(
         log.add(1, 5, metrics(1))
         if error:
             raise error
-    assert status_of(runs, cell.name) == status
-    assert len(history(runs)) == 3
+    assert status_of(runs, cell.name) == status and len(history(runs)) == 3
 
 
 def test_resume_keeps_the_run_and_repeats_no_point(
@@ -139,8 +133,7 @@ def test_resume_keeps_the_run_and_repeats_no_point(
     moved = cell_of(runs, judge=judge)
     assert moved.dir == cell.dir  # how a judge is reached is not what a cell is
     logged(moved)
-    assert run_id_of(cell) == first
-    assert history(runs) == expected(cell)
+    assert run_id_of(cell) == first and history(runs) == expected(cell)
     assert status_of(runs, cell.name) == "FINISHED"
     assert len(sql(runs, "select 1 from runs where name = ?", cell.name)) == 1
 
@@ -151,8 +144,7 @@ def test_lost_run_id_is_found_again(runs: Path, cell: Cell) -> None:
     first = run_id_of(cell)
     (cell.dir / "mlflow.json").unlink()
     logged(cell)
-    assert run_id_of(cell) == first
-    assert history(runs) == expected(cell)
+    assert run_id_of(cell) == first and history(runs) == expected(cell)
 
 
 def test_failure_of_mlflow_does_not_end_training_and_is_repaired(
@@ -168,8 +160,7 @@ def test_failure_of_mlflow_does_not_end_training_and_is_repaired(
     assert status_of(runs, cell.name) == "RUNNING"
     sql(runs, "alter table hidden rename to metrics")
     assert main(["rebuild", "study=demo", f"runs_dir={runs}"]) == 0
-    assert history(runs) == expected(cell)
-    assert status_of(runs, cell.name) == "FINISHED"
+    assert history(runs) == expected(cell) and status_of(runs, cell.name) == "FINISHED"
     assert read_json(cell.dir / "status.json")["tracking_problem"] == ""
 
 
@@ -188,8 +179,7 @@ def test_tracking_off_leaves_no_trace(tmp_path: Path) -> None:
     cell = cell_of(tmp_path, tracking=Tracking(enabled=False))
     with RunLog(cell) as log:
         log.add(1, 5, metrics(1))
-    assert not (tmp_path / "mlflow.db").exists()
-    assert not (cell.dir / "mlflow.json").exists()
+    assert not list(tmp_path.rglob("mlflow.*"))
 
 
 def test_no_secret_reaches_the_store(runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -218,9 +208,8 @@ def test_no_secret_reaches_the_store(runs: Path, monkeypatch: pytest.MonkeyPatch
     assert params["task.options.api_key"] == "***"
     with contextlib.closing(sqlite3.connect(runs / "mlflow.db")) as connection:
         dump = "\n".join(connection.iterdump())
-    assert "judge.example" in dump
-    for secret in (CANARY, "plain-looking", "hush-"):
-        assert secret not in dump
+    found = [word for word in ("judge.example", CANARY, "plain-looking", "hush-") if word in dump]
+    assert found == ["judge.example"]
 
 
 def test_long_values_are_cut_and_odd_keys_kept(runs: Path) -> None:
@@ -250,9 +239,6 @@ def test_every_value_is_sent_or_counted(values: dict[str, float | None]) -> None
     assert {(point.time_ms, point.step) for point in found} <= {(5, 3)}
 
 
-# --- rebuild
-
-
 def test_rebuild_restores_a_deleted_store_and_is_idempotent(runs: Path) -> None:
     two = [cell_of(runs, judge) for judge in ("sim-fair", "sim-verbose")]
     begin(runs, *two)
@@ -265,7 +251,6 @@ def test_rebuild_restores_a_deleted_store_and_is_idempotent(runs: Path) -> None:
         path.unlink()
     (runs / "demo" / "report").mkdir()
     (runs / "demo" / "report" / "bias_report.html").write_text("<p>bias</p>")
-
     first = rebuild("study=demo", f"runs_dir={runs}")
     assert first.returncode == 0, first.stderr
     lines = first.stdout.splitlines()
@@ -280,7 +265,6 @@ def test_rebuild_restores_a_deleted_store_and_is_idempotent(runs: Path) -> None:
     (report,) = (runs / "mlartifacts" / "demo").glob("*/artifacts/report/bias_report.html")
     parent = read_json(runs / "demo" / "study.json")["mlflow"]["parent_run_id"]
     assert report.parts[-4] == parent
-
     sql(runs, "update runs set start_time = start_time + 86400000 where name = 'demo'")
     second = rebuild("study=demo", f"runs_dir={runs}")
     ((began, ended),) = sql(runs, times, "demo")
@@ -322,29 +306,18 @@ def test_rebuild_replaces_a_run_of_other_points_and_reports_a_broken_cell(
     first = run_id_of(cell)
     assert main(["rebuild", "study=demo", f"runs_dir={runs}"]) == 1
     said = capsys.readouterr().out
-    assert f"{broken.name}: broken: Damaged" in said
-    assert "15 points, 15 sent, replacing" in said
-    assert run_id_of(cell) != first
-    assert history(runs) == expected(cell)
+    assert f"{broken.name}: broken: Damaged" in said and "15 points, 15 sent, replacing" in said
+    assert run_id_of(cell) != first and history(runs) == expected(cell)
 
 
 @pytest.mark.parametrize(
     "words", [[], ["rebuild"], ["rebuild", "study=none-such"], ["rebuild", "study=a", "b=c"]]
 )
-def test_wrong_command_line_says_what_to_type(
-    words: list[str],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_wrong_command_line_says_what_to_type(words, tmp_path, monkeypatch, capsys) -> None:
     monkeypatch.chdir(tmp_path)
     cell_of(tmp_path / "runs")
-    assert main(words) == 2
-    assert "rebuild study=NAME" in capsys.readouterr().err
+    assert main(words) == 2 and "rebuild study=NAME" in capsys.readouterr().err
     assert not (tmp_path / "runs" / "mlflow.db").exists()
-
-
-# --- the parent and the reaper
 
 
 def test_mark_killed_ends_only_what_runs(runs: Path, cell: Cell) -> None:
@@ -356,8 +329,6 @@ def test_mark_killed_ends_only_what_runs(runs: Path, cell: Cell) -> None:
     assert mark_killed(cell.dir, "exit code -9")
     assert not mark_killed(done.dir, "exit code -9")
     assert not mark_killed(cell.dir, "again")
-    assert status_of(runs, cell.name) == "KILLED"
-    assert status_of(runs, done.name) == "FINISHED"
-    assert sql(runs, "select value from tags where key = 'judgedrift.reason'") == [
-        ("exit code -9",)
-    ]
+    assert [status_of(runs, each.name) for each in (cell, done)] == ["KILLED", "FINISHED"]
+    ((reason,),) = sql(runs, "select value from tags where key = 'judgedrift.reason'")
+    assert reason == "exit code -9"

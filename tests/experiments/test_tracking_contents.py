@@ -1,11 +1,9 @@
 """What a cell's run holds beside its metrics, live and rebuilt, in a real MLflow store."""
 
-import contextlib
 import dataclasses
 import json
 import random
 import shutil
-import sqlite3
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -25,13 +23,12 @@ from experiments.track.store import client_of, trace_to
 from experiments.tracking import main
 from study import cells
 from study.files import read_json
-from tests.experiments.mlflow_runs import copy_runs, copy_store, everything
+from tests.experiments.mlflow_runs import copy_runs, copy_store, everything, sql
 
 KEY = "sk-test-0123456789abcdef0123456789abcdef"
 FOUND = Evaluation("ifeval", 2, "policy@1", "ifeval", "d1", 1_700_000_000_000, {"eval/ifeval/x": 1})
-
-
 Moved = Callable[[Path, Path], Path]
+Projected = tuple[Path, Any, dict[str, str]]
 
 
 @pytest.fixture
@@ -51,6 +48,11 @@ def study(small_study: Path, tmp_path: Path, moved: Moved) -> Path:
     return moved(small_study, tmp_path / "runs")
 
 
+@pytest.fixture
+def cell(study: Path) -> cells.Cell:
+    return cells.load_cell(cells.study_cells(study)[0])
+
+
 @pytest.fixture(scope="module")
 def whole(small_study: Path, template: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder of studies with the small study and a store that a rebuild has filled."""
@@ -58,9 +60,6 @@ def whole(small_study: Path, template: Path, tmp_path_factory: pytest.TempPathFa
     copy_store(template, runs / "mlflow.db")
     rebuilt(shutil.copytree(small_study, runs / small_study.name, symlinks=True))
     return runs
-
-
-Projected = tuple[Path, Any, dict[str, str]]
 
 
 @pytest.fixture
@@ -112,9 +111,8 @@ def test_a_rebuilt_cell_holds_what_the_live_one_did(
         assert len(cell["calls"]) == traces.MOST
         assert "| What the judge gives |" in cell["tags"]["mlflow.note.content"]
         assert json.loads(cell["tags"]["mlflow.loggedArtifacts"])[0]["type"] == "table"
-    assert "ERROR" in {
-        call[1] for name in after if "flaky" in name for call in after[name]["calls"]
-    }
+    flaky = [call for name in after if "flaky" in name for call in after[name]["calls"]]
+    assert "ERROR" in {call[1] for call in flaky}
     run = {**ids, "run_id": read_json(folders[0] / "mlflow.json")["run_id"]}
     keep_evaluation(folders[0], FOUND)
     send_evaluation(client, run, folders[0].name, FOUND)
@@ -128,13 +126,17 @@ def calls_of(client: Any, ids: dict[str, str], run_id: str) -> list[Any]:
     return client.search_traces(locations=[ids["experiment_id"]], run_id=run_id)
 
 
+def delete_calls(client: Any, ids: dict[str, str], run_id: str) -> None:
+    names = [call.info.trace_id for call in calls_of(client, ids, run_id)]
+    client.delete_traces(ids["experiment_id"], trace_ids=names)
+
+
 def test_cells_of_one_seed_keep_their_own_traces(projected: Projected) -> None:
     study, client, ids = projected
     folders = cells.study_cells(study)
     runs = [read_json(folder / "mlflow.json")["run_id"] for folder in folders]
     for run_id in runs:
-        old = [call.info.trace_id for call in calls_of(client, ids, run_id)]
-        client.delete_traces(ids["experiment_id"], trace_ids=old)
+        delete_calls(client, ids, run_id)
     for folder, run_id in zip(folders, runs, strict=True):
         random.seed(0)  # as the training of every cell of this seed does
         before = random.getstate()
@@ -144,9 +146,7 @@ def test_cells_of_one_seed_keep_their_own_traces(projected: Projected) -> None:
         assert len(calls_of(client, ids, run_id)) == traces.MOST
 
 
-def test_a_run_has_each_call_once_and_none_of_an_earlier_choice(
-    projected: Projected, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_run_has_each_call_once_and_none_of_an_earlier_choice(projected: Projected) -> None:
     study, client, ids = projected
     folder = cells.study_cells(study)[0]
     cell, run_id = cells.load_cell(folder), read_json(folder / "mlflow.json")["run_id"]
@@ -165,9 +165,8 @@ def test_a_run_has_each_call_once_and_none_of_an_earlier_choice(
 
 
 def test_traces_that_mlflow_takes_at_the_last_try_are_not_lost(
-    study: Path, monkeypatch: pytest.MonkeyPatch
+    cell: cells.Cell, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    cell = cells.load_cell(cells.study_cells(study)[0])
     tries, kept = [], set()
 
     def send(client: Any, ids: Any, run_id: str, call: Any, *_: Any) -> None:
@@ -188,9 +187,7 @@ def test_traces_that_mlflow_takes_at_the_last_try_are_not_lost(
         traces.send_traces(None, ids, "run", cell)
 
 
-def test_a_call_says_how_long_it_took_or_that_nobody_knows(
-    projected: Projected, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_call_says_how_long_it_took_or_that_nobody_knows(projected: Projected) -> None:
     study, client, ids = projected
     folder = cells.study_cells(study)[0]
     run_id = read_json(folder / "mlflow.json")["run_id"]
@@ -203,18 +200,16 @@ def test_a_call_says_how_long_it_took_or_that_nobody_knows(
     assert said == {"not recorded", "0.25 s"}
 
 
-def test_a_damaged_part_is_said(study: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    folder = cells.study_cells(study)[0]
+def test_a_damaged_part_is_said(cell: cells.Cell, capsys: pytest.CaptureFixture[str]) -> None:
     for kind in ("rollouts", "verdicts"):
-        for path in (folder / kind).iterdir():
+        for path in (cell.dir / kind).iterdir():
             path.write_bytes(b"PAR1 cut")
-        assert contents.of_cell(cells.load_cell(folder)).table == {} or kind == "verdicts"
-        list(traces.chosen(folder))
+        assert contents.of_cell(cell).table == {} or kind == "verdicts"
+        list(traces.chosen(cell.dir))
         assert f"{kind}/" in capsys.readouterr().err
 
 
-def test_measures_of_other_steps_stay_in_the_description(study: Path) -> None:
-    cell = cells.load_cell(cells.study_cells(study)[0])
+def test_measures_of_other_steps_stay_in_the_description(cell: cells.Cell) -> None:
     series = {name: [(1, 0.5), (4, 0.25)] for name in contents.charts.CHARTS}
     series["truth/mean"] = [(2, 0.5), (3, 0.125)]
     said = contents._description(cell, series)
@@ -222,43 +217,35 @@ def test_measures_of_other_steps_stay_in_the_description(study: Path) -> None:
     assert "| What the rules say is true | 0.5 at step 2 | 0.125 at step 3 |" in said
 
 
-def test_two_cells_that_end_at_one_moment_both_name_their_data(
-    projected: Projected, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_two_cells_that_end_at_one_moment_both_name_their_data(projected: Projected) -> None:
     from mlflow.store.tracking.dbmodels.models import SqlDataset
     from sqlalchemy import event
 
     study, client, ids = projected
     first, second = cells.study_cells(study)[:2]
-    with contextlib.closing(sqlite3.connect(study.parent / "mlflow.db")) as database:
-        database.execute("delete from inputs where source_type = 'DATASET'")
-        database.execute("delete from datasets")
-        database.commit()
-        begun: list[Path] = []
+    sql(study.parent, "delete from inputs where source_type = 'DATASET'")
+    sql(study.parent, "delete from datasets")
+    begun: list[Path] = []
 
-        def other_one_was_faster(*_: Any) -> None:
-            if not begun:
-                begun.append(first)
-                rebuilt_data(client, ids, first)
+    def other_one_was_faster(*_: Any) -> None:
+        if not begun:
+            begun.append(first)
+            rebuilt_data(client, ids, first)
 
-        event.listen(SqlDataset, "init", other_one_was_faster)
-        try:
-            rebuilt_data(client, ids, second)
-        finally:
-            event.remove(SqlDataset, "init", other_one_was_faster)
-        assert begun
-        assert database.execute("select count(*) from datasets").fetchone() == (1,)
-        named = "select count(*) from inputs where source_type = 'DATASET'"
-        assert database.execute(named).fetchone() == (2,)
+    event.listen(SqlDataset, "init", other_one_was_faster)
+    try:
+        rebuilt_data(client, ids, second)
+    finally:
+        event.remove(SqlDataset, "init", other_one_was_faster)
+    assert begun and sql(study.parent, "select count(*) from datasets") == [(1,)]
+    named = "select count(*) from inputs where source_type = 'DATASET'"
+    assert sql(study.parent, named) == [(2,)]
 
 
 def test_a_call_shows_what_was_said_and_no_more() -> None:
     said = dict.fromkeys(traces._VERDICT) | {"outcome": "scored", "score": 0.12345, "reason": ""}
-    assert traces._said(said, {"truth": 0.5}, []) == {
-        "outcome": "scored",
-        "score": 0.123,
-        "truth": 0.5,
-    }
+    shown = {"outcome": "scored", "score": 0.123, "truth": 0.5}
+    assert traces._said(said, {"truth": 0.5}, []) == shown
 
 
 def test_failed_verdicts_come_first(study: Path) -> None:
@@ -269,8 +256,7 @@ def test_failed_verdicts_come_first(study: Path) -> None:
     assert all(rollout["prompt"] for _, rollout in traces.chosen(folder))
 
 
-def test_samples_are_a_table_of_short_texts_without_keys(study: Path, monkeypatch) -> None:
-    cell = cells.load_cell(cells.study_cells(study)[0])
+def test_samples_are_a_table_of_short_texts_without_keys(cell: cells.Cell, monkeypatch) -> None:
     monkeypatch.setattr(contents, "LONGEST", 9)
     table = contents.of_cell(cell).table
     assert len(table["data"]) == 2 * contents.PER_STEP
@@ -308,11 +294,10 @@ def test_keys_of_the_judges_reach_neither_samples_nor_traces(
     assert prompt not in json.dumps(contents.of_cell(keyed).table)
     run_id = read_json(folder / "mlflow.json")["run_id"]
     for sent in (cell, keyed):
-        kept = client.search_traces(locations=[ids["experiment_id"]], run_id=run_id)
-        client.delete_traces(ids["experiment_id"], trace_ids=[call.info.trace_id for call in kept])
+        delete_calls(client, ids, run_id)
         traces.send_traces(client, ids, run_id, sent)
-        calls = client.search_traces(locations=[ids["experiment_id"]], run_id=run_id)
-        assert (prompt in "".join(call.to_json() for call in calls)) == (sent is cell)
+        said = "".join(call.to_json() for call in calls_of(client, ids, run_id))
+        assert (prompt in said) == (sent is cell)
 
 
 def test_the_picture_is_a_drawing_of_judge_and_truth() -> None:
@@ -322,10 +307,8 @@ def test_the_picture_is_a_drawing_of_judge_and_truth() -> None:
     assert contents._picture({"judge/mean": [(1, 0.5)], "truth/mean": []}) == ""
 
 
-def test_a_cell_without_records_has_a_description(study: Path, tmp_path: Path) -> None:
-    cell = cells.load_cell(cells.study_cells(study)[0])
-    empty = contents.of_cell(dataclasses.replace(cell, dir=tmp_path))
-    assert empty.description
+def test_a_cell_without_records_has_a_description(cell: cells.Cell, tmp_path: Path) -> None:
+    assert contents.of_cell(dataclasses.replace(cell, dir=tmp_path)).description
     assert list(traces.chosen(tmp_path)) == []
 
 

@@ -4,7 +4,6 @@ import os
 import shutil
 import signal
 import subprocess
-import sys
 import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -15,15 +14,14 @@ from typing import Any
 import pytest
 
 from experiments.track import postgres
-from experiments.track.runs import RunLog
 from experiments.track.store import client_of, initialise, load_sql_store, tracking_uri
 from experiments.tracking import main as tracking
 from study.errors import UserError
 from study.files import read_json
 from study.schema import Tracking
 from study.study_file import write_study
-from tests.conftest import free_port
-from tests.experiments.mlflow_runs import begin, cell_of, record, replay, run_id_of
+from tests.conftest import free_port, python
+from tests.experiments.mlflow_runs import begin, cell_of, logged, record, run_id_of
 from tests.waiting import GENEROUS_S, wait_for
 
 PASSWORD = "a-password-of-a-test"
@@ -117,11 +115,7 @@ def points(uri: str, cell: Any) -> list[tuple[Any, ...]]:
 
 
 def test_two_cells_are_logged_read_back_and_rebuilt_as_on_sqlite(
-    server: Server,
-    runs: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    server, runs, tmp_path, monkeypatch, capsys
 ) -> None:
     """The password comes from PGPASSWORD first, and from the password file after that."""
     monkeypatch.setenv("PGPASSWORD", PASSWORD)
@@ -133,8 +127,7 @@ def test_two_cells_are_logged_read_back_and_rebuilt_as_on_sqlite(
     uri = begin(runs, *near)["uri"]
     for cell in (*far, *near):
         record(cell, 7)
-        with RunLog(cell) as log:
-            replay(log, cell)
+    logged(*far, *near)
     monkeypatch.delenv("PGPASSWORD")
     password_file = tmp_path / "pgpass"
     password_file.write_text(f"127.0.0.1:{server.port}:*:tracker:{PASSWORD}\n")
@@ -179,10 +172,7 @@ def test_hosts_that_start_at_once_on_a_new_database_do_not_break_it(
     monkeypatch.setenv("PGPASSWORD", PASSWORD)
     uri = server.uri(database="fresh")
     load_sql_store()
-    with subprocess.Popen(
-        [sys.executable, "-c", OTHER_HOST, str(tmp_path / "other"), uri],
-        stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
-    ) as other:  # fmt: skip
+    with python(OTHER_HOST, tmp_path / "other", uri, stdin=subprocess.PIPE) as other:
         assert other.stdin is not None and other.stdout is not None
         assert other.stdout.readline() == "ready\n"
         other.stdin.write("\n")
@@ -203,13 +193,7 @@ def test_hosts_that_start_at_once_on_a_new_database_do_not_break_it(
     ],
 )
 def test_what_the_server_refuses_is_told_in_a_paragraph(
-    user: str,
-    database: str,
-    password: str | None,
-    words: str,
-    server: Server,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    server, tmp_path, monkeypatch, user, database, password, words
 ) -> None:
     monkeypatch.setenv("PGPASSFILE", str(tmp_path / "none"))
     monkeypatch.delenv("PGPASSWORD", raising=False)
@@ -230,18 +214,14 @@ def test_a_server_that_does_not_answer_is_told_at_once(port: str, tmp_path: Path
         initialise(uri, tmp_path, "demo", [])
     assert "\n" not in str(caught.value)
     cell = cell_of(tmp_path, tracking=Tracking(uri=uri))
-    write_study(
-        cell.dir.parent, {"mlflow": {"uri": uri, "experiment_id": "1", "parent_run_id": "1"}}
-    )
+    ids = {"uri": uri, "experiment_id": "1", "parent_run_id": "1"}
+    write_study(cell.dir.parent, {"mlflow": ids})
     record(cell, 2)
-    with RunLog(cell) as log:
-        replay(log, cell)
+    logged(cell)
     assert "could not open" in read_json(cell.dir / "status.json")["tracking_problem"]
 
 
-def test_a_driver_that_is_missing_is_told_with_the_extra(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_driver_that_is_missing_is_told_with_the_extra(tmp_path, monkeypatch) -> None:
     monkeypatch.setattr(
         postgres, "find_spec", lambda name: None if name == "psycopg2" else find_spec(name)
     )

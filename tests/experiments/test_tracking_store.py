@@ -5,16 +5,15 @@ import json
 import sqlite3
 import subprocess
 import sys
-import urllib.error
-import urllib.request
 from pathlib import Path
 
 import fsspec
+import httpx
 import pytest
 
 from experiments.track import store
 from experiments.track.charts import CHARTS, VIEWS
-from experiments.track.runs import RunLog, close_parent
+from experiments.track.runs import close_parent
 from experiments.track.store import (
     artifacts_of,
     client_of,
@@ -29,14 +28,14 @@ from study.errors import UserError
 from study.files import read_json
 from study.schema import Tracking
 from tests import commands
-from tests.conftest import ROOT
+from tests.conftest import python
 from tests.experiments.mlflow_runs import (
     begin,
     cell_of,
     expected,
     history,
+    logged,
     record,
-    replay,
     served,
     sql,
     status_of,
@@ -47,12 +46,7 @@ from tests.waiting import GENEROUS_S
 CANARY = "sk-test-0123456789abcdef0123456789abcdef"
 
 
-# --- where runs go
-
-
-def test_uri_of_config_wins_over_environment_over_runs_folder(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_uri_of_config_wins_over_environment_over_runs_folder(tmp_path, monkeypatch) -> None:
     monkeypatch.chdir(tmp_path)
     assert tracking_uri(Tracking(), Path("runs")) == f"sqlite:///{tmp_path}/runs/mlflow.db"
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://127.0.0.1:5000")
@@ -72,9 +66,7 @@ def test_uri_of_config_wins_over_environment_over_runs_folder(
     ).split(),
 )
 @pytest.mark.parametrize("by", ["config", "environment"])
-def test_store_that_cells_cannot_share_is_refused(
-    uri: str, by: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_store_that_cells_cannot_share_is_refused(uri, by, tmp_path, monkeypatch) -> None:
     if by == "environment":
         monkeypatch.setenv("MLFLOW_TRACKING_URI", uri)
     with pytest.raises(UserError) as error:
@@ -98,20 +90,15 @@ def test_store_that_cells_cannot_share_is_refused(
 def test_uri_with_credentials_is_refused_without_printing_them(uri: str, tmp_path: Path) -> None:
     with pytest.raises(UserError, match="not shown") as error:
         tracking_uri(Tracking(uri=uri), tmp_path)
-    assert CANARY not in str(error.value)
-    assert "MLFLOW_TRACKING_PASSWORD" in str(error.value)
+    assert CANARY not in str(error.value) and "MLFLOW_TRACKING_PASSWORD" in str(error.value)
 
 
 def test_unwritable_place_is_refused(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("in the way")
-    with pytest.raises(UserError, match="cannot be written"):
-        tracking_uri(Tracking(), tmp_path / "file" / "runs")
-    with pytest.raises(UserError, match="cannot be written"):
-        tracking_uri(Tracking(uri=f"sqlite:///{tmp_path}"), tmp_path)
+    for uri, folder in ((None, tmp_path / "file" / "runs"), (f"sqlite:///{tmp_path}", tmp_path)):
+        with pytest.raises(UserError, match="cannot be written"):
+            tracking_uri(Tracking(uri=uri), folder)
     assert [path.name for path in tmp_path.iterdir()] == ["file"]
-
-
-# --- making the store
 
 
 def test_initialise_makes_the_study_once(runs: Path) -> None:
@@ -142,12 +129,8 @@ def test_every_study_has_a_chart_view(axis: str, runs: Path) -> None:
     assert ui_link(ids, axis).endswith(f"={axis}")
     assert parent_link(ids) == f"{page}/runs/{ids['parent_run_id']}"
     assert ui_link({**ids, "uri": "https://mlflow.example/"}).startswith("https://mlflow.example/#")
-    ((state,),) = sql(
-        runs,
-        f"select value from experiment_tags where key = 'mlflow.sharedViewState.{axis}' "
-        "and experiment_id = ?",
-        ids["experiment_id"],
-    )
+    tags = f"select value from experiment_tags where key = 'mlflow.sharedViewState.{axis}'"
+    ((state,),) = sql(runs, f"{tags} and experiment_id = ?", ids["experiment_id"])
     view = json.loads(state)
     assert view["groupBy"]["groupByKeys"] == [{"mode": "tag", "groupByData": axis}]
     first, *folded = view["compareRunSections"]
@@ -206,14 +189,12 @@ def test_older_store_is_upgraded_after_a_copy(tmp_path: Path) -> None:
         config.attributes["connection"] = connection
         command.upgrade(config, older)
     engine.dispose()
-
     initialise(tracking_uri(Tracking(), tmp_path), tmp_path, "demo", [])
     assert sql(tmp_path, "select version_num from alembic_version") == [(head,)]
     (copy,) = tmp_path.glob("mlflow.db.*.bak")
     with contextlib.closing(sqlite3.connect(copy)) as connection:
-        assert connection.execute("select version_num from alembic_version").fetchall() == [
-            (older,)
-        ]
+        (kept,) = connection.execute("select version_num from alembic_version")
+    assert kept == (older,)
 
 
 AT_ONCE = """
@@ -254,16 +235,9 @@ def test_processes_start_at_once(runs: Path, tmp_path: Path) -> None:
     fresh = tmp_path / "fresh"
     begun = {place: [cell_of(place, seed=seed) for seed in range(4)] for place in (runs, fresh)}
     begin(runs, *begun[runs])
-    folders = [str(cell.dir) for cells in begun.values() for cell in cells]
-    done = subprocess.run(
-        [sys.executable, "-c", AT_ONCE, *folders],
-        cwd=ROOT,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        timeout=GENEROUS_S,
-    )
-    assert done.stdout == "runs [0, 0, 0, 0]\nfresh [0, 0, 0, 0]\n"
+    folders = [cell.dir for cells in begun.values() for cell in cells]
+    out, _ = python(AT_ONCE, *folders, stderr=subprocess.STDOUT).communicate(timeout=GENEROUS_S)
+    assert out == "runs [0, 0, 0, 0]\nfresh [0, 0, 0, 0]\n"
     for place, cells in begun.items():
         assert len(history(place)) == 4 * 8
         assert {status_of(place, cell.name) for cell in cells} == {"FINISHED"}
@@ -273,12 +247,8 @@ def test_processes_start_at_once(runs: Path, tmp_path: Path) -> None:
         assert not [state for state in states if "tracking_problem" in state]
 
 
-# --- the user interface
-
-
 def test_network_file_systems_get_no_wal(runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with contextlib.closing(sqlite3.connect(runs / "mlflow.db")) as connection:
-        connection.execute("PRAGMA journal_mode=DELETE")
+    sql(runs, "pragma journal_mode=delete")
     monkeypatch.setattr(store, "network_kind", lambda path: "nfs4")
     initialise(tracking_uri(Tracking(), runs), runs, "demo", [])
     assert sql(runs, "pragma journal_mode") == [("delete",)]
@@ -295,24 +265,17 @@ def test_a_server_that_does_not_answer_fails_its_test(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_printed_command_serves_and_a_remote_server_is_honoured(
-    runs: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    runs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with served(tracking_uri(Tracking(), runs), tmp_path, monkeypatch) as url:
         for host, answer in ((url[7:], 200), ("evil.example", 403)):
-            request = urllib.request.Request(f"{url}/version", headers={"Host": host})
-            page = urllib.request.Request(f"{url}/", headers={"Host": host})
-            assert urllib.request.urlopen(request).status == 200
-            try:
-                assert urllib.request.urlopen(page).status == answer
-            except urllib.error.HTTPError as error:
-                assert error.code == answer
+            for page, status in (("version", 200), ("", answer)):
+                said = httpx.get(f"{url}/{page}", headers={"Host": host}, timeout=GENEROUS_S)
+                assert said.status_code == status
         monkeypatch.setenv("MLFLOW_TRACKING_URI", url)
         cell = cell_of(tmp_path / "elsewhere")
         record(cell, 5)
-        with RunLog(cell) as log:
-            replay(log, cell)
+        logged(cell)
         assert read_json(cell.dir / "mlflow.json")["uri"] == url
         assert history(runs) == expected(cell)
         assert not (tmp_path / "elsewhere" / "mlflow.db").exists()

@@ -9,19 +9,11 @@ import pytest
 
 from experiments.track import runs as tracked
 from experiments.track import summary
-from experiments.track.runs import RunLog, close_parent
+from experiments.track.runs import close_parent
 from experiments.track.traces import Lost
 from study import cells
 from study.cells import save_config
-from tests.experiments.mlflow_runs import (
-    begin,
-    cell_of,
-    history,
-    record,
-    replay,
-    sql,
-    status_of,
-)
+from tests.experiments.mlflow_runs import begin, cell_of, history, logged, record, sql, status_of
 
 PNG = base64.b64encode(b"\x89PNG").decode()
 PAGE = (
@@ -30,24 +22,21 @@ PAGE = (
     '<figure><svg viewBox="0 0 9 9"><use xlink:href="#a"/></svg></figure>'
     "<figure>no picture</figure>"
 )
+HEADLINE = "sim-verbose: <img src=x onerror=alert(1)> [link](javascript:1) **grew**"
+NUMBERS = {"truth/shift": -0.25, "gap/low": -1e-9, "runs": 3, "truth/end": None}
 SUMMARY = {
     "rows": [{"judge": "sim|verbose", "truth": "0.5 -> 0.2"}],
-    "headlines": {
-        "sim-verbose": "sim-verbose: <img src=x onerror=alert(1)> [link](javascript:1) **grew**"
-    },
-    "numbers": {
-        "sim-verbose": {"truth/shift": -0.25, "gap/low": -1e-9, "runs": 3, "truth/end": None}
-    },
+    "headlines": {"sim-verbose": HEADLINE},
+    "numbers": {"sim-verbose": NUMBERS},
 }
 
 
 @pytest.fixture
 def study(runs: Path) -> Path:
     folder = runs / "demo"
-    (folder / "report").mkdir(parents=True)
+    (folder / "report" / "tables").mkdir(parents=True)
     (folder / "report" / "bias_report.html").write_text(PAGE)
     (folder / "report" / "summary.json").write_text(json.dumps(SUMMARY))
-    (folder / "report" / "tables").mkdir()
     (folder / "report" / "tables" / "arms.csv").write_text("a\n")
     (folder / "old.html").write_text("<p>old</p>")
     return folder
@@ -59,10 +48,9 @@ def described(runs: Path) -> str:
 
 
 def test_the_parent_run_says_what_was_found(
-    study: Path, runs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    study: Path, runs: Path, tmp_path_factory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    elsewhere = tmp_path / "elsewhere"
-    elsewhere.mkdir()
+    elsewhere = tmp_path_factory.mktemp("elsewhere")
     monkeypatch.chdir(elsewhere)
     ids = begin(runs)
     (study / "report" / "link").symlink_to("/etc/hostname")
@@ -76,11 +64,8 @@ def test_the_parent_run_says_what_was_found(
         }
         assert len(history(runs)) == 3
     said = described(runs)
-    assert (
-        r"- **sim-verbose**: \<img src=x onerror=alert(1)\> \[link\](javascript:1) \*\*grew\*\*"
-        in said
-    )
-    assert r"| sim\|verbose | 0.5 -\> 0.2 |" in said
+    grew = r"\<img src=x onerror=alert(1)\> \[link\](javascript:1) \*\*grew\*\*"
+    assert rf"- **sim-verbose**: {grew}" in said and r"| sim\|verbose | 0.5 -\> 0.2 |" in said
     place = runs / "mlartifacts" / "demo" / ids["parent_run_id"] / "artifacts"
     files = {path.relative_to(place).as_posix() for path in place.rglob("*") if path.is_file()}
     assert files == {
@@ -112,11 +97,8 @@ def test_a_study_without_a_report_says_how_to_get_one(runs: Path) -> None:
 
 
 def test_a_long_description_is_cut_at_a_line(study: Path) -> None:
-    told = {
-        "headlines": {str(n): "w" * 900 for n in range(9)},
-        "rows": [{"a": "b"}] * 500,
-        "numbers": {},
-    }
+    headlines = {str(n): "w" * 900 for n in range(9)}
+    told = {"headlines": headlines, "rows": [{"a": "b"}] * 500, "numbers": {}}
     (study / "report" / "summary.json").write_text(json.dumps(told))
     said = summary.description(study)
     assert len(said) <= summary.LONGEST_DESCRIPTION
@@ -136,17 +118,13 @@ def test_a_study_that_is_stopped_is_not_waited_for(study: Path, runs: Path) -> N
 
 
 def test_a_damaged_cell_does_not_keep_others_from_their_traces(
-    runs: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-    caplog: pytest.LogCaptureFixture,
+    runs, monkeypatch, capsys, caplog
 ) -> None:
     two = [cell_of(runs, seed=seed) for seed in range(2)]
     ids = begin(runs, *two)
     for cell in two:
         record(cell, 2)
-        with RunLog(cell) as log:
-            replay(log, cell)
+    logged(*two)
     first, second = cells.study_cells(runs / "demo")
     (first / "config.yaml").write_text("study: demo\nno_such_key: 1\n")
     asked = []
@@ -168,9 +146,7 @@ def test_a_damaged_cell_does_not_keep_others_from_their_traces(
     assert f"lost those of {second.name}" in caplog.text
 
 
-def test_what_mlflow_does_not_take_is_said(
-    study: Path, runs: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_what_mlflow_does_not_take_is_said(study: Path, runs: Path, caplog) -> None:
     ids = begin(runs)
     (study / "report" / "bias_report.html").write_bytes(b"\xff")
     assert not close_parent(ids, "FINISHED", study)
