@@ -7,7 +7,7 @@ import shutil
 import subprocess
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -24,18 +24,29 @@ from study import cells
 from study.errors import UserError
 from study.study_file import read_study, write_study
 
+Printed = Callable[..., str]
+
 
 @pytest.fixture
 def study(small_study: Path, tmp_path: Path) -> Path:
     """A copy of the small finished study."""
-    shutil.copytree(small_study, tmp_path / "runs" / small_study.name, symlinks=True)
-    return tmp_path / "runs" / small_study.name
+    return shutil.copytree(small_study, tmp_path / "runs" / small_study.name, symlinks=True)
+
+
+@pytest.fixture
+def printed(capsys: pytest.CaptureFixture[str]) -> Printed:
+    """What a command prints that does what it was told."""
+
+    def by(command: Callable[[list[str]], int], *words: str) -> str:
+        assert command(list(words)) == 0
+        return capsys.readouterr().out
+
+    return by
 
 
 def test_sizes_have_three_digits(tmp_path: Path) -> None:
-    assert [said(n) for n in (0, 999, 1000, 1234567, 5e15)] == [
-        *("0 B", "999 B", "1 kB", "1.23 MB", "5e+03 TB")
-    ]
+    sizes = {0: "0 B", 999: "999 B", 1000: "1 kB", 1234567: "1.23 MB", 5e15: "5e+03 TB"}
+    assert {n: said(n) for n in sizes} == sizes
     (tmp_path / "a").mkdir()
     (tmp_path / "a" / "b").write_bytes(b"123")
     (tmp_path / "link").symlink_to(tmp_path / "a")
@@ -43,33 +54,27 @@ def test_sizes_have_three_digits(tmp_path: Path) -> None:
     assert size(tmp_path / "link") == (tmp_path / "link").lstat().st_size
 
 
-def test_studies_are_listed_with_state_arms_and_size(
-    study: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert listing.main([f"runs_dir={study.parent}"]) == 0
-    printed = capsys.readouterr().out
-    assert study.name in printed and "4 done" in printed and said(size(study)) in printed
-    assert listing.main([f"runs_dir={study.parent}", f"study={study.name}"]) == 0
-    printed = capsys.readouterr().out
+def test_studies_are_listed_with_state_arms_and_size(study: Path, printed: Printed) -> None:
+    shown = printed(listing.main, f"runs_dir={study.parent}")
+    assert study.name in shown and "4 done" in shown and said(size(study)) in shown
+    shown = printed(listing.main, f"runs_dir={study.parent}", f"study={study.name}")
     held = cells.study_cells(study)
-    assert len(held) == 4 and all(cell.name in printed for cell in held)
-    assert printed.count("2/2") == 4 and "sim-flaky" in printed
+    assert len(held) == 4 and all(cell.name in shown for cell in held)
+    assert shown.count("2/2") == 4 and "sim-flaky" in shown
 
 
-def test_no_study_says_how_to_make_one(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert listing.main([f"runs_dir={tmp_path}"]) == 0
-    assert "holds no study" in capsys.readouterr().out
+def test_no_study_says_how_to_make_one(tmp_path: Path, printed: Printed) -> None:
+    assert "holds no study" in printed(listing.main, f"runs_dir={tmp_path}")
 
 
 def test_a_cell_is_shown_with_the_command_that_makes_it_again(
-    study: Path, capsys: pytest.CaptureFixture[str]
+    study: Path, printed: Printed
 ) -> None:
     for cell in cells.study_cells(study):
-        assert show.main([f"cell={cell.name}", f"runs_dir={study.parent}"]) == 0
-        printed = capsys.readouterr().out
-        assert "done, step 2 of 2" in printed and "judge/mean" in printed and "rollouts/" in printed
-        assert "time/step_s" in printed
-        words = shlex.split(printed.splitlines()[-1])
+        shown = printed(show.main, f"cell={cell.name}", f"runs_dir={study.parent}")
+        for part in ("done, step 2 of 2", "judge/mean", "rollouts/", "time/step_s"):
+            assert part in shown
+        words = shlex.split(shown.splitlines()[-1])
         assert words[:2] == ["judgedrift", "sweep"]
         (made,) = cells_of(words[2:])
         assert made.dir == cell and made.id == cells.load_cell(cell).id
@@ -103,8 +108,7 @@ def test_a_cell_of_another_version_is_run_from_its_folder(study: Path) -> None:
 )
 def test_values_are_typed_as_hydra_reads_them(value, text) -> None:
     assert again.value_text(value) == text
-    parsed = OverridesParser.create().parse_override(f"key={text}").value()
-    assert parsed == value
+    assert OverridesParser.create().parse_override(f"key={text}").value() == value
 
 
 @pytest.mark.parametrize(
@@ -137,43 +141,32 @@ def litter(study: Path) -> list[Path]:
 
 
 def records(study: Path) -> dict[str, int]:
-    return {
-        path.relative_to(study).as_posix(): path.stat().st_size
-        for path in study.rglob("*")
-        if path.is_file() and "checkpoints" not in path.parts
-    }
+    files = [path for path in study.rglob("*") if path.is_file()]
+    kept = [path for path in files if "checkpoints" not in path.parts]
+    return {path.relative_to(study).as_posix(): path.stat().st_size for path in kept}
 
 
-def test_clean_says_first_and_takes_only_what_may_go(
-    study: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_clean_says_first_and_takes_only_what_may_go(study: Path, printed: Printed) -> None:
     before = records(study)
     left = litter(study)
-    arguments = [f"runs_dir={study.parent}"]
-    assert clean.main(arguments) == 0
-    assert "Nothing was touched" in capsys.readouterr().out
-    assert all(path.exists() for path in left)
-    assert len(list(study.glob("*/checkpoints"))) == 4
-    assert clean.main([*arguments, "yes=true"]) == 0
-    assert "Gone: 7 of 7" in capsys.readouterr().out
+    runs = f"runs_dir={study.parent}"
+    assert "Nothing was touched" in printed(clean.main, runs)
+    assert all(path.exists() for path in left) and len(list(study.glob("*/checkpoints"))) == 4
+    assert "Gone: 7 of 7" in printed(clean.main, runs, "yes=true")
     assert not any(path.exists() for path in left) and not list(study.glob("*/checkpoints"))
     after = records(study)
     assert after.pop(".fresh.json.abcd1234") and after == before
-    assert clean.main(arguments) == 0
-    assert "may go." in capsys.readouterr().out
+    assert "may go." in printed(clean.main, runs)
 
 
 def test_a_cell_that_is_not_done_keeps_its_checkpoints(study: Path) -> None:
     first, second, *_ = cells.study_cells(study)
     (first / "DONE").unlink()
-    held = cells.lock(second)
-    assert held is not None
-    with held:
+    with cells.lock(second) or pytest.fail("the cell is held"):
         places = [each.path for each in clean.of_study(study)]
         assert first / "checkpoints" not in places and len(places) == 3
-        assert clean.remove(clean.Removable(second / "checkpoints", clean.CHECKPOINTS, second)) is (
-            False
-        )
+        each = clean.Removable(second / "checkpoints", clean.CHECKPOINTS, second)
+        assert clean.remove(each) is False
     assert (second / "checkpoints").is_dir()
 
 
@@ -186,16 +179,19 @@ def test_checkpoints_without_a_final_policy_stay(study: Path) -> None:
     assert clean.remove(each) is False and (first / "checkpoints").is_dir()
 
 
+Left = tuple[Service, subprocess.Popen[bytes]]
+
+
 @pytest.fixture
-def left_server(tmp_path: Path) -> Iterator[tuple[Service, subprocess.Popen[bytes]]]:
+def left_server(tmp_path: Path) -> Iterator[Left]:
     """A service whose owner is gone, and its server, which still runs."""
     service = Service(tmp_path / "runs" / "servers" / "tiny")
     service.prepare()
     process = subprocess.Popen(["sleep", "600"], start_new_session=True)
     started = start_time(process.pid) or ""
-    url, log = "http://127.0.0.1:1/v1", service.folder / "a.log"
+    log = service.folder / "a.log"
     log.write_text("what it said")
-    replica = Replica(url, process.pid, started, "ready", 0, str(log))
+    replica = Replica("http://127.0.0.1:1/v1", process.pid, started, "ready", 0, str(log))
     owner = dataclasses.replace(service.me(), pid=2**22 + 1)
     service.write(Book(1, "tiny", "ready", 0.0, owner, [replica]))
     yield service, process
@@ -204,25 +200,20 @@ def left_server(tmp_path: Path) -> Iterator[tuple[Service, subprocess.Popen[byte
 
 
 def test_a_server_without_owner_is_stopped_before_its_book_goes(
-    left_server: tuple[Service, subprocess.Popen[bytes]], capsys: pytest.CaptureFixture[str]
+    left_server: Left, printed: Printed
 ) -> None:
     service, process = left_server
-    arguments = [f"runs_dir={service.folder.parent.parent}"]
-    assert clean.main(arguments) == 0
-    printed = capsys.readouterr().out
-    book = service.folder / BOOK
-    assert str(book) in printed and f"may go: {said(size(book))}" in printed
+    runs, book = f"runs_dir={service.folder.parent.parent}", service.folder / BOOK
+    shown = printed(clean.main, runs)
+    assert str(book) in shown and f"may go: {said(size(book))}" in shown
     assert process.poll() is None
     threading.Thread(target=process.wait, daemon=True).start()  # as init does for an orphan
-    assert clean.main([*arguments, "yes=true"]) == 0
-    assert "Gone: 1 of 1" in capsys.readouterr().out
+    assert "Gone: 1 of 1" in printed(clean.main, runs, "yes=true")
     assert process.poll() is not None and service.read() is None
     assert (service.folder / "a.log").exists()
 
 
-def test_a_service_without_owner_that_is_used_stays(
-    left_server: tuple[Service, subprocess.Popen[bytes]],
-) -> None:
+def test_a_service_without_owner_that_is_used_stays(left_server: Left) -> None:
     service, process = left_server
     (found,) = clean.of_folder(service.folder.parent.parent)
     service.enter()
@@ -231,26 +222,22 @@ def test_a_service_without_owner_that_is_used_stays(
     assert service.read() is not None and process.poll() is None
 
 
-def test_what_may_not_be_taken_away_is_said(
-    study: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_may_not_be_taken_away_is_said(study: Path, printed: Printed, monkeypatch) -> None:
     def refused(path: Path) -> None:
         raise PermissionError(1, "not yours", str(path))
 
     monkeypatch.setattr(clean.shutil, "rmtree", refused)
-    assert clean.main([f"runs_dir={study.parent}", "yes=true"]) == 0
-    printed = capsys.readouterr().out
-    assert "checkpoints stays: not yours" in printed and "Gone: 0 of 4, 0 B." in printed
+    shown = printed(clean.main, f"runs_dir={study.parent}", "yes=true")
+    assert "checkpoints stays: not yours" in shown and "Gone: 0 of 4, 0 B." in shown
 
 
 def test_mlflow_is_opened_on_the_store_of_the_study(
-    study: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    study: Path, printed: Printed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     arguments = [f"runs_dir={study.parent}", f"study={study.name}"]
-    assert ui.main([*arguments, "print_only=true"]) == 0
-    printed = capsys.readouterr().out
+    shown = printed(ui.main, *arguments, "print_only=true")
     uri = read_study(study)["mlflow"]["uri"]
-    assert f"--backend-store-uri {uri}" in printed and "compareRunsMode=CHART" in printed
+    assert f"--backend-store-uri {uri}" in shown and "compareRunsMode=CHART" in shown
     started: list[tuple[list[str], dict[str, str]]] = []
     monkeypatch.setattr(os, "execvpe", lambda file, words, env: started.append((words, env)))
     ui.main(arguments)
@@ -259,9 +246,8 @@ def test_mlflow_is_opened_on_the_store_of_the_study(
     assert variables["MLFLOW_DISABLE_TELEMETRY"] == "true" and "PATH" in variables
 
 
-def test_a_study_that_was_not_tracked_says_how_to(tmp_path: Path, study: Path) -> None:
-    described = {**read_study(study), "mlflow": {}}
-    write_study(study, described)
+def test_a_study_that_was_not_tracked_says_how_to(study: Path) -> None:
+    write_study(study, {**read_study(study), "mlflow": {}})
     with pytest.raises(UserError, match=f"tracking rebuild study={study.name}"):
         ui.tracked(study.parent, study.name)
     with pytest.raises(UserError, match=f"its studies: {study.name}"):
