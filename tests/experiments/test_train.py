@@ -32,6 +32,18 @@ def finished(whole, tmp_path):
     return folder
 
 
+@pytest.fixture
+def unfinished(finished):
+    """The same, but not done."""
+    (finished / "DONE").unlink()
+    return finished
+
+
+def last_log(folder):
+    """What the last life of a cell printed."""
+    return (folder / "log.txt").read_text().rpartition("---\n")[2]
+
+
 def times(folder):
     return {path: path.stat().st_mtime_ns for path in folder.rglob("*") if path.name != "log.txt"}
 
@@ -55,118 +67,105 @@ def test_a_done_cell_in_a_folder_that_cannot_be_written(finished, capsys):
     assert "is done" in capsys.readouterr().out
 
 
-def test_a_cell_whose_device_is_not_here_is_refused(finished, capsys, monkeypatch):
+def test_a_cell_whose_device_is_not_here_is_refused(unfinished, capsys, monkeypatch):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
-    (finished / "DONE").unlink()
-    config = finished / "config.yaml"
+    config = unfinished / "config.yaml"
     data = yaml.safe_load(config.read_text())
     config.write_text(yaml.safe_dump(data | {"device": "cuda:9"}))
-    status = (finished / "status.json").read_bytes()
-    assert train.main([f"cell={finished}"]) == 2
+    status = (unfinished / "status.json").read_bytes()
+    assert train.main([f"cell={unfinished}"]) == 2
     assert "device=cuda:9 is not there" in capsys.readouterr().err
-    assert (finished / "status.json").read_bytes() == status
+    assert (unfinished / "status.json").read_bytes() == status
 
 
 @pytest.mark.parametrize("ended_by", [KeyboardInterrupt, train.Terminated])
 def test_a_cell_that_is_stopped_within_a_library_is_killed_and_did_not_fail(
-    finished, monkeypatch, ended_by
+    unfinished, monkeypatch, ended_by
 ):
     def stopped(*_):
         raise came_of(ended_by(), AttributeError("half built"))
 
-    (finished / "DONE").unlink()
     monkeypatch.setattr(train, "train", stopped)
-    assert train.run_cell(finished) == cells.STOPPED
-    assert cells.state(finished) == "killed"
-    assert read_status(finished)["error"] == "stopped by a signal"
+    assert train.run_cell(unfinished) == cells.STOPPED
+    assert cells.state(unfinished) == "killed"
+    assert read_status(unfinished)["error"] == "stopped by a signal"
 
 
-def test_a_cell_that_gets_done_while_another_process_waits_for_it(finished):
-    (finished / "DONE").unlink()
-    held = cells.lock(finished)
-    assert held is not None
-    child = lives.start(finished)
-    wait_for(lambda: "pid" in (finished / "log.txt").read_text())
-    before = times(finished)
-    (finished / "DONE").touch()
-    held.close()
+def test_a_cell_that_gets_done_while_another_process_waits_for_it(unfinished):
+    with cells.lock(unfinished) or pytest.fail("the cell is held"):
+        child = lives.start(unfinished)
+        wait_for(lambda: "pid" in (unfinished / "log.txt").read_text())
+        before = times(unfinished)
+        (unfinished / "DONE").touch()
     child.join()
     assert child.exitcode in (0, cells.BUSY)
-    after = times(finished)
-    assert after.keys() - before.keys() == {finished / "DONE"}
-    assert all(after[path] == before[path] for path in before if path != finished)
+    after = times(unfinished)
+    assert after.keys() - before.keys() == {unfinished / "DONE"}
+    assert all(after[path] == before[path] for path in before if path != unfinished)
 
 
 @pytest.mark.parametrize("left", ["nothing", "half", "whole"])
-def test_at_the_last_step_only_what_is_missing_is_written(finished, whole, left):
+def test_at_the_last_step_only_what_is_missing_is_written(unfinished, whole, left):
     """Killed after the last checkpoint: before, in, or after the writing of the policy."""
-    (finished / "DONE").unlink()
     if left == "nothing":
-        shutil.rmtree(finished / "policy")
+        shutil.rmtree(unfinished / "policy")
     if left == "half":
-        os.truncate(finished / "policy" / "adapter_model.safetensors", 1000)
-    cells.set_status(finished, state="done" if left == "whole" else "running")
-    assert cells.state(finished) == "killed"
-    before = times(finished)
-    assert lives.run(finished) == 0
-    after = times(finished)
-    again = {
-        path.relative_to(finished).parts[0]
-        for path in after
-        if path != finished and after[path] != before.get(path)
-    }
+        os.truncate(unfinished / "policy" / "adapter_model.safetensors", 1000)
+    cells.set_status(unfinished, state="done" if left == "whole" else "running")
+    assert cells.state(unfinished) == "killed"
+    before = times(unfinished)
+    assert lives.run(unfinished) == 0
+    after = times(unfinished)
+    changed = [path for path in after if path != unfinished and after[path] != before.get(path)]
+    again = {path.relative_to(unfinished).parts[0] for path in changed}
     policy = set() if left == "whole" else {"policy"}
     assert again == {"DONE", "status.json", "metrics.jsonl", "mlflow.json"} | policy
-    assert lives.differences(finished, whole) == []
-    assert lives.tracked(finished) == ["FINISHED"]
+    assert lives.differences(unfinished, whole) == []
+    assert lives.tracked(unfinished) == ["FINISHED"]
 
 
 def cut(path):
     os.truncate(path / "optimizer.pt", 1000)
 
 
-def test_a_damaged_last_checkpoint_costs_its_step(finished, whole):
-    (finished / "DONE").unlink()
-    cut(finished / "checkpoints" / "checkpoint-2")
-    assert lives.run(finished) == 0
-    assert lives.differences(finished, whole) == []
-    log = (finished / "log.txt").read_text().rpartition("---\n")[2]
+def test_a_damaged_last_checkpoint_costs_its_step(unfinished, whole):
+    cut(unfinished / "checkpoints" / "checkpoint-2")
+    assert lives.run(unfinished) == 0
+    assert lives.differences(unfinished, whole) == []
+    log = last_log(unfinished)
     assert "checkpoint-2 is skipped: optimizer.pt has 1000 bytes" in log
     assert "step 2/2" in log and "step 1/2" not in log
 
 
-def test_without_a_sound_checkpoint_all_steps_are_trained_again(finished, whole):
-    (finished / "DONE").unlink()
-    for path in (finished / "checkpoints").iterdir():
+def test_without_a_sound_checkpoint_all_steps_are_trained_again(unfinished, whole):
+    for path in (unfinished / "checkpoints").iterdir():
         cut(path)
-    assert lives.run(finished) == 0
-    assert lives.differences(finished, whole) == []
-    assert "step 1/2" in (finished / "log.txt").read_text().rpartition("---\n")[2]
+    assert lives.run(unfinished) == 0
+    assert lives.differences(unfinished, whole) == []
+    assert "step 1/2" in last_log(unfinished)
 
 
 @pytest.mark.parametrize("name", ["optimizer.pt", "adapter_model.safetensors", "rng_state.pth"])
-def test_a_checkpoint_that_is_whole_and_cannot_be_loaded(finished, name):
-    (finished / "DONE").unlink()
-    (finished / "checkpoints" / "checkpoint-2" / checkpoints.COMPLETE).unlink()
-    first = finished / "checkpoints" / "checkpoint-1"
+def test_a_checkpoint_that_is_whole_and_cannot_be_loaded(unfinished, name):
+    (unfinished / "checkpoints" / "checkpoint-2" / checkpoints.COMPLETE).unlink()
+    first = unfinished / "checkpoints" / "checkpoint-1"
     (first / name).write_bytes(b"not what torch reads")
-    checkpoints.seal(first, cells.load_cell(finished).id)
-    assert lives.run(finished) == 2
-    status = read_json(finished / "status.json")
+    checkpoints.seal(first, cells.load_cell(unfinished).id)
+    assert lives.run(unfinished) == 2
+    status = read_json(unfinished / "status.json")
     assert status["state"] == "failed" and status["exit_code"] == 2
     assert f"{first} is as it was written, but cannot be loaded" in status["error"]
-    assert "Traceback" not in (finished / "log.txt").read_text()
+    assert "Traceback" not in (unfinished / "log.txt").read_text()
 
 
-def test_steps_lowered_by_hand_are_refused_and_nothing_is_lost(finished):
-    (finished / "DONE").unlink()
-    config = finished / "config.yaml"
+def test_steps_lowered_by_hand_are_refused_and_nothing_is_lost(unfinished):
+    config = unfinished / "config.yaml"
     config.write_text(config.read_text().replace("\n  steps: 2\n", "\n  steps: 1\n", 1))
-    assert cells.load_cell(finished).config.trainer.steps == 1
-    before = lives.everything(finished)
-    assert lives.run(finished) == 2
-    assert "trainer.steps=1" in read_json(finished / "status.json")["error"]
-    after = lives.everything(finished)
+    assert cells.load_cell(unfinished).config.trainer.steps == 1
+    before = lives.everything(unfinished)
+    assert lives.run(unfinished) == 2
+    assert "trainer.steps=1" in read_json(unfinished / "status.json")["error"]
+    after = lives.everything(unfinished)
     assert {name for name in before if before[name] != after[name]} == {"status.json"}
 
 
@@ -175,32 +174,26 @@ def test_laying_a_cell_again_leaves_a_done_or_running_one_alone(finished):
     before = times(finished)
     cells.save_cell(cell)
     (finished / "DONE").unlink()
-    held = cells.lock(finished)
-    assert held is not None
-    with held:
+    with cells.lock(finished) or pytest.fail("the cell is held"):
         cells.save_cell(cell)
-    assert all(
-        times(finished)[path] == before[path]
-        for path in before
-        if path.is_file() and path.name not in ("DONE", ".lock")
-    )
+    files = [path for path in before if path.is_file() and path.name not in ("DONE", ".lock")]
+    assert files and all(times(finished)[path] == before[path] for path in files)
 
 
-def test_a_second_sweep_waits_for_a_running_cell_and_leaves_it_done(finished, capsys):
-    (finished / "DONE").unlink()
-    write_json(finished / "status.json", {"state": "running"})
-    held = cells.lock(finished)
+def test_a_second_sweep_waits_for_a_running_cell_and_leaves_it_done(unfinished, capsys):
+    write_json(unfinished / "status.json", {"state": "running"})
+    held = cells.lock(unfinished)
     assert held is not None
-    before = lives.everything(finished)
+    before = lives.everything(unfinished)
     ticks = []
 
     def tick():
-        ticks.append(cells.state(finished))
+        ticks.append(cells.state(unfinished))
         if len(ticks) == 2:
-            (finished / "DONE").touch()
+            (unfinished / "DONE").touch()
             held.close()
 
-    assert pool.run_pool([finished], 1, 1, lambda folder, code: None, tick) == {finished: 0}
+    assert pool.run_pool([unfinished], 1, 1, lambda folder, code: None, tick) == {unfinished: 0}
     assert ticks[:2] == ["running", "running"]
     assert capsys.readouterr().err.count("another process is running it") == 1
-    assert lives.everything(finished) == before | {"DONE": b""}
+    assert lives.everything(unfinished) == before | {"DONE": b""}
