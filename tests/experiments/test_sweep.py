@@ -1,6 +1,5 @@
 """The main job as a user runs it: plan, run, run again, refuse."""
 
-import json
 import re
 import subprocess
 from pathlib import Path
@@ -10,6 +9,7 @@ import pytest
 import yaml
 
 from study import cells
+from study.files import read_json
 from tests.conftest import RECORDS_ONLY, SMALL_STUDY, run_alone, sweep
 
 SIX = ("judge=sim-fair,sim-verbose", "seed=0,1,2")
@@ -24,8 +24,7 @@ def test_plan_prints_the_cells_and_writes_nothing(tmp_path):
     runs_dir = tmp_path / "runs"
     done = sweep(runs_dir, "plan=true", *SIX, real=True)
     assert done.returncode == 0, done.stderr
-    assert "quickstart: 6 cells" in done.stdout
-    assert done.stdout.count("new") == 6
+    assert "quickstart: 6 cells" in done.stdout and done.stdout.count("new") == 6
     assert not list(runs_dir.glob("quickstart/*"))
 
 
@@ -62,29 +61,24 @@ def test_what_trains_nothing_loads_no_heavy_package(words):
 def test_bad_input_is_one_paragraph_and_exit_2(trained, tmp_path, arguments, words):
     done = trained(tmp_path / "runs", "judge=sim-fair", "seed=0", *arguments)
     assert done.returncode == 2, done.stdout + done.stderr
-    assert words in done.stderr
-    assert "Traceback" not in done.stderr
+    assert words in done.stderr and "Traceback" not in done.stderr
     assert "sk-test-0123456789abcdefghij" not in done.stdout + done.stderr
     assert not list((tmp_path / "runs").glob("quickstart/*"))
 
 
 def test_an_unwritable_runs_folder(tmp_path):
-    file = tmp_path / "file"
-    file.write_text("")
-    done = sweep(file / "runs", "judge=sim-fair", "seed=0")
-    assert done.returncode == 2
-    assert "runs_dir=" in done.stderr
+    (tmp_path / "file").touch()
+    done = sweep(tmp_path / "file" / "runs", "judge=sim-fair", "seed=0")
+    assert done.returncode == 2 and "runs_dir=" in done.stderr
 
 
 def test_a_small_study_leaves_everything_on_record(small_study):
     folders = cells.study_cells(small_study)
     assert len(folders) == 4
     for folder in folders:
-        status = json.loads((folder / "status.json").read_text())
-        assert status["state"] == "done" and status["exit_code"] == 0
-        assert (folder / "DONE").exists()
-        environment = json.loads((folder / "environment.json").read_text())
-        assert {"commit", "dirty"} <= set(environment["git"])
+        status = read_json(folder / "status.json")
+        assert status["state"] == "done" and status["exit_code"] == 0 and (folder / "DONE").exists()
+        assert read_json(folder / "environment.json")["git"].keys() >= {"commit", "dirty"}
         rollouts, verdicts = rows(folder, "rollouts"), rows(folder, "verdicts")
         names = {row["rollout_id"] for row in rollouts}
         assert len(names) == len(rollouts) == 2 * 2 * 4
@@ -98,16 +92,6 @@ def test_a_small_study_leaves_everything_on_record(small_study):
             assert (verdict["outcome"] == "scored") == (verdict["score"] is not None)
             if row["reward"] is None:
                 assert row["advantage"] == 0.0
-
-
-def test_a_failing_judge_left_missing_verdicts_in_the_small_study(small_study):
-    outcomes = [
-        row["outcome"]
-        for folder in small_study.glob("sim-flaky-*")
-        for row in rows(folder, "verdicts")
-        if row["role"] == "acting"
-    ]
-    assert 0 < sum(outcome != "scored" for outcome in outcomes) < len(outcomes)
 
 
 def test_arms_of_one_seed_share_their_first_rollouts(small_study):
@@ -141,18 +125,10 @@ def test_running_again_skips_every_finished_cell(small_study):
     assert marks() == before
 
 
-def test_the_report_is_one_file_without_links_outside(small_study):
-    html = (small_study / "report" / "bias_report.html").read_text()
-    assert 'src="http' not in html and 'href="http' not in html
-    assert "sim-flaky" in html
-
-
 def test_a_changed_base_is_refused_in_the_same_study(trained, small_study):
-    done = trained(
-        small_study.parent, "debug=tiny", "judge=sim-fair", "seed=0", "trainer.temperature=0.5"
-    )
-    assert done.returncode == 2
-    assert "trainer.temperature = 1.0 | 0.5" in done.stderr
+    words = ("debug=tiny", "judge=sim-fair", "seed=0", "trainer.temperature=0.5")
+    done = trained(small_study.parent, *words)
+    assert done.returncode == 2 and "trainer.temperature = 1.0 | 0.5" in done.stderr
 
 
 CANARY = "CANARY-0123456789"
@@ -193,12 +169,10 @@ def test_no_secret_lies_in_the_study_without_a_launcher(warmed, tmp_path) -> Non
 def test_another_launcher_runs_the_cells_and_the_sweep_ends_as_usual(launched) -> None:
     done, runs_dir = launched
     assert done.returncode == 0, done.stdout + done.stderr
-    assert done.stdout.count("done (exit 0)") == 2
-    assert "debug: 2 cells" in done.stdout
+    assert done.stdout.count("done (exit 0)") == 2 and "debug: 2 cells" in done.stdout
     for folder in cells.study_cells(runs_dir / "debug"):
         assert cells.state(folder) == "done"
-        roles = {row["role"] for row in rows(folder, "verdicts")}
-        assert roles == {"acting", "shadow"}
+        assert {row["role"] for row in rows(folder, "verdicts")} == {"acting", "shadow"}
 
 
 def test_one_failed_cell_is_said_and_can_be_continued(trained, tmp_path):
@@ -206,10 +180,8 @@ def test_one_failed_cell_is_said_and_can_be_continued(trained, tmp_path):
     arguments = (*RECORDS_ONLY, "judge=sim-fair,sim-flaky", "seed=3")
     first = trained(tmp_path, *arguments, "judge.max_unscored_frac=0")
     assert first.returncode == 1, first.stdout + first.stderr
-    states = {
-        folder.name.rsplit("-", 2)[0]: cells.state(folder)
-        for folder in cells.study_cells(tmp_path / "debug")
-    }
+    folders = cells.study_cells(tmp_path / "debug")
+    states = {folder.name.rsplit("-", 2)[0]: cells.state(folder) for folder in folders}
     assert states == {"sim-fair": "done", "sim-flaky": "failed"}
     said = " ".join(first.stdout.split())
     assert "judge.max_unscored_frac=0" in said, said

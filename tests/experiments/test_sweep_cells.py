@@ -6,11 +6,12 @@ import logging
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from importlib import import_module
 from pathlib import Path
 
 import pytest
 
-from experiments import launch
+from experiments import launch, train
 from experiments.sweep import cells_of, refuse_lists
 from study import cells
 from study.cells import Cell
@@ -111,12 +112,11 @@ class Refusing(BaseHTTPRequestHandler):
 
 @pytest.fixture
 def refusing() -> Iterator[ThreadingHTTPServer]:
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Refusing)
-    server.asked = []  # ty: ignore[unresolved-attribute]
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    yield server
-    server.shutdown()
-    server.server_close()
+    with ThreadingHTTPServer(("127.0.0.1", 0), Refusing) as server:
+        server.asked = []  # ty: ignore[unresolved-attribute]
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield server
+        server.shutdown()
 
 
 def judged_by(server: ThreadingHTTPServer) -> list[str]:
@@ -222,8 +222,6 @@ def test_the_plan_refuses_what_would_run_without_end_or_elsewhere(
     ],
 )
 def test_the_other_commands_refuse_the_same(program, arguments, words, tmp_path, capsys) -> None:
-    from importlib import import_module
-
     given = arguments if program == "judges.check" else [*arguments, f"runs_dir={tmp_path / 'r'}"]
     assert import_module(program).main(given) == 2
     assert words in capsys.readouterr().err
@@ -232,8 +230,6 @@ def test_the_other_commands_refuse_the_same(program, arguments, words, tmp_path,
 
 @pytest.mark.parametrize("threads", ["many", "0", "-1", "1e3", "99999999999999999999"])
 def test_a_cell_by_hand_wants_a_number_of_threads(threads, tmp_path, capsys) -> None:
-    from experiments import train
-
     (tmp_path / "config.yaml").write_text("{}")
     assert train.main([f"cell={tmp_path}", f"threads={threads}"]) == 2
     assert f"threads={threads} is not legal" in capsys.readouterr().err
