@@ -1,5 +1,6 @@
 """A cell with several processes is the cell with one."""
 
+import contextlib
 import signal
 import subprocess
 import sys
@@ -23,8 +24,8 @@ from study import cells
 from study.errors import UserError
 from study.files import write_text
 from study.records import recorded
-from study.schema import Lora, Policy, Study, Sweep, Trainer
-from tests.conftest import ROOT, SLOWLY, SMALL_STUDY
+from study.schema import Lora, Policy, Study, Sweep, Task, Trainer
+from tests.conftest import RECORDS_ONLY, ROOT, SLOWLY
 from tests.experiments.test_memory import QWEN2_7B
 from tests.faults import lives
 from tests.waiting import GENEROUS_S, wait_for
@@ -92,12 +93,11 @@ def test_rollouts_that_cannot_be_shared_are_refused(batch, said) -> None:
 
 
 def test_the_plan_counts_the_processes() -> None:
-    config = by(CPU, trainer=Trainer(prompts_per_step=3, group_size=3, micro_batch=9))
+    trainer = Trainer(prompts_per_step=3, group_size=3, micro_batch=9)
     with pytest.raises(UserError, match=r"task\.name"):
-        check_names(config)
-    named = SimpleNamespace(**vars(config) | {"task": SimpleNamespace(name="instruct-mini")})
+        check_names(by(CPU, trainer=trainer))
     with pytest.raises(UserError, match="do not divide the 9 rollouts"):
-        check_names(named)  # ty: ignore[invalid-argument-type]
+        check_names(by(CPU, trainer=trainer, task=Task(name="instruct-mini")))
 
 
 def test_a_step_stays_a_step(tmp_path, monkeypatch) -> None:
@@ -126,19 +126,16 @@ def test_memory_is_that_of_one_process(tmp_path) -> None:
         assert parts["training"] == alone["training"] // training
 
 
-def test_gpus_and_deepspeed_are_there_before_launch(tmp_path, monkeypatch) -> None:
+def test_gpus_and_deepspeed_are_there_before_launch(tmp_path, monkeypatch, gpus_here) -> None:
     def cell(name: str) -> Any:
         return SimpleNamespace(config=by(SHIPPED / f"{name}.yaml"))
 
-    tool = tmp_path / "nvidia-smi"
-    tool.write_text("#!/bin/sh\nfor n in 1 2; do echo 'NVIDIA H200, 143771'; done\n")
-    tool.chmod(0o755)
-    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+    gpus_here(2)
     assert memory._device(Study())[0] == "the GPU NVIDIA H200"
     check_processes([cell("ddp-cpu")])
     with pytest.raises(UserError, match=r"asks for 8 processes with a GPU each, .* has 2"):
         check_processes([cell("ddp-cpu"), cell("fsdp")])
-    tool.write_text("#!/bin/sh\nfor n in 1 2 3 4 5 6 7 8; do echo 'NVIDIA H200, 143771'; done\n")
+    gpus_here(8)
     check_processes([cell("fsdp")])
     (tmp_path / "deepspeed").mkdir()
     (tmp_path / "deepspeed/__init__.py").touch()
@@ -156,17 +153,8 @@ def test_parts_of_other_processes_are_no_policy() -> None:
     assert not "adapter_model.safetensors".startswith(checkpoints.FOR_TRAINING)
 
 
-def one_cell(runs_dir: Path) -> Path:
-    (folder,) = cells.study_cells(runs_dir / "debug")
-    return folder
-
-
-FLAKY = [word.replace("sim-fair,", "").replace(",4", "") for word in SMALL_STUDY]
-"""One of the cells of `small_study`."""
-ASIDE = ("tracking=none", "sweep.report=false")
-
-
-WORDS = (*FLAKY, *ASIDE, f"sweep.accelerate={CPU}", "sweep.threads=2")
+WORDS = (*RECORDS_ONLY, *lives.FLAKY, f"sweep.accelerate={CPU}", "sweep.threads=2")
+"""One of the cells of `small_study`, by two processes."""
 
 
 @pytest.fixture(scope="module")
@@ -175,7 +163,8 @@ def ours(trained, tmp_path_factory) -> Path:
     runs_dir = tmp_path_factory.mktemp("pair")
     done = trained(runs_dir, *WORDS)
     assert done.returncode == 0, done.stdout + done.stderr
-    return one_cell(runs_dir)
+    (folder,) = cells.study_cells(runs_dir / "debug")
+    return folder
 
 
 @pytest.mark.slow
@@ -186,10 +175,8 @@ def test_two_processes_make_the_cell_of_one(small_study, ours) -> None:
     for row, other in zip(*(lives.parts(f, "rollouts") for f in (ours, whole)), strict=True):
         assert row.keys() == other.keys()
         for name, value in row.items():
-            close = isinstance(value, float)
-            assert value == (
-                pytest.approx(other[name], rel=1e-3, abs=1e-4) if close else other[name]
-            )
+            near = pytest.approx(other[name], rel=1e-3, abs=1e-4)
+            assert value == (near if isinstance(value, float) else other[name])
     mine, theirs = lives.content(ours), lives.content(whole)
     assert mine["verdicts"] == theirs["verdicts"]
     assert (mine["state"], mine["DONE"], mine["policy"]) == ("done", True, theirs["policy"])
@@ -197,9 +184,8 @@ def test_two_processes_make_the_cell_of_one(small_study, ours) -> None:
         assert line["metrics"].keys() == other["metrics"].keys()
         assert line["metrics"]["trainer/shared_prefix"] == 1.0
         for name in ("policy/loss", "policy/entropy", "policy/grad_norm", "reward/mean"):
-            assert line["metrics"][name] == pytest.approx(
-                other["metrics"][name], rel=1e-3, abs=1e-5
-            )
+            near = pytest.approx(other["metrics"][name], rel=1e-3, abs=1e-5)
+            assert line["metrics"][name] == near
     weights, others = (load_file(f / "policy/adapter_model.safetensors") for f in (ours, whole))
     for name, weight in weights.items():
         # Adam's first steps have the size of the learning rate, whatever the gradient's
@@ -213,7 +199,12 @@ def test_two_processes_make_the_cell_of_one(small_study, ours) -> None:
 def test_processes_that_are_stopped_leave_nobody_behind_and_go_on(
     ours, trained, warmed, tmp_path
 ) -> None:
-    child = begun(warmed(tmp_path), [*WORDS, SLOWLY])
+    child = subprocess.Popen(
+        [sys.executable, "-m", "experiments.sweep", f"runs_dir={warmed(tmp_path)}", *WORDS, SLOWLY],
+        cwd=ROOT,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
 
     def has_step() -> bool:
         assert child.poll() is None
@@ -222,7 +213,7 @@ def test_processes_that_are_stopped_leave_nobody_behind_and_go_on(
     wait_for(has_step)
     child.send_signal(signal.SIGTERM)
     child.wait(GENEROUS_S)
-    folder = one_cell(tmp_path)
+    (folder,) = cells.study_cells(tmp_path / "debug")
     assert cells.state(folder) == "killed"
     wait_for(lambda: not processes_with(str(folder)), "none of its processes is left")
     assert max(line["step"] for line in recorded(folder)) == 1
@@ -232,21 +223,10 @@ def test_processes_that_are_stopped_leave_nobody_behind_and_go_on(
     assert lives.differences(folder, ours) == []
 
 
-def begun(runs_dir: Path, words: list[str]) -> Any:
-    return subprocess.Popen(
-        [sys.executable, "-m", "experiments.sweep", f"runs_dir={runs_dir}", *words],
-        cwd=ROOT,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-    )
-
-
 def processes_with(word: str) -> list[str]:
     """Command lines of the processes that name ``word``."""
     lines = []
     for path in Path("/proc").glob("[0-9]*/cmdline"):
-        try:
+        with contextlib.suppress(OSError):
             lines.append(path.read_bytes().replace(b"\0", b" ").decode())
-        except OSError:
-            continue
     return [line for line in lines if word in line]
