@@ -40,8 +40,14 @@ def study(small_study, tmp_path) -> Path:
     return Path(shutil.copytree(small_study, tmp_path / "runs" / small_study.name))
 
 
-def loaded(study: Path) -> list[Cell]:
+@pytest.fixture
+def todo(study) -> list[Cell]:
     return [cells.load_cell(folder) for folder in cells.study_cells(study)]
+
+
+@pytest.fixture
+def fair(todo) -> Cell:
+    return next(cell for cell in todo if cell.config.judge.name == "sim-fair")
 
 
 def taken(study: Path) -> dict[str, Counter[str]]:
@@ -58,8 +64,8 @@ def taken(study: Path) -> dict[str, Counter[str]]:
     return sums
 
 
-def test_the_same_again_is_expected_to_take_what_it_took(study) -> None:
-    told = {each.judge.name: each for each in spending(loaded(study), Rates(study))}
+def test_the_same_again_is_expected_to_take_what_it_took(study, todo) -> None:
+    told = {each.judge.name: each for each in spending(todo, Rates(study))}
     for name, sums in taken(study).items():
         each = told[name]
         assert each.known and each.calls.value == pytest.approx(sums["attempts"])
@@ -70,25 +76,22 @@ def test_the_same_again_is_expected_to_take_what_it_took(study) -> None:
     assert set(told) == {"sim-fair", "sim-flaky", "sim-verbose"}
 
 
-def test_other_seeds_and_longer_runs_take_in_proportion(study) -> None:
-    (cell,) = [c for c in loaded(study) if c.config.judge.name == "sim-fair"][:1]
-    once = spending([cell], Rates(study))[0].calls.value
-    longer = replace(cell.config, seed=99, trainer=replace(cell.config.trainer, steps=20))
-    again = spending([replace(cell, config=longer)], Rates(study))[0]
-    assert again.calls.value == pytest.approx(once * 20 / cell.config.trainer.steps)
+def test_other_seeds_and_longer_runs_take_in_proportion(study, fair) -> None:
+    once = spending([fair], Rates(study))[0].calls.value
+    longer = replace(fair.config, seed=99, trainer=replace(fair.config.trainer, steps=20))
+    again = spending([replace(fair, config=longer)], Rates(study))[0]
+    assert again.calls.value == pytest.approx(once * 20 / fair.config.trainer.steps)
 
 
-def test_a_judge_that_never_ran_is_told_by_one_with_its_grading(study) -> None:
-    (cell,) = [c for c in loaded(study) if c.config.judge.name == "sim-fair"][:1]
-    new = replace(cell.config, judge=replace(cell.config.judge, name="sim-new"))
+def test_a_judge_that_never_ran_is_told_by_one_with_its_grading(study, fair) -> None:
+    new = replace(fair.config, judge=replace(fair.config.judge, name="sim-new"))
     found = Rates(study).usage(new, asks(new)[0])
     assert whose(usage.cell for usage in found) == f"4 finished cells of {study.name}"
     other = replace(new, policy=replace(new.policy, path="another"))
     assert Rates(study).usage(other, asks(other)[0]) == []
 
 
-def test_the_time_of_a_cell_is_what_such_cells_took(study) -> None:
-    todo = loaded(study)
+def test_the_time_of_a_cell_is_what_such_cells_took(study, todo) -> None:
     paces = Rates(study).paces(todo[0].config)
     took = sorted(read_status(cell.dir)["seconds"] for cell in todo)
     told = sorted(pace.seconds(todo[0].config) for pace in paces)
@@ -101,8 +104,7 @@ def test_the_time_of_a_cell_is_what_such_cells_took(study) -> None:
     assert line.startswith("Time: about ") and f"4 finished cells of {study.name}" in line
 
 
-def test_rates_of_another_host_are_taken_where_this_one_has_none(study) -> None:
-    todo = loaded(study)
+def test_rates_of_another_host_are_taken_where_this_one_has_none(study, todo) -> None:
     for place, cell in enumerate(todo):
         cells.set_status(cell.dir, host="elsewhere" if place else read_status(cell.dir)["host"])
     assert len(Rates(study).paces(todo[0].config)) == 1
@@ -110,8 +112,8 @@ def test_rates_of_another_host_are_taken_where_this_one_has_none(study) -> None:
     assert len(Rates(study).paces(todo[0].config)) == 4
 
 
-def test_each_line_names_the_cells_that_it_rests_on_whichever_was_made_before(study) -> None:
-    todo, rates = loaded(study), Rates(study)
+def test_each_line_names_the_cells_that_it_rests_on_whichever_was_made_before(study, todo) -> None:
+    rates = Rates(study)
     fair = [cell for cell in todo if cell.config.judge.name == "sim-fair"]
     others = [cell for cell in todo if cell not in fair]
     for cell in others:
@@ -137,8 +139,7 @@ def test_an_evaluation_is_no_part_of_the_step_that_it_follows(tmp_path) -> None:
     assert pace == Pace(pytest.approx(2.0), pytest.approx(17 / 3), pytest.approx(3.0), folder)
 
 
-def test_a_cell_that_was_stopped_early_tells_nothing(study) -> None:
-    todo = loaded(study)
+def test_a_cell_that_was_stopped_early_tells_nothing(study, todo) -> None:
     for cell in todo[1:]:
         cells.set_status(cell.dir, stopped_at=1)
     config, told = todo[0].config, Rates(study)
@@ -146,8 +147,8 @@ def test_a_cell_that_was_stopped_early_tells_nothing(study) -> None:
     assert {usage.cell for usage in told.usage(config, asks(config)[0])} == {todo[0].dir}
 
 
-def test_a_cell_whose_verdicts_are_damaged_or_of_another_version_tells_nothing(study) -> None:
-    first, second, *_ = (cell.dir for cell in loaded(study))
+def test_a_cell_whose_verdicts_are_damaged_or_of_another_version_tells_nothing(todo) -> None:
+    first, second, *_ = (cell.dir for cell in todo)
     assert _usages(second)
     _usages.cache_clear()
     broken = next(first.glob("verdicts/*.parquet"))
@@ -161,8 +162,8 @@ def test_a_cell_whose_verdicts_are_damaged_or_of_another_version_tells_nothing(s
     assert _usages(second) == {}
 
 
-def test_what_is_not_known_is_said_with_what_to_type(study, tmp_path) -> None:
-    todo, none = loaded(study), Rates(tmp_path / "none" / "none")
+def test_what_is_not_known_is_said_with_what_to_type(todo, tmp_path) -> None:
+    none = Rates(tmp_path / "none" / "none")
     (line,) = time_lines(todo, none)
     assert "not known until cells like these ran" in line and "trainer.steps=5" in line
     (line,) = usage_lines(todo, none)
@@ -170,8 +171,7 @@ def test_what_is_not_known_is_said_with_what_to_type(study, tmp_path) -> None:
     assert time_lines([], none) == usage_lines([], none) == []
 
 
-def test_a_damaged_or_foreign_cell_is_passed_over(study) -> None:
-    todo = loaded(study)
+def test_a_damaged_or_foreign_cell_is_passed_over(study, todo) -> None:
     (todo[0].dir / "config.yaml").write_text("{")
     (todo[1].dir / "metrics.jsonl").write_text("nothing\n")
     for path in todo[2].dir.rglob("*.parquet"):
@@ -181,11 +181,9 @@ def test_a_damaged_or_foreign_cell_is_passed_over(study) -> None:
 
 
 def test_cells_of_the_study_come_first_and_few_are_read(tmp_path) -> None:
-    for number in range(60):
-        (tmp_path / "other" / f"c{number}").mkdir(parents=True)
-        (tmp_path / "other" / f"c{number}" / "DONE").touch()
-    (tmp_path / "mine" / "c").mkdir(parents=True)
-    (tmp_path / "mine" / "c" / "DONE").touch()
+    for name in (*(f"other/c{number}" for number in range(60)), "mine/c"):
+        (tmp_path / name).mkdir(parents=True)
+        (tmp_path / name / "DONE").touch()
     found = newest(tmp_path / "mine")
     assert found[0] == tmp_path / "mine" / "c" and len(found) == MOST
 
@@ -202,21 +200,20 @@ def test_cells_that_agree_still_leave_some_doubt() -> None:
     assert span([1.0, 3.0]) == Span(2.0, 1.0, 3.0)
 
 
-def test_evaluations_have_rates_of_their_own(study, monkeypatch) -> None:
+def test_evaluations_have_rates_of_their_own(study, fair, monkeypatch) -> None:
     """Their answers repeat each other more than those of steps, and a short run that tells the
     rates has more of them for each step."""
-    (cell,) = [c for c in loaded(study) if c.config.judge.name == "sim-fair"][:1]
-    of_steps = Usage(1.0, 1.0, 1.0, 0.0, cell.dir)
-    of_evaluations = Usage(0.5, 0.5, 0.5, 0.0, cell.dir)
+    of_steps = Usage(1.0, 1.0, 1.0, 0.0, fair.dir)
+    of_evaluations = Usage(0.5, 0.5, 0.5, 0.0, fair.dir)
     told = {("sim-fair", ""): of_steps, ("sim-fair", EVALUATIONS): of_evaluations}
     monkeypatch.setattr(rates, "_usages", lambda folder: told)
     for steps in (5, 40):
-        trainer = replace(cell.config.trainer, steps=steps, eval_steps=5, eval_samples=1)
-        config = replace(cell.config, trainer=trainer, shadow_judges=[])
+        trainer = replace(fair.config.trainer, steps=steps, eval_steps=5, eval_samples=1)
+        config = replace(fair.config, trainer=trainer, shadow_judges=[])
         plain, held_out = asks(config)
-        (each,) = spending([replace(cell, config=config)], Rates(study))
+        (each,) = spending([replace(fair, config=config)], Rates(study))
         assert held_out.folder == EVALUATIONS and held_out.calls > 0
         assert each.calls.value == pytest.approx(plain.calls + 0.5 * held_out.calls)
     del told["sim-fair", EVALUATIONS]  # of a run that evaluates nothing
-    (each,) = spending([replace(cell, config=config)], Rates(study))
+    (each,) = spending([replace(fair, config=config)], Rates(study))
     assert each.known and each.calls.value == pytest.approx(plain.calls + held_out.calls)
