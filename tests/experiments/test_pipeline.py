@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
@@ -15,10 +16,9 @@ from experiments.pipeline import main
 from experiments.stages.notes import NOTES
 from experiments.stages.steps import STAGES
 from study import locks
-from study.files import sha256
-from tests.conftest import ROOT
+from study.files import read_json, sha256, write_json
+from tests.conftest import ROOT, run_alone
 from tests.experiments.small_sets import write_sets
-from tests.waiting import GENEROUS_S
 
 SMALL = (
     *("policy=smollm2-135m-instruct", "judge=sim-fair", "datasets=gsm8k,hotpotqa,squad2"),
@@ -27,6 +27,7 @@ SMALL = (
     *("trainer.keep_steps=false", "trainer.beta=0", "tracking=none", "study=small"),
     *("evaluate.max_tokens=4", "evaluate.limit=4"),
 )
+FOLDERS = {"policy.path": "little", "runs_dir": "runs", "task.path": "rows", "data.root": "sets"}
 
 
 class Place:
@@ -35,20 +36,13 @@ class Place:
     def __init__(self, folder: Path, little: Path) -> None:
         self.folder, self.study = folder, folder / "runs" / "small"
         shutil.copytree(little, folder / "little")
-        config = json.loads((little / "config.json").read_text())
-        longer = config | {"max_position_embeddings": 2048}
-        (folder / "little" / "config.json").write_text(json.dumps(longer))
+        config = read_json(little / "config.json") | {"max_position_embeddings": 2048}
+        write_json(folder / "little" / "config.json", config)
         write_sets(folder / "sets")
 
     def words(self, *more: str) -> list[str]:
         """The usual words, and ``more`` in the place of those with the same key."""
-        paths = {
-            "policy.path": self.folder / "little",
-            "runs_dir": self.folder / "runs",
-            "task.path": self.folder / "rows",
-            "data.root": self.folder / "sets",
-        }
-        usual = [*SMALL, *(f"{key}={path}" for key, path in paths.items())]
+        usual = [*SMALL, *(f"{key}={self.folder / name}" for key, name in FOLDERS.items())]
         keys = {word.partition("=")[0] for word in more}
         return [*(word for word in usual if word.partition("=")[0] not in keys), *more]
 
@@ -67,6 +61,12 @@ class Place:
         (config,) = self.study.glob("*/config.yaml")
         return config.parent
 
+    @property
+    def results(self) -> list[dict[str, Any]]:
+        """What the evaluation of the cell says of each set."""
+        path = self.study / "results" / "pipeline" / f"{self.cell.name}.json"
+        return read_json(path)["datasets"]
+
     def files(self) -> dict[Path, tuple[int, int]]:
         """Every file with its size and its time of change."""
         stats = {path: path.stat() for path in self.folder.rglob("*") if path.is_file()}
@@ -78,8 +78,7 @@ class Place:
             [{**row, "time_ms": 0} for row in pq.read_table(path).to_pylist()]
             for path in sorted((self.cell / "rollouts").glob("*.parquet"))
         ]
-        results = self.study / "results" / "pipeline" / f"{self.cell.name}.json"
-        metrics = [entry["metrics"] for entry in json.loads(results.read_text())["datasets"]]
+        metrics = [entry["metrics"] for entry in self.results]
         weights = sha256(self.cell / "policy" / "adapter_model.safetensors")
         return sha256(self.folder / "rows" / "rows.arrow"), rollouts, weights, metrics
 
@@ -112,8 +111,8 @@ def finished(tmp_path_factory, little) -> Place:
 
 @pytest.mark.slow
 def test_every_stage_leaves_what_it_is_for(finished):
-    notes = json.loads((finished.study / NOTES).read_text())["steps"]
-    assert list(notes) == ["prepare", "train", f"evaluate {finished.cell.name}", "report"]
+    steps = ["prepare", "train", f"evaluate {finished.cell.name}", "report"]
+    assert list(read_json(finished.study / NOTES)["steps"]) == steps
     assert (finished.cell / "DONE").exists()
     first, second = (finished.cell / "metrics.jsonl").read_text().splitlines()
     adapter = load_file(finished.cell / "policy" / "adapter_model.safetensors")
@@ -121,12 +120,9 @@ def test_every_stage_leaves_what_it_is_for(finished):
     assert json.loads(first)["metrics"]["policy/trainable_parameters"] == trained
     assert "policy/trainable_parameters" not in json.loads(second)["metrics"]
     assert (finished.study / "report" / "bias_report.html").exists()
-    result = json.loads(
-        (finished.study / "results" / "pipeline" / f"{finished.cell.name}.json").read_text()
-    )
     # the one article of squad2 went to train: none of its rows may be evaluated
-    assert {entry["dataset"] for entry in result["datasets"]} == {"gsm8k", "hotpotqa"}
-    assert all(entry["n_trained_on"] for entry in result["datasets"])
+    assert {entry["dataset"] for entry in finished.results} == {"gsm8k", "hotpotqa"}
+    assert all(entry["n_trained_on"] for entry in finished.results)
 
 
 @pytest.mark.slow
@@ -144,13 +140,11 @@ def test_a_second_run_does_nothing_and_says_so(finished, capfd):
 
 @pytest.mark.slow
 def test_a_finished_pipeline_loads_no_torch(finished):
-    program = (
-        "import sys; from experiments.pipeline import main; code = main(sys.argv[1:]);"
+    said = run_alone(
+        f"import sys; from experiments.pipeline import main; code = main({finished.words()});"
         "print([name for name in ('torch', 'mlflow', 'transformers') if name in sys.modules], code)"
     )
-    command = [sys.executable, "-c", program, *finished.words()]
-    done = subprocess.run(command, cwd=ROOT, text=True, capture_output=True, timeout=GENEROUS_S)
-    assert done.stdout.splitlines()[-1] == "[] 0", done.stdout + done.stderr
+    assert said.splitlines()[-1] == "[] 0", said
 
 
 @pytest.mark.slow
@@ -224,7 +218,7 @@ def test_a_pipeline_that_is_killed_in_every_stage_comes_to_the_same_end(
         child.send_signal(signal.SIGKILL)
         child.wait()
         child.stdout.close()
-        notes = json.loads((place.study / NOTES).read_text())["steps"]
+        notes = read_json(place.study / NOTES)["steps"]
         assert [name for name, note in notes.items() if note["leaves"] is None] == [list(notes)[-1]]
     code, text = place.run(capfd)
     assert code == 0, text
@@ -290,8 +284,7 @@ def test_bad_input_is_said_before_anything_is_written(fresh, capsys, monkeypatch
 
 
 def test_a_policy_is_asked_for(capsys):
-    assert main(["plan=true"]) == 2
-    assert "policy=" in capsys.readouterr().err
+    assert main(["plan=true"]) == 2 and "policy=" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -311,9 +304,7 @@ def test_a_study_that_is_a_file_is_refused(fresh, capsys):
 
 def test_two_pipelines_of_one_study_do_not_meet(fresh, capsys):
     fresh.study.mkdir(parents=True)
-    held = locks.take(fresh.study / ".pipeline.lock")
-    assert held is not None
-    with held:
+    with locks.take(fresh.study / ".pipeline.lock") or pytest.fail("it is held"):
         assert "Another process runs a pipeline" in refused(fresh, capsys)
 
 

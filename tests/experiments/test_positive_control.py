@@ -59,15 +59,13 @@ def name_of(arm):
 @pytest.mark.slow
 def test_the_length_biased_judge_lengthens_answers_beyond_the_fair_one(shifts):
     beyond = paired_difference(shifts[VERBOSE, "length"], shifts[FAIR, "length"])
-    assert beyond.n == 3
-    assert beyond.low > 3, "words per answer, 95 % t interval over seed pairs"
+    assert beyond.n == 3 and beyond.low > 3, "words per answer, 95 % t interval over seed pairs"
 
 
 @pytest.mark.slow
 def test_the_fair_judge_does_not_lengthen_answers(shifts):
     drift = mean_interval(list(shifts[FAIR, "length"]))
-    assert drift.n == 3
-    assert drift.high < 3, "words per answer, 95 % t interval over seeds"
+    assert drift.n == 3 and drift.high < 3, "words per answer, 95 % t interval over seeds"
 
 
 @pytest.mark.slow
@@ -80,8 +78,7 @@ def test_the_drift_is_paid_for_with_truth_and_not_by_it(shifts):
 
 @pytest.mark.slow
 def test_the_fair_judge_teaches_the_truth(shifts):
-    learned = mean_interval(list(shifts[FAIR, "truth"]))
-    assert learned.value > 0 and learned.high > 0
+    assert mean_interval(list(shifts[FAIR, "truth"])).value > 0
 
 
 @pytest.mark.slow

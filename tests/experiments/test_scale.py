@@ -32,9 +32,8 @@ def test_intervals_of_a_line_hold_one_more_measurement_as_often_as_they_say() ->
 
 def test_rates_of_units_are_recovered_and_never_negative() -> None:
     rows = [{"cell": 1, "step": step, "rollout": step * size} for step in (2, 9) for size in (3, 7)]
-    assert rates(rows, [5 + row["rollout"] / 2 for row in rows]) == pytest.approx(
-        {"cell": 5, "step": 0, "rollout": 0.5}, abs=1e-9
-    )
+    found = rates(rows, [5 + row["rollout"] / 2 for row in rows])
+    assert found == pytest.approx({"cell": 5, "step": 0, "rollout": 0.5}, abs=1e-9)
 
 
 @pytest.mark.parametrize("wanted", [1, 4, 8, 13])

@@ -217,7 +217,7 @@ def test_a_node_of_another_environment_is_refused(tmp_path, monkeypatch) -> None
     here["packages"]["torch"] = "0.4"
     write_json(jobs_dir / slurm_job.ENVIRONMENT, here)
     monkeypatch.setattr(os, "umask", lambda mask: 0)
-    before = [signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGUSR2)]
+    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGUSR2)}
     try:
         assert slurm_job.job(str(cell.dir), 1) == 2
         status = read_status(cell.dir)
@@ -232,5 +232,5 @@ def test_a_node_of_another_environment_is_refused(tmp_path, monkeypatch) -> None
         monkeypatch.setattr(slurm_job, "run_task", lambda folder, threads, variables: 2)
         assert slurm_job.job(str(cell.dir), 1) == 2
     finally:
-        for number, handler in zip((signal.SIGTERM, signal.SIGUSR2), before, strict=True):
+        for number, handler in before.items():
             signal.signal(number, handler)

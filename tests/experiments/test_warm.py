@@ -1,5 +1,6 @@
 """The tiny policy's warm-up beside the sweep's own start."""
 
+from collections.abc import Callable
 from multiprocessing import active_children
 from multiprocessing.process import BaseProcess
 from pathlib import Path
@@ -23,18 +24,11 @@ def needing(runs_dir: Path, steps: int) -> Cell:
     return cell_of(runs_dir, policy=policy)
 
 
-@pytest.fixture(autouse=True)
-def elsewhere() -> None:
-    """Children that other tests of this process have left do not count."""
-    OTHERS.clear()
-    OTHERS.update(child.pid for child in active_children())
-
-
-OTHERS: set[int | None] = set()
-
-
-def warming_up() -> list[BaseProcess]:
-    return [child for child in active_children() if child.pid not in OTHERS]
+@pytest.fixture
+def warming_up() -> Callable[[], list[BaseProcess]]:
+    """Lists children, without those that other tests of this process have left."""
+    others = {child.pid for child in active_children()}
+    return lambda: [child for child in active_children() if child.pid not in others]
 
 
 def weights(cell: Cell) -> list[bytes]:
@@ -42,7 +36,7 @@ def weights(cell: Cell) -> list[bytes]:
     return [weight.detach().numpy().tobytes() for weight in model.parameters()]
 
 
-def test_what_is_missing_is_warmed_up_apart_once_and_to_the_same_bits(tmp_path):
+def test_what_is_missing_is_warmed_up_apart_once_and_to_the_same_bits(tmp_path, warming_up):
     cells = [needing(tmp_path / "apart", 3), needing(tmp_path / "apart", 3)]
     with warming(cells):
         assert len(warming_up()) == 1
@@ -53,7 +47,7 @@ def test_what_is_missing_is_warmed_up_apart_once_and_to_the_same_bits(tmp_path):
         assert warming_up() == []
 
 
-def test_a_warm_up_ends_with_the_sweep_that_wanted_it(tmp_path):
+def test_a_warm_up_ends_with_the_sweep_that_wanted_it(tmp_path, warming_up):
     with warming([needing(tmp_path, 10**6)]):
         log = cache_of(needing(tmp_path, 10**6)) / "log.txt"
         wait_for(log.exists)
@@ -61,7 +55,7 @@ def test_a_warm_up_ends_with_the_sweep_that_wanted_it(tmp_path):
     assert [path.suffix for path in log.parent.iterdir() if path != log] in ([], [".lock"])
 
 
-def test_a_warm_up_that_fails_leaves_the_building_to_the_cell(tmp_path):
+def test_a_warm_up_that_fails_leaves_the_building_to_the_cell(tmp_path, warming_up):
     cell = needing(tmp_path, 3)
     cache_of(cell).parent.mkdir()
     cache_of(cell).touch()
@@ -71,7 +65,7 @@ def test_a_warm_up_that_fails_leaves_the_building_to_the_cell(tmp_path):
     assert weights(cell)
 
 
-def test_what_cannot_be_warmed_up_is_left_to_its_cell(tmp_path):
+def test_what_cannot_be_warmed_up_is_left_to_its_cell(tmp_path, warming_up):
     unknown = Policy(name="tiny", path="tiny", architecture={"depth": 3}, warmup=Warmup(steps=1))
     with warming([cell_of(tmp_path, policy=unknown), cell_of(tmp_path)]):
         assert warming_up() == []

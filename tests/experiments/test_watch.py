@@ -19,7 +19,7 @@ from experiments.monitoring import read
 from study import cells
 from tests.experiments import fake_cells
 from tests.experiments.fake_cells import laid
-from tests.experiments.monitoring.studies import record
+from tests.experiments.monitoring.studies import record, run
 from tests.waiting import GENEROUS_S
 
 
@@ -44,11 +44,6 @@ def shown(watched: Watch) -> Watch:
     return watched
 
 
-def runs(cell: cells.Cell, **changes: object) -> None:
-    alive = {"pid": os.getpid(), "host": os.uname().nodename, "beat": time.time() + 1}
-    cells.set_status(cell.dir, **{"state": "running", **alive, **changes})
-
-
 def table(watched: Watch, width: int = 120) -> str:
     console = Console(width=width, height=30, file=io.StringIO(), highlight=False)
     console.print(watched.board.screen(width, 30), soft_wrap=True)
@@ -63,13 +58,13 @@ def test_only_what_changed_is_read(tmp_path, counted) -> None:
     assert counted == []  # nothing was begun
     for cell in (first, second):
         assert not watched.skips(cell.dir)
-        runs(cell, step=1, phase="judging")
+        run(cell.dir, step=1, silent_s=-1.0)
     del counted[:]
     watched.tick()
     watched.tick()
     assert sorted(counted) == sorted([first.name, second.name])
     assert "1 new, 2 running" in table(watched) and table(watched).count("1/2") == 2
-    runs(second, step=2)
+    run(second.dir, step=2, silent_s=-1.0)
     del counted[:]
     watched.tick()
     assert counted == [second.name]
@@ -88,7 +83,7 @@ def test_of_many_cells_some_are_looked_at_in_turn(tmp_path, counted, monkeypatch
     watched = shown(Watch(todo))
     for cell in todo:
         watched.skips(cell.dir)
-        runs(cell)
+        run(cell.dir, silent_s=-1.0)
     del counted[:]
     watched.tick()
     assert len(counted) == 4
@@ -106,7 +101,7 @@ def test_a_cell_that_ended_before_is_new_until_it_begins(tmp_path) -> None:
         watched.skips(cell.dir)
         watched.tick()
         assert [(view.state, view.alarms) for view in watched.board.views] == [("new", [])]
-    runs(cell)
+    run(cell.dir, silent_s=-1.0)
     watched.tick()
     assert watched.board.views[0].state == "running"
     cells.set_status(cell.dir, state="failed", error="it broke")
@@ -120,7 +115,7 @@ def test_without_a_terminal_a_line_a_minute_says_how_things_stand(tmp_path, caps
     first, second = todo = laid(tmp_path, 2)
     with Watch(todo) as watched:
         watched.skips(first.dir)
-        runs(first, step=1)
+        run(first.dir, step=1, silent_s=-1.0)
         judged = {"judge__unscored_frac": 0.25, "cost__usd": 1.5, "cost__calls": 8}
         record(first.dir, 1, truth__mean=0.5, **judged)
         watched.tick()
