@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
+import select
 import shutil
 import signal
 import subprocess
@@ -16,6 +18,7 @@ from pathlib import Path
 
 from study.tasks.where import data_folder
 from tests.mutants.faults import Fault, planted
+from tests.mutants.warm import Request
 
 MARK = "JUDGEDRIFT_TRIAL"
 """A variable that every process of a trial inherits, by which those that are left are found."""
@@ -35,6 +38,41 @@ class Run:
     seconds: float
 
 
+class Warm:
+    """A process from which runs of pytest are forked, one after the other; see `warm`."""
+
+    def __init__(self) -> None:
+        environment = {key: value for key, value in os.environ.items() if key not in LEFT_OUT}
+        self._process = subprocess.Popen(
+            [sys.executable, str(Path(__file__).with_name("warm.py"))],
+            cwd="/",
+            env=environment,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            bufsize=1,
+        )
+
+    def run(self, request: Request, limit_s: float) -> int | None:
+        """The exit code of a run; None where it took longer than ``limit_s`` seconds and was
+        killed, with all of its process group."""
+        process = self._process
+        assert process.stdin is not None and process.stdout is not None
+        print(json.dumps(request), file=process.stdin, flush=True)
+        pid = json.loads(process.stdout.readline())["pid"]
+        ended, _, _ = select.select([process.stdout], [], [], limit_s)
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(pid, signal.SIGKILL)
+        code: int = json.loads(process.stdout.readline())["code"]
+        return code if ended else None
+
+    def close(self) -> None:
+        """End the process."""
+        with self._process as process:
+            assert process.stdin is not None
+            process.stdin.close()
+
+
 class Tree:
     """A copy of the files that git knows of, in which faults are planted and taken out again."""
 
@@ -47,6 +85,7 @@ class Tree:
                 (self.folder / name).parent.mkdir(parents=True, exist_ok=True)
                 shutil.copy2(root / name, self.folder / name)
         self.temporary = folder / "t"
+        self._warm: Warm | None = None
         kept = {key: value for key, value in os.environ.items() if key not in LEFT_OUT}
         self.environment = kept | {
             "PYTHONPATH": os.pathsep.join([str(self.folder), str(HERE)]),
@@ -54,6 +93,11 @@ class Tree:
             "JUDGEDRIFT_TEST_TIMES": str(folder / "times"),
             "TMPDIR": str(folder),
         }
+
+    def close(self) -> None:
+        """End what runs of this tree were forked from."""
+        if self._warm is not None:
+            self._warm.close()
 
     @contextlib.contextmanager
     def with_faults(self, faults: Iterable[Fault]) -> Iterator[None]:
@@ -99,6 +143,8 @@ class Tree:
             "-p",
             "no:cacheprovider",
             "--hypothesis-seed=0",
+            "-W",
+            "ignore::pytest.PytestAssertRewriteWarning",  # of libraries that `warm` has imported
         ]
         words += ["--tb=no", f"--basetemp={self.temporary / 'b'}", *(["-x"] if stop_first else [])]
         if workers:
@@ -110,23 +156,17 @@ class Tree:
             MARK: trial,
         }
         begin = time.monotonic()
-        with (self.temporary / "log.txt").open("wb") as log:
-            process = subprocess.Popen(
-                [sys.executable, "-m", "pytest", *words, *files],
-                cwd=self.folder,
-                env=environment,
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                start_new_session=True,
-            )
-            try:
-                code = process.wait(limit_s)
-            except subprocess.TimeoutExpired:
-                code = None
-            finally:
-                kill_marked(trial)
-                process.wait()
+        request = Request(
+            words=[*words, *files],
+            folder=str(self.folder),
+            environment=environment,
+            log=str(self.temporary / "log.txt"),
+        )
+        self._warm = self._warm or Warm()
+        try:
+            code = self._warm.run(request, limit_s)
+        finally:
+            kill_marked(trial)
         failed = outcomes.read_text().split("\n")[:-1] if outcomes.exists() else []
         if code not in (0, 1, 5, None) and not failed:
             failed = ["collection"]
@@ -157,4 +197,9 @@ def trees(root: Path, count: int) -> Iterator[list[Tree]]:
         places = [Path(folder) / str(number) for number in range(count)]
         for place in places:
             place.mkdir()
-        yield [Tree(root, place) for place in places]
+        made = [Tree(root, place) for place in places]
+        try:
+            yield made
+        finally:
+            for tree in made:
+                tree.close()
