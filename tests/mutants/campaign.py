@@ -38,16 +38,25 @@ class Trial:
 
 
 class Costs:
-    """Seconds of each test as recorded, and which passed."""
+    """Seconds of each test and shared fixture as recorded, and which tests passed."""
 
     def __init__(self, folder: Path) -> None:
         self.seconds: dict[str, float] = {}
+        self.fixtures: dict[str, float] = {}
         self.passed: set[str] = set()
         with (folder / "times.csv").open(newline="") as file:
             for row in csv.DictReader(file):
                 self.seconds[row["test"]] = float(row["seconds"])
                 if row["outcome"] == "passed":
                     self.passed.add(row["test"])
+        with (folder / "fixtures.csv").open(newline="") as file:
+            for row in csv.DictReader(file):
+                seconds = max(float(row["seconds"]), self.fixtures.get(row["fixture"], 0.0))
+                self.fixtures[row["fixture"]] = seconds
+
+    def of_fixture(self, name: str) -> float:
+        """Seconds of one set-up; those of a session are recorded without the folder they are of."""
+        return self.fixtures.get(name, self.fixtures.get(name.rpartition("::")[2], 0.0))
 
     def of(self, tests: Iterable[str]) -> float:
         """Seconds of tests, one after the other."""
@@ -87,14 +96,21 @@ class Campaign:
             if test in tests:
                 files.setdefault(test.partition("::")[0], []).append(test)
         chosen: list[str] = []
-        used = 0.0
-        for several in sorted(files.values(), key=self.costs.of):
+        used, set_up = 0.0, set()
+        for several in sorted(files.values(), key=self._whole):
             for test in sorted(several, key=self.costs.seconds.__getitem__):
-                used += self.costs.seconds[test]
+                fixtures = self.reach.fixtures_of(test) - set_up
+                used += self.costs.seconds[test] + sum(map(self.costs.of_fixture, fixtures))
                 if used > self.budget_s and chosen:
                     return chosen
                 chosen.append(test)
+                set_up |= fixtures
         return chosen
+
+    def _whole(self, tests: Sequence[str]) -> float:
+        """Seconds of tests with the shared fixtures that they stand on."""
+        fixtures = set().union(*map(self.reach.fixtures_of, tests))
+        return self.costs.of(tests) + sum(map(self.costs.of_fixture, fixtures))
 
     def _in_turn(
         self, jobs: list[Callable[[Tree], Trial]], on_end: Callable[[Trial], None]
@@ -118,7 +134,7 @@ class Campaign:
 
     def _alone(self, fault: Fault | None, tests: Sequence[str]) -> Callable[[Tree], Trial]:
         def job(copy: Tree) -> Trial:
-            limit_s = STARTING_S + SLOWER * self.costs.of(tests) + self.budget_s
+            limit_s = STARTING_S + SLOWER * self._whole(tests) + self.budget_s
             with copy.with_faults([fault] if fault else []):
                 run = copy.run(tests, limit_s)
             return Trial(fault, next(iter(run.failed), ""), run.timed_out, run.seconds)

@@ -129,6 +129,7 @@ class Reach:
         self.tests: list[str] = []
         self.long: set[str] = set()
         self._uses: dict[str, set[str]] = defaultdict(set)
+        self._used: dict[str, frozenset[str]] = {}
         self._fixtures: dict[str, set[int]] = defaultdict(set)
         blocks, owners = [], []
         for path in sorted(folder.glob("worker-*.npz")):
@@ -139,11 +140,16 @@ class Reach:
                 self.long |= set(map(str, data["tests"][data["long"]]))
                 for test, uses in zip(data["tests"], data["uses"], strict=True):
                     self.tests.append(str(test))
-                    for fixture in json.loads(str(uses)):
+                    self._used[str(test)] = frozenset(json.loads(str(uses)))
+                    for fixture in self._used[str(test)]:
                         self._uses[fixture].add(str(test))
                 for fixture, entered in json.loads(str(data["fixtures"])).items():
                     self._fixtures[fixture] |= set(entered)
         self._blocks, self._owners = np.concatenate(blocks), np.concatenate(owners)
+
+    def fixtures_of(self, test: str) -> frozenset[str]:
+        """Names of the shared fixtures that a test stands on."""
+        return self._used[test]
 
     def of(self, first: int, last: int | None = None) -> set[str]:
         """The tests that reach a block, or one of those from ``first`` up to ``last``."""
