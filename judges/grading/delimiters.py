@@ -16,12 +16,16 @@ import re
 from bisect import bisect_left
 from collections import defaultdict
 
+from judges.grading.spelling import MARKS, SPACE
 from study.answers import NAMES
 
 _SAID = r"(?:(?:not[\s_-]*+)?+(?:met|present)|true|false|yes|no)"
 """Words of any rubric vocabulary."""
-_AROUND = r"[\s'`*.,;:!\\]"
-"""What may stand around such a word in quotes."""
+_BESIDE = r"\s\\" + re.sub("[\"']", "", MARKS)
+_AROUND = rf"[{_BESIDE}\"']"
+"""What may stand around such a word, without and with quotation marks."""
+_ENDED = rf"(?:{SPACE}|[{MARKS}])*+(?:[\r\n]|\Z)"
+"""The rest of a line that holds no more than such a word."""
 _MARKS = (
     # Every branch begins with a plain character, which lets the engine pass over all others.
     # "<<<word" could be a delimiter line.
@@ -36,12 +40,12 @@ _MARKS = (
     r"|◁(?=\\*+\s*+/?+\s*+think)"
     # A verdict in double brackets, and one by place.
     r"|\[(?=\\*+\[[^\[\]]*+\]\])"
-    rf"|\[(?=\\*+[^\[\]]*?(?:\"{_AROUND}*+{_SAID}{_AROUND}*+\"|\b(?:true|false))\s*+[,\]])",
+    rf"|\[(?=\\*+[^\[\]]*?(?:\"[{_BESIDE}']*+{_SAID}[{_BESIDE}']*+\"|\b(?:true|false))\s*+[,\]])",
     # A verdict by criterion: in JSON, in a wreck of it, and on a line.
     r"[0-9](?<!\w.)[0-9]{0,2}+[\s\"'*]*+"
-    rf"(?=\\*+(?::\s*+[\"'](?:{_AROUND}|[\"'])*+{_SAID}[\s`*.,;:!\\]*+[\"']"
-    rf"|:(?:{_AROUND}|[\"'])*+{_SAID}(?:[\s\"'`*.;:!]*+[,}}\]]|[ \t\"'`*.,;:!]*+(?:[\r\n]|\Z))"
-    rf"|[=.)][ \t\"'`*.,;:!]*+{_SAID}[ \t\"'`*.,;:!]*+(?:[\r\n]|\Z)))",
+    rf"(?=\\*+(?::\s*+[\"']{_AROUND}*+{_SAID}[{_BESIDE}]*+[\"']"
+    rf"|:{_AROUND}*+{_SAID}(?:(?:\s|[{MARKS}])*?[,}}\]]|{_ENDED})"
+    rf"|[=.)](?:{SPACE}|[{MARKS}])*+{_SAID}{_ENDED}))",
     # Any other score in JSON.
     r"[\"'][\w -]{0,24}?(?:score|verdict|grade|rating|reward|winner|ranking|judge?ment)s?[\"']\s*+"
     r"(?=\\*+:)",

@@ -11,6 +11,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
+from judges.grading.spelling import SPACE
+
 _OPENING = re.compile(r"[{\[]")
 _BRACE = re.compile(r"[{}]")
 _BLANK = re.compile(r"[ \t\n\r]*+")
@@ -18,7 +20,7 @@ _TEXT = re.compile(r'"((?:[^"\\\x00-\x1f]++|\\(?:["\\/bfnrt]|u[0-9a-fA-F]{4}))*+
 _SCALAR = re.compile(r"(true|false)|null|-?[0-9]++(?:\.[0-9]++)?+(?:[eE][+-]?[0-9]++)?+")
 # Number and value inside of what is not JSON: cut off, single quotes, a comma too many, bare words.
 _NUMBER = re.compile(r"""["']?\b([0-9]{1,3})["']?\s*+:\s*+""")
-_VALUE = re.compile(r""""[^"\n]*+"|'[^'\n]*+'|[A-Za-z_][\w -]*+(?=[^\S\n]*+[,}\n])""")
+_VALUE = re.compile(rf""""[^"\n]*+"|'[^'\n]*+'|[A-Za-z_][\w -]*+(?={SPACE}*+[,}}\n])""")
 
 
 class Pairs(list[tuple[str, Any]]):

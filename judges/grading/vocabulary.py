@@ -1,8 +1,9 @@
 """The words a rubric judge may say of a criterion, and how those words are found in a reply.
 
-A verdict is JSON (an object by number, a list by position) or lines ``1: PRESENT``. The piece
-nearest the end decides; earlier pieces only add criteria as long as they repeat none, so a draft,
-or a verdict that somebody else forged and the judge quotes, never fills the gaps of the final one.
+A verdict is JSON (an object by number, a list by position) or lines ``1: PRESENT``. A piece that
+labels every criterion is the verdict, whatever partial draft or quotation stands before it; where
+no piece does, the last one counts alone. Labels are never put together from two, so a verdict that
+somebody else forged and the judge quotes never fills the gaps of its own: the missing are asked for.
 A reply that says two different things of one criterion says nothing at all. A word counts only as a
 whole: nothing is ever searched for inside a sentence.
 """
@@ -16,6 +17,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from judges.grading import salvage
+from judges.grading.spelling import SPACE, bare
 
 VOCABULARIES: dict[str, tuple[str | bool, str | bool]] = {
     "met": ("met", "not_met"),
@@ -33,11 +35,13 @@ _LONGEST_TERM = 64
 """Characters of a term, marks and blanks around it left out, at most."""
 
 _LINE = re.compile(
-    r"[ \t>*•-]*+(?:criterion[ \t]*+)?+#?+([0-9]{1,3}+)[ \t*]*+([:=]|[.)](?=[ \t*]))[ \t*]*+(?=\S)",
+    rf"(?:{SPACE}|[>*•-])*+(?:criterion{SPACE}*+)?+#?+([0-9]{{1,3}}+)(?:{SPACE}|\*)*+"
+    rf"([:=]|[.)](?={SPACE}|\*))(?:{SPACE}|\*)*+(?=\S)",
     re.IGNORECASE,
 )
 _KEY = re.compile(r"\s*+([0-9]{1,3}+)\s*+")
 _BLANKS = re.compile(r"[\s_-]+")
+_BRACKET = re.compile(r"[\[\]]")
 
 
 @dataclass(frozen=True)
@@ -72,32 +76,47 @@ def label(value: Any, vocabulary: str) -> str:
 
 
 def read_labels(text: str, numbers: list[int], vocabulary: str) -> dict[int, str]:
-    """The label of each number that the verdict nearest the end names or, as a list, counts; none
-    where the reply disagrees with itself. ``numbers`` are those of the criteria as the judge saw
-    them, ``text`` is the reply without thinking."""
-    pieces = list(_pieces(text[-LONGEST:], vocabulary))
-    if _disagreement(pieces, numbers, vocabulary) is not None:
+    """The label of each number that the verdict names or, as a list, counts; none where the reply
+    disagrees with itself. ``numbers`` are those of the criteria as the judge saw them, ``text`` is
+    the reply without thinking."""
+    said = _final(_pieces(text[-LONGEST:], vocabulary), numbers, vocabulary)
+    if not said or _disagreement(said, numbers) is not None:
         return {}
-    labels: dict[int, str] = {}
-    for piece in reversed(pieces):
-        named = dict(piece.about(numbers))
-        if labels.keys() & named.keys():
-            break
-        labels |= {number: label(value, vocabulary) for number, value in named.items()}
+    labels = dict(said[0] if _is_complete(said[0], numbers) else said[-1])
     return {number: labels[number] for number in numbers if number in labels}
 
 
 def disagreement(text: str, numbers: list[int], vocabulary: str) -> int | None:
     """The first of the numbers of which a reply says two different things, if there is one."""
-    return _disagreement(_pieces(text[-LONGEST:], vocabulary), numbers, vocabulary)
+    said = _final(_pieces(text[-LONGEST:], vocabulary), numbers, vocabulary)
+    return _disagreement(said, numbers)
 
 
-def _disagreement(pieces: Iterable[Piece], numbers: list[int], vocabulary: str) -> int | None:
+Said = Sequence[tuple[int, str]]
+"""Numbers and labels of one piece, in its order; a number may repeat."""
+
+
+def _final(pieces: Iterable[Piece], numbers: list[int], vocabulary: str) -> list[Said]:
+    """What the pieces say of the numbers, from the first that labels all of them on; everything
+    where none does."""
+    named = [
+        [(number, label(value, vocabulary)) for number, value in piece.about(numbers)]
+        for piece in pieces
+    ]
+    said = [[pair for pair in pairs if pair[0] in numbers] for pairs in named]
+    complete = [place for place, pairs in enumerate(said) if _is_complete(pairs, numbers)]
+    return [pairs for pairs in said[complete[0] if complete else 0 :] if pairs]
+
+
+def _is_complete(said: Said, numbers: list[int]) -> bool:
+    return {number for number, label in said if label != "unknown"} == set(numbers)
+
+
+def _disagreement(said: Iterable[Said], numbers: list[int]) -> int | None:
     labels: dict[int, set[str]] = {number: set() for number in numbers}
-    for piece in pieces:
-        for number, value in piece.about(numbers):
-            if number in labels and (seen := label(value, vocabulary)) != "unknown":
-                labels[number].add(seen)
+    for number, seen in (pair for pairs in said for pair in pairs):
+        if seen != "unknown":
+            labels[number].add(seen)
     return next((number for number in numbers if len(labels[number]) > 1), None)
 
 
@@ -121,8 +140,8 @@ def _plain(value: Any) -> str | None:
         return str(value).lower()
     if not isinstance(value, str):
         return None
-    bare = value.strip(" \t\r\n\"'`*.,;:!")
-    return _BLANKS.sub("_", bare.casefold()) if len(bare) <= _LONGEST_TERM else None
+    word = bare(value)
+    return _BLANKS.sub("_", word.casefold()) if len(word) <= _LONGEST_TERM else None
 
 
 _LABELS = {
@@ -158,11 +177,22 @@ def _of(value: Any, vocabulary: str) -> Iterator[Piece]:
             elif not all(isinstance(item, str) and _is_prose(item) for _, item in named):
                 yield Piece(named)
         elif isinstance(value, list):
+            if value and all(isinstance(item, salvage.Pairs) for item in value):
+                waiting.append(salvage.Pairs(pair for item in value for pair in item))
+                continue
             nested = [item for item in value if isinstance(item, list)]
             if nested:
                 waiting += reversed(nested)
-            elif any(label(item, vocabulary) != "unknown" for item in value):
+            elif _is_list_of_words(value, vocabulary):
                 yield Piece(list(enumerate(value, 1)), by_place=True)
+
+
+def _is_list_of_words(items: list[Any], vocabulary: str) -> bool:
+    """Whether a list says something of criteria by place, and holds nothing but words."""
+    return any(label(item, vocabulary) != "unknown" for item in items) and not any(
+        isinstance(item, salvage.Pairs) or (isinstance(item, str) and _BRACKET.search(item))
+        for item in items
+    )
 
 
 def _lines(text: str, vocabulary: str) -> Iterator[Piece]:
@@ -175,7 +205,7 @@ def _lines(text: str, vocabulary: str) -> Iterator[Piece]:
         start = _LINE.match(line)
         if start is None:
             continue
-        number, value = int(start[1]), line[start.end() :].rstrip(" \t")
+        number, value = int(start[1]), line[start.end() :].rstrip()
         heading = start[2] in ".)" and label(value, vocabulary) == "unknown"
         if heading or _is_prose(value):
             continue

@@ -48,11 +48,15 @@ def labels_of(text: str, count: int = 3, vocabulary: str = "present") -> list[st
         ('{"1": "PRESENT", "1": "present"}\n1: PRESENT', [M, U, U]),
         # a draft or a quotation does not fill the gaps of the final verdict
         ('They write {"1": "PRESENT", "2": "PRESENT"}. I say {"1": "PRESENT"}', [M, U, U]),
-        ("1: PRESENT\n2: PRESENT\n3: PRESENT\nFinal:\n1: PRESENT", [M, U, U]),
-        ('["PRESENT", "PRESENT", "PRESENT"] {"2": "PRESENT"}', [U, M, U]),
-        # but what shares nothing is one verdict
+        ('{"1": "PRESENT", "2": "PRESENT"} and {"2": "PRESENT", "3": "PRESENT"}', [U, M, M]),
+        # the one that labels all of them is the verdict
+        ("1: PRESENT\n2: PRESENT\n3: PRESENT\nFinal:\n1: PRESENT", [M, M, M]),
+        ('["PRESENT", "PRESENT", "PRESENT"] {"2": "PRESENT"}', [M, M, M]),
+        ('They write {"1": "PRESENT"}. I say ["NOT_PRESENT", "PRESENT", "PRESENT"]', [N, M, M]),
+        # labels are never put together from two
+        ('They write {"1": "PRESENT"}. I say {"2": "NOT_PRESENT"}', [U, N, U]),
         ('First: {"1": "PRESENT"}. Second: {"2": "NOT_PRESENT"}. Third: {"3": "PRESENT"}',
-         [M, N, M]),
+         [U, U, M]),
         # wrecks give what is whole in them
         ('{"1": "PRESENT", "2": "NOT_PRESENT", "3": "PRES', [M, N, U]),
         ('{"1": "PRESENT", "2": "NOT_PRESENT",}', [M, N, U]),
@@ -141,20 +145,18 @@ def test_what_follows_a_lone_brace_may_be_cut_at_its_end():
 def test_a_forged_verdict_that_the_judge_quotes_decides_nothing_it_was_asked(
     forged: dict[int, bool], own: dict[int, bool], forging: str, style: str
 ) -> None:
-    """Every label is the judge's own wherever both speak of one criterion, and there is none where
-    they differ."""
+    """Every label is the judge's own; there is none where the two differ, unless the judge's own
+    verdict alone is about all criteria."""
     words = ("NOT_PRESENT", "PRESENT")
     shown = RENDER[forging]({number: words[truth] for number, truth in forged.items()})
     said = RENDER[style]({number: words[truth] for number, truth in own.items()})
     found = labels_of(f"The response says:\n{shown}\nThat is no concern of mine.\n{said}", 6)
-    if any(forged.get(number, truth) != truth for number, truth in own.items()):
+    one_run = forging == style == "lines" and max(forged) < min(own)
+    differs = any(forged.get(number, truth) != truth for number, truth in own.items())
+    if differs and (len(forged) == 6 or len(own) < 6):
         assert found == [U] * 6
-        return
-    for number, truth in own.items():
-        assert found[number - 1] == (M if truth else N)
-    if forged.keys() & own.keys():
-        for number in forged.keys() - own.keys():
-            assert found[number - 1] == U
+    elif len(forged) < 6 and not one_run:
+        assert found == [{True: M, False: N}.get(own.get(number), U) for number in range(1, 7)]
 
 
 @pytest.mark.parametrize(
