@@ -8,6 +8,7 @@ import hashlib
 import json
 import math
 import os
+import re
 import shlex
 import stat
 import sys
@@ -22,8 +23,12 @@ from study.errors import UserError
 
 LARGEST = 64 << 20
 """Bytes of a small file; one that is larger is not what its name says."""
+DEEPEST, MOST_VALUES = 200, 100_000
+"""How deep a YAML file may be nested, and how many values it may hold."""
 SAID: set[str] = set()
 """What `say` has said in this process."""
+_BRACKETS = re.compile(r"[\[\]{}]")
+_INDENTS = re.compile(r"^[ ?-]++", re.MULTILINE)
 _NO_SYNC = (errno.EINVAL, errno.ENOTSUP, errno.EBADF, errno.EACCES)
 """How a file system answers that has no fsync for what it is asked to sync."""
 
@@ -180,17 +185,45 @@ def read_left(path: Path, instead: str) -> dict[str, Any]:
 
 def read_yaml(path: Path, remedy: str = "") -> dict[str, Any]:
     """The mapping in ``path``. Raises FileNotFoundError: there is none.
-    Raises Damaged: there is something else, or it ends in the middle of a line."""
+    Raises Damaged: there is something else, it ends in the middle of a line, is nested deeper than
+    `DEEPEST`, or holds more than `MOST_VALUES`, each counted as often as an alias repeats it."""
     text = read_text(path, remedy)
     if not text.endswith("\n"):
         raise Damaged(path, "ends in the middle of a line", remedy)
+    if _is_deep(text):
+        raise Damaged(path, f"is nested more than {DEEPEST:,} deep", remedy)
     try:
         content = yaml.load(text, Loader=yaml.CSafeLoader)
     except (yaml.YAMLError, ValueError, RecursionError) as error:
         raise Damaged(path, f"is not YAML ({first_line(error)})", remedy) from error
     if not isinstance(content, dict):
         raise Damaged(path, "holds no keys and values", remedy)
+    if _values(content, {}) > MOST_VALUES:
+        raise Damaged(path, f"holds more than {MOST_VALUES:,} values", remedy)
     return {str(key): value for key, value in content.items()}
+
+
+def _is_deep(text: str) -> bool:
+    """Whether a text has so many brackets open at once, or a line so many blanks and dashes in
+    front, that the C library would be lost in it; those in quotes count too."""
+    depth = 0
+    for mark in _BRACKETS.finditer(text):
+        depth = depth + 1 if mark[0] in "[{" else max(0, depth - 1)
+        if depth > DEEPEST:
+            return True
+    return any(start.end() - start.start() > 2 * DEEPEST for start in _INDENTS.finditer(text))
+
+
+def _values(content: Any, counts: dict[int, float]) -> float:
+    """How many values there are, with those within lists and mappings; without end where one holds
+    itself. ``counts`` keeps those of containers by id: one behind many aliases is counted once."""
+    if not isinstance(content, dict | list):
+        return 1
+    if id(content) not in counts:
+        counts[id(content)] = math.inf
+        inside = content.values() if isinstance(content, dict) else content
+        counts[id(content)] = 1 + sum(_values(item, counts) for item in inside)
+    return counts[id(content)]
 
 
 def sha256(path: Path) -> str:

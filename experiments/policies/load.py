@@ -8,13 +8,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import yaml
 
 from experiments.policies.tiny import architecture_of, build_missing, load_tiny, taught
 from experiments.policies.warm import load_warm
 from study.cells import Cell
 from study.errors import UserError
-from study.files import first_line
+from study.files import Damaged, first_line, read_yaml
 from study.schema import Policy, Task
 
 if TYPE_CHECKING:
@@ -169,7 +168,7 @@ def trained_policy(cell: Path, checkpoint: int | None) -> tuple[dict[str, Any], 
     a checkpoint, or as the run ended. Raises UserError where there is no such cell or step."""
     if not (cell / "config.yaml").is_file():
         raise UserError(f"run={cell} is not a cell: it has no config.yaml. Give runs/STUDY/CELL.")
-    policy = yaml.safe_load((cell / "config.yaml").read_text(encoding="utf-8"))["policy"]
+    policy = read_yaml(cell / "config.yaml")["policy"]
     folder = cell / "policy"
     if checkpoint is not None:
         folder = cell / "kept" / f"step-{checkpoint}"
@@ -188,11 +187,11 @@ def trained_policy(cell: Path, checkpoint: int | None) -> tuple[dict[str, Any], 
 def training_of(cell: Path) -> Trained | None:
     """What a cell was trained under, None where ``cell`` is not a cell."""
     try:
-        data = yaml.safe_load((cell / "config.yaml").read_text(encoding="utf-8"))
+        data = read_yaml(cell / "config.yaml")
         judge = data["judge"]
         model = judge["endpoint"].get("model") or ""
         named = {"judge": judge["name"], "judge_model": model, "task": data["task"]["name"]}
-    except (OSError, KeyError, TypeError, yaml.YAMLError):
+    except (OSError, KeyError, TypeError, Damaged):
         return None
     return {"place": str(cell), **named}
 

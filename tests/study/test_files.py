@@ -1,6 +1,7 @@
 import pytest
+import yaml
 
-from study.files import read_json, write_json, write_text
+from study.files import DEEPEST, Damaged, read_json, read_yaml, write_json, write_text
 
 
 def test_a_failed_write_leaves_the_old_text_and_no_litter(tmp_path):
@@ -16,3 +17,36 @@ def test_a_failed_write_leaves_the_old_text_and_no_litter(tmp_path):
 
 def test_no_file_reads_as_empty(tmp_path):
     assert read_json(tmp_path / "none.json") == {}
+
+
+def test_yaml_is_read_as_its_library_reads_it(tmp_path):
+    content = {"a": [1, {"b": [[]]}], "c": "[" * 20, "d": None}
+    path = tmp_path / "a.yaml"
+    write_text(path, yaml.safe_dump(content))
+    assert read_yaml(path) == content
+
+
+LAUGHS = "a0: &a0 [x]\n" + "".join(
+    f"a{level}: &a{level} [{', '.join([f'*a{level - 1}'] * 9)}]\n" for level in range(1, 10)
+)
+NESTED = {
+    "aliases": (LAUGHS, "more than 100,000 values"),
+    "itself": ("a: &a [*a]\n", "more than 100,000 values"),
+    "many": ("a: [" + "1, " * 100_000 + "]\n", "more than 100,000 values"),
+    "brackets": ("a: " + "[" * 100_000 + "\n", "nested more than 200 deep"),
+    "braces": ("a: " + "{" * 300 + "}" * 300 + "\n", "nested more than 200 deep"),
+    "dashes": ("a:\n" + "- " * 10_000 + "x\n", "nested more than 200 deep"),
+    "indents": (
+        "".join(" " * level + "a:\n" for level in range(2 * DEEPEST + 2)),
+        "nested more than 200 deep",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", NESTED)
+def test_yaml_that_would_grow_or_nest_without_end_is_refused(tmp_path, name):
+    text, why = NESTED[name]
+    path = tmp_path / "config.yaml"
+    write_text(path, text)
+    with pytest.raises(Damaged, match=why):
+        read_yaml(path)
