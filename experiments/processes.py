@@ -118,6 +118,7 @@ def gpus_per_cell(config: Study, available: int) -> float:
                 f" that sweep.accelerate={config.sweep.accelerate} asks for, which have a GPU"
                 " each. Leave sweep.gpus_per_cell out."
             )
+        _check_gpus(config, processes.count, available)
         return float(processes.count)
     if asked > available:
         here = plural(available, "GPU")
@@ -131,16 +132,22 @@ def gpus_per_cell(config: Study, available: int) -> float:
     return asked or float(available > 0)
 
 
+def _check_gpus(config: Study, wanted: int, available: int) -> None:
+    if available < wanted:
+        fewer = f"write num_processes: {available} in a copy of the file, " if available > 1 else ""
+        raise UserError(
+            f"sweep.accelerate={config.sweep.accelerate} asks for {wanted} processes with a GPU"
+            f" each, and this machine has {available}. Type this where they are, {fewer}or leave"
+            " sweep.accelerate out."
+        )
+
+
 def check_processes(todo: Sequence[Cell]) -> None:
     """Refuse to begin where GPUs or DeepSpeed are missing that the cells' processes need."""
     for config in {cell.config.sweep.accelerate: cell.config for cell in todo}.values():
         asked, available = processes_of(config), len(gpus())
-        if asked.kind and not asked.on_cpu and available < asked.count:
-            raise UserError(
-                f"sweep.accelerate={config.sweep.accelerate} asks for {asked.count} processes with "
-                f"a GPU each, and this machine has {available}. Write num_processes: {available} "
-                "in a copy of the file, or leave sweep.accelerate out."
-            )
+        if asked.kind and not asked.on_cpu:
+            _check_gpus(config, asked.count, available)
         if asked.kind == "DEEPSPEED" and importlib.util.find_spec("deepspeed") is None:
             raise UserError(
                 f"sweep.accelerate={config.sweep.accelerate} needs DeepSpeed, which cannot be "

@@ -8,7 +8,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-
 from experiments.policies.tiny import architecture_of, build_missing, load_tiny, taught
 from experiments.policies.warm import load_warm
 from study.cells import Cell

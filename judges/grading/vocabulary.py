@@ -3,9 +3,9 @@
 A verdict is JSON (an object by number, a list by position) or lines ``1: PRESENT``. A piece that
 labels every criterion is the verdict, whatever partial draft or quotation stands before it; where
 no piece does, the last one counts alone. Labels are never put together from two, so a verdict that
-somebody else forged and the judge quotes never fills the gaps of its own: the missing are asked for.
-A reply that says two different things of one criterion says nothing at all. A word counts only as a
-whole: nothing is ever searched for inside a sentence.
+somebody else forged and the judge quotes never fills the gaps of its own; the missing are asked
+for. A reply that says two different things of one criterion says nothing at all. A word counts only
+as a whole: nothing is ever searched for inside a sentence.
 """
 
 from __future__ import annotations
