@@ -220,19 +220,39 @@ def compose_jobs(more: Sequence[str]) -> None:
     from hydra.plugins.sweeper import Sweeper
 
     register()
-    sys.argv[1:] = opened(sys.argv[1:])
+    words, flags = _flags_apart(opened(sys.argv[1:]))
     # Composes every job a second time. Each was composed before a cell runs all the same.
     Sweeper.validate_batch_is_legal = lambda self, batch: None
-    if not any(argument.startswith("-") for argument in sys.argv[1:]):
-        # hydra.mode says the same, but Hydra looks at it only where the composition succeeds,
-        # and would answer a misspelt judge with a lecture on commas
-        sys.argv.insert(1, "--multirun")
-    sys.argv.extend(more)
+    # hydra.mode says the same, but Hydra looks at it only where the composition succeeds,
+    # and would answer a misspelt judge with a lecture on commas
+    sys.argv[1:] = [*words, *more, *(flags or ["--multirun"])]
     with _in_one_paragraph(sys.argv[1:]):
         try:
             hydra.main(version_base="1.3", config_path=str(CONF), config_name=NAME)(job)()
         except Refused as refused:
             raise refused.error from None
+
+
+def _flags_apart(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
+    """The words of a command line and Hydra's flags with their values. Its own parser takes words
+    on one side of its flags only, and a word behind ``--info`` for the value of that."""
+    from hydra._internal.utils import get_args_parser
+
+    parser = get_args_parser()
+    values = next(action.choices for action in parser._actions if action.dest == "info")
+    following = [*arguments[1:], ""]
+    typed = [
+        f"{word}=all" if word in ("--info", "-i") and behind not in (values or ()) else word
+        for word, behind in zip(arguments, following, strict=True)
+    ]
+    words: list[str] = parser.parse_intermixed_args(typed).overrides
+    flags, left = [], list(words)
+    for word in typed:
+        if left and word == left[0]:
+            del left[0]
+        else:
+            flags.append(word)
+    return words, flags
 
 
 @contextmanager
