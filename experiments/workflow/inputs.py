@@ -31,6 +31,8 @@ class Candidate:
     form: str | None = None
     domain: str | None = None
     prompts: dict[str, str] = field(default_factory=dict)
+    wrong: str = ""
+    """What is wrong with the prompt file beside it."""
 
 
 def read_text_of(key: str, path: Path) -> str:
@@ -44,23 +46,19 @@ def read_text_of(key: str, path: Path) -> str:
         ) from error
 
 
-def prompts_of(key: str, path: Path) -> dict[str, str]:
-    """The texts of a prompt file. Raises UserError: there is none, or it is no Python."""
-    try:
-        return read_prompts(read_text_of(key, path))
-    except (SyntaxError, ValueError) as error:
-        raise UserError(
-            f"{key}={path} is no Python ({first_line(error)}). Give a file with lines such as"
-            ' SOLVE = "Solve this."'
-        ) from error
-
-
 def one_program(path: Path, prompts: Path | None) -> list[Candidate]:
-    """The program of a file; its prompts are those given, or lie beside a graph.py."""
+    """The program of a file; its prompts are those given, or lie beside a graph.py.
+    Raises UserError: a file cannot be read, or that of the prompts is no Python."""
     beside = path.with_name(PROMPT)
     if prompts is None and path.name == GRAPH and beside.is_file():
         prompts = beside
-    texts = {} if prompts is None else prompts_of("prompts", prompts)
+    try:
+        texts = {} if prompts is None else read_prompts(read_text_of("prompts", prompts))
+    except (SyntaxError, ValueError) as error:
+        raise UserError(
+            f"prompts={prompts} is no Python ({first_line(error)}). Give a file with lines such as"
+            ' SOLVE = "Solve this."'
+        ) from error
     return [Candidate({"path": str(path)}, read_text_of("program", path), prompts=texts)]
 
 
@@ -83,11 +81,12 @@ def folder_programs(folder: Path) -> list[Candidate]:
                 f" prompt_custom names exist. Put it there (empty, if there are none: touch"
                 f" {beside}), or type program={path}"
             )
-        candidates.append(
-            Candidate(
-                {"path": str(path)}, read_text_of("folder", path), prompts=prompts_of("", beside)
-            )
-        )
+        text, texts, wrong = read_text_of("folder", path), {}, ""
+        try:
+            texts = read_prompts(read_text_of("folder", beside))
+        except (SyntaxError, ValueError) as error:
+            wrong = f"its {PROMPT} is no Python ({first_line(error)})"
+        candidates.append(Candidate({"path": str(path)}, text, prompts=texts, wrong=wrong))
     return candidates
 
 

@@ -20,6 +20,7 @@ from typing import Any
 from experiments.workflow.find import FORMS
 from experiments.workflow.inputs import Candidate, read_candidates
 from experiments.workflow.problem import STAND_IN
+from experiments.workflow.program import Diagnostic, outcome_of
 from experiments.workflow.validate import WORLDS, Report, validate
 from study.bounds import Choice
 from study.cli import command, option, output, word, writes
@@ -51,6 +52,9 @@ async def reports(
     places = asyncio.Semaphore(AT_ONCE)
 
     async def look(item: Candidate) -> Report:
+        if item.wrong:
+            wrong = Diagnostic(1, "unknown_prompt", item.wrong)
+            return Report(outcome_of([wrong]), (wrong,))
         problem = dataclasses.replace(STAND_IN, domain=item.domain or domain or STAND_IN.domain)
         async with places:
             return await validate(item.text, stage, item.form or form, item.prompts, problem)

@@ -73,12 +73,17 @@ def test_a_folder_of_rounds_is_validated_with_its_prompts(box, commands):
         ("round_1", AFLOW, 'SOLVE = """Solve."""\n'),
         ("round_2", METAGPT, ""),
         ("round_3", AFLOW, "OTHER = 'x'\n"),
+        ("round_4", SEED, "SOLVE = ("),
     ):
         (box / "rounds" / name).mkdir(parents=True)
         (box / "rounds" / name / "graph.py").write_text(text)
         (box / "rounds" / name / "prompt.py").write_text(prompts)
     result = commands.result("validate", f"folder={box / 'rounds'}")
-    assert [row["outcome"] for row in result["programs"]] == ["ok", "ok", "contract_error"]
+    outcomes = [row["outcome"] for row in result["programs"]]
+    assert outcomes == ["ok", "ok", "contract_error", "contract_error"]
+    (unread,) = result["programs"][3]["diagnostics"]
+    assert unread["code"] == "unknown_prompt"
+    assert unread["message"].startswith("its prompt.py is no Python (")
     (wrong,) = result["programs"][2]["diagnostics"]
     assert (wrong["code"], wrong["line"], wrong["level"]) == ("unknown_prompt", 21, "error")
     assert result["programs"][2]["calls"] is None
