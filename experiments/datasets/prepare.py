@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import json
+import math
 import os
 import shutil
 from collections import Counter
@@ -144,7 +145,12 @@ def _write(parts: Sequence[Part], data: Data, work: Path, command: str) -> dict[
         _choose(scan, data)
     if not any(scan.at(TEST) for scan in scans):
         names = ", ".join(scan.part.name for scan in scans)
-        raise UserError(f"{names} leave no test row. Give more rows, or other datasets=.")
+        least = math.ceil(sum(data.cut) / (2 * data.cut[1]))
+        raise UserError(
+            f"{names} leave no test row. Rows are cut {data.cut[0]} to {data.cut[1]} into training"
+            f" and test, so a set needs at least {least} different ones to have a test row. Give"
+            " more rows, or other datasets=."
+        )
     _write_rows(scans, work)
     tests = _write_tests(scans, work)
     manifest = {

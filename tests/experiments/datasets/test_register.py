@@ -106,7 +106,10 @@ WRONG = {
         "line 1: found tests that call no function",
     ),
     "no rows": ([], "holds no rows"),
-    "one row": ([MATH], "leave no test row"),
+    "too few rows of each type": (
+        [MATH, QA, CODE],
+        "Rows are cut 5 to 1 into training and test, so a set needs at least 3 different ones",
+    ),
 }
 
 
@@ -117,6 +120,11 @@ def test_a_row_that_is_not_of_the_form_is_refused(case, tmp_path, capsys):
     assert data.main(["register", f"path={path}", f"out={tmp_path / 'rows'}"]) == 2
     assert said in capsys.readouterr().err
     assert list(tmp_path.iterdir()) == [path]
+
+
+def test_three_rows_of_a_type_are_enough(tmp_path):
+    path = roots.lines(tmp_path / "mine.jsonl", rows(MATH, 3))
+    assert data.main(["register", f"path={path}", f"out={tmp_path / 'rows'}"]) == 0
 
 
 @pytest.mark.parametrize(
