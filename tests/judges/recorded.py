@@ -1,7 +1,8 @@
 """Sessions whose verdicts are on record: ``python -m tests.judges.recorded`` prints what they give.
 
 One line per verdict in ``recorded_verdicts.json``: what it says, and a digest of its whole row. The
-file was written before sessions became asynchronous, and no change may move a line of it.
+file was written before sessions became asynchronous, and no change may move a line of it; only the
+digests follow a grading whose version is raised.
 """
 
 import hashlib
