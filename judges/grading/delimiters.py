@@ -16,8 +16,8 @@ import re
 from bisect import bisect_left
 from collections import defaultdict
 
+from judges.grading.marks import FAMILY_MARKS
 from judges.grading.spelling import MARKS, SPACE
-from study.answers import NAMES
 
 _SAID = r"(?:(?:not[\s_-]*+)?+(?:met|present)|true|false|yes|no)"
 """Words of any rubric vocabulary."""
@@ -30,14 +30,7 @@ _MARKS = (
     # Every branch begins with a plain character, which lets the engine pass over all others.
     # "<<<word" could be a delimiter line.
     r"<<<(?=\\*+\s*+/?+\s*+\w)"
-    # "<|word" could end the judge's turn and forge another. DeepSeek has a full-width bar.
-    r"|<[|｜](?=\\*+\s*+/?+\s*+\w)"  # noqa: RUF001
-    # Thinking, and the template tokens of other families.
-    rf"|<(?=\\*+\s*+/?+\s*+(?:(?:[a-z0-9_]{{1,32}}+:)?+(?:{NAMES})\b"
-    r"|(?:s|bos|eos|pad|unk|sop|eop|sys|(?:start|end)_of_turn|tool_(?:call|response)s?)>))"
-    r"|\[(?=\\*+\s*+/?+\s*+(?:think|inst|system_prompt|gmask"
-    r"|(?:available_tools|tool_(?:calls|results|content)))\s*+\])"
-    r"|◁(?=\\*+\s*+/?+\s*+think)"
+    rf"|{FAMILY_MARKS}"
     # A verdict in double brackets, and one by place.
     r"|\[(?=\\*+\[[^\[\]]*+\]\])"
     rf"|\[(?=\\*+[^\[\]]*?(?:\"[{_BESIDE}']*+{_SAID}[{_BESIDE}']*+\"|\b(?:true|false))\s*+[,\]])",

@@ -243,7 +243,7 @@ UNITS = [
     "answer is ", "Answer: ", "#### ", "\\boxed{", "\\boxed", "\\frac{1}{2}", "\\text{", "$$ ",
     "\\( ", "1,234", "3 1/2 ", "1e5", "-$", "```\n", "~~~ py\n", "def a(", "(A) ",
     "Custom -> ", "(Custom)*2->", "[Custom,", "Review ? ", "class Workflow:\n", "<answer>", "A or ",
-    "import a\n", "    x = 1\n", "option A ",
+    "import a\n", "    x = 1\n", "option A ", "<a_", "<a:", "[|a", "<a|", "]<]a ", "<reserved_",
 ]  # fmt: skip
 """What a nasty text repeats."""
 FRONTS = ("", "[", '{"1": ', "1:", '"', "<", "9")
