@@ -10,6 +10,8 @@ import sys
 from dataclasses import dataclass
 
 from judges.endpoint import dialects
+from judges.grading.delimiters import can_escape
+from judges.grading.special_tokens import folders, special_tokens
 from judges.session import Session
 from study import tasks
 from study.cli import command, overrides, preset
@@ -36,6 +38,8 @@ HARMLESS = Row(
 )
 """The question that every judge should be able to judge."""
 REASON_CHARACTERS = 200
+MOST_TOKENS = 40
+"""Special tokens that are listed."""
 
 
 def probe(judge: Judge, task: Task | None = None) -> Verdict:
@@ -77,11 +81,31 @@ def screen(judge: Judge, verdict: Verdict) -> list[tuple[str, str]]:
         ("model", f"{asked} is served there{as_served}"),
         ("dialect", dialects.described(judge)),
         ("grading", f"{verdict.grading} version {verdict.grading_version}"),
+        ("marks", marks(judge)),
         ("verdict", result),
         ("latency", f"{verdict.latency_s:.2f} s, {attempts}"),
         ("tokens", tokens),
         ("cost", cost(judge, verdict)),
     ]
+
+
+def marks(judge: Judge) -> str:
+    """Which marks get a backslash in what the judge is shown.
+    Raises Damaged: a file of its tokenizer is."""
+    by_rule = "escaped: marks of model families, such as <|im_end|>, <eos>, [INST] and [|user|]"
+    places = " and ".join(map(str, folders(judge)))
+    if not places:
+        return f"{by_rule}; its tokenizer is not at hand: judge.serve.model names no folder here"
+    tokens = special_tokens(judge)
+    escaped = list(filter(can_escape, tokens))
+    listed = " ".join(escaped[:MOST_TOKENS])
+    more = len(escaped) - MOST_TOKENS
+    own = plural(len(escaped), "special token")
+    text = f"{by_rule}; {own} of {places}{': ' * bool(escaped)}{listed}"
+    text += f" and {more:,} more" if more > 0 else ""
+    if left := [repr(token) for token in tokens if not can_escape(token)]:
+        text += f"; not escaped, because a backslash cannot part them: {' '.join(left)}"
+    return text
 
 
 def cost(judge: Judge, verdict: Verdict) -> str:

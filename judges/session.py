@@ -27,6 +27,8 @@ from judges.endpoint.fields import one_line
 from judges.endpoint.loop import Loop, cancel, gather
 from judges.grading.base import AnswerGrading, Grading, GroupGrading
 from judges.grading.checks import check_group
+from judges.grading.delimiters import escape_tokens
+from judges.grading.special_tokens import special_tokens
 from judges.identity import build_grading, check_settings, judge_id, request_keys
 from judges.reading import Retry, read
 from judges.simulated.app import simulated_app
@@ -60,7 +62,7 @@ class Session:
         allowance: what may be spent; None is no limit.
 
     Raises:
-        UserError: the judge's settings cannot work.
+        UserError: the judge's settings cannot work, or a file of its tokenizer is damaged.
     """
 
     def __init__(
@@ -79,6 +81,7 @@ class Session:
         """Whether what the judge says depends on when it is asked; then nothing is stored."""
         self._store = None if self.drifts else store
         self._allowance = allowance
+        self._tokens = special_tokens(judge)
         self._grading = build_grading(judge)
         check_dialect(judge, self._grading.body(Request(criteria=(0,), members=(0, 1))))
         self._asker = Asker(judge, self._store, _simulated(judge, oracle, calls_before))
@@ -314,7 +317,11 @@ class Session:
         self, grading: Grading, request: Request, index: int, within_s: float | None = None
     ) -> Fetched:
         """The reply to one request, read. Who asks the same at the same time shares it."""
-        body = judge_body(self.judge, grading.body(request), request.messages, index)
+        messages = [
+            turn | {"content": escape_tokens(turn["content"], self._tokens)}
+            for turn in request.messages
+        ]
+        body = judge_body(self.judge, grading.body(request), messages, index)
         request = dataclasses.replace(request, key=self._request_key(body, index))
         fetched = await self._asker.fetch(
             request.key,

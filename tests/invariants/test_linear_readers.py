@@ -104,6 +104,7 @@ def graded(name: str) -> Callable[[str], object]:
     return lambda text: grading.parse(Reply(text), PAIR)
 
 
+SPECIAL_TOKENS = ("<a_>", "@@end@@", "### Reply:", "word word", "[|", "1: ", "answer is")
 PROBLEM = Item("humaneval:test:0", "humaneval", "code", "test", "", "", "", entry_point="a")
 PROBLEM = replace(PROBLEM, code_prompt="def a():\n", choices=(("A", "word"), ("B", "1")))
 
@@ -209,6 +210,11 @@ READERS: dict[str, Callable[[str], object]] = {
     "features": lambda text: features(text, "robust"),
     "repetition": lambda text: repetition(Repetition(weight=1.0), text),
     "delimiters": lambda text: delimiters.undelimit("answer", delimiters.delimit("answer", text)),
+    "delimiters with special tokens": lambda text: delimiters.undelimit(
+        "answer",
+        delimiters.escape_tokens(delimiters.delimit("answer", text), SPECIAL_TOKENS),
+        SPECIAL_TOKENS,
+    ),
     "delimiters of others": lambda text: delimiters.undelimit("answer", text),
     "outside of delimiters": delimiters.without_delimited,
     "questions": question,

@@ -65,7 +65,7 @@ def test_a_simulated_judge_is_checked_in_this_process(capsys):
     assert check.main(["judge=sim-fair"]) == 0
     screen = lines(capsys.readouterr().out)
     assert list(screen) == [
-        *("judge", "endpoint", "model", "dialect", "grading"),
+        *("judge", "endpoint", "model", "dialect", "grading", "marks"),
         *("verdict", "latency", "tokens", "cost"),
     ]
     assert screen["judge"] == "sim-fair, simulated, rule"
