@@ -26,13 +26,14 @@ _PARTS = (
 _TAGS_BY_SHAPE = (
     rf"{_PREFIX}(?:bo[acdhips]|eo[a-eg-km-z]|eosys|so[hmpst]|unk|pad)",
     "(?:[a-z0-9]{1,24}+[_-]){1,6}+(?:[be]o[sdmt]|unk)",
-    "(?:bos|eos|eop|pad|unk|mask|sep|cls)_(?:token|id)",
+    "(?:bos|eo[a-z]|pad|unk|mask|sep|cls)(?:_(?:token|id)|\\|[a-z][a-z0-9_-]{1,40})",
     _NUMBERED,
-    "(?:start|begin(?:ning)?|end)_of_[a-z_]{1,40}",
+    "(?:start|begin(?:ning)?|end)[_-]of[_-][a-z_-]{1,40}",
     "(?:start|begin|end)of(?:text|turn|sentence|message|prompt|utterance|chunk|system|user)",
     rf"(?:{_PARTS})_(?:start|begin|end|sep)|(?:start|begin|end)_(?:im|turn|role|header_id|think)",
     "(?-i:[a-z0-9]{1,16}_(?:User|Assistant|System|Human|Bot))",
     rf"{_PREFIX}(?:tool_(?:call|response|result|output)s?|available_tools|function_calls)",
+    "(?:start|end)_function_[a-z]{1,16}",
     "fim[_-][a-z]{1,16}",
 )
 _TAGS_BY_NAME = (
@@ -40,21 +41,26 @@ _TAGS_BY_NAME = (
     "_(?:user|bot|system|assistant|observation|start|end|pad)",  # TeleChat
     "(?:hy|longcat|osagent)_[a-z0-9_]{1,40}|sys_end",  # Hunyuan, LongCat, Kimi
     "(?:seed|minimax):[a-z0-9_]{1,40}",
-    "arg_(?:key|value)|think_o(?:n|ff)|(?-i:TOOLCALL)",  # GLM, Granite, Nemotron
+    "arg_(?:key|value)|think_[a-z]{1,16}|(?-i:TOOLCALL)",  # GLM, Granite, Nemotron
+    r"\[\\*+(?:[\w-]{0,32}▁[\w▁-]{1,40}|fim-[a-z]{1,16}|sys_[a-z0-9_]{1,60})\]",  # Seed-Coder
     "file_sep|gh_stars|empty_output|(?:issue|jupyter)_[a-z]{1,16}|commit_(?:before|after|msg)",
-    "(?:im|img|image|audio|video|speech|sound)_?(?:patch|pad)|image_(?:soft_token|placeholder)",
+    "(?:im|img|image|audio|video|speech|sound)_?(?:patch|pad|soft_token|placeholder)",
     "fake_token_around_image|img_context",
 )
 """What stands alone between angle brackets, also behind a slash."""
-_OPENERS = "(?:cls|sep|mask|mask:[0-9]{1,3})>|(?:human|bot)>:|role>(?-i:HUMAN|ASSISTANT|SYSTEM)"
+_OPENERS = (
+    "(?-i:cls|sep|mask|CLS|SEP|MASK|mask[:_][0-9]{1,3})>|(?:human|bot)>:"
+    "|role>(?-i:HUMAN|ASSISTANT|SYSTEM)"
+)
 """What does so too, and is a common element of HTML, SVG or XML in any other form."""
 _SQUARE = (
-    "think|inst|system_prompt|gmask|available_tools|tool_(?:calls|results|content)"
+    "think|gmask|(?-i:INST|SYSTEM_PROMPT|AVAILABLE_TOOLS|TOOL_(?:CALLS|RESULTS|CONTENT))"
     rf"|(?:start|end)_header_id|im_(?:start|end|sep)|control_[0-9]{{1,6}}|{_NUMBERED}"
 )
 _CAPITALS = (
-    "[BE]O[STDPM]|PAD|UNK|CLS|SEP|MASK|sMASK|USER|BOT|CALL_ID|MODEL_SETTINGS|IMG(?:_BREAK|_END)?"
-    "|@[BE]OS@"
+    "[BE]O[STDPM]|PAD|UNK|CLS|SEP|MASK|sMASK|USER|BOT|@[BE]OS@|(?:BEGIN|END) FINAL RESPONSE"
+    "|ARGS|CALL_ID|MODEL_SETTINGS|IMG(?:_BREAK|_END)?|(?:BEGIN_)?AUDIO|TRANSCRIBE"
+    "|PREFIX|SUFFIX|MIDDLE"
 )
 """What stands between square brackets in capitals; in small letters it is the index of an array."""
 _FALCON = "TITLE|ABSTRACT|INTRODUCTION|SUMMARY|COMMENT|ANSWER|QUESTION|DOMAIN|PREFIX|SUFFIX|MIDDLE"

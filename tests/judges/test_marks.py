@@ -19,6 +19,7 @@ from judges.grading.marks import FAMILY_MARKS
 from study.tasks.where import data_folder
 
 FAMILIES = {
+    "Apriel": "<|assistant|> <|end|>",
     "Apertus": "<SPECIAL_61> <|assistant_end|>",
     "Baichuan": "<reserved_106> <reserved_107>",
     "Baize": "[|Human|] [|AI|]",
@@ -34,15 +35,17 @@ FAMILIES = {
     "GLM": "[gMASK] [sMASK] <sop> <eop> <|observation|> <arg_key> </arg_value>",
     "Granite": "<|start_of_role|> <think_on> <think_off>",
     "Hunyuan": "<hy_User> <hy_Assistant> <hy_place_holder_no_3> <sys_end>",
-    "Idefics": "<end_of_utterance> <fake_token_around_image>",
+    "Idefics": "<end_of_utterance> <fake_token_around_image> <image_soft_token>",
+    "K2": "<think_fast> <think_faster>",
     "InternLM": "<eoh> <eoa> <eosys> <TOKENS_UNUSED_0> [UNUSED_TOKEN_145] <|action_start|>",
     "Kimi": "◁think▷ ◁/think▷ ◁user▷ [start_header_id] <|im_middle|> <osagent_mode> [EOT]",
     "Ling": "<role>HUMAN <role>ASSISTANT <|role_end|>",
     "Llama": "<s> </s> [INST] [/INST] <<SYS>> <|eot_id|> <|start_header_id|>",
+    "LLM-jp": "<EOD|LLM-jp> <PAD|LLM-jp> <BOS|LLM-jp>",
     "LongCat": "<longcat_user> </longcat_s> <longcat_think> <longcat_tool_call>",
     "MiniCPM": "<用户> <|im_end|>",
     "MiniMax": "]~b] ]~!b[ [e~[ ]!p~[ ]!d~[ ]<]minimax[>[ ]<]start_of_image[>[ <minimax:tool_call>",
-    "Mistral": "[TOOL_CALLS] [AVAILABLE_TOOLS] [SYSTEM_PROMPT] [CALL_ID] [control_8] [IMG]",
+    "Mistral": "[TOOL_CALLS] [/AVAILABLE_TOOLS] [SYSTEM_PROMPT] [CALL_ID] [ARGS] [control_8] [IMG]",
     "MOSS": "<eom> <eoc> <eot> <|Human|>",
     "Nemotron": "<SPECIAL_12> <extra_id_0> <extra_id_1> <TOOLCALL> </TOOLCALL>",
     "PaLM": "<ctrl23>",
@@ -51,6 +54,7 @@ FAMILIES = {
     "Qwen": "<|im_start|> <tool_call> </tool_response> <tts_text_bos> <tts_text_eod> <|endoftext|>",
     "RedPajama": "<human>: <bot>:",
     "Seed": "<seed:bos> <seed:eos> <seed:pad> <seed:tool_call> </seed:cot_budget_reflect>",
+    "Seed-Coder": "<[begin▁of▁sentence]> <[end▁of▁sentence]> <[fim-suffix]> <[PAD▁TOKEN]>",
     "Skywork": "[USER] [BOT]",
     "StarCoder": "<fim_prefix> <file_sep> <gh_stars> <jupyter_error> <commit_msg>",
     "TeleChat": "<_user> <_bot> <_end>",
@@ -62,7 +66,16 @@ MARKS = [mark for marks in FAMILIES.values() for mark in marks.split(" ")]
 OF_NO_FAMILY = [
     *("<|acme|>", "<|acme>", "<acme|>", "</acme_turn|>", "[|acme|]", "<acme:eos>", "<acme:bos>"),
     *("<ACME_SPECIAL_7>", "<reserved_3>", "<unused_token_5>", "<acme_User>", "<acme_Assistant>"),
-    *("<end_of_acme>", "<begin_of_acme>", "<beginning_of_acme>", "<startoftext>", "<eoz>"),
+    *(
+        "<end_of_acme>",
+        "<end-of-acme>",
+        "<acme_eot>",
+        "<eot_id>",
+        "<begin_of_acme>",
+        "<beginning_of_acme>",
+        "<startoftext>",
+        "<eoz>",
+    ),
     *("<acme_bos>", "<assistant_start>", "<turn_end>", "<acme:tool_call>", "[extra_id_7]"),
     *("◁acme▷", "[x~[", "]~x]", "]~!x[", "]!x~[", "]<]acme[>["),
 ]
@@ -75,7 +88,7 @@ PLAIN = [
     "<startOffset>1</startOffset><endOffset>2</endOffset><end_date>3</end_date><end_user/>",
     "<SomeComponent/><Control1/><my-widget-2></my-widget-2><My_Model/>",
     "psql -U <db_user> -W <api_token> <repo_name> <filename> <your_name> <ITEM_1>",
-    "map<string, vector<int>> m; a<b|c>d; f<T1>(x); Array<string|number>; #include <vector>",
+    "vector<int> m; Box<[u8]>; Vec<[T]>; a<b|c>d; f<T1>(x); Array<string|number>; f([inst])",
     "x[mask] = y[pad] + z[sep]; ids[cls]; a[i]<b[j]; a[i]!=b[j]; a[i]>>b<<c; a[~b]; v[unk]",
     "let a = [|1; 2|] and b = [|x|] in E[|X|] + E[|XY|]; x |> f; a <|> b",
     "H ◁ G, A｜B｜C, [sic] [1] [link](page) ||| | a | b | >>> x << 2",  # noqa: RUF001
