@@ -22,6 +22,9 @@ TOP = 20
 """The most alternatives that servers give by default."""
 MAX_TOKENS = 8
 """Room for a word of several tokens and the end of the turn."""
+MOST_MASS = 1.01
+"""The most that the probabilities of different tokens may add up to: 1, rounded as coarsely as a
+server does that computes in 16 bits."""
 
 
 class SoftChoice(base.OneRequest):
@@ -92,10 +95,13 @@ class SoftChoice(base.OneRequest):
             return Parsed(Outcome.scored, score=float(choice == words[0]))
         if not reply.logprobs:
             return base.unparsed("the endpoint gave no log-probs", text)
-        candidates = _carrier(reply.logprobs, choice)
-        if candidates is None:
+        chances = _carrier(reply.logprobs, choice)
+        if chances is None:
             return base.unparsed("no token of the log-probs is the choice", text)
-        yes, no = (_mass(candidates, words, index) for index in (0, 1))
+        if (mass := math.fsum(chances.values())) > MOST_MASS:
+            why = f"the log-probs at the choice are no distribution: they add up to {mass:.2f}"
+            return base.unparsed(why, text)
+        yes, no = (_mass(chances, words, index) for index in (0, 1))
         if not yes + no > 0:
             return base.unparsed("the log-probs leave no mass on the choice", text)
         return Parsed(Outcome.scored, score=yes / (yes + no))
@@ -116,8 +122,9 @@ def _token(entry: Any) -> tuple[str, float] | None:
     return None
 
 
-def _carrier(logprobs: list[dict[str, Any]], choice: str) -> list[tuple[str, float]] | None:
-    """Candidates at the first token outside of thinking that is or begins the choice."""
+def _carrier(logprobs: list[dict[str, Any]], choice: str) -> dict[str, float] | None:
+    """Candidates at the first token outside of thinking that is or begins the choice, with their
+    probabilities. A token that is given more than once counts once, as the likeliest of them."""
     pairs = [_token(entry) for entry in logprobs]
     tokens = [pair[0] if pair else "" for pair in pairs]
     spans = deque(split("".join(tokens)).answers)
@@ -131,22 +138,24 @@ def _carrier(logprobs: list[dict[str, Any]], choice: str) -> list[tuple[str, flo
         if pair and inside and word and choice.startswith(word):
             listed = entry.get("top_logprobs")
             top = [_token(item) for item in listed] if isinstance(listed, list) else []
-            candidates = [item for item in top if item is not None]
-            chosen = [] if any(item[0] == token for item in candidates) else [pair]
-            return candidates + chosen
+            chances: dict[str, float] = {}
+            for candidate, logprob in filter(None, [*top, pair]):
+                # A log-prob above 0 is a server's rounding.
+                chance = math.exp(min(logprob, 0.0))
+                chances[candidate] = max(chance, chances.get(candidate, 0.0))
+            return chances
     return None
 
 
-def _mass(candidates: list[tuple[str, float]], words: list[str], index: int) -> float:
+def _mass(chances: dict[str, float], words: list[str], index: int) -> float:
     """Probability of ``words[index]``: the sum over the tokens that are it or can only begin it.
 
     A word need not be one token, and under a forced choice what begins a word becomes it: with
     ``Y`` and ``Yes`` both allowed, leaving out ``Y`` would halve a Yes for no reason.
     """
-    # A log-prob above 0 is a server's rounding.
     return math.fsum(
-        math.exp(min(logprob, 0.0))
-        for token, logprob in candidates
+        chance
+        for token, chance in chances.items()
         if _begins(token.strip().casefold(), words) == index
     )
 

@@ -73,7 +73,7 @@ async def endpoint(scope: Any, receive: Any, send: Any) -> None:
     usage = {"prompt_tokens": len(content), "completion_tokens": len(text)}
     choice = {"index": 0, "message": {"content": text}, "finish_reason": finish}
     if body.get("logprobs"):
-        top = [{"token": "Yes", "logprob": -0.1 - die[1] / 99}, {"token": "No", "logprob": -0.7}]
+        top = [{"token": "Yes", "logprob": -0.1 - die[1] / 99}, {"token": "No", "logprob": -2.4}]
         choice["logprobs"] = {"content": [{**top[text == "No"], "top_logprobs": top}]}
     reply = {"model": "m", "choices": [choice], "usage": usage}
     await JSONResponse(reply)(scope, receive, send)

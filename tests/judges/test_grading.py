@@ -38,6 +38,13 @@ def token(text, logprob, **others):
     return {"token": text, "logprob": logprob, "top_logprobs": top}
 
 
+def twice(word, chances, **others):
+    """An entry whose alternatives hold ``word`` once for each of its probabilities."""
+    listed = [(word, chance) for chance in chances] + list(others.items())
+    top = [{"token": text, "logprob": math.log(chance)} for text, chance in listed]
+    return {**top[0], "top_logprobs": top}
+
+
 @pytest.mark.parametrize("name", ["likert", "soft_choice"])
 def test_a_rubric_can_be_hidden(name):
     hidden, shown = GRADINGS[name]({"rubric": "hidden"}), GRADINGS[name]({})
@@ -194,12 +201,20 @@ def test_soft_choice_asks_for_the_words_and_their_log_probs():
         # spellings add up: 0.3 + 0.3 against 0.2
         ("Yes", [{"token": "Yes", "logprob": math.log(0.3), "top_logprobs": [
             {"token": "Yes", "logprob": math.log(0.3)}, {"token": " yes", "logprob": math.log(0.3)},
-            {"token": "NO", "logprob": math.log(0.2)}, {"token": "Not", "logprob": -0.1}]}], 0.75),
+            {"token": "NO", "logprob": math.log(0.2)}, {"token": "Not", "logprob": -1.7}]}], 0.75),
         # the sampled word counts even if it is not among the best
         ("No", [token("No", math.log(0.1), Yes=math.log(0.3))], 0.75),
         ("No.", [token("\n", -0.1, Yes=-0.1), token("No", -9.0, No=-9.0, Yes=-9.0)], 0.5),
         ("Yes", [token("Yes", -0.5, Yes=-0.5)], 1.0),
         ("Yes", [token("Yes", 0.0, Yes=0.0, No=-9999.0)], 1.0),
+        # a token that stands there more than once counts once: 0.3 against 0.3, not 0.6
+        ("Yes", [twice("Yes", (0.3, 0.3), No=0.3)], 0.5),
+        ("Yes", [twice("Yes", (0.6, 0.6, 0.6), No=0.2)], 0.75),
+        # ... as the likeliest of them, wherever it stands
+        ("Yes", [twice("Yes", (0.1, 0.6, 0.3), No=0.2)], 0.75),
+        # mass of 1, up to what 16 bits round
+        ("Yes", [twice("Yes", (0.75,), No=0.25)], 0.75),
+        ("Yes", [twice("Yes", (0.7525,), No=0.2525)], 0.7525 / 1.005),
         # the Yes in the thinking is passed over
         ("<think>Yes</think>Yes", [token("<think>", 0), token("Yes", 0, Yes=0),
          token("</think>", 0), token("Yes", -1.0, Yes=-1.0, No=-1.0)], 0.5),
@@ -219,6 +234,31 @@ def test_soft_choice_counts_what_can_only_become_a_word():
     assert parsed.score == pytest.approx(0.474, abs=5e-4)
 
 
+CHANCES = st.dictionaries(
+    st.sampled_from(["Yes", " yes", "No", "N", "Ye", "no!", "Maybe"]),
+    st.floats(1e-6, 1.0),
+    min_size=1,
+)
+
+
+@given(CHANCES, st.data())
+def test_soft_choice_reads_a_distribution_however_often_it_lists_a_token(chances, data):
+    listed = [{"token": word, "logprob": math.log(chance)} for word, chance in chances.items()]
+    first = {"token": "Yes", "logprob": math.log(chances.setdefault("Yes", 0.1))}
+
+    def read(top):
+        reply = Reply("Yes", logprobs=[{**first, "top_logprobs": top}])
+        return SoftChoice({}).parse(reply).score
+
+    score = read(listed)
+    repeated = data.draw(st.permutations(listed + data.draw(st.lists(st.sampled_from(listed)))))
+    assert read(repeated) == score
+    if math.fsum(chances.values()) > 1.011:
+        assert score is None
+    elif math.fsum(chances.values()) < 1.009:
+        assert 0 < score <= 1
+
+
 @pytest.mark.parametrize(
     ("reply", "reason"),
     [
@@ -227,6 +267,10 @@ def test_soft_choice_counts_what_can_only_become_a_word():
         (Reply("Yes", logprobs=[token('"', -0.1), token("?", -0.1)]), "no token"),
         (Reply("Yes", logprobs=[token("No", -0.1, Yes=-0.2)]), "no token"),
         (Reply("Yes", logprobs=[token("Yes", -9999.0)]), "no mass"),
+        (Reply("Yes", logprobs=[twice("Yes", (0.9,), No=0.9)]), "add up to 1.80"),
+        (Reply("Yes", logprobs=[twice("Yes", (0.5,), No=0.2, The=0.4)]), "add up to 1.10"),
+        (Reply("Yes", logprobs=[twice("Yes", (0.5, 0.5), No=0.53)]), "add up to 1.03"),
+        (Reply("Yes", logprobs=[token("Yes", -0.1, Yes=-3.0, No=-0.5)]), "add up to 1.51"),
         (Reply("Yes, but No", logprobs=[token("Yes", -0.1, Yes=-0.1)]), "neither"),
         (Reply("Yesterday", logprobs=[token("Yes", -0.1, Yes=-0.1)]), "neither"),
     ],
