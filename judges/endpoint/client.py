@@ -33,8 +33,10 @@ MOST_LISTED = 10_000
 """Models of an endpoint's list that are read."""
 BARRED_S = 30.0
 """How long nothing is sent after a final refusal."""
+REST_S = 1.0
+"""How long a stream may go on after its finish reason, to bring the usage and `[DONE]`."""
 DRAIN_S = 0.1
-"""How long to wait for the end of a finished stream, to keep its connection."""
+"""How long to wait for the end of a stream after `[DONE]`, to keep its connection."""
 CHARACTERS_PER_TOKEN = 4
 """For an estimate before the endpoint has counted."""
 
@@ -191,7 +193,9 @@ async def _converse(channel: Channel, body: Body, again: Again | None, track: _T
 
     async def read(answer: Answer, alive: Callable[[], None]) -> Reply:
         if stream:
-            reply = await _read_stream(answer, alive)
+            reply = await _read_stream(
+                answer, alive, channel.endpoint.idle_timeout_s, track.deadline
+            )
         else:
             reply = read_plain(await _whole(answer, alive))
         reply = clean(reply, channel.key)
@@ -323,29 +327,33 @@ async def _once(channel: Channel, method: str, path: str, body: bytes, read: Any
             timer.cancel()
 
 
-async def _read_stream(answer: Answer, alive: Callable[[], None]) -> Reply:
+async def _read_stream(
+    answer: Answer, alive: Callable[[], None], idle_s: float, deadline: float
+) -> Reply:
+    """The reply, once its stream has ended or stays open although it has said that it is finished.
+    What may still come then is not waited for until the limits of the attempt."""
     kind = answer.headers.get("content-type", "nothing")
     if not kind.lower().startswith("text/event-stream"):
         raise BadCompletion(f"a stream was asked for, and {kind} came")
+    clock = asyncio.get_running_loop().time
     stream = Stream()
+    cut = False
     try:
-        async for data in answer.chunks:
-            if stream.feed(data):
-                alive()
-            if stream.done:
-                break
-    except TooLarge:
-        raise
-    except WireError:
-        if not stream.finished:  # a connection lost after the last word has lost nothing
+        async with asyncio.timeout(None) as rest:
+            async for data in answer.chunks:
+                before = (stream.finished, stream.done)
+                if stream.feed(data):
+                    alive()
+                if (stream.finished, stream.done) != before:
+                    wait_s = DRAIN_S if stream.done else REST_S
+                    left_s = min(idle_s, deadline - clock())  # a whole answer is never late
+                    rest.reschedule(clock() + min(wait_s, left_s / 2))
+    except (WireError, TimeoutError) as error:
+        # A connection that is lost or silent after the last word has lost nothing.
+        if not stream.done and (isinstance(error, TooLarge) or not stream.finished):
             raise
-    reply = stream.end()
-    # After [DONE] only the end is left; once it is read, the connection can be used again.
-    with suppress(TimeoutError, WireError):
-        async with asyncio.timeout(DRAIN_S):
-            async for _ in answer.chunks:
-                pass
-    return reply
+        cut = True
+    return stream.end(cut)
 
 
 async def _whole(answer: Answer, alive: Callable[[], None]) -> bytes:

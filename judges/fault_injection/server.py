@@ -197,6 +197,8 @@ FLOWS: dict[str, Callable[[asyncio.StreamWriter], Coroutine[Any, Any, None]]] = 
     "s_rst": partial(_rst, first=_SSE + ROLE + MET),
     "s_stall": partial(_hang, first=_SSE + ROLE + MET),
     "s_lingers": partial(_hang, first=_SSE + GOOD_STREAM),
+    "s_stays_open": partial(_hang, first=_SSE + GOOD_STREAM.removesuffix(DONE)),
+    "s_stays_awake": partial(_forever, first=_SSE + ROLE + MET + STOP, again=b": alive\n\n"),
     "s_drip": partial(_drip, first=_SSE, rest=GOOD_STREAM),
     "s_comments": partial(_forever, first=_SSE + ROLE, again=b": keep-alive\n\n"),
     "s_empty_deltas": partial(_forever, first=_SSE, again=chunk({"content": ""})),

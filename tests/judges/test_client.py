@@ -198,7 +198,7 @@ def test_a_passing_fault_costs_attempts_only(stream, fault, faults, grading) -> 
 GOOD = ["good", "good_gzip", "good_deflate"]
 GOOD_STREAM = [
     *("s_good", "s_good_crlf", "s_fragments", "s_lingers", "s_good_lost_after_finish"),
-    "s_good_no_last_newline",
+    *("s_good_no_last_newline", "s_stays_open", "s_stays_awake"),
 ]
 
 
@@ -206,8 +206,8 @@ GOOD_STREAM = [
 def test_a_good_reply_is_read_whole(fault: str, faults: Any, grading: Any) -> None:
     got, _ = asked(a_judge(faults.url(fault), stream=fault.startswith("s_")), grading)
     (reply,) = got.replies
-    assert (reply.text, reply.finish_reason, reply.model) == ("met", "stop", "m")
-    if "lost" not in fault and "newline" not in fault:
+    assert (reply.text, reply.finish_reason, reply.model, got.attempts) == ("met", "stop", "m", 1)
+    if fault not in ("s_good_lost_after_finish", "s_good_no_last_newline", "s_stays_awake"):
         assert (reply.tokens_in, reply.tokens_cached, reply.tokens_out) == (100, 40, 3)
 
 

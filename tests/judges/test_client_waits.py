@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from judges.endpoint.client import LONGEST_PAUSE_S
-from judges.fault_injection.server import ANSWERS, chunk, error
+from judges.endpoint.client import DRAIN_S, LONGEST_PAUSE_S, REST_S
+from judges.fault_injection.server import ANSWERS, DONE, MET, ROLE, STOP, chunk, error
 from study.verdict import Outcome
 from tests.judges.asking import (
     APPLICATION,
@@ -62,6 +62,75 @@ def test_a_call_ends_with_its_last_try_or_at_its_deadline(
     assert (got.outcome, channel.calls) == (Outcome.timeout, calls)
     pauses_s = BACKOFF_S * (1 + 2) if most_s == TRIED_S else 0
     assert most_s - 1e-6 <= seconds <= most_s + pauses_s + 1e-6
+
+
+def streaming(pieces: list[tuple[float, bytes]], again: bytes = b"") -> Any:
+    """An application that sends each piece so many seconds after the one before, and then leaves
+    the stream open; ``again`` is sent every 0.02 s."""
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        headers = [(b"content-type", EVENTS)]
+        await send({"type": "http.response.start", "status": 200, "headers": headers})
+        for after_s, piece in pieces:
+            await asyncio.sleep(after_s)
+            await send({"type": "http.response.body", "body": piece, "more_body": True})
+        while True:
+            await asyncio.sleep(0.02 if again else 3600)
+            await send({"type": "http.response.body", "body": again, "more_body": True})
+
+    return app
+
+
+FINISHED = (0.0, ROLE + MET + STOP)
+USAGE = chunk(None)
+
+
+@pytest.mark.parametrize(
+    ("pieces", "again", "tokens", "seconds"),
+    [
+        ([FINISHED], b"", None, REST_S),
+        ([FINISHED], b": still here\n\n", None, REST_S),
+        ([FINISHED], chunk({"content": ""}), None, REST_S),
+        ([FINISHED], USAGE, 3, REST_S),
+        ([FINISHED, (0.9 * REST_S, USAGE)], b"", 3, REST_S),
+        ([FINISHED, (1.1 * REST_S, USAGE)], b"", None, REST_S),
+        ([FINISHED, (0.5 * REST_S, USAGE + DONE)], b"", 3, 0.5 * REST_S + DRAIN_S),
+        ([FINISHED, (0.5 * REST_S, USAGE + DONE)], b"junk\n", 3, 0.5 * REST_S + DRAIN_S),
+        ([FINISHED, (0.1, USAGE[:40])], b"", None, REST_S),
+        ([(0.0, ROLE + MET), (1.2, STOP[:30]), (1.2, STOP[30:])], b"", None, 2.4 + REST_S),
+    ],
+    ids=[
+        *("silence", "comments", "nothing", "usage for ever", "late usage", "later usage"),
+        *("late end", "junk behind the end", "half an event", "a slow finish reason"),
+    ],
+)
+def test_a_stream_that_has_finished_and_stays_open_is_whole(
+    pieces: Any, again: bytes, tokens: int | None, seconds: float, grading: Any
+) -> None:
+    judge = a_judge(APPLICATION, stream=True, idle_timeout_s=2.5)
+    got, channel, took_s = asked_on_own_clock(judge, grading, streaming(pieces, again))
+    assert (got.outcome, channel.calls) == (None, 1), got.reason
+    assert (got.replies[0].text, got.replies[0].tokens_out) == ("met", tokens)
+    assert took_s == pytest.approx(seconds, abs=1e-6)
+
+
+@pytest.mark.parametrize("end", [b"", DONE], ids=["no end mark", "an end mark"])
+@pytest.mark.parametrize("limits", [(0.05, 6.0), (6.0, 0.05), (0.05, 0.05)], ids=str)
+def test_a_whole_stream_is_never_late(limits: Any, end: bytes, grading: Any) -> None:
+    """The last word comes just before a limit."""
+    idle_s, deadline_s = limits
+    judge = a_judge(APPLICATION, stream=True, idle_timeout_s=idle_s, deadline_s=deadline_s)
+    app = streaming([(0.049, ROLE + MET + STOP + end)])
+    got, channel, took_s = asked_on_own_clock(judge, grading, app)
+    assert (got.outcome, channel.calls) == (None, 1), got.reason
+    assert took_s < 0.049 + min(idle_s, deadline_s)
+
+
+def test_what_goes_on_after_the_finish_reason_is_no_reply(grading: Any) -> None:
+    app = streaming([FINISHED, (0.5 * REST_S, chunk({"content": "not_"}))])
+    got, channel, _ = asked_on_own_clock(a_judge(APPLICATION, stream=True), grading, app)
+    assert (got.outcome, channel.calls) == (Outcome.transport, TRIES)
+    assert "went on after its finish reason" in got.reason
 
 
 def test_a_pause_that_one_was_asked_for_holds_for_all(grading: Any) -> None:
