@@ -36,6 +36,9 @@ class Endpoint:
     backoff_s: float = run_time(bounds.number(0.5, low=0, high=WEEK_S))
     """Scale of the first full-jitter wait between attempts; doubles each time, at most 30 s."""
     max_reply_bytes: int = run_time(bounds.number(2_097_152, low=1, high=2**30))
+    reuse_connections: bool = run_time(True)
+    """Whether a connection carries one request after the other; false makes a new one for each,
+    for an endpoint that may answer one request twice."""
     dialect: str = judge_id("")
     """What the endpoint takes and how it spells it; see ``judges.endpoint.dialects.DIALECTS``.
     Empty: ``simulated`` for a simulated judge, else ``openai``."""

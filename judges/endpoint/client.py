@@ -21,7 +21,7 @@ from judges.endpoint.chat_completions import BadCompletion, ErrorBody, Stream, r
 from judges.endpoint.failures import ERROR_BYTES, FINAL, EndpointRefused, Fault, read_error, told
 from judges.endpoint.fields import NAME_CHARACTERS, clean, one_line
 from judges.endpoint.served import is_asked
-from judges.endpoint.transport import Answer, TooLarge, Unreachable, WireError
+from judges.endpoint.transport import Answer, TooLarge, Unreachable, Unsolicited, WireError
 from study.verdict import Outcome, Parsed, Reply, Request
 
 LONGEST_WAIT_S = 30.0
@@ -350,7 +350,8 @@ async def _read_stream(
                     rest.reschedule(clock() + min(wait_s, left_s / 2))
     except (WireError, TimeoutError) as error:
         # A connection that is lost or silent after the last word has lost nothing.
-        if not stream.done and (isinstance(error, TooLarge) or not stream.finished):
+        complete = stream.done or (stream.finished and not isinstance(error, TooLarge))
+        if isinstance(error, Unsolicited) or not complete:
             raise
         cut = True
     return stream.end(cut)

@@ -7,6 +7,8 @@ Both give the status, the headers and the body in bounded chunks, and turn every
 from __future__ import annotations
 
 import asyncio
+import functools
+import select
 import time
 import zlib
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping
@@ -16,6 +18,7 @@ from typing import Any, Protocol
 from urllib.parse import urlsplit
 
 import aiohttp
+from aiohttp.client_proto import ResponseHandler
 
 from judges.endpoint.fields import one_line
 from study.schema import Endpoint
@@ -44,6 +47,10 @@ class TooLarge(WireError):
     """The body passed the limit, on the wire or after decompression."""
 
 
+class Unsolicited(WireError):
+    """More came than one answer, and nobody can say which of it answers the request."""
+
+
 @dataclass(frozen=True)
 class Answer:
     """The head of a response and its body, chunk by chunk, decompressed and bounded."""
@@ -69,6 +76,80 @@ class Wire(Protocol):
         ...
 
 
+class _Connection(ResponseHandler):
+    """A connection that ends once anything comes on it besides the one answer to its request."""
+
+    _requests = 0
+    _body: aiohttp.StreamReader | None = None
+    """Of the first answer since the last request, once its head is there."""
+
+    def set_response_params(self, **settings: Any) -> None:
+        """aiohttp calls it before it sends a request."""
+        self._requests += 1
+        self._body = None
+        super().set_response_params(**settings)
+
+    def feed_data(self, data: Any, size: int = 0) -> None:
+        """aiohttp calls it with each head and its body."""
+        head, body = data
+        if self._body is None and head.code >= 200:  # one below only says that an answer will come
+            self._body = body
+        super().feed_data(data, size)
+
+    def data_received(self, data: bytes) -> None:
+        """asyncio calls it with what has come, in pieces of any size."""
+        # An answer that is whole without the last byte is not all that has come.
+        for piece in (data[:-1], data[-1:]) if len(data) > 1 else (data,):
+            if piece and self._body is not None and self._body.is_eof():
+                self._end()
+                return
+            if self.exception() is None:
+                super().data_received(piece)
+        if self._reading_paused:
+            self.force_close()  # the parser holds bytes back, which may be more than the answer
+
+    def _end(self) -> None:
+        self.force_close()
+        if self._requests > 1 and self._body is not None:
+            # The first that came may as well be a late answer to an earlier request.
+            self._body.set_exception(Unsolicited("more than one answer came to one request"))
+        if self.transport is not None:
+            self.transport.close()
+
+
+def _is_silent(connection: ResponseHandler) -> bool:
+    """Whether it is open and nothing has come, or waits to be read, that no one asked for."""
+    transport = connection.transport
+    if transport is None or transport.is_closing() or connection.should_close:
+        return False
+    unread = select.poll()
+    unread.register(transport.get_extra_info("socket"), select.POLLIN)
+    return not unread.poll(0)
+
+
+class _Connector(aiohttp.TCPConnector):
+    """Sends a request only on a connection that has been silent since its last answer."""
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(**settings)
+        self._factory = functools.partial(_Connection, loop=self._loop)
+
+    async def connect(self, *args: Any, **settings: Any) -> Any:
+        connection = await super().connect(*args, **settings)
+        if connection.protocol is None or connection.protocol.should_close:
+            connection.close()
+            raise aiohttp.ClientConnectionError("it answered before it was asked")
+        return connection
+
+    async def _get(self, key: Any, traces: Any) -> Any:
+        idle = self._conns.get(key)
+        while idle and not _is_silent(idle[0][0]):
+            idle.popleft()[0].close()
+        if idle and time.monotonic() - idle[0][1] < QUIET_S:
+            return None  # the first has been idle for longest
+        return await super()._get(key, traces)
+
+
 class HttpWire:
     """aiohttp with one session, made on first use inside the running loop."""
 
@@ -78,20 +159,12 @@ class HttpWire:
         self._session: aiohttp.ClientSession | None = None
 
     def _open(self) -> aiohttp.ClientSession:
-        class Connector(aiohttp.TCPConnector):
-            """Reuses a connection only where nothing has come on it since its last answer."""
-
-            async def _get(self, key: Any, traces: Any) -> Any:
-                idle = self._conns.get(key)
-                while idle and (idle[0][0].should_close or not idle[0][0].is_connected()):
-                    idle.popleft()[0].close()
-                if idle and time.monotonic() - idle[0][1] < QUIET_S:
-                    return None  # the first has been idle for longest
-                return await super()._get(key, traces)
-
+        reuse = self._endpoint.reuse_connections
         return aiohttp.ClientSession(
             # The client bounds how many requests are open; a queue here would escape its clock.
-            connector=Connector(limit=0, keepalive_timeout=KEEPALIVE_S),
+            connector=_Connector(
+                limit=0, force_close=not reuse, keepalive_timeout=KEEPALIVE_S if reuse else None
+            ),
             timeout=aiohttp.ClientTimeout(
                 total=None, sock_connect=self._endpoint.connect_timeout_s
             ),
@@ -122,6 +195,8 @@ class HttpWire:
         async def read() -> bytes:
             try:
                 return await response.content.readany()
+            except Unsolicited:
+                raise
             except Exception as error:
                 raise WireError(_line(error)) from None
 

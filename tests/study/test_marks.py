@@ -42,8 +42,8 @@ def test_what_cannot_change_a_result() -> None:
     """Anything not here is part of a cell's hash: to be thought about before it is added."""
     endpoint = (
         "url api_key_env max_concurrency deadline_s connect_timeout_s idle_timeout_s attempts"
-        " backoff_s max_reply_bytes requests_per_min tokens_per_min adaptive shared start_command"
-        " replicas served_as"
+        " backoff_s max_reply_bytes reuse_connections requests_per_min tokens_per_min adaptive"
+        " shared start_command replicas served_as"
     )
     judge = {f"judge.{key}" for key in ("price", "serve", "max_unscored_frac")}
     executor = {f"executor.{key}" for key in ("price", "serve", "max_failed_frac")}
