@@ -160,12 +160,18 @@ def study_cells(study_dir: Path) -> list[Path]:
 
 
 def same_cells(study_dir: Path) -> dict[Path, list[Path]]:
-    """Cell -> copies of its folder: folders with the very same config, of longer names."""
+    """Cell -> copies of its folder: folders with the very same config, of longer names. A link is
+    the copy of the folder that it leads to, whatever its name."""
+
+    def order(path: Path) -> tuple[bool, bool, int, Path]:
+        folder = path.parent
+        return folder.is_symlink(), path.is_symlink(), len(folder.name), path
+
     folders_by_config: dict[str, list[Path]] = {}
-    for path in sorted(study_dir.glob("*/config.yaml"), key=lambda p: (len(p.parent.name), p)):
+    for path in sorted(study_dir.glob("*/config.yaml"), key=order):
         try:
             text = read_text(path)
         except Damaged:
-            text = str(path)  # nobody's copy
+            text = str(path.resolve())  # nobody's copy
         folders_by_config.setdefault(text, []).append(path.parent)
     return {folders[0]: folders[1:] for folders in folders_by_config.values()}

@@ -47,6 +47,36 @@ def test_a_loaded_cell_is_the_saved_one(tmp_path):
     assert cells.state(cell.dir) == "new"
 
 
+@pytest.mark.parametrize("link", ["a", "m-s0", "z-a-longer-name"])
+def test_a_link_to_a_cell_is_the_copy_whatever_its_name(tmp_path, link):
+    cell = make_cell(data(), tmp_path / "mm-s0")
+    save_cell(cell)
+    (tmp_path / link).symlink_to(cell.dir.name)
+    assert cells.same_cells(tmp_path) == {cell.dir: [tmp_path / link]}
+    (tmp_path / "ab").symlink_to(tmp_path / link)  # a link to a link
+    assert cells.study_cells(tmp_path) == [cell.dir]
+    (cell.dir / "config.yaml").write_bytes(b"\xff")  # damaged, it is one cell still
+    assert cells.study_cells(tmp_path) == [cell.dir]
+
+
+def test_a_folder_with_a_linked_config_is_the_copy(tmp_path):
+    cell = make_cell(data(), tmp_path / "mm-s0")
+    save_cell(cell)
+    (tmp_path / "a").mkdir()
+    (tmp_path / "a" / "config.yaml").symlink_to(cell.dir / "config.yaml")
+    assert cells.same_cells(tmp_path) == {cell.dir: [tmp_path / "a"]}
+
+
+def test_a_link_to_a_cell_that_lies_elsewhere_is_a_cell(tmp_path):
+    cell = make_cell(data(), tmp_path / "elsewhere" / "mm-s0")
+    save_cell(cell)
+    (tmp_path / "study").mkdir()
+    for name in ("b", "a"):
+        (tmp_path / "study" / name).symlink_to(cell.dir)
+    link, other = tmp_path / "study" / "a", tmp_path / "study" / "b"
+    assert cells.same_cells(tmp_path / "study") == {link: [other]}
+
+
 def test_state_of_a_cell_whose_process_was_killed(tmp_path):
     folder = tmp_path / "cell"
     code = (
