@@ -47,7 +47,7 @@ from study.cells import Cell
 from study.cli import command, option
 from study.corrections.corrector import Corrector, labelled_in
 from study.errors import UserError
-from study.files import Damaged, write_json, write_text
+from study.files import Damaged, clear_leftovers, write_json, write_text
 from study.heartbeat import Heartbeat
 from study.machine import cpus, device_variables
 from study.merged import merge_cell, reopen
@@ -117,7 +117,7 @@ def _run_held(folder: Path, threads: int) -> int:
     code, state, problem = 1, "failed", ""
     handlers = _take_signals(dict.fromkeys(STOPPING, _terminate))
     try:
-        cells.clear_leftovers(folder)
+        clear_leftovers(folder)
         cell = cells.load_cell(folder)
         before = read_status(folder).get("seconds", 0.0)
         for sentence in unsound(folder):

@@ -7,7 +7,6 @@ can change a result (`study.identity`), so the same command finds the same folde
 from __future__ import annotations
 
 import functools
-import re
 import threading
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,8 +21,6 @@ from study.schema import Study, freeze
 from study.status import read_status
 
 LOCK = ".lock"
-LEFTOVER = re.compile(r"\..+\.[a-z0-9_]{8}")
-"""What `files.write_text` calls a file until it is whole."""
 STOPPED = 3
 """Exit code of a cell that a signal stopped: its sweep was stopped, its job preempted, or its time
 up."""
@@ -115,13 +112,6 @@ def lock(folder: Path, wait_s: float = 0.0) -> IO[str] | None:
     longer than ``wait_s``; whoever asks for a cell's state holds its lock for a moment."""
     folder.mkdir(parents=True, exist_ok=True)
     return locks.take(folder / LOCK, wait_s)
-
-
-def clear_leftovers(folder: Path) -> None:
-    """Remove what writers that were killed left half-written; for the holder of its lock."""
-    for path in folder.glob(".*"):
-        if LEFTOVER.fullmatch(path.name) and path.is_file():
-            path.unlink()
 
 
 def is_done(folder: Path) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import fcntl
 import hashlib
 import json
 import math
@@ -19,12 +20,15 @@ from typing import IO, Any
 
 import yaml
 
+from study import locks
 from study.errors import UserError
 
 LARGEST = 64 << 20
 """Bytes of a small file; one that is larger is not what its name says."""
 DEEPEST, MOST_VALUES = 200, 100_000
 """How deep a YAML file may be nested, and how many values it may hold."""
+LEFTOVER = re.compile(r"\..+\.[a-z0-9_]{8}")
+"""What a file is called until it is whole."""
 SAID: set[str] = set()
 """What `say` has said in this process."""
 _BRACKETS = re.compile(r"[\[\]{}]")
@@ -59,16 +63,16 @@ def writing(
     `write_bytes`. ``check`` is given its temporary name before; what it raises keeps ``path`` as it
     is."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    handle, name = _temporary(path)
     try:
         with os.fdopen(handle, "wb") as file:
             yield file
             file.flush()
             if durable:
                 sync(file.fileno())
-        if check is not None:
-            check(Path(name))
-        os.replace(name, path)
+            if check is not None:
+                check(Path(name))
+            os.replace(name, path)
     except BaseException as error:
         with contextlib.suppress(OSError):
             os.unlink(name)
@@ -77,6 +81,29 @@ def writing(
         raise
     if durable:
         sync_files([path.parent])
+
+
+def _temporary(path: Path) -> tuple[int, str]:
+    """An open file beside ``path`` and its name; `clear_leftovers` spares it while it is open."""
+    while True:
+        handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+        with contextlib.suppress(OSError):  # a file system without locks
+            fcntl.flock(handle, fcntl.LOCK_EX)
+        if os.path.exists(name):
+            return handle, name
+        os.close(handle)  # taken away before it was locked
+
+
+def clear_leftovers(folder: Path) -> None:
+    """Remove what writers that were killed left half-written in a folder of ours; what somebody
+    writes at the moment stays."""
+    for path in folder.glob(".*"):
+        if LEFTOVER.fullmatch(path.name) and path.is_file() and not path.is_symlink():
+            with contextlib.suppress(OSError):  # somebody else's, or a file system without locks
+                unused = locks.take(path)
+                if unused is not None:
+                    with unused:
+                        path.unlink()
 
 
 def sync_files(paths: Iterable[Path]) -> None:

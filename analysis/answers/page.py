@@ -20,7 +20,7 @@ from analysis.answers.content import content, escaped
 from analysis.answers.reading import read_answers
 from analysis.reports.markup import environment
 from study.errors import UserError
-from study.files import write_text
+from study.files import clear_leftovers, write_text
 from study.places import shown
 
 WEB = Path(__file__).parent / "web"
@@ -68,6 +68,7 @@ def write_page(
     told = content(answers, choice, int(most_mb * 1e6) - FRAME)
     path = out or answers.folder / PLACE
     text = rendered(told)
+    clear_leftovers((answers.folder / PLACE).parent)
     write_text(path, text)
     return Written(path, len(text.encode()), how(told), answers.problems)
 

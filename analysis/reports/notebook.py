@@ -18,7 +18,7 @@ from analysis.reports.page import page, write_tables
 from study.cli import StudyOptions
 from study.errors import UserError
 from study.exchange import folder_of
-from study.files import write_json, write_text
+from study.files import clear_leftovers, write_json, write_text
 
 ROOT = Path(__file__).resolve().parents[2]
 NOTEBOOK = ROOT / "notebooks" / "bias_report.py"
@@ -62,6 +62,8 @@ def render(source: Path, parameters: dict[str, Any], html: Path, title: str) -> 
     import nbformat
 
     notebook = executed(source, parameters)
+    for folder in (html.parent, html.parent / "tables"):
+        clear_leftovers(folder)
     write_text(html.with_suffix(".ipynb"), nbformat.writes(notebook))
     write_tables(notebook.cells, html.parent / "tables")
     write_text(html, _to_html(notebook, title))

@@ -13,7 +13,7 @@ from typing import Any
 from analysis.reports.notebook import ROOT, executed, of_study
 from study.cli import StudyOptions
 from study.exchange import folder_of
-from study.files import write_text
+from study.files import clear_leftovers, write_text
 
 SOURCE = ROOT / "notebooks" / "study.py"
 PLACE = Path("report") / "study.ipynb"
@@ -39,6 +39,7 @@ def write_notebook(study_dir: Path | str) -> Path:
         return path
     notebook = executed(SOURCE, of_study(study_dir))
     notebook.metadata[_MARK] = {"cells": _hash(notebook.cells)}
+    clear_leftovers(path.parent)
     write_text(path, nbformat.writes(notebook))
     return path
 

@@ -25,7 +25,7 @@ from experiments.studies.list import studies
 from experiments.studies.sizes import said, size
 from judges.serving import orphans
 from judges.serving.book import BOOK, Service, services
-from study import cells
+from study import cells, files
 from study.cli import AnyStudyOptions, command, option
 from study.errors import UserError
 from study.machine import has_process
@@ -116,7 +116,7 @@ def _leftovers(folder: Path) -> list[Path]:
     return [
         path
         for path in sorted(folder.glob(".*"))
-        if cells.LEFTOVER.fullmatch(path.name) and path.is_file()
+        if files.LEFTOVER.fullmatch(path.name) and path.is_file()
     ]
 
 

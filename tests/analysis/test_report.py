@@ -4,6 +4,7 @@ import os
 import re
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import matplotlib
@@ -199,6 +200,18 @@ def test_a_cell_that_fails_is_named_and_nothing_is_written(tmp_path):
         render(source, {"size": 2}, html, "small")
     assert caught.value.__notes__ == ["This came of cell 5 of small.py:\nsize / 0"]
     assert sys.stdout is out and list(tmp_path.iterdir()) == [source]
+
+
+def test_what_a_killed_report_left_half_written_goes_with_the_next(tmp_path):
+    source, html = tmp_path / "small.py", tmp_path / "report" / "page.html"
+    source.write_text(CELLS)
+    (html.parent / "tables").mkdir(parents=True)
+    for name in ("page.html", "page.ipynb", "summary.json", "tables/scores.csv"):
+        path = html.parent / name
+        os.close(tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")[0])
+    render(source, {"size": 2}, html, "small")
+    files = {path.name for path in html.parent.rglob("*") if path.is_file()}
+    assert files == {"page.html", "page.ipynb"}
 
 
 def test_a_missing_number_is_a_dash_and_never_a_zero():

@@ -1,7 +1,17 @@
 import pytest
 import yaml
 
-from study.files import DEEPEST, Damaged, read_json, read_yaml, write_json, write_text
+from study.files import (
+    DEEPEST,
+    Damaged,
+    clear_leftovers,
+    read_json,
+    read_yaml,
+    write_json,
+    write_text,
+    writing,
+)
+from tests.conftest import python
 
 
 def test_a_failed_write_leaves_the_old_text_and_no_litter(tmp_path):
@@ -13,6 +23,33 @@ def test_a_failed_write_leaves_the_old_text_and_no_litter(tmp_path):
         write_text(path, "\ud800")
     assert read_json(path) == {"x": 1}
     assert [item.name for item in tmp_path.iterdir()] == ["a.json"]
+
+
+KILLED = """
+import os, signal, sys
+from pathlib import Path
+from study.files import writing
+
+with writing(Path(sys.argv[1])) as file:
+    file.write(b"half")
+    file.flush()
+    os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def test_what_a_killed_writer_left_goes_and_what_is_being_written_stays(tmp_path):
+    path, ours = tmp_path / "page.html", tmp_path / ".settings"
+    write_text(ours, "kept")
+    with python(KILLED, path) as killed:
+        assert killed.wait() == -9
+    (left,) = set(tmp_path.iterdir()) - {ours}
+    assert left.name.startswith(".page.html.") and left.read_text() == "half"
+    with writing(path) as file:
+        file.write(b"whole")
+        clear_leftovers(tmp_path)
+        assert not left.exists()
+    assert sorted(tmp_path.iterdir()) == [ours, path] and path.read_text() == "whole"
+    clear_leftovers(tmp_path / "no such folder")
 
 
 def test_no_file_reads_as_empty(tmp_path):
