@@ -11,6 +11,7 @@ from study.bounds import Choice
 from study.cli import command, option, word, writes
 from study.errors import UserError
 from study.files import write_text
+from study.screen import CONTROLS
 
 PAIRS = {"alpaca_eval": alpaca_eval, "judgebench": judgebench, "llmbar": llmbar}
 COMPLETIONS = ("trl", "verl")
@@ -44,7 +45,10 @@ def main(options: Options) -> int:
     else:
         table = PAIRS[options.kind](options.file, options.judge)
     with writes("out", options.out):
-        write_text(options.out, table.to_csv(index=False))
+        plain = table.map(
+            lambda value: value.translate(CONTROLS) if isinstance(value, str) else value
+        )
+        write_text(options.out, plain.to_csv(index=False))
     following = "pairwise" if options.kind in PAIRS else "ratings"
     lost = table.attrs.get("lost", 0)
     note = f" {lost} damaged records are lost." if lost else ""

@@ -1,5 +1,6 @@
 """What a terminal is given: text from outside (a judge's, an endpoint's) made safe to print,
-tables, and what becomes of output that nobody reads. Also which text a spreadsheet would run."""
+tables, and what becomes of output that nobody reads. Also which text a spreadsheet would run, and
+what a file of texts holds instead of what a terminal obeys."""
 
 from __future__ import annotations
 
@@ -22,6 +23,10 @@ _TURNING = (0x061C, 0x200E, 0x200F, *range(0x2028, 0x202F), *range(0x2066, 0x206
 _SPELLED = {code: f"\\x{code:02x}" for code in _HIDDEN if chr(code) not in _KEPT} | {
     code: f"\\u{code:04x}" for code in (*_TURNING, *range(0xD800, 0xE000))
 }
+
+CONTROLS = {code: spelled for code, spelled in _SPELLED.items() if code in _HIDDEN and code != 13}
+"""Characters that a terminal obeys, as a CSV file spells them, which people look at in one; line
+ends and tabs stay, as do marks of languages that are written from right to left."""
 
 
 def visible(text: str) -> str:

@@ -21,7 +21,7 @@ from analysis.answers.reading import Answers
 from analysis.answers.rows import schema_of, tables
 from study.errors import UserError
 from study.files import sync_files, write_text, writing
-from study.screen import FORMULA, visible
+from study.screen import CONTROLS, FORMULA, visible
 
 pc: Any = pyarrow.compute
 """Its functions are made as it is loaded, so nothing static knows of them."""
@@ -31,12 +31,14 @@ SHARD = 512 << 20
 """A shard of a data set's folder is full once so many bytes, uncompressed, went into it."""
 SPLITS = {"train": False, "held_out": True}
 """Splits of the data set, and whether they hold the answers to held-out rows."""
+_CONTROLS = "[" + "".join(f"\\x{{{code:x}}}" for code in CONTROLS) + "]"
 _FORMULA = f"^[{re.escape(''.join(FORMULA))}]"
 
 
 def write_csv(answers: Answers, out: Path) -> int:
     """Write one CSV file; returns how many rows it has. Lists are joined by ``;``, and a text that
-    a spreadsheet would take for a formula has an apostrophe before it."""
+    a spreadsheet would take for a formula has an apostrophe before it. What a terminal would obey
+    is spelled out."""
     schema = schema_of(answers)
     plain = pa.schema(
         [
@@ -53,12 +55,15 @@ def write_csv(answers: Answers, out: Path) -> int:
 
 
 def _plain(table: pa.Table, schema: pa.Schema) -> pa.Table:
-    """A table of texts and numbers that is safe to open in a spreadsheet."""
+    """A table of texts and numbers that is safe to open in a spreadsheet and in a terminal."""
     columns = []
     for column in table.columns:
         if pa.types.is_list(column.type):
             column = pc.binary_join(column, ";")
         if pa.types.is_string(column.type):
+            if pc.any(pc.match_substring_regex(column, _CONTROLS)).as_py():
+                texts = (text and text.translate(CONTROLS) for text in column.to_pylist())
+                column = pa.array(texts, pa.string())
             formula = pc.match_substring_regex(column, _FORMULA)
             column = pc.if_else(formula, pc.binary_join_element_wise("'", column, ""), column)
         columns.append(column)

@@ -20,7 +20,7 @@ from markupsafe import Markup
 
 from analysis.reports.markup import Sheet, environment
 from study.files import write_text
-from study.screen import FORMULA
+from study.screen import CONTROLS, FORMULA
 
 TABLES_MIME = "application/vnd.judgedrift.tables+json"
 """Under this type a cell hands over its tables: {name: text of the CSV file}."""
@@ -43,14 +43,18 @@ def show(fragments: Iterable[str]) -> None:
 
 
 def csv(frame: pd.DataFrame) -> str:
-    """A frame as the text of a CSV file, in which no text is a formula for a spreadsheet."""
-    safe = frame.map(lambda value: _inert(value) if isinstance(value, str) else value)
+    """A frame as the text of a CSV file, in which no text is a formula for a spreadsheet or makes a
+    terminal do anything."""
+    safe = frame.map(_inert).rename(columns=_inert)
     buffer = io.StringIO()
     safe.to_csv(buffer, index=False, float_format="%.9g", lineterminator="\n")
     return buffer.getvalue()
 
 
-def _inert(text: str) -> str:
+def _inert(value: Any) -> Any:
+    if not isinstance(value, str):
+        return value
+    text = value.translate(CONTROLS)
     return f"'{text}" if text.startswith(FORMULA) and not NUMBER.match(text) else text
 
 

@@ -210,6 +210,13 @@ def test_command_writes_the_table_that_the_next_one_takes(
     assert json.loads((tmp_path / "found.json").read_text())["options"]["file"] == str(out)
 
 
+def test_a_table_of_others_judgements_holds_nothing_that_a_terminal_obeys(tmp_path: Path):
+    record = {**JUDGEBENCH, "pair_id": "\x1b[2Jp"}
+    file, out = write_lines(tmp_path / "in.jsonl", [record]), tmp_path / "table.csv"
+    assert main(["judgebench", str(file), f"out={out}"]) == 0
+    assert b"\x1b" not in out.read_bytes() and r"\x1b[2J" in out.read_text()
+
+
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [

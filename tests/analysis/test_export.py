@@ -13,6 +13,7 @@ from analysis.answers.reading import Answers, read_answers
 from analysis.answers.rows import schema_of
 from analysis.export import main
 from study.merged import merge_cell
+from study.screen import CONTROLS
 from tests.analysis.conftest import damage, write_held_out, write_study
 from tests.conftest import python
 
@@ -52,6 +53,7 @@ def test_a_csv_holds_the_same_and_nothing_that_a_spreadsheet_would_run(make_stud
     part = next(study.glob("sim-fair-*/rollouts/step-000001.parquet"))
     rows = pq.read_table(part)
     texts = ["=1+1", "+1", "-1", "@x", "\t=1", '"=1"', 'a,b\n"c"', "", "\uff1d1", "x=1"]
+    texts += ["\x1b[2Jgone", "a\x00\x07\x9b\x7fb", "\x1b=1", "a\r\nb"]
     answers = texts + rows["answer"].to_pylist()[len(texts) :]
     place = rows.schema.get_field_index("answer")
     pq.write_table(rows.set_column(place, "answer", [answers]), part)
@@ -60,8 +62,11 @@ def test_a_csv_holds_the_same_and_nothing_that_a_spreadsheet_would_run(make_stud
     with out.open(newline="", encoding="utf-8") as file:
         read = list(csv.DictReader(file))
     there = [row["answer"] for row in read if row["cell"] == part.parents[1].name][: len(texts)]
+    spelled = {"\x1b[2Jgone": r"\x1b[2Jgone", "\x1b=1": r"\x1b=1", texts[-3]: r"a\x00\x07\x9b\x7fb"}
     guarded = {"=1+1", "+1", "-1", "@x", "\t=1", "\uff1d1"}
-    assert there == [f"'{text}" if text in guarded else text for text in texts]
+    shown = [spelled.get(text, text) for text in texts]
+    assert there == [f"'{text}" if text in guarded else text for text in shown]
+    assert not set(out.read_text(encoding="utf-8")) & set(map(chr, CONTROLS))
     unparsed = {row["score"] for row in read if row["outcome"] == "unparsed"}
     assert len(read) == 96 and unparsed == {""}
 

@@ -8,9 +8,12 @@ from xml.etree import ElementTree
 import numpy as np
 import pandas as pd
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from analysis.reports import figures, markup, overview, page, svg
 from analysis.run.drift import learning_curves
+from study.screen import CONTROLS
 from tests.conftest import Page
 
 HOSTILE = '<script src="//example.org/x.js"></script><b class="nth">Figure</b>'
@@ -61,6 +64,14 @@ def test_a_table_beside_the_page_has_every_digit_and_no_formula():
     guarded = ["'=1+1", "'@SUM(A1)", "+0.5", "'-x", "'\uff1d1+1", "'\n=1"]
     assert [row["arm"] for row in rows] == guarded
     assert rows[0]["v"] == "0.333333333" and rows[1]["v"] == ""
+
+
+@given(st.text(), st.text())
+def test_a_table_beside_the_page_holds_nothing_that_a_terminal_obeys(text, name):
+    frame = pd.DataFrame({name: [text, f"\x1b]0;{text}\x07", "\x9b2J", "plain"]})
+    written = page.csv(frame)
+    assert not set(written) & set(map(chr, CONTROLS))
+    assert "\\x9b2J" in written and "plain" in written
 
 
 def test_tables_are_written_and_those_of_an_earlier_report_go(tmp_path):
