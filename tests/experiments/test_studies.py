@@ -23,6 +23,7 @@ from judges.serving.server import start_time
 from study import cells
 from study.errors import UserError
 from study.study_file import read_study, write_study
+from tests.plain_user import plain_user
 
 Printed = Callable[..., str]
 
@@ -222,13 +223,15 @@ def test_a_service_without_owner_that_is_used_stays(left_server: Left) -> None:
     assert service.read() is not None and process.poll() is None
 
 
-def test_what_may_not_be_taken_away_is_said(study: Path, printed: Printed, monkeypatch) -> None:
-    def refused(path: Path) -> None:
-        raise PermissionError(1, "not yours", str(path))
-
-    monkeypatch.setattr(clean.shutil, "rmtree", refused)
-    shown = printed(clean.main, f"runs_dir={study.parent}", "yes=true")
-    assert "checkpoints stays: not yours" in shown and "Gone: 0 of 4, 0 B." in shown
+def test_what_may_not_be_taken_away_is_said(study: Path, printed: Printed) -> None:
+    folders = [study, *(path for path in study.rglob("*") if path.is_dir())]
+    for folder in folders:
+        folder.chmod(0o500)
+    with plain_user():
+        shown = printed(clean.main, f"runs_dir={study.parent}", "yes=true")
+    for folder in folders:
+        folder.chmod(0o700)
+    assert "checkpoints stays: Permission denied" in shown and "Gone: 0 of 4, 0 B." in shown
 
 
 def test_mlflow_is_opened_on_the_store_of_the_study(

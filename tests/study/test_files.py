@@ -12,6 +12,7 @@ from study.files import (
     writing,
 )
 from tests.conftest import python
+from tests.plain_user import plain_user
 
 
 def test_a_failed_write_leaves_the_old_text_and_no_litter(tmp_path):
@@ -50,6 +51,24 @@ def test_what_a_killed_writer_left_goes_and_what_is_being_written_stays(tmp_path
         assert not left.exists()
     assert sorted(tmp_path.iterdir()) == [ours, path] and path.read_text() == "whole"
     clear_leftovers(tmp_path / "no such folder")
+
+
+def test_what_permissions_forbid_is_said_and_nothing_is_left(tmp_path):
+    path, left = tmp_path / "a.json", tmp_path / ".a.json.abcd1234"
+    for each in (path, left):
+        write_json(each, {"x": 1})
+        each.chmod(0o000)
+    with plain_user(), pytest.raises(Damaged, match=r"cannot be read \(Permission denied\)"):
+        read_json(path)
+    tmp_path.chmod(0o500)
+    try:
+        with plain_user():
+            with pytest.raises(PermissionError):
+                write_json(path, {"x": 2})
+            clear_leftovers(tmp_path)  # what is not ours stays, and is no error
+    finally:
+        tmp_path.chmod(0o700)
+    assert sorted(tmp_path.iterdir()) == [left, path]
 
 
 def test_no_file_reads_as_empty(tmp_path):

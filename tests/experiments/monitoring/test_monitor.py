@@ -24,6 +24,7 @@ from study.screen import UNREAD
 from tests.conftest import ROOT
 from tests.experiments.monitoring import test_disagreements
 from tests.experiments.monitoring.studies import ENDED, lay, record, run
+from tests.plain_user import plain_user
 from tests.waiting import GENEROUS_S
 
 SHOWN = "show=disagreements"
@@ -123,7 +124,8 @@ def test_a_study_that_may_only_be_read(runs_dir, capsys):
     for path in paths:
         path.chmod(0o555 if path.is_dir() else 0o444)
     try:
-        assert main(words(runs_dir, "once=true", "json=true")) == 0
+        with plain_user():
+            assert main(words(runs_dir, "once=true", "json=true")) == 0
         assert json.loads(capsys.readouterr().out)["totals"]["running"] == 1
     finally:
         for path in paths:
