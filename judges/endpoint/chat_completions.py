@@ -98,12 +98,12 @@ class Stream:
             progress |= self._line(whole)
         return progress
 
-    def end(self, cut: bool = False) -> Reply:
-        """The reply, once the bytes have ended, or no more are waited for: ``cut``, which leaves
+    def end(self, silent: bool = False) -> Reply:
+        """The reply, once the bytes have ended, or no more are waited for: ``silent``, which leaves
         out an event that is not whole.
         Raises BadCompletion: the server never said that the answer was finished.
         Raises ErrorBody: the last event is an error."""
-        if not cut and (self._data or any(self._tail)):
+        if not silent and (self._data or any(self._tail)):
             self.feed(b"\n\n")  # the last event may lack its blank line
         if not self.finished:
             raise BadCompletion("the stream ended without a finish reason")

@@ -337,7 +337,7 @@ async def _read_stream(
         raise BadCompletion(f"a stream was asked for, and {kind} came")
     clock = asyncio.get_running_loop().time
     stream = Stream()
-    cut = False
+    silent = False
     try:
         async with asyncio.timeout(None) as rest:
             async for data in answer.chunks:
@@ -353,8 +353,8 @@ async def _read_stream(
         complete = stream.done or (stream.finished and not isinstance(error, TooLarge))
         if isinstance(error, Unsolicited) or not complete:
             raise
-        cut = True
-    return stream.end(cut)
+        silent = isinstance(error, TimeoutError)
+    return stream.end(silent)
 
 
 async def _whole(answer: Answer, alive: Callable[[], None]) -> bytes:

@@ -30,6 +30,9 @@ KEEPALIVE_S = 4.0
 QUIET_S = 0.1
 """How long a connection must have been idle before it is used again: the second answer of an
 endpoint that answers twice must not be taken for the answer to the next question."""
+WARY_S = 60.0
+"""How long no connection is used again once two answers to one request have come; longer than the
+client waits before it repeats the request."""
 PIECE = 65_536
 LINE = 4_000
 """Characters of an error; the client shortens it after taking out keys."""
@@ -79,9 +82,13 @@ class Wire(Protocol):
 class _Connection(ResponseHandler):
     """A connection that ends once anything comes on it besides the one answer to its request."""
 
-    _requests = 0
-    _body: aiohttp.StreamReader | None = None
-    """Of the first answer since the last request, once its head is there."""
+    def __init__(self, doubt: Callable[[], None], loop: asyncio.AbstractEventLoop) -> None:
+        super().__init__(loop)
+        self._doubt = doubt
+        """Called where nobody can say which of several answers is the right one."""
+        self._requests = 0
+        self._body: aiohttp.StreamReader | None = None
+        """Of the first answer since the last request, once its head is there."""
 
     def set_response_params(self, **settings: Any) -> None:
         """aiohttp calls it before it sends a request."""
@@ -113,6 +120,7 @@ class _Connection(ResponseHandler):
         if self._requests > 1 and self._body is not None:
             # The first that came may as well be a late answer to an earlier request.
             self._body.set_exception(Unsolicited("more than one answer came to one request"))
+            self._doubt()
         if self.transport is not None:
             self.transport.close()
 
@@ -132,7 +140,11 @@ class _Connector(aiohttp.TCPConnector):
 
     def __init__(self, **settings: Any) -> None:
         super().__init__(**settings)
-        self._factory = functools.partial(_Connection, loop=self._loop)
+        self._factory = functools.partial(_Connection, self._doubt, loop=self._loop)
+        self._wary_until = float("-inf")
+
+    def _doubt(self) -> None:
+        self._wary_until = time.monotonic() + WARY_S
 
     async def connect(self, *args: Any, **settings: Any) -> Any:
         connection = await super().connect(*args, **settings)
@@ -143,7 +155,8 @@ class _Connector(aiohttp.TCPConnector):
 
     async def _get(self, key: Any, traces: Any) -> Any:
         idle = self._conns.get(key)
-        while idle and not _is_silent(idle[0][0]):
+        wary = time.monotonic() < self._wary_until
+        while idle and (wary or not _is_silent(idle[0][0])):
             idle.popleft()[0].close()
         if idle and time.monotonic() - idle[0][1] < QUIET_S:
             return None  # the first has been idle for longest

@@ -129,6 +129,8 @@ ANSWERS: dict[str, bytes] = {name: _listed(entry) for name, entry in _FILE["answ
     "s_good_crlf": events(GOOD_STREAM.replace(b"\n", b"\r\n")),
     "s_good_lost_after_finish": head(200, 9_999, content_type="text/event-stream")
     + GOOD_STREAM.removesuffix(DONE),
+    "s_lost_in_usage": head(200, 9_999, content_type="text/event-stream")
+    + GOOD_STREAM.removesuffix(DONE)[:-20],
     "s_good_no_last_newline": events(GOOD_STREAM.removesuffix(DONE).rstrip(b"\n")),
     "s_cut_chunk": events(ROLE + MET + STOP[:30]),
     "s_json": whole(GOOD),
@@ -137,7 +139,7 @@ ANSWERS: dict[str, bytes] = {name: _listed(entry) for name, entry in _FILE["answ
     "events_for_plain": events(GOOD_STREAM),
 }
 """Answers that are bytes; what they do over time is in ``FLOWS``."""
-LIARS = {"close", "no_http", "short_body", "s_good_lost_after_finish"}
+LIARS = {"close", "no_http", "short_body", "s_good_lost_after_finish", "s_lost_in_usage"}
 """Answers that the client must see the connection end after."""
 
 

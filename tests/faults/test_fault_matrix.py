@@ -65,7 +65,7 @@ PLAIN: dict[End, str] = {
 STREAM: dict[End, str] = {
     (Outcome.transport, TRIES): "s_html s_json s_rst s_cut_chunk s_non_utf8 s_malformed "
     "s_error_object s_error_event s_two_choices s_nothing s_no_finish s_done_no_finish "
-    "s_after_finish s_http_500",
+    "s_after_finish s_http_500 s_lost_in_usage",
     (Outcome.transport, 1): "s_huge s_bomb",
     (Outcome.timeout, TRIES): "s_stall s_drip s_comments s_empty_deltas",
     (Outcome.timeout, 1): "s_slow_words",

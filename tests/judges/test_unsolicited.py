@@ -1,6 +1,7 @@
 """What an endpoint sends without a question is no answer to the next one."""
 
 import asyncio
+import dataclasses
 import json
 import re
 from collections.abc import Callable, Coroutine
@@ -207,19 +208,25 @@ def test_who_answers_before_being_asked_is_not_heard(monkeypatch: pytest.MonkeyP
 def test_a_question_with_two_answers_is_asked_again(stream: bool) -> None:
     server = Server(streamed if stream else plain)
     server.twice.add(b"21")
+    server.behind[b"21"] = server.form(b"21")  # on a new connection, too
 
     async def work(wire: HttpWire) -> None:
-        endpoint = Endpoint(url="http://host/v1", model="m", stream=stream, backoff_s=0.001)
-        channel = Channel(endpoint, wire)
-        texts = []
-        for text in ("20", "21", "22"):
+        endpoint = Endpoint(url="http://host/v1", model="m", stream=stream, attempts=2)
+        channel = Channel(dataclasses.replace(endpoint, backoff_s=0.001), wire)
+
+        async def reply(text: str) -> tuple[str, int]:
             turns = [{"role": "user", "content": text}]
             fetched = await ask(channel, chat_body(endpoint, Sampling(), turns))
             assert fetched.outcome is None, fetched.reason
-            texts.append((fetched.replies[0].text, fetched.attempts))
-        assert texts == [("20", 1), ("21", 2), ("22", 1)]
+            return fetched.replies[0].text, fetched.attempts
+
+        texts = ("18", "19", "20")
+        assert await asyncio.gather(*map(reply, texts)) == [(text, 1) for text in texts]
+        # three connections are open, and the second attempt takes none of them
+        assert [await reply("21"), await reply("22")] == [("21", 2), ("22", 1)]
 
     server.run(work)
+    assert len(server.connections) == 5
 
 
 @pytest.mark.parametrize("reuse", [True, False])
