@@ -10,6 +10,7 @@ import dataclasses
 import re
 from typing import Any
 
+from study.known_keys import blot_key
 from study.secrets import BLOT, MARKS, PATTERNS
 from study.verdict import Reply
 
@@ -90,9 +91,9 @@ def clean(reply: Reply, key: str) -> Reply:
 
 def blot(text: str, key: str) -> str:
     """``text`` without the key or anything that can only be another key; words stay."""
+    if len(key) >= SHORTEST_KEY:
+        text = blot_key(text, key)
     lowered = text.lower()
-    if len(key) >= SHORTEST_KEY and key.lower() in lowered:
-        text = re.sub(re.escape(key), BLOT, text, flags=re.IGNORECASE)
     for kind, marks in MARKS.items():
         if any(mark in lowered for mark in marks):
             text = PATTERNS[kind].sub(_blotted, text)
