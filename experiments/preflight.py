@@ -15,7 +15,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 from experiments.asked import judges_of, models_of
 from experiments.launch.needs import HERE, check_engine
-from experiments.launch.notify import check_notify
+from experiments.launch.notify import check_notify, command_of
 from experiments.launch.slots import fitting
 from experiments.memory import check_memory
 from experiments.policies.load import check_policy
@@ -78,7 +78,8 @@ def check_settings(todo: Sequence[Cell]) -> None:
     for cell in todo:
         check_names(cell.config)
         check_limits(cell.config.cost, models_of([cell]))
-    check_notify(config.sweep.notify)
+    source = "sweep.notify_env" if config.sweep.notify_env else "sweep.notify"
+    check_notify(command_of(config.sweep), source)
     check_factors(todo)
     check_arms(todo, config.factors)
     runs_dir = study_dir.parent

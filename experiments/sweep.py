@@ -36,6 +36,7 @@ from study.errors import UserError
 from study.places import url_of
 from study.schema import GROUPS, Study, freeze, register
 from study.screen import unless_unread
+from study.secret_names import may_hold_key
 from study.secrets import redact, refuse_arguments, refuse_config
 
 LAUNCHER = ("hydra/launcher=", "hydra.launcher.")
@@ -147,6 +148,8 @@ def refuse_lists(overrides: Sequence[str]) -> None:
         value = value.strip().strip("\"'").strip()
         if equals and value.startswith("[") and _is_single(name.replace("/", ".")):
             inner = ",".join(word.strip() for word in value.strip("[]").split(",")) or "VALUE"
+            if may_hold_key(name) and name not in GROUPS:
+                value, inner = "...", "VALUE,VALUE"
             raise UserError(
                 f"{name}={value} gives one list where one value is due. To sweep over several, "
                 f"type them side by side without brackets: {name}={inner}"
@@ -268,7 +271,7 @@ def _in_one_paragraph(typed: Sequence[str]) -> Generator[None]:
             raise KeyboardInterrupt from error
         if wrong := causes.reason(error, typed):
             raise UserError(wrong) from error
-        raise _uncomposable(causes.own_words(error)) from error
+        raise _uncomposable(causes.own_words(error, typed)) from error
     except BrokenPipeError:  # nobody reads Hydra's help
         raise
     except OSError as error:

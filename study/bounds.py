@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from study.errors import UserError
+from study.secret_names import may_hold_key, shown_place
 from study.secrets import redact
 
 T = TypeVar("T")
@@ -158,12 +159,22 @@ def pick(where: str, name: str, table: Mapping[str, T], example: str) -> T:
 
 
 def refuse(where: str, value: Any, wanted: str, example: Any = None) -> None:
-    """Raise the error of a value that is not legal."""
+    """Raise the error of a value that is not legal; one that may be a key is not repeated."""
     typed = ""
     if isinstance(example, bool | int | float | str) and example != "":
         text = str(example).lower() if isinstance(example, bool) else str(example)
         typed = f" Type for example: {where}={text}"
-    raise IllegalValue(f"{where}={shown(value)} is not legal: it must be {wanted}.{typed}")
+    given = f"{where}={shown(value)} is not legal:"
+    if may_hold_key(where) and not _is_plain(value):
+        given = f"{where} is not legal, and what was given is not shown, for it may be a key:"
+    raise IllegalValue(f"{given} it must be {wanted}.{typed}")
+
+
+def _is_plain(value: Any) -> bool:
+    """Whether a value is plainly no key: a short number, or an address without one."""
+    text = str(value)
+    short = not isinstance(value, str | dict | list | tuple) and len(text) < 8
+    return short or ("://" in text and shown_place(text) == f"={text}")
 
 
 def shown(value: Any) -> str:

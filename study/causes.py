@@ -13,10 +13,11 @@ from collections.abc import Sequence
 from typing import Any
 
 from study.bounds import shown
-from study.errors import UserError
+from study.errors import UserError, chain
 from study.marks import dataclass_of, field_types
 from study.presets import FEW, any_of, nearest, no_preset, preset_groups, preset_names
 from study.schema import Study, check_at
+from study.secret_names import may_hold_key
 from study.secrets import redact
 
 _SPAN = re.compile(r"([0-9]{1,9}) *(?:-|:|\.{2,3}) *([0-9]{1,9})")
@@ -35,7 +36,10 @@ _IN_QUOTES = re.compile(
 
 
 def reason(error: BaseException, arguments: Sequence[str]) -> str:
-    """Why a command line was refused, and what to type; empty where its arguments do not tell."""
+    """Why a command line was refused, and what to type; empty where its arguments do not tell.
+    What is ours stands as it is."""
+    if refused := next((link for link in chain(error) if isinstance(link, UserError)), None):
+        return Exception.__str__(refused)
     if wrong := unknown_key(arguments):
         return wrong
     for text in arguments:
@@ -47,12 +51,18 @@ def reason(error: BaseException, arguments: Sequence[str]) -> str:
     return ""
 
 
-def own_words(error: BaseException) -> str:
-    """What the library says of an error and of its cause, on one line and without keys."""
+def own_words(error: BaseException, arguments: Sequence[str] = ()) -> str:
+    """What the library says of an error and of its cause, on one line and without keys. Of what is
+    typed in ``arguments`` for a field that may hold one, nothing is repeated."""
     said = [str(error)]
     if error.__cause__ is not None and str(error.__cause__) not in said[0]:
         said.append(str(error.__cause__).partition("full_key:")[0])
-    return redact(" ".join(" ".join(said).split()))
+    pairs = [text.partition("=") for text in arguments]
+    groups = preset_groups()
+    held = [value for key, _, value in pairs if may_hold_key(key) and key not in groups]
+    held += [value for key, _, value in pairs if key in groups and "{" in value]
+    pieces = {piece for value in held for piece in (value, *re.split(r"[^\w.+-]+", value))}
+    return redact(" ".join(" ".join(said).split()), pieces)
 
 
 def unknown_key(arguments: Sequence[str]) -> str:
@@ -174,15 +184,21 @@ def _no_preset(text: str) -> str:
 
 def _unread(text: str, error: BaseException) -> str:
     """What is said of an argument that Hydra cannot read."""
-    if getattr(error, "override", None) != text:
+    if (getattr(error, "override", None) or "").lstrip("+~") != text.lstrip("+~"):
         return ""
     key, _, value = text.partition("=")
+    rule = (
+        " A value with spaces or with any of ( ) [ ] { } : = , needs quotes of its own inside those"
+        " of the shell. If it is one text, type"
+    )
+    if may_hold_key(key) or value.lstrip("\"' ").startswith(("{", "[{")):
+        return (
+            f"The value of {shown(key)} cannot be read, and is not shown, for it may hold a key."
+            f"{rule} \"{shown(key)}='VALUE'\"."
+        )
     quoted = value.replace("\\", "\\\\").replace("'", "\\'")
     typed = f"\"{key}='{shown(quoted)}'\""
-    return (
-        f"{shown(text)} cannot be read. A value with spaces or with any of ( ) [ ] {{ }} : = ,"
-        f" needs quotes of its own inside those of the shell. If it is one text, type {typed}."
-    )
+    return f"{shown(text)} cannot be read.{rule} {typed}."
 
 
 def _illegal(text: str) -> str:

@@ -68,7 +68,7 @@ def _composed(presets: dict[str, str], overrides: Sequence[str]) -> dict[str, An
     except (HydraException, OmegaConfBaseException) as problem:
         if wrong := causes.reason(problem, overrides):
             raise UserError(wrong) from problem
-        raise _unfit(causes.own_words(problem)) from problem
+        raise _unfit(causes.own_words(problem, overrides)) from problem
 
 
 def _unfit(words: str) -> UserError:

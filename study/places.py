@@ -67,7 +67,8 @@ def local(place: str | Path) -> Path:
     words = rest.split("/")
     if not all(re.fullmatch(r"[\w.:@=+-]{1,255}", word) and word.strip(".") for word in words):
         raise UserError(
-            f"runs_dir={redact(text)[:200]} does not name a folder elsewhere. Legal is "
+            f"runs_dir= gives a {parsed[1][:30]}:// address (the rest is not shown, for it may "
+            "hold a key) that does not name a folder elsewhere. Legal is "
             "SCHEME://BUCKET/FOLDER of letters, digits and . _ - in each word. Type for example "
             "runs_dir=s3://my-bucket/runs"
         )

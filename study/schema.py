@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import os
 import types
 import typing
 from dataclasses import dataclass, field
@@ -22,6 +23,7 @@ from study.endpoints import Price as Price
 from study.endpoints import Sampling as Sampling
 from study.endpoints import Serve as Serve
 from study.marks import dataclass_of, field_types, judge_id, listed, run_time
+from study.secrets import refuse_variable
 from study.simulated import Failure as Failure
 from study.simulated import Simulated as Simulated
 from study.slurm import Slurm
@@ -256,7 +258,10 @@ class Sweep:
     """A config file of `accelerate`: each cell is trained by the processes that it asks for."""
     report: bool = True
     notify: str = ""
-    """A command that is run when the sweep has ended, or on an alarm; see docs/monitor.md."""
+    """A program, with plain words and local paths, that is run when the sweep has ended, or on an
+    alarm; see docs/monitor.md."""
+    notify_env: str | None = None
+    """Name of the environment variable that holds such a command, where it has a key in it."""
 
 
 @dataclass(frozen=True)
@@ -452,16 +457,30 @@ def task_options(task: Task, kind: type[Options]) -> Options:
 
 @functools.cache
 def register() -> None:
-    """Give Hydra the schemas: ``base`` in each group, and ``base_study`` for the whole. Hydra keeps
-    them for the life of the process."""
+    """Give Hydra the schemas: ``base`` in each group, and ``base_study`` for the whole, and
+    OmegaConf an ``oc.env`` that asks where its value would stand. Both keep them for the life of
+    the process."""
     from hydra.core.config_store import ConfigStore
+    from omegaconf import OmegaConf
 
+    OmegaConf.register_new_resolver("oc.env", _from_environment, replace=True)
     # Hydra copies the whole store whenever it looks into a group, and once more what it takes out
     ConfigStore.__deepcopy__ = lambda self, memo: self  # ty: ignore[missing-attribute]
     store = ConfigStore.instance()
     store.store(name="base_study", node=schema(Study))
     for group, cls in GROUPS.items():
         store.store(group=group, name="base", node=schema(cls))
+
+
+def _from_environment(name: str, *default: Any, _node_: Any) -> str | None:
+    """What ``${oc.env:NAME,default}`` stands for at a node of a config, however it came there.
+    Raises UserError: the node is not of a field that the environment may fill."""
+    refuse_variable(_node_._get_full_key(None) or "", str(name))
+    if name in os.environ:
+        return os.environ[name]
+    if not default:
+        raise KeyError(f"Environment variable '{name}' not found")
+    return None if default[0] is None else str(default[0])
 
 
 schema(Study)  # makes every twin, so that a process that unpickles one finds it here

@@ -2,7 +2,8 @@
 
 Three readers look for them. A *text* is searched for what keys look like. In an *argument* or a
 command line a name such as ``api_key`` gives its value away, and so it does in a *config*, where
-the name is a key of a table. Every pattern is linear in the text.
+the name is a key of a table (`study.secret_names`). What comes from the environment is refused by
+where it comes from (`refuse_variable`). Every pattern is linear in the text.
 """
 
 from __future__ import annotations
@@ -10,11 +11,27 @@ from __future__ import annotations
 import functools
 import os
 import re
+import shlex
 from collections.abc import Iterable, Sequence
 from typing import Any
-from urllib.parse import parse_qsl, unquote_plus, urlsplit
 
 from study.errors import UserError
+from study.known_keys import BLOT as BLOT
+from study.known_keys import blot_key
+from study.secret_names import (
+    FIELDS,
+    FROM_ENVIRONMENT,
+    LONGEST_NAME,
+    decoded,
+    has_key_in_path,
+    is_secret_name,
+    is_secret_variable,
+    looks_drawn,
+    may_hold_key,
+    secret_in_command,
+    secret_parameter,
+    unfit_argument,
+)
 from study.tables import table
 
 _TABLES = table(__file__)
@@ -23,35 +40,45 @@ PATTERNS = {kind: re.compile(pattern) for kind, pattern in _TABLES["patterns"].i
 MARKS: dict[str, list[str]] = _TABLES["marks"]
 """Kind of key -> what a text must hold before its pattern is tried, which costs more. The other
 kinds of `PATTERNS` belong in configs; a reply may well talk about an address with a password."""
-BLOT = "***"
 SHORTEST_KNOWN = 4
 """A known value shorter than this is not a secret, and blotting it out would riddle every text."""
-LONGEST_NAME = 64
 REMEDY = (
     "Put the value in an environment variable, for example `export JUDGE_API_KEY=...`, and give "
     "only its name: judge.endpoint.api_key_env=JUDGE_API_KEY."
 )
+NOTIFY_REMEDY = (
+    "sweep.notify takes a program with plain words and local paths behind it. Put the command into "
+    "a file that may be executed and type sweep.notify=./tell-me.sh, or into a variable: `export "
+    "NOTIFY='...'` and sweep.notify_env=NOTIFY."
+)
+COMMAND_REMEDY = (
+    "Let the shell look the value up: `export JUDGE_API_KEY=...` and $JUDGE_API_KEY in the command,"
+    " or put the command into a script and give its path."
+)
+ADDRESS_REMEDY = (
+    "Leave it out of the address. For a model, `export JUDGE_API_KEY=...` and type "
+    "judge.endpoint.api_key_env=JUDGE_API_KEY; for MLflow, type MLFLOW_TRACKING_TOKEN=... before "
+    "the command. Where a server takes a key in its path alone, put a proxy of yours before it, "
+    "and give the proxy's address."
+)
 
-_VALUE = r"""["'\[]?(?!\$|null\b|none\b|\*\*\*|\.\.\.|true\b|false\b|--)[^\s"',;}\])&]+"""
+_VALUE = (
+    r"""["'\[]?(?!\$|(?:bearer|basic)\s{1,9}\$|null\b|none\b|\*\*\*|\.\.\.|true\b|false\b|--)"""
+    r"""[^\s"',;}\])&]+"""
+)
 _ASSIGNED = re.compile(
     r"(?i)(?:api[-_. ]?key|(?:access|auth|api|hf|bearer|refresh|session|security)[-_.]?token"
     r"|passw(?:or)?d|passphrase|authorization|secret(?:[-_.]?key)?"
-    r"|(?:access|private|subscription)[-_.]?key|cookie|credentials?)[\"']?\s{0,9}[:=]\s{0,9}"
+    r"|(?:access|private|subscription)[-_.]?key|cookie|credential)"
+    r"s?(?:[-_]?v?[0-9]{1,9})?[\"']?\s{0,9}[:=]\s{0,9}"
     + _VALUE
     + r"|(?i:--[a-z-]{0,40}?(?:api-?key|token|password|secret)[\s,=\"']{1,9})"
     + _VALUE
 )
 """A secret name with a value behind it, in an argument or a command line."""
-_FROM_ENVIRONMENT = re.compile(r"\$\{\s*oc\.env\s*:\s*([^,}\s]+)")
-
-
-def is_secret_name(name: str, sent: bool = False) -> bool:
-    """Whether what stands under ``name`` is a secret: a key of a table, a header, a parameter of an
-    address, or a ``--flag``. ``sent`` where it stands in an address or in what an endpoint is sent.
-    """
-    bare = re.sub(r"[^a-z0-9]", "", name.lower())
-    names = _TABLES["names"]
-    return bare.endswith(tuple(names["strong"])) or (sent and bare in names["weak"])
+_FROM_ENVIRONMENT = re.compile(r"\boc\s*\.\s*(?:env\s*:\s*([^,}]*)|decode\b|\$\{)")
+"""What looks a variable up, and its name; empty where that is put together by OmegaConf."""
+_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
 def refuse_secrets(texts: Iterable[tuple[str, str]]) -> None:
@@ -65,28 +92,41 @@ def refuse_secrets(texts: Iterable[tuple[str, str]]) -> None:
 @functools.lru_cache(4096)  # the cells of a sweep have nearly all of their texts in common
 def _secret_in(text: str) -> str:
     """What kind of key ``text`` looks like it holds; empty where it does not."""
-    for form in {text, unquote_plus(text)}:
+    for form in decoded(text):
         for kind, pattern in PATTERNS.items():
             if pattern.search(form):
                 return kind
-    parameter = _secret_parameter(text)
+    parameter = secret_parameter(text)
     return f"an address with a secret ({parameter}=)" if parameter else ""
 
 
 def refuse_arguments(arguments: Sequence[str]) -> None:
     """Check a command line before anything reads it.
     Raises UserError: an argument looks like it holds a key; says which, never what."""
+    before = ""
     for number, text in enumerate(arguments, 1):
         where = f"argument {number}"
         refuse_secrets([(where, text)])
         key, equals, value = text.partition("=")
-        if equals and key.endswith("api_key_env"):
-            for name in value.strip("[]\"' ").split(","):
-                _check_variable(f"{where} ({key.lstrip('+~')})", name.strip("\"' "))
-        elif _ASSIGNED.search(text) or (
-            value and is_secret_name(key.rpartition(".")[2], "extra_body" in key)
-        ):
+        name = key.rpartition(".")[2].lstrip("+~")
+        if equals and name in FIELDS["variables"]:
+            for variable in value.strip("[]\"' ").split(","):
+                _check_variable(f"{where} ({key.lstrip('+~')})", variable.strip("\"' "))
+        elif _ASSIGNED.search(text) or (value and is_secret_name(name, "extra_body" in key)):
             _refuse(where, "a secret behind its name")
+        if equals and "${" in value:
+            _refuse_variables(key.strip().lstrip("+~"), value)
+        if equals:
+            _refuse_place(where, name, value.strip("\"' "))
+        elif before.endswith("=") and may_hold_key(before[:-1]):
+            raise UserError(
+                f"{where} stands behind {before[:LONGEST_NAME]} with a blank between, so that it "
+                f"is not read as its value (and not shown, for it may be a secret). Type "
+                f"{before[:LONGEST_NAME]}VALUE without the blank."
+            )
+        elif before.startswith("-") and is_secret_name(before, sent=True):
+            _refuse(where, "a secret behind its name")
+        before = text
 
 
 def refuse_config(data: Any, at: str = "") -> None:
@@ -95,37 +135,80 @@ def refuse_config(data: Any, at: str = "") -> None:
     _walk(data, at, False, "")
 
 
+def refuse_variable(where: str, variable: str) -> None:
+    """Refuse ``${oc.env:VARIABLE}`` at the full key ``where``, whose value would be written into
+    config.yaml, unless the field is made for values that a machine gives it.
+    Raises UserError: with the fields that are."""
+    field = re.sub(r"\[[0-9]+\]|\.[0-9]+(?=\.|$)", "", where)
+    plain = _VARIABLE.fullmatch(variable) is not None and not is_secret_variable(variable)
+    if field in FROM_ENVIRONMENT and plain:
+        return
+    at = "A choice of presets" if where in ("", "_dummy_") else where
+    raise UserError(
+        f"{at} takes a value from the environment, which would be written into files that others "
+        f"read, and it may be a key. ${{oc.env:NAME}} stands only "
+        f"in {', '.join(FROM_ENVIRONMENT)}, with one name that is not a key's. Type the value "
+        f"itself, or for a key the name of its variable: judge.endpoint.api_key_env=NAME."
+    )
+
+
 def _walk(value: Any, where: str, sent: bool, name: str) -> None:
     if isinstance(value, dict):
         for key, item in value.items():
             below = f"{where}.{key}" if where else str(key)
             refuse_secrets([(f"a key of {where or 'the config'}", str(key))])
-            within = sent or key in ("extra_body", "headers", "extra_headers")
-            _walk(item, below, within, str(key))
+            _walk(item, below, sent or key in FIELDS["sent"], str(key))
+        called = str(value.get("name", value.get("key", "")))  # {name: X-Api-Key, value: ...}
+        if value.get("value") is not None and is_secret_name(called, sent=True):
+            _refuse(f"{where}.value", "a secret behind its name")
     elif isinstance(value, list | tuple):
+        before = ""
         for place, item in enumerate(value):
             _walk(item, f"{where}.{place}", sent, name)
             flag = str(item).partition("=")[0] if isinstance(item, str) else ""
             if flag.startswith("-") and is_secret_name(flag):
                 _refuse(f"{where}.{place}", "a secret on a command line")
+            if sent and is_secret_name(before, sent=True) and not _is_reference(str(item)):
+                _refuse(f"{where}.{place}", "a secret behind its name")
+            before = item if isinstance(item, str) else ""
+        texts = [str(item) for item in value]
+        if name == "extra" and (kind := secret_in_command(shlex.join(texts))):
+            _refuse(where, kind, COMMAND_REMEDY)
     elif value is not None and not isinstance(value, bool):
         text = str(value)
         refuse_secrets([(where, text)])
-        if name == "api_key_env":
+        if name in FIELDS["variables"]:
             _check_variable(where, text)
         elif text.strip() and is_secret_name(name, sent) and not _is_reference(text):
             _refuse(where, "a secret under this name")
-        elif isinstance(value, str) and _is_command(where, sent) and _ASSIGNED.search(text):
-            _refuse(where, "a secret behind its name")
-        if ".env_set." in f".{where}" and _is_secret_variable(name):
+        elif isinstance(value, str):
+            _refuse_place(where, name, text)
+            if (sent or ".serve.extra" in where) and _ASSIGNED.search(text):
+                _refuse(where, "a secret behind its name")
+        if ".env_set." in f".{where}" and is_secret_variable(name):
             _refuse(where, "a secret under this name")
-        for variable in _FROM_ENVIRONMENT.findall(text):
-            if _is_secret_variable(variable):
-                _refuse(where, f"the value of the variable {variable[:LONGEST_NAME]}")
+        _refuse_variables(where, text)
 
 
-def _is_secret_variable(name: str) -> bool:
-    return is_secret_name(name) or is_secret_name(name.rpartition("_")[2], sent=True)
+def _refuse_variables(where: str, text: str) -> None:
+    for variable in _FROM_ENVIRONMENT.findall(text) if "${" in text else ():
+        refuse_variable(where, variable.strip().strip("\"'"))
+
+
+def _refuse_place(where: str, name: str, text: str) -> None:
+    """Refuse what a command line or an address holds, where the field ``name`` is one."""
+    commands, addresses = FIELDS["commands"], (*FIELDS["addresses"], "endpoint")
+    if name == "notify" and (place := unfit_argument(text)):
+        which = "its program" if place < 0 else f"its argument {place}"
+        _refuse(where, f"a secret in a command ({which})", NOTIFY_REMEDY)
+    if name in (*commands, *addresses) and _ASSIGNED.search(text):
+        _refuse(where, "a secret behind its name")
+    if name in commands and (kind := secret_in_command(text)):
+        _refuse(where, kind, NOTIFY_REMEDY if name == "notify" else COMMAND_REMEDY)
+    if name in addresses and "/" not in text and looks_drawn(text):
+        _refuse(where, "a key in place of an address")
+    if name in addresses and has_key_in_path(text):
+        _refuse(where, "an address with a key in its path", ADDRESS_REMEDY)
 
 
 def _is_reference(text: str) -> bool:
@@ -133,29 +216,12 @@ def _is_reference(text: str) -> bool:
     return re.fullmatch(r"null|None|\*\*\*|\$\w+", text.strip()) is not None
 
 
-def _is_command(where: str, sent: bool) -> bool:
-    ends = ("start_command", "notify", "url", "uri")
-    return sent or where.endswith(ends) or ".serve.extra" in where
-
-
-def _secret_parameter(text: str) -> str:
-    """The name of a secret parameter of an address in ``text``; empty where there is none."""
-    for word in re.findall(r"[a-zA-Z][a-zA-Z0-9+.-]*://[^\s\"'<>]*", text):
-        try:
-            parts = urlsplit(word)
-        except ValueError:
-            continue
-        for query in (parts.query, parts.fragment.partition("?")[2] or parts.fragment):
-            for name, value in parse_qsl(query.replace(";", "&")):
-                if value and not value.startswith("$") and is_secret_name(name, sent=True):
-                    return name[:LONGEST_NAME]
-    return ""
-
-
 def holds_credentials(address: str) -> bool:
-    """Whether an address has a password, a token or a secret parameter in it."""
-    matches = (pattern.search(unquote_plus(address)) for pattern in PATTERNS.values())
-    return any(matches) or bool(_secret_parameter(address))
+    """Whether an address has a password, a token, a secret parameter or a key in its path."""
+    forms = decoded(address)
+    if any(pattern.search(form) for form in forms for pattern in PATTERNS.values()):
+        return True
+    return bool(secret_parameter(address)) or has_key_in_path(address)
 
 
 def _check_variable(where: str, value: str) -> None:
@@ -163,11 +229,8 @@ def _check_variable(where: str, value: str) -> None:
     Raises UserError: without the value."""
     if value in ("", "null", "None") or value in os.environ:
         return
-    legal = re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", value) and len(value) <= LONGEST_NAME
-    looks = any(
-        len(word) >= 24 or (len(word) >= 13 and re.search(r"\d", word)) for word in value.split("_")
-    )
-    if not legal or looks:
+    legal = _VARIABLE.fullmatch(value) and len(value) <= LONGEST_NAME
+    if not legal or looks_drawn(value):
         raise UserError(
             f"{where} is not the name of an environment variable (letters, digits and _) but looks "
             f"like a key, which is not shown; configs are written to files that others read. "
@@ -175,19 +238,20 @@ def _check_variable(where: str, value: str) -> None:
         )
 
 
-def _refuse(where: str, kind: str) -> None:
+def _refuse(where: str, kind: str, remedy: str = REMEDY) -> None:
     raise UserError(
         f"{where} looks like it holds {kind}, and configs are written to files that others read. "
-        f"{REMEDY}"
+        f"{remedy}"
     )
 
 
 def redact(text: str, secrets: Iterable[str] = ()) -> str:
-    """``text`` with these secrets and everything that looks like a key replaced by ``***``."""
+    """``text`` with these secrets, however they are written there, and everything that looks like
+    a key replaced by ``***``."""
     # Longest first, so that a value inside another leaves no rest of the longer one.
     for value in sorted(secrets, key=len, reverse=True):
         if len(value) >= SHORTEST_KNOWN:
-            text = text.replace(value, BLOT)
+            text = blot_key(text, value)
     for pattern in PATTERNS.values():
         text = pattern.sub(BLOT, text)
     return text

@@ -17,6 +17,7 @@ from judges.serving.server import LOCAL
 from study.errors import UserError
 from study.presets import no_preset, preset_names, read_preset
 from study.schema import Executor, Judge, Model, freeze
+from study.secret_names import shown_place
 from study.secrets import redact
 
 CONNECT_S = 0.8
@@ -81,7 +82,9 @@ def _endpoint(model: Model, remote: bool) -> Finding:
     address = _address(model.endpoint.url)
     if address is None:
         return problem(
-            what, f"{url or 'no address'} is none", f"{model.role}.endpoint.url=http://HOST:PORT/v1"
+            what,
+            f"the address{shown_place(model.endpoint.url)} is none",
+            f"{model.role}.endpoint.url=http://HOST:PORT/v1",
         )
     if address[0] not in LOCAL and not remote:
         return note(what, f"{url}, not asked", "endpoints=true asks it too")

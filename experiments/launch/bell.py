@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from datetime import UTC, datetime
 from typing import Any
 
-from experiments.launch.notify import LONGEST, Call
+from experiments.launch.notify import LONGEST, Call, command_of
 from experiments.monitoring.alarms import alarms
 from experiments.monitoring.lines import summary
 from experiments.monitoring.read import Alarm, StudyReader, totals
@@ -119,7 +119,7 @@ def told_at_end(todo: Sequence[Cell], mine: Sequence[Cell]) -> Generator[None]:
         todo: the cells of the sweep.
         mine: those that are run here.
     """
-    command = todo[0].config.sweep.notify
+    command = command_of(todo[0].config.sweep)
     if not command or all(cells.is_done(cell.dir) for cell in mine):
         yield
         return

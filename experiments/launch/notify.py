@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import shlex
 import shutil
 import signal
@@ -21,35 +22,63 @@ from typing import Any
 
 from study.errors import UserError
 from study.files import first_line, plain
+from study.schema import Sweep
 from study.screen import visible
+from study.secret_names import may_be_shown
 from study.secrets import redact
 
 LIMIT_S = 30.0
 """How long the command may take; then it is killed, with what it started."""
 LONGEST = 500
 """Characters of one fact, at most."""
+SHORTEST_HIDDEN = 8
+"""Characters from which on a word of the command is not repeated in what is said of it."""
 READS = 32
 """Blocks of what it says that are read at a time; a pipe holds 16."""
 
 
-def check_notify(command: str) -> None:
-    """Refuse a command that cannot be started.
+EXAMPLE = "Type for example: sweep.notify=./tell-me.sh, a script that may be executed"
+
+
+def command_of(sweep: Sweep) -> str:
+    """The command of a sweep: ``sweep.notify``, or what the variable ``sweep.notify_env`` holds.
+    Raises UserError: both are given, or the variable is not set."""
+    if not sweep.notify_env:
+        return sweep.notify
+    if sweep.notify:
+        raise UserError(
+            "sweep.notify and sweep.notify_env are both given, and there is one command. Leave one"
+            f" of them out. {EXAMPLE}."
+        )
+    command = os.environ.get(sweep.notify_env, "").strip()
+    if not command:
+        raise UserError(
+            f"sweep.notify_env={sweep.notify_env} names a variable that is not set here, or is"
+            f" empty. Type export {sweep.notify_env}='...' with the command before the sweep."
+        )
+    return command
+
+
+def check_notify(command: str, key: str = "sweep.notify") -> None:
+    """Refuse a command that cannot be started. It is not repeated, for it may hold a secret;
+    ``key`` is where it was given.
     Raises UserError: it is no command line, or its program is not there."""
-    given = f"sweep.notify={redact(visible(command))[:LONGEST]}"
-    example = "Type for example: sweep.notify=./tell-me.sh, a script that may be executed"
+    given = f"The command of {key}"
     try:
         words = shlex.split(command)
     except ValueError as error:
         raise UserError(
-            f"{given} is not a command line ({first_line(error)}). {example}."
+            f"{given} is not a command line ({first_line(error)}). {EXAMPLE}."
         ) from error
     if command and not words:
-        raise UserError(f"{given} names no command. {example}.")
+        raise UserError(f"{given} names no command. {EXAMPLE}.")
     if words and shutil.which(words[0]) is None:
+        plain = key == "sweep.notify" and may_be_shown(words[0])
+        program = visible(words[0]) if plain else "a word that is not shown, for it may be a key"
         raise UserError(
-            f"{given} starts {visible(words[0])}, which is not a program here: it is neither on the"
+            f"{given} starts {program}, which is not a program here: it is neither on the"
             f" PATH nor a file that may be executed. No shell reads it, so that pipes, $NAME and ;"
-            f" mean nothing in it. {example}."
+            f" mean nothing in it. {EXAMPLE}."
         )
 
 
@@ -58,7 +87,10 @@ class Call:
 
     def __init__(self, command: str, facts: Mapping[str, Any]) -> None:
         words = shlex.split(command)
-        self._name, self._words, self._trouble = visible(words[0]), b"", ""
+        self._name = visible(words[0]) if may_be_shown(words[0]) else "the command"
+        parts = {part for word in words[1:] for part in (word, *re.split(r"[\s:=@]+", word))}
+        self._hidden = [part for part in parts if len(part) >= SHORTEST_HIDDEN]
+        self._words, self._trouble = b"", ""
         self._process: subprocess.Popen[bytes] | None = None
         self._limit = time.monotonic() + LIMIT_S
         try:
@@ -95,7 +127,7 @@ class Call:
             self._read()
             how = f"signal {-code}" if code < 0 else f"exit code {code}"
             last = self._words.decode("utf-8", "replace").strip().splitlines()[-1:]
-            said = "".join(f": {redact(visible(line))[:LONGEST]}" for line in last)
+            said = "".join(f": {redact(visible(line), self._hidden)[:LONGEST]}" for line in last)
             self._trouble = f"ended with {how}{said}"
         self._close()
         return True

@@ -15,6 +15,7 @@ from rich.text import Text
 from experiments.asked import judges_of
 from experiments.launch.bell import AlarmBell
 from experiments.launch.board import Board
+from experiments.launch.notify import command_of
 from experiments.launch.pool import ORPHANED
 from experiments.monitoring.screen import draws
 from experiments.track.runs import mark_killed
@@ -48,7 +49,7 @@ class Watch:
         config = todo[0].config
         self.cell_of = {cell.dir: cell for cell in todo}
         self.board = Board(todo)
-        self._bell = AlarmBell(config.sweep.notify, config.study)
+        self._bell = AlarmBell(command_of(config.sweep), config.study)
         self._refusals = Refusals()
         self._console = Console()
         self._live: Live | None = None

@@ -21,6 +21,7 @@ from study.cells import Cell
 from study.identity import flatten
 from study.marks import marked_keys, under
 from study.schema import Study
+from study.secret_names import is_secret_name
 from study.secrets import redact
 
 LISTED = marked_keys(Study, marks.LISTED)
@@ -28,8 +29,6 @@ LISTED = marked_keys(Study, marks.LISTED)
 VALUE_LIMIT = 500
 NONFINITE = "tracking/nonfinite"
 """How many values of a step were None, NaN or infinite, and so were not sent."""
-
-SECRET_NAME = re.compile(r"(^|[._-])(api_?key|token|secret|password|passwd|authorization)$", re.I)
 
 
 class Point(NamedTuple):
@@ -101,7 +100,8 @@ def _texts(cell: Cell, values: dict[str, Any]) -> dict[str, str]:
         if value in ("", None, [], {}):
             continue
         text = value if isinstance(value, str) else json.dumps(value)
-        if SECRET_NAME.search(key):
+        last = key.rpartition(".")[2]
+        if is_secret_name(last) or last.lower().endswith("token"):
             text = "***"
         elif key.endswith(".url"):
             text = _address(text)

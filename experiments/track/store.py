@@ -27,6 +27,7 @@ from study.errors import UserError
 from study.mounts import network_kind
 from study.places import is_url
 from study.schema import Tracking
+from study.secret_names import shown_place
 from study.secrets import holds_credentials, redact
 
 SWITCHES = {
@@ -117,7 +118,7 @@ def tracking_uri(tracking: Tracking, runs_dir: Path) -> str:
     scheme = re.split(r"[+:]", uri)[0] if "://" in uri or uri == "databricks" else "file"
     if scheme not in SCHEMES:
         kind = "is a file store, which MLflow has given up" if scheme == "file" else "is not legal"
-        raise UserError(f"{source}={redact(uri)} {kind}. {ADVICE}")
+        raise UserError(f"{source}{shown_place(uri)} {kind}. {ADVICE}")
     if scheme == postgres.SCHEME:
         return postgres.with_driver(source, uri)
     if scheme != "sqlite":
@@ -139,7 +140,7 @@ def artifacts_of(tracking: Tracking) -> str:
     place = tracking.artifacts or ""
     secret = holds_credentials(place)
     if place and (secret or not is_url(place)):
-        trouble = "holds a key (not shown)" if secret else f"={place[:200]} is none"
+        trouble = "holds a key (not shown)" if secret else f"{shown_place(place)} is none"
         raise UserError(
             f"tracking.artifacts has to be a URL without keys, and {trouble}. Type for example "
             "tracking.artifacts=s3://my-bucket/mlflow, and the keys as the store's own client "

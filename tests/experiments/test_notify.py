@@ -10,12 +10,13 @@ import pytest
 
 from experiments.launch import bell, notify
 from experiments.launch.bell import AlarmBell, facts_of, told_at_end
-from experiments.launch.notify import Call, check_notify
+from experiments.launch.notify import Call, check_notify, command_of
 from experiments.launch.watch import Watch
 from experiments.monitoring.read import Alarm, totals
 from study import cells
 from study.errors import UserError
 from study.machine import has_process
+from study.schema import Sweep
 from tests.experiments.fake_cells import laid
 from tests.waiting import alive, wait_for
 
@@ -217,6 +218,38 @@ def test_what_cannot_be_started_is_refused(command, said) -> None:
     assert said in str(refused.value) and "Type for example: sweep.notify=" in str(refused.value)
     check_notify("")
     check_notify(f"{sys.executable} -c pass")
+
+
+def test_a_command_with_a_secret_comes_from_a_variable_and_is_never_repeated(
+    tmp_path, script, monkeypatch, capsys
+) -> None:
+    out = tmp_path / "out"
+    monkeypatch.setenv("TELL", f"{script(TOLD)} {out} -u me:swordfish-in-a-command")
+    todo = laid(tmp_path, 1, notify_env="TELL")
+    with told_at_end(todo, todo):
+        pass
+    (content,) = told(out)
+    assert content["words"] == ["-u", "me:swordfish-in-a-command"]
+    failing = script("import sys; sys.exit('no: ' + sys.argv[2] + sys.argv[2].split(':')[1])")
+    monkeypatch.setenv("TELL", f"{failing} -u me:swordfish-in-a-command")
+    with told_at_end(todo, todo):
+        pass
+    (line,) = capsys.readouterr().out.splitlines()
+    assert "ended with exit code 1: no: ***" in line and "swordfish" not in line
+    for path in (each for each in tmp_path.rglob("*") if each.is_file() and each != out):
+        assert b"swordfish" not in path.read_bytes()
+
+
+def test_there_is_one_command_and_its_variable_is_set(monkeypatch) -> None:
+    monkeypatch.delenv("TELL", raising=False)
+    with pytest.raises(UserError, match="Type export TELL="):
+        command_of(Sweep(notify_env="TELL"))
+    with pytest.raises(UserError, match="both given"):
+        command_of(Sweep(notify="./tell.sh", notify_env="TELL"))
+    assert command_of(Sweep(notify="./tell.sh")) == "./tell.sh" and command_of(Sweep()) == ""
+    with pytest.raises(UserError, match="not shown") as refused:
+        check_notify("swordfish --now", "sweep.notify_env")
+    assert "swordfish" not in str(refused.value)
 
 
 def test_facts_are_short() -> None:

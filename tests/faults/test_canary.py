@@ -8,10 +8,16 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
+from omegaconf import OmegaConf
+from omegaconf.errors import InterpolationResolutionError
 
+from experiments.sweep import cells_of
+from study.compose import load_presets
 from study.errors import UserError
+from study.schema import register
 from study.secrets import holds_credentials, refuse_arguments, refuse_config
 from tests.conftest import ROOT
 from tests.waiting import GENEROUS_S
@@ -29,6 +35,11 @@ URLS = [
     f"http://host/v1?X-Api-Key={CANARY}",
     f"http://host/v1#token={CANARY}",
     f"http://host/v1?sig={CANARY}",
+    f"http://host/{CANARY}/v1",
+    f"http://host/v1/token/{CANARY}",
+    f"s3://AKEY:se/{CANARY}@bucket/runs",
+    f"postgresql://me:pa/{CANARY}@host/db",
+    f"mssql+pyodbc:///?odbc_connect=DRIVER%3Dx%3BPWD%3D{CANARY}",
 ]
 ARGUMENTS = [
     *(f"judge.endpoint.url={url}" for url in URLS),
@@ -52,6 +63,14 @@ ARGUMENTS = [
     f"judge.endpoint.start_command='OPENAI_API_KEY={CANARY} serve'",
     f"hydra.job.env_set.OPENAI_API_KEY={CANARY}",
     f"~judge.endpoint.extra_body.api_key={CANARY}",
+    f"+judge.endpoint.extra_body.apikey2={CANARY}",
+    f"sweep.notify='curl -u me:{CANARY} http://h'",
+    f"sweep.notify='curl -H X-Key:{CANARY} http://h'",
+    f"sweep.notify='sshpass -p {CANARY} ssh h tell'",
+    f"sweep.notify=./tell.sh {CANARY}",
+    f"judge.endpoint.start_command='sshpass -p {CANARY} ssh h serve'",
+    f"sweep.notify_env={CANARY}",
+    f"sweep.slurm.setup=['export OPENAI_API_KEY={CANARY}']",
     f"endpoint=http://{CANARY}@host/v1",
     f"api_key_env={CANARY}",
 ]
@@ -66,6 +85,8 @@ HARMLESS = [
     "judge.endpoint.start_command='export VLLM_API_KEY=$KEY; vllm serve m'",
     "judge.serve.extra=[--enable-prompt-tokens-details,--seed,0]", "judge.simulated.keyword=robust",
     "task.path=token.jsonl", "+judge.endpoint.extra_body.top_k=20", "cost.max_calls=5",
+    "sweep.notify=./tell-me.sh", "sweep.notify='mail -s done me@h.org'", "sweep.notify_env=TELL",
+    "runs_dir=${oc.env:HOME}/runs", "task.path='${oc.env:DATA,/data}/a.jsonl'",
     "judge.endpoint.tokens_per_min=1000", "runs_dir=/data/secrets/runs", "config=x.yaml",
 ]  # fmt: skip
 
@@ -98,9 +119,6 @@ def test_an_address_with_a_key_is_known_as_one(url: str) -> None:
 def test_every_preset_passes() -> None:
     """Each file by itself: what a preset stands on is a preset too. And a whole config."""
     from hydra import compose, initialize_config_dir
-    from omegaconf import OmegaConf
-
-    from study.schema import register
 
     presets = sorted((ROOT / "conf" / "judge").glob("*.yaml"))
     assert presets
@@ -123,12 +141,97 @@ def test_every_preset_passes() -> None:
         {"judge": {"endpoint": {"extra_body": {"x": [f"api_key: {CANARY}"]}}}},
         {"judge": {"endpoint": {"extra_body": {f"http://{CANARY}@host": 1}}}},
         {"job": {"env_set": {"MY_TOKEN": CANARY}}},
+        {"judge": {"endpoint": {"extra_body": {"apikey2": CANARY}}}},
+        {
+            "judge": {
+                "endpoint": {
+                    "extra_body": {
+                        "list": [{"name": "X-Key-Token", "value": CANARY}, ["X-Api-Key", CANARY]]
+                    }
+                }
+            }
+        },
+        {"judge": {"endpoint": {"extra_body": {"list": [["X-Api-Key", CANARY]]}}}},
+        {"judge": {"endpoint": {"url": f"https://h/{CANARY}/v1"}}},
+        {"judge": {"endpoint": {"replicas": ["http://h/v1", f"https://h/{CANARY}/v1"]}}},
+        {"sweep": {"notify": f"./tell.sh {CANARY}"}},
+        {"sweep": {"slurm": {"setup": [f"sshpass -p {CANARY} ssh h"]}}},
     ],
 )
 def test_a_config_with_a_key_is_refused_by_its_place(config) -> None:
     with pytest.raises(UserError) as caught:
         refuse_config(config)
     assert CANARY not in str(caught.value)
+
+
+LOOKED_UP = (
+    "${oc.env:HOLDER}", "${oc.env:${oc.env:NAME,HOLDER}}", "${oc.env:HOLDER,x}",
+    "${ oc.env : HOLDER}", "x-${oc.env:'HOLDER'}", "${oc.decode:'${oc.env:HOLDER}'}",
+    "${oc.${x}:HOLDER}",
+    "${oc.create:${oc.env:HOLDER}}",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("text", LOOKED_UP)
+@pytest.mark.parametrize("key", ["study", "judge.name", "judge.endpoint.extra_body.user", "seed"])
+def test_a_value_from_the_environment_is_refused_by_where_it_comes_from(key, text) -> None:
+    for check in (lambda: refuse_arguments([f"{key}={text}"]), lambda: refuse_variables(key, text)):
+        with pytest.raises(UserError, match=r"\$\{oc.env:NAME\} stands only in runs_dir"):
+            check()
+
+
+def refuse_variables(key: str, text: str) -> None:
+    data: Any = text
+    for word in reversed(key.split(".")):
+        data = {word: data}
+    refuse_config(data)
+
+
+def test_a_place_of_files_may_come_from_the_environment_and_nothing_else(monkeypatch) -> None:
+    """Also where OmegaConf alone finds out what is looked up."""
+    monkeypatch.setenv("DATA", "/data")
+    _, task = load_presets("sim-fair", overrides=["task.path=${oc.env:DATA}/a.jsonl"])
+    assert task.path == "/data/a.jsonl"
+    for text in ("${oc.env:WANDB_API_KEY}", "${oc.env:${oc.env:DATA}}"):
+        with pytest.raises(UserError):
+            load_presets("sim-fair", overrides=[f"task.path='{text}'"])
+    register()
+    hidden = OmegaConf.create(
+        {
+            "a": "${b:DATA}",
+            "x": "oc.",
+            "study": "${oc.${y}:DATA}",
+            "y": "env",
+            "runs_dir": "${oc.env:DATA}",
+        }
+    )
+    assert hidden.runs_dir == "/data"
+    with pytest.raises(InterpolationResolutionError, match="study takes a value"):
+        _ = hidden.study
+
+
+NOT_READ = [
+    f"judge.endpoint.extra_body={{user:{CANARY} (b",
+    f"+judge.endpoint.extra_body.x={CANARY}(",
+    f"judge.endpoint.url=http://h/v1 {CANARY}(",
+    f"judge.endpoint.replicas={CANARY}/x",
+    f"judge.endpoint.extra_body={CANARY}",
+    f"judge.endpoint={CANARY}",
+    f"judge.serve.extra={CANARY}",
+    f"judge.endpoint.start_command=a(b {CANARY}",
+    f"judge.endpoint.extra_body.user='{CANARY}",
+    f"tracking={{uri:{CANARY} (}}",
+    f"tracking.uri=[{CANARY}/x]",
+    f"judge={{endpoint:{{url:{CANARY} (}}}}",
+]
+
+
+@pytest.mark.parametrize("argument", NOT_READ)
+def test_a_value_that_cannot_be_read_is_not_repeated(argument: str) -> None:
+    for given in ([argument], [f"{argument.partition('=')[0]}=", CANARY]):
+        with pytest.raises(UserError) as caught:
+            cells_of(["judge=sim-fair", "seed=0", "tracking=none", *given])
+        assert CANARY not in str(caught.value) and argument.partition("=")[0] in str(caught.value)
 
 
 def test_a_variable_that_exists_may_have_any_name(monkeypatch) -> None:
@@ -156,6 +259,8 @@ def leaky(folder: Path) -> tuple[list[str], list[str]]:
         "leaky-url": f"endpoint: {{url: 'http://{CANARY}@h/v1'}}",
         "leaky-body": f"endpoint: {{extra_body: {{token: {CANARY}}}}}",
         "leaky-name": f"endpoint: {{api_key_env: {CANARY}}}",
+        "leaky-variable": "endpoint: {model: '${oc.env:${oc.env:NOBODY_SET_THIS,HOLDER}}'}",
+        "leaky-path": f"endpoint: {{url: 'http://h/{CANARY}/v1'}}",
         "leaky-serve": f"serve: {{extra: [--api-key, {CANARY}]}}",
     }
     roots = {
@@ -200,7 +305,7 @@ def test_nothing_is_left_of_a_key_that_every_command_refused(tmp_path) -> None:
         capture_output=True,
         text=True,
         timeout=GENEROUS_S,
-        env=os.environ | {"PYTHONPATH": str(ROOT), "TMPDIR": str(tmp_path)},
+        env=os.environ | {"PYTHONPATH": str(ROOT), "TMPDIR": str(tmp_path), "HOLDER": CANARY},
     )
     codes = [line for line in done.stdout.splitlines() if line.startswith("CODE")]
     assert codes == [f"CODE {program} 2" for program, _ in commands], done.stdout + done.stderr
@@ -208,7 +313,17 @@ def test_nothing_is_left_of_a_key_that_every_command_refused(tmp_path) -> None:
     assert_clean(tmp_path, besides=conf)
 
 
-def test_a_password_in_mlflows_own_variable_is_refused_at_the_plan(tmp_path) -> None:
+@pytest.mark.parametrize(
+    "uri",
+    [
+        f"http://me:{CANARY}@host",
+        f"https://host/{CANARY}/mlflow",
+        f"postgresql://me:pa/{CANARY}@host/db",
+        f"{CANARY}",
+    ],
+    ids=["password", "path", "slash", "no address"],
+)
+def test_a_password_in_mlflows_own_variable_is_refused_at_the_plan(tmp_path, uri) -> None:
     done = subprocess.run(
         [sys.executable, "-m", "experiments.sweep", "plan=true", "judge=sim-fair", "seed=0",
          f"runs_dir={tmp_path / 'runs'}"],
@@ -216,7 +331,7 @@ def test_a_password_in_mlflows_own_variable_is_refused_at_the_plan(tmp_path) -> 
         capture_output=True,
         text=True,
         timeout=GENEROUS_S,
-        env=os.environ | {"MLFLOW_TRACKING_URI": f"http://me:{CANARY}@host"},
+        env=os.environ | {"MLFLOW_TRACKING_URI": uri},
     )  # fmt: skip
     assert done.returncode == 2 and "MLFLOW_TRACKING_URI" in done.stderr
     assert CANARY not in done.stdout + done.stderr

@@ -29,7 +29,7 @@ from judges.grading.vocabulary import largest_number, read_labels
 from judges.probes import model, slots
 from judges.probes.rewriters import edits
 from judges.simulated import operators
-from study import completions, secrets
+from study import completions, known_keys, secret_names, secrets
 from study.answers import answer_of, opened, strip_thinking
 from study.features import features
 from study.rewards.formulas import repetition
@@ -219,6 +219,16 @@ READERS: dict[str, Callable[[str], object]] = {
     "outside of delimiters": delimiters.without_delimited,
     "questions": question,
     "secrets": secrets.redact,
+    "known keys": lambda text: known_keys.blot_key(text, "a1 \\&%+/=b2"),
+    "commands": lambda text: (
+        secret_names.secret_in_command(text),
+        secret_names.unfit_argument(text),
+    ),
+    "addresses": lambda text: (
+        secrets.holds_credentials(f"http://h/{text}"),
+        secret_names.shown_place(text),
+    ),
+    "arguments": lambda text: secret_names.may_hold_key(text),
     "stored replies": lambda text: parse.read_records(text.encode("utf-8", "replace")),
     "completions": lambda text: completions.sound_records(
         text.encode("utf-8", "replace"), completions.json_object

@@ -1,8 +1,11 @@
 """A key gets into no verdict, no store, no message of a session."""
 
+import base64
 import json
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
+from urllib.parse import quote
 
 import pyarrow.parquet as pq
 import pytest
@@ -53,6 +56,44 @@ def test_a_key_never_gets_into_a_verdict_or_the_store(faults, one_word, store, m
 
 
 ECHOED = ("text", "reasoning", "model", "id", "finish", "usage", "name of a field", "log-probs")
+
+
+FORMS: dict[str, Callable[[str], str]] = {
+    "percent signs": lambda key: quote(key, safe=""),
+    "base64": lambda key: base64.b64encode(key.encode()).decode(),
+    "Basic": lambda key: base64.b64encode(f"me:{key}".encode()).decode(),
+    "upper case": str.upper,
+}
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_a_key_echoed_in_another_form_is_nowhere(form, tmp_path, one_word, monkeypatch) -> None:
+    """In good replies and in errors, as text and as JSON."""
+    secret = "Canary/Key+77.of-no-known-form"
+    monkeypatch.setenv("CANARY_KEY", secret)
+    written = FORMS[form](secret)
+    error = json.dumps({"error": {"message": f"no {written}", "code": "invalid_api_key"}}).encode()
+    said = json.dumps({"model": "m", "choices": [{"index": 0, "finish_reason": "stop",
+                       "message": {"content": f"[[70]] by {written}"}}]}).encode()  # fmt: skip
+    shown = ""
+    for answer in (whole(said), whole(error, 401), whole(f"bad {written}".encode(), 500)):
+
+        async def answered(body: bytes, answer=answer):
+            return answer
+
+        with FaultServer(good=answered) as server, Store(tmp_path / "replies.db") as store:
+            judge = http(server.url("mix_0"), api_key_env="CANARY_KEY", attempts=1)
+            with Session(replace(judge, grading=Grading("likert")), store) as session:
+                ((verdict,),) = session.verdicts([(ROWS[0], form)])
+                shown += json.dumps(verdict.as_row())
+                try:
+                    session.stop_if_refused()
+                except EndpointRefused as refused:
+                    shown += str(refused)
+    files = b"".join(path.read_bytes() for path in tmp_path.iterdir())
+    assert "***" in shown
+    for piece in (written, written[:12], written[-12:]):
+        assert piece not in shown and piece.encode() not in files
 
 
 async def echo(body: bytes, where: str, secret: str) -> bytes:

@@ -11,17 +11,45 @@ from study.secrets import redact, refuse_secrets
 
 # Put together here so that no scanner finds a key in this file.
 KEYS = [
-    "sk-" + "test-canary_0123456789", "sk-" + "0123456789abcdef" * 2,
-    "hf_" + "AbCdEfGhIjKlMnOpQrStUv", "ghp_" + "AbCdEfGhIjKlMnOpQrStUv",
-    "github_pat_" + "11ABCDEFG_abcdefghijkl", "AKIA" + "ABCDEFGHIJKLMNOP", "AIza" + "x" * 35,
-    "xoxb-" + "1234567890-abc", "Bearer " + "abcdefghijklmnop.qrst",
+    "sk-" + "test-canary_0123456789",
+    "sk-" + "0123456789abcdef" * 2,
+    "hf_" + "AbCdEfGhIjKlMnOpQrStUv",
+    "ghp_" + "AbCdEfGhIjKlMnOpQrStUv",
+    "github_pat_" + "11ABCDEFG_abcdefghijkl",
+    "AKIA" + "ABCDEFGHIJKLMNOP",
+    "AIza" + "x" * 35,
+    "xoxb-" + "1234567890-abc",
+    "Bearer " + "abcdefghijklmnop.qrst",
+    "gsk_" + "AbCdEfGhIjKlMnOpQrStUv",
+    "xai-" + "AbCdEfGhIjKlMnOpQrStUv",
+    "nvapi-" + "AbCdEfGhIj-KlMnOp_QrStUv",
+    "r8_" + "AbCdEfGhIjKlMnOpQrStUv",
+    "glpat-" + "AbCdEfGhIj-KlMnOp_QrSt",
+    "npm_" + "AbCdEfGhIjKlMnOpQrStUv",
+    "ya29." + "a0AbCdEfGh-IjKlMnOp_QrStUv",
+    "sk_live_" + "AbCdEfGhIjKlMnOpQrStUv",
+    "eyJhbGciOiJIUzI1NiJ9." + "eyJzdWIiOiIxMjM0In0" + ".abc_DEF-1234567890xy",
+    "pplx-" + "AbCdEfGhIjKlMnOpQrStUv",
+    "1234567890:" + "AAEabcdefGHIJKLmnop_qrstu-vw",
+    "hooks.slack.com/" + "services/T0000/B0000/AbCdEfGhIjKl",
     "-----BEGIN RSA " + "PRIVATE KEY-----\nMIIabc\n-----END RSA PRIVATE KEY-----",
 ]  # fmt: skip
 HARMLESS = [
-    "", "http://127.0.0.1:8000/v1", "https://example.org/v1?at=a:b@c", "Qwen/Qwen3-32B",
-    "task-0123456789abcdef0123", "risk-adjusted-and-very-long-words", "DASHSCOPE_API_KEY",
-    "the bearer of this letter", "hf_model", "-----BEGIN PUBLIC KEY-----",
-]  # fmt: skip
+    "",
+    "http://127.0.0.1:8000/v1",
+    "https://example.org/v1?at=a:b@c",
+    "Qwen/Qwen3-32B",
+    "task-0123456789abcdef0123",
+    "risk-adjusted-and-very-long-words",
+    "DASHSCOPE_API_KEY",
+    "the bearer of this letter",
+    "hf_model",
+    "-----BEGIN PUBLIC KEY-----",
+    "npm_config and xai-like tools",
+    "the eyJudge of a.b.c",
+    "http://127.0.0.1:8000/a@b",
+    "http://[::1]:8000/a@b",
+]
 
 
 @pytest.mark.parametrize("key", KEYS)
@@ -54,6 +82,9 @@ def test_the_password_of_a_url_is_a_secret_and_its_host_is_not() -> None:
         ("http://swordfish@example.org/v1", "http://***@example.org/v1"),
         ("http://sword@fish@example.org/v1", "http://***@example.org/v1"),
         ("mysql://me:sword@fish@example.org/db", "mysql://***@example.org/db"),
+        ("postgresql://me:sword/fish@example.org/db", "postgresql://***@example.org/db"),
+        ("s3://AKEY:sword/fish@bucket/runs", "s3://***@bucket/runs"),
+        ("s3://swordfish@bucket/runs", "s3://***@bucket/runs"),
         ("at http://h/v1?a=b&api_key=swordfish&c=d", "at http://h/v1?a=b&***&c=d"),
     ],
 )
@@ -64,6 +95,7 @@ def test_what_an_address_gives_away_is_blotted_out(given: str, shown: str) -> No
 NASTY = [
     "-----BEGIN PRIVATE KEY-----", "-----BEGIN ", "http://", "http://a@", "://:", "bearer ", "?",
     "?token", "sk-", "-----BEGIN PRIVATE KEY----- -", "A", " ", "&api_key=",
+    "-eyJ", "eyJaaaaaaaaa.", "://:/", "SG.a", "1:AA",
 ]  # fmt: skip
 
 

@@ -12,7 +12,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 from study import bounds, causes
 from study.compose import CONF, preset_names
-from study.errors import UserError
+from study.errors import UserError, chain
 from study.presets import no_preset
 from study.schema import freeze, schema
 from study.tasks.datasets.sets import SETS
@@ -83,9 +83,12 @@ def load_data(name: str, overrides: Sequence[str] = (), datasets: Sequence[str] 
         )
         values: Any = OmegaConf.to_container(composed, resolve=True)
     except OmegaConfBaseException as error:
+        refused = next((link for link in chain(error) if isinstance(link, UserError)), None)
+        if refused is not None:
+            raise refused from None
         raise UserError(
-            f"The settings do not fit: {causes.own_words(error)} The names and defaults of all"
-            " settings are in study/tasks/datasets/preset.py."
+            f"The settings do not fit: {causes.own_words(error, overrides)} The names and defaults"
+            " of all settings are in study/tasks/datasets/preset.py."
         ) from error
     values["datasets"] = list(dict.fromkeys(datasets or values["datasets"]))
     data: Data = freeze(Data, values, "data.")

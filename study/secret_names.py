@@ -1,0 +1,229 @@
+"""Which names, words, addresses and command lines give a secret away, by their form.
+
+A name such as ``api_key`` says that its value is a secret, whatever that looks like. So do the
+places where addresses and command lines have them: the user of an address, its parameters, a part
+of its path that looks drawn, the flags ``-u`` and ``-H``. All of it is linear in the text.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Iterator
+from urllib.parse import parse_qsl, unquote_plus, urlsplit
+
+from study.tables import table
+
+_TABLES = table(__file__)
+FIELDS: dict[str, list[str]] = _TABLES["fields"]
+"""Kind of field -> the last words of the keys of a study that are such fields."""
+FROM_ENVIRONMENT: list[str] = _TABLES["environment"]["fields"]
+"""Full keys of the fields whose value ``${oc.env:NAME}`` may give."""
+_FLAGS = _TABLES["flags"]
+_MAY_HOLD_KEYS = frozenset(name for names in FIELDS.values() for name in names)
+LONGEST_NAME = 64
+DEEPEST = 3
+"""How many command lines are looked at inside each other, as ``sh -c '...'`` has them."""
+_ADDRESS = re.compile(r"[a-zA-Z][a-zA-Z0-9+.-]{0,30}://[^\s\"'<>]*")
+_BOT_TOKEN = re.compile(r"[0-9]{5,20}:\w{8}")
+_PAIR = re.compile(r"[^\s:/@]+:[^\s/@]+@[\w.-]+")
+"""``user:secret@host`` without a scheme."""
+_LOCAL_PATH = re.compile(r"(?:~|\.{1,2})?/(?:[^\s:@?#=\"'\\]| )*|[\w-]+(?:/[\w-][\w.-]*)+")
+_PLACE = re.compile(
+    r"[a-z0-9+]{1,30}:/{1,4}[\w./:-]{0,200}|(?:file|sqlite):[\w./:-]{0,200}|[a-z]{0,8}"
+    r"|[\w.-]{1,60}:[0-9]{1,5}(?:/[\w./-]{0,200})?|[.~]{0,2}/[\w./-]{0,200}|[\w-]{1,60}/[\w./-]{0,200}"
+)
+_PLAIN_WORD = re.compile(r"-{0,2}[A-Za-z0-9][\w.,@+-]{0,63}")
+_VALUE_FLAG = re.compile(r"-[A-Za-z]")
+_HARMLESS_FLAGS = frozenset("-c -i -m -n -s".split())
+
+
+def is_secret_name(name: str, sent: bool = False) -> bool:
+    """Whether what stands under ``name`` is a secret: a key of a table, a header, a parameter of an
+    address, or a ``--flag``. ``sent`` where it stands in an address or in what an endpoint is sent.
+    """
+    bare = re.sub(r"v?[0-9]{1,9}$", "", re.sub(r"[^a-z0-9]", "", name[-200:].lower()))
+    names = _TABLES["names"]
+    strong = tuple(names["strong"])
+    if bare.endswith(strong) or bare.removesuffix("s").endswith(strong):
+        return True
+    return sent and (bare in names["weak"] or any(word in bare for word in strong))
+
+
+def is_secret_variable(name: str) -> bool:
+    """Whether a variable of this name holds a secret: ``WANDB_API_KEY``, ``MY_TOKEN``."""
+    return is_secret_name(name) or is_secret_name(name.rpartition("_")[2], sent=True)
+
+
+def may_hold_key(key: str) -> bool:
+    """Whether the field of this full key may hold a secret, so that what is typed there, and could
+    not be read, is not repeated."""
+    words = [word for word in re.split(r"[.\[\]@/]", key.strip().lstrip("+~-")) if word]
+    below = frozenset(FIELDS["tables"])
+    held = any(word in _MAY_HOLD_KEYS - below or is_secret_name(word, True) for word in words)
+    return held or words[-1:] == ["hydra"] or (bool(words) and words[-1] in below)
+
+
+def may_be_shown(program: str) -> bool:
+    """Whether the first word of a command is plainly a program, and no key."""
+    path = _LOCAL_PATH.fullmatch(program) or _PLAIN_WORD.fullmatch(program)
+    return path is not None and (program.startswith(("/", ".", "~")) or not looks_drawn(program))
+
+
+def shown_place(text: str) -> str:
+    """An address or a path that could not be used, as an error repeats it: behind ``=``, where it
+    is plainly a path or an address without a key, and else that it is not shown."""
+    if _PLACE.fullmatch(text) and not looks_drawn(text):
+        return f"={text}"
+    return " (not shown, for it may hold a key)"
+
+
+def looks_drawn(word: str) -> bool:
+    """Whether a word looks like drawn letters and digits, as a key does and a name does not."""
+    return any(
+        len(piece) >= 24
+        or (len(piece) >= 13 and any(map(str.isdigit, piece)))
+        or (len(piece) >= 13 and len(re.findall(r"[a-z][A-Z]", piece)) >= 4)
+        for piece in re.findall(r"[A-Za-z0-9]+", word)
+        if not piece.isdigit()
+    )
+
+
+def decoded(text: str) -> list[str]:
+    """``text`` and what it is without percent signs, up to three times over."""
+    forms = [text]
+    for _ in range(3):
+        plain = unquote_plus(forms[-1])
+        if plain == forms[-1]:
+            break
+        forms.append(plain)
+    return forms
+
+
+def secret_parameter(text: str) -> str:
+    """The name of a secret parameter of an address in ``text``; empty where there is none."""
+    for parts in _addresses(text):
+        for query in (parts.query, parts.fragment.partition("?")[2] or parts.fragment):
+            for name, value in parse_qsl(query.replace(";", "&")):
+                if value and not value.startswith("$") and is_secret_name(name, sent=True):
+                    return name[:LONGEST_NAME]
+                if re.search(r"(?i)\b(?:pwd|password)\s{0,9}=[^;\s]", value):  # of odbc_connect=
+                    return name[:LONGEST_NAME]
+    return ""
+
+
+def has_key_in_path(text: str) -> bool:
+    """Whether a web address in ``text`` has a key in its path: a part that looks drawn, one behind
+    ``/key/`` or ``/token/``, or one such as ``token=...``."""
+    for parts in _addresses(text):
+        if parts.scheme.lower() not in ("http", "https", "ws", "wss"):
+            continue
+        before = ""
+        for part in re.split(r"[/;]", decoded(parts.path)[-1]):
+            name, equals, value = part.partition("=")
+            behind = before.lower() in _TABLES["names"]["path"] or is_secret_name(before)
+            assigned = equals and value and is_secret_name(name, sent=True)
+            drawn = looks_drawn(part) or _BOT_TOKEN.search(part) is not None
+            if part and not part.startswith("$") and (drawn or behind or assigned):
+                return True
+            before = part
+    return False
+
+
+def _addresses(text: str) -> Iterator:
+    for word in _ADDRESS.findall(text):
+        try:
+            yield urlsplit(word)
+        except ValueError:
+            continue
+
+
+def secret_in_command(text: str, depth: int = 0) -> str:
+    """What of a secret a command line holds, in a few words; empty where it holds none. A variable
+    that a shell looks up, ``$NAME``, is none."""
+    try:
+        words = shlex.split(text)
+    except ValueError:
+        words = text.split()
+    program = before = ""
+    for word in words:
+        if kind := _secret_in_word(word, before, program):
+            return kind
+        if depth < DEEPEST and re.search(r"\s", word):
+            inner = secret_in_command(word, depth + 1)
+            if inner:
+                return inner
+        name = word.rpartition("/")[2]
+        program = name if name in _FLAGS["passwords"] else program
+        if re.search(r"[;&|]$", word):
+            program = ""
+        before = word
+    return ""
+
+
+def _secret_in_word(word: str, before: str, program: str) -> str:
+    """What of a secret ``word`` is, behind the word ``before`` of a command line of ``program``."""
+    name, equals, value = word.partition("=")
+    flag, glued = word[:2], "" if word.startswith("--") else word[2:]
+    if equals and not _is_reference(value) and is_secret_variable(name.lstrip("-")):
+        return "a secret behind its name"
+    if before.startswith("-") and is_secret_name(before) and not _is_reference(word):
+        return "a secret on a command line"
+    password = _FLAGS["passwords"].get(program)
+    if password and before == password and not _is_reference(word):
+        return f"a password behind {password}"
+    if password and flag == password and not _is_reference(glued):
+        return f"a password behind {password}"
+    for options, is_secret in (("users", _is_user), ("headers", _is_secret_header)):
+        flags = _FLAGS[options]
+        given = word if before in flags else value if name in flags else ""
+        if is_secret(given or (glued if flag in flags else "")):
+            return f"a secret behind {before if before in flags else flag}"
+    if _PAIR.fullmatch(word) and "$" not in word:
+        return "a password before an @"
+    return "an address with a key in its path" if has_key_in_path(word) else ""
+
+
+def _is_reference(value: str) -> bool:
+    return not value or value.startswith("$")
+
+
+def _is_user(value: str) -> bool:
+    """Whether what ``-u`` takes is a user with a password, and not two numbers as docker's."""
+    name, colon, secret = value.partition(":")
+    return bool(colon and secret) and not _is_reference(secret) and not (name + secret).isdigit()
+
+
+def _is_secret_header(value: str) -> bool:
+    name, colon, held = value.partition(":")
+    harmless = name.strip().lower() in _FLAGS["harmless"]
+    return bool(colon and held.strip()) and not harmless and "$" not in held
+
+
+def unfit_argument(command: str) -> int:
+    """The place, from 1 on, of the first argument of ``sweep.notify`` that may be a secret: it is
+    neither a plain word nor a local path, or stands behind a flag that takes one. 0 is none, also
+    where it is no command line; -1 is the program itself."""
+    try:
+        words = shlex.split(command)
+    except ValueError:
+        return 0
+    before = ""
+    for place, word in enumerate(words):
+        name, equals, value = word.partition("=")
+        local = _LOCAL_PATH.fullmatch(word) is not None
+        plain = _PLAIN_WORD.fullmatch(name if equals and place else word) is not None
+        plain = plain and (not equals or (bool(place) and _PLAIN_WORD.fullmatch(value) is not None))
+        glued = re.match(r"-[A-Za-z]", word) is not None and len(word) > 2
+        behind = _VALUE_FLAG.fullmatch(before) is not None and before not in _HARMLESS_FLAGS
+        drawn = looks_drawn(word) and (not local or not word.startswith(("/", ".", "~")))
+        bare = name.lstrip("-")
+        secret = is_secret_name(bare, sent=word.startswith("-"))
+        secret = secret or (bool(equals) and is_secret_variable(bare))
+        after = before.startswith("--") and is_secret_name(before, sent=True)
+        if not (local or plain) or drawn or (place and (secret or after or glued)):
+            return place or -1
+        if place and behind and not local and not word.startswith("-"):
+            return place
+        before = word
+    return 0

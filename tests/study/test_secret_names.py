@@ -1,0 +1,162 @@
+"""Names, addresses and command lines that give a secret away, and those that do not."""
+
+import pytest
+
+from study import causes
+from study.secret_names import (
+    FIELDS,
+    FROM_ENVIRONMENT,
+    has_key_in_path,
+    is_secret_name,
+    looks_drawn,
+    may_hold_key,
+    secret_in_command,
+    shown_place,
+    unfit_argument,
+)
+
+CANARY = "zq7canary0value9"
+TELLING = [
+    "curl -u me:swordfish http://h/x",
+    "curl -ume:swordfish http://h/x",
+    "curl --user me:swordfish h",
+    "curl -H X-Key:swordfish h",
+    "curl -HX-Key:swordfish h",
+    "curl -H 'X-Key: swordfish' h",
+    "wget --header=X-Key:swordfish h",
+    "sshpass -p swordfish ssh host vllm",
+    "sshpass -pswordfish ssh host vllm",
+    "ssh host 'sshpass -p swordfish ssh other'",
+    "sh -c 'curl -u me:swordfish h'",
+    "mysql -pswordfish db",
+    "docker login -p swordfish",
+    "env MY_TOKEN=swordfish serve",
+    "serve --api-key swordfish",
+    "scp file me:swordfish@host",
+    f"curl http://h/{CANARY}/x",
+]
+HARMLESS = [
+    "",
+    "vllm serve Qwen/Qwen3-32B --port 8000 --max-model-len 4096",
+    "make vllm-cpu && judgedrift serve judge=smollm2-135m",
+    "export VLLM_API_KEY=$KEY; vllm serve m",
+    "docker run --gpus all -u 1000:1000 -p 8000:8000 -e HF_TOKEN=$HF_TOKEN vllm/vllm-openai",
+    "ssh -L 8000:localhost:8000 me@host",
+    "curl -H 'Authorization: Bearer $KEY' -H 'Content-Type: application/json' http://h/v1",
+    "curl -u me:$PASSWORD http://h/v1",
+]
+
+
+@pytest.mark.parametrize("command", TELLING)
+def test_a_command_with_a_secret_is_known(command: str) -> None:
+    secret = secret_in_command(command)
+    assert secret and "swordfish" not in secret and CANARY not in secret
+    assert unfit_argument(command)
+
+
+@pytest.mark.parametrize("command", HARMLESS)
+def test_a_command_that_looks_its_secrets_up_holds_none(command: str) -> None:
+    assert secret_in_command(command) == ""
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "",
+        "./tell-me.sh",
+        "mail -s done me@example.org",
+        "python3 -c pass",
+        "'/opt/my tools/tell.py' /data/abc123def456789/out.json gpu1 --channel=ml",
+        "python scripts/tell.py",
+    ],
+)
+def test_a_program_with_words_and_paths_tells_nothing(command: str) -> None:
+    assert unfit_argument(command) == 0
+
+
+@pytest.mark.parametrize(
+    ("command", "place"),
+    [
+        ("./tell.sh done a:b", 2),
+        ("curl hooks.slack.com/services/T0/B0/x", 1),
+        ("apprise tgram://a/b", 1),
+        (f"./tell.sh {CANARY}", 1),
+        ("./tell.sh -p swordfish", 2),
+        ("./tell.sh --key=swordfish", 1),
+        ("KEY=swordfish ./tell.sh", -1),
+    ],
+)
+def test_the_argument_that_may_be_a_secret_is_named(command: str, place: int) -> None:
+    assert unfit_argument(command) == place
+
+
+@pytest.mark.parametrize(
+    "address",
+    [
+        f"http://h/{CANARY}/v1",
+        f"https://h/v1/{CANARY}",
+        "https://h/v1/key/swordfish",
+        "https://h/token/swordfish/v1",
+        "https://h/v1;token=swordfish",
+        "http://h/%7Aq7canary0value9/v1",
+        "http://h/%257Aq7canary0value9/v1",
+        "https://api.telegram.org/bot123456789:AAEabcdefGHIJKLmnop/sendMessage",
+    ],
+)
+def test_a_key_in_a_path_is_known(address: str) -> None:
+    assert has_key_in_path(address)
+
+
+@pytest.mark.parametrize(
+    "address",
+    [
+        "https://api.openai.com/v1",
+        "https://x.openai.azure.com/openai/deployments/gpt-4o-mini-2024-07-18",
+        "https://generativelanguage.googleapis.com/v1beta/openai",
+        "https://h/v1/projects/my-project/endpoints/1234567890123456789",
+        "http://127.0.0.1:8000/v1",
+        "s3://bucket/abc123def456789xyz/runs",
+        "sqlite:////tmp/abc123def456789xyz/mlflow.db",
+    ],
+)
+def test_ordinary_paths_hold_no_key(address: str) -> None:
+    assert not has_key_in_path(address)
+
+
+def test_numbers_and_plurals_change_no_name() -> None:
+    for name in ("apikey2", "api_key_2", "API-Keys", "password1", "x-access-token-v2"):
+        assert is_secret_name(name)
+    for name in ("key2", "token1", "apikey_prod", "secretValue"):
+        assert is_secret_name(name, sent=True) and not is_secret_name("max_tokens", sent=True)
+
+
+def test_words_that_look_drawn() -> None:
+    assert all(map(looks_drawn, (CANARY, "a" * 24, "aBcDeFgHiJkLmN")))
+    assert not any(
+        map(looks_drawn, ("gpt-4o-mini-2024-07-18", "compatible-mode", "20240718123456"))
+    )
+
+
+def test_every_field_of_the_tables_is_one_of_the_schema() -> None:
+    keys = causes.keys()
+    assert {name for name in FROM_ENVIRONMENT if name.split(".")[0] not in ("hydra", "data")} <= {
+        *keys
+    }
+    last = {key.rpartition(".")[2] for key in keys}
+    for kind in ("commands", "addresses", "variables"):
+        assert set(FIELDS[kind]) <= last
+
+
+def test_a_field_that_may_hold_a_key() -> None:
+    for key in ("judge.endpoint.url", "+judge.endpoint.extra_body.x.y", "judge.endpoint",
+                "judge.endpoint.replicas.0", "sweep.notify", "tracking.uri"):  # fmt: skip
+        assert may_hold_key(key)
+    for key in ("seed", "judge.endpoint.max_concurrency", "task.path", "study", "runs_dir"):
+        assert not may_hold_key(key)
+
+
+def test_a_place_is_shown_where_it_is_plainly_one() -> None:
+    for text in ("./mlruns", "mlruns", "ftp://x/y", "localhost:8000", "bucket/mlflow"):
+        assert shown_place(text) == f"={text}"
+    for text in (CANARY, "me:swordfish", "http://me:swordfish@h", f"bucket/{CANARY}", "swordfish1"):
+        assert "not shown" in shown_place(text) and text not in shown_place(text)
