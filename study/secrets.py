@@ -58,8 +58,8 @@ COMMAND_REMEDY = (
 ADDRESS_REMEDY = (
     "Leave it out of the address. For a model, `export JUDGE_API_KEY=...` and type "
     "judge.endpoint.api_key_env=JUDGE_API_KEY; for MLflow, type MLFLOW_TRACKING_TOKEN=... before "
-    "the command. Where a server takes a key in its path alone, put a proxy of yours before it, "
-    "and give the proxy's address."
+    "the command; for s3, export AWS_ACCESS_KEY_ID=... AWS_SECRET_ACCESS_KEY=... Where a server "
+    "takes a key in its path alone, put a proxy of yours before it, and give the proxy's address."
 )
 
 _VALUE = (
@@ -85,8 +85,12 @@ def refuse_secrets(texts: Iterable[tuple[str, str]]) -> None:
     """Check (where, text) pairs before any of them is written anywhere.
     Raises UserError: a text looks like it holds a key; says where, never what."""
     for where, text in texts:
-        if kind := _secret_in(text):
-            _refuse(where, kind)
+        _refuse_text(where, text)
+
+
+def _refuse_text(where: str, text: str, name: str = "") -> None:
+    if kind := _secret_in(text):
+        _refuse(where, kind, name)
 
 
 @functools.lru_cache(4096)  # the cells of a sweep have nearly all of their texts in common
@@ -106,19 +110,19 @@ def refuse_arguments(arguments: Sequence[str]) -> None:
     before = ""
     for number, text in enumerate(arguments, 1):
         where = f"argument {number}"
-        refuse_secrets([(where, text)])
         key, equals, value = text.partition("=")
         name = key.rpartition(".")[2].lstrip("+~")
+        _refuse_text(where, text, name if equals else "")
         if equals and name in FIELDS["variables"]:
             for variable in value.strip("[]\"' ").split(","):
                 _check_variable(f"{where} ({key.lstrip('+~')})", variable.strip("\"' "))
         elif _ASSIGNED.search(text) or (value and is_secret_name(name, "extra_body" in key)):
-            _refuse(where, "a secret behind its name")
+            _refuse(where, "a secret behind its name", name)
         if equals and "${" in value:
             _refuse_variables(key.strip().lstrip("+~"), value)
         if equals:
             _refuse_place(where, name, value.strip("\"' "))
-        elif before.endswith("=") and may_hold_key(before[:-1]):
+        elif before.endswith("=") and text[:1] != "-" and may_hold_key(before[:-1]):
             raise UserError(
                 f"{where} stands behind {before[:LONGEST_NAME]} with a blank between, so that it "
                 f"is not read as its value (and not shown, for it may be a secret). Type "
@@ -173,10 +177,10 @@ def _walk(value: Any, where: str, sent: bool, name: str) -> None:
             before = item if isinstance(item, str) else ""
         texts = [str(item) for item in value]
         if name == "extra" and (kind := secret_in_command(shlex.join(texts))):
-            _refuse(where, kind, COMMAND_REMEDY)
+            _refuse(where, kind, name)
     elif value is not None and not isinstance(value, bool):
         text = str(value)
-        refuse_secrets([(where, text)])
+        _refuse_text(where, text, name)
         if name in FIELDS["variables"]:
             _check_variable(where, text)
         elif text.strip() and is_secret_name(name, sent) and not _is_reference(text):
@@ -200,15 +204,15 @@ def _refuse_place(where: str, name: str, text: str) -> None:
     commands, addresses = FIELDS["commands"], (*FIELDS["addresses"], "endpoint")
     if name == "notify" and (place := unfit_argument(text)):
         which = "its program" if place < 0 else f"its argument {place}"
-        _refuse(where, f"a secret in a command ({which})", NOTIFY_REMEDY)
+        _refuse(where, f"a secret in a command ({which})", name)
     if name in (*commands, *addresses) and _ASSIGNED.search(text):
-        _refuse(where, "a secret behind its name")
+        _refuse(where, "a secret behind its name", name)
     if name in commands and (kind := secret_in_command(text)):
-        _refuse(where, kind, NOTIFY_REMEDY if name == "notify" else COMMAND_REMEDY)
+        _refuse(where, kind, name)
     if name in addresses and "/" not in text and looks_drawn(text):
-        _refuse(where, "a key in place of an address")
+        _refuse(where, "a key in place of an address", name)
     if name in addresses and has_key_in_path(text):
-        _refuse(where, "an address with a key in its path", ADDRESS_REMEDY)
+        _refuse(where, "an address with a key in its path", name)
 
 
 def _is_reference(text: str) -> bool:
@@ -238,7 +242,14 @@ def _check_variable(where: str, value: str) -> None:
         )
 
 
-def _refuse(where: str, kind: str, remedy: str = REMEDY) -> None:
+def _refuse(where: str, kind: str, name: str = "") -> None:
+    remedy = REMEDY
+    if name == "notify":
+        remedy = NOTIFY_REMEDY
+    elif name in (*FIELDS["commands"], "extra"):
+        remedy = COMMAND_REMEDY
+    elif name in (*FIELDS["addresses"], "endpoint", "runs_dir"):
+        remedy = ADDRESS_REMEDY
     raise UserError(
         f"{where} looks like it holds {kind}, and configs are written to files that others read. "
         f"{remedy}"

@@ -210,6 +210,22 @@ def test_a_place_of_files_may_come_from_the_environment_and_nothing_else(monkeyp
         _ = hidden.study
 
 
+def test_what_to_type_in_place_of_a_secret_is_said_for_its_field() -> None:
+    hook = "curl https://hooks.slack.com/" + "services/T0/B0/abcdefghijkl"
+    for argument, typed in {
+        f"sweep.notify='{hook}'": "sweep.notify_env=NOTIFY",
+        f"sweep.notify='curl -u me:{CANARY} h'": "sweep.notify_env=NOTIFY",
+        f"judge.endpoint.start_command='sshpass -p {CANARY} ssh h'": "$JUDGE_API_KEY in the",
+        f"judge.endpoint.url=http://me:{CANARY}@h/v1": "judge.endpoint.api_key_env=JUDGE_API_KEY",
+        f"tracking.uri=http://h/{CANARY}": "MLFLOW_TRACKING_TOKEN=...",
+        f"runs_dir=s3://AKEY:a/{CANARY}@bucket": "export AWS_ACCESS_KEY_ID=...",
+    }.items():
+        with pytest.raises(UserError) as caught:
+            refuse_arguments([argument])
+        assert typed in str(caught.value) and CANARY not in str(caught.value)
+    refuse_arguments(["judge.endpoint.url=", "--multirun"])
+
+
 NOT_READ = [
     f"judge.endpoint.extra_body={{user:{CANARY} (b",
     f"+judge.endpoint.extra_body.x={CANARY}(",
