@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from study.errors import UserError
-from study.secret_names import may_hold_key, shown_place
+from study.secret_names import is_plain_place, may_hold_key
 from study.secrets import redact
 
 T = TypeVar("T")
@@ -174,7 +174,7 @@ def _is_plain(value: Any) -> bool:
     """Whether a value is plainly no key: a short number, or an address without one."""
     text = str(value)
     short = not isinstance(value, str | dict | list | tuple) and len(text) < 8
-    return short or ("://" in text and shown_place(text) == f"={text}")
+    return short or ("://" in text and is_plain_place(text))
 
 
 def shown(value: Any) -> str:

@@ -7,6 +7,7 @@ of its path that looks drawn, the flags ``-u`` and ``-H``. All of it is linear i
 
 from __future__ import annotations
 
+import functools
 import re
 import shlex
 from collections.abc import Iterator
@@ -38,6 +39,7 @@ _VALUE_FLAG = re.compile(r"-[A-Za-z]")
 _HARMLESS_FLAGS = frozenset("-c -i -m -n -s".split())
 
 
+@functools.lru_cache(4096)  # the cells of a sweep have the same keys
 def is_secret_name(name: str, sent: bool = False) -> bool:
     """Whether what stands under ``name`` is a secret: a key of a table, a header, a parameter of an
     address, or a ``--flag``. ``sent`` where it stands in an address or in what an endpoint is sent.
@@ -70,12 +72,14 @@ def may_be_shown(program: str) -> bool:
     return path is not None and (program.startswith(("/", ".", "~")) or not looks_drawn(program))
 
 
+def is_plain_place(text: str) -> bool:
+    """Whether an address or a path that could not be used is plainly one, without a key in it."""
+    return _PLACE.fullmatch(text) is not None and not looks_drawn(text)
+
+
 def shown_place(text: str) -> str:
-    """An address or a path that could not be used, as an error repeats it: behind ``=``, where it
-    is plainly a path or an address without a key, and else that it is not shown."""
-    if _PLACE.fullmatch(text) and not looks_drawn(text):
-        return f"={text}"
-    return " (not shown, for it may hold a key)"
+    """Such a place as an error repeats it: behind ``=``, or that it is not shown."""
+    return f"={text}" if is_plain_place(text) else " (not shown, for it may hold a key)"
 
 
 def looks_drawn(word: str) -> bool:
@@ -138,6 +142,7 @@ def _addresses(text: str) -> Iterator:
             continue
 
 
+@functools.lru_cache(1024)
 def secret_in_command(text: str, depth: int = 0) -> str:
     """What of a secret a command line holds, in a few words; empty where it holds none. A variable
     that a shell looks up, ``$NAME``, is none."""

@@ -16,7 +16,7 @@ from urllib.parse import urlsplit
 from judges.endpoint.transport import Answer, Asgi, AsgiWire, HttpWire, Unreachable, Wire
 from study.errors import UserError
 from study.schema import Endpoint
-from study.secret_names import shown_place
+from study.secret_names import is_plain_place, shown_place
 
 REST_S = 5.0
 
@@ -130,8 +130,10 @@ def _open_one(endpoint: Endpoint, app: Asgi | None) -> Wire:
         return HttpWire(endpoint)
     if parts.scheme == "asgi" and app is not None:
         return AsgiWire(endpoint, app)
+    url = endpoint.url
+    given = f"={url!r}" if is_plain_place(url) else shown_place(url)
     raise UserError(
-        f"judge.endpoint.url{shown_place(endpoint.url)} is not an address that a judge can "
+        f"judge.endpoint.url{given} is not an address that a judge can "
         "have; give http://host:port/v1, https://host/v1, or asgi://simulated for a judge that has "
         "`simulated` settings."
     )
