@@ -21,7 +21,8 @@ FIELDS: dict[str, list[str]] = _TABLES["fields"]
 FROM_ENVIRONMENT: list[str] = _TABLES["environment"]["fields"]
 """Full keys of the fields whose value ``${oc.env:NAME}`` may give."""
 _FLAGS = _TABLES["flags"]
-_MAY_HOLD_KEYS = frozenset(name for names in FIELDS.values() for name in names)
+_MAY_HOLD_KEYS = frozenset(name for names in FIELDS.values() for name in names) - {"options"}
+"""Options are those of gradings and tasks, which take no key."""
 LONGEST_NAME = 64
 DEEPEST = 3
 """How many command lines are looked at inside each other, as ``sh -c '...'`` has them."""
@@ -61,6 +62,8 @@ def may_hold_key(key: str) -> bool:
     """Whether the field of this full key may hold a secret, so that what is typed there, and could
     not be read, is not repeated."""
     words = [word for word in re.split(r"[.\[\]@/]", key.strip().lstrip("+~-")) if word]
+    if key == "replicas":  # of `judges.serve`: how many
+        return False
     below = frozenset(FIELDS["tables"])
     held = any(word in _MAY_HOLD_KEYS - below or is_secret_name(word, True) for word in words)
     return held or words[-1:] == ["hydra"] or (bool(words) and words[-1] in below)

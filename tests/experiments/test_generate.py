@@ -135,7 +135,7 @@ def test_a_cell_answers_with_its_adapter_or_says_what_it_lacks(tmp_path, little,
     cell = tmp_path / "cell"
     for name in ("policy", "checkpoints/checkpoint-2"):
         shutil.copytree(adapter, cell / name)
-    (cell / "config.yaml").write_text(f"policy: {{path: {little}, dtype: float32}}")
+    (cell / "config.yaml").write_text(f"policy: {{path: {little}, dtype: float32}}\n")
     last = made(run=cell)
     assert " + cell/policy@" in last.model and last.settings["dtype"] == "float32"
     assert " + cell/checkpoints/checkpoint-2@" in made(run=cell, checkpoint=2).model
@@ -148,7 +148,7 @@ def test_a_cell_answers_with_its_adapter_or_says_what_it_lacks(tmp_path, little,
     before = made(run=cell, checkpoint=0)
     assert before.model == made(model=str(little)).model and " + " not in before.model
     assert len(before.settings["chat_template_sha256"]) == 64
-    (cell / "config.yaml").write_text("policy: {path: tiny, dtype: float32}")
+    (cell / "config.yaml").write_text("policy: {path: tiny, dtype: float32}\n")
     with pytest.raises(UserError, match="is not a cell"):
         made(run=cell, checkpoint=0)
     shutil.copytree(adapter, cell / "policy")

@@ -228,7 +228,7 @@ def test_a_command_with_a_secret_comes_from_a_variable_and_is_never_repeated(
     todo = laid(tmp_path, 1, notify_env="TELL")
     with told_at_end(todo, todo):
         pass
-    (content,) = told(out)
+    (content,) = told(tmp_path)
     assert content["words"] == ["-u", "me:swordfish-in-a-command"]
     failing = script("import sys; sys.exit('no: ' + sys.argv[2] + sys.argv[2].split(':')[1])")
     monkeypatch.setenv("TELL", f"{failing} -u me:swordfish-in-a-command")
