@@ -21,6 +21,8 @@ from tests.judges.asking import DEADLINE_S, IDLE_S, TRIES, OneWord, a_judge
 from tests.waiting import GENEROUS_S, wait_for
 
 ROW = make_row(({"role": "user", "content": "Write."},))
+AT_ONCE = 10
+"""More sessions that start together would keep each other waiting for longer than `IDLE_S`."""
 
 
 @pytest.fixture(scope="module")
@@ -103,7 +105,7 @@ def ended(one_word: None) -> Ended:
     """The verdict under each fault, the calls of its session, those that the server counted, and
     whether the endpoint is taken to refuse everything.
 
-    All are asked for at once, as many end at a limit only."""
+    Several are asked for at once, as many end at a limit only."""
 
     def one(stream: bool, fault: str) -> tuple[Verdict, int, int, bool]:
         with Session(a_judge(servers[stream].url(fault), stream=stream), None) as session:
@@ -115,7 +117,7 @@ def ended(one_word: None) -> Ended:
     with (
         FaultServer() as plain,
         FaultServer() as streamed,
-        ThreadPoolExecutor(len(faults)) as threads,
+        ThreadPoolExecutor(AT_ONCE) as threads,
     ):
         servers = {False: plain, True: streamed}
         found = threads.map(one, *zip(*faults, strict=True), timeout=GENEROUS_S)
@@ -164,7 +166,7 @@ def test_no_fault_leaks_and_the_failure_table_adds_up(
 
     server_before, seen_before = left_behind(), server.calls.total()
     Store(tmp_path / "replies.db").close()
-    with ThreadPoolExecutor(len(names)) as threads:
+    with ThreadPoolExecutor(AT_ONCE) as threads:
         asked = list(threads.map(twice, names, timeout=GENEROUS_S))
     verdicts = [verdict for found, _ in asked for verdict in found]
     made, seen = sum(calls for _, calls in asked), server.calls.total() - seen_before
