@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import gc
 import itertools
 import os
+import random
 import shutil
 import signal
 import socket
@@ -197,6 +199,17 @@ def free_port() -> int:
     """A port of this machine that nobody listens on."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         return listener.getsockname()[1]
+
+
+def free_ports(count: int) -> int:
+    """The first of so many ports in a row that nobody listens on; below those that outgoing
+    connections are given, which would take one of them meanwhile."""
+    while True:
+        first = random.SystemRandom().randrange(12_000, 30_000)
+        with contextlib.ExitStack() as stack, contextlib.suppress(OSError):
+            for port in range(first, first + count):
+                stack.enter_context(socket.create_server(("127.0.0.1", port)))
+            return first
 
 
 Trained = Callable[..., subprocess.CompletedProcess[str]]

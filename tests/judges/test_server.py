@@ -19,7 +19,7 @@ from judges.serving import server
 from judges.serving.lease import lease, leases
 from study.errors import UserError
 from study.schema import Judge
-from tests.conftest import free_port, python
+from tests.conftest import free_port, free_ports, python
 from tests.judges.services import served as judge
 from tests.waiting import GENEROUS_S, wait_for
 
@@ -62,7 +62,7 @@ def test_a_server_starts_answers_and_leaves_nothing_behind(fake):
 
 
 def test_replicas_run_on_ports_in_a_row(fake):
-    two = judge(base := free_port(), replicas=2)
+    two = judge(base := free_ports(2), replicas=2)
     with started(two, fake) as servers:
         server.wait_ready(two, servers)
         urls = [f"http://127.0.0.1:{base + offset}/v1" for offset in (0, 1)]
