@@ -21,8 +21,7 @@ FIELDS: dict[str, list[str]] = _TABLES["fields"]
 FROM_ENVIRONMENT: list[str] = _TABLES["environment"]["fields"]
 """Full keys of the fields whose value ``${oc.env:NAME}`` may give."""
 _FLAGS = _TABLES["flags"]
-_MAY_HOLD_KEYS = frozenset(name for names in FIELDS.values() for name in names) - {"options"}
-"""Options are those of gradings and tasks, which take no key."""
+_MAY_HOLD_KEYS = frozenset(name for names in FIELDS.values() for name in names)
 LONGEST_NAME = 64
 DEEPEST = 3
 """How many command lines are looked at inside each other, as ``sh -c '...'`` has them."""

@@ -79,45 +79,49 @@ def read_labels(text: str, numbers: list[int], vocabulary: str) -> dict[int, str
     """The label of each number that the verdict names or, as a list, counts; none where the reply
     disagrees with itself. ``numbers`` are those of the criteria as the judge saw them, ``text`` is
     the reply without thinking."""
-    said = _final(_pieces(text[-LONGEST:], vocabulary), numbers, vocabulary)
-    if not said or _disagreement(said, numbers) is not None:
+    verdicts = _verdicts(_pieces(text[-LONGEST:], vocabulary), numbers, vocabulary)
+    if not verdicts or _disagreement(verdicts, numbers) is not None:
         return {}
-    labels = dict(said[0] if _is_complete(said[0], numbers) else said[-1])
+    labels = dict(verdicts[0] if _is_complete(verdicts[0], numbers) else verdicts[-1])
     return {number: labels[number] for number in numbers if number in labels}
 
 
 def disagreement(text: str, numbers: list[int], vocabulary: str) -> int | None:
     """The first of the numbers of which a reply says two different things, if there is one."""
-    said = _final(_pieces(text[-LONGEST:], vocabulary), numbers, vocabulary)
-    return _disagreement(said, numbers)
+    pieces = _pieces(text[-LONGEST:], vocabulary)
+    return _disagreement(_verdicts(pieces, numbers, vocabulary), numbers)
 
 
-Said = Sequence[tuple[int, str]]
+Labels = Sequence[tuple[int, str]]
 """Numbers and labels of one piece, in its order; a number may repeat."""
 
 
-def _final(pieces: Iterable[Piece], numbers: list[int], vocabulary: str) -> list[Said]:
+def _verdicts(pieces: Iterable[Piece], numbers: list[int], vocabulary: str) -> list[Labels]:
     """What the pieces say of the numbers, from the first that labels all of them on; everything
     where none does."""
-    named = [
-        [(number, label(value, vocabulary)) for number, value in piece.about(numbers)]
+    by_piece = [
+        [
+            (number, label(value, vocabulary))
+            for number, value in piece.about(numbers)
+            if number in numbers
+        ]
         for piece in pieces
     ]
-    said = [[pair for pair in pairs if pair[0] in numbers] for pairs in named]
-    complete = [place for place, pairs in enumerate(said) if _is_complete(pairs, numbers)]
-    return [pairs for pairs in said[complete[0] if complete else 0 :] if pairs]
+    first = next((k for k, labels in enumerate(by_piece) if _is_complete(labels, numbers)), 0)
+    return [labels for labels in by_piece[first:] if labels]
 
 
-def _is_complete(said: Said, numbers: list[int]) -> bool:
-    return {number for number, label in said if label != "unknown"} == set(numbers)
+def _is_complete(labels: Labels, numbers: list[int]) -> bool:
+    return {number for number, word in labels if word != "unknown"} == set(numbers)
 
 
-def _disagreement(said: Iterable[Said], numbers: list[int]) -> int | None:
-    labels: dict[int, set[str]] = {number: set() for number in numbers}
-    for number, seen in (pair for pairs in said for pair in pairs):
-        if seen != "unknown":
-            labels[number].add(seen)
-    return next((number for number in numbers if len(labels[number]) > 1), None)
+def _disagreement(verdicts: Iterable[Labels], numbers: list[int]) -> int | None:
+    words: dict[int, set[str]] = {number: set() for number in numbers}
+    for labels in verdicts:
+        for number, word in labels:
+            if word != "unknown":
+                words[number].add(word)
+    return next((number for number in numbers if len(words[number]) > 1), None)
 
 
 def largest_number(text: str, vocabulary: str) -> tuple[int, bool]:

@@ -80,8 +80,10 @@ def test_growth_is_the_exponential_s_and_no_count_falls_below_zero():
     assert moved == pytest.approx([0.5 * (np.e - 1), 0.0, 0.0])
     (fallen,) = policy.shifts(start(ALONE), np.array([[-3.0, 0.0]]), 0.02)
     assert fallen == pytest.approx([-1.0, 0.0, 0.0])
-    told = policy.forecast(start(ALONE), np.array([-3.0, 0.0]), 0.02)
-    assert told[0].low == -1.0 and told[1].low == pytest.approx(-0.1 * stats.t.ppf(0.975, 4))
+    intervals = policy.forecast(start(ALONE), np.array([-3.0, 0.0]), 0.02)
+    assert intervals[0].low == -1.0 and intervals[1].low == pytest.approx(
+        -0.1 * stats.t.ppf(0.975, 4)
+    )
     still = policy.forecast(start(ALONE, sd=(1.0, 0.0, 1.0)), np.zeros(2), 0.02)
     assert np.isnan(still[1].value) and "did not vary" in still[1].note
 
@@ -106,9 +108,9 @@ def test_planted_responses_are_recovered_for_arms_that_were_not_seen():
         whole, others = response.leave_one_arm_out(made, bias, arm, shifts, exposure)
         assert whole.drift == pytest.approx([-0.4, 0.2, 0.1], abs=0.15)
         for run, row in enumerate(arm):
-            told = others[row].forecast(made, bias[row], 0.02)
-            values = np.array([each.value for each in told])
-            inside += [t.low <= y <= t.high for t, y in zip(told, shifts[run], strict=True)]
+            forecasts = others[row].forecast(made, bias[row], 0.02)
+            values = np.array([each.value for each in forecasts])
+            inside += [t.low <= y <= t.high for t, y in zip(forecasts, shifts[run], strict=True)]
             apart += ((shifts[run] - values) ** 2).sum()
         total += ((shifts - shifts.mean(axis=0)) ** 2).sum()
     assert 0.9 < np.mean(inside) < 0.99
@@ -132,8 +134,8 @@ def test_the_crps_of_a_normal_is_the_integral():
 
         ends = (value - 12 * sd - 3, observed, value + 12 * sd)
         whole = sum(integrate.quad(squared, a, b)[0] for a, b in pairwise(ends))
-        told = crps(np.array([value]), np.array([sd]), np.array([observed]))
-        assert told[0] == pytest.approx(whole, abs=1e-6)
+        scores = crps(np.array([value]), np.array([sd]), np.array([observed]))
+        assert scores[0] == pytest.approx(whole, abs=1e-6)
 
 
 def judged(bias, push=None) -> Candidates:
@@ -172,17 +174,17 @@ def test_scores_of_a_study_forecast_from_itself_and_from_a_file(tmp_path):
     forecast_units.save(tmp_path / "response-1.json", of)
     read = forecast_units.load(tmp_path / "response-1.json")
     other = SimpleNamespace(study="another", steps=1)
-    told = forecast_units.forecasts(read, other, candidates)
+    forecasts = forecast_units.forecasts(read, other, candidates)
     expected = of.response.shifts(made, bias, 0.02)
-    assert [line.sds for line in told] == pytest.approx(expected.ravel().tolist())
-    assert told[0].shift.value == pytest.approx(told[0].sds * told[0].sd)
-    assert told[0].simpler["no change"] == 0.0
+    assert [line.sds for line in forecasts] == pytest.approx(expected.ravel().tolist())
+    assert forecasts[0].shift.value == pytest.approx(forecasts[0].sds * forecasts[0].sd)
+    assert forecasts[0].simpler["no change"] == 0.0
     pushes = [
         {"judge": name, "feature": "length", "in_sds": push, "push": push, "low": 0.0, "high": 1.0}
         for name, push in zip(candidates.arms, bias[:, 0], strict=True)
     ]
     scores = [columns(line, slope="") for line in lines.values()]
-    shown = [columns(line, shift="") for line in told]
+    shown = [columns(line, shift="") for line in forecasts]
     printed = text({"pushes": pushes, "ranks": [], "prompts": 8, "steps": 1, "fit": "planted",
                     "shifts": shown, "scores": scores})  # fmt: skip
     assert "from 1 step(s), by the runs of planted" in printed
@@ -201,13 +203,15 @@ def test_an_arm_of_its_own_study_is_left_out_by_its_name_whoever_else_is_forecas
     made, bias, arm, shifts, _ = planted(np.random.default_rng(3))
     every = judged(bias)
     of = fitted(STUDY, every, Trained(tuple(map(str, arm)), arm, shifts))
-    told = forecast_units.forecasts(of, STUDY, every)
-    left_out = {(line.judge, line.feature): line.sds for line in told}
+    forecasts = forecast_units.forecasts(of, STUDY, every)
+    left_out = {(line.judge, line.feature): line.sds for line in forecasts}
     part = replace(judged(bias[[5, 9]]), arms=("judge-5", "untrained"))
-    told = forecast_units.forecasts(of, STUDY, part)
-    assert [line.sds for line in told[:3]] == [left_out["judge-5", name] for name in made.names]
+    forecasts = forecast_units.forecasts(of, STUDY, part)
+    assert [line.sds for line in forecasts[:3]] == [
+        left_out["judge-5", name] for name in made.names
+    ]
     whole = of.response.shifts(made, bias[[9]], 0.02)[0]
-    assert [line.sds for line in told[3:]] == pytest.approx(whole.tolist())
+    assert [line.sds for line in forecasts[3:]] == pytest.approx(whole.tolist())
     assert whole[0] != pytest.approx(left_out["judge-9", "length"])
     more = judged(np.concatenate([bias, bias]))
     assert len(forecast_units.forecasts(of, STUDY, more)) == 2 * len(bias) * 3
@@ -218,8 +222,8 @@ def test_a_run_that_an_alarm_ended_early_is_in_no_fit():
     candidates = replace(judged(np.zeros((1, 2))), arms=("a",))
     stops = {"correction.stop": True, "trainer.steps": STEPS}
     whole, early = run_of("a", 0, stops), run_of("a", 1, stops | {"trainer.steps": 2 * STEPS})
-    told = forecast_units.trained([whole, early], candidates)
-    assert told.cells == (whole.cell,) and told.shift.shape == (1, 3)
+    trained = forecast_units.trained([whole, early], candidates)
+    assert trained.cells == (whole.cell,) and trained.shift.shape == (1, 3)
     printed = text({"pushes": [], "ended_early": [early.cell]})
     assert printed.endswith(f"so in no fit and no score: {early.cell}")
 

@@ -113,8 +113,8 @@ def test_a_result_is_replaced_by_its_like_only(tmp_path, capsys):
     )
     code, found = run(tmp_path, FAIR, responses(tmp_path / "other.jsonl", answers()))
     assert code == 0
-    kept = tmp_path / f"out.{found['responses'][0]['sha256'][:8]}.json"
-    assert json.loads(kept.read_text())["responses"][0]["path"].endswith("r.jsonl")
+    result = tmp_path / f"out.{found['responses'][0]['sha256'][:8]}.json"
+    assert json.loads(result.read_text())["responses"][0]["path"].endswith("r.jsonl")
 
 
 @pytest.mark.parametrize(
@@ -231,22 +231,22 @@ def tracked(tmp_path_factory, little):
     client = load_mlflow().MlflowClient(tracking_uri=uri)
     experiment = client.create_experiment("study")
     run_id = client.create_run(experiment).info.run_id
-    kept = {"uri": uri, "experiment_id": experiment, "run_id": run_id}
-    (cell / "mlflow.json").write_text(json.dumps(kept))
-    return cell, client, kept
+    logged = {"uri": uri, "experiment_id": experiment, "run_id": run_id}
+    (cell / "mlflow.json").write_text(json.dumps(logged))
+    return cell, client, logged
 
 
 def test_results_are_metrics_of_the_checkpoints_own_model(tracked, tmp_path, capsys):
-    cell, client, kept = tracked
+    cell, client, logged = tracked
     scores = {}
     for step, words in ((1, ["checkpoint=1"]), (4, [])):
         words = [FAIR, f"run={cell}", "limit=3", "max_tokens=4", *words]
         code, scores[step] = run(tmp_path / str(step), *words)
         assert code == 0 and scores[step]["same_judge"] is False
-    models = client.search_logged_models([kept["experiment_id"]])
+    models = client.search_logged_models([logged["experiment_id"]])
     assert {one.name for one in models} == {"little-s0-step-1", "little-s0-step-4"}
     for one in models:
-        assert one.source_run_id == kept["run_id"]
+        assert one.source_run_id == logged["run_id"]
         metrics = {m.key: m for m in client.get_logged_model(one.model_id).metrics}
         step = int(one.params["step"])
         metric = metrics["eval/rubric/score"]
@@ -258,7 +258,7 @@ def test_results_are_metrics_of_the_checkpoints_own_model(tracked, tmp_path, cap
 
 
 def test_one_model_per_weights_and_none_where_it_is_switched_off(tracked, tmp_path, capsys):
-    cell, client, kept = tracked
+    cell, client, logged = tracked
     options = Options(run=cell, checkpoint=9)
     shape = {"dataset": {"name": "d", "digest": "0"}}
     first, again, anew = (
@@ -268,10 +268,10 @@ def test_one_model_per_weights_and_none_where_it_is_switched_off(tracked, tmp_pa
     assert first == again != anew
     found = client.get_logged_model(anew)
     assert [m.value for m in found.metrics if m.key == "eval/rubric/score"] == [0.75]
-    before = len(client.search_logged_models([kept["experiment_id"]]))
+    before = len(client.search_logged_models([logged["experiment_id"]]))
     assert track(Options(run=cell, track=False), "rubric", {"s": 1}, {}) is None
     assert track(Options(), "rubric", {"s": 1.0}, {}) is None
-    assert len(client.search_logged_models([kept["experiment_id"]])) == before
+    assert len(client.search_logged_models([logged["experiment_id"]])) == before
     capsys.readouterr()
     assert track(Options(run=tmp_path), "rubric", {"score": 1.0}, {}) is None
     assert "is not tracked" in capsys.readouterr().out
@@ -299,13 +299,13 @@ CONVERSATION = tuple({"role": role, "content": text} for role, text in ROLES)
 
 
 def test_a_conversation_is_put_to_the_endpoint_turn_by_turn():
-    row, kept = make_row(CONVERSATION), []
+    row, answered = make_row(CONVERSATION), []
     with serving(lambda body: "Figs.") as (url, seen):
         source = source_of(Options(endpoint=url, model="m"))
         assert source is not None
-        source.answer({row.prompt_text(): row.messages}, kept.append)
+        source.answer({row.prompt_text(): row.messages}, answered.append)
     assert [body["messages"] for body in seen] == [list(CONVERSATION)]
-    assert (kept[0]["prompt"], kept[0]["response"]) == (row.prompt_text(), "Figs.")
+    assert (answered[0]["prompt"], answered[0]["response"]) == (row.prompt_text(), "Figs.")
 
 
 HEALTH = [
