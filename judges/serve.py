@@ -235,8 +235,7 @@ def _address(model: Model, options: Options) -> tuple[str, int]:
     if port is None:
         port = parts.port if parts.hostname in LOCAL and parts.port else 8000
     if port == 0:
-        with server.listen(host, 0, ANY_PORT) as listener:
-            port = listener.getsockname()[1]
+        port = server.free_row(host, model.serve.replicas)
     return host, port
 
 

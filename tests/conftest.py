@@ -195,14 +195,8 @@ def in_parts(study: Path) -> Path:
     return study
 
 
-def free_port() -> int:
-    """A port of this machine that nobody listens on."""
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        return listener.getsockname()[1]
-
-
-def free_ports(count: int) -> int:
-    """The first of so many ports in a row that nobody listens on; below those that outgoing
+def free_port(count: int = 1) -> int:
+    """The first of ``count`` ports in a row that nobody listens on; below those that outgoing
     connections are given, which would take one of them meanwhile."""
     while True:
         first = random.SystemRandom().randrange(12_000, 30_000)

@@ -204,6 +204,20 @@ def listen(host: str, port: int, instead: str) -> socket.socket:
         ) from None
 
 
+def free_row(host: str, count: int) -> int:
+    """The first of ``count`` free ports in a row.
+    Raises UserError: ``host`` is no address of this machine, or 100 rows were broken by a port that
+        somebody listens on."""
+    for _ in range(100):
+        with listen(host, 0, ANY_PORT) as first, ExitStack() as others:
+            port = first.getsockname()[1]
+            with suppress(UserError, OverflowError):
+                for offset in range(1, count):
+                    others.enter_context(listen(host, port + offset, ANY_PORT))
+                return port
+    raise UserError(f"No {count} ports in a row are free on {host}. Type port=FIRST of such a row.")
+
+
 def wait_ready(
     model: Model,
     servers: Sequence[Server],

@@ -29,7 +29,8 @@ def served(port: int = 8000, **settings: Any) -> Judge:
 
 def judge(port: int = 0, **settings: Any) -> Judge:
     """A judge that is served to all nodes."""
-    return served(port or free_port(), **{"bind": "0.0.0.0", "auto": True} | settings)
+    port = port or free_port(settings.get("replicas", 1))
+    return served(port, **{"bind": "0.0.0.0", "auto": True} | settings)
 
 
 @dataclass

@@ -37,7 +37,7 @@ def test_replicas_have_gpus_that_cells_do_not_get(tmp_path, vllm, gpus_here) -> 
     cell = take(usable_gpus(), 1)
     assert cell is not None and cell.variables["CUDA_VISIBLE_DEVICES"] == "0"
     two = judge(bind="", replicas=2, gpu_memory_utilization=0.5)
-    servers = server.start(two, "127.0.0.1", free_port(), tmp_path / "runs")
+    servers = server.start(two, "127.0.0.1", free_port(2), tmp_path / "runs")
     try:
         server.wait_ready(two, servers)
         assert [shown(each.log) for each in servers] == ["1", "2"]
@@ -55,14 +55,13 @@ def test_a_server_that_finds_no_free_gpus_is_refused_and_leaves_none_behind(
     gpus_here(3)
     two = judge(bind="", replicas=2, tensor_parallel=2)
     with pytest.raises(UserError, match="judge=tiny takes 1 of each of 2 GPUs, and of the 3 that"):
-        server.start(two, "127.0.0.1", free_port(), tmp_path / "runs")
+        server.start(two, "127.0.0.1", free_port(2), tmp_path / "runs")
     assert free(3) == "0,1,2"
 
 
 def test_a_replica_that_is_started_again_keeps_its_gpus(runs, gpus_here) -> None:
     gpus_here(2)
-    model = judge(replicas=1, tensor_parallel=2)
-    with keeping(model, runs) as keeper:
+    with keeping(judge(replicas=1, tensor_parallel=2), runs) as keeper:
         [first] = keeper.service.read().replicas
         assert shown(first.log) == "0,1"
         os.kill(first.pid, signal.SIGKILL)

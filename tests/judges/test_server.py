@@ -19,7 +19,7 @@ from judges.serving import server
 from judges.serving.lease import lease, leases
 from study.errors import UserError
 from study.schema import Judge
-from tests.conftest import free_port, free_ports, python
+from tests.conftest import free_port, python
 from tests.judges.services import served as judge
 from tests.waiting import GENEROUS_S, wait_for
 
@@ -47,8 +47,7 @@ def started(one: Judge, runs_dir: Path) -> Generator[list[server.Server]]:
 
 
 def test_a_server_starts_answers_and_leaves_nothing_behind(fake):
-    port = free_port()
-    [one] = servers = server.start(judge(), "127.0.0.1", port, fake)
+    [one] = servers = server.start(judge(), "127.0.0.1", free_port(), fake)
     assert server.wait_ready(judge(), servers) < 30
     assert server.models(judge(), one.url) == ["tiny"] and server.alive(one)
     assert os.getpgid(one.pid) == one.pid != os.getpgid(0)
@@ -62,7 +61,7 @@ def test_a_server_starts_answers_and_leaves_nothing_behind(fake):
 
 
 def test_replicas_run_on_ports_in_a_row(fake):
-    two = judge(base := free_ports(2), replicas=2)
+    two = judge(base := free_port(2), replicas=2)
     with started(two, fake) as servers:
         server.wait_ready(two, servers)
         urls = [f"http://127.0.0.1:{base + offset}/v1" for offset in (0, 1)]
@@ -118,6 +117,23 @@ def test_a_taken_port_is_named_before_anything_starts(fake):
     assert not (fake / "servers").exists()
 
 
+def test_a_free_port_has_its_replicas_behind_it(monkeypatch):
+    real = socket.create_server
+    taken = []
+
+    def busy(address, **kwargs):
+        if address[1] and len(taken) < 3:  # behind the first three ports somebody listens
+            taken.append(address[1] - 1)
+            raise OSError("taken")
+        return real(address, **kwargs)
+
+    monkeypatch.setattr(socket, "create_server", busy)
+    first = server.free_row("127.0.0.1", 3)
+    assert len(taken) == 3 and first not in taken
+    with real(("127.0.0.1", first)), real(("127.0.0.1", first + 1)), real(("127.0.0.1", first + 2)):
+        pass
+
+
 def test_one_that_cannot_be_started_takes_the_others_along(fake, monkeypatch):
     spawned = []
     real = subprocess.Popen
@@ -130,7 +146,7 @@ def test_one_that_cannot_be_started_takes_the_others_along(fake, monkeypatch):
 
     monkeypatch.setattr(subprocess, "Popen", limited)
     with pytest.raises(OSError, match="no more"):
-        server.start(judge(replicas=2), "127.0.0.1", free_port(), fake)
+        server.start(judge(replicas=2), "127.0.0.1", free_port(2), fake)
     assert spawned[0].poll() is not None
 
 
