@@ -14,7 +14,7 @@ import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from experiments.judgedrift import COMMANDS, NAME, SWEEP
+from experiments.commands import COMMANDS, NAME, SWEEP
 from study.bounds import Name
 from study.causes import keys
 from study.cli import command, option, word

@@ -11,7 +11,8 @@ from types import SimpleNamespace
 import pytest
 
 from experiments import completion, judgedrift
-from experiments.judgedrift import COMMANDS, SWEEP, main
+from experiments.commands import COMMANDS, STAGES, SWEEP
+from experiments.judgedrift import main
 from study.cli import AnyStudyOptions, Command
 from study.declared import declared
 from study.errors import UserError
@@ -43,7 +44,7 @@ def test_alone_it_prints_every_command_in_the_order_of_a_study(capsys) -> None:
     assert named.index("doctor") < named.index("plan") < named.index("sweep")
     assert named.index("sweep") < named.index("report") < named.index("clean")
     assert all(entry.about in once for entry in COMMANDS.values())
-    assert sum(map(len, judgedrift.STAGES.values())) == len(COMMANDS)
+    assert sum(map(len, STAGES.values())) == len(COMMANDS)
 
 
 def test_what_is_said_to_type_is_typed_as_the_command_was(monkeypatch, capsys) -> None:
@@ -64,7 +65,8 @@ def test_what_is_said_to_type_is_typed_as_the_command_was(monkeypatch, capsys) -
 def test_the_help_of_every_command_has_its_examples_and_loads_nothing_heavy() -> None:
     """And the list of the commands loads not even what some helps load."""
     program = (
-        "import sys; from experiments.judgedrift import COMMANDS, main; main([])\n"
+        "import sys; from experiments.commands import COMMANDS\n"
+        "from experiments.judgedrift import main; main([])\n"
         f"heavy = {HEAVY!r}\n"
         "print('LOADED', sorted((heavy | {'numpy', 'pyarrow', 'rich'}) & sys.modules.keys()))\n"
         "for name in COMMANDS:\n"

@@ -5,14 +5,13 @@ import json
 import os
 import re
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from judges.identity import judge_id
 from study.compose import load_judge, preset_names
+from tests.commands import run_program
 from tests.conftest import ROOT
 
 PAGE = (ROOT / "docs" / "extending.md").read_text(encoding="utf-8")
@@ -61,9 +60,8 @@ def written(folder: Path) -> Path:
     (folder / "conf" / "judge" / "mine.yaml").write_text(JUDGE)
     (folder / "conf" / "task" / "mine.yaml").write_text(FILE_TASK)
     (folder / "mine.jsonl").write_text(ROWS)
-    named = re.sub(
-        r"^path: .*\n", "", FILE_TASK.replace("name: prompts", "name: count-up"), flags=re.M
-    )
+    bare = FILE_TASK.replace("name: prompts", "name: count-up")
+    named = re.sub(r"^path: .*\n", "", bare, flags=re.M)
     (folder / "conf" / "task" / "count-up.yaml").write_text(named)
     (folder / "study" / "tasks" / "count_up.py").write_text(TASK)
     added(folder / "study" / "features.py", '}\n"""Name -> behaviour.', BEHAVIOUR)
@@ -84,19 +82,12 @@ def added(path: Path, place: str, text: str) -> None:
     [SIMULATED[::6], pytest.param(SIMULATED, marks=pytest.mark.long)],
     ids=["each sixth judge", "all judges"],
 )
-def test_what_the_page_shows_is_all_that_it_takes(
-    tmp_path: Path, small_study: Path, judges: list[str]
-) -> None:
+def test_what_the_page_shows_is_all_that_it_takes(tmp_path, small_study, judges) -> None:
     """The behaviour is counted, a simulated judge can pay for it, an old study is measured by it,
     and judges that do not pay for it are who they were."""
     folder = written(tmp_path)
-    done = subprocess.run(
-        [sys.executable, "-c", PROGRAM, str(small_study), *judges],
-        cwd=folder,
-        env=os.environ | {"PYTHONPATH": str(folder)},
-        capture_output=True,
-        text=True,
-    )
+    variables = os.environ | {"PYTHONPATH": str(folder)}
+    done = run_program(PROGRAM, str(small_study), *judges, cwd=folder, env=variables)
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout) == {
         "counted": 2.0,
