@@ -6,9 +6,9 @@ import importlib.util
 import shutil
 import tempfile
 from collections.abc import Sequence
-from importlib import import_module
 
 from experiments.launch.shard import share_of
+from experiments.launch.submission import executor_of
 from study.cells import Cell
 from study.errors import UserError
 from study.schema import Study
@@ -63,4 +63,4 @@ def _check_slurm(config: Study) -> None:
     if asked.slurm.cluster == "slurm" and config.plan:
         return
     with tempfile.TemporaryDirectory() as folder:
-        import_module("experiments.launch.slurm").executor_of(config, folder)
+        executor_of(config, folder)

@@ -8,7 +8,7 @@ import torch
 from trl import GRPOConfig
 
 from experiments import processes
-from experiments.preflight import check_batch, rows_per_pass
+from experiments.trainer.batch import check_batch, rows_per_pass
 from experiments.vllm import trl_options
 from study.schema import Study
 

@@ -6,8 +6,6 @@ to fail, on a tree with a planted fault.
 
 import ast
 import os
-import subprocess
-import sys
 from collections.abc import Iterator
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
@@ -15,6 +13,7 @@ from typing import NamedTuple
 
 import pytest
 
+from tests.commands import run_program
 from tests.conftest import ROOT
 from tests.sources import import_statements
 
@@ -29,6 +28,7 @@ MAY_STAND_INSIDE = {
     "mlflow": "heavy",
     "datasets": "heavy",
     "ray": "an extra",
+    "submitit": "an extra",
     "inspect_ai": "an extra, and heavy",
     "sqlalchemy": "heavy: MLflow brings it, and only a database with a server needs it",
     "matplotlib": "heavy: only what draws needs it",
@@ -103,6 +103,14 @@ def imports(path: Path, names: dict[str, Path]) -> Iterator[Import]:
             yield Import(target, node.lineno, inside)
 
 
+def named_in_calls(path: Path, names: dict[str, Path]) -> Iterator[str]:
+    """Modules of ours that a call names by a text, as `import_module` does."""
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        match node:
+            case ast.Call(args=[ast.Constant(value=str(name)), *_]) if name in names:
+                yield name
+
+
 def upward(root: Path) -> list[str]:
     """Imports of a floor above one's own."""
     names = modules(root)
@@ -121,10 +129,14 @@ def floor(module: str) -> int:
 
 
 def circles(root: Path) -> list[str]:
-    """Files that reach themselves by their imports, one line for each circle."""
+    """Files that reach themselves by their imports, those by a text too; a line for each circle."""
     names = modules(root)
     edges = {
-        name: {imported.module for imported in imports(path, names)} & set(names) - {name}
+        name: (
+            {imported.module for imported in imports(path, names)}
+            | set(named_in_calls(path, names))
+        )
+        & set(names) - {name}
         for name, path in names.items()
     }
     lines = []
@@ -183,6 +195,11 @@ FAULTS = {
         "judges/b.py",
         "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from judges import e\n",
     ),
+    "a circle by a text": (
+        circles,
+        "judges/b.py",
+        "from importlib import import_module\n\ndef f():\n    import_module('judges.e')\n",
+    ),
     "a late import": (inner_imports, "study/a.py", "def f():\n    import json\n"),
     "a late import of ours": (
         inner_imports,
@@ -233,9 +250,6 @@ def heavy_after(names: list[str], folder: Path = ROOT) -> set[str]:
         "for name in sys.argv[1:]: importlib.import_module(name)\n"
         "print(*{'torch', 'transformers', 'trl', 'mlflow', 'vllm'} & set(sys.modules))"
     )
-    environment = {**os.environ, "PYTHONPATH": str(folder)}
-    done = subprocess.run(
-        [sys.executable, "-c", program, *names], capture_output=True, text=True, env=environment
-    )
+    done = run_program(program, *names, env={**os.environ, "PYTHONPATH": str(folder)})
     assert done.returncode == 0, done.stderr
     return set(done.stdout.split())
