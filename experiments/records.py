@@ -1,8 +1,11 @@
-"""Makes one Parquet file of each kind of records of every run that has ended.
+"""Verifies the records of a study, or makes one Parquet file of each kind of every run that ended.
 
-``python -m experiments.records merge study=NAME`` does for an older study what a run does today at
-its end. Runs that are not done are left as they are. What is read stays the same, before, after and
-while it works; a command that was killed is typed again.
+``judgedrift records verify study=NAME`` reads all records and says, a line each, which file is
+damaged or of another cell, which holds rows that cannot be, and which contradict each other.
+
+``merge`` does for an older study what a run does today at its end. Runs that are not done are left
+as they are. What is read stays the same, before, after and while it works; a command that was
+killed is typed again.
 """
 
 from __future__ import annotations
@@ -11,10 +14,16 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
+from analysis.records.runs import read_study
 from experiments.stages.notes import NOTES, Notes
-from study import cells, merged
+from experiments.trainer import checkpoints
+from study import cells, merged, signature
 from study.cli import StudyOptions, command, word
 from study.errors import UserError
+from study.files import Damaged
+from study.parts import is_signed, left_out, parts, read_all
+from study.screen import visible
+from study.verify import unsound
 
 
 def merge(study_dir: Path) -> str:
@@ -42,20 +51,48 @@ def merge(study_dir: Path) -> str:
     return f"{len(done)} runs have ended: of {before} Parquet files of records, {after} were made"
 
 
+def verify(study_dir: Path) -> list[str]:
+    """What is wrong with a study's records and those of its replays, a sentence each; prints how
+    many files are of versions that did not sign them."""
+    signature.forget()
+    problems = dict.fromkeys(text.rstrip(".") for text in read_study(study_dir).problems)
+    folders = cells.study_cells(study_dir)
+    unsigned = 0
+    for cell in (*folders, *sorted((study_dir / "replays").glob("*/*/"))):
+        problems |= dict.fromkeys(text.rstrip(".") for text in unsound(cell))
+        if why := checkpoints.foreign(cell / "policy", signature.cell_id(cell)):
+            problems[f"{cell.name}/policy {why}"] = None
+        for folder in merged.kinds(cell):
+            damages: list[Damaged] = []
+            for _ in read_all(folder, lost=damages):
+                pass
+            problems |= dict.fromkeys(map(left_out, damages))
+            hurt = {damage.path for damage in damages}
+            files = {part.path: part for part in parts(folder) if part.path not in hurt}
+            unsigned += sum(not is_signed(part) for part in files.values())
+    print(f"{len(folders)} runs, {len(problems)} problems, {unsigned} unsigned files")
+    return list(problems)
+
+
 def _files(cell: Path) -> int:
     return sum(1 for folder in merged.kinds(cell) for _ in folder.glob("*.parquet"))
 
 
 @dataclass(frozen=True)
 class Options(StudyOptions):
-    what: str = word("merge the parts of each kind into one file", "merge")
+    what: str = word("verify all records, or merge the parts of each kind", "verify", "merge")
 
 
-@command("experiments.records merge study=quickstart", __doc__, Options)
+@command("experiments.records verify study=quickstart", __doc__, Options)
 def main(options: Options) -> int:
-    """Exit codes: 0, 2 for a user's error."""
-    print(merge(options.folder))
-    return 0
+    """Exit codes: 0, 1 where something is wrong, 2 for a user's error."""
+    if options.what == "merge":
+        print(merge(options.folder))
+        return 0
+    problems = verify(options.folder)
+    for problem in problems:
+        print(visible(f"{problem}."))
+    return int(bool(problems))
 
 
 if __name__ == "__main__":

@@ -12,6 +12,7 @@ import json
 import os
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -20,6 +21,7 @@ from study.files import Damaged, first_line, say, sync_files, writing
 from study.parts import (
     INDEX,
     Part,
+    is_signed,
     merged_files,
     merged_name,
     opened,
@@ -28,6 +30,7 @@ from study.parts import (
     span_of,
 )
 from study.records import CALLS, EVALUATIONS, KINDS, part_name, step_of, where, write_rows
+from study.signature import Hashed
 
 STEPS, ROWS = 16, 8192
 """A row group takes no more steps once it has so many of them, or so many rows."""
@@ -91,7 +94,7 @@ def merge(folder: Path, noted: Callable[[list[Path], Path], None] | None = None)
     try:
         schema = pa.unify_schemas(schemas, promote_options="permissive").remove_metadata()
         with writing(target, check=check) as file:
-            _write(file, schema, steps, read)
+            _write(Hashed(file), target, schema, steps, read)
     except (pa.ArrowException, Damaged, _Unlike) as error:
         say(f"{where(folder)} stays in parts: {first_line(error)}.")
         return None
@@ -105,11 +108,15 @@ def merge(folder: Path, noted: Callable[[list[Path], Path], None] | None = None)
 
 
 def _write(
-    file: object, schema: pa.Schema, steps: Sequence[Part], read: Callable[[Part], pa.Table]
+    file: Hashed,
+    target: Path,
+    schema: pa.Schema,
+    steps: Sequence[Part],
+    read: Callable[[Part], pa.Table],
 ) -> None:
-    """Write the steps in row groups, and the index of both."""
+    """Write the steps in row groups, the index of both, and whose they are."""
     columns: list[list[str]] = []
-    groups: list[dict[str, object]] = []
+    groups: list[dict[str, Any]] = []
     repeated = [name for name in schema.names if name not in UNIQUE]
     options = {"compression": "zstd", "write_page_checksum": True, "write_statistics": ["step"]}
     with pq.ParquetWriter(file, schema, use_dictionary=repeated, **options) as writer:
@@ -119,10 +126,14 @@ def _write(
                 columns.append(names)
             rows = pa.concat_tables([_widened(table, schema) for _, table in group])
             writer.write_table(rows, row_group_size=max(1, rows.num_rows))
+            file.ends_group()
             counts = [[part.step, table.num_rows] for part, table in group]
             groups.append({"columns": columns.index(names), "steps": counts})
         index = json.dumps({"columns": columns, "groups": groups}, separators=(",", ":"))
-        writer.add_key_value_metadata({INDEX.decode(): index})
+        rows = sum(count for group in groups for _, count in group["steps"])
+        span, whole = (steps[0].step, steps[-1].step), all(map(is_signed, steps))
+        signature = file.signed(target, span, rows, whole)
+        writer.add_key_value_metadata({INDEX.decode(): index} | signature)
 
 
 def _groups(

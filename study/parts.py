@@ -20,6 +20,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from study.files import Damaged, first_line
+from study.impossible import impossible, lacking
 from study.records import (
     CALL,
     COMPONENT,
@@ -32,6 +33,7 @@ from study.records import (
     step_of,
     where,
 )
+from study.signature import altered, contradiction, read_signature
 
 INDEX = b"judgedrift.steps"
 """Key of a merged file's footer: ``{"columns": [[name]], "groups": [{"columns": place among the
@@ -135,6 +137,10 @@ def opened(path: Path) -> Merged:
         rows = [footer.row_group(number).num_rows for number in range(footer.num_row_groups)]
         if rows != [sum(group.steps.values()) for group in groups]:
             raise Damaged(path, "does not hold the rows that its footer tells of", _REMEDY)
+        signature = read_signature(footer.metadata)
+        span = span_of(path)
+        if signature and span and (why := contradiction(path, signature, span, footer.num_rows)):
+            raise Damaged(path, why, _REMEDY)
     except Damaged as error:
         return Merged(path, damage=error)
     except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
@@ -180,10 +186,10 @@ def read_part(part: Part | Path, columns: Sequence[str] | None = None) -> pa.Tab
                     return read_part(other, columns)
             raise Damaged(path, "is not a regular file", _part_remedy(path))
         with pq.ParquetFile(path, page_checksum_verification=True) as file:
-            if why := unlike(path, file.metadata):
+            if why := unlike(path, file.metadata) or _unsigned_by(path, file.metadata):
                 raise Damaged(path, why, _part_remedy(path))
             table = file.read(_chosen(file.schema_arrow.names, columns))
-        return _in_types(path, table, _part_remedy(path))
+        return _checked(path, file.metadata, table, _part_remedy(path))
     except (OSError, ValueError, pa.ArrowException) as error:
         raise Damaged(path, f"cannot be read ({first_line(error)})", _part_remedy(path)) from error
 
@@ -264,12 +270,13 @@ def _read_groups(
     at = f"step {steps[0]}" if len(steps) == 1 else f"steps {steps[0]} to {steps[-1]}"
     try:
         told = {group.number: {s for s, n in group.steps.items() if n} for group in groups}
-        if why := _other_steps(footer, told):
+        numbers = [group.number for group in groups]
+        if why := _other_steps(path.parent.name, footer, told) or altered(path, footer, numbers):
             raise Damaged(path, why, _REMEDY, at)
         with pq.ParquetFile(path, metadata=footer, page_checksum_verification=True) as file:
             names = _chosen(groups[0].columns, columns)
-            table = file.read_row_groups([group.number for group in groups], names)
-        return _in_types(path, table.select(names), _REMEDY, at)
+            table = file.read_row_groups(numbers, names)
+        return _checked(path, footer, table.select(names), _REMEDY, at)
     except (OSError, ValueError, pa.ArrowException) as error:
         raise Damaged(path, f"cannot be read ({first_line(error)})", _REMEDY, at) from error
 
@@ -294,13 +301,17 @@ def _chosen(names: Sequence[str], columns: Sequence[str] | None) -> list[str]:
     return [name for name in names if name in wanted or name.startswith(prefixes)]
 
 
-def _in_types(path: Path, table: pa.Table, remedy: str, at: str = "") -> pa.Table:
-    """A table whose columns have the types of their names. Raises Damaged: they are others."""
+def _checked(path: Path, footer: Any, table: pa.Table, remedy: str, at: str = "") -> pa.Table:
+    """A table whose columns have the types of their names, and whose rows can be.
+    Raises Damaged: they are others. What is signed is as it was written, and not looked at."""
     schema = schema_of([(column.name, _type_of(column)) for column in table.schema])
     if wrong := [c.name for c, to in zip(table.schema, schema, strict=True) if _other(c, to)]:
         raise Damaged(path, f"has columns of another kind: {', '.join(wrong)}", remedy, at)
     table = table.cast(schema)
     table.validate(full=True)
+    kind = path.parent.name
+    if not _is_whole(footer) and (why := impossible(kind, table)):
+        raise Damaged(path, why, remedy, at)
     return table
 
 
@@ -333,14 +344,36 @@ def unlike(path: Path, footer: Any) -> str:
     wanted = step_of(path)
     if wanted is None:
         return ""
-    return _other_steps(footer, {group: {wanted} for group in range(footer.num_row_groups)})
+    groups = {group: {wanted} for group in range(footer.num_row_groups)}
+    return _other_steps(path.parent.name, footer, groups)
 
 
-def _other_steps(footer: Any, groups: Mapping[int, set[int]]) -> str:
+def _unsigned_by(path: Path, footer: Any) -> str:
+    """Why a part is not the one that its footer says it is; empty where it is, or says nothing."""
+    signature, step = read_signature(footer.metadata), step_of(path)
+    if signature is None or step is None:
+        return ""
+    why = contradiction(path, signature, (step, step), footer.num_rows)
+    return why or altered(path, footer, range(footer.num_row_groups))
+
+
+def is_signed(part: Part) -> bool:
+    """Whether the file of a step, and all that it was merged of, says whose it is."""
+    return _is_whole(part.merged.footer if part.merged else pq.read_metadata(part.path))
+
+
+def _is_whole(footer: Any) -> bool:
+    signature = read_signature(footer.metadata)
+    return signature is not None and signature.whole
+
+
+def _other_steps(kind: str, footer: Any, groups: Mapping[int, set[int]]) -> str:
     """Why row groups do not hold rows of their steps, by the footer; empty where they do."""
     paths = [footer.schema.column(number).path for number in range(len(footer.schema))]
     if "step" not in paths:
         return f"has no plain column step but {', '.join(paths[:5]) or 'none'}"
+    if not _is_whole(footer) and (why := lacking(kind, paths)):
+        return why
     place = paths.index("step")
     for group, wanted in groups.items():
         span = {min(wanted), max(wanted)} if wanted else set()

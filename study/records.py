@@ -8,6 +8,7 @@ a step that is redone after a crash keeps its time, so that logging it twice sto
 
 from __future__ import annotations
 
+import io
 import json
 import re
 import time
@@ -16,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from study.files import Damaged, append_line, say, sync_files, write_bytes, write_text
+from study.signature import Hashed
 from study.tables import table
 
 if TYPE_CHECKING:  # takes longer to load than a help may take, and most commands only read metrics
@@ -262,11 +264,15 @@ def write_part(
 
 def write_rows(path: Path, rows: pa.Table, durable: bool = True) -> None:
     """Write one Parquet part from a table, as `write_part` does."""
-    import pyarrow as pa
     import pyarrow.parquet as pq
 
-    out = pa.BufferOutputStream()
-    pq.write_table(rows, out, write_page_checksum=True)
+    out = io.BytesIO()
+    hashed = Hashed(out)
+    with pq.ParquetWriter(hashed, rows.schema, write_page_checksum=True) as writer:
+        writer.write_table(rows, row_group_size=max(1, rows.num_rows))
+        hashed.ends_group()
+        if (step := step_of(path)) is not None:
+            writer.add_key_value_metadata(hashed.signed(path, (step, step), rows.num_rows))
     write_bytes(path, out.getvalue(), durable)
 
 

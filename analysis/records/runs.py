@@ -22,6 +22,7 @@ import numpy as np
 import pandas as pd
 
 from analysis.records import policies
+from analysis.records.audit import disagreements
 from analysis.records.behaviour import shift
 from analysis.records.frames import (
     NAMELESS,
@@ -370,6 +371,10 @@ def _read_cell(job: tuple[Path, pd.DataFrame, str]) -> tuple[Run | None, pd.Data
         identity=identifying(resolved),
     )
     logged = steps_frame(folder, row)
+    problems += [
+        f"{cell['cell']} is damaged: {why}"
+        for why in disagreements(rollouts, answers.verdicts, answers.at, logged, config)
+    ]
     evaluated = logged[logged["metric"].str.startswith(HELD_OUT) & logged["value"].notna()]
     held_out: dict[str, dict[int, float]] = {}
     for step, metric, value in zip(

@@ -77,7 +77,7 @@ def main() -> None:
     sizes = read_sizes(steps=350, rounds=5)
     steps, rounds = sizes["steps"], sizes["rounds"]
     with tempfile.TemporaryDirectory() as scratch:
-        old, new = Path(scratch) / "parts", Path(scratch) / "merged"
+        old, new = Path(scratch) / "parts" / "cell", Path(scratch) / "merged" / "cell"
         write(old, steps)
         shutil.copytree(old, new)
         for kind, columns in READ.items():

@@ -10,10 +10,12 @@ from typing import TYPE_CHECKING, Any
 
 from experiments.policies.tiny import architecture_of, build_missing, load_tiny, taught
 from experiments.policies.warm import load_warm
+from experiments.trainer import checkpoints
 from study.cells import Cell
 from study.errors import UserError
 from study.files import Damaged, first_line, read_yaml
 from study.schema import Policy, Task
+from study.signature import cell_id
 
 if TYPE_CHECKING:
     from peft import LoraConfig
@@ -179,6 +181,11 @@ def trained_policy(cell: Path, checkpoint: int | None) -> tuple[dict[str, Any], 
         raise UserError(
             f"{folder} does not exist; this run has {present}. Give checkpoint=STEP of one of them,"
             " or let the run end."
+        )
+    if why := checkpoints.foreign(folder, cell_id(cell.absolute()), whole=False):
+        raise UserError(
+            f"{folder} is not the policy of this run: it {why}. Put the run's own folder back, or"
+            " make the run again."
         )
     return policy, folder
 

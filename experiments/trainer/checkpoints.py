@@ -111,6 +111,20 @@ def difference(folder: Path, files: Files) -> str:
     return ""
 
 
+def foreign(policy: Path, cell_id: str, whole: bool = True) -> str:
+    """Why a policy or checkpoint is not that of a cell, or, if the ``whole`` of it is to be read,
+    not as it was written; empty where it is, or says nothing, as those of older versions."""
+    if not (policy / COMPLETE).exists():
+        return ""
+    try:
+        manifest = read_manifest(policy)
+        if manifest["cell"] != cell_id and re.fullmatch(r"[0-9a-f]{10}", cell_id):
+            return f"was trained in the cell {manifest['cell']}"
+        return difference(policy, manifest["files"]) if whole else ""
+    except (OSError, ValueError) as error:
+        return str(error)
+
+
 def fault(checkpoint: Path) -> str:
     """Why ``checkpoint`` cannot be resumed from; empty where it can."""
     if checkpoint.is_symlink() or not checkpoint.is_dir():
@@ -191,12 +205,13 @@ def save_policy(checkpoint: Path, policy: Path) -> None:
 
     A policy that is there already, whole, is left alone.
     """
+    manifest = read_manifest(checkpoint)
     files: Files = {
         name: noted
-        for name, noted in read_manifest(checkpoint)["files"].items()
+        for name, noted in manifest["files"].items()
         if not name.startswith(FOR_TRAINING)
     }
-    if not difference(policy, files):
+    if not difference(policy, files) and (policy / COMPLETE).is_file():
         return
     fresh = policy.with_name(f".{policy.name}.new")
     remove(fresh)
@@ -204,6 +219,7 @@ def save_policy(checkpoint: Path, policy: Path) -> None:
         (fresh / name).parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(checkpoint / name, fresh / name)
         _noted(fresh / name)
+    write_json(fresh / COMPLETE, {"cell": manifest["cell"], "files": files})
     sync(fresh)
     remove(policy)
     fresh.rename(policy)

@@ -2,7 +2,7 @@
 
 Everything in it is arithmetic, so that the tests' expectations can be worked out by hand:
 an answer of run (judge, seed) at step t has ``6 + seed + rate * (t - 1)`` words, where ``rate`` is
-the judge's slope plus the seed, or 0 for a judge without slope; the truth is ``0.5 + 0.01 * seed``
+the judge's slope plus the seed, or 0 for a judge without slope; the truth is ``0.4 + 0.01 * seed``
 and the judge's score is ``truth + 0.01 * (words - 6)``.
 """
 
@@ -31,6 +31,7 @@ from analysis.reports.evidence import Evidence, gather, of_records
 from study import locks, records, study_file
 from study.compose import load_judge
 from study.records import arrow_type
+from tests.rewritten import unsigned
 
 SLOPES = {"sim-fair": 0, "sim-verbose": 8, "sim-flaky": 1}
 """Words per step that training under each judge adds for seed 0."""
@@ -100,7 +101,7 @@ def write_cell(
         rollouts, verdicts = [], []
         slope = SLOPES.get(judge, 0)
         words = 6 + seed + (slope + seed if slope else 0) * (step - 1)
-        value = 0.5 + 0.01 * seed
+        value = 0.4 + 0.01 * seed
         for row in range(groups * members):
             group, member = divmod(row, members)
             fails = not scored or (judge == "sim-flaky" and member == 3)
@@ -133,7 +134,9 @@ def write_cell(
             verdicts.append(verdict | {"score": None if fails else score})
         write_part(cell / "rollouts", step, rollouts, ROLLOUT)
         write_part(cell / "verdicts", step, verdicts, VERDICT)
-        lines.append({"step": step, "time_ms": step, "metrics": {"truth/mean": value}})
+        lines.append(
+            {"step": step, "time_ms": step, "metrics": {"truth/mean": value} if truth else {}}
+        )
     write_lines(cell / "metrics.jsonl", lines)
 
 
@@ -254,6 +257,7 @@ def arms_of_presets(study: Path, small_study: Path, names: Sequence[str]) -> Non
             shutil.copytree(source, cell)
             with config_of(cell) as config:
                 config["judge"] = json.loads(json.dumps(dataclasses.asdict(load_judge(name))))
+            unsigned(cell, judge=name)
 
 
 @pytest.fixture

@@ -53,9 +53,10 @@ def test_a_shadow_score_is_the_mean_of_its_scored_votes(make_study):
 
     def votes(rows):
         shadow = {**rows[5], "judge": "other", "role": "shadow", "outcome": "scored"}
-        lost = {**shadow, "outcome": "timeout", "score": None}
-        stray = {**shadow, "rollout_id": "000009-0000", "score": 0.9}
-        return [*rows, {**shadow, "score": 0.2}, {**shadow, "score": 0.6}, lost, stray]
+        votes = [{**shadow, "sample_index": n, "score": s} for n, s in enumerate((0.2, 0.6))]
+        lost = {**shadow, "sample_index": 2, "outcome": "timeout", "score": None}
+        stray = {**shadow, "rollout_id": "000001-0099", "score": 0.9}
+        return [*rows, *votes, lost, stray]
 
     rewrite(next(study.glob("*/verdicts/*.parquet")), votes)
     found = read_study(study)
@@ -79,12 +80,11 @@ def test_a_place_that_nobody_fills_is_missing_and_no_rollout(make_study):
 def test_rollouts_without_a_place_are_left_out_and_said(make_study):
     study = make_study(judges=["sim-fair"], seeds=1, steps=2)
     first, _ = sorted(study.glob("*/rollouts/*.parquet"))
-    pq.write_table(pq.read_table(first).drop_columns(["member"]), first)
+    rewrite(first, lambda rows: [{**row, "member": None} for row in rows])
     found = read_study(study)
     (run,) = found.runs
     assert run.rollouts == 16 and set(run.step_P) == {2}
-    (problem,) = found.problems
-    assert "16 rollouts do not say their step, group and member" in problem
+    assert "16 rollouts do not say their step, group and member" in found.problems[0]
 
 
 def test_an_empty_study_has_no_run_and_no_verdict(make_study):

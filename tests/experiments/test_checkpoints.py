@@ -9,18 +9,22 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from experiments.trainer import checkpoints
-from experiments.trainer.checkpoints import COMPLETE, fault, newest, resume, save_policy, seal
+from experiments.trainer.checkpoints import (
+    COMPLETE,
+    fault,
+    foreign,
+    newest,
+    resume,
+    save_policy,
+    seal,
+)
 from study.errors import UserError
 
 FILES = {
-    "adapter_model.safetensors": b"weights",
-    "adapter_config.json": b"{}",
-    "empty.json": b"",
-    "optimizer.pt": b"moments",
-    "rng_state.pth": b"random",
-    "trainer_state.json": b"{}",
+    "adapter_model.safetensors": b"weights", "adapter_config.json": b"{}", "empty.json": b"",
+    "optimizer.pt": b"moments", "rng_state.pth": b"random", "trainer_state.json": b"{}",
     "sub/more.bin": b"more",
-}
+}  # fmt: skip
 POLICY = {"adapter_model.safetensors", "adapter_config.json", "empty.json", "sub/more.bin"}
 
 
@@ -168,8 +172,13 @@ def test_files_are_on_disk_before_the_manifest_has_its_name(tmp_path, monkeypatc
 
 
 def files_of(folder):
-    files = (path for path in folder.rglob("*") if path.is_file())
+    files = (path for path in folder.rglob("*") if path.is_file() and path.name != COMPLETE)
     return {str(path.relative_to(folder)): path.read_bytes() for path in files}
+
+
+def damaged(policy):
+    os.truncate(policy / "adapter_model.safetensors", 2)
+    return policy
 
 
 def test_the_policy_is_the_model_of_the_checkpoint(tmp_path):
@@ -183,6 +192,8 @@ def test_the_policy_is_the_model_of_the_checkpoint(tmp_path):
     os.truncate(policy / "adapter_model.safetensors", 2)
     save_policy(path, policy)
     assert files_of(policy) == wanted
+    assert foreign(policy, "id") == "" and "adapter" in foreign(damaged(policy), "id")
+    assert foreign(policy, "0123456789") == "was trained in the cell id"
     assert sorted(entry.name for entry in tmp_path.iterdir()) == ["checkpoint-4", "policy"]
 
 

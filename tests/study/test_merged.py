@@ -16,22 +16,24 @@ from study import parts as together
 from study.files import Damaged
 from study.merged import merge, merge_cell, reopen, split
 from study.parts import Part, at_step, left_out, merged_files, opened, parts, read_all, read_part
-from study.records import EVALUATIONS, VERDICT, part_name, write_part
+from study.records import EVALUATIONS, ROLLOUT, VERDICT, part_name, write_part
 from study.verify import foreign_parts
 from tests.conftest import ROOT
 
-SCORES = st.none() | st.floats() | st.sampled_from([0.0, -0.0, 1.0])
+SCORES = st.none() | st.floats(0.0, 1.0) | st.sampled_from([0.0, -0.0, 1.0])
+NUMBERS = SCORES | st.floats()
 ROW = st.fixed_dictionaries(
     {"text": st.none() | st.text(max_size=5), "score": SCORES},
-    optional={"component/x": SCORES, "feature/y": SCORES, "truth_missing": st.text(max_size=2)},
+    optional={"component/x": NUMBERS, "feature/y": NUMBERS, "truth_missing": st.text(max_size=2)},
 )
 STEPS = st.dictionaries(st.integers(0, 10**7), st.lists(ROW, max_size=4), max_size=20)
 
 
 def write(folder: Path, steps: dict[int, list[dict]]) -> None:
     for step, rows in steps.items():
-        told = [dict.fromkeys(VERDICT) | row | {"step": step} for row in rows]
-        write_part(folder / part_name(step), told, VERDICT, durable=False)
+        columns = ROLLOUT if folder.name == "rollouts" else VERDICT
+        records = [dict.fromkeys(columns) | row | {"step": step} for row in rows]
+        write_part(folder / part_name(step), records, columns, durable=False)
 
 
 def contents(folder: Path, columns: list[str] | None = None) -> dict[int, bytes]:
@@ -176,7 +178,7 @@ def hurt(path: Path, number: int) -> list[int]:
     return list(group.steps)
 
 
-def test_a_damaged_row_group_costs_its_steps(tmp_path):
+def test_a_damaged_row_group_costs_its_steps(tmp_path, capsys):
     kind = tmp_path / "cell" / "verdicts"
     sample(kind)
     before = contents(kind)
@@ -188,7 +190,7 @@ def test_a_damaged_row_group_costs_its_steps(tmp_path):
     assert set(read) == set(before) - set(steps)
     (told,) = map(left_out, lost)
     assert told.startswith("cell/verdicts/steps-000001-000040.parquet is left out at steps ")
-    assert f"at steps {steps[0]} to {steps[-1]}: it cannot be read" in told
+    assert f"at steps {steps[0]} to {steps[-1]}: it is not what was written" in told
     with pytest.raises(Damaged, match=f"damaged at steps {steps[0]} to {steps[-1]}"):
         list(read_all(kind))
     assert frozen(read_part(at_step(kind, 1))) == before[1]
@@ -198,6 +200,7 @@ def test_a_damaged_row_group_costs_its_steps(tmp_path):
     assert {part.step for part in parts(kind)} == {*range(1, 40)} - {*steps} | {41}
     (aside,) = foreign_parts(kind)
     assert "steps-000001-000040.parquet.damaged" in aside
+    assert "it is kept as steps-000001-000040.parquet.damaged" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("spoil", [b"", b"PAR1", None])

@@ -1,0 +1,130 @@
+"""What the files of a cell say of each other: rows whose other half is missing, or says otherwise.
+
+A file that is sound by itself may stand beside the wrong one. `study.impossible` looks at one file.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+MEANS = {"truth/mean": "truth", "judge/mean": "judge_score"}
+"""Metric of a step -> rollout column that it is the mean of."""
+SLACK = 1e-6
+"""By how much two numbers differ that were summed in another order."""
+
+
+def disagreements(
+    rollouts: pd.DataFrame,
+    verdicts: pd.DataFrame,
+    at: np.ndarray,
+    logged: pd.DataFrame,
+    config: Mapping[str, Any],
+) -> list[str]:
+    """What a run's records say that cannot all be true, a sentence for each kind.
+
+    Args:
+        rollouts: step, rollout_id, judge_score and truth of N rollouts.
+        verdicts: rollout_id, role, judge and score of V verdicts.
+        at: (V,), the rollout of each verdict; -1 for none.
+        logged: step, metric and value, as ``metrics.jsonl`` has them.
+        config: the cell's, flat.
+    """
+    acting = verdicts["role"].eq("acting").to_numpy() & (at >= 0)
+    sentences = [
+        _without_rollout(rollouts, verdicts, at),
+        _other_judge(verdicts, config),
+        _absent_judge(verdicts),
+        _uneven(rollouts, config),
+        _other_scores(rollouts, verdicts["score"].to_numpy(dtype=float)[acting], at[acting], at),
+        *(_other_means(rollouts, logged, *each) for each in MEANS.items()),
+    ]
+    return [sentence for sentence in sentences if sentence]
+
+
+def _without_rollout(rollouts: pd.DataFrame, verdicts: pd.DataFrame, at: np.ndarray) -> str:
+    """Verdicts of steps whose rollouts are on record are of those rollouts."""
+    steps = set(rollouts["step"].astype(int))
+    names = verdicts["rollout_id"].to_numpy()[at < 0]
+    strangers = {
+        name
+        for name in set(names[pd.notna(names)])
+        if (step := str(name).partition("-")[0]).isdecimal() and int(step) in steps
+    }
+    if not strangers:
+        return ""
+    return f"{len(strangers)} rollouts with verdicts are not on record, first {min(strangers)!r}"
+
+
+def _other_judge(verdicts: pd.DataFrame, config: Mapping[str, Any]) -> str:
+    """The acting judge is the one of the config."""
+    name = config.get("judge.name")
+    others = set(verdicts["judge"][verdicts["role"].eq("acting")].dropna().unique()) - {name}
+    if not name or not others:
+        return ""
+    return f"its rollouts were scored by {min(others)!r:.60}, and its config names {name}"
+
+
+def _absent_judge(verdicts: pd.DataFrame) -> str:
+    """Who judges in other steps judges in each."""
+    step = verdicts["rollout_id"].astype("str").str.slice(0, 6)
+    counts = pd.crosstab(step, [verdicts["role"], verdicts["judge"]])
+    absent = counts.eq(0) & counts.gt(0).mean().ge(0.5)
+    steps = counts.index[absent.any(axis=1)]
+    if not len(steps):
+        return ""
+    role, judge = absent.columns[absent.loc[steps[0]]][0]
+    return f"step {steps[0]} has no verdict of the {role} judge {judge!r:.60}, as other steps have"
+
+
+def _uneven(rollouts: pd.DataFrame, config: Mapping[str, Any]) -> str:
+    """Every step has all rollouts of all groups."""
+    prompts, group = config.get("trainer.prompts_per_step"), config.get("trainer.group_size")
+    if not prompts or not group:
+        return ""
+    counts = rollouts.groupby("step").size()
+    other = counts[counts != prompts * group]
+    if other.empty:
+        return ""
+    return (
+        f"step {int(other.index[0])} has {int(other.iloc[0])} rollouts on record and made"
+        f" {prompts * group}"
+    )
+
+
+def _other_scores(
+    rollouts: pd.DataFrame, score: np.ndarray, acting_at: np.ndarray, at: np.ndarray
+) -> str:
+    """A rollout's score is the mean of its acting judge's scored votes."""
+    n = len(rollouts)
+    known = np.isfinite(score)
+    count = np.bincount(acting_at[known], minlength=n)
+    total = np.bincount(acting_at[known], score[known], n)
+    mean = np.divide(total, count, out=np.full(n, np.nan), where=count > 0)
+    recorded = rollouts["judge_score"].to_numpy(dtype=float)
+    steps = rollouts["step"].to_numpy()
+    judged = np.isin(steps, steps[at[at >= 0]])  # a part of verdicts may be lost, which is said
+    same = np.isclose(recorded, mean, rtol=0, atol=SLACK, equal_nan=True)
+    wrong = np.flatnonzero(judged & ~same)
+    if not len(wrong):
+        return ""
+    first = rollouts["rollout_id"].iloc[wrong[0]]
+    return f"{len(wrong)} rollouts have another score than their verdicts, first {first!r:.40}"
+
+
+def _other_means(rollouts: pd.DataFrame, logged: pd.DataFrame, metric: str, column: str) -> str:
+    """The logged mean of a step is that of its rows."""
+    lines = logged[logged["metric"].eq(metric)].set_index("step")["value"]
+    means = rollouts.groupby("step")[column].mean()
+    both = pd.concat([lines, means], axis=1, join="inner", keys=["logged", "rows"])
+    wrong = both[~np.isclose(both["logged"], both["rows"], rtol=0, atol=SLACK, equal_nan=True)]
+    if wrong.empty:
+        return ""
+    line = wrong.iloc[0]
+    return (
+        f"its metrics say {metric}={line['logged']:.6g} of step {int(wrong.index[0])}, and its"
+        f" rollouts {line['rows']:.6g}"
+    )

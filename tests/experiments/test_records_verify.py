@@ -1,0 +1,214 @@
+"""``judgedrift records verify``: no damage to the records of a trained study is silent."""
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from analysis import export, view
+from experiments.policies.load import trained_policy
+from experiments.records import main
+from study import merged
+from study.errors import UserError
+from study.parts import merged_files
+from study.records import KINDS, part_name
+from tests.rewritten import unsigned
+
+Change = Callable[[pd.DataFrame], pd.DataFrame]
+FIRST = part_name(1)
+
+
+@pytest.fixture
+def study(small_study: Path, tmp_path: Path) -> Path:
+    """Two trained cells; the first in parts."""
+    copy = tmp_path / "runs" / "small"
+    copy.mkdir(parents=True)
+    shutil.copy(small_study / "study.json", copy)
+    for name in ("sim-fair-s3", "sim-flaky-s3"):
+        (cell,) = small_study.glob(f"{name}-*")
+        shutil.copytree(cell, copy / cell.name)
+    for kind in KINDS:
+        for path in merged_files(first(copy) / kind):
+            merged.split(path)
+    return copy
+
+
+def first(study: Path) -> Path:
+    return next(study.glob("sim-fair-*"))
+
+
+def second(study: Path) -> Path:
+    return next(study.glob("sim-flaky-*"))
+
+
+def verify(study: Path) -> int:
+    return main(["verify", f"study={study.name}", f"runs_dir={study.parent}"])
+
+
+def rewrite(path: Path, change: Change) -> None:
+    """Write a part as another tool would, so unsigned, with changed rows."""
+    table = pq.read_table(path)
+    rows = change(pd.DataFrame(table.to_pylist()))
+    kept = pa.schema([field for field in table.schema if field.name in rows])
+    pq.write_table(pa.Table.from_pylist(rows.to_dict("records"), schema=kept), path)
+
+
+def setting(**values: object) -> Change:
+    """The first row gets these values."""
+
+    def change(rows: pd.DataFrame) -> pd.DataFrame:
+        rows = rows.astype(dict.fromkeys(values, object))
+        for name, value in values.items():
+            rows.at[0, name] = value
+        return rows
+
+    return change
+
+
+def all_of(name: str, value: object) -> Change:
+    return lambda rows: rows.assign(**{name: value})
+
+
+def without(*names: str) -> Change:
+    return lambda rows: rows.drop(columns=[*names])
+
+
+def doubled(rows: pd.DataFrame) -> pd.DataFrame:
+    return pd.concat([rows, rows], ignore_index=True)
+
+
+def halved(rows: pd.DataFrame) -> pd.DataFrame:
+    return rows.iloc[: len(rows) // 2]
+
+
+INF, NAN = float("inf"), float("nan")
+ROWS: dict[str, tuple[str, Change, str]] = {
+    "a score is NaN": ("verdicts", setting(score=NAN), "no finite number"),
+    "a score is infinite": ("verdicts", setting(score=INF), "no finite number"),
+    "a score is 2": ("verdicts", setting(score=2.0), "scale"),
+    "a score is negative": ("verdicts", setting(score=-0.5), "scale"),
+    "a score is another": ("verdicts", setting(score=0.123), "than their verdicts"),
+    "an outcome is unknown": ("verdicts", setting(outcome="fine"), "outcome that does not exist"),
+    "scored without a score": ("verdicts", setting(score=None), "outcome scored"),
+    "a score without scored": ("verdicts", setting(outcome="timeout"), "outcome scored"),
+    "a role is unknown": ("verdicts", setting(role="extra"), "role that does not exist"),
+    "roles are exchanged": ("verdicts", all_of("role", "shadow"), "than their verdicts"),
+    "the judge is renamed": ("verdicts", all_of("judge", "other"), "scored by 'other'"),
+    "one verdict's judge is renamed": ("verdicts", setting(judge="other"), "scored by 'other'"),
+    "an unknown rollout": ("verdicts", setting(rollout_id="000001-9999"), "not on record"),
+    "a verdict of another step": ("verdicts", setting(rollout_id="000002-0000"), "those of step"),
+    "verdicts twice": ("verdicts", doubled, "verdicts twice"),
+    "half of the verdicts": ("verdicts", halved, "no verdict of the shadow judge"),
+    "no column of scores": ("verdicts", without("score"), "no column score"),
+    "no column of roles": ("verdicts", without("role"), "no column role"),
+    "no column of ids": ("verdicts", without("rollout_id"), "no column rollout_id"),
+    "an infinite truth": ("rollouts", setting(truth=INF), "no finite number"),
+    "a truth is NaN": ("rollouts", setting(truth=NAN), "no finite number"),
+    "a truth is another": ("rollouts", setting(truth=0.123), "truth/mean"),
+    "an infinite reward": ("rollouts", setting(reward=INF), "no finite number"),
+    "a judge's score is another": ("rollouts", setting(judge_score=0.123), "than their verdicts"),
+    "no judge's score": ("rollouts", setting(judge_score=None), "than their verdicts"),
+    "rollouts twice": ("rollouts", doubled, "a rollout twice"),
+    "half of the rollouts": ("rollouts", halved, "rollouts on record"),
+    "one id for all": ("rollouts", all_of("rollout_id", "000001-0000"), "a rollout twice"),
+    "an id of another step": ("rollouts", setting(rollout_id="000009-0000"), "those of step"),
+    "an unknown id": ("rollouts", setting(rollout_id="000001-0999"), "not on record"),
+    "no column of members": ("rollouts", without("member"), "no column member"),
+    "no column of rewards": ("rollouts", without("reward"), "no column reward"),
+    "rows of another step": ("rollouts", all_of("step", 2), "holds rows of step"),
+}
+
+
+@pytest.mark.parametrize("damage", ROWS)
+def test_rows_that_cannot_be_are_named(study, capsys, damage):
+    kind, change, why = ROWS[damage]
+    rewrite(first(study) / kind / FIRST, change)
+    assert verify(study) == 1
+    assert why in capsys.readouterr().out
+
+
+def swapped(study: Path, place: str) -> None:
+    """The two cells exchange what is at a place."""
+    ours, theirs = first(study) / place, second(study) / place
+    ours.rename(study / "aside")
+    theirs.rename(ours)
+    (study / "aside").rename(theirs)
+
+
+def together(study: Path) -> None:
+    merged.merge_cell(first(study))
+
+
+def one_part(study: Path) -> None:
+    for path in merged_files(second(study) / "verdicts"):
+        merged.split(path)
+    shutil.copy(second(study) / "verdicts" / FIRST, first(study) / "verdicts" / FIRST)
+
+
+def flipped(study: Path) -> None:
+    path = first(study) / "verdicts" / FIRST
+    data = bytearray(path.read_bytes())
+    data[len(data) // 3] ^= 1
+    path.write_bytes(data)
+
+
+def resumed_name(study: Path) -> None:
+    kind = first(study) / "verdicts"
+    shutil.copy(kind / FIRST, kind / part_name(2))
+
+
+FILES: dict[str, Callable[[Path], object]] = {
+    **{f"{place} swapped": lambda study, place=place: swapped(study, place)
+       for place in (*KINDS, "policy", "metrics.jsonl")},
+    "merged files swapped": lambda study: (together(study), swapped(study, "verdicts")),
+    "kinds swapped": lambda study: shutil.copy(
+        first(study) / "rollouts" / FIRST, first(study) / "verdicts" / FIRST
+    ),
+    "a part of another cell": one_part,
+    "a part of another step": resumed_name,
+    "a bit flipped": flipped,
+    "a part cut": lambda study: (first(study) / "rollouts" / FIRST).write_bytes(b"PAR1"),
+    "a part gone": lambda study: (first(study) / "rollouts" / FIRST).unlink(),
+    "all rollouts gone": lambda study: shutil.rmtree(first(study) / "rollouts"),
+    "weights changed": lambda study: next(
+        (first(study) / "policy").glob("*.safetensors")).write_bytes(b"0"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("damage", FILES)
+def test_files_that_were_confused_are_named(study, capsys, damage):
+    FILES[damage](study)
+    assert verify(study) == 1
+    assert first(study).name in capsys.readouterr().out
+
+
+def test_a_sound_study_has_no_problem_and_an_unsigned_one_says_so(study, capsys):
+    assert verify(study) == 0
+    assert "2 runs, 0 problems, 0 unsigned files" in capsys.readouterr().out
+    unsigned(first(study))
+    assert verify(study) == 0
+    count = sum(1 for _ in first(study).rglob("step*.parquet"))
+    assert f"2 runs, 0 problems, {count} unsigned files" in capsys.readouterr().out
+
+
+def test_the_policy_of_another_run_is_not_taken(study):
+    swapped(study, "policy")
+    with pytest.raises(UserError, match="is not the policy of this run: it was trained in"):
+        trained_policy(first(study), None)
+
+
+@pytest.mark.parametrize("damage", ["no column of scores", "a score is NaN", "one id for all"])
+def test_who_reads_goes_on_without_such_rows_and_says_it(study, tmp_path, capsys, damage):
+    kind, change, why = ROWS[damage]
+    rewrite(first(study) / kind / FIRST, change)
+    words = [f"study={study.name}", f"runs_dir={study.parent}"]
+    assert view.main([*words, f"out={tmp_path / 'a.html'}"]) == 0
+    assert why in capsys.readouterr().out
+    assert export.main([*words, "format=parquet", f"out={tmp_path / 'a.parquet'}"]) == 0
+    scores = pd.read_parquet(tmp_path / "a.parquet")["score"]
+    assert np.isfinite(scores.dropna()).all()
