@@ -268,7 +268,7 @@ def _sound(data: bytes, where: str) -> dict[str, Any]:
             sound = sound and re.fullmatch(r"[0-9a-f]{64}", entry["sha256"]) and entry["size"] >= 0
         if not sound:
             raise ValueError
-    except (ValueError, LookupError, TypeError, AttributeError) as error:
+    except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
         raise PlaceTrouble(
             f"The manifest of a cell in {where} is damaged, or of another version of this program. "
             "Move it away with the store's own tool; the cell is then made again."

@@ -14,25 +14,40 @@ import shlex
 import stat
 import sys
 import tempfile
-from collections.abc import Callable, Generator, Iterable, Mapping
+from collections.abc import Callable, Generator, Hashable, Iterable, Mapping
 from pathlib import Path
 from typing import IO, Any
 
 import yaml
+from yaml.constructor import SafeConstructor
+from yaml.cyaml import CParser
+from yaml.resolver import Resolver
 
 from study import locks
 from study.errors import UserError
 
 LARGEST = 64 << 20
 """Bytes of a small file; one that is larger is not what its name says."""
-DEEPEST, MOST_VALUES = 200, 100_000
-"""How deep a YAML file may be nested, and how many values it may hold."""
+LARGEST_YAML = 8 << 20
+DEEPEST = 200
+"""How deep a YAML or JSON file may be nested."""
+MOST_VALUES, MOST_IN_JSON = 100_000, 5_000_000
+"""How many keys and values a YAML file may hold; how many commas and brackets a JSON file may. The
+JSON file of a large tokenizer has 2,000,000."""
+LONGEST_NUMBERS = {"int": 20, "float": 40}
+"""Characters of a number in YAML. One that is longer is text, as is one to base 60, such as 1:30.
+Many longer integers may have one hash, and a mapping with them as keys is slow."""
+LONGEST_IN_JSON = 40
+"""Digits of an integer in JSON."""
+_TAG = "tag:yaml.org,2002:"
+_TEXTS = ("str", "merge", "value")
+_SCALARS = frozenset("null bool int float binary timestamp".split())
+_NOT_YAML = (yaml.YAMLError, ValueError, LookupError, AttributeError, OverflowError)
+"""What PyYAML raises for a text that is none, or for a value that is not of its tag."""
 LEFTOVER = re.compile(r"\..+\.[a-z0-9_]{8}")
 """What a file is called until it is whole."""
 SAID: set[str] = set()
 """What `say` has said in this process."""
-_BRACKETS = re.compile(r"[\[\]{}]")
-_INDENTS = re.compile(r"^[ ?-]++", re.MULTILINE)
 _NO_SYNC = (errno.EINVAL, errno.ENOTSUP, errno.EBADF, errno.EACCES)
 """How a file system answers that has no fsync for what it is asked to sync."""
 
@@ -161,7 +176,7 @@ def sync(handle: int) -> None:
             raise
 
 
-def read_text(path: Path, remedy: str = "") -> str:
+def read_text(path: Path, remedy: str = "", largest: int = LARGEST) -> str:
     """The text of a small file. Raises FileNotFoundError: there is none.
     Raises Damaged: no regular file, one that cannot be read, a huge one, or no UTF-8."""
     try:
@@ -170,7 +185,7 @@ def read_text(path: Path, remedy: str = "") -> str:
             raise Damaged(path, "is a folder and should be a file", remedy)
         if not stat.S_ISREG(status.st_mode):
             raise Damaged(path, "is not a regular file", remedy)
-        if status.st_size > LARGEST:
+        if status.st_size > largest:
             raise Damaged(path, f"has {status.st_size} bytes, far too many for what it is", remedy)
         data = path.read_bytes()
     except OSError as error:
@@ -187,17 +202,43 @@ def read_text(path: Path, remedy: str = "") -> str:
 
 def read_json(path: Path, remedy: str = "") -> dict[str, Any]:
     """The object in ``path``, or an empty one where there is no file.
-    Raises Damaged: there is something else."""
+    Raises Damaged: there is something else, it is nested deeper than `DEEPEST`, or holds more than
+    `MOST_IN_JSON`."""
     try:
-        content = json.loads(read_text(path, remedy))
+        text = read_text(path, remedy)
     except FileNotFoundError:
         return {}
+    if sum(map(text.count, ",[{")) > MOST_IN_JSON:
+        raise Damaged(path, f"holds more than {MOST_IN_JSON:,} values", remedy)
+    try:
+        content = json.loads(text, parse_int=_integer)
     except (ValueError, RecursionError) as error:
         raise Damaged(path, f"is not whole JSON ({first_line(error)})", remedy) from error
+    if _is_deep(content):
+        raise Damaged(path, f"is nested more than {DEEPEST:,} deep", remedy)
     if not isinstance(content, dict):
         kind = type(content).__name__
         raise Damaged(path, f"holds a JSON {kind} where an object should be", remedy)
     return content
+
+
+def _integer(digits: str) -> int:
+    if len(digits) > LONGEST_IN_JSON:
+        raise ValueError(f"an integer of {len(digits):,} digits")
+    return int(digits)
+
+
+def _is_deep(content: Any) -> bool:
+    """Whether what was read of a JSON file is nested deeper than `DEEPEST`."""
+    level = [content]
+    for _ in range(DEEPEST):
+        level = [
+            item
+            for container in level
+            for item in (container.values() if isinstance(container, dict) else container)
+            if isinstance(item, dict | list)
+        ]
+    return bool(level)
 
 
 def read_left(path: Path, instead: str) -> dict[str, Any]:
@@ -214,43 +255,108 @@ def read_yaml(path: Path, remedy: str = "") -> dict[str, Any]:
     """The mapping in ``path``. Raises FileNotFoundError: there is none.
     Raises Damaged: there is something else, it ends in the middle of a line, is nested deeper than
     `DEEPEST`, or holds more than `MOST_VALUES`, each counted as often as an alias repeats it."""
-    text = read_text(path, remedy)
+    text = read_text(path, remedy, LARGEST_YAML)
     if not text.endswith("\n"):
         raise Damaged(path, "ends in the middle of a line", remedy)
-    if _is_deep(text):
-        raise Damaged(path, f"is nested more than {DEEPEST:,} deep", remedy)
     try:
-        content = yaml.load(text, Loader=yaml.CSafeLoader)
-    except (yaml.YAMLError, ValueError, RecursionError) as error:
+        content = _YamlReader(text).read()
+    except _YamlLimitError as error:
+        raise Damaged(path, str(error), remedy) from error
+    except _NOT_YAML as error:
         raise Damaged(path, f"is not YAML ({first_line(error)})", remedy) from error
     if not isinstance(content, dict):
         raise Damaged(path, "holds no keys and values", remedy)
-    if _values(content, {}) > MOST_VALUES:
-        raise Damaged(path, f"holds more than {MOST_VALUES:,} values", remedy)
     return {str(key): value for key, value in content.items()}
 
 
-def _is_deep(text: str) -> bool:
-    """Whether a text has so many brackets open at once, or a line so many blanks and dashes in
-    front, that the C library would be lost in it; those in quotes count too."""
-    depth = 0
-    for mark in _BRACKETS.finditer(text):
-        depth = depth + 1 if mark[0] in "[{" else max(0, depth - 1)
-        if depth > DEEPEST:
-            return True
-    return any(start.end() - start.start() > 2 * DEEPEST for start in _INDENTS.finditer(text))
+class _YamlLimitError(Exception):
+    """A YAML text is nested too deep or holds too much."""
 
 
-def _values(content: Any, counts: dict[int, float]) -> float:
-    """How many values there are, with those within lists and mappings; without end where one holds
-    itself. ``counts`` keeps those of containers by id: one behind many aliases is counted once."""
-    if not isinstance(content, dict | list):
-        return 1
-    if id(content) not in counts:
-        counts[id(content)] = math.inf
-        inside = content.values() if isinstance(content, dict) else content
-        counts[id(content)] = 1 + sum(_values(item, counts) for item in inside)
-    return counts[id(content)]
+class _YamlReader(CParser, SafeConstructor, Resolver):
+    """Makes values of a YAML text as `yaml.CSafeLoader` does, and counts before it makes them."""
+
+    def __init__(self, text: str) -> None:
+        CParser.__init__(self, text)
+        SafeConstructor.__init__(self)
+        Resolver.__init__(self)
+        self._values = 0.0
+        self._repeated: dict[str, tuple[Any, float]] = {}
+        """Anchor -> its value, and how many keys and values an alias repeats."""
+
+    def read(self) -> Any:
+        """The value of the only document; None where there is none."""
+        self.get_event()
+        if isinstance(self.get_event(), yaml.StreamEndEvent):
+            return None
+        value = self._value(self.get_event(), 0)
+        self.get_event()
+        if not isinstance(self.get_event(), yaml.StreamEndEvent):
+            raise yaml.YAMLError("it holds two documents")
+        return value
+
+    def _value(self, event: Any, depth: int) -> Any:
+        before, anchor, value = self._values, event.anchor, None
+        if isinstance(event, yaml.AliasEvent):
+            if anchor not in self._repeated:
+                raise yaml.YAMLError(f"found undefined alias {anchor:.40}")
+            value, repeated = self._repeated[anchor]
+            self._count(repeated, depth)
+            return value
+        self._count(1, depth)
+        if anchor in self._repeated:
+            raise yaml.YAMLError(f"found duplicate anchor {anchor:.40}")
+        if anchor:
+            self._repeated[anchor] = (None, math.inf)  # until it ends, an alias is within itself
+        if isinstance(event, yaml.ScalarEvent):
+            value = self._scalar(event)
+        elif event.tag not in (None, "!", f"{_TAG}seq", f"{_TAG}map"):
+            raise yaml.YAMLError(f"found a list or mapping of the tag {event.tag:.40}")
+        elif isinstance(event, yaml.SequenceStartEvent):
+            value = []
+            while not isinstance(item := self.get_event(), yaml.SequenceEndEvent):
+                value.append(self._value(item, depth + 1))
+        else:
+            value = self._mapping(depth)
+        if anchor:
+            self._repeated[anchor] = (value, self._values - before)
+        return value
+
+    def _count(self, values: float, depth: int) -> None:
+        self._values += values
+        if self._values > MOST_VALUES:
+            raise _YamlLimitError(f"holds more than {MOST_VALUES:,} values")
+        if depth >= DEEPEST:
+            raise _YamlLimitError(f"is nested more than {DEEPEST:,} deep")
+
+    def _mapping(self, depth: int) -> dict[Any, Any]:
+        own, merged = {}, {}
+        while not isinstance(event := self.get_event(), yaml.MappingEndEvent):
+            key = self._value(event, depth + 1)
+            value = self._value(self.get_event(), depth + 1)
+            if key == "<<" and isinstance(event, yaml.ScalarEvent) and event.implicit[0]:
+                for mapping in reversed(value) if isinstance(value, list) else [value]:
+                    if not isinstance(mapping, dict):
+                        raise yaml.YAMLError("expected a mapping behind <<")
+                    merged.update(mapping)
+            elif isinstance(key, Hashable):
+                own[key] = value
+            else:
+                raise yaml.YAMLError("found a list or mapping as a key")
+        return merged | own
+
+    def _scalar(self, event: Any) -> Any:
+        text, tag = event.value, event.tag
+        if tag in (None, "!"):
+            tag = self.resolve(yaml.ScalarNode, text, event.implicit)
+        kind = tag.removeprefix(_TAG)
+        longest = LONGEST_NUMBERS.get(kind, 0)
+        if kind in _TEXTS or (longest and (":" in text or len(text) > longest)):
+            return text
+        if kind not in _SCALARS:
+            raise yaml.YAMLError(f"found a value of the tag {tag:.40}")
+        node = yaml.ScalarNode(tag, text, event.start_mark, event.end_mark)
+        return self.yaml_constructors[tag](self, node)
 
 
 def sha256(path: Path) -> str:

@@ -139,7 +139,7 @@ class Lease:
             told = json.loads(self._fs.cat_file(self._path))
         except FileNotFoundError:
             return None
-        except ValueError:  # half-written, by who has no rename
+        except (ValueError, RecursionError):  # half-written, by who has no rename
             return {}
         return told if isinstance(told, dict) else {}
 

@@ -3,6 +3,8 @@ import yaml
 
 from study.files import (
     DEEPEST,
+    LARGEST_YAML,
+    MOST_IN_JSON,
     Damaged,
     clear_leftovers,
     read_json,
@@ -80,6 +82,18 @@ def test_yaml_is_read_as_its_library_reads_it(tmp_path):
     path = tmp_path / "a.yaml"
     write_text(path, yaml.safe_dump(content))
     assert read_yaml(path) == content
+    text = (
+        "a: &a {x: 1, y: .5}\nb: {<<: [*a, {x: 2, z: !!str 7}], y: 0x1F}\n1: [*a, 2020-01-01, ~]\n"
+    )
+    write_text(path, text)
+    assert repr(read_yaml(path)) == repr(yaml.safe_load(text)).replace("1: [", "'1': [")
+
+
+def test_a_number_of_no_length_is_text(tmp_path):
+    path = tmp_path / "a.yaml"
+    numbers = {"hours": "1:30", "base_60": "1" + ":59" * 2000 + ".5", "long": "9" * 400}
+    write_text(path, "".join(f"{name}: {text}\n" for name, text in numbers.items()))
+    assert read_yaml(path) == numbers
 
 
 LAUGHS = "a0: &a0 [x]\n" + "".join(
@@ -92,6 +106,27 @@ NESTED = {
     "brackets": ("a: " + "[" * 100_000 + "\n", "nested more than 200 deep"),
     "braces": ("a: " + "{" * 300 + "}" * 300 + "\n", "nested more than 200 deep"),
     "dashes": ("a:\n" + "- " * 10_000 + "x\n", "nested more than 200 deep"),
+    "merges": (
+        "a0: &a0 {k0: 1}\n"
+        + "".join(
+            f"a{level}: &a{level} {{<<: [*a{level - 1}, *a{level - 1}], k{level}: 1}}\n"
+            for level in range(1, 40)
+        ),
+        "more than 100,000 values",
+    ),
+    "wide merge": (
+        f"a: &a {{{', '.join(f'k{place}: 1' for place in range(1000))}}}\n"
+        f"b: {{<<: [{', '.join(['*a'] * 20_000)}]}}\n",
+        "more than 100,000 values",
+    ),
+    "long": ("# " + "x" * LARGEST_YAML + "\na: 1\n", "far too many"),
+    "comments": ("a:\n" + " [ #]\n" * 40_000 + "]" * 40_000 + "\n", "nested more than 200 deep"),
+    "quotes": ("a: " + "[ ']', " * 3000 + "]" * 3000 + "\n", "nested more than 200 deep"),
+    "tag": ("a: !!python/object/apply:os.system ['true']\n", "is not YAML"),
+    "no bool": ("a: !!bool maybe\n", "is not YAML"),
+    "no int": ("a: !!int ''\n", "is not YAML"),
+    "no date": ("a: 2020-99-99\n", "is not YAML"),
+    "list as key": ("? [1, 2]\n: 3\n", "is not YAML"),
     "indents": (
         "".join(" " * level + "a:\n" for level in range(2 * DEEPEST + 2)),
         "nested more than 200 deep",
@@ -106,3 +141,20 @@ def test_yaml_that_would_grow_or_nest_without_end_is_refused(tmp_path, name):
     write_text(path, text)
     with pytest.raises(Damaged, match=why):
         read_yaml(path)
+
+
+UNBOUNDED = {
+    "nested": ('{"a": ' + "[" * 300 + "]" * 300 + "}", "nested more than 200 deep"),
+    "deep": ('{"a": ' + "[" * 100_000 + "]" * 100_000 + "}", "not whole JSON|nested more than"),
+    "many": ('{"a": [' + "{}," * MOST_IN_JSON + "{}]}", "more than 5,000,000 values"),
+    "integer": (f'{{"seconds": {10**400}}}', "an integer of 401 digits"),
+}
+
+
+@pytest.mark.parametrize("name", UNBOUNDED)
+def test_json_without_bounds_is_refused(tmp_path, name):
+    text, why = UNBOUNDED[name]
+    path = tmp_path / "status.json"
+    write_text(path, text)
+    with pytest.raises(Damaged, match=why):
+        read_json(path)
