@@ -23,9 +23,17 @@ FROM_ENVIRONMENT: list[str] = _TABLES["environment"]["fields"]
 _FLAGS = _TABLES["flags"]
 _MAY_HOLD_KEYS = frozenset(name for names in FIELDS.values() for name in names)
 LONGEST_NAME = 64
+SHORTEST = 8
+"""Characters of a value below which it is no secret, unless its name is a strong one."""
 DEEPEST = 3
 """How many command lines are looked at inside each other, as ``sh -c '...'`` has them."""
 _ADDRESS = re.compile(r"[a-zA-Z][a-zA-Z0-9+.-]{0,30}://[^\s\"'<>]*")
+_USER = re.compile(
+    r"(?:[a-z][a-z0-9+.-]{0,30}:(?=[/\\])[/\\]+|[/\\]{2,})?(?P<name>[^/\\?#\s@:\[]*)"
+    r"(?P<password>:(?![0-9]{1,5}(?:[/?#]|$))[^\s@]+)?@",
+    re.IGNORECASE,
+)
+"""What stands before the host of an address, with or without a whole scheme."""
 _BOT_TOKEN = re.compile(r"[0-9]{5,20}:\w{8}")
 _PAIR = re.compile(r"[^\s:/@]+:[^\s/@]+@[\w.-]+")
 """``user:secret@host`` without a scheme."""
@@ -36,6 +44,9 @@ _PLACE = re.compile(
 )
 _PLAIN_WORD = re.compile(r"-{0,2}[A-Za-z0-9][\w.,@+-]{0,63}")
 _VALUE_FLAG = re.compile(r"-[A-Za-z]")
+_WORDS = re.compile(r"(?:[A-Z][a-z]{3,11}){2,8}[0-9]{0,2}")
+"""A name in camel case."""
+_OPERATOR = re.compile(r"[;&|]$")
 _HARMLESS_FLAGS = frozenset("-c -i -m -n -s".split())
 
 
@@ -44,17 +55,47 @@ def is_secret_name(name: str, sent: bool = False) -> bool:
     """Whether what stands under ``name`` is a secret: a key of a table, a header, a parameter of an
     address, or a ``--flag``. ``sent`` where it stands in an address or in what an endpoint is sent.
     """
-    bare = re.sub(r"v?[0-9]{1,9}$", "", re.sub(r"[^a-z0-9]", "", name[-200:].lower()))
+    bare = _bare(name)
     names = _TABLES["names"]
     strong = tuple(names["strong"])
     if bare.endswith(strong) or bare.removesuffix("s").endswith(strong):
         return True
+    if sent and name[:2].lower() in ("x-", "x_") and bare.endswith(tuple(names["weak"])):
+        return True
     return sent and (bare in names["weak"] or any(word in bare for word in strong))
 
 
-def is_secret_variable(name: str) -> bool:
+def _bare(name: str) -> str:
+    """A name without its marks, its upper case and a number behind it."""
+    return re.sub(r"v?[0-9]{1,9}$", "", re.sub(r"[^a-z0-9]", "", name[-200:].lower()))
+
+
+def is_secret_value(name: str, value: str, sent: bool = False) -> bool:
+    """Whether ``value`` is a secret because it stands under ``name``. A weak name such as ``token``
+    needs a value that is long enough to be one, and a name that only ends like it, as
+    ``openai_key`` does, one of letters and digits."""
+    bare, names = _bare(name), _TABLES["names"]
+    if is_secret_name(name):
+        return True
+    if bare in names["weak"]:
+        return looks_drawn(value) or (sent and len(value) >= SHORTEST)
+    if is_secret_name(name, sent):
+        return True
+    ends = bare.removesuffix("header").endswith(tuple(names["endings"]))
+    return sent and ends and bare not in names["harmless"] and looks_mixed(value)
+
+
+def is_secret_variable(name: str, value: str = "*" * 8) -> bool:
     """Whether a variable of this name holds a secret: ``WANDB_API_KEY``, ``MY_TOKEN``."""
-    return is_secret_name(name) or is_secret_name(name.rpartition("_")[2], sent=True)
+    return is_secret_name(name) or is_secret_value(name.rpartition("_")[2], value, sent=True)
+
+
+def is_variable_name(text: str) -> bool:
+    """Whether a word may be the name of an environment variable, and is no key by its form."""
+    named = text.isupper() and any(word in text for word in _TABLES["names"]["variables"])
+    drawn = looks_drawn(text) or re.fullmatch(r"(?=(?:[a-f]*[0-9]){3})[0-9a-f]{10,}", text)
+    legal = re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", text) and len(text) <= LONGEST_NAME
+    return bool(legal) and (named or not drawn)
 
 
 def may_hold_key(key: str) -> bool:
@@ -91,8 +132,20 @@ def looks_drawn(word: str) -> bool:
         or (len(piece) >= 13 and any(map(str.isdigit, piece)))
         or (len(piece) >= 13 and len(re.findall(r"[a-z][A-Z]", piece)) >= 4)
         for piece in re.findall(r"[A-Za-z0-9]+", word)
-        if not piece.isdigit()
+        if not piece.isdigit() and not _WORDS.fullmatch(piece)
     )
+
+
+def looks_mixed(word: str) -> bool:
+    """Whether a word has letters and digits and the length of a key: it may be drawn."""
+    whole = re.fullmatch(r"[A-Za-z0-9_.~+/=-]{8,}", word) is not None
+    return whole and any(map(str.isdigit, word)) and any(map(str.isalpha, word))
+
+
+def is_scheme_with_key(text: str) -> bool:
+    """Whether a text is what an Authorization header has: ``Basic`` or ``token`` with a key."""
+    scheme, _, value = text.strip().partition(" ")
+    return scheme.lower() in _TABLES["names"]["schemes"] and looks_mixed(value.strip())
 
 
 def decoded(text: str) -> list[str]:
@@ -111,11 +164,19 @@ def secret_parameter(text: str) -> str:
     for parts in _addresses(text):
         for query in (parts.query, parts.fragment.partition("?")[2] or parts.fragment):
             for name, value in parse_qsl(query.replace(";", "&")):
-                if value and not value.startswith("$") and is_secret_name(name, sent=True):
+                if value and not value.startswith("$") and is_secret_value(name, value, sent=True):
                     return name[:LONGEST_NAME]
                 if re.search(r"(?i)\b(?:pwd|password)\s{0,9}=[^;\s]", value):  # of odbc_connect=
                     return name[:LONGEST_NAME]
     return ""
+
+
+def has_user(address: str, alone: bool) -> bool:
+    """Whether an address has a user with a password before its host; ``alone`` counts one without,
+    as an address of a web server has a token there."""
+    pieces = [address, *re.split(r"[\s,\[\]\"']+", address)]
+    users = [_USER.match(form) for piece in pieces for form in decoded(piece)]
+    return any(user and (user["password"] or (alone and user["name"])) for user in users)
 
 
 def has_key_in_path(text: str) -> bool:
@@ -124,11 +185,15 @@ def has_key_in_path(text: str) -> bool:
     for parts in _addresses(text):
         if parts.scheme.lower() not in ("http", "https", "ws", "wss"):
             continue
-        before = ""
-        for part in re.split(r"[/;]", decoded(parts.path)[-1]):
+        path, before = decoded(parts.path)[-1], ""
+        for start in _TABLES["ids"]["paths"]:  # an account or a model has its number there
+            if (parts.netloc + path).startswith(start):
+                path = path[len(start) - len(parts.netloc) :].partition("/")[2]
+        for part in re.split(r"[/;]", path):
             name, equals, value = part.partition("=")
             behind = before.lower() in _TABLES["names"]["path"] or is_secret_name(before)
-            assigned = equals and value and is_secret_name(name, sent=True)
+            behind = behind and len(part) >= SHORTEST
+            assigned = equals and value and is_secret_value(name, value, sent=True)
             drawn = looks_drawn(part) or _BOT_TOKEN.search(part) is not None
             if part and not part.startswith("$") and (drawn or behind or assigned):
                 return True
@@ -153,16 +218,21 @@ def secret_in_command(text: str, depth: int = 0) -> str:
     except ValueError:
         words = text.split()
     program = before = ""
+    is_set = False
     for word in words:
         if kind := _secret_in_word(word, before, program):
             return kind
+        if is_set and is_secret_variable(before) and _may_be_value(word):
+            return "a secret behind its name"
+        is_set = word == "set" or (is_set and not _OPERATOR.search(word))
         if depth < DEEPEST and re.search(r"\s", word):
             inner = secret_in_command(word, depth + 1)
             if inner:
                 return inner
         name = word.rpartition("/")[2]
-        program = name if name in _FLAGS["passwords"] else program
-        if re.search(r"[;&|]$", word):
+        if program not in _FLAGS["logins"] and name in (*_FLAGS["passwords"], *_FLAGS["logins"]):
+            program = name
+        if _OPERATOR.search(word):
             program = ""
         before = word
     return ""
@@ -172,18 +242,25 @@ def _secret_in_word(word: str, before: str, program: str) -> str:
     """What of a secret ``word`` is, behind the word ``before`` of a command line of ``program``."""
     name, equals, value = word.partition("=")
     flag, glued = word[:2], "" if word.startswith("--") else word[2:]
-    if equals and not _is_reference(value) and is_secret_variable(name.lstrip("-")):
+    if equals and not _is_reference(value) and is_secret_variable(name.lstrip("-"), value):
         return "a secret behind its name"
     if before.startswith("-") and is_secret_name(before) and not _is_reference(word):
         return "a secret on a command line"
+    if before.startswith("--") and _may_be_value(word) and is_secret_value(before, word, sent=True):
+        return "a secret on a command line"
+    if before in _FLAGS["behind_login"] and program in _FLAGS["logins"] and _may_be_value(word):
+        return f"a secret behind {before}"
+    if re.match(r"pass:[^$]", word):
+        return "a password behind pass:"
     password = _FLAGS["passwords"].get(program)
     if password and before == password and not _is_reference(word):
         return f"a password behind {password}"
     if password and flag == password and not _is_reference(glued):
         return f"a password behind {password}"
-    for options, is_secret in (("users", _is_user), ("headers", _is_secret_header)):
+    checks = (("users", _is_user), ("headers", _is_secret_header), ("cookies", _is_cookie))
+    for options, is_secret in checks:
         flags = _FLAGS[options]
-        given = word if before in flags else value if name in flags else ""
+        given = word if before in flags and word[:1] != "-" else value if name in flags else ""
         if is_secret(given or (glued if flag in flags else "")):
             return f"a secret behind {before if before in flags else flag}"
     if _PAIR.fullmatch(word) and "$" not in word:
@@ -193,6 +270,17 @@ def _secret_in_word(word: str, before: str, program: str) -> str:
 
 def _is_reference(value: str) -> bool:
     return not value or value.startswith("$")
+
+
+def _may_be_value(word: str) -> bool:
+    """Whether a word behind a flag may be a secret: no reference, flag, path, file or operator."""
+    path = word.startswith(("/", "./", "../", "~")) or re.search(r"\.[a-z]{2,4}$", word)
+    return word[:1] not in ("", "$", "-", "<", ">", "&", "|", ";") and not path
+
+
+def _is_cookie(value: str) -> bool:
+    _, equals, held = value.partition("=")
+    return bool(equals) and not _is_reference(held)
 
 
 def _is_user(value: str) -> bool:

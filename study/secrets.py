@@ -24,8 +24,12 @@ from study.secret_names import (
     LONGEST_NAME,
     decoded,
     has_key_in_path,
+    has_user,
+    is_scheme_with_key,
     is_secret_name,
+    is_secret_value,
     is_secret_variable,
+    is_variable_name,
     looks_drawn,
     may_hold_key,
     secret_in_command,
@@ -116,8 +120,13 @@ def refuse_arguments(arguments: Sequence[str]) -> None:
         if equals and name in FIELDS["variables"]:
             for variable in value.strip("[]\"' ").split(","):
                 _check_variable(f"{where} ({key.lstrip('+~')})", variable.strip("\"' "))
-        elif _ASSIGNED.search(text) or (value and is_secret_name(name, "extra_body" in key)):
+        elif _ASSIGNED.search(text) or is_secret_value(
+            name, value.strip("\"' "), sent="extra_body" in key
+        ):
             _refuse(where, "a secret behind its name", name)
+        flag, _, behind = text.partition(" ")
+        if flag.startswith("-") and behind.strip() and is_secret_name(flag, sent=True):
+            _refuse(where, "a secret behind its name")
         if equals and "${" in value:
             _refuse_variables(key.strip().lstrip("+~"), value)
         if equals:
@@ -183,13 +192,15 @@ def _walk(value: Any, where: str, sent: bool, name: str) -> None:
         _refuse_text(where, text, name)
         if name in FIELDS["variables"]:
             _check_variable(where, text)
-        elif text.strip() and is_secret_name(name, sent) and not _is_reference(text):
+        elif text.strip() and is_secret_value(name, text, sent) and not _is_reference(text):
             _refuse(where, "a secret under this name")
+        elif sent and is_scheme_with_key(text):
+            _refuse(where, "a secret of a header")
         elif isinstance(value, str):
             _refuse_place(where, name, text)
             if (sent or ".serve.extra" in where) and _ASSIGNED.search(text):
                 _refuse(where, "a secret behind its name")
-        if ".env_set." in f".{where}" and is_secret_variable(name):
+        if ".env_set." in f".{where}" and is_secret_variable(name, text):
             _refuse(where, "a secret under this name")
         _refuse_variables(where, text)
 
@@ -209,6 +220,8 @@ def _refuse_place(where: str, name: str, text: str) -> None:
         _refuse(where, "a secret behind its name", name)
     if name in commands and (kind := secret_in_command(text)):
         _refuse(where, kind, name)
+    if name in addresses and has_user(text, name in FIELDS["web"] or "databricks" in text):
+        _refuse(where, "a user or a password before its host", name)
     if name in addresses and "/" not in text and looks_drawn(text):
         _refuse(where, "a key in place of an address", name)
     if name in addresses and has_key_in_path(text):
@@ -225,7 +238,8 @@ def holds_credentials(address: str) -> bool:
     forms = decoded(address)
     if any(pattern.search(form) for form in forms for pattern in PATTERNS.values()):
         return True
-    return bool(secret_parameter(address)) or has_key_in_path(address)
+    secret = secret_parameter(address) or has_key_in_path(address)
+    return bool(secret) or has_user(address, alone=False)
 
 
 def _check_variable(where: str, value: str) -> None:
@@ -233,8 +247,7 @@ def _check_variable(where: str, value: str) -> None:
     Raises UserError: without the value."""
     if value in ("", "null", "None") or value in os.environ:
         return
-    legal = _VARIABLE.fullmatch(value) and len(value) <= LONGEST_NAME
-    if not legal or looks_drawn(value):
+    if not is_variable_name(value):
         raise UserError(
             f"{where} is not the name of an environment variable (letters, digits and _) but looks "
             f"like a key, which is not shown; configs are written to files that others read. "

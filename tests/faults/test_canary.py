@@ -5,8 +5,6 @@ The canaries look like no key that a pattern knows: it is the place that gives t
 
 import json
 import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +17,8 @@ from study.compose import load_presets
 from study.errors import UserError
 from study.schema import register
 from study.secrets import holds_credentials, refuse_arguments, refuse_config
+from tests.commands import run, run_program
 from tests.conftest import ROOT
-from tests.waiting import GENEROUS_S
 
 CANARY = "zq7canary0value9"
 URLS = [
@@ -39,6 +37,11 @@ URLS = [
     f"http://host/v1/token/{CANARY}",
     f"s3://AKEY:se/{CANARY}@bucket/runs",
     f"postgresql://me:pa/{CANARY}@host/db",
+    f"me:{CANARY}@host:80/v1",
+    f"//me:{CANARY}@host/v1",
+    f"http:/me:{CANARY}@host/v1",
+    f"http:\\\\me:{CANARY}@host/v1",
+    f"me%3A{CANARY}%40host/v1",
     f"mssql+pyodbc:///?odbc_connect=DRIVER%3Dx%3BPWD%3D{CANARY}",
 ]
 ARGUMENTS = [
@@ -73,6 +76,10 @@ ARGUMENTS = [
     f"sweep.slurm.setup=['export OPENAI_API_KEY={CANARY}']",
     f"endpoint=http://{CANARY}@host/v1",
     f"api_key_env={CANARY}",
+    f"-key {CANARY}",
+    f"judge.endpoint.url=//{CANARY}@host/v1",
+    f"judge.endpoint.replicas=[http://ok/v1,{CANARY}@host/v1]",
+    f"tracking.uri=databricks://{CANARY}@host",
 ]
 HARMLESS = [
     "judge=sim-fair,sim-verbose", "seed=0,1,2", "study=secret", "plan=true",
@@ -81,7 +88,12 @@ HARMLESS = [
     "judge.endpoint.api_key_env=JUDGE_KEY_FOR_TEST", "judge.endpoint.api_key_env=my_key",
     "judge.endpoint.url=http://127.0.0.1:8000/v1", "judge.endpoint.url=https://h/v1?api-version=2",
     "judge.sampling.max_tokens=64", "judge.endpoint.max_tokens_field=max_completion_tokens",
-    "tracking.uri=postgresql://me@host/db", "tracking.uri=sqlite:////data/mlflow.db",
+    "tracking.uri=postgresql://me@host/db", "tracking.artifacts=sftp://me@host:22/x",
+    "tracking.artifacts=abfss://box@account.dfs.core.windows.net/x",
+    "+judge.endpoint.extra_body.token=1", "+judge.endpoint.extra_body.code=python",
+    "judge.endpoint.url=https://h/v1?code=7", "judge.endpoint.url=localhost:8000/a@b",
+    "judge.endpoint.url=[::1]:8000/v1",
+    "tracking.uri=sqlite:////data/mlflow.db",
     "judge.endpoint.start_command='export VLLM_API_KEY=$KEY; vllm serve m'",
     "judge.serve.extra=[--enable-prompt-tokens-details,--seed,0]", "judge.simulated.keyword=robust",
     "task.path=token.jsonl", "+judge.endpoint.extra_body.top_k=20", "cost.max_calls=5",
@@ -152,6 +164,9 @@ def test_every_preset_passes() -> None:
             }
         },
         {"judge": {"endpoint": {"extra_body": {"list": [["X-Api-Key", CANARY]]}}}},
+        {"judge": {"endpoint": {"extra_body": {"h": f"Basic {CANARY}"}}}},
+        {"judge": {"endpoint": {"extra_body": {"tools": [{"headers": {"X-Token": CANARY}}]}}}},
+        {"judge": {"serve": {"extra": ["--key", CANARY]}}},
         {"judge": {"endpoint": {"url": f"https://h/{CANARY}/v1"}}},
         {"judge": {"endpoint": {"replicas": ["http://h/v1", f"https://h/{CANARY}/v1"]}}},
         {"sweep": {"notify": f"./tell.sh {CANARY}"}},
@@ -315,14 +330,8 @@ def test_nothing_is_left_of_a_key_that_every_command_refused(tmp_path) -> None:
         ("judges.replay", ["study=x", "judge=sim-fair", f"runs_dir={runs}", url]),
         ("experiments.tracking", ["rebuild", "study=x", f"uri=http://me:{CANARY}@h"]),
     ]
-    done = subprocess.run(
-        [sys.executable, "-c", DRIVER, json.dumps(commands)],
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        timeout=GENEROUS_S,
-        env=os.environ | {"PYTHONPATH": str(ROOT), "TMPDIR": str(tmp_path), "HOLDER": CANARY},
-    )
+    variables = {"PYTHONPATH": str(ROOT), "TMPDIR": str(tmp_path), "HOLDER": CANARY}
+    done = run_program(DRIVER, json.dumps(commands), cwd=tmp_path, env=os.environ | variables)
     codes = [line for line in done.stdout.splitlines() if line.startswith("CODE")]
     assert codes == [f"CODE {program} 2" for program, _ in commands], done.stdout + done.stderr
     assert CANARY not in done.stdout + done.stderr and "Traceback" not in done.stderr
@@ -340,15 +349,9 @@ def test_nothing_is_left_of_a_key_that_every_command_refused(tmp_path) -> None:
     ids=["password", "path", "slash", "no address"],
 )
 def test_a_password_in_mlflows_own_variable_is_refused_at_the_plan(tmp_path, uri) -> None:
-    done = subprocess.run(
-        [sys.executable, "-m", "experiments.sweep", "plan=true", "judge=sim-fair", "seed=0",
-         f"runs_dir={tmp_path / 'runs'}"],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        timeout=GENEROUS_S,
-        env=os.environ | {"MLFLOW_TRACKING_URI": uri},
-    )  # fmt: skip
+    words = ["plan=true", "judge=sim-fair", "seed=0", f"runs_dir={tmp_path / 'runs'}"]
+    variables = os.environ | {"MLFLOW_TRACKING_URI": uri}
+    done = run("experiments.sweep", *words, real=True, env=variables)
     assert done.returncode == 2 and "MLFLOW_TRACKING_URI" in done.stderr
     assert CANARY not in done.stdout + done.stderr
     assert_clean(tmp_path)

@@ -1,8 +1,10 @@
 """A known key is blotted out however it is written, and nothing else of a text."""
 
 import base64
+import functools
 import html
 import json
+import re
 from urllib.parse import quote
 
 import pytest
@@ -11,7 +13,7 @@ from hypothesis import strategies as st
 
 from study.known_keys import blot_key
 
-KEY = "Canary/Key+77.of-no-known-form"
+KEY = "Canary/Key+77.of-no_known-form"
 WRITTEN = {
     "as it is": str,
     "upper case": str.upper,
@@ -28,6 +30,23 @@ WRITTEN = {
     "hexadecimal": lambda key: key.encode().hex(),
     "a JSON string": lambda key: json.dumps(key)[1:-1].replace("/", "\\/"),
     "numbers of JSON": lambda key: "".join(f"\\u{ord(one):04x}" for one in key),
+    "six times percent signs": lambda key: functools.reduce(
+        lambda text, _: quote(text, safe=""), range(6), key
+    ),
+    "base64 in lines": lambda key: "\n".join(
+        re.findall(".{1,8}", base64.b64encode(key.encode()).decode())
+    ),
+    "base64 of UTF-16": lambda key: base64.b64encode(key.encode("utf-16-le")).decode(),
+    "base64 of percent signs": lambda key: base64.b64encode(quote(key, safe="").encode()).decode(),
+    "hexadecimal with colons": lambda key: key.encode().hex(":"),
+    "hexadecimal with blanks": lambda key: key.encode().hex(" "),
+    "long numbers": lambda key: "".join(f"\\U{ord(one):08x}" for one in key),
+    "numbers in braces": lambda key: "".join(f"\\u{{{ord(one):x}}}" for one in key),
+    "octal": lambda key: "".join(f"\\{ord(one):03o}" for one in key),
+    "quoted-printable": lambda key: "".join(f"={ord(one):02X}" for one in key),
+    "two lines": lambda key: f"{key[:9]}\n{key[9:]}",
+    "invisible": lambda key: "\u200b".join(key[:5]) + "\u00ad" + key[5:],
+    "Markdown": lambda key: re.sub(r"(\W|_)", r"\\\1", key),
     "HTML": lambda key: html.escape(key).replace("/", "&#x2F;"),
 }  # fmt: skip
 
@@ -53,6 +72,10 @@ def test_no_form_of_any_key_is_left(key: str, form: str) -> None:
     """Of letters and marks as keys have them: no key has a backslash."""
     written = WRITTEN[form](key)
     assert written not in blot_key(f"[{written}]", key)
+
+
+def test_words_that_make_a_key_without_their_blanks_stay() -> None:
+    assert blot_key("a correct horse", "correcthorse") == "a correct horse"
 
 
 def test_what_only_resembles_a_key_stays() -> None:

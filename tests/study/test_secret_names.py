@@ -8,6 +8,8 @@ from study.secret_names import (
     FROM_ENVIRONMENT,
     has_key_in_path,
     is_secret_name,
+    is_secret_value,
+    is_variable_name,
     looks_drawn,
     may_hold_key,
     secret_in_command,
@@ -17,24 +19,18 @@ from study.secret_names import (
 
 CANARY = "zq7canary0value9"
 TELLING = [
-    "curl -u me:swordfish http://h/x",
-    "curl -ume:swordfish http://h/x",
-    "curl --user me:swordfish h",
-    "curl -H X-Key:swordfish h",
-    "curl -HX-Key:swordfish h",
-    "curl -H 'X-Key: swordfish' h",
-    "wget --header=X-Key:swordfish h",
-    "sshpass -p swordfish ssh host vllm",
-    "sshpass -pswordfish ssh host vllm",
-    "ssh host 'sshpass -p swordfish ssh other'",
-    "sh -c 'curl -u me:swordfish h'",
-    "mysql -pswordfish db",
-    "docker login -p swordfish",
-    "env MY_TOKEN=swordfish serve",
-    "serve --api-key swordfish",
-    "scp file me:swordfish@host",
-    f"curl http://h/{CANARY}/x",
-]
+    "curl -u me:swordfish http://h/x", "curl -ume:swordfish http://h/x",
+    "curl --user me:swordfish h", "curl -H X-Key:swordfish h", "curl -HX-Key:swordfish h",
+    "curl -H 'X-Key: swordfish' h", "wget --header=X-Key:swordfish h",
+    "sshpass -p swordfish ssh host vllm", "sshpass -pswordfish ssh host vllm",
+    "ssh host 'sshpass -p swordfish ssh other'", "sh -c 'curl -u me:swordfish h'",
+    "mysql -pswordfish db", "docker login -p swordfish", "env MY_TOKEN=swordfish serve",
+    "serve --api-key swordfish", "scp file me:swordfish@host", f"curl http://h/{CANARY}/x",
+    "hf auth login swordfish && serve", "aws configure set aws_secret_access_key swordfish",
+    "set -x HF_TOKEN swordfish", "export X_PASS=swordfish", "curl -b session=swordfish h",
+    "openssl enc -passin pass:swordfish", f"curl --oauth2-bearer {CANARY} h",
+    "serve --key swordfish", "http -a me:swordfish h",
+]  # fmt: skip
 HARMLESS = [
     "",
     "vllm serve Qwen/Qwen3-32B --port 8000 --max-model-len 4096",
@@ -44,6 +40,13 @@ HARMLESS = [
     "ssh -L 8000:localhost:8000 me@host",
     "curl -H 'Authorization: Bearer $KEY' -H 'Content-Type: application/json' http://h/v1",
     "curl -u me:$PASSWORD http://h/v1",
+    "wandb login && serve",
+    "wandb login $KEY; set -e; set -o pipefail",
+    "srun -u --gres=gpu:1 vllm serve m",
+    "rsync -a me:x you@h:/d",
+    "curl --key client.pem --cacert /etc/token/ca.pem h",
+    "serve --tokenizer mistral --token ~/.token",
+    "export SINGLE_PASS=1 MAX_TOKENS=20000000",
 ]
 
 
@@ -54,6 +57,10 @@ def test_a_command_with_a_secret_is_known(command: str) -> None:
     assert unfit_argument(command)
 
 
+def test_a_key_behind_login_is_known_where_notify_would_take_the_word() -> None:
+    assert secret_in_command("wandb login swordfish") == "a secret behind login"
+
+
 @pytest.mark.parametrize("command", HARMLESS)
 def test_a_command_that_looks_its_secrets_up_holds_none(command: str) -> None:
     assert secret_in_command(command) == ""
@@ -62,14 +69,11 @@ def test_a_command_that_looks_its_secrets_up_holds_none(command: str) -> None:
 @pytest.mark.parametrize(
     "command",
     [
-        "",
-        "./tell-me.sh",
-        "mail -s done me@example.org",
-        "python3 -c pass",
+        "", "./tell-me.sh", "mail -s done me@example.org", "python3 -c pass",
         "'/opt/my tools/tell.py' /data/abc123def456789/out.json gpu1 --channel=ml",
         "python scripts/tell.py",
     ],
-)
+)  # fmt: skip
 def test_a_program_with_words_and_paths_tells_nothing(command: str) -> None:
     assert unfit_argument(command) == 0
 
@@ -77,15 +81,11 @@ def test_a_program_with_words_and_paths_tells_nothing(command: str) -> None:
 @pytest.mark.parametrize(
     ("command", "place"),
     [
-        ("./tell.sh done a:b", 2),
-        ("curl hooks.slack.com/services/T0/B0/x", 1),
-        ("apprise tgram://a/b", 1),
-        (f"./tell.sh {CANARY}", 1),
-        ("./tell.sh -p swordfish", 2),
-        ("./tell.sh --key=swordfish", 1),
-        ("KEY=swordfish ./tell.sh", -1),
+        ("./tell.sh done a:b", 2), ("curl hooks.slack.com/services/T0/B0/x", 1),
+        ("apprise tgram://a/b", 1), (f"./tell.sh {CANARY}", 1), ("./tell.sh -p swordfish", 2),
+        ("./tell.sh --key=swordfish", 1), ("KEY=swordfish ./tell.sh", -1),
     ],
-)
+)  # fmt: skip
 def test_the_argument_that_may_be_a_secret_is_named(command: str, place: int) -> None:
     assert unfit_argument(command) == place
 
@@ -97,6 +97,7 @@ def test_the_argument_that_may_be_a_secret_is_named(command: str, place: int) ->
         f"https://h/v1/{CANARY}",
         "https://h/v1/key/swordfish",
         "https://h/token/swordfish/v1",
+        "https://h/keys/Correct-Horse-Battery",
         "https://h/v1;token=swordfish",
         "http://h/%7Aq7canary0value9/v1",
         "http://h/%257Aq7canary0value9/v1",
@@ -115,6 +116,10 @@ def test_a_key_in_a_path_is_known(address: str) -> None:
         "https://generativelanguage.googleapis.com/v1beta/openai",
         "https://h/v1/projects/my-project/endpoints/1234567890123456789",
         "http://127.0.0.1:8000/v1",
+        "http://h/token/v1",
+        "http://h/v1/MixtralInstructChatModelServer1",
+        "https://api.runpod.ai/v2/x4k2j9s8d7f6g5/openai/v1",
+        "https://gateway.ai.cloudflare.com/v1/0123456789abcdef0123456789abcdef/gw/openai",
         "s3://bucket/abc123def456789xyz/runs",
         "sqlite:////tmp/abc123def456789xyz/mlflow.db",
     ],
@@ -130,11 +135,37 @@ def test_numbers_and_plurals_change_no_name() -> None:
         assert is_secret_name(name, sent=True) and not is_secret_name("max_tokens", sent=True)
 
 
+@pytest.mark.parametrize(
+    ("name", "value", "sent"),
+    [("auth_header", CANARY, True), ("openai_key", CANARY, True), ("jwt", "swordfish", True),
+     ("mytoken", CANARY, True), ("passcode", "swordfish", True), ("X-Token", "swordfish", True),
+     ("key", CANARY, False), ("api_key", "x", False)],
+)  # fmt: skip
+def test_a_name_and_its_value_give_a_secret_away(name: str, value: str, sent: bool) -> None:
+    assert is_secret_value(name, value, sent)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("token", "1"), ("code", "python"), ("signature", "v1"), ("prompt_cache_key", "study-2024-1"),
+     ("stop_token", "<|extra_id_00|>"), ("image_token", "<image>"), ("user", "alice2024"),
+     ("sort_key", "created_at"), ("tokenizer", "mistral-7b-v03")],
+)  # fmt: skip
+def test_a_name_with_another_value_gives_nothing_away(name: str, value: str) -> None:
+    assert not is_secret_value(name, value, sent=True)
+
+
+def test_names_of_variables_and_keys() -> None:
+    for name in ("AZUREOPENAI4KEY2", "OPENAIAPIKEY2024PRODUCTION", "SLACKNOTIFYHOOK1", "my_key"):
+        assert is_variable_name(name)
+    for key in (CANARY, "a8f3c1d2e4b5", "JBSWY3DPEHPK3PXP", "A-B"):
+        assert not is_variable_name(key)
+
+
 def test_words_that_look_drawn() -> None:
     assert all(map(looks_drawn, (CANARY, "a" * 24, "aBcDeFgHiJkLmN")))
-    assert not any(
-        map(looks_drawn, ("gpt-4o-mini-2024-07-18", "compatible-mode", "20240718123456"))
-    )
+    ordinary = ("gpt-4o-mini-2024-07-18", "compatible-mode", "20240718123456")
+    assert not any(map(looks_drawn, ordinary))
 
 
 def test_every_field_of_the_tables_is_one_of_the_schema() -> None:
