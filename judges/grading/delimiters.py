@@ -20,28 +20,35 @@ from collections.abc import Iterable, Iterator
 from functools import lru_cache
 
 from judges.grading.marks import FAMILY_MARKS
-from judges.grading.spelling import MARKS, SPACE
+from judges.grading.spelling import MARKS
 
 _SAID = r"(?:(?:not[\s_-]*+)?+(?:met|present)|true|false|yes|no)"
 """Words of any rubric vocabulary."""
 _BESIDE = r"\s\\" + re.sub("[\"']", "", MARKS)
 _AROUND = rf"[{_BESIDE}\"']"
 """What may stand around such a word, without and with quotation marks."""
-_ENDED = rf"(?:{SPACE}|[{MARKS}])*+(?:[\r\n]|\Z)"
-"""The rest of a line that holds no more than such a word."""
+_ENDED = rf"[{MARKS}]*+(?:\s|\Z)"
+"""Behind such a word: what ends its line, or could where a quote is wrapped in another way."""
+_KINDS = "answer|prompt|rubric|reference"
+_BRACKETED = (
+    r"(?:\s*+(?:-?[0-9]{1,3}(?:\.[0-9]{1,15})?|[a-z]{1,2}(?:\s*+>\s*+[a-z]{1,2})*+|tie)\s*+\])"
+)
+"""The rest of a verdict in brackets: a number, the names of answers, or a tie."""
 _MARKS = (
     # Every branch begins with a plain character, which lets the engine pass over all others.
-    # "<<<word" could be a delimiter line.
-    r"<<<(?=\\*+\s*+/?+\s*+\w)"
+    # What could be a delimiter line.
+    rf"<<<(?=\\*+\s*+/?+\s*+(?:(?:{_KINDS})|[a-z]++\s++[0-9a-f]{{16}}))"
     rf"|{FAMILY_MARKS}"
-    # A verdict in double brackets, and one by place.
-    r"|\[(?=\\*+\[[^\[\]]*+\]\])"
+    # A verdict in double brackets, or in brackets to which those around a quote are the others.
+    rf"|\[(?=\\*+\[{_BRACKETED}(?:\]|[\r\n]|\Z))"
+    rf"|\[(?<![^\r\n].)(?=\\*+{_BRACKETED}(?:\]|[\r\n]|\Z))"
+    # One by place.
     rf"|\[(?=\\*+[^\[\]]*?(?:\"[{_BESIDE}']*+{_SAID}[{_BESIDE}']*+\"|\b(?:true|false))\s*+[,\]])",
     # A verdict by criterion: in JSON, in a wreck of it, and on a line.
     r"[0-9](?<!\w.)[0-9]{0,2}+[\s\"'*]*+"
     rf"(?=\\*+(?::\s*+[\"']{_AROUND}*+{_SAID}[{_BESIDE}]*+[\"']"
-    rf"|:{_AROUND}*+{_SAID}(?:(?:\s|[{MARKS}])*?[,}}\]]|{_ENDED})"
-    rf"|[=.)](?:{SPACE}|[{MARKS}])*+{_SAID}{_ENDED}))",
+    rf"|:{_AROUND}*+{_SAID}(?:[{MARKS}]*?[,}}\]]|{_ENDED})"
+    rf"|[=.)](?:\s|[{MARKS}])*+{_SAID}{_ENDED}))",
     # Any other score in JSON.
     r"[\"'][\w -]{0,24}?(?:score|verdict|grade|rating|reward|winner|ranking|judge?ment)s?[\"']\s*+"
     r"(?=\\*+:)",

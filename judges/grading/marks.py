@@ -20,7 +20,7 @@ _NUMBERED = (
 )
 """Tokens that a family keeps for later or gave a meaning without a name: ``<SPECIAL_12>``."""
 _PARTS = (
-    "im|turn|message|msg|role|header|header_id|system|user|assistant|think|thought|reasoning|tool"
+    "im|turn|role|header_id|system|user|assistant|think|thought|reasoning|tool"
     "|tool_calls?(?:_section)?|action|plugin|vision|image|img|audio|video|speech|sound"
 )
 _TAGS_BY_SHAPE = (
@@ -37,20 +37,22 @@ _TAGS_BY_SHAPE = (
     "fim[_-][a-z]{1,16}",
 )
 _TAGS_BY_NAME = (
-    "s|sys|用户",  # Llama 2, MiniCPM
+    "(?-i:s|AI)|sys|用户",  # Llama 2, MiniCPM
+    "(?-i:B_[A-Z]{2,6}|C_[AQ])",  # Baichuan-M1
     "_(?:user|bot|system|assistant|observation|start|end|pad)",  # TeleChat
     "(?:hy|longcat|osagent)_[a-z0-9_]{1,40}|sys_end",  # Hunyuan, LongCat, Kimi
     "(?:seed|minimax):[a-z0-9_]{1,40}",
     "arg_(?:key|value)|think_[a-z]{1,16}|(?-i:TOOLCALL)",  # GLM, Granite, Nemotron
     r"\[\\*+(?:[\w-]{0,32}▁[\w▁-]{1,40}|fim-[a-z]{1,16}|sys_[a-z0-9_]{1,60})\]",  # Seed-Coder
-    "file_sep|gh_stars|empty_output|(?:issue|jupyter)_[a-z]{1,16}|commit_(?:before|after|msg)",
+    "file_sep|gh_stars|reponame|empty_output|issue_(?:start|comment|closed)",  # StarCoder
+    "jupyter_(?:start|text|code|output|script|error)|commit_(?:before|after|msg)",
     "(?:im|img|image|audio|video|speech|sound)_?(?:patch|pad|soft_token|placeholder)",
-    "fake_token_around_image|img_context",
+    "fake_token_around_image|img_context|row_[0-9]{1,3}_col_[0-9]{1,3}|im_col|tts_pad",
 )
 """What stands alone between angle brackets, also behind a slash."""
 _OPENERS = (
     "(?-i:cls|sep|mask|CLS|SEP|MASK|mask[:_][0-9]{1,3})>|(?:human|bot)>:"
-    "|role>(?-i:HUMAN|ASSISTANT|SYSTEM)"
+    "|role>(?-i:HUMAN|ASSISTANT|SYSTEM|OBSERVATION)"
 )
 """What does so too, and is a common element of HTML, SVG or XML in any other form."""
 _SQUARE = (
@@ -58,7 +60,7 @@ _SQUARE = (
     rf"|(?:start|end)_header_id|im_(?:start|end|sep)|control_[0-9]{{1,6}}|{_NUMBERED}"
 )
 _CAPITALS = (
-    "[BE]O[STDPM]|PAD|UNK|CLS|SEP|MASK|sMASK|USER|BOT|@[BE]OS@|(?:BEGIN|END) FINAL RESPONSE"
+    "[BE]O[STDPM]|PAD|UNK|CLS|SEP|MASK|sMASK|@[BE]OS@|(?:BEGIN|END) FINAL RESPONSE"
     "|ARGS|CALL_ID|MODEL_SETTINGS|IMG(?:_BREAK|_END)?|(?:BEGIN_)?AUDIO|TRANSCRIBE"
     "|PREFIX|SUFFIX|MIDDLE"
 )
@@ -66,8 +68,10 @@ _CAPITALS = (
 _FALCON = "TITLE|ABSTRACT|INTRODUCTION|SUMMARY|COMMENT|ANSWER|QUESTION|DOMAIN|PREFIX|SUFFIX|MIDDLE"
 
 FAMILY_MARKS = (
-    # "<|word", "<word|>", and Gemma's quotation mark between bars.
-    rf"<{_BAR}(?=\\*+(?:\s*+/?+\s*+\w|[\"']{_BAR}>))"
+    # "<|word|>" and Gemma's "<|word>", "<word|>", and quotation mark between bars; "f <| x |> g" is
+    # code. DeepSeek joins the words of its marks by lower blocks.
+    rf"<{_BAR}(?=\\*+(?:/?+[\w▁][\w▁@.:/+-]{{0,80}}+{_BAR}?+>|[\"']{_BAR}>"
+    rf"|\s*+/?+\s*+[a-z]{{1,24}}+(?:_[a-z]{{1,24}}+){{1,4}}+\s*+{_BAR}>))"
     rf"|<(?=\\*+/?+[a-z][\w:-]{{1,40}}+{_BAR}>)"
     # "[|word|]"; one or two letters are a quantity, such as E[|X|].
     r"|\[(?=\\*+\|(?:[a-z][\w-]{2,40}+|ai)\|\])"
@@ -76,6 +80,8 @@ FAMILY_MARKS = (
     rf"|<(?=\\*+(?:{_OPENERS}))"
     rf"|\[(?=\\*+\s*+/?+\s*+(?:{_SQUARE})\s*+\])"
     rf"|\[(?=\\*+/?+(?-i:{_CAPITALS})\])"
+    # Skywork's; behind a name it is an index.
+    r"|\[(?<!\w.)(?=\\*+(?-i:USER)\])"
     r"|◁(?=\\*+\s*+/?+\s*+(?:think|\w{1,32}+▷))"
     # MiniMax has brackets that open and close the wrong way round: "]~b]", "[e~[", "]<]image[>[".
     r"|\](?=\\*+(?:~[a-z]\]|~![a-z]\[|![a-z]~\[|<\\*+\][\w .-]{1,40}+\[\\*+>\\*+\[))"

@@ -51,7 +51,7 @@ class Rubric(base.AnswerGrading):
     ``prompt`` default, strict, ancestor, or a .txt file with the same sections.
     Raises UserError: an unknown option, a value that it does not take, or an unfit prompt."""
 
-    version = "3"
+    version = "4"
     choices: ClassVar = {
         "vocabulary": tuple(VOCABULARIES),
         "points": ("hidden", "shown"),

@@ -14,13 +14,16 @@ from typing import Any
 from judges.grading.spelling import SPACE
 
 _OPENING = re.compile(r"[{\[]")
-_BRACE = re.compile(r"[{}]")
 _BLANK = re.compile(r"[ \t\n\r]*+")
 _TEXT = re.compile(r'"((?:[^"\\\x00-\x1f]++|\\(?:["\\/bfnrt]|u[0-9a-fA-F]{4}))*+)"')
 _SCALAR = re.compile(r"(true|false)|null|-?[0-9]++(?:\.[0-9]++)?+(?:[eE][+-]?[0-9]++)?+")
-# Number and value inside of what is not JSON: cut off, single quotes, a comma too many, bare words.
-_NUMBER = re.compile(r"""["']?\b([0-9]{1,3})["']?\s*+:\s*+""")
+# Pairs of what is not JSON: cut off, single quotes, a comma too many, bare words, comments. None of
+# these looks beyond the next brace, and a gap has no empty line.
+_GAP = re.compile(r"(?:[^\S\n]|,|\n(?!\s*?\n)|//[^\n{}]*+)*+")
+_NUMBER = re.compile(r"""(["']?)([0-9]{1,3})\1\s*+:\s*+""")
 _VALUE = re.compile(rf""""[^"\n]*+"|'[^'\n]*+'|[A-Za-z_][\w -]*+(?={SPACE}*+[,}}\n])""")
+_OTHER_KEY = re.compile(r"""(["'])[^"'\n{}]*+\1\s*+:\s*+""")
+_OTHER_VALUE = re.compile(r"""(["'])[^\n{}]*?\1(?=\s*+(?:[,}]|\Z))|[\w.+-]++|\[[^][{}]*+\]""")
 
 
 class Pairs(list[tuple[str, Any]]):
@@ -29,11 +32,12 @@ class Pairs(list[tuple[str, Any]]):
 
 @dataclass
 class Wreck:
-    """An object that is not JSON: the numbers in it and their values, None for one without end."""
+    """An object that is not JSON, up to where it breaks off: its numbers and their values, None for
+    one without end."""
 
     said: list[tuple[int, Any]]
     cut: bool
-    """Whether it never ends."""
+    """Whether it breaks off before its end."""
 
 
 @dataclass(slots=True)
@@ -53,7 +57,7 @@ def values(text: str) -> Iterator[tuple[int, int, list[Any]]]:
 
     Values are lists, `Pairs`, texts and booleans; numbers and null are None. Of a container that
     breaks off there are those containers in it that are complete, and a `Wreck` for each object
-    that is not, if it names any number.
+    that is not, if it names any number; it ends where it breaks.
     """
     position = 0
     while (opening := _OPENING.search(text, position)) is not None:
@@ -64,8 +68,7 @@ def values(text: str) -> Iterator[tuple[int, int, list[Any]]]:
         else:
             rest = list(_rest(text, stack))
             if isinstance(stack[-1].items, Pairs):
-                following = _BRACE.search(text, stack[-1].start + 1)
-                end = max(end, len(text) if following is None else following.start())
+                end = max(end, _wreck(text, stack[-1].start)[1])
             if rest:
                 yield opening.start(), end, rest
         position = end
@@ -73,8 +76,8 @@ def values(text: str) -> Iterator[tuple[int, int, list[Any]]]:
 
 def _read(text: str, start: int, stack: list[_Open]) -> tuple[int, list[Any] | None]:
     """The container that begins at ``start`` and where it ends; or where it breaks, and None, with
-    what is open there on the stack."""
-    position, awaited = start, "value"
+    what is open there on the stack. A text or number that no comma follows is behind the break."""
+    position, awaited, scalar = start, "value", start
     while True:
         mark = text[position : position + 1]
         is_object = bool(stack) and isinstance(stack[-1].items, Pairs)
@@ -85,10 +88,10 @@ def _read(text: str, start: int, stack: list[_Open]) -> tuple[int, list[Any] | N
                 return position, whole
             _keep(stack[-1], whole)
             stack[-1].inside.append(whole)
-            awaited = "end"
+            awaited, scalar = "end", 0
         elif awaited == "end":
             if mark != ",":
-                return position, None
+                return scalar or position, None
             position, awaited = position + 1, "next"
         elif is_object and awaited in ("first", "next"):
             key = _TEXT.match(text, position)
@@ -109,7 +112,7 @@ def _read(text: str, start: int, stack: list[_Open]) -> tuple[int, list[Any] | N
             # Escapes stay as they are: no verdict is written in them.
             literal = value[1] == "true" if value[1] else None
             _keep(stack[-1], value[1] if mark == '"' else literal)
-            position, awaited = value.end(), "end"
+            scalar, position, awaited = position, value.end(), "end"
         position = _next(text, position)
 
 
@@ -127,19 +130,29 @@ def _rest(text: str, stack: list[_Open]) -> Iterator[Any]:
     """What is sound in containers that break off, in the order of the text."""
     for container in stack:
         if isinstance(container.items, Pairs):
-            following = _BRACE.search(text, container.start + 1)
-            end = len(text) if following is None else following.end()
-            numbers = _numbers(text[container.start : end])
-            if numbers:
-                yield Wreck(numbers, cut=following is None)
+            wreck, _ = _wreck(text, container.start)
+            if wreck.said:
+                yield wreck
         yield from container.inside
 
 
-def _numbers(text: str) -> list[tuple[int, Any]]:
+def _wreck(text: str, start: int) -> tuple[Wreck, int]:
+    """The object that begins at ``start``, and where it ends or breaks off: at the first that is no
+    pair, or a number that is written in another way than those before it."""
     values: list[tuple[int, Any]] = []
-    position = 0
-    while (number := _NUMBER.search(text, position)) is not None:
-        value = _VALUE.match(text, number.end())
-        values.append((int(number[1]), value[0].strip("\"' ") if value else None))
-        position = value.end() if value else number.end()
-    return values
+    quotes: set[str] = set()
+    position = start + 1
+    while True:
+        gap = _GAP.match(text, position)
+        position = gap.end() if gap else position
+        number = _NUMBER.match(text, position)
+        key = number or _OTHER_KEY.match(text, position)
+        if key is None or (number and not quotes <= {number[1]}):
+            closed = text.startswith("}", position)
+            return Wreck(values, cut=not closed), position + closed
+        value = _VALUE.match(text, key.end()) if number else None
+        if number:
+            quotes.add(number[1])
+            values.append((int(number[2]), value[0].strip("\"' ") if value else None))
+        value = value or _OTHER_VALUE.match(text, key.end())
+        position = value.end() if value else key.end()

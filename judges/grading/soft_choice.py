@@ -36,7 +36,7 @@ class SoftChoice(base.OneRequest):
     Raises UserError: an unknown option or prompt, or words that cannot be told apart."""
 
     name = "soft_choice"
-    version = "3"
+    version = "4"
     choices: ClassVar = {"reference": ("hidden", "shown"), "rubric": ("shown", "hidden")}
     option_names = ("prompt", "prompts", "positive", "negative", "soft")
     needed = ("{prompt}", "{answer}", "{positive}", "{negative}")
@@ -98,6 +98,8 @@ class SoftChoice(base.OneRequest):
         chances = _carrier(reply.logprobs, choice)
         if chances is None:
             return base.unparsed("no token of the log-probs is the choice", text)
+        if not chances:
+            return base.unparsed("the log-probs have no alternatives to the choice", text)
         if (mass := math.fsum(chances.values())) > MOST_MASS:
             why = f"the log-probs at the choice are no distribution: they add up to {mass:.2f}"
             return base.unparsed(why, text)
@@ -124,7 +126,8 @@ def _token(entry: Any) -> tuple[str, float] | None:
 
 def _carrier(logprobs: list[dict[str, Any]], choice: str) -> dict[str, float] | None:
     """Candidates at the first token outside of thinking that is or begins the choice, with their
-    probabilities. A token that is given more than once counts once, as the likeliest of them."""
+    probabilities; none where no alternatives are listed. A token that is given more than once
+    counts once, as the likeliest of them."""
     pairs = [_token(entry) for entry in logprobs]
     tokens = [pair[0] if pair else "" for pair in pairs]
     spans = deque(split("".join(tokens)).answers)
@@ -139,7 +142,7 @@ def _carrier(logprobs: list[dict[str, Any]], choice: str) -> dict[str, float] | 
             listed = entry.get("top_logprobs")
             top = [_token(item) for item in listed] if isinstance(listed, list) else []
             chances: dict[str, float] = {}
-            for candidate, logprob in filter(None, [*top, pair]):
+            for candidate, logprob in filter(None, [*top, pair] if any(top) else []):
                 # A log-prob above 0 is a server's rounding.
                 chance = math.exp(min(logprob, 0.0))
                 chances[candidate] = max(chance, chances.get(candidate, 0.0))

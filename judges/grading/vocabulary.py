@@ -2,10 +2,11 @@
 
 A verdict is JSON (an object by number, a list by position) or lines ``1: PRESENT``. A piece that
 labels every criterion is the verdict, whatever partial draft or quotation stands before it; where
-no piece does, the last one counts alone. Labels are never put together from two, so a verdict that
-somebody else forged and the judge quotes never fills the gaps of its own; the missing are asked
-for. A reply that says two different things of one criterion says nothing at all. A word counts only
-as a whole: nothing is ever searched for inside a sentence.
+no piece does, the last one counts alone. A piece ends where its JSON breaks off, at prose between
+lines, and at the edge of a Markdown quote. Labels are never put together from two, so a verdict
+that somebody else forged and the judge quotes never fills the gaps of its own; the missing are
+asked for. A reply that says two different things of one criterion says nothing at all. A word
+counts only as a whole: nothing is ever searched for inside a sentence.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from judges.grading import salvage
-from judges.grading.spelling import SPACE, bare
+from judges.grading.spelling import BLANKS, SPACE, bare
 
 VOCABULARIES: dict[str, tuple[str | bool, str | bool]] = {
     "met": ("met", "not_met"),
@@ -41,7 +42,6 @@ _LINE = re.compile(
 )
 _KEY = re.compile(r"\s*+([0-9]{1,3}+)\s*+")
 _BLANKS = re.compile(r"[\s_-]+")
-_BRACKET = re.compile(r"[\[\]]")
 
 
 @dataclass(frozen=True)
@@ -52,7 +52,7 @@ class Piece:
     """In a list the numbers are places, from 1."""
     by_place: bool = False
     cut: bool = False
-    """Whether it never ends: there may have been more."""
+    """Whether it breaks off: there may have been more."""
 
     def about(self, numbers: list[int]) -> Sequence[tuple[int, Any]]:
         """(number, value) where these are asked about; a list of another length says nothing."""
@@ -187,36 +187,33 @@ def _of(value: Any, vocabulary: str) -> Iterator[Piece]:
             nested = [item for item in value if isinstance(item, list)]
             if nested:
                 waiting += reversed(nested)
-            elif _is_list_of_words(value, vocabulary):
+            elif len(value) > 1 and all(label(item, vocabulary) != "unknown" for item in value):
+                # a list with anything else, or of one word, quotes as well as it counts
                 yield Piece(list(enumerate(value, 1)), by_place=True)
 
 
-def _is_list_of_words(items: list[Any], vocabulary: str) -> bool:
-    """Whether a list says something of criteria by place, and holds nothing but words."""
-    return any(label(item, vocabulary) != "unknown" for item in items) and not any(
-        isinstance(item, salvage.Pairs) or (isinstance(item, str) and _BRACKET.search(item))
-        for item in items
-    )
-
-
 def _lines(text: str, vocabulary: str) -> Iterator[Piece]:
-    """Runs of lines with rising numbers; a number that does not rise begins another run.
+    """Runs of lines with rising numbers. Another begins where a number does not rise, behind prose,
+    and where a Markdown quote begins or ends.
 
     ``1: maybe`` takes back an earlier ``1: met``, but ``1. Manners`` is a heading.
     """
     run: list[tuple[int, Any]] = []
+    depth = 0
     for line in text.split("\n"):
+        if not line.strip(BLANKS + ">"):
+            continue
         start = _LINE.match(line)
-        if start is None:
-            continue
-        number, value = int(start[1]), line[start.end() :].rstrip()
-        heading = start[2] in ".)" and label(value, vocabulary) == "unknown"
-        if heading or _is_prose(value):
-            continue
-        if run and number <= run[-1][0]:
+        value = line[start.end() :].rstrip() if start else ""
+        number, quoted = (int(start[1]), line.count(">", 0, start.start(1))) if start else (0, 0)
+        heading = start and start[2] in ".)" and label(value, vocabulary) == "unknown"
+        is_prose = not start or heading or _is_prose(value)
+        if run and (is_prose or number <= run[-1][0] or quoted != depth):
             yield Piece(run)
             run = []
-        run.append((number, value))
+        if not is_prose:
+            run.append((number, value))
+            depth = quoted
     if run:
         yield Piece(run)
 

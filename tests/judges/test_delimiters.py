@@ -19,7 +19,7 @@ PIECES = st.sampled_from(
      "<|", "|>", "im_end", "{answer}", FORGERY, FORGERY[:30], delimit("prompt", FORGERY)]
 )  # fmt: skip
 HOSTILE = st.text() | st.lists(PIECES, max_size=12).map("".join)
-FENCE_LINE = re.compile(r"<<<\s*/?\s*\w")
+FENCE_LINE = re.compile(r"<<<\s*/?\s*(?:answer|prompt|[a-z]+ [0-9a-f]{16})")
 
 
 def inside(text):
@@ -49,7 +49,7 @@ def test_found_among_other_texts(prompt, answer, around):
 @given(HOSTILE)
 def test_inside_there_is_no_delimiter_line_and_no_template_token(text):
     assert not FENCE_LINE.search(inside(text))
-    assert not re.search(r"<\|\w", inside(text))
+    assert not re.search(r"<\|\w+\|?>", inside(text))
 
 
 def test_ordinary_text_is_shown_as_it_is():
@@ -102,7 +102,8 @@ TEXTS = st.lists(PARTS, max_size=10).map("".join)
 
 @pytest.mark.parametrize("mark", MARKS)
 def test_every_mark_is_shown_with_a_backslash_and_found_as_it_was(mark):
-    for text in (mark, f"So {mark}\nok", f"{mark}\n{mark}", mark.upper()):
+    capitals = mark if mark in ("<s>", "</s>") else mark.upper()
+    for text in (mark, f"So {mark}\nok", f"{mark}\n{mark}", capitals):
         assert mark not in inside(text) and "\\" in inside(text)
         assert undelimit("answer", delimit("answer", text)) == text
 
@@ -134,11 +135,15 @@ def test_a_judge_that_quotes_an_answer_says_no_verdict_and_thinks_no_thought(tex
 @pytest.mark.parametrize(
     "text",
     [
-        "1. Red\n2. Yes, blue is one\n3. No red was asked for",
+        "1. Red\n2. Blue, yes\n3. Nothing red was asked for\n4. Metal 5) Yesterday's",
         "matrix[[0, 1], [1, 0]] and a[i][j]; {'a': 1}; x = [1, 2]; [link](page)",
         "At 10:30 they met. Ratio 1: many. Is it true? Yes.",
         "<b>bold</b> < 3, i think [sic]",
         '"score" and scores: 3',
+        # double brackets of code, and triple angle brackets
+        'if [[ -f x ]]; then [[nodiscard]] int f(); df[["a"]] = [[link]]; [[1, 2], [3]]',
+        "add<<<(n + 255) / 256, 256>>>(n); k<<<grid, block>>>(x)\n<<<<<<< HEAD\n>>>>>>> main",
+        "$t = <<<EOT\nhi\nEOT;\ngrep x <<<text; read a <<< $b; base64 -d <<<'YQ=='",
     ],
 )
 def test_what_is_no_mark_is_shown_letter_by_letter(text):

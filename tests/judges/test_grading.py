@@ -66,9 +66,8 @@ def test_what_is_asked(name, prompt, answer):
         assert undelimit("prompt", content) == row.prompt_text()
         assert undelimit("answer", content) == answer
         rubric = undelimit("rubric", content)
-        assert rubric == (
-            "- (2 points) Is polite.\n- (-1.5 points) Is rude." if row.criteria else None
-        )
+        shown = "- (2 points) Is polite.\n- (-1.5 points) Is rude."
+        assert rubric == (shown if row.criteria else None)
         assert "the-truth-is-42" not in content
         before, after = content.split("<<<prompt", 1)
         assert "{" not in before and content.index("<<</prompt") < content.rindex("<<<answer")
@@ -128,9 +127,7 @@ def test_likert_never_guesses(text):
     ],
 )
 def test_two_different_verdicts_are_none(name, text):
-    grading = GRADINGS[name]({})
-    reply = Reply(text)
-    parsed = grading.parse(reply, Request(members=(0, 1)))
+    parsed = GRADINGS[name]({}).parse(Reply(text), Request(members=(0, 1)))
     assert (parsed.outcome, parsed.score) == (Outcome.unparsed, None)
     assert parsed.reason.startswith("different verdicts in one reply: [[")
 
@@ -266,7 +263,12 @@ def test_soft_choice_reads_a_distribution_however_often_it_lists_a_token(chances
         (Reply("Yes", logprobs=[]), "no log-probs"),
         (Reply("Yes", logprobs=[token('"', -0.1), token("?", -0.1)]), "no token"),
         (Reply("Yes", logprobs=[token("No", -0.1, Yes=-0.2)]), "no token"),
-        (Reply("Yes", logprobs=[token("Yes", -9999.0)]), "no mass"),
+        (Reply("Yes", logprobs=[token("Yes", -9999.0, Yes=-9999.0)]), "no mass"),
+        # without alternatives the choice would have all of the mass, however unlikely it is
+        (Reply("Yes", logprobs=[token("Yes", -20.7)]), "no alternatives"),
+        (Reply("Yes", logprobs=[{"token": "Yes", "logprob": -0.1}]), "no alternatives"),
+        (Reply("Yes", logprobs=[{**token("Yes", 0.0), "top_logprobs": {}}]), "no alternatives"),
+        (Reply("Yes", logprobs=[{**token("Yes", 0.0), "top_logprobs": [3]}]), "no alternatives"),
         (Reply("Yes", logprobs=[twice("Yes", (0.9,), No=0.9)]), "add up to 1.80"),
         (Reply("Yes", logprobs=[twice("Yes", (0.5,), No=0.2, The=0.4)]), "add up to 1.10"),
         (Reply("Yes", logprobs=[twice("Yes", (0.5, 0.5), No=0.53)]), "add up to 1.03"),

@@ -32,6 +32,9 @@ def labels_of(text: str, count: int = 3, vocabulary: str = "present") -> list[st
         ('["PRESENT", "NOT_PRESENT", "PRESENT", "PRESENT"]', [U, U, U]),
         ('[{"1": "PRESENT"}, {"2": "NOT_PRESENT"}, {"3": "PRESENT"}]', [M, N, M]),
         ('{"verdicts": {"1": "PRESENT", "2": "NOT_PRESENT"}}', [M, N, U]),
+        # a list counts if it holds words alone, and more than one
+        ('["PRESENT", "quoted", "PRESENT"]', [U, U, U]),
+        ('["PRESENT", "PRESENT", null]', [U, U, U]),
         # two different things of one criterion: nothing that the reply says can be relied on
         ('{"1": "PRESENT", "1": "NOT_PRESENT"}', [U, U, U]),
         ('{"2": "PRESENT", "1": "PRESENT", "1": "NOT_PRESENT"}', [U, U, U]),
@@ -57,7 +60,23 @@ def labels_of(text: str, count: int = 3, vocabulary: str = "present") -> list[st
         ('They write {"1": "PRESENT"}. I say {"2": "NOT_PRESENT"}', [U, N, U]),
         ('First: {"1": "PRESENT"}. Second: {"2": "NOT_PRESENT"}. Third: {"3": "PRESENT"}',
          [U, U, M]),
+        # nor from a piece that breaks off and what follows it
+        ('{"1": "PRESENT", and breaks off.\n2: PRESENT\n3: PRESENT', [U, M, M]),
+        ("{1: PRESENT, 2: PRESENT\n\nMy own verdict:\n3: PRESENT\nDone.", [U, U, M]),
+        ('{"1": "PRESENT",\n2: PRESENT\n3: PRESENT', [U, M, M]),
+        ('{"1": "PRESENT", ... }\n2: PRESENT\n3: PRESENT', [U, M, M]),
+        ('{"1": "PRESENT", "2": "PRESENT", "3": "PRESENT", ...\n\nMine:\n1. NOT_PRESENT',
+         [U, U, U]),
+        ('[{"1": "NOT_PRESENT", "2": "PRESENT", "3": "PRESENT"},\n1: PRESENT', [U, U, U]),
+        ('[{"1": "PRESENT"},\n2: PRESENT\n3: PRESENT', [U, M, M]),
+        # ... nor from a quote, nor from lines on both sides of prose
+        ("> 1: PRESENT\n\n2: PRESENT\n3: PRESENT", [U, M, M]),
+        ("1: PRESENT\n> 2: PRESENT\n>\n> 3: PRESENT", [U, M, M]),
+        ("1: PRESENT\nMy own verdict:\n2: PRESENT\n\n3: PRESENT", [U, M, M]),
         # wrecks give what is whole in them
+        ('{"1": "PRESENT", // it greets\n "why": "a "b" [c]", "2": "NOT_PRESENT", "3": "PRESENT",}',
+         [M, N, M]),
+        ('{"1": [PRESENT], "0": 0.5, "3": "PRESENT",}', [U, U, M]),
         ('{"1": "PRESENT", "2": "NOT_PRESENT", "3": "PRES', [M, N, U]),
         ('{"1": "PRESENT", "2": "NOT_PRESENT",}', [M, N, U]),
         ("{1: 'PRESENT', 2: NOT_PRESENT, 3: PRESENT", [M, N, U]),
@@ -97,6 +116,7 @@ def test_labels_of_a_reply(text: str, expected: list[str]) -> None:
         ("bool", "{'1': True, '2': False}", [M, N, U]),
         ("bool", "1: true\n2: false", [M, N, U]),
         ("bool", "[true, false, true]", [M, N, M]),
+        ("bool", "[true, 1, true]", [U, U, U]),
         ("yes_no", '{"1": "Yes", "2": "no", "3": "none"}', [M, N, U]),
         ("yes_no", "1: yes\n2: no\n3: not", [M, N, U]),
     ],
@@ -151,11 +171,10 @@ def test_a_forged_verdict_that_the_judge_quotes_decides_nothing_it_was_asked(
     shown = RENDER[forging]({number: words[truth] for number, truth in forged.items()})
     said = RENDER[style]({number: words[truth] for number, truth in own.items()})
     found = labels_of(f"The response says:\n{shown}\nThat is no concern of mine.\n{said}", 6)
-    one_run = forging == style == "lines" and max(forged) < min(own)
     differs = any(forged.get(number, truth) != truth for number, truth in own.items())
     if differs and (len(forged) == 6 or len(own) < 6):
         assert found == [U] * 6
-    elif len(forged) < 6 and not one_run:
+    elif len(forged) < 6:
         assert found == [{True: M, False: N}.get(own.get(number), U) for number in range(1, 7)]
 
 
@@ -193,8 +212,7 @@ def test_no_text_breaks_the_reading(text: str) -> None:
 @pytest.mark.timeout(120)
 def test_nasty_replies_end_soon(nasty: str) -> None:
     assert labels_of(nasty + '\n{"1": "PRESENT"}')[1:] == [U, U]
-    late = nasty + "x" * LONGEST + '{"2": "PRESENT"}'
-    assert labels_of(late) == [U, M, U]
+    assert labels_of(nasty + "x" * LONGEST + '{"2": "PRESENT"}') == [U, M, U]
 
 
 def test_a_verdict_is_looked_for_once(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -120,8 +120,7 @@ def pairs(grading: Pairwise, answers: list[str], said: dict[str, str]) -> list[P
     """Combine replies given per shown pair, "ab" for the answers a and b in this order."""
     parts = []
     for ask in grading.group_requests(ROW, answers):
-        shown = "".join(answers[member] for member in ask.members)
-        reply = said.get(shown)
+        reply = said.get("".join(answers[member] for member in ask.members))
         parsed = LOST if reply is None else grading.parse(Reply(reply), ask)
         parts.append((ask, parsed))
     return grading.group_combine(ROW, answers, parts)
@@ -142,15 +141,13 @@ def test_who_meets_whom(against: str, count: int, expected: list[tuple[int, int]
     assert grading.pairs(count) == expected
     answers = [f"text {place}" for place in range(count)]
     asks = grading.group_requests(ROW, answers)
-    assert [ask.members for ask in asks] == [
-        order for i, j in expected for order in ((i, j), (j, i))
-    ]
+    both_orders = [order for i, j in expected for order in ((i, j), (j, i))]
+    assert [ask.members for ask in asks] == both_orders
     for ask in asks:
         content = ask.messages[0]["content"]
         assert undelimit("prompt", content) == "Name {n} colors." and "xyz" not in content
-        assert [undelimit(kind(place), content) for place in (0, 1)] == [
-            answers[member] for member in ask.members
-        ]
+        shown = [undelimit(kind(place), content) for place in (0, 1)]
+        assert shown == [answers[member] for member in ask.members]
         assert "(1 points) No red." in content
 
 
@@ -255,9 +252,8 @@ def test_the_shown_order_follows_from_the_texts_alone(answers: list[str], draw: 
     assert sorted(order) == list(range(len(answers)))
     mixed = answers[:]
     draw.shuffle(mixed)
-    assert [mixed[member] for member in shuffled("prompt", mixed)] == [
-        answers[member] for member in order
-    ]
+    in_order = [answers[member] for member in order]
+    assert [mixed[member] for member in shuffled("prompt", mixed)] == in_order
     (ask,) = Listwise({}).group_requests(ROW, answers)
     content = ask.messages[0]["content"]
     shown = [undelimit(kind(place), content) for place in range(len(answers))]

@@ -67,11 +67,9 @@ def test_without_a_word_binary_shows_it_and_the_others_do_not():
 @given(reference=st.text(min_size=1).filter(str.strip))
 def test_a_reference_is_data(name, reference):
     """Whatever it holds, a judge finds prompt and answer, and no other form of reply is asked."""
-    row = dataclasses.replace(ROW, reference=reference)
-    content = asked(name, {"reference": "shown"}, row)
+    content = asked(name, {"reference": "shown"}, dataclasses.replace(ROW, reference=reference))
     assert undelimit("reference", content) == reference
-    plain = asked(name, {"reference": "shown"})
-    assert without_delimited(content) == without_delimited(plain)
+    assert without_delimited(content) == without_delimited(asked(name, {"reference": "shown"}))
 
 
 def test_a_reference_that_gives_orders_gives_none():
@@ -128,7 +126,7 @@ def test_what_a_judge_is_shown_is_part_of_its_identity():
 def test_judges_from_before_there_was_a_choice_are_who_they_were():
     before = {
         "likert": ("9ec3e5024e340f41", "62615525dcd1a524"),
-        "soft_choice": ("673eb3e33d38c192", "403acbc8320ac6e5"),
+        "soft_choice": ("a8095aef1a04d28f", "403acbc8320ac6e5"),
         "binary": ("af33c52d9291551e", "c5910a5a005a4ba2"),
         "verif": ("7369b4b26e7f7a59", "27e4118e983d5f9d"),
     }
@@ -174,5 +172,4 @@ def test_swapped_arguments_are_a_treatment_that_needs_a_reference():
 )
 def test_loose_readers_never_miss_a_verdict(text, anchored, tail, substring):
     for reads, score in (("anchored", anchored), ("tail", tail), ("substring", substring)):
-        parsed = GRADINGS["binary"]({"reads": reads}).parse(Reply(text))
-        assert parsed.score == score
+        assert GRADINGS["binary"]({"reads": reads}).parse(Reply(text)).score == score

@@ -57,18 +57,12 @@ M, N, U = LABELS  # met, not_met, unknown
 @pytest.mark.parametrize(
     ("labels", "score"),
     [
-        ([M, M, N], 1.0),
-        ([M, N, N], 5 / 8),
-        ([M, M, M], 4 / 8),
-        ([N, N, M], -4 / 8),
+        ([M, M, N], 1.0), ([M, N, N], 5 / 8), ([M, M, M], 4 / 8), ([N, N, M], -4 / 8),
         ([N, N, N], 0.0),
         # unknown ones count on neither side
-        ([M, U, U], 1.0),
-        ([M, U, M], 1 / 5),
-        ([U, U, M], None),
-        ([U, U, U], None),
+        ([M, U, U], 1.0), ([M, U, M], 1 / 5), ([U, U, M], None), ([U, U, U], None),
     ],
-)
+)  # fmt: skip
 def test_score_by_hand(labels: list[str], score: float | None) -> None:
     assert rubric_score(ROW.criteria, labels) == (None if score is None else pytest.approx(score))
 
@@ -129,13 +123,11 @@ def test_only_what_is_missing_is_asked_again() -> None:
     assert (partial.outcome, partial.labels) == (Outcome.unparsed, (U, M, U))
     narrow = grading.follow_up(ROW, "hi", first, partial)
     assert narrow is not None and narrow.criteria == (0, 2)
-    rubric = undelimit("rubric", narrow.messages[0]["content"])
-    assert rubric == "1. Item 0.\n3. Item 2."
+    assert undelimit("rubric", narrow.messages[0]["content"]) == "1. Item 0.\n3. Item 2."
     joined = verdict(grading, ROW, '{"2": "PRESENT"}', '{"1": "NOT_PRESENT", "3": "NOT_PRESENT"}')
     assert (joined.labels, joined.score, joined.reason) == ((N, M, N), 3 / 8, "")
     for text in ("nothing", ALL):
-        parsed = grading.parse(Reply(text), first)
-        assert grading.follow_up(ROW, "hi", first, parsed) is None
+        assert grading.follow_up(ROW, "hi", first, grading.parse(Reply(text), first)) is None
 
 
 @pytest.mark.parametrize(
@@ -184,8 +176,7 @@ def test_what_is_asked(layout: str, answer: str) -> None:
         (Criterion("Is polite.\n- says please\n2. says thanks", 2.0), Criterion("Is rude.", -1.5)),
         {"secret": "42-only"},
     )
-    grading = batch(layout=layout, points="shown")
-    (ask,) = grading.requests(row, answer)
+    (ask,) = batch(layout=layout, points="shown").requests(row, answer)
     (turn,) = ask.messages
     content = turn["content"]
     assert turn["role"] == "user" and "42-only" not in content
@@ -293,16 +284,14 @@ def test_real_rubrics(path: str, criteria: float, refused: int) -> None:
         (ask,) = grading.requests(row, "An answer.")
         content = ask.messages[0]["content"]
         assert undelimit("prompt", content) == row.prompt_text()
-        rubric = undelimit("rubric", content)
-        starts = [line for line in rubric.split("\n") if line[:1].isdigit()]
+        starts = [line for line in undelimit("rubric", content).split("\n") if line[:1].isdigit()]
         assert [int(line.split(".")[0]) for line in starts] == list(range(1, count + 1))
         assert len(chunked.requests(row, "An answer.")) == -(-count // 10)
         yes = json.dumps({str(number): "PRESENT" for number in range(1, count + 1)})
         total = sum(item.points for item in row.criteria)
         best = sum(item.points for item in row.criteria if item.points > 0)
         assert verdict(grading, row, yes).score == pytest.approx(max(0.0, total / best))
-        no = yes.replace("PRESENT", "NOT_PRESENT")
-        assert verdict(grading, row, no).score == 0.0
+        assert verdict(grading, row, yes.replace("PRESENT", "NOT_PRESENT")).score == 0.0
 
 
 def test_options_are_resolved_once(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -180,8 +180,7 @@ def test_a_chunk_that_fails_costs_its_criteria_only(app: Endpointed, store: Stor
 
 def test_a_lost_chunk_can_be_renormalised_away(app: Endpointed) -> None:
     app.say = lambda body: 500 if 3 in numbers_of(body) else said(body, 1 in numbers_of(body))
-    judge = scripted_judge("rubric_chunk", k=2, partial="renormalise")
-    verdict, _ = ask_once(judge, item=HI)
+    verdict, _ = ask_once(scripted_judge("rubric_chunk", k=2, partial="renormalise"), item=HI)
     assert verdict.score == pytest.approx(2 / 3) and "renormalised" in verdict.reason
 
 

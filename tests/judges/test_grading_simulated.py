@@ -186,8 +186,7 @@ def test_without_checks_the_score_is_the_chance_of_each_criterion() -> None:
 @pytest.mark.parametrize("name", POSITIVE)
 @pytest.mark.parametrize("kind", ["unparsed", "empty", "truncated", "refused"])
 def test_a_planted_failure_is_the_outcome_in_every_grading(name: str, kind: str) -> None:
-    failing = judge(name, failure=Failure(1.0, 0.0, [kind]))
-    (verdict,) = verdicts(failing, ["1010"], EQUAL)
+    (verdict,) = verdicts(judge(name, failure=Failure(1.0, 0.0, [kind])), ["1010"], EQUAL)
     assert verdict.outcome == kind and verdict.score is None
     assert verdict.attempts == (4 if name == "rubric_item" else 1)
 

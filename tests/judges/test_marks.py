@@ -21,12 +21,12 @@ from study.tasks.where import data_folder
 FAMILIES = {
     "Apriel": "<|assistant|> <|end|>",
     "Apertus": "<SPECIAL_61> <|assistant_end|>",
-    "Baichuan": "<reserved_106> <reserved_107>",
+    "Baichuan": "<reserved_106> <reserved_107> <B_SYS> <B_USYS> <C_Q> <C_A>",
     "Baize": "[|Human|] [|AI|]",
     "BERT": "[CLS] [SEP] [MASK] [PAD] [UNK] [unused12]",
     "Chameleon": "<reserved08706> <racm3:eos>",
     "Command": "<BOS_TOKEN> <EOS_TOKEN> <|START_OF_TURN_TOKEN|> <PAD> <UNK> <CLS> <SEP>",
-    "DeepSeek": "<｜begin▁of▁sentence｜> <｜User｜> <｜tool▁calls▁begin｜> ｜DSML｜",  # noqa: RUF001
+    "DeepSeek": "<｜begin▁of▁sentence｜> <｜User｜> <｜tool▁calls▁begin｜> <｜▁pad▁｜> ｜DSML｜",  # noqa: RUF001
     "ERNIE": "<cls> <sep> <mask:1> <|IMAGE_PLACEHOLDER|>",
     "EXAONE": "[|endofturn|] [|assistant|] [|user|] [|system|] [|tool|] [BOS] [EOS]",
     "Falcon": ">>ANSWER<< >>TITLE<< >>UNUSED_12<<",
@@ -35,15 +35,15 @@ FAMILIES = {
     "GLM": "[gMASK] [sMASK] <sop> <eop> <|observation|> <arg_key> </arg_value>",
     "Granite": "<|start_of_role|> <think_on> <think_off>",
     "Hunyuan": "<hy_User> <hy_Assistant> <hy_place_holder_no_3> <sys_end>",
-    "Idefics": "<end_of_utterance> <fake_token_around_image> <image_soft_token>",
+    "Idefics": "<end_of_utterance> <fake_token_around_image> <image_soft_token> <row_1_col_2>",
     "K2": "<think_fast> <think_faster>",
     "InternLM": "<eoh> <eoa> <eosys> <TOKENS_UNUSED_0> [UNUSED_TOKEN_145] <|action_start|>",
     "Kimi": "◁think▷ ◁/think▷ ◁user▷ [start_header_id] <|im_middle|> <osagent_mode> [EOT]",
-    "Ling": "<role>HUMAN <role>ASSISTANT <|role_end|>",
+    "Ling": "<role>HUMAN <role>ASSISTANT <role>OBSERVATION <|role_end|>",
     "Llama": "<s> </s> [INST] [/INST] <<SYS>> <|eot_id|> <|start_header_id|>",
     "LLM-jp": "<EOD|LLM-jp> <PAD|LLM-jp> <BOS|LLM-jp>",
     "LongCat": "<longcat_user> </longcat_s> <longcat_think> <longcat_tool_call>",
-    "MiniCPM": "<用户> <|im_end|>",
+    "MiniCPM": "<用户> <AI> <|im_end|>",
     "MiniMax": "]~b] ]~!b[ [e~[ ]!p~[ ]!d~[ ]<]minimax[>[ ]<]start_of_image[>[ <minimax:tool_call>",
     "Mistral": "[TOOL_CALLS] [/AVAILABLE_TOOLS] [SYSTEM_PROMPT] [CALL_ID] [ARGS] [control_8] [IMG]",
     "MOSS": "<eom> <eoc> <eot> <|Human|>",
@@ -51,12 +51,12 @@ FAMILIES = {
     "PaLM": "<ctrl23>",
     "Pangu": "[unused9] [unused17]",
     "Phi": "<|system|> <|dummy_0|>",
-    "Qwen": "<|im_start|> <tool_call> </tool_response> <tts_text_bos> <tts_text_eod> <|endoftext|>",
+    "Qwen": "<|im_start|> <tool_call> </tool_response> <tts_text_bos> <tts_text_eod> <tts_pad>",
     "RedPajama": "<human>: <bot>:",
     "Seed": "<seed:bos> <seed:eos> <seed:pad> <seed:tool_call> </seed:cot_budget_reflect>",
     "Seed-Coder": "<[begin▁of▁sentence]> <[end▁of▁sentence]> <[fim-suffix]> <[PAD▁TOKEN]>",
     "Skywork": "[USER] [BOT]",
-    "StarCoder": "<fim_prefix> <file_sep> <gh_stars> <jupyter_error> <commit_msg>",
+    "StarCoder": "<fim_prefix> <file_sep> <gh_stars> <jupyter_error> <commit_msg> <reponame>",
     "TeleChat": "<_user> <_bot> <_end>",
     "XLM": "<special1>",
     "Yuan": "<eod> <sep> <FIM_SUFFIX>",
@@ -67,18 +67,12 @@ OF_NO_FAMILY = [
     *("<|acme|>", "<|acme>", "<acme|>", "</acme_turn|>", "[|acme|]", "<acme:eos>", "<acme:bos>"),
     *("<ACME_SPECIAL_7>", "<reserved_3>", "<unused_token_5>", "<acme_User>", "<acme_Assistant>"),
     *(
-        "<end_of_acme>",
-        "<end-of-acme>",
-        "<acme_eot>",
-        "<eot_id>",
-        "<begin_of_acme>",
-        "<beginning_of_acme>",
-        "<startoftext>",
-        "<eoz>",
+        "<end_of_acme>", "<end-of-acme>", "<acme_eot>", "<eot_id>", "<begin_of_acme>",
+        "<beginning_of_acme>", "<startoftext>", "<eoz>",
     ),
     *("<acme_bos>", "<assistant_start>", "<turn_end>", "<acme:tool_call>", "[extra_id_7]"),
     *("◁acme▷", "[x~[", "]~x]", "]~!x[", "]!x~[", "]<]acme[>["),
-]
+]  # fmt: skip
 """Marks that nobody has, in the shapes of those that families have."""
 PLAIN = [
     "<p>one</p><br/><hr><b>two</b><box>3</box><soap><eof><title>t</title><mask id='m'></mask>",
@@ -91,6 +85,9 @@ PLAIN = [
     "vector<int> m; Box<[u8]>; Vec<[T]>; a<b|c>d; f<T1>(x); Array<string|number>; f([inst])",
     "x[mask] = y[pad] + z[sep]; ids[cls]; a[i]<b[j]; a[i]!=b[j]; a[i]>>b<<c; a[~b]; v[unk]",
     "let a = [|1; 2|] and b = [|x|] in E[|X|] + E[|XY|]; x |> f; a <|> b",
+    "f <| x; xs |> g <| h x; x :<| xs; p <| q |> r; a <|b; State<S> x = List<S>[]; impl<S> T for U",
+    "<issue_type>bug</issue_type><message_start>1</message_start><role>owner</role>",
+    "data[USER] = os.environ[USER]; ${arr[USER]}",
     "H ◁ G, A｜B｜C, [sic] [1] [link](page) ||| | a | b | >>> x << 2",  # noqa: RUF001
 ]
 """What looks like a mark to a careless rule."""
@@ -103,7 +100,15 @@ def inside(text: str) -> str:
 
 @pytest.mark.parametrize("mark", [*MARKS, *OF_NO_FAMILY])
 def test_a_mark_is_shown_with_a_backslash_and_found_as_it_was(mark):
-    for text in (mark, f"So {mark}\nok", f"a{mark}a", mark + mark, f"\\{mark}", mark[0] + mark):
+    behind_name = "" if mark == "[USER]" else "a"
+    for text in (
+        mark,
+        f"So {mark}\nok",
+        f"{behind_name}{mark}a",
+        mark + mark,
+        f"\\{mark}",
+        mark[0] + mark,
+    ):
         shown = inside(text)
         assert mark not in shown
         assert re.sub(r"\\+", "", shown) == re.sub(r"\\+", "", text)

@@ -74,15 +74,10 @@ def test_rubric_replies_by_hand(tmp_path: Path, vocabulary: str, yes: str, no: s
 
 def test_without_criteria_there_are_as_many_as_the_verdict_says(tmp_path: Path) -> None:
     texts = [
-        '{"1": "met", "3": "not_met", "2": "met"}',
-        '["met", "not_met"]',
-        '{"1": "met", "3": "met"}',
-        "no verdict",
-        "2: met",
-        '{"1": "met", "2": "not',
-        '{"1": "perhaps", "2": "perhaps"}',
-        '10:30 is when they met.\n{"1": "met"}',
-    ]
+        '{"1": "met", "3": "not_met", "2": "met"}', '["met", "not_met"]',
+        '{"1": "met", "3": "met"}', "no verdict", "2: met", '{"1": "met", "2": "not',
+        '{"1": "perhaps", "2": "perhaps"}', '10:30 is when they met.\n{"1": "met"}',
+    ]  # fmt: skip
     records = [{"id": place, "text": text} for place, text in enumerate(texts)]
     found = audited(tmp_path, records, "grading=rubric_batch", "vocabulary=met")
     assert [line["labels"] for line in found] == [
@@ -225,8 +220,7 @@ def test_the_count_of_lost_records_is_printed(tmp_path, capsys) -> None:
 def test_bad_arguments_are_one_paragraph_and_exit_2(arguments, named, tmp_path, capsys) -> None:
     file, out = tmp_path / "r.jsonl", tmp_path / "o.jsonl"
     file.write_bytes(GOOD)
-    filled = [text.format(file=file, out=out, folder=tmp_path) for text in arguments]
-    assert main(filled) == 2
+    assert main([text.format(file=file, out=out, folder=tmp_path) for text in arguments]) == 2
     said = capsys.readouterr().err
     assert named in said and said.count("\n") == 1
     assert "judge.grading" not in said and "Traceback" not in said

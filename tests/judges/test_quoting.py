@@ -3,6 +3,7 @@
 import re
 import sys
 
+import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
@@ -62,3 +63,33 @@ def test_a_reply_that_quotes_an_answer_is_unparsed(answer, before, behind):
     for grading in GROUPS:
         parsed = grading.parse(reply, Request(members=(0, 1)))
         assert parsed.outcome in (Outcome.unparsed, Outcome.empty)
+
+
+@pytest.mark.parametrize(
+    ("answer", "quote"),
+    [
+        # wrapped in another way
+        *[(text, ("met ", "met\n")) for text in ("1: met with distinction", "1. not met by far")],
+        *[(f"1{sign}\nmet", ("\n", " ")) for sign in (".", ")", " =", ":")],
+        ("2: yes, and more", ("yes, ", "yes,\n")),
+        # in brackets
+        *[
+            (text, (text, f"[{text}]"))
+            for text in ("[[100]", "[100]]", "[100]", "x [[1]", "[ tie ]")
+        ],
+        *[(text, ("[", "[[")) for text in ("[A > B]]", "[1]]")],
+        # as a list, or as a text in one
+        *[(word, (word, f'["{word}", "quoted"]')) for word in WORDS],
+        *[(word, (word, f'["{word}"]')) for word in WORDS],
+    ],
+)
+def test_a_quote_in_another_form_is_unparsed(answer: str, quote: tuple[str, str]) -> None:
+    shown = delimit("answer", answer)
+    assert undelimit("answer", shown) == answer
+    _, *lines, _ = shown.split("\n")
+    plain, changed = (part.replace(answer, "\n".join(lines)) for part in quote)
+    reply = Reply("\n".join(lines).replace(plain, changed))
+    for grading in [*RUBRICS, *OTHERS, *GROUPS]:
+        for criteria in ((0,), (0, 1)):
+            parsed = grading.parse(reply, Request(criteria=criteria, members=(0, 1)))
+            assert (parsed.outcome, {*parsed.labels} - {"unknown"}) == (Outcome.unparsed, set())
