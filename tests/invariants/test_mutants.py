@@ -114,6 +114,22 @@ def test_a_draw_has_as_many_of_each_kind(tree):
     assert chosen == drawn(faults, 3 * len(KINDS), seed=4) != drawn(faults, 3 * len(KINDS), seed=5)
 
 
+@pytest.mark.parametrize(
+    "text", ["draw.random() < 0.5", "time.time() - a > B", "x <= FLAT * y", "abs(x) < 1e-9"]
+)
+def test_no_boundary_is_moved_that_only_chance_or_rounding_meets(text):
+    kinds = {each.kind for each in faults_of("study/a.py", f"def f():\n    return {text}\n")}
+    assert "comparison" in kinds and "boundary" not in kinds
+
+
+def test_a_share_is_weighted_by_the_places_of_each_kind():
+    """Of 90 places .5 are caught and of 10 all: .55, and s.e. .9 * sqrt(.25 / 3)."""
+    outcomes = {"boundary": ["caught", "survived"] * 2, "dropped": ["caught", "timed_out"]}
+    rows = [{"kind": k, "standard": o} for k, several in outcomes.items() for o in several]
+    places = {"boundary": 90, "dropped": 10, "swapped": 900}
+    assert command.weighted(rows, "standard", places) == "0.550 [0.041, 1.000]"
+
+
 def test_marks_say_which_blocks_were_entered(monkeypatch):
     entered: dict[int, int] = {}
     import_of_marks = f"from _reach import {MARKS}"

@@ -4,16 +4,14 @@
 that reach it, and prints the share that the tests caught, by tier. The first run records what each
 test reaches, which takes about as long as ``make test LONG=1``.
 
-A fault is tried in three rounds. First alone, with the tests that reach it, the cheapest first,
-until one fails or ``budget`` seconds are used. Those that nobody caught are then planted together,
-and the tests that are left run once over all of them. The tests that failed there run again on each
-fault that they reach, alone. A fault that runs at import, or in no block that a test reaches, is
-tried by the whole tier. A fault that keeps another one from showing in the second round can cost a
-catch, so the share is a lower bound. A run that takes too long is ended, and its fault is counted
-apart.
+A fault is tried with the tests that reach it, those that reach little else first, until one fails
+or ``budget`` seconds are used; one that runs at import, or in no block that a test reaches, with
+the tests that reach its file and then with all others. So the share is a lower bound, by what a
+larger budget would add. It is printed as drawn, and weighted by how many places there are for each
+kind. A run that takes too long is ended, and its fault is counted apart.
 
 ``against=FILE`` takes the faults of an earlier result and prints the difference with a 95 %
-interval. ``controls=20`` also runs first rounds with no fault: what fails there fails by itself.
+interval. ``controls=20`` also runs trials with no fault: what fails there fails by itself.
 Faults that change nothing that anyone could see stand with the reason in ``equivalent.toml``, by
 hand, before results are seen, and are left out; ``list=true`` prints the faults and ends.
 """
@@ -24,7 +22,8 @@ import json
 import subprocess
 import sys
 import tomllib
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from hashlib import sha256
 from pathlib import Path
@@ -49,8 +48,10 @@ class Options:
     n: int = option("faults, as many of each kind", 300, bounds.Number(low=1, high=100_000))
     seed: int = option("of the draw", 0, bounds.Number(low=0, high=2**32))
     workers: int = option("faults tried at once", 2, bounds.Number(low=1, high=64))
-    budget: float = option("seconds of tests in the first round", 40.0, bounds.Number(low=0.0))
-    controls: int = option("first rounds without a fault", 0, bounds.Number(low=0, high=1000))
+    budget: float = option(
+        "seconds of tests for a fault in each tier", 40.0, bounds.Number(low=0.0)
+    )
+    controls: int = option("trials without a fault", 0, bounds.Number(low=0, high=1000))
     long: bool = option("also the tests that only LONG=1 runs", True)
     against: Path | None = option("result whose faults are taken, and compared with")
     list: bool = option("print the faults and end", False)
@@ -130,11 +131,9 @@ def tried(
 ) -> dict[str, tuple[Trial, Trial]]:
     """Fault by name -> its trial on the standard tier, and on all tests."""
 
-    def report(round_: str, trial: Trial) -> None:
+    def report(trial: Trial) -> None:
         by = f" by {trial.caught_by}" if trial.caught_by else ""
-        print(
-            f"{round_} {trial.seconds:6.1f} s {trial.outcome}{by}: {trial.fault.name}", flush=True
-        )
+        print(f"{trial.seconds:6.1f} s {trial.outcome}{by}: {trial.fault.name}", flush=True)
 
     failing = campaign.controls(list(faults)[:controls])
     print(f"controls: {len(failing)} of {controls} failed without a fault {failing}", flush=True)
@@ -152,9 +151,28 @@ def share(caught: int, of: int) -> str:
     return f"{caught} of {of} = {caught / max(of, 1):.3f} [{low:.3f}, {high:.3f}]"
 
 
-def print_shares(rows: Sequence[dict[str, str]]) -> None:
+def weighted(rows: Sequence[dict[str, str]], tier: str, places: Mapping[str, int]) -> str:
+    """The share caught of all faults that can be planted, with a 95 % interval.
+
+    Each kind's share counts by its ``places``, since as many are drawn of the rare ones: the
+    stratified mean and its standard error (Cochran, Sampling Techniques, 5.3 and 5.6).
+    """
+    mean = variance = 0.0
+    drawn_from = {kind: n for kind, n in places.items() if any(row["kind"] == kind for row in rows)}
+    for kind, n in drawn_from.items():
+        outcomes = [row[tier] for row in rows if row["kind"] == kind and row[tier] != "timed_out"]
+        share_caught = outcomes.count("caught") / max(len(outcomes), 1)
+        weight = n / sum(drawn_from.values())
+        mean += weight * share_caught
+        variance += weight**2 * share_caught * (1 - share_caught) / max(len(outcomes) - 1, 1)
+    half = 1.96 * variance**0.5
+    return f"{mean:.3f} [{max(mean - half, 0.0):.3f}, {min(mean + half, 1.0):.3f}]"
+
+
+def print_shares(rows: Sequence[dict[str, str]], places: Mapping[str, int]) -> None:
     """The share caught by tier, whole and by kind; then what survived."""
     for tier in ("standard", "long"):
+        print(f"{tier:9} of all faults that can be planted: {weighted(rows, tier, places)}")
         for kind in ("all", *KINDS):
             here = [row for row in rows if kind in ("all", row["kind"])]
             decided = [row for row in here if row[tier] != "timed_out"]
@@ -203,7 +221,7 @@ def main(options: Options) -> int:
             print(f"recording what each test reaches in {folder}", flush=True)
             record(copies[0], folder, options.workers, options.long)
         campaign = Campaign(ROOT, folder, copies, options.budget)
-        print(f"{len(campaign.tests)} tests passed as they were recorded", flush=True)
+        print(f"{len(campaign.passed)} tests passed as they were recorded", flush=True)
         trials = tried(campaign, faults, options.controls)
     rows = []
     for fault in faults:
@@ -212,7 +230,7 @@ def main(options: Options) -> int:
         rows.append(asdict(fault) | outcomes | {"caught_by": whole.caught_by})
     path = options.out / f"seed-{options.seed}-{folder.name}.json"
     path.write_text(json.dumps(rows, indent=1))
-    print_shares(rows)
+    print_shares(rows, Counter(fault.kind for fault in all_faults(ROOT)))
     if options.against:
         print_difference(read_result(options.against), rows)
     print(f"kept in {path}")

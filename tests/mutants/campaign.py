@@ -1,4 +1,4 @@
-"""Tries faults on the tests that reach them, in three rounds; see `tests.mutants.__main__`."""
+"""Tries faults on the tests that reach them, the nearest first; see `tests.mutants.__main__`."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ STARTING_S = 20.0
 """What starting pytest and collecting may take before the first test."""
 SLOWER = 5.0
 """How many times as long as recorded tests may take before a run is ended."""
-TOGETHER_S = 7200.0
-"""When the second round is ended."""
+SHORTEST_S = 0.02
+"""What a test takes at least, for the order of the tests."""
 
 
 @dataclass
@@ -71,41 +71,49 @@ class Campaign:
         self.texts = {path: file.read_text() for path, file in sources(root).items()}
         self.first = table(root)
         self.copies, self.budget_s = copies, budget_s
-        self.tests = [test for test in self.reach.tests if test in self.costs.passed]
+        self.passed = self.costs.passed & set(self.reach.tests)
 
     def reaching(self, fault: Fault) -> tuple[set[str], bool]:
         """The tests for a fault, and whether those are all: it is run at import, or nowhere."""
         block = block_of(fault, self.texts[fault.path], self.first[fault.path])
         tests = self.reach.of(block) if block is not None else set()
-        return (tests, False) if tests else (set(self.tests), True)
+        return (tests, False) if tests else (self.passed, True)
 
     def near(self, fault: Fault) -> set[str]:
-        """The tests that reach any block of the file that a fault stands in."""
-        starts = sorted({*self.first.values()})
-        first = self.first[fault.path]
-        after = next((start for start in starts if start > first), first + 1)
-        return self.reach.of(first, after - 1)
+        """The tests that reach any block of the file that a fault stands in, or where none does, as
+        in a sandbox, of its folder, or of the one around it."""
+        starts = sorted(self.first.values())
+        for place in (fault.path, *map(str, Path(fault.path).parents)):
+            inside = [n for path, n in self.first.items() if f"{path}/".startswith(f"{place}/")]
+            last = next((start for start in starts if start > max(inside)), max(inside) + 1) - 1
+            if inside and (tests := self.reach.of(min(inside), last)):
+                return tests
+        return set()
 
-    def cheapest(self, fault: Fault) -> list[str]:
-        """The tests of the first round, within the budget: file by file, the cheapest first."""
+    def nearest(self, fault: Fault, long: bool) -> list[str]:
+        """The tests of a fault within the budget, file by file. Those come first that reach little
+        else and are short: a test of three blocks asserts more of each than one of a thousand."""
         tests, everything = self.reaching(fault)
-        if everything:
-            tests = self.near(fault)
+        near = self.near(fault) if everything else tests
+        seconds = self.costs.seconds
+        order = sorted(
+            (t for t in tests & self.passed if (t in self.reach.long) == long),
+            key=lambda test: (
+                test not in near,
+                self.reach.size(test) * max(seconds[test], SHORTEST_S),
+            ),
+        )
         files: dict[str, list[str]] = {}
-        for test in self.tests:
-            if test in tests:
-                files.setdefault(test.partition("::")[0], []).append(test)
-        chosen: list[str] = []
         used, set_up = 0.0, set()
-        for several in sorted(files.values(), key=self._whole):
-            for test in sorted(several, key=self.costs.seconds.__getitem__):
-                fixtures = self.reach.fixtures_of(test) - set_up
-                used += self.costs.seconds[test] + sum(map(self.costs.of_fixture, fixtures))
-                if used > self.budget_s and chosen:
-                    return chosen
-                chosen.append(test)
-                set_up |= fixtures
-        return chosen
+        for test in order:
+            fixtures = self.reach.fixtures_of(test) - set_up
+            cost = seconds[test] + sum(map(self.costs.of_fixture, fixtures))
+            if used + cost > self.budget_s and files:
+                continue
+            files.setdefault(test.partition("::")[0], []).append(test)
+            used += cost
+            set_up |= fixtures
+        return [test for several in files.values() for test in several]
 
     def _whole(self, tests: Sequence[str]) -> float:
         """Seconds of tests with the shared fixtures that they stand on."""
@@ -143,60 +151,15 @@ class Campaign:
 
     def controls(self, faults: Sequence[Fault]) -> list[str]:
         """Tests that fail in first rounds though nothing was planted."""
-        jobs = [self._alone(None, self.cheapest(fault)) for fault in faults]
+        jobs = [self._alone(None, self.nearest(fault, long=False)) for fault in faults]
         trials = self._in_turn(jobs, lambda trial: None)
         return [trial.caught_by or "timed out" for trial in trials if trial.outcome != "survived"]
 
     def try_all(
-        self, faults: Sequence[Fault], long: bool, report: Callable[[str, Trial], None]
+        self, faults: Sequence[Fault], long: bool, report: Callable[[Trial], None]
     ) -> list[Trial]:
         """Try each fault on the tests without, or only on those with, the mark ``long``."""
-        tier = {test for test in self.tests if (test in self.reach.long) == long}
-        first = {
-            fault.name: [test for test in self.cheapest(fault) if test in tier] for fault in faults
-        }
-        trials = self._round(first, faults, lambda trial: report("alone", trial))
-        left = [trial for trial in trials if trial.outcome == "survived"]
-        rest = {}
-        for trial in left:
-            tests, _ = self.reaching(trial.fault)
-            rest[trial.fault.name] = (tests & tier) - set(first[trial.fault.name])
-        suspects = self._together(left, set().union(*rest.values()))
-        again = {name: [test for test in suspects if test in tests] for name, tests in rest.items()}
-        suspected = [trial.fault for trial in left if trial.fault]
-        last = self._round(again, suspected, lambda trial: report("again", trial))
-        found = {trial.fault.name: trial for trial in last if trial.fault}
-        return [found.get(trial.fault.name, trial) for trial in trials]
-
-    def _round(
-        self,
-        tests: dict[str, list[str]],
-        faults: Sequence[Fault],
-        on_end: Callable[[Trial], None],
-    ) -> list[Trial]:
-        """Each fault alone with the tests that stand under its name."""
+        tests = {fault.name: self.nearest(fault, long) for fault in faults}
         jobs = [self._alone(fault, tests[fault.name]) for fault in faults if tests[fault.name]]
-        found = {trial.fault: trial for trial in self._in_turn(jobs, on_end)}
-        return [found.get(fault, Trial(fault)) for fault in faults]
-
-    def _together(self, left: Sequence[Trial], tests: set[str]) -> list[str]:
-        """The tests that fail where all these faults are planted, the cheapest first."""
-        failed: set[str] = set()
-        waiting = [trial.fault for trial in left]
-        while waiting and tests:
-            group: list[Fault] = []
-            for fault in waiting:
-                if not any(_overlap(fault, other) for other in group):
-                    group.append(fault)
-            waiting = [fault for fault in waiting if fault not in group]
-            order = [test for test in self.tests if test in tests]
-            with self.copies[0].with_faults(group):
-                run = self.copies[0].run(
-                    order, TOGETHER_S, stop_first=False, workers=len(self.copies)
-                )
-            failed |= set(order) if "collection" in run.failed else set(run.failed)
-        return sorted(failed & tests, key=self.costs.seconds.__getitem__)
-
-
-def _overlap(one: Fault, other: Fault) -> bool:
-    return one.path == other.path and one.begin < other.end and other.begin < one.end
+        trials = {trial.fault: trial for trial in self._in_turn(jobs, report)}
+        return [trials.get(fault, Trial(fault)) for fault in faults]

@@ -5,14 +5,14 @@ Six kinds, each an edit of one expression or statement that leaves a file that c
 - ``comparison``: ``==`` for ``!=``, ``<`` for ``>=``, ``in`` for ``not in``, ``is`` for ``is not``
 - ``boundary``: ``<`` for ``<=``, ``>`` for ``>=``
 - ``constant``: a number plus one (a float doubled, 0.0 becomes 1.0), True for False
-- ``returned_none``: ``return value`` becomes ``return None``
+- ``returned_none``: ``return value`` becomes ``return None``; not of False, which is no as well
 - ``swapped``: the first two positional arguments of a call change places
 - ``dropped``: a call, an augmented assignment, an assignment to an attribute or an item, a
   ``raise``, a ``continue`` or a ``break`` becomes ``pass``
 
 Annotations, docstrings, f-strings (Python 3.11 does not know where their parts stand) and what is
 under TYPE_CHECKING are left alone, and so is what no test could tell from the original: see
-`UNSEEN_KEYWORDS` and `SYMMETRIC`.
+`UNSEEN_KEYWORDS`, `SYMMETRIC`, `NEVER_EQUAL` and `TOLERANCES`.
 """
 
 from __future__ import annotations
@@ -43,6 +43,12 @@ UNSEEN_KEYWORDS = {
 """Keywords of a call whose value is no place for a fault, and why."""
 SYMMETRIC = frozenset("max min maximum minimum fmax fmin isclose gcd hypot logaddexp".split())
 """Functions that do not care which of two arguments comes first."""
+NEVER_EQUAL = frozenset("random monotonic perf_counter time".split())
+"""Functions whose value is never the bound itself but by chance: boundaries of draws and clocks."""
+TOLERANCES = frozenset("DISTINCT EXACT FLAT NOISE NO_GAIN NO_SPREAD ROUNDING TIED ZERO".split())
+"""Constants, like a number below `ROUNDED`, that only rounding comes near: what is compared with
+them is zero or far above, so a boundary there decides nothing."""
+ROUNDED = 1e-5
 NEIGHBOUR = {ast.Lt: ast.LtE, ast.LtE: ast.Lt, ast.Gt: ast.GtE, ast.GtE: ast.Gt}
 
 
@@ -172,7 +178,7 @@ def _replacements(node: ast.expr | ast.stmt) -> Iterator[tuple[str, str]]:
         case ast.Compare(left=left, ops=[operator], comparators=comparators):
             tables = (("comparison", OPPOSITE), ("boundary", NEIGHBOUR))
             for kind, table in tables:
-                if type(operator) in table:
+                if type(operator) in table and not (kind == "boundary" and _is_unseen(node)):
                     other = ast.Compare(left, [table[type(operator)]()], comparators)
                     yield kind, f"({ast.unparse(other)})"
         case ast.Constant(value=bool(value)):
@@ -182,7 +188,7 @@ def _replacements(node: ast.expr | ast.stmt) -> Iterator[tuple[str, str]]:
         case ast.Constant(value=float(value)):
             yield "constant", repr(value * 2 if value else 1.0)
         case ast.Return(value=ast.expr() as value) if not (
-            isinstance(value, ast.Constant) and value.value is None
+            isinstance(value, ast.Constant) and (value.value is None or value.value is False)
         ):
             yield "returned_none", "return None"
         case ast.Call(func=function, args=[first, second, *rest], keywords=keywords) if not (
@@ -198,3 +204,20 @@ def _replacements(node: ast.expr | ast.stmt) -> Iterator[tuple[str, str]]:
             yield "dropped", "pass"
         case ast.Assign(targets=[ast.Attribute() | ast.Subscript()]):
             yield "dropped", "pass"
+
+
+def _is_unseen(comparison: ast.Compare) -> bool:
+    """Whether both sides are equal by chance or by rounding alone."""
+    for node in ast.walk(comparison):
+        match node:
+            case ast.Call(func=ast.Name(id=name) | ast.Attribute(attr=name)):
+                unseen = name in NEVER_EQUAL
+            case ast.Name(id=name) | ast.Attribute(attr=name):
+                unseen = name in TOLERANCES
+            case ast.Constant(value=float(value)):
+                unseen = 0 < value < ROUNDED
+            case _:
+                unseen = False
+        if unseen:
+            return True
+    return False

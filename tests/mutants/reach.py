@@ -146,6 +146,15 @@ class Reach:
                 for fixture, entered in json.loads(str(data["fixtures"])).items():
                     self._fixtures[fixture] |= set(entered)
         self._blocks, self._owners = np.concatenate(blocks), np.concatenate(owners)
+        own = np.bincount(self._owners, minlength=len(self.tests)).tolist()
+        self._sizes = {
+            test: 1 + count + sum(len(self._fixtures[name]) for name in self._used[test])
+            for test, count in zip(self.tests, own, strict=True)
+        }
+
+    def size(self, test: str) -> int:
+        """How many blocks a test reaches, those of its shared fixtures too."""
+        return self._sizes[test]
 
     def fixtures_of(self, test: str) -> frozenset[str]:
         """Names of the shared fixtures that a test stands on."""

@@ -118,17 +118,9 @@ class Tree:
                 # byte code is kept by time and size of its source: both are as they were
                 os.utime(self.folder / path, ns=(stat.st_atime_ns, stat.st_mtime_ns))
 
-    def run(
-        self, tests: Sequence[str], limit_s: float, stop_first: bool = True, workers: int = 0
-    ) -> Run:
-        """Run tests in their order; at ``limit_s`` seconds what still runs is killed.
-
-        Args:
-            tests: node ids of pytest.
-            limit_s: seconds.
-            stop_first: end with the first test that fails.
-            workers: processes of pytest-xdist at once; 0 runs the tests in one, in their order.
-        """
+    def run(self, tests: Sequence[str], limit_s: float) -> Run:
+        """Run tests, node ids of pytest, in their order until one fails; at ``limit_s`` seconds
+        what still runs is killed."""
         if not tests:
             return Run((), False, 0.0)
         shutil.rmtree(self.temporary, ignore_errors=True)
@@ -146,9 +138,7 @@ class Tree:
             "-W",
             "ignore::pytest.PytestAssertRewriteWarning",  # of libraries that `warm` has imported
         ]
-        words += ["--tb=no", f"--basetemp={self.temporary / 'b'}", *(["-x"] if stop_first else [])]
-        if workers:
-            words += ["-n", str(workers), "--dist", "loadfile", "--no-loadscope-reorder"]
+        words += ["--tb=no", "-x", f"--basetemp={self.temporary / 'b'}"]
         trial = f"{os.getpid()}-{self.folder}"
         environment = self.environment | {
             "JUDGEDRIFT_CHOSEN": str(chosen),
