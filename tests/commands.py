@@ -87,6 +87,8 @@ class Command(subprocess.Popen):
     """A child that runs a module, forked where that can be had."""
 
     forked = False
+    unlike: tuple[str, ...] = ()
+    """Why the last one was not forked: variables that differ from the server's, or the folder."""
 
     def _execute_child(self, *arguments: Any) -> None:
         begin = super()._execute_child
@@ -119,6 +121,12 @@ def run(
     return subprocess.CompletedProcess(process.args, process.returncode, out, errors)
 
 
+def run_program(program: str, *words: str, **named: Any) -> subprocess.CompletedProcess[str]:
+    """The end of a Python of its own that runs a program in the checkout, and what it said."""
+    usual = {"cwd": ROOT, "capture_output": True, "text": True, "timeout": LIMIT_S}
+    return subprocess.run([sys.executable, "-c", program, *words], **{**usual, **named})
+
+
 def prepare() -> None:
     """Start this process's server, if there is none."""
     with _Server.lock:
@@ -146,7 +154,9 @@ class _Server:
     @classmethod
     def begin(cls) -> None:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        cls.owner, cls.channel, cls.environment = os.getpid(), ours, current_environment()
+        cls.owner, cls.channel = os.getpid(), ours
+        # what a sweep of this process has set meanwhile is no difference later
+        cls.environment = dict(current_environment().items() - SURROUNDINGS.items())
         with theirs, surroundings():
             cls.process = subprocess.Popen(
                 [sys.executable, "-m", "tests.command_server", str(theirs.fileno())],
@@ -176,7 +186,10 @@ class _Server:
                 if request.arguments[0] == "-m" and request.arguments[1] not in FORKING:
                     return None
                 cls.begin()
-            if cls.ready is None or not _is_alike(request.inherited):
+            if cls.ready is None:
+                return None
+            if unlike := _unlike(request.inherited):
+                Command.unlike = unlike
                 return None
             assert cls.channel is not None
             prctl = ctypes.CDLL(None).prctl
@@ -220,10 +233,10 @@ def _fork(given: dict[str, Any]) -> int | None:
     return _Server.fork(request, files)
 
 
-def _is_alike(asked: Inherited) -> bool:
-    """Whether the server imported in the place of this process, and under the same variables."""
+def _unlike(request: Inherited) -> tuple[str, ...]:
+    """What differs from the place and the variables under which the server imported."""
     assert _Server.ready is not None
-    before, after = _Server.environment, asked.environment
+    before, after = _Server.environment, request.environment
     changed = {
         name
         for name in {*before, *after} - LATE
@@ -233,7 +246,7 @@ def _is_alike(asked: Inherited) -> bool:
         )
     }
     early = [name for name in changed if name in _Server.ready.read or name.startswith(EARLY)]
-    return asked.cwd == str(ROOT) and not early
+    return (*early, *([] if request.cwd == str(ROOT) else [request.cwd]))
 
 
 _spawn = util.spawnv_passfds

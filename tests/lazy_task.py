@@ -38,8 +38,7 @@ class Sums(Sequence[Row]):
             ({"role": "user", "content": f"What is {place} plus {place}?"},),
             spec={"sum": 2 * place},
         )
-        domain = DOMAINS[place % 3]
-        return replace(row, dataset="sums", domain=domain, item=f"sums:test:{place}")
+        return replace(row, dataset="sums", domain=DOMAINS[place % 3], item=f"sums:test:{place}")
 
 
 def rows(options: Task, split: str) -> Sums:

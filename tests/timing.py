@@ -187,8 +187,7 @@ class Ledger:
             terminalreporter.section(
                 f"dearest {title}: of {whole.seconds:.0f} s and {whole.cpu_s:.0f} s of CPU", "-"
             )
-            dearest = sorted(costs.items(), key=lambda item: -item[1].seconds)[:SHOWN]
-            for name, cost in dearest:
+            for name, cost in sorted(costs.items(), key=lambda item: -item[1].seconds)[:SHOWN]:
                 terminalreporter.write_line(f"{cost.seconds:8.2f} {cost.cpu_s:8.2f}  {name}")
         terminalreporter.write_line(f"All of them: {self.folder}/")
 

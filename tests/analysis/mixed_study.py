@@ -43,8 +43,7 @@ MIXED = schema(ROLLOUT | OPTIONAL, [*ROLLOUT, "domain"])
 def write_mixed(folder: Path, seeds: int = 3, arms: tuple[str, ...] = tuple(ARMS)) -> Path:
     """Write the study and return its folder."""
     folder.mkdir(parents=True)
-    factors = ["judge", "reward", "seed"]
-    study_file.write_study(folder, {"study": folder.name, "factors": factors})
+    study_file.write_study(folder, {"study": folder.name, "factors": ["judge", "reward", "seed"]})
     for place, arm in enumerate(arms):
         for seed in range(seeds):
             _write_cell(folder / f"{arm}-s{seed}-{place * 100 + seed:010x}", arm, seed)
@@ -60,9 +59,12 @@ def _write_cell(cell: Path, arm: str, seed: int) -> None:
     rng = np.random.default_rng([seed, sum(map(ord, arm))])
     lines = [{"step": 0, "time_ms": 0, "metrics": held_out(arm, seed, 0)}]
     for step in range(1, STEPS + 1):
-        write_part(cell / "rollouts", step, _rollouts(rng, arm, step), MIXED)
+        rollouts = _rollouts(rng, arm, step)
+        truths = [row["truth"] for row in rollouts if row.get("truth") is not None]
+        mean = {"truth/mean": float(np.mean(truths))} if truths else {}
+        write_part(cell / "rollouts", step, rollouts, MIXED)
         metrics = held_out(arm, seed, step) if step == STEPS else {}
-        lines.append({"step": step, "time_ms": step, "metrics": {"truth/mean": 0.5} | metrics})
+        lines.append({"step": step, "time_ms": step, "metrics": mean | metrics})
     write_lines(cell / "metrics.jsonl", lines)
 
 

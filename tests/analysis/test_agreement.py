@@ -77,8 +77,7 @@ def test_fleiss_of_its_textbook_table_is_point_21():
     found = fleiss_kappa(ratings)
     assert found.value == pytest.approx(0.20993, abs=1e-5)
     assert found.n == 10 and found.low < found.value < found.high
-    with_gap = np.vstack([ratings, np.full(14, math.nan)])
-    assert fleiss_kappa(with_gap).value == found.value
+    assert fleiss_kappa(np.vstack([ratings, np.full(14, math.nan)])).value == found.value
 
 
 @pytest.mark.parametrize("scale", SCALES)
@@ -173,8 +172,7 @@ def test_pearsons_interval_is_scipys(ratings):
 
 def test_within_groups_counts_groups_without_spread_apart():
     x = [1, 2, 3, 3, 2, 1, 1, 1, 1, 5, 1, 2]
-    y = [1, 2, 3, 1, 2, 3, 1, 2, 3, 1, 1, 2]
-    found = within_groups(x, y, list("aaabbbcccdee"))
+    found = within_groups(x, [1, 2, 3, 1, 2, 3, 1, 2, 3, 1, 1, 2], list("aaabbbcccdee"))
     # a: 1, b: -1, c constant, d one item, e: 1
     assert (found.constant, found.small, found.estimate.n) == (1, 1, 3)
     assert found.estimate.value == pytest.approx(1 / 3)

@@ -40,8 +40,7 @@ def test_alpaca_eval_codes_are_first_second_and_tie(tmp_path: Path):
 def test_alpaca_evals_own_json_and_its_errors(tmp_path: Path):
     file = tmp_path / "annotations.json"
     file.write_text(json.dumps([ALPACA | {"preference": 2, "generator_1": "base"}]))
-    found = alpaca_eval(file)
-    assert found.loc[0, ["item", "judge", "verdict"]].tolist() == ["m/i", "g", "second"]
+    assert alpaca_eval(file).loc[0, ["item", "judge", "verdict"]].tolist() == ["m/i", "g", "second"]
     file.write_text(json.dumps([ALPACA | {"preference": 3}]))
     with pytest.raises(UserError, match="row 1, column preference holds 3"):
         alpaca_eval(file)

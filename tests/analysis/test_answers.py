@@ -176,8 +176,8 @@ def test_an_answer_has_its_numbers_behaviour_and_verdicts(page):
     here = [source["cell"].startswith("sim-verbose-s1") for source in told["sources"]]
     (row,) = (row for row in rows_of(told) if here[row["source"]] and row["id"] == "000003-0005")
     words = 6 + 1 + 9 * 2
-    assert row["truth"] == pytest.approx(0.51) and row["step"] == 3
-    assert row["judge"] == pytest.approx(0.51 + 0.01 * (words - 6))
+    assert row["truth"] == pytest.approx(0.41) and row["step"] == 3
+    assert row["judge"] == pytest.approx(0.41 + 0.01 * (words - 6))
     names = [each["name"] for each in told["behaviours"]]
     assert row["behaviour"][names.index("length")] == words
     assert told["texts"][row["prompt"]] == "Say something, prompt 1 of step 3"

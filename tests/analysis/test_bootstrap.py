@@ -32,8 +32,7 @@ def test_replicates_are_those_of_a_gather() -> None:
     """The same draws, once as weights and once as rows put together: the same means."""
     values, labels = unbalanced(0)
     weights = draw_weights(np.random.default_rng(5), np.empty((50, 40)))
-    sums = cluster_sums(values, labels)
-    drawn = resampled_sums(sums, 50, np.random.default_rng(5))
+    drawn = resampled_sums(cluster_sums(values, labels), 50, np.random.default_rng(5))
     for row, counts in zip(drawn, weights, strict=True):
         picked = np.repeat(np.arange(40), counts.astype(int))
         rows = np.concatenate([values[labels == cluster] for cluster in picked])
@@ -122,8 +121,7 @@ def test_nested_variance_is_that_of_two_stages() -> None:
 @pytest.mark.parametrize("kind", [crossed_bootstrap, nested_bootstrap])
 def test_few_runs_are_refused_in_words(kind) -> None:
     run, prompt = (axis.ravel() for axis in np.indices((9, 50)))
-    values = np.random.default_rng(0).normal(size=450)
-    found = kind(values, run, prompt, replicates=100)
+    found = kind(np.random.default_rng(0).normal(size=450), run, prompt, replicates=100)
     assert np.isnan(found.low) and np.isnan(found.high)
     assert found.note.startswith("9 runs: no bootstrap interval below 10")
     assert np.isfinite(found.se)

@@ -148,6 +148,7 @@ def test_differences_are_named_beside_what_chance_gives():
     (said,) = printed._beyond(shifts)
     assert "leaves out 0: 8 of 60 (about 3 by chance alone): length of arm0 +1.5;" in said
     assert said.endswith("length of arm5 +1.5; 2 more.")
+    assert printed._beyond(shifts[2:])[0].endswith("length of arm7 +1.5.")
     assert printed._beyond(shifts[8:]) == ["Differences whose interval leaves out 0: 0 of 52."]
     assert printed._beyond([row("one", math.nan, math.nan)]) == []
 

@@ -141,8 +141,7 @@ def test_the_same_answers_twice_tell_no_more() -> None:
 
 
 def test_the_test_is_near_pearsons_where_each_item_stands_once() -> None:
-    table = pd.concat([cells(80, 22, 20, 78), cells(70, 30, 30, 70, "b", 1000)])
-    differ = rates_differ(table)
+    differ = rates_differ(pd.concat([cells(80, 22, 20, 78), cells(70, 30, 30, 70, "b", 1000)]))
     for part, counts in ((differ.tpr, [[80, 20], [70, 30]]), (differ.fpr, [[22, 78], [30, 70]])):
         statistic, p, df, _ = stats.chi2_contingency(counts, correction=False)
         assert part.df == df == 1
@@ -186,8 +185,7 @@ def table_of(rows: list[tuple]) -> pd.DataFrame:
 @settings(deadline=None, max_examples=60)
 @given(ROWS)
 def test_counts_add_up_and_intervals_hold_their_value(rows: list[tuple]) -> None:
-    table = table_of(rows)
-    rates, _ = by_domain(table)
+    rates, _ = by_domain(table_of(rows))
     for each in rates.values():
         assert each.tp + each.fp + each.fn + each.tn + each.unscored == each.n
         for rate in RATES:
@@ -245,8 +243,7 @@ def test_a_table_by_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[st
     result = command(tmp_path, text, "threshold=0.5", "level=0.9")
     assert list(result["domains"]) == ["math", "qa", "all"]
     math, qa, everything = result["domains"].values()
-    counts = [math[name] for name in ("n", "unscored", "tp", "fp", "fn", "tn")]
-    assert counts == [4, 1, 1, 0, 1, 1]
+    assert [math[name] for name in ("n", "unscored", "tp", "fp", "fn", "tn")] == [4, 1, 1, 0, 1, 1]
     assert math["items"] == 2 and math["tpr"]["value"] == 0.5
     assert (qa["n"], qa["without_truth"], qa["tp"], qa["fp"]) == (2, 1, 1, 1)
     assert qa["phi"] == {**dict.fromkeys(("value", "low", "high")), "note": qa["phi"]["note"]}
@@ -256,8 +253,7 @@ def test_a_table_by_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[st
     printed = capsys.readouterr().out
     assert "Without a truth, and so not in n: 1 of 8." in printed and "math" in printed
     lines = pd.read_csv(tmp_path / "table.csv").to_json(orient="records", lines=True)
-    again = command(tmp_path, lines, "level=0.9", name="table.jsonl")
-    assert again["domains"] == result["domains"]
+    assert command(tmp_path, lines, "level=0.9", name="table.jsonl")["domains"] == result["domains"]
 
 
 @pytest.mark.parametrize(

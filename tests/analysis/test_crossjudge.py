@@ -57,8 +57,7 @@ def test_the_matrix_by_hand():
 
 
 def test_an_arm_that_nobody_else_looked_at_has_none():
-    alone = [dataclasses.replace(RUNS[0], shadows={})]
-    (found,) = inflation(matrix(alone))
+    (found,) = inflation(matrix([dataclasses.replace(RUNS[0], shadows={})]))
     assert math.isnan(found.inflation.value) and "shadow=[NAME]" in found.note
 
 
@@ -250,8 +249,7 @@ def test_the_command_line(replayed, tmp_path, capsys, answered):
     assert trained_or_shadow | {"sim-structured", "truth"} <= judges
     assert {line["n"] for line in found["agreement"]} <= {0, 1, 2, 3, 4}
     assert "own - truth on those" in printed and "no arm has 3 seeds in common" in printed
-    words = [f"study={replayed.name}", f"runs_dir={replayed.parent}", f"out={tmp_path}"]
-    assert main(words) == 2
+    assert main([f"study={replayed.name}", f"runs_dir={replayed.parent}", f"out={tmp_path}"]) == 2
     assert "cannot be written" in capsys.readouterr().err
     (tmp_path / "none").mkdir()
     assert main(["study=none", f"runs_dir={tmp_path}"]) == 2

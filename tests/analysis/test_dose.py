@@ -34,6 +34,7 @@ from analysis.reports import sections
 from analysis.reports.evidence import dose_responses, of_records
 from analysis.reports.figures import dose_caption, dose_response
 from tests.analysis.conftest import config_of, following
+from tests.rewritten import unsigned
 
 DOSES = np.repeat([-0.2, -0.1, 0.0, 0.1, 0.2], 4)
 
@@ -95,6 +96,7 @@ def test_slopes_of_seeds_leave_out_what_seeds_differ_in():
 def test_blocks_are_complete_where_each_seed_ran_each_dose_once():
     assert complete(DOSES, SEEDS)
     assert not complete(DOSES[:-1], SEEDS[:-1])
+    assert not complete(np.array([0.0, 1.0]), np.zeros(2)), "one seed"
     assert not complete(DOSES, np.zeros(20)) and not complete(np.zeros(2), np.array([0, 0]))
 
 
@@ -123,14 +125,12 @@ def test_a_trend_within_seeds_is_counted():
     assert trend_p(dose, response, blocks=seed) == pytest.approx(2 / 36)
     # the seeds' levels hide it from orders over all runs
     assert trend_p(dose, response) > 0.5
-    drawn = trend_p(DOSES, DOSES + 9 * SEEDS, blocks=SEEDS, draws=999)
-    assert drawn == pytest.approx(1 / 1000)
+    assert trend_p(DOSES, DOSES + 9 * SEEDS, blocks=SEEDS, draws=999) == pytest.approx(1 / 1000)
 
 
 @given(st.integers(0, 20))
 def test_a_trend_is_the_same_in_other_units(seed):
-    rng = np.random.default_rng(seed)
-    response = rng.normal(size=20)
+    response = np.random.default_rng(seed).normal(size=20)
     assert trend_p(DOSES, response) == trend_p(3 * DOSES + 1, -2 * response + 5)
 
 
@@ -195,6 +195,7 @@ def dosed_copy(study, small_study, betas=(0.0,) * 4):
             simulated = judge["simulated"] | {"doses": {"length": 0.1 * number}}
             config["judge"] = judge | {"name": cell.name, "simulated": simulated}
             config["trainer"]["beta"] = beta
+        unsigned(cell, judge=cell.name)
     return study
 
 
@@ -214,8 +215,7 @@ def test_first_order_is_the_limit_under_a_penalty_and_the_push_without(small_stu
             known += 1
             scaled = run.reward / (run.reward.std(axis=1, ddof=1, keepdims=True) + 1e-4)
             covariances = [np.cov(a, z)[0, 1] for a, z in zip(scaled, length, strict=True)]
-            limit = np.mean(covariances) / one["beta"]
-            assert one["first_order"] == pytest.approx(limit, rel=1e-6)
+            assert one["first_order"] == pytest.approx(np.mean(covariances) / one["beta"], rel=1e-6)
     assert known >= 2
     assert [one["beta"] for one in held["theory"]] == [0.25, 0.5]
 
@@ -286,9 +286,8 @@ def under(runs, number, **simulated):
     named = {"judge.name": f"j{number}", "judge.simulated.leniency": 0.0, **settings}
     identity = {key: value for key, value in run.identity.items() if "simulated" not in key}
     others = {key: value for key, value in run.config.items() if "simulated" not in key}
-    return dataclasses.replace(
-        run, cell=f"c{number}", config=others | named, identity=identity | named
-    )
+    facts = {"config": others | named, "identity": identity | named}
+    return dataclasses.replace(run, cell=f"c{number}", **facts)
 
 
 def test_only_judges_that_differ_in_this_dose_alone_are_on_its_curve(small_study):
@@ -322,5 +321,6 @@ def test_a_dose_curve_names_the_runs_that_it_leaves_out(small_study, tmp_path, p
     other = shutil.copytree(cell, folder / f"{cell.name[:-10]}0123456789")
     with config_of(other) as config:
         config["judge"]["simulated"]["doses"] = {"flattery": 0.2}
+    unsigned(other)
     said = printed(main, folder)
     assert "length: 4 runs" in said and "1 run is left out: " in said

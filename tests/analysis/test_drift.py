@@ -203,17 +203,15 @@ def test_the_failure_table_adds_up_to_the_verdicts(evidence):
 
 
 def test_outcomes_of_another_version_are_still_counted():
-    outcomes = pd.DataFrame(
-        {"judge": "j", "role": "acting", "outcome": ["timeout", "new_kind"], "verdicts": [2, 1]}
-    )
+    outcomes = {"outcome": ["timeout", "new_kind"], "verdicts": [2, 1]}
+    outcomes = pd.DataFrame({"judge": "j", "role": "acting"} | outcomes)
     (row,) = drift.failure_table(outcomes).to_dict("records")
     assert (row["scored"], row["timeout"], row["new_kind"], row["verdicts"]) == (0, 2, 1, 3)
 
 
 def test_an_outcome_of_any_name_is_a_reason(evidence):
     """Also one that is called like a part of the sentence."""
-    table = evidence.failures.assign(reasons=4, percent=3)
-    lines = findings(replace(evidence, failures=table))
+    lines = findings(replace(evidence, failures=evidence.failures.assign(reasons=4, percent=3)))
     assert any("unparsed 72, reasons 4, percent 3" in line for line in lines)
 
 
@@ -256,18 +254,16 @@ def test_samples_show_the_same_prompt_under_every_arm(evidence):
     for _, cards in table.groupby(["when", "rank"], observed=True):
         assert cards["prompt"].nunique() == 1
         assert cards["arm"].tolist() == ["sim-fair", "sim-flaky", "sim-verbose"]
-    steps = table.groupby("when", observed=True)["step"].first().tolist()
-    assert steps == [1, 3, 6]
+    assert table.groupby("when", observed=True)["step"].first().tolist() == [1, 3, 6]
     last = cell(table[table["rank"] == 1], when="last", arm="sim-verbose")
-    assert last["judge_score"] == pytest.approx(0.5 + 0.01 * 40)
+    assert last["judge_score"] == pytest.approx(0.4 + 0.01 * 40)
     assert len(last["completion"].split()) == 46
 
 
 def test_a_missing_group_is_stood_in_for_by_the_nearest(evidence):
     rollouts = drift.sample_rollouts(evidence.records, evidence.used_cells)
     some = rollouts[rollouts["group"] != 0]
-    table = drift.sample_completions(some, ranks=1)
-    assert table["prompt"].str.contains("prompt 1").all()
+    assert drift.sample_completions(some, ranks=1)["prompt"].str.contains("prompt 1").all()
     assert drift.sample_completions(some.head(0)).empty
 
 

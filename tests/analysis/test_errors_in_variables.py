@@ -52,8 +52,7 @@ def test_deming_is_the_major_axis_for_equal_errors():
 
 def test_without_error_all_slopes_are_the_plain_one():
     bias, _, shift, spread = planted(3, 12)
-    tiny = np.full(12, 1e-9)
-    by_method = slopes(bias, tiny, shift, spread)
+    by_method = slopes(bias, np.full(12, 1e-9), shift, spread)
     for name in ("moments", "simex"):
         assert by_method[name].value == pytest.approx(by_method["plain"].value, rel=1e-6)
     assert by_method["moments"].low < by_method["plain"].value < by_method["moments"].high

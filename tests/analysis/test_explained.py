@@ -24,8 +24,7 @@ def told(scores: pd.DataFrame) -> pd.DataFrame:
 
 
 def test_a_judge_of_length_has_no_bias_for_injection_of_its_own(probes):
-    settings = Simulated(doses={"length": 0.03}, noise_sd=0.01)
-    found = told(judged(probes, settings))
+    found = told(judged(probes, Simulated(doses={"length": 0.03}, noise_sd=0.01)))
     row = found.loc["injection"]
     assert row["behaviour"] == "length" and row["share"] == pytest.approx(1.0, abs=0.15)
     assert row["price"] == pytest.approx(0.03 / LENGTH_SD, rel=0.15)
@@ -38,8 +37,7 @@ def test_what_only_one_edit_does_is_explained_by_nothing(probes):
     table = judged(probes, Simulated(noise_sd=0.01))
     obeyed = table["variant"] == "injection"
     table.loc[obeyed, "score"] = (table.loc[obeyed, "score"] + 0.3).clip(upper=0.99)
-    paired = pairs(table)
-    claims = effects(paired, {}).set_index("variant")["claim"]
+    claims = effects(pairs(table), {}).set_index("variant")["claim"]
     assert claims["injection"] == "bias for it" and "injection" not in told(table).index
 
 
@@ -52,8 +50,7 @@ def test_nothing_is_told_without_scores_or_at_the_end_of_the_scale(probes):
 def test_a_folder_from_before_a_behaviour_existed_is_told_by_those_it_has(probes):
     """What is not on record is left out, wherever it stands; nothing on record tells nothing."""
     scores = judged(probes, Simulated(doses={"length": 0.03}, noise_sd=0.01))
-    whole = told(scores)
-    assert "injection" in whole.index
+    assert "injection" in told(scores).index
     for without in (scores.drop(columns="exclamation"), scores.assign(emoji=np.nan)):
         assert told(without).loc["injection", "behaviour"] == "length"
     blind = scores.assign(words=np.nan)

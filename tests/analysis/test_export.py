@@ -38,7 +38,7 @@ def test_a_row_is_an_answer_and_a_judge(table):
     facts = [row[name] for name in ("arm", "run_judge", "seed", "set")]
     assert facts == ["sim-verbose", "sim-verbose", 1, "training"]
     assert row["behaviour/length"] == 25 and row["prompt"] == "Say something, prompt 1 of step 3"
-    assert row["truth"] == pytest.approx(0.51) and row["score"] == pytest.approx(0.70)
+    assert row["truth"] == pytest.approx(0.41) and row["score"] == pytest.approx(0.60)
     assert row["gap"] == pytest.approx(0.19) and row["acting_score"] == row["score"]
 
 
@@ -236,7 +236,7 @@ def test_inspect_reads_its_logs(make_study, tmp_path, monkeypatch):
         missing = sample.metadata["member"] == 3
         assert ("sim-flaky" in sample.scores) is not missing
         assert ("sim-flaky" in sample.metadata.get("missing", {})) is missing
-        assert sample.scores["truth (rules)"].value == 0.5
+        assert sample.scores["truth (rules)"].value == 0.4
         assert sample.metadata["behaviour"]["length"] == 6 + sample.metadata["step"] - 1
 
 
@@ -260,8 +260,8 @@ def test_inspect_tells_a_judge_named_truth_and_lost_verdicts_apart(make_study, t
     (read,) = (log.read_eval_log(each) for each in log.list_eval_logs(str(out)))
     for sample in read.samples:
         assert {name: score.value for name, score in sample.scores.items()} == {
-            "truth": 0.5,  # the judge pays 0.01 a word beyond six, and is never off
-            "truth (rules)": 0.5,
+            "truth": 0.4,  # the judge pays 0.01 a word beyond six, and is never off
+            "truth (rules)": 0.4,
         }
         lost = {"verdicts": "could not be read"} if sample.metadata["step"] == 2 else None
         assert sample.metadata.get("missing") == lost

@@ -76,8 +76,7 @@ def test_a_judge_has_a_mark_for_each_behaviour_in_the_look_of_its_arm():
     assert not marks
     names = [text.get_text() for text in drawn.legends[0].get_texts()]
     assert names == ["a, 8B, likert strict", "b, 8B, likert strict"]
-    without = of_runs([planted(family, 0) for family in "ab"], {})
-    assert followed(without) is None
+    assert followed(of_runs([planted(family, 0) for family in "ab"], {})) is None
 
 
 def test_a_rank_correlation_stays_within_its_ends_and_no_behaviour_makes_no_row():

@@ -184,8 +184,7 @@ def test_blocks_of_rows_add_up(rows, ordered):
 
 
 def test_independent_columns_and_their_factor():
-    rng = np.random.default_rng(0)
-    a, b = np.linalg.qr(rng.normal(size=(9, 2)))[0].T
+    a, b = np.linalg.qr(np.random.default_rng(0).normal(size=(9, 2)))[0].T
     columns = np.stack([a, (a + b) / 2**0.5, b, a], axis=1)
     unit = columns.T @ columns
     kept, factor = independent(unit, [0, 1, 2, 3])

@@ -138,12 +138,10 @@ def test_programs_are_forecast_with_their_calls_and_failures_are_not_asked_about
     assert told.names == (*FEATURES, "op/Custom")
     assert told.features[..., -1].tolist() == [[1, 2, pytest.approx(np.nan, nan_ok=True)]] * 3
     assert told.asked.tolist() == [[True, True, False]] * 3
-    judge = load_judge("sim-fair")
-    scores, paid = rewards(judge, cells[0], told, tmp_path)
+    scores, paid = rewards(load_judge("sim-fair"), cells[0], told, tmp_path)
     assert np.isnan(scores[:, 2]).all() and np.isfinite(scores[:, :2]).all()
     assert paid.tolist() == [[1.0, 1.0, 0.0]] * 3
-    result = forecast(ask(study, "sim-fair"))
-    assert {push["unscored"] for push in result["pushes"]} == {0.0}
+    assert {push["unscored"] for push in forecast(ask(study, "sim-fair"))["pushes"]} == {0.0}
 
 
 def test_a_study_of_two_arms_has_no_shifts_in_units_and_says_what_to_type(small_study, capsys):

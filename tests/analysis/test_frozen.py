@@ -105,8 +105,7 @@ def test_a_missing_score_leaves_its_pair_out_and_widens_the_worst_cases():
 
 def test_two_arms_are_compared_prompt_by_prompt():
     """Runs of one seed share prompts: what moves a prompt under both judges is in no difference."""
-    rng = np.random.default_rng(3)
-    by_prompt = rng.normal(0, 5, (PROMPTS, 1, 1))
+    by_prompt = np.random.default_rng(3).normal(0, 5, (PROMPTS, 1, 1))
     runs = []
     for seed, (arm, moved) in itertools.product((0, 1), (("a", 2.0), ("b", 0.0))):
         run = make_run(np.random.default_rng(4), arm, seed, moved=(moved, 0.0), noise=0.1)

@@ -96,8 +96,7 @@ def test_a_study_without_truth_or_runs_has_no_invented_cost(gathered):
 
 def test_shifts_have_one_unit_and_intervals_end_where_nothing_can_be(two):
     table = overview.standardised(two).set_index(["arm", "metric"])
-    row = table.loc["sim-verbose", "length"]
-    assert row["shift"] == pytest.approx(2.0)
+    assert table.loc["sim-verbose", "length"]["shift"] == pytest.approx(2.0)
     start = {"first": 0.5, "shift": -0.4, "low": -0.9, "high": 0.1}
     assert cut({"metric": "hedges", **start}) == (-0.5, 0.1)
     assert cut({"metric": "repetition", **start, "high": 0.9}) == (-0.5, 0.5)

@@ -59,8 +59,7 @@ def test_equal_runs_are_called_out():
 def test_a_paired_difference_by_hand():
     # by seed: 3 - 1, 5 - 2, 9 - 5 = 2, 3, 4 -> mean 3, all signs agree -> p = 2 / 8
     treated = pd.Series([3.0, 5.0, 9.0, 7.0], index=[0, 1, 2, 3])
-    base = pd.Series([5.0, 2.0, 1.0], index=[2, 1, 0])
-    found = paired_difference(treated, base)
+    found = paired_difference(treated, pd.Series([5.0, 2.0, 1.0], index=[2, 1, 0]))
     assert (found.value, found.n, found.unit) == (3.0, 3, "seed pair")
     assert found.p == 0.25
     assert "below 0.25" in found.note
@@ -72,8 +71,7 @@ def test_a_paired_difference_by_hand():
 
 def test_a_pair_with_a_missing_half_is_no_pair():
     treated = pd.Series([3.0, float("nan"), 4.0], index=[0, 1, 2])
-    base = pd.Series([1.0, 1.0], index=[0, 1])
-    found = paired_difference(treated, base)
+    found = paired_difference(treated, pd.Series([1.0, 1.0], index=[0, 1]))
     assert (found.value, found.n) == (2.0, 1)
     assert math.isnan(found.low) and math.isnan(found.p_t)
     none = paired_difference(treated, pd.Series([1.0], index=[9]))

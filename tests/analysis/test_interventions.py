@@ -117,8 +117,7 @@ def test_a_smaller_scale_leaves_what_the_behaviour_is_worth(tmp_path):
     runs = [run_of("plain", seed) for seed in range(3)]
     half = [run_of("half", seed, {"correction.calibrate": 8}) for seed in range(3)]
     runs += [dataclasses.replace(run, corrected=0.5 * run.judge) for run in half]
-    told = of_records(records_of(tmp_path, runs))
-    plain, smaller = told.arms
+    plain, smaller = of_records(records_of(tmp_path, runs)).arms
     assert smaller.residual.value == pytest.approx(0.5 * plain.residual.value)
     assert smaller.worth.value == pytest.approx(plain.worth.value)
 
@@ -171,8 +170,7 @@ def test_a_calibration_says_whether_it_still_holds_at_the_end(tmp_path, drift):
         for step in range(1, STEPS + 1)
         for place, truth in enumerate(rng.integers(0, 9, GROUPS * MEMBERS) / 10)
     ]
-    told = of_records(records_of(tmp_path, runs, {"calibrated": rows}))
-    plain, calibrated = told.arms
+    plain, calibrated = of_records(records_of(tmp_path, runs, {"calibrated": rows})).arms
     # two rechecks a step, of which those of the first two steps are among the 48
     assert calibrated.labels == 48 + 2 * (STEPS - 2) and plain.labels == 0
     assert np.isnan(plain.calibrated.value)
@@ -198,8 +196,7 @@ def test_what_a_calibration_does_not_know_is_in_its_interval(tmp_path):
             for place, score in enumerate(row)
         ]
         folder = tmp_path / str(labels)
-        told = of_records(records_of(folder, runs, {"calibrated": rows}))
-        beyond = told.arms[1].calibrated
+        beyond = of_records(records_of(folder, runs, {"calibrated": rows})).arms[1].calibrated
         widths[labels] = beyond.high - beyond.low
     assert widths[16] > 1.3 * widths[160] > 0
 
@@ -230,8 +227,7 @@ def test_features_that_were_not_measured_leave_bias_and_shift_unknown(tmp_path):
 
 def test_the_report_compares_with_the_plain_arm(tmp_path):
     """By name alone, kl would be what the others are compared with."""
-    runs = [run for run in study(tmp_path).runs if run.arm != "other"]
-    records = records_of(tmp_path, runs)
+    records = records_of(tmp_path, [run for run in study(tmp_path).runs if run.arm != "other"])
     table = records.table.assign(undosed=False, keyword="", step=STEPS, steps=STEPS)
     told = evidence_of(dataclasses.replace(records, table=table))
     assert told.base == "plain" and told.interventions is not None
@@ -248,8 +244,7 @@ def test_the_report_has_a_section_where_there_are_interventions(evidence, tmp_pa
 
 def test_an_intervention_stands_where_its_differences_are(tmp_path):
     told = of_records(study(tmp_path))
-    drawn = bought(told)
-    (axes,) = drawn.axes
+    (axes,) = bought(told).axes
     marks = {tuple(line.get_xydata()[0]) for line in axes.lines if len(line.get_xdata()) == 1}
     others = {row.arm: (row.behaviour.value, row.truth.value) for row in told.arms[1:]}
     assert others["penalty"] == pytest.approx((-5.0, 0.1), abs=0.02)

@@ -58,8 +58,7 @@ def test_the_parts_add_up(judge: Judge, scale: str) -> None:
     for name in run.names:
         added = sum(row[f"error_{part}/{name}"] for part in PARTS)
         assert added == pytest.approx(row[f"cov_bias/{name}"], abs=1e-12)
-    in_all = sum(row[f"share/{part}"] for part in ("truth", *PARTS))
-    assert in_all == pytest.approx(1)
+    assert sum(row[f"share/{part}"] for part in ("truth", *PARTS)) == pytest.approx(1)
 
 
 @given(st.floats(-2, 3), st.floats(0, 2))
@@ -70,8 +69,7 @@ def test_the_mean_of_a_cut_line_is_an_integral(line: float, spread: float) -> No
     kinks = [end / spread for end in (-line, 1 - line) if spread > 0 and abs(end) < 9 * spread]
     by_hand = integrate.quad(cut, -9, 9, points=kinks, limit=200)[0]
     assert clipped_mean(np.array(line), spread, 0, 1) == pytest.approx(by_hand, abs=1e-7)
-    unbounded = clipped_mean(np.array(line), spread, -np.inf, np.inf)
-    assert unbounded == line
+    assert clipped_mean(np.array(line), spread, -np.inf, np.inf) == line
 
 
 def test_the_slope_of_scores_without_ends_is_that_of_statsmodels() -> None:
@@ -126,8 +124,7 @@ def test_truths_of_any_value_leave_nothing_of_an_exact_judge() -> None:
     run = falling(rng, Judge())
     truth = np.clip(run.truth * rng.uniform(0.8, 1.0, run.truth.shape), 0, 1)
     run = replace(run, truth=truth, judge=0.4 * truth + 0.3)
-    found = calibrated(run, run.judge)
-    assert found.slope == pytest.approx(0.4, abs=1e-7)
+    assert calibrated(run, run.judge).slope == pytest.approx(0.4, abs=1e-7)
     assert line(run, ()).onset.note == "the gap is constant"
 
 
@@ -139,8 +136,7 @@ def test_half_of_what_a_noisy_judge_rewards_is_noise() -> None:
 def test_a_paid_behaviour_is_bias_and_nothing_else() -> None:
     """Without ends of the scale: dose .2 of a standard normal behaviour, squares without division
     .04 beside those of the truth."""
-    rng = np.random.default_rng(5)
-    run = falling(rng, Judge(noise_sd=0.0))
+    run = falling(np.random.default_rng(5), Judge(noise_sd=0.0))
     score = run.truth + 0.2 * run.features[..., 0]
     run = replace(run, reward=score, judge=score, scale="none")
     found = shares_of(run)

@@ -200,8 +200,7 @@ def test_the_report_has_a_section_where_there_is_a_knock_out(evidence):
 
 def test_the_figure_has_a_row_for_each_arm_and_what_the_ledger_leaves():
     (row,) = told = of_study(world())
-    drawn = kept(told)
-    (axes,) = drawn.axes
+    (axes,) = kept(told).axes
     assert [label.get_text() for label in axes.get_yticklabels()] == ["biased", "out", "absent"]
     places = {tuple(line.get_xydata()[0]) for line in axes.lines if len(line.get_xdata()) == 1}
     shifts = (row.shift, row.shift_out, row.shift_absent)

@@ -11,8 +11,7 @@ from analysis.planted.random_intercept import random_intercept
 
 def planted(seed, clusters=40, size=12, between=0.5, slope=0.3):
     rng = np.random.default_rng(seed)
-    sizes = rng.integers(2, 2 * size, clusters)
-    cluster = np.repeat(np.arange(clusters), sizes)
+    cluster = np.repeat(np.arange(clusters), rng.integers(2, 2 * size, clusters))
     z = rng.normal(size=len(cluster)) + rng.normal(0, 0.5, clusters)[cluster]
     noise = rng.normal(size=len(cluster))
     y = 1.0 + slope * z + between**0.5 * rng.normal(size=clusters)[cluster] + noise
@@ -40,8 +39,7 @@ def test_estimates_are_those_of_statsmodels(seed, reml):
 def test_a_balanced_design_by_hand():
     """REML of a balanced one-way layout: within = MSW, between = (MSB - MSW) / n."""
     y = np.array([1.0, 3.0, 7.0, 9.0, 4.0, 6.0])
-    cluster = np.repeat([0, 1, 2], 2)
-    found = random_intercept(y, np.ones((6, 1)), cluster)
+    found = random_intercept(y, np.ones((6, 1)), np.repeat([0, 1, 2], 2))
     assert found.within == pytest.approx(2.0, rel=1e-6)  # squares 2 + 2 + 2 over 3
     assert found.between == pytest.approx((18.0 - 2.0) / 2, rel=1e-6)  # means 2, 8, 5: MSB 18
     assert found.coef[0] == pytest.approx(5.0)

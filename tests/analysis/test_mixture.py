@@ -88,8 +88,7 @@ def test_shares_are_those_of_the_arithmetic_and_parts_add_up() -> None:
 
 @pytest.mark.parametrize("scale", ["group", "batch", "none"])
 def test_under_the_rule_all_is_truth(scale: str) -> None:
-    rng = np.random.default_rng(1)
-    truth = (rng.random((30, 6)) < 0.5).astype(float)
+    truth = (np.random.default_rng(1).random((30, 6)) < 0.5).astype(float)
     told = np.concatenate([advantages(truth[:15], scale), advantages(truth[15:], scale)])
     steps = np.repeat([1, 2], 15)
     run = make_run(truth, truth, ["a", "b"] * 15, scale=scale, advantage=told, step_P=steps)
@@ -300,8 +299,7 @@ def test_leniency_is_over_items() -> None:
         | {"truth": [0, 1, 0, 0, 0, 0]}
     )
     made = judged(frame).leniency
-    by_item = np.array([0.5, 0.5, 0.0])
-    half = 4.302653 * by_item.std(ddof=1) / 3**0.5
+    half = 4.302653 * np.array([0.5, 0.5, 0.0]).std(ddof=1) / 3**0.5
     assert made.value == pytest.approx(1 / 3)
     assert (made.low, made.high) == pytest.approx((1 / 3 - half, min(1, 1 / 3 + half)))
     assert np.isnan(judged(frame.iloc[:2]).leniency.low)
@@ -351,8 +349,7 @@ def test_one_arm_without_evaluations_still_has_its_shares(tmp_path: Path) -> Non
         metrics.write_text("")
     made = of_runs(read_study(study).runs)
     assert made.transfers == [] and made.swaps == []
-    text = "".join(sections.mixture(gather(study)))
-    assert "No change of held-out accuracy is predicted" in text
+    assert "No change of held-out accuracy is predicted" in "".join(sections.mixture(gather(study)))
 
 
 def test_graded_rewards_are_told(runs: list[Run]) -> None:

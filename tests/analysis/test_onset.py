@@ -199,8 +199,7 @@ def test_a_run_without_truth_is_said_to_have_none(make_study) -> None:
 
 def test_doses_of_the_judge_name_the_shortcut(make_study) -> None:
     doses = {"simulated": {"doses": {"length": 0.2, "bold": 0.0, "flattery": -0.1}}}
-    study = make_study(judges=("sim-verbose",), seeds=1, judge_config=doses)
-    (run,) = read_runs(study)[0]
+    (run,) = read_runs(make_study(judges=("sim-verbose",), seeds=1, judge_config=doses))[0]
     assert dosed(run) == ["flattery", "length"]
     assert dosed(replace(run, config={})) == []
 

@@ -208,9 +208,7 @@ def test_the_command_line(make_study, answered) -> None:
 def test_an_alarm_by_hand() -> None:
     """Baseline 0, 0; then z = 2, 2, 2 with slack .5: S = 1.5, 3, 4.5; limit 4 is passed last."""
     gap = np.array([[0.0, 0.0, 0.2, 0.2, 0.2], [0.0, 0.0, -1.0, 0.2, 0.2]])
-    se = np.full((2, 5), 0.1)
-    rule = Rule(baseline=2, limit=4.0)
-    assert first_alarms(gap, se, rule).tolist() == [4, -1]
+    assert first_alarms(gap, np.full((2, 5), 0.1), Rule(baseline=2, limit=4.0)).tolist() == [4, -1]
 
 
 def test_rounding_of_a_gap_that_is_zero_raises_no_alarm() -> None:

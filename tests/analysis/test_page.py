@@ -42,8 +42,7 @@ def test_the_first_screen_stands_before_the_contents():
 
 def test_columns_beyond_seven_and_long_tables_are_folded():
     wide = pd.DataFrame({f"c{k}": range(40) for k in range(9)})
-    shown = markup.table(wide, "wide", "Wide.", ["c8", "c0", "not there"])
-    short, whole = shown.split("<details>")
+    short, whole = markup.table(wide, "wide", "Wide.", ["c8", "c0", "not there"]).split("<details>")
     assert re.findall("<th>(.*?)</th>", short) == ["c8", "c0"]
     assert short.count("<tr>") == 1 + markup.MOST_ROWS and whole.count("<tr>") == 41
     assert whole.count("<th>") == 9 and "All 9 columns, 40 rows" in whole
@@ -68,8 +67,7 @@ def test_a_table_beside_the_page_has_every_digit_and_no_formula():
 
 @given(st.text(), st.text())
 def test_a_table_beside_the_page_holds_nothing_that_a_terminal_obeys(text, name):
-    frame = pd.DataFrame({name: [text, f"\x1b]0;{text}\x07", "\x9b2J", "plain"]})
-    written = page.csv(frame)
+    written = page.csv(pd.DataFrame({name: [text, f"\x1b]0;{text}\x07", "\x9b2J", "plain"]}))
     assert not set(written) & set(map(chr, CONTROLS))
     assert "\\x9b2J" in written and "plain" in written
 
@@ -94,12 +92,10 @@ def curves(arms):
 
 def test_each_panel_is_a_picture_of_its_own_with_text_as_text():
     drawn = figures.learning(curves(["a", HOSTILE]))
-    entries = svg.legend(drawn)
-    assert [entry.label for entry in entries] == ["judge score", "rule truth"]
+    assert [entry.label for entry in svg.legend(drawn)] == ["judge score", "rule truth"]
     made = svg.panels(drawn, "Scores")
     assert len(made) == 2
-    text = "".join(panel.svg for panel in made)
-    shown = Page(text)
+    shown = Page("".join(panel.svg for panel in made))
     assert set(shown.tags) <= set("svg g path text tspan use defs clippath rect".split())
     assert shown.text.count("training step") == 2 and HOSTILE in shown.text
     assert all(link.startswith("#") for link in shown.links)
@@ -127,8 +123,7 @@ def test_a_figure_with_panels_and_a_legend_is_one_file():
     drawn = [each for each in root if each.tag.endswith("svg") and each.get("x")]
     nested = [each for each in drawn if "swatch" not in each.get("class", "")]
     assert len(nested) == 4 and "judge score" in drawing and HOSTILE not in drawing
-    places = {(each.get("x"), each.get("y")) for each in nested}
-    assert len(places) == 4, "none lies on another"
+    assert len({(each.get("x"), each.get("y")) for each in nested}) == 4, "none lies on another"
     width, height = map(float, root.get("viewBox").split()[2:])
     for each in nested:
         assert float(each.get("x")) + float(each.get("width")) <= width + 1
@@ -175,14 +170,11 @@ def test_a_long_curve_keeps_its_ends_and_its_level():
 @pytest.mark.parametrize(
     "value, sign, text",
     [
-        (1234.5, False, "1234"),
-        (12345.6, True, "+12346"),
-        (0.30000000000000004, False, "0.3"),
-        (0.1 + 0.2 - 0.3, True, "0"),
-        (2.5e7, False, "2.50\u00d710\u2077"),
+        (1234.5, False, "1234"), (12345.6, True, "+12346"), (0.30000000000000004, False, "0.3"),
+        (0.1 + 0.2 - 0.3, True, "0"), (2.5e7, False, "2.50\u00d710\u2077"),
         (-3.2e-6, True, "-3.20\u00d710\u207b\u2076"),
     ],
-)
+)  # fmt: skip
 def test_numbers_have_three_digits_and_no_noise(value, sign, text):
     assert markup.number(value, sign) == text
 

@@ -45,8 +45,7 @@ def near(found: tuple[float, float], value: float, rounding: float = 0.0) -> boo
 def test_a_constant_per_prompt_cancels(scale: str, rng: np.random.Generator) -> None:
     data = simulate(rng, 500, Fault({0: 0.1}))
     moved = data.judge + rng.normal(size=(500, 1))
-    gap = abs(advantages(moved, scale) - advantages(data.judge, scale)).max()
-    assert gap < 1e-13
+    assert abs(advantages(moved, scale) - advantages(data.judge, scale)).max() < 1e-13
 
 
 def test_a_factor_cancels_up_to_eps_and_only_under_sd(rng: np.random.Generator) -> None:
@@ -54,8 +53,7 @@ def test_a_factor_cancels_up_to_eps_and_only_under_sd(rng: np.random.Generator) 
     factor = rng.uniform(0.5, 2, size=(500, 1))
     exact = advantages(data.judge, "group", eps=0.0)
     assert abs(advantages(factor * data.judge, "group", eps=0.0) - exact).max() < 1e-10
-    with_eps = advantages(factor * data.judge) - advantages(data.judge)
-    assert 0 < abs(with_eps).max() < 0.01
+    assert 0 < abs(advantages(factor * data.judge) - advantages(data.judge)).max() < 0.01
     unscaled = advantages(factor * data.judge, "none")
     np.testing.assert_allclose(unscaled, factor * advantages(data.judge, "none"), atol=1e-12)
 
@@ -92,9 +90,7 @@ def test_tied_groups_blow_any_dose_up(dose: float, p: float, rng: np.random.Gene
     ("tpr", "fpr", "value"),
     [(0.9, 0.1, 0.384), (0.95, 0.4, 0.267), (0.6, 0.05, 0.282), (0.3, 0.3, 0), (0.3, 0.6, -0.143)],
 )
-def test_a_noisy_judge_by_its_youden_j(
-    tpr: float, fpr: float, value: float, rng: np.random.Generator
-) -> None:
+def test_a_noisy_judge_by_its_youden_j(tpr, fpr, value, rng) -> None:
     data = simulate(rng, P, Fault(tpr=tpr, fpr=fpr))
     truth = data.truth[..., None]
     found = push(data.judge, truth)
@@ -172,9 +168,8 @@ def test_expected_step_without_sd_is_the_policy_gradient(table: Tabular) -> None
 
 def test_sampled_runs_follow_the_expected_path(table: Tabular, rng: np.random.Generator) -> None:
     reward = table.truth + 0.2 * table.features[:, 0]
-    seen = sampled_runs(
-        table, reward, rng, runs=400, steps=8, prompts=8, group=4, rate=0.3, scale="group"
-    )
+    sizes = {"runs": 400, "steps": 8, "prompts": 8, "group": 4}
+    seen = sampled_runs(table, reward, rng, **sizes, rate=0.3, scale="group")
     policy = table
     for step in range(8):
         mean, se = seen[:, step].mean(axis=0), seen[:, step].std(axis=0) / 20

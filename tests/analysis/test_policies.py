@@ -69,9 +69,7 @@ def failing(**columns: Any) -> pd.DataFrame:
         ({"overlong": {"buffer": 10, "factor": 0.5}}, -0.25),
     ],
 )
-def test_a_failure_as_zero_goes_through_the_runs_own_reward(
-    tmp_path: Path, reward: dict[str, Any], at_zero: float
-) -> None:
+def test_a_failure_as_zero_goes_through_the_runs_own_reward(tmp_path, reward, at_zero) -> None:
     """All but the failed rollout keep what is on record, whatever that was made of."""
     made, why = rewards_under(cell(tmp_path, **reward), failing())
     assert why == "" and tuple(made) == REPLAY_POLICIES
@@ -89,9 +87,7 @@ def test_what_dropping_groups_took_is_composed_again(tmp_path: Path) -> None:
     np.testing.assert_array_equal(made["drop_group"], [NAN, NAN, 8, 9])
 
 
-def test_rules_and_repetition_are_composed_as_in_training(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_rules_and_repetition_are_composed_as_in_training(tmp_path, monkeypatch) -> None:
     """Where the ledger once gave up. Rubric of 1 and 3 points, rules of 2 and 2: with a judge's
     score of 0 and the first rule passed, 2 of 8 points, less the trainer's penalty."""
     criteria = (Criterion("c", 1.0), Criterion("d", 3.0))
@@ -106,8 +102,7 @@ def test_rules_and_repetition_are_composed_as_in_training(
     made, why = rewards_under(folder, frame)
     assert why == "" and made["zero"][1] == pytest.approx(0.25 - 8 / 9)
     assert made["zero"][[0, 2, 3]].tolist() == [7.0, 8.0, 9.0]
-    unknown = frame.assign(prompt_id="another")
-    made, _ = rewards_under(folder, unknown)
+    made, _ = rewards_under(folder, frame.assign(prompt_id="another"))
     assert np.isnan(made["zero"][1])
 
 
@@ -115,8 +110,7 @@ def test_verif_multiplies_the_rules_that_passed(tmp_path: Path) -> None:
     """Half of the rules passed: what dropping the group took is worth half of .6 again."""
     said = np.array(["0:0 passed", "0:1 failed"], dtype=object)
     frame = failing(rules=[said] * 4, reward=[NAN, NAN, 8.0, 9.0])
-    folder = cell(tmp_path, "drop_group", name="verif", rules="run")
-    made, _ = rewards_under(folder, frame)
+    made, _ = rewards_under(cell(tmp_path, "drop_group", name="verif", rules="run"), frame)
     np.testing.assert_allclose(made["unscored"], [0.3, NAN, 8, 9])
 
 

@@ -22,9 +22,7 @@ def test_power_agrees_with_statsmodels(seeds: int, effect: float) -> None:
 @pytest.mark.parametrize("seeds", [2, 3, 6])
 @pytest.mark.parametrize("alpha", [0.05, 0.05 / 8])
 @pytest.mark.parametrize("paired", [True, False])
-def test_the_smallest_effect_has_the_power_asked_for(
-    seeds: int, alpha: float, paired: bool
-) -> None:
+def test_the_smallest_effect_has_the_power_asked_for(seeds, alpha, paired) -> None:
     """Integrated over the distribution of the sample variance, so far out too."""
     effect = smallest_effect(seeds, paired=paired, alpha=alpha)
     free = seeds - 1 if paired else 2 * seeds - 2

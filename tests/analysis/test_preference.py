@@ -78,8 +78,7 @@ def test_the_command_line(tmp_path, capsys):
     file, out = tmp_path / "t.csv", tmp_path / "p.json"
     table(6).to_csv(file, index=False)
     assert main([str(file), f"out={out}"]) == 0
-    found = json.loads(out.read_text())["preferences"]
-    assert {one["kind"] for one in found} == {"self", "family"}
+    assert {one["kind"] for one in json.loads(out.read_text())["preferences"]} == {"self", "family"}
     assert "at equal quality" in capsys.readouterr().out
     table(6).drop(columns="quality").to_csv(file, index=False)
     assert main([str(file), f"out={out}"]) == 2

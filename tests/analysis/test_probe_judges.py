@@ -72,8 +72,7 @@ def test_a_stricter_judge_agrees_less_but_ranks_alike():
     table = agreement(judged({"a": a, "b": a - 1, "c": a})).set_index(["judges", "measure"])
     alpha = table.loc[("a, b, c", ALPHA)]
     assert (alpha["value"] < 0.9).all() and (alpha["high"] < 1).all()
-    strict = table.loc[("a, b", WITHIN)].iloc[0]
-    assert strict["value"] == pytest.approx(1.0)
+    assert table.loc[("a, b", WITHIN)].iloc[0]["value"] == pytest.approx(1.0)
 
 
 def test_what_there_is_too_little_of_is_said():
@@ -102,8 +101,7 @@ def test_what_there_is_too_little_of_is_said():
 
 def test_judges_of_pairs_are_compared_on_pairs():
     table = judged(drawn(np.random.default_rng(3), 12, 0.0), bias="length", against="x")
-    found = agreement(table.assign(pairwise=True))
-    assert list(found["texts"]) == ["pairs", "pairs"]
+    assert list(agreement(table.assign(pairwise=True))["texts"]) == ["pairs", "pairs"]
 
 
 def written(taste: float, prompts: int = 30, seed: int = 0) -> pd.DataFrame:

@@ -80,8 +80,7 @@ def test_what_is_known_of_the_size_of_changes_is_used():
     share = np.clip(2 * 0.15 / total - 1, 0, 1)
     by_hand = float(np.mean(stats.beta.pdf(total, 2, 19) * (1 - share)))
     assert rare.at_least(0.15) == pytest.approx(by_hand, abs=0.01)
-    larger = clustered_mean(2 * values, np.arange(20)).rare
-    assert rare.at_least(0.15) < larger.at_least(0.15)
+    assert rare.at_least(0.15) < clustered_mean(2 * values, np.arange(20)).rare.at_least(0.15)
     assert rare.at_least(-0.1) == rare.at_most(0.6) == 1.0
 
 

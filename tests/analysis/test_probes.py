@@ -114,8 +114,7 @@ def test_worst_cases_by_hand():
 
 
 def test_worst_cases_hold_whatever_the_missing_scores_were():
-    probes = texts(12)
-    whole = judged(probes, Simulated(doses={"length": 0.05}, noise_sd=0.1))
+    whole = judged(texts(12), Simulated(doses={"length": 0.05}, noise_sd=0.1))
     known = effects(pairs(whole), {})
     assert (known["bound_low"] == known["effect"]).all(), "nothing is missing"
     assert (known["bound_high"] == known["effect"]).all()
@@ -236,8 +235,7 @@ def test_the_simulated_judges_are_found_out_over_the_wire(folder):
 def test_the_figures_show_every_row(folder):
     found = profile(folder)
     own = found.effects[found.effects["judge"] == "sim-verbose"]
-    shown = figures.forest(own, found.margin)
-    axes = shown.axes[0]
+    axes = figures.forest(own, found.margin).axes[0]
     labels = [label.get_text() for label in axes.get_yticklabels()]
     assert sorted(labels) == sorted(own["variant"])
     ordered = own.set_index("variant").loc[labels, "effect"]

@@ -26,8 +26,7 @@ def test_auc_phi_and_rates_are_scikit_learns(rows):
         else:
             assert math.isnan(found.phi.value)
         if len(set(score)) > 1:
-            area = auc(score, truth)
-            assert area.value == pytest.approx(roc_auc_score(truth, score))
+            assert auc(score, truth).value == pytest.approx(roc_auc_score(truth, score))
     else:
         assert math.isnan(auc(score, truth).value) and math.isnan(found.youden_j.value)
 

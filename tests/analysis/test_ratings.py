@@ -51,8 +51,7 @@ def test_a_judge_is_held_against_the_mean_of_the_humans():
 
 def test_within_groups_a_judge_may_say_the_opposite_of_what_it_says_overall():
     truth = [1, 2, 3, 11, 12, 13, 5, 5]
-    judge = [3, 2, 1, 13, 12, 11, 1, 9]
-    found = report({"h": truth, "j": judge}, list("aaabbbcc"))["judges"]["j"]
+    found = report({"h": truth, "j": [3, 2, 1, 13, 12, 11, 1, 9]}, list("aaabbbcc"))["judges"]["j"]
     assert found["overall"]["pearson"]["value"] > 0.5
     within = found["within_group"]["pearson"]
     assert (within["value"], within["n"], within["groups_constant"]) == (pytest.approx(-1), 2, 1)

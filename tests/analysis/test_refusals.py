@@ -110,5 +110,4 @@ def test_every_command_of_a_study_refuses_alike(command, words, planted, capsys,
     ("command", "words"), [(command, words) for command, rows in OWN.items() for words in rows]
 )
 def test_what_a_command_cannot_do_is_said(command, words, planted, capsys, monkeypatch):
-    said = paragraph(command, words, planted, capsys, monkeypatch)
-    assert OWN[command][words] in said
+    assert OWN[command][words] in paragraph(command, words, planted, capsys, monkeypatch)

@@ -81,9 +81,8 @@ def test_growth_is_the_exponential_s_and_no_count_falls_below_zero():
     (fallen,) = policy.shifts(start(ALONE), np.array([[-3.0, 0.0]]), 0.02)
     assert fallen == pytest.approx([-1.0, 0.0, 0.0])
     intervals = policy.forecast(start(ALONE), np.array([-3.0, 0.0]), 0.02)
-    assert intervals[0].low == -1.0 and intervals[1].low == pytest.approx(
-        -0.1 * stats.t.ppf(0.975, 4)
-    )
+    assert intervals[0].low == -1.0
+    assert intervals[1].low == pytest.approx(-0.1 * stats.t.ppf(0.975, 4))
     still = policy.forecast(start(ALONE, sd=(1.0, 0.0, 1.0)), np.zeros(2), 0.02)
     assert np.isnan(still[1].value) and "did not vary" in still[1].note
 
@@ -207,9 +206,7 @@ def test_an_arm_of_its_own_study_is_left_out_by_its_name_whoever_else_is_forecas
     left_out = {(line.judge, line.feature): line.sds for line in forecasts}
     part = replace(judged(bias[[5, 9]]), arms=("judge-5", "untrained"))
     forecasts = forecast_units.forecasts(of, STUDY, part)
-    assert [line.sds for line in forecasts[:3]] == [
-        left_out["judge-5", name] for name in made.names
-    ]
+    assert [row.sds for row in forecasts[:3]] == [left_out["judge-5", name] for name in made.names]
     whole = of.response.shifts(made, bias[[9]], 0.02)[0]
     assert [line.sds for line in forecasts[3:]] == pytest.approx(whole.tolist())
     assert whole[0] != pytest.approx(left_out["judge-9", "length"])

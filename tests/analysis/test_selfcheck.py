@@ -49,12 +49,6 @@ def test_one_coverage_outside_fails_the_build(monkeypatch, tmp_path: Path, capsy
     assert [row["ok"] for row in json.loads(out.read_text())] == [True, False]
 
 
-@pytest.mark.parametrize("argument", ["replications=10", "replications=many", "colour=red"])
-def test_command_line_errors(argument: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main([argument]) == 2
-    assert "python -m analysis.selfcheck" in capsys.readouterr().err
-
-
 DEAR = "ledger_columns coarse_columns noise_columns onsets unpaid simulated_probes mixed programs"
 
 

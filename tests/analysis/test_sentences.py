@@ -63,8 +63,7 @@ def test_the_gap_begins_to_rise_only_in_more_runs_than_by_chance(evidence):
     rng = np.random.default_rng(4)  # of these runs two rise by chance
     flat = [planted(rng, "sim-fair", seed, np.full(STEPS, 0.5)) for seed in range(24)]
     still = [line(run, []) for run in flat]
-    seen = sum(np.isfinite(row.onset.step.value) for row in still)
-    assert seen == 2
+    assert sum(np.isfinite(row.onset.step.value) for row in still) == 2
     begins = "Judge minus truth begins to rise"
     assert sentence(replace(evidence, onsets=still), begins) == ""
     said = sentence(replace(evidence, onsets=still), "Whether judge minus truth rises")

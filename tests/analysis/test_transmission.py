@@ -31,9 +31,7 @@ def rng() -> np.random.Generator:
     return np.random.default_rng(11)
 
 
-def test_regression_is_that_of_the_complete_rollouts_within_groups(
-    rng: np.random.Generator,
-) -> None:
+def test_regression_is_that_of_the_complete_rollouts_within_groups(rng) -> None:
     z = rng.normal(size=(30, 6, 3)) + rng.normal(size=(30, 1, 3))
     y = z @ [0.5, 0.0, -1.0] + rng.normal(size=(30, 1)) * z[..., 0] + rng.normal(size=(30, 6))
     y[0, 0] = y[3, :5] = z[7, 2, 1] = NAN  # group 3 has one rollout left, which says nothing
@@ -177,8 +175,7 @@ def test_phi_and_youden_by_hand_and_by_sklearn_formula() -> None:
 
 def test_gain_weighs_a_point_in_tied_groups_more() -> None:
     reward = np.array([[0.0, 0.02], [0.0, 2.0], [1.0, 1.0]])
-    truth = np.array([[1.0, 1.0], [0.0, 1.0], [1.0, 1.0]])
-    weights = gains(reward, truth)
+    weights = gains(reward, np.array([[1.0, 1.0], [0.0, 1.0], [1.0, 1.0]]))
     tied, other = 1 / (0.02 / 2**0.5 + EPS), 1 / (2 / 2**0.5 + EPS)
     assert weights["gain_tied"] == pytest.approx(tied)
     assert weights["gain"] == pytest.approx((tied + other) / 2)

@@ -48,8 +48,7 @@ def test_an_effect_is_the_difference_of_the_truth_paired_by_seed(tmp_path: Path)
         tmp_path / "runs" / "s", judges=("sim-fair",), settings=({}, {"fallback": "credit"})
     )
     records = read_study(study)
-    told = of_study(records, list(records.table["cell"]))
-    (treatment,) = told.treatments
+    (treatment,) = of_study(records, list(records.table["cell"])).treatments
     assert treatment.name == "workflow.fallback=credit" and treatment.measure == LAST
     rows = rollouts_frame(study)
     last = rows[(rows["step"] > STEPS - 2) & (rows["outcome"] != "operator_error")]
@@ -115,8 +114,7 @@ def test_a_star_of_arms_is_compared_with_its_middle():
 
 
 def test_a_world_without_programs_is_one_setting():
-    direct = {"world": "direct", "executor.name": None}
-    arms = {"a": {"workflow.shots": 1}, "direct": direct}
+    arms = {"a": {"workflow.shots": 1}, "direct": {"world": "direct", "executor.name": None}}
     assert compared(arms, direct=("direct",)) == [("world=direct", "direct", "a")]
 
 

@@ -26,16 +26,10 @@ def test_the_section_has_every_table_and_figure(evidence: Evidence):
     before = plt.get_fignums()
     text = "".join(sections.workflow(evidence))
     heads = [
-        "Which programs did the judge teach?",
-        "Programs that parse",
-        "Calls per executed program",
-        "Judge minus truth of executed programs",
-        "Ways to a judge",
-        "Effective shares",
-        "Where each judge leads",
-        "What single settings did",
-        "is not identified",
-    ]
+        "Which programs did the judge teach?", "Programs that parse", "Calls per executed program",
+        "Judge minus truth of executed programs", "Ways to a judge", "Effective shares",
+        "Where each judge leads", "What single settings did", "is not identified",
+    ]  # fmt: skip
     places = [text.index(head) for head in heads]
     assert places == sorted(places)
     assert text.count("<figure>") == 3 and plt.get_fignums() == before

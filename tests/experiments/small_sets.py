@@ -93,14 +93,9 @@ RIGHT: dict[str, list[str]] = {
 }
 """Set -> a right answer to each row, by its index in the official file."""
 WRONG = {
-    "gsm8k": "0",
-    "math": r"\boxed{77}",
-    "squad2": "a river",
-    "hotpotqa": "a river",
-    "humaneval": "    return None\n",
-    "mbpp": "nothing = 1",
-    "commonsenseqa": "neither",
-}
+    "gsm8k": "0", "math": r"\boxed{77}", "squad2": "a river", "hotpotqa": "a river",
+    "humaneval": "    return None\n", "mbpp": "nothing = 1", "commonsenseqa": "neither",
+}  # fmt: skip
 """Set -> an answer that is wrong on every row."""
 
 

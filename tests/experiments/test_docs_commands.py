@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from experiments import judgedrift
+from experiments.commands import COMMANDS
 from experiments.preflight import check_arms, check_factors
 from experiments.sweep import cells_of
 from study.errors import UserError
@@ -142,7 +142,7 @@ def typed(words: list[str], here: Path) -> None:
         else:
             assert (ROOT / rest[0]).is_file()
     elif program == "judgedrift":
-        entry = judgedrift.COMMANDS[rest[0]]
+        entry = COMMANDS[rest[0]]
         module(entry.module, [*entry.given, *rest[1:]], here)
     elif program == "make":
         targets = [word for word in rest if "=" not in word]

@@ -81,8 +81,7 @@ def test_a_server_of_this_machine_is_looked_for(tmp_path) -> None:
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         url = f"http://127.0.0.1:{listener.getsockname()[1]}/v1"
-        endpoint = dataclasses.replace(judge.endpoint, url=url)
-        named = [dataclasses.replace(judge, endpoint=endpoint)]
+        named = [dataclasses.replace(judge, endpoint=dataclasses.replace(judge.endpoint, url=url))]
         (finding,) = models.endpoints(named, remote=False)
         assert finding.state is State.PROBLEM and "judgedrift serve" in finding.type
         listener.listen()
@@ -123,9 +122,8 @@ def test_versions_are_compared_with_what_is_required_and_pinned(tmp_path) -> Non
     (tmp_path / "pyproject.toml").write_text(
         '[project]\ndependencies = ["one>=1", "Two_b", "odd; sys_platform == \'win32\'"]\n'
     )
-    (tmp_path / "constraints.txt").write_text(
-        "one==1.5 \\\n    --hash=sha256:0\ntwo-b==2\nnever-here==9\n"
-    )
+    pins = "one==1.5 \\\n    --hash=sha256:0\ntwo-b==2\nnever-here==9\n"
+    (tmp_path / "constraints.txt").write_text(pins)
     assert packages.versions({"one": "1.5", "two-b": "2"}, tmp_path).state is State.OK
     lacking = packages.versions({"one": "1.5"}, tmp_path)
     assert lacking.state is State.PROBLEM and "Two_b" in lacking.seen
@@ -138,13 +136,10 @@ def test_versions_are_compared_with_what_is_required_and_pinned(tmp_path) -> Non
 @pytest.mark.parametrize(
     ("installed", "build"),
     [
-        ({}, ""),
-        ({"torch": "2.13.0+cpu"}, "cpu"),
-        ({"torch": "2.13.0"}, "cpu"),
-        ({"torch": "2.13.0+cu130"}, "cuda"),
-        ({"torch": "2.13.0", "nvidia-cublas": "13"}, "cuda"),
+        ({}, ""), ({"torch": "2.13.0+cpu"}, "cpu"), ({"torch": "2.13.0"}, "cpu"),
+        ({"torch": "2.13.0+cu130"}, "cuda"), ({"torch": "2.13.0", "nvidia-cublas": "13"}, "cuda"),
     ],
-)
+)  # fmt: skip
 def test_the_build_of_torch_is_told_without_importing_it(installed, build) -> None:
     assert packages.torch_build(installed) == build
     assert (packages.torch(installed).state is State.PROBLEM) == (not installed)
@@ -197,9 +192,7 @@ def test_no_sandbox_is_a_note(monkeypatch) -> None:
     assert finding.state is State.NOTE and "bwrap: it is a stub" in finding.seen
 
 
-def test_the_store_of_mlflow_is_opened_to_read_and_a_damaged_one_is_said(
-    tmp_path, monkeypatch
-) -> None:
+def test_the_store_of_mlflow_is_opened_to_read_and_a_damaged_one_is_said(tmp_path, monkeypatch):
     installed = {"mlflow": "3.11"}
     assert tracking.store({}, tmp_path).state is State.PROBLEM
     assert "is made by the first sweep" in tracking.store(installed, tmp_path).seen

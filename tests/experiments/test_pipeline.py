@@ -283,10 +283,6 @@ def test_bad_input_is_said_before_anything_is_written(fresh, capsys, monkeypatch
     assert said in refused(fresh, capsys, *words)
 
 
-def test_a_policy_is_asked_for(capsys):
-    assert main(["plan=true"]) == 2 and "policy=" in capsys.readouterr().err
-
-
 @pytest.mark.parametrize(
     "text", ["", "{", "[]", '{"format": 1, "steps": 3}', '{"format": 9, "steps": {}}']
 )

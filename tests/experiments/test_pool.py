@@ -50,8 +50,7 @@ def driver(tmp_path):
 
 
 def test_each_child_has_its_exit_code_and_its_log(driver, tmp_path):
-    child = driver("good", "bad", "dies")
-    out, _ = child.communicate(timeout=GENEROUS_S)
+    out, _ = driver("good", "bad", "dies").communicate(timeout=GENEROUS_S)
     assert out.startswith("True")
     for name, code in (("good", 0), ("bad", 1), ("dies", -9)):
         assert f"{name}'): {code}" in out

@@ -70,8 +70,7 @@ def test_the_fair_judge_does_not_lengthen_answers(shifts):
 
 @pytest.mark.slow
 def test_the_drift_is_paid_for_with_truth_and_not_by_it(shifts):
-    lost = paired_difference(shifts[VERBOSE, "truth"], shifts[FAIR, "truth"])
-    assert lost.high < 0
+    assert paired_difference(shifts[VERBOSE, "truth"], shifts[FAIR, "truth"]).high < 0
     judged = mean_interval(list(shifts[VERBOSE, "judge_score"]))
     assert judged.low > 0, "the biased judge believes that things went well"
 

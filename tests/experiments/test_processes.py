@@ -3,7 +3,6 @@
 import contextlib
 import signal
 import subprocess
-import sys
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -16,16 +15,18 @@ from transformers import Qwen2Config
 
 from experiments import memory, processes
 from experiments.memory import read_shape, step_memory
-from experiments.preflight import check_batch, check_names
+from experiments.preflight import check_names
 from experiments.processes import SHIPPED, check_processes, processes_of
 from experiments.trainer import checkpoints
 from experiments.trainer.arguments import grpo_config
+from experiments.trainer.batch import check_batch
 from study import cells
 from study.errors import UserError
 from study.files import write_text
 from study.records import recorded
 from study.schema import Lora, Policy, Study, Sweep, Task, Trainer
-from tests.conftest import RECORDS_ONLY, ROOT, SLOWLY
+from tests.commands import start
+from tests.conftest import RECORDS_ONLY, SLOWLY
 from tests.experiments.test_memory import QWEN2_7B
 from tests.faults import lives
 from tests.waiting import GENEROUS_S, wait_for
@@ -198,15 +199,10 @@ def test_two_processes_make_the_cell_of_one(small_study, ours) -> None:
 
 @pytest.mark.long
 @pytest.mark.slow
-def test_processes_that_are_stopped_leave_nobody_behind_and_go_on(
-    ours, trained, warmed, tmp_path
-) -> None:
-    child = subprocess.Popen(
-        [sys.executable, "-m", "experiments.sweep", f"runs_dir={warmed(tmp_path)}", *WORDS, SLOWLY],
-        cwd=ROOT,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-    )
+def test_processes_that_are_stopped_leave_nobody_behind_and_go_on(ours, trained, warmed, tmp_path):
+    words = (f"runs_dir={warmed(tmp_path)}", *WORDS, SLOWLY)
+    quiet = dict.fromkeys(("stdout", "stderr"), subprocess.DEVNULL)
+    child = start("experiments.sweep", *words, real=True, **quiet)
 
     def has_step() -> bool:
         assert child.poll() is None

@@ -12,7 +12,7 @@ import pytest
 
 from experiments import rates
 from experiments.estimate import asks
-from experiments.plan import Times, spending, time_lines, usage_lines
+from experiments.plan import Times, _count, spending, time_lines, usage_lines
 from experiments.rates import (
     APART,
     MOST,
@@ -94,8 +94,7 @@ def test_a_judge_that_never_ran_is_told_by_one_with_its_grading(study, fair) -> 
 def test_the_time_of_a_cell_is_what_such_cells_took(study, todo) -> None:
     paces = Rates(study).paces(todo[0].config)
     took = sorted(read_status(cell.dir)["seconds"] for cell in todo)
-    told = sorted(pace.seconds(todo[0].config) for pace in paces)
-    assert told == pytest.approx(took, rel=0.05)
+    assert sorted(pace.seconds(todo[0].config) for pace in paces) == pytest.approx(took, rel=0.05)
     longer = replace(todo[0].config, trainer=replace(todo[0].config.trainer, steps=100))
     for pace in paces:
         more = pace.seconds(longer) - pace.seconds(todo[0].config)
@@ -115,9 +114,10 @@ def test_rates_of_another_host_are_taken_where_this_one_has_none(study, todo) ->
 def test_each_line_names_the_cells_that_it_rests_on_whichever_was_made_before(study, todo) -> None:
     rates = Rates(study)
     fair = [cell for cell in todo if cell.config.judge.name == "sim-fair"]
-    others = [cell for cell in todo if cell not in fair]
-    for cell in others:
+    for cell in [cell for cell in todo if cell not in fair]:
         (cell.dir / "metrics.jsonl").unlink()
+    nothing, some = Span(0.2, 0.1, 0.4), Span(1000.0, 900.0, 1200.0)
+    assert (_count(nothing), _count(some)) == ("0", "1,000 (900 to 1,200)")
     usage_lines(todo, rates)
     (line,) = time_lines(fair, rates)
     assert f"by {whose(cell.dir for cell in fair)}" in line
@@ -151,8 +151,7 @@ def test_a_cell_whose_verdicts_are_damaged_or_of_another_version_tells_nothing(t
     first, second, *_ = (cell.dir for cell in todo)
     assert _usages(second)
     _usages.cache_clear()
-    broken = next(first.glob("verdicts/*.parquet"))
-    broken.write_bytes(b"nothing")
+    next(first.glob("verdicts/*.parquet")).write_bytes(b"nothing")
     assert _usages(first) == {}
     (merged,) = second.glob("verdicts/*.parquet")
     table = pq.read_table(merged)

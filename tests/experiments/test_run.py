@@ -47,9 +47,7 @@ def test_what_cannot_be_written_is_called_by_its_name_and_the_other_is_written(
         (None, "FINISHED"),
     ],
 )
-def test_how_a_sweep_ends_is_how_the_run_of_its_study_ends(
-    error: BaseException | None, status: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_how_a_sweep_ends_is_how_the_run_of_its_study_ends(error, status, tmp_path, monkeypatch):
     todo = laid(tmp_path, 1)
     ends: list[str] = []
     monkeypatch.setattr(run, "_lay", lambda *_: None)

@@ -19,8 +19,7 @@ TEXTS = [" ".join(words) for words in itertools.permutations(WORDS[:5], 3)]
 
 def kernel_of(seed: int, n: int, away: int, grid: int = 0) -> tuple[np.ndarray, np.ndarray | None]:
     """Similarities of random points; on a grid of so many steps per side, or anywhere for 0."""
-    draw = np.random.default_rng(seed)
-    points = draw.random((n + away, 4))
+    points = np.random.default_rng(seed).random((n + away, 4))
     if grid:
         points = np.round(points * grid)
     own = points[:n]
@@ -117,8 +116,7 @@ def test_what_the_training_prompts_cover_is_not_chosen():
 
 def test_where_nothing_is_gained_the_least_alike_are_taken():
     kernel = np.eye(4)
-    away = np.ones((4, 1))
-    assert selection.facility_location(kernel, 2, away) == [0, 1]
+    assert selection.facility_location(kernel, 2, np.ones((4, 1))) == [0, 1]
     assert selection.facility_location(kernel, 4) == [0, 1, 2, 3]
 
 

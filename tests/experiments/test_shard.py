@@ -54,8 +54,7 @@ def judges_of(counts: dict[str, int], number: int) -> list[set[str]]:
 def test_shares_are_a_fair_division_that_order_does_not_change(counts, number, random) -> None:
     todo = study_of(counts)
     made = shares(todo, number)
-    ids = Counter(id for share in made for id in share)
-    assert ids == Counter({cell.id: 1 for cell in todo})
+    assert Counter(id for share in made for id in share) == Counter({cell.id: 1 for cell in todo})
     sizes = [len(share) for share in made]
     assert len(made) == number and max(sizes) - min(sizes) <= 1
     random.shuffle(todo)
@@ -148,19 +147,12 @@ def test_a_share_without_cells_is_done(tmp_path, reported, capsys) -> None:
 @pytest.mark.parametrize(
     ("others", "ended", "closed"),
     [
-        ("done", "FINISHED", ["FINISHED"]),
-        ("new", "FINISHED", []),
-        ("running", "FINISHED", []),
-        ("failed", "FINISHED", ["FAILED"]),
-        ("killed", "FINISHED", ["FAILED"]),
-        ("new", "FAILED", []),
-        ("new", "KILLED", ["KILLED"]),
-        ("running", "KILLED", []),
+        ("done", "FINISHED", ["FINISHED"]), ("new", "FINISHED", []), ("running", "FINISHED", []),
+        ("failed", "FINISHED", ["FAILED"]), ("killed", "FINISHED", ["FAILED"]),
+        ("new", "FAILED", []), ("new", "KILLED", ["KILLED"]), ("running", "KILLED", []),
     ],
-)
-def test_the_last_share_closes_the_run_of_the_study(
-    tmp_path, monkeypatch, others, ended, closed
-) -> None:
+)  # fmt: skip
+def test_the_last_share_closes_the_run_of_the_study(tmp_path, monkeypatch, others, ended, closed):
     """One share is done or was ended; the others are in the state ``others``."""
     statuses: list[str] = []
     monkeypatch.setattr(run, "close_parent", lambda ids, status, files: statuses.append(status))

@@ -38,8 +38,7 @@ class Spy(Heartbeat):
 def test_each_step_says_what_it_is_at_and_goes_on_saying_that_it_lives(tmp_path, cache, fast):
     spy = Spy()
     done = test_grpo.run(test_grpo.study(steps=2, fast=fast), tmp_path, cache, heart=spy)
-    names = [name for name, _ in spy.phases]
-    assert names == 2 * ["generating", "judging", "updating", "saving"]
+    assert [name for name, _ in spy.phases] == 2 * ["generating", "judging", "updating", "saving"]
     drawn = [beats for name, beats in spy.phases if name == "generating"]
     assert all(beats >= 4 for beats in drawn)  # at least one a token, and the phase's own
     assert all(beats >= 2 for name, beats in spy.phases if name in ("judging", "updating"))
@@ -60,9 +59,9 @@ def test_a_cell_that_has_ended_says_how_and_how_much_it_drew(whole):
 
 
 def test_a_cell_that_goes_on_counts_from_its_records(whole, tmp_path):
-    shutil.copytree(whole, tmp_path / "cell")
-    assert train._drawn(tmp_path / "cell") == read_json(whole / "status.json")["tokens"]
-    first, second = parts(in_parts(tmp_path / "cell") / "rollouts")
+    cell = shutil.copytree(whole, tmp_path / whole.name)
+    assert train._drawn(cell) == read_json(whole / "status.json")["tokens"]
+    first, second = parts(in_parts(cell) / "rollouts")
     left = sum(read_part(first)["tokens"].to_pylist())
     second.path.write_bytes(second.path.read_bytes()[:-20])
-    assert train._drawn(tmp_path / "cell") == left
+    assert train._drawn(cell) == left

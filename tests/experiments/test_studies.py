@@ -68,9 +68,7 @@ def test_no_study_says_how_to_make_one(tmp_path: Path, printed: Printed) -> None
     assert "holds no study" in printed(listing.main, f"runs_dir={tmp_path}")
 
 
-def test_a_cell_is_shown_with_the_command_that_makes_it_again(
-    study: Path, printed: Printed
-) -> None:
+def test_a_cell_is_shown_with_the_command_that_makes_it_again(study, printed) -> None:
     for cell in cells.study_cells(study):
         shown = printed(show.main, f"cell={cell.name}", f"runs_dir={study.parent}")
         for part in ("done, step 2 of 2", "judge/mean", "rollouts/", "time/step_s"):
@@ -94,19 +92,12 @@ def test_a_cell_of_another_version_is_run_from_its_folder(study: Path) -> None:
 @pytest.mark.parametrize(
     ("value", "text"),
     [
-        (None, "null"),
-        (True, "true"),
-        (0.5, "0.5"),
-        ("a-b/c.d", "a-b/c.d"),
-        ("3", "'3'"),
-        ("true", "'true'"),
-        ("", "''"),
-        ("it's, a \\ b", "'it\\'s, a \\ b'"),
-        ("a\\'b\\", "'a\\\\\\'b\\\\'"),
-        (["a", 1], "[a,1]"),
+        (None, "null"), (True, "true"), (0.5, "0.5"), ("a-b/c.d", "a-b/c.d"), ("3", "'3'"),
+        ("true", "'true'"), ("", "''"), ("it's, a \\ b", "'it\\'s, a \\ b'"),
+        ("a\\'b\\", "'a\\\\\\'b\\\\'"), (["a", 1], "[a,1]"),
         ({"x": [0.5], "y": ""}, "{x:[0.5],y:''}"),
     ],
-)
+)  # fmt: skip
 def test_values_are_typed_as_hydra_reads_them(value, text) -> None:
     assert again.value_text(value) == text
     assert OverridesParser.create().parse_override(f"key={text}").value() == value
@@ -120,9 +111,7 @@ def test_values_are_typed_as_hydra_reads_them(value, text) -> None:
         ("nothing", "judgedrift list runs_dir="),
     ],
 )
-def test_a_cell_that_is_not_there_is_said_with_the_nearest(
-    study: Path, name: str, words: str
-) -> None:
+def test_a_cell_that_is_not_there_is_said_with_the_nearest(study, name, words) -> None:
     with pytest.raises(UserError, match=f"cell={name} is") as refused:
         show.find(name, study.parent)
     assert words in str(refused.value)
@@ -200,9 +189,7 @@ def left_server(tmp_path: Path) -> Iterator[Left]:
     process.wait()
 
 
-def test_a_server_without_owner_is_stopped_before_its_book_goes(
-    left_server: Left, printed: Printed
-) -> None:
+def test_a_server_without_owner_is_stopped_before_its_book_goes(left_server, printed) -> None:
     service, process = left_server
     runs, book = f"runs_dir={service.folder.parent.parent}", service.folder / BOOK
     shown = printed(clean.main, runs)
@@ -234,9 +221,7 @@ def test_what_may_not_be_taken_away_is_said(study: Path, printed: Printed) -> No
     assert "checkpoints stays: Permission denied" in shown and "Gone: 0 of 4, 0 B." in shown
 
 
-def test_mlflow_is_opened_on_the_store_of_the_study(
-    study: Path, printed: Printed, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_mlflow_is_opened_on_the_store_of_the_study(study, printed, monkeypatch) -> None:
     arguments = [f"runs_dir={study.parent}", f"study={study.name}"]
     shown = printed(ui.main, *arguments, "print_only=true")
     uri = read_study(study)["mlflow"]["uri"]

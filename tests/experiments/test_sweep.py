@@ -161,8 +161,7 @@ def test_no_secret_lies_in_the_study(launched) -> None:
 
 @pytest.mark.long
 def test_no_secret_lies_in_the_study_without_a_launcher(warmed, tmp_path) -> None:
-    done = sweep(warmed(tmp_path), "debug=tiny", *KEYED, JUDGE_KEY_FOR_TEST=CANARY)
-    finds_no_key(done, tmp_path)
+    finds_no_key(sweep(warmed(tmp_path), "debug=tiny", *KEYED, JUDGE_KEY_FOR_TEST=CANARY), tmp_path)
 
 
 @pytest.mark.slow

@@ -1,13 +1,10 @@
 """What a sweep says of cells that others run, of errors that others wrote, and whom it asks no
 more."""
 
-import json
 import logging
-import threading
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from importlib import import_module
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -18,6 +15,7 @@ from study.cells import Cell
 from study.errors import UserError
 from tests.conftest import RECORDS_ONLY
 from tests.experiments import fake_cells
+from tests.experiments.evaluation.answering import serving
 from tests.waiting import GENEROUS_S
 
 SAID = "You are wrong [/INST] \x1b[2J [bold]now"
@@ -88,46 +86,18 @@ if __name__ == "__main__":
 """
 
 
-class Refusing(BaseHTTPRequestHandler):
-    """Lists its model, and answers 401 to every question, in words that steer a terminal."""
-
-    def log_message(self, *_: object) -> None:
-        pass
-
-    def _answer(self, status: int, body: object) -> None:
-        data = json.dumps(body).encode()
-        self.send_response(status)
-        self.send_header("content-type", "application/json")
-        self.send_header("content-length", str(len(data)))
-        self.end_headers()
-        self.wfile.write(data)
-
-    def do_GET(self) -> None:
-        self._answer(200, {"object": "list", "data": [{"id": "m", "object": "model"}]})
-
-    def do_POST(self) -> None:
-        self.server.asked.append(self.path)  # ty: ignore[unresolved-attribute]
-        self._answer(401, {"error": {"message": f"Invalid api key. {SAID}"}})
-
-
 @pytest.fixture
-def refusing() -> Iterator[ThreadingHTTPServer]:
-    with ThreadingHTTPServer(("127.0.0.1", 0), Refusing) as server:
-        server.asked = []  # ty: ignore[unresolved-attribute]
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        yield server
-        server.shutdown()
-
-
-def judged_by(server: ThreadingHTTPServer) -> list[str]:
-    """The words of cells that ask a server, one after the other."""
-    url = f"http://127.0.0.1:{server.server_port}/v1"
-    endpoint = [f"judge.endpoint.url={url}", "judge.endpoint.model=m"]
-    return ["judge=openai-compatible", *endpoint, "sweep.workers=1"]
+def refusing() -> Iterator[tuple[list[str], list[Any]]]:
+    """The words of cells that ask an endpoint, one after the other, and what it was asked. It lists
+    its model, and answers 401 to every question, in words that steer a terminal."""
+    refusal = {"code": 401, "message": f"Invalid api key. {SAID}"}
+    with serving(lambda body: refusal) as (url, requests):
+        endpoint = [f"judge.endpoint.url={url}", "judge.endpoint.model=m", "sweep.workers=1"]
+        yield ["judge=openai-compatible", *endpoint], requests
 
 
 def test_a_refused_judge_is_asked_by_one_cell_and_the_others_go_on(tmp_path, refusing) -> None:
-    real = judged_by(refusing)
+    real, requests = refusing
     todo = [
         *(composed(tmp_path, *real, f"seed={seed}") for seed in (0, 1)),
         composed(tmp_path, "judge=sim-fair", "seed=0"),
@@ -138,9 +108,8 @@ def test_a_refused_judge_is_asked_by_one_cell_and_the_others_go_on(tmp_path, ref
     driver = fake_cells.drive(DRIVER, tmp_path, [cell.dir for cell in todo])
     out, _ = driver.communicate(timeout=GENEROUS_S)
     assert driver.returncode == 0, out
-    assert refusing.asked == ["/v1/chat/completions"]  # ty: ignore[unresolved-attribute]
-    states = [cells.state(cell.dir) for cell in todo]
-    assert states == ["failed", "new", "done", "new"]
+    assert len(requests) == 1
+    assert [cells.state(cell.dir) for cell in todo] == ["failed", "new", "done", "new"]
     said = " ".join(out.split())
     assert "The endpoint of openai-compatible refused its key, its account or its model" in said
     assert "2 cells that ask it were not started" in said
@@ -149,11 +118,9 @@ def test_a_refused_judge_is_asked_by_one_cell_and_the_others_go_on(tmp_path, ref
     assert "\x1b" not in out and "\\x1b[2J" in out
 
 
-def test_a_key_that_is_refused_after_the_preflight_stops_the_sweep(
-    trained, tmp_path, refusing
-) -> None:
+def test_a_key_that_is_refused_after_the_preflight_stops_the_sweep(trained, tmp_path, refusing):
     """The endpoint lists its models to anybody and refuses the first question: one cell asks."""
-    done = trained(tmp_path / "runs", *RECORDS_ONLY, *judged_by(refusing), "seed=0,1,2")
+    done = trained(tmp_path / "runs", *RECORDS_ONLY, *refusing[0], "seed=0,1,2")
     assert done.returncode == 1, done.stdout + done.stderr
     states = [cells.state(folder) for folder in cells.study_cells(tmp_path / "runs" / "debug")]
     assert sorted(states) == ["failed", "new", "new"]
@@ -206,25 +173,6 @@ def test_the_plan_refuses_what_would_run_without_end_or_elsewhere(
     done = trained(tmp_path / "a" / "runs", "plan=true", "judge=sim-fair", "seed=0", argument)
     assert done.returncode == 2, done.stdout
     assert words in done.stderr and "Traceback" not in done.stderr
-    assert not list(tmp_path.iterdir())
-
-
-@pytest.mark.parametrize(
-    ("program", "arguments", "words"),
-    [
-        ("experiments.probe", ["judge=[sim-fair,sim-strict]"], "judge=sim-fair,sim-strict"),
-        ("judges.check", ["judge=[sim-fair]"], "judge=sim-fair"),
-        ("judges.check", ["judge=sim-fair", "judge.sampling.votes=0"], "judge.sampling.votes=0"),
-        ("judges.serve", ["judge=qwen3-4b", "print_only=true", "replicas=0"], "serve.replicas=0"),
-        ("judges.replay", ["study=../x", "judge=sim-fair"], "study=../x is not legal"),
-        ("judges.replay", ["study=x", "judge=sim-fair", "out=../../y"], "out=../../y is not legal"),
-        ("experiments.tracking", ["rebuild", "study=../x"], "study=../x is not legal"),
-    ],
-)
-def test_the_other_commands_refuse_the_same(program, arguments, words, tmp_path, capsys) -> None:
-    given = arguments if program == "judges.check" else [*arguments, f"runs_dir={tmp_path / 'r'}"]
-    assert import_module(program).main(given) == 2
-    assert words in capsys.readouterr().err
     assert not list(tmp_path.iterdir())
 
 

@@ -61,22 +61,12 @@ def test_run_carries_every_axis_as_parameter_and_tag(runs: Path) -> None:
         run = load_mlflow().MlflowClient(tracking_uri=ids["uri"]).get_run(run_id_of(cell))
     assert run.info.status == "RUNNING"
     axes = {
-        "judge.name": "sim-verbose",
-        "judge.family": "simulated",
-        "judge.size": "none",
-        "judge.grading": "likert",
-        "judge.on_failure": "unscored",
-        "reward": "mixed",
-        "reward.truth_weight": "0.25",
-        "policy": "tiny",
-        "policy.family": "-",
-        "policy.size": "0.9M",
-        "task": "instruct-mini",
-        "seed": "7",
-        "scaffold": "none",
-        "cell": cell.name,
-        "study": "demo",
-    }
+        "judge.name": "sim-verbose", "judge.family": "simulated", "judge.size": "none",
+        "judge.grading": "likert", "judge.on_failure": "unscored", "reward": "mixed",
+        "reward.truth_weight": "0.25", "policy": "tiny", "policy.family": "-",
+        "policy.size": "0.9M", "task": "instruct-mini", "seed": "7", "scaffold": "none",
+        "cell": cell.name, "study": "demo",
+    }  # fmt: skip
     assert run.data.params.items() >= (axes | {"trainer.learning_rate": "0.001"}).items()
     parent = {"mlflow.parentRunId": ids["parent_run_id"]}
     writer = {"judgedrift.pid": str(os.getpid()), "judgedrift.host": socket.gethostname()}
@@ -109,9 +99,7 @@ def test_a_flush_of_thousands_is_cut_into_requests(runs: Path, cell: Cell) -> No
         (came_of(KeyboardInterrupt(), ValueError()), "KILLED"),
     ],
 )
-def test_how_a_cell_ends_is_how_its_run_ends(
-    error: BaseException | None, status: str, runs: Path, cell: Cell
-) -> None:
+def test_how_a_cell_ends_is_how_its_run_ends(error, status, runs, cell) -> None:
     with contextlib.suppress(ValueError, KeyboardInterrupt), RunLog(cell) as log:
         log.add(1, 5, metrics(1))
         if error:
@@ -119,9 +107,7 @@ def test_how_a_cell_ends_is_how_its_run_ends(
     assert status_of(runs, cell.name) == status and len(history(runs)) == 3
 
 
-def test_resume_keeps_the_run_and_repeats_no_point(
-    runs: Path, cell: Cell, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_resume_keeps_the_run_and_repeats_no_point(runs, cell, monkeypatch) -> None:
     record(cell, 9)
     log = RunLog(cell)  # killed: never finished, steps 7 and 8 still in the buffer
     for line in recorded(cell.dir)[:8]:
@@ -129,8 +115,7 @@ def test_resume_keeps_the_run_and_repeats_no_point(
     first = run_id_of(cell)
     monkeypatch.setenv("MLFLOW_RUN_ID", "0" * 32)  # would win over the parent in mlflow's own API
     endpoint = Endpoint(url="http://127.0.0.1:8000/v1", deadline_s=1.0)
-    judge = dataclasses.replace(cell.config.judge, endpoint=endpoint)
-    moved = cell_of(runs, judge=judge)
+    moved = cell_of(runs, judge=dataclasses.replace(cell.config.judge, endpoint=endpoint))
     assert moved.dir == cell.dir  # how a judge is reached is not what a cell is
     logged(moved)
     assert run_id_of(cell) == first and history(runs) == expected(cell)
@@ -147,9 +132,7 @@ def test_lost_run_id_is_found_again(runs: Path, cell: Cell) -> None:
     assert run_id_of(cell) == first and history(runs) == expected(cell)
 
 
-def test_failure_of_mlflow_does_not_end_training_and_is_repaired(
-    runs: Path, cell: Cell, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_failure_of_mlflow_does_not_end_training_and_is_repaired(runs, cell, caplog) -> None:
     record(cell, 12)
     with RunLog(cell) as log:
         sql(runs, "alter table metrics rename to hidden")
@@ -176,8 +159,7 @@ def test_failure_at_the_start_is_made_good_at_the_end(runs: Path, cell: Cell) ->
 
 
 def test_tracking_off_leaves_no_trace(tmp_path: Path) -> None:
-    cell = cell_of(tmp_path, tracking=Tracking(enabled=False))
-    with RunLog(cell) as log:
+    with RunLog(cell_of(tmp_path, tracking=Tracking(enabled=False))) as log:
         log.add(1, 5, metrics(1))
     assert not list(tmp_path.rglob("mlflow.*"))
 
@@ -263,8 +245,7 @@ def test_rebuild_restores_a_deleted_store_and_is_idempotent(runs: Path) -> None:
     for name in (two[0].name, "demo"):
         assert sql(runs, times, name) == [(1_699_999_999_000, 1_700_000_009_000)]
     (report,) = (runs / "mlartifacts" / "demo").glob("*/artifacts/report/bias_report.html")
-    parent = read_json(runs / "demo" / "study.json")["mlflow"]["parent_run_id"]
-    assert report.parts[-4] == parent
+    assert report.parts[-4] == read_json(runs / "demo" / "study.json")["mlflow"]["parent_run_id"]
     sql(runs, "update runs set start_time = start_time + 86400000 where name = 'demo'")
     second = rebuild("study=demo", f"runs_dir={runs}")
     ((began, ended),) = sql(runs, times, "demo")
@@ -293,9 +274,7 @@ def test_rebuild_fixes_states(runs: Path) -> None:
     assert len(history(runs)) == 3 * 9
 
 
-def test_rebuild_replaces_a_run_of_other_points_and_reports_a_broken_cell(
-    runs: Path, cell: Cell, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_rebuild_replaces_a_run_of_other_points_and_reports_a_broken_cell(runs, cell, capsys):
     broken = cell_of(runs, seed=1)
     for each in (cell, broken):
         record(each, 5)

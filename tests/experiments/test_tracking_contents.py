@@ -83,9 +83,7 @@ def rebuilt_data(client: Any, ids: dict[str, str], folder: Path) -> None:
     contents.send_contents(client, ids, run_id, cells.load_cell(folder))
 
 
-def test_a_rebuilt_cell_holds_what_the_live_one_did(
-    small_study: Path, projected: Projected, tmp_path: Path, moved: Moved
-) -> None:
+def test_a_rebuilt_cell_holds_what_the_live_one_did(small_study, projected, tmp_path, moved):
     live = read_json(small_study / "study.json")["mlflow"]
     study, client, ids = projected
     folders = cells.study_cells(study)
@@ -164,9 +162,7 @@ def test_a_run_has_each_call_once_and_none_of_an_earlier_choice(projected: Proje
     assert names.count(None) == 1 and len(others) == traces.MOST - 1
 
 
-def test_traces_that_mlflow_takes_at_the_last_try_are_not_lost(
-    cell: cells.Cell, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_traces_that_mlflow_takes_at_the_last_try_are_not_lost(cell, monkeypatch) -> None:
     tries, kept = [], set()
 
     def send(client: Any, ids: Any, run_id: str, call: Any, *_: Any) -> None:
@@ -238,8 +234,7 @@ def test_two_cells_that_end_at_one_moment_both_name_their_data(projected: Projec
     finally:
         event.remove(SqlDataset, "init", other_one_was_faster)
     assert begun and sql(study.parent, "select count(*) from datasets") == [(1,)]
-    named = "select count(*) from inputs where source_type = 'DATASET'"
-    assert sql(study.parent, named) == [(2,)]
+    assert sql(study.parent, "select count(*) from inputs where source_type = 'DATASET'") == [(2,)]
 
 
 def test_a_call_shows_what_was_said_and_no_more() -> None:
@@ -279,9 +274,7 @@ def test_no_part_of_a_key_is_left_where_a_text_is_cut(key: str, known: tuple[str
         assert not any(key[:length] in said for length in range(4, len(key) + 1))
 
 
-def test_keys_of_the_judges_reach_neither_samples_nor_traces(
-    projected: Projected, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_keys_of_the_judges_reach_neither_samples_nor_traces(projected, monkeypatch) -> None:
     study, client, ids = projected
     folder = cells.study_cells(study)[0]
     cell = cells.load_cell(folder)
@@ -312,9 +305,7 @@ def test_a_cell_without_records_has_a_description(cell: cells.Cell, tmp_path: Pa
     assert list(traces.chosen(tmp_path)) == []
 
 
-def test_evaluations_come_back_with_their_models(
-    projected: Projected, tmp_path: Path, moved: Moved
-) -> None:
+def test_evaluations_come_back_with_their_models(projected, tmp_path, moved) -> None:
     study, client, ids = projected
     folder = cells.study_cells(study)[0]
     run = {**ids, "run_id": read_json(folder / "mlflow.json")["run_id"]}
@@ -334,9 +325,7 @@ def test_evaluations_come_back_with_their_models(
     assert (metric.key, metric.value, metric.dataset_digest) == ("eval/ifeval/x", 1.0, "d1")
 
 
-def test_an_evaluation_that_was_not_written_down_survives_a_run_that_is_replaced(
-    projected: Projected,
-) -> None:
+def test_an_evaluation_that_was_not_written_down_survives_a_run_that_is_replaced(projected) -> None:
     study, client, ids = projected
     folder = cells.study_cells(study)[0]
     run_id = read_json(folder / "mlflow.json")["run_id"]

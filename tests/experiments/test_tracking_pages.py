@@ -1,7 +1,6 @@
 """What the printed links open, in a real browser on MLflow's own server."""
 
 import shutil
-from pathlib import Path
 
 import pytest
 
@@ -30,9 +29,7 @@ def shown(browser: Browser, url: str, *awaited: str) -> str:
 
 @pytest.mark.long
 @pytest.mark.slow
-def test_the_printed_links_open_what_they_promise(
-    browser: Browser, small_study: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_printed_links_open_what_they_promise(browser, small_study, tmp_path, monkeypatch):
     study = shutil.copytree(small_study, tmp_path / "runs" / small_study.name, symlinks=True)
     assert main(["rebuild", f"study={study.name}", f"runs_dir={study.parent}"]) == 0
     ids = read_json(study / "study.json")["mlflow"]

@@ -164,9 +164,7 @@ print(initialise(uri, runs, "demo", [])["experiment_id"])
 """
 
 
-def test_hosts_that_start_at_once_on_a_new_database_do_not_break_it(
-    server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_hosts_that_start_at_once_on_a_new_database_do_not_break_it(server, tmp_path, monkeypatch):
     """Each has a folder of runs of its own, as on several hosts: no lock file is shared."""
     server.sql("CREATE DATABASE fresh OWNER tracker")
     monkeypatch.setenv("PGPASSWORD", PASSWORD)

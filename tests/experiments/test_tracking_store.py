@@ -264,9 +264,7 @@ def test_a_server_that_does_not_answer_fails_its_test(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_printed_command_serves_and_a_remote_server_is_honoured(
-    runs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_printed_command_serves_and_a_remote_server_is_honoured(runs, tmp_path, monkeypatch):
     with served(tracking_uri(Tracking(), runs), tmp_path, monkeypatch) as url:
         for host, answer in ((url[7:], 200), ("evil.example", 403)):
             for page, status in (("version", 200), ("", answer)):

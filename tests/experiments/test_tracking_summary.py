@@ -47,9 +47,7 @@ def described(runs: Path) -> str:
     return text
 
 
-def test_the_parent_run_says_what_was_found(
-    study: Path, runs: Path, tmp_path_factory, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_parent_run_says_what_was_found(study, runs, tmp_path_factory, monkeypatch) -> None:
     elsewhere = tmp_path_factory.mktemp("elsewhere")
     monkeypatch.chdir(elsewhere)
     ids = begin(runs)
@@ -69,13 +67,9 @@ def test_the_parent_run_says_what_was_found(
     place = runs / "mlartifacts" / "demo" / ids["parent_run_id"] / "artifacts"
     files = {path.relative_to(place).as_posix() for path in place.rglob("*") if path.is_file()}
     assert files == {
-        "figures/01-judge-truth-by-step.png",
-        "figures/02.svg",
-        "report/bias_report.html",
-        "report/old.html",
-        "report/summary.json",
-        "report/tables/arms.csv",
-    }
+        "figures/01-judge-truth-by-step.png", "figures/02.svg", "report/bias_report.html",
+        "report/old.html", "report/summary.json", "report/tables/arms.csv",
+    }  # fmt: skip
     assert (place / "figures/01-judge-truth-by-step.png").read_bytes() == b"\x89PNG"
     assert list(elsewhere.iterdir()) == []  # nothing was written where the command was typed
 
@@ -117,9 +111,7 @@ def test_a_study_that_is_stopped_is_not_waited_for(study: Path, runs: Path) -> N
     assert (place / "report/bias_report.html").is_file()
 
 
-def test_a_damaged_cell_does_not_keep_others_from_their_traces(
-    runs, monkeypatch, capsys, caplog
-) -> None:
+def test_a_damaged_cell_does_not_keep_others_from_their_traces(runs, monkeypatch, capsys, caplog):
     two = [cell_of(runs, seed=seed) for seed in range(2)]
     ids = begin(runs, *two)
     for cell in two:

@@ -94,8 +94,7 @@ class Served(BaseHTTPRequestHandler):
     info: Any = None
 
     def do_GET(self) -> None:
-        answers = {"/health": b"", "/server_info?config_format=json": self.info}
-        body = answers.get(self.path)
+        body = {"/health": b"", "/server_info?config_format=json": self.info}.get(self.path)
         self.send_response(404 if body is None else 200)
         self.send_header("content-length", str(len(body or b"")))
         self.end_headers()
@@ -214,9 +213,7 @@ class Engine:
         return prompts, drawn, logprobs, None
 
 
-def test_a_run_draws_by_the_engine_and_learns_by_shared_prefixes(
-    tmp_path, cache, monkeypatch
-) -> None:
+def test_a_run_draws_by_the_engine_and_learns_by_shared_prefixes(tmp_path, cache, monkeypatch):
     Engine.made.clear()
     monkeypatch.setattr("trl.trainer.grpo_trainer.VLLMGeneration", Engine)
     outcome = run(study(vllm=Vllm("colocate", gpu_memory=0.4)), tmp_path, cache)

@@ -48,9 +48,8 @@ class Call:
         self.choice = {"index": 0, "finish_reason": "stop"}
 
     def json(self) -> bytes:
-        return json.dumps(
-            {**self.head, "choices": [{**self.choice, "message": self.turn}]}
-        ).encode()
+        choices = [{**self.choice, "message": self.turn}]
+        return json.dumps({**self.head, "choices": choices}).encode()
 
     def events(self, end: bytes = b"data: [DONE]\n\n") -> bytes:
         return b"".join(event(chunk) for chunk in self.chunks()) + end

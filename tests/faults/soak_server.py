@@ -31,8 +31,7 @@ class Server:
         other = await asyncio.start_server(self._strayed, "127.0.0.1", 0)
         self.elsewhere = other.sockets[0].getsockname()[1]
         print(server.sockets[0].getsockname()[1], flush=True)
-        loop = asyncio.get_running_loop()
-        await loop.run_in_executor(None, sys.stdin.read)
+        await asyncio.get_running_loop().run_in_executor(None, sys.stdin.read)
         print(json.dumps({"requests": self.requests, "strays": self.strays, "met": self.met}))
         sys.stdout.flush()
         os._exit(0)

@@ -8,6 +8,7 @@ import sqlite3
 import subprocess
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -37,12 +38,12 @@ def contents(folder: Path) -> dict[str, bytes]:
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EROFS])
 def test_a_step_that_cannot_be_written_costs_itself_and_nothing_else(tmp_path, monkeypatch, number):
     """Every call to the system that a step makes fails once, in turn."""
-    straight = tmp_path / "straight"
+    straight = tmp_path / "straight" / "cell"
     recorder = Recorder(straight)
     write(recorder, 1), write(recorder, 2)
     for name in ("mkstemp", "replace", "fsync", "open"):
         for turn in range(20):
-            folder = tmp_path / f"{name}{turn}"
+            folder = tmp_path / f"{name}{turn}" / "cell"
             recorder = Recorder(folder)
             write(recorder, 1)
             before = contents(folder)
@@ -60,8 +61,7 @@ def test_a_step_that_cannot_be_written_costs_itself_and_nothing_else(tmp_path, m
                 write(recorder, 2)
             failed = len(calls) > turn
             monkeypatch.setattr(owner, name, real)
-            kept = contents(folder)
-            assert before.items() - {("metrics", before["metrics"])} <= kept.items()
+            assert before.items() - {("metrics", before["metrics"])} <= contents(folder).items()
             assert not [path for path in folder.rglob(".*") if path.is_file()]
             again = Recorder(folder, after_step=1)
             assert contents(folder) == before
@@ -114,6 +114,14 @@ def test_the_disk_is_known_by_what_libraries_say(error, tmp_path):
     said = str(trouble)
     assert "no space is left" in said and " bytes are free" in said and "\n" not in said
     assert "Free space there, then run the same command again" in said
+
+
+@pytest.mark.parametrize(("cause", "inodes"), [(errno.ENOSPC, True), (errno.EROFS, False)])
+def test_a_disk_without_inodes_is_full_with_room_on_it(cause, inodes, tmp_path, monkeypatch):
+    stats = SimpleNamespace(f_bavail=5, f_frsize=4096, f_files=9, f_favail=0, f_flag=0)
+    monkeypatch.setattr(os, "statvfs", lambda place: stats)
+    trouble = storage.paragraph(cause, tmp_path)
+    assert ("no free inodes" in trouble) is inodes and "20480 bytes are free" in trouble
 
 
 def test_other_errors_are_none_of_the_disk(tmp_path):

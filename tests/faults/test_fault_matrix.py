@@ -6,7 +6,6 @@ import threading
 from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 
 import pytest
 
@@ -151,9 +150,7 @@ def test_endless_headers_are_cut(ended: Ended) -> None:
 
 
 @pytest.mark.parametrize("stream", [False, True])
-def test_no_fault_leaks_and_the_failure_table_adds_up(
-    stream: bool, server: FaultServer, tmp_path: Path
-) -> None:
+def test_no_fault_leaks_and_the_failure_table_adds_up(stream, server, tmp_path) -> None:
     names = [name for streamed, name, *_ in FLAT if streamed is stream]
 
     def twice(name: str) -> tuple[list[Verdict], int]:

@@ -2,7 +2,6 @@
 
 import json
 import subprocess
-import sys
 
 import pyarrow.dataset as ds
 import pytest
@@ -10,7 +9,7 @@ import pytest
 from study import cells
 from study.status import read_status
 from tests import commands
-from tests.conftest import ROOT, SLOWLY
+from tests.conftest import SLOWLY
 from tests.faults import lives
 from tests.waiting import GENEROUS_S, wait_for
 
@@ -48,15 +47,9 @@ def wait_for_step(runs_dir, step, child):
 @pytest.mark.slow
 def test_killed_and_resumed_equals_uninterrupted(tmp_path, straight, trained, warmed):
     warmed(tmp_path)
-    child = subprocess.Popen(
-        [
-            *(sys.executable, "-m", "experiments.sweep", f"runs_dir={tmp_path}"),
-            *(*lives.TINY, *RUN, SLOWLY),
-        ],
-        cwd=ROOT,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-    )
+    words = (f"runs_dir={tmp_path}", *lives.TINY, *RUN, SLOWLY)
+    quiet = dict.fromkeys(("stdout", "stderr"), subprocess.DEVNULL)
+    child = commands.start("experiments.sweep", *words, real=True, **quiet)
     folder = wait_for_step(tmp_path, 2, child)
     child.kill()
     child.wait(timeout=GENEROUS_S)

@@ -38,9 +38,7 @@ async def repeat(body: bytes) -> bytes:
 @pytest.mark.slow
 @pytest.mark.alone
 @pytest.mark.timeout(900)
-def test_nothing_is_lost_and_nothing_doubled(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_nothing_is_lost_and_nothing_doubled(tmp_path, monkeypatch) -> None:
     monkeypatch.setitem(GRADINGS, soak.Number.name, soak.Number)
     half = VERDICTS // 2
     files = len(os.listdir("/proc/self/fd"))
@@ -50,8 +48,7 @@ def test_nothing_is_lost_and_nothing_doubled(
         server.keep = False
         for stream in (False, True):
             limits = {"max_concurrency": IN_FLIGHT, "deadline_s": 120.0, "idle_timeout_s": 3.0}
-            url = server.url(f"mix_{SHARE}")
-            judge = soak.asked(url, stream, model="m", attempts=12, **limits)
+            judge = soak.asked(server.url(f"mix_{SHARE}"), stream, model="m", attempts=12, **limits)
             numbers = range(half * stream, half * (stream + 1))
             with Session(judge, store) as session:
                 found = session.verdicts([(soak.ROW, str(number)) for number in numbers])

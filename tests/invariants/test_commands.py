@@ -32,7 +32,7 @@ def both(*words: str, **named: object) -> list[subprocess.CompletedProcess[str]]
 def test_commands_are_forked_here():
     with commands.start(PROBE, "drawn", stdout=subprocess.DEVNULL) as command:
         assert command.wait(commands.LIMIT_S) == 0
-    assert command.forked
+    assert command.forked, command.unlike
 
 
 @pytest.mark.parametrize(
@@ -154,8 +154,7 @@ def test_each_command_that_is_forked_is_started_for_real_too():
         forked |= set(
             re.findall(r'commands\.(?:run|start)\(\s*\*?\(?"([a-z]+\.[a-z_.]+)', path.read_text())
         )
-    ours = {name for name in forked if not name.startswith("tests.")}
-    assert ours == commands.REAL.keys()
+    assert {name for name in forked if not name.startswith("tests.")} == commands.REAL.keys()
     for module, test in commands.REAL.items():
         file, _, name = test.partition("::")
         text = (commands.ROOT / file).read_text()

@@ -93,8 +93,7 @@ def test_a_missing_and_a_needless_name_are_seen():
 def pins(file: str = "constraints.txt") -> dict[str, str]:
     """Version by name, as a file of pins has them, each with the hash of a file at least."""
     found: dict[str, str] = {}
-    text = (ROOT / file).read_text(encoding="utf-8").replace("\\\n", "")
-    for line in text.splitlines():
+    for line in (ROOT / file).read_text(encoding="utf-8").replace("\\\n", "").splitlines():
         if line and not line.startswith("#"):
             pin, *hashes = line.split()
             name, _, number = pin.partition("==")

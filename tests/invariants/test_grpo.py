@@ -72,15 +72,9 @@ class Keeps(Scorer):
 
 def study(**trainer):
     settings = {
-        "steps": 2,
-        "prompts_per_step": 2,
-        "group_size": 4,
-        "micro_batch": 8,
-        "max_completion_length": 8,
-        "learning_rate": 1e-2,
-        "temperature": 0.7,
-        "save_steps": 1,
-    }
+        "steps": 2, "prompts_per_step": 2, "group_size": 4, "micro_batch": 8,
+        "max_completion_length": 8, "learning_rate": 1e-2, "temperature": 0.7, "save_steps": 1,
+    }  # fmt: skip
     return Study(policy=POLICY, task=TASK, trainer=Trainer(**(settings | trainer)))
 
 

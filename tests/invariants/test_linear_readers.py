@@ -80,8 +80,7 @@ def question(text: str) -> None:
 
 def alphabetical(text: str) -> None:
     """The rules of the built-in task, of which order is the one that compares pairs."""
-    items = instruct_mini._read(text).items
-    instruct_mini._order_faults(MINI, items)
+    instruct_mini._order_faults(MINI, instruct_mini._read(text).items)
 
 
 def log_probs(text: str) -> None:

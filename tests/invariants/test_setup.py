@@ -153,24 +153,15 @@ def test_hashes_are_pinned_from_the_index_alone():
 
 def test_uv_keeps_of_its_settings_only_where_files_come_from():
     outside = {
-        "PATH": "/bin",
-        "VIRTUAL_ENV": "/other",
-        "UV_PYTHON": "3.13",
-        "UV_SYSTEM_PYTHON": "1",
-        "UV_NO_BINARY": "1",
-        "UV_EXCLUDE_NEWER": "2020-01-01",
-        "UV_CONFIG_FILE": "/uv.toml",
-        "UV_CACHE_DIR": "/cache",
-        "UV_OFFLINE": "1",
-    }
+        "PATH": "/bin", "VIRTUAL_ENV": "/other", "UV_PYTHON": "3.13", "UV_SYSTEM_PYTHON": "1",
+        "UV_NO_BINARY": "1", "UV_EXCLUDE_NEWER": "2020-01-01", "UV_CONFIG_FILE": "/uv.toml",
+        "UV_CACHE_DIR": "/cache", "UV_OFFLINE": "1",
+    }  # fmt: skip
     kept = uv_pip.uv_environment(SETTINGS, outside)
     assert kept == {
-        "PATH": "/bin",
-        "UV_CACHE_DIR": "/cache",
-        "UV_OFFLINE": "1",
-        "SSL_CERT_FILE": "/ca.pem",
+        "PATH": "/bin", "UV_CACHE_DIR": "/cache", "UV_OFFLINE": "1", "SSL_CERT_FILE": "/ca.pem",
         "ALL_PROXY": "http://proxy:3128",
-    }
+    }  # fmt: skip
     assert uv_pip.uv_environment(SETTINGS, {"SSL_CERT_FILE": "/b"})["SSL_CERT_FILE"] == "/b"
 
 

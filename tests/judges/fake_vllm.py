@@ -15,11 +15,8 @@ from typing import Any
 
 MODE = os.environ.get("FAKE_VLLM", "")
 SHOWN = (
-    "HF_HUB_OFFLINE",
-    "CUDA_VISIBLE_DEVICES",
-    "VLLM_CPU_OMP_THREADS_BIND",
-    "VLLM_NO_USAGE_STATS",
-)
+    "HF_HUB_OFFLINE", "CUDA_VISIBLE_DEVICES", "VLLM_CPU_OMP_THREADS_BIND", "VLLM_NO_USAGE_STATS",
+)  # fmt: skip
 
 
 def main() -> None:

@@ -186,8 +186,7 @@ def test_another_authors_slots_are_replaced_only_where_that_is_typed():
         todo(RULES)
     full["responses"][POLICY] += " More."
     assert todo(RULES, "ystructured") == ["ystructured"], "its base was changed since"
-    by_hand = item(0, ycorrect="Right.")
-    assert slots.todo([by_hand], ["ycorrect"], RULES, False, "b") == []
+    assert slots.todo([item(0, ycorrect="Right.")], ["ycorrect"], RULES, False, "b") == []
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,6 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 
 from judges.budget import (
@@ -17,6 +16,7 @@ from judges.budget import (
     usd_of_calls,
 )
 from study.errors import UserError
+from study.records import part_name, write_rows
 from study.schema import Cost, Executor, Judge, Price, Simulated
 
 PRICED = Judge(name="dear", price=Price(input=1.0, output=2.0))
@@ -29,7 +29,7 @@ def row(usd: float | None = 0.01, cached: bool = False, finish: str = "stop", at
 def save(folder: Path, step: int, rows: list[dict[str, Any]]) -> None:
     folder.mkdir(exist_ok=True)
     table = pa.Table.from_pylist([{"step": step} | one for one in rows])
-    pq.write_table(table, folder / f"step-{step:06d}.parquet")
+    write_rows(folder / part_name(step), table)
 
 
 @pytest.mark.parametrize(

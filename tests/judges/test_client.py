@@ -46,8 +46,7 @@ WORDS = [
 @pytest.mark.parametrize(("status", "body", "meant"), WORDS)
 def test_an_error_is_told_by_its_body(status, body, meant, faults, grading, monkeypatch) -> None:
     error = body if isinstance(body, dict) else {"message": body}
-    answer = whole(json.dumps({"error": error}).encode(), status)
-    monkeypatch.setitem(ANSWERS, "worded", answer)
+    monkeypatch.setitem(ANSWERS, "worded", whole(json.dumps({"error": error}).encode(), status))
     before = faults.calls["worded"]
     got, channel = asked(a_judge(faults.url("worded")), grading)
     assert faults.calls["worded"] - before == channel.calls == 1  # all of them are final
@@ -61,8 +60,7 @@ def test_an_error_is_told_by_its_body(status, body, meant, faults, grading, monk
 
 
 def test_after_a_refused_key_nothing_more_is_sent(faults: Any, grading: Any) -> None:
-    judge = a_judge(faults.url("key_401"), max_concurrency=1)
-    results, channel = asked(judge, grading, count=5)
+    results, channel = asked(a_judge(faults.url("key_401"), max_concurrency=1), grading, count=5)
     assert {result.outcome for result in results} == {Outcome.endpoint_down}
     assert channel.calls == 1
     assert [result.attempts for result in results] == [1, 0, 0, 0, 0]
@@ -152,9 +150,8 @@ def test_a_re_ask_says_what_it_changed(faults: Any, grading: Any) -> None:
     parsed = settle(grading.parse, got.replies)[1]
     assert (parsed.score, parsed.reason) == (1.0, "asked again with a format reminder")
     got, _ = asked(a_judge(faults.url("truncated")), grading)
-    assert settle(grading.parse, got.replies)[1].reason == (
-        "cut by the token limit; asked again with 2 times the tokens"
-    )
+    reason = "cut by the token limit; asked again with 2 times the tokens"
+    assert settle(grading.parse, got.replies)[1].reason == reason
 
 
 def test_an_error_that_echoes_the_key_is_redacted(faults: Any, grading: Any) -> None:

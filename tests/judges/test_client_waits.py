@@ -163,8 +163,7 @@ def test_no_wait_asked_for_closes_an_endpoint_for_good(value, faults, grading, m
     got, channel = asked(a_judge(faults.url("wait"), attempts=1), grading)
     assert (got.outcome is not None, channel.calls) == (True, 1)
     assert channel.paused_until <= time.monotonic() + LONGEST_PAUSE_S
-    judge = a_judge(APPLICATION, attempts=1)
-    _, _, seconds = asked_on_own_clock(judge, grading, playing([answer]))
+    _, _, seconds = asked_on_own_clock(a_judge(APPLICATION, attempts=1), grading, playing([answer]))
     assert seconds == 0
 
 
@@ -177,9 +176,8 @@ def test_retry_after_is_waited_for(grading: Any) -> None:
 
 def test_a_wait_that_the_deadline_cuts_keeps_the_reason_for_waiting(grading: Any) -> None:
     judge = a_judge(APPLICATION, attempts=50, deadline_s=2.0)
-    got, _, seconds = asked_on_own_clock(
-        judge, grading, playing(repeat(ANSWERS["limit_429_short"]))
-    )
+    app = playing(repeat(ANSWERS["limit_429_short"]))
+    got, _, seconds = asked_on_own_clock(judge, grading, app)
     assert got.outcome is Outcome.rate_limited
     assert 2 <= got.attempts <= 10
     assert seconds <= 2.0 + 1e-6

@@ -36,9 +36,8 @@ def completions(draw: st.DrawFn) -> dict[str, Any]:
     turn: dict[str, Any] = {"role": "assistant", "content": draw(st.text())}
     choice = {"index": 0, "message": turn, "finish_reason": "stop"}
     listed = st.lists(TOKEN | st.just({"token": "a", "logprob": -0.1}), max_size=3)
-    tops = st.fixed_dictionaries(
-        {"token": st.text(), "logprob": st.just(-1), "top_logprobs": listed}
-    )
+    fields = {"token": st.text(), "logprob": st.just(-1), "top_logprobs": listed}
+    tops = st.fixed_dictionaries(fields)
     choice["logprobs"] = draw(ANY | st.fixed_dictionaries({"content": listed | st.lists(tops)}))
     details = st.fixed_dictionaries({"cached_tokens": ANY})
     usage = st.fixed_dictionaries(
@@ -107,9 +106,8 @@ def test_log_probs_are_kept_whole_or_not_at_all() -> None:
     assert logprobs([{**good, "bytes": [97], "top_logprobs": [good, good]}]) == [
         {**good, "top_logprobs": [good, good]}
     ]
-    assert logprobs([{"token": "a", "logprob": float("-inf")}]) == [
-        {"token": "a", "logprob": -9999.0}
-    ]
+    least = {"token": "a", "logprob": -9999.0}
+    assert logprobs([least | {"logprob": float("-inf")}]) == [least]
     for bad in (float("nan"), float("inf"), 3.0, "0", None, True, 10**400):
         entry = {"token": "a", "logprob": bad}
         assert logprobs([good, entry]) is None

@@ -64,8 +64,7 @@ def test_contents_are_worth_what_they_say():
         assert without_relevance(row, contents["partial"]) == pytest.approx((n - 1) / (n + 1))
         assert without_relevance(row, contents["wrong"]) == 0.0
         assert contents == mini.contents(row)
-    again = [mini.contents(row, seed=1) for row in ROWS]
-    assert again != [mini.contents(row) for row in ROWS]
+    assert [mini.contents(row, seed=1) for row in ROWS] != [mini.contents(row) for row in ROWS]
 
 
 def test_the_placebo_changes_white_space_alone():
@@ -97,8 +96,7 @@ def test_every_edit_takes_any_text_and_keeps_its_words(text):
     assert praise.startswith("What a great question") and rest == text
     assert len(rewriters.shorter(text)) <= len(text)
     marks = re.compile(r"[\s#*-]")
-    plain = marks.sub("", rewriters.structured(text))
-    assert plain == "Answer" + marks.sub("", text)
+    assert marks.sub("", rewriters.structured(text)) == "Answer" + marks.sub("", text)
     digits = re.compile(r"\d+")
     assert digits.sub("0", rewriters.corrupted(text)) == digits.sub("0", text)
 
@@ -134,8 +132,7 @@ def test_what_a_rewriter_makes_of_a_text(rewrite, text, said):
 
 def test_longer_adds_half_as_much_and_twenty_words_at_least():
     assert len(rewriters.longer("red").split()) >= 21
-    long = "word " * 200
-    assert 300 <= len(rewriters.longer(long).split()) < 330
+    assert 300 <= len(rewriters.longer("word " * 200).split()) < 330
 
 
 def source(**contents: str) -> Source:
@@ -144,9 +141,8 @@ def source(**contents: str) -> Source:
 
 def test_every_variant_has_its_counterpart_among_the_variants():
     row = ROWS[0]
-    made, missing = variants(
-        Source(row, mini.contents(row), truth=lambda text: instruct_mini.truth(row, text))
-    )
+    source = Source(row, mini.contents(row), truth=lambda text: instruct_mini.truth(row, text))
+    made, missing = variants(source)
     ids = [one.probe_id for one in made]
     assert len(set(ids)) == len(ids) and not missing
     for one in made:

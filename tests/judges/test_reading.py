@@ -41,7 +41,6 @@ def test_the_first_grade_among_replies_counts(one_word: Any) -> None:
 
 
 def test_a_bug_in_a_parser_is_no_grade(one_word: Any) -> None:
-    grading = one_word({})
-    parsed = settle(grading.parse, [Reply("explode")])[1]
+    parsed = settle(one_word({}).parse, [Reply("explode")])[1]
     assert parsed.outcome is Outcome.unparsed
     assert "IndexError" in parsed.reason

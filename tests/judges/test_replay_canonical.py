@@ -88,8 +88,7 @@ def test_answers_that_no_rule_reads_are_refused(tmp_path, capsys, arguments, sai
 
 
 def test_the_recorded_answers_are_right_by_the_rules(tmp_path):
-    study = write_run(tmp_path / "runs")
-    (part,) = study.glob("*/rollouts/*.parquet")
+    (part,) = write_run(tmp_path / "runs").glob("*/rollouts/*.parquet")
     records = pq.read_table(part).to_pylist()
     _, task = load_presets("sim-verbose", "mixed-mini")
     by_prompt = {row.prompt_id: row for row in task_module("mixed-mini").rows(task, "train")}

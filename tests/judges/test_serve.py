@@ -36,8 +36,7 @@ def command(*arguments, **named):
 @pytest.fixture(scope="module")
 def address():
     """The base URL of sim-verbose with an unmistakable dose, on a port of its own choice."""
-    dose = "judge.simulated.doses.length=0.05"
-    process = command("judge=sim-verbose", "port=0", dose)
+    process = command("judge=sim-verbose", "port=0", "judge.simulated.doses.length=0.05")
     line = process.stdout.readline()
     found = re.search(r"sim-verbose answers at (http://127\.0\.0\.1:\d+/v1)", line)
     if found is None:
@@ -65,40 +64,11 @@ def test_it_judges_over_the_wire_as_its_preset_says(address):
     for answer in ("yes", "yes and so on for seven words"):
         body = {"model": "sim-verbose", "messages": grading.messages(row, answer)}
         reply = fetch(f"{address}/chat/completions", body)
-        text = reply["choices"][0]["message"]["content"]
-        scores.append(float(text.strip("[]")) / 100)
+        scores.append(float(reply["choices"][0]["message"]["content"].strip("[]")) / 100)
         truth = TASKS["instruct-mini"].truth(row, answer).score
         mean, sd = DEFAULT_REFERENCE["length"]
         bias = 0.05 * (features(answer)["length"] - mean) / sd
         assert scores[-1] == pytest.approx(min(max(truth + bias, 0), 1), abs=1e-7)
-
-
-@pytest.mark.parametrize(
-    ("arguments", "named"),
-    [
-        ([], "sim-fair"),
-        (["judge=sim-nice"], "sim-lenient"),
-        (["judge=../judge/sim-fair"], "sim-fair"),
-        (["judge=sim-fair", "task=nothing"], "instruct-mini"),
-        (["judge=sim-fair", "port=http"], "port=http"),
-        (["judge=sim-fair", "prot=1"], "'prot=1'"),
-        (["judge=sim-fair", "--verbose"], "--verbose"),
-        (["judge=sim-fair", "judge.simulated.nose_sd=1"], "nose_sd"),
-        (["judge=sim-fair", "+judge.simulated.doses.lenght=1"], "doses=lenght is not legal"),
-        (["judge=sim-fair", "judge.simulated=null"], "nothing to start"),
-        (["judge=sim-fair", "print_only=true"], "simulated"),
-        (["judge=sim-fair", "print_only=yes"], "print_only=yes"),
-        (["judge=qwq-plus"], "python -m judges.check judge=qwq-plus"),
-        (["judge=qwen3-32b", "judge.serve.tensor_parallel=0"], "tensor_parallel=0"),
-        (["judge=qwen3-32b", "replicas=two"], "two"),
-        (["judge=qwen3-32b", "judge.serve.extra=[--api-key,sk-test-abcdefghijklmnop]"], "API key"),
-        (["judge=sim-fair", "host=203.0.113.1"], "203.0.113.1"),
-    ],
-)
-def test_a_wrong_command_line_gets_one_paragraph_and_exit_code_2(capsys, arguments, named):
-    assert serve.main(arguments) == 2
-    printed = capsys.readouterr()
-    assert printed.out == "" and named in printed.err and printed.err.count("\n") == 1
 
 
 def test_the_process_too_exits_2_without_a_traceback():

@@ -67,9 +67,8 @@ def test_the_key_is_in_its_file_and_in_no_other_and_in_no_list_of_processes(runs
 def test_a_key_that_somebody_brings_takes_the_place_of_one_made(runs, monkeypatch):
     monkeypatch.setenv("TINY_KEY", "a-key-of-ours")
     model = judge()
-    brought = dataclasses.replace(
-        model, endpoint=dataclasses.replace(model.endpoint, api_key_env="TINY_KEY")
-    )
+    endpoint = dataclasses.replace(model.endpoint, api_key_env="TINY_KEY")
+    brought = dataclasses.replace(model, endpoint=endpoint)
     with keeping(brought, runs) as running, use(brought, runs, starts=False, place=B) as reached:
         assert not running.service.key_path.exists()
         assert probe(reached).outcome is Outcome.scored
@@ -208,8 +207,7 @@ def test_an_owner_of_another_host_is_replaced_when_its_sign_of_life_has_lapsed(r
     served = service_of(model, runs, A)
     with keeping(model, runs, A):
         old = served.read()
-    foreign = dataclasses.replace(old, owner=dataclasses.replace(old.owner, kernel="kernel-c"))
-    served.write(foreign)
+    served.write(dataclasses.replace(old, owner=dataclasses.replace(old.owner, kernel="kernel-c")))
     with pytest.raises(keeper.Taken, match=r"process .* on node-a"):
         Keeper(model, runs, service=served).keep()
     past = book.now(served.folder) - book.EXPIRY_S - 1
@@ -265,8 +263,7 @@ def test_clients_go_on_with_the_others_and_a_dead_replica_is_started_again_a_few
 
 def test_a_replica_that_runs_and_does_not_answer_is_started_again(runs, monkeypatch):
     monkeypatch.setattr(keeper, "SILENT", 2)
-    model = judge()
-    with keeping(model, runs) as running:
+    with keeping(judge(), runs) as running:
         pid = running.service.read().replicas[0].pid
         monkeypatch.setattr(server, "healthy", lambda *_: False)
         wait_for(lambda: running.service.read().replicas[0].pid != pid)

@@ -46,9 +46,8 @@ def test_a_simulated_judge_in_this_process(stream: bool, store: Store) -> None:
         assert session.calls == 0  # the preflight asks for no verdict
         found = session.verdicts(ITEMS)
         assert session.verdicts([]) == []
-    assert [[verdict.score for verdict in draws] for draws in found] == [
-        [(n % 5) / 4] for n in range(10)
-    ]
+    scores = [[verdict.score for verdict in draws] for draws in found]
+    assert scores == [[(n % 5) / 4] for n in range(10)]
     first = found[1][0]
     assert first.outcome is Outcome.scored
     assert (first.judge, first.grading, first.attempts) == ("sim-fair", "likert", 1)
@@ -129,9 +128,8 @@ def test_the_first_writer_wins_over_our_own_reply(faults: Any, one_word: Any, st
     key = ask_once(judge)[0].key
     other = {"text": "not_met", "model": "org/m", "tokens_in": 1, "tokens_out": 1}
     with Session(judge, store) as session:
-        timer = threading.Timer(
-            0.05, store.put, (key, {"replies": [other], "attempts": 2, "latency_s": 9.0})
-        )
+        theirs = {"replies": [other], "attempts": 2, "latency_s": 9.0}
+        timer = threading.Timer(0.05, store.put, (key, theirs))
         timer.start()
         ((verdict,),) = session.verdicts([(ROWS[0], "x")])
         timer.join()
@@ -153,9 +151,8 @@ def test_closing_aborts_what_is_in_flight(faults: Any, one_word: Any, store: Sto
     session = Session(http(faults.url("hang"), deadline_s=3600, idle_timeout_s=3600), store)
     before = faults.calls["hang"]
     found: list[Any] = []
-    thread = threading.Thread(
-        target=lambda: found.extend(session.verdicts([(ROWS[0], "x"), (ROWS[1], "y")]))
-    )
+    items = [(ROWS[0], "x"), (ROWS[1], "y")]
+    thread = threading.Thread(target=lambda: found.extend(session.verdicts(items)))
     thread.start()
     wait_for(lambda: faults.calls["hang"] == before + 2)
     session.close()
@@ -245,8 +242,7 @@ def test_a_count_of_tokens_beyond_64_bits_bricks_nothing(tmp_path, one_word, sto
 def test_the_served_model_is_on_record_and_a_stored_reply_of_another_is_asked_for_anew(
     faults: Any, one_word: Any, store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    other = ANSWERS["good"].replace(b'"model": "m"', b'"model": "n"')
-    monkeypatch.setitem(ANSWERS, "other", other)
+    monkeypatch.setitem(ANSWERS, "other", ANSWERS["good"].replace(b'"model": "m"', b'"model": "n"'))
     alias = http(faults.url("other"), served_as=["n"])
     plain, good = http(faults.url("other")), http(faults.url("good"))
     for judge, wanted in (

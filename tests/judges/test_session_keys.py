@@ -46,8 +46,7 @@ def test_a_key_never_gets_into_a_verdict_or_the_store(faults, one_word, store, m
     secret = "sk-test-canary-0123456789abcdef"  # the one that the server echoes
     monkeypatch.setenv("CANARY_KEY", secret)
     for fault in ("key_401", "good"):
-        judge = http(faults.url(fault), api_key_env="CANARY_KEY")
-        with Session(judge, store) as session:
+        with Session(http(faults.url(fault), api_key_env="CANARY_KEY"), store) as session:
             ((verdict,),) = session.verdicts([(ROWS[0], fault)])
             assert secret not in json.dumps(verdict.as_row())
             assert secret not in repr(session._asker.channel)

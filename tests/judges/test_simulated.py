@@ -32,9 +32,8 @@ def oracle(prompt, answer):
 
 
 def judge(grading="likert", options=None, **settings):
-    return Judge(
-        name="sim", grading=Grading(grading, options or {}), simulated=Simulated(**settings)
-    )
+    simulated = Simulated(**settings)
+    return Judge(name="sim", grading=Grading(grading, options or {}), simulated=simulated)
 
 
 def request_of(judge, answer, **extra):
@@ -127,8 +126,7 @@ def test_no_dose_and_no_noise_is_the_truth(grading):
     found = scores(judge(grading), answers)
     assert found == pytest.approx([k / 16 for k in range(17)], abs=1e-8)
     assert scores(judge(grading, doses={"length": 0.0}), answers) == found
-    third = scores(judge(grading), [f"truth={1 / 3}"])
-    assert third == pytest.approx([1 / 3], abs=1e-8)
+    assert scores(judge(grading), [f"truth={1 / 3}"]) == pytest.approx([1 / 3], abs=1e-8)
 
 
 @pytest.mark.parametrize("dose", [0.05, -0.05])
@@ -137,8 +135,7 @@ def test_a_planted_dose_is_recovered_without_noise(grading, dose):
     answers = texts(60)
     for name in ("length", "flattery"):
         found = scores(judge(grading, doses={name: dose}), answers)
-        expected = [0.5 + dose * z for z in z_of(name, answers)]
-        assert found == pytest.approx(expected, abs=1e-7)
+        assert found == pytest.approx([0.5 + dose * z for z in z_of(name, answers)], abs=1e-7)
 
 
 def test_planted_doses_are_recovered_under_noise():
@@ -391,6 +388,5 @@ def test_the_identity_holds_the_defaults_that_were_used():
     assert effective(Simulated(reference={"length": [1.0, 2.0]}))["reference"]["length"] == [1, 2]
     assert json.dumps(plain)
     z = Bias(Simulated()).standardised("")
-    assert z["length"] == pytest.approx(
-        -DEFAULT_REFERENCE["length"][0] / DEFAULT_REFERENCE["length"][1]
-    )
+    mean, sd = DEFAULT_REFERENCE["length"]
+    assert z["length"] == pytest.approx(-mean / sd)

@@ -95,8 +95,7 @@ def test_every_number_and_the_doses_can_be_others_in_a_domain():
     }
     assert {item.name for item in dataclasses.fields(Domain)} == plain
     changed = dict.fromkeys(plain - {"doses", "seed"}, 0.25) | {"seed": 7, "doses": {"bold": 0.1}}
-    settings = Simulated(domains=freeze(Domains, {"code": changed}))
-    there = in_domain(settings, "code")
+    there = in_domain(Simulated(domains=freeze(Domains, {"code": changed})), "code")
     assert {name: getattr(there, name) for name in plain} == changed
     for name in plain:
         with pytest.raises(UserError, match=f"domains.qa.{name}"):
@@ -108,8 +107,7 @@ def test_a_judge_without_domains_is_who_it_was():
     plain = judge()
     assert judge_id(dataclasses.replace(plain, name="x")) == "a69d1ad0abec5cd2"
     assert "domains" not in effective(plain.simulated)
-    study = Study(judge=Judge(simulated=Simulated()))
-    assert digest(dataclasses.asdict(study)) == "d4f2ba3136"
+    assert digest(dataclasses.asdict(Study(judge=Judge(simulated=Simulated())))) == "d4f2ba3136"
 
 
 def test_each_setting_of_a_domain_makes_another_judge():
@@ -117,8 +115,7 @@ def test_each_setting_of_a_domain_makes_another_judge():
     for domain in DOMAINS:
         for item in dataclasses.fields(Domain):
             value = {"length": 0.0} if item.name == "doses" else 0
-            changed = Domains(**{domain: Domain(**{item.name: value})})
-            seen.add(judge_id(judge(domains=changed)))
+            seen.add(judge_id(judge(domains=Domains(**{domain: Domain(**{item.name: value})}))))
     assert len(seen) == 1 + len(DOMAINS) * len(dataclasses.fields(Domain))
 
 
@@ -155,8 +152,7 @@ def test_typed_on_the_command_line():
 def test_a_drift_in_one_domain_is_a_drift():
     assert not drifts(Simulated())
     assert drifts(Simulated(domains=Domains(qa=Domain(drift_per_1000=1.0))))
-    none = Domains(math=Domain(drift_per_1000=0.0))
-    assert drifts(Simulated(drift_per_1000=1.0, domains=none))
+    assert drifts(Simulated(drift_per_1000=1.0, domains=Domains(math=Domain(drift_per_1000=0.0))))
 
 
 def test_a_truth_that_could_not_be_had_is_a_failure_of_the_endpoint():
@@ -220,7 +216,6 @@ def test_a_rule_that_raises_is_told_to_those_who_asked():
     def broken(rows, answers):
         raise RuntimeError("no such table")
 
-    told = Oracle({row.prompt_id: row}.get, broken, waits=True)
-    with Session(judge(), None, told) as session:
+    with Session(judge(), None, Oracle({row.prompt_id: row}.get, broken, waits=True)) as session:
         ((vote,),) = session.verdicts([(row, "0")])
     assert vote.score is None and Missing("x") != vote

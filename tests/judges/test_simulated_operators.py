@@ -51,8 +51,7 @@ class Client:
     """Posts to an application in this process."""
 
     def __init__(self) -> None:
-        app = operators_app(SETTINGS, "sim", oracle(TASK))
-        self.transport = ASGITransport(app)
+        self.transport = ASGITransport(operators_app(SETTINGS, "sim", oracle(TASK)))
 
     def post(self, body: dict[str, Any]) -> Response:
         async def ask() -> Response:
@@ -66,8 +65,7 @@ class Client:
 def said(settings: SimulatedExecutor, text: str, right: list[bool], seed: int) -> str:
     """One reply, drawn by ``seed``."""
     world = Operators(settings, lookup(TASK))
-    asked = world.read(text, str(seed).encode())
-    return world.reply(asked, right).text
+    return world.reply(world.read(text, str(seed).encode()), right).text
 
 
 def near(share: float, wanted: float, n: int) -> bool:
@@ -102,8 +100,7 @@ def test_errors_on_one_problem_go_together():
         pairs.append(
             [bare(item, said(settings, asked, [], call)) == item.meta["right"] for call in (1, 2)]
         )
-    both = sum(all(pair) for pair in pairs) / n
-    assert near(both, 0.7**2 + 0.64 * 0.7 * 0.3, n)
+    assert near(sum(all(pair) for pair in pairs) / n, 0.7**2 + 0.64 * 0.7 * 0.3, n)
 
 
 def test_review_and_revise_have_their_rates():
@@ -168,8 +165,7 @@ def test_the_same_request_has_the_same_reply_over_the_wire():
     for text in texts:
         turn["content"] = text
         replies = [client.post(body).json() for client in clients]
-        again = clients[0].post(body).json()
-        assert replies[0] == replies[1] == again
+        assert replies[0] == replies[1] == clients[0].post(body).json()
         choice, usage = replies[0]["choices"][0], replies[0]["usage"]
         assert choice["message"]["content"] and choice["finish_reason"] == "stop"
         assert usage["total_tokens"] == usage["prompt_tokens"] + usage["completion_tokens"] > 0
@@ -182,16 +178,14 @@ def test_the_same_request_has_the_same_reply_over_the_wire():
     streamed = clients[0].post({**body, "stream": True}).text
     pieces = [json.loads(line[6:]) for line in streamed.split("\n") if line.startswith("data: {")]
     text = "".join(piece["choices"][0]["delta"].get("content", "") for piece in pieces)
-    plain = clients[0].post(body).json()
-    assert text == plain["choices"][0]["message"]["content"]
+    assert text == clients[0].post(body).json()["choices"][0]["message"]["content"]
 
 
 def test_what_it_cannot_answer_is_no_outage():
     client = Client()
 
     def ask(content: object, **more: object) -> tuple[int, str]:
-        body = {"messages": [{"role": "user", "content": content}], **more}
-        reply = client.post(body)
+        reply = client.post({"messages": [{"role": "user", "content": content}], **more})
         return reply.status_code, reply.text
 
     for text in ("", "no problem here", PROMPTS["Review"]["phrase"], "\n\n---\n\n"):

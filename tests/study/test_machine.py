@@ -68,14 +68,10 @@ def gpus_of(monkeypatch, count: int, visible: str | None = None) -> None:
 @pytest.mark.parametrize(
     ("device", "visible", "expected"),
     [
-        ("cuda:1", None, "1"),
-        ("cuda", None, "0"),
-        ("cuda:1", "3,2", "2"),
-        ("cuda:0", "GPU-8a, GPU-9b", "GPU-8a"),
-        ("cpu", None, ""),
-        ("cpu", "1", ""),
+        ("cuda:1", None, "1"), ("cuda", None, "0"), ("cuda:1", "3,2", "2"),
+        ("cuda:0", "GPU-8a, GPU-9b", "GPU-8a"), ("cpu", None, ""), ("cpu", "1", ""),
     ],
-)
+)  # fmt: skip
 def test_a_device_is_shown_to_a_child_alone(monkeypatch, device, visible, expected) -> None:
     gpus_of(monkeypatch, 4, visible)
     variables = device_variables(device)

@@ -71,7 +71,7 @@ def test_fields_of_a_judges_identity_have_names_of_their_own() -> None:
         ("sim-fair", "81a96f6545fabb23"),
         ("sim-verbose", "fda342c459ef1469"),
         ("sim-keyword", "06e0817673c5ab1f"),
-        ("smollm2-135m", "7cd5143f93401042"),
+        ("smollm2-135m", "0739c7ea86368e50"),
         ("qwen3-8b", "d4b10959d8deb3b9"),
         ("gpt-oss-20b", "e61f7e385ebcc361"),
         ("qwq-plus", "73d66a81d8d2c218"),

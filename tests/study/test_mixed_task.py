@@ -51,8 +51,7 @@ def test_rows_stand_in_the_order_of_the_table_and_are_read_when_wanted(task, pre
 
 def test_a_row_is_known_by_its_prompt(task):
     row_of = mixed.lookup(task)
-    rows = mixed.rows(task, "train")
-    assert all(row_of(row.prompt_id) == row for row in rows)
+    assert all(row_of(row.prompt_id) == row for row in mixed.rows(task, "train"))
     assert all(row_of(row.prompt_id) == row for row in mixed.rows(task, "eval"))
     assert row_of("0" * 16) is None
 
@@ -62,18 +61,15 @@ def test_an_order_draws_rows_by_their_weights(task):
     rows = mixed.rows(task, "train")
     drawn = [rows[index] for index in order.rows(0, 40)]
     assert [row.item for row in drawn] == [order.item(order.mixture.at(n)).id for n in range(40)]
-    domains = Counter(row.domain for row in drawn)
-    assert domains == {"math": 16, "qa": 12, "code": 12}
+    assert Counter(row.domain for row in drawn) == {"math": 16, "qa": 12, "code": 12}
     sets = Counter(row.dataset for row in drawn)
     assert sets == {"gsm8k": 8, "math": 8, "squad2": 6, "hotpotqa": 6, "humaneval": 6, "mbpp": 6}
-    again = mixed.Order(task, 3)
-    assert again.rows(17, 5) == order.rows(17, 5) != mixed.Order(task, 4).rows(17, 5)
+    assert mixed.Order(task, 3).rows(17, 5) == order.rows(17, 5) != mixed.Order(task, 4).rows(17, 5)
 
 
 def test_the_nominal_mix_is_that_of_the_weights_or_of_the_rows(task):
     rows = mixed.rows(task, "train")
-    shares = tasks.nominal_mix(mixed.Order(task, 0), rows)
-    assert shares == {"math": 0.4, "qa": 0.3, "code": 0.3}
+    assert tasks.nominal_mix(mixed.Order(task, 0), rows) == {"math": 0.4, "qa": 0.3, "code": 0.3}
     weighed = replace(task, options={"domains": {"math": 1, "qa": 1, "code": 2}})
     assert tasks.nominal_mix(mixed.Order(weighed, 0), rows)["code"] == 0.5
     three = [replace(rows[0], domain=domain) for domain in ("qa", "math", "qa", "qa")]
@@ -85,8 +81,7 @@ def test_the_nominal_mix_is_that_of_the_weights_or_of_the_rows(task):
 def test_the_order_is_that_of_the_seed_whatever_the_arm(task):
     def ids(**arm):
         config = Study(task=task, trainer=Trainer(steps=5, prompts_per_step=4), **arm)
-        order = order_of(config)
-        return order.rows(0, 20)
+        return order_of(config).rows(0, 20)
 
     assert ids(seed=1) == ids(seed=1, policy=Policy(name="another"))
     assert ids(seed=1) != ids(seed=2)
@@ -102,8 +97,7 @@ def test_fewer_rows_of_a_set_are_the_same_for_every_seed_of_a_run(task):
 
     drawn = [drawn_of(few, seed) for seed in (0, 1)]
     assert drawn[0] == drawn[1] and len(drawn[0]) == 6
-    other = replace(few, seed=1)
-    assert drawn_of(other, 0) != drawn[0]
+    assert drawn_of(replace(few, seed=1), 0) != drawn[0]
 
 
 def test_held_out_rows_are_of_every_domain_and_of_no_train_row(prepared):
@@ -115,8 +109,7 @@ def test_held_out_rows_are_of_every_domain_and_of_no_train_row(prepared):
         counts = {row.dataset: len(table.rows(split, row.dataset)) for row in rows}
         assert len(rows) <= 9 and len({row.item for row in rows}) == len(rows)
         assert {row.domain for row in rows} == {"math", "qa", "code"}
-        train = {row.item for row in mixed.rows(task, "train")}
-        assert train.isdisjoint(row.item for row in rows)
+        assert {row.item for row in mixed.rows(task, "train")}.isdisjoint(row.item for row in rows)
         assert all(row.split == "eval" for row in rows)
         assert counts if preset == "official" else min(counts.values()) > 0
         more = replace(task, eval_rows=12)
@@ -183,8 +176,7 @@ def test_a_folder_that_was_prepared_anew_is_another_state(task, prepared, tmp_pa
     out = tmp_path / "again"
     words = [f"data.root={prepared / 'root'}", "data.seed=9", f"out={out}"]
     assert data.main(["prepare", "data=plan-c", *words]) == 0
-    other = mixed.Order(replace(task, path=str(out)), 0).state(8, 4)
-    assert other["manifest"] != state["manifest"]
+    assert mixed.Order(replace(task, path=str(out)), 0).state(8, 4)["manifest"] != state["manifest"]
 
 
 def test_a_weight_of_zero_in_a_preset_leaves_its_domain_out(task, prepared, tmp_path):
@@ -196,8 +188,7 @@ def test_a_weight_of_zero_in_a_preset_leaves_its_domain_out(task, prepared, tmp_
     (tmp_path / "manifest.json").write_text(json.dumps(manifest))
     less = replace(task, path=str(tmp_path))
     assert mixed.Order(less, 0).mixture.domains == {"math": 1, "qa": 1}
-    given = {"domains": {"math": 1, "qa": 1, "code": 2}}
-    again = mixed.Order(replace(less, options=given), 0)
+    again = mixed.Order(replace(less, options={"domains": {"math": 1, "qa": 1, "code": 2}}), 0)
     assert again.mixture.domains == {"math": 1, "qa": 1, "code": 2}
 
 
@@ -218,8 +209,7 @@ def test_what_cannot_be_drawn_from_is_refused(task, change, words):
 
 def test_a_run_that_is_too_long_is_refused_before_it_starts(task):
     options = {"datasets": ["humaneval"], "max_repeats": 1}
-    config = Study(
-        task=replace(task, options=options), trainer=Trainer(steps=50, prompts_per_step=2)
-    )
+    trainer = Trainer(steps=50, prompts_per_step=2)
+    config = Study(task=replace(task, options=options), trainer=trainer)
     with pytest.raises(UserError, match="The run draws 100 rows"):
         order_of(config)

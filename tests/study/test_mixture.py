@@ -14,13 +14,9 @@ from study.tasks.mixture import DOMAINS as WEIGHTS
 from study.tasks.mixture import Mixture, Options, Pool, weights
 
 SIX = [
-    Pool("gsm8k", "math", 6227),
-    Pool("hotpotqa", "qa", 74_000),
-    Pool("humaneval", "code", 137),
-    Pool("math", "math", 6250),
-    Pool("mbpp", "code", 356),
-    Pool("squad2", "qa", 73_000),
-]
+    Pool("gsm8k", "math", 6227), Pool("hotpotqa", "qa", 74_000), Pool("humaneval", "code", 137),
+    Pool("math", "math", 6250), Pool("mbpp", "code", 356), Pool("squad2", "qa", 73_000),
+]  # fmt: skip
 DOMAIN = {pool.dataset: pool.domain for pool in SIX}
 
 
@@ -92,8 +88,7 @@ def test_a_set_that_is_used_up_leaves_its_share_to_its_domain_first():
     assert places[ends["humaneval"]].dataset == "humaneval"
     assert "humaneval" not in {place.dataset for place in places[ends["humaneval"] + 1 :]}
     until = places[: ends["mbpp"] + 1]
-    code = sum(place.dataset != "gsm8k" for place in until)
-    assert abs(code - len(until) * 3 / 7) < 1
+    assert abs(sum(place.dataset != "gsm8k" for place in until) - len(until) * 3 / 7) < 1
     assert {place.dataset for place in places[ends["mbpp"] + 1 :]} == {"gsm8k"}
 
 
@@ -140,9 +135,8 @@ def test_temperature_makes_weights_of_the_rows():
     )
     as_rows, _ = weights(SIX, Options(temperature=1.0))
     assert as_rows == {"math": 12_477, "qa": 147_000, "code": 493}
-    given_domains, _ = weights(
-        SIX, Options(temperature=2.0, domains={"math": 1, "qa": 1, "code": 1})
-    )
+    even = Options(temperature=2.0, domains={"math": 1, "qa": 1, "code": 1})
+    given_domains, _ = weights(SIX, even)
     assert given_domains == {"math": 1, "qa": 1, "code": 1}
     mixture = Mixture(SIX, Options(temperature=3.7), seed=0)
     check_shares(drawn(mixture, 300), mixture)
@@ -170,14 +164,10 @@ def test_weights_that_do_not_fit_are_refused(options, words):
 @pytest.mark.parametrize(
     "given_options",
     [
-        {"domains": {"math": 0}},
-        {"sets": {"gsm8k": -1}},
-        {"domains": {"math": "four"}},
-        {"temperature": 0},
-        {"max_repeats": 0},
-        {"max_repeats": 1.5},
+        {"domains": {"math": 0}}, {"sets": {"gsm8k": -1}}, {"domains": {"math": "four"}},
+        {"temperature": 0}, {"max_repeats": 0}, {"max_repeats": 1.5},
     ],
-)
+)  # fmt: skip
 def test_weights_that_are_no_weights_are_refused(given_options):
     with pytest.raises(UserError, match=r"task\.options\."):
         freeze(Options, given_options, "task.options.")

@@ -24,19 +24,11 @@ TABLE = r"""
 41 22 0:50 / /odd-fields rw,x - - nfs host:/x rw
 """
 KINDS = {
-    "/work/runs": "",
-    "/home/me/runs": "nfs4",
-    "/home": "nfs4",
-    "/homes/me": "",
-    "/home/fast/runs": "",
-    "/mnt/with space\\and\tmore/runs": "cifs",
-    "/mnt/with space": "",
-    "/data/x": "lustre",
-    "/over/x": "",
-    "/bucket/runs": "fuse.mount-s3",
-    "/ntfs/runs": "",
+    "/work/runs": "", "/home/me/runs": "nfs4", "/home": "nfs4", "/homes/me": "",
+    "/home/fast/runs": "", "/mnt/with space\\and\tmore/runs": "cifs", "/mnt/with space": "",
+    "/data/x": "lustre", "/over/x": "", "/bucket/runs": "fuse.mount-s3", "/ntfs/runs": "",
     "/nfs-like/runs": "",
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize(("path", "kind"), KINDS.items(), ids=range(len(KINDS)))

@@ -23,9 +23,8 @@ class Rule:
         self.broken = True
 
     def __call__(self, rows, answers):
-        self.batches.append(
-            [(row.prompt_text(), answer) for row, answer in zip(rows, answers, strict=True)]
-        )
+        prompts = [row.prompt_text() for row in rows]
+        self.batches.append(list(zip(prompts, answers, strict=True)))
         return [
             Missing("no sandbox")
             if self.broken and answer == "lost"
@@ -49,8 +48,7 @@ def test_each_answer_is_asked_about_once():
 
 
 def test_what_is_no_text_for_utf8_is_an_answer_too():
-    asked = Oracle(BY_ID.get, Rule())
-    assert asked("one", "one \ud800").score == 1.0
+    assert Oracle(BY_ID.get, Rule())("one", "one \ud800").score == 1.0
 
 
 def test_what_was_cut_off_is_not_an_empty_answer():
@@ -112,8 +110,7 @@ def test_threads_that_ask_the_same_ask_once():
 
 def test_the_memo_is_bounded_and_the_oldest_goes(monkeypatch):
     monkeypatch.setattr(oracle, "MOST", 3)
-    rule = Rule()
-    asked = Oracle(BY_ID.get, rule)
+    asked = Oracle(BY_ID.get, Rule())
     for answer in "abcde":
         asked("one", answer)
     assert asked.remembered([ROWS[0]] * 3, ["c", "d", "e"]) is not None

@@ -12,7 +12,7 @@ from study.rewards.compose import RewardInputs, composed, recompose, recorded
 from study.rewards.failure import POLICIES, TooManyMissing, apply_failure_policy
 from study.rewards.formulas import REWARDS, Parts, overlong, repetition, rule_part
 from study.rows import Criterion, Rule, make_row
-from study.schema import Judge, Overlong, Repetition, Reward, Study, freeze
+from study.schema import Judge, Overlong, Repetition, Reward, Study
 
 SCORES = st.lists(st.none() | st.floats(0, 1), min_size=4, max_size=4)
 
@@ -20,13 +20,10 @@ SCORES = st.lists(st.none() | st.floats(0, 1), min_size=4, max_size=4)
 @pytest.mark.parametrize(
     ("rules", "mean", "every"),
     [
-        ((True, True), 1.0, 1.0),
-        ((True, False, True, True), 0.75, 0.0),
-        ((True, None), 1.0, None),
-        ((False, None), 0.0, 0.0),
-        ((None, None), None, None),
+        ((True, True), 1.0, 1.0), ((True, False, True, True), 0.75, 0.0), ((True, None), 1.0, None),
+        ((False, None), 0.0, 0.0), ((None, None), None, None),
     ],
-)
+)  # fmt: skip
 def test_rule_part(rules, mean, every):
     assert rule_part(rules, "mean") == mean
     assert rule_part(rules, "all") == every
@@ -161,8 +158,7 @@ def test_abort_and_too_many_missing_stop_the_run():
 
 @given(SCORES, st.sampled_from([p for p in POLICIES if p != "abort"]))
 def test_only_zero_turns_a_missing_verdict_into_a_number(scores, policy):
-    found = apply_failure_policy(scores, 2, policy, 1.0)
-    for before, after in zip(scores, found, strict=True):
+    for before, after in zip(scores, apply_failure_policy(scores, 2, policy, 1.0), strict=True):
         if before is None:
             assert after == (0.0 if policy == "zero" else None)
         elif after is not None:
@@ -194,8 +190,7 @@ def test_recorded_rollouts_are_rewarded_as_training_would_have(policy, expected)
 
 def test_a_record_without_an_answer_is_asked_as_an_empty_one():
     config = Study(reward=Reward(rules="judge", repetition=Repetition(1.0, 1)))
-    record = {"answer": None, "tokens": 3, "truth": 0.5}
-    one = recorded(config, RULED, record)
+    one = recorded(config, RULED, {"answer": None, "tokens": 3, "truth": 0.5})
     row, answer = one.item
     assert answer == "" and len(row.criteria) == 2 and one.row is RULED
     ((reward, terms),) = composed(config, [one], [0.75], 1, "unscored")
@@ -262,8 +257,7 @@ def test_rollouts_on_record_are_composed_with_what_was_missing() -> None:
     again = [recorded(Study(), ROW, record | {"truth_missing": why}) for why in (LOST, None)]
     assert [rollout.truth_missing for rollout in again] == [LOST, None]
     assert recorded(Study(), ROW, record).truth_missing is None  # of an earlier version
-    config = Study(reward=Reward(name="rule"))
-    assert recompose(config, again, [0.5, 0.5], 2, "zero") == [0.0, None]
+    assert recompose(Study(reward=Reward(name="rule")), again, [0.5, 0.5], 2, "zero") == [0.0, None]
 
 
 def of(domain: str, **parts: Any) -> RewardInputs:
@@ -320,8 +314,3 @@ def test_a_domain_that_the_sampled_rows_do_not_show_needs_a_reward_too():
     check_reward(BY_DOMAIN, Judge(), [QA, MATH], 100, ["math", "qa"])
     with pytest.raises(UserError, match="math, qa a reward and code none"):
         check_reward(BY_DOMAIN, Judge(), [QA, MATH], 100, ["math", "qa", "code"])
-
-
-def test_only_judge_and_rule_pay():
-    with pytest.raises(UserError, match="one of judge, rule"):
-        freeze(Reward, {"domains": {"qa": "both"}})

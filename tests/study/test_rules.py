@@ -1,12 +1,15 @@
 """The audit of rule functions: counts by hand, the command line, and the study's own rows."""
 
 import json
+from contextlib import contextmanager
 
 import pytest
 
+from experiments import rules
 from experiments.rules import audit, main
 from study.errors import UserError
 from study.rules import RuleRunner, infeasible, read_rows, rule_row
+from study.sandbox.pool import Pool
 from study.tasks.verif import FUNCTION
 from study.tasks.where import FILES, data_folder
 from tests.study.tasks.datasets.roots import lines
@@ -75,27 +78,20 @@ def test_the_command_line(tmp_path, capsys, pool):
     assert json.loads(out.read_text())["rows_perfect"] == 2
 
 
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [
-        ([], "one of audit"),
-        (["audit", "file=a.jsonl"], "needs response= ("),
-        (
-            ["audit", "file=a.jsonl", "response=", "out=o", "speed=9"],
-            "'speed=9' is not an option of experiments.rules",
-        ),
-        (
-            ["audit", "file=a.jsonl", "response=", "out=o", "workers=0"],
-            "must be a number 1 or more and at most 99",
-        ),
-        (["audit", "file=a.jsonl", "response=", "out=o", "sandbox=off"], "one of auto, unsafe"),
-        (["audit", "file=none.jsonl", "response=", "out=o"], "is no .jsonl"),
-    ],
-)
-def test_wrong_commands_are_said(words, said, capsys, monkeypatch, tmp_path):
-    monkeypatch.chdir(tmp_path)
-    assert main(words) == 2
-    assert said in capsys.readouterr().err
+@pytest.mark.parametrize("sandbox", ["auto", "unsafe"])
+def test_rules_run_unsafe_only_where_that_is_typed(sandbox, tmp_path, monkeypatch):
+    settings = []
+
+    @contextmanager
+    def opened(workers, *, unsafe):
+        settings.append(unsafe)
+        with Pool(workers) as sandboxes:
+            yield sandboxes
+
+    monkeypatch.setattr(rules, "Pool", opened)
+    file, out = lines(tmp_path / "rows.jsonl", RECORDS), tmp_path / "audit.json"
+    main(["audit", f"file={file}", "response=please", f"out={out}", f"sandbox={sandbox}"])
+    assert settings == [sandbox == "unsafe"]
 
 
 @pytest.mark.parametrize(

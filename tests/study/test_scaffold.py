@@ -106,8 +106,7 @@ def test_the_first_sees_all_and_the_last_the_plain_prompt():
 
 
 def test_base_prompt_and_warning_are_options():
-    plain = Scaffold(name="ruscarl", base_prompt=True)
-    last = show(plain, ROW, 7, 8, 1, 350, 0)
+    last = show(Scaffold(name="ruscarl", base_prompt=True), ROW, 7, 8, 1, 350, 0)
     assert last.messages == ({"role": "system", "content": "You are a helpful assistant."}, USER)
     silent = wording(Scaffold(leak_warning=False), ROW.criteria)
     assert wording(Scaffold(), ROW.criteria).startswith(silent)

@@ -16,8 +16,7 @@ def test_optional_nested_node_is_none_or_whole():
     config = OmegaConf.structured(schema(Study))
     assert config.policy.lora is None
     merged = OmegaConf.merge(config, {"policy": {"lora": {"r": 4}}})
-    frozen = freeze(Study, OmegaConf.to_container(merged, resolve=True))
-    assert frozen.policy.lora == Lora(r=4)
+    assert freeze(Study, OmegaConf.to_container(merged, resolve=True)).policy.lora == Lora(r=4)
 
 
 def test_frozen_records_cannot_change():
@@ -27,9 +26,8 @@ def test_frozen_records_cannot_change():
 
 def test_a_mistyped_key_is_refused_by_name():
     with pytest.raises(ConfigKeyError, match="temprature"):
-        OmegaConf.merge(
-            OmegaConf.structured(schema(Study)), {"judge": {"sampling": {"temprature": 1}}}
-        )
+        mistyped = {"judge": {"sampling": {"temprature": 1}}}
+        OmegaConf.merge(OmegaConf.structured(schema(Study)), mistyped)
     with pytest.raises(KeyError, match="temprature"):
         freeze(Study, {"judge": {"sampling": {"temprature": 1}}})
 
@@ -41,5 +39,4 @@ def test_integers_given_for_floats_become_floats():
 
 
 def test_every_group_is_a_field_of_the_study():
-    hints = {item.name for item in dataclasses.fields(Study)}
-    assert set(GROUPS) <= hints
+    assert set(GROUPS) <= {item.name for item in dataclasses.fields(Study)}

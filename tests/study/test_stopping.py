@@ -19,6 +19,7 @@ import pytest
 from omegaconf.errors import ConfigAttributeError
 
 from study import cells, stopping
+from tests.commands import run_program, start
 from tests.conftest import ROOT, SLOWLY, Trained, came_of, sweep
 from tests.waiting import GENEROUS_S, wait_for
 
@@ -31,15 +32,10 @@ class Sweep:
 
     def __init__(self, runs_dir: Path, temp: Path, *arguments: str) -> None:
         self.runs_dir, self.temp = runs_dir, temp
-        self.process = subprocess.Popen(
-            [sys.executable, "-m", "experiments.sweep", f"runs_dir={runs_dir}", *arguments],
-            cwd=ROOT,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            start_new_session=True,
-            env=os.environ | {"TMPDIR": str(self.temp)},
-        )
+        pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
+        own = {"start_new_session": True, "env": os.environ | {"TMPDIR": str(self.temp)}}
+        words = (f"runs_dir={runs_dir}", *arguments)
+        self.process = start("experiments.sweep", *words, real=True, **pipes, **own)
 
     def wait_for(self, happened: Callable[[], object], what: str) -> None:
         def happened_before_the_end() -> bool:
@@ -139,12 +135,9 @@ sys.exit(sweep.main())
 def test_a_library_that_drops_an_interruption_does_not_keep_it(number, more, tmp_path) -> None:
     """OmegaConf asks for attributes with a default, and passes over what is raised meanwhile."""
     arguments = ["debug=tiny", "judge=sim-fair", "seed=0,1", "plan=true", f"runs_dir={tmp_path}"]
-    driver = UNFRIENDLY.replace("{number}", number).replace(
-        "{arguments}", repr([*arguments, *more])
-    )
-    ended = subprocess.run(
-        [sys.executable, "-c", driver], cwd=ROOT, capture_output=True, text=True, timeout=GENEROUS_S
-    )
+    words = repr([*arguments, *more])
+    driver = UNFRIENDLY.replace("{number}", number).replace("{arguments}", words)
+    ended = run_program(driver)
     assert ended.returncode == 130, ended.stdout + ended.stderr
     assert "Stopped." in ended.stderr and "Traceback" not in ended.stderr
 
@@ -278,9 +271,7 @@ except KeyboardInterrupt:
 
 
 def test_a_signal_waits_for_what_is_held_and_others_are_answered() -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", DRIVER], cwd=ROOT, capture_output=True, text=True, timeout=GENEROUS_S
-    )
+    done = run_program(DRIVER)
     assert done.stdout.split("\n") == ["still here", "ended in order", "obeyed again", ""]
     assert done.stderr.count("Stopping") == 3
 
@@ -314,6 +305,5 @@ except KeyboardInterrupt:
 @pytest.mark.parametrize("again", [False, True])
 @pytest.mark.parametrize("number", ["SIGINT", "SIGTERM"])
 def test_an_interruption_within_a_callback_is_not_lost(number: str, again: bool) -> None:
-    command = [sys.executable, "-c", LOST.format(number=number, again=again)]
-    ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=GENEROUS_S)
+    ended = run_program(LOST.format(number=number, again=again))
     assert (ended.returncode, ended.stdout, ended.stderr) == (0, "interrupted\n", "")

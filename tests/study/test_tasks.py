@@ -62,8 +62,7 @@ def test_an_index_is_made_of_rows_in_memory():
 
 
 def test_one_oracle_serves_a_process():
-    task = Task(name="lazy", train_rows=30)
-    truth_of = oracle(task)
+    truth_of = oracle(Task(name="lazy", train_rows=30))
     assert oracle(Task(name="lazy", train_rows=30)) is truth_of and truth_of.waits
     assert not oracle(Task(name="instruct-mini")).waits
     assert truth_of("What is 7 plus 7?", "14") == Truth(1.0, (True,))

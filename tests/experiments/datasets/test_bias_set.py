@@ -144,8 +144,7 @@ def test_an_exception_loses_nothing(data, tmp_path, policy, monkeypatch, capsys)
     monkeypatch.setattr(bias_set, "fill", breaks)
     with pytest.raises(MemoryError):
         main(words)
-    texts = [one["responses"]["ypolicy_raw"] for one in read(out)]
-    assert texts == [WORDS, WORDS, "", "", "", ""]
+    assert [one["responses"]["ypolicy_raw"] for one in read(out)] == [WORDS, WORDS, "", "", "", ""]
     monkeypatch.setattr(bias_set, "fill", fill)
     policy.left = 2
     assert main(words) == 0

@@ -4,8 +4,6 @@ import http.server
 import json
 import os
 import socket
-import subprocess
-import sys
 import threading
 
 import pytest
@@ -15,7 +13,7 @@ from experiments import data
 from experiments.datasets import download
 from study import files
 from study.tasks.datasets import sets
-from tests.conftest import ROOT
+from tests.commands import run_program
 from tests.study.tasks.datasets import roots
 from tests.waiting import GENEROUS_S
 
@@ -86,13 +84,7 @@ def test_a_hub_that_stops_half_way_is_given_up(root, tmp_path):
         threading.Thread(target=server.serve_forever, daemon=True).start()
         places = {"HF_ENDPOINT": f"http://127.0.0.1:{server.server_port}", "HF_HOME": str(tmp_path)}
         words = ["data=official", "datasets=gsm8k,mbpp", f"data.root={root}", f"out={tmp_path}"]
-        done = subprocess.run(
-            [sys.executable, "-c", IMPATIENT, "download", *words],
-            cwd=ROOT,
-            capture_output=True,
-            text=True,
-            env=os.environ | places,
-        )
+        done = run_program(IMPATIENT, "download", *words, env=os.environ | places)
         asked = server.asked
         server.stopped.set()
         server.shutdown()
@@ -170,8 +162,7 @@ def test_a_set_without_files_is_prepared_from_the_hub(tmp_path, monkeypatch, roo
     monkeypatch.chdir(tmp_path)
     hub(monkeypatch)
     roots.lines(tmp_path / "root" / "mbpp" / "mbpp.jsonl", roots.mbpp())
-    words = ["prepare", "data=plan-c", "datasets=gsm8k,mbpp", "data.root=root"]
-    assert data.main(words) == 0
+    assert data.main(["prepare", "data=plan-c", "datasets=gsm8k,mbpp", "data.root=root"]) == 0
     printed = capsys.readouterr()
     said = "root holds no file of gsm8k: the hub gives openai/gsm8k, into data/raw.\n"
     assert printed.err == said

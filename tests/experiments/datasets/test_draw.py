@@ -33,8 +33,7 @@ def draw(folder, out, *words, steps=5, prompts=4, seed=0):
 
 def test_a_run_of_the_same_settings_draws_the_same(prepared, tmp_path, cache):
     task = Task(name="mixed", path=str(prepared / "plan-c"), train_rows=1_000_000)
-    config = dataclasses.replace(study(steps=3), task=task, seed=5)
-    outcome = run(config, tmp_path / "run", cache)
+    outcome = run(dataclasses.replace(study(steps=3), task=task, seed=5), tmp_path / "run", cache)
     lines, _ = draw(prepared / "plan-c", tmp_path / "rows.jsonl", steps=3, prompts=2, seed=5)
     groups = [r for r in outcome.records if r["member"] == 0]
     groups.sort(key=lambda r: (r["step"], r["group"]))
@@ -108,8 +107,7 @@ def test_a_preset_that_is_not_prepared_is_prepared_first(prepared, tmp_path, mon
     sizes = ["steps=2", "prompts_per_step=4", "seed=0", "out=rows.jsonl"]
     words = ["data=plan-c", f"data.root={prepared / 'root'}", *sizes]
     assert data.main(["draw", *words]) == 0
-    printed = capsys.readouterr()
-    assert "prepared in data/plan-c first" in printed.err
+    assert "prepared in data/plan-c first" in capsys.readouterr().err
     first = (tmp_path / "rows.jsonl").read_bytes()
     assert data.main(["draw", *words]) == 0
     assert (tmp_path / "rows.jsonl").read_bytes() == first

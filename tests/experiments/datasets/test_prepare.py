@@ -90,8 +90,7 @@ def test_a_preset_is_prepared_and_verified(preset, root, tmp_path, capsys):
     for name, entry in manifest["datasets"].items():
         assert entry["licence"] and entry["revision"] and entry["prompts"]
         for file in entry["files"].values():
-            content = (root / file["name"]).read_bytes()
-            assert file["sha256"] == hashlib.sha256(content).hexdigest()
+            assert file["sha256"] == hashlib.sha256((root / file["name"]).read_bytes()).hexdigest()
         assert (entry["cut_from"] is None) == (preset == "official")
         read = sum(entry["rows"][split] for split in SPLITS) + sum(entry["left_out"].values())
         assert read == entry["rows"]["read"], name
@@ -155,14 +154,12 @@ def test_train_copies_of_test_rows_are_left_out_and_counted(copy, tmp_path, caps
     near = test[1] | {"question": test[1]["question"].lower().replace("?", " ?!")}
     other = test[2] | {"question": test[2]["question"].replace("packs", "hides")}
     numbers = {"question": test[3]["question"].replace("6", "8"), "answer": "#### 999"}
-    planted = [*train, test[0], near, other, numbers, train[4]]
-    roots.lines(copy / "gsm8k" / "train.jsonl", planted)
+    roots.lines(copy / "gsm8k" / "train.jsonl", [*train, test[0], near, other, numbers, train[4]])
     words = ["data=official", "datasets=gsm8k", f"data.root={copy}", f"out={tmp_path / 'rows'}"]
     manifest = run(capsys, "prepare", *words, "data.validation_share=0")
     kept = {row["row"] for row in frame(tmp_path / "rows") if row["split"] == "train"}
     assert kept == {*range(20), 23}
-    left_out = manifest["datasets"]["gsm8k"]["left_out"]
-    assert left_out == {"near_duplicates": 3, "repeated": 1}
+    assert manifest["datasets"]["gsm8k"]["left_out"] == {"near_duplicates": 3, "repeated": 1}
     likes = {pair["left_out"]: pair["like"] for pair in manifest["near_duplicates"]["examples"]}
     assert likes == {f"gsm8k:train:{20 + row}": f"gsm8k:test:{row}" for row in range(3)}
     run(capsys, "verify", *words)
@@ -389,8 +386,7 @@ def test_a_closed_pipe_ends_quietly(root, tmp_path):
 @needs_rows
 def test_real_rows_are_cut_as_the_source_counts_them(tmp_path, capsys):
     words = ["data=plan-c", "datasets=gsm8k,humaneval,mbpp", f"data.root={SHARED}"]
-    manifest = run(capsys, "prepare", *words, f"out={tmp_path / 'rows'}")
-    counts = manifest["counts"].items()
+    counts = run(capsys, "prepare", *words, f"out={tmp_path / 'rows'}")["counts"].items()
     cut = {name: (splits["train"], splits["test"]) for name, splits in counts}
     assert cut == {"gsm8k": (6227, 1246), "humaneval": (137, 27), "mbpp": (356, 71)}
     table = open_table(tmp_path / "rows")

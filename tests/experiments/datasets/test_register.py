@@ -36,8 +36,7 @@ def test_rows_of_one_type_keep_the_name_of_the_file(tmp_path, capsys):
     path = roots.lines(tmp_path / "rows.jsonl", rows(MATH, 18))
     manifest = run(capsys, "register", f"path={path}", f"out={tmp_path / 'rows'}")
     assert manifest["counts"] == {"rows": {"test": 3, "train": 15, "validation": 0}}
-    table = open_table(tmp_path / "rows")
-    item = table.by_id("rows:train:4")
+    item = open_table(tmp_path / "rows").by_id("rows:train:4")
     assert item.prompt == rows(MATH, 5)[4]["problem"] and item.answers == ("5",)
     assert item.domain == "math"
     assert run(capsys, "verify", f"path={tmp_path / 'rows'}") == manifest
@@ -50,18 +49,15 @@ def test_rows_of_one_type_keep_the_name_of_the_file(tmp_path, capsys):
 
 def test_rows_that_are_not_cut_are_refused(tmp_path, capsys):
     path = roots.lines(tmp_path / "rows.jsonl", rows(MATH, 18))
-    words = ["register", f"path={path}", "data=official", f"out={tmp_path / 'rows'}"]
-    assert data.main(words) == 2
-    assert "data.cut=[] is not legal: it must be two numbers such as [5,1]" in (
-        capsys.readouterr().err
-    )
+    assert data.main(["register", f"path={path}", "data=official", f"out={tmp_path / 'rows'}"]) == 2
+    legal = "data.cut=[] is not legal: it must be two numbers such as [5,1]"
+    assert legal in capsys.readouterr().err
     assert list(tmp_path.iterdir()) == [path]
 
 
 def test_types_are_sets_of_their_own_and_keep_the_row_of_the_file(tmp_path, capsys):
     groups = zip(rows(MATH, 12), rows(CODE, 12), rows(QA, 12), strict=True)
-    mixed = [row for group in groups for row in group]
-    path = roots.lines(tmp_path / "mine.jsonl.gz", mixed)
+    path = roots.lines(tmp_path / "mine.jsonl.gz", [row for group in groups for row in group])
     words = [f"path={path}", f"out={tmp_path / 'rows'}", "data=official", "data.cut=[1,1]"]
     manifest = run(capsys, "register", *words)
     assert set(manifest["counts"]) == {"mine-code", "mine-math", "mine-qa"}

@@ -32,7 +32,7 @@ def prompt_of(body):
 @contextmanager
 def serving(reply, end="stop"):
     """(address, requests so far) of a chat endpoint that answers ``reply(body)``: a text, a text
-    and how it ended, or None where the request is refused."""
+    and how it ended, an error with its code, or None where the request is refused."""
     seen: list[dict[str, Any]] = []
 
     class Server(BaseHTTPRequestHandler):
@@ -45,6 +45,8 @@ def serving(reply, end="stop"):
             told = reply(body)
             if told is None:
                 return self.send({"error": "refused"}, status=400)
+            if isinstance(told, dict):
+                return self.send({"error": told}, status=told["code"])
             text, finish = (told, end) if isinstance(told, str) else told
             message = {"role": "assistant", "content": text}
             choice = {"message": message, "finish_reason": finish, "index": 0}

@@ -119,14 +119,10 @@ def test_missing_scores_are_left_out_and_nothing_at_all_is_no_zero():
 @pytest.mark.parametrize(
     ("samples", "domain", "names"),
     [
-        (1, "code", set()),
-        (5, "code", {"pass@5"}),
-        (10, "code", {"pass@5", "pass@10"}),
-        (7, "math", set()),
-        (8, "math", {"maj@8"}),
-        (9, "qa", {"maj@8"}),
+        (1, "code", set()), (5, "code", {"pass@5"}), (10, "code", {"pass@5", "pass@10"}),
+        (7, "math", set()), (8, "math", {"maj@8"}), (9, "qa", {"maj@8"}),
     ],
-)
+)  # fmt: skip
 def test_metrics_of_several_samples_are_there_where_they_apply(samples, domain, names):
     rows = [[True] * samples, [False] * samples]
     metrics = measure(answers(rows, domain=domain), "x", domain, None).metrics
@@ -138,8 +134,7 @@ def test_metrics_of_several_samples_are_there_where_they_apply(samples, domain, 
 
 def test_self_consistency_votes_with_every_sample():
     rows = [[True, True, False], [False, True, False]]
-    measured = measure(answers(rows), "gsm8k", "math", "sc")
-    assert measured.metrics == {"accuracy": 0.5, "maj@3": 0.5}
+    assert measure(answers(rows), "gsm8k", "math", "sc").metrics == {"accuracy": 0.5, "maj@3": 0.5}
     assert majority(list(map(votes, rows)), 2).value == 0.5
     assert best_of(list(map(votes, rows))).value == 1.0
 
@@ -155,15 +150,13 @@ def test_squad_has_its_official_keys_for_each_kind_of_question():
         for row, (answerable, right, f1) in enumerate(rows)
     ]
     kinds = {"HasAns_exact": 0.5, "HasAns_f1": 0.75, "NoAns_exact": 0.5, "NoAns_f1": 0.5}
-    both = {"accuracy": 0.5, "f1": 0.625}
-    assert measure(graded, "squad2", "qa", None).metrics == both | kinds
+    assert measure(graded, "squad2", "qa", None).metrics == {"accuracy": 0.5, "f1": 0.625} | kinds
     assert not {"NoAns_f1", "NoAns_exact"} & set(measure(graded[:2], "squad2", "qa", None).metrics)
 
 
 def test_a_judge_is_counted_against_the_rule():
     rows = [[True], [True], [True], [False], [False], [None], [True]]
-    verdicts = [[0.5], [1.0], [0.49], [0.7], [0.0], [1.0], [None]]
-    table = judged(answers(rows, verdicts))
+    table = judged(answers(rows, [[0.5], [1.0], [0.49], [0.7], [0.0], [1.0], [None]]))
     assert table.items() >= {"tp": 2, "fp": 1, "fn": 1, "tn": 1, "unscored": 1}.items()
     assert (table["tpr"], table["fpr"], table["accuracy"]) == pytest.approx((2 / 3, 0.5, 0.6))
     assert table["youden_j"] == pytest.approx(2 / 3 - 0.5)
@@ -185,5 +178,4 @@ def test_the_average_is_weighted_by_domain_and_not_by_rows():
     assert means == pytest.approx(
         {"by_dataset": 0.4, "by_domain": 1.0 / 3, "weighted": (4 * 0.6 + 3 * 0.3 + 3 * 0.1) / 10}
     )
-    alone = averages([entry("qa", "c", 0.3, 5)])
-    assert set(alone.values()) == {0.3}
+    assert set(averages([entry("qa", "c", 0.3, 5)]).values()) == {0.3}

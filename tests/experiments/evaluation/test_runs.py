@@ -89,8 +89,7 @@ def test_the_untrained_model_of_a_runs_adapter_is_asked_as_the_runs(cell, root, 
     options = main.read([*words, "limit=5"])
     model, changed = datasets._untrained(options, "base@1 + checkpoint-3")
     assert model.startswith("base@")
-    command = baselines.typed(options, "untrained", changed)
-    read = main.read(shlex.split(command)[3:])
+    read = main.read(shlex.split(baselines.typed(options, "untrained", changed))[3:])
     assert (read.run, read.checkpoint, read.adapter, read.limit) == (cell, 0, None, 5)
 
 
@@ -174,8 +173,7 @@ def test_a_command_that_is_printed_can_be_typed(tmp_path):
     options = main.read([*typed, "judge=sim-fair", "judge.sampling.votes=1", "samples=4"])
     assert isinstance(options, Options)
     for words in ({"method": "sc"}, {"method": "cot"}, {"checkpoint": 0}):
-        command = baselines.typed(options, "other", words)
-        read = main.read(shlex.split(command)[3:])
+        read = main.read(shlex.split(baselines.typed(options, "other", words))[3:])
         assert read.out == tmp_path / "o-other.json"
         assert (read.limit, read.select, read.datasets) == (5, "facility", ["gsm8k", "mbpp"])
         assert (read.root, read.thinking, read.judge) == ("some where", False, "")

@@ -157,8 +157,7 @@ def _begun(node: subprocess.Popen[bytes], log: Path) -> bool:
 
 def children(pid: int) -> list[int]:
     """Processes that a process started and that live."""
-    path = Path(f"/proc/{pid}/task/{pid}/children")
-    return [int(word) for word in read(path).split()]
+    return [int(word) for word in read(Path(f"/proc/{pid}/task/{pid}/children")).split()]
 
 
 def name_of(pid: int) -> str:

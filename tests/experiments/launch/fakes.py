@@ -37,9 +37,8 @@ def lay(
     waits after its first step."""
     laid = []
     for name in judges:
-        judge = Judge(
-            name=name, endpoint=Endpoint(url=f"http://{name}.invalid/v1", api_key_env=KEY)
-        )
+        endpoint = Endpoint(url=f"http://{name}.invalid/v1", api_key_env=KEY)
+        judge = Judge(name=name, endpoint=endpoint)
         for seed in range(seeds):
             config = Study(
                 study="fake",

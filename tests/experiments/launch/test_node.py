@@ -3,8 +3,6 @@
 import inspect
 import json
 import os
-import subprocess
-import sys
 
 import pytest
 from hypothesis import given
@@ -14,6 +12,7 @@ from experiments.launch import node
 from experiments.sweep import cells_of
 from experiments.train import PACKAGES
 from study.errors import UserError
+from tests.commands import run_program
 from tests.conftest import ROOT
 
 SEND = """
@@ -30,15 +29,9 @@ print(json.dumps(names["describe"](sys.argv[2:], sys.argv[1])))
 def there(sign, *path):
     """What `node.describe` says where its code came over a wire, with ``path`` as PYTHONPATH."""
     source = "from __future__ import annotations\n" + inspect.getsource(node.describe)
-    done = subprocess.run(
-        [sys.executable, "-c", SEND.format(read=source), str(sign), *PACKAGES],
-        cwd=sign.parent,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(map(str, path))},
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    return json.loads(done.stdout)
+    variables = {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, path))}
+    words = [SEND.format(read=source), str(sign), *PACKAGES]
+    return json.loads(run_program(*words, cwd=sign.parent, env=variables, check=True).stdout)
 
 
 @pytest.fixture

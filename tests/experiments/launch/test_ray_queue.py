@@ -77,8 +77,7 @@ NODES = {"head": {"CPU": 4.0}, "large": {"CPU": 16.0, "GPU": 8.0, "memory": 2.0*
     ],
 )
 def test_what_a_node_holds(settings, device, held):
-    config = Study(study="s", device=device, sweep=Sweep(engine="ray", **settings))
-    needed = needs([config], NODES)
+    needed = needs([Study(study="s", device=device, sweep=Sweep(engine="ray", **settings))], NODES)
     assert {name: capacity(NODES[name], needed) for name in NODES} == held
 
 

@@ -133,8 +133,7 @@ def test_a_study_that_may_only_be_read(runs_dir, capsys):
 
 
 def test_half_written_files_are_one_line_on_the_error_stream(runs_dir, capsys):
-    folder = cells.study_cells(runs_dir / "mine")[0]
-    (folder / "status.json").write_text("{")
+    (cells.study_cells(runs_dir / "mine")[0] / "status.json").write_text("{")
     assert main(words(runs_dir, "once=true", "json=true")) == 0
     said = capsys.readouterr()
     assert len(json.loads(said.out)["cells"]) == 3

@@ -20,8 +20,7 @@ from tests.plain_user import plain_user
 
 
 def view_of(folder: Path) -> View:
-    views = StudyReader(folder.parent).views()
-    return next(view for view in views if view.folder == folder)
+    return next(view for view in StudyReader(folder.parent).views() if view.folder == folder)
 
 
 def test_a_running_cell(folder):
@@ -49,8 +48,7 @@ def test_a_metric_that_the_last_step_does_not_have_is_not_that_of_an_earlier_one
 
 
 def test_domains_come_from_the_last_evaluation_and_the_last_steps(folder):
-    evaluated = {"eval__averages__math": 0.5, "eval__averages__by_domain": 0.9}
-    record(folder, range(0, 1), **evaluated)
+    record(folder, range(0, 1), **{"eval__averages__math": 0.5, "eval__averages__by_domain": 0.9})
     record(folder, range(1, 4), domain__qa__truth=0.25, domain__qa__tokens=7.0)
     record(folder, range(4, 6), domain__math__gap=0.5)
     domains = view_of(folder).domains

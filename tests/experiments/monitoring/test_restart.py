@@ -72,8 +72,7 @@ def test_the_process_ends_and_the_cell_goes_on(folder, hold, no_training):
     holder = hold(folder)
     view = stalled(folder, holder.pid)
     assert view.stalled
-    said = restart.restart(view)
-    assert f"process {holder.pid} ended on SIGTERM; process 4321 goes on" in said
+    assert f"process {holder.pid} ended on SIGTERM; process 4321 goes on" in restart.restart(view)
     assert holder.wait(GENEROUS_S) == -signal.SIGTERM and no_training == [folder]
 
 
@@ -121,8 +120,7 @@ def test_only_stalled_cells_are_restarted_and_each_once(folder, hold, no_trainin
 
 
 def test_a_process_that_ends_at_once_is_said(folder, hold):
-    holder = hold(folder)
-    view = stalled(folder, holder.pid)
+    view = stalled(folder, hold(folder).pid)
     (folder / "environment.json").write_text('{"threads": -3}')
     said = restart.restart(view)
     assert "which should go on, ended (2)" in said and "log.txt" in said
@@ -171,8 +169,7 @@ def test_a_trained_cell_comes_to_its_end(small_study, tmp_path, hold, capsys):
     shutil.rmtree(folder / "policy")
     holder = hold(folder)
     run(folder, 2, silent_s=300, pid=holder.pid)
-    typed = ["study=mine", f"runs_dir={tmp_path / 'runs'}", "restart=true", "once=true"]
-    assert main(typed) == 0
+    assert main(["study=mine", f"runs_dir={tmp_path / 'runs'}", "restart=true", "once=true"]) == 0
     assert f"process {holder.pid} ended on SIGTERM; process" in capsys.readouterr().out
     wait_for(lambda: cells.is_done(folder))
     assert (folder / "policy").is_dir()

@@ -35,8 +35,7 @@ def test_a_file_that_grows_byte_by_byte_is_read_as_the_whole_one(tmp_path_factor
         with (folder / METRICS).open("ab") as file:
             file.write(data[file.tell() : end])
         tail.read()
-    steps = read_metrics(folder)[0]
-    expected = [(line["step"], line["metrics"]["truth/mean"]) for line in steps]
+    expected = [(line["step"], line["metrics"]["truth/mean"]) for line in read_metrics(folder)[0]]
     assert tail.series.get("truth/mean", []) == expected
     assert tail.sums.get("cost/usd", 0.0) == pytest.approx(sum(values))
     assert "else" not in tail.series and tail.problem == ""
@@ -71,8 +70,7 @@ def test_a_run_that_goes_on_from_a_checkpoint_is_read_anew(tmp_path):
 def test_a_step_that_is_there_twice_counts_as_it_was_written_last(tmp_path):
     record(tmp_path, 4, truth__mean=0.5)
     record(tmp_path, range(3, 4), truth__mean=0.75)
-    tail = read_tail(tmp_path)
-    assert tail.series["truth/mean"] == [(1, 0.5), (2, 0.5), (3, 0.75)]
+    assert read_tail(tmp_path).series["truth/mean"] == [(1, 0.5), (2, 0.5), (3, 0.75)]
 
 
 def test_of_a_long_file_some_steps_are_kept_and_everything_is_summed(tmp_path):

@@ -103,9 +103,8 @@ def make_batch(prompts: list[int], completions: list[list[int]], seed: int = 0) 
         for length in lengths:
             ids = torch.zeros(width + longest, dtype=torch.long)
             ids[width - prompt : width] = shared
-            ids[width : width + length] = torch.randint(
-                2, len(TOKENIZER), (length,), generator=draw
-            )
+            own = torch.randint(2, len(TOKENIZER), (length,), generator=draw)
+            ids[width : width + length] = own
             mask = torch.zeros_like(ids)
             mask[width - prompt : width + length] = 1
             rows.append((ids, mask))

@@ -175,9 +175,8 @@ def test_what_shadow_judges_said_ahead_is_kept_when_the_step_stops(tmp_path, cac
     """It has been paid for, so it counts against the budget of the next attempt."""
     with FaultServer() as server:
         fails = dataclasses.replace(held(url=server.url("unparsed")), max_unscored_frac=0.01)
-        error, *_ = train(
-            tmp_path / "a", cache, fails, dataclasses.replace(noisy("likert"), name="b")
-        )
+        shadow = dataclasses.replace(noisy("likert"), name="b")
+        error, *_ = train(tmp_path / "a", cache, fails, shadow)
     assert isinstance(error, TooManyMissing)
     (kept,) = (tmp_path / "a" / MISSING / "verdicts").glob("*.parquet")
     roles = [row["role"] for row in rows_of(kept)]

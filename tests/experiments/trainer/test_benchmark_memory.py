@@ -1,6 +1,5 @@
 """A benchmark that cannot be told how much memory is used says so, and comes to its end."""
 
-import subprocess
 import sys
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,7 +12,7 @@ from benchmarks import memory
 from benchmarks.trainer import update
 from benchmarks.trainer.peers import qwen25
 from benchmarks.workflow import programs
-from tests.conftest import ROOT
+from tests.conftest import run_alone
 
 PROC = Path("/proc")
 
@@ -95,10 +94,7 @@ def test_a_small_child_of_a_large_parent_is_small():
         "large = bytes(range(256)) * (300 * 2**12)\n"
         f"subprocess.run([sys.executable, '-c', {child!r}], check=True)\n"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", parent], cwd=ROOT, capture_output=True, text=True, check=True
-    )
-    assert float(done.stdout) < 200
+    assert float(run_alone(parent)) < 200
 
 
 def test_the_memory_of_sandboxes_is_none_where_shares_are_not_told(says):

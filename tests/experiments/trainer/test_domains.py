@@ -55,16 +55,14 @@ def test_a_step_by_hand():
 
 
 def test_what_a_step_cannot_give_is_absent():
-    step = [rollout("qa", None, None) for _ in range(4)]
-    metrics = domain_metrics(step, 4, "group", {"qa": 1.0})
+    metrics = domain_metrics([rollout("qa", None, None) for _ in range(4)], 4, "group", {"qa": 1.0})
     told = {name.removeprefix("domain/qa/"): value for name, value in metrics.items()}
     shares = {"nominal_share": 1.0, "realised_share": 1.0, "unscored_frac": 1.0}
     assert told == {"n": 4.0, "tokens": 4.0} | shares
 
 
 def test_a_task_without_domains_has_no_such_metrics():
-    step = [{**row, "domain": ""} for row in STEP]
-    assert domain_metrics(step, 4, "group", {}) == {}
+    assert domain_metrics([{**row, "domain": ""} for row in STEP], 4, "group", {}) == {}
 
 
 def test_shares_that_nobody_knows_are_absent():

@@ -27,8 +27,7 @@ def share_prefixes(trainer: Any, layout: type[prefix.PrefixLayout]) -> None:
     """Let the trainer's loss ask `fast.logprobs`."""
 
     def shared(model: Any, ids: Any, mask: Any, keep: int, **_: Any) -> Any:
-        answer = fast.logprobs(model, ids, mask, keep, 1, layout)
-        return (*answer, None)
+        return (*fast.logprobs(model, ids, mask, keep, 1, layout), None)
 
     trainer._get_per_token_logps_and_entropies = shared
 
@@ -69,14 +68,12 @@ def test_loss_and_gradients_are_trls(make_trainer, family, lora, tied, loss, trl
 
 def test_on_peaked_weights_the_difference_is_that_of_trl_under_more_padding(make_trainer) -> None:
     trainer = make_trainer(make_model("llama", peak=5.0))
-    batch = make_batch(*BATCH)
-    ids, mask, keep = whole(batch)
+    ids, mask, keep = whole(make_batch(*BATCH))
     trl = trainer._get_per_token_logps_and_entropies
     fast.install(base_of(trainer), 0.7)
 
     def ours(model: Any, ids: Any, mask: Any, keep: int) -> Any:
-        answer = fast.logprobs(model, ids, mask, keep, 1)
-        return answer[0]
+        return fast.logprobs(model, ids, mask, keep, 1)[0]
 
     apart, allowed = fast.difference(
         trainer.model, ids, mask, keep, ours, lambda *asked: trl(*asked)[0]
@@ -191,8 +188,7 @@ def test_micro_batches_keep_groups_together_and_are_as_narrow_as_their_rows() ->
         for row, index in enumerate(half["row_index"].tolist()):
             source = int((batch["row_index"] == index).nonzero())
             for name in ("completion_ids", "ref_per_token_logps"):
-                kept = half[name].shape[1]
-                assert torch.equal(half[name][row], batch[name][source, :kept])
+                assert torch.equal(half[name][row], batch[name][source, : half[name].shape[1]])
             assert half["advantages"][row] == batch["advantages"][source]
 
 

@@ -44,14 +44,12 @@ def trained(config, folder: Path, cache: Path, judge="sim-noisy", shadow="sim-ve
 
 
 def frozen(folder: Path, step: int, kind: str = "rollouts") -> list[dict]:
-    path = folder / EVALUATIONS / kind / f"step-{step:06d}.parquet"
-    return read_part(path).to_pylist()
+    return read_part(folder / EVALUATIONS / kind / f"step-{step:06d}.parquet").to_pylist()
 
 
 @pytest.fixture(scope="module")
 def without(tmp_path_factory, cache):
-    folder = tmp_path_factory.mktemp("without")
-    return trained(study(steps=3, reference=0.0), folder, cache)
+    return trained(study(steps=3, reference=0.0), tmp_path_factory.mktemp("without"), cache)
 
 
 @pytest.fixture(scope="module")
@@ -214,8 +212,7 @@ def test_a_resumed_run_evaluates_to_the_same_records(tmp_path, cache):
     config = study(**FROZEN)
     trained(config, tmp_path, cache)
     before = {step: frozen(tmp_path, step) for step in (0, 2, 3)}
-    again = trained(config, tmp_path, cache, resume=2)
-    assert [line["step"] for line in again.lines] == [3]
+    assert [line["step"] for line in trained(config, tmp_path, cache, resume=2).lines] == [3]
     assert {step: frozen(tmp_path, step) for step in (0, 2, 3)} == before
 
 

@@ -103,8 +103,7 @@ def test_what_does_not_fit_at_once_is_generated_in_turns(monkeypatch, at_once) -
     rows = [prompts[u] for u in (0, 0, 1, 1, 3, 3)]
     ended: dict[int, list[int]] = {}
     output = rollouts.Rollouts(1, ended.update)(rows, trainer)
-    uniform = uniforms(1, 7, len(rows), 20)
-    together = generate(model, rows, range(6), Sampling(20, ENDS), uniform)
+    together = generate(model, rows, range(6), Sampling(20, ENDS), uniforms(1, 7, len(rows), 20))
     assert output["completion_ids"] == together
     assert ended == dict(enumerate(together))
 
@@ -183,9 +182,8 @@ def test_an_adapter_that_cannot_be_merged_is_generated_with_as_it_is(settings) -
     with torch.no_grad():
         expected = model(input_ids=torch.tensor([prompt])).logits[0, -1].argmax().item()
     with merged(model) as policy:
-        (completion,) = generate(
-            policy, [prompt], [0], Sampling(1, (), greedy=True), np.zeros((1, 1))
-        )
+        sampling = Sampling(1, (), greedy=True)
+        (completion,) = generate(policy, [prompt], [0], sampling, np.zeros((1, 1)))
     assert completion == [expected]
 
 

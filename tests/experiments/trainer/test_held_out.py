@@ -162,8 +162,7 @@ def test_full_scores_of_a_task_are_on_record(tmp_path, cache, monkeypatch):
         return [right, wrong, None, wrong]
 
     monkeypatch.setattr(instruct_mini, "scores", scores, raising=False)
-    outcome = run(study(steps=1, eval_steps=5), tmp_path, cache)
-    metrics = outcome.lines[0]["metrics"]
+    metrics = run(study(steps=1, eval_steps=5), tmp_path, cache).lines[0]["metrics"]
     assert metrics["eval/instruct-mini/accuracy"] == pytest.approx(1 / 3)
     assert metrics["eval/instruct-mini/f1"] == pytest.approx(2 / 3)
     assert (metrics["eval/instruct-mini/n"], metrics["eval/instruct-mini/missing"]) == (4, 1)
@@ -206,14 +205,11 @@ def test_the_summary_by_hand():
 
     metrics = summary(
         [
-            item("gsm8k", "math", True),
-            item("gsm8k", "math", False),
-            item("math", "math", True),
-            item("squad2", "qa", False, f1=0.5),
-            item("squad2", "qa", None),
+            item("gsm8k", "math", True), item("gsm8k", "math", False), item("math", "math", True),
+            item("squad2", "qa", False, f1=0.5), item("squad2", "qa", None),
             item("mbpp", "code", None),
         ]
-    )
+    )  # fmt: skip
     expected = {
         "gsm8k": {"n": 2, "missing": 0, "accuracy": 0.5, "score": 0.5},
         "math": {"n": 1, "missing": 0, "accuracy": 1, "score": 1},

@@ -140,5 +140,4 @@ def test_the_plan_says_what_is_to_be_known_of_an_order_once(strided):
 
 
 def test_the_plan_is_silent_where_trl_draws():
-    config = study()
-    assert order_lines([SimpleNamespace(config=config, data={"task": {}, "trainer": {}})]) == []
+    assert order_lines([SimpleNamespace(config=study(), data={"task": {}, "trainer": {}})]) == []

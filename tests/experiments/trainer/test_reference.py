@@ -18,14 +18,12 @@ FULL = dataclasses.replace(POLICY, lora=None)
 def test_it_is_that_of_the_initial_weights(policy, fast, tmp_path, cache):
     """The first step is drawn from them, so that both log-probabilities agree; later ones are what
     the initial weights say by hand."""
-    config = dataclasses.replace(
-        study(fast=fast, steps=3, micro_batch=4, reference=1.0), policy=policy
-    )
+    config = study(fast=fast, steps=3, micro_batch=4, reference=1.0)
+    config = dataclasses.replace(config, policy=policy)
     trained = run(config, tmp_path, cache)
     first = [row for row in trained.records if row["step"] == 1]
-    assert [row[REFERENCE] for row in first] == pytest.approx(
-        [row["logprob_sum"] for row in first], abs=1e-4
-    )
+    sums = [row["logprob_sum"] for row in first]
+    assert [row[REFERENCE] for row in first] == pytest.approx(sums, abs=1e-4)
     later = [row for row in trained.records if row["step"] == 3]
     assert max(abs(row[REFERENCE] - row["logprob_sum"]) for row in later) > 0.01
     model, tokenizer = trained.trainer.model, trained.trainer.processing_class
@@ -69,9 +67,8 @@ def test_a_penalised_run_has_trls_own(tmp_path, cache):
     """At beta > 0 TRL asks the initial policy itself, and says the same."""
     ours = run(study(learning_rate=0.0, beta=0.0, reference=1.0), tmp_path / "ours", cache)
     trls = run(study(learning_rate=0.0, beta=0.1), tmp_path / "trls", cache)
-    assert [row[REFERENCE] for row in ours.records] == pytest.approx(
-        [row[REFERENCE] for row in trls.records], abs=1e-4
-    )
+    theirs = [row[REFERENCE] for row in trls.records]
+    assert [row[REFERENCE] for row in ours.records] == pytest.approx(theirs, abs=1e-4)
 
 
 def test_the_copy_of_all_weights_is_counted():

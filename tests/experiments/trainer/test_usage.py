@@ -49,9 +49,7 @@ def test_no_gpu_is_asked_but_the_one_that_is_computed_on(gpus: list[int]):
     assert sum("gpu_" in name for name in told) == 2
 
 
-def test_a_gpu_that_does_not_tell_how_busy_it_is_is_said_once(
-    gpus: list[int], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-):
+def test_a_gpu_that_does_not_tell_how_busy_it_is_is_said_once(gpus, monkeypatch, capsys):
     def refused(number: int) -> int:
         raise ModuleNotFoundError("no pynvml")
 

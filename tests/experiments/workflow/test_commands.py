@@ -1,14 +1,12 @@
 """The command lines: what they write, how they end, and what they refuse."""
 
 import json
-import subprocess
-import sys
 
 import pytest
 
 from experiments.workflow.__main__ import main
 from experiments.workflow.operators import OPERATORS
-from tests.conftest import ROOT
+from tests.commands import run
 from tests.experiments.workflow.test_validate import AFLOW, METAGPT, SEED
 from tests.experiments.workflow.theatre import program
 from tests.study.sandbox.test_attacks import children, left
@@ -164,12 +162,7 @@ def test_an_endless_program_ends_and_leaves_no_process(box, typed, name):
     before = children()
     (box / "graph.py").write_text(ENDLESS[name])
     words = ["run", *typed, "static=false", f"out={box / 'out.json'}"]
-    done = subprocess.run(
-        [sys.executable, "-m", "experiments.workflow", *words],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-    )
+    done = run("experiments.workflow", *words, real=True)
     assert done.returncode == 0, done.stderr
     assert json.loads((box / "out.json").read_text())["outcome"] == "timeout"
     assert left(before) == set()

@@ -56,6 +56,8 @@ def test_marks_of_thinking_in_a_text_of_the_program_are_none(mark, form):
 def test_a_draft_in_unfinished_thinking_is_no_program():
     assert refused(f"<think>\n{PYTHON}")[1] == "no_program"
     assert refused(f"<think>\n```python\n{PYTHON}```\n")[1] == "no_program"
+    fenced = "class Workflow:\n    text = (\n```\nno Python\n```\n"
+    assert refused(fenced)[1] == "no_program"
 
 
 def test_fences_inside_of_a_text_of_the_program_are_none():
@@ -75,30 +77,15 @@ def test_a_dsl_line_is_found(text):
 @pytest.mark.parametrize(
     "text",
     [
-        "",
-        "  \n",
-        "I cannot do that.",
-        "def f():\n    pass\n",
-        "<think>class Workflow",
+        "", "  \n", "I cannot do that.", "def f():\n    pass\n", "<think>class Workflow",
         f"```python\n{PYTHON}```\n```python\n{PYTHON}```",
-        f"```\n{LINE}\n```\n```python\n{PYTHON}```",
-        "```python\nprint(1)\n```",
-        f"{PYTHON}\n{PYTHON}",
-        f"Use this: {LINE} as I said",
-        "Programmer's 1. 11. 1.",
-        "Programmer -> Custom -> Revise *",
-        "Custom -> 12",
-        "12",
-        "Custom ->",
-        "-> Custom",
-        "[Custom",
-        "Custom -> Review ? Revise",
-        "(Custom) * 6",
-        "(Custom) * 0",
-        "Custom * 3",
+        f"```\n{LINE}\n```\n```python\n{PYTHON}```", "```python\nprint(1)\n```",
+        f"{PYTHON}\n{PYTHON}", f"Use this: {LINE} as I said", "Programmer's 1. 11. 1.",
+        "Programmer -> Custom -> Revise *", "Custom -> 12", "12", "Custom ->", "-> Custom",
+        "[Custom", "Custom -> Review ? Revise", "(Custom) * 6", "(Custom) * 0", "Custom * 3",
         "done",
     ],
-)
+)  # fmt: skip
 def test_what_is_no_program_is_a_syntax_error(text):
     outcome, code = refused(text)
     assert outcome is Ending.SYNTAX_ERROR and code in ("no_program", "syntax")
@@ -130,13 +117,10 @@ def test_what_parses_and_cannot_work_is_a_contract_error(text, code):
 @pytest.mark.parametrize(
     "text",
     [
-        " -> ".join(["Custom"] * 13),
-        "((Custom) * 5) * 3",
-        " -> ".join(["Custom"] * 10_000),
-        "[" * 500 + "Custom" + "]" * 500,
-        "(" * 10_000,
+        " -> ".join(["Custom"] * 13), "((Custom) * 5) * 3", " -> ".join(["Custom"] * 10_000),
+        "[" * 500 + "Custom" + "]" * 500, "(" * 10_000,
     ],
-)
+)  # fmt: skip
 def test_what_is_too_large_is_forbidden(text):
     assert refused(text) == (Ending.FORBIDDEN, "size")
 

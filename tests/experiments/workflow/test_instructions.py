@@ -8,9 +8,8 @@ from experiments.workflow.broker import Broker
 from experiments.workflow.instructions import _TABLE, PARAMETERS, instruction, layer2
 from experiments.workflow.operators import OPERATORS
 
-PROGRAMMER = dataclasses.replace(
-    OPERATORS["Programmer"], hints={"math": "Compute.", "qa": "Quote."}
-)
+HINTS = {"math": "Compute.", "qa": "Quote."}
+PROGRAMMER = dataclasses.replace(OPERATORS["Programmer"], hints=HINTS)
 BARE = dataclasses.replace(OPERATORS["Custom"], hints={})
 
 

@@ -98,5 +98,4 @@ def test_small_programs_are_many_valid_and_different():
     texts = small_programs()
     assert len(texts) >= 150
     assert len({dsl.compiled(text).python for text in texts}) == len(texts)
-    used = {name for text in texts for name in dsl.compiled(text).operators}
-    assert used == set(OPERATORS)
+    assert {name for text in texts for name in dsl.compiled(text).operators} == set(OPERATORS)

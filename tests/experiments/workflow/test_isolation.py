@@ -44,6 +44,13 @@ def test_hidden_tests_and_gold_are_nowhere_to_be_seen(theatre):
     assert SENTINEL not in json.dumps(record) + str(executor.questions) + str(problem)
 
 
+CALLS = """\
+import os, json, time
+def call(number, *after):
+    words = {'input': 'a', 'instruction': 'b'}
+    line = {'call': number, 'operator': 'Custom', 'arguments': words, 'after': after}
+    os.write(3, json.dumps(line).encode() + b'\\n')
+"""
 ADVERSARIES = {
     "endless loop": ("while True:\n    pass", "timeout"),
     "swallows everything": (
@@ -84,26 +91,9 @@ ADVERSARIES = {
         "import os\nwhile True:\n    os.write(3, b'\\n' * 65536)",
         "runtime_error",
     ),
-    "asks twice under one number": (
-        "import os, json, time\n"
-        "line = json.dumps({'call': 1, 'operator': 'Custom', 'arguments': {'input': 'a',"
-        " 'instruction': 'b'}, 'after': []}).encode() + b'\\n'\n"
-        "os.write(3, line + line)\ntime.sleep(60)",
-        "runtime_error",
-    ),
-    "waited for what never was": (
-        "import os, json, time\n"
-        "line = json.dumps({'call': 1, 'operator': 'Custom', 'arguments': {'input': 'a',"
-        " 'instruction': 'b'}, 'after': [5]}).encode() + b'\\n'\n"
-        "os.write(3, line)\ntime.sleep(60)",
-        "runtime_error",
-    ),
-    "never reads a reply": (
-        "import os, json, time\nfor n in range(1, 12):\n"
-        "    os.write(3, json.dumps({'call': n, 'operator': 'Custom', 'arguments': {'input': 'a',"
-        " 'instruction': 'b'}, 'after': []}).encode() + b'\\n')\ntime.sleep(60)",
-        "timeout",
-    ),
+    "asks twice under one number": (CALLS + "call(1)\ncall(1)\ntime.sleep(60)", "runtime_error"),
+    "waited for what never was": (CALLS + "call(1, 5)\ntime.sleep(60)", "runtime_error"),
+    "never reads a reply": (CALLS + "[call(n) for n in range(1, 12)]\ntime.sleep(60)", "timeout"),
     "answers itself": ("import os\nos.write(4, b'{}')\nreturn 'x', 0", "runtime_error"),
     "sleeps": ("import asyncio\nawait asyncio.sleep(1000)\nreturn 'x', 0", "timeout"),
     "sleeps deeply": ("import time\ntime.sleep(1000)\nreturn 'x', 0", "timeout"),

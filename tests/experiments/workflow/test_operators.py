@@ -20,17 +20,10 @@ from tests.experiments.workflow.theatre import SUM, Answering
 
 CODE = Problem("c", "code", "Write double(x).", "double", ("assert double(2) == 4",))
 ARGUMENTS = {
-    "input": "What is 6 times 7?",
-    "instruction": "Answer.",
-    "problem": "What is 6 times 7?",
-    "entry_point": "double",
-    "analysis": "None",
-    "solution": "41",
-    "solutions": ["one 41", "one 42", "one 43"],
-    "feedback": "wrong",
-    "test_loop": 3,
-    "mode": None,
-}
+    "input": "What is 6 times 7?", "instruction": "Answer.", "problem": "What is 6 times 7?",
+    "entry_point": "double", "analysis": "None", "solution": "41",
+    "solutions": ["one 41", "one 42", "one 43"], "feedback": "wrong", "test_loop": 3, "mode": None,
+}  # fmt: skip
 GOOD = {
     "AnswerGenerate": "<thought>six</thought><answer>42</answer>",
     "CustomCodeGenerate": "```python\ndef double(x):\n    return 2 * x\n```",
@@ -41,18 +34,12 @@ GOOD = {
     "Review": "<review_result>True</review_result><feedback>fine</feedback>",
 }
 REPLIES = {
-    "no tags": "I think it is 42.",
-    "wrong letter": "Solution Z",
-    "False": "False",
+    "no tags": "I think it is 42.", "wrong letter": "Solution Z", "False": "False",
     "nested tags": "<answer><answer>42</answer></answer>"
     "<review_result><review_result>False</review_result></review_result>",
-    "less than": "<answer>if a < b: 42</answer>",
-    "open tag": "<answer>42",
-    "thinking only": "<think>hmm",
-    "empty": "",
-    "blank": " \n",
-    "surrogate": "\ud800",
-}
+    "less than": "<answer>if a < b: 42</answer>", "open tag": "<answer>42",
+    "thinking only": "<think>hmm", "empty": "", "blank": " \n", "surrogate": "\ud800",
+}  # fmt: skip
 
 
 def arguments(name):
@@ -140,14 +127,10 @@ def test_votes_are_counted_by_program(theatre, solutions, domain, chosen):
 @pytest.mark.parametrize(
     "reply",
     [
-        "Solution B",
-        "B",
-        "(b)",
-        "B.",
-        "<solution_letter>B</solution_letter>",
+        "Solution B", "B", "(b)", "B.", "<solution_letter>B</solution_letter>",
         "The best is option B, clearly",
     ],
-)
+)  # fmt: skip
 def test_a_tie_is_for_the_model_in_any_spelling(theatre, reply):
     call = {"solutions": ["it is 41", "it is 42"], "problem": "?"}
     result, broker = theatre.call("ScEnsemble", call, reply, problem=SUM)
@@ -244,15 +227,12 @@ def test_format_has_its_text_under_both_names(theatre):
 @pytest.mark.parametrize(
     ("reply", "result"),
     [
-        ("<review_result>False</review_result>", False),
-        ("False", False),
-        ("false, since 6*7 is 42", False),
-        ("**True**", True),
-        ("<review_result> true </review_result><feedback>ok</feedback>", True),
-        ("Truely no", None),
+        ("<review_result>False</review_result>", False), ("False", False),
+        ("false, since 6*7 is 42", False), ("**True**", True),
+        ("<review_result> true </review_result><feedback>ok</feedback>", True), ("Truely no", None),
         ("", None),
     ],
-)
+)  # fmt: skip
 def test_a_review_is_a_bool(reply, result):
     assert said(reply) is result
 

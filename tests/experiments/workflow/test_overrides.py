@@ -70,34 +70,18 @@ generation_config:
 verbose: true
 """
 MEANT = {
-    "study": "workflows",
-    "policy.name": "qwen25-7b",
-    "policy.lora.r": 64,
-    "policy.lora.dropout": 0.05,
-    "policy.dtype": "bfloat16",
-    "trainer.steps": 500,
-    "trainer.eval_steps": 10,
-    "trainer.group_size": 6,
-    "trainer.prompts_per_step": 4,
-    "trainer.learning_rate": 1e-5,
-    "trainer.beta": 0.001,
-    "trainer.epsilon": 0.2,
-    "trainer.temperature": 0.3,
-    "trainer.top_p": 0.95,
-    "trainer.top_k": 50,
-    "trainer.max_completion_length": 4096,
-    "task.options.domains.math": 0.4,
-    "device": "cuda:2",
-}
+    "study": "workflows", "policy.name": "qwen25-7b", "policy.lora.r": 64,
+    "policy.lora.dropout": 0.05, "policy.dtype": "bfloat16", "trainer.steps": 500,
+    "trainer.eval_steps": 10, "trainer.group_size": 6, "trainer.prompts_per_step": 4,
+    "trainer.learning_rate": 1e-5, "trainer.beta": 0.001, "trainer.epsilon": 0.2,
+    "trainer.temperature": 0.3, "trainer.top_p": 0.95, "trainer.top_k": 50,
+    "trainer.max_completion_length": 4096, "task.options.domains.math": 0.4, "device": "cuda:2",
+}  # fmt: skip
 LLM = {
-    "api_type": "openai",
-    "base_url": "http://localhost:8002/v1",
-    "api_key": "sk-dummy",
-    "model_name": "/models/gpt-oss-120b",
-    "temperature": 0,
-    "top_p": 1,
+    "api_type": "openai", "base_url": "http://localhost:8002/v1", "api_key": "sk-dummy",
+    "model_name": "/models/gpt-oss-120b", "temperature": 0, "top_p": 1,
     "no_proxy": "localhost,127.0.0.1",
-}
+}  # fmt: skip
 SECRET = "sk-proj-0123456789abcdefghij"
 
 
@@ -121,8 +105,7 @@ def test_the_published_file_is_mapped(tmp_path):
     lines = overrides(written(tmp_path, PUBLISHED))
     operators = "workflow.operators=[Custom,AnswerGenerate,Programmer,ScEnsemble,Test]"
     assert {"executor=gpt-oss-120b", operators, "reward=seed-additive"} <= set(lines)
-    known = settings(lines)
-    (cell,) = cells_of([f"experiment={WORDS.experiment}", *known])
+    (cell,) = cells_of([f"experiment={WORDS.experiment}", *settings(lines)])
     flat = flatten(cell.data)
     assert {key: flat[key] for key in MEANT} == MEANT
     whys = [line for line in lines if line.startswith("# ")]
@@ -136,19 +119,12 @@ def test_the_published_file_is_mapped(tmp_path):
 def test_the_keys_that_the_sources_name(tmp_path, monkeypatch):
     """Of both sources, each alone, flat or in a section; what they become is composed at once."""
     keys = {
-        "strategy_model": "Qwen2.5-7B-Instruct",
-        "model_name": "qwen3-8b",
-        "aflow_executor_model": "gpt-oss-120b",
-        "train_dataset": "a.jsonl",
-        "val_dataset": "b.jsonl",
-        "physical_gpus": [0],
-        "lora_rank": 64,
-        "lora_alpha": 64,
-        "rollout_batch_size": 4,
-        "num_return_sequences_in_group": 6,
-        "ppo_epochs": 1,
+        "strategy_model": "Qwen2.5-7B-Instruct", "model_name": "qwen3-8b",
+        "aflow_executor_model": "gpt-oss-120b", "train_dataset": "a.jsonl",
+        "val_dataset": "b.jsonl", "physical_gpus": [0], "lora_rank": 64, "lora_alpha": 64,
+        "rollout_batch_size": 4, "num_return_sequences_in_group": 6, "ppo_epochs": 1,
         "learning_rate": 5e-6,
-    }
+    }  # fmt: skip
     lines = []
     with monkeypatch.context() as patched:
         patched.setattr(config, "check_composes", lambda *_: None)

@@ -253,8 +253,7 @@ class TestCommand:
 
     def test_of_several_worlds_it_is_that_of_the_most_cells(self, tmp_path, commands, monkeypatch):
         monkeypatch.setattr(planted, "small_programs", lambda: ["Custom"])
-        silent = dataclasses.replace(PLAIN, empty=1.0)
-        treated = dataclasses.replace(SIM, simulated=silent)
+        treated = dataclasses.replace(SIM, simulated=dataclasses.replace(PLAIN, empty=1.0))
         for seed in range(3):
             self.study(tmp_path, seed=seed, **({} if seed == 1 else {"executor": treated}))
         assert main(["planted", "study=s", f"runs_dir={tmp_path}"]) == 0

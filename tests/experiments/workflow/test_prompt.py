@@ -82,8 +82,7 @@ def test_an_example_that_holds_the_problem_is_not_shown():
         Entry(2, "math", "How many pears?", f"answer('{whole}')"),
         Entry(3, "math", "How many roads?", "y"),
     ]
-    right = [replace(row, correct=1.0, total=1.0) for row in rows]
-    buffer = Buffer(verified=False).updated(right)
+    buffer = Buffer(verified=False).updated([replace(row, correct=1.0, total=1.0) for row in rows])
     prompt = PROMPTERS["python"].prompt(Problem("q", "math", whole), buffer)
     assert [entry.id for entry, _ in prompt.few_shots] == [3]
     assert text_of(prompt).count(whole) == 1

@@ -57,9 +57,8 @@ def test_two_problems_at_once_have_accounts_of_their_own(theatre):
 
     async def both():
         problems = [Problem(str(n), "math", "?" * n) for n in (5, 50)]
-        return await asyncio.gather(
-            *(theatre.recorded(ONE, executor, problem) for problem in problems)
-        )
+        runs = (theatre.recorded(ONE, executor, problem) for problem in problems)
+        return await asyncio.gather(*runs)
 
     counts, executor = [], Answering(reply, Price(1.0))
     records = theatre.runner.run(both())

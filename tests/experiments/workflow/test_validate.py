@@ -122,9 +122,8 @@ def test_the_account_is_a_number_by_each_of_its_names(theatre):
 def test_a_program_that_is_only_maybe_unbound_is_valid(theatre):
     report = theatre.validate(program(ATTEMPTS))
     assert report.outcome is Ending.OK
-    assert [(item.code, item.level, item.line) for item in report.diagnostics] == [
-        ("maybe_unbound", "warning", FIRST + 2)
-    ]
+    (item,) = report.diagnostics
+    assert (item.code, item.level, item.line) == ("maybe_unbound", "warning", FIRST + 2)
     assert report.calls["fail"] == ["Custom", "Review"] * 2
 
 

@@ -104,9 +104,8 @@ def test_what_ran_is_counted_and_measured(world, rows):
 
 def test_the_same_program_on_the_same_problem_is_run_and_paid_once(world, rows):
     before = world.calls
-    first, second, other = world.play(
-        [rows["math"], rows["math"], rows["qa"]], ["Custom -> Review ? Revise : done"] * 3
-    )
+    asked_rows = [rows["math"], rows["math"], rows["qa"]]
+    first, second, other = world.play(asked_rows, ["Custom -> Review ? Revise : done"] * 3)
     assert first.answer == second.answer and first.columns == second.columns
     assert without(PAID, [first]) == without(PAID, [second])
     paid = sum(call["attempts"] for each in (first, second, other) for call in each.calls)

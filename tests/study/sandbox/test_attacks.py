@@ -76,8 +76,7 @@ def made(tier: Tier, quick: bool) -> tuple[dict[str, Ended], set[int]]:
     needs(tier)
     chosen = [attack for attack in attacks.ATTACKS if (attack.name in QUICK) is quick]
     before = children()
-    ended = {one.attack.name: one for one in attacks.run(tier, chosen)}
-    return ended, left(before)
+    return {one.attack.name: one for one in attacks.run(tier, chosen)}, left(before)
 
 
 @pytest.fixture(scope="module", params=ISOLATING)
@@ -98,9 +97,8 @@ def test_an_attack_that_takes_all_of_its_time_is_held(tier):
     slow, orphans = made(tier, quick=False)
     assert {name: (one.result, one.traces) for name, one in slow.items() if not one.held} == {}
     assert len(slow) == len(attacks.ATTACKS) - len(QUICK) and orphans == set()
-    assert not SUSPICIOUS & {
-        slow[name].result.outcome for name in ("endless loop", "sleeps for ever")
-    }
+    ends = {slow[name].result.outcome for name in ("endless loop", "sleeps for ever")}
+    assert not SUSPICIOUS & ends
 
 
 def test_no_orphan_is_left(suite):
@@ -158,9 +156,8 @@ def test_the_table_can_fail():
     harmless = [attack for attack in attacks.ATTACKS if attack.harmless]
     needs_root = {"opens its own interpreter to write", "writes into the process that started it"}
     failed = {one.attack.name: one for one in attacks.run(Tier.UNSAFE, harmless) if not one.held}
-    assert {attack.name for attack in harmless} - failed.keys() <= (
-        needs_root if os.geteuid() else set()
-    )
+    may_fail = needs_root if os.geteuid() else set()
+    assert {attack.name for attack in harmless} - failed.keys() <= may_fail
     assert "it wrote a file" in failed["writes a file outside"].traces
     assert "it reached a socket" in failed["opens sockets"].traces
 

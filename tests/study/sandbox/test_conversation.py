@@ -84,8 +84,7 @@ def test_waiting_is_not_own_time_and_sleeping_is(runner):
 
 def test_the_wall_holds_while_a_program_waits(runner):
     limits = Limits(cpu_s=1, wall_s=1.0, own_s=1.0)
-    reply = run(runner, "await self.ask('x')", lambda talk, text: None, limits)
-    assert reply["end"] == "deadline"
+    assert run(runner, "await self.ask('x')", lambda talk, text: None, limits)["end"] == "deadline"
 
 
 def test_a_program_that_is_not_answered_says_no_more_than_the_window(runner):

@@ -37,14 +37,12 @@ def test_no_row_comes_twice_and_no_group_stands_on_two_sides():
     assert len(set(ids)) == len(ids) == len({row.item for row in (*TRAIN, *everything)})
     groups = [{row.spec["item"].group_key for row in rows} for rows in (TRAIN, everything)]
     assert groups[0].isdisjoint(groups[1])
-    assert {row.split for row in TRAIN} == {"train"} and {row.split for row in everything} == {
-        "eval"
-    }
+    assert {row.split for row in TRAIN} == {"train"}
+    assert {row.split for row in everything} == {"eval"}
 
 
 def test_held_out_rows_are_enough_and_half_of_them_meet_a_habit():
-    counts = Counter(row.domain for row in HELD_OUT)
-    assert counts == {"math": 136, "qa": 102, "code": 102}
+    assert Counter(row.domain for row in HELD_OUT) == {"math": 136, "qa": 102, "code": 102}
     for domain in DOMAINS:
         rows = [row for row in HELD_OUT if row.domain == domain]
         assert 0.35 < sum(map(habitual, rows)) / len(rows) < 0.65
@@ -121,8 +119,7 @@ def test_the_teacher_is_wrong_by_habit_and_right_otherwise():
 
 
 def test_lessons_are_of_all_domains_and_rows_to_train_on_whatever_is_drawn():
-    alone = replace(TASK, options={"datasets": ["facts"]}, seed=3, train_rows=5)
-    lessons = lessons_of(alone)
+    lessons = lessons_of(replace(TASK, options={"datasets": ["facts"]}, seed=3, train_rows=5))
     rows = lessons.rows(0)
     assert Counter(row.domain for row in rows[:1000]) == {d: 100 * w for d, w in DOMAINS.items()}
     assert {row.prompt_id for row in rows} <= {row.prompt_id for row in TRAIN}
@@ -142,9 +139,8 @@ def test_a_run_draws_by_weight_from_the_rows_that_its_task_picks(seed, size):
     drawn = [rows[index] for index in order.rows(0, 10)]
     assert Counter(row.domain for row in drawn) == DOMAINS
     assert [row.item for row in drawn] == order.state(0, 10)["next"]
-    assert [order.item(order.mixture.at(place)).id for place in range(10)] == [
-        row.item for row in drawn
-    ]
+    ids = [order.item(order.mixture.at(place)).id for place in range(10)]
+    assert ids == [row.item for row in drawn]
 
 
 def test_a_run_that_is_too_long_and_a_set_that_is_not_there_are_refused():

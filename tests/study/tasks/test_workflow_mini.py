@@ -48,16 +48,14 @@ def test_every_prompt_is_one_line_of_its_own_and_no_group_stands_on_two_sides():
     assert groups[0].isdisjoint(groups[1])
     counts = Counter(row.dataset for row in TRAIN)
     assert counts.keys() == workflow_mini.DOMAINS.keys() and min(counts.values()) >= 200
-    shares = Counter(row.domain for row in HELD_OUT)
-    assert shares == {"math": 96, "code": 72, "qa": 72}
+    assert Counter(row.domain for row in HELD_OUT) == {"math": 96, "code": 72, "qa": 72}
 
 
 def test_the_right_answer_is_right_by_python():
     for row in TRAIN:
         item, text = item_of(row), row.prompt_text()
         if row.domain == "math":
-            expression = text.removeprefix("What is ").removesuffix("?")
-            assert str(eval(expression)) == item.meta["right"]
+            assert str(eval(text.removeprefix("What is ").removesuffix("?"))) == item.meta["right"]
         elif row.domain == "qa":
             (name,) = (name for name in mixed_mini.NAMES if name in item.question)
             told = [each for each in item.context.split(".") if each.strip().startswith(name)]

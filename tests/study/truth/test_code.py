@@ -318,15 +318,11 @@ def test_a_forgery_never_passes(quick, patience, name):
 @pytest.mark.parametrize(
     "name",
     [
-        "an object that equals everything",
-        "an int that equals everything",
-        "a str that equals everything",
-        "patched builtins",
-        "walks the frames",
-        "an exception that lies",
-        "a verdict on every handle, when called",
+        "an object that equals everything", "an int that equals everything",
+        "a str that equals everything", "patched builtins", "walks the frames",
+        "an exception that lies", "a verdict on every handle, when called",
     ],
-)
+)  # fmt: skip
 def test_a_forgery_passes_no_task_at_all(grader, name, share):
     tasks = one_in(share, [*official("humaneval"), *official("mbpp")[::5]])
     answers = [FORGERIES[name].replace("NAME", task.entry_point) for task in tasks]

@@ -32,18 +32,12 @@ def gold(answer):
 @pytest.mark.parametrize(
     ("text", "box"),
     [
-        (r"\boxed{\frac{\sqrt{3}}{2}}", r"\frac{\sqrt{3}}{2}"),
-        (r"\boxed{1} then \boxed{2}", "2"),
-        (r"\boxed{1} then \boxed{2", "1"),
-        (r"\boxed{\boxed{3}}", "3"),
-        (r"\boxed{\{1, 2\}}", r"\{1, 2\}"),
-        (r"\fbox{4} }", "4"),
-        (r"\boxed {5}", "5"),
-        (r"so $\boxed 6$.", "6"),
-        (r"\boxed{}", ""),
-        ("{7}", None),
+        (r"\boxed{\frac{\sqrt{3}}{2}}", r"\frac{\sqrt{3}}{2}"), (r"\boxed{1} then \boxed{2}", "2"),
+        (r"\boxed{1} then \boxed{2", "1"), (r"\boxed{\boxed{3}}", "3"),
+        (r"\boxed{\{1, 2\}}", r"\{1, 2\}"), (r"\fbox{4} }", "4"), (r"\boxed {5}", "5"),
+        (r"so $\boxed 6$.", "6"), (r"\boxed{}", ""), ("{7}", None),
     ],
-)
+)  # fmt: skip
 def test_the_last_balanced_box(text, box):
     assert last_box(text) == box
 
@@ -73,60 +67,31 @@ def test_the_expression_that_a_text_gives(text, expression):
 @pytest.mark.parametrize(
     ("expression", "plain"),
     [
-        (r"25\%", "25"),
-        (r"\$20", "20"),
-        (r"30^\circ", "30"),
-        (r"30^{\circ}", "30"),
-        (r"575\text{ students}", "575"),
-        ("575 students", "575"),
-        (r"12 \text{ cm}^2", "12"),
-        (r"\text{(B)}", "B"),
-        (r"1,\!000,\!000", "1000000"),
-        ("90{,}900", "90900"),
+        (r"25\%", "25"), (r"\$20", "20"), (r"30^\circ", "30"), (r"30^{\circ}", "30"),
+        (r"575\text{ students}", "575"), ("575 students", "575"), (r"12 \text{ cm}^2", "12"),
+        (r"\text{(B)}", "B"), (r"1,\!000,\!000", "1000000"), ("90{,}900", "90900"),
         (r"11 \frac{2}{3}", r"\frac{35}{3}"),
-        (r"\left( 1, \dfrac{1}{2} \right)", r"( 1, \frac{1}{2} )"),
-        (r"\text{June 20}", "June 20"),
+        (r"\left( 1, \dfrac{1}{2} \right)", r"( 1, \frac{1}{2} )"), (r"\text{June 20}", "June 20"),
     ],
-)
+)  # fmt: skip
 def test_what_does_not_count_is_taken_off(expression, plain):
     assert tidy(expression) == plain
 
 
 SAME = [
     # what plain text comparison, or a silent parser, gets wrong
-    (r"\frac{1}{2}", r"\dfrac{1}{2}"),
-    (r"\frac{1}{2}", "0.5"),
-    (r"\frac{1}{2}", "1/2"),
-    (r"\frac12", r"\frac{2}{4}"),
-    ("(1,2)", "(1, 2)"),
-    (r"\text{A}", "A"),
-    (r"\text{(B)}", "B"),
-    (r"\frac{\sqrt{3}}{2}", r"\sqrt{3}/2"),
-    (r"25\%", "25"),
-    ("25", r"25\%"),
-    (r"\$15.48", "15.48"),
-    (r"87^\circ", "87"),
-    (r"575\text{ students}", "575"),
-    (r"18,\!107", "18107"),
-    ("x = 4", "4"),
-    ("2x+3", "3+2x"),
-    ("(x+1)(x-1)", "x^2-1"),
+    (r"\frac{1}{2}", r"\dfrac{1}{2}"), (r"\frac{1}{2}", "0.5"), (r"\frac{1}{2}", "1/2"),
+    (r"\frac12", r"\frac{2}{4}"), ("(1,2)", "(1, 2)"), (r"\text{A}", "A"), (r"\text{(B)}", "B"),
+    (r"\frac{\sqrt{3}}{2}", r"\sqrt{3}/2"), (r"25\%", "25"), ("25", r"25\%"), (r"\$15.48", "15.48"),
+    (r"87^\circ", "87"), (r"575\text{ students}", "575"), (r"18,\!107", "18107"), ("x = 4", "4"),
+    ("2x+3", "3+2x"), ("(x+1)(x-1)", "x^2-1"),
     (r"\begin{pmatrix} 1 \\ 2 \end{pmatrix}", r"\begin{pmatrix}1\\2\end{pmatrix}"),
-    (r"[-3,2]", r"[-3, 2]"),
-    (r"(-\infty, 2)\cup(3,\infty)", r"(-\infty,2) \cup (3,\infty)"),
-    ("4, -2 + 3i, -2 - 3i", "-2-3i, 4, -2+3i"),
-    (r"7, -2, \text{ and } -5", "-5, -2, 7"),
-    (r"11 \frac{2}{3}", r"\frac{35}{3}"),
-    (r"\text{even}", "Even"),
-    (r"3\sqrt{2}", r"\sqrt{18}"),
-    ("100, 200", "200, 100"),
-    (r"1,\!000,\!000", "1,000,000"),
-    (r"10\,000", "10000"),
-    (r"2\pi", "2 pi"),
-    ("2", "2 sheep"),
-    ("2015_{9}", "2015_9"),
-    ("2015_{9}", "2015"),
-]
+    (r"[-3,2]", r"[-3, 2]"), (r"(-\infty, 2)\cup(3,\infty)", r"(-\infty,2) \cup (3,\infty)"),
+    ("4, -2 + 3i, -2 - 3i", "-2-3i, 4, -2+3i"), (r"7, -2, \text{ and } -5", "-5, -2, 7"),
+    (r"11 \frac{2}{3}", r"\frac{35}{3}"), (r"\text{even}", "Even"), (r"3\sqrt{2}", r"\sqrt{18}"),
+    ("100, 200", "200, 100"), (r"1,\!000,\!000", "1,000,000"), (r"10\,000", "10000"),
+    (r"2\pi", "2 pi"), ("2", "2 sheep"), ("2015_{9}", "2015_9"), ("2015_{9}", "2015"),
+]  # fmt: skip
 OTHER = [
     ("0", "0.0001"), ("0", "0.0000001"), ("1", "1.0005"), (r"\frac{1}{3}", "0.33"),
     ("0.0002", "0.0003"), ("(1,2)", "(2,1)"), ("x+1", "x-1"), (r"\text{even}", "odd"),
@@ -156,17 +121,10 @@ def test_latex_is_parsed(grader):
 
 SLOW = [r"9^{9^{9^{9^{9}}}}", r"(x+y+z+w)^{40} - (x+y)^{60}", r"\sum_{n=1}^{10^{12}} \frac{1}{n^n}"]
 HOSTILE = [
-    "9**9**9**9**9",
-    r"\sqrt{" * 20 + "2" + "}" * 20,
-    r"\frac{1}{" * 90 + "2" + "}" * 90,
-    "(" * 400 + "1" + ")" * 400,
-    "+".join(f"x_{{{n}}}" for n in range(70)),
-    "{" * 900,
-    "\\" * 999,
-    "\0" * 50,
-    "\ud800",
-    "__import__('os').system('true')",
-]
+    "9**9**9**9**9", r"\sqrt{" * 20 + "2" + "}" * 20, r"\frac{1}{" * 90 + "2" + "}" * 90,
+    "(" * 400 + "1" + ")" * 400, "+".join(f"x_{{{n}}}" for n in range(70)), "{" * 900, "\\" * 999,
+    "\0" * 50, "\ud800", "__import__('os').system('true')",
+]  # fmt: skip
 
 
 def test_a_hostile_expression_is_wrong_and_the_next_is_read(grader, monkeypatch):
@@ -245,9 +203,8 @@ def test_memory_that_others_filled_is_no_verdict(monkeypatch):
     assert signal.getitimer(signal.ITIMER_PROF) == (0.0, 0.0)
     with pytest.raises(Broken):  # so that it is asked again, and of a new process
         comparer = Comparer()
-        monkeypatch.setattr(
-            comparer.worker, "ask", lambda *_: {"end": "died", "code": equations.FULL}
-        )
+        died = {"end": "died", "code": equations.FULL}
+        monkeypatch.setattr(comparer.worker, "ask", lambda *_: died)
         try:
             comparer.call(Comparison(("1",), "2"))
         finally:
@@ -277,8 +234,7 @@ def test_an_answer_of_another_problem_is_wrong(grader):
         assert verdict is not None
         if tidy(mine.answers[0]) == tidy(theirs.answers[0]):
             assert verdict.correct
-    wrong = sum(not verdict.correct for verdict in said if verdict)
-    assert wrong > 90
+    assert sum(not verdict.correct for verdict in said if verdict) > 90
 
 
 def test_its_processes_say_nothing_of_their_own_and_end_with_it(grader):

@@ -36,9 +36,8 @@ def read(name, folder, split):
 @pytest.mark.parametrize("name", SETS)
 def test_every_set_is_read_in_its_official_form(name, root):
     items = sets.reported(name, root)
-    assert [item.id for item in items] == [
-        f"{name}:{item.split}:{row}" for row, item in enumerate(items)
-    ]
+    ids = [f"{name}:{item.split}:{row}" for row, item in enumerate(items)]
+    assert [item.id for item in items] == ids
     known = SETS[name]
     assert {item.split for item in items} <= {*known.test, *known.train}
     for item in items:
@@ -61,12 +60,9 @@ def test_gold_answers_and_own_ids(root):
     assert first["mbpp"].tests in first["mbpp"].prompt
     aliases = {name: item.alias for name, item in first.items() if item.alias}
     assert aliases == {
-        "math500": "test/0.json",
-        "squad2": "dev-0-0-a",
-        "hotpotqa": "dev0000",
-        "humaneval": "HumanEval/0",
-        "commonsenseqa": "c000",
-    }
+        "math500": "test/0.json", "squad2": "dev-0-0-a", "hotpotqa": "dev0000",
+        "humaneval": "HumanEval/0", "commonsenseqa": "c000",
+    }  # fmt: skip
 
 
 def test_groups_are_articles_titles_and_functions(root):

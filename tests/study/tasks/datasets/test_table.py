@@ -25,9 +25,8 @@ def root(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def folder(root, tmp_path_factory):
-    data = load_data(
-        "official", [f"data.root={root}", "data.validation_share=0.3"], list(sets.SETS)
-    )
+    words = [f"data.root={root}", "data.validation_share=0.3"]
+    data = load_data("official", words, list(sets.SETS))
     out = tmp_path_factory.mktemp("out") / "rows"
     prepare([part(name, data) for name in data.datasets], data, out)
     return out
