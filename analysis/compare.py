@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from analysis.arm.compare import compare
-from analysis.printed import show
+from analysis.display.printed import show
 from analysis.printed.compare import text
 from study.bounds import Number
 from study.cli import StudyOptions, command, option, output

@@ -6,9 +6,9 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
+from analysis.display.printed import with_problems
 from analysis.external.confusion import check_judged
 from analysis.external.tables import KINDS, read_table
-from analysis.printed import with_problems
 from analysis.statistics.estimate import LEVEL
 from analysis.step.confusion import recorded, report
 from analysis.step.transmission import THRESHOLD

@@ -10,7 +10,7 @@ import pandas as pd
 
 from analysis.arm.crossjudge import figure, mean_gains, study
 from analysis.arm.substitution import LEAST
-from analysis.printed import show, with_problems
+from analysis.display.printed import show, with_problems
 from study.bounds import Number
 from study.cli import StudyOptions, command, option, output
 

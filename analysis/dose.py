@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from analysis.arm.dose import left_out, straight, study
-from analysis.printed import show, with_problems
-from analysis.reports.figures import dose_caption, dose_response
+from analysis.arm.dose_figure import dose_caption, dose_response
+from analysis.display.printed import show, with_problems
 from study.bounds import Choice
 from study.cli import StudyOptions, command, option, output
 from study.features import FEATURES

@@ -7,8 +7,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from analysis.arm.field import THRESHOLDS, of_runs
-from analysis.printed import field, show, with_problems
-from analysis.printed.run import without_infinities
+from analysis.display.printed import show, with_problems, without_infinities
+from analysis.printed import field
 from analysis.records.replays import with_replays
 from analysis.records.runs import read_study
 from analysis.run.drift import usable_cells

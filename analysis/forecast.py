@@ -8,7 +8,7 @@ from pathlib import Path
 
 from analysis.arm.forecast import ask, figure, forecast
 from analysis.arm.forecast_study import in_units
-from analysis.printed import show
+from analysis.display.printed import show
 from analysis.printed.forecast import text
 from study.bounds import Name, Number
 from study.cli import StudyOptions, command, option, output

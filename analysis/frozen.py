@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from analysis.arm.frozen import held_out_table
-from analysis.printed import show, with_problems
+from analysis.display.printed import show, with_problems
 from analysis.printed.frozen import frozen_text
 from analysis.records.runs import read_study
 from analysis.run.drift import base_arm, usable_cells

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from analysis.arm.interventions import numbers, of_records
-from analysis.printed import show
+from analysis.display.printed import show
 from analysis.printed.corrections import interventions_text
 from analysis.records.runs import read_study
 from study.cli import StudyOptions, command, output

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from analysis.arm.knockout import numbers, of_study
-from analysis.printed import show
-from analysis.printed.corrections import knockout_text
+from analysis.display.printed import show
+from analysis.printed.knockout import knockout_text
 from analysis.records.runs import read_runs
 from study.cli import StudyOptions, command, output
 from study.errors import UserError

@@ -6,9 +6,9 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-from analysis.printed import NO_RUN, with_problems
+from analysis.display.markup import MISSING, estimate
+from analysis.display.printed import NO_RUN, with_problems
 from analysis.records.runs import read_runs
-from analysis.reports.markup import MISSING, estimate
 from analysis.step.ledger import ERRORS, SHARES, judge_table, ledger
 from study.cli import StudyOptions, command, output
 from study.rewards.failure import REPLAY_POLICIES

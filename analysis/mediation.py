@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from analysis.arm.mediation import study
-from analysis.printed import show
+from analysis.display.printed import show
 from study.bounds import Choice
 from study.cli import StudyOptions, command, option, output
 from study.features import FEATURES

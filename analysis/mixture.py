@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from analysis.arm.mixture import numbers, of_runs
-from analysis.printed import mixture, show, with_problems
+from analysis.display.printed import show, with_problems
+from analysis.printed import mixture
 from analysis.records.runs import read_study
 from analysis.run.drift import usable_cells
 from analysis.statistics.estimate import LEVEL

@@ -6,7 +6,7 @@ import sys
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from analysis.printed import show, with_problems
+from analysis.display.printed import show, with_problems
 from analysis.printed.run import onset_text
 from analysis.records.runs import read_runs
 from analysis.run.onset import dosed, line

@@ -6,8 +6,8 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-from analysis.printed import show, with_problems
-from analysis.printed.run import best_of_n_text, overopt_text, without_infinities
+from analysis.display.printed import show, with_problems, without_infinities
+from analysis.printed.run import best_of_n_text, overopt_text
 from analysis.records.runs import read_runs
 from analysis.run.best_of_n import best_of_n
 from analysis.run.overopt import rows

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import sys
 
+from analysis.display.markup import said
 from analysis.external.preference import preferences, read, render
 from analysis.external.tables import TableOptions
 from analysis.probes import profile
 from analysis.probes.judges import OTHERS, authored
-from analysis.reports.markup import said
 from analysis.statistics.estimate import columns
 from study.cli import command
 from study.errors import UserError

@@ -9,7 +9,7 @@ from pathlib import Path
 import pandas as pd
 
 from analysis.arm.propagation import SCALES, figure, study
-from analysis.printed import show
+from analysis.display.printed import show
 from analysis.printed.propagation import text
 from study.bounds import Choice
 from study.cli import StudyOptions, command, option, output

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from dataclasses import dataclass
 
-from analysis.reports.notebook import write_report
+from analysis.display.notebook import write_report
 from study.bounds import Number
 from study.cli import StudyOptions, command, option
 from study.errors import UserError

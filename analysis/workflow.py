@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from analysis.arm.workflow import numbers, of_study
+from analysis.display.printed import show, with_problems
 from analysis.external import workflow_log
-from analysis.printed import show, with_problems
 from analysis.printed import workflow as printed
 from analysis.records.runs import read_study
 from analysis.run.drift import usable_cells

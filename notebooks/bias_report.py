@@ -11,11 +11,11 @@
 # %%
 from IPython.display import display
 
+from analysis.display.notebook import SUMMARY_MIME
+from analysis.display.page import show
 from analysis.reports import sections
 from analysis.reports.evidence import gather
 from analysis.reports.headlines import headlines
-from analysis.reports.notebook import SUMMARY_MIME
-from analysis.reports.page import show
 from analysis.reports.tables import numbers, summary_rows
 
 # %% tags=["parameters"]

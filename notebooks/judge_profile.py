@@ -9,9 +9,9 @@
 # ---
 
 # %%
+from analysis.display import markup, page
 from analysis.probes import figures, report
 from analysis.probes.profile import profile
-from analysis.reports import markup, page
 
 # %% tags=["parameters"]
 folder = ""  # what experiments.probe wrote, e.g. runs/probes/instruct-mini

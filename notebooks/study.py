@@ -21,11 +21,11 @@ import pandas as pd
 from IPython.display import display
 
 from analysis import read_study
+from analysis.display.figures import looks
+from analysis.display.markup import number
 from analysis.records.behaviour import shift
 from analysis.records.frames import rollouts_frame, verdicts_frame
 from analysis.records.runs import step_means
-from analysis.reports.figures import looks
-from analysis.reports.markup import number
 from analysis.statistics.intervals import mean_interval
 from study.features import FEATURES
 

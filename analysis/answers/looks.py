@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from analysis.answers.reading import Answers
 from analysis.arm.interventions import base_of
+from analysis.display.figures import MARKERS, looks, looks_of
 from analysis.records.frames import read_config
-from analysis.reports.figures import MARKERS, looks, looks_of
 from analysis.run.drift import arms_in_order, usable_cells
 from study.identity import identifying
 

@@ -18,7 +18,7 @@ from analysis.answers import MOST, MOST_MB
 from analysis.answers.choice import ALL, BOTH, GAP, RANDOM, STEPS, choose
 from analysis.answers.content import content, escaped
 from analysis.answers.reading import read_answers
-from analysis.reports.markup import environment
+from analysis.display.markup import environment
 from study.errors import UserError
 from study.files import clear_leftovers, write_text
 from study.places import shown

@@ -19,10 +19,10 @@ import numpy as np
 import pandas as pd
 
 from analysis.arm.substitution import LEAST, base_of, substitutions, untold
+from analysis.display.figures import style
 from analysis.records.behaviour import ends, shift
 from analysis.records.replays import with_replays
 from analysis.records.runs import Run, read_study, step_means
-from analysis.reports.figures import style
 from analysis.statistics.estimate import Estimate, columns
 from analysis.statistics.intervals import mean_interval
 from analysis.step.transmission import centred

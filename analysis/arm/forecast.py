@@ -17,8 +17,8 @@ import numpy as np
 import pandas as pd
 
 from analysis.arm.ranking import moved_most, rank
+from analysis.display.figures import looks, style
 from analysis.records.frames import OPERATOR, runs_frame
-from analysis.reports.figures import looks, style
 from analysis.statistics.estimate import Estimate, columns
 from analysis.statistics.intervals import mean_interval
 from analysis.step.transmission import group_cov

@@ -16,9 +16,9 @@ import pandas as pd
 
 from analysis.arm.calibration import Predicted
 from analysis.arm.propagation import paths, predict, pushed
+from analysis.display import markup
 from analysis.records.behaviour import unit
 from analysis.records.runs import Run
-from analysis.reports import markup
 from analysis.run.drift import feature_values, run_shifts
 from analysis.statistics.estimate import NAN, Estimate, columns
 from analysis.statistics.intervals import mean_interval, ratio_of_means

@@ -12,7 +12,7 @@ import pandas as pd
 from analysis.arm.teaching import Comparison, Expected, MixPoint, compare
 from analysis.arm.transfer import Swap, Transfer, swaps, transfers
 from analysis.records.runs import Run
-from analysis.statistics.estimate import LEVEL, Estimate
+from analysis.statistics.estimate import FLAT, LEVEL, Estimate
 from analysis.step.confusion import ALL, Judged, judged
 from analysis.step.mixture import (
     Mix,
@@ -24,7 +24,7 @@ from analysis.step.mixture import (
     pulls,
     windows,
 )
-from analysis.step.transmission import FLAT, THRESHOLD
+from analysis.step.transmission import THRESHOLD
 
 GRADED = 0.01
 """Share of the rewards between 0 and 1 from which they are no verdicts of yes and no."""

@@ -27,9 +27,9 @@ from analysis.arm.calibration import (
     fit_scale,
     root_mean_square,
 )
+from analysis.display.figures import looks, marks_of, style
 from analysis.records.behaviour import shift, unit
 from analysis.records.runs import Run, read_runs, step_means
-from analysis.reports.figures import looks, marks_of, style
 from analysis.statistics.estimate import NO_ESTIMATE, columns
 from analysis.step.transmission import group_cov, known_mean, split
 from study.errors import UserError

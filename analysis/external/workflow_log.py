@@ -16,8 +16,8 @@ import numpy as np
 import pandas as pd
 
 from analysis.arm.workflow import UNTOLD
+from analysis.display.markup import number, with_interval
 from analysis.external import tables
-from analysis.reports.markup import number, with_interval
 from analysis.statistics.estimate import Estimate
 from analysis.statistics.intervals import mean_interval
 

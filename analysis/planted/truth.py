@@ -16,7 +16,7 @@ from math import comb
 import numpy as np
 from scipy.special import gammaln, softmax
 
-from analysis.step.transmission import FLAT
+from analysis.statistics.estimate import FLAT
 from study.rewards.advantages import EPS, advantages
 
 MAX_GROUPS = 200_000

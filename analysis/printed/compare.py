@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from analysis.arm.forecast_units import FORECAST
-from analysis.printed import aligned, with_problems
+from analysis.display.printed import aligned, with_problems
 from study.screen import plural, visible
 
 LONGEST = 60

@@ -5,11 +5,9 @@ from __future__ import annotations
 from textwrap import fill
 
 from analysis.arm.field import Field
-from analysis.printed import NO_RUN
-from analysis.printed.mixture import WIDTH
-from analysis.printed.workflow import as_text
+from analysis.display.markup import TEXTS
+from analysis.display.printed import NO_RUN, WIDTH, as_text
 from analysis.reports.field import meaning, tables
-from analysis.reports.markup import TEXTS
 from study.screen import visible
 
 

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 
 import pandas as pd
 
-from analysis.printed import NO_RUN, aligned
+from analysis.display.markup import estimate, number, p_value
+from analysis.display.printed import NO_RUN, aligned
 from analysis.records.runs import Run
-from analysis.reports.markup import estimate, number, p_value
 from analysis.run.frozen import has_frozen
 
 NONE = (

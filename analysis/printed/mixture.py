@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import math
 from textwrap import fill
 
 import pandas as pd
 
 from analysis.arm.mixture import Mixture
+from analysis.display.markup import TEXTS
+from analysis.display.printed import WIDTH, short
 from analysis.reports import mixture as tables
-from analysis.reports.markup import MISSING, TEXTS
-from analysis.statistics.estimate import Estimate
 from study.screen import visible
 
-WIDTH = 100
 TITLES = TEXTS["mixture"]
 
 
@@ -41,19 +39,6 @@ def lines(mixture: Mixture, level: float) -> list[str]:
         text += _by_arm(TITLES["swaps"], tables.swaps_table(mixture, short), "swap")
         text += [fill(visible(sentence), WIDTH) for sentence in tables.moved(mixture)]
     return [*text, "", f"{TITLES['intervals']} ({level:.3g})"]
-
-
-def short(estimate: Estimate) -> str:
-    """``.85 [.80, 1]``: two decimals, no leading zero; 0 and 1 are exact."""
-    if math.isnan(estimate.value):
-        return MISSING
-    value, low, high = map(_decimals, (estimate.value, estimate.low, estimate.high))
-    return value if math.isnan(estimate.low) else f"{value} [{low}, {high}]"
-
-
-def _decimals(value: float) -> str:
-    text = f"{value:.2f}" if value % 1 else f"{value:g}"
-    return text.replace("0.", ".", 1) if text.lstrip("-").startswith("0.") else text
 
 
 def _by_arm(title: str, table: pd.DataFrame, by: str = "arm") -> list[str]:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pandas as pd
 
-from analysis.printed import with_problems
+from analysis.display.printed import with_problems
 
 LEGEND = (
     "r2, slope, inside: scale fitted on all other runs; _unseen: on the runs of other arms only,\n"

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from analysis.printed import NO_RUN, aligned
+from analysis.display.markup import MISSING, TEXTS, number, p_value, with_interval
+from analysis.display.printed import NO_RUN, aligned
 from analysis.records.runs import Run
-from analysis.reports.markup import MISSING, TEXTS, number, p_value, with_interval
-from analysis.reports.tables import best_of_n_table
 from analysis.run.best_of_n import BestOfN
 from analysis.run.onset import Line, planted_false_alarms
 from analysis.run.overopt import place
+from analysis.run.overopt_tables import best_of_n_table
 from analysis.run.threshold_grid import CELLS, span
 
 
@@ -102,15 +102,6 @@ def best_of_n_text(lines: Sequence[BestOfN]) -> list[str]:
         for row in table.to_dict("records")
     ]
     return ["", *_table(rows, TEXTS["paragraphs"]["best_of_n"])]
-
-
-def without_infinities(value: Any) -> Any:
-    """A table for JSON, in which a peak that is not reached says so."""
-    if isinstance(value, dict):
-        return {key: without_infinities(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [without_infinities(item) for item in value]
-    return "not reached" if value == float("inf") else value
 
 
 def _table(rows: list[dict[str, str]], meaning: str, *lines: str) -> list[str]:

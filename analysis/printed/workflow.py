@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-import pandas as pd
-
 from analysis.arm.workflow import Workflow
+from analysis.display.markup import TEXTS
+from analysis.display.printed import as_text, short
 from analysis.external.workflow_log import LoggedRun, told
-from analysis.printed.mixture import short
 from analysis.reports import workflow as tables
-from analysis.reports.markup import TEXTS
 from study.screen import visible
 
 TITLES = TEXTS["workflow"]
@@ -32,12 +30,6 @@ def lines(workflow: Workflow) -> list[str]:
         for line in ("", TITLES[title], as_text(table))
     ]  # fmt: skip
     return [*text, "", TITLES["intervals"]]
-
-
-def as_text(table: pd.DataFrame) -> str:
-    """A table in aligned columns, its texts made fit for a terminal."""
-    shown = table.map(lambda cell: visible(str(cell))).rename(columns=visible)
-    return shown.to_string(index=False, max_colwidth=60)
 
 
 def of_log(runs: Mapping[str, LoggedRun]) -> list[str]:

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import TYPE_CHECKING, Any
 
+from analysis.display.figures import WIDTH, looks, single, style
 from analysis.probes.effects import END
-from analysis.reports.figures import WIDTH, looks, single, style
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -15,9 +15,9 @@ import numpy as np
 import pandas as pd
 import yaml
 
+from analysis.display.markup import said
 from analysis.external.preference import preferences
 from analysis.probes.effects import NO_SPREAD
-from analysis.reports.markup import said
 from analysis.statistics.agreement import krippendorff_alpha, within_groups
 from analysis.statistics.bootstrap import FEWEST
 from analysis.statistics.estimate import NAN, Estimate

@@ -10,13 +10,13 @@ from typing import Any
 
 import pandas as pd
 
+from analysis.display import markup
+from analysis.display.notebook import NOTEBOOK, render
 from analysis.probes.effects import END, FEW_PROMPTS, TOO_FEW
 from analysis.probes.explained import CLAIMED
 from analysis.probes.judges import ALPHA
 from analysis.probes.profile import Profile, read
 from analysis.records.behaviour import unit
-from analysis.reports import markup
-from analysis.reports.notebook import NOTEBOOK, render
 from study.screen import plural, print_table
 
 MEASURES = ("TPR", "FPR", "Youden J", "phi")

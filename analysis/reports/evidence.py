@@ -35,6 +35,7 @@ from analysis.arm.propagation import against, paths, placebos, predict
 from analysis.arm.substitution import Substitution, substitutions, untold
 from analysis.arm.workflow import Workflow
 from analysis.arm.workflow import of_study as workflow_of
+from analysis.display.figures import DRAWN
 from analysis.records.replays import with_replays
 from analysis.records.runs import Records, Run, on_each_core, read_study
 from analysis.run import drift
@@ -44,9 +45,6 @@ from analysis.run.onset import Line, own_line
 from analysis.run.overopt import rows
 from analysis.step.ledger import gap_table, judge_table, ledger
 from study.features import FEATURES
-
-DRAWN = 10
-"""Points of a curve: as many as leave room for the intervals of several arms beside each other."""
 
 
 @dataclass(frozen=True)

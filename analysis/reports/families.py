@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pandas as pd
 
 from analysis.arm.families import Families, Natural
-from analysis.reports.markup import signed
+from analysis.display.markup import signed
 from analysis.reports.plane import plane
 
 if TYPE_CHECKING:

@@ -10,10 +10,9 @@ import pandas as pd
 
 from analysis.arm.field import THRESHOLDS, Aggregate, Field
 from analysis.arm.onset_time import OnsetTime
-from analysis.reports import markup
-from analysis.reports.figures import looks, outside_legend, single, style
-from analysis.reports.markup import said, signed, with_interval
-from analysis.reports.mixture import plain
+from analysis.display import markup
+from analysis.display.figures import looks, outside_legend, plain, single, style
+from analysis.display.markup import said, signed, with_interval
 from analysis.statistics.estimate import NO_ESTIMATE, Estimate
 
 if TYPE_CHECKING:

@@ -12,9 +12,9 @@ import math
 from functools import partial
 from typing import Any
 
-from analysis.reports.ends import cut
+from analysis.display.clipping import cut
+from analysis.display.markup import TEXTS, bracket, listed, number, p_value, said
 from analysis.reports.evidence import Evidence
-from analysis.reports.markup import TEXTS, bracket, listed, number, p_value, said
 from analysis.reports.tables import difference, row_of
 from analysis.reports.words import FURTHEST, widened
 from study.screen import plural

@@ -8,9 +8,9 @@ from functools import partial
 
 import numpy as np
 
+from analysis.display.markup import listed, number, said
 from analysis.records.frames import NAMELESS
 from analysis.reports.evidence import Evidence
-from analysis.reports.markup import listed, number, said
 
 FEW_SEEDS = 5
 """Up to this many seeds no sign-flip test over seeds can reach p < .05."""

@@ -10,13 +10,11 @@ import pandas as pd
 from analysis.arm.mixture import Mixture, Window
 from analysis.arm.teaching import Agreement
 from analysis.arm.transfer import best_moved
-from analysis.reports import figures, markup
-from analysis.reports.evidence import DRAWN
-from analysis.reports.figures import style
-from analysis.reports.markup import with_interval
+from analysis.display import figures, markup
+from analysis.display.figures import DRAWN, plain, style
+from analysis.display.markup import with_interval
 from analysis.run.drift import learning_curves
 from analysis.statistics.estimate import Estimate
-from study.screen import visible
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -129,11 +127,6 @@ def moved(mixture: Mixture) -> list[str]:
 
 def _swap(swapped: str, judged: str, ruled: str) -> str:
     return f"{judged} -> {ruled}, the rule in {swapped}"
-
-
-def plain(name: str) -> str:
-    """A name of others as a figure's text, which takes $ for a formula."""
-    return visible(name).replace("$", r"\$")
 
 
 @style()

@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pandas as pd
 
-from analysis.reports.ends import cut
+from analysis.display.clipping import cut
+from analysis.display.figures import line, outside_legend, scored, style
+from analysis.display.markup import TEXTS
 from analysis.reports.evidence import Evidence, spread_of
-from analysis.reports.figures import line, outside_legend, scored, style
-from analysis.reports.markup import TEXTS
 from analysis.reports.tables import row_of
 
 if TYPE_CHECKING:

@@ -13,9 +13,10 @@ from typing import Any, Concatenate
 import pandas as pd
 from markupsafe import Markup
 
-from analysis.reports import figures, markup
+from analysis.display import markup
+from analysis.display.figures import looks_of
+from analysis.display.markup import TEXTS, said
 from analysis.reports.evidence import Evidence
-from analysis.reports.markup import TEXTS, said
 
 Section = Callable[Concatenate[Evidence, ...], list[str]]
 _NOT_A_NAME = re.compile(r"[^a-z0-9_-]+")
@@ -26,7 +27,7 @@ def section(write: Section) -> Section:
 
     @wraps(write)
     def written(evidence: Evidence, *settings: Any) -> list[str]:
-        with figures.looks_of(evidence.arms):
+        with looks_of(evidence.arms):
             return write(evidence, *settings)
 
     return written

@@ -7,7 +7,15 @@ import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from analysis.reports.figures import ALONE, bar, looks, marks_of, outside_legend, single, style
+from analysis.display.figures import (
+    ALONE,
+    bar,
+    looks,
+    marks_of,
+    outside_legend,
+    single,
+    style,
+)
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

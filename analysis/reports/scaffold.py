@@ -11,7 +11,7 @@ import pandas as pd
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from analysis.reports.figures import style
+from analysis.display.figures import style
 from study import causes
 from study.compose import CONF
 from study.errors import UserError

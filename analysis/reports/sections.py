@@ -16,22 +16,32 @@ from markupsafe import Markup
 
 from analysis.arm import crossjudge, propagation
 from analysis.arm.dose import left_out, straight
+from analysis.arm.dose_figure import dose_caption, dose_response
+from analysis.arm.dose_tables import dose_table
 from analysis.arm.knockout import sentence as knockout_sentence
+from analysis.display import markup
+from analysis.display.figures import looks
+from analysis.display.markup import TEXTS, paragraph, said
 from analysis.records.behaviour import TAIL
 from analysis.reports import corrections as correction_tables
 from analysis.reports import families as family_tables
 from analysis.reports import field as field_tables
-from analysis.reports import figures, markup, overview, tables, words
+from analysis.reports import figures, overview, tables, words
+from analysis.reports import knockout as knockout_tables
 from analysis.reports import mixture as mixture_tables
 from analysis.reports import workflow as workflow_tables
 from analysis.reports.evidence import Evidence
 from analysis.reports.headlines import headlines
 from analysis.reports.limits import limits
-from analysis.reports.markup import TEXTS, paragraph, said
 from analysis.reports.parts import picture, section, sheet, title
 from analysis.reports.words import extent, substituted
-from analysis.run import drift
+from analysis.run import drift, onset_figure
+from analysis.run import frontier as frontier_figure
+from analysis.run.onset_tables import onset_table
+from analysis.run.overopt_tables import best_of_n_table, peaks_table
 from analysis.statistics.estimate import columns
+from analysis.step.ledger_figure import stacked
+from analysis.step.ledger_tables import calibration_table, ledger_table
 from study.screen import plural
 
 MOST_BEHAVIOURS = 6
@@ -43,7 +53,7 @@ EMPTY, PARAGRAPHS, FOLDED = TEXTS["empty"], TEXTS["paragraphs"], TEXTS["folded"]
 def front(evidence: Evidence) -> list[str]:
     """The first screen: a sentence per judge, the shifts of all measures, and the scores."""
     arms, pictures = overview.shown_arms(evidence), []
-    look = figures.looks(evidence.arms)
+    look = looks(evidence.arms)
     table = overview.standardised(evidence)
     left = len(evidence.arms) - len(arms)
     measures = len(overview.ranked(table)) - overview.MOST_ROWS
@@ -93,7 +103,7 @@ def gap(evidence: Evidence) -> list[str]:
     curves = evidence.score_curves
     has_gap = curves.loc[curves["metric"] == "gap", "mean"].notna().any()
     drawn = picture("gap", figures.gap, curves) if has_gap else paragraph(EMPTY["gap"])
-    parts = tables.ledger_table(evidence.gap_parts, "gap")
+    parts = ledger_table(evidence.gap_parts, "gap")
     if parts.empty:
         return [title("gap"), drawn, *([paragraph(EMPTY["gap_parts"])] if has_gap else [])]
     return [
@@ -164,13 +174,13 @@ def doses(evidence: Evidence) -> list[str]:
 def _dose(dose: dict[str, Any]) -> list[str]:
     feature, fit = dose["feature"], straight(dose["lack_of_fit_p"])
     others = left_out(dose["left_out"])
-    theory = figures.dose_caption(dose)
+    theory = dose_caption(dose)
     by_dose = ", ".join(f"{amount:g} {shift:+.3g}" for amount, shift in dose["monotone"])
     emax = f"; Emax: {dose['emax']['note']}" if dose["emax"]["note"] else ""
     within = "within seeds" if dose["slope"]["unit"] == "seed" else "over runs"
     return [
-        picture("doses", figures.dose_response, dose, feature=feature, theory=theory),
-        sheet("doses", tables.dose_table(dose), of=feature, feature=feature),
+        picture("doses", dose_response, dose, feature=feature, theory=theory),
+        sheet("doses", dose_table(dose), of=feature, feature=feature),
         markup.sentences(
             [
                 f"Monotone fit, dose and shift in {feature}: {by_dose}.",
@@ -191,8 +201,8 @@ def ledger(evidence: Evidence) -> list[str]:
         return [title("ledger"), paragraph(EMPTY["ledger"])]
     return [
         title("ledger"),
-        picture("ledger", figures.stacked, steps, unique),
-        sheet("ledger", tables.ledger_table(evidence.ledger_by_arm), evidence.ledger_by_arm),
+        picture("ledger", stacked, steps, unique),
+        sheet("ledger", ledger_table(evidence.ledger_by_arm), evidence.ledger_by_arm),
         paragraph(PARAGRAPHS["ledger"]),
     ]
 
@@ -214,7 +224,7 @@ def predictions(evidence: Evidence) -> list[str]:
     return [
         title("predictions"),
         picture("predictions", propagation.figure, predicted, calibration),
-        sheet("predictions", tables.calibration_table(compared), calibration),
+        sheet("predictions", calibration_table(compared), calibration),
         paragraph(meaning),
     ]
 
@@ -287,8 +297,8 @@ def knockout(evidence: Evidence) -> list[str]:
         return []
     return [
         title("knockout"),
-        picture("kept", correction_tables.kept, told),
-        sheet("knockout", correction_tables.knockout_table(told)),
+        picture("kept", knockout_tables.kept, told),
+        sheet("knockout", knockout_tables.knockout_table(told)),
         markup.sentences(map(knockout_sentence, told)),
         paragraph(PARAGRAPHS["knockout"]),
     ]
@@ -326,9 +336,9 @@ def families(evidence: Evidence) -> list[str]:
 @section
 def onsets(evidence: Evidence) -> list[str]:
     """When each run's gap began to grow, by the change point and by the threshold grid."""
-    table = sheet("onsets", tables.onset_table(evidence.onsets))
+    table = sheet("onsets", onset_table(evidence.onsets))
     looked_for = any(math.isfinite(line.onset.p) for line in evidence.onsets)
-    drawn = [picture("onsets", figures.onsets, evidence.onsets)] if looked_for else []
+    drawn = [picture("onsets", onset_figure.onsets, evidence.onsets)] if looked_for else []
     return [title("onsets"), *drawn, table, paragraph(PARAGRAPHS["onsets"])]
 
 
@@ -338,7 +348,7 @@ def frontier(evidence: Evidence) -> list[str]:
     choosing by the judge would give without training."""
     chosen: list[str] = []
     if evidence.best_of_n:
-        table = sheet("best_of_n", tables.best_of_n_table(evidence.best_of_n))
+        table = sheet("best_of_n", best_of_n_table(evidence.best_of_n))
         chosen = markup.folded(FOLDED["frontier"], [table, paragraph(PARAGRAPHS["best_of_n"])])
     return [*_frontier(evidence), *chosen]
 
@@ -347,7 +357,7 @@ def _frontier(evidence: Evidence) -> list[str]:
     head, fits = title("frontier"), evidence.overoptimisation
     if not fits:
         return [head, paragraph(EMPTY["frontier"])]
-    drawn = figures.frontier(evidence.runs)
+    drawn = frontier_figure.frontier(evidence.runs)
     if drawn is None:
         return [head, paragraph(EMPTY["path"])]
     fragments = [head, markup.figure(drawn, said("captions", "frontier"))]
@@ -355,7 +365,7 @@ def _frontier(evidence: Evidence) -> list[str]:
     if not fitted:
         why = "; ".join(sorted({fit["note"] for fit in fits}))
         return [*fragments, paragraph(said("limits", "no_fit", why=why))]
-    return [*fragments, sheet("peaks", tables.peaks_table(fitted)), paragraph(PARAGRAPHS["peaks"])]
+    return [*fragments, sheet("peaks", peaks_table(fitted)), paragraph(PARAGRAPHS["peaks"])]
 
 
 @section

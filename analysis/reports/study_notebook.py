@@ -10,7 +10,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from analysis.reports.notebook import ROOT, executed, of_study
+from analysis.display.notebook import ROOT, executed, of_study
 from study.cli import StudyOptions
 from study.exchange import folder_of
 from study.files import clear_leftovers, write_text

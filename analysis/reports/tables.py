@@ -3,27 +3,18 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
-from analysis.records.behaviour import unit
-from analysis.reports import markup
-from analysis.reports.ends import beyond, cut
+from analysis.display import markup
+from analysis.display.clipping import beyond, cut
+from analysis.display.markup import DECIMALS, TEXTS
 from analysis.reports.evidence import Evidence
-from analysis.reports.markup import TEXTS
-from analysis.run.best_of_n import BestOfN
 from analysis.run.drift import JUDGED
-from analysis.run.onset import Line
-from analysis.run.overopt import place
-from analysis.run.threshold_grid import span
-from study.screen import plural
 
 LABELS: dict[str, str] = TEXTS["scores"]
-DECIMALS = 3
-"""Of scores and shares, which lie between 0 and 1: what is beyond is noise."""
 
 
 def row_of(table: pd.DataFrame, arm: str, metric: str) -> dict[str, Any] | None:
@@ -181,120 +172,6 @@ def held_out_table(held_out: pd.DataFrame) -> pd.DataFrame:
             "runs": row["n"],
         }
         for row in map(_plain, held_out.to_dict("records"))
-    ]
-    return pd.DataFrame(rows)
-
-
-def best_of_n_table(lines: Sequence[BestOfN]) -> pd.DataFrame:
-    """The truth of the best of 1, 2, 4, ... and of all answers, by judge."""
-    most = {(line.arm, line.judge): line.n for line in lines}
-    rows = [
-        {
-            "arm": line.arm,
-            "chosen by": line.judge,
-            "n": line.n,
-            "KL (nats)": line.kl,
-            "truth [95 %]": markup.with_interval(line.truth),
-            "truth gained [95 %]": markup.signed(line.gain),
-            "its score [95 %]": markup.with_interval(line.score),
-            "prompts": line.truth.n,
-        }
-        for line in lines
-        if line.n & (line.n - 1) == 0 or line.n == most[line.arm, line.judge]
-    ]
-    return pd.DataFrame(rows)
-
-
-def dose_table(dose: dict[str, Any]) -> pd.DataFrame:
-    """One row on a dose-response study: slope with its unit of inference, tests, theory."""
-    slope, measured = dose["slope"], unit(dose["feature"])
-    amplified = {
-        f"observed / first-order slope, beta {theory['beta']:g}": theory["amplification"]
-        for theory in dose["theory"]
-    }
-    row = {
-        "behaviour": dose["feature"],
-        f"{measured} per unit of dose [95 %]": markup.estimate(
-            slope["slope"], slope["low"], slope["high"]
-        ),
-        "n": slope["n"],
-        "unit": slope["unit"],
-        "runs": len(dose["runs"]),
-        "trend p": markup.p_value(dose["trend_p"]),
-        "lack of fit p": markup.p_value(dose["lack_of_fit_p"]),
-        **amplified,
-        "unscored (share)": dose["unscored"],
-        "note": slope["note"],
-    }
-    return pd.DataFrame([row])
-
-
-def ledger_table(table: pd.DataFrame, labels: str = "ledger") -> pd.DataFrame:
-    """Metrics of ``texts.yaml`` by arm, intervals over runs; those that no arm has are left out."""
-    runs = table.groupby("arm", sort=False)["n"].max().astype(int)
-    rows = []
-    head = TEXTS["heads"][labels]
-    for metric, label in TEXTS[labels].items():
-        by_arm = table[table["metric"] == metric].set_index("arm").reindex(runs.index)
-        if by_arm["mean"].notna().any():
-            line = {head: label}
-            for arm, row in by_arm.iterrows():
-                name = f"{arm} ({plural(runs[arm], 'run')})"
-                ends = np.round(row[["mean", "low", "high"]].astype(float), DECIMALS)
-                line[name] = markup.estimate(*ends, sign=labels != "ledger")
-            rows.append(line)
-    return pd.DataFrame(rows)
-
-
-def calibration_table(table: pd.DataFrame) -> pd.DataFrame:
-    """How well the advantages give each behaviour, the slope with its interval; what no behaviour
-    has is left out."""
-    slopes = [markup.estimate(*ends, sign=False) for ends in zip(
-        table["slope"], table["low"], table["high"], strict=True)]  # fmt: skip
-    shown = table.drop(columns=["low", "high"]).assign(slope=slopes)
-    return shown.dropna(axis="columns", how="all").rename(columns=TEXTS["calibration"])
-
-
-def onset_table(lines: Iterable[Line]) -> pd.DataFrame:
-    """When each run's gap began to rise, one row per run."""
-    rows = []
-    for line in lines:
-        onset, step = line.onset, line.onset.step
-        begun = f"{step.value:.0f} {markup.bracket(step.low, step.high)}"
-        if not math.isfinite(step.value):  # where there is a p, a rise was looked for
-            begun = "none seen" if onset.p == onset.p else markup.MISSING
-        rows.append(
-            {
-                "arm": line.arm,
-                "seed": line.seed,
-                "gap, first": round(line.gap_first, DECIMALS),
-                "gap, last": round(line.gap_last, DECIMALS),
-                "rise explained": line.explained,
-                "onset (step)": begun,
-                "p": markup.p_value(onset.p),
-                "early stop (step)": "" if line.alarm is None else str(line.alarm),
-                "threshold grid (step)": span(line.grid),
-                "grid, top tenth": span(line.own_grid),
-                "note": "; ".join(filter(None, [onset.note, line.grid.note])),
-            }
-        )
-    return pd.DataFrame(rows)
-
-
-def peaks_table(fits: Iterable[dict[str, Any]]) -> pd.DataFrame:
-    """The best over-optimisation fit of each run: where the truth peaks."""
-    rows = [
-        {
-            "arm": fit["arm"],
-            "seed": fit["seed"],
-            "form": fit["best"]["form"],
-            "peak (sqrt KL)": place(fit["best"]["peak"]),
-            "low": place(fit["low"]),
-            "high": place(fit["high"]),
-            "largest sqrt KL": fit["d_max"],
-            "note": fit["note"],
-        }
-        for fit in fits
     ]
     return pd.DataFrame(rows)
 

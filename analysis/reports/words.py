@@ -15,10 +15,10 @@ from typing import Any
 from scipy.stats import binom
 
 from analysis.arm.calibration import Calibration
-from analysis.reports.ends import cut
+from analysis.display.clipping import cut
+from analysis.display.markup import bracket, number, p_value, said, signed
 from analysis.reports.evidence import Evidence
 from analysis.reports.figures import NO_REASON
-from analysis.reports.markup import bracket, number, p_value, said, signed
 from analysis.reports.tables import difference, row_of
 from analysis.run.frozen import has_frozen
 from analysis.run.overopt import place

@@ -8,11 +8,9 @@ from typing import TYPE_CHECKING, Any
 import pandas as pd
 
 from analysis.arm.workflow import Workflow
-from analysis.reports import figures, markup
-from analysis.reports.evidence import DRAWN
-from analysis.reports.figures import style
-from analysis.reports.markup import with_interval
-from analysis.reports.mixture import plain
+from analysis.display import figures, markup
+from analysis.display.figures import DRAWN, plain, style
+from analysis.display.markup import with_interval
 from analysis.run.drift import learning_curves
 from analysis.run.workflow import EXPLOITS, RATES, Ends
 from analysis.statistics.estimate import Estimate

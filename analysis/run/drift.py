@@ -21,9 +21,9 @@ from analysis.records.behaviour import ends, shift, tenths, unit
 from analysis.records.frames import NAMELESS, rollouts_frame
 from analysis.records.runs import Records, Run, step_means
 from analysis.statistics.bootstrap import group_sums, ratio, ratio_se
+from analysis.statistics.estimate import FLAT
 from analysis.statistics.intervals import grouped_intervals, mean_interval, paired_difference
 from analysis.statistics.pooling import pooled_differences
-from analysis.step.transmission import FLAT
 from study.verdict import Outcome
 
 SCORES = ("judge_score", "truth", "reward", "gap")

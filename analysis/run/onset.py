@@ -32,9 +32,8 @@ from analysis.run.threshold_grid import (
     own_high,
 )
 from analysis.statistics.bootstrap import group_sums, step_noise
-from analysis.statistics.estimate import LEVEL, NAN, Estimate
+from analysis.statistics.estimate import FLAT, LEVEL, NAN, Estimate
 from analysis.step import judge_error
-from analysis.step.transmission import FLAT
 from study.corrections.checks import FEWEST_STEPS
 
 REPLICATES = 1_000

@@ -15,13 +15,13 @@ from typing import Any
 import numpy as np
 from scipy.stats import norm
 
+from analysis.display.markup import number
 from analysis.planted.truth import Fault, simulate
 from analysis.records.runs import Run
-from analysis.reports.markup import number
 from analysis.statistics.bootstrap import group_sums, step_noise
-from analysis.statistics.estimate import LEVEL, NAN, NO_ESTIMATE, Estimate
+from analysis.statistics.estimate import FLAT, LEVEL, NAN, NO_ESTIMATE, Estimate
 from analysis.statistics.proportions import wilson
-from analysis.step.transmission import FLAT, known_mean
+from analysis.step.transmission import known_mean
 
 REPLICATES = 2_000
 FEWEST_STEPS = 8

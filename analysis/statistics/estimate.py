@@ -73,3 +73,7 @@ def columns(record: Any, **prefixes: str) -> dict[str, Any]:
             prefix = prefixes.get(name, f"{name}_")
             row |= {name: value.value, f"{prefix}low": value.low, f"{prefix}high": value.high}
     return row
+
+
+FLAT = 1e-6
+"""Scores of a group that lie closer together than this are tied (float32 rounds at 1e-7)."""

@@ -14,9 +14,9 @@ import numpy as np
 import pandas as pd
 from scipy import optimize, stats
 
+from analysis.display.markup import with_interval
 from analysis.probes.levels import phi_interval
 from analysis.records.frames import NAMELESS, rollouts_frame
-from analysis.reports.markup import with_interval
 from analysis.statistics.bootstrap import FEWEST, ratio_se
 from analysis.statistics.estimate import LEVEL, NAN, Estimate, around
 from analysis.statistics.proportions import (

@@ -18,9 +18,9 @@ from scipy.special import stdtrit
 from analysis.records.runs import Run
 from analysis.statistics.bootstrap import draw_weights
 from analysis.statistics.clipped_line import ROUNDED, clipped_mean
-from analysis.statistics.estimate import NAN
+from analysis.statistics.estimate import FLAT, NAN
 from analysis.step.first_rollouts import BINS, FEWEST_GROUPS, Window
-from analysis.step.transmission import FLAT, known_mean, within_regression
+from analysis.step.transmission import known_mean, within_regression
 
 ROLLOUTS, FEWEST = 256, 64
 """Rollouts that a calibration should rest on, and the fewest."""

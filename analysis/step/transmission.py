@@ -11,6 +11,7 @@ from collections.abc import Callable
 
 import numpy as np
 
+from analysis.statistics.estimate import FLAT
 from analysis.statistics.fixed_effects import Within, fixed_effects
 from study.rewards.advantages import (
     EPS,
@@ -24,8 +25,6 @@ from study.rewards.advantages import (
 from study.verdict import THRESHOLD
 
 SCALES = ("group", "batch", "none")
-FLAT = 1e-6
-"""Scores of a group that lie closer together than this are tied (float32 rounds at 1e-7)."""
 MISFIT = 1e-3
 """Recomputed advantages that differ by more than this from the recorded ones are a problem."""
 

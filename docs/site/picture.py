@@ -18,10 +18,9 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from analysis import read_study
+from analysis.display.figures import DRAWN, line, looks, scored
 from analysis.records.behaviour import ends
 from analysis.records.runs import Run, step_means
-from analysis.reports.evidence import DRAWN
-from analysis.reports.figures import line, looks, scored
 from analysis.run.drift import learning_curves, run_curves
 
 SAYS = {

@@ -19,6 +19,7 @@ from analysis.statistics.proportions import clustered_share, pooled_share, wilso
 from study.tasks.datasets.item import Item
 from study.tasks.mixture import DOMAINS
 from study.truth import Score
+from study.truth.score import columns
 from study.truth.votes import ballot
 
 PASS_AT = (5, 10)
@@ -49,17 +50,6 @@ class Answer:
             reason = "the rule could not be run"
             return line | missing("unscored", reason)
         return line | columns(self.score)
-
-
-def columns(score: Score) -> dict[str, Any]:
-    """The columns of an answer with a score; ``score`` is the F1 where the set has one."""
-    return {
-        "correct": score.correct,
-        "score": score.values.get("f1", float(score.correct)),
-        "extracted": score.extracted,
-        "outcome": str(score.outcome),
-        "detail": score.detail,
-    }
 
 
 def missing(outcome: str, detail: str) -> dict[str, Any]:

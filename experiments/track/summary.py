@@ -13,7 +13,7 @@ from html import unescape
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from analysis.reports.svg import alone
+from analysis.display.svg import alone
 from experiments.track.projection import Point, points
 from study.files import read_left
 from study.screen import visible

@@ -19,7 +19,6 @@ from typing import Any
 
 from transformers import TrainerCallback
 
-from experiments.evaluation.metrics import columns
 from experiments.policies.tiny import whole_folder
 from experiments.scorer import Scorer
 from experiments.trainer import checkpoints
@@ -34,6 +33,7 @@ from study.parts import verdicts_by
 from study.records import EVAL_COST, EVALUATIONS, HELD_OUT, OVERALL, Recorder
 from study.rows import Row, Truth
 from study.tasks import task_module
+from study.truth.score import columns
 
 KEPT = "kept"
 """Folder of a cell: a policy of each evaluated step."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import Any
 
 from study.tasks.datasets.item import Item
 
@@ -69,3 +70,14 @@ def verdict(correct: bool, extracted: str | None, detail: str = "", **values: fl
 def no_answer() -> Score:
     """The score of a text in which nothing is an answer."""
     return Score(False, {}, None, Ending.NO_ANSWER)
+
+
+def columns(score: Score) -> dict[str, Any]:
+    """The columns of an answer with a score; ``score`` is the F1 where the set has one."""
+    return {
+        "correct": score.correct,
+        "score": score.values.get("f1", float(score.correct)),
+        "extracted": score.extracted,
+        "outcome": str(score.outcome),
+        "detail": score.detail,
+    }

@@ -28,11 +28,11 @@ from analysis.arm.dose import (
     theory,
     trend_p,
 )
+from analysis.arm.dose_figure import dose_caption, dose_response
 from analysis.dose import main
 from analysis.records.runs import read_runs, read_study
 from analysis.reports import sections
 from analysis.reports.evidence import dose_responses, of_records
-from analysis.reports.figures import dose_caption, dose_response
 from tests.analysis.conftest import config_of, following
 from tests.rewritten import unsigned
 

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 from analysis.arm.families import is_simulated, judge_ids, key_of, of_runs, probed_biases
+from analysis.display.figures import looks
 from analysis.records.runs import Run
 from analysis.reports.evidence import gather
 from analysis.reports.families import behaviours_table, followed, judges_table
-from analysis.reports.figures import looks
 from analysis.reports.sections import SECTIONS, families
 from experiments import probe
 from judges.identity import judge_id

@@ -13,9 +13,9 @@ from scipy.stats import contingency, linregress
 from analysis import field as command
 from analysis.arm.field import of_runs
 from analysis.arm.onset_time import onset_time
+from analysis.display.markup import MISSING
 from analysis.records.runs import Run, read_runs
 from analysis.reports.field import tables
-from analysis.reports.markup import MISSING
 from analysis.reports.sections import SECTIONS, field
 from analysis.run.onset import line, own_line
 from analysis.run.shortcut import entanglement, growth

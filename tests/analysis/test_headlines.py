@@ -6,11 +6,11 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from analysis.display.clipping import beyond, cut
+from analysis.display.markup import number
 from analysis.reports import figures, overview
-from analysis.reports.ends import beyond, cut
 from analysis.reports.evidence import Evidence
 from analysis.reports.headlines import headlines
-from analysis.reports.markup import number
 from analysis.reports.tables import row_of, shifts_table
 from analysis.run import drift
 

@@ -13,7 +13,7 @@ from analysis.arm.propagation import paths, predict
 from analysis.records.behaviour import shift
 from analysis.records.runs import Run, step_means
 from analysis.reports import sections
-from analysis.reports.corrections import kept, knockout_table
+from analysis.reports.knockout import kept, knockout_table
 from analysis.statistics.intervals import ratio_of_means
 from tests.analysis.test_propagation import LENGTH, train
 

@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 from scipy import optimize
 
+from analysis.display.printed import show
 from analysis.ledger import main as ledger_main
 from analysis.onset import Options, main
 from analysis.overopt import main as overopt_main
 from analysis.planted.onset import _groups
-from analysis.printed import show
 from analysis.records.runs import Run, read_runs
 from analysis.run import threshold_grid as module
 from analysis.run.onset import change_point, dosed, line

@@ -11,7 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from analysis.reports import figures, markup, overview, page, svg
+from analysis.display import markup, page, svg
+from analysis.reports import figures, overview
 from analysis.run.drift import learning_curves
 from study.screen import CONTROLS
 from tests.conftest import Page

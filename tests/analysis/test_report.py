@@ -13,8 +13,14 @@ import pandas as pd
 import pytest
 from IPython.core.interactiveshell import InteractiveShell
 
-from analysis.reports import markup
-from analysis.reports.notebook import NOTEBOOK, ROOT, check_parameters, render, write_report
+from analysis.display import markup
+from analysis.display.notebook import (
+    NOTEBOOK,
+    ROOT,
+    check_parameters,
+    render,
+    write_report,
+)
 from study.errors import UserError
 from tests.conftest import Page
 
@@ -181,7 +187,7 @@ def test_a_notebook_is_rendered_within_another_session_too(tmp_path):
     source, html = tmp_path / "small.py", tmp_path / "page.html"
     source.write_text(CELLS)
     program = (
-        "from pathlib import Path; from analysis.reports.notebook import render; "
+        "from pathlib import Path; from analysis.display.notebook import render; "
         f"render(Path({str(source)!r}), {{'size': 4}}, Path({str(html)!r}), 'small'); "
         "display('still here')"
     )

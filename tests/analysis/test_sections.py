@@ -12,8 +12,8 @@ from analysis.arm.calibration import AGAINST
 from analysis.records.runs import read_study
 from analysis.reports import figures, sections
 from analysis.reports.evidence import of_records
-from analysis.reports.tables import ledger_table
 from analysis.reports.words import findings
+from analysis.step.ledger_tables import ledger_table
 from tests.analysis.conftest import evidence_of, following
 
 LATER = (

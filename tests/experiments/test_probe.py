@@ -10,9 +10,9 @@ import pandas as pd
 import pyarrow.parquet as pq
 import pytest
 
+from analysis.display import markup
 from analysis.probes.profile import profile
 from analysis.probes.report import agreement_sentences, effects_table, show
-from analysis.reports import markup
 from experiments import probe
 from study import cells
 from study.errors import UserError

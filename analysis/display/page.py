@@ -18,7 +18,7 @@ from typing import Any
 import pandas as pd
 from markupsafe import Markup
 
-from analysis.reports.markup import Sheet, environment
+from analysis.display.markup import Sheet, environment
 from study.files import write_text
 from study.screen import CONTROLS, FORMULA
 

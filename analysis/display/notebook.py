@@ -14,7 +14,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from analysis.reports.page import page, write_tables
+from analysis.display.page import page, write_tables
 from study.cli import StudyOptions
 from study.errors import UserError
 from study.exchange import folder_of

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from markupsafe import Markup
 
-from analysis.reports import svg
+from analysis.display import svg
 from study.files import read_yaml
 from study.screen import plural
 
@@ -279,3 +279,7 @@ def _card(row: dict[str, Any], prompt: str) -> dict[str, Any]:
     )
     text = row["completion"] if isinstance(row["completion"], str) else ""
     return {"row": row, "text": text, "scores": scores, "prompt": prompt}
+
+
+DECIMALS = 3
+"""Of scores and shares, which lie between 0 and 1: what is beyond is noise."""

@@ -1,0 +1,67 @@
+"""The figure of dose and response: shift of every run against its dose, and the theory's lines."""
+
+from __future__ import annotations
+
+from textwrap import fill
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from analysis.display.figures import ALONE, DASHES, palette, single, style
+from analysis.display.markup import said
+from analysis.records.behaviour import unit
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+
+@style()
+def dose_response(dose: dict[str, Any]) -> Figure:
+    """Shift of every run against its dose: line, curve, monotone fit, and the theory's lines.
+
+    A theory far off the runs is cut at the edge, so that the runs can be seen.
+    """
+    doses, shift = (np.array([run[key] for run in dose["runs"]]) for key in ("dose", "shift"))
+    grid = np.linspace(doses.min(), doses.max(), 200)
+    figure, axes = single(ALONE, 4.2)
+    blue, orange, green, red = palette(4)
+    axes.axhline(0, color="0.7", linewidth=1)
+    axes.scatter(doses, shift, s=26, color=blue, zorder=3, label="run")
+    fit, bent = dose["line"], dose["emax"]
+    axes.plot(grid, fit["intercept"] + fit["slope"] * grid, color=orange, label="line")
+    if not np.isnan(bent["emax"]) and not bent["note"]:
+        d = grid - doses.min()
+        curve = bent["e0"] + bent["emax"] * d / (bent["ed50"] + d)
+        axes.plot(grid, curve, color=green, linestyle="--", label="Emax")
+    xs, ys = zip(*dose["monotone"], strict=True)
+    axes.plot(xs, ys, color=red, linestyle=":", marker="_", label="monotone")
+    low, high = axes.get_ylim()
+    for k, theory in enumerate(theory for theory in dose["theory"] if theory["points"]):
+        label = f"first order, beta = {theory['beta']:g}" if theory["beta"] > 0 else "first order"
+        xs, ys = zip(*theory["points"], strict=True)
+        look: Any = {"linestyle": DASHES[k % len(DASHES)], "marker": "x", "markersize": 5}
+        axes.plot(xs, ys, color="0.25", linewidth=1.5, label=label, **look)
+    below, above = axes.get_ylim()
+    room, note = high - low, dose_caption(dose)
+    if below < low - room or above > high + room:
+        note += " A line leaves the panel."
+    axes.set(
+        xlabel=f"dose (score per SD of {dose['feature']})",
+        ylabel=f"shift in {dose['feature']} ({unit(dose['feature'])})",
+        ylim=(max(below, low - room), min(above, high + room)),
+    )
+    figure.legend(loc="outside upper center", ncols=3)
+    figure.supxlabel(fill(note, 92), fontsize=8.5, x=0.01, ha="left")
+    return figure
+
+
+def dose_caption(dose: dict[str, Any]) -> str:
+    """What the theory's lines in `dose_response` are, or why there is none."""
+    sentences = []
+    for theory in dose["theory"]:
+        kind = "penalty" if theory["beta"] > 0 else "free"
+        sentence = said("theory", kind, beta=theory["beta"], feature=dose["feature"])
+        if theory["slope"] == theory["slope"]:
+            sentence += f"; observed / predicted slope {theory['amplification']:.2f}"
+        sentences.append(theory["note"] or f"{sentence}.")
+    return " ".join(sentences)

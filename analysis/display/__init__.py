@@ -1,0 +1,1 @@
+"""How numbers, tables and figures look, wherever they are shown."""

@@ -1,0 +1,224 @@
+"""The one style of all figures: how arms look, panels, lines with intervals, legends."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Generator, Iterable, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from analysis.statistics.estimate import ENDS
+from study.screen import visible
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure, SubFigure
+
+
+WIDTH = 10.0
+"""Inches; the report shows figures at most this wide."""
+
+
+ALONE = 5.0
+"""Inches of a figure of one panel: on a phone it is not much smaller."""
+
+
+LEGEND = 150
+"""Letters that a line of a legend holds at that width, about."""
+
+
+BESIDE = 0.6
+"""Share of the way to the next step over which the curves of a panel stand beside each other."""
+
+
+DASHES = ("-", "--", "-.", ":")
+
+
+MARKERS = ("o", "s", "^", "D", "v", "P", "X")
+
+
+_ARMS: ContextVar[tuple[str, ...]] = ContextVar("arms", default=())
+"""The arms of the report that is being written, in its order."""
+
+
+@contextmanager
+def style() -> Generator[None]:
+    """The one style of all figures, put back as it was on leaving."""
+    import matplotlib as mpl
+    import seaborn as sns
+
+    ticks = {"axes.titlesize": 11, "axes.labelsize": 10, "legend.fontsize": 9.5}
+    sizes = {"xtick.labelsize": 9, "ytick.labelsize": 9, "legend.frameon": False}
+    rest = {"axes.titlelocation": "left", "axes.formatter.useoffset": False, **ticks, **sizes}
+    theme: Any = {**sns.axes_style("whitegrid"), **sns.plotting_context("notebook"), **rest}
+    with mpl.rc_context(theme):
+        yield
+
+
+def marks_of(look: dict[str, Any]) -> dict[str, Any]:
+    """Colour and marker of an arm, for points; a bar of errors has no marker in a legend."""
+    return {"color": look["color"], "marker": look["marker"], "markersize": 6}
+
+
+def scored(look: dict[str, Any], metric: str) -> dict[str, Any]:
+    """How an arm's curve of a score looks: the judge's full, the truth's hollow and dashed."""
+    hollow = {"linestyle": "--", "markerfacecolor": "white"} if metric == "truth" else {}
+    return look | {"linestyle": "-"} | hollow
+
+
+@contextmanager
+def looks_of(arms: Sequence[str]) -> Generator[None]:
+    """Within the block these arms look in every figure as they look beside each other, whichever
+    of them it shows."""
+    token = _ARMS.set(tuple(arms))
+    try:
+        yield
+    finally:
+        _ARMS.reset(token)
+
+
+def looks(arms: Iterable[str]) -> dict[str, dict[str, Any]]:
+    """Colour, line and marker of each arm, the same in every figure of a report."""
+    colours, known = palette(10), _ARMS.get()
+    shown = set(arms)
+    order = [*known, *sorted(shown.difference(known))]
+    return {
+        arm: {
+            "color": colours[k % 10],
+            "linestyle": DASHES[k // 10 % len(DASHES)],
+            "marker": MARKERS[k % len(MARKERS)],
+        }
+        for k, arm in enumerate(order)
+        if arm in shown
+    }
+
+
+def bar(value: float, low: float, high: float) -> np.ndarray | None:
+    """An interval as `errorbar` takes it, (2, 1); None where an end of it is not known."""
+    known = math.isfinite(low) and math.isfinite(high)
+    return np.abs([[low - value], [high - value]]) if known else None
+
+
+def palette(count: int, name: str = "colorblind") -> Any:
+    """So many colours that colour-blind readers can tell apart."""
+    import seaborn as sns
+
+    return sns.color_palette(name, count)
+
+
+def single(width: float, height: float) -> tuple[Figure, Axes]:
+    """A figure of one panel, in inches."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(width, height), layout="constrained")
+    return figure, figure.subplots()
+
+
+def grid(panels: int, height: float = 3.0, share: bool = False) -> tuple[Figure, list[Axes]]:
+    """Up to three panels in a row, at report width; places left over are taken away."""
+    from matplotlib.figure import Figure
+
+    rows = max(1, rows_of(panels))
+    wide = WIDTH if panels > 1 else ALONE
+    figure = Figure(figsize=(wide, height * rows + 0.4), layout="constrained")
+    return figure, panels_of(figure, panels, share)
+
+
+def rows_of(panels: int) -> int:
+    """Rows that so many panels take at report width."""
+    return math.ceil(panels / _columns(panels))
+
+
+def panels_of(figure: Figure | SubFigure, panels: int, share: bool = False) -> list[Axes]:
+    """Panels in rows, places left over taken away."""
+    columns = _columns(panels)
+    shape = max(1, rows_of(panels)), columns
+    axes = figure.subplots(*shape, sharex=share, sharey=share, squeeze=False).ravel()
+    for extra in axes[panels:]:
+        extra.remove()
+    used = list(axes[:panels])
+    for axis in used if share else ():  # each is a picture of its own on a page
+        axis.tick_params(labelbottom=True, labelleft=True)
+    return used
+
+
+def _columns(panels: int) -> int:
+    return 2 if panels == 4 else min(3, max(1, panels))
+
+
+def lines(
+    axes: Axes,
+    curves: pd.DataFrame,
+    part: pd.DataFrame,
+    label: Any = lambda arm, _: arm,
+    ends: tuple[float, float] = ENDS,
+) -> None:
+    """A line with its intervals for every arm of the curves, of what the part of them holds."""
+    look = looks(list(curves["arm"].unique()))
+    for k, arm in enumerate(look):
+        of_arm = part[part["arm"] == arm]
+        line(axes, of_arm, label(arm, of_arm), ends, (k, len(look)), **look[arm])
+
+
+def line(
+    axes: Axes,
+    part: pd.DataFrame,
+    label: str,
+    ends: tuple[float, float] = ENDS,
+    place: tuple[int, int] = (0, 1),
+    **look: Any,
+) -> None:
+    """A curve with a bar for each interval, cut at the ends of what can be, or at the mark where
+    that lies beyond them.
+
+    Args:
+        place: which of how many curves it is: they stand beside each other at each step, so that
+            no interval hides another.
+    """
+    from matplotlib.ticker import MaxNLocator
+
+    part = part[part["mean"].notna()].sort_values("step")
+    if part.empty:
+        return
+    steps = part["step"].to_numpy(dtype=float)
+    apart = float(np.diff(steps).min()) if len(steps) > 1 else 1.0
+    at = steps + BESIDE * apart * ((place[0] + 0.5) / place[1] - 0.5)
+    low = part["low"].clip(lower=ends[0]).clip(upper=part["mean"])
+    high = part["high"].clip(upper=ends[1]).clip(lower=part["mean"])
+    known = part["low"].notna().to_numpy()
+    marks: Any = {"marker": "o", "markersize": 4, "linewidth": 1.3, **look}
+    axes.plot(at, part["mean"], label=label, **marks)
+    axes.vlines(at[known], low[known], high[known], color=look["color"], linewidth=1, alpha=0.6)
+    axes.xaxis.set_major_locator(MaxNLocator("auto", integer=True))
+
+
+def outside_legend(
+    figure: Figure | SubFigure, panels: Sequence[Axes], colour: str | None = None
+) -> None:
+    """One legend above all panels, each label once: it can never cover a curve. With a colour it
+    is for what all arms have in common, such as dashes."""
+    entries: dict[str, Any] = {}
+    for axes in panels:
+        for handle, label in zip(*axes.get_legend_handles_labels(), strict=True):
+            entries.setdefault(label, handle)
+    if entries:
+        columns = max(1, min(4, len(entries), LEGEND // (6 + max(map(len, entries)))))
+        made = figure.legend(
+            list(entries.values()), list(entries), loc="outside upper center", ncols=columns
+        )
+        if colour:
+            for handle in made.get_lines():
+                handle.set_color(colour)
+
+
+def plain(name: str) -> str:
+    """A name of others as a figure's text, which takes $ for a formula."""
+    return visible(name).replace("$", r"\$")
+
+
+DRAWN = 10
+"""Points of a curve: as many as leave room for the intervals of several arms beside each other."""
