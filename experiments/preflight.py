@@ -28,7 +28,7 @@ from judges.budget import check_limits
 from judges.grading import GRADINGS
 from judges.grading.checks import check_rows
 from judges.identity import build_grading
-from judges.store import place
+from judges.replies import place
 from study import causes, cells, exchange, storage
 from study.cells import Cell
 from study.compose import CONF

@@ -27,7 +27,7 @@ from judges.probes.allowance import Allowance
 from judges.probes.asking import ask
 from judges.probes.model import rewritten
 from judges.probes.sets import BUILT_IN, is_file, load_set
-from judges.store import open_store
+from judges.replies import open_store
 from study import cells
 from study.bounds import Choice, Number
 from study.cli import command, option, overrides

@@ -38,9 +38,9 @@ from experiments.workflow.world import Programs
 from experiments.world import Direct, World
 from judges.budget import Budget, evaluations_before, spent_before
 from judges.endpoint.failures import EndpointRefused
+from judges.replies import open_store
 from judges.serving.lease import leases
 from judges.session import Session
-from judges.store import open_store
 from study import cells, exchange, lease, stopping, storage
 from study.bounds import Number
 from study.cells import Cell

@@ -23,8 +23,8 @@ from study.face import lazily
 if TYPE_CHECKING:
     from judges.ahead import judge_all
     from judges.grading import GRADINGS
+    from judges.replies import Store
     from judges.session import Session
-    from judges.store import Store
 
 __all__ = ["GRADINGS", "Session", "Store", "judge_all"]
 

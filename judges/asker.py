@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from judges.endpoint.transport import Asgi
-    from judges.store import Store
+    from judges.replies import Store
     from study.schema import Model
 
 MANY_MODELS = 8

@@ -15,8 +15,8 @@ from typing import Any
 from judges.endpoint.dialects import dialect_name
 from judges.grading import GRADINGS
 from judges.grading.base import AnswerGrading, GroupGrading
+from judges.replies import content_key
 from judges.simulated.bias import effective
-from judges.store import content_key
 from study import bounds
 from study.errors import UserError
 from study.marks import JUDGE_ID, marked_keys

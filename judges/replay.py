@@ -24,8 +24,8 @@ import numpy as np
 from judges.ahead import judge_asked
 from judges.grading.checks import check_group
 from judges.identity import judge_id
+from judges.replies import Store, open_store
 from judges.session import Session
-from judges.store import Store, open_store
 from study import cells, exchange
 from study import truth as rules
 from study.answers import answer_of

@@ -31,9 +31,9 @@ from judges.grading.delimiters import escape_tokens
 from judges.grading.special_tokens import special_tokens
 from judges.identity import build_grading, check_settings, judge_id, request_keys
 from judges.reading import Retry, read
+from judges.replies import content_key
 from judges.simulated.app import simulated_app
 from judges.simulated.bias import drifts
-from judges.store import content_key
 from study.errors import UserError
 from study.verdict import Request, Verdict
 
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from judges.endpoint.client import Body
     from judges.endpoint.transport import Asgi
     from judges.probes.allowance import Allowance
-    from judges.store import Store
+    from judges.replies import Store
     from study.rows import Row, RuleTruth
     from study.schema import Judge
     from study.verdict import Parsed

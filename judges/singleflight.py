@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from judges.endpoint.loop import cancel
-from judges.store import Accept, Store
+from judges.replies import Accept, Store
 
 log = logging.getLogger(__name__)
 

@@ -23,8 +23,8 @@ from analysis.statistics.estimate import Estimate, columns
 from analysis.statistics.intervals import mean_interval
 from analysis.step.transmission import group_cov
 from judges.ahead import judge_asked
+from judges.replies import open_store
 from judges.session import Session
-from judges.store import open_store
 from study.cells import Cell, load_cell, study_cells
 from study.compose import load_presets
 from study.corrections.corrector import Corrector, Heard

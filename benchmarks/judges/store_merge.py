@@ -26,7 +26,7 @@ from typing import Any
 
 from benchmarks.memory import in_mib, peak_mib
 from judges.merging import merge
-from judges.store import Store, content_key
+from judges.replies import Store, content_key
 from judges.stored import export
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -25,8 +25,8 @@ from experiments.policies.load import load_policy
 from experiments.scorer import Scorer
 from experiments.trainer.grpo import RecordingTrainer, make_trainer
 from experiments.trainer.held_out import HeldOut
+from judges.replies import Store
 from judges.session import Session
-from judges.store import Store
 from study.compose import load_judge
 from study.files import read_yaml
 from study.records import Recorder

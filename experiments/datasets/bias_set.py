@@ -20,8 +20,8 @@ from judges.probes import biasset, slots
 from judges.probes.biasset import POLICY, VARIANTS, Item
 from judges.probes.model import check_writer
 from judges.probes.slots import RULES, Author, Written
+from judges.replies import open_store
 from judges.session import Session
-from judges.store import open_store
 from study.answers import answer_of, strip_thinking
 from study.cli import writes
 from study.compose import load_judge

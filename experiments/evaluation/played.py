@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from experiments.world import Executed
-    from judges.store import Store
+    from judges.replies import Store
     from study.schema import Study
 
 MOST_REPEATS = 16

@@ -17,8 +17,8 @@ from experiments.evaluation.summary import Graded, summary
 from experiments.policies.load import NOTE, Trained, training_of
 from judges.grading.checks import check_rows
 from judges.identity import build_grading
+from judges.replies import open_store
 from judges.session import Session
-from judges.store import open_store
 from study.answers import answer_of
 from study.compose import load_presets
 from study.errors import UserError

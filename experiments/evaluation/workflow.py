@@ -38,7 +38,7 @@ from experiments.workflow import baselines
 from experiments.workflow.check import check_executor
 from experiments.workflow.templates import TEMPLATES
 from experiments.workflow.tokens import by_policy
-from judges.store import Store, open_store
+from judges.replies import Store, open_store
 from study.cells import load_cell
 from study.compose import load_executor
 from study.errors import UserError

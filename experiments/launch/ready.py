@@ -11,8 +11,8 @@ from experiments.vllm import check_vllm
 from judges.asker import check_endpoint
 from judges.connections import open_to_read
 from judges.identity import judge_id
+from judges.replies import merged_stores
 from judges.session import Session
-from judges.store import merged_stores
 from study.cells import Cell
 
 

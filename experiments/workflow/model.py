@@ -16,7 +16,7 @@ from judges.identity import check_settings, request_keys
 from judges.simulated.operators import operators_app
 
 if TYPE_CHECKING:
-    from judges.store import Store
+    from judges.replies import Store
     from study.oracle import Oracle
     from study.schema import Executor
     from study.verdict import Reply

@@ -27,7 +27,7 @@ from experiments.workflow.model import ModelExecutor
 from experiments.workflow.operators.base import field_of
 from experiments.workflow.program import Refused
 from judges.grading.delimiters import fill, placeholders
-from judges.store import Store
+from judges.replies import Store
 from study.endings import Ending
 from study.errors import UserError
 from study.oracle import Oracle

@@ -30,7 +30,7 @@ from experiments.workflow.blocks import Blocks, check_text, keep
 from experiments.workflow.check import check_executor
 from experiments.workflow.find import FORMS
 from experiments.workflow.operators.base import DOMAINS
-from judges.store import Store, open_store
+from judges.replies import Store, open_store
 from study.bounds import Choice, Number
 from study.cli import command, option, output, overrides, preset, word, writes
 from study.compose import load_executor

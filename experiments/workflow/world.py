@@ -44,7 +44,7 @@ from study.sandbox.conversation import Stage
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from judges.store import Store
+    from judges.replies import Store
     from study.oracle import Oracle
     from study.schema import Study
 

@@ -8,8 +8,8 @@ from typing import Any
 
 from judges.probes.allowance import Allowance
 from judges.probes.variants import Variant
+from judges.replies import Store
 from judges.session import Session
-from judges.store import Store
 from study.errors import UserError
 from study.rows import RuleTruth
 from study.schema import Judge

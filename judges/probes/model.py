@@ -18,8 +18,8 @@ from judges.grading.delimiters import delimit
 from judges.probes.allowance import Allowance
 from judges.probes.rewriters import TEXTS
 from judges.probes.variants import Source
+from judges.replies import Store
 from judges.session import Session
-from judges.store import Store
 from study.errors import UserError
 from study.rows import Row
 from study.schema import Judge

@@ -24,8 +24,8 @@ from typing import Any
 
 from judges.grading import GRADINGS
 from judges.grading.base import NOTHING, OneRequest
+from judges.replies import Store
 from judges.session import Session
-from judges.store import Store
 from judges.stored import verify
 from study.records import VERDICT, write_part
 from study.rows import make_row

@@ -85,7 +85,7 @@ def recorded_keys(folder):
 
 
 def stored_keys(runs_dir):
-    from judges.store import Store
+    from judges.replies import Store
 
     with Store(runs_dir / "verdicts.db") as store:
         return {row[0] for row in store._connection().execute("SELECT key FROM replies")}

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from judges.faults import FaultServer
+from judges.replies import Store
 from judges.serving import book, keeper, server, service
-from judges.store import Store
 from study.errors import UserError
 from study.schema import Judge, Serve
 from tests.judges.asking import OneWord

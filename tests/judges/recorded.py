@@ -15,8 +15,8 @@ from unittest import mock
 
 from judges.ahead import judge_all
 from judges.grading.delimiters import without_delimited
+from judges.replies import Store, canonical
 from judges.session import Session
-from judges.store import Store, canonical
 from study.rows import Criterion, Row, Truth, make_row
 from study.schema import Endpoint, Failure, Grading, Judge, Price, Sampling, Simulated
 

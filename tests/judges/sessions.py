@@ -2,8 +2,8 @@
 
 from typing import Any
 
+from judges.replies import Store
 from judges.session import Session
-from judges.store import Store
 from study.rows import Criterion, Row, make_row
 from study.schema import Endpoint, Grading, Judge, Price, Sampling
 from study.verdict import Verdict

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from judges.ahead import Ahead, judge_all
+from judges.replies import Store
 from judges.session import Session
-from judges.store import Store
 from study.rows import Row, Truth
 from study.schema import Endpoint, Failure, Grading, Judge, Sampling, Simulated
 from study.verdict import Outcome, Verdict

@@ -11,8 +11,8 @@ from experiments.scorer import judge_metrics
 from judges.endpoint.dialects import REMINDER
 from judges.grading import GRADINGS
 from judges.grading.delimiters import undelimit
+from judges.replies import Store, content_key
 from judges.session import Session
-from judges.store import Store, content_key
 from study.errors import UserError
 from study.rows import Criterion, Row, make_row
 from study.schema import Endpoint, Grading, Judge, Price, Sampling

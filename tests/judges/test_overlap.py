@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from judges.ahead import judge_all
+from judges.replies import Store
 from judges.session import Session
-from judges.store import Store
 from study.schema import Cost
 from study.verdict import Outcome
 from tests.judges.endpoints import Endpointed, text_of

@@ -11,8 +11,8 @@ import pytest
 from judges.fault_injection.server import ANSWERS, GOOD, whole
 from judges.faults import FaultServer
 from judges.identity import judge_id
+from judges.replies import Store
 from judges.session import Session
-from judges.store import Store
 from study.errors import UserError
 from study.records import VERDICT, write_part
 from study.rows import Row, Truth

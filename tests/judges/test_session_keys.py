@@ -13,8 +13,8 @@ import pytest
 from judges.endpoint.failures import EndpointRefused
 from judges.fault_injection.server import ANSWERS, events, whole
 from judges.faults import FaultServer
+from judges.replies import Store
 from judges.session import Session
-from judges.store import Store
 from study.errors import UserError
 from study.records import VERDICT, write_part
 from study.schema import Grading

@@ -15,7 +15,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from judges import stored
-from judges.store import Store, canonical, content_key, main
+from judges.replies import Store, canonical, content_key
+from judges.store import main
 from judges.stored import stats, verify
 from study.errors import UserError
 from tests.conftest import python

@@ -15,8 +15,9 @@ from hypothesis import strategies as st
 from judges import connections
 from judges.connections import open_to_read
 from judges.merging import merge
+from judges.replies import Store, content_key, open_store
 from judges.session import Session
-from judges.store import Store, content_key, main, open_store
+from judges.store import main
 from judges.stored import copy, read_value
 from study.errors import UserError
 from study.rows import Truth, make_row

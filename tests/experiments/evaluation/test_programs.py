@@ -29,7 +29,7 @@ from experiments.evaluation.played import (
 from experiments.workflow import baselines, dsl
 from experiments.workflow.find import find
 from experiments.workflow.templates import TEMPLATES
-from judges.store import Store
+from judges.replies import Store
 from study import locks
 from study.cells import load_cell
 from study.endings import Ending

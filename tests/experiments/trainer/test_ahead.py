@@ -15,8 +15,8 @@ from judges.budget import Budget, BudgetSpent
 from judges.endpoint.failures import EndpointRefused
 from judges.fault_injection.server import choice, completion, whole
 from judges.faults import FaultServer
+from judges.replies import Store
 from judges.session import Session
-from judges.store import Store
 from study.parts import Part, parts, read_part
 from study.records import MISSING
 from study.rewards.failure import TooManyMissing

@@ -12,8 +12,8 @@ from experiments.preflight import check_held_out
 from experiments.trainer.frozen import common_uniforms
 from experiments.world import Direct
 from judges.budget import Budget, BudgetSpent, Spent, evaluations_before, spent_before
+from judges.replies import Store
 from judges.session import Session
-from judges.store import Store
 from study import tasks
 from study.answers import answer_of
 from study.compose import load_judge

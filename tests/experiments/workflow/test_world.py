@@ -13,7 +13,7 @@ from experiments.workflow.experience import Buffer
 from experiments.workflow.operators import OPERATORS
 from experiments.workflow.problem import problem_of
 from experiments.workflow.world import HIDDEN, Programs
-from judges.store import Store
+from judges.replies import Store
 from study.errors import UserError
 from study.tasks import oracle, task_module
 from study.tasks.datasets.item import Item
