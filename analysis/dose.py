@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from analysis.arm.dose import left_out, straight, study
-from analysis.arm.dose_figure import dose_caption, dose_response
+from analysis.arm.dose_display import dose_caption, dose_response
 from analysis.display.printed import show, with_problems
 from study.bounds import Choice
 from study.cli import StudyOptions, command, option, output

@@ -10,8 +10,8 @@ from analysis.display.printed import NO_RUN, aligned
 from analysis.records.runs import Run
 from analysis.run.best_of_n import BestOfN
 from analysis.run.onset import Line, planted_false_alarms
+from analysis.run.onset_display import best_of_n_table
 from analysis.run.overopt import place
-from analysis.run.overopt_tables import best_of_n_table
 from analysis.run.threshold_grid import CELLS, span
 
 

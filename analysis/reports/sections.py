@@ -16,8 +16,7 @@ from markupsafe import Markup
 
 from analysis.arm import crossjudge, propagation
 from analysis.arm.dose import left_out, straight
-from analysis.arm.dose_figure import dose_caption, dose_response
-from analysis.arm.dose_tables import dose_table
+from analysis.arm.dose_display import dose_caption, dose_response, dose_table
 from analysis.arm.knockout import sentence as knockout_sentence
 from analysis.display import markup
 from analysis.display.figures import looks
@@ -35,13 +34,10 @@ from analysis.reports.headlines import headlines
 from analysis.reports.limits import limits
 from analysis.reports.parts import picture, section, sheet, title
 from analysis.reports.words import extent, substituted
-from analysis.run import drift, onset_figure
-from analysis.run import frontier as frontier_figure
-from analysis.run.onset_tables import onset_table
-from analysis.run.overopt_tables import best_of_n_table, peaks_table
+from analysis.run import drift, onset_display
+from analysis.run.onset_display import best_of_n_table, onset_table, peaks_table
 from analysis.statistics.estimate import columns
-from analysis.step.ledger_figure import stacked
-from analysis.step.ledger_tables import calibration_table, ledger_table
+from analysis.step.ledger_display import calibration_table, ledger_table, stacked
 from study.screen import plural
 
 MOST_BEHAVIOURS = 6
@@ -338,7 +334,7 @@ def onsets(evidence: Evidence) -> list[str]:
     """When each run's gap began to grow, by the change point and by the threshold grid."""
     table = sheet("onsets", onset_table(evidence.onsets))
     looked_for = any(math.isfinite(line.onset.p) for line in evidence.onsets)
-    drawn = [picture("onsets", onset_figure.onsets, evidence.onsets)] if looked_for else []
+    drawn = [picture("onsets", onset_display.onsets, evidence.onsets)] if looked_for else []
     return [title("onsets"), *drawn, table, paragraph(PARAGRAPHS["onsets"])]
 
 
@@ -357,7 +353,7 @@ def _frontier(evidence: Evidence) -> list[str]:
     head, fits = title("frontier"), evidence.overoptimisation
     if not fits:
         return [head, paragraph(EMPTY["frontier"])]
-    drawn = frontier_figure.frontier(evidence.runs)
+    drawn = onset_display.frontier(evidence.runs)
     if drawn is None:
         return [head, paragraph(EMPTY["path"])]
     fragments = [head, markup.figure(drawn, said("captions", "frontier"))]

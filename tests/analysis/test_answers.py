@@ -19,7 +19,7 @@ from analysis.answers.content import LONGEST, Texts, escaped
 from analysis.answers.looks import MARKS
 from analysis.answers.page import how, write_page
 from analysis.answers.reading import read_answers
-from analysis.reports import figures
+from analysis.display.figures import looks, looks_of
 from analysis.reports.evidence import gather
 from analysis.view import main
 from tests.analysis.conftest import damage, write_held_out
@@ -194,8 +194,8 @@ def test_arms_stand_and_look_as_in_the_report(make_study):
     told = gather(study)
     assert told.arms == ["sim-fair", *sorted({*names} - {"sim-fair"})]
     assert [each["name"] for each in arms] == told.arms
-    with figures.looks_of(told.arms):
-        wanted = figures.looks(told.arms)
+    with looks_of(told.arms):
+        wanted = looks(told.arms)
     for each in arms:
         assert each["color"] == to_hex(wanted[each["name"]]["color"])
         assert each["mark"] == MARKS[wanted[each["name"]]["marker"]]

@@ -28,7 +28,7 @@ from analysis.arm.dose import (
     theory,
     trend_p,
 )
-from analysis.arm.dose_figure import dose_caption, dose_response
+from analysis.arm.dose_display import dose_caption, dose_response
 from analysis.dose import main
 from analysis.records.runs import read_runs, read_study
 from analysis.reports import sections

@@ -2,8 +2,9 @@ from dataclasses import replace
 
 import pytest
 
+from analysis.display.figures import looks
 from analysis.reports import figures, sections
-from analysis.run import drift
+from analysis.run import drift, onset_display
 from tests.analysis.conftest import THIN
 
 
@@ -84,14 +85,14 @@ def test_one_run_has_a_line_and_no_bar(gathered):
 
 
 def test_every_arm_of_a_large_study_looks_different():
-    looks = figures.looks([f"judge-{k:02d}" for k in range(30)])
-    assert len({(look["color"], look["linestyle"]) for look in looks.values()}) == 30
+    arm_looks = looks([f"judge-{k:02d}" for k in range(30)])
+    assert len({(look["color"], look["linestyle"]) for look in arm_looks.values()}) == 30
 
 
 def test_an_arm_has_its_own_marker_where_points_are_runs(evidence):
     """In a legend and in the plane: hollow at the start, full at the end."""
-    drawn_path = figures.frontier(evidence.runs)
-    look = figures.looks(evidence.arms)
+    drawn_path = onset_display.frontier(evidence.runs)
+    look = looks(evidence.arms)
     ends = [line for line in drawn_path.axes[0].lines if len(line.get_xdata()) == 1]
     for arm in evidence.arms:
         own = [line for line in ends if line.get_color() == look[arm]["color"]]
@@ -117,7 +118,7 @@ def test_onsets_have_a_row_for_each_run_with_its_interval_and_its_alarm(evidence
     seen = replace(seen, onset=replace(seen.onset, step=step), alarm=2)
     nothing = replace(unseen.onset.step, value=float("inf"))
     unseen = replace(unseen, onset=replace(unseen.onset, step=nothing), alarm=None)
-    figure = figures.onsets([seen, unseen])
+    figure = onset_display.onsets([seen, unseen])
     drawn(figure)
     (axes,) = figure.axes
     assert [tuple(line.get_xdata()) for line in axes.lines] == [(4.0,), (2,)]

@@ -7,6 +7,7 @@ import pandas as pd
 import pytest
 
 from analysis.display.clipping import beyond, cut
+from analysis.display.figures import looks
 from analysis.display.markup import number
 from analysis.reports import figures, overview
 from analysis.reports.evidence import Evidence
@@ -144,7 +145,7 @@ def test_sentence_table_and_figure_cut_a_difference_alike(two):
 
 
 def test_the_pictures_show_the_same_arms_in_the_same_look(evidence, monkeypatch):
-    arms, look = overview.shown_arms(evidence), figures.looks(evidence.arms)
+    arms, look = overview.shown_arms(evidence), looks(evidence.arms)
     assert arms == evidence.arms == ["sim-fair", "sim-flaky", "sim-verbose"]
     monkeypatch.setattr(overview, "MOST_ARMS", 2)
     assert overview.shown_arms(evidence) == ["sim-fair", "sim-verbose"], "the largest gap"

@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from analysis.display import markup, page, svg
+from analysis.display.figures import looks, looks_of
 from analysis.reports import figures, overview
 from analysis.run.drift import learning_curves
 from study.screen import CONTROLS
@@ -139,17 +140,17 @@ def test_no_interval_hides_another():
     at = np.array([each[:, 0, 0] for each in bars(panel)])
     assert at.shape == (3, 5) and (np.diff(at, axis=0) > 0.1).all()
     assert (at.max(axis=0)[:-1] < at.min(axis=0)[1:]).all()
-    front = overview.curve(table, ["a", "b", "c"], figures.looks("abc")).axes[0]
+    front = overview.curve(table, ["a", "b", "c"], looks("abc")).axes[0]
     at = np.array([each[:, 0, 0] for each in bars(front)])
     assert len({round(x, 6) for x in at.ravel()}) == at.size == 3 * 2 * 5
 
 
 def test_an_arm_looks_the_same_whichever_others_are_shown():
-    with figures.looks_of(["base", "a", "b"]):
-        alone, together = figures.looks(["b"]), figures.looks(["a", "b", "base"])
+    with looks_of(["base", "a", "b"]):
+        alone, together = looks(["b"]), looks(["a", "b", "base"])
         assert alone["b"] == together["b"] and list(together) == ["base", "a", "b"]
-        assert figures.looks(["stranger", "b"])["b"] == together["b"]
-    assert figures.looks(["b"])["b"] != together["b"]
+        assert looks(["stranger", "b"])["b"] == together["b"]
+    assert looks(["b"])["b"] != together["b"]
 
 
 def test_a_long_curve_keeps_its_ends_and_its_level():

@@ -10,10 +10,11 @@ import pandas as pd
 
 from analysis.arm.calibration import AGAINST
 from analysis.records.runs import read_study
-from analysis.reports import figures, sections
+from analysis.reports import sections
 from analysis.reports.evidence import of_records
 from analysis.reports.words import findings
-from analysis.step.ledger_tables import ledger_table
+from analysis.run import onset_display
+from analysis.step.ledger_display import ledger_table, stacked
 from tests.analysis.conftest import evidence_of, following
 
 LATER = (
@@ -49,7 +50,7 @@ def test_every_section_is_there_in_order_and_no_figure_stays_open(real_evidence)
 
 def test_the_stacked_areas_add_up_to_what_is_explained(real_evidence):
     unique = [name for name in real_evidence.ledger if name.startswith("unique/")]
-    made = figures.stacked(real_evidence.ledger, unique)
+    made = stacked(real_evidence.ledger, unique)
     for axes in made.axes:
         own = real_evidence.ledger[real_evidence.ledger["arm"] == axes.get_title(loc="left")]
         by_step = own.groupby("step")[[*unique, "advantage_r2"]].mean()
@@ -102,7 +103,7 @@ def test_an_unscored_study_has_a_sentence_for_a_frontier(small_study):
     unscored = changed(small_study, judge=np.nan, reward=np.nan)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        assert figures.frontier(unscored.runs) is None
+        assert onset_display.frontier(unscored.runs) is None
         assert "there is no path" in "".join(sections.frontier(unscored))
 
 

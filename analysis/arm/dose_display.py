@@ -1,4 +1,4 @@
-"""The figure of dose and response: shift of every run against its dose, and the theory's lines."""
+"""The figure and the table of dose and response."""
 
 from __future__ import annotations
 
@@ -6,7 +6,9 @@ from textwrap import fill
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import pandas as pd
 
+from analysis.display import markup
 from analysis.display.figures import ALONE, DASHES, palette, single, style
 from analysis.display.markup import said
 from analysis.records.behaviour import unit
@@ -65,3 +67,27 @@ def dose_caption(dose: dict[str, Any]) -> str:
             sentence += f"; observed / predicted slope {theory['amplification']:.2f}"
         sentences.append(theory["note"] or f"{sentence}.")
     return " ".join(sentences)
+
+
+def dose_table(dose: dict[str, Any]) -> pd.DataFrame:
+    """One row on a dose-response study: slope with its unit of inference, tests, theory."""
+    slope, measured = dose["slope"], unit(dose["feature"])
+    amplified = {
+        f"observed / first-order slope, beta {theory['beta']:g}": theory["amplification"]
+        for theory in dose["theory"]
+    }
+    row = {
+        "behaviour": dose["feature"],
+        f"{measured} per unit of dose [95 %]": markup.estimate(
+            slope["slope"], slope["low"], slope["high"]
+        ),
+        "n": slope["n"],
+        "unit": slope["unit"],
+        "runs": len(dose["runs"]),
+        "trend p": markup.p_value(dose["trend_p"]),
+        "lack of fit p": markup.p_value(dose["lack_of_fit_p"]),
+        **amplified,
+        "unscored (share)": dose["unscored"],
+        "note": slope["note"],
+    }
+    return pd.DataFrame([row])
