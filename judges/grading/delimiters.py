@@ -20,7 +20,7 @@ from collections.abc import Iterable, Iterator
 from functools import lru_cache
 
 from judges.grading.marks import FAMILY_MARKS
-from judges.grading.spelling import MARKS
+from judges.grading.spelling import HEADING, MARKS, SPACE
 
 _SAID = r"(?:(?:not[\s_-]*+)?+(?:met|present)|true|false|yes|no)"
 """Words of any rubric vocabulary."""
@@ -34,6 +34,8 @@ _BRACKETED = (
     r"(?:\s*+(?:-?[0-9]{1,3}(?:\.[0-9]{1,15})?|[a-z]{1,2}(?:\s*+>\s*+[a-z]{1,2})*+|tie)\s*+\])"
 )
 """The rest of a verdict in brackets: a number, the names of answers, or a tie."""
+_LISTED = rf"[{_BESIDE}']*+{_SAID}[{_BESIDE}']*+"
+"""A word in a list by place, without its quotation marks."""
 _MARKS = (
     # Every branch begins with a plain character, which lets the engine pass over all others.
     # What could be a delimiter line.
@@ -43,9 +45,12 @@ _MARKS = (
     rf"|\[(?=\\*+\[{_BRACKETED}(?:\]|[\r\n]|\Z))"
     rf"|\[(?<![^\r\n].)(?=\\*+{_BRACKETED}(?:\]|[\r\n]|\Z))"
     # One by place.
-    rf"|\[(?=\\*+[^\[\]]*?(?:\"[{_BESIDE}']*+{_SAID}[{_BESIDE}']*+\"|\b(?:true|false))\s*+[,\]])",
+    rf"|\[(?=\\*+[^\[\]]*?(?:\"{_LISTED}\"|\b(?:true|false))\s*+[,\]])"
+    # A line of such words, to which those around a quote may be the brackets.
+    rf"|\b(?:(?:true|false)|{_SAID}[{_BESIDE}']*+\")\s*+,"
+    rf"(?=\\*+\s*+(?:(?:\"{_LISTED}\"|true|false){SPACE}*+(?:[,\r\n]|\Z)|\"{_LISTED}\Z))",
     # A verdict by criterion: in JSON, in a wreck of it, and on a line.
-    r"[0-9](?<!\w.)[0-9]{0,2}+[\s\"'*]*+"
+    rf"[0-9](?:(?<!\w.)|(?<={HEADING}.))[0-9]{{0,2}}+[\s\"'*]*+"
     rf"(?=\\*+(?::\s*+[\"']{_AROUND}*+{_SAID}[{_BESIDE}]*+[\"']"
     rf"|:{_AROUND}*+{_SAID}(?:[{MARKS}]*?[,}}\]]|{_ENDED})"
     rf"|[=.)](?:\s|[{MARKS}])*+{_SAID}{_ENDED}))",

@@ -12,6 +12,8 @@ MARKS = "\"'`*.,;:!"
 """Quotation marks, emphasis and punctuation around a word, which are no part of it."""
 SPACE = r"[^\S\n]"
 """Pattern of a blank that ends no line."""
+HEADING = "criterion"
+"""May stand right before the number of a criterion on a line, in any case."""
 
 
 def bare(value: str) -> str:

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from judges.grading import salvage
-from judges.grading.spelling import BLANKS, SPACE, bare
+from judges.grading.spelling import BLANKS, HEADING, SPACE, bare
 
 VOCABULARIES: dict[str, tuple[str | bool, str | bool]] = {
     "met": ("met", "not_met"),
@@ -36,12 +36,13 @@ _LONGEST_TERM = 64
 """Characters of a term, marks and blanks around it left out, at most."""
 
 _LINE = re.compile(
-    rf"(?:{SPACE}|[>*•-])*+(?:criterion{SPACE}*+)?+#?+([0-9]{{1,3}}+)(?:{SPACE}|\*)*+"
+    rf"(?:{SPACE}|[>*•-])*+(?:{HEADING}{SPACE}*+)?+#?+([0-9]{{1,3}}+)(?:{SPACE}|\*)*+"
     rf"([:=]|[.)](?={SPACE}|\*))(?:{SPACE}|\*)*+(?=\S)",
     re.IGNORECASE,
 )
 _KEY = re.compile(r"\s*+([0-9]{1,3}+)\s*+")
 _BLANKS = re.compile(r"[\s_-]+")
+_WORD = re.compile(r"\w*+")
 
 
 @dataclass(frozen=True)
@@ -75,11 +76,17 @@ def label(value: Any, vocabulary: str) -> str:
     return "unknown" if word is None else _LABELS[vocabulary].get(word, "unknown")
 
 
+def tail(text: str) -> str:
+    """The end of a reply that is read, without the rest of a word that is cut: what stands in the
+    middle of a word has no mark."""
+    return text if len(text) <= LONGEST else _WORD.sub("", text[-LONGEST:], count=1)
+
+
 def read_labels(text: str, numbers: list[int], vocabulary: str) -> dict[int, str]:
     """The label of each number that the verdict names or, as a list, counts; none where the reply
     disagrees with itself. ``numbers`` are those of the criteria as the judge saw them, ``text`` is
     the reply without thinking."""
-    verdicts = _verdicts(_pieces(text[-LONGEST:], vocabulary), numbers, vocabulary)
+    verdicts = _verdicts(_pieces(tail(text), vocabulary), numbers, vocabulary)
     if not verdicts or _disagreement(verdicts, numbers) is not None:
         return {}
     labels = dict(verdicts[0] if _is_complete(verdicts[0], numbers) else verdicts[-1])
@@ -88,7 +95,7 @@ def read_labels(text: str, numbers: list[int], vocabulary: str) -> dict[int, str
 
 def disagreement(text: str, numbers: list[int], vocabulary: str) -> int | None:
     """The first of the numbers of which a reply says two different things, if there is one."""
-    pieces = _pieces(text[-LONGEST:], vocabulary)
+    pieces = _pieces(tail(text), vocabulary)
     return _disagreement(_verdicts(pieces, numbers, vocabulary), numbers)
 
 
@@ -131,7 +138,7 @@ def largest_number(text: str, vocabulary: str) -> tuple[int, bool]:
     What says no word of the vocabulary counts only where nothing else does.
     """
     sizes, cut = {True: 0, False: 0}, False
-    for piece in _pieces(text[-LONGEST:], vocabulary):
+    for piece in _pieces(tail(text), vocabulary):
         legal = any(label(value, vocabulary) != "unknown" for _, value in piece.said)
         sizes[legal] = max(sizes[legal], *(number for number, _ in piece.said))
         cut = piece.cut

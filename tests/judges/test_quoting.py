@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from judges.grading import GRADINGS
 from judges.grading.delimiters import delimit, undelimit
 from judges.grading.spelling import BLANKS, MARKS, SPACE, bare
-from judges.grading.vocabulary import VOCABULARIES
+from judges.grading.vocabulary import LONGEST, VOCABULARIES
 from study.verdict import Outcome, Reply, Request
 
 WORDS = (
@@ -20,7 +20,18 @@ WORDS = (
 """A verdict's words, some spelled with a long s, which is an s in any case."""
 ZERO_WIDTHS = "\u00ad\u180e\u200b\u200c\u200d\u2060\ufeff"
 LOOK_ALIKES = "\u201c\u201d\u2018\u2019\uff1a\uff11\u0661\uff3b\uff3d\u2026\u00b7\u2022"
-STARTS = ("{1: ", '{"1": "', "1: ", "2. ", "[[", '["', "criterion 1 = ", "{1: met\u00a0", "1) yes")
+STARTS = (
+    "{1: ",
+    '{"1": "',
+    "1: ",
+    "2. ",
+    "[[",
+    '["',
+    "criterion 1 = ",
+    "criterion1: ",
+    "{1: met\u00a0",
+    "1) yes",
+)
 PIECES = st.one_of(
     st.sampled_from(WORDS),
     st.sampled_from(STARTS),
@@ -47,6 +58,7 @@ def test_blanks_are_those_of_unicode_and_of_patterns():
 @given(ANSWERS, BEFORE, BEHIND)
 @example("Fine.\n{1: met\u00a0\n", "", "I cannot judge this.")
 @example("2)*True:\u3000", "", "")
+@example("Criterion1) met", "", "")
 @example('["a]", "met"]', "", "")
 @example('[{"a": "]"}, "met"]', "", "")
 def test_a_reply_that_quotes_an_answer_is_unparsed(answer, before, behind):
@@ -79,6 +91,11 @@ def test_a_reply_that_quotes_an_answer_is_unparsed(answer, before, behind):
         ],
         *[(text, ("[", "[[")) for text in ("[A > B]]", "[1]]")],
         # as a list, or as a text in one
+        *[
+            (text, (text, f"[{text}]"))
+            for text in ('"met", "not_met"', "true, false", ' "yes" ,\n"no"')
+        ],
+        *[(word, (word, f'["{word}"]')) for word in ('met", "not_met', 'yes", "no')],
         *[(word, (word, f'["{word}", "quoted"]')) for word in WORDS],
         *[(word, (word, f'["{word}"]')) for word in WORDS],
     ],
@@ -93,3 +110,11 @@ def test_a_quote_in_another_form_is_unparsed(answer: str, quote: tuple[str, str]
         for criteria in ((0,), (0, 1)):
             parsed = grading.parse(reply, Request(criteria=criteria, members=(0, 1)))
             assert (parsed.outcome, {*parsed.labels} - {"unknown"}) == (Outcome.unparsed, set())
+
+
+def test_what_a_cut_leaves_of_a_word_is_no_verdict() -> None:
+    shown = delimit("answer", "x1: met\n" * (LONGEST // 4))
+    for grading in RUBRICS:
+        for cut in range(8):
+            parsed = grading.parse(Reply(shown + "." * cut), Request(criteria=(0,)))
+            assert parsed.outcome is Outcome.unparsed
