@@ -14,8 +14,9 @@ from typing import Any
 from judges.grading.spelling import SPACE
 
 _OPENING = re.compile(r"[{\[]")
-_BLANK = re.compile(r"[ \t\n\r]*+")
-_TEXT = re.compile(r'"((?:[^"\\\x00-\x1f]++|\\(?:["\\/bfnrt]|u[0-9a-fA-F]{4}))*+)"')
+# Wider than JSON: some judges write no-break spaces between its parts, and tabs in a text.
+_BLANK = re.compile(r"\s*+")
+_TEXT = re.compile(r'"((?:[^"\\\n\r]++|\\(?:["\\/bfnrt]|u[0-9a-fA-F]{4}))*+)"')
 _SCALAR = re.compile(r"(true|false)|null|-?[0-9]++(?:\.[0-9]++)?+(?:[eE][+-]?[0-9]++)?+")
 # Pairs of what is not JSON: cut off, single quotes, a comma too many, bare words, comments. None of
 # these looks beyond the next brace, and a gap has no empty line.

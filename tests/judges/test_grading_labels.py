@@ -32,6 +32,10 @@ def labels_of(text: str, count: int = 3, vocabulary: str = "present") -> list[st
         ('["PRESENT", "NOT_PRESENT", "PRESENT", "PRESENT"]', [U, U, U]),
         ('[{"1": "PRESENT"}, {"2": "NOT_PRESENT"}, {"3": "PRESENT"}]', [M, N, M]),
         ('{"verdicts": {"1": "PRESENT", "2": "NOT_PRESENT"}}', [M, N, U]),
+        # no-break spaces between the parts of JSON, and a tab in a word
+        ('[{"1":\u00a0"PRESENT"},\u202f{"2": "NOT\tPRESENT"},\u2009{"3":\u3000"PRESENT"}\u00a0]',
+         [M, N, M]),
+        ('["PRESENT",\u202f"NOT\u00a0PRESENT", "PRESENT"]', [M, N, M]),
         # a list counts if it holds words alone, and more than one
         ('["PRESENT", "quoted", "PRESENT"]', [U, U, U]),
         ('["PRESENT", "PRESENT", null]', [U, U, U]),
