@@ -75,6 +75,9 @@ class Stream:
         self._tokens: list[Any] = []
         self._usage: Any = None
         self._models: list[str] = []
+        self._ids: set[str] = set()
+        """Of the chunks with text. Some servers give each of them an id of its own."""
+        self._id_came_again = False
 
     @property
     def finished(self) -> bool:
@@ -152,11 +155,20 @@ class Stream:
             raise BadCompletion("the stream went on after its finish reason")
         if any(texts):
             self._texts.append(texts)
+            self._identify(chunk.get("id"))
         self._tokens += _listed(choice)
         if finish and self._finish and finish != self._finish:
             raise BadCompletion("the stream gives two finish reasons")
         self._finish = finish or self._finish
         return any(texts) or bool(finish)
+
+    def _identify(self, name: Any) -> None:
+        """Raises BadCompletion: an id has come more than once, and so another answer's is one."""
+        if isinstance(name, str) and name:
+            self._id_came_again |= name in self._ids
+            self._ids.add(name)
+        if self._id_came_again and len(self._ids) > 1:
+            raise BadCompletion("the stream mixes chunks of two answers")
 
 
 def _object(data: bytes) -> dict[str, Any]:

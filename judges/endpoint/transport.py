@@ -344,6 +344,8 @@ async def bounded(
                 data = inflate.unconsumed_tail
         except zlib.error as error:
             raise WireError(f"the compressed reply is broken: {error}") from None
+        if inflate.unused_data:
+            raise WireError("the compressed reply has an end, and more came behind it")
     if inflate is not None and not inflate.eof:
         raise WireError("the compressed reply was cut off")
 

@@ -90,6 +90,24 @@ def test_two_ends_that_differ_are_none() -> None:
     assert read(event({"content": "met"}, "stop"), event({}, "stop")).text == "met"
 
 
+@pytest.mark.parametrize(
+    ("ids", "is_mixed"),
+    [("aaa", False), ("abc", False), ("  a", False), ("aba", True), ("aab", True)],
+)
+def test_chunks_of_two_answers_are_none(ids: str, is_mixed: bool) -> None:
+    """A server may give each chunk an id of its own, but none twice then."""
+    words = [
+        event({"content": "x"}).replace(b"{", b'{"id": "%b", ' % name.strip().encode(), 1)
+        for name in ids
+    ]
+    pieces = [event({"role": "assistant"}), *words, event({}, "stop")]
+    if is_mixed:
+        with pytest.raises(BadCompletion, match="mixes chunks of two answers"):
+            read(*pieces)
+    else:
+        assert read(*pieces).text == "xxx"
+
+
 def test_names_of_models_in_one_stream_are_all_kept() -> None:
     other = event({"content": "a"}).replace(b'"m"', b'"n"')
     assert read(event({"content": "m"}), other, event({}, "stop")).model == "m and n"

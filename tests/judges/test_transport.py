@@ -208,6 +208,13 @@ def test_another_encoding_is_refused(encoding: str) -> None:
         unpack(TEXT, encoding, 10_000)
 
 
+@pytest.mark.parametrize("piece", [1, 100_000])
+@pytest.mark.parametrize("behind", [b"x", gzip.compress(TEXT)])
+def test_what_comes_behind_compressed_data_makes_it_none(behind: bytes, piece: int) -> None:
+    with pytest.raises(WireError, match="more came behind it"):
+        unpack(gzip.compress(TEXT) + behind, "gzip", 100_000, piece)
+
+
 def test_both_ways_decompress(faults: Any) -> None:
     assert fetch(saying(gzip.compress(b"x" * 999), content_encoding="gzip"))[2] == b"x" * 999
     with pytest.raises(TooLarge):
