@@ -351,5 +351,8 @@ async def bounded(
 
 
 def _line(error: BaseException) -> str:
+    if isinstance(error, aiohttp.ClientResponseError):
+        # aiohttp writes a status into it that no server has sent
+        return f"the answer is no HTTP: {one_line(error.message, LINE)}"
     text = one_line(str(error), LINE)
     return f"{type(error).__name__}: {text}" if text else type(error).__name__

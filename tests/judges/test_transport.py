@@ -290,20 +290,22 @@ def test_a_second_answer_to_one_question_is_not_taken_for_the_next(late_s, monke
 
 
 def test_nobody_there_is_told_from_broken_off(faults: Any) -> None:
-    async def outcome(url: str) -> type[BaseException]:
+    async def outcome(url: str) -> WireError:
         wire = HttpWire(Endpoint(url=url, connect_timeout_s=0.5))
         try:
             async with wire.exchange("GET", "/models", {}, b""):
                 raise AssertionError("answered")
         except WireError as error:
-            return type(error)
+            return error
         finally:
             await wire.close()
 
     async def main() -> None:
-        assert await outcome("http://127.0.0.1:1/v1") is Unreachable
-        assert await outcome(faults.url("close")) is WireError
-        assert await outcome(faults.url("rst")) is WireError
+        assert type(await outcome("http://127.0.0.1:1/v1")) is Unreachable
+        assert type(await outcome(faults.url("close"))) is WireError
+        assert type(await outcome(faults.url("rst"))) is WireError
+        no_http = await outcome(faults.url("no_http"))
+        assert str(no_http).startswith("the answer is no HTTP: Bad status line")
 
     asyncio.run(main())
 
