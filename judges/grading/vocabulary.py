@@ -76,17 +76,11 @@ def label(value: Any, vocabulary: str) -> str:
     return "unknown" if word is None else _LABELS[vocabulary].get(word, "unknown")
 
 
-def tail(text: str) -> str:
-    """The end of a reply that is read, without the rest of a word that is cut: what stands in the
-    middle of a word has no mark."""
-    return text if len(text) <= LONGEST else _WORD.sub("", text[-LONGEST:], count=1)
-
-
 def read_labels(text: str, numbers: list[int], vocabulary: str) -> dict[int, str]:
     """The label of each number that the verdict names or, as a list, counts; none where the reply
     disagrees with itself. ``numbers`` are those of the criteria as the judge saw them, ``text`` is
     the reply without thinking."""
-    verdicts = _verdicts(_pieces(tail(text), vocabulary), numbers, vocabulary)
+    verdicts = _verdicts(_pieces(text, vocabulary), numbers, vocabulary)
     if not verdicts or _disagreement(verdicts, numbers) is not None:
         return {}
     labels = dict(verdicts[0] if _is_complete(verdicts[0], numbers) else verdicts[-1])
@@ -95,7 +89,7 @@ def read_labels(text: str, numbers: list[int], vocabulary: str) -> dict[int, str
 
 def disagreement(text: str, numbers: list[int], vocabulary: str) -> int | None:
     """The first of the numbers of which a reply says two different things, if there is one."""
-    pieces = _pieces(tail(text), vocabulary)
+    pieces = _pieces(text, vocabulary)
     return _disagreement(_verdicts(pieces, numbers, vocabulary), numbers)
 
 
@@ -138,7 +132,7 @@ def largest_number(text: str, vocabulary: str) -> tuple[int, bool]:
     What says no word of the vocabulary counts only where nothing else does.
     """
     sizes, cut = {True: 0, False: 0}, False
-    for piece in _pieces(tail(text), vocabulary):
+    for piece in _pieces(text, vocabulary):
         legal = any(label(value, vocabulary) != "unknown" for _, value in piece.said)
         sizes[legal] = max(sizes[legal], *(number for number, _ in piece.said))
         cut = piece.cut
@@ -162,7 +156,9 @@ _LABELS = {
 
 
 def _pieces(text: str, vocabulary: str) -> Iterator[Piece]:
-    """All that looks like a verdict or a part of one, in the order of the text."""
+    """All that looks like a verdict or a part of one at the end of a text, in its order."""
+    if len(text) > LONGEST:  # the rest of a word that is cut has no mark before it
+        text = _WORD.sub("", text[-LONGEST:], count=1)
     outside = 0
     for start, end, values in salvage.values(text):
         inside = [piece for value in values for piece in _of(value, vocabulary)]

@@ -5,12 +5,10 @@ import gzip
 import tracemalloc
 import zlib
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import suppress
 from typing import Any
 
 import pytest
 
-from judges.endpoint import transport
 from judges.endpoint.replicas import open_wire
 from judges.endpoint.transport import (
     QUIET_S,
@@ -23,7 +21,6 @@ from judges.endpoint.transport import (
 )
 from study.errors import UserError
 from study.schema import Endpoint
-from tests.waiting import come
 
 ENDPOINT = Endpoint(url="asgi://simulated", max_reply_bytes=1_000)
 
@@ -245,48 +242,6 @@ def test_a_connection_is_used_again_and_a_redirect_is_not_followed(faults: Any) 
     asyncio.run(main())
     head = next(head for head in faults.headers if b"x-mark" in head.lower()).lower()
     assert b"accept-encoding: identity\r\n" in head
-
-
-@pytest.mark.parametrize("late_s", [0.0, 0.01, 0.05])
-def test_a_second_answer_to_one_question_is_not_taken_for_the_next(late_s, monkeypatch) -> None:
-    """After an even question the second answer comes before the next, else at some time later."""
-    asked: list[bytes] = []
-    answered = 0
-
-    async def connected(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        nonlocal answered
-        with suppress(asyncio.IncompleteReadError, ConnectionError):
-            while True:
-                asked.append((await reader.readuntil(b"\r\n\r\n")).split()[1])
-                answer = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\n" + asked[-1][-2:]
-                writer.write(answer)
-                await asyncio.sleep(late_s)
-                writer.write(answer)
-                answered += 1
-        writer.close()
-
-    async def main() -> None:
-        server = await asyncio.start_server(connected, "127.0.0.1", 0)
-        port = server.sockets[0].getsockname()[1]
-        wire = HttpWire(Endpoint(url=f"http://127.0.0.1:{port}"))
-        for number in range(10, 16):
-            async with wire.exchange("GET", f"/{number}", {}, b"") as answer:
-                assert b"".join([data async for data in answer.chunks]) == b"%d" % number
-            if number % 2:  # as on a machine that is quick enough to ask within that time
-                monkeypatch.setattr(transport, "QUIET_S", 3600.0)
-                await asyncio.sleep(late_s / 2)
-            else:
-                monkeypatch.setattr(transport, "QUIET_S", QUIET_S)
-                await come(lambda: answered == len(asked))
-                await asyncio.sleep(2 * QUIET_S)
-        await come(lambda: answered == len(asked))
-        await wire.close()
-        server.close()
-        await server.wait_closed()
-        await asyncio.sleep(0.05)  # the connections end in the next rounds
-
-    asyncio.run(main())
-    assert len(asked) == 6
 
 
 def test_nobody_there_is_told_from_broken_off(faults: Any) -> None:

@@ -14,7 +14,7 @@ from judges.endpoint import transport
 from judges.endpoint.channel import Channel
 from judges.endpoint.client import ask
 from judges.endpoint.dialects import chat_body
-from judges.endpoint.transport import HttpWire, Unsolicited, WireError
+from judges.endpoint.transport import QUIET_S, HttpWire, Unsolicited, WireError
 from judges.fault_injection import server as shapes
 from judges.fault_injection.server import DONE, chunk
 from study.schema import Endpoint, Sampling
@@ -49,16 +49,19 @@ def streamed(text: bytes) -> bytes:
 class Server:
     """Answers ``/N`` with N, and a chat about N; tests write to its ``connections``.
 
-    It sends what is in ``behind`` with an answer. A question in ``twice`` gets the answer to the
-    one before on its connection, and its own. If ``late``, the answer to the one before comes to
-    every connection once there is another question anywhere, and is the only one."""
+    It sends what is in ``behind`` with an answer, and each answer again after ``again_s``. A
+    question in ``twice`` gets the answer to the one before on its connection, and its own. If
+    ``late``, the answer to the one before comes to every connection once there is another question
+    anywhere, and is the only one."""
 
     def __init__(self, form: Callable[[bytes], bytes] = whole) -> None:
         self.form = form
         self.behind: dict[bytes, bytes] = {}
+        self.again_s: float | None = None
         self.twice: set[bytes] = set()
         self.greeting = b""
         self.late = False
+        self.answered = 0
         self.connections: list[asyncio.StreamWriter] = []
         self.heads: list[bytes] = []
         self._tasks: list[Any] = []
@@ -84,6 +87,10 @@ class Server:
                 again = self.form(earlier) if earlier and text in self.twice else b""
                 answer = self.form(earlier if earlier and self.late else text)
                 writer.write(again + answer + self.behind.get(text, b""))
+                if self.again_s is not None:
+                    await asyncio.sleep(self.again_s)
+                    writer.write(answer)
+                self.answered += 1
         self._last.pop(writer, None)
         writer.close()
         with suppress(ConnectionError):
@@ -183,6 +190,28 @@ def test_two_answers_at_once_are_the_first_only_where_no_earlier_question_was(fo
 
     server.run(work)
     assert len(server.connections) == 3
+
+
+@pytest.mark.parametrize("late_s", [0.0, 0.01, 0.05])
+def test_a_second_answer_to_one_question_is_not_taken_for_the_next(late_s, monkeypatch) -> None:
+    """After an even question the second answer comes before the next, else at some time later."""
+    server = Server()
+    server.again_s = late_s
+
+    async def work(wire: HttpWire) -> None:
+        for number in range(10, 16):
+            assert await get(wire, b"%d" % number) == b"%d" % number
+            if number % 2:  # as on a machine that is quick enough to ask within that time
+                monkeypatch.setattr(transport, "QUIET_S", 3600.0)
+                await asyncio.sleep(late_s / 2)
+            else:
+                monkeypatch.setattr(transport, "QUIET_S", QUIET_S)
+                await come(lambda: server.answered == len(server.heads))
+                await asyncio.sleep(2 * QUIET_S)
+        await come(lambda: server.answered == len(server.heads))
+
+    server.run(work)
+    assert len(server.heads) == 6
 
 
 def test_who_answers_before_being_asked_is_not_heard(monkeypatch: pytest.MonkeyPatch) -> None:
