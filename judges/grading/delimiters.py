@@ -48,7 +48,7 @@ _MARKS = (
     rf"|\[(?=\\*+[^\[\]]*?(?:\"{_LISTED}\"|\b(?:true|false))\s*+[,\]])"
     # A line of such words, to which those around a quote may be the brackets.
     rf"|\b(?:(?:true|false)|{_SAID}[{_BESIDE}']*+\")\s*+,"
-    rf"(?=\\*+\s*+(?:(?:\"{_LISTED}\"|true|false){SPACE}*+(?:[,\r\n]|\Z)|\"{_LISTED}\Z))",
+    rf"(?=\\*+\s*+(?:(?:\"{_LISTED}\"|true|false){SPACE}*+(?:[],\r\n]|\Z)|\"{_LISTED}\Z))",
     # A verdict by criterion: in JSON, in a wreck of it, and on a line.
     rf"[0-9](?:(?<!\w.)|(?<={HEADING}.))[0-9]{{0,2}}+[\s\"'*]*+"
     rf"(?=\\*+(?::\s*+[\"']{_AROUND}*+{_SAID}[{_BESIDE}]*+[\"']"

@@ -93,7 +93,7 @@ def test_a_reply_that_quotes_an_answer_is_unparsed(answer, before, behind):
         # as a list, or as a text in one
         *[
             (text, (text, f"[{text}]"))
-            for text in ('"met", "not_met"', "true, false", ' "yes" ,\n"no"')
+            for text in ('"met", "not_met"', "true, false", "true, false]", ' "yes" ,\n"no"')
         ],
         *[(word, (word, f'["{word}"]')) for word in ('met", "not_met', 'yes", "no')],
         *[(word, (word, f'["{word}", "quoted"]')) for word in WORDS],
