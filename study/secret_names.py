@@ -10,8 +10,9 @@ from __future__ import annotations
 import functools
 import re
 import shlex
+import unicodedata
 from collections.abc import Iterator
-from urllib.parse import parse_qsl, unquote_plus, urlsplit
+from urllib.parse import SplitResult, parse_qsl, unquote_plus, urlsplit
 
 from study.tables import table
 
@@ -21,7 +22,9 @@ FIELDS: dict[str, list[str]] = _TABLES["fields"]
 FROM_ENVIRONMENT: list[str] = _TABLES["environment"]["fields"]
 """Full keys of the fields whose value ``${oc.env:NAME}`` may give."""
 _FLAGS = _TABLES["flags"]
-_MAY_HOLD_KEYS = frozenset(name for names in FIELDS.values() for name in names)
+_MAY_HOLD_KEYS = frozenset(
+    name for kind, names in FIELDS.items() if kind != "places" for name in names
+)
 LONGEST_NAME = 64
 SHORTEST = 8
 """Characters of a value below which it is no secret, unless its name is a strong one."""
@@ -30,7 +33,7 @@ DEEPEST = 3
 _ADDRESS = re.compile(r"[a-zA-Z][a-zA-Z0-9+.-]{0,30}://[^\s\"'<>]*")
 _USER = re.compile(
     r"(?:[a-z][a-z0-9+.-]{0,30}:(?=[/\\])[/\\]+|[/\\]{2,})?(?P<name>[^/\\?#\s@:\[]*)"
-    r"(?P<password>:(?![0-9]{1,5}(?:[/?#]|$))[^\s@]+)?@",
+    r"(?P<password>:(?![0-9]{1,5}(?:[/?#]|$))[^@]+)?@",
     re.IGNORECASE,
 )
 """What stands before the host of an address, with or without a whole scheme."""
@@ -46,6 +49,10 @@ _PLAIN_WORD = re.compile(r"-{0,2}[A-Za-z0-9][\w.,@+-]{0,63}")
 _VALUE_FLAG = re.compile(r"-[A-Za-z]")
 _WORDS = re.compile(r"(?:[A-Z][a-z]{3,11}){2,8}[0-9]{0,2}")
 """A name in camel case."""
+_IN_JSON = re.compile(r"\"([\w.-]{1,64})\"\s{0,9}:\s{0,9}\"([^\"]{1,4096})\"")
+"""A name and its text in an object of JSON."""
+_USER_OF_CURL = re.compile(r"-[A-Za-z]{1,6}u")
+"""``-u`` behind other flags of one letter."""
 _OPERATOR = re.compile(r"[;&|]$")
 _HARMLESS_FLAGS = frozenset("-c -i -m -n -s".split())
 
@@ -106,7 +113,7 @@ def may_hold_key(key: str) -> bool:
         return False
     below = frozenset(FIELDS["tables"])
     held = any(word in _MAY_HOLD_KEYS - below or is_secret_name(word, True) for word in words)
-    return held or words[-1:] == ["hydra"] or (bool(words) and words[-1] in below)
+    return held or words[:1] == ["hydra"] or (bool(words) and words[-1] in below)
 
 
 def may_be_shown(program: str) -> bool:
@@ -149,8 +156,9 @@ def is_scheme_with_key(text: str) -> bool:
 
 
 def decoded(text: str) -> list[str]:
-    """``text`` and what it is without percent signs, up to three times over."""
-    forms = [text]
+    """``text`` and what it is without percent signs, up to three times over; full-width marks are
+    what they stand for in a host."""
+    forms = [text if text.isascii() else unicodedata.normalize("NFKC", text)]
     for _ in range(3):
         plain = unquote_plus(forms[-1])
         if plain == forms[-1]:
@@ -160,7 +168,12 @@ def decoded(text: str) -> list[str]:
 
 
 def secret_parameter(text: str) -> str:
-    """The name of a secret parameter of an address in ``text``; empty where there is none."""
+    """The name of a secret parameter of an address in ``text``, or of an object of JSON there;
+    empty where there is none."""
+    for name, value in _IN_JSON.findall(decoded(text)[-1]):
+        weak = looks_mixed(value) and is_secret_value(name, value, sent=True)
+        if weak or is_secret_value(name, value):
+            return name
     for parts in _addresses(text):
         for query in (parts.query, parts.fragment.partition("?")[2] or parts.fragment):
             for name, value in parse_qsl(query.replace(";", "&")):
@@ -180,12 +193,16 @@ def has_user(address: str, alone: bool) -> bool:
 
 
 def has_key_in_path(text: str) -> bool:
-    """Whether a web address in ``text`` has a key in its path: a part that looks drawn, one behind
-    ``/key/`` or ``/token/``, or one such as ``token=...``."""
+    """Whether a web address in ``text`` has a key in its path: a part that looks drawn, one
+    behind ``/key/``, or one such as ``token=...``; or behind its path, or in place of its port.
+    """
     for parts in _addresses(text):
         if parts.scheme.lower() not in ("http", "https", "ws", "wss"):
             continue
         path, before = decoded(parts.path)[-1], ""
+        behind_path = re.split("[&;=]", decoded(f"{parts.query}&{parts.fragment}")[-1])
+        if any(map(looks_drawn, behind_path)) or not _has_port(parts):
+            return True
         for start in _TABLES["ids"]["paths"]:  # an account or a model has its number there
             if (parts.netloc + path).startswith(start):
                 path = path[len(start) - len(parts.netloc) :].partition("/")[2]
@@ -201,8 +218,15 @@ def has_key_in_path(text: str) -> bool:
     return False
 
 
-def _addresses(text: str) -> Iterator:
-    for word in _ADDRESS.findall(text):
+def _has_port(parts: SplitResult) -> bool:
+    try:
+        return (parts.port or 0) >= 0
+    except ValueError:
+        return False
+
+
+def _addresses(text: str) -> Iterator[SplitResult]:
+    for word in _ADDRESS.findall(decoded(text)[0]):
         try:
             yield urlsplit(word)
         except ValueError:
@@ -224,7 +248,7 @@ def secret_in_command(text: str, depth: int = 0) -> str:
             return kind
         if is_set and is_secret_variable(before) and _may_be_value(word):
             return "a secret behind its name"
-        is_set = word == "set" or (is_set and not _OPERATOR.search(word))
+        is_set = word in _FLAGS["sets"] or (is_set and not _OPERATOR.search(word))
         if depth < DEEPEST and re.search(r"\s", word):
             inner = secret_in_command(word, depth + 1)
             if inner:
@@ -246,10 +270,17 @@ def _secret_in_word(word: str, before: str, program: str) -> str:
         return "a secret behind its name"
     if before.startswith("-") and is_secret_name(before) and not _is_reference(word):
         return "a secret on a command line"
-    if before.startswith("--") and _may_be_value(word) and is_secret_value(before, word, sent=True):
+    long = before.startswith("-") and len(before) > 2
+    if long and _may_be_value(word) and is_secret_value(before, word, sent=True):
         return "a secret on a command line"
     if before in _FLAGS["behind_login"] and program in _FLAGS["logins"] and _may_be_value(word):
         return f"a secret behind {before}"
+    if before.startswith(("add-", "set-")) and is_secret_name(before) and not _is_reference(word):
+        return "a secret behind its name"
+    if _USER_OF_CURL.fullmatch(before) and _is_user(word):
+        return "a secret behind -u"
+    if _IN_JSON.search(word) and (name := secret_parameter(word)):
+        return f"a secret in JSON ({name})"
     if re.match(r"pass:[^$]", word):
         return "a password behind pass:"
     password = _FLAGS["passwords"].get(program)
@@ -286,6 +317,8 @@ def _is_cookie(value: str) -> bool:
 def _is_user(value: str) -> bool:
     """Whether what ``-u`` takes is a user with a password, and not two numbers as docker's."""
     name, colon, secret = value.partition(":")
+    if re.fullmatch(r"[\w.\\-]+%[^%\s$]+", value):  # smbclient's
+        return True
     return bool(colon and secret) and not _is_reference(secret) and not (name + secret).isdigit()
 
 

@@ -80,7 +80,7 @@ _ASSIGNED = re.compile(
     + _VALUE
 )
 """A secret name with a value behind it, in an argument or a command line."""
-_FROM_ENVIRONMENT = re.compile(r"\boc\s*\.\s*(?:env\s*:\s*([^,}]*)|decode\b|\$\{)")
+_FROM_ENVIRONMENT = re.compile(r"\boc\s*\.\s*(?:env\s*:\s*([^,}]*)|(?!env\b)[a-z]|\$\{)")
 """What looks a variable up, and its name; empty where that is put together by OmegaConf."""
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
@@ -127,7 +127,7 @@ def refuse_arguments(arguments: Sequence[str]) -> None:
         flag, _, behind = text.partition(" ")
         if flag.startswith("-") and behind.strip() and is_secret_name(flag, sent=True):
             _refuse(where, "a secret behind its name")
-        if equals and "${" in value:
+        if equals and (name == "env_copy" or "${" in value):
             _refuse_variables(key.strip().lstrip("+~"), value)
         if equals:
             _refuse_place(where, name, value.strip("\"' "))
@@ -171,9 +171,11 @@ def _walk(value: Any, where: str, sent: bool, name: str) -> None:
             below = f"{where}.{key}" if where else str(key)
             refuse_secrets([(f"a key of {where or 'the config'}", str(key))])
             _walk(item, below, sent or key in FIELDS["sent"], str(key))
-        called = str(value.get("name", value.get("key", "")))  # {name: X-Api-Key, value: ...}
-        if value.get("value") is not None and is_secret_name(called, sent=True):
-            _refuse(f"{where}.value", "a secret behind its name")
+        # such as {name: X-Api-Key, value: ...}
+        called = [str(value[key]) for key in ("name", "key", "header", "field") if key in value]
+        for key in ("value", "content"):
+            if value.get(key) and any(is_secret_name(name, sent=True) for name in called):
+                _refuse(f"{where}.{key}", "a secret behind its name")
     elif isinstance(value, list | tuple):
         before = ""
         for place, item in enumerate(value):
@@ -194,10 +196,10 @@ def _walk(value: Any, where: str, sent: bool, name: str) -> None:
             _check_variable(where, text)
         elif text.strip() and is_secret_value(name, text, sent) and not _is_reference(text):
             _refuse(where, "a secret under this name")
-        elif sent and is_scheme_with_key(text):
+        elif sent and (is_scheme_with_key(text) or _is_drawn_header(where, text)):
             _refuse(where, "a secret of a header")
         elif isinstance(value, str):
-            _refuse_place(where, name, text)
+            _refuse_place(where, "setup" if ".slurm.more." in f".{where}" else name, text)
             if (sent or ".serve.extra" in where) and _ASSIGNED.search(text):
                 _refuse(where, "a secret behind its name")
         if ".env_set." in f".{where}" and is_secret_variable(name, text):
@@ -205,8 +207,16 @@ def _walk(value: Any, where: str, sent: bool, name: str) -> None:
         _refuse_variables(where, text)
 
 
+def _is_drawn_header(where: str, text: str) -> bool:
+    """Whether the text of a header, whatever its name is, looks like a key."""
+    return "headers." in where and looks_drawn(text) and "://" not in text
+
+
 def _refuse_variables(where: str, text: str) -> None:
-    for variable in _FROM_ENVIRONMENT.findall(text) if "${" in text else ():
+    if "env_copy" in where:
+        refuse_variable(where, text)
+    looked_up = "${" in text and re.search(r"\boc\s*\.\s*(?:env|decode|\$)", text)
+    for variable in _FROM_ENVIRONMENT.findall(text) if looked_up else ():
         refuse_variable(where, variable.strip().strip("\"'"))
 
 
@@ -222,6 +232,8 @@ def _refuse_place(where: str, name: str, text: str) -> None:
         _refuse(where, kind, name)
     if name in addresses and has_user(text, name in FIELDS["web"] or "databricks" in text):
         _refuse(where, "a user or a password before its host", name)
+    if name in FIELDS["places"] and has_user(text, alone=False):
+        _refuse(where, "a user and a password before its host", "runs_dir")
     if name in addresses and "/" not in text and looks_drawn(text):
         _refuse(where, "a key in place of an address", name)
     if name in addresses and has_key_in_path(text):

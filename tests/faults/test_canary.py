@@ -42,6 +42,8 @@ URLS = [
     f"http:/me:{CANARY}@host/v1",
     f"http:\\\\me:{CANARY}@host/v1",
     f"me%3A{CANARY}%40host/v1",
+    f"http://me:{CANARY}\uff20host/v1",
+    f"http://host/v1?x=%7B%22token%22%3A%22{CANARY}%22%7D",
     f"mssql+pyodbc:///?odbc_connect=DRIVER%3Dx%3BPWD%3D{CANARY}",
 ]
 ARGUMENTS = [
@@ -80,6 +82,9 @@ ARGUMENTS = [
     f"judge.endpoint.url=//{CANARY}@host/v1",
     f"judge.endpoint.replicas=[http://ok/v1,{CANARY}@host/v1]",
     f"tracking.uri=databricks://{CANARY}@host",
+    f"runs_dir=me:{CANARY}@bucket/x",
+    f"runs_dir=s3:/me:{CANARY}@bucket/x",
+    f"task.path=hf://{CANARY}@datasets/x",
 ]
 HARMLESS = [
     "judge=sim-fair,sim-verbose", "seed=0,1,2", "study=secret", "plan=true",
@@ -99,6 +104,10 @@ HARMLESS = [
     "task.path=token.jsonl", "+judge.endpoint.extra_body.top_k=20", "cost.max_calls=5",
     "sweep.notify=./tell-me.sh", "sweep.notify='mail -s done me@h.org'", "sweep.notify_env=TELL",
     "runs_dir=${oc.env:HOME}/runs", "task.path='${oc.env:DATA,/data}/a.jsonl'",
+    "judge.endpoint.model=sk-learn-style-judge-7b", "policy.path=org/model@main",
+    "tracking.uri=databricks://my-profile", "task.path=/d/6f1ed002ab5595859014ebf0951522d9/a.jsonl",
+    "+sweep.slurm.more.comment='judge drift ablation 3'",
+    "+judge.endpoint.extra_body.extra_headers={X-Title:judgedrift,anthropic-version:2023-06-01}",
     "judge.endpoint.tokens_per_min=1000", "runs_dir=/data/secrets/runs", "config=x.yaml",
 ]  # fmt: skip
 
@@ -169,6 +178,11 @@ def test_every_preset_passes() -> None:
         {"judge": {"serve": {"extra": ["--key", CANARY]}}},
         {"judge": {"endpoint": {"url": f"https://h/{CANARY}/v1"}}},
         {"judge": {"endpoint": {"replicas": ["http://h/v1", f"https://h/{CANARY}/v1"]}}},
+        {"judge": {"endpoint": {"extra_body": {"extra_headers": {"X-Of-Mine": CANARY}}}}},
+        {"judge": {"endpoint": {"extra_body": {"h": [{"header": "X-Key", "content": CANARY}]}}}},
+        {"judge": {"serve": {"extra": ["--hf-overrides", f'{{"token": "{CANARY}"}}']}}},
+        {"sweep": {"slurm": {"more": {"comment": f"token={CANARY}"}}}},
+        {"store": {"beside": [f"s3:/me:{CANARY}@bucket/x"]}},
         {"sweep": {"notify": f"./tell.sh {CANARY}"}},
         {"sweep": {"slurm": {"setup": [f"sshpass -p {CANARY} ssh h"]}}},
     ],
@@ -183,7 +197,7 @@ LOOKED_UP = (
     "${oc.env:HOLDER}", "${oc.env:${oc.env:NAME,HOLDER}}", "${oc.env:HOLDER,x}",
     "${ oc.env : HOLDER}", "x-${oc.env:'HOLDER'}", "${oc.decode:'${oc.env:HOLDER}'}",
     "${oc.${x}:HOLDER}",
-    "${oc.create:${oc.env:HOLDER}}",
+    "${oc.create:${oc.env:HOLDER}}", "${oc.deprecated:${oc.env:HOLDER}}",
 )  # fmt: skip
 
 
@@ -207,9 +221,12 @@ def test_a_place_of_files_may_come_from_the_environment_and_nothing_else(monkeyp
     monkeypatch.setenv("DATA", "/data")
     _, task = load_presets("sim-fair", overrides=["task.path=${oc.env:DATA}/a.jsonl"])
     assert task.path == "/data/a.jsonl"
-    for text in ("${oc.env:WANDB_API_KEY}", "${oc.env:${oc.env:DATA}}"):
+    for text in ("${oc.env:WANDB_API_KEY}", "${oc.env:${oc.env:DATA}}",
+                 "${oc.create:{a: ${oc.env:DATA}}}"):  # fmt: skip
         with pytest.raises(UserError):
             load_presets("sim-fair", overrides=[f"task.path='{text}'"])
+    with pytest.raises(UserError, match=r"hydra\.job\.env_copy takes a value"):
+        refuse_arguments(["hydra.job.env_copy=[DATA]"])
     register()
     hidden = OmegaConf.create(
         {

@@ -29,6 +29,10 @@ TELLING = [
     "hf auth login swordfish && serve", "aws configure set aws_secret_access_key swordfish",
     "set -x HF_TOKEN swordfish", "export X_PASS=swordfish", "curl -b session=swordfish h",
     "openssl enc -passin pass:swordfish", f"curl --oauth2-bearer {CANARY} h",
+    "curl -sSu me:swordfish h", "SSHPASS=swordfish ssh h", "unzip -P swordfish x.zip",
+    "smbclient -U me%swordfish //h/s", "ngrok config add-authtoken swordfish",
+    f"jq --arg token {CANARY} . x", "curl --oauth2-bearer swordfish h", f"serve -key {CANARY}",
+    f"""curl -d '{{"token": "{CANARY}"}}' h""", "tailscale up --authkey swordfish",
     "serve --key swordfish", "http -a me:swordfish h",
 ]  # fmt: skip
 HARMLESS = [
@@ -46,6 +50,9 @@ HARMLESS = [
     "rsync -a me:x you@h:/d",
     "curl --key client.pem --cacert /etc/token/ca.pem h",
     "serve --tokenizer mistral --token ~/.token",
+    "rsync -aH gpu01:/data /d && date -u +%Y && ls -lu",
+    """vllm serve m --hf-overrides '{"stop_token": "x1234567", "max_position_embeddings": 8}'""",
+    "git clone https://h/o/r.git && git checkout 9b1e2f3a4c5d6e7f8091a2b3c4d5e6f708192a3b",
     "export SINGLE_PASS=1 MAX_TOKENS=20000000",
 ]
 
@@ -101,6 +108,10 @@ def test_the_argument_that_may_be_a_secret_is_named(command: str, place: int) ->
         "https://h/v1;token=swordfish",
         "http://h/%7Aq7canary0value9/v1",
         "http://h/%257Aq7canary0value9/v1",
+        f"http://h/v1?k={CANARY}",
+        f"http://h/v1?{CANARY}",
+        f"http://h/v1#{CANARY}",
+        f"http://h:{CANARY}/v1",
         "https://api.telegram.org/bot123456789:AAEabcdefGHIJKLmnop/sendMessage",
     ],
 )
@@ -117,6 +128,9 @@ def test_a_key_in_a_path_is_known(address: str) -> None:
         "https://h/v1/projects/my-project/endpoints/1234567890123456789",
         "http://127.0.0.1:8000/v1",
         "http://h/token/v1",
+        "https://h/v1?api-version=2024-10-21-preview&x=a%2Fb#top",
+        "https://x4k2j9s8d7f6g5-8000.proxy.runpod.net:443/v1",
+        "http://[fe80::1]:8000/v1",
         "http://h/v1/MixtralInstructChatModelServer1",
         "https://api.runpod.ai/v2/x4k2j9s8d7f6g5/openai/v1",
         "https://gateway.ai.cloudflare.com/v1/0123456789abcdef0123456789abcdef/gw/openai",

@@ -32,6 +32,19 @@ KEYS = [
     "pplx-" + "AbCdEfGhIjKlMnOpQrStUv",
     "1234567890:" + "AAEabcdefGHIJKLmnop_qrstu-vw",
     "hooks.slack.com/" + "services/T0000/B0000/AbCdEfGhIjKl",
+    *(
+        start + "0f1e2d3c4b5a6978" * 4
+        for start in (
+            "do" + "p_v1_", "shp" + "at_", "ls" + "v2_pt_", "ke" + "y-", "li" + "n_api_",
+            "nt" + "n_", "rp" + "a_", "jin" + "a_", "tvl" + "y-", "gls" + "a_", "NRA" + "K-",
+            "fig" + "d_", "hv" + "s.", "dp" + ".pt.", "ATAT" + "T3", "xap" + "p-1-A",
+        )
+    ),
+    "PMA" + "K-" + "0f" * 12 + "-" + "0f" * 17,
+    "p" + "a-" + "a1B" * 14 + "-",
+    "a" + "k-" + "a1B" * 7 + "c",
+    "MTI" + "a1B" * 7 + ".Gabc_d." + "x1Y-" * 7,
+    "Basic " + "bWU6c3dvcmRmaXNoMQ==",
     "-----BEGIN RSA " + "PRIVATE KEY-----\nMIIabc\n-----END RSA PRIVATE KEY-----",
 ]  # fmt: skip
 HARMLESS = [
@@ -39,7 +52,9 @@ HARMLESS = [
     "task-0123456789abcdef0123", "risk-adjusted-and-very-long-words", "DASHSCOPE_API_KEY",
     "the bearer of this letter", "hf_model", "-----BEGIN PUBLIC KEY-----",
     "npm_config and xai-like tools", "the eyJudge of a.b.c", "http://127.0.0.1:8000/a@b",
-    "http://[::1]:8000/a@b",
+    "http://[::1]:8000/a@b", "sk-learn-style-judge-7b", "key-value-retrieval-2024-07-18",
+    "as-implemented-in-version-2-of-it", "a basic understanding", "ntn_experiment_2_of_the_group",
+    "Basic internationalization2", "https://h/?design=0123456789abcdef", "MistralSmall3.model2.x",
 ]  # fmt: skip
 
 
@@ -86,7 +101,7 @@ def test_what_an_address_gives_away_is_blotted_out(given: str, shown: str) -> No
 NASTY = [
     "-----BEGIN PRIVATE KEY-----", "-----BEGIN ", "http://", "http://a@", "://:", "bearer ", "?",
     "?token", "sk-", "-----BEGIN PRIVATE KEY----- -", "A", " ", "&api_key=",
-    "-eyJ", "eyJaaaaaaaaa.", "://:/", "SG.a", "1:AA",
+    "sk-a", "Basic aA1", "key-0", "Ma1.", "-eyJ", "eyJaaaaaaaaa.", "://:/", "SG.a", "1:AA",
 ]  # fmt: skip
 
 
