@@ -11,14 +11,16 @@ done. It calls the job where the cell should run, and there the job supervises i
 
 from __future__ import annotations
 
+import argparse
 import dataclasses
 import functools
+import io
 import os
 import sys
 import tempfile
 import typing
 from collections.abc import Generator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stderr
 from pathlib import Path
 from typing import Any
 
@@ -39,6 +41,8 @@ from study.screen import unless_unread
 from study.secret_names import may_hold_key
 from study.secrets import redact, refuse_arguments, refuse_config
 
+SHOWING = {"--cfg", "-c", "--info", "-i", "--hydra-help", "--version"}
+"""Flags by which Hydra shows something and runs nothing."""
 LAUNCHER = ("hydra/launcher=", "hydra.launcher.")
 """How an argument begins that says where jobs run."""
 EVERY_KEY = "To see every key and its value, type: python -m experiments.sweep --cfg job"
@@ -198,6 +202,8 @@ def collect(elsewhere: Sequence[str] = ()) -> None:
     refuse_arguments(typed)
     refuse_lists(typed)
     causes.refuse_words(typed)
+    words, _ = _flags_apart(typed)
+    causes.refuse_words(words)
     if wrong := causes.unknown_key(typed):
         raise UserError(f"{wrong} {EVERY_KEY}")
     register()
@@ -224,12 +230,16 @@ def compose_jobs(more: Sequence[str]) -> None:
 
     register()
     words, flags = _flags_apart(opened(sys.argv[1:]))
+    if SHOWING & {flag.partition("=")[0] for flag in flags}:
+        more = ()  # nothing is written, and our folder has no part in what is shown
+    if "--hydra-help" in flags:  # whose config has no other settings
+        words = [word for word in words if word.lstrip("+~").startswith("hydra")]
     # Composes every job a second time. Each was composed before a cell runs all the same.
     Sweeper.validate_batch_is_legal = lambda self, batch: None
     # hydra.mode says the same, but Hydra looks at it only where the composition succeeds,
     # and would answer a misspelt judge with a lecture on commas
     sys.argv[1:] = [*words, *more, *(flags or ["--multirun"])]
-    with _in_one_paragraph(sys.argv[1:]):
+    with _in_one_paragraph([*words, *more]):
         try:
             hydra.main(version_base="1.3", config_path=str(CONF), config_name=NAME)(job)()
         except Refused as refused:
@@ -238,7 +248,8 @@ def compose_jobs(more: Sequence[str]) -> None:
 
 def _flags_apart(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
     """The words of a command line and Hydra's flags with their values. Its own parser takes words
-    on one side of its flags only, and a word behind ``--info`` for the value of that."""
+    on one side of its flags only, and a word behind ``--info`` for the value of that.
+    Raises UserError: Hydra would not take them, and say so by its usage or a traceback."""
     from hydra._internal.utils import get_args_parser
 
     parser = get_args_parser()
@@ -248,7 +259,17 @@ def _flags_apart(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
         f"{word}=all" if word in ("--info", "-i") and behind not in (values or ()) else word
         for word, behind in zip(arguments, following, strict=True)
     ]
-    words: list[str] = parser.parse_intermixed_args(typed).overrides
+    given = _parsed(parser, typed)
+    words: list[str] = given.overrides
+    commands = [given.run, given.multirun, given.cfg, given.info, given.shell_completion]
+    if sum(map(bool, commands)) > 1:
+        raise _unfit_flags("only one of --run, --multirun, --cfg, --info can be given")
+    if given.resolve and not given.cfg:
+        raise _unfit_flags("--resolve goes with --cfg")
+    if given.shell_completion:
+        raise _unfit_flags("for --shell-completion there is: judgedrift completion bash")
+    if given.experimental_rerun is not None:
+        raise _unfit_flags("a sweep is run again by the same command, which needs no rerun file")
     flags, left = [], list(words)
     for word in typed:
         if left and word == left[0]:
@@ -256,6 +277,22 @@ def _flags_apart(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
         else:
             flags.append(word)
     return words, flags
+
+
+def _parsed(parser: argparse.ArgumentParser, typed: Sequence[str]) -> argparse.Namespace:
+    """Raises UserError: a flag lacks its value, or has one that it cannot have."""
+    try:
+        with redirect_stderr(io.StringIO()) as usage:
+            return parser.parse_intermixed_args(typed)
+    except SystemExit:
+        raise _unfit_flags(usage.getvalue().rpartition("error: ")[2]) from None
+
+
+def _unfit_flags(why: str) -> UserError:
+    return UserError(
+        f"The flags of this command line do not fit: {causes.shown(why)}. To see Hydra's flags, "
+        "type: python -m experiments.sweep --hydra-help"
+    )
 
 
 @contextmanager

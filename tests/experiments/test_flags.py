@@ -2,7 +2,8 @@
 
 import pytest
 
-from experiments.sweep import _flags_apart
+from experiments.sweep import _flags_apart, cells_of
+from study.errors import UserError
 from tests import commands
 
 WORDS = ["seed=1", "judge=sim-fair"]
@@ -23,6 +24,38 @@ WORDS = ["seed=1", "judge=sim-fair"]
 def test_flags_are_found_before_between_and_behind_the_words(flags, passed):
     for place in range(len(WORDS) + 1):
         assert _flags_apart([*WORDS[:place], *flags, *WORDS[place:]]) == (WORDS, passed)
+
+
+@pytest.mark.parametrize(
+    ("flags", "said"),
+    [
+        (["--cfg"], "argument --cfg/-c"),
+        (["--cfg=job", "--cfg"], "argument --cfg/-c"),
+        (["--cfg="], "argument --cfg/-c: invalid choice: ''"),
+        (["--info="], "argument --info/-i: invalid choice: ''"),
+        (["--info", "x"], "'x' is not a setting"),
+        (["--resolve"], "--resolve goes with --cfg"),
+        (["--multirun", "--run"], "only one of --run, --multirun, --cfg, --info"),
+        (["--multirun", "--cfg=job"], "only one of"),
+        (["--shell-completion"], "judgedrift completion bash"),
+        (["--experimental-rerun", "x.pickle"], "by the same command"),
+        (["--config-dir", "/nowhere"], "Additional config directory '/nowhere' not found"),
+        (["-cn", "nothing"], "Cannot find primary config 'nothing'"),
+    ],
+)
+def test_flags_that_do_not_fit_are_refused_in_one_paragraph_at_any_place(flags, said, capfd):
+    for place in range(len(WORDS) + 1):
+        with pytest.raises(UserError) as caught:
+            cells_of([*WORDS[:place], *flags, *WORDS[place:]])
+        assert said in str(caught.value) and "\n" not in str(caught.value)
+        assert capfd.readouterr() == ("", "")
+
+
+def test_what_hydra_shows_has_no_folder_of_ours():
+    for words in (("judge=sim-fair", "--cfg", "hydra"), ("--hydra-help", "judge=sim-fair")):
+        done = commands.run("experiments.sweep", *words)
+        assert done.returncode == 0 and "hydra" in done.stdout and not done.stderr
+        assert "judgedrift-" not in done.stdout
 
 
 def test_a_config_is_shown_with_words_on_both_sides_of_the_flags():
