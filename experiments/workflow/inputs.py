@@ -63,8 +63,8 @@ def one_program(path: Path, prompts: Path | None) -> list[Candidate]:
 
 
 def folder_programs(folder: Path) -> list[Candidate]:
-    """Every graph.py below a folder with the prompt.py beside it.
-    Raises UserError: there is none, or one has no prompts."""
+    """Every graph.py below a folder with the prompt.py beside it; one that has none, or none that
+    can be read, is wrong alone. Raises UserError: there is no graph.py."""
     if not folder.is_dir():
         raise UserError(f"folder={folder} is not a folder. Give one that holds {GRAPH} files.")
     graphs = sorted(path for path in folder.rglob(GRAPH) if path.is_file())
@@ -75,15 +75,13 @@ def folder_programs(folder: Path) -> list[Candidate]:
         )
     candidates = []
     for path in graphs:
-        if not (beside := path.with_name(PROMPT)).is_file():
-            raise UserError(
-                f"{path} has no {PROMPT} beside it, so that nobody can say whether its"
-                f" prompt_custom names exist. Put it there (empty, if there are none: touch"
-                f" {beside}), or type program={path}"
-            )
-        text, texts, wrong = read_text_of("folder", path), {}, ""
+        text, texts, wrong, beside = read_text_of("folder", path), {}, "", path.with_name(PROMPT)
+        if not beside.is_file():
+            wrong = f"there is no file {PROMPT} beside it; put it there, empty if it has no prompts"
         try:
-            texts = read_prompts(read_text_of("folder", beside))
+            texts = {} if wrong else read_prompts(read_text_of("folder", beside))
+        except UserError as error:
+            wrong = f"its {PROMPT} cannot be read ({first_line(error.__cause__ or error)})"
         except (SyntaxError, ValueError) as error:
             wrong = f"its {PROMPT} is no Python ({first_line(error)})"
         candidates.append(Candidate({"path": str(path)}, text, prompts=texts, wrong=wrong))
