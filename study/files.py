@@ -254,7 +254,8 @@ def read_left(path: Path, instead: str) -> dict[str, Any]:
 def read_yaml(path: Path, remedy: str = "") -> dict[str, Any]:
     """The mapping in ``path``. Raises FileNotFoundError: there is none.
     Raises Damaged: there is something else, it ends in the middle of a line, is nested deeper than
-    `DEEPEST`, or holds more than `MOST_VALUES`, each counted as often as an alias repeats it."""
+    `DEEPEST`, or holds more than `MOST_VALUES` or characters than `LARGEST_YAML`, each counted as
+    often as an alias repeats it."""
     text = read_text(path, remedy, LARGEST_YAML)
     if not text.endswith("\n"):
         raise Damaged(path, "ends in the middle of a line", remedy)
@@ -280,9 +281,9 @@ class _YamlReader(CParser, SafeConstructor, Resolver):
         CParser.__init__(self, text)
         SafeConstructor.__init__(self)
         Resolver.__init__(self)
-        self._values = 0.0
-        self._repeated: dict[str, tuple[Any, float]] = {}
-        """Anchor -> its value, and how many keys and values an alias repeats."""
+        self._values, self._characters = 0.0, 0
+        self._repeated: dict[str, tuple[Any, float, int]] = {}
+        """Anchor -> its value, and how many keys, values and characters an alias repeats."""
 
     def read(self) -> Any:
         """The value of the only document; None where there is none."""
@@ -296,18 +297,18 @@ class _YamlReader(CParser, SafeConstructor, Resolver):
         return value
 
     def _value(self, event: Any, depth: int) -> Any:
-        before, anchor, value = self._values, event.anchor, None
+        before, anchor, value = (self._values, self._characters), event.anchor, None
         if isinstance(event, yaml.AliasEvent):
             if anchor not in self._repeated:
                 raise yaml.YAMLError(f"found undefined alias {anchor:.40}")
-            value, repeated = self._repeated[anchor]
-            self._count(repeated, depth)
+            value, *repeated = self._repeated[anchor]
+            self._count(depth, *repeated)
             return value
-        self._count(1, depth)
+        self._count(depth, 1, len(getattr(event, "value", "")))
         if anchor in self._repeated:
             raise yaml.YAMLError(f"found duplicate anchor {anchor:.40}")
         if anchor:
-            self._repeated[anchor] = (None, math.inf)  # until it ends, an alias is within itself
+            self._repeated[anchor] = (None, math.inf, 0)  # until it ends, an alias is within itself
         if isinstance(event, yaml.ScalarEvent):
             value = self._scalar(event)
         elif event.tag not in (None, "!", f"{_TAG}seq", f"{_TAG}map"):
@@ -319,11 +320,15 @@ class _YamlReader(CParser, SafeConstructor, Resolver):
         else:
             value = self._mapping(depth)
         if anchor:
-            self._repeated[anchor] = (value, self._values - before)
+            values, characters = self._values - before[0], self._characters - before[1]
+            self._repeated[anchor] = (value, values, characters)
         return value
 
-    def _count(self, values: float, depth: int) -> None:
+    def _count(self, depth: int, values: float, characters: int) -> None:
         self._values += values
+        self._characters += characters
+        if self._characters > LARGEST_YAML:
+            raise _YamlLimitError(f"holds more than {LARGEST_YAML:,} characters")
         if self._values > MOST_VALUES:
             raise _YamlLimitError(f"holds more than {MOST_VALUES:,} values")
         if depth >= DEEPEST:

@@ -100,6 +100,7 @@ LAUGHS = "a0: &a0 [x]\n" + "".join(
     f"a{level}: &a{level} [{', '.join([f'*a{level - 1}'] * 9)}]\n" for level in range(1, 10)
 )
 NESTED = {
+    "a long text": (f"a: &a {'x' * 999_999}\nb: [{'*a, ' * 9_000}]\n", "8,388,608 characters"),
     "aliases": (LAUGHS, "more than 100,000 values"),
     "itself": ("a: &a [*a]\n", "more than 100,000 values"),
     "many": ("a: [" + "1, " * 100_000 + "]\n", "more than 100,000 values"),
