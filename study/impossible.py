@@ -13,6 +13,7 @@ import pyarrow as pa
 import pyarrow.compute
 
 from study.endings import Ending
+from study.records import REPLAYED, ROLLOUT
 from study.verdict import Outcome
 
 pc: Any = pyarrow.compute
@@ -23,13 +24,20 @@ OF_A_VERDICT = ("rollout_id", "role", "judge", "sample_index")
 NUMBERS = ("truth", "judge_score", "reward", "advantage", "logprob_sum")
 """Columns of a rollout that are finite where they are known."""
 NEEDED = {
-    "rollouts": ("rollout_id", "step", "group", "member", "judge_score", "reward"),
+    "rollouts": ROLLOUT,
+    "replays": REPLAYED,
     "verdicts": ("rollout_id", "step", "role", "judge", "outcome", "score"),
 }
 """Kind -> columns that every version has written."""
+PLACED = ("step", "group", "member")
+MOST_PLACES = 4096
+"""A step has fewer groups, and a group fewer members, unless it has as many rows."""
 UNBOUNDED = "rubric"
 """How gradings begin whose scores may be below 0: criteria may take points away."""
 SLACK = 1e-9
+MOST_STEP = 10**12 - 1
+MOST = 1e12
+"""No number of a rollout or verdict is as large."""
 
 
 def impossible(kind: str, rows: pa.Table) -> str:
@@ -40,7 +48,10 @@ def impossible(kind: str, rows: pa.Table) -> str:
 
 def lacking(kind: str, names: list[str]) -> str:
     """Which columns a file of a kind lacks; empty where it has all that it needs."""
-    gone = [name for name in NEEDED.get(kind, ()) if name not in names]
+    if twice := {name for name in names if names.count(name) > 1}:
+        return f"has the column {min(twice)} twice"
+    known = "replays" if kind == "rollouts" and "original_score" in names else kind
+    gone = [name for name in NEEDED.get(known, ()) if name not in names]
     return f"has no column {', '.join(gone)}" if gone else ""
 
 
@@ -57,6 +68,28 @@ def _first(rows: pa.Table, wrong: Any) -> str:
 
 def _rollout_twice(rows: pa.Table) -> str:
     return "has a rollout twice" if _repeats(rows, "rollout_id") else ""
+
+
+def _no_place(rows: pa.Table) -> str:
+    """Every row says where it is, and no two rollouts are at one place."""
+    if not rows.num_rows:
+        return ""
+    for name in ("rollout_id", *PLACED):
+        if name in rows.column_names and rows[name].null_count:
+            return f"has no {name} in {rows[name].null_count} of {len(rows)} rows"
+    for name in PLACED:
+        least, most = (0, MOST_STEP) if name == "step" else (0, max(MOST_PLACES, len(rows)) - 1)
+        ends = pc.min_max(rows[name]).as_py() if name in rows.column_names else None
+        if ends and (ends["min"] < least or ends["max"] > most):
+            return f"has a {name} of {ends['min'] if ends['min'] < least else ends['max']}"
+    if not _has(rows, *PLACED):
+        return ""
+    places = rows.select(PLACED).group_by([*PLACED]).aggregate([])
+    return "has two rollouts at one place" if len(places) < len(rows) else ""
+
+
+def _no_rows(rows: pa.Table) -> str:
+    return "" if rows.num_rows else "has no rows"
 
 
 def _verdict_twice(rows: pa.Table) -> str:
@@ -89,7 +122,10 @@ def _other_step(rows: pa.Table) -> str:
 
 def _not_finite(rows: pa.Table) -> str:
     for name in (*NUMBERS, "score"):
-        if _has(rows, name) and pc.all(finite := pc.is_finite(rows[name])).as_py() is False:
+        if not _has(rows, name):
+            continue
+        finite = pc.less(pc.abs(rows[name]), MOST)
+        if pc.all(finite).as_py() is False:
             return f"has a {name} that is no finite number ({_first(rows, pc.invert(finite))})"
     return ""
 
@@ -130,8 +166,16 @@ def _score(rows: pa.Table) -> str:
 
 
 CHECKS: dict[str, tuple[Callable[[pa.Table], str], ...]] = {
-    "rollouts": (_rollout_twice, _other_step, _not_finite, _unknown("outcome", tuple(Ending))),
+    "rollouts": (
+        _no_rows,
+        _rollout_twice,
+        _no_place,
+        _other_step,
+        _not_finite,
+        _unknown("outcome", tuple(Ending)),
+    ),
     "verdicts": (
+        _no_place,
         _not_finite,
         _unknown("outcome", tuple(Outcome)),
         _score,

@@ -134,6 +134,7 @@ def _write(
         span, whole = (steps[0].step, steps[-1].step), all(map(is_signed, steps))
         signature = file.signed(target, span, rows, whole)
         writer.add_key_value_metadata({INDEX.decode(): index} | signature)
+    file.finish()
 
 
 def _groups(

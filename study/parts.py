@@ -33,11 +33,13 @@ from study.records import (
     step_of,
     where,
 )
-from study.signature import altered, contradiction, read_signature
+from study.signature import Contents, contradiction, looks_signed, read_signature
 
 INDEX = b"judgedrift.steps"
 """Key of a merged file's footer: ``{"columns": [[name]], "groups": [{"columns": place among the
 columns, "steps": [[step, rows]]}]}``."""
+BESIDE = {"rollouts": "verdicts", "verdicts": "rollouts", "calls": "rollouts"}
+"""Kind -> another one that is written with it, and is signed if it is."""
 BATCH = 256 << 20
 """Bytes of records, uncompressed, that `read_all` reads at once from a merged file."""
 
@@ -138,9 +140,12 @@ def opened(path: Path) -> Merged:
         if rows != [sum(group.steps.values()) for group in groups]:
             raise Damaged(path, "does not hold the rows that its footer tells of", _REMEDY)
         signature = read_signature(footer.metadata)
-        span = span_of(path)
-        if signature and span and (why := contradiction(path, signature, span, footer.num_rows)):
-            raise Damaged(path, why, _REMEDY)
+        if span := span_of(path):
+            why = (
+                contradiction(path, signature, span, footer.num_rows) if signature else _alone(path)
+            )
+            if why := why or Contents.of(path).altered(footer, ()):
+                raise Damaged(path, why, _REMEDY)
     except Damaged as error:
         return Merged(path, damage=error)
     except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
@@ -185,12 +190,15 @@ def read_part(part: Part | Path, columns: Sequence[str] | None = None) -> pa.Tab
                 if other.step == part.step and other.merged is not None:
                     return read_part(other, columns)
             raise Damaged(path, "is not a regular file", _part_remedy(path))
-        with pq.ParquetFile(path, page_checksum_verification=True) as file:
-            if why := unlike(path, file.metadata) or _unsigned_by(path, file.metadata):
+        contents = Contents.of(path)
+        data = contents.unread()
+        source = path if data is None else pa.BufferReader(data)
+        with pq.ParquetFile(source, page_checksum_verification=True) as file:
+            if why := unlike(path, file.metadata) or _unsigned_by(contents, file.metadata, data):
                 raise Damaged(path, why, _part_remedy(path))
             table = file.read(_chosen(file.schema_arrow.names, columns))
         return _checked(path, file.metadata, table, _part_remedy(path))
-    except (OSError, ValueError, pa.ArrowException) as error:
+    except (OSError, ValueError, LookupError, pa.ArrowException) as error:
         raise Damaged(path, f"cannot be read ({first_line(error)})", _part_remedy(path)) from error
 
 
@@ -271,13 +279,14 @@ def _read_groups(
     try:
         told = {group.number: {s for s, n in group.steps.items() if n} for group in groups}
         numbers = [group.number for group in groups]
-        if why := _other_steps(path.parent.name, footer, told) or altered(path, footer, numbers):
+        why = _other_steps(path.parent.name, footer, told)
+        if why := why or Contents.of(path).altered(footer, numbers):
             raise Damaged(path, why, _REMEDY, at)
         with pq.ParquetFile(path, metadata=footer, page_checksum_verification=True) as file:
             names = _chosen(groups[0].columns, columns)
             table = file.read_row_groups(numbers, names)
         return _checked(path, footer, table.select(names), _REMEDY, at)
-    except (OSError, ValueError, pa.ArrowException) as error:
+    except (OSError, ValueError, LookupError, pa.ArrowException) as error:
         raise Damaged(path, f"cannot be read ({first_line(error)})", _REMEDY, at) from error
 
 
@@ -348,13 +357,22 @@ def unlike(path: Path, footer: Any) -> str:
     return _other_steps(path.parent.name, footer, groups)
 
 
-def _unsigned_by(path: Path, footer: Any) -> str:
+def _unsigned_by(contents: Contents, footer: Any, data: bytes | None) -> str:
     """Why a part is not the one that its footer says it is; empty where it is, or says nothing."""
+    path = contents.path
     signature, step = read_signature(footer.metadata), step_of(path)
     if signature is None or step is None:
-        return ""
+        return _alone(path)
     why = contradiction(path, signature, (step, step), footer.num_rows)
-    return why or altered(path, footer, range(footer.num_row_groups))
+    return why or contents.altered(footer, range(footer.num_row_groups), data)
+
+
+def _alone(path: Path) -> str:
+    """Why an unsigned file is not what was written: the other kind of the same steps is signed."""
+    other = path.parents[1] / BESIDE.get(path.parent.name, "") / path.name
+    if other == path or not looks_signed(other):
+        return ""
+    return f"is unsigned, and {other.parent.name}/{other.name} is signed: another program wrote it"
 
 
 def is_signed(part: Part) -> bool:
@@ -372,7 +390,7 @@ def _other_steps(kind: str, footer: Any, groups: Mapping[int, set[int]]) -> str:
     paths = [footer.schema.column(number).path for number in range(len(footer.schema))]
     if "step" not in paths:
         return f"has no plain column step but {', '.join(paths[:5]) or 'none'}"
-    if not _is_whole(footer) and (why := lacking(kind, paths)):
+    if not _is_whole(footer) and (why := lacking(kind, footer.schema.to_arrow_schema().names)):
         return why
     place = paths.index("step")
     for group, wanted in groups.items():

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from study.files import Damaged, append_line, say, sync_files, write_bytes, write_text
-from study.signature import Hashed
+from study.signature import Hashed, cell_id, is_other
 from study.tables import table
 
 if TYPE_CHECKING:  # takes longer to load than a help may take, and most commands only read metrics
@@ -103,6 +103,8 @@ def read_metrics(folder: Path) -> tuple[list[dict[str, Any]], list[str]]:
             continue
         if (content := step_line(line)) is None:
             problems.append(f"{where(path)} line {number} is not a step and was left out")
+        elif is_other(folder, cell := content.get("cell", cell_id(folder))):
+            problems.append(f"{where(path)} line {number} is of the cell {cell} and was left out")
         else:
             steps[content["step"]] = content
     return list(steps.values()), problems
@@ -110,7 +112,7 @@ def read_metrics(folder: Path) -> tuple[list[dict[str, Any]], list[str]]:
 
 def step_line(line: bytes) -> dict[str, Any] | None:
     """A line of ``metrics.jsonl`` as the recorder writes it (step, time_ms, metrics, by the names
-    that they have now), or None."""
+    that they have now, and unless it is old the cell), or None."""
     try:
         content = json.loads(line)
         whole = content["step"], content.get("time_ms", 0)
@@ -126,7 +128,9 @@ def step_line(line: bytes) -> dict[str, Any] | None:
         if kind is not float and (kind is not int or abs(number) >= 1 << 63):
             return None
     named = {FORMER.get(name, name): value for name, value in metrics.items()}
-    return {"step": whole[0], "time_ms": whole[1], "metrics": named}
+    return {"step": whole[0], "time_ms": whole[1], "metrics": named} | {
+        name: str(content[name]) for name in ("cell",) if name in content
+    }
 
 
 class Recorder:
@@ -193,7 +197,7 @@ class Recorder:
     def write_line(self, step: int, metrics: dict[str, float]) -> dict[str, Any]:
         """Record the metrics of a step: step 0 has no more than that. Returns the line."""
         time_ms = self._times.get(step, int(time.time() * 1000))
-        line = {"step": step, "time_ms": time_ms, "metrics": metrics}
+        line = {"step": step, "time_ms": time_ms, "cell": cell_id(self.folder), "metrics": metrics}
         append_line(self._metrics_path, json.dumps(line))
         self._loose.add(self._metrics_path)
         return line
@@ -273,6 +277,7 @@ def write_rows(path: Path, rows: pa.Table, durable: bool = True) -> None:
         hashed.ends_group()
         if (step := step_of(path)) is not None:
             writer.add_key_value_metadata(hashed.signed(path, (step, step), rows.num_rows))
+    hashed.finish()
     write_bytes(path, out.getvalue(), durable)
 
 

@@ -8,11 +8,11 @@ written before are unsigned, and read.
 
 from __future__ import annotations
 
-import functools
 import io
 import json
 import os
 import re
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -22,9 +22,11 @@ import xxhash
 
 KEY = "judgedrift.signature"
 """Key of a Parquet file's footer."""
-CHUNK = 1 << 20
+UNKNOWN = "?" * 32
+MOST_OF_END = 1 << 16
+"""Bytes at the end of a file in which its signature is looked for."""
 MOST_KNOWN = 1 << 16
-"""So many row groups are known to be as they were written."""
+"""So many files are known to be as they were written."""
 
 
 @dataclass(frozen=True)
@@ -40,12 +42,21 @@ class Signature:
     """Where each row group ends in the file, and XXH3 of 128 bits over its bytes."""
     whole: bool = True
     """Whether all that it was merged of was signed."""
+    footer: str = ""
+    """The same over the footer, with `UNKNOWN` in the place of this; empty in older files."""
 
 
 def cell_id(cell: Path) -> str:
     """The digits of a cell's config that its folder's name ends with; the name if it has none."""
     digits = re.search(r"-([0-9a-f]{10})$", cell.name)
     return digits[1] if digits else cell.name
+
+
+def is_other(cell: Path, written: object) -> bool:
+    """Whether what names the cell ``written`` is not of the one in this folder; one whose name has
+    no digits takes anything."""
+    own = cell_id(cell)
+    return own != cell.name and written != own
 
 
 def place_of(path: Path) -> str:
@@ -66,16 +77,20 @@ class Hashed(io.RawIOBase):
     def __init__(self, file: IO[bytes]) -> None:
         self._file, self._digest = file, xxhash.xxh3_128()
         self._groups: list[tuple[int, str]] = []
+        self._footer: bytearray | None = None
 
     def writable(self) -> bool:
         return True
 
     def write(self, data: Any) -> int:
+        if self._footer is not None:
+            self._footer += data
+            return len(data)
         self._digest.update(data)
         return self._file.write(data)
 
     def tell(self) -> int:
-        return self._file.tell()
+        return self._file.tell() + len(self._footer or b"")
 
     def ends_group(self) -> None:
         """A row group was written."""
@@ -85,15 +100,34 @@ class Hashed(io.RawIOBase):
     def signed(
         self, path: Path, steps: tuple[int, int], rows: int, whole: bool = True
     ) -> dict[str, str]:
-        """The footer's entry for the row groups that were written."""
+        """The footer's entry for the row groups that were written; what is written from now on is
+        the footer, and waits for `finish`."""
+        self._footer = bytearray()
         signature = Signature(
             place=place_of(path),
             steps=steps,
             rows=rows,
             groups=tuple(self._groups),
             whole=whole,
+            footer=UNKNOWN,
         )
         return {KEY: json.dumps(asdict(signature), separators=(",", ":"))}
+
+    def finish(self) -> None:
+        """Write the footer of a closed writer, with its digest in it."""
+        before, unknown, after = bytes(self._footer or b"").rpartition(UNKNOWN.encode())
+        digest = _digest(before + unknown + after).encode()
+        self._file.write(before + (digest if unknown else b"") + after)
+
+
+def looks_signed(path: Path) -> bool:
+    """Whether the end of a file has a signature, without a look at anything else in it."""
+    try:
+        with path.open("rb") as file:
+            file.seek(max(0, os.fstat(file.fileno()).st_size - MOST_OF_END))
+            return KEY.encode() in file.read()
+    except OSError:
+        return False
 
 
 def read_signature(entries: Mapping[bytes, bytes] | None) -> Signature | None:
@@ -111,6 +145,7 @@ def read_signature(entries: Mapping[bytes, bytes] | None) -> Signature | None:
             rows=int(fields["rows"]),
             groups=tuple((int(end), str(digest)) for end, digest in fields["groups"]),
             whole=fields["whole"] is True,
+            footer=str(fields.get("footer", "")),
         )
     except (ValueError, TypeError, KeyError, RecursionError) as error:
         raise ValueError(f"its signature cannot be read ({type(error).__name__})") from error
@@ -129,38 +164,72 @@ def contradiction(path: Path, signature: Signature, steps: tuple[int, int], rows
     return ""
 
 
-def altered(path: Path, footer: Any, groups: Sequence[int]) -> str:
-    """Why row groups are not what was written, by their digests in the footer; empty where they
-    are, or the file is unsigned. A group is hashed once for each inode, size and time of its file.
-    """
-    signature = read_signature(footer.metadata)
-    if signature is None:
+@dataclass(frozen=True)
+class Contents:
+    """A file as it stands: the digests that are known of it, by the places where they begin."""
+
+    path: Path
+    known: dict[int, str]
+
+    @classmethod
+    def of(cls, path: Path) -> Contents:
+        """What is known of ``path`` for its inode, size and time."""
+        stat = os.stat(path)
+        stands = stat.st_ino, stat.st_size, stat.st_mtime_ns
+        before, known = _known.get(path, (None, {}))
+        if before != stands:
+            if len(_known) >= MOST_KNOWN:
+                _known.clear()
+            _known[path] = stands, (known := {})
+        return cls(path, known)
+
+    def unread(self) -> bytes | None:
+        """The bytes of a file of which nothing is known, to be read and hashed in one."""
+        return None if self.known else self.path.read_bytes()
+
+    def altered(self, footer: Any, groups: Sequence[int], data: bytes | None = None) -> str:
+        """Why the footer or row groups are not what was written, by their digests in the footer;
+        empty where they are, or the file is unsigned. ``data`` is what was `unread`."""
+        signature = read_signature(footer.metadata)
+        if signature is None:
+            self.known[0] = ""
+            return ""
+        if len(signature.groups) != footer.num_row_groups:
+            return f"was written as {len(signature.groups)} row groups"
+        ends = [end for end, _ in signature.groups]
+        begins = [0, *ends]
+        wanted = [(begins[group], *signature.groups[group]) for group in groups]
+        if signature.footer:
+            wanted.append((begins[-1], sys.maxsize, signature.footer))
+        for begin, end, digest in wanted:
+            if begin not in self.known:
+                written = self._bytes(begin, end) if data is None else data[begin:end]
+                last = begin == begins[-1]
+                self.known[begin] = _footer_digest(written, digest) if last else _digest(written)
+            if self.known[begin] != digest:
+                return "is not what was written: its digest is another"
         return ""
-    if len(signature.groups) != footer.num_row_groups:
-        return f"was written as {len(signature.groups)} row groups"
-    stat = os.stat(path)
-    begins = (0, *(end for end, _ in signature.groups))
-    for group in groups:
-        end, digest = signature.groups[group]
-        stands = (stat.st_ino, stat.st_size, stat.st_mtime_ns)
-        if _digest(path, stands, begins[group], end) != digest:
-            return "is not what was written: its digest is another"
-    return ""
+
+    def _bytes(self, begin: int, end: int) -> bytes:
+        with self.path.open("rb") as file:
+            file.seek(begin)
+            return file.read(max(0, min(end, os.fstat(file.fileno()).st_size) - begin))
 
 
-@functools.lru_cache(MOST_KNOWN)
-def _digest(path: Path, stands: tuple[int, int, int], begin: int, end: int) -> str:
-    """Of some bytes of a file as it ``stands``: inode, size and time."""
-    digest = xxhash.xxh3_128()
-    with path.open("rb", buffering=0) as file:
-        file.seek(begin)
-        left = end - begin
-        while left > 0 and (data := file.read(min(CHUNK, left))):
-            digest.update(data)
-            left -= len(data)
-    return digest.hexdigest()
+_known: dict[Path, tuple[tuple[int, int, int], dict[int, str]]] = {}
+"""File -> inode, size and time, and the digests of its bytes from each place on."""
+
+
+def _digest(written: bytes) -> str:
+    return xxhash.xxh3_128(written).hexdigest()
+
+
+def _footer_digest(footer: bytes, digest: str) -> str:
+    """The digest of a footer in which it stands itself; only the schema comes behind it."""
+    before, _, after = footer.rpartition(digest.encode())
+    return _digest(UNKNOWN.encode().join((before, after)))
 
 
 def forget() -> None:
     """From now on every file is hashed again."""
-    _digest.cache_clear()
+    _known.clear()

@@ -11,8 +11,12 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-MEANS = {"truth/mean": "truth", "judge/mean": "judge_score"}
+from study.rewards.advantages import advantages
+
+MEANS = {"truth/mean": "truth", "judge/mean": "judge_score", "reward/mean": "reward"}
 """Metric of a step -> rollout column that it is the mean of."""
+IN_FLOAT32 = 2e-3
+"""How far off an advantage may be that was computed in single precision, relative to 1 + itself."""
 SLACK = 1e-6
 """By how much two numbers differ that were summed in another order."""
 
@@ -27,7 +31,8 @@ def disagreements(
     """What a run's records say that cannot all be true, a sentence for each kind.
 
     Args:
-        rollouts: step, rollout_id, judge_score and truth of N rollouts.
+        rollouts: step, group, member, rollout_id, judge_score, truth, reward and advantage of N
+            rollouts.
         verdicts: rollout_id, role, judge and score of V verdicts.
         at: (V,), the rollout of each verdict; -1 for none.
         logged: step, metric and value, as ``metrics.jsonl`` has them.
@@ -38,7 +43,7 @@ def disagreements(
         _without_rollout(rollouts, verdicts, at),
         _other_judge(verdicts, config),
         _absent_judge(verdicts),
-        _uneven(rollouts, config),
+        _uneven(rollouts, config) or _other_advantages(rollouts, config),
         _other_scores(rollouts, verdicts["score"].to_numpy(dtype=float)[acting], at[acting], at),
         *(_other_means(rollouts, logged, *each) for each in MEANS.items()),
     ]
@@ -95,6 +100,27 @@ def _uneven(rollouts: pd.DataFrame, config: Mapping[str, Any]) -> str:
     )
 
 
+def _other_advantages(rollouts: pd.DataFrame, config: Mapping[str, Any]) -> str:
+    """An advantage is what its group's rewards make it."""
+    size, scale = config.get("trainer.group_size"), config.get("trainer.scale_rewards", "group")
+    if not size or not config.get("trainer.prompts_per_step"):
+        return ""
+    rows = rollouts.sort_values(["step", "group", "member"])
+    rewards = rows["reward"].to_numpy(dtype=float).reshape(-1, size)
+    per_step = config["trainer.prompts_per_step"] if scale == "batch" else len(rewards)
+    made = [
+        advantages(rewards[start : start + per_step], str(scale))
+        for start in range(0, len(rewards), max(1, per_step))
+    ]
+    recorded = rows["advantage"].to_numpy(dtype=float)
+    expected = np.concatenate(made).ravel() if made else recorded
+    wrong = np.flatnonzero(np.abs(recorded - expected) > IN_FLOAT32 * (1 + np.abs(expected)))
+    if not len(wrong):
+        return ""
+    first = rows["rollout_id"].iloc[wrong[0]]
+    return f"{len(wrong)} advantages are not those of their rewards, first {first!r:.40}"
+
+
 def _other_scores(
     rollouts: pd.DataFrame, score: np.ndarray, acting_at: np.ndarray, at: np.ndarray
 ) -> str:
@@ -118,9 +144,12 @@ def _other_scores(
 def _other_means(rollouts: pd.DataFrame, logged: pd.DataFrame, metric: str, column: str) -> str:
     """The logged mean of a step is that of its rows."""
     lines = logged[logged["metric"].eq(metric)].set_index("step")["value"]
-    means = rollouts.groupby("step")[column].mean()
+    by_step = rollouts.groupby("step")[column]
+    means = by_step.mean()
+    if column == "reward":  # logged as the mean over groups
+        means = means[by_step.count() == by_step.size()]
     both = pd.concat([lines, means], axis=1, join="inner", keys=["logged", "rows"])
-    wrong = both[~np.isclose(both["logged"], both["rows"], rtol=0, atol=SLACK, equal_nan=True)]
+    wrong = both[~np.isclose(both["logged"], both["rows"], rtol=SLACK, atol=SLACK, equal_nan=True)]
     if wrong.empty:
         return ""
     line = wrong.iloc[0]

@@ -302,16 +302,8 @@ class _Answers:
 def _read_answers(
     folder: Path, row: pd.DataFrame, keyword: str, more: Sequence[str], frozen: bool = False
 ) -> _Answers:
-    cell = row.iloc[0]["cell"]
     rollouts = rollouts_frame(folder, [*_WANTED, REFERENCE, *more], row, frozen=frozen)
     problems = list(rollouts.attrs["problems"])
-    lost = rollouts[["step", "group", "member"]].isna().any(axis=1)
-    if lost.any():
-        problems.append(
-            f"{cell}: {int(lost.sum())} rollouts do not say their step, group and "
-            "member and were left out"
-        )
-        rollouts = rollouts[~lost]
     features = measured(rollouts["answer"].tolist(), keyword)
     calls = [str(name) for name in rollouts if str(name).startswith(OPERATOR)]
     ran = rollouts[calls].where(rollouts["outcome"].eq(Ending.OK), np.nan)

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import shutil
 import tempfile
-from contextlib import ExitStack
 from pathlib import Path
 from unittest.mock import patch
 
@@ -24,9 +23,11 @@ from study.merged import merge
 
 
 def unchecked(folder: Path, columns: list[str]) -> pa.Table:
-    with ExitStack() as stack:
-        for name in ("altered", "contradiction"):
-            stack.enter_context(patch(f"study.parts.{name}", lambda *_: ""))
+    with (
+        patch("study.parts.contradiction", lambda *_: ""),
+        patch.object(signature.Contents, "altered", lambda *_: ""),
+        patch.object(signature.Contents, "unread", lambda _: None),
+    ):
         return whole(folder, columns)
 
 

@@ -15,6 +15,7 @@ from pathlib import Path
 
 from study.files import Damaged
 from study.records import HELD_OUT, METRICS, OVERALL, step_line, where
+from study.signature import cell_id, is_other
 
 SPREAD, RECENT = 48, 24
 """Steps that are kept of a long run: so many evenly spread ones, and so many of the last."""
@@ -100,7 +101,9 @@ class Tail:
     def _add(self, line: bytes) -> None:
         if not line.strip():
             return
-        if (content := step_line(line)) is None:
+        folder = self.path.parent
+        content = step_line(line)
+        if content is None or is_other(folder, content.get("cell", cell_id(folder))):
             self._damaged += 1
             return
         step = content["step"]

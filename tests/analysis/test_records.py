@@ -84,7 +84,7 @@ def test_rollouts_without_a_place_are_left_out_and_said(make_study):
     found = read_study(study)
     (run,) = found.runs
     assert run.rollouts == 16 and set(run.step_P) == {2}
-    assert "16 rollouts do not say their step, group and member" in found.problems[0]
+    assert "it has no member in 16 of 16 rows" in found.problems[0]
 
 
 def test_an_empty_study_has_no_run_and_no_verdict(make_study):
