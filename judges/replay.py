@@ -165,7 +165,7 @@ def replay_cell(
             done = made.get(part.step, Part(folder / "rollouts" / name, part.step))
             # what is calibrated on earlier steps is made anew; the store has their replies
             if config.correction.calibrate or not _whole(done):
-                records, rows = _records(part, truth_of.row_of)
+                records, rows = _records(part, truth_of.row_of, config.trainer.group_size)
                 answers = [record["answer"] or "" for record in records]
                 if options.canonical:
                     answers = [_alone(*pair) for pair in zip(rows, answers, strict=True)]
@@ -224,18 +224,22 @@ def _whole(done: Part) -> bool:
 
 
 def _records(
-    part: Part, row_of: Callable[[str], Row | None]
+    part: Part, row_of: Callable[[str], Row | None], size: int
 ) -> tuple[list[dict[str, Any]], list[Row]]:
     """The rollouts of a part, in order, and the row of each.
     Raises Damaged: they are not what `_step` needs."""
     table = read_part(part)
     if lacking := set(NEEDED) - set(table.column_names):
         raise Damaged(part.path, f"has no {', '.join(sorted(lacking))}")
+    if not table.num_rows:
+        raise Damaged(part.path, "has no rows")
     records = table.to_pylist()
     rows = [row_of(record["prompt_id"] or "") for record in records]
     known = [row for row in rows if row is not None]
     if len(known) < len(rows) or any(record["rollout_id"] is None for record in records):
         raise Damaged(part.path, "holds rollouts of no prompt of its task")
+    if len(records) % size:
+        raise Damaged(part.path, f"holds {len(records)} rollouts, and groups have {size}")
     order = sorted(range(len(records)), key=lambda place: records[place]["rollout_id"])
     return [records[place] for place in order], [known[place] for place in order]
 

@@ -18,6 +18,7 @@ from study import locks, places
 from study.files import Damaged, read_text, read_yaml, write_json, write_text
 from study.identity import digest, identifying
 from study.schema import Study, freeze
+from study.signature import cell_id, is_other
 from study.status import read_status
 
 LOCK = ".lock"
@@ -79,6 +80,29 @@ def load_cell(folder: Path) -> Cell:
         raise Damaged(path, why, remedy) from error
 
 
+def other_config(folder: Path, config: dict[str, Any]) -> str:
+    """Why a saved config is not the one that a cell's folder was made for; empty where it is, and
+    for a few keys that others wrote."""
+    if "runs_dir" not in config:
+        return ""
+    try:
+        digits = digest(config)
+    except (TypeError, ValueError, AttributeError) as error:
+        return f"is not the config of a cell ({type(error).__name__})"
+    return f"is the config of the cell {digits}" if is_other(folder, digits) else ""
+
+
+def other_end(folder: Path, status: dict[str, Any]) -> str:
+    """What a cell's status says against its DONE; empty where they agree."""
+    state, step = status.get("state", "nothing"), status.get("step")
+    if not is_done(folder):
+        return "says done, and DONE is not there" if state == "done" else ""
+    if state not in ("done", "running"):  # running: it was made again from the records
+        return f"says {state}, and DONE is there"
+    last = status.get("stopped_at", status.get("steps", step))
+    return f"says step {step} of {last}, and DONE is there" if step != last else ""
+
+
 def save_cell(cell: Cell) -> None:
     """Make the folder: write the resolved config, then a state if there is none yet.
 
@@ -104,7 +128,8 @@ def set_status(folder: Path, **changes: Any) -> None:
     """Merge ``changes`` into ``status.json``, for whoever holds the cell. The records can
     restore it, so it is not synced to the disk. Any thread may."""
     with _WRITING:
-        write_json(folder / "status.json", {**read_status(folder), **changes}, durable=False)
+        status = {**read_status(folder), **changes, "cell": cell_id(folder)}
+        write_json(folder / "status.json", status, durable=False)
 
 
 def lock(folder: Path, wait_s: float = 0.0) -> IO[str] | None:

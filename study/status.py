@@ -8,6 +8,7 @@ from typing import Any
 
 from study.files import Damaged, read_json, say
 from study.records import recorded
+from study.signature import cell_id, is_other
 
 STATES = ("new", "running", "done", "failed", "killed")
 NUMBERS = (
@@ -22,7 +23,7 @@ NUMBERS = (
     "beat",
     "tokens",
 )
-WORDS = ("state", "host", "error", "tracking_problem", "phase")
+WORDS = ("state", "host", "error", "tracking_problem", "phase", "cell")
 
 
 def read_status(folder: Path, problems: list[str] | None = None) -> dict[str, Any]:
@@ -32,6 +33,8 @@ def read_status(folder: Path, problems: list[str] | None = None) -> dict[str, An
     name = f"{folder.name}/{path.name}"
     try:
         content = read_json(path)
+        if is_other(folder, cell := content.get("cell", cell_id(folder))):
+            raise Damaged(path, f"is of the cell {cell}")
         wrong = sorted(key for key, value in content.items() if not _fits(key, value))
         if not wrong:
             return content

@@ -7,15 +7,24 @@ inside it is found when it is read.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from pathlib import Path
 from typing import Any
 
-from study.cells import Cell, lock, same_cells, save_config, set_status
+from study.cells import (
+    Cell,
+    is_done,
+    lock,
+    other_config,
+    other_end,
+    same_cells,
+    save_config,
+    set_status,
+)
 from study.files import Damaged, read_json, read_yaml, say
 from study.identity import identifying
 from study.parts import opened, parts, span_of
-from study.records import KINDS, METRICS, read_metrics, step_of, where
+from study.records import EVALUATIONS, KINDS, METRICS, read_metrics, step_of, where
 from study.status import read_status
 
 MAGIC = b"PAR1"
@@ -88,11 +97,14 @@ def unsound(cell: Cell | Path) -> list[str]:
                 f"{where(folder / 'config.yaml')} is not the config that the folder was made for; "
                 "a run of this command writes it again."
             )
+        elif why := other_config(folder, config):
+            sentences.append(f"{where(folder / 'config.yaml')} {why}.")
     except FileNotFoundError:
         pass
     except Damaged as error:
         sentences.append(f"{where(error.path)} is damaged: it {error.why}.")
-    read_status(folder, sentences)
+    if why := other_end(folder, read_status(folder, sentences)):
+        sentences.append(f"{where(folder / 'status.json')} {why}.")
     for name in FORMS:
         try:
             read_form(folder / name)
@@ -103,24 +115,53 @@ def unsound(cell: Cell | Path) -> list[str]:
     made = {line["step"] for line in lines if line["step"]}  # step 0 is what was before the first
     for kind in KINDS:
         sentences += _unsound_parts(folder / kind, made)
+    if (folder / EVALUATIONS).exists():
+        for kind in KINDS:
+            sentences += lost_steps(folder / EVALUATIONS / kind)
     return sentences
 
 
 def _unsound_parts(folder: Path, made: set[int]) -> list[str]:
     if not folder.is_dir():
-        return [f"{folder.parent.name}/{folder.name} is gone."] if made else []
+        return lost_steps(folder, made)
     sentences = foreign_parts(folder)
-    there = {part.step for part in parts(folder)}
     for path in sorted(folder.iterdir()):
         why = _outside(path) if step_of(path) is not None else ""
-        if (span := span_of(path)) and (damage := opened(path).damage):
+        if span_of(path) and (damage := opened(path).damage):
             why = damage.why
-            there |= {step for step in made if span[0] <= step <= span[1]}
         if why:
             sentences.append(f"{where(path)} is damaged: it {why}.")
-    if gone := sorted(made - there):
-        sentences.append(f"{folder.parent.name}/{folder.name} has no part of step {_listed(gone)}.")
-    return sentences
+    return sentences + lost_steps(folder, made)
+
+
+def lost_steps(folder: Path, made: Collection[int] = ()) -> list[str]:
+    """A sentence where a kind of records lacks steps: those that were ``made``, that are before
+    its last, or that have records of the other kind. The last step of a run that goes on may be
+    being written. A kind that others left empty lacks none."""
+    cell, name = folder.parent, f"{folder.parent.name}/{folder.name}"
+    if held_out := cell.name == EVALUATIONS:
+        cell, name = cell.parent, f"{cell.parent.name}/{name}"
+    done, there = is_done(cell), _steps_of(folder)
+    recorded = {step for kind in KINDS for step in _steps_of(folder.with_name(kind))}
+    last = max(recorded, default=0)
+    if done and not held_out:
+        last = max(last, int(read_status(cell, []).get("step", 0)))
+    expected = recorded if held_out else set(range(1, last + 1))
+    expected = {step for step in expected if done or step < last} | set(made)
+    if not folder.is_dir():
+        return [f"{name} is gone."] if expected else []
+    gone = sorted(expected - there) if there or made else []
+    return [f"{name} has no part of step {_listed(gone)}."] if gone else []
+
+
+def _steps_of(folder: Path) -> set[int]:
+    """The steps on record; of a merged file that cannot be read, those in its name."""
+    steps: set[int] = set()
+    for part in parts(folder) if folder.is_dir() else ():
+        unread = part.merged is not None and part.group is None
+        first, last = (span_of(part.path) if unread else None) or (part.step, part.step)
+        steps.update(range(first, last + 1))
+    return steps
 
 
 def read_form(path: Path) -> dict[str, Any]:

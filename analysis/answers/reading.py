@@ -19,8 +19,8 @@ from study.exchange import folder_of
 from study.features import shared_keyword
 from study.files import Damaged
 from study.parts import Part, left_out, parts, read_part
-from study.records import EVALUATIONS
-from study.verify import foreign_parts
+from study.records import EVALUATIONS, KINDS
+from study.verify import foreign_parts, lost_steps
 
 SETS = ("training", "held-out")
 """What an answer was given to: a row that the policy was trained on, or one of its evaluation."""
@@ -121,8 +121,10 @@ def read_answers(study_dir: Path | str) -> Answers:
         cell = folder / str(row["cell"])
         for held_out, place in enumerate((cell, cell / EVALUATIONS)):
             if (place / "rollouts").is_dir():
-                problems += [text.rstrip(".") for text in foreign_parts(place / "rollouts")]
+                texts = foreign_parts(place / "rollouts")
+                texts += [text for kind in KINDS for text in lost_steps(place / kind)]
+                problems += [text.rstrip(".") for text in texts]
                 names = ("cell", "arm", "judge", "policy", "on_failure", "state")
-                texts = (str(row[name]) for name in names)
-                sources.append(Source(*texts, int(row["seed"]), bool(held_out), place))
+                values = (str(row[name]) for name in names)
+                sources.append(Source(*values, int(row["seed"]), bool(held_out), place))
     return Answers(folder, sources, shared_keyword(runs["keyword"]), runs, problems)

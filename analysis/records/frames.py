@@ -16,8 +16,8 @@ import pandas as pd
 import pyarrow as pa
 
 from analysis.records.arms import NAMELESS, arm_names
+from study.cells import other_config, other_end, study_cells
 from study.cells import state as cell_state
-from study.cells import study_cells
 from study.cli import StudyOptions
 from study.exchange import folder_of
 from study.files import Damaged, read_yaml
@@ -36,7 +36,7 @@ from study.records import (
 )
 from study.status import read_status
 from study.study_file import read_study
-from study.verify import foreign_parts, read_form, strangers
+from study.verify import foreign_parts, lost_steps, read_form, strangers
 
 NUMBERS = (COMPONENT, FEATURE)
 """Prefixes of columns that the contract does not name, and that are numbers."""
@@ -201,6 +201,8 @@ def _run(
     doses = judge_doses(flat)
     digest = re.search(r"-([0-9a-f]{10})$", cell.name)
     state = cell_state(cell)
+    if why := other_end(cell, status):
+        problems.append(f"{where(cell / 'status.json')} {why}")
     row: dict[str, Any] = {
         "study": study,
         "cell": cell.name,
@@ -252,9 +254,12 @@ def _seed(cell: Path, flat: dict[str, Any], problems: list[str]) -> int:
 def read_config(path: Path, problems: list[str]) -> dict[str, Any]:
     """A cell's resolved config; {} where there is none, and a sentence where it is damaged."""
     try:
-        return _read(read_yaml, path, problems)
+        config = _read(read_yaml, path, problems)
     except FileNotFoundError:
         return {}
+    if why := other_config(path.parent, config):
+        problems.append(f"{where(path)} {why}")
+    return config
 
 
 def _read(read: Callable[[Path], Any], path: Path, problems: list[str]) -> Any:
@@ -279,7 +284,7 @@ def _parts_frame(
     tables = []
     for code, cell in enumerate(runs["cell"]):
         folder = study_dir / cell / kind
-        problems += [text.rstrip(".") for text in foreign_parts(folder)]
+        problems += [text.rstrip(".") for text in (*foreign_parts(folder), *lost_steps(folder))]
         lost: list[Damaged] = []
         # step is among them, for a table without columns has no rows
         asked = None if columns is None else [*columns, "step"]

@@ -143,6 +143,8 @@ class CellReader:
         before, self._config_stamp, self._config_problem = self.config, stamp, ""
         try:
             self.config = read_yaml(path)
+            if why := cells.other_config(self.folder, self.config):
+                self._config_problem = f"{where(path)} {why}"
         except FileNotFoundError:
             self.config = {}
         except Damaged as error:

@@ -120,6 +120,15 @@ ROWS: dict[str, tuple[str, Change, str]] = {
     "an unknown id": ("rollouts", setting(rollout_id="000001-0999"), "not on record"),
     "no column of members": ("rollouts", without("member"), "no column member"),
     "no column of rewards": ("rollouts", without("reward"), "no column reward"),
+    "no member": ("rollouts", setting(member=None), "no member"),
+    "a huge member": ("rollouts", setting(member=2**31 - 1), "a member of"),
+    "two at one place": ("rollouts", setting(member=1), "two rollouts at one place"),
+    "no step": ("verdicts", setting(step=None), "no step"),
+    "no rows": ("rollouts", lambda rows: rows.iloc[:0], "no rows"),
+    "no column of answers": ("rollouts", without("answer"), "no column answer"),
+    "a truth beyond any number": ("rollouts", setting(truth=1e308), "no finite number"),
+    "a reward is another": ("rollouts", setting(reward=0.123), "reward/mean"),
+    "an advantage is another": ("rollouts", setting(advantage=0.123), "advantages are not"),
     "rows of another step": ("rollouts", all_of("step", 2), "holds rows of step"),
 }
 
@@ -127,6 +136,7 @@ ROWS: dict[str, tuple[str, Change, str]] = {
 @pytest.mark.parametrize("damage", ROWS)
 def test_rows_that_cannot_be_are_named(study, capsys, damage):
     kind, change, why = ROWS[damage]
+    unsigned(first(study))  # as an older version wrote it: what is signed is only compared
     rewrite(first(study) / kind / FIRST, change)
     assert verify(study) == 1
     assert why in capsys.readouterr().out
@@ -157,6 +167,19 @@ def flipped(study: Path) -> None:
     path.write_bytes(data)
 
 
+def reseeded(study: Path) -> None:
+    path = first(study) / "config.yaml"
+    path.write_text(path.read_text().replace("\nseed: 3\n", "\nseed: 4\n"))
+
+
+def footer_changed(study: Path) -> None:
+    """Rename a column where nothing but the footer names it."""
+    path = first(study) / "rollouts" / FIRST
+    data = path.read_bytes()
+    begin = len(data) - pq.read_metadata(path).serialized_size - 8
+    path.write_bytes(data[:begin] + data[begin:].replace(b"advantage", b"advantagf"))
+
+
 def resumed_name(study: Path) -> None:
     kind = first(study) / "verdicts"
     shutil.copy(kind / FIRST, kind / part_name(2))
@@ -164,7 +187,7 @@ def resumed_name(study: Path) -> None:
 
 FILES: dict[str, Callable[[Path], object]] = {
     **{f"{place} swapped": lambda study, place=place: swapped(study, place)
-       for place in (*KINDS, "policy", "metrics.jsonl")},
+       for place in (*KINDS, "policy", "metrics.jsonl", "config.yaml", "status.json")},
     "merged files swapped": lambda study: (together(study), swapped(study, "verdicts")),
     "kinds swapped": lambda study: shutil.copy(
         first(study) / "rollouts" / FIRST, first(study) / "verdicts" / FIRST
@@ -172,9 +195,16 @@ FILES: dict[str, Callable[[Path], object]] = {
     "a part of another cell": one_part,
     "a part of another step": resumed_name,
     "a bit flipped": flipped,
+    "a name in the footer changed": footer_changed,
+    "an unsigned part beside a signed one": lambda study: rewrite(
+        first(study) / "rollouts" / FIRST, lambda rows: rows
+    ),
     "a part cut": lambda study: (first(study) / "rollouts" / FIRST).write_bytes(b"PAR1"),
     "a part gone": lambda study: (first(study) / "rollouts" / FIRST).unlink(),
     "all rollouts gone": lambda study: shutil.rmtree(first(study) / "rollouts"),
+    "no DONE": lambda study: (first(study) / "DONE").unlink(),
+    "no status": lambda study: (first(study) / "status.json").unlink(),
+    "another seed in the config": reseeded,
     "weights changed": lambda study: next(
         (first(study) / "policy").glob("*.safetensors")).write_bytes(b"0"),
 }  # fmt: skip
@@ -202,9 +232,19 @@ def test_the_policy_of_another_run_is_not_taken(study):
         trained_policy(first(study), None)
 
 
-@pytest.mark.parametrize("damage", ["no column of scores", "a score is NaN", "one id for all"])
+@pytest.mark.parametrize(
+    "damage",
+    [
+        "no column of scores",
+        "a score is NaN",
+        "one id for all",
+        "no column of answers",
+        "no member",
+    ],
+)
 def test_who_reads_goes_on_without_such_rows_and_says_it(study, tmp_path, capsys, damage):
     kind, change, why = ROWS[damage]
+    unsigned(first(study))  # as an older version wrote it: what is signed is only compared
     rewrite(first(study) / kind / FIRST, change)
     words = [f"study={study.name}", f"runs_dir={study.parent}"]
     assert view.main([*words, f"out={tmp_path / 'a.html'}"]) == 0
