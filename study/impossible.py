@@ -88,6 +88,13 @@ def _no_place(rows: pa.Table) -> str:
     return "has two rollouts at one place" if len(places) < len(rows) else ""
 
 
+def _no_word(rows: pa.Table) -> str:
+    """Every verdict says what it is and whose."""
+    words = [name for name in ("role", "judge", "outcome") if name in rows.column_names]
+    gone = next((name for name in words if rows[name].null_count), "")
+    return f"has no {gone} in {rows[gone].null_count} of {len(rows)} rows" if gone else ""
+
+
 def _no_rows(rows: pa.Table) -> str:
     return "" if rows.num_rows else "has no rows"
 
@@ -176,6 +183,7 @@ CHECKS: dict[str, tuple[Callable[[pa.Table], str], ...]] = {
     ),
     "verdicts": (
         _no_place,
+        _no_word,
         _not_finite,
         _unknown("outcome", tuple(Outcome)),
         _score,

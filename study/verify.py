@@ -115,6 +115,8 @@ def unsound(cell: Cell | Path) -> list[str]:
     made = {line["step"] for line in lines if line["step"]}  # step 0 is what was before the first
     for kind in KINDS:
         sentences += _unsound_parts(folder / kind, made)
+    if is_done(folder) and (more := sorted(_steps_of(folder / "rollouts") - made)):
+        sentences.append(f"{where(folder / METRICS)} has no line of step {_listed(more)}.")
     if (folder / EVALUATIONS).exists():
         for kind in KINDS:
             sentences += lost_steps(folder / EVALUATIONS / kind)

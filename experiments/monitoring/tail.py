@@ -108,8 +108,11 @@ class Tail:
             return
         step = content["step"]
         if step <= self.step:  # a step that is there twice counts as it was written last
-            for name, values in self.series.items():
-                self.series[name] = [each for each in values if each[0] < step]
+            before = {
+                name: [each for each in values if each[0] < step]
+                for name, values in self.series.items()
+            }
+            self.series = {name: values for name, values in before.items() if values}
         self.step = step
         self._keep(TIME, step, content["time_ms"] / 1000)
         for name, value in content["metrics"].items():

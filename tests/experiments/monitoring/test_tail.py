@@ -73,6 +73,12 @@ def test_a_step_that_is_there_twice_counts_as_it_was_written_last(tmp_path):
     assert read_tail(tmp_path).series["truth/mean"] == [(1, 0.5), (2, 0.5), (3, 0.75)]
 
 
+def test_lines_in_another_order_leave_no_metric_without_a_step(tmp_path):
+    record(tmp_path, range(2, 3), truth__mean=0.5)
+    record(tmp_path, range(1, 2), truth__mean=None)
+    assert all(read_tail(tmp_path).series.values())
+
+
 def test_of_a_long_file_some_steps_are_kept_and_everything_is_summed(tmp_path):
     steps, early, late = 2000, 1970, 1000
     text = ""
