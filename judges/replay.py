@@ -119,6 +119,9 @@ def replay_study(options: Options, judge: Judge | None) -> list[dict[str, Any]]:
     name += f"-{options.on_failure}" if options.on_failure else ""
     name += "-canonical" if options.canonical else ""
     target = study_dir / "replays" / (options.out or name)
+    for path in (target.parent, target):
+        if path.exists() and not path.is_dir():
+            raise UserError(f"{path} is a file; replays are kept there. Move it away.")
     with open_store(options.runs_dir, kept_where(folders)) as store:
         for folder in folders:
             try:

@@ -85,6 +85,14 @@ def test_a_replay_that_was_stopped_goes_on(small_study):
     assert parts[0].stat().st_mtime_ns == kept and lost.exists()
 
 
+def test_a_file_in_place_of_its_folder_is_named(small_study, capsys):
+    replay(small_study, "judge=sim-strict", "out=there")
+    (small_study / "replays" / "a-file").touch()
+    arguments = [f"study={small_study.name}", f"runs_dir={small_study.parent}", "out=a-file"]
+    assert main(arguments) == 2
+    assert "a-file is a file; replays are kept there." in capsys.readouterr().err
+
+
 def test_neither_a_replay_nor_a_check_needs_torch(small_study):
     said = run_alone(
         "import sys; from judges import check, replay\n"
