@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 from study.face import lazily
 
 if TYPE_CHECKING:
-    from analysis.arm.fitted_bias import fitted_parts
+    from analysis.ledger.fitted_bias import fitted_parts
     from analysis.display.notebook import write_report
     from analysis.records.runs import Run, read_study
     from analysis.statistics.estimate import Estimate
@@ -31,7 +31,7 @@ __all__ = ["Estimate", "Run", "fitted_parts", "read_study", "write_report"]
 _WHERE = {
     "Estimate": "analysis.statistics.estimate",
     "Run": "analysis.records.runs",
-    "fitted_parts": "analysis.arm.fitted_bias",
+    "fitted_parts": "analysis.ledger.fitted_bias",
     "read_study": "analysis.records.runs",
     "write_report": "analysis.display.notebook",
 }

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from analysis.external.importers import alpaca_eval, completions, ifeval, judgebench, llmbar
-from study.bounds import Choice
+from study.config.bounds import Choice
 from study.cli import command, option, word, writes
 from study.errors import UserError
-from study.files import write_text
+from study.system.files import write_text
 from study.screen import CONTROLS
 
 PAIRS = {"alpaca_eval": alpaca_eval, "judgebench": judgebench, "llmbar": llmbar}

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from analysis.arm.mediation import study
+from analysis.dose.mediation import study
 from analysis.display.printed import show
-from study.bounds import Choice
+from study.config.bounds import Choice
 from study.cli import StudyOptions, command, option, output
 from study.features import FEATURES
 

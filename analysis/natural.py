@@ -9,9 +9,9 @@ from typing import Any
 
 import pandas as pd
 
-from analysis.arm.errors_in_variables import study
+from analysis.dose.errors_in_variables import study
 from analysis.display.printed import show, with_problems
-from study.bounds import Choice, Number
+from study.config.bounds import Choice, Number
 from study.cli import StudyOptions, command, option, output
 from study.features import FEATURES
 

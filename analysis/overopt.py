@@ -7,13 +7,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from analysis.display.printed import show, with_problems, without_infinities
-from analysis.printed.run import best_of_n_text, overopt_text
+from analysis.onset.words import best_of_n_text, overopt_text
 from analysis.records.runs import read_runs
-from analysis.run.best_of_n import best_of_n
-from analysis.run.overopt import rows
+from analysis.onset.best_of_n import best_of_n
+from analysis.onset.overopt import rows
 from analysis.statistics.estimate import columns
 from study.cli import StudyOptions, command, output
-from study.files import write_json
+from study.system.files import write_json
 
 
 @dataclass(frozen=True)

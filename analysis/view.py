@@ -13,7 +13,7 @@ from pathlib import Path
 from analysis.answers import MOST, MOST_MB
 from analysis.answers.page import write_page
 from analysis.display.printed import with_problems
-from study.bounds import Number
+from study.config.bounds import Number
 from study.cli import StudyOptions, command, option, output, writes
 from study.screen import visible
 

@@ -29,12 +29,12 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.race import read_sizes
-from study import cells
+from study.cell import cells
 from study.features import FEATURES
-from study.files import append_line
-from study.records import METRICS
-from study.schema import Study
-from study.study_file import write_study
+from study.system.files import append_line
+from study.cell.records import METRICS
+from study.config.schema import Study
+from study.cell.study_file import write_study
 from study.verdict import Outcome
 
 DOMAINS = ("math", "qa", "code")
@@ -56,7 +56,7 @@ NAMES = (
 
 
 def metrics_line(step: int, began: float, draw: random.Random) -> str:
-    """One step as `study.records.Recorder` writes it; every tenth has a held-out evaluation."""
+    """One step as `study.cell.records.Recorder` writes it; every tenth has a held-out evaluation."""
     metrics = {name: draw.random() for name in NAMES}
     if step % 10 == 0:
         metrics |= {f"eval/averages/{domain}": draw.random() for domain in DOMAINS}

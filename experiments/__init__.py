@@ -13,7 +13,7 @@ experiments`` loads no torch.
 from study.face import lazily
 
 FACE = {
-    "Scorer": "experiments.scorer",
+    "Scorer": "experiments.trainer.scorer",
     "make_trainer": "experiments.trainer.grpo",
     "run_cell": "experiments.train",
 }

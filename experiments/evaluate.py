@@ -19,7 +19,7 @@ from experiments.evaluation.generate import source_of
 from experiments.evaluation.options import Options
 from experiments.evaluation.results import track, write_result
 from experiments.evaluation.rubric import evaluate_rubric
-from experiments.evaluation.workflow import evaluate_workflow
+from experiments.workflow.evaluation import evaluate_workflow
 from study.cli import command
 
 

@@ -22,10 +22,10 @@ from experiments.policies.load import (
     training_of,
 )
 from experiments.policies.tiny import whole_folder
-from study.bounds import Number
+from study.config.bounds import Number
 from study.cli import command, option
 from study.errors import UserError
-from study.files import read_json, write_json
+from study.system.files import read_json, write_json
 
 
 def merge(cell: Path, out: Path, checkpoint: int | None = None, base: str | None = None) -> Path:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 
-from analysis.reports.study_notebook import PLACE, is_ours, write_notebook
+from analysis.report.study_notebook import PLACE, is_ours, write_notebook
 from study.cli import StudyOptions, command, option
 
 

@@ -15,15 +15,15 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from analysis.records.runs import read_study
-from experiments.stages.notes import NOTES, Notes
-from experiments.trainer import checkpoints
-from study import cells, merged, signature
+from experiments.pipeline.notes import NOTES, Notes
+from experiments.policies import checkpoints
+from study.cell import cells, merged, signature
 from study.cli import StudyOptions, command, word
 from study.errors import UserError
-from study.files import Damaged
-from study.parts import is_signed, left_out, parts, read_all
+from study.system.files import Damaged
+from study.cell.parts import is_signed, left_out, parts, read_all
 from study.screen import visible
-from study.verify import unsound
+from study.cell.verify import unsound
 
 
 def merge(study_dir: Path) -> str:

@@ -16,12 +16,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from study.bounds import Choice, Number
+from study.config.bounds import Choice, Number
 from study.cli import command, option, word, writes
 from study.errors import UserError
-from study.files import write_json
+from study.system.files import write_json
 from study.rows import Row
-from study.rules import RuleRunner, read_rows
+from study.tasks.rules import RuleRunner, read_rows
 from study.sandbox.calls import SUSPICIOUS, Outcome
 from study.sandbox.pool import Pool
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from dataclasses import dataclass
 
-from study.bounds import Choice
+from study.config.bounds import Choice
 from study.cli import command, option
 from study.errors import UserError
 from study.sandbox import attacks, tiers

@@ -2,7 +2,7 @@
 
 ``python -m experiments.sweep judge=a,b,c seed=0,1,2`` runs one cell per combination. It resumes
 what is unfinished, skips what is done, and ends with the report. Here each combination is queued
-as a cell, by `experiments.expand` or, where that leaves a command line to Hydra, by the job
+as a cell, by `experiments.plan.expand` or, where that leaves a command line to Hydra, by the job
 function that Hydra calls; then `experiments.launch` checks, plans or runs them.
 
 Where another launcher is asked for (joblib, submitit, Ray), Hydra is called with it once that is
@@ -28,18 +28,20 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from experiments import launch
-from experiments.expand import NAME, NeedsHydra, expand
-from experiments.knockout import parts_of
-from experiments.sweep_help import text as help_text
-from study import causes, cells, exchange, stopping, storage
-from study.cells import Cell
-from study.compose import CONF, load_judge_once, opened, plain, respelled
+from experiments.plan.expand import NAME, NeedsHydra, expand
+from experiments.plan.knockout import parts_of
+from experiments.plan.sweep_help import text as help_text
+from study.config import override_errors as causes
+from study.cell import cells, exchange
+from study.system import stopping, storage
+from study.cell.cells import Cell
+from study.config.compose import CONF, load_judge_once, opened, plain, respelled
 from study.errors import UserError
-from study.places import url_of
-from study.schema import GROUPS, Study, freeze, register
+from study.cell.places import url_of
+from study.config.schema import GROUPS, Study, freeze, register
 from study.screen import unless_unread
-from study.secret_names import may_hold_key
-from study.secrets import redact, refuse_arguments, refuse_config
+from study.system.secret_names import may_hold_key
+from study.system.secrets import redact, refuse_arguments, refuse_config
 
 SHOWING = {"--cfg", "-c", "--info", "-i", "--hydra-help", "--version"}
 """Flags by which Hydra shows something and runs nothing."""

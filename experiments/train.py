@@ -25,42 +25,43 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-from experiments import processes
-from experiments.asked import models_of
-from experiments.follow import follow
+from experiments.trainer import processes
+from study.cell.asked import models_of
+from experiments.trainer.follow import follow
 from experiments.policies.load import cache_of, load_policy
-from experiments.scorer import Scorer
-from experiments.track.runs import RunLog
-from experiments.trainer import checkpoints
+from experiments.trainer.scorer import Scorer
+from experiments.tracking.runs import RunLog
+from experiments.policies import checkpoints
 from experiments.trainer.alarm import Alarm
-from experiments.workflow.tokens import by_policy
+from experiments.policies.tokens import by_policy
 from experiments.workflow.world import Programs
-from experiments.world import Direct, World
-from judges.budget import Budget, evaluations_before, spent_before
+from experiments.trainer.world import Direct, World
+from judges.ask.budget import Budget, evaluations_before, spent_before
 from judges.endpoint.failures import EndpointRefused
-from judges.replies import open_store
+from judges.ask.replies import open_store
 from judges.serving.lease import leases
-from judges.session import Session
-from study import cells, exchange, lease, stopping, storage
-from study.bounds import Number
-from study.cells import Cell
+from judges.ask.session import Session
+from study.cell import cells, exchange, lease
+from study.system import stopping, storage
+from study.config.bounds import Number
+from study.cell.cells import Cell
 from study.cli import command, option
-from study.corrections.corrector import Corrector, labelled_in
+from study.rewards.corrections.corrector import Corrector, labelled_in
 from study.errors import UserError
-from study.files import Damaged, clear_leftovers, write_json, write_text
-from study.heartbeat import Heartbeat
-from study.machine import cpus, device_variables
-from study.merged import merge_cell, reopen
-from study.parts import read_all, verdicts_by
-from study.places import PlaceTrouble, shown
-from study.records import HELD_OUT, OVERALL, Recorder
-from study.rules import RuleRunner
+from study.system.files import Damaged, clear_leftovers, write_json, write_text
+from study.cell.heartbeat import Heartbeat
+from study.system.machine import cpus, device_variables
+from study.cell.merged import merge_cell, reopen
+from study.cell.parts import read_all, verdicts_by
+from study.cell.places import PlaceTrouble, shown
+from study.cell.records import HELD_OUT, OVERALL, Recorder
+from study.tasks.rules import RuleRunner
 from study.sandbox.pool import Pool
-from study.scaffold import check as check_scaffold
-from study.schema import Study
-from study.status import read_status
+from study.tasks.scaffold import check as check_scaffold
+from study.config.schema import Study
+from study.cell.status import read_status
 from study.tasks import checked, oracle, runs_code, task_module
-from study.verify import unsound
+from study.cell.verify import unsound
 
 PACKAGES = ("torch", "transformers", "trl", "peft", "mlflow", "hydra-core", "numpy", "pyarrow")
 

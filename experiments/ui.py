@@ -15,12 +15,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from experiments.studies.list import studies
-from experiments.track.store import tracking_uri, ui_command, ui_link
+from experiments.tracking.store import tracking_uri, ui_command, ui_link
 from study.cli import AnyStudyOptions, command, option
 from study.errors import UserError
-from study.places import shown
-from study.schema import Tracking
-from study.study_file import read_study
+from study.cell.places import shown
+from study.config.schema import Tracking
+from study.cell.study_file import read_study
 
 
 @dataclass(frozen=True)

@@ -21,18 +21,18 @@ from typing import TYPE_CHECKING
 from study.face import lazily
 
 if TYPE_CHECKING:
-    from judges.ahead import judge_all
+    from judges.ask.prefetch import judge_all
     from judges.grading import GRADINGS
-    from judges.replies import Store
-    from judges.session import Session
+    from judges.ask.replies import Store
+    from judges.ask.session import Session
 
 __all__ = ["GRADINGS", "Session", "Store", "judge_all"]
 
 _MODULES = {
     "GRADINGS": "judges.grading",
-    "Session": "judges.session",
+    "Session": "judges.ask.session",
     "Store": "judges.store",
-    "judge_all": "judges.ahead",
+    "judge_all": "judges.ask.prefetch",
 }
 """Name -> where it stands; loaded when it is first used, so that ``import judges`` is cheap."""
 

@@ -24,11 +24,11 @@ from judges.endpoint.transport import AsgiWire
 from judges.fault_injection.server import ANSWERS, FLOWS, LIARS, MIXED, head, whole
 from judges.serving.server import ANY_PORT, listen
 from judges.simulated.app import simulated_app
-from study.bounds import Choice, Number
+from study.config.bounds import Choice, Number
 from study.cli import command, option, overrides, preset
-from study.compose import load_presets
+from study.config.compose import load_presets
 from study.errors import UserError
-from study.schema import Endpoint
+from study.config.schema import Endpoint
 from study.tasks import oracle
 
 if TYPE_CHECKING:

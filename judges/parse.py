@@ -18,11 +18,11 @@ from typing import Any
 from judges.grading import GRADINGS
 from judges.grading.base import Grading
 from judges.grading.rubric import Rubric
-from study.bounds import Choice
+from study.config.bounds import Choice
 from study.cli import command, option, writes
-from study.completions import json_object, sound_records
+from study.cell.completions import json_object, sound_records
 from study.errors import UserError
-from study.files import write_text
+from study.system.files import write_text
 from study.rows import Criterion, make_row
 from study.verdict import Outcome, Parsed, Reply, Request
 

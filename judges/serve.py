@@ -30,12 +30,12 @@ from judges.serving.server import ANY_PORT, LOCAL, Server
 from judges.serving.service import end, rows, use
 from judges.simulated.app import simulated_app
 from judges.simulated.operators import operators_app
-from study import stopping
-from study.bounds import Choice, Number
+from study.system import stopping
+from study.config.bounds import Choice, Number
 from study.cli import command, option, overrides, preset
-from study.compose import load_executor, load_presets, preset_names
+from study.config.compose import load_executor, load_presets, preset_names
 from study.errors import UserError
-from study.schema import Judge, Model, Task
+from study.config.schema import Judge, Model, Task
 from study.screen import print_table, visible
 from study.tasks import oracle
 from study.verdict import Outcome

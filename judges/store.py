@@ -11,10 +11,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from judges.connections import open_to_read
-from judges.merging import merge
-from judges.replies import Store
-from judges.stored import copy, count, export, stats, verify
+from judges.ask.connections import open_to_read
+from judges.ask.merging import merge
+from judges.ask.replies import Store
+from judges.ask.stored import copy, count, export, stats, verify
 from study.cli import command, option, word, writes
 from study.errors import UserError
 

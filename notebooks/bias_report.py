@@ -13,10 +13,10 @@ from IPython.display import display
 
 from analysis.display.notebook import SUMMARY_MIME
 from analysis.display.page import show
-from analysis.reports import sections
-from analysis.reports.evidence import gather
-from analysis.reports.headlines import headlines
-from analysis.reports.tables import numbers, summary_rows
+from analysis.report import sections
+from analysis.report.evidence import gather
+from analysis.report.headlines import headlines
+from analysis.report.tables import numbers, summary_rows
 
 # %% tags=["parameters"]
 study = "quickstart"  # its name

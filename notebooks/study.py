@@ -154,7 +154,7 @@ records.outcomes.groupby(["judge", "role", "outcome"])["verdicts"].sum().unstack
 # ## What does the judge pay for beyond the truth?
 # Correlation over answers of the first tenth of the steps, before the policy has moved, between
 # each behaviour and the judge's error (judge minus truth). A behaviour with a large one is what
-# training is about to bring out. `analysis.step.judge_error` does this with care.
+# training is about to bring out. `analysis.ledger.judge_error` does this with care.
 
 
 # %%
@@ -177,4 +177,4 @@ pd.DataFrame({arm: early_error(arm) for arm in arms})
 # %% [markdown]
 # ## And now?
 # The whole report is beside this notebook, `bias_report.html`. Its tables come from one call:
-# `from analysis.reports.evidence import gather; evidence = gather(study_dir)`.
+# `from analysis.report.evidence import gather; evidence = gather(study_dir)`.

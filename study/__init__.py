@@ -19,15 +19,15 @@ from typing import Any
 from study.face import lazily
 
 FACE = {
-    "Study": "study.schema",
-    "Judge": "study.schema",
+    "Study": "study.config.schema",
+    "Judge": "study.config.schema",
     "Row": "study.rows",
     "Truth": "study.rows",
     "Verdict": "study.verdict",
     "Outcome": "study.verdict",
-    "Cell": "study.cells",
+    "Cell": "study.cell.cells",
     "UserError": "study.errors",
-    "load_judge": "study.compose",
+    "load_judge": "study.config.compose",
     "advantages": "study.rewards.advantages",
 }
 """Name -> the module that makes it."""

@@ -30,15 +30,17 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
-from study import bounds, exchange, stopping
-from study.bounds import Legal
-from study.compose import preset_names
+from study.config import bounds
+from study.cell import exchange
+from study.system import stopping
+from study.config.bounds import Legal
+from study.config.compose import preset_names
 from study.errors import UserError
-from study.marks import default_of
-from study.places import local, shown
-from study.presets import nearest
+from study.config.marks import default_of
+from study.cell.places import local, shown
+from study.config.presets import nearest
 from study.screen import unless_unread
-from study.secrets import refuse_arguments
+from study.system.secrets import refuse_arguments
 
 T = TypeVar("T")
 WRAPPED: Any = {"subsequent_indent": 4 * " ", "break_on_hyphens": False}
@@ -107,7 +109,7 @@ def preset(
 def overrides(*beginnings: str, only: tuple[str, ...] = (), about: str = "") -> Any:
     """A field that collects settings such as ``judge.sampling.votes=3`` as they were typed."""
     typed = " and ".join(f"{beginning}KEY" for beginning in beginnings)
-    about = about or f"any setting {typed} of study/schema.py"
+    about = about or f"any setting {typed} of study/config/schema.py"
     return _field(Option(about, only=only, overrides=beginnings), [])
 
 

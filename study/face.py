@@ -1,6 +1,6 @@
 """What a package offers by name, each loaded when it is first used.
 
-``__getattr__ = lazily("judges", {"Session": "judges.session"})`` in a package's ``__init__``.
+``__getattr__ = lazily("judges", {"Session": "judges.ask.session"})`` in a package's ``__init__``.
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from study.tables import table
+from study.system.tables import table
 
 PHRASES = table(__file__)
 """Flattery, confidence and hedges: the phrases that each counts."""

@@ -21,8 +21,8 @@ from typing import Any
 import pytest
 from hypothesis import settings
 
-from study import gpus, locks
-from study.merged import split
+from study.system import gpus, locks
+from study.cell.merged import split
 from study.sandbox import tiers
 from study.sandbox.pool import Pool
 from tests import chromium, commands, composing, timing

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from study.rows import Missing, Row, RuleTruth, Truth, make_row
-from study.schema import Task
+from study.config.schema import Task
 
 DOMAINS = ("math", "qa", "code")
 LOST = "the grader is gone"

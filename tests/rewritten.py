@@ -6,7 +6,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from study.parts import INDEX
+from study.cell.parts import INDEX
 
 
 def unsigned(cell: Path, judge: str = "") -> None:

@@ -14,7 +14,7 @@ import sys
 from contextlib import redirect_stderr, redirect_stdout
 from io import StringIO
 
-from study.stopping import end_with_parent
+from study.system.stopping import end_with_parent
 from tests import commands, composing
 
 

@@ -20,7 +20,7 @@ import pyarrow.parquet as pq
 from analysis.answers.reading import Answers
 from analysis.answers.rows import schema_of, tables
 from study.errors import UserError
-from study.files import sync_files, write_text, writing
+from study.system.files import sync_files, write_text, writing
 from study.screen import CONTROLS, FORMULA, visible
 
 pc: Any = pyarrow.compute

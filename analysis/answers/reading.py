@@ -15,12 +15,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from analysis.records.frames import NUMBERS, runs_frame
-from study.exchange import folder_of
+from study.cell.exchange import folder_of
 from study.features import shared_keyword
-from study.files import Damaged
-from study.parts import Part, left_out, parts, read_part
-from study.records import EVALUATIONS, KINDS
-from study.verify import foreign_parts, lost_steps
+from study.system.files import Damaged
+from study.cell.parts import Part, left_out, parts, read_part
+from study.cell.records import EVALUATIONS, KINDS
+from study.cell.verify import foreign_parts, lost_steps
 
 SETS = ("training", "held-out")
 """What an answer was given to: a row that the policy was trained on, or one of its evaluation."""
@@ -40,7 +40,7 @@ class Source:
     seed: int
     held_out: bool
     folder: Path
-    """Where the folders of `study.records.KINDS` are."""
+    """Where the folders of `study.cell.records.KINDS` are."""
 
     @property
     def set(self) -> str:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from markupsafe import Markup
 
 from analysis.display import svg
-from study.files import read_yaml
+from study.system.files import read_yaml
 from study.screen import plural
 
 if TYPE_CHECKING:

@@ -17,8 +17,8 @@ from typing import Any
 from analysis.display.page import page, write_tables
 from study.cli import StudyOptions
 from study.errors import UserError
-from study.exchange import folder_of
-from study.files import clear_leftovers, write_json, write_text
+from study.cell.exchange import folder_of
+from study.system.files import clear_leftovers, write_json, write_text
 
 ROOT = Path(__file__).resolve().parents[2]
 NOTEBOOK = ROOT / "notebooks" / "bias_report.py"

@@ -19,7 +19,7 @@ import pandas as pd
 from markupsafe import Markup
 
 from analysis.display.markup import Sheet, environment
-from study.files import write_text
+from study.system.files import write_text
 from study.screen import CONTROLS, FORMULA
 
 TABLES_MIME = "application/vnd.judgedrift.tables+json"

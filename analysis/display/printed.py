@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from analysis.display.markup import MISSING
 from analysis.statistics.estimate import Estimate
-from study.files import write_json
+from study.system.files import write_json
 from study.screen import visible
 
 if TYPE_CHECKING:

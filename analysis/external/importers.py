@@ -16,7 +16,7 @@ import pandas as pd
 
 from analysis.external import tables
 from analysis.statistics.estimate import NAN
-from study.completions import read_completions
+from study.cell.completions import read_completions
 from study.errors import UserError
 
 _FLIPPED = {"first": "second", "second": "first"}

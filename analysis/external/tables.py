@@ -18,7 +18,7 @@ import pandas as pd
 
 from study.cli import option, word, writes
 from study.errors import UserError
-from study.files import write_json
+from study.system.files import write_json
 
 Columns = Mapping[str, Callable[[pd.DataFrame, str], pd.Series]]
 KINDS = ".csv, .jsonl, .json (an array of objects) or .parquet"

@@ -22,7 +22,7 @@ from analysis.statistics.agreement import krippendorff_alpha, within_groups
 from analysis.statistics.bootstrap import FEWEST
 from analysis.statistics.estimate import NAN, Estimate
 from analysis.statistics.intervals import mean_interval
-from study.compose import CONF
+from study.config.compose import CONF
 
 ALPHA, WITHIN = "Krippendorff alpha", "correlation within prompts"
 OTHERS = "other judges"

@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from study.identity import flatten, identifying, left_out
+from study.config.identity import flatten, identifying, left_out
 
 NAMELESS = "(no name)"
 """Judge of a cell whose config names none, or cannot be read."""

@@ -10,11 +10,11 @@ import numpy as np
 import pandas as pd
 
 from analysis.records.frames import rollouts_frame, verdicts_frame
-from study.cells import load_cell
+from study.cell.cells import load_cell
 from study.errors import UserError
-from study.files import Damaged
+from study.system.files import Damaged
 from study.rows import Row
-from study.scaffold import items
+from study.tasks.scaffold import items
 from study.tasks import lookup
 
 CREDIT = {"met": 1.0, "not_met": 0.0}

@@ -16,14 +16,14 @@ import pandas as pd
 import pyarrow as pa
 
 from analysis.records.arms import NAMELESS, arm_names
-from study.cells import other_config, other_end, study_cells
-from study.cells import state as cell_state
+from study.cell.cells import other_config, other_end, study_cells
+from study.cell.cells import state as cell_state
 from study.cli import StudyOptions
-from study.exchange import folder_of
-from study.files import Damaged, read_yaml
-from study.identity import flatten
-from study.parts import left_out, parts, read_all, read_part
-from study.records import (
+from study.cell.exchange import folder_of
+from study.system.files import Damaged, read_yaml
+from study.config.identity import flatten
+from study.cell.parts import left_out, parts, read_all, read_part
+from study.cell.records import (
     COMPONENT,
     EVALUATIONS,
     FEATURE,
@@ -34,9 +34,9 @@ from study.records import (
     read_metrics,
     where,
 )
-from study.status import read_status
-from study.study_file import read_study
-from study.verify import foreign_parts, lost_steps, read_form, strangers
+from study.cell.status import read_status
+from study.cell.study_file import read_study
+from study.cell.verify import foreign_parts, lost_steps, read_form, strangers
 
 NUMBERS = (COMPONENT, FEATURE)
 """Prefixes of columns that the contract does not name, and that are numbers."""
@@ -144,7 +144,7 @@ def rollouts_frame(
 ) -> pd.DataFrame:
     """Every recorded rollout with its run axes; ``columns`` and ``steps`` limit what is read.
 
-    ``frozen`` reads the answers to held-out rows instead (`study.records.EVALUATIONS`).
+    ``frozen`` reads the answers to held-out rows instead (`study.cell.records.EVALUATIONS`).
 
     A prefix such as those of `NUMBERS` among the columns, which ends with a slash, stands for all
     columns that begin with it. A component or feature that no rollout has is NaN throughout.

@@ -15,7 +15,7 @@ import numpy as np
 import pandas as pd
 
 from analysis.statistics.estimate import NAN
-from study.files import Damaged, read_json
+from study.system.files import Damaged, read_json
 
 FILE = "planted.json"
 VERSION = 1

@@ -40,10 +40,10 @@ from analysis.statistics.estimate import Estimate
 from analysis.statistics.intervals import mean_interval
 from study.endings import Ending
 from study.errors import UserError
-from study.exchange import folder_of
+from study.cell.exchange import folder_of
 from study.features import FEATURES, measured, shared_keyword
-from study.identity import flatten, identifying
-from study.records import CORRECTED, EVALUATIONS, FEATURE, HELD_OUT, OVERALL
+from study.config.identity import flatten, identifying
+from study.cell.records import CORRECTED, EVALUATIONS, FEATURE, HELD_OUT, OVERALL
 
 LARGE = 64_000_000
 """Bytes on disk from which other processes are worth their start."""
@@ -99,7 +99,7 @@ class Run:
     held_out: Mapping[str, Mapping[int, float]] = field(default_factory=dict)
     """Domain -> step, 0 too -> accuracy on the held-out rows, where it was evaluated."""
     identity: Mapping[str, Any] = field(default_factory=dict)
-    """What makes the cell what it is: `study.identity.identifying` of its config."""
+    """What makes the cell what it is: `study.config.identity.identifying` of its config."""
     corrected: np.ndarray | None = None
     """(P, G), what ``correction`` made of the judges' scores, which the rewards are made of; None
     where nothing was corrected."""

@@ -1,8 +1,8 @@
 """Least squares within groups, at the speed of a few passes over the rows.
 
 Every column is split into what varies inside its group and the group's mean; the rows are read for
-that once, and what follows needs products of K columns. `analysis.step.transmission` regresses
-inside groups of rollouts, `analysis.run.workflow` too, `analysis.external.preference` inside items,
+that once, and what follows needs products of K columns. `analysis.ledger.transmission` regresses
+inside groups of rollouts, `analysis.workflow.run` too, `analysis.external.preference` inside items,
 and `analysis.planted.random_intercept` weighs the two parts.
 """
 

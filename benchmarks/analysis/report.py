@@ -28,13 +28,13 @@ import yaml
 
 from analysis.records.frames import rollouts_frame, runs_frame, verdicts_frame
 from analysis.records.runs import on_each_core
-from analysis.reports.evidence import gather
-from analysis.reports.limits import limits
-from analysis.reports.tables import summary_rows
-from analysis.reports.words import findings
-from analysis.run import drift
-from study import study_file
-from study.records import ROLLOUT, VERDICT, part_name
+from analysis.report.evidence import gather
+from analysis.report.limits import limits
+from analysis.report.tables import summary_rows
+from analysis.report.words import findings
+from analysis.drift import estimate as drift
+from study.cell import study_file
+from study.cell.records import ROLLOUT, VERDICT, part_name
 
 STEPS, GROUPS, MEMBERS, JUDGES = 200, 32, 8, 8
 DOSES = (0.0, 0.002, 0.004, 0.006, 0.008)

@@ -101,7 +101,7 @@ def ours(port: int, in_flight: int) -> Asker:
     from judges.endpoint.client import Channel, ask
     from judges.endpoint.dialects import chat_body
     from judges.endpoint.replicas import open_wire
-    from study.schema import Endpoint, Sampling
+    from study.config.schema import Endpoint, Sampling
 
     endpoint = Endpoint(f"http://127.0.0.1:{port}/v1", model="m", max_concurrency=in_flight)
     sampling, channel = Sampling(max_tokens=16), Channel(endpoint, open_wire(endpoint))

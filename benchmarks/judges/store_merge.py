@@ -25,9 +25,9 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.memory import in_mib, peak_mib
-from judges.merging import merge
-from judges.replies import Store, content_key
-from judges.stored import export
+from judges.ask.merging import merge
+from judges.ask.replies import Store, content_key
+from judges.ask.stored import export
 
 ROOT = Path(__file__).resolve().parents[2]
 PROCESSES = 8

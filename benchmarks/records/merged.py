@@ -21,9 +21,9 @@ import numpy as np
 import pyarrow as pa
 
 from benchmarks.race import read_sizes, seconds
-from study.merged import merge
-from study.parts import parts, read_all, read_part
-from study.records import ROLLOUT, VERDICT, part_name, rollout_id, write_part
+from study.cell.merged import merge
+from study.cell.parts import parts, read_all, read_part
+from study.cell.records import ROLLOUT, VERDICT, part_name, rollout_id, write_part
 
 ROLLOUTS, JUDGES = 32, 4
 WORDS = (

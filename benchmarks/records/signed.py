@@ -18,13 +18,13 @@ import pyarrow as pa
 
 from benchmarks.race import read_sizes
 from benchmarks.records.merged import READ, taken, whole, write
-from study import signature
-from study.merged import merge
+from study.cell import signature
+from study.cell.merged import merge
 
 
 def unchecked(folder: Path, columns: list[str]) -> pa.Table:
     with (
-        patch("study.parts.contradiction", lambda *_: ""),
+        patch("study.cell.parts.contradiction", lambda *_: ""),
         patch.object(signature.Contents, "altered", lambda *_: ""),
         patch.object(signature.Contents, "unread", lambda _: None),
     ):

@@ -13,7 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from study.rows import Row
-from study.rules import RuleRunner, read_rows
+from study.tasks.rules import RuleRunner, read_rows
 from study.sandbox.pool import Pool
 from study.tasks.where import FILES, data_folder
 

@@ -20,13 +20,13 @@ from typing import Any
 import experiments.launch.preload  # noqa: F401 - what a cell imports, before the first is forked
 from benchmarks.judges.prefix import Radix
 from benchmarks.scale import criteria
-from experiments.estimate import expected
+from experiments.plan.estimate import expected
 from experiments.launch.task import run_task
 from experiments.sweep import cells_of
-from judges.identity import build_grading
-from study import cells
-from study.cells import Cell
-from study.parts import read_all
+from judges.ask.identity import build_grading
+from study.cell import cells
+from study.cell.cells import Cell
+from study.cell.parts import read_all
 from study.tasks import TASKS
 
 TIMES = (1, 2, 4, 8)

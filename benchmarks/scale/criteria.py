@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from study.rows import Row
-from study.schema import Task
+from study.config.schema import Task
 from study.tasks import instruct_mini
 from study.tasks.lessons import Lessons
 

@@ -21,10 +21,10 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from study.cells import Cell, is_done
-from study.schema import Sweep
-from study.slurm import Slurm
-from study.status import read_status
+from study.cell.cells import Cell, is_done
+from study.config.schema import Sweep
+from study.config.slurm import Slurm
+from study.cell.status import read_status
 from tests.experiments.launch import fakes
 
 SETTINGS = {

@@ -20,7 +20,7 @@ from benchmarks.race import read_sizes
 from benchmarks.scale import cells, figure, planned, reading
 from benchmarks.scale.cells import Cost
 from benchmarks.scale.fits import Line, exponent, line, rates
-from study.files import write_text
+from study.system.files import write_text
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE, FIGURE = ROOT / "docs" / "scaling.md", ROOT / "docs" / "scaling.svg"

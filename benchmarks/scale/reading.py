@@ -19,7 +19,7 @@ from pathlib import Path
 
 from benchmarks.analysis import report
 from benchmarks.race import read_sizes
-from study import study_file
+from study.cell import study_file
 
 LOOK_S = 0.1
 """Between two looks at the memory."""

@@ -9,7 +9,7 @@ first line is what ``import hydra, yaml`` takes on the same machine: times go wi
 from __future__ import annotations
 
 from benchmarks.race import read_sizes, spent
-from experiments.judgedrift import COMMANDS
+from judgedrift.__main__ import COMMANDS
 
 FRONT = "experiments.judgedrift"
 

@@ -21,7 +21,7 @@ from benchmarks.trainer.peers import GROUP, make_trainer, smollm2
 from benchmarks.trainer.step import TINY
 from experiments.policies.load import load_policy
 from experiments.trainer.generate import Sampling, generate, merged
-from study.schema import Task
+from study.config.schema import Task
 from study.tasks import TASKS
 
 

@@ -31,7 +31,7 @@ from benchmarks.trainer.generation import prepare
 from benchmarks.trainer.generation import theirs as their_tokens
 from benchmarks.trainer.peers import GROUP, make_batch, make_trainer, qwen25
 from benchmarks.trainer.update import update
-from experiments.memory import GIB, Shape, read_shape
+from experiments.plan.memory import GIB, Shape, read_shape
 from experiments.trainer import prefix
 
 PEAKS = {"H200": 989e12, "H100": 989e12, "A100": 312e12, "L40S": 362e12, "RTX 4090": 165e12}

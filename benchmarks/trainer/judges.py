@@ -27,13 +27,13 @@ from transformers import set_seed
 
 from benchmarks.race import read_sizes
 from benchmarks.trainer.peers import TOKENIZER, smollm2
-from experiments.scorer import Scorer
+from experiments.trainer.scorer import Scorer
 from experiments.trainer.grpo import make_trainer
 from judges.fault_injection.server import choice, completion, whole
 from judges.faults import FaultServer
-from judges.session import Session
-from study.records import Recorder
-from study.schema import Endpoint, Judge, Lora, Policy, Study, Task, Trainer
+from judges.ask.session import Session
+from study.cell.records import Recorder
+from study.config.schema import Endpoint, Judge, Lora, Policy, Study, Task, Trainer
 from study.tasks import TASKS, oracle
 
 TASK = Task(name="instruct-mini")

@@ -16,7 +16,7 @@ from trl import GRPOConfig
 
 from experiments.policies.tiny import tiny_tokenizer
 from experiments.trainer.grpo import RecordingTrainer
-from study.heartbeat import Heartbeat
+from study.cell.heartbeat import Heartbeat
 from study.tasks import teacher
 
 GROUP = 8

@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from sympy.core.cache import clear_cache
 
 from study.sandbox.pool import Pool
-from study.tasks.datasets.item import Item
+from study.truth.item import Item
 from study.truth import Grader, score
 from study.truth.equations import _parsed, equal
 from study.truth.mathematics import Comparison, compare

@@ -17,7 +17,7 @@ from benchmarks.race import read_sizes, seconds
 from experiments.workflow.experience import CAP, MODES, Buffer, Entry, Query
 from experiments.workflow.problem import Problem
 from experiments.workflow.prompt import Prompter
-from study.simulated import DOMAINS
+from study.config.simulated import DOMAINS
 
 PROGRAM = """class Workflow:
     def __init__(self, name, llm_config, dataset):

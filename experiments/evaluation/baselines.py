@@ -18,8 +18,8 @@ from analysis.statistics.estimate import Estimate
 from experiments.evaluation.metrics import Vote, best_of, majority, rate
 from experiments.evaluation.options import Options
 from study.errors import UserError
-from study.files import read_json
-from study.tasks.datasets.item import Item
+from study.system.files import read_json
+from study.truth.item import Item
 from study.tasks.datasets.sets import SETS
 from study.tasks.files import records
 from study.truth import Grader, score

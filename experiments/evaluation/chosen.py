@@ -11,12 +11,12 @@ from pathlib import Path
 
 from experiments.evaluation.options import Options
 from experiments.evaluation.rubric import trained_under
-from experiments.selection import MOST, choose
+from experiments.evaluation.selection import MOST, choose
 from study.errors import UserError
-from study.files import read_yaml, say
-from study.parts import read_all
+from study.system.files import read_yaml, say
+from study.cell.parts import read_all
 from study.rows import prompt_id
-from study.tasks.datasets.item import Item
+from study.truth.item import Item
 from study.tasks.datasets.preset import Data, load_data
 from study.tasks.datasets.sets import SETS, reported
 from study.tasks.datasets.table import Table, open_table

@@ -17,7 +17,7 @@ from experiments.evaluation.generate import Row, Source, Turns, source_of
 from experiments.evaluation.options import Options
 from experiments.evaluation.results import guard
 from study.errors import UserError
-from study.files import sha256, write_text
+from study.system.files import sha256, write_text
 
 SHAPE = 'One JSON object per line is legal: {"prompt": TEXT, "response": TEXT}.'
 

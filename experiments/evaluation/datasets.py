@@ -30,19 +30,19 @@ from experiments.evaluation.predictions import given, matched, read_predictions
 from experiments.evaluation.results import guard, track, write_in_study, write_result
 from experiments.evaluation.rubric import differs, grade, trained_under
 from judges.grading.checks import check_rows
-from judges.identity import build_grading
+from judges.ask.identity import build_grading
 from study.answers import answer_of
-from study.compose import load_presets
+from study.config.compose import load_presets
 from study.errors import UserError
-from study.files import read_json, write_text
-from study.machine import cpus
-from study.oracle import Oracle
+from study.system.files import read_json, write_text
+from study.system.machine import cpus
+from study.truth.oracle import Oracle
 from study.rows import Missing, Row, RuleTruth, Truth
 from study.sandbox import tiers
-from study.schema import Judge
+from study.config.schema import Judge
 from study.screen import print_table
-from study.status import read_status
-from study.tasks.datasets.item import Item
+from study.cell.status import read_status
+from study.truth.item import Item
 from study.tasks.datasets.sets import SETS
 from study.tasks.mixed import item_row
 from study.truth import Grader, score

@@ -31,7 +31,7 @@ from nltk import word_tokenize
 from analysis.statistics.proportions import clustered_share
 from study.answers import answer_of
 from study.errors import UserError
-from study.files import first_line
+from study.system.files import first_line
 from study.tasks.where import VARIABLE, data_folder
 
 PROMPTS_FILE = Path("ifeval/input_data.jsonl")

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from study.bounds import Choice, Number
+from study.config.bounds import Choice, Number
 from study.cli import option, overrides, preset, word
-from study.compose import preset_names
+from study.config.compose import preset_names
 from study.errors import UserError
 from study.tasks.datasets.sets import SETS
 

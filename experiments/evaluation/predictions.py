@@ -13,8 +13,8 @@ from typing import Any
 from experiments.evaluation.chosen import Part
 from experiments.evaluation.collect import Collected, Response, complete, model_of
 from study.errors import UserError
-from study.files import sha256
-from study.tasks.datasets.item import Item
+from study.system.files import sha256
+from study.truth.item import Item
 from study.tasks.datasets.sets import SETS
 from study.tasks.files import records, refuse, short
 

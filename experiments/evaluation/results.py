@@ -11,11 +11,16 @@ from pathlib import Path
 from typing import Any
 
 from experiments.evaluation.options import Options
-from experiments.track.evaluations import PREFIX, Evaluation, keep_evaluation, send_evaluation
-from experiments.track.store import client_of, load_mlflow
+from experiments.tracking.evaluations import (
+    PREFIX,
+    Evaluation,
+    keep_evaluation,
+    send_evaluation,
+)
+from experiments.tracking.store import client_of, load_mlflow
 from study.errors import UserError
-from study.files import first_line, read_json, write_json
-from study.status import read_status
+from study.system.files import first_line, read_json, write_json
+from study.cell.status import read_status
 
 
 def guard(

@@ -14,7 +14,7 @@ from typing import Any
 
 from study.errors import UserError
 from study.rows import Row
-from study.rubric import rubric_score
+from study.truth.rubric import rubric_score
 from study.verdict import Outcome, Verdict, mean_score
 
 RESAMPLES = 1000

@@ -10,16 +10,16 @@ from contextlib import contextmanager
 from datetime import UTC, datetime
 from typing import Any
 
-from experiments.launch.notify import LONGEST, Call, command_of
-from experiments.monitoring.alarms import alarms
-from experiments.monitoring.lines import summary
-from experiments.monitoring.read import Alarm, StudyReader, totals
-from study import cells
-from study.cells import Cell
+from experiments.monitor.notify import LONGEST, Call, command_of
+from experiments.monitor.alarms import alarms
+from experiments.monitor.lines import summary
+from experiments.monitor.read import Alarm, StudyReader, totals
+from study.cell import cells
+from study.cell.cells import Cell
 from study.errors import UserError
-from study.files import first_line
+from study.system.files import first_line
 from study.screen import visible
-from study.secrets import redact
+from study.system.secrets import redact
 
 PAUSE_S = 60.0
 """Alarms of one minute are told together."""

@@ -12,11 +12,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from analysis.records.arms import arm_names
-from experiments.monitoring.alarms import Rings, alarms
-from experiments.monitoring.lines import summary
-from experiments.monitoring.read import Alarm, CellReader, View, clock, totals
-from experiments.monitoring.screen import screen
-from study.cells import Cell
+from experiments.monitor.alarms import Rings, alarms
+from experiments.monitor.lines import summary
+from experiments.monitor.read import Alarm, CellReader, View, clock, totals
+from experiments.monitor.screen import screen
+from study.cell.cells import Cell
 
 if TYPE_CHECKING:
     from rich.console import Group

@@ -17,12 +17,12 @@ from importlib import import_module
 from pathlib import Path
 
 from experiments.launch.watch import Watch
-from study.cells import Cell
+from study.cell.cells import Cell
 
 ENGINES = {
     "local": "experiments.launch.local",
     "ray": "experiments.launch.ray_engine",
-    "shard": "experiments.launch.local",  # of the share that `experiments.launch.shard` names
+    "shard": "experiments.launch.local",  # of the share that `experiments.plan.shard` names
     "slurm": "experiments.launch.slurm",
 }
 """Name, as ``sweep.engine`` has it -> module."""

@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from experiments.launch.pool import run_pool, start_server
-from experiments.launch.slots import slots_of
+from experiments.plan.slots import slots_of
 from experiments.launch.watch import Watch
-from study import cells
-from study.cells import Cell
+from study.cell import cells
+from study.cell.cells import Cell
 
 
 def run(todo: Sequence[Cell], watch: Watch) -> None:

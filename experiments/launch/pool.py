@@ -21,12 +21,12 @@ from multiprocessing.forkserver import ensure_running
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 
-from experiments.launch.surroundings import surroundings
+from experiments.trainer.surroundings import surroundings
 from experiments.launch.task import run_task
-from study import cells
-from study.files import say
-from study.gpus import Lease
-from study.stopping import deaf_to_terminal
+from study.cell import cells
+from study.system.files import say
+from study.system.gpus import Lease
+from study.system.stopping import deaf_to_terminal
 
 PRELOAD = ["experiments.launch.preload"]
 ORPHANED = 75
@@ -101,7 +101,7 @@ def run_pool(
 def start_server(device: str = "") -> ForkServerContext:
     """Let the fork server import what cells need, beside what the caller does meanwhile; one that
     runs stays. Its children compute on ``device``.
-    Raises UserError: as `study.machine.device_variables`."""
+    Raises UserError: as `study.system.machine.device_variables`."""
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(PRELOAD)
     # the sweep alone tells its children to stop, once

@@ -12,7 +12,7 @@ from trl import GRPOConfig, GRPOTrainer  # noqa: F401
 
 import experiments.train
 import experiments.trainer.grpo  # noqa: F401
-from experiments.track.store import load_mlflow, load_sql_store
+from experiments.tracking.store import load_mlflow, load_sql_store
 
 load_mlflow()
 load_sql_store()

@@ -17,17 +17,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from experiments.asked import models_of
+from study.cell.asked import models_of
 from experiments.launch import pool
 from experiments.launch.node import announced
 from experiments.launch.ray_nodes import Examiner, capacity, connected, living, needs, on_node
 from experiments.launch.slot import Keys, Slot
 from experiments.launch.watch import Watch
-from experiments.memory import trainings
-from study import cells
-from study.cells import Cell
+from experiments.plan.memory import trainings
+from study.cell import cells
+from study.cell.cells import Cell
 from study.errors import UserError
-from study.files import first_line
+from study.system.files import first_line
 from study.screen import plural
 
 LOOK_S = 5.0

@@ -17,15 +17,15 @@ from pathlib import Path
 from typing import Any
 
 from experiments.launch import node
-from experiments.memory import memory_per_cell
-from experiments.processes import gpus_per_cell
+from experiments.plan.memory import memory_per_cell
+from experiments.trainer.processes import gpus_per_cell
 from experiments.train import PACKAGES
-from study.cells import Cell
+from study.cell.cells import Cell
 from study.errors import UserError
-from study.files import first_line
-from study.machine import cpus, gpus
-from study.schema import Study
-from study.secrets import redact
+from study.system.files import first_line
+from study.system.machine import cpus, gpus
+from study.config.schema import Study
+from study.system.secrets import redact
 
 CONNECT_S = 10.0
 """How long a host may take to accept a connection."""

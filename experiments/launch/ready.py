@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from experiments.asked import executors_of, judges_of
-from experiments.processes import check_processes
-from experiments.vllm import check_vllm
-from judges.asker import check_endpoint
-from judges.connections import open_to_read
-from judges.identity import judge_id
-from judges.replies import merged_stores
-from judges.session import Session
-from study.cells import Cell
+from study.cell.asked import executors_of, judges_of
+from experiments.trainer.processes import check_processes
+from experiments.trainer.vllm import check_vllm
+from judges.ask.asker import check_endpoint
+from judges.ask.connections import open_to_read
+from judges.ask.identity import judge_id
+from judges.ask.replies import merged_stores
+from judges.ask.session import Session
+from study.cell.cells import Cell
 
 
 def check_machine(todo: Sequence[Cell], elsewhere: bool) -> None:

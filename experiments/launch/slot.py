@@ -11,7 +11,7 @@ from typing import Any
 
 from experiments.launch import pool
 from study.errors import UserError
-from study.gpus import Lease
+from study.system.gpus import Lease
 
 
 class Keys:

@@ -19,22 +19,23 @@ from pathlib import Path
 from submitit.core.utils import FailedJobError
 from submitit.helpers import clean_env
 
-from experiments.launch import jobs as queue
+from experiments.slurm import jobs as queue
 from experiments.launch.node import clock_of_folder, describe
 from experiments.launch.pool import ORPHANED, STOP_S
-from experiments.launch.slots import slots_of
+from experiments.plan.slots import slots_of
 from experiments.launch.slurm_job import ENVIRONMENT, FOLDER, SWEEP, job
-from experiments.launch.submission import executor_of
-from experiments.launch.surroundings import surroundings
+from experiments.slurm.submission import executor_of
+from experiments.trainer.surroundings import surroundings
 from experiments.launch.watch import Watch
 from experiments.train import PACKAGES
-from study import cells, locks, stopping
-from study.cells import Cell
+from study.cell import cells
+from study.system import locks, stopping
+from study.cell.cells import Cell
 from study.errors import UserError
-from study.files import Damaged, read_json, say, write_json
-from study.schema import Study
-from study.secrets import redact
-from study.status import read_status
+from study.system.files import Damaged, read_json, say, write_json
+from study.config.schema import Study
+from study.system.secrets import redact
+from study.cell.status import read_status
 
 SHOWN = ("CUDA_VISIBLE_DEVICES",)
 LEDGER = "jobs.json"

@@ -11,9 +11,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from experiments.processes import launch
+from experiments.trainer.processes import launch
 from experiments.train import run_cell
-from study import cells, exchange
+from study.cell import cells, exchange
 from study.errors import UserError
 
 NOTHING: Mapping[str, str] = {}

@@ -14,14 +14,14 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 
 from experiments.launch.pool import leave_with_parent
-from experiments.launch.surroundings import surroundings
+from experiments.trainer.surroundings import surroundings
 from experiments.launch.task import redirect
 from experiments.policies.load import TINY, cache_of
 from experiments.policies.tiny import build_missing, is_built
-from study.cells import Cell
+from study.cell.cells import Cell
 from study.errors import UserError
-from study.schema import Policy, Task
-from study.stopping import deaf_to_terminal
+from study.config.schema import Policy, Task
+from study.system.stopping import deaf_to_terminal
 
 
 @contextmanager

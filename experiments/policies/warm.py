@@ -20,8 +20,8 @@ from experiments.policies.tiny import (
     warm_up,
     whole_folder,
 )
-from experiments.trainer.checkpoints import seal
-from study.schema import Policy, Task
+from experiments.policies.checkpoints import seal
+from study.config.schema import Policy, Task
 from study.tasks.lessons import Lessons
 
 if TYPE_CHECKING:

@@ -25,11 +25,12 @@ from experiments.studies.list import studies
 from experiments.studies.sizes import said, size
 from judges.serving import orphans
 from judges.serving.book import BOOK, Service, services
-from study import cells, files
+from study.cell import cells
+from study.system import files
 from study.cli import AnyStudyOptions, command, option
 from study.errors import UserError
-from study.machine import has_process
-from study.places import shown
+from study.system.machine import has_process
+from study.cell.places import shown
 from study.screen import print_table
 
 _PROBE = re.compile(r"\.write-([0-9]{1,9})")

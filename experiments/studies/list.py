@@ -13,13 +13,13 @@ from pathlib import Path
 
 from analysis.records.arms import arm_names
 from experiments.studies.sizes import said, size
-from study import cells, exchange
+from study.cell import cells, exchange
 from study.cli import AnyStudyOptions, command
-from study.files import Damaged, read_yaml
-from study.places import shown
+from study.system.files import Damaged, read_yaml
+from study.cell.places import shown
 from study.screen import plural, print_table
-from study.status import STATES, read_status
-from study.study_file import read_study
+from study.cell.status import STATES, read_status
+from study.cell.study_file import read_study
 
 
 @command("experiments.studies.list study=quickstart", __doc__, AnyStudyOptions)

@@ -20,15 +20,15 @@ import yaml
 from experiments.studies.again import arguments_of
 from experiments.studies.list import studies
 from experiments.studies.sizes import said, size
-from study import cells, exchange
-from study.cells import Cell
+from study.cell import cells, exchange
+from study.cell.cells import Cell
 from study.cli import command, option
 from study.errors import UserError
-from study.identity import identifying
-from study.places import local, shown
-from study.records import recorded
+from study.config.identity import identifying
+from study.cell.places import local, shown
+from study.cell.records import recorded
 from study.screen import print_table, visible
-from study.status import read_status
+from study.cell.status import read_status
 
 NUMBERS = (
     *("judge/mean", "truth/mean", "reward/mean", "reward/frac_zero_std", "judge/unscored_frac"),

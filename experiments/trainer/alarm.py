@@ -9,12 +9,12 @@ from typing import Any
 import numpy as np
 
 from analysis.records.runs import Run
-from analysis.run.early_stop import stops
-from study.corrections.checks import keyword_of
+from analysis.onset.early_stop import stops
+from study.rewards.corrections.checks import keyword_of
 from study.features import FEATURES, measured
-from study.parts import parts, read_part
-from study.records import CORRECTED
-from study.schema import Study
+from study.cell.parts import parts, read_part
+from study.cell.records import CORRECTED
+from study.config.schema import Study
 
 COLUMNS = ("step", "answer", "judge_score", CORRECTED, "truth")
 

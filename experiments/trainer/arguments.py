@@ -7,10 +7,10 @@ from pathlib import Path
 import torch
 from trl import GRPOConfig
 
-from experiments import processes
+from experiments.trainer import processes
 from experiments.trainer.batch import check_batch, rows_per_pass
-from experiments.vllm import trl_options
-from study.schema import Study
+from experiments.trainer.vllm import trl_options
+from study.config.schema import Study
 
 
 def grpo_config(config: Study, output_dir: Path) -> GRPOConfig:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from study.errors import UserError
-from study.schema import Trainer
+from study.config.schema import Trainer
 
 
 def check_batch(trainer: Trainer, processes: int = 1) -> None:

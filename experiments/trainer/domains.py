@@ -12,8 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from analysis.step.transmission import dead_groups, known_mean, yes_no
-from study.mix import realised, shares
+from analysis.ledger.transmission import dead_groups, known_mean, yes_no
+from study.tasks.mix import realised, shares
 from study.rewards.advantages import advantages
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from transformers import TrainerCallback
 
-from experiments.scorer import Scorer
+from experiments.trainer.scorer import Scorer
 from experiments.trainer import ranks
 from experiments.trainer.alarm import Alarm
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from experiments.scorer import StepRecord
+from experiments.trainer.scorer import StepRecord
 from study.features import FEATURES, measured
-from study.records import COMPONENT
+from study.cell.records import COMPONENT
 
 TRL_METRICS = {
     "reward": "reward/mean",

@@ -15,9 +15,9 @@ from torch.utils.data import Sampler
 from transformers import TrainerCallback
 from trl import GRPOTrainer
 
-from experiments.trainer import checkpoints
+from experiments.policies import checkpoints
 from study.errors import UserError
-from study.files import read_json, write_json
+from study.system.files import read_json, write_json
 
 POSITION = "order.json"
 """Where a checkpoint stands in the order."""

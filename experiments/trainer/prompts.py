@@ -6,10 +6,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
-from experiments.world import Messages, World
+from experiments.trainer.world import Messages, World
 from study.rows import Row
-from study.scaffold import Shown, show
-from study.schema import Study
+from study.tasks.scaffold import Shown, show
+from study.config.schema import Study
 
 
 def prompt_dataset(rows: Sequence[Row]) -> Any:

@@ -13,7 +13,7 @@ import torch
 from accelerate import PartialState
 from accelerate.utils import broadcast_object_list, gather_object
 
-from experiments.scorer import Scorer
+from experiments.trainer.scorer import Scorer
 
 PATIENCE = timedelta(days=1)
 """How long the others wait for the first process, which waits for judges; one that ends is noticed

@@ -8,13 +8,14 @@ from typing import Any
 
 from transformers import TrainerCallback
 
-from experiments.scorer import Scorer
-from experiments.trainer import checkpoints, ranks
+from experiments.trainer.scorer import Scorer
+from experiments.policies import checkpoints
+from experiments.trainer import ranks
 from experiments.trainer.domains import domain_metrics
 from experiments.trainer.metrics import TRL_METRICS, step_metrics
 from experiments.trainer.usage import Usage
-from study import exchange
-from study.records import Recorder
+from study.cell import exchange
+from study.cell.records import Recorder
 
 
 class RecordStep(TrainerCallback):

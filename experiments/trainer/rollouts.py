@@ -15,7 +15,7 @@ from transformers.generation.logits_process import (
 )
 
 from experiments.trainer.generate import Sampling, generate, merged, uniforms
-from study.machine import free_memory
+from study.system.machine import free_memory
 
 DRAWN = (TemperatureLogitsWarper, TopKLogitsWarper, TopPLogitsWarper)
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import torch
 
-from study.files import first_line
+from study.system.files import first_line
 
 MEGA = 2**20
 SYSTEM = "system/"

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Sequence
 from importlib import import_module
 
-from study.bounds import shown
+from study.config.bounds import shown
 
 COMMANDS = (
     *("operators", "validate", "run", "reward", "prompt", "buffer", "optimise", "overrides"),

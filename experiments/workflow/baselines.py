@@ -15,7 +15,7 @@ from experiments.workflow.planted import offered, small_programs
 from experiments.workflow.program import Refused
 from experiments.workflow.templates import AFLOW, FIRST, TEMPLATES
 from study.endings import Ending
-from study.parts import read_all
+from study.cell.parts import read_all
 from study.rows import Row
 
 

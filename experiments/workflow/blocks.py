@@ -9,11 +9,11 @@ from __future__ import annotations
 import hashlib
 from pathlib import Path
 
-from experiments.workflow.tokens import by_rule
+from experiments.policies.tokens import by_rule
 from judges.grading.delimiters import placeholders
 from study.errors import UserError
-from study.files import read_json, read_text, write_json, write_text
-from study.tables import table
+from study.system.files import read_json, read_text, write_json, write_text
+from study.system.tables import table
 
 FOLDER = Path(__file__).with_name("prompts")
 BLOCKS = table(__file__)

@@ -24,10 +24,10 @@ from experiments.workflow.rows import (
     share_of,
     text_of,
 )
-from study.bounds import Choice, Number
+from study.config.bounds import Choice, Number
 from study.cli import command, option, output, word
 from study.errors import UserError
-from study.files import write_json
+from study.system.files import write_json
 from study.tasks.files import refuse, short
 
 

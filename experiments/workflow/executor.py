@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
 from experiments.workflow.operators import OPERATORS
-from study.completions import json_object, sound_records
+from study.cell.completions import json_object, sound_records
 from study.errors import UserError
-from study.schema import Price
+from study.config.schema import Price
 from study.screen import plural
 
 FAILURES = ("timeout", "http_500", "empty")

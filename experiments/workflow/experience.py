@@ -19,8 +19,8 @@ from typing import Any
 
 import numpy as np
 
-from experiments.datasets.near import THRESHOLD, shingles
-from experiments.selection import facility_location
+from experiments.data.near import THRESHOLD, shingles
+from experiments.evaluation.selection import facility_location
 from experiments.workflow.problem import Problem
 from study.rewards.workflow import RIGHT, places
 from study.tasks.datasets.fields import address

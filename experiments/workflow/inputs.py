@@ -10,8 +10,8 @@ from experiments.workflow.executor import read_lines
 from experiments.workflow.find import FORMS
 from experiments.workflow.program import read_prompts
 from study.errors import UserError
-from study.files import first_line
-from study.simulated import DOMAINS
+from study.system.files import first_line
+from study.config.simulated import DOMAINS
 
 GRAPH, PROMPT = "graph.py", "prompt.py"
 MOST_READ = 1 << 20

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from functools import partial
 
 from experiments.workflow.operators.base import Operator
-from study.tables import table
+from study.system.tables import table
 
 _TABLE = table(__file__)
 VERSION: int = _TABLE["version"]

@@ -13,7 +13,7 @@ from typing import Any
 
 from experiments.workflow.operators import OPERATORS
 from study.cli import command, option, output, word, writes
-from study.files import write_json
+from study.system.files import write_json
 
 
 def table() -> list[dict[str, Any]]:

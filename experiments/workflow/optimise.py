@@ -18,7 +18,7 @@ import numpy as np
 
 from analysis.statistics.bootstrap import mean_by_bootstrap
 from analysis.statistics.estimate import Estimate
-from experiments.evaluation.played import Player, Runs, voted
+from experiments.workflow.played import Player, Runs, voted
 from experiments.workflow import static
 from experiments.workflow.blocks import BLOCKS, FOLDER
 from experiments.workflow.executor import Down, Question
@@ -27,15 +27,15 @@ from experiments.workflow.model import ModelExecutor
 from experiments.workflow.operators.base import field_of
 from experiments.workflow.program import Refused
 from judges.grading.delimiters import fill, placeholders
-from judges.replies import Store
+from judges.ask.replies import Store
 from study.endings import Ending
 from study.errors import UserError
-from study.oracle import Oracle
-from study.parts import parts, read_all, read_part
+from study.truth.oracle import Oracle
+from study.cell.parts import parts, read_all, read_part
 from study.rows import Row
-from study.schema import Executor, Study
+from study.config.schema import Executor, Study
 from study.tasks import sample, task_module
-from study.tasks.datasets.item import Item
+from study.truth.item import Item
 
 COMMONEST = 5
 """Faults that a proposer is told."""

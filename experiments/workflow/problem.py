@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import Any
 
 from study.errors import UserError
-from study.files import Damaged, first_line, read_text
+from study.system.files import Damaged, first_line, read_text
 from study.rows import Row
-from study.simulated import DOMAINS
-from study.tasks.datasets.item import Item
+from study.config.simulated import DOMAINS
+from study.truth.item import Item
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 LEGAL = (

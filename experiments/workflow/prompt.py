@@ -18,11 +18,11 @@ from experiments.workflow.experience import Buffer, Entry, Query
 from experiments.workflow.operators import OPERATORS
 from experiments.workflow.operators.base import Operator
 from experiments.workflow.problem import Problem
-from experiments.workflow.tokens import by_rule
+from experiments.policies.tokens import by_rule
 from judges.grading.delimiters import fill
-from study import bounds
+from study.config import bounds
 from study.errors import UserError
-from study.workflows import Workflow
+from study.config.programs import Workflow
 
 SYSTEM = ("role", "contract", "operators", "rules")
 """Blocks of the first message; the others are the second."""

@@ -17,11 +17,11 @@ from experiments.workflow.experience import MODES
 from experiments.workflow.find import FORMS
 from experiments.workflow.problem import read_problem
 from experiments.workflow.prompt import SHOTS, Prompter
-from experiments.workflow.tokens import by_rule, by_tokenizer
-from study.bounds import Choice, Number
+from experiments.policies.tokens import by_rule, by_tokenizer
+from study.config.bounds import Choice, Number
 from study.cli import command, option, output, word
-from study.files import write_json
-from study.schema import MANY
+from study.system.files import write_json
+from study.config.schema import MANY
 
 
 @dataclass(frozen=True)

@@ -18,10 +18,10 @@ from typing import Any
 import numpy as np
 
 from experiments.workflow.rows import name_of, rows_of, share_of, word_of
-from study.bounds import Choice
+from study.config.bounds import Choice
 from study.cli import command, option, output, word
 from study.errors import UserError
-from study.files import write_json
+from study.system.files import write_json
 from study.rewards.advantages import advantages
 from study.rewards.workflow import (
     FORMULAS,

@@ -19,11 +19,11 @@ from experiments.workflow.program import ast_sha
 from experiments.workflow.repair import REPAIR
 from experiments.workflow.run import Execution
 from study.endings import INFRASTRUCTURE, REFUSED, Ending
-from study.records import FEATURE
+from study.cell.records import FEATURE
 from study.rewards.formulas import repeated_share
 from study.rewards.workflow import RIGHT
 from study.rows import Row
-from study.workflows import Workflow
+from study.config.programs import Workflow
 
 NGRAM = 3
 """Words of a program that are compared for repetition."""

@@ -24,12 +24,12 @@ from experiments.workflow.inputs import Candidate, read_candidates
 from experiments.workflow.problem import Problem, read_problem
 from experiments.workflow.run import execute, record
 from experiments.workflow.validate import WORLDS
-from study.bounds import Choice, Number
+from study.config.bounds import Choice, Number
 from study.cli import command, option, output, word, writes
 from study.errors import UserError
-from study.files import write_json
+from study.system.files import write_json
 from study.sandbox.conversation import Stage
-from study.schema import Price
+from study.config.schema import Price
 from study.screen import visible
 
 

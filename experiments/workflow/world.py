@@ -28,14 +28,14 @@ from experiments.workflow.prompt import Prompt, Prompter, offered
 from experiments.workflow.repair import REPAIR, repair_prompt
 from experiments.workflow.run import Execution, Settings, execute
 from experiments.workflow.templates import TEMPLATES
-from experiments.workflow.tokens import by_rule
+from experiments.policies.tokens import by_rule
 from experiments.workflow.validate import WORLDS, Report
-from experiments.world import Executed, Messages, TooManyFailed
+from experiments.trainer.world import Executed, Messages, TooManyFailed
 from judges.endpoint.loop import Loop, gather
 from study.answers import answer_of
 from study.endings import INFRASTRUCTURE, Ending
-from study.parts import parts, read_part
-from study.records import FEATURE
+from study.cell.parts import parts, read_part
+from study.cell.records import FEATURE
 from study.rewards.workflow import SHARES, Played
 from study.rows import Row
 from study.sandbox import tiers
@@ -44,9 +44,9 @@ from study.sandbox.conversation import Stage
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from judges.replies import Store
-    from study.oracle import Oracle
-    from study.schema import Study
+    from judges.ask.replies import Store
+    from study.truth.oracle import Oracle
+    from study.config.schema import Study
 
 AT_ONCE = 32
 """Programs that are executed at a time; they wait for their executor most of it."""

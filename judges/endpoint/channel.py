@@ -9,7 +9,7 @@ from pathlib import Path
 from judges.endpoint.failures import FINAL, EndpointRefused
 from judges.endpoint.throttle import Throttle
 from judges.endpoint.transport import Wire
-from study.schema import Endpoint
+from study.config.schema import Endpoint
 
 MANY_REFUSALS = 8
 """Refusals in a row that are not about single questions any more."""

@@ -21,7 +21,7 @@ from judges.endpoint.keys import check_key, read_key
 from judges.endpoint.loop import gather
 from judges.endpoint.replicas import open_wire
 from study.errors import UserError
-from study.schema import Endpoint
+from study.config.schema import Endpoint
 from study.verdict import Outcome
 
 __all__ = ["Fetched", "chat_body", "complete_all", "open_channel"]

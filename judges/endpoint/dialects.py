@@ -11,10 +11,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, NoReturn
 
-from study import bounds
+from study.config import bounds
 from study.errors import UserError
-from study.schema import Endpoint, Judge, Model, Sampling
-from study.tables import table
+from study.config.schema import Endpoint, Judge, Model, Sampling
+from study.system.tables import table
 
 REMINDER = (
     "Your last reply could not be read. Answer now, and give only what was asked for, in exactly "

@@ -17,7 +17,7 @@ from judges.endpoint.chat_completions import FILTERED, excerpt
 from judges.endpoint.fields import one_line
 from judges.endpoint.transport import Answer
 from study.errors import UserError
-from study.secrets import redact
+from study.system.secrets import redact
 from study.verdict import Outcome, Reply
 
 AGAIN = {408, 409, 425, 429}

@@ -10,8 +10,8 @@ import dataclasses
 import re
 from typing import Any
 
-from study.known_keys import blot_key
-from study.secrets import BLOT, MARKS, PATTERNS
+from study.system.known_keys import blot_key
+from study.system.secrets import BLOT, MARKS, PATTERNS
 from study.verdict import Reply
 
 MOST_TOKENS = 10_000_000

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 
 from study.errors import UserError
-from study.schema import Endpoint
+from study.config.schema import Endpoint
 
 
 def read_key(endpoint: Endpoint) -> str:

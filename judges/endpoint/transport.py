@@ -21,7 +21,7 @@ import aiohttp
 from aiohttp.client_proto import ResponseHandler
 
 from judges.endpoint.fields import one_line
-from study.schema import Endpoint
+from study.config.schema import Endpoint
 
 Asgi = Callable[[dict[str, Any], Callable[..., Any], Callable[..., Any]], Awaitable[None]]
 

@@ -17,7 +17,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from study.files import read_yaml
+from study.system.files import read_yaml
 
 COUNTED = {
     "prompt_tokens": 100,

@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 from judges.grading import base, bracket
 from judges.grading.base import NOTHING
 from judges.grading.delimiters import delimit
-from study import bounds
+from study.config import bounds
 from study.rows import Row
 from study.verdict import Outcome, Parsed, Reply, Request
 

@@ -22,10 +22,10 @@ from judges.grading.vocabulary import (
     largest_number,
     read_labels,
 )
-from study import bounds
+from study.config import bounds
 from study.errors import UserError
 from study.rows import Criterion, Row
-from study.rubric import rubric_score
+from study.truth.rubric import rubric_score
 from study.verdict import DIFFERENT, Outcome, Parsed, Reply, Request
 
 FAMILY = "rubric"

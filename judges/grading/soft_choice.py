@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 from judges.grading import base
 from judges.grading.base import NOTHING
 from judges.grading.delimiters import delimit
-from study import bounds
+from study.config import bounds
 from study.answers import split
 from study.errors import UserError
 from study.rows import Row

@@ -6,13 +6,13 @@ import dataclasses
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from judges.probes.allowance import Allowance
+from judges.ask.allowance import Allowance
 from judges.probes.variants import Variant
-from judges.replies import Store
-from judges.session import Session
+from judges.ask.replies import Store
+from judges.ask.session import Session
 from study.errors import UserError
 from study.rows import RuleTruth
-from study.schema import Judge
+from study.config.schema import Judge
 from study.verdict import Verdict
 
 PROFILE = "profile"

@@ -15,14 +15,14 @@ from typing import Any
 from judges.endpoint.fields import writable
 from judges.grading.base import NOTHING, OneRequest, readable
 from judges.grading.delimiters import delimit
-from judges.probes.allowance import Allowance
+from judges.ask.allowance import Allowance
 from judges.probes.rewriters import TEXTS
 from judges.probes.variants import Source
-from judges.replies import Store
-from judges.session import Session
+from judges.ask.replies import Store
+from judges.ask.session import Session
 from study.errors import UserError
 from study.rows import Row
-from study.schema import Judge
+from study.config.schema import Judge
 from study.verdict import Outcome, Parsed, Reply, Request
 
 INSTRUCTIONS: dict[str, str] = TEXTS["instructions"]

@@ -14,7 +14,7 @@ from functools import partial
 from itertools import cycle
 from pathlib import Path
 
-from study.files import read_yaml
+from study.system.files import read_yaml
 
 TEXTS = read_yaml(Path(__file__).with_name("texts.yaml"))
 KEYWORD = "robust"

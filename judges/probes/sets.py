@@ -21,7 +21,7 @@ from judges.probes.variants import BASES, SLOTS, Source
 from study.answers import answer_of
 from study.errors import UserError
 from study.rows import Row, RuleTruth
-from study.schema import Task
+from study.config.schema import Task
 from study.tasks import task_module
 from study.tasks.files import short
 from study.tasks.prompts import Options, parse

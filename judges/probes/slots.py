@@ -18,7 +18,7 @@ from judges.probes.biasset import CORRECT, POLICY, Item
 from judges.probes.model import INSTRUCTIONS, Answer, Rewrite, Same, same, written
 from judges.probes.rewriters import corrupted, edits
 from judges.probes.variants import WRONG
-from judges.session import Session
+from judges.ask.session import Session
 from study.errors import UserError
 from study.features import features
 

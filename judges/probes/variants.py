@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from itertools import product
 
 from judges.probes.rewriters import KEYWORD, REPLACEMENTS, corrupted, edits
-from study.bounds import Choice, check
+from study.config.bounds import Choice, check
 from study.features import features
 from study.rows import Row, RuleTruth, Truth
 

@@ -19,8 +19,8 @@ from judges.serving.keeper import Keeper
 from judges.serving.server import STOP_S
 from judges.serving.vllm_command import ROOT
 from study.errors import UserError
-from study.files import first_line
-from study.schema import GROUPS, Model, freeze
+from study.system.files import first_line
+from study.config.schema import GROUPS, Model, freeze
 
 NAMESPACE = "judgedrift"
 RESTARTS = 3

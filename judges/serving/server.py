@@ -26,13 +26,13 @@ from judges.serving.vllm_command import (
     gpus_of_replica,
     launcher,
 )
-from study import clock
+from study.system import clock
 from study.errors import UserError
-from study.gpus import Lease, take
-from study.machine import usable_gpus
-from study.schema import Model
-from study.secrets import redact
-from study.stopping import end_with_parent
+from study.system.gpus import Lease, take
+from study.system.machine import usable_gpus
+from study.config.schema import Model
+from study.system.secrets import redact
+from study.system.stopping import end_with_parent
 
 POLL_S = 0.5
 TAIL_LINES = 20

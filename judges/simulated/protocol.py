@@ -16,7 +16,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 
-from judges.grading.reply_format import Said, Unanswerable
+from judges.simulated.reply_format import Said, Unanswerable
 from study.rows import Missing, RuleTruth, Truth
 
 PIECE = 4

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 
-from study.oracle import Oracle
+from study.truth.oracle import Oracle
 from study.rows import Row, RuleTruth, prompt_id
 
 Single = Callable[[str, str], RuleTruth]

@@ -5,11 +5,11 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterable, Sequence
 
-from study import bounds
+from study.config import bounds
 from study.errors import UserError
 from study.rewards.formulas import HYBRID_PARTS
 from study.rows import Criterion, Row
-from study.schema import Judge, Reward
+from study.config.schema import Judge, Reward
 
 
 def check_reward(

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from study.records import FEATURE
+from study.cell.records import FEATURE
 from study.rewards.checks import for_judge
 from study.rewards.failure import TooManyMissing, apply_failure_policy
 from study.rewards.formulas import (
@@ -25,8 +25,8 @@ from study.rewards.formulas import (
 )
 from study.rewards.workflow import OK, SHARES, Played
 from study.rows import Row
-from study.rules import verdict
-from study.schema import Reward, Study
+from study.tasks.rules import verdict
+from study.config.schema import Reward, Study
 
 Composed = tuple[float | None, dict[str, float | None]]
 """A reward, None where there is none, and the terms that are logged beside it."""

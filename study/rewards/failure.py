@@ -10,11 +10,11 @@ import os
 from collections import Counter
 from collections.abc import Sequence
 
-from study.bounds import words_of
+from study.config.bounds import words_of
 from study.errors import UserError
-from study.schema import Judge
-from study.secrets import redact
-from study.tables import table
+from study.config.schema import Judge
+from study.system.secrets import redact
+from study.system.tables import table
 from study.verdict import Verdict
 
 POLICIES = words_of(Judge, "on_failure")

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from study.rewards.workflow import FORMULAS, OK, Played, by_source, total
-from study.schema import Overlong, Repetition, Reward
+from study.config.schema import Overlong, Repetition, Reward
 
 HYBRID_PARTS = ("judge", "rule", "truth")
 """What ``reward.weights`` may weigh."""

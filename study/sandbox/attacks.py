@@ -26,7 +26,7 @@ from study.sandbox.calls import Call, Limits, Outcome, Result, passes
 from study.sandbox.pool import Pool
 from study.sandbox.tiers import Tier
 from study.sandbox.worker import Broken
-from study.tables import table
+from study.system.tables import table
 
 QUICK = Limits(cpu_s=1, wall_s=2.0, memory_mb=256)
 EXPECTED = "EXPECTED-VALUE-4711"

@@ -30,11 +30,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from types import ModuleType
 
-from study import bounds
-from study.mix import nominal, realised
-from study.oracle import Oracle
+from study.config import bounds
+from study.tasks.mix import nominal, realised
+from study.truth.oracle import Oracle
 from study.rows import Row
-from study.schema import Study, Task, freeze
+from study.config.schema import Study, Task, freeze
 from study.tasks import instruct_mini, mixed, mixed_mini, prompts, workflow_mini
 from study.tasks.drawing import Drawing
 from study.tasks.lessons import Lessons

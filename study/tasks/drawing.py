@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from study.tasks.datasets.item import Item
+from study.truth.item import Item
 from study.tasks.mixture import Mixture, Options, Place, Pool
 
 

@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from study.errors import UserError
-from study.files import LARGEST, first_line
+from study.system.files import LARGEST, first_line
 
 BATCH = 512
 """Parquet rows held in memory at once."""

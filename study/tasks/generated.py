@@ -10,11 +10,11 @@ from functools import cached_property
 from itertools import accumulate
 from pathlib import Path
 
-from study.bounds import Choice, check
-from study.files import sha256
+from study.config.bounds import Choice, check
+from study.system.files import sha256
 from study.rows import Row
-from study.schema import Task, task_options
-from study.tasks.datasets.item import Item
+from study.config.schema import Task, task_options
+from study.truth.item import Item
 from study.tasks.drawing import Drawing, held_out
 from study.tasks.lessons import MOST_ROWS
 from study.tasks.mixed import item_row

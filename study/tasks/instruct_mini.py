@@ -16,10 +16,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from study.bounds import Number, check
+from study.config.bounds import Number, check
 from study.errors import UserError
 from study.rows import Criterion, Row, Rule, Truth, make_row
-from study.schema import Task
+from study.config.schema import Task
 from study.tasks import instruct_words, teacher
 from study.tasks.instruct_words import (
     ASKS,

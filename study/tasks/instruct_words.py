@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from study.tables import table
+from study.system.tables import table
 
 _WORDS = table(__file__)
 CATEGORIES = {name: words.split() for name, words in _WORDS["categories"].items()}

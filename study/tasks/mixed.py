@@ -17,10 +17,10 @@ from typing import overload
 
 from study import truth as rules
 from study.errors import UserError
-from study.files import sha256
+from study.system.files import sha256
 from study.rows import Missing, Row, RuleTruth, Truth, make_row
-from study.schema import MANY, Task, task_options
-from study.tasks.datasets.item import Item
+from study.config.schema import MANY, Task, task_options
+from study.truth.item import Item
 from study.tasks.datasets.table import MANIFEST, Table, open_table
 from study.tasks.drawing import Drawing, held_out
 from study.tasks.lessons import MOST_ROWS, Lessons, of_references

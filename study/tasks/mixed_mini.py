@@ -17,10 +17,10 @@ from pathlib import Path
 from typing import Any
 
 from study.rows import Row
-from study.schema import Task
-from study.tables import table
+from study.config.schema import Task
+from study.system.tables import table
 from study.tasks import generated
-from study.tasks.datasets.item import Item
+from study.truth.item import Item
 from study.tasks.lessons import Lessons
 from study.tasks.mixed import grading, scores, truths, truths_of
 

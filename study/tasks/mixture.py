@@ -11,8 +11,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple, NoReturn
 
-from study import bounds
-from study.bounds import Legal, Number
+from study.config import bounds
+from study.config.bounds import Legal, Number
 from study.errors import UserError
 from study.tasks.turns import Turns, permuted
 

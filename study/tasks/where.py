@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 
 from study.errors import UserError
-from study.schema import Task
+from study.config.schema import Task
 
 VARIABLE = "JUDGEDRIFT_DATA"
 FILES = {

@@ -15,10 +15,10 @@ from dataclasses import replace
 from pathlib import Path
 
 from study.rows import Row, RuleTruth, Truth
-from study.schema import Task
-from study.tables import table
+from study.config.schema import Task
+from study.system.tables import table
 from study.tasks import generated, mixed, mixed_mini
-from study.tasks.datasets.item import Item
+from study.truth.item import Item
 from study.tasks.lessons import Lessons
 from study.tasks.mixed import grading, scores
 from study.truth import numbers, qa

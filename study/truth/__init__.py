@@ -19,7 +19,7 @@ from study.sandbox import tiers
 from study.sandbox.calls import Limits, Outcome, Result
 from study.sandbox.grader import CANDIDATE, Pair
 from study.sandbox.pool import Crew
-from study.tasks.datasets.item import Item
+from study.truth.item import Item
 from study.truth import choice, code, mathematics, numbers, qa
 from study.truth.mathematics import Comparison
 from study.truth.score import LONGEST, Ending, Rule, Score

@@ -11,7 +11,7 @@ import textwrap
 
 from study.sandbox.calls import Limits, Outcome, Result
 from study.sandbox.grader import Task
-from study.tasks.datasets.item import Item
+from study.truth.item import Item
 from study.truth.score import Ending, Score
 
 _FENCE = re.compile(

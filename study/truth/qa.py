@@ -12,7 +12,7 @@ import re
 from collections.abc import Callable
 from types import ModuleType
 
-from study.tasks.datasets.item import Item
+from study.truth.item import Item
 from study.truth.extract import after_answer, first_sentence, last_box
 from study.truth.score import Score, verdict
 

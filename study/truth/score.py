@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
-from study.tasks.datasets.item import Item
+from study.truth.item import Item
 
 LONGEST = 50_000
 """Characters of an answer that is read at all."""

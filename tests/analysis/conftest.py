@@ -24,13 +24,14 @@ import pytest
 import statsmodels.api as sm
 import yaml
 
-from analysis.arm.propagation import paths, pushed
+from analysis.propagation.estimate import paths, pushed
 from analysis.records.behaviour import shift
 from analysis.records.runs import Run, read_study
-from analysis.reports.evidence import Evidence, gather, of_records
-from study import locks, records, study_file
-from study.compose import load_judge
-from study.records import arrow_type
+from analysis.report.evidence import Evidence, gather, of_records
+from study.system import locks
+from study.cell import records, study_file
+from study.config.compose import load_judge
+from study.cell.records import arrow_type
 from tests.rewritten import unsigned
 
 SLOPES = {"sim-fair": 0, "sim-verbose": 8, "sim-flaky": 1}

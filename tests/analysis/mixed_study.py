@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from study import study_file
-from study.records import OPTIONAL, ROLLOUT
+from study.cell import study_file
+from study.cell.records import OPTIONAL, ROLLOUT
 from study.rewards.advantages import advantages
 from tests.analysis.conftest import run_config, schema, write_head, write_lines, write_part
 

@@ -12,8 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from study import study_file
-from study.records import ROLLOUT, part_name, write_part
+from study.cell import study_file
+from study.cell.records import ROLLOUT, part_name, write_part
 from study.rewards.advantages import advantages
 from tests.analysis.conftest import run_config, write_head, write_lines
 

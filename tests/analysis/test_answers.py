@@ -20,7 +20,7 @@ from analysis.answers.looks import MARKS
 from analysis.answers.page import how, write_page
 from analysis.answers.reading import read_answers
 from analysis.display.figures import looks, looks_of
-from analysis.reports.evidence import gather
+from analysis.report.evidence import gather
 from analysis.view import main
 from tests.analysis.conftest import damage, write_held_out
 from tests.conftest import Page

@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from analysis.arm.calibration import Predicted, calibrate, fit_scale
+from analysis.propagation.calibration import Predicted, calibrate, fit_scale
 from analysis.statistics.estimate import Estimate
 
 

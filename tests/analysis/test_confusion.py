@@ -15,7 +15,7 @@ from statsmodels.stats.proportion import proportion_confint
 
 from analysis.confusion import main
 from analysis.statistics.proportions import wilson, youden_j
-from analysis.step.confusion import by_domain, judged, rates_differ
+from analysis.mixture.confusion import by_domain, judged, rates_differ
 
 RATES = ("tpr", "fpr", "youden_j", "phi", "auc")
 

@@ -10,7 +10,7 @@ import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 import pytest
 
-from analysis.arm.crossjudge import (
+from analysis.crossjudge.estimate import (
     COLUMNS,
     agreement,
     agreement_figure,
@@ -19,7 +19,7 @@ from analysis.arm.crossjudge import (
     inflation_rows,
     matrix,
 )
-from analysis.crossjudge import main
+from analysis.crossjudge.__main__ import main
 from analysis.records.replays import with_replays
 from analysis.records.runs import read_runs
 from judges import replay

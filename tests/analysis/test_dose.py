@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from analysis.arm.dose import (
+from analysis.dose.estimate import (
     complete,
     doses_of,
     emax,
@@ -28,11 +28,11 @@ from analysis.arm.dose import (
     theory,
     trend_p,
 )
-from analysis.arm.dose_display import dose_caption, dose_response
-from analysis.dose import main
+from analysis.dose.display import dose_caption, dose_response
+from analysis.dose.__main__ import main
 from analysis.records.runs import read_runs, read_study
-from analysis.reports import sections
-from analysis.reports.evidence import dose_responses, of_records
+from analysis.report import sections
+from analysis.report.evidence import dose_responses, of_records
 from tests.analysis.conftest import config_of, following
 from tests.rewritten import unsigned
 

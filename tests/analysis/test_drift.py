@@ -10,11 +10,11 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from analysis.records.runs import Run
-from analysis.reports.evidence import gather
-from analysis.reports.limits import limits, parameters
-from analysis.reports.tables import summary_rows
-from analysis.reports.words import findings
-from analysis.run import drift
+from analysis.report.evidence import gather
+from analysis.report.limits import limits, parameters
+from analysis.report.tables import summary_rows
+from analysis.report.words import findings
+from analysis.drift import estimate as drift
 from tests.analysis.conftest import made_run
 
 

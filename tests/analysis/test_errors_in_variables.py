@@ -7,7 +7,14 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
-from analysis.arm.errors_in_variables import deming, moments, plain, reliability, simex, slopes
+from analysis.dose.errors_in_variables import (
+    deming,
+    moments,
+    plain,
+    reliability,
+    simex,
+    slopes,
+)
 from analysis.natural import main
 from study.features import features
 from tests.analysis.conftest import config_of

@@ -12,7 +12,7 @@ from analysis.answers import files
 from analysis.answers.reading import Answers, read_answers
 from analysis.answers.rows import schema_of
 from analysis.export import main
-from study.merged import merge_cell
+from study.cell.merged import merge_cell
 from study.screen import CONTROLS
 from tests.analysis.conftest import damage, write_held_out, write_study
 from tests.conftest import python

@@ -7,15 +7,21 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from analysis.arm.families import is_simulated, judge_ids, key_of, of_runs, probed_biases
+from analysis.families.estimate import (
+    is_simulated,
+    judge_ids,
+    key_of,
+    of_runs,
+    probed_biases,
+)
 from analysis.display.figures import looks
 from analysis.records.runs import Run
-from analysis.reports.evidence import gather
-from analysis.reports.families import behaviours_table, followed, judges_table
-from analysis.reports.sections import SECTIONS, families
+from analysis.report.evidence import gather
+from analysis.families.display import behaviours_table, followed, judges_table
+from analysis.report.sections import SECTIONS, families
 from experiments import probe
-from judges.identity import judge_id
-from study.compose import load_judge
+from judges.ask.identity import judge_id
+from study.config.compose import load_judge
 from study.features import FEATURES
 from tests.analysis.conftest import config_of, write_study
 

@@ -10,15 +10,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import contingency, linregress
 
-from analysis import field as command
-from analysis.arm.field import of_runs
-from analysis.arm.onset_time import onset_time
+from analysis.field import __main__ as command
+from analysis.field.estimate import of_runs
+from analysis.field.onset_time import onset_time
 from analysis.display.markup import MISSING
 from analysis.records.runs import Run, read_runs
-from analysis.reports.field import tables
-from analysis.reports.sections import SECTIONS, field
-from analysis.run.onset import line, own_line
-from analysis.run.shortcut import entanglement, growth
+from analysis.field.display import tables
+from analysis.report.sections import SECTIONS, field
+from analysis.onset.estimate import line, own_line
+from analysis.field.shortcut import entanglement, growth
 from analysis.statistics.paired_prompts import paired_prompts
 from analysis.statistics.power import smallest_effect
 from tests.analysis.conftest import clustered

@@ -3,8 +3,9 @@ from dataclasses import replace
 import pytest
 
 from analysis.display.figures import looks
-from analysis.reports import figures, sections
-from analysis.run import drift, onset_display
+from analysis.report import figures, sections
+from analysis.drift import estimate as drift
+from analysis.onset import display as onset_display
 from tests.analysis.conftest import THIN
 
 

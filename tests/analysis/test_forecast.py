@@ -7,12 +7,19 @@ import matplotlib.pyplot as plt
 import numpy as np
 import pytest
 
-from analysis.arm.forecast import Rollouts, ask, first_rollouts, forecast, pushes, rewards
-from analysis.arm.ranking import moved_most, rank
-from analysis.forecast import main
+from analysis.forecast.estimate import (
+    Rollouts,
+    ask,
+    first_rollouts,
+    forecast,
+    pushes,
+    rewards,
+)
+from analysis.forecast.ranking import moved_most, rank
+from analysis.forecast.__main__ import main
 from analysis.planted.truth import Fault, Tabular, simulate
-from study.cells import load_cell
-from study.compose import load_judge
+from study.cell.cells import load_cell
+from study.config.compose import load_judge
 from study.features import FEATURES
 from study.rows import Row
 from tests.analysis.conftest import arms_of_presets, config_of

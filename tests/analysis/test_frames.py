@@ -19,8 +19,8 @@ from analysis.records.frames import (
 )
 from analysis.records.runs import read_study
 from study.errors import UserError
-from study.records import ROLLOUT, write_part
-from study.study_file import write_study
+from study.cell.records import ROLLOUT, write_part
+from study.cell.study_file import write_study
 from tests.analysis.conftest import config_of
 
 

@@ -10,16 +10,16 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from analysis.arm.frozen import held_out_table
-from analysis.frozen import main
+from analysis.frozen.arm import held_out_table
+from analysis.frozen.__main__ import main
 from analysis.records.frames import rollouts_frame
 from analysis.records.runs import Run, read_runs
-from analysis.reports.evidence import Evidence, gather
-from analysis.reports.sections import behaviours, frontier, method
-from analysis.reports.words import findings
-from analysis.run.drift import shift_table
-from analysis.run.frozen import frozen_shifts, has_frozen
-from study.records import EVALUATIONS
+from analysis.report.evidence import Evidence, gather
+from analysis.report.sections import behaviours, frontier, method
+from analysis.report.words import findings
+from analysis.drift.estimate import shift_table
+from analysis.frozen.run import frozen_shifts, has_frozen
+from study.cell.records import EVALUATIONS
 from tests.conftest import RECORDS_ONLY, Page, Trained
 
 NAMES = ("length", "hedges")

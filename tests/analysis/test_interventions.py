@@ -10,14 +10,14 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from analysis.arm.interventions import _transported, numbers, of_records
-from analysis.printed.corrections import interventions_text
+from analysis.interventions.estimate import _transported, numbers, of_records
+from analysis.interventions.words import interventions_text
 from analysis.records.runs import Records, Run
-from analysis.reports import sections
-from analysis.reports.corrections import bought, bought_table
-from analysis.reports.evidence import of_records as evidence_of
+from analysis.report import sections
+from analysis.interventions.display import bought, bought_table
+from analysis.report.evidence import of_records as evidence_of
 from analysis.statistics.estimate import NO_ESTIMATE
-from study.records import ROLLOUT, part_name, write_part
+from study.cell.records import ROLLOUT, part_name, write_part
 
 STEPS, GROUPS, MEMBERS = 10, 6, 4
 PLAIN = {"judge.simulated": {}, "judge.simulated.doses.length": 0.1}

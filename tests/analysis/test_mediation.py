@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from analysis.arm.mediation import mediate
+from analysis.dose.mediation import mediate
 
 DOSE = np.repeat([-0.1, 0.0, 0.1, 0.2], 5)
 

@@ -9,14 +9,19 @@ import pytest
 from scipy import optimize
 
 from analysis.display.printed import show
-from analysis.ledger import main as ledger_main
-from analysis.onset import Options, main
+from analysis.ledger.__main__ import main as ledger_main
+from analysis.onset.__main__ import Options, main
 from analysis.overopt import main as overopt_main
-from analysis.planted.onset import _groups
+from analysis.onset.planted import _groups
 from analysis.records.runs import Run, read_runs
-from analysis.run import threshold_grid as module
-from analysis.run.onset import change_point, dosed, line
-from analysis.run.threshold_grid import own_high, shortcut_rate, smoothed, threshold_grid
+from analysis.onset import threshold_grid as module
+from analysis.onset.estimate import change_point, dosed, line
+from analysis.onset.threshold_grid import (
+    own_high,
+    shortcut_rate,
+    smoothed,
+    threshold_grid,
+)
 from analysis.statistics.bootstrap import group_sums
 from tests.analysis.conftest import made_run
 

@@ -9,9 +9,9 @@ import pytest
 import statsmodels.api as sm
 
 from analysis.overopt import main
-from analysis.planted.onset import _groups
+from analysis.onset.planted import _groups
 from analysis.records.runs import REFERENCE, read_runs
-from analysis.run.overopt import (
+from analysis.onset.overopt import (
     Rule,
     bias_free_gaps,
     calibrated,

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from analysis.planted.truth import Fault, Simulated, Tabular, sampled_runs, simulate
-from analysis.step.transmission import group_cov, split
+from analysis.ledger.transmission import group_cov, split
 from study.rewards.advantages import advantages
 
 P, G = 60_000, 8

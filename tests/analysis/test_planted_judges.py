@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from analysis.planted import judges
-from analysis.planted.selfcheck import judge_coverage
+from analysis.selfcheck import judges
+from analysis.selfcheck.checks import judge_coverage
 from analysis.planted.trials import Trials
 from analysis.probes import levels
 from analysis.statistics.proportions import wilson

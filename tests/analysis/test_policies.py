@@ -11,8 +11,8 @@ import yaml
 
 from analysis.records.policies import REPLAY_POLICIES, rewards_under
 from analysis.records.runs import read_runs
-from study.parts import parts, read_part
-from study.records import CORRECTED, ROLLOUT, write_part
+from study.cell.parts import parts, read_part
+from study.cell.records import CORRECTED, ROLLOUT, write_part
 from study.rows import Criterion, Row, Rule
 from study.tasks import TASKS
 

@@ -16,7 +16,7 @@ from judges.probes import Source, mini, variants
 from judges.simulated.bias import Bias
 from study.errors import UserError
 from study.rows import Truth
-from study.schema import Failure, Simulated, Task
+from study.config.schema import Failure, Simulated, Task
 from study.tasks import instruct_mini
 from tests.analysis.test_probe_levels import verdicts
 

@@ -8,8 +8,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from analysis.arm.calibration import AGAINST, calibrate
-from analysis.arm.propagation import (
+from analysis.propagation.calibration import AGAINST, calibrate
+from analysis.propagation.estimate import (
     Trajectory,
     against,
     cumulative,

@@ -5,7 +5,7 @@ import shutil
 
 import pytest
 
-from analysis.propagation import main
+from analysis.propagation.__main__ import main
 from tests.analysis.conftest import config_of
 
 

@@ -11,19 +11,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from analysis import field as command
-from analysis.arm.reference_panel import exploited, preferred
-from analysis.arm.self_gaps import self_gaps
+from analysis.field import __main__ as command
+from analysis.crossjudge.reference_panel import exploited, preferred
+from analysis.scaffold.self_gaps import self_gaps
 from analysis.records.credits import read_credits
 from analysis.records.frames import runs_frame
 from analysis.records.gradings import gradings, shows_rubric
 from analysis.records.runs import read_runs
-from analysis.run.checkpoint_preference import left_out, preference, wins
-from analysis.run.exploitation import exploitation_rate
-from analysis.run.self_gap import peak, self_gap
+from analysis.crossjudge.checkpoint_preference import left_out, preference, wins
+from analysis.crossjudge.exploitation import exploitation_rate
+from analysis.scaffold.self_gap import peak, self_gap
 from judges.grading import GRADINGS
-from study import records
-from study.records import COMPONENT
+from study.cell import records
+from study.cell.records import COMPONENT
 from tests.analysis.conftest import ROLLOUT, clustered, schema, write_part, write_study
 
 NAN = math.nan

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 from scipy import integrate, stats
 
-from analysis.arm import forecast_units, response
-from analysis.arm.forecast_units import Candidates, Trained, crps, fitted, scored, simple
-from analysis.arm.response import Response, Start
-from analysis.printed.forecast import text
+from analysis.forecast import units as forecast_units, response
+from analysis.forecast.units import Candidates, Trained, crps, fitted, scored, simple
+from analysis.forecast.response import Response, Start
+from analysis.forecast.words import text
 from analysis.statistics.estimate import columns
 from study.errors import UserError
 from tests.analysis.test_interventions import STEPS, run_of

@@ -2,9 +2,9 @@
 
 import matplotlib.pyplot as plt
 
-from analysis.reports.scaffold import changes, schedule
-from analysis.scaffold import main
-from study.schema import Scaffold
+from analysis.scaffold.display import changes, schedule
+from analysis.scaffold.__main__ import main
+from study.config.schema import Scaffold
 
 LINEAR = Scaffold(name="ruscarl", group="linear", decay="linear")
 

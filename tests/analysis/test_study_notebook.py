@@ -9,7 +9,7 @@ import pytest
 from papermill.exceptions import PapermillExecutionError
 
 from analysis.display.notebook import write_report
-from analysis.reports.study_notebook import PLACE, is_ours, write_notebook
+from analysis.report.study_notebook import PLACE, is_ours, write_notebook
 from study.errors import UserError
 from tests.analysis.conftest import write_study
 

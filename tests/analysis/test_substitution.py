@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from analysis.arm.substitution import base_of, false_alarm, substitutions, untold
+from analysis.drift.substitution import base_of, false_alarm, substitutions, untold
 from tests.analysis.conftest import made_run
 
 

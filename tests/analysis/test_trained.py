@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from analysis.planted.trained import LARGE, SMALL, Optimiser, answers, coverage, train
+from analysis.propagation.planted import LARGE, SMALL, Optimiser, answers, coverage, train
 from analysis.records.behaviour import shift
 
 

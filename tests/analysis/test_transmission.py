@@ -6,11 +6,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from analysis.ledger import main
+from analysis.ledger.__main__ import main
 from analysis.records.runs import Run, read_runs
 from analysis.statistics.fixed_effects import fixed_effects
-from analysis.step.ledger import judge_table, ledger, step_row, under_policy
-from analysis.step.transmission import (
+from analysis.ledger.estimate import judge_table, ledger, step_row, under_policy
+from analysis.ledger.transmission import (
     comparing,
     dead_groups,
     gains,

@@ -8,8 +8,8 @@ import pandas as pd
 import pytest
 from scipy import stats
 
-from analysis.arm.treatments import HELD_OUT, LAST, treatments
-from analysis.arm.workflow import of_study
+from analysis.workflow.treatments import HELD_OUT, LAST, treatments
+from analysis.workflow.arm import of_study
 from analysis.records.frames import rollouts_frame
 from analysis.records.programs import Programs, of_frame
 from analysis.records.runs import Run, read_study

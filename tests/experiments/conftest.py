@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from experiments.evaluation import ifeval
-from experiments.track.store import initialise, tracking_uri
-from study import locks
-from study.schema import Tracking
+from experiments.tracking.store import initialise, tracking_uri
+from study.system import locks
+from study.config.schema import Tracking
 from tests.experiments.mlflow_runs import copy_store
 
 LETTER = {"letter": "#", "let_frequency": 1, "let_relation": "at least"}

@@ -12,9 +12,9 @@ import time
 from pathlib import Path
 from typing import Any
 
-from study import cells
-from study.cells import Cell
-from study.schema import Judge, Serve, Study, Sweep, Trainer
+from study.cell import cells
+from study.cell.cells import Cell
+from study.config.schema import Judge, Serve, Study, Sweep, Trainer
 
 ROOT = Path(__file__).resolve().parents[2]  # `tests.conftest` would load pytest into every job
 LASTS = "FAKE_CELLS_LAST"

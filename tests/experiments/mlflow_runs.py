@@ -17,15 +17,15 @@ from typing import Any
 
 import pytest
 
-from experiments.track import store
-from experiments.track.runs import RunLog
-from experiments.track.store import initialise, tracking_uri, ui_command
-from study import cells
-from study.cells import Cell, make_cell, save_cell
-from study.files import read_json
-from study.records import recorded
-from study.schema import Judge, Policy, Study, Task, Tracking
-from study.study_file import write_study
+from experiments.tracking import store
+from experiments.tracking.runs import RunLog
+from experiments.tracking.store import initialise, tracking_uri, ui_command
+from study.cell import cells
+from study.cell.cells import Cell, make_cell, save_cell
+from study.system.files import read_json
+from study.cell.records import recorded
+from study.config.schema import Judge, Policy, Study, Task, Tracking
+from study.cell.study_file import write_study
 from tests import commands
 from tests.conftest import free_port
 from tests.waiting import GENEROUS_S, wait_for

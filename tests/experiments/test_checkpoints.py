@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from experiments.trainer import checkpoints
-from experiments.trainer.checkpoints import (
+from experiments.policies import checkpoints
+from experiments.policies.checkpoints import (
     COMPLETE,
     fault,
     foreign,

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 import yaml
 
-from experiments.track.store import ui_command
+from experiments.tracking.store import ui_command
 from tests.conftest import ROOT, Trained
 from tests.waiting import GENEROUS_S
 

@@ -7,10 +7,10 @@ import pytest
 from hydra import compose, initialize
 from omegaconf import OmegaConf
 
-from experiments.preflight import undeclared
+from experiments.plan.preflight import undeclared
 from experiments.sweep import cells_of
-from study.identity import identifying
-from study.schema import Lora, Study, freeze, register
+from study.config.identity import identifying
+from study.config.schema import Lora, Study, freeze, register
 from tests.conftest import ROOT
 
 GROUPS = sorted(path.name for path in (ROOT / "conf").iterdir() if path.is_dir())

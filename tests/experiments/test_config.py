@@ -7,12 +7,12 @@ from pathlib import Path
 import pytest
 import yaml
 
-from experiments import config
-from experiments.config import KEYS, READERS, SECTIONS, imported, main
+from experiments.config import __main__ as config
+from experiments.config.__main__ import KEYS, READERS, SECTIONS, imported, main
 from experiments.sweep import cells_of
 from study.errors import UserError
-from study.identity import flatten
-from study.schema import Study
+from study.config.identity import flatten
+from study.config.schema import Study
 
 SOURCE = {
     "exp_name": "grpo-mixed", "seed": 42, "physical_gpus": [2],

@@ -12,23 +12,23 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from analysis.arm.fitted_bias import regressed
-from analysis.arm.forecast import first_rollouts, rewards
+from analysis.ledger.fitted_bias import regressed
+from analysis.forecast.estimate import first_rollouts, rewards
 from analysis.records.runs import Run, read_study
-from experiments.knockout import parts_of
+from experiments.plan.knockout import parts_of
 from experiments.sweep import cells_of
 from experiments.trainer.alarm import Alarm
 from judges.replay import main as replay
 from judges.simulated.bias import Bias
-from study import cells
-from study.compose import load_judge, load_presets
-from study.correction import Correction
-from study.corrections import behaviour
+from study.cell import cells
+from study.config.compose import load_judge, load_presets
+from study.config.correction import Correction
+from study.rewards.corrections import behaviour
 from study.errors import UserError
 from study.features import features
 from study.rows import Truth
-from study.schema import Judge, Simulated, Study
-from study.status import read_status
+from study.config.schema import Judge, Simulated, Study
+from study.cell.status import read_status
 from tests.conftest import RECORDS_ONLY, Trained
 from tests.faults import lives
 

@@ -16,11 +16,11 @@ from typing import Any
 
 import pytest
 
-from experiments.commands import COMMANDS
-from experiments.preflight import check_arms, check_factors
+from judgedrift.commands import COMMANDS
+from experiments.plan.preflight import check_arms, check_factors
 from experiments.sweep import cells_of
 from study.errors import UserError
-from study.schema import register
+from study.config.schema import register
 from tests.conftest import ROOT
 
 APART = {

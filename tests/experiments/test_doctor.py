@@ -8,9 +8,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from experiments import doctor
-from experiments.health import machine, models, packages, tracking
-from experiments.health.finding import Finding, State, note, ok, problem
+from experiments.doctor import __main__ as doctor
+from experiments.doctor import machine, models, packages, tracking
+from experiments.doctor.finding import Finding, State, note, ok, problem
 from study.errors import UserError
 from study.sandbox import tiers
 from tests.conftest import run_alone

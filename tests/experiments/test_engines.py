@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from study import cells
+from study.cell import cells
 from tests.conftest import SMALL_STUDY
 from tests.faults import lives
 

@@ -7,12 +7,22 @@ from typing import Any
 
 import pytest
 
-from experiments.estimate import ANSWER_SHARE, expected
-from experiments.plan import limit_lines, price_lines
-from experiments.rates import Rates
-from study.cells import Cell
-from study.schema import Cost, Endpoint, Grading, Judge, Price, Sampling, Simulated, Study, Trainer
-from study.schema import Task as TaskConfig
+from experiments.plan.estimate import ANSWER_SHARE, expected
+from experiments.plan.plan import limit_lines, price_lines
+from experiments.plan.rates import Rates
+from study.cell.cells import Cell
+from study.config.schema import (
+    Cost,
+    Endpoint,
+    Grading,
+    Judge,
+    Price,
+    Sampling,
+    Simulated,
+    Study,
+    Trainer,
+)
+from study.config.schema import Task as TaskConfig
 from study.tasks import TASKS, oracle
 
 TASK = TaskConfig(name="instruct-mini", train_rows=96)
@@ -45,7 +55,7 @@ def test_answers_of_frozen_evaluations_are_counted() -> None:
 
 
 def test_tokens_are_those_of_a_simulated_judge_that_is_asked_the_same() -> None:
-    from judges.session import Session
+    from judges.ask.session import Session
 
     answer = ("word " * 100)[: round(ANSWER_SHARE * 50) * 4]
     rows = TASKS[TASK.name].rows(TASK, "train")
@@ -58,7 +68,7 @@ def test_tokens_are_those_of_a_simulated_judge_that_is_asked_the_same() -> None:
 
 
 def test_the_labels_of_a_simulated_rubric_judge_take_the_tokens_that_are_expected() -> None:
-    from judges.session import Session
+    from judges.ask.session import Session
 
     judge = replace(FAIR, grading=Grading("rubric_batch"))
     rows = TASKS[TASK.name].rows(TASK, "train")

@@ -18,10 +18,10 @@ from experiments.evaluation.results import track
 from experiments.evaluation.rubric import differs, held_out, trained_under
 from experiments.evaluation.summary import Graded, summary
 from experiments.policies.load import NOTE, training_of
-from study.compose import load_judge, load_presets
+from study.config.compose import load_judge, load_presets
 from study.errors import UserError
 from study.rows import Criterion, make_row
-from study.schema import Task
+from study.config.schema import Task
 from study.tasks import instruct_mini, teacher
 from study.tasks.where import data_folder
 from study.verdict import Outcome, Verdict
@@ -217,7 +217,7 @@ def test_the_judge_that_trained_is_refused(tmp_path):
 @pytest.fixture(scope="module")
 def tracked(tmp_path_factory, little):
     """A cell of a real policy with two checkpoints, and its run in a store of its own."""
-    from experiments.track.store import load_mlflow
+    from experiments.tracking.store import load_mlflow
 
     cell = tmp_path_factory.mktemp("study") / "little-s0"
     for place in ("policy", "checkpoints/checkpoint-1"):

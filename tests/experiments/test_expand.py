@@ -12,11 +12,11 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from omegaconf import OmegaConf
 
-from experiments.expand import NeedsHydra, expand
-from experiments.preflight import check_once
+from experiments.plan.expand import NeedsHydra, expand
+from experiments.plan.preflight import check_once
 from experiments.sweep import cells_of
 from study.errors import UserError
-from study.schema import register
+from study.config.schema import register
 from tests import composing
 
 PRESETS = (

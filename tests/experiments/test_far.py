@@ -4,12 +4,12 @@ import pytest
 
 from experiments import train
 from experiments.launch.watch import Watch
-from study import cells, exchange, lease, places
+from study.cell import cells, exchange, lease, places
 from study.errors import UserError
-from study.exchange import fetch, folder_of
-from study.parts import parts
-from study.places import PlaceTrouble, local
-from study.records import Recorder
+from study.cell.exchange import fetch, folder_of
+from study.cell.parts import parts
+from study.cell.places import PlaceTrouble, local
+from study.cell.records import Recorder
 from tests.experiments.fake_cells import laid
 
 

@@ -16,7 +16,7 @@ from experiments.evaluation import generate
 from experiments.evaluation.collect import fill, read_responses
 from experiments.evaluation.options import Options
 from study.errors import UserError
-from study.schema import Endpoint
+from study.config.schema import Endpoint
 from tests.experiments.conftest import PROMPTS
 
 

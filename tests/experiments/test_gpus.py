@@ -4,11 +4,11 @@ import itertools
 
 import pytest
 
-from experiments.launch.slots import slots_of
-from experiments.preflight import check_device
-from experiments.processes import SHIPPED
+from experiments.plan.slots import slots_of
+from experiments.plan.preflight import check_device
+from experiments.trainer.processes import SHIPPED
 from study.errors import UserError
-from study.machine import usable_gpus
+from study.system.machine import usable_gpus
 from tests.conftest import run_alone
 from tests.experiments.fake_cells import LASTS, laid, made, ran, start
 from tests.waiting import GENEROUS_S
@@ -40,8 +40,8 @@ def test_two_sweeps_on_one_host_share_no_gpu(tmp_path, gpus_here) -> None:
 
 
 def test_slots_are_by_cores_memory_and_gpus(tmp_path, gpus_here, monkeypatch) -> None:
-    monkeypatch.setattr("experiments.launch.slots.cpus", lambda: 8)
-    monkeypatch.setattr("experiments.launch.slots.free_memory", lambda: 100 * 2**30)
+    monkeypatch.setattr("experiments.plan.slots.cpus", lambda: 8)
+    monkeypatch.setattr("experiments.plan.slots.free_memory", lambda: 100 * 2**30)
     gpus_here(0)
 
     def slots(**sweep):
@@ -104,8 +104,8 @@ def test_gpus_that_no_cell_can_have_are_refused(tmp_path, gpus_here, here, sweep
 def test_cells_get_what_judges_leave(
     tmp_path, gpus_here, monkeypatch, here, serve, sweep, each, at_once
 ) -> None:
-    monkeypatch.setattr("experiments.launch.slots.cpus", lambda: 64)
-    monkeypatch.setattr("experiments.launch.slots.free_memory", lambda: 2**40)
+    monkeypatch.setattr("experiments.plan.slots.cpus", lambda: 64)
+    monkeypatch.setattr("experiments.plan.slots.free_memory", lambda: 2**40)
     gpus_here(here)
     todo = made(tmp_path / "runs", 20, serve={"auto": True, **serve}, **sweep)
     check_device(todo)

@@ -10,13 +10,13 @@ from types import SimpleNamespace
 
 import pytest
 
-from experiments import completion, judgedrift
-from experiments.commands import COMMANDS, STAGES, SWEEP
-from experiments.judgedrift import main
+from judgedrift import completion, __main__ as judgedrift
+from judgedrift.commands import COMMANDS, STAGES, SWEEP
+from judgedrift.__main__ import main
 from study.cli import AnyStudyOptions, Command
 from study.declared import declared
 from study.errors import UserError
-from study.presets import preset_names
+from study.config.presets import preset_names
 from tests.conftest import ROOT, run_alone
 
 HEAVY = set(
@@ -65,7 +65,7 @@ def test_what_is_said_to_type_is_typed_as_the_command_was(monkeypatch, capsys) -
 def test_the_help_of_every_command_has_its_examples_and_loads_nothing_heavy() -> None:
     """And the list of the commands loads not even what some helps load."""
     program = (
-        "import sys; from experiments.commands import COMMANDS\n"
+        "import sys; from judgedrift.commands import COMMANDS\n"
         "from experiments.judgedrift import main; main([])\n"
         f"heavy = {HEAVY!r}\n"
         "print('LOADED', sorted((heavy | {'numpy', 'pyarrow', 'rich'}) & sys.modules.keys()))\n"

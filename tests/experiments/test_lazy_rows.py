@@ -5,15 +5,15 @@ import pickle
 
 import pytest
 
-from experiments import plan, preflight
+from experiments.plan import plan, preflight
 from experiments.policies import load
 from experiments.trainer.prompts import prompt_dataset
-from judges.session import Session
-from study import cells
+from judges.ask.session import Session
+from study.cell import cells
 from study.errors import UserError
-from study.parts import read_part
-from study.schema import Grading, Judge, Policy, Reward, Simulated, Study, Task
-from study.simulated import Domain, Domains
+from study.cell.parts import read_part
+from study.config.schema import Grading, Judge, Policy, Reward, Simulated, Study, Task
+from study.config.simulated import Domain, Domains
 from study.tasks import TASKS, instruct_mini, oracle
 from tests import lazy_task
 from tests.conftest import sweep

@@ -11,13 +11,13 @@ import torch
 from peft import LoraConfig, get_peft_model
 from transformers import AutoModelForCausalLM, LlamaConfig, Qwen2Config, Qwen3Config
 
-from experiments import memory
-from experiments.memory import GIB, check_memory, peak, read_shape, step_memory
+from experiments.plan import memory
+from experiments.plan.memory import GIB, check_memory, peak, read_shape, step_memory
 from experiments.trainer import fast, prefix
-from study import files, machine
+from study.system import files, machine
 from study.errors import UserError
-from study.schema import Lora, Policy, Study, Sweep, Trainer
-from study.vllm import Vllm
+from study.config.schema import Lora, Policy, Study, Sweep, Trainer
+from study.config.vllm import Vllm
 from tests.experiments.trainer.conftest import make_batch, make_model, whole
 
 QWEN2_7B = {

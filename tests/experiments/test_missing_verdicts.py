@@ -8,15 +8,15 @@ from types import SimpleNamespace
 import pyarrow.parquet as pq
 import pytest
 
-from experiments.scorer import Scorer
-from judges.budget import spent_before
+from experiments.trainer.scorer import Scorer
+from judges.ask.budget import spent_before
 from study.errors import UserError
-from study.oracle import Oracle
-from study.parts import parts
-from study.records import MISSING, Recorder
+from study.truth.oracle import Oracle
+from study.cell.parts import parts
+from study.cell.records import MISSING, Recorder
 from study.rewards.failure import REASON, TooManyMissing, remedy, too_many_missing
 from study.rows import Truth, make_row
-from study.schema import Endpoint, Judge, Simulated, Study, Trainer
+from study.config.schema import Endpoint, Judge, Simulated, Study, Trainer
 from study.verdict import Outcome, Verdict
 
 KEY = "sk-test-0123456789abcdef0123456789abcdef"

@@ -9,11 +9,12 @@ from pathlib import Path
 import pytest
 from hydra.core.global_hydra import GlobalHydra
 
-from experiments import preflight
-from experiments.judgedrift import main
+from experiments.plan import preflight
+from judgedrift.__main__ import main
 from experiments.sweep import cells_of
-from study import cells, machine, stopping
-from study.study_file import write_study
+from study.cell import cells
+from study.system import machine, stopping
+from study.cell.study_file import write_study
 from tests.conftest import ROOT
 
 PAGE = ROOT / "docs" / "mistakes.md"

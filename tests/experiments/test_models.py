@@ -19,7 +19,7 @@ from tokenizers.trainers import BpeTrainer
 
 from experiments import models as subject
 from study.errors import UserError
-from study.files import read_json
+from study.system.files import read_json
 from tests.conftest import ROOT
 
 NAME = "smollm2-135m-instruct"

@@ -4,7 +4,7 @@ import json
 import shutil
 from pathlib import Path
 
-from analysis.reports.study_notebook import PLACE
+from analysis.report.study_notebook import PLACE
 from experiments.notebook import main
 
 

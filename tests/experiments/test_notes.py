@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from experiments.stages import notes as module
-from experiments.stages.notes import Notes, Step, entry
+from experiments.pipeline import notes as module
+from experiments.pipeline.notes import Notes, Step, entry
 from study.errors import UserError
 
 

@@ -12,11 +12,11 @@ import pyarrow.parquet as pq
 import pytest
 from safetensors.numpy import load_file
 
-from experiments.pipeline import main
-from experiments.stages.notes import NOTES
-from experiments.stages.steps import STAGES
-from study import locks
-from study.files import read_json, sha256, write_json
+from experiments.pipeline.__main__ import main
+from experiments.pipeline.notes import NOTES
+from experiments.pipeline.steps import STAGES
+from study.system import locks
+from study.system.files import read_json, sha256, write_json
 from tests.conftest import ROOT, run_alone
 from tests.experiments.small_sets import write_sets
 

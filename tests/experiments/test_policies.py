@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 from experiments.launch.pool import start_server
 from experiments.policies import load as policies
 from experiments.policies import tiny
-from experiments.trainer.checkpoints import COMPLETE
+from experiments.policies.checkpoints import COMPLETE
 from study.errors import UserError
-from study.schema import Lora, Policy, Task, Warmup
+from study.config.schema import Lora, Policy, Task, Warmup
 from study.tasks import instruct_mini, lessons, teacher
 from tests.conftest import ROOT
 

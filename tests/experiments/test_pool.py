@@ -5,9 +5,9 @@ import os
 import pytest
 
 from experiments.launch.pool import surroundings
-from experiments.preflight import check_device
+from experiments.plan.preflight import check_device
 from experiments.sweep import cells_of
-from study import machine
+from study.system import machine
 from study.errors import UserError
 from tests.experiments import fake_cells
 from tests.waiting import GENEROUS_S, alive, wait_for

@@ -5,12 +5,12 @@ from collections import Counter
 import pytest
 
 from analysis.records.runs import read_runs
-from analysis.run.drift import feature_values, run_shifts
+from analysis.drift.estimate import feature_values, run_shifts
 from analysis.statistics.intervals import mean_interval, paired_difference
-from experiments.estimate import expected
-from study.cells import load_cell, study_cells
-from study.parts import parts, read_part
-from study.records import EVALUATIONS, recorded
+from experiments.plan.estimate import expected
+from study.cell.cells import load_cell, study_cells
+from study.cell.parts import parts, read_part
+from study.cell.records import EVALUATIONS, recorded
 from tests.experiments import test_policies
 
 FAIR, VERBOSE = "fair", "verbose"

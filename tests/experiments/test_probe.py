@@ -14,9 +14,9 @@ from analysis.display import markup
 from analysis.probes.profile import profile
 from analysis.probes.report import agreement_sentences, effects_table, show
 from experiments import probe
-from study import cells
+from study.cell import cells
 from study.errors import UserError
-from study.files import read_json, write_json
+from study.system.files import read_json, write_json
 from tests.conftest import Page
 
 SMALL = ["judge=sim-verbose,sim-fair", "n=12", "repeats=2", "temperatures=0.7"]
@@ -174,7 +174,7 @@ def test_a_file_is_probed_by_a_judge_with_an_endpoint(tmp_path, monkeypatch, cap
             reply = {"choices": [{"index": 0, "message": message, "finish_reason": "stop"}]}
         await JSONResponse(reply)(scope, receive, send)
 
-    monkeypatch.setattr("judges.session._simulated", lambda *_: app)
+    monkeypatch.setattr("judges.ask.session._simulated", lambda *_: app)
     path = tmp_path / "mine.jsonl"
     asked = [{"prompt": f"Where, {name}?", "responses": {"ycorrect": "There."}} for name in "abc"]
     path.write_text("\n".join(map(json.dumps, asked)))

@@ -10,10 +10,10 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 
-from experiments import rates
-from experiments.estimate import asks
-from experiments.plan import Times, _count, spending, time_lines, usage_lines
-from experiments.rates import (
+from experiments.plan import rates
+from experiments.plan.estimate import asks
+from experiments.plan.plan import Times, _count, spending, time_lines, usage_lines
+from experiments.plan.rates import (
     APART,
     MOST,
     Pace,
@@ -26,12 +26,12 @@ from experiments.rates import (
     span,
     whose,
 )
-from study import cells
-from study.cells import Cell
-from study.files import append_line
-from study.parts import part_name, read_all
-from study.records import EVALUATIONS
-from study.status import read_status
+from study.cell import cells
+from study.cell.cells import Cell
+from study.system.files import append_line
+from study.cell.parts import part_name, read_all
+from study.cell.records import EVALUATIONS
+from study.cell.status import read_status
 
 
 @pytest.fixture

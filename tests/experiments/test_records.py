@@ -5,10 +5,10 @@ from pathlib import Path
 import pytest
 
 from experiments.records import main
-from experiments.stages.notes import Notes, Step
-from study import cells
-from study.files import read_json
-from study.parts import parts, read_part
+from experiments.pipeline.notes import Notes, Step
+from study.cell import cells
+from study.system.files import read_json
+from study.cell.parts import parts, read_part
 from tests.study.test_merged import contents, sample
 
 

@@ -13,10 +13,10 @@ import pytest
 from analysis import export, view
 from experiments.policies.load import trained_policy
 from experiments.records import main
-from study import merged
+from study.cell import merged
 from study.errors import UserError
-from study.parts import merged_files
-from study.records import KINDS, part_name
+from study.cell.parts import merged_files
+from study.cell.records import KINDS, part_name
 from tests.rewritten import unsigned
 
 Change = Callable[[pd.DataFrame], pd.DataFrame]

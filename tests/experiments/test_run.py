@@ -7,7 +7,7 @@ import pytest
 
 import analysis
 from experiments.launch import run
-from study.storage import DiskTrouble
+from study.system.storage import DiskTrouble
 from tests.conftest import came_of
 from tests.experiments.fake_cells import laid
 

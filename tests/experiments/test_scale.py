@@ -6,7 +6,7 @@ import pytest
 from benchmarks.scale import criteria, planned
 from benchmarks.scale.fits import exponent, line, rates
 from judges.grading import GRADINGS
-from study.schema import Task
+from study.config.schema import Task
 
 
 @pytest.mark.parametrize("power", [0.0, 0.5, 1.0, 2.0])

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from experiments import selection
+from experiments.evaluation import selection
 from study.errors import UserError
 
 WORDS = "red blue green fox owl cat name list three four".split()

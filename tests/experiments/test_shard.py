@@ -10,13 +10,13 @@ from hypothesis import strategies as st
 
 from experiments import launch
 from experiments.launch import local, run
-from experiments.launch.needs import check_engine
-from experiments.launch.shard import share_of, shares
-from experiments.preflight import check_engine as checked_by_preflight
-from study import cells
-from study.compose import respelled
+from experiments.plan.needs import check_engine
+from experiments.plan.shard import share_of, shares
+from experiments.plan.preflight import check_engine as checked_by_preflight
+from study.cell import cells
+from study.config.compose import respelled
 from study.errors import UserError
-from study.schema import Judge, Study, Sweep, Task, Tracking
+from study.config.schema import Judge, Study, Sweep, Task, Tracking
 
 
 @functools.cache

@@ -5,11 +5,11 @@ import shutil
 import pytest
 
 from experiments import train
-from study import cells
-from study.files import read_json
-from study.heartbeat import Heartbeat
-from study.parts import parts, read_part
-from study.status import read_status
+from study.cell import cells
+from study.system.files import read_json
+from study.cell.heartbeat import Heartbeat
+from study.cell.parts import parts, read_part
+from study.cell.status import read_status
 from tests.conftest import in_parts
 from tests.invariants import test_grpo
 

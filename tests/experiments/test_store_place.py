@@ -5,10 +5,10 @@ from pathlib import Path
 import pytest
 
 from experiments.launch.ready import check_machine
-from experiments.preflight import check_settings
-from judges import connections
+from experiments.plan.preflight import check_settings
+from judges.ask import connections
 from study.errors import UserError
-from study.schema import VerdictStore
+from study.config.schema import VerdictStore
 from tests.experiments.mlflow_runs import cell_of
 
 

@@ -20,9 +20,9 @@ from experiments.studies.sizes import said, size
 from experiments.sweep import cells_of
 from judges.serving.book import BOOK, Book, Replica, Service
 from judges.serving.server import start_time
-from study import cells
+from study.cell import cells
 from study.errors import UserError
-from study.study_file import read_study, write_study
+from study.cell.study_file import read_study, write_study
 from tests.plain_user import plain_user
 
 Printed = Callable[..., str]

@@ -8,8 +8,8 @@ import pyarrow.dataset as ds
 import pytest
 import yaml
 
-from study import cells
-from study.files import read_json
+from study.cell import cells
+from study.system.files import read_json
 from tests.conftest import RECORDS_ONLY, SMALL_STUDY, run_alone, sweep
 
 SIX = ("judge=sim-fair,sim-verbose", "seed=0,1,2")

@@ -10,8 +10,8 @@ import pytest
 
 from experiments import launch, train
 from experiments.sweep import cells_of, refuse_lists
-from study import cells
-from study.cells import Cell
+from study.cell import cells
+from study.cell.cells import Cell
 from study.errors import UserError
 from tests.conftest import RECORDS_ONLY
 from tests.experiments import fake_cells

@@ -12,15 +12,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from experiments.track import projection
-from experiments.track.runs import RunLog, mark_killed
-from experiments.track.store import load_mlflow
-from experiments.tracking import main
-from study import cells
-from study.cells import Cell
-from study.files import read_json
-from study.records import recorded
-from study.schema import Endpoint, Judge, Policy, Reward, Task, Tracking
+from experiments.tracking import projection
+from experiments.tracking.runs import RunLog, mark_killed
+from experiments.tracking.store import load_mlflow
+from experiments.tracking.__main__ import main
+from study.cell import cells
+from study.cell.cells import Cell
+from study.system.files import read_json
+from study.cell.records import recorded
+from study.config.schema import Endpoint, Judge, Policy, Reward, Task, Tracking
 from tests.conftest import came_of
 from tests.experiments.mlflow_runs import (
     begin,

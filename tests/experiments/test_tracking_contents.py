@@ -11,18 +11,18 @@ from xml.etree import ElementTree
 
 import pytest
 
-from experiments.track import contents, traces
-from experiments.track.evaluations import (
+from experiments.tracking import contents, traces
+from experiments.tracking.evaluations import (
     EVALUATED,
     Evaluation,
     keep_evaluation,
     kept_evaluations,
     send_evaluation,
 )
-from experiments.track.store import client_of, trace_to
-from experiments.tracking import main
-from study import cells
-from study.files import read_json
+from experiments.tracking.store import client_of, trace_to
+from experiments.tracking.__main__ import main
+from study.cell import cells
+from study.system.files import read_json
 from tests.experiments.mlflow_runs import copy_runs, copy_store, everything, sql
 
 KEY = "sk-test-0123456789abcdef0123456789abcdef"

@@ -4,12 +4,12 @@ import shutil
 
 import pytest
 
-from experiments.track import store
-from experiments.track.charts import CHARTS, FIRST
-from experiments.track.store import parent_link, ui_link
-from experiments.tracking import main
-from study import cells
-from study.files import read_json
+from experiments.tracking import store
+from experiments.tracking.charts import CHARTS, FIRST
+from experiments.tracking.store import parent_link, ui_link
+from experiments.tracking.__main__ import main
+from study.cell import cells
+from study.system.files import read_json
 from tests.chromium import Browser
 from tests.experiments.mlflow_runs import served
 from tests.waiting import wait_for

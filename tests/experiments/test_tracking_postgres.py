@@ -13,13 +13,18 @@ from typing import Any
 
 import pytest
 
-from experiments.track import postgres
-from experiments.track.store import client_of, initialise, load_sql_store, tracking_uri
-from experiments.tracking import main as tracking
+from experiments.tracking import postgres
+from experiments.tracking.store import (
+    client_of,
+    initialise,
+    load_sql_store,
+    tracking_uri,
+)
+from experiments.tracking.__main__ import main as tracking
 from study.errors import UserError
-from study.files import read_json
-from study.schema import Tracking
-from study.study_file import write_study
+from study.system.files import read_json
+from study.config.schema import Tracking
+from study.cell.study_file import write_study
 from tests.conftest import free_port, python
 from tests.experiments.mlflow_runs import begin, cell_of, logged, record, run_id_of
 from tests.waiting import GENEROUS_S, wait_for

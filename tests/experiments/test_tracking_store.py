@@ -11,10 +11,10 @@ import fsspec
 import httpx
 import pytest
 
-from experiments.track import store
-from experiments.track.charts import CHARTS, VIEWS
-from experiments.track.runs import close_parent
-from experiments.track.store import (
+from experiments.tracking import store
+from experiments.tracking.charts import CHARTS, VIEWS
+from experiments.tracking.runs import close_parent
+from experiments.tracking.store import (
     artifacts_of,
     client_of,
     initialise,
@@ -25,8 +25,8 @@ from experiments.track.store import (
     ui_link,
 )
 from study.errors import UserError
-from study.files import read_json
-from study.schema import Tracking
+from study.system.files import read_json
+from study.config.schema import Tracking
 from tests import commands
 from tests.conftest import python
 from tests.experiments.mlflow_runs import (

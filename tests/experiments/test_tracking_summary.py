@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from experiments.track import runs as tracked
-from experiments.track import summary
-from experiments.track.runs import close_parent
-from experiments.track.traces import Lost
-from study import cells
-from study.cells import save_config
+from experiments.tracking import runs as tracked
+from experiments.tracking import summary
+from experiments.tracking.runs import close_parent
+from experiments.tracking.traces import Lost
+from study.cell import cells
+from study.cell.cells import save_config
 from tests.experiments.mlflow_runs import begin, cell_of, history, logged, record, sql, status_of
 
 PNG = base64.b64encode(b"\x89PNG").decode()

@@ -13,13 +13,13 @@ from typing import Any, ClassVar
 import pytest
 import torch
 
-from experiments import vllm
+from experiments.trainer import vllm
 from experiments.trainer.generate import Sampling, generate, merged, uniforms
 from experiments.trainer.grpo import grpo_config
 from study.errors import UserError
-from study.identity import identifying
-from study.schema import Policy, Scaffold, Study, Sweep, Trainer
-from study.vllm import Vllm
+from study.config.identity import identifying
+from study.config.schema import Policy, Scaffold, Study, Sweep, Trainer
+from study.config.vllm import Vllm
 from tests.invariants.test_grpo import run, study
 
 

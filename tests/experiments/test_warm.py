@@ -10,8 +10,8 @@ import pytest
 from experiments.launch.warm import warming
 from experiments.policies.load import cache_of
 from experiments.policies.tiny import is_built, load_tiny
-from study.cells import Cell
-from study.schema import Policy, Warmup
+from study.cell.cells import Cell
+from study.config.schema import Policy, Warmup
 from tests.experiments.mlflow_runs import cell_of
 from tests.waiting import wait_for
 

@@ -15,8 +15,8 @@ from rich.console import Console
 
 from experiments.launch import board
 from experiments.launch.watch import Watch
-from experiments.monitoring import read
-from study import cells
+from experiments.monitor import read
+from study.cell import cells
 from tests.experiments import fake_cells
 from tests.experiments.fake_cells import laid
 from tests.experiments.monitoring.studies import record, run

@@ -21,9 +21,9 @@ from collections import Counter
 from contextlib import ExitStack
 from pathlib import Path
 
-from study import cells
-from study.status import read_status
-from study.stopping import end_with_parent
+from study.cell import cells
+from study.cell.status import read_status
+from study.system.stopping import end_with_parent
 from tests.conftest import ROOT, free_port, listens
 from tests.experiments.launch.clusters import Cluster, read
 from tests.faults import lives

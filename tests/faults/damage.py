@@ -21,7 +21,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from study import cells, files
+from study.cell import cells
+from study.system import files
 from tests.conftest import in_parts
 
 RUN = (
@@ -227,7 +228,7 @@ def resume(runs_dir: Path) -> int:
 
 
 def rebuild(runs_dir: Path) -> int:
-    from experiments import tracking
+    from experiments.tracking import __main__ as tracking
 
     return tracking.main(["rebuild", "study=debug", f"runs_dir={runs_dir}"])
 
@@ -235,7 +236,7 @@ def rebuild(runs_dir: Path) -> int:
 def read(runs_dir: Path) -> int:
     """What every analysis begins with: the study as arrays, and what is wrong in its folders."""
     from analysis.records.runs import read_study
-    from study.verify import say_problems
+    from study.cell.verify import say_problems
 
     study = study_of(runs_dir)
     others = set(cells.study_cells(study)) - {victim(study)}
@@ -249,10 +250,10 @@ def read(runs_dir: Path) -> int:
 
 def gather(runs_dir: Path) -> int:
     """What the report shows, without a kernel."""
-    from analysis.reports.evidence import gather as gather_evidence
-    from analysis.reports.limits import limits
-    from analysis.reports.tables import runs_table
-    from analysis.reports.words import findings
+    from analysis.report.evidence import gather as gather_evidence
+    from analysis.report.limits import limits
+    from analysis.report.tables import runs_table
+    from analysis.report.words import findings
 
     evidence = gather_evidence(study_of(runs_dir))
     findings(evidence), limits(evidence), runs_table(evidence)
@@ -270,7 +271,7 @@ def _analysis(name: str) -> Callable[[Path], int]:
 
 
 def forecast(runs_dir: Path) -> int:
-    from analysis import forecast as forecast_command
+    from analysis.forecast import __main__ as forecast_command
 
     given = ["study=debug", f"runs_dir={runs_dir}", "judges=sim-fair", "steps=3"]
     return forecast_command.main(given)

@@ -19,7 +19,7 @@ import time
 from functools import partial
 from pathlib import Path
 
-from study import cells
+from study.cell import cells
 from tests.conftest import ROOT
 from tests.faults import lives, windows
 

@@ -14,10 +14,10 @@ from typing import Any
 
 import pyarrow.dataset as ds
 
-from experiments.trainer.checkpoints import fault
-from study import cells
-from study.files import read_json
-from study.records import recorded
+from experiments.policies.checkpoints import fault
+from study.cell import cells
+from study.system.files import read_json
+from study.cell.records import recorded
 from tests.conftest import sweep
 
 TINY = ("debug=tiny", "sweep.report=false")

@@ -24,12 +24,12 @@ from typing import Any
 
 from judges.grading import GRADINGS
 from judges.grading.base import NOTHING, OneRequest
-from judges.replies import Store
-from judges.session import Session
-from judges.stored import verify
-from study.records import VERDICT, write_part
+from judges.ask.replies import Store
+from judges.ask.session import Session
+from judges.ask.stored import verify
+from study.cell.records import VERDICT, write_part
 from study.rows import make_row
-from study.schema import Endpoint, Grading, Judge, Sampling
+from study.config.schema import Endpoint, Grading, Judge, Sampling
 from study.verdict import Outcome, Parsed, Reply, Request, Verdict
 from tests.conftest import ROOT
 from tests.faults.soak_faults import MODEL, PLAIN, SLOW, STREAM

@@ -9,11 +9,12 @@ from collections import Counter
 
 import pytest
 
-from experiments import plan
-from study import cells, files, verify
-from study.files import Damaged, read_json
-from study.status import read_status
-from study.study_file import read_study
+from experiments.plan import plan
+from study.cell import cells, verify
+from study.system import files
+from study.system.files import Damaged, read_json
+from study.cell.status import read_status
+from study.cell.study_file import read_study
 from tests.faults import damage
 
 

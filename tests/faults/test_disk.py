@@ -13,8 +13,9 @@ from types import SimpleNamespace
 import pytest
 
 from experiments.launch.task import _Log
-from study import cells, files, storage
-from study.records import ROLLOUT, VERDICT, Recorder, recorded, rollout_id
+from study.cell import cells
+from study.system import files, storage
+from study.cell.records import ROLLOUT, VERDICT, Recorder, recorded, rollout_id
 from tests.conftest import SLOWLY, python
 from tests.faults import lives
 from tests.waiting import GENEROUS_S, wait_for
@@ -79,7 +80,7 @@ def test_a_metrics_line_that_does_not_fit_leaves_nothing(tmp_path):
         "import resource, sys\nfrom pathlib import Path\nfrom study import files\n"
         "resource.setrlimit(resource.RLIMIT_FSIZE, (50, 50))\n"
         "try:\n files.append_line(Path(sys.argv[1]), 'x' * 100)\nexcept OSError as e:\n"
-        " from study.storage import explained\n print(explained(e, Path(sys.argv[1])))\n"
+        " from study.system.storage import explained\n print(explained(e, Path(sys.argv[1])))\n"
     )
     said, _ = python(code, path).communicate()
     assert "largest size that is allowed" in said and "ulimit -f" in said

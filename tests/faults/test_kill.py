@@ -6,8 +6,8 @@ import subprocess
 import pyarrow.dataset as ds
 import pytest
 
-from study import cells
-from study.status import read_status
+from study.cell import cells
+from study.cell.status import read_status
 from tests import commands
 from tests.conftest import SLOWLY
 from tests.faults import lives
@@ -85,7 +85,7 @@ def recorded_keys(folder):
 
 
 def stored_keys(runs_dir):
-    from judges.replies import Store
+    from judges.ask.replies import Store
 
     with Store(runs_dir / "verdicts.db") as store:
         return {row[0] for row in store._connection().execute("SELECT key FROM replies")}

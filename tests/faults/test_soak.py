@@ -14,8 +14,8 @@ import pytest
 from judges.fault_injection.server import choice, chunk, completion, events, whole
 from judges.faults import MIXED, FaultServer
 from judges.grading import GRADINGS
-from judges.replies import Store
-from judges.session import Session
+from judges.ask.replies import Store
+from judges.ask.session import Session
 from study.verdict import Outcome
 from tests.faults import soak
 from tests.waiting import wait_for

@@ -13,7 +13,7 @@ import pytest
 
 from experiments import sweep
 from experiments.launch import pool
-from study import cells
+from study.cell import cells
 from tests.conftest import ROOT
 from tests.faults import kills, lives, windows
 

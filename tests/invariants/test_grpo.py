@@ -11,14 +11,14 @@ import torch
 from transformers import set_seed
 
 from experiments.policies.load import load_policy
-from experiments.scorer import Scorer
+from experiments.trainer.scorer import Scorer
 from experiments.trainer.arguments import grpo_config
-from experiments.trainer.checkpoints import newest
+from experiments.policies.checkpoints import newest
 from experiments.trainer.grpo import make_trainer
-from experiments.world import Direct
+from experiments.trainer.world import Direct
 from study.errors import UserError
-from study.records import Recorder
-from study.schema import Judge, Lora, Policy, Study, Task, Trainer
+from study.cell.records import Recorder
+from study.config.schema import Judge, Lora, Policy, Study, Task, Trainer
 from study.tasks import TASKS, oracle
 from study.verdict import Outcome, Verdict
 

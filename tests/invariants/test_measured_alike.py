@@ -6,13 +6,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from analysis.arm.forecast import ask, first_rollouts, forecast
+from analysis.forecast.estimate import ask, first_rollouts, forecast
 from analysis.records.runs import read_study
-from experiments.scorer import StepRecord
+from experiments.trainer.scorer import StepRecord
 from experiments.trainer.metrics import step_metrics
-from study import cells
+from study.cell import cells
 from study.features import FEATURES
-from study.parts import parts, read_part
+from study.cell.parts import parts, read_part
 from tests.conftest import RECORDS_ONLY, Trained
 
 

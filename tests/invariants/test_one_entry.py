@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from judges.identity import judge_id
-from study.compose import load_judge, preset_names
+from judges.ask.identity import judge_id
+from study.config.compose import load_judge, preset_names
 from tests.commands import run_program
 from tests.conftest import ROOT
 

@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from experiments.trainer.grpo import RecordingTrainer
-from study.scaffold import show
-from study.schema import Scaffold
+from study.tasks.scaffold import show
+from study.config.schema import Scaffold
 from study.tasks import TASKS
 from tests.invariants.test_grpo import TASK, run, study
 

@@ -6,7 +6,7 @@ import pytest
 
 from experiments.policies.load import load_policy
 from experiments.trainer.arguments import grpo_config
-from study.schema import Policy, Study, Task, Trainer
+from study.config.schema import Policy, Study, Task, Trainer
 
 TINY = Policy(
     name="tiny",

@@ -5,10 +5,10 @@ from pathlib import Path
 
 import yaml
 
-from study import study_file
-from study.compose import load_presets
-from study.records import ROLLOUT, part_name, write_part
-from study.schema import Reward, Study, Trainer
+from study.cell import study_file
+from study.config.compose import load_presets
+from study.cell.records import ROLLOUT, part_name, write_part
+from study.config.schema import Reward, Study, Trainer
 from study.tasks import task_module
 
 LONG = "I have thought about this with care, step by step, and I am sure of it. The answer is {}"

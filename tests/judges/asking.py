@@ -9,8 +9,8 @@ from judges.endpoint.dialects import judge_body
 from judges.endpoint.replicas import open_wire
 from judges.endpoint.transport import Asgi
 from judges.grading.base import NOTHING, OneRequest
-from judges.reading import Retry
-from study.schema import Endpoint, Grading, Judge, Sampling
+from judges.ask.reading import Retry
+from study.config.schema import Endpoint, Grading, Judge, Sampling
 from study.verdict import Outcome, Parsed, Reply, Request
 from tests.waiting import on_own_clock
 

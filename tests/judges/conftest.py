@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 
 from judges.faults import FaultServer
-from judges.replies import Store
+from judges.ask.replies import Store
 from judges.serving import book, keeper, server, service
 from study.errors import UserError
-from study.schema import Judge, Serve
+from study.config.schema import Judge, Serve
 from tests.judges.asking import OneWord
 from tests.judges.endpoints import Endpointed
 from tests.waiting import on_own_clock
@@ -55,7 +55,7 @@ def grading(one_word: Any) -> Any:
 def app(monkeypatch: pytest.MonkeyPatch) -> Endpointed:
     """What sessions of this test ask, whatever their judge's address is."""
     server = Endpointed()
-    monkeypatch.setattr("judges.session._simulated", lambda *_: server)
+    monkeypatch.setattr("judges.ask.session._simulated", lambda *_: server)
     return server
 
 

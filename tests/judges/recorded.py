@@ -13,12 +13,12 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
-from judges.ahead import judge_all
+from judges.ask.prefetch import judge_all
 from judges.grading.delimiters import without_delimited
-from judges.replies import Store, canonical
-from judges.session import Session
+from judges.ask.replies import Store, canonical
+from judges.ask.session import Session
 from study.rows import Criterion, Row, Truth, make_row
-from study.schema import Endpoint, Failure, Grading, Judge, Price, Sampling, Simulated
+from study.config.schema import Endpoint, Failure, Grading, Judge, Price, Sampling, Simulated
 
 FILE = Path(__file__).with_name("recorded_verdicts.json")
 GROUP = 4
@@ -133,7 +133,7 @@ def judges() -> dict[str, Judge]:
 def give(name: str, store: Store) -> tuple[int, int, list[str]]:
     """The calls and hits of one judge's session, and one line per verdict."""
     judge = judges()[name]
-    with mock.patch("judges.session._simulated", _app):
+    with mock.patch("judges.ask.session._simulated", _app):
         session = Session(judge, store, truth)
     with session:
         votes_N = judge_all(session, items(), GROUP)

@@ -13,7 +13,7 @@ from judges.serving import book, server
 from judges.serving.book import Place, Service, service_of
 from judges.serving.keeper import Keeper
 from study.errors import UserError
-from study.schema import Endpoint, Judge, Serve
+from study.config.schema import Endpoint, Judge, Serve
 from tests.conftest import ROOT, free_port
 from tests.waiting import GENEROUS_S, wait_for
 

@@ -2,10 +2,10 @@
 
 from typing import Any
 
-from judges.replies import Store
-from judges.session import Session
+from judges.ask.replies import Store
+from judges.ask.session import Session
 from study.rows import Criterion, Row, make_row
-from study.schema import Endpoint, Grading, Judge, Price, Sampling
+from study.config.schema import Endpoint, Grading, Judge, Price, Sampling
 from study.verdict import Verdict
 
 ROWS = [make_row(({"role": "user", "content": f"Write {number} words."},)) for number in range(4)]

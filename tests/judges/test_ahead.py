@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from judges.ahead import Ahead, judge_all
-from judges.replies import Store
-from judges.session import Session
+from judges.ask.prefetch import Ahead, judge_all
+from judges.ask.replies import Store
+from judges.ask.session import Session
 from study.rows import Row, Truth
-from study.schema import Endpoint, Failure, Grading, Judge, Sampling, Simulated
+from study.config.schema import Endpoint, Failure, Grading, Judge, Sampling, Simulated
 from study.verdict import Outcome, Verdict
 from tests.judges.endpoints import Endpointed
 from tests.judges.sessions import COLOURS as ROWS

@@ -6,7 +6,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from judges.budget import (
+from judges.ask.budget import (
     Budget,
     BudgetSpent,
     Spent,
@@ -16,8 +16,8 @@ from judges.budget import (
     usd_of_calls,
 )
 from study.errors import UserError
-from study.records import part_name, write_rows
-from study.schema import Cost, Executor, Judge, Price, Simulated
+from study.cell.records import part_name, write_rows
+from study.config.schema import Cost, Executor, Judge, Price, Simulated
 
 PRICED = Judge(name="dear", price=Price(input=1.0, output=2.0))
 

@@ -14,8 +14,8 @@ import pytest
 from judges import check
 from judges.endpoint.dialects import DIALECTS
 from judges.serving import server
-from study.compose import preset_names
-from study.schema import Endpoint, Judge, Price
+from study.config.compose import preset_names
+from study.config.schema import Endpoint, Judge, Price
 from study.verdict import Outcome
 from tests.conftest import ROOT, free_port
 from tests.study.test_verdict import verdict

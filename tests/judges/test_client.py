@@ -18,7 +18,7 @@ from judges.endpoint.replicas import open_wire
 from judges.fault_injection.server import ANSWERS, error, events, whole
 from judges.fault_injection.server import GOOD as BODY
 from judges.fault_injection.server import GOOD_STREAM as CHUNKS
-from judges.reading import settle
+from judges.ask.reading import settle
 from study.verdict import Outcome
 from tests.judges.asking import MESSAGES, TRIES, a_judge, asked, asking
 

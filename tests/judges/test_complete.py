@@ -9,7 +9,7 @@ from judges.endpoint.complete import chat_body, complete_all
 from judges.fault_injection.server import choice, completion, whole
 from judges.faults import FaultServer
 from study.errors import UserError
-from study.schema import Endpoint, Sampling
+from study.config.schema import Endpoint, Sampling
 from study.verdict import Outcome
 
 SECRET = "Canary/Key+77.of-no-known-form"

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from judges.endpoint.dialects import DIALECTS, described, dialect_of, judge_body
-from judges.session import Session
+from judges.ask.session import Session
 from study.errors import UserError
-from study.schema import Endpoint, Grading, Judge, Sampling, Simulated
+from study.config.schema import Endpoint, Grading, Judge, Sampling, Simulated
 from tests.judges.asking import MESSAGES
 from tests.judges.sessions import ask_once, http
 

@@ -6,7 +6,7 @@ import pytest
 
 import judges
 from study.rows import Truth, make_row
-from study.schema import Judge, Simulated
+from study.config.schema import Judge, Simulated
 from tests.conftest import run_alone
 
 

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from judges.endpoint.chat_completions import BadCompletion, ErrorBody, Stream, read_plain
 from judges.endpoint.fields import BLOT, MOST_TOKENS, blot, check_value, clean, logprobs, one_line
-from study.records import VERDICT, arrow_type
-from study.secrets import MARKS, PATTERNS
+from study.cell.records import VERDICT, arrow_type
+from study.system.secrets import MARKS, PATTERNS
 from study.verdict import Reply
 
 KEY = "Plain-Looking-Key-77"

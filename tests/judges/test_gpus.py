@@ -9,8 +9,8 @@ import pytest
 from judges.serving import server
 from judges.serving.book import READY
 from study.errors import UserError
-from study.gpus import take
-from study.machine import usable_gpus
+from study.system.gpus import take
+from study.system.machine import usable_gpus
 from tests.conftest import free_port
 from tests.judges.services import judge, keeping
 from tests.waiting import wait_for

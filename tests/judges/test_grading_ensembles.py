@@ -7,9 +7,9 @@ import pytest
 
 from judges.grading.likert import Likert
 from judges.grading.listwise import Listwise
-from judges.session import Session
-from study.bounds import IllegalValue
-from study.compose import load_presets
+from judges.ask.session import Session
+from study.config.bounds import IllegalValue
+from study.config.compose import load_presets
 from study.errors import UserError
 from study.rows import make_row
 from study.tasks import oracle, task_module

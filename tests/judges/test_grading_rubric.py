@@ -15,8 +15,8 @@ from judges.grading.delimiters import undelimit
 from judges.grading.rubric import Rubric
 from study.errors import UserError
 from study.rows import Criterion, Row, make_row
-from study.rubric import rubric_score
-from study.schema import Task
+from study.truth.rubric import rubric_score
+from study.config.schema import Task
 from study.tasks import prompts
 from study.tasks.where import data_folder
 from study.verdict import LABELS, Outcome, Parsed, Reply, Request

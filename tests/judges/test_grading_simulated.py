@@ -13,12 +13,12 @@ import pytest
 
 from judges.grading import GRADINGS
 from judges.grading.delimiters import delimit
-from judges.grading.reply_format import Unanswerable, read_question
+from judges.simulated.reply_format import Unanswerable, read_question
 from judges.grading.vocabulary import VOCABULARIES
-from judges.session import Session
+from judges.ask.session import Session
 from judges.simulated.bias import Bias
 from study.rows import Criterion, Row, Truth, make_row
-from study.schema import Failure, Judge, Simulated
+from study.config.schema import Failure, Judge, Simulated
 from study.verdict import Outcome, Verdict
 from tests.judges.test_simulated import judge
 

@@ -7,11 +7,20 @@ from typing import Any
 import pytest
 
 from judges.endpoint.dialects import judge_body
-from judges.identity import build_grading, check_settings, judge_id, request_keys
+from judges.ask.identity import build_grading, check_settings, judge_id, request_keys
 from judges.serving.vllm_command import arguments
 from judges.simulated.bias import Bias
 from study.errors import UserError
-from study.schema import Endpoint, Failure, Grading, Judge, Price, Sampling, Serve, Simulated
+from study.config.schema import (
+    Endpoint,
+    Failure,
+    Grading,
+    Judge,
+    Price,
+    Sampling,
+    Serve,
+    Simulated,
+)
 
 JUDGE = Judge(
     name="j",

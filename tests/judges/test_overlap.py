@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
-from judges.ahead import judge_all
-from judges.replies import Store
-from judges.session import Session
-from study.schema import Cost
+from judges.ask.prefetch import judge_all
+from judges.ask.replies import Store
+from judges.ask.session import Session
+from study.config.schema import Cost
 from study.verdict import Outcome
 from tests.judges.endpoints import Endpointed, text_of
 from tests.judges.sessions import COLOURS, held
@@ -103,7 +103,7 @@ def test_an_awaited_verdict_that_is_given_up_leaves_the_session_usable(app: Endp
 
 
 def test_a_reply_is_parsed_once_and_a_body_built_once(app, monkeypatch, tmp_path) -> None:
-    from judges import session as module
+    from judges.ask import session as module
     from judges.grading.likert import Likert
 
     counts: Counter[str] = Counter()
@@ -141,7 +141,7 @@ def test_closing_during_follow_ups_aborts_them(app: Endpointed) -> None:
 
 
 def test_an_allowance_holds_over_overlapping_groups(app: Endpointed) -> None:
-    from judges.probes.allowance import Allowance
+    from judges.ask.allowance import Allowance
 
     app.say = lambda body: "[[A]]"
     asked = held("pairwise")

@@ -175,7 +175,7 @@ def test_a_value_of_another_form_is_lost_without_a_sentence_on_it(change, monkey
     def shown(value: Any) -> str:
         raise AssertionError(f"{value!r} was written down for nobody")
 
-    monkeypatch.setattr("study.bounds.shown", shown)
+    monkeypatch.setattr("study.config.bounds.shown", shown)
     records, lost = read_records(json.dumps({"id": 1, "text": "[[1]]"} | change).encode())
     assert (records, lost) == ([], 1)
 

@@ -6,13 +6,13 @@ import pytest
 
 from judges.grading.delimiters import undelimit
 from judges.probes import Source, variants
-from judges.probes.allowance import Allowance
+from judges.ask.allowance import Allowance
 from judges.probes.asking import ask
 from judges.probes.model import INSTRUCTIONS, rewritten
-from judges.session import Session
+from judges.ask.session import Session
 from study.errors import UserError
 from study.rows import make_row
-from study.schema import Cost, Judge, Simulated
+from study.config.schema import Cost, Judge, Simulated
 from tests.judges.endpoints import text_of
 from tests.judges.sessions import held
 

@@ -9,7 +9,7 @@ import pytest
 from analysis.records.replays import with_replays
 from analysis.records.runs import read_study
 from judges.replay import main
-from study.compose import load_presets
+from study.config.compose import load_presets
 from study.tasks import task_module
 from study.tasks.mixed_mini import scores
 from tests.judges.answered_study import PLAIN, write_run

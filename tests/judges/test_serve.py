@@ -14,12 +14,12 @@ import pytest
 from judges import check, faults, serve
 from judges.grading import GRADINGS
 from judges.serving import server, vllm_command
-from judges.session import Session
+from judges.ask.session import Session
 from judges.simulated.app import simulated_app
 from judges.simulated.bias import DEFAULT_REFERENCE
-from study.compose import load_presets
+from study.config.compose import load_presets
 from study.features import features
-from study.schema import Grading, Judge, Task
+from study.config.schema import Grading, Judge, Task
 from study.tasks import TASKS
 from study.verdict import Outcome
 from tests import commands

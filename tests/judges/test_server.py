@@ -18,7 +18,7 @@ from judges.serve import main
 from judges.serving import server
 from judges.serving.lease import lease, leases
 from study.errors import UserError
-from study.schema import Judge
+from study.config.schema import Judge
 from tests.conftest import free_port, python
 from tests.judges.services import served as judge
 from tests.waiting import GENEROUS_S, wait_for

@@ -2,10 +2,10 @@
 
 import json
 
-from study.cells import load_cell, study_cells
-from study.compose import load_presets
-from study.identity import digest
-from study.parts import parts, read_part
+from study.cell.cells import load_cell, study_cells
+from study.config.compose import load_presets
+from study.config.identity import digest
+from study.cell.parts import parts, read_part
 from tests.conftest import sweep
 from tests.judges.services import keeping
 

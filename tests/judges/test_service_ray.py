@@ -37,7 +37,7 @@ def ask(overrides: list[str], runs_dir: str) -> tuple[str, str, float | None]:
 
     from judges.check import probe
     from judges.serving.service import use
-    from study.compose import load_presets
+    from study.config.compose import load_presets
 
     judge, _ = load_presets("qwen3-4b", overrides=overrides)
     with use(judge, Path(runs_dir), starts=False) as reached:

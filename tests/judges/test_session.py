@@ -10,13 +10,13 @@ import pytest
 
 from judges.fault_injection.server import ANSWERS, GOOD, whole
 from judges.faults import FaultServer
-from judges.identity import judge_id
-from judges.replies import Store
-from judges.session import Session
+from judges.ask.identity import judge_id
+from judges.ask.replies import Store
+from judges.ask.session import Session
 from study.errors import UserError
-from study.records import VERDICT, write_part
+from study.cell.records import VERDICT, write_part
 from study.rows import Row, Truth
-from study.schema import Endpoint, Failure, Grading, Judge, Price, Sampling, Simulated
+from study.config.schema import Endpoint, Failure, Grading, Judge, Price, Sampling, Simulated
 from study.verdict import Outcome, Parsed
 from tests.judges.sessions import ROWS, ask_once, http
 from tests.waiting import GENEROUS_S, wait_for

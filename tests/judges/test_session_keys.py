@@ -13,11 +13,11 @@ import pytest
 from judges.endpoint.failures import EndpointRefused
 from judges.fault_injection.server import ANSWERS, events, whole
 from judges.faults import FaultServer
-from judges.replies import Store
-from judges.session import Session
+from judges.ask.replies import Store
+from judges.ask.session import Session
 from study.errors import UserError
-from study.records import VERDICT, write_part
-from study.schema import Grading
+from study.cell.records import VERDICT, write_part
+from study.config.schema import Grading
 from study.verdict import Outcome
 from tests.judges.sessions import ROWS, http
 

@@ -15,7 +15,7 @@ from judges.simulated.bias import ALWAYS, DEFAULT_REFERENCE, Bias, effective, ob
 from study.errors import UserError
 from study.features import FEATURES, features
 from study.rows import Truth, make_row
-from study.schema import Failure, Grading, Judge, Simulated
+from study.config.schema import Failure, Grading, Judge, Simulated
 from study.verdict import Reply
 from tests.waiting import on_own_clock
 

@@ -8,17 +8,17 @@ from collections import defaultdict
 
 import pytest
 
-from judges.identity import judge_id
-from judges.session import Session
+from judges.ask.identity import judge_id
+from judges.ask.session import Session
 from judges.simulated.app import simulated_app
 from judges.simulated.bias import Bias, drifts, effective
-from study.compose import load_judge
+from study.config.compose import load_judge
 from study.errors import UserError
-from study.identity import digest
-from study.oracle import Oracle
+from study.config.identity import digest
+from study.truth.oracle import Oracle
 from study.rows import Missing, Truth, make_row
-from study.schema import Endpoint, Judge, Simulated, Study, freeze
-from study.simulated import DOMAINS, Domain, Domains, in_domain
+from study.config.schema import Endpoint, Judge, Simulated, Study, freeze
+from study.config.simulated import DOMAINS, Domain, Domains, in_domain
 from study.tasks import TASKS
 from study.verdict import Outcome
 from tests import lazy_task

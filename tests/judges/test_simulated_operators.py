@@ -16,8 +16,8 @@ from judges.simulated.operators import PROMPTS, Operators, bare, operators_app, 
 from study.errors import UserError
 from study.features import features
 from study.rows import Row
-from study.schema import Task, freeze
-from study.simulated_executor import Operating, SimulatedExecutor
+from study.config.schema import Task, freeze
+from study.config.simulated_executor import Operating, SimulatedExecutor
 from study.tasks import lookup, oracle, workflow_mini
 from study.tasks.mixed import grading
 

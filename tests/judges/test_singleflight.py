@@ -11,8 +11,8 @@ import pytest
 
 from judges.fault_injection.server import choice, completion, whole
 from judges.faults import FaultServer
-from judges.replies import Store, content_key
-from judges.singleflight import POLL_S, TAKE_OVER_S, SingleFlight, Value
+from judges.ask.replies import Store, content_key
+from judges.ask.singleflight import POLL_S, TAKE_OVER_S, SingleFlight, Value
 from tests.conftest import python
 from tests.waiting import GENEROUS_S, on_own_clock, wait_for
 

@@ -14,10 +14,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from judges import stored
-from judges.replies import Store, canonical, content_key
+from judges.ask import stored
+from judges.ask.replies import Store, canonical, content_key
 from judges.store import main
-from judges.stored import stats, verify
+from judges.ask.stored import stats, verify
 from study.errors import UserError
 from tests.conftest import python
 from tests.waiting import GENEROUS_S, wait_for

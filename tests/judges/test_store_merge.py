@@ -12,16 +12,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from judges import connections
-from judges.connections import open_to_read
-from judges.merging import merge
-from judges.replies import Store, content_key, open_store
-from judges.session import Session
+from judges.ask import connections
+from judges.ask.connections import open_to_read
+from judges.ask.merging import merge
+from judges.ask.replies import Store, content_key, open_store
+from judges.ask.session import Session
 from judges.store import main
-from judges.stored import copy, read_value
+from judges.ask.stored import copy, read_value
 from study.errors import UserError
 from study.rows import Truth, make_row
-from study.schema import Judge, Simulated, VerdictStore
+from study.config.schema import Judge, Simulated, VerdictStore
 from tests.conftest import python
 from tests.waiting import GENEROUS_S
 

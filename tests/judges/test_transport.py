@@ -20,7 +20,7 @@ from judges.endpoint.transport import (
     bounded,
 )
 from study.errors import UserError
-from study.schema import Endpoint
+from study.config.schema import Endpoint
 
 ENDPOINT = Endpoint(url="asgi://simulated", max_reply_bytes=1_000)
 

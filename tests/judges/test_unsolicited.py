@@ -17,7 +17,7 @@ from judges.endpoint.dialects import chat_body
 from judges.endpoint.transport import QUIET_S, HttpWire, Unsolicited, WireError
 from judges.fault_injection import server as shapes
 from judges.fault_injection.server import DONE, chunk
-from study.schema import Endpoint, Sampling
+from study.config.schema import Endpoint, Sampling
 from tests.waiting import come
 
 

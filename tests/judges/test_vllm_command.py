@@ -11,9 +11,9 @@ import sys
 import pytest
 
 from judges.serving import vllm_command
-from study.compose import load_presets
+from study.config.compose import load_presets
 from study.errors import UserError
-from study.schema import Judge
+from study.config.schema import Judge
 from tests.conftest import ROOT
 from tests.judges.services import served as judge
 from tests.waiting import GENEROUS_S

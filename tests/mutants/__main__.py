@@ -28,7 +28,7 @@ from dataclasses import asdict, dataclass
 from hashlib import sha256
 from pathlib import Path
 
-from study import bounds
+from study.config import bounds
 from study.cli import command, option
 from study.errors import UserError
 from tests.mutants.campaign import Campaign, Trial

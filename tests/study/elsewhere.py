@@ -11,9 +11,9 @@ import sys
 from pathlib import Path
 from random import Random
 
-from study import cells, exchange, lease
-from study.merged import merge_cell, reopen
-from study.records import ROLLOUT, VERDICT, Recorder, rollout_id
+from study.cell import cells, exchange, lease
+from study.cell.merged import merge_cell, reopen
+from study.cell.records import ROLLOUT, VERDICT, Recorder, rollout_id
 
 
 def body(folder: Path, steps: int) -> None:

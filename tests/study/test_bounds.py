@@ -8,11 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from study import schema
-from study.bounds import LONGEST_NAME, Choice, Name, Number, check
-from study.cells import make_cell
+from study.config import schema
+from study.config.bounds import LONGEST_NAME, Choice, Name, Number, check
+from study.cell.cells import make_cell
 from study.errors import UserError
-from study.schema import Study, Trainer, freeze
+from study.config.schema import Study, Trainer, freeze
 
 FREE = {
     "Failure.per_length", "Simulated.leniency", "Simulated.scale", "Simulated.drift_per_1000",
@@ -188,7 +188,7 @@ def test_the_losses_and_schedulers_are_those_of_the_trainer() -> None:
     from transformers import get_scheduler
     from trl import GRPOTrainer
 
-    from study.bounds import words_of
+    from study.config.bounds import words_of
 
     source = inspect.getsource(GRPOTrainer._compute_loss)
     lines = [line for line in source.splitlines() if "self.loss_type" in line]

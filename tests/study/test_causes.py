@@ -2,10 +2,17 @@
 
 import pytest
 
-from study import causes
+from study.config import override_errors as causes
 from study.errors import UserError
-from study.presets import NEAREST, any_of, nearest, no_preset, preset_groups, preset_names
-from study.schema import check_at
+from study.config.presets import (
+    NEAREST,
+    any_of,
+    nearest,
+    no_preset,
+    preset_groups,
+    preset_names,
+)
+from study.config.schema import check_at
 
 
 @pytest.mark.parametrize(

@@ -2,8 +2,8 @@ import subprocess
 
 import pytest
 
-from study import cells
-from study.cells import make_cell, save_cell, set_status
+from study.cell import cells
+from study.cell.cells import make_cell, save_cell, set_status
 from tests.conftest import python
 
 

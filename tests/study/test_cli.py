@@ -12,10 +12,10 @@ from typing import Any
 
 import pytest
 
-from study.bounds import Choice, Number
+from study.config.bounds import Choice, Number
 from study.cli import Command, StudyOptions, command, option, output, overrides, word, writes
 from study.errors import UserError
-from study.files import write_json
+from study.system.files import write_json
 from study.screen import UNREAD, unless_unread
 from tests.conftest import ROOT, came_of, run_alone
 from tests.waiting import GENEROUS_S

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from study.completions import json_object, read_completions, sound_records
+from study.cell.completions import json_object, read_completions, sound_records
 from study.errors import UserError
 
 

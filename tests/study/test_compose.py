@@ -2,7 +2,7 @@
 
 import pytest
 
-from study.compose import load_judge, opened
+from study.config.compose import load_judge, opened
 from study.errors import UserError
 
 

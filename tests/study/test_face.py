@@ -26,7 +26,7 @@ def test_every_name_of_the_face_is_there() -> None:
     promised = "Study Judge Row Truth Verdict Outcome Cell UserError load_judge features advantages"
     assert set(dir(study)) == set(promised.split())
     assert all(getattr(study, name) is not None for name in promised.split())
-    assert study.Cell is importlib.import_module("study.cells").Cell
+    assert study.Cell is importlib.import_module("study.cell.cells").Cell
     with pytest.raises(AttributeError, match="no attribute 'Cells'"):
         study.Cells  # noqa: B018
 
@@ -37,7 +37,7 @@ def test_importing_the_face_loads_nothing_else() -> None:
 
 def test_the_whole_package_loads_neither_torch_nor_a_network_client_nor_mlflow() -> None:
     names = loaded("\n".join(f"import {name}" for name in MODULES))
-    assert {"study.schema", "study.compose", "study.records"} <= names
+    assert {"study.config.schema", "study.config.compose", "study.cell.records"} <= names
     assert not names & set(HEAVY)
 
 

@@ -1,7 +1,7 @@
 import pytest
 import yaml
 
-from study.files import (
+from study.system.files import (
     DEEPEST,
     LARGEST_YAML,
     MOST_IN_JSON,

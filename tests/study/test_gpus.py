@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from study.errors import UserError
-from study.gpus import PARTS, left_by, parts_of, take
-from study.machine import Gpu
+from study.system.gpus import PARTS, left_by, parts_of, take
+from study.system.machine import Gpu
 from tests.conftest import python
 
 pytestmark = pytest.mark.usefixtures("own_leases")
@@ -87,7 +87,7 @@ def test_what_is_left_is_what_the_locks_leave(count, wants) -> None:
 def test_a_lease_lapses_with_whoever_died(tmp_path) -> None:
     code = (
         "import sys, time; from pathlib import Path; from study import gpus;"
-        "from study.machine import Gpu; gpus.HOST = Path(sys.argv[1]);"
+        "from study.system.machine import Gpu; gpus.HOST = Path(sys.argv[1]);"
         "lease = gpus.take([Gpu('0', 'GPU-0', '', 0)], 1); print(lease is not None, flush=True);"
         "time.sleep(60)"
     )

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from study import cells, heartbeat
-from study.files import read_json
-from study.heartbeat import Heartbeat
-from study.status import read_status
+from study.cell import cells, heartbeat
+from study.system.files import read_json
+from study.cell.heartbeat import Heartbeat
+from study.cell.status import read_status
 from tests.waiting import wait_for
 
 FAST_S = 0.01

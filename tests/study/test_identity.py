@@ -7,9 +7,16 @@ from typing import Any
 import pytest
 import yaml
 
-from study.identity import ABSENT, digest, flatten, hashed_default, identifying, left_out
-from study.marks import RUN_TIME, dataclass_of, field_types, was
-from study.schema import Endpoint, Judge, Sampling, Simulated, Study, Trainer
+from study.config.identity import (
+    ABSENT,
+    digest,
+    flatten,
+    hashed_default,
+    identifying,
+    left_out,
+)
+from study.config.marks import RUN_TIME, dataclass_of, field_types, was
+from study.config.schema import Endpoint, Judge, Sampling, Simulated, Study, Trainer
 from tests.conftest import ROOT
 from tests.study.test_bounds import nested
 

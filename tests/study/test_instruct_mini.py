@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from study.errors import UserError
 from study.rows import Criterion, Row, make_row
-from study.schema import Task
+from study.config.schema import Task
 from study.tasks import TASKS, oracle, task_module, teacher
 from study.tasks.instruct_mini import CATEGORY_OF, RELEVANCE_HALF, _order_faults, rows, truth
 

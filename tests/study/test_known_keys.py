@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from study.known_keys import blot_key
+from study.system.known_keys import blot_key
 
 KEY = "Canary/Key+77.of-no_known-form"
 WRITTEN = {

@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from study import locks
+from study.system import locks
 from tests.conftest import python
 from tests.waiting import GENEROUS_S
 

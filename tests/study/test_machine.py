@@ -4,9 +4,9 @@ import os
 
 import pytest
 
-from study import machine
+from study.system import machine
 from study.errors import UserError
-from study.machine import cpus, device_variables
+from study.system.machine import cpus, device_variables
 
 
 def mounted(root, groups: str, **files: str):

@@ -4,11 +4,19 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from judges.identity import judge_id as id_of
-from study import bounds
-from study.compose import load_judge
-from study.marks import JUDGE_ID, LISTED, RUN_TIME, judge_id, listed, marked_keys, run_time
-from study.schema import Judge, Study
+from judges.ask.identity import judge_id as id_of
+from study.config import bounds
+from study.config.compose import load_judge
+from study.config.marks import (
+    JUDGE_ID,
+    LISTED,
+    RUN_TIME,
+    judge_id,
+    listed,
+    marked_keys,
+    run_time,
+)
+from study.config.schema import Judge, Study
 
 
 @dataclass(frozen=True)
@@ -56,7 +64,7 @@ def test_what_cannot_change_a_result() -> None:
 
 
 def test_fields_of_a_judges_identity_have_names_of_their_own() -> None:
-    """`judges.identity.judge_id` hashes them under their last name."""
+    """`judges.ask.identity.judge_id` hashes them under their last name."""
     keys = marked_keys(Judge, JUDGE_ID)
     names = [key.rpartition(".")[2] for key in keys]
     assert sorted(names) == sorted(

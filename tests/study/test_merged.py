@@ -11,13 +11,22 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from study import files
-from study import parts as together
-from study.files import Damaged
-from study.merged import merge, merge_cell, reopen, split
-from study.parts import Part, at_step, left_out, merged_files, opened, parts, read_all, read_part
-from study.records import EVALUATIONS, ROLLOUT, VERDICT, part_name, write_part
-from study.verify import foreign_parts
+from study.system import files
+from study.cell import parts as together
+from study.system.files import Damaged
+from study.cell.merged import merge, merge_cell, reopen, split
+from study.cell.parts import (
+    Part,
+    at_step,
+    left_out,
+    merged_files,
+    opened,
+    parts,
+    read_all,
+    read_part,
+)
+from study.cell.records import EVALUATIONS, ROLLOUT, VERDICT, part_name, write_part
+from study.cell.verify import foreign_parts
 from tests.conftest import ROOT
 
 SCORES = st.none() | st.floats(0.0, 1.0) | st.sampled_from([0.0, -0.0, 1.0])

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from study.mix import nominal, realised, shares
+from study.tasks.mix import nominal, realised, shares
 from study.rewards.advantages import advantages
 
 DOMAINS = st.sampled_from(["math", "qa", "code", ""])

@@ -6,13 +6,13 @@ from dataclasses import replace
 
 import pytest
 
-from experiments import data
+from experiments.data import __main__ as data
 from study import tasks
 from study.errors import UserError
 from study.rows import Missing, Truth
-from study.schema import Policy, Study, Task, Trainer
+from study.config.schema import Policy, Study, Task, Trainer
 from study.tasks import mixed, oracle, order_of
-from study.tasks.datasets.item import Item
+from study.truth.item import Item
 from study.tasks.datasets.table import open_table
 from study.truth import Grader
 from tests.study.tasks.datasets import roots

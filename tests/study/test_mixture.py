@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from study.errors import UserError
-from study.schema import freeze
-from study.simulated import DOMAINS
+from study.config.schema import freeze
+from study.config.simulated import DOMAINS
 from study.tasks.mixture import DOMAINS as WEIGHTS
 from study.tasks.mixture import Mixture, Options, Pool, weights
 

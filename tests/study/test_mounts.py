@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from study.mounts import network_kind
+from study.system.mounts import network_kind
 
 TABLE = r"""
 22 1 253:0 / / rw,relatime shared:1 - ext4 /dev/vda rw

@@ -1,6 +1,6 @@
 import pyarrow.parquet as pq
 
-from study.records import (
+from study.cell.records import (
     CALL,
     NEVER_MISSING,
     OPTIONAL,

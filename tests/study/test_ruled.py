@@ -3,7 +3,7 @@
 import pytest
 
 from study.rows import Rule, make_row
-from study.rules import RuleRunner, rule_metrics, spoken, verdict
+from study.tasks.rules import RuleRunner, rule_metrics, spoken, verdict
 
 SHORT = "def check_following(instruction, response):\n    return len(response.split()) < 3"
 BROKEN = "def check_following(instruction, response):\n    return 1 / 0"

@@ -4,7 +4,7 @@ import pytest
 from omegaconf import OmegaConf
 from omegaconf.errors import ConfigKeyError
 
-from study.schema import GROUPS, Lora, Study, freeze, schema
+from study.config.schema import GROUPS, Lora, Study, freeze, schema
 
 
 def test_schema_round_trip_keeps_every_default():

@@ -2,8 +2,8 @@
 
 import pytest
 
-from study import causes
-from study.secret_names import (
+from study.config import override_errors as causes
+from study.system.secret_names import (
     FIELDS,
     FROM_ENVIRONMENT,
     has_key_in_path,

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from study.errors import UserError
-from study.secrets import redact, refuse_secrets
+from study.system.secrets import redact, refuse_secrets
 
 # Put together here so that no scanner finds a key in this file.
 KEYS = [

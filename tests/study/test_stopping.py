@@ -18,7 +18,8 @@ from pathlib import Path
 import pytest
 from omegaconf.errors import ConfigAttributeError
 
-from study import cells, stopping
+from study.cell import cells
+from study.system import stopping
 from tests.commands import run_program, start
 from tests.conftest import ROOT, SLOWLY, Trained, came_of, sweep
 from tests.waiting import GENEROUS_S, wait_for

@@ -6,11 +6,11 @@ from pathlib import Path
 import pytest
 
 from analysis.records.frames import runs_frame
-from experiments.preflight import check_study
-from study.cells import make_cell, save_cell
+from experiments.plan.preflight import check_study
+from study.cell.cells import make_cell, save_cell
 from study.errors import UserError
-from study.files import read_json
-from study.study_file import FORMAT, read_study, write_study
+from study.system.files import read_json
+from study.cell.study_file import FORMAT, read_study, write_study
 
 DESCRIBED = {"study": "old", "factors": ["judge"], "base": {}, "mlflow": {}}
 

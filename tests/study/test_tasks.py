@@ -5,7 +5,7 @@ from itertools import pairwise
 import pytest
 
 from study.rows import Missing, Truth
-from study.schema import Task
+from study.config.schema import Task
 from study.tasks import SAMPLE, TASKS, checked, instruct_mini, lookup, oracle, sample
 from tests import lazy_task
 

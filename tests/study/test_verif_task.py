@@ -9,7 +9,7 @@ import pytest
 
 from study.errors import UserError
 from study.rows import Criterion, Rule
-from study.schema import Task
+from study.config.schema import Task
 from study.tasks import TASKS, instruct_mini, prompts, where
 from study.tasks.prompts import Options
 from tests.study.tasks.datasets.roots import lines

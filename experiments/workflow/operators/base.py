@@ -12,7 +12,7 @@ from typing import Any, Protocol
 
 from judges.grading.delimiters import fill
 from study.answers import answer_of
-from study.simulated import DOMAINS
+from study.config.simulated import DOMAINS
 
 LETTERS = string.ascii_uppercase
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from study.tasks.datasets.fields import address, field
-from study.tasks.datasets.item import Item
+from study.truth.item import Item
 from study.tasks.datasets.prompt import render
 from study.tasks.files import records, refuse, short
 

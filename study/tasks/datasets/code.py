@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from study.tasks.datasets.fields import field
-from study.tasks.datasets.item import Item
+from study.truth.item import Item
 from study.tasks.datasets.prompt import render
 from study.tasks.files import records, refuse
 

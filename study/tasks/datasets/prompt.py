@@ -6,7 +6,7 @@ import functools
 import re
 from pathlib import Path
 
-from study.files import sha256
+from study.system.files import sha256
 
 FOLDER = Path(__file__).with_name("prompts")
 _SLOT = re.compile(r"\{(question|context|tests|choices)\}")

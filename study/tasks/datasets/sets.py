@@ -8,11 +8,11 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from study import bounds
+from study.config import bounds
 from study.errors import UserError
-from study.tables import table
+from study.system.tables import table
 from study.tasks.datasets import choice, code, gsm8k, hotpotqa, math, squad2
-from study.tasks.datasets.item import Item
+from study.truth.item import Item
 
 FAMILIES: dict[str, ModuleType] = {
     "gsm8k": gsm8k,

@@ -18,11 +18,11 @@ from typing import Any, overload
 import numpy as np
 import pyarrow as pa
 
-from study.compose import preset_names
+from study.config.compose import preset_names
 from study.errors import UserError
-from study.files import read_json
+from study.system.files import read_json
 from study.rows import prompt_id
-from study.tasks.datasets.item import Item
+from study.truth.item import Item
 
 SPLITS = ("test", "train", "validation")
 """The splits of a prepared folder, in the order of its rows."""

@@ -13,8 +13,8 @@ import yaml
 
 from analysis import preference
 from experiments import probe
-from experiments.data import main
-from experiments.datasets import bias_set
+from experiments.data.__main__ import main
+from experiments.data import bias_set
 from judges.grading.delimiters import undelimit
 from judges.probes import biasset
 from study.tasks.where import FILES, VARIABLE
@@ -225,7 +225,7 @@ def judge(monkeypatch: pytest.MonkeyPatch) -> list[str]:
             reply = {"choices": [{"index": 0, "message": message, "finish_reason": "stop"}]}
         await JSONResponse(reply)(scope, receive, send)
 
-    monkeypatch.setattr("judges.session._simulated", lambda *_: app)
+    monkeypatch.setattr("judges.ask.session._simulated", lambda *_: app)
     return asked
 
 

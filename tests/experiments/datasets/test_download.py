@@ -9,9 +9,9 @@ import threading
 import pytest
 from datasets import Dataset
 
-from experiments import data
-from experiments.datasets import download
-from study import files
+from experiments.data import __main__ as data
+from experiments.data import download
+from study.system import files
 from study.tasks.datasets import sets
 from tests.commands import run_program
 from tests.study.tasks.datasets import roots

@@ -7,9 +7,9 @@ from collections import Counter
 
 import pytest
 
-from experiments import data
-from study.files import sha256
-from study.schema import Task
+from experiments.data import __main__ as data
+from study.system.files import sha256
+from study.config.schema import Task
 from study.tasks.datasets.table import open_table
 from tests.invariants.test_grpo import run, study
 from tests.study.tasks.datasets import roots

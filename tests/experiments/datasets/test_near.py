@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from experiments.datasets import near, split
-from experiments.datasets.near import question
+from experiments.data import near, split
+from experiments.data.near import question
 
 WORDS = [f"w{number}" for number in range(400)]
 

@@ -13,10 +13,10 @@ from collections import Counter
 import pyarrow as pa
 import pytest
 
-from experiments import data
-from experiments.datasets import split
-from experiments.datasets.verify import verify
-from study import locks
+from experiments.data import __main__ as data
+from experiments.data import split
+from experiments.data.verify import verify
+from study.system import locks
 from study.tasks.datasets import sets
 from study.tasks.datasets.table import SPLITS, open_table
 from study.tasks.where import data_folder
@@ -334,7 +334,7 @@ def test_the_remedy_makes_the_same_folder_again(root, tmp_path, capsys):
 def test_a_fault_of_ours_is_not_told_as_a_damaged_manifest(root, tmp_path, capsys, monkeypatch):
     words = ["data=official", "datasets=mbpp", f"data.root={root}", f"out={tmp_path / 'rows'}"]
     run(capsys, "prepare", *words)
-    monkeypatch.setattr("experiments.datasets.near.crossing", lambda sides: sides["none"])
+    monkeypatch.setattr("experiments.data.near.crossing", lambda sides: sides["none"])
     with pytest.raises(KeyError, match="none"):
         verify(tmp_path / "rows")
 

@@ -4,11 +4,11 @@ import json
 
 import pytest
 
-from experiments import data
-from experiments.datasets import prompt_files
+from experiments.data import __main__ as data
+from experiments.data import prompt_files
 from study.errors import UserError
 from study.rows import make_row
-from study.schema import Task
+from study.config.schema import Task
 from study.tasks import prompts
 
 RUBRIC = [

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from experiments import data
+from experiments.data import __main__ as data
 from study.tasks.datasets.table import SPLITS, open_table
 from tests.study.tasks.datasets import roots
 

@@ -21,7 +21,7 @@ from experiments.evaluation.metrics import (
     pass_at,
     rate,
 )
-from study.tasks.datasets.item import Item
+from study.truth.item import Item
 from study.truth import Score
 
 FLAGS = st.lists(st.booleans(), min_size=1, max_size=10)

@@ -15,9 +15,9 @@ from scipy import stats
 
 from analysis.statistics.bootstrap import mean_by_bootstrap
 from experiments.evaluate import main
-from experiments.evaluation import workflow
+from experiments.workflow import evaluation as workflow
 from experiments.evaluation.metrics import Vote
-from experiments.evaluation.played import (
+from experiments.workflow.played import (
     MOST_REPEATS,
     Played,
     Player,
@@ -29,11 +29,11 @@ from experiments.evaluation.played import (
 from experiments.workflow import baselines, dsl
 from experiments.workflow.find import find
 from experiments.workflow.templates import TEMPLATES
-from judges.replies import Store
-from study import locks
-from study.cells import load_cell
+from judges.ask.replies import Store
+from study.system import locks
+from study.cell.cells import load_cell
 from study.endings import Ending
-from study.parts import parts, read_part
+from study.cell.parts import parts, read_part
 from study.sandbox import tiers
 from study.tasks import task_module
 from tests.conftest import sweep

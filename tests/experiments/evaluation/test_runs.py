@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 import yaml
 
-from experiments.data import main as prepare
+from experiments.data.__main__ import main as prepare
 from experiments.evaluate import main
 from experiments.evaluation import baselines, chosen, datasets
 from experiments.evaluation.options import Options
-from experiments.track.store import load_mlflow
-from study.records import write_part
+from experiments.tracking.store import load_mlflow
+from study.cell.records import write_part
 from study.tasks.datasets.sets import reported
 from study.tasks.datasets.table import open_table
 from tests.experiments.evaluation.answering import entry, items

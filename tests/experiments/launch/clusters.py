@@ -12,7 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import IO
 
-from study.stopping import end_with_parent
+from study.system.stopping import end_with_parent
 from tests.conftest import ROOT, free_port
 from tests.waiting import wait_for
 

@@ -18,11 +18,12 @@ from typing import Any
 from experiments import train as training
 from experiments.launch import engines, pool, task
 from judges.endpoint.failures import EndpointRefused
-from study import cells, stopping
-from study.cells import Cell
+from study.cell import cells
+from study.system import stopping
+from study.cell.cells import Cell
 from study.errors import UserError
-from study.files import append_line, read_json, write_json
-from study.schema import Endpoint, Judge, Study, Sweep, Trainer
+from study.system.files import append_line, read_json, write_json
+from study.config.schema import Endpoint, Judge, Study, Sweep, Trainer
 
 SERVER = "tests.experiments.launch.fake_training"
 """What a fork server imports instead of what trains."""

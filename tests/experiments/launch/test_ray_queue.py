@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from experiments.launch import ray_engine
 from experiments.launch.ray_engine import Place, Queue
 from experiments.launch.ray_nodes import capacity, needs
-from study import cells
+from study.cell import cells
 from study.errors import UserError
-from study.schema import Judge, Study, Sweep
+from study.config.schema import Judge, Study, Sweep
 
 
 def cell(judge, seed):

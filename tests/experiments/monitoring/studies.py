@@ -9,11 +9,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from study import cells
-from study.files import append_line
-from study.records import METRICS
-from study.schema import Study
-from study.study_file import write_study
+from study.cell import cells
+from study.system.files import append_line
+from study.cell.records import METRICS
+from study.config.schema import Study
+from study.cell.study_file import write_study
 
 ENDED = 2**22 + 1
 """A process number that Linux gives to nobody."""

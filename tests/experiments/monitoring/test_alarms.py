@@ -7,13 +7,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from analysis.planted.judge_error import DOSE, JUDGES, falling
+from analysis.onset.planted_errors import DOSE, JUDGES, falling
 from analysis.records.runs import Run
-from experiments.monitoring.alarms import FIRST_STEPS, IN_A_ROW, Rings, alarms, rise_of_gap
-from experiments.monitoring.expected_gap import DOUBT, HALVINGS, MOST_TILTED, Curve, fitted
-from experiments.monitoring.read import Alarm, StudyReader
-from study import cells
-from study.records import ROLLOUT, part_name, rollout_id, write_part
+from experiments.monitor.alarms import FIRST_STEPS, IN_A_ROW, Rings, alarms, rise_of_gap
+from experiments.monitor.expected_gap import DOUBT, HALVINGS, MOST_TILTED, Curve, fitted
+from experiments.monitor.read import Alarm, StudyReader
+from study.cell import cells
+from study.cell.records import ROLLOUT, part_name, rollout_id, write_part
 from tests.experiments.monitoring.studies import record, run
 
 

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from experiments.monitoring import disagreements
-from experiments.monitoring.disagreements import LONGEST, Disagreements
+from experiments.monitor import disagreements
+from experiments.monitor.disagreements import LONGEST, Disagreements
 from study.errors import UserError
-from study.records import ROLLOUT, VERDICT, part_name, rollout_id, write_part
+from study.cell.records import ROLLOUT, VERDICT, part_name, rollout_id, write_part
 
 
 def write(

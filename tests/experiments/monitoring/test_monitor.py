@@ -17,9 +17,9 @@ from pathlib import Path
 
 import pytest
 
-from experiments.monitor import main
-from experiments.monitoring.read import JSON_KEYS
-from study import cells
+from experiments.monitor.__main__ import main
+from experiments.monitor.read import JSON_KEYS
+from study.cell import cells
 from study.screen import UNREAD
 from tests.conftest import ROOT
 from tests.experiments.monitoring import test_disagreements

@@ -11,10 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from analysis.records.frames import runs_frame
-from experiments.monitoring.read import StudyReader, View, totals
-from study import cells
+from experiments.monitor.read import StudyReader, View, totals
+from study.cell import cells
 from study.errors import UserError
-from study.records import METRICS
+from study.cell.records import METRICS
 from tests.experiments.monitoring.studies import ENDED, lay, record, run
 from tests.plain_user import plain_user
 

@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from experiments.monitor import main
-from experiments.monitoring import restart
-from experiments.monitoring.read import StudyReader, View
-from study import cells
+from experiments.monitor.__main__ import main
+from experiments.monitor import restart
+from experiments.monitor.read import StudyReader, View
+from study.cell import cells
 from tests.conftest import ROOT
 from tests.experiments.monitoring.studies import run
 from tests.waiting import GENEROUS_S, wait_for

@@ -11,10 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 
-from experiments.monitoring.alarms import alarms
-from experiments.monitoring.lines import BARS, duration, line, scale, sparkline
-from experiments.monitoring.read import View, totals
-from experiments.monitoring.screen import names_of, screen
+from experiments.monitor.alarms import alarms
+from experiments.monitor.lines import BARS, duration, line, scale, sparkline
+from experiments.monitor.read import View, totals
+from experiments.monitor.screen import names_of, screen
 
 
 def view(number: int, state: str = "running", **changes: object) -> View:

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from experiments.monitoring.read import View, totals
-from experiments.monitoring.tail import RECENT, SPREAD, TIME, Tail, thinned
-from study.records import METRICS, read_metrics
+from experiments.monitor.read import View, totals
+from experiments.monitor.tail import RECENT, SPREAD, TIME, Tail, thinned
+from study.cell.records import METRICS, read_metrics
 from tests.experiments.monitoring.studies import metrics_line, record
 
 NUMBERS = st.floats(0, 1, allow_nan=False)

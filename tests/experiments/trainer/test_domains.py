@@ -5,10 +5,10 @@ import math
 
 import pytest
 
-from experiments.track.projection import points
+from experiments.tracking.projection import points
 from experiments.trainer.domains import domain_metrics
-from study.records import recorded
-from study.schema import Judge, Reward, Task
+from study.cell.records import recorded
+from study.config.schema import Judge, Reward, Task
 from study.tasks import TASKS
 from study.tasks.mixture import Mixture, Options, Pool
 from tests import lazy_task

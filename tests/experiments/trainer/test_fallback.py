@@ -9,7 +9,7 @@ from torch.nn.functional import scaled_dot_product_attention
 
 from experiments.trainer import fast, prefix
 from experiments.trainer.head import token_logprobs
-from study.schema import Judge, Scaffold
+from study.config.schema import Judge, Scaffold
 from study.verdict import Outcome
 from tests.invariants import test_grpo
 from tests.invariants.test_grpo import run, study

@@ -8,20 +8,20 @@ from pathlib import Path
 import pytest
 import torch
 
-from experiments.preflight import check_held_out
+from experiments.plan.preflight import check_held_out
 from experiments.trainer.frozen import common_uniforms
-from experiments.world import Direct
-from judges.budget import Budget, BudgetSpent, Spent, evaluations_before, spent_before
-from judges.replies import Store
-from judges.session import Session
+from experiments.trainer.world import Direct
+from judges.ask.budget import Budget, BudgetSpent, Spent, evaluations_before, spent_before
+from judges.ask.replies import Store
+from judges.ask.session import Session
 from study import tasks
 from study.answers import answer_of
-from study.compose import load_judge
+from study.config.compose import load_judge
 from study.errors import UserError
-from study.parts import parts, read_part
-from study.records import COMPONENT, EVALUATIONS, recorded
+from study.cell.parts import parts, read_part
+from study.cell.records import COMPONENT, EVALUATIONS, recorded
 from study.rows import Truth
-from study.schema import Cost
+from study.config.schema import Cost
 from study.tasks import instruct_mini, oracle
 from study.truth import Score
 from tests.invariants.test_grpo import TASK, run, study

@@ -13,7 +13,7 @@ from benchmarks.trainer import gpu
 from benchmarks.trainer.gpu import by_segment, operations
 from benchmarks.trainer.peers import make_batch, make_trainer, qwen25
 from benchmarks.trainer.update import update
-from experiments.memory import read_shape
+from experiments.plan.memory import read_shape
 from experiments.trainer import prefix
 from tests.conftest import ROOT
 from tests.waiting import GENEROUS_S

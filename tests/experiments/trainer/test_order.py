@@ -8,8 +8,8 @@ import pytest
 from datasets import Dataset
 from trl.trainer.utils import RepeatSampler
 
-from experiments.plan import order_lines
-from experiments.trainer import checkpoints
+from experiments.plan.plan import order_lines
+from experiments.policies import checkpoints
 from experiments.trainer.order import POSITION, Ordered
 from study.errors import UserError
 from study.tasks import instruct_mini

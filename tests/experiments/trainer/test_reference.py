@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from analysis.records.runs import REFERENCE
-from experiments.memory import Shape, step_memory
-from study.schema import Policy, Study, Trainer
+from experiments.plan.memory import Shape, step_memory
+from study.config.schema import Policy, Study, Trainer
 from tests.invariants.test_grpo import POLICY, run, study
 
 FULL = dataclasses.replace(POLICY, lora=None)

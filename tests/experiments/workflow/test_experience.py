@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from sklearn.feature_extraction.text import TfidfVectorizer
 from sklearn.metrics.pairwise import cosine_similarity
 
-from experiments.datasets.near import shingles
+from experiments.data.near import shingles
 from experiments.workflow.experience import CAP, MODES, Buffer, Entry, Query, normal_form
 
 WORDS = "red blue green fox owl cat name list three four apple pear road train sum half".split()

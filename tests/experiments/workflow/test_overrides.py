@@ -5,13 +5,13 @@ import dataclasses
 import pytest
 import yaml
 
-from experiments import config
-from experiments.config import READERS
+from experiments.config import __main__ as config
+from experiments.config.__main__ import READERS
 from experiments.sweep import cells_of
-from experiments.workflow.overrides import TABLE, WORDS, overrides
-from experiments.workflow.overrides_command import main
-from study.identity import flatten
-from study.schema import Study
+from experiments.config.overrides import TABLE, WORDS, overrides
+from experiments.config.overrides_command import main
+from study.config.identity import flatten
+from study.config.schema import Study
 
 PUBLISHED = """
 exp_name: "workflows"

@@ -14,9 +14,9 @@ from experiments.workflow.find import FORMS, find
 from experiments.workflow.operators import OPERATORS
 from experiments.workflow.problem import Problem
 from experiments.workflow.prompt import BLOCKS, Prompter
-from experiments.workflow.tokens import by_rule
+from experiments.policies.tokens import by_rule
 from study.errors import UserError
-from study.simulated import DOMAINS
+from study.config.simulated import DOMAINS
 
 ORDER = ["role", "contract", "operators", "rules", "domain", "few_shots", "problem"]
 ODD = [

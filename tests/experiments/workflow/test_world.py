@@ -13,10 +13,10 @@ from experiments.workflow.experience import Buffer
 from experiments.workflow.operators import OPERATORS
 from experiments.workflow.problem import problem_of
 from experiments.workflow.world import HIDDEN, Programs
-from judges.replies import Store
+from judges.ask.replies import Store
 from study.errors import UserError
 from study.tasks import oracle, task_module
-from study.tasks.datasets.item import Item
+from study.truth.item import Item
 from study.tasks.mixed import item_row
 from tests.experiments.evaluation.answering import prompt_of, serving
 

@@ -13,7 +13,7 @@ from experiments.workflow.run import execute, record
 from experiments.workflow.validate import Report, validate
 from study.sandbox import tiers
 from study.sandbox.conversation import Stage
-from study.schema import Price
+from study.config.schema import Price
 
 SUM = Problem("sum", "math", "What is 6 times 7?")
 HEAD = """\

@@ -2,10 +2,10 @@
 
 import dataclasses
 
-from study.compose import CONF
-from study.files import read_yaml
-from study.schema import Executor, Task, freeze
-from study.simulated_executor import RATES
+from study.config.compose import CONF
+from study.system.files import read_yaml
+from study.config.schema import Executor, Task, freeze
+from study.config.simulated_executor import RATES
 
 TASK = Task(name="workflow-mini", eval_rows=1_000_000)
 _PRESET = read_yaml(CONF / "executor" / "sim.yaml")

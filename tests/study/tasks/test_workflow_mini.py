@@ -13,9 +13,9 @@ from experiments.workflow import dsl
 from experiments.workflow.find import find
 from experiments.workflow.program import Refused
 from study.rows import Missing, Row, Truth
-from study.schema import Study, Task, Trainer
+from study.config.schema import Study, Task, Trainer
 from study.tasks import lessons_of, mixed_mini, oracle, order_of, workflow_mini
-from study.tasks.datasets.item import Item
+from study.truth.item import Item
 from study.tasks.mixed import grading
 from study.truth.code import answer_code
 

@@ -11,7 +11,7 @@ from study.errors import UserError
 from study.sandbox.calls import Call, Limits
 from study.sandbox.grader import CANDIDATE
 from study.sandbox.pool import Pool
-from study.tasks.datasets.item import Item
+from study.truth.item import Item
 from study.tasks.datasets.sets import reported
 from study.tasks.where import data_folder
 from study.truth.code import programs

@@ -7,8 +7,8 @@ import random
 
 import pytest
 
-from experiments.datasets.parts import part
-from experiments.datasets.prepare import prepare
+from experiments.data.parts import part
+from experiments.data.prepare import prepare
 from study.errors import UserError
 from study.rows import prompt_id
 from study.tasks.datasets import sets

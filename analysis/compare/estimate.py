@@ -1,0 +1,250 @@
+"""Two studies side by side: how they were made, what each taught, and how one forecasts the other.
+
+A shift is a mean over runs with its t interval over runs, as the report has it. Where an arm of one
+name ran under the same seeds in both, the difference is paired by seed. Both studies are read by
+frozen evaluation where every finished run of both has it, and else by their rollouts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from analysis.forecast import units as forecast_units
+from analysis.forecast.estimate import Asked, ask
+from analysis.forecast.units import Candidates, Trained
+from analysis.forecast.response import FEWEST_ARMS
+from analysis.records.behaviour import unit
+from analysis.records.runs import Records, Run, read_study
+from analysis.drift import estimate as drift
+from analysis.frozen.run import all_frozen, frozen_shifts
+from analysis.statistics.estimate import NO_ESTIMATE, Estimate, columns
+from analysis.statistics.intervals import mean_interval, paired_difference
+from study.cell.cells import Cell, load_cell, study_cells
+from study.errors import UserError
+from study.system.files import Damaged
+from study.config.identity import left_out
+from study.config.marks import under
+from study.cell.study_file import read_study as read_description
+
+SCORES = ("truth", "judge_score", "gap")
+
+
+@dataclass(frozen=True)
+class Side:
+    """One of the two studies."""
+
+    name: str
+    cells: tuple[Cell, ...]
+    arms: tuple[str, ...]
+    """Of the cells, in their order."""
+    factors: tuple[str, ...]
+    records: Records
+    runs: tuple[Run, ...]
+    """Those that the estimates rest on: the finished ones, or all where none is finished."""
+
+    @classmethod
+    def read(cls, folder: Path) -> Side:
+        """Raises UserError: no cell of it can be read."""
+        records, every = read_study(folder), []
+        for path in study_cells(folder):
+            try:
+                every.append(load_cell(path))
+            except Damaged as error:
+                records.problems.append(f"{path.name} is left out: {error.why}")
+        if not every:
+            raise UserError(
+                f"{folder} holds no cell that can be read, so there is nothing to compare. Run the"
+                " study first."
+            )
+        factors = tuple(read_description(folder).get("factors") or every[0].config.factors)
+        named = dict(zip(records.table["cell"], records.table["arm"], strict=True))
+        arms = [named[cell.name] for cell in every]
+        used = drift.usable_cells(records.table)
+        runs = tuple(run for run in records.runs if run.cell in used)
+        return cls(folder.name, tuple(every), tuple(arms), factors, records, runs)
+
+    def values(self, key: str, arm: str | None = None) -> list[Any]:
+        """What the cells, or those of one arm, have under a key of the config, each once."""
+        found: list[Any] = []
+        for cell, of in zip(self.cells, self.arms, strict=True):
+            value = cell.identity.get(key, left_out(key))
+            if arm in (None, of) and value not in found:
+                found.append(value)
+        return sorted(found, key=str)
+
+    def keys(self) -> set[str]:
+        return {key for cell in self.cells for key in cell.identity}
+
+
+def compare(left: Path, right: Path, steps: int = 1, forecast: bool = True) -> dict[str, Any]:
+    """Everything that `analysis.compare` tells, as plain data.
+
+    Args:
+        left, right: folders of the studies.
+        steps: first steps that a forecast reads.
+        forecast: whether each is forecast by the other, for which judges are asked of first
+            rollouts what the store does not have.
+    """
+    sides = (Side.read(left), Side.read(right))
+    one, other = sides
+    both = [arm for arm in dict.fromkeys(one.arms) if arm in other.arms]
+    return {
+        "studies": [one.name, other.name],
+        "runs": [len(side.runs) for side in sides],
+        "frozen": _frozen(sides),
+        "arms": {
+            "both": both,
+            "only": [sorted({*side.arms} - {*both}) for side in sides],
+        },
+        "arm_runs": {
+            arm: [sum(run.arm == arm for run in side.runs) for side in sides]
+            for arm in dict.fromkeys([*one.arms, *other.arms])
+        },
+        "config": differences(one, other, both),
+        "shifts": shifts(one, other),
+        "forecasts": forecasts((left, one), (right, other), steps) if forecast else [],
+        "problems": [problem for side in sides for problem in side.records.problems],
+    }
+
+
+def differences(one: Side, other: Side, both: Sequence[str]) -> list[dict[str, Any]]:
+    """Keys of the config that the studies have in different values: of all cells where neither
+    study declares it a factor, and of each arm that both have where one does. ``arm`` is empty for
+    the first. Seeds are told once."""
+    declared = {*one.factors, *other.factors}
+    rows = []
+    for key in sorted(one.keys() | other.keys()):
+        arms = [""] if key == "seed" or not under(key, declared) else both
+        for arm in arms:
+            values = [side.values(key, arm or None) for side in (one, other)]
+            if values[0] != values[1]:
+                rows.append({"key": key, "arm": arm, "values": values})
+    return rows
+
+
+def _frozen(sides: Sequence[Side]) -> bool:
+    return all(all_frozen(side.runs) for side in sides)
+
+
+def shifts(one: Side, other: Side) -> list[dict[str, Any]]:
+    """How far each arm moved on truth, judge, their gap and every behaviour that varies, in each
+    study; NaN where a study has no run of the arm. ``diff`` is the second less the first, paired by
+    seed; its interval is no narrower than the groups of these runs allow."""
+    frozen = _frozen((one, other))
+    tables = [_shifts(side.runs, frozen) for side in (one, other)]
+    arms = list(dict.fromkeys([*one.arms, *other.arms]))
+    names = [*SCORES, *_varying([*one.runs, *other.runs])]
+    rows = []
+    for metric in names:
+        for arm in arms:
+            parts = [
+                table[(table["arm"] == arm) & (table["metric"] == metric)].set_index("seed")
+                for table in tables
+            ]
+            told = [_mean(part) for part in parts]
+            if all(np.isnan(each.value) for each in told):
+                continue
+            pair = NO_ESTIMATE
+            if not any(np.isnan(each.value) for each in told):
+                within = drift.pair_variance(parts[1], parts[0])
+                pair = paired_difference(parts[1]["shift"], parts[0]["shift"], within=within)
+            rows.append(
+                {"metric": metric, "unit": "score" if metric in SCORES else unit(metric)}
+                | {"arm": arm, "shift": [_plain(each) for each in told], "diff": _plain(pair)}
+            )
+    return rows
+
+
+def _shifts(runs: Sequence[Run], frozen: bool) -> pd.DataFrame:
+    if frozen:
+        return frozen_shifts(runs)
+    parts: list[Callable[[Run], dict[str, np.ndarray]]]
+    parts = [drift.score_values, drift.feature_values]
+    return pd.concat([drift.run_shifts(runs, values) for values in parts], ignore_index=True)
+
+
+def _mean(part: pd.DataFrame) -> Estimate:
+    return mean_interval(part["shift"].tolist(), within=part["group_var"].tolist())
+
+
+def _plain(each: Estimate) -> dict[str, Any]:
+    return {"value": each.value, "low": each.low, "high": each.high, "n": each.n}
+
+
+def _varying(runs: Sequence[Run]) -> list[str]:
+    """Behaviours that are not the same in every answer of some run."""
+    found = []
+    for name in dict.fromkeys(name for run in runs for name in run.names):
+        for run in runs:
+            values = run.features[..., run.names.index(name)] if name in run.names else np.empty(0)
+            values = values[np.isfinite(values)]
+            if values.size and values.min() < values.max():
+                found.append(name)
+                break
+    return found
+
+
+@dataclass(frozen=True)
+class Told:
+    """What the first rollouts of a study say of its judges, and how its runs came out."""
+
+    asked: Asked
+    judged: Candidates
+    runs: Trained
+
+
+def forecasts(one: tuple[Path, Side], other: tuple[Path, Side], steps: int) -> list[dict[str, Any]]:
+    """Each study forecast by a fit on the runs of the other alone. Where one cannot be, ``none``
+    says why."""
+    told: list[Told | UserError] = []
+    for folder, side in (one, other):
+        try:
+            asked = ask(folder, "study", steps)
+            judged = forecast_units.candidates(asked)
+            told.append(Told(asked, judged, forecast_units.trained(side.runs, judged)))
+        except UserError as error:
+            told.append(error)
+    first, second = told
+    return [
+        _forecast(second, first, other[1].name, one[1].name),
+        _forecast(first, second, one[1].name, other[1].name),
+    ]
+
+
+def _forecast(
+    of: Told | UserError, by: Told | UserError, name: str, fitted_on: str
+) -> dict[str, Any]:
+    """The study ``name``, forecast by the runs of another."""
+    named = {"of": name, "by": fitted_on}
+    try:
+        for each in (of, by):
+            if isinstance(each, UserError):
+                raise each
+        assert isinstance(of, Told) and isinstance(by, Told)
+        if (arms := len(np.unique(by.runs.arm))) < FEWEST_ARMS:
+            raise UserError(
+                f"{fitted_on} has finished runs of {arms} arms, and how a policy answers to a bias"
+                f" is fitted on {FEWEST_ARMS} or more."
+            )
+        made = forecast_units.fitted(by.asked, by.judged, by.runs)
+        lines = forecast_units.forecasts(made, of.asked, of.judged)
+        scores = forecast_units.scored(made, of.asked, of.judged, of.runs)
+    except UserError as error:
+        return named | {"none": str(error)}
+    rows = []
+    for line in lines:
+        of_arm = of.runs.arm == of.judged.arms.index(line.judge)
+        observed = of.runs.shift[of_arm, of.judged.start.names.index(line.feature)] * line.sd
+        told = {"forecast": _plain(line.shift), "trained": _plain(mean_interval(observed.tolist()))}
+        rows.append({"arm": line.judge, "metric": line.feature} | told)
+    return named | {
+        "in_both": sorted({*of.judged.arms} & {*by.judged.arms}),
+        "shifts": rows,
+        "scores": [columns(score, slope="") for score in scores],
+    }

@@ -1,0 +1,60 @@
+"""Every final policy under every judge: who likes what it taught, and what was given up for it."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import pandas as pd
+
+from analysis.crossjudge.estimate import figure, mean_gains, study
+from analysis.drift.substitution import LEAST
+from analysis.display.printed import show, with_problems
+from study.config.bounds import Number
+from study.cli import StudyOptions, command, option, output
+
+
+@dataclass(frozen=True)
+class Options(StudyOptions):
+    least: float = option("SDs that count as a substitution", LEAST, Number(above=0))
+    out: Path | None = output("JSON file for the numbers")
+    figure: Path | None = output("file for the figure")
+
+
+@command("analysis.crossjudge study=quickstart", __doc__, Options)
+def main(options: Options) -> int:
+    """Exit codes: 0 printed, 2 a user's error."""
+    result = study(options.folder, options.least)
+    matrix = pd.DataFrame(result["matrix"])
+    return show(options, result, lambda: _text(result, options.least), lambda: figure(matrix))
+
+
+def _text(result: dict, least: float) -> str:
+    inflation, pairs = pd.DataFrame(result["inflation"]), pd.DataFrame(result["agreement"])
+    lines = [
+        "Gain from the first to the last tenth of the steps, by the judge that scored, on",
+        "rollouts that the own judge scored as well; mean over runs:",
+        mean_gains(pd.DataFrame(result["matrix"])).round(3).to_string(),
+        "\nGain with the own judge [95 % t intervals over runs]:",
+        inflation.round(3).to_string(index=False),
+        *(f"  {name}: {meaning}" for name, meaning in result["inflation_columns"].items()),
+        "\nCorrelation within groups, mean over runs [95 % t interval over runs]:",
+        pairs[pairs["judge"] < pairs["other"]].round(3).to_string(index=False) + "\n",
+    ]
+    swaps = [
+        f"{swap['arm']}: {swap['risen']} rose by {swap['up']:.2f} SD or more beyond {swap['base']}"
+        f" in each of {swap['runs']} pairs of runs, {swap['fallen']} fell by {-swap['down']:.2f}"
+        f" SD or more; {swap['arms']} bias-free arms would show any so far apart in"
+        f" {swap['chance']:.2g} of studies"
+        for swap in result["substitutions"]
+    ]
+    none = result["substitutions_untold"] or (
+        f"No behaviour rose while another fell by {least:g} SD beyond {result['base_arm']} in"
+        " all pairs of runs of an arm, and further than by chance."
+    )
+    return with_problems([*lines, *(swaps or [none])], result["problems"])
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,59 @@
+"""Dose and response over runs: how much behaviour, or gap, a unit of injected bias makes."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from analysis.dose.estimate import left_out, straight, study
+from analysis.dose.display import dose_caption, dose_response
+from analysis.display.printed import show, with_problems
+from study.config.bounds import Choice
+from study.cli import StudyOptions, command, option, output
+from study.features import FEATURES
+
+
+@dataclass(frozen=True)
+class Options(StudyOptions):
+    feature: str = option("the behaviour", "length", Choice(FEATURES))
+    out: Path | None = output("JSON file for the numbers")
+    figure: Path | None = output("file for the figure")
+
+
+@command("analysis.dose study=dose-response", __doc__, Options)
+def main(options: Options) -> int:
+    """Exit codes: 0 printed, 2 a user's error."""
+    result = study(options.folder, options.feature)
+    return show(options, result, lambda: _text(result), lambda: dose_response(result))
+
+
+def _text(result: dict[str, Any]) -> str:
+    """Slope, line, monotone and Emax fits of one behaviour over doses."""
+    fit, bent, slope = result["line"], result["emax"], result["slope"]
+    curve = bent["note"] or (
+        f"e0 {bent['e0']:.3g}, emax {bent['emax']:.3g}, ed50 {bent['ed50']:.3g}; AIC"
+        f" {bent['aic']:.1f} against {bent['aic_line']:.1f} of the line"
+    )
+    return with_problems(
+        [
+            f"{result['feature']}: {fit['runs']} runs, shift per unit of dose {slope['slope']:.3g}"
+            f" [{slope['low']:.3g}, {slope['high']:.3g}] over {slope['n']} {slope['unit']}s"
+            f"{' (' + slope['note'] + ')' if slope['note'] else ''}; trend p"
+            f" {result['trend_p']:.4g}"
+            f" (doses permuted{' within seeds' if slope['unit'] == 'seed' else ''})",
+            f"line over runs taken for independent: [{fit['low']:.3g}, {fit['high']:.3g}],"
+            f" R2 {fit['r2']:.3f}; {straight(result['lack_of_fit_p'])}",
+            "monotone: "
+            + ", ".join(f"{dose:g} -> {value:.3g}" for dose, value in result["monotone"]),
+            f"Emax: {curve}",
+            dose_caption(result),
+            *filter(None, [left_out(result["left_out"])]),
+        ],
+        result["problems"],
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,464 @@
+"""What training under each judge did: curves, gap, behaviour drift, failures, sample completions.
+
+Tables only; `analysis.report.figures` draws them and `analysis.report.words` puts them into
+sentences. An arm is a judge (and any other declared factor); its runs, one per seed, are the units
+of every interval.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from scipy import stats
+from statsmodels.stats.multitest import multipletests
+
+from analysis.records.behaviour import ends, shift, tenths, unit
+from analysis.records.frames import NAMELESS, rollouts_frame
+from analysis.records.runs import Records, Run, step_means
+from analysis.statistics.bootstrap import group_sums, ratio, ratio_se
+from analysis.statistics.estimate import FLAT
+from analysis.statistics.intervals import grouped_intervals, mean_interval, paired_difference
+from analysis.statistics.pooling import pooled_differences
+from study.verdict import Outcome
+
+SCORES = ("judge_score", "truth", "reward", "gap")
+"""Metrics of a learning curve, in score units; gap is judge_score - truth of the same rollout."""
+BY = "score by "
+"""How the metric of another judge's score begins; its name follows."""
+JUDGED = ("judge_score", "gap")
+"""Metrics that are missing where the acting judge's score is, and have worst cases."""
+SHIFTS = (
+    *("cell", "arm", "seed", "metric", "first", "last", "shift", "naive_var", "group_var"),
+    *("tails", "unscored", "worst_low", "worst_high"),
+)
+"""Columns of the shifts of runs: `run_shifts` says what they are."""
+SAME = 0.9
+"""Correlation within groups from which two behaviours are one."""
+FEWEST_VARYING = 10
+"""Groups in which both vary that it takes to say so: one odd answer makes all of them alike."""
+_SHOWN = ("rollout_id", "step", "group", "member", "prompt", "completion", "answer",
+          "reward", "truth", "judge_score")  # fmt: skip
+
+
+def usable_cells(runs: pd.DataFrame) -> list[str]:
+    """Finished cells; where there are none, every cell. Cells that name no judge are left out.
+
+    Runs cut short are not averaged with finished ones: they stand at another training step.
+    """
+    named = runs[runs["judge"].ne(NAMELESS)]
+    done = named.loc[named["done"], "cell"]
+    return list(done if len(done) else named["cell"])
+
+
+def base_arm(runs: pd.DataFrame) -> str | None:
+    """The arm that others are compared with; None where there is none.
+
+    The fair simulated judge, else a judge whose every dose is 0, else the first arm by name.
+    """
+    ordered = sorted(runs["arm"].unique())
+    fair = [arm for arm in ordered if arm.split(",")[0] == "sim-fair"]
+    undosed = set(runs.loc[runs["undosed"], "arm"])
+    return ([*fair, *(arm for arm in ordered if arm in undosed), *ordered] or [None])[0]
+
+
+def arms_in_order(runs: pd.DataFrame, base: str | None) -> list[str]:
+    """The arms of a study as every report shows them: the base first, then the others by name."""
+    named = runs.loc[runs["judge"].ne(NAMELESS), "arm"]
+    return sorted(named.unique(), key=lambda arm: (arm != base, arm))
+
+
+def score_values(run: Run) -> dict[str, np.ndarray]:
+    """`SCORES` of every rollout, each (P, G); ``gap`` is known where judge and truth are."""
+    values = (run.judge, run.truth, run.reward, run.judge - run.truth)
+    return dict(zip(SCORES, values, strict=True))
+
+
+def feature_values(run: Run) -> dict[str, np.ndarray]:
+    """Every behaviour feature of every rollout, each (P, G)."""
+    return {name: run.features[..., k] for k, name in enumerate(run.names)}
+
+
+def run_curves(
+    runs: Sequence[Run], values: Callable[[Run], dict[str, np.ndarray]] = score_values
+) -> pd.DataFrame:
+    """Step means of each run, long: cell, arm, seed, step, metric, value.
+
+    Rollouts without a value are missing, not 0; a step without any is NaN.
+    """
+    parts = []
+    for run in runs:
+        axes = {"cell": run.cell, "arm": run.arm, "seed": run.seed, "step": run.steps}
+        for metric, scores in values(run).items():
+            parts.append(pd.DataFrame({**axes, "metric": metric, "value": step_means(run, scores)}))
+    columns = ["cell", "arm", "seed", "step", "metric", "value"]
+    return pd.concat(parts, ignore_index=True) if parts else pd.DataFrame(columns=columns)
+
+
+def learning_curves(curves: pd.DataFrame, most: int | None = None) -> pd.DataFrame:
+    """Mean over runs with its t interval: arm, step, metric, mean, low, high, n, missing.
+
+    With ``most``, at most so many points: a run then has its mean over each stretch of steps, and
+    ``step`` is the middle of the stretch.
+    """
+    stretches = curves if most is None else _stretches(curves, most)
+    return grouped_intervals(stretches, ["arm", "metric", "step"])
+
+
+def _stretches(curves: pd.DataFrame, most: int) -> pd.DataFrame:
+    """The means of each run over stretches of the steps, of which there are at most ``most``."""
+    steps = np.sort(curves["step"].unique())
+    if len(steps) <= most:
+        return curves
+    stretch = np.arange(len(steps)) * most // len(steps)
+    middle = pd.Series(steps).groupby(stretch).mean()
+    placed = curves.assign(step=curves["step"].map(dict(zip(steps, middle[stretch], strict=True))))
+    by = [name for name in curves if name != "value"]
+    return placed.groupby(by, sort=False, observed=True, dropna=False)["value"].mean().reset_index()
+
+
+@dataclass(frozen=True)
+class Tail:
+    """The groups of one end of a run: step and prompt of each (P,), and the sum of a metric over
+    its rollouts that have it, with their number, (P, 2). Where the same prompts are asked at both
+    ends there is one for both, and the metric is the difference."""
+
+    step_P: np.ndarray
+    prompt_P: np.ndarray | None
+    sums_P_2: np.ndarray
+
+
+def run_shifts(
+    runs: Sequence[Run],
+    values: Callable[[Run], dict[str, np.ndarray]] = score_values,
+    scale: tuple[float, float] = (0.0, 1.0),
+) -> pd.DataFrame:
+    """How far each run moved, as `analysis.records.behaviour.shift` defines it, one row per metric.
+
+    Columns: cell, arm, seed, metric, first, last, shift, naive_var (of the shift, were the rollouts
+    of both ends independent), group_var (were the groups; CR1, Cameron and Miller 2015, eq. 11),
+    tails (a `Tail` for each end), unscored (share of the places at both ends without a value), and
+    for what a judge gives worst_low and worst_high: the shift if every missing score had been the
+    end of the ``scale`` that lowers or raises it most.
+    """
+    rows = []
+    for run in runs:
+        at = [np.isin(run.step_P, part) for part in tenths(run.steps)]
+        prompts = [None if run.prompt_P is None else run.prompt_P[here] for here in at]
+        for metric, scores in values(run).items():
+            means = step_means(run, scores)
+            first, last = ends(means)
+            tails = [scores[here] for here in at]
+            finite = [tail[np.isfinite(tail)] for tail in tails]
+            noise = [k.var(ddof=1) / k.size if k.size > 1 else np.nan for k in finite]
+            by_group = [group_sums(tail) for tail in tails]
+            clustered = sum(ratio_se(sums[sums[:, 1] > 0]) ** 2 for sums in by_group)
+            lost = 1 - sum(k.size for k in finite) / max(1, sum(tail.size for tail in tails))
+            row: dict[str, Any] = {
+                **{"cell": run.cell, "arm": run.arm, "seed": run.seed, "metric": metric},
+                **{"first": first, "last": last, "shift": shift(means)},
+                **{"naive_var": float(sum(noise)), "group_var": clustered, "unscored": lost},
+                "tails": [
+                    Tail(run.step_P[here], of_end, sums)
+                    for here, of_end, sums in zip(at, prompts, by_group, strict=True)
+                ],
+            }
+            if metric in JUDGED:
+                less = run.truth if metric == "gap" else 0.0
+                lowest, highest = (
+                    ends(step_means(run, np.where(np.isfinite(run.judge), run.judge, end) - less))
+                    for end in scale
+                )
+                row |= {"worst_low": lowest[1] - highest[0], "worst_high": highest[1] - lowest[0]}
+            rows.append(row)
+    return pd.DataFrame(rows, columns=[*SHIFTS])
+
+
+def pair_variance(treated: pd.DataFrame, base: pd.DataFrame) -> pd.Series:
+    """Sampling variance of the difference in shift between the two runs of each seed.
+
+    Groups of one step and prompt are paired, so that what both runs share costs nothing: the
+    prompts, and the rollouts of a first step. Where the prompts of an end are not the same, or not
+    known, its groups are independent. NaN where groups do not tell, or a seed has more runs.
+    """
+    ours, theirs = _tails_of(treated), _tails_of(base)
+    variances = {}
+    for seed in sorted(ours.keys() & theirs.keys()):
+        alone = len(ours[seed]) == len(theirs[seed]) == 1
+        pairs = zip(ours[seed][0], theirs[seed][0], strict=True) if alone else ()
+        variances[seed] = sum(_tail_variance(*pair) for pair in pairs) if alone else math.nan
+    return pd.Series(variances, dtype=float)
+
+
+def _tails_of(runs: pd.DataFrame) -> dict[int, list[list[Tail]]]:
+    """Seed -> the tails of its runs."""
+    tails: dict[int, list[list[Tail]]] = {}
+    for seed, ends_of in zip(runs.index, runs["tails"], strict=True):
+        tails.setdefault(seed, []).append(ends_of)
+    return tails
+
+
+def _tail_variance(ours: Tail, theirs: Tail) -> float:
+    if (
+        ours.prompt_P is None
+        or theirs.prompt_P is None
+        or not np.array_equal(ours.step_P, theirs.step_P)
+        or not np.array_equal(ours.prompt_P, theirs.prompt_P)
+    ):
+        return sum(ratio_se(tail.sums_P_2[tail.sums_P_2[:, 1] > 0]) ** 2 for tail in (ours, theirs))
+    differences = ratio(ours.sums_P_2) - ratio(theirs.sums_P_2)
+    differences = differences[np.isfinite(differences)]
+    return ratio_se(np.stack([differences, np.ones(len(differences))], axis=1)) ** 2
+
+
+def one_behaviour(runs: Sequence[Run], names: Sequence[str]) -> dict[str, str]:
+    """Behaviours that cannot be told from an earlier one: name -> the first that it goes with.
+
+    Two are one where their correlation within groups, over all answers of the runs, is `SAME` or
+    more and both vary in `FEWEST_VARYING` groups: an exclamation mark that ends every flattering
+    phrase is no second finding.
+    """
+    if not runs or not names:
+        return {}
+    at = [runs[0].names.index(name) for name in names]
+    products, varying = np.zeros((2, len(names), len(names)))
+    for run in runs:
+        values = run.features[..., at]
+        known = np.isfinite(values)
+        size = known.sum(axis=1, keepdims=True)
+        mean = np.where(known, values, 0.0).sum(axis=1, keepdims=True) / np.maximum(size, 1)
+        within = np.where(known, values - mean, 0.0)
+        varies = (np.abs(within).max(axis=1) > FLAT).astype(float)
+        varying += varies.T @ varies
+        within = within.reshape(-1, len(names))
+        products += within.T @ within
+    sd = np.sqrt(np.diag(products))
+    scale = np.outer(sd, sd)
+    correlation = np.divide(products, scale, out=np.zeros_like(products), where=scale > 0)
+    same: dict[str, str] = {}
+    for k, name in enumerate(names):
+        for j in range(k):
+            alike = correlation[j, k] >= SAME and varying[j, k] >= FEWEST_VARYING
+            if alike and names[j] not in same:
+                same[name] = names[j]
+                break
+    return same
+
+
+def moved(shifts: pd.DataFrame) -> dict[str, float]:
+    """Metric -> p that no run moved, from the rows of `run_shifts`; Holm over the metrics.
+
+    The mean square of the runs' shifts over the mean variance that their groups give them is F,
+    with as many degrees of freedom as runs and, within ends, groups. Runs are pooled because few
+    groups of rare counts may show no variance at all. A metric without a run of two groups at both
+    ends is left out.
+    """
+    p_values = {}
+    for metric, part in shifts.groupby("metric"):
+        told = part[part["shift"].notna() & part["group_var"].notna()]
+        if told.empty:
+            continue
+        moves = told["shift"].to_numpy()
+        square, variance = (moves**2).mean(), told["group_var"].mean()
+        free = sum((t.sums_P_2[:, 1] > 0).sum() - 1 for tails in told["tails"] for t in tails)
+        certain = 0.0 if np.abs(moves).max() > FLAT else 1.0
+        p = stats.f.sf(square / variance, len(told), free) if variance > 0 else certain
+        p_values[str(metric)] = float(p)
+    if not p_values:
+        return {}
+    corrected = multipletests(list(p_values.values()), method="holm")[1]
+    return dict(zip(p_values, corrected.tolist(), strict=True))
+
+
+def shift_table(shifts: pd.DataFrame, base: str | None, same: Collection[str] = ()) -> pd.DataFrame:
+    """How far each arm moved, and how far beyond ``base``, for every metric of `run_shifts`.
+
+    Columns are `_SHIFT_COLUMNS`: means over runs with the t interval over runs; se is over runs,
+    group_se and naive_se take the groups or rollouts of these runs for independent. No interval is
+    narrower than the groups of these runs allow: `mean_interval` is told their variance. Columns
+    from diff on are against the base arm, paired by seed; p_holm corrects p_t over the arms and
+    metrics of the table, of which those in ``same`` have none (`one_behaviour`). ``pooled`` is the
+    difference partially pooled over the arms of the base's seeds (`pooled_differences`), NaN where
+    there are too few.
+    """
+    by_arm = {
+        (part["arm"].iloc[0], part["metric"].iloc[0]): part.set_index("seed")
+        for _, part in shifts.groupby(["arm", "metric"])
+    }
+    rows = []
+    variances: dict[tuple[str, str], pd.Series] = {}
+    for (arm, metric), part in by_arm.items():
+        moved = part[part["shift"].notna()]
+        runs = max(1, len(moved))
+        row = {
+            **{"arm": arm, "metric": metric},
+            "unit": "score" if metric in SCORES or metric.startswith(BY) else unit(metric),
+            "first": mean_interval(part["first"]).value,
+            "last": mean_interval(part["last"]).value,
+            **mean_interval(part["shift"], within=part["group_var"]).row("shift"),
+            "se": float(moved["shift"].std(ddof=1) / runs**0.5),
+            "group_se": float(moved["group_var"].sum(min_count=1) ** 0.5 / runs),
+            "naive_se": float(moved["naive_var"].sum(min_count=1) ** 0.5 / runs),
+            "unscored": float(part["unscored"].mean()),
+            "worst_low": float(moved["worst_low"].mean()),
+            "worst_high": float(moved["worst_high"].mean()),
+        }
+        other = by_arm.get((base, metric)) if base is not None and arm != base else None
+        if other is not None:
+            within = variances[arm, metric] = pair_variance(part, other)
+            paired = paired_difference(part["shift"], other["shift"], within=within)
+            difference = paired.row("diff", "pairs")
+            names = {"low": "diff_low", "high": "diff_high", "note": "diff_note"}
+            names["p"] = "p_sign_flip"
+            row |= {names.get(key, key): value for key, value in difference.items()}
+            lowest = paired_difference(part["worst_low"], other["worst_high"])
+            highest = paired_difference(part["worst_high"], other["worst_low"])
+            row |= {"diff_worst_low": lowest.value, "diff_worst_high": highest.value}
+        rows.append(row)
+    table = pd.DataFrame(rows, columns=[*_SHIFT_COLUMNS])
+    if base is not None:
+        _pool(table, by_arm, base, variances)
+    table["p_holm"] = np.nan
+    told = table["p_t"].notna() & ~table["metric"].isin(list(same))
+    if told.any():
+        table.loc[told, "p_holm"] = multipletests(table.loc[told, "p_t"], method="holm")[1]
+    return table
+
+
+def _pool(
+    table: pd.DataFrame,
+    by_arm: Mapping[tuple[str, str], pd.DataFrame],
+    base: str,
+    pair_variances: Mapping[tuple[str, str], pd.Series],
+) -> None:
+    """Fill in the pooled differences of each metric, over the arms that ran the seeds of the base.
+
+    Half of a pair's variance is a run's; the base's is the mean over its pairs.
+    """
+    pooled: dict[tuple[str, str], tuple[float, float, float]] = {}
+    for metric in dict.fromkeys(table["metric"]):
+        whole = by_arm.get((base, metric))
+        if whole is None or whole.index.has_duplicates:
+            continue
+        arms = {
+            arm: part.reindex(whole.index)
+            for (arm, of), part in by_arm.items()
+            if of == metric and arm != base and sorted(part.index) == sorted(whole.index)
+        }
+        if not arms:
+            continue
+        variances = [pair_variances[arm, metric].reindex(whole.index) / 2 for arm in arms]
+        shared = np.nan_to_num(variances).mean(axis=0)
+        shifts = np.array([whole["shift"], *(part["shift"] for part in arms.values())], dtype=float)
+        told = pooled_differences(shifts, np.array([shared, *variances], dtype=float))
+        for arm, each in zip(arms, told, strict=True):
+            pooled[arm, metric] = (each.value, each.low, each.high)
+    keys = zip(table["arm"], table["metric"], strict=True)
+    rows = [pooled.get(key, (math.nan,) * 3) for key in keys]
+    table[["pooled", "pooled_low", "pooled_high"]] = np.array(rows, dtype=float).reshape(-1, 3)
+
+
+_SHIFT_COLUMNS = (
+    *("arm", "metric", "unit", "first", "last", "shift", "low", "high"),
+    *("se", "group_se", "naive_se", "n"),
+    *("unscored", "worst_low", "worst_high", "note"),
+    *("diff", "diff_low", "diff_high", "pairs", "p_sign_flip", "p_t"),
+    *("diff_worst_low", "diff_worst_high", "diff_note"),
+    *("pooled", "pooled_low", "pooled_high"),
+)
+
+
+def failure_table(outcomes: pd.DataFrame) -> pd.DataFrame:
+    """Verdicts by judge, role and outcome (those that occurred, scored always) with their sum.
+
+    ``outcomes`` is as in `analysis.records.runs.OUTCOMES`; ``unscored`` is a share.
+    """
+    keys = ["judge", "role"]
+    counts = outcomes.pivot_table(
+        index=keys, columns="outcome", values="verdicts", aggfunc="sum", fill_value=0
+    )
+    order = [str(outcome) for outcome in Outcome]
+    occurred = [name for name in order if name in counts or name == "scored"]
+    other = [name for name in counts if name not in order]
+    table = counts.reindex(columns=[*occurred, *other], fill_value=0).astype("int64").reset_index()
+    table.columns.name = None
+    table["verdicts"] = table[[*occurred, *other]].sum(axis=1).astype("int64")
+    table["unscored"] = 1 - table["scored"] / table["verdicts"]
+    return table
+
+
+def failures_by_length(outcomes: pd.DataFrame) -> pd.DataFrame:
+    """Share of unscored verdicts by decile of answer length, per judge.
+
+    Deciles are cut per judge over all of its verdicts whose answer has a length; equal lengths stay
+    together, so there may be fewer than ten bins. Each share is a mean over runs with its t
+    interval. ``outcomes`` is as in `analysis.records.runs.OUTCOMES`.
+    """
+    tables = []
+    for judge, part in outcomes[outcomes["words"].notna()].groupby("judge"):
+        words, count = part["words"].to_numpy(dtype=float), part["verdicts"].to_numpy(dtype=int)
+        cuts = np.unique(np.quantile(np.repeat(words, count), np.linspace(0, 1, 11)))
+        # bins are open below and closed above, but for the first, which has the shortest answer
+        bins = np.maximum(np.searchsorted(cuts, words, side="left") - 1, 0)
+        lost = count * part["outcome"].ne("scored").to_numpy()
+        part = part.assign(bin=bins, lost=lost)
+        by_run = part.groupby(["cell", "bin"])[["lost", "verdicts"]].sum().reset_index()
+        table = grouped_intervals(by_run.assign(value=by_run["lost"] / by_run["verdicts"]), ["bin"])
+        in_bin = part.groupby("bin").agg(
+            words_low=("words", "min"), words_high=("words", "max"), verdicts=("verdicts", "sum")
+        )
+        tables.append(in_bin.reset_index().merge(table, on="bin").assign(judge=judge))
+    columns = ["judge", "bin", "words_low", "words_high", "verdicts"]
+    columns += ["mean", "low", "high", "n", "missing"]
+    return (
+        pd.concat(tables, ignore_index=True)[columns] if tables else pd.DataFrame(columns=columns)
+    )
+
+
+def sample_rollouts(records: Records, cells: Sequence[str]) -> pd.DataFrame:
+    """Rollouts of the first, middle and last step with their texts, of the lowest seed that most
+    arms have."""
+    runs = [run for run in records.runs if run.cell in set(cells)]
+    arms = {seed: {run.arm for run in runs if run.seed == seed} for seed in {r.seed for r in runs}}
+    seed = min(arms, key=lambda seed: (-len(arms[seed]), seed), default=None)
+    parts = []
+    for run in runs:
+        if run.seed != seed:
+            continue
+        steps = np.unique(run.step_P)
+        shown = {int(steps[at]) for at in (0, (len(steps) - 1) // 2, -1)}
+        row = records.table[records.table["cell"] == run.cell]
+        parts.append(rollouts_frame(records.folder, _SHOWN, row, shown))
+    if not parts:
+        return rollouts_frame(records.folder, _SHOWN, records.table.head(0))
+    return pd.concat([part.astype({"cell": "str", "arm": "str"}) for part in parts])
+
+
+def sample_completions(rollouts: pd.DataFrame, ranks: int = 2) -> pd.DataFrame:
+    """Completions of the same prompts under every arm at the first, middle and last step.
+
+    Nothing is picked for its looks: the first ``ranks`` prompt groups of the step and their first
+    member. Where an arm lacks that group, its nearest one stands in. ``rollouts``: of one seed, as
+    `sample_rollouts` gives them.
+    """
+    columns = ["when", "step", "rank", "arm", "seed", "cell", "rollout_id", "prompt"]
+    columns += ["completion", "judge_score", "truth", "reward"]
+    if rollouts.empty:
+        return pd.DataFrame(columns=columns)
+    picked = []
+    for _, run in rollouts.sort_values(["step", "group", "member"]).groupby("arm", observed=True):
+        steps = run["step"].unique()
+        for when, at in {"first": 0, "middle": (len(steps) - 1) // 2, "last": -1}.items():
+            at_step = run[run["step"] == steps[at]]
+            groups = at_step["group"].unique()
+            for rank in range(min(ranks, len(groups))):
+                nearest = groups[abs(groups - rank).argmin()]
+                row = at_step[at_step["group"] == nearest].head(1)
+                picked.append(row.assign(when=when, rank=rank))
+    table = pd.concat(picked, ignore_index=True)
+    table["when"] = pd.Categorical(table["when"], categories=["first", "middle", "last"])
+    return table.sort_values(["when", "rank", "arm"], ignore_index=True)[columns]

@@ -1,0 +1,67 @@
+"""Tables and figure of a study's judges by family, size and prompt, for the report."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pandas as pd
+
+from analysis.families.estimate import Families, Natural
+from analysis.display.markup import signed
+from analysis.interventions.plane import plane
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+
+def judges_table(families: Families) -> pd.DataFrame:
+    """A row for each judge: how its score and the truth moved, and how far behaviour followed."""
+    return pd.DataFrame(
+        _key(judge)
+        | {"runs": judge.runs}
+        | {"shift of its score": signed(judge.score), "shift of the truth": signed(judge.truth)}
+        | {"behaviour follows bias (rank correlation)": signed(judge.followed)}
+        for judge in families.judges
+    )
+
+
+def behaviours_table(families: Families) -> pd.DataFrame:
+    """A row for each judge and behaviour: measured bias beside the shift of its runs."""
+    rows = pd.DataFrame(
+        _key(judge)
+        | {"behaviour": each.name, "bias, score per SD [95 %]": signed(each.bias)}
+        | {"bias by probe": "" if each.probed is None else signed(each.probed)}
+        | {"shift in SDs [95 %]": signed(each.shift)}
+        for judge in families.judges
+        for each in judge.behaviours
+    )
+    probed = len(rows) and rows["bias by probe"].any()
+    return rows if probed else rows.drop(columns="bias by probe", errors="ignore")
+
+
+def slopes_table(families: Families) -> pd.DataFrame:
+    """A row for each behaviour: what a unit of bias did, over judges; none where none is told."""
+    return pd.DataFrame(
+        {"behaviour": name, "SDs of shift per score of bias [95 %]": signed(slope)}
+        | {"judges": slope.n}
+        for name, slope in families.slopes.items()
+        if slope.value == slope.value
+    )
+
+
+def followed(families: Families) -> Figure | None:
+    """Did behaviour go where the judge's bias points? A mark for each judge and behaviour; None
+    where no behaviour has both."""
+    return plane(
+        [
+            (judge.arm, ", ".join(_key(judge).values()), each.bias, each.shift)
+            for judge in families.judges
+            for each in judge.behaviours
+        ],
+        xlabel=f"bias, {families.measured} (score per SD of a behaviour)",
+        ylabel="shift of the behaviour (SDs)",
+    )
+
+
+def _key(judge: Natural) -> dict[str, str]:
+    return {"family": judge.family, "size": judge.size, "prompt": judge.prompt}

@@ -1,0 +1,46 @@
+"""What papers of the field report of such a study: aggregates, paired differences, onset times."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from analysis.field.estimate import THRESHOLDS, of_runs
+from analysis.display.printed import show, with_problems, without_infinities
+from analysis.field import words as field
+from analysis.records.replays import with_replays
+from analysis.records.runs import read_study
+from analysis.drift.estimate import usable_cells
+from analysis.onset.estimate import dosed, line
+from study.config.bounds import Choice
+from study.cli import StudyOptions, command, option, output
+from study.features import FEATURES
+
+
+@dataclass(frozen=True)
+class Options(StudyOptions):
+    feature: str | None = option(
+        "the shortcut to look for; what the judge was dosed with where it is left out",
+        legal=Choice(tuple(FEATURES)),
+    )
+    out: Path | None = output("JSON file for the numbers")
+
+
+@command("analysis.field study=quickstart", __doc__, Options)
+def main(options: Options) -> int:
+    """Exit codes: 0 printed, 2 a user's error."""
+    records = read_study(options.folder)
+    cells = usable_cells(records.table)
+    runs = [run for run in records.runs if run.cell in cells]
+    chosen = [options.feature] if options.feature else None
+    onsets = [line(run, chosen or dosed(run)) for run in runs]
+    runs, unread = with_replays(runs, options.folder)
+    told = of_runs(runs, onsets, chosen, options.folder)
+    numbers = {"thresholds": THRESHOLDS.tolist(), **without_infinities(asdict(told))}
+    problems = [*records.problems, *unread, *told.problems]
+    return show(options, numbers, lambda: with_problems(field.lines(told), problems))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

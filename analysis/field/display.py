@@ -1,0 +1,147 @@
+"""The tables that papers of the field report: for the report and for `analysis.field`."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pandas as pd
+
+from analysis.field.estimate import THRESHOLDS, Aggregate, Field
+from analysis.field.onset_time import OnsetTime
+from analysis.display import markup
+from analysis.display.figures import looks, outside_legend, plain, single, style
+from analysis.display.markup import said, signed, with_interval
+from analysis.statistics.estimate import NO_ESTIMATE, Estimate
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+
+def meaning(name: str, field: Field) -> str:
+    """What a table of `tables` says, and of what unit its intervals are."""
+    return said("field_meanings", name, base=field.base, metrics=", ".join(field.metrics))
+
+
+def tables(field: Field) -> dict[str, pd.DataFrame]:
+    """Name -> the table with its numbers written out; those without a row are left out."""
+    made = {
+        "aggregates": [_aggregate(row, field.base) for row in field.aggregates],
+        "compared": [
+            {
+                "arm": row.arm,
+                "truth - base, by prompt": signed(row.by_prompt),
+                "prompts": row.by_prompt.n,
+                "SE": markup.number(row.by_prompt.se),
+                "SE unpaired": markup.number(row.by_prompt.unpaired_se),
+                "visible": markup.number(row.by_prompt.visible),
+                "over runs": signed(row.by_run),
+                "seeds": row.by_run.n,
+                "visible over runs": markup.number(row.visible),
+            }
+            for row in field.compared
+        ],
+        "found": [
+            {
+                "arm": row.arm,
+                "shortcut": "+".join(row.features) or "?",
+                **_onset(row.onset),
+                "by CHERRL": _median(row.grid),
+                "odds ratio": with_interval(row.entanglement),
+                "judge per step": signed(row.judge_growth),
+                "shortcut per step": signed(row.shortcut_growth),
+            }
+            for row in field.found
+        ],
+        "exploited": [
+            {
+                "arm": row.arm,
+                "references": ", ".join(row.references) or "none",
+                "newly credited": with_interval(row.new),
+                "of it rejected by all": with_interval(row.rate),
+                "first known": with_interval(_first_known(row.curve)),
+                "panel missing": markup.number(row.unknown.value),
+                "rate if missing reject none, all": markup.bracket(*row.bounds),
+            }
+            for row in field.exploited
+        ],
+        "preferred": [
+            {
+                "arm": row.arm,
+                "judge": row.judge + " (trained)" * row.trained,
+                "sees the rubric": "yes" if row.shown else "no",
+                "prefers the end": with_interval(row.preference),
+                "with rubric - without": signed(row.left_out),
+            }
+            for row in field.preferred
+        ],
+        "gaps": [
+            {
+                "arm": row.arm,
+                "first tenth": signed(row.start),
+                "last tenth": signed(row.end),
+                "largest at step": with_interval(row.peak),
+                "correlation with truth": signed(row.tracks),
+            }
+            for row in field.gaps
+        ],
+    }
+    return {name: pd.DataFrame(rows) for name, rows in made.items() if rows}
+
+
+def _first_known(curve: list[Estimate]) -> Estimate:
+    """The rate in the first tenth of the steps that has one."""
+    return next((each for each in curve if not np.isnan(each.value)), NO_ESTIMATE)
+
+
+def _aggregate(row: Aggregate, base: str | None) -> dict[str, object]:
+    better = {} if base is None else {f"P(above {base})": with_interval(row.improvement)}
+    return {
+        "arm": row.arm,
+        "runs": row.runs,
+        "IQM": with_interval(_of_scores(row.iqm)),
+        "rliable's interval": markup.bracket(row.by_metric.low, row.by_metric.high),
+        **better,
+    }
+
+
+def _of_scores(each: Estimate) -> Estimate:
+    """A mean of scores with its interval cut at the ends of their scale."""
+    low, high = min(0.0, each.value), max(1.0, each.value)
+    return replace(
+        each, low=float(np.clip(each.low, low, high)), high=float(np.clip(each.high, low, high))
+    )
+
+
+def _onset(onset: OnsetTime) -> dict[str, object]:
+    return {
+        "with onset": f"{onset.seen} of {onset.runs}",
+        "median onset": _median(onset),
+        f"mean steps before, up to {onset.horizon:g}": with_interval(onset.restricted),
+    }
+
+
+def _median(onset: OnsetTime) -> str:
+    """The median with its interval, which may have no upper end; where it is not reached, the step
+    up to which runs have been followed."""
+    median = onset.median
+    if np.isnan(median.value):
+        return f"not by {onset.followed:g}" if onset.runs else markup.MISSING
+    return with_interval(median)
+
+
+@style()
+def profiles(field: Field) -> Figure:
+    """Share of final scores above each threshold, a line with its band for each arm."""
+    figure, axes = single(6, 4)
+    styles = looks([row.arm for row in field.aggregates])
+    for row in field.aggregates:
+        look = {key: styles[row.arm][key] for key in ("color", "linestyle")}
+        shares = [each.value for each in row.profile]
+        axes.plot(THRESHOLDS, shares, label=plain(row.arm), **look)
+        ends = np.array([(each.low, each.high) for each in row.profile])
+        axes.fill_between(THRESHOLDS, *ends.T, color=look["color"], alpha=0.15, linewidth=0)
+    axes.set(xlabel="truth score", ylabel="share of scores above it", ylim=(-0.02, 1.02))
+    outside_legend(figure, [axes])
+    return figure

@@ -1,0 +1,260 @@
+"""The tables that papers of the field report of a study's arms; docs/field-tables.md defines them.
+
+Scores at the end over runs and metrics (rliable), differences paired by prompt (Miller), onsets
+over runs some of which end before one (CHERRL's discoverability), growth after them, and what a
+panel of other judges says of what was taught (2605.12474).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+
+from analysis.field.final_scores import final_scores
+from analysis.field.onset_time import OnsetTime, onset_time
+from analysis.crossjudge.reference_panel import (
+    Exploited,
+    Preferred,
+    exploited,
+    preferred,
+)
+from analysis.scaffold.self_gaps import SelfGaps, self_gaps
+from analysis.drift.substitution import base_of
+from analysis.records.behaviour import tenths
+from analysis.records.runs import Run
+from analysis.onset.estimate import Line
+from analysis.field.shortcut import Shortcut, of_run
+from analysis.statistics.aggregates import (
+    interquartile_mean,
+    performance_profile,
+    probability_of_improvement,
+    stratified_bootstrap,
+)
+from analysis.statistics.estimate import NAN, NO_ESTIMATE, Estimate
+from analysis.statistics.intervals import Paired, mean_of_means, paired_difference, student
+from analysis.statistics.paired_prompts import PairedPrompts, paired_prompts
+from analysis.statistics.power import smallest_effect
+
+THRESHOLDS = np.linspace(0, 1, 41)
+"""Scores at which a performance profile is told."""
+
+
+@dataclass(frozen=True)
+class Aggregate:
+    """What the final scores of an arm's runs come to, over all metrics that every arm has."""
+
+    arm: str
+    runs: int
+    iqm: Estimate
+    by_metric: Estimate
+    """The same with rliable's own interval, which takes a run's metrics for independent."""
+    improvement: Estimate
+    """P(a run of the arm scores above one of the base arm)."""
+    profile: list[Estimate]
+    """Share of scores above each of `THRESHOLDS`."""
+
+
+@dataclass(frozen=True)
+class Compared:
+    """Truth of an arm minus that of the base arm on prompts that both answered at the end."""
+
+    arm: str
+    by_prompt: PairedPrompts
+    """Of these very runs."""
+    by_run: Paired
+    """Over runs, paired by seed."""
+    visible: float
+    """The smallest true difference over runs that so many seeds show with probability .8."""
+
+
+@dataclass(frozen=True)
+class Found:
+    """When an arm's runs found the shortcut, and how fast they took it."""
+
+    arm: str
+    features: tuple[str, ...]
+    onset: OnsetTime
+    grid: OnsetTime
+    """The same by CHERRL's thresholds among the best-scored tenth of each run."""
+    entanglement: Estimate
+    """Odds ratio of shortcut and right answer in the first tenth, t over runs on the log scale."""
+    judge_growth: Estimate
+    """Judge score gained per step after the onset, over the runs that have one."""
+    shortcut_growth: Estimate
+
+
+@dataclass(frozen=True)
+class Field:
+    """Every table, and the arm that others are compared with; None where there is one arm."""
+
+    base: str | None
+    metrics: tuple[str, ...] = ()
+    aggregates: list[Aggregate] = field(default_factory=list)
+    compared: list[Compared] = field(default_factory=list)
+    found: list[Found] = field(default_factory=list)
+    exploited: list[Exploited] = field(default_factory=list)
+    preferred: list[Preferred] = field(default_factory=list)
+    gaps: list[SelfGaps] = field(default_factory=list)
+    problems: list[str] = field(default_factory=list)
+    """What could not be read."""
+
+
+def of_runs(
+    runs: Sequence[Run],
+    lines: Sequence[Line],
+    features: Sequence[str] | None = None,
+    study_dir: Path | None = None,
+    base: str | None = None,
+) -> Field:
+    """The tables of these runs.
+
+    Args:
+        runs: with the scores of replays among their shadows (`with_replays`).
+        lines: `analysis.onset.estimate.line` of each run.
+        features: the shortcut; what each judge is dosed with where it is None.
+        study_dir: whose records say what judges told of single criteria, and what the policy was
+            shown; None leaves those tables out.
+        base: the arm that others are compared with; `base_of` the runs where it is None.
+    """
+    base = base or base_of(runs)
+    metrics, aggregates = _aggregates(runs, base)
+    shortcuts = [
+        of_run(run, told, _paid(run) if features is None else features)
+        for run, told in zip(runs, lines, strict=True)
+    ]
+    told = Field(base, metrics, aggregates, _compared(runs, base), _found(shortcuts))
+    if study_dir is None:
+        return told
+    credits, unread = exploited(runs, study_dir)
+    return replace(
+        told,
+        exploited=credits,
+        preferred=preferred(runs, study_dir),
+        gaps=self_gaps(runs, study_dir),
+        problems=unread,
+    )
+
+
+def _paid(run: Run) -> list[str]:
+    """The behaviours that a simulated judge pays for: those it takes points for are no shortcut."""
+    return sorted(name for name, dose in (run.doses or {}).items() if dose > 0)
+
+
+def _arms(runs: Sequence[Run]) -> list[str]:
+    return sorted({run.arm for run in runs})
+
+
+def _aggregates(runs: Sequence[Run], base: str | None) -> tuple[tuple[str, ...], list[Aggregate]]:
+    """The metrics that every arm has, and a row for each arm."""
+    rows = pd.DataFrame([final_scores(run) for run in runs], dtype=float)
+    axes = pd.MultiIndex.from_arrays(
+        [[run.arm for run in runs], [run.seed for run in runs]], names=["arm", "seed"]
+    )
+    rows.index = axes
+    rows = rows.sort_index(kind="stable")
+    shared = rows.notna().groupby(level="arm").any().all() if len(rows) else rows.any()
+    rows = rows[[name for name in rows if shared[name]]]
+    if rows.empty:
+        return (), []
+    table = []
+    for arm in _arms(runs):
+        scores, improvement = rows.loc[[arm]], NO_ESTIMATE
+        if base is not None and arm != base:
+            other = rows.loc[[base]]
+            seeds = [list(part.index.get_level_values("seed")) for part in (scores, other)]
+            paired = seeds[0] == seeds[1] and len(set(seeds[0])) == len(seeds[0])
+            improvement = probability_of_improvement(
+                scores.to_numpy(), other.to_numpy(), paired=paired
+            )
+        values = scores.to_numpy()
+        iqm, loose = interquartile_mean(values), stratified_bootstrap(values)
+        profile = performance_profile(values, THRESHOLDS)
+        table.append(Aggregate(arm, len(values), iqm, loose, improvement, profile))
+    return tuple(map(str, rows.columns)), table
+
+
+def _compared(runs: Sequence[Run], base: str | None) -> list[Compared]:
+    """Every arm beside the base arm on the prompts of the last tenth of the steps."""
+    if base is None:
+        return []
+    truths = {(run.arm, run.seed): _last_truths(run) for run in runs}
+    table = []
+    for arm in _arms(runs):
+        seeds = sorted({run.seed for run in runs if run.arm == arm and (base, run.seed) in truths})
+        if arm == base or not seeds:
+            continue
+        sides = [
+            pd.concat({seed: truths[each, seed] for seed in seeds}, names=["seed", "prompt"])
+            for each in (arm, base)
+        ]
+        pairs = pd.concat(sides, axis=1, join="inner", keys=["treated", "base"])
+        table.append(_compare(arm, pairs))
+    return table
+
+
+def _compare(arm: str, pairs: pd.DataFrame) -> Compared:
+    """``pairs``: truth of both by seed and prompt."""
+    treated, base = pairs["treated"].to_numpy(), pairs["base"].to_numpy()
+    prompts = pairs.index.get_level_values("prompt").to_numpy()
+    by_seed = pairs.groupby(level="seed")
+    within = {
+        seed: paired_prompts(
+            part["treated"].to_numpy(),
+            part["base"].to_numpy(),
+            part.index.get_level_values("prompt").to_numpy(),
+        ).se
+        for seed, part in by_seed
+    }
+    known = pairs.dropna().groupby(level="seed").mean()
+    sampling = pd.Series(within, dtype=float) ** 2
+    by_run = paired_difference(known["treated"], known["base"], within=sampling)
+    visible = NAN
+    if by_run.high > by_run.value:
+        spread = (by_run.high - by_run.value) / float(student(by_run.n - 1)) * by_run.n**0.5
+        visible = smallest_effect(by_run.n, paired=True) * spread
+    return Compared(arm, paired_prompts(treated, base, prompts), by_run, visible)
+
+
+def _last_truths(run: Run) -> pd.Series:
+    """Prompt -> mean truth of its answers in the last tenth of the recorded steps."""
+    last = np.isin(run.step_P, tenths(np.unique(run.step_P))[1])
+    prompts = np.arange(len(last)) if run.prompt_P is None else run.prompt_P
+    answers = pd.DataFrame(run.truth[last], index=pd.Index(prompts[last], name="prompt"))
+    return answers.stack().groupby(level="prompt").mean()
+
+
+def _found(shortcuts: Sequence[Shortcut]) -> list[Found]:
+    horizon = max((float(each.last) for each in shortcuts), default=NAN)
+    table = []
+    for arm in sorted({each.arm for each in shortcuts}):
+        of_arm = [each for each in shortcuts if each.arm == arm]
+        log = mean_of_means([_logged(each.entanglement) for each in of_arm])
+        ends = np.exp([log.value, log.low, log.high]).tolist()
+        odds = replace(log, value=ends[0], low=ends[1], high=ends[2])
+        table.append(
+            Found(
+                arm,
+                of_arm[0].features,
+                onset_time(
+                    [each.onset for each in of_arm], [each.followed for each in of_arm], horizon
+                ),
+                onset_time(
+                    [each.grid_onset for each in of_arm],
+                    [each.grid_followed for each in of_arm],
+                    horizon,
+                ),
+                odds if of_arm[0].features else of_arm[0].entanglement,
+                mean_of_means([each.judge_growth for each in of_arm], 2),
+                mean_of_means([each.shortcut_growth for each in of_arm], 2),
+            )
+        )
+    return table
+
+
+def _logged(odds: Estimate) -> Estimate:
+    value, low, high = np.log([odds.value, odds.low, odds.high]).tolist()
+    return replace(odds, value=value, low=low, high=high)

@@ -1,0 +1,138 @@
+"""How soon a run finds the shortcut that its judge pays for, and how fast it then takes it.
+
+CHERRL (2606.04923, sec. 3) tells two sides of a bias apart. *Discoverability* is how soon the judge
+leaves the truth; it goes with how far the shortcut and right answers come together early on, told
+as an odds ratio. *Exploitability* is how fast judge and shortcut rise after that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from analysis.records.runs import Run, step_means
+from analysis.onset.estimate import Line
+from analysis.onset.threshold_grid import NO_SHORTCUT, first_tenth, shortcut
+from analysis.statistics.estimate import NAN, Estimate, around
+from analysis.statistics.intervals import student
+from study.verdict import THRESHOLD
+
+AFTER = 0.2
+"""Share of a run's steps over which growth after an onset is told: CHERRL's 100 of some 500."""
+
+
+@dataclass(frozen=True)
+class Shortcut:
+    """What is said of one run."""
+
+    cell: str
+    arm: str
+    seed: int
+    features: tuple[str, ...]
+    """The behaviours that count as the shortcut; none where none is known."""
+    last: int
+    onset: float
+    """Step of the change point; NaN where the gap is not seen to rise."""
+    followed: float
+    """The last step up to which it was looked for; NaN where it could not be."""
+    grid_onset: float
+    """Step by CHERRL's thresholds among the best-scored tenth of the run; NaN where not reached."""
+    grid_followed: float
+    """As ``followed``; NaN without a shortcut or a gap."""
+    entanglement: Estimate
+    judge_growth: Estimate
+    """Judge score gained per step after the onset; NaN without one."""
+    shortcut_growth: Estimate
+    """Share of rollouts with the shortcut gained per step after the onset."""
+
+
+def of_run(run: Run, told: Line, features: Sequence[str]) -> Shortcut:
+    """Discoverability and exploitability of one run.
+
+    Args:
+        told: `analysis.onset.estimate.line` of the run.
+        features: the shortcut; may be empty.
+    """
+    named = tuple(name for name in features if name in run.names)
+    shown = shortcut(run, named) if named else np.zeros(run.truth.shape, dtype=bool)
+    early = first_tenth(run)
+    none = Estimate(NAN, note=NO_SHORTCUT)
+    right = np.where(np.isfinite(run.truth), run.truth >= THRESHOLD, np.nan)
+    onset = told.onset.step.value
+    rate = np.where(np.isfinite(run.judge), shown, np.nan)
+    last = int(run.steps[-1])
+    tested = not np.isnan([told.onset.p, told.onset.before]).all()
+    has_grid = bool(named) and not np.isnan(told.gap_first)
+    return Shortcut(
+        *(run.cell, run.arm, run.seed, named, last, onset),
+        followed=float(last) if tested else NAN,
+        grid_onset=NAN if told.own_grid.mode is None else float(told.own_grid.mode),
+        grid_followed=float(last) if has_grid else NAN,
+        entanglement=entanglement(shown[early], right[early]) if named else none,
+        judge_growth=growth(run.steps, step_means(run, run.judge), onset),
+        shortcut_growth=growth(run.steps, step_means(run, rate), onset) if named else none,
+    )
+
+
+def entanglement(shown_P_G: np.ndarray, right_P_G: np.ndarray) -> Estimate:
+    """Odds of the shortcut among right answers over those among wrong ones, clustered by group.
+
+    Above 1 the shortcut comes with right answers, below 1 in their place. The interval is a t one
+    on the log scale by the delta method. Where one of the four kinds of answers does not occur,
+    half an answer is added to each (Haldane), which ``note`` says. NaN where all answers are right
+    or none is, or all show the shortcut or none does.
+
+    Args:
+        shown_P_G: whether the answer shows the shortcut.
+        right_P_G: 1 right, 0 wrong, NaN unknown.
+    """
+    known = np.isfinite(right_P_G)
+    shown, right = np.asarray(shown_P_G, dtype=bool), right_P_G == 1
+    kinds = [known & (shown == has) & (right == is_right) for has, is_right in _KINDS]
+    counts = np.array([kind.sum() for kind in kinds], dtype=float)
+    by_shown_and_right = counts.reshape(2, 2)
+    if not (by_shown_and_right.any(axis=0).all() and by_shown_and_right.any(axis=1).all()):
+        return Estimate(NAN, n=len(known), unit="group", note="shortcut or truth does not vary")
+    note = "a kind of answer does not occur: half of one added to each" if 0 in counts else ""
+    counts = counts + 0.5 * (0 in counts)
+    log = float(np.log(counts) @ _SIGNS)
+    pull_P = (_SIGNS / counts) @ np.array([kind.sum(axis=1) for kind in kinds])
+    groups = int(known.any(axis=1).sum())
+    if groups < 2:
+        return Estimate(float(np.exp(log)), n=groups, unit="group", note="one group, no interval")
+    error = float(np.sqrt(groups / (groups - 1) * (pull_P**2).sum()))
+    half = float(student(groups - 1)) * error
+    low, high = np.exp([log - half, log + half]).tolist()
+    return Estimate(float(np.exp(log)), low, high, groups, "group", note=note)
+
+
+_KINDS = ((True, True), (True, False), (False, True), (False, False))
+_SIGNS = np.array([1.0, -1.0, -1.0, 1.0])
+
+
+def growth(
+    steps_T: np.ndarray, values_T: np.ndarray, onset: float, share: float = AFTER
+) -> Estimate:
+    """Slope per step of a value from the onset on, by least squares with its t interval over steps.
+
+    NaN without an onset, and where fewer than three steps have a value.
+
+    Args:
+        steps_T: steps of the run, in order.
+        values_T: their means; NaN is missing.
+        onset: a step.
+        share: of the run's steps that count, from the onset on.
+    """
+    if not np.isfinite(onset):
+        return Estimate(NAN, unit="step", note="no onset")
+    span = max(3, int(np.ceil(share * len(steps_T))))
+    here = (steps_T >= onset) & (steps_T < onset + span) & np.isfinite(values_T)
+    count = int(here.sum())
+    if count < 3:
+        return Estimate(NAN, n=count, unit="step", note="fewer than three steps after the onset")
+    steps, values = (each[here] - each[here].mean() for each in (steps_T, values_T))
+    slope = float(steps @ values / (steps @ steps))
+    error = float(np.sqrt(((values - slope * steps) ** 2).sum() / (count - 2) / (steps @ steps)))
+    return around(slope, float(student(count - 2)) * error, count, "step")

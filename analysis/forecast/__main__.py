@@ -1,0 +1,46 @@
+"""What each judge would teach, before anybody trains: from the first rollouts alone."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+from analysis.forecast.estimate import ask, figure, forecast
+from analysis.forecast.study import in_units
+from analysis.display.printed import show
+from analysis.forecast.words import text
+from study.config.bounds import Name, Number
+from study.cli import StudyOptions, command, option, output
+
+
+@dataclass(frozen=True)
+class Options(StudyOptions):
+    judges: str = option("presets with commas between, or study: those of the study", "study")
+    steps: int = option("first steps that are read", 1, Number(low=1))
+    fit: str = option(
+        "study whose runs say how a policy answers to a bias; empty is this one",
+        "",
+        Name(empty=True),
+        empty=True,
+    )
+    probes: str = option(
+        "folder of experiments.probe whose judges are forecast from their probes alone",
+        "",
+        empty=True,
+    )
+    out: Path | None = output("JSON file for the numbers")
+    figure: Path | None = output("file for the figure")
+
+
+@command("analysis.forecast study=quickstart judges=sim-fair,sim-verbose", __doc__, Options)
+def main(options: Options) -> int:
+    """Exit codes: 0 printed, 2 a user's error."""
+    probes = Path(options.probes) if options.probes else None
+    asked = ask(options.folder, "" if probes else options.judges, options.steps)
+    result = forecast(asked) | in_units(asked, options.folder, options.fit, probes)
+    return show(options, result, lambda: text(result), lambda: figure(result["pushes"]))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

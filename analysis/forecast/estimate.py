@@ -1,0 +1,306 @@
+"""What each judge would push, before anybody trains: from the first rollouts alone.
+
+Every candidate scores the rollouts of a study's first step, the scores become the rewards and
+advantages that training would have made, and judges are ranked by the push E Cov(A, z) on each
+behaviour, with intervals over prompts. `analysis.forecast.units` turns it into shifts at the
+end of training.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from analysis.forecast.ranking import moved_most, rank
+from analysis.display.figures import looks, style
+from analysis.records.frames import OPERATOR, runs_frame
+from analysis.statistics.estimate import Estimate, columns
+from analysis.statistics.intervals import mean_interval
+from analysis.ledger.transmission import group_cov
+from judges.ask.prefetch import judge_asked
+from judges.ask.replies import open_store
+from judges.ask.session import Session
+from study.cell.cells import Cell, load_cell, study_cells
+from study.config.compose import load_presets
+from study.rewards.corrections.corrector import Corrector, Heard
+from study.endings import Ending
+from study.errors import UserError
+from study.features import FEATURES, measured, shared_keyword
+from study.system.files import Damaged, say
+from study.cell.parts import parts, read_part
+from study.cell.records import FEATURE
+from study.rewards import compose
+from study.rewards.advantages import advantages
+from study.rows import Row
+from study.config.schema import Judge
+from study.tasks import lookup, oracle
+from study.verdict import mean_score
+
+
+@dataclass(frozen=True)
+class Rollouts:
+    """Groups of first rollouts: rows (P,), records (P, G) and the answers' features (P, G, K)."""
+
+    rows: tuple[Row, ...]
+    records: tuple[tuple[dict[str, Any], ...], ...]
+    features: np.ndarray
+    names: tuple[str, ...]
+
+    @property
+    def asked(self) -> np.ndarray:
+        """Whether a judge is asked about each, (P, G): not where a program came to no answer."""
+        return np.array([[r["outcome"] in (None, Ending.OK) for r in g] for g in self.records])
+
+
+@dataclass(frozen=True)
+class Push:
+    """What one judge would do to one behaviour at the first step.
+
+    ``push`` is the mean within-group Cov(advantage, feature) with its t interval over prompts;
+    ``in_sds`` the same in SDs of the feature over rollouts.
+    """
+
+    judge: str
+    feature: str
+    push: Estimate
+    in_sds: float
+    prompts: int
+    unscored: float
+
+
+def covariances(rewards_P_G: np.ndarray, rollouts: Rollouts, scale: str) -> np.ndarray:
+    """Cov(advantage, feature) inside groups, mean over those of one prompt: (prompts, K).
+
+    NaN rewards are left out; ``scale`` is ``scale_rewards`` of the training that is forecast.
+    """
+    paid = np.where(np.isfinite(rewards_P_G), advantages(rewards_P_G, scale), np.nan)
+    by_group = pd.DataFrame(group_cov(paid, rollouts.features))
+    return by_group.groupby([row.prompt_id for row in rollouts.rows]).mean().to_numpy()
+
+
+def pushes(
+    judge: str,
+    rewards_P_G: np.ndarray,
+    rollouts: Rollouts,
+    scale: str,
+    unscored: float | None = None,
+) -> list[Push]:
+    """The push of one judge on every feature; ``unscored`` is the share of NaN rewards if None."""
+    covariance = covariances(rewards_P_G, rollouts, scale)
+    missing = float(1 - np.isfinite(rewards_P_G).mean()) if unscored is None else unscored
+    lines = []
+    for k, name in enumerate(rollouts.names):
+        push = mean_interval(covariance[:, k].tolist(), unit="prompt")
+        values = rollouts.features[..., k]
+        finite = values[np.isfinite(values)]
+        spread = float(finite.std()) if finite.size else 0.0
+        in_sds = push.value / spread if spread > 0 else float("nan")
+        lines.append(Push(judge, name, push, in_sds, push.n, missing))
+    return lines
+
+
+def first_rollouts(cells: Sequence[Cell], steps: int, keyword: str = "") -> Rollouts:
+    """The distinct groups of the first ``steps`` steps of all runs.
+
+    Arms of one seed share their first rollouts, which are then taken once. A missing answer has NaN
+    features; the calls of each operator are features of an executed program.
+    Raises UserError: nothing is recorded, or groups differ in size.
+    """
+    task = cells[0].config.task
+    row_of = lookup(task)
+    groups: dict[tuple[str | None, ...], tuple[Row, tuple[dict[str, Any], ...]]] = {}
+    needed = ["rollout_id", "group", "prompt_id", "answer", "tokens", "truth", "rules", "outcome"]
+    for cell in cells:
+        for part in parts(cell.dir / "rollouts")[:steps]:
+            try:
+                table = read_part(part)
+            except Damaged as error:
+                say(f"{part} is left out: it {error.why}.")
+                continue
+            absent = dict.fromkeys(needed)  # as another version's parts may be
+            records = [absent | row for row in table.to_pylist()]
+            rows_of = {r["prompt_id"]: row_of(r["prompt_id"] or "") for r in records}
+            if None in rows_of.values() or any(r["rollout_id"] is None for r in records):
+                say(f"{part} is left out: it holds rollouts of no prompt of the task.")
+                continue
+            for number in sorted({record["group"] for record in records}):
+                group = [record for record in records if record["group"] == number]
+                group.sort(key=lambda record: record["rollout_id"])
+                prompt = group[0]["prompt_id"]
+                same = ("answer", "program_sha")
+                key = (prompt, *(record.get(name) for record in group for name in same))
+                row = rows_of[prompt]
+                assert row is not None
+                groups.setdefault(key, (row, tuple(group)))
+    sizes = {len(members) for _, members in groups.values()}
+    if len(sizes) != 1:
+        raise UserError(
+            f"The first rollouts of these runs have groups of {sorted(sizes) or 'no'} members."
+            " A forecast needs recorded steps of one group size."
+        )
+    rows, members = zip(*groups.values(), strict=True)
+    told = [record for group in members for record in group]
+    values = measured([record["answer"] for record in told], keyword)
+    calls = sorted(set.intersection(*(set(record) for record in told)))
+    calls = [name for name in calls if name.startswith(OPERATOR)]
+    counted = [
+        [record[name] if record["outcome"] == Ending.OK else None for name in calls]
+        for record in told
+    ]
+    values = np.hstack([values, np.array(counted, dtype=float).reshape(len(told), len(calls))])
+    names = (*FEATURES, *(name.removeprefix(FEATURE) for name in calls))
+    shape = (len(members), len(members[0]), len(names))
+    return Rollouts(rows, members, values.reshape(shape), names)
+
+
+def rewards(
+    judge: Judge, cell: Cell, rollouts: Rollouts, runs_dir: Path
+) -> tuple[np.ndarray, np.ndarray]:
+    """The judge's scores of all groups and the rewards that ``cell`` makes of them, each (P, G).
+
+    NaN is a missing score or reward. Rows are put to the judge, scores corrected, failures treated
+    and parts added up as in the first step under the cell's configuration.
+    """
+    config = cell.config
+    recorded = [
+        compose.recorded(config, row, record)
+        for row, group in zip(rollouts.rows, rollouts.records, strict=True)
+        for record in group
+    ]
+    size = len(rollouts.records[0])
+    truth_of = oracle(config.task)
+    if judge.simulated is not None:  # then it says at once what it says
+        asked = [rollout.item for rollout in recorded if rollout.was_asked]
+        truth_of.truths([row for row, _ in asked], [answer for _, answer in asked])
+    panel = config.shadow_judges if config.correction.panel != "none" else ()
+    votes_J_N = []
+    with open_store(runs_dir, config.store) as store:
+        for each in (judge, *panel):
+            with Session(each, store, truth_of) as session:
+                session.check()
+                votes_J_N.append(judge_asked(session, recorded, size))
+    scores, *others = [[mean_score(votes) for votes in votes_N] for votes_N in votes_J_N]
+    corrected, _ = Corrector()(Heard(config, 1, size, recorded, votes_J_N[0], others))
+    paid = compose.recompose(config, recorded, corrected, size, judge.on_failure)
+    scores_P_G, paid_P_G = np.array([scores, paid], dtype=float).reshape(2, -1, size)
+    return scores_P_G, paid_P_G
+
+
+def candidates(names: str, cells: Sequence[Cell], arms: dict[str, str]) -> dict[str, Any]:
+    """Label -> (judge, cell whose configuration makes the reward): presets by name under that of
+    the first run, or with ``study`` the judge of each arm under its own. Raises UserError: no such
+    preset."""
+    if names == "study":
+        by_arm = {arms[cell.name]: (cell.config.judge, cell) for cell in cells}
+        return {arm: by_arm[arm] for arm in dict.fromkeys(arms.values()) if arm in by_arm}
+
+    return {name: (load_presets(name)[0], cells[0]) for name in names.split(",")}
+
+
+@dataclass(frozen=True)
+class Asked:
+    """First rollouts of a study and what each candidate's training would have paid for them.
+
+    Attributes:
+        truth: rule truth of each rollout, (P, G); NaN where no rule can tell.
+        paid: candidate -> rewards (P, G).
+        every: the study's cells.
+        cells: candidate -> the cell whose configuration makes its reward.
+        unscored: candidate -> share of the rollouts that it gave no score.
+    """
+
+    study: str
+    steps: int
+    rollouts: Rollouts
+    truth: np.ndarray
+    every: tuple[Cell, ...]
+    paid: dict[str, np.ndarray]
+    cells: dict[str, Cell]
+    unscored: dict[str, float]
+
+    def scale(self, label: str) -> str:
+        """``scale_rewards`` of the candidate's training."""
+        return self.cells[label].config.trainer.scale_rewards
+
+
+def ask(study_dir: Path, judges: str, steps: int = 1) -> Asked:
+    """Put a study's first rollouts to every candidate; to none where ``judges`` is empty.
+    Raises UserError: no runs with rollouts, or judges that cannot be asked."""
+    cells = []
+    for folder in study_cells(study_dir):
+        if parts(folder / "rollouts"):
+            try:
+                cells.append(load_cell(folder))
+            except Damaged as error:
+                say(f"{folder.name} is left out. {error}")
+    if not cells:
+        raise UserError(
+            f"{study_dir} has no recorded rollouts that can be read. Run one cell for one step "
+            "first."
+        )
+    runs = runs_frame(study_dir)
+    for problem in runs.attrs["problems"]:
+        say(f"{problem}.")
+    arms = dict(zip(runs["cell"].astype("str"), runs["arm"].astype("str"), strict=True))
+    chosen = candidates(judges, cells, arms) if judges else {}
+    asked = [cell.config.judge for cell in cells] + [judge for judge, _ in chosen.values()]
+    keyword = shared_keyword(judge.simulated.keyword for judge in asked if judge.simulated)
+    rollouts = first_rollouts(cells, steps, keyword)
+    truth = [[record["truth"] for record in group] for group in rollouts.records]
+    paid, unscored = {}, {}
+    for label, (judge, cell) in chosen.items():
+        scores, paid[label] = rewards(judge, cell, rollouts, study_dir.parent)
+        unscored[label] = float(np.isnan(scores[rollouts.asked]).mean())
+    cells_of = {label: cell for label, (_, cell) in chosen.items()}
+    known = np.array(truth, dtype=float)
+    return Asked(study_dir.name, steps, rollouts, known, tuple(cells), paid, cells_of, unscored)
+
+
+def forecast(asked: Asked) -> dict[str, Any]:
+    """The push of every candidate on every behaviour, as plain data."""
+    lines: list[Push] = []
+    by_judge = {}
+    for label, paid in asked.paid.items():
+        scale = asked.scale(label)
+        lines += pushes(label, paid, asked.rollouts, scale, asked.unscored[label])
+        by_judge[label] = covariances(paid, asked.rollouts, scale)
+    return {
+        "study": asked.study,
+        "steps": asked.steps,
+        "prompts": len(asked.rollouts.rows),
+        "unit": "prompt",
+        "pushes": [columns(line, push="") for line in lines],
+        "ranks": [
+            columns(line, rank="")
+            for line in (rank(by_judge, asked.rollouts.names) if by_judge else ())
+        ],
+    }
+
+
+def figure(rows: list[dict[str, Any]]) -> Any:
+    """The forecast push on the four behaviours that judges differ on most, with intervals."""
+    from matplotlib.figure import Figure
+
+    names = moved_most(rows)
+    judges = sorted({row["judge"] for row in rows})
+    with style():
+        size = (3.2 * len(names), 0.9 + 0.32 * len(judges))
+        drawn = Figure(figsize=size, layout="constrained")
+        panels = drawn.subplots(1, len(names), sharey=True, squeeze=False)
+        look = looks(judges)
+        for panel, name in zip(panels[0], names, strict=True):
+            panel.axvline(0, color="0.6", linewidth=1)
+            of_feature = {row["judge"]: row for row in rows if row["feature"] == name}
+            for place, judge in enumerate(judges):
+                row, colour = of_feature[judge], look[judge]["color"]
+                panel.plot([row["low"], row["high"]], [place, place], color=colour)
+                panel.plot(row["push"], place, "o", color=colour)
+            panel.set(title=name, xlabel="Cov(advantage, behaviour)")
+            panel.set_yticks(range(len(judges)), judges)
+        panels[0][0].set_ylim(len(judges) - 0.4, -0.6)
+    return drawn

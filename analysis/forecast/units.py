@@ -1,0 +1,380 @@
+"""Shifts at the end of training, forecast in units, beside what takes no theory; and scores.
+
+The forecast is `analysis.forecast.response`: fitted on the runs of a study, it says what a judge that
+was not among them would teach, from its bias on first rollouts. Where a study is forecast from
+itself, each arm is forecast by the response to the others. Four simpler forecasts stand beside it,
+fitted on the same runs; a fifth is none, because it has seen the arm's runs:
+
+``covariance``  one factor above 0 times E Cov(advantage, z) of the first rollouts
+``bias``        one factor above 0 times the judge's bias on the behaviour itself
+``drift``       the same for every judge: the mean shift of the other arms
+``no change``   0
+``repetition``  the mean shift of the arm's other runs
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import numpy as np
+from scipy import stats
+
+from analysis.forecast import response
+from analysis.propagation.calibration import FEWEST, inside, r2
+from analysis.dose.estimate import trend_p
+from analysis.forecast.estimate import Asked
+from analysis.forecast.response import FEWEST_ARMS, TRUTH, Response, Start
+from analysis.records.behaviour import shift
+from analysis.records.runs import Run, step_means
+from analysis.statistics.estimate import NAN, NO_ESTIMATE, Estimate, around
+from analysis.statistics.intervals import line, student
+from analysis.ledger.transmission import known_mean
+from study.errors import UserError
+from study.system.files import read_json, write_json
+from study.rewards.advantages import advantages
+from study.config.schema import Trainer
+
+VERSION = 1
+FORECAST, REPETITION = "forecast", "repetition"
+SIMPLER = ("covariance", "bias", "drift", "no change")
+ORDERING = (FORECAST, "covariance", "bias")
+"""Methods that put judges in an order; the others say the same of all, or have seen the runs."""
+MOVES = 0.5
+"""SDs from which a behaviour is said to move: the mean shift of some arm."""
+HALVED = ("linear", "cosine", "cosine_with_restarts", "polynomial")
+"""Schedulers whose mean learning rate is half of the first."""
+
+
+def exposure(trainer: Trainer) -> float:
+    """Sum of the learning rates of a training."""
+    share = 0.5 if trainer.lr_scheduler in HALVED else 1.0
+    return trainer.learning_rate * trainer.steps * share
+
+
+@dataclass(frozen=True)
+class Candidates:
+    """A judges before training: start, and of each bias (A, K), push (A, K1) and exposure (A,)."""
+
+    arms: tuple[str, ...]
+    start: Start
+    bias: np.ndarray
+    push: np.ndarray
+    exposure: np.ndarray
+
+
+def start_of(asked: Asked) -> Start:
+    """The start of a study's first rollouts. Raises UserError: no rollout has a truth."""
+    if not np.isfinite(asked.truth).any():
+        raise UserError(
+            f"study={asked.study} has no rule truth of its rollouts, so that what a judge adds to "
+            "it cannot be told."
+        )
+    return response.start_of(asked.rollouts.features, asked.truth, asked.rollouts.names)
+
+
+def candidates(asked: Asked) -> Candidates:
+    """What the first rollouts say of every candidate. Raises UserError: no rollout has a truth."""
+    features, truth, start = asked.rollouts.features, asked.truth, start_of(asked)
+    bias, push = [], []
+    for label, paid in asked.paid.items():
+        given = np.where(np.isfinite(paid), advantages(paid, asked.scale(label)), NAN)
+        bias.append(response.bias_of(start, paid, truth, features))
+        push.append(response.push_of(start, given, features, truth))
+    exposures = [exposure(cell.config.trainer) for cell in asked.cells.values()]
+    labels = tuple(asked.paid)
+    return Candidates(labels, start, np.array(bias), np.array(push), np.array(exposures))
+
+
+@dataclass(frozen=True)
+class Trained:
+    """How R finished runs came out: their arm as a row of `Candidates`, shape (R,), and shifts of
+    behaviours and truth in SDs of the start, shape (R, K1)."""
+
+    cells: tuple[str, ...]
+    arm: np.ndarray
+    shift: np.ndarray
+
+
+def trained(recorded: Sequence[Run], judged: Candidates) -> Trained:
+    """The finished runs of the candidates' arms, without those that an alarm ended early: they were
+    not exposed for as long as a forecast says."""
+    runs = [run for run in recorded if run.done and run.arm in judged.arms and not ended_early(run)]
+    sd = np.where(judged.start.varies, judged.start.sd, NAN)
+    shifts = np.array([_shifts(run, judged.start.names) for run in runs]).reshape(-1, len(sd)) / sd
+    arm = np.array([judged.arms.index(run.arm) for run in runs], dtype=int)
+    return Trained(tuple(run.cell for run in runs), arm, shifts)
+
+
+def ended_early(run: Run) -> bool:
+    """Whether a finished run made fewer steps than it was to make (``correction.stop``)."""
+    return run.done and bool(run.steps[-1] < int(run.config.get("trainer.steps") or 0))
+
+
+def _shifts(run: Run, names: tuple[str, ...]) -> list[float]:
+    values = {name: run.features[..., k] for k, name in enumerate(run.names)} | {TRUTH: run.truth}
+    unknown = np.full(run.truth.shape, NAN)
+    return [shift(step_means(run, values.get(name, unknown))) for name in names]
+
+
+@dataclass(frozen=True)
+class Simple:
+    """A forecast without theory: level + factor x, and its spread over runs, in SDs, (K1,)."""
+
+    level: np.ndarray
+    factor: float
+    spread: np.ndarray
+
+    def shifts(self, x_A_K1: np.ndarray) -> np.ndarray:
+        """Forecast shifts, shape (A, K1)."""
+        return self.level + (self.factor * x_A_K1 if self.factor else np.zeros(x_A_K1.shape))
+
+
+def simple(method: str, judged: Candidates, runs: Trained, seen_R: np.ndarray) -> Simple:
+    """One of `SIMPLER`, fitted on the runs that are seen."""
+    moved, x = runs.shift[seen_R], _x(method, judged)[runs.arm[seen_R]]
+    level = np.zeros(moved.shape[1])
+    if method == "drift":
+        level = np.array([known_mean(column) for column in moved.T])
+    both = np.isfinite(moved) & np.isfinite(x)
+    squares = float((x[both] ** 2).sum())
+    factor = max(0.0, float((x[both] * moved[both]).sum()) / squares) if squares else 0.0
+    rest = (moved - level - factor * np.where(np.isfinite(x), x, 0.0)) ** 2
+    return Simple(level, factor, np.array([known_mean(column) ** 0.5 for column in rest.T]))
+
+
+def _x(method: str, judged: Candidates) -> np.ndarray:
+    if method == "covariance":
+        return judged.push
+    if method == "bias":
+        return np.column_stack([judged.bias, np.full(len(judged.bias), NAN)])
+    return np.zeros(judged.push.shape)
+
+
+@dataclass(frozen=True)
+class Fitted:
+    """All that is fitted on a study's runs. ``left_out`` is the same without the arm of a name."""
+
+    study: str
+    steps: int
+    names: tuple[str, ...]
+    response: Response
+    simpler: Mapping[str, Simple]
+    left_out: Mapping[str, Fitted] = field(default_factory=dict)
+
+
+def fitted(asked: Asked, judged: Candidates, runs: Trained) -> Fitted:
+    """Fit on a study's runs. Raises UserError: fewer than four arms have such runs."""
+    have = np.unique(runs.arm)
+    if len(have) < FEWEST_ARMS:
+        raise UserError(
+            f"study={asked.study} has runs of {len(have)} arms that made all of their steps, and"
+            f" how a policy answers to a bias is fitted on {FEWEST_ARMS}. Type fit=STUDY, a study"
+            " with more arms, such as forecast-build."
+        )
+    exposures = judged.exposure[runs.arm]
+    places = np.searchsorted(have, runs.arm)
+    whole, others = response.leave_one_arm_out(
+        judged.start, judged.bias[have], places, runs.shift, exposures
+    )
+
+    def made(of: Response, seen_R: np.ndarray) -> Fitted:
+        simpler = {method: simple(method, judged, runs, seen_R) for method in SIMPLER}
+        return Fitted(asked.study, asked.steps, judged.start.names, of, simpler)
+
+    left_out = {
+        judged.arms[arm]: made(of, runs.arm != arm)
+        for arm, of in zip(have.tolist(), others, strict=True)
+    }
+    return replace(made(whole, np.ones(len(runs.arm), dtype=bool)), left_out=left_out)
+
+
+def save(path: Path, made: Fitted) -> None:
+    """Write what another study can be forecast with; `load` reads it."""
+    simpler = {
+        method: {
+            "level": each.level.tolist(),
+            "factor": each.factor,
+            "spread": each.spread.tolist(),
+        }
+        for method, each in made.simpler.items()
+    }
+    write_json(
+        path,
+        {"version": VERSION, "study": made.study, "steps": made.steps, "names": list(made.names)}
+        | {"response": response.to_json(made.response), "simpler": simpler},
+    )
+
+
+def load(path: Path) -> Fitted:
+    """What `save` wrote. Raises UserError: it is not there, or of another version."""
+    if not path.is_file():
+        name = path.parent.name
+        steps = path.stem.removeprefix("response-")
+        raise UserError(
+            f"{path} is not there: no forecast was fitted on study={name} with steps={steps}. Type "
+            f"python -m analysis.forecast study={name} steps={steps}"
+        )
+    data = read_json(path)
+    if data.get("version") != VERSION:
+        raise UserError(
+            f"{path} is of version {data.get('version')}, and this is {VERSION}. Remove it, and "
+            f"type python -m analysis.forecast study={path.parent.name} steps={data.get('steps')}"
+        )
+    simpler = {
+        method: Simple(np.array(v["level"], float), v["factor"], np.array(v["spread"], float))
+        for method, v in data["simpler"].items()
+    }
+    of = response.from_json(data["response"])
+    return Fitted(data["study"], data["steps"], tuple(data["names"]), of, simpler)
+
+
+def by(made: Fitted, asked: Asked, judge: str) -> Fitted:
+    """What forecasts a judge: what was fitted on the others where it is an arm of that study."""
+    return made.left_out.get(judge, made) if made.study == asked.study else made
+
+
+@dataclass(frozen=True)
+class Forecast:
+    """One judge and behaviour (or the truth): its shift in the behaviour's own unit, of one run.
+
+    Attributes:
+        sds: the shift in SDs of the first rollouts.
+        sd: of the behaviour, over the first rollouts.
+        drift: what of the shift every judge teaches.
+        simpler: method -> the shift by each of `SIMPLER`.
+    """
+
+    judge: str
+    feature: str
+    shift: Estimate
+    sds: float
+    sd: float
+    drift: float
+    simpler: Mapping[str, float]
+
+
+def forecasts(made: Fitted, asked: Asked, judged: Candidates) -> list[Forecast]:
+    """Every candidate and behaviour. Raises UserError: fitted on other behaviours."""
+    if made.names != judged.start.names:
+        raise UserError(
+            f"study={made.study} measured {', '.join(made.names)}, and study={asked.study} "
+            f"{', '.join(judged.start.names)}: a forecast takes the same behaviours."
+        )
+    start, lines = judged.start, []
+    for arm, judge in enumerate(judged.arms):
+        of = by(made, asked, judge)
+        told = of.response.forecast(start, judged.bias[arm], judged.exposure[arm])
+        drift = of.response.drift * judged.exposure[arm] / of.response.exposure
+        simpler = {m: each.shifts(_x(m, judged)[[arm]])[0] for m, each in of.simpler.items()}
+        for k, name in enumerate(start.names):
+            sd, each = float(start.sd[k]), told[k]
+            ends = (each.value * sd, each.low * sd, each.high * sd, each.n, each.unit)
+            own = Estimate(*ends, note=each.note)
+            by_method = {method: float(values[k] * sd) for method, values in simpler.items()}
+            lines.append(
+                Forecast(judge, name, own, each.value, sd, float(drift[k] * sd), by_method)
+            )
+    return lines
+
+
+@dataclass(frozen=True)
+class Score:
+    """How one method's forecasts of a behaviour came out over runs, in SDs.
+
+    Attributes:
+        rho, p: rank correlation of forecast and mean observed shift over arms, permutation p; of
+            the methods in `ORDERING`.
+        r2: 1 - SS(observed - forecast) / SS(observed - mean), negative where it is worse than that.
+        slope: of observed on forecast, with its t interval over runs.
+        inside: share of the runs in their 95 % prediction interval.
+        crps: mean continuous ranked probability score of the normal forecast, in SDs, lower is
+            better (Gneiting and Raftery 2007, eq. 21).
+        moves: whether the mean shift of some arm is `MOVES` SDs or more.
+    """
+
+    method: str
+    feature: str
+    arms: int
+    runs: int
+    rho: float
+    p: float
+    r2: float
+    slope: Estimate
+    inside: float
+    crps: float
+    moves: bool
+
+
+def scored(made: Fitted, asked: Asked, judged: Candidates, runs: Trained) -> list[Score]:
+    """Every method and behaviour over the finished runs; none where no run is finished."""
+    told: dict[str, list[list[Estimate]]] = {m: [] for m in (FORECAST, *SIMPLER, REPETITION)}
+    for run, arm in enumerate(runs.arm):
+        of = by(made, asked, judged.arms[arm])
+        bias, size = judged.bias[arm], judged.exposure[arm]
+        told[FORECAST].append(of.response.forecast(judged.start, bias, size))
+        free = max(1, of.response.arms - 1)
+        for method, each in of.simpler.items():
+            values = each.shifts(_x(method, judged)[[arm]])[0]
+            told[method].append(_with_spread(values, each.spread, free))
+        sisters = (runs.arm == arm) & (np.arange(len(runs.arm)) != run)
+        repeated = np.array([known_mean(column) for column in runs.shift[sisters].T])
+        told[REPETITION].append(_with_spread(repeated, np.full(len(repeated), NAN), 1))
+    lines = []
+    for k, name in enumerate(judged.start.names):
+        observed = runs.shift[:, k]
+        if judged.start.varies[k] and np.isfinite(observed).any():
+            means = [known_mean(observed[runs.arm == arm]) for arm in np.unique(runs.arm)]
+            moves = bool(np.nanmax(np.abs(means)) >= MOVES)
+            lines += [
+                _score(method, name, runs.arm, observed, [row[k] for row in rows], moves)
+                for method, rows in told.items()
+            ]
+    return lines
+
+
+def _with_spread(values: np.ndarray, spread: np.ndarray, free: int) -> list[Estimate]:
+    halves = student(free) * spread
+    return [
+        around(float(value), float(half), free + 1, "arm")
+        for value, half in zip(values, halves, strict=True)
+    ]
+
+
+def _score(
+    method: str,
+    feature: str,
+    arm_R: np.ndarray,
+    observed_R: np.ndarray,
+    told_R: list[Estimate],
+    moves: bool,
+) -> Score:
+    value, low, high = np.array([(each.value, each.low, each.high) for each in told_R]).T
+    both = np.isfinite(value) & np.isfinite(observed_R)
+    arms = np.unique(arm_R[both])
+    x, y = (
+        np.array([known_mean(of[both & (arm_R == arm)]) for arm in arms])
+        for of in (value, observed_R)
+    )
+    rho, p = NAN, NAN
+    if method in ORDERING and len(arms) > 2 and np.ptp(x) > 0 and np.ptp(y) > 0:
+        places = stats.rankdata(x), stats.rankdata(y)
+        rho, p = float(np.corrcoef(*places)[0, 1]), trend_p(*places)
+    slope = NO_ESTIMATE
+    if both.sum() >= FEWEST and np.ptp(value[both]) > 0:
+        slope = line(value[both], observed_R[both]).slope
+    within = inside(observed_R, np.stack([value, low, high]))
+    free = np.array([max(1, each.n - 1) for each in told_R])
+    sd = (high - value) / student(free)
+    return Score(
+        *(method, feature, len(arms), int(both.sum()), rho, p),
+        *(r2(observed_R, value), slope, within, known_mean(crps(value, sd, observed_R)), moves),
+    )
+
+
+def crps(value: np.ndarray, sd: np.ndarray, observed: np.ndarray) -> np.ndarray:
+    """Continuous ranked probability score of normal forecasts, in the unit of ``observed``."""
+    z = np.divide(observed - value, sd, out=np.full(value.shape, NAN), where=sd > 0)
+    normal = stats.norm
+    return sd * (z * (2 * normal.cdf(z) - 1) + 2 * normal.pdf(z) - np.pi**-0.5)

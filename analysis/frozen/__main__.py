@@ -1,0 +1,36 @@
+"""What training moved on held-out rows: shifts within prompts, and whether they transfer."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+from analysis.frozen.arm import held_out_table
+from analysis.display.printed import show, with_problems
+from analysis.frozen.words import frozen_text
+from analysis.records.runs import read_study
+from analysis.drift.estimate import base_arm, usable_cells
+from study.cli import StudyOptions, command, output
+
+
+@dataclass(frozen=True)
+class Options(StudyOptions):
+    out: Path | None = output("JSON file for the numbers")
+
+
+@command("analysis.frozen study=quickstart", __doc__, Options)
+def main(options: Options) -> int:
+    """Exit codes: 0 printed, 2 a user's error."""
+    records = read_study(options.folder)
+    cells = usable_cells(records.table)
+    runs = [run for run in records.runs if run.cell in cells]
+    base = base_arm(records.table[records.table["cell"].isin(cells)])
+    table = held_out_table(runs, base)
+    numbers = table.to_dict("records")
+    lines = frozen_text(runs, table, base)
+    return show(options, numbers, lambda: with_problems(lines, records.problems))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,133 @@
+"""How far a run moved on held-out rows: the same prompts, answered at its start and at its end.
+
+Each answer at the end is compared with the answer at step 0 to the same prompt, drawn from the same
+random numbers: what differs between prompts, and most of what is chance between draws, is in no
+difference. The prompts of one run are its sample; the run stays the unit between arms.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from analysis.records.runs import Run
+from analysis.drift.estimate import BY, JUDGED, SHIFTS, Tail, feature_values, score_values
+from analysis.statistics.bootstrap import group_sums, ratio_se
+from analysis.ledger.transmission import known_mean
+
+ANSWERS = {"drawn": slice(1, None), "greedy": slice(1)}
+"""Which answers to a prompt: those drawn as in training, or the one that is most probable."""
+
+
+def has_frozen(run: Run) -> bool:
+    """Whether a run has answers to the same held-out rows, or to some of them, at step 0 and at a
+    later step."""
+    if run.frozen is None or run.frozen.prompt_P is None:
+        return False
+    evaluated = run.frozen.step_P
+    first, last = (_prompts(end) for end in _ends(run.frozen))
+    return bool(evaluated.min() == 0 < evaluated.max()) and first == last != []
+
+
+def all_frozen(runs: Sequence[Run]) -> bool:
+    """Whether there are runs, and all of them have frozen evaluation."""
+    return bool(runs) and all(map(has_frozen, runs))
+
+
+def frozen_shifts(
+    runs: Sequence[Run], answers: str = "drawn", scale: tuple[float, float] = (0.0, 1.0)
+) -> pd.DataFrame:
+    """Shifts within prompts from step 0 to the last evaluated step, one row per run and metric.
+
+    Metrics are the truth, the judge's score and their gap, the score by each shadow judge, and
+    every behaviour. The columns are those of `analysis.drift.estimate.run_shifts`, so that its tables
+    take them: ``first`` and ``last`` are means over the answers that have the metric at both ends,
+    ``shift`` is their difference, ``naive_var`` its sampling variance over answers and
+    ``group_var`` over prompts (CR1). A row that is on record at one end only is unscored. Runs
+    without frozen evaluation (`has_frozen`) are left out.
+
+    Args:
+        answers: one of `ANSWERS`.
+        scale: ends of the judge's scale, for the worst cases of missing scores.
+    """
+    rows = []
+    for run in runs:
+        if not has_frozen(run):
+            continue
+        assert run.frozen is not None
+        ends = _ends(run.frozen)
+        asked = int(np.unique(run.frozen.step_P, return_counts=True)[1][[0, -1]].max())
+        values = [answer_values(end) for end in ends]
+        for metric in values[0]:
+            first, last = (of_end[metric][:, ANSWERS[answers]] for of_end in values)
+            row: dict[str, Any] = {
+                "cell": run.cell,
+                "arm": run.arm,
+                "seed": run.seed,
+                "metric": metric,
+            }
+            row |= _shift(first, last, ends[1].prompt_P, asked)
+            if metric in JUDGED:
+                row |= _worst(ends, metric, ANSWERS[answers], scale)
+            rows.append(row)
+    return pd.DataFrame(rows, columns=[*SHIFTS])
+
+
+def _ends(frozen: Run) -> tuple[Run, Run]:
+    """The first and the last evaluation, of the rows that are on record at both."""
+    first, last = (frozen.at(int(step)) for step in (frozen.step_P.min(), frozen.step_P.max()))
+    shared = {*_prompts(first)} & {*_prompts(last)}
+
+    def of_both(end: Run) -> Run:
+        return end.where(np.array([row in shared for row in _prompts(end)]))
+
+    return of_both(first), of_both(last)
+
+
+def _prompts(end: Run) -> list[tuple[Any, int]]:
+    """The held-out rows of an evaluation, in order: the prompt, and which of its rows it is."""
+    prompts = pd.Series(end.prompt_P)
+    return list(zip(prompts, prompts.groupby(prompts).cumcount(), strict=True))
+
+
+def answer_values(run: Run) -> dict[str, np.ndarray]:
+    """Judge score, truth and gap, the score by each shadow judge, and every behaviour of every
+    rollout, each (P, G)."""
+    scores = score_values(run)
+    del scores["reward"]
+    others = {f"{BY}{judge}": values for judge, values in run.shadows.items()}
+    return scores | others | feature_values(run)
+
+
+def _shift(
+    first_P_G: np.ndarray, last_P_G: np.ndarray, prompt_P: Any, asked: int
+) -> dict[str, Any]:
+    moved = last_P_G - first_P_G
+    both = np.isfinite(moved)
+    sums = group_sums(moved)
+    told = sums[sums[:, 1] > 0]
+    count = int(both.sum())
+    first, last = (float(end[both].mean()) if count else np.nan for end in (first_P_G, last_P_G))
+    return {
+        **{"first": first, "last": last, "shift": last - first},
+        "naive_var": float(moved[both].var(ddof=1)) / count if count > 1 else np.nan,
+        "group_var": ratio_se(told) ** 2 if len(told) else np.nan,
+        "tails": [Tail(np.zeros(len(sums)), prompt_P, sums)],
+        "unscored": 1 - count / max(1, asked * both.shape[1]),
+    }
+
+
+def _worst(
+    ends: tuple[Run, Run], metric: str, answers: slice, scale: tuple[float, float]
+) -> dict[str, float]:
+    """The shift if every missing score were the end of the scale that lowers or raises it most."""
+    means = []
+    for end in ends:
+        judge, less = end.judge[:, answers], end.truth[:, answers] if metric == "gap" else 0.0
+        filled = (np.where(np.isfinite(judge), judge, at) - less for at in scale)
+        means.append([known_mean(values) for values in filled])
+    (first_low, first_high), (last_low, last_high) = means
+    return {"worst_low": last_low - first_high, "worst_high": last_high - first_low}

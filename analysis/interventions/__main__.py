@@ -1,0 +1,38 @@
+"""What each intervention on a biased judge bought, beside the same judge without any."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+from analysis.interventions.estimate import numbers, of_records
+from analysis.display.printed import show
+from analysis.interventions.words import interventions_text
+from analysis.records.runs import read_study
+from study.cli import StudyOptions, command, output
+from study.errors import UserError
+
+
+@dataclass(frozen=True)
+class Options(StudyOptions):
+    out: Path | None = output("JSON file for the numbers")
+
+
+@command("analysis.interventions study=interventions", __doc__, Options)
+def main(options: Options) -> int:
+    """Exit codes: 0 printed, 2 a user's error."""
+    records = read_study(options.folder)
+    told = of_records(records)
+    if told is None:
+        raise UserError(
+            f"{options.folder} has no arm with an intervention (correction, trainer.beta) beside"
+            " the same judge without any. Type for example: python -m experiments.sweep"
+            " experiment=interventions"
+        )
+    written = {"study": options.study, **numbers(told), "problems": records.problems}
+    return show(options, written, lambda: interventions_text(told, records.problems))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

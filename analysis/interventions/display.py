@@ -1,0 +1,49 @@
+"""Tables and figures of knock-outs and interventions, for the report and for their commands."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import pandas as pd
+
+from analysis.interventions.estimate import Interventions
+from analysis.drift.substitution import Substitution
+from analysis.display import markup
+from analysis.display.markup import signed, with_interval
+from analysis.records.behaviour import unit
+from analysis.interventions.plane import plane
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+
+def bought_table(told: Interventions) -> pd.DataFrame:
+    """What each arm bought, the plain one first."""
+    return pd.DataFrame(
+        {"arm": row.arm, "setting": row.settings or "none", "runs": row.runs}
+        | {f"bias left on {told.feature}": with_interval(row.residual)}
+        | {"in truth": with_interval(row.worth)}
+        | {f"{told.feature} ({unit(told.feature)})": signed(row.behaviour)}
+        | {"truth": signed(row.truth), "grew instead": _grew(row.grew)}
+        | {"verdicts": round(row.calls), "rule labels": round(row.labels)}
+        | {"steps": markup.number(row.steps), "calibrated - truth": with_interval(row.calibrated)}
+        for row in told.arms
+    )
+
+
+def bought(told: Interventions) -> Figure | None:
+    """What did each intervention buy? Its arm beyond the plain one, which is where the lines cross:
+    the behaviour that the judge pays for across, the truth upwards. None where no arm has both."""
+    return plane(
+        [(row.arm, row.arm, row.behaviour, row.truth) for row in told.arms if row.settings],
+        xlabel=f"{told.feature} beyond {told.plain} ({unit(told.feature)})",
+        ylabel=f"truth beyond {told.plain}",
+    )
+
+
+def _grew(swaps: Sequence[Substitution]) -> str:
+    risen: dict[str, float] = {}
+    for swap in swaps:
+        risen[swap.risen] = max(swap.up, risen.get(swap.risen, 0.0))
+    return ", ".join(f"{name} +{up:.2f} SD" for name, up in risen.items()) or "nothing seen"

@@ -1,0 +1,14 @@
+"""What `analysis.knockout` and `analysis.interventions` print."""
+
+from __future__ import annotations
+
+from analysis.interventions.estimate import Interventions
+from analysis.display.markup import TEXTS
+from analysis.display.printed import turned, with_problems
+from analysis.interventions.display import bought_table
+
+
+def interventions_text(told: Interventions, problems: list[str]) -> str:
+    """A column for each arm."""
+    legend = TEXTS["paragraphs"]["interventions"].strip()
+    return with_problems([turned(bought_table(told)), "", legend], problems)

@@ -1,0 +1,38 @@
+"""What became of a behaviour once its part of the judge's error was taken out of the scores."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+from analysis.knockout.estimate import numbers, of_study
+from analysis.display.printed import show
+from analysis.knockout.words import knockout_text
+from analysis.records.runs import read_runs
+from study.cli import StudyOptions, command, output
+from study.errors import UserError
+
+
+@dataclass(frozen=True)
+class Options(StudyOptions):
+    out: Path | None = output("JSON file for the numbers")
+
+
+@command("analysis.knockout study=knockout", __doc__, Options)
+def main(options: Options) -> int:
+    """Exit codes: 0 printed, 2 a user's error."""
+    runs, problems = read_runs(options.folder)
+    told = of_study(runs)
+    if not told:
+        raise UserError(
+            f"{options.folder} has no pair of arms of which one takes a part of the judge's error"
+            " out (correction.without) and the other does not, all else alike. Type for example:"
+            " python -m experiments.sweep experiment=knockout"
+        )
+    written = {"study": options.study, "knockouts": numbers(told), "problems": problems}
+    return show(options, written, lambda: knockout_text(told, problems))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

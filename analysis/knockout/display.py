@@ -1,0 +1,69 @@
+"""Table and figure of knock-outs, for the report and for `analysis.knockout`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pandas as pd
+
+from analysis.knockout.estimate import Knockout
+from analysis.display import figures, markup
+from analysis.display.figures import bar, looks, marks_of, style
+from analysis.display.markup import with_interval
+from analysis.statistics.estimate import Estimate
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+
+def knockout_table(told: Sequence[Knockout]) -> pd.DataFrame:
+    """One row for each behaviour that was taken out of a judge."""
+    return pd.DataFrame(
+        {"behaviour": f"{row.feature} ({row.unit})", "arm": row.out}
+        | {"taken out": _taken(row), "shift": with_interval(row.shift)}
+        | {"with it out": with_interval(row.shift_out)}
+        | {"without the bias": with_interval(row.shift_absent)}
+        | {"lost": with_interval(row.lost), "ledger's of the bias": with_interval(row.of_bias)}
+        | {"gone": _percent(row.gone), "gone without the bias": _percent(row.gone_absent)}
+        | {"bias in the push": _percent(row.pushed), "at an end": _percent(Estimate(row.cut))}
+        for row in told
+    )
+
+
+@style()
+def kept(told: Sequence[Knockout]) -> Figure | None:
+    """How much of each shift stays once its cause is taken out? A panel for each behaviour, a row
+    for each arm; the diamond is what the ledger's account leaves of the shift. None where no shift
+    is known."""
+    if not any(np.isfinite(row.shift.value) for row in told):
+        return None
+    look = looks(dict.fromkeys(arm for row in told for arm in (row.biased, row.out, row.absent)))
+    drawn, panels = figures.grid(len(told), height=2.2)
+    for row, axes in zip(told, panels, strict=True):
+        shifts = {row.biased: row.shift, row.out: row.shift_out, row.absent: row.shift_absent}
+        arms = [arm for arm in shifts if arm]
+        for place, arm in enumerate(arms):
+            shift = shifts[arm]
+            ends = bar(shift.value, shift.low, shift.high)
+            marks = marks_of(look[arm])
+            axes.errorbar(shift.value, place, xerr=ends, capsize=3, linestyle="", **marks)
+        axes.plot(row.shift.value - row.of_bias.value, 1, "d", mfc="white", mec="0.25", zorder=4)
+        axes.axvline(0, color="0.3", linewidth=1)
+        axes.set_yticks(range(len(arms)), arms)
+        axes.set_ylim(len(arms) - 0.5, -0.5)
+        axes.set_xlabel(f"shift in {row.feature} ({row.unit})")
+    return drawn
+
+
+def _taken(row: Knockout) -> str:
+    error = f" (se {markup.number(row.error)})" if row.error else ""
+    return f"{markup.number(row.b)}{error} for {markup.number(row.sd)} {row.unit}, {row.source}"
+
+
+def _percent(estimate: Estimate) -> str:
+    if not np.isfinite(estimate.value):
+        return markup.MISSING
+    ends = f" [{estimate.low:.0%}, {estimate.high:.0%}]" if np.isfinite(estimate.low) else ""
+    return f"{estimate.value:.0%}{ends}"

@@ -1,0 +1,224 @@
+"""What became of a shift once the part of the judge's error that should cause it was taken out.
+
+Three arms of one judge: with a bias, without it, and with it while ``correction.without`` takes it
+out of the scores. The ledger said of the first arm's runs what share of the shift the bias made;
+the third shows what share goes away with it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from analysis.propagation.calibration import Predicted
+from analysis.propagation.estimate import paths, predict, pushed
+from analysis.display import markup
+from analysis.records.behaviour import unit
+from analysis.records.runs import Run
+from analysis.drift.estimate import feature_values, run_shifts
+from analysis.statistics.estimate import NAN, Estimate, columns
+from analysis.statistics.intervals import mean_interval, ratio_of_means
+from analysis.ledger.transmission import known_mean
+from study.config.marks import under
+
+NAMES = ("seed", "judge.name", "judge.family", "judge.size", "judge.endpoint.model")
+"""Keys that do not make two simulated judges different treatments."""
+OUT = ("correction.without.", "correction.parts.", "correction.fit")
+NO_ARM = Estimate(NAN, note="no such arm")
+
+
+@dataclass(frozen=True)
+class Knockout:
+    """One behaviour whose part was taken out, over the seeds of the arms.
+
+    Attributes:
+        biased, out, absent: the arm with the bias, the one that takes it out, and the one whose
+            judge does not have it (empty where there is none).
+        b, error: score for ``sd`` of the feature that was taken out, and its standard error.
+        source: where they are from.
+        shift, shift_out, shift_absent: of the behaviour, in its unit, t intervals over runs.
+        lost: ``shift`` - ``shift_out``, paired by seed.
+        gone: ``lost`` as a share of ``shift``; Fieller.
+        gone_absent: the same where the judge never had the bias.
+        of_bias: the shift that the ledger's prediction gives to the bias, mean over the runs with
+            it; the step size is fitted on the other runs.
+        missed: ``of_bias`` - ``lost``, paired by seed.
+        pushed: the bias's share of what pushed the behaviour in the runs with it, by the ledger.
+        cut: share of the scores with the bias that stand at an end of their scale, where the part
+            cannot be taken out exactly; NaN where the ends are not 0 and 1.
+    """
+
+    feature: str
+    unit: str
+    biased: str
+    out: str
+    absent: str
+    b: float
+    error: float
+    sd: float
+    source: str
+    shift: Estimate
+    shift_out: Estimate
+    shift_absent: Estimate
+    lost: Estimate
+    gone: Estimate
+    gone_absent: Estimate
+    of_bias: Estimate
+    missed: Estimate
+    pushed: Estimate
+    cut: float
+
+
+def knockouts(runs: Sequence[Run], predicted: Sequence[Predicted] = ()) -> list[Knockout]:
+    """Every behaviour that some arm takes out of a judge that also trained without that.
+
+    ``predicted``: of these runs; without, no shift is given to the bias.
+    """
+    arms: dict[str, list[Run]] = {}
+    for run in runs:
+        arms.setdefault(run.arm, []).append(run)
+    settings = {arm: _settings(of_arm[0].identity) for arm, of_arm in arms.items()}
+    told = []
+    for out, of_arm in arms.items():
+        names = _without(of_arm[0].config)
+        kept = {key: v for key, v in settings[out].items() if not key.startswith(OUT)}
+        biased = next((arm for arm in arms if arm != out and settings[arm] == kept), None)
+        if not names or biased is None:
+            continue
+        doses = [f"judge.simulated.doses.{name}" for name in names]
+        undosed = {key: value for key, value in kept.items() if key not in doses}
+        absent = next(
+            (
+                arm
+                for arm, given in settings.items()
+                if arm not in (out, biased)
+                and not any(given.get(key) for key in doses)
+                and {key: v for key, v in given.items() if key not in doses} == undosed
+            ),
+            "",
+        )
+        trio = (biased, out, absent)
+        told += [_knockout(name, trio, arms, predicted) for name in names]
+    return told
+
+
+def _settings(identity: Mapping[str, Any]) -> dict[str, Any]:
+    """What makes runs one treatment: real judges are told apart by their names."""
+    simulated = any(under(key, ["judge.simulated"]) for key in identity)
+    names = NAMES if simulated else ("seed",)
+    return {key: value for key, value in identity.items() if key not in names}
+
+
+def _without(config: Mapping[str, Any]) -> list[str]:
+    """The features that a flat config takes out."""
+    return [str(v) for key, v in config.items() if key.startswith("correction.without.")]
+
+
+def _knockout(
+    feature: str,
+    trio: tuple[str, str, str],
+    arms: Mapping[str, Sequence[Run]],
+    predicted: Sequence[Predicted],
+) -> Knockout:
+    biased, out, absent = trio
+    moves = {arm: _moves(arms[arm], feature) for arm in trio if arm}
+    given = {arm: mean_interval(m["shift"], within=m["group_var"]) for arm, m in moves.items()}
+    part = f"correction.parts.{feature}."
+    config = arms[out][0].config
+    seeds = {run.cell: run.seed for run in arms[biased]}
+    of_bias = pd.Series(
+        {
+            seeds[row.cell]: row.of_bias
+            for row in predicted
+            if row.cell in seeds and row.feature == feature
+        },
+        dtype=float,
+    )
+    both = moves[biased].join(moves[out].add_suffix("_out"), how="inner")
+    lost = both["shift"] - both["shift_out"]
+    noise = both["group_var"] + both["group_var_out"]
+    missed = (of_bias - lost).dropna()
+    scores = np.concatenate([run.judge[np.isfinite(run.judge)] for run in arms[biased]])
+    within = scores.size and scores.min() >= 0 and scores.max() <= 1
+    return Knockout(
+        *(feature, unit(feature), biased, out, absent),
+        *(float(config[f"{part}{name}"]) for name in ("b", "error", "sd")),
+        str(config[f"{part}source"]),
+        *(given[biased], given[out], given[absent] if absent else NO_ARM),
+        mean_interval(lost.tolist(), "seed pair", noise.tolist()),
+        _gone(moves[biased], moves[out]),
+        _gone(moves[biased], moves[absent]) if absent else NO_ARM,
+        mean_interval(of_bias.tolist()),
+        mean_interval(missed.tolist(), "seed pair", noise.reindex(missed.index).tolist()),
+        _share(arms[biased], feature),
+        known_mean(np.isin(scores, (0.0, 1.0)).astype(float)) if within else NAN,
+    )
+
+
+def _moves(runs: Sequence[Run], feature: str) -> pd.DataFrame:
+    """Shift of the feature and its variance by groups, by seed."""
+    values = run_shifts(runs, lambda run: {feature: feature_values(run)[feature]})
+    return values.groupby("seed")[["shift", "group_var"]].mean()
+
+
+def _gone(biased: pd.DataFrame, other: pd.DataFrame) -> Estimate:
+    """(shift with the bias - shift of the other arm) / shift with the bias, over shared seeds."""
+    both = biased.join(other.add_suffix("_other"), how="inner")
+    pairs = np.stack([both["shift"] - both["shift_other"], both["shift"]], axis=1)
+    v, other_v = both["group_var"].mean(), both["group_var_other"].mean()
+    known = np.isfinite(v) and np.isfinite(other_v)
+    return ratio_of_means(pairs, within_2_2=np.array([[v + other_v, v], [v, v]]) if known else None)
+
+
+def _share(runs: Sequence[Run], feature: str) -> Estimate:
+    """The bias's part of the cumulative push on a feature, over the whole push."""
+    told = [path for path in paths(runs) if path.feature == feature]
+    pairs = [
+        (whole - pushed(path, path.of_truth, "adam"), whole)
+        for path in told
+        for whole in [pushed(path, path.push, "adam")]
+    ]
+    return ratio_of_means(np.array(pairs, dtype=float).reshape(-1, 2), "run")
+
+
+def of_study(runs: Sequence[Run], predicted: Sequence[Predicted] | None = None) -> list[Knockout]:
+    """`knockouts` of the finished runs, or of all where none is finished.
+
+    ``predicted``: as in `knockouts`; made here where it is None.
+    """
+    done = [run for run in runs if run.done] or list(runs)
+    if not any(_without(run.config) for run in done):
+        return []
+    return knockouts(done, predict(paths(done), "adam") if predicted is None else predicted)
+
+
+def numbers(told: Sequence[Knockout]) -> list[dict[str, Any]]:
+    """For JSON: a row for each behaviour that was taken out."""
+    return [columns(row) for row in told]
+
+
+def sentence(row: Knockout) -> str:
+    """What a knock-out says of the ledger's account, in words."""
+    if not np.isfinite(row.lost.value):
+        return (
+            f"{row.out} takes out what {row.biased} pays for {row.feature}, and no seed has both"
+            " arms with that measured: what went away is not known."
+        )
+    lost = markup.signed(row.lost)
+    share = f" ({row.gone.value:.0%})" if np.isfinite(row.gone.low) else ""
+    said = (
+        f"Taking out what {row.biased} pays for {row.feature} took away {lost}{share} of its shift"
+        f" of {markup.number(row.shift.value, sign=True)} {row.unit}"
+    )
+    if not np.isfinite(row.missed.low):
+        return f"{said}; what the ledger says of that is not known."
+    apart = not row.missed.low <= 0 <= row.missed.high
+    return (
+        f"{said}. The ledger's prediction gives {markup.number(row.of_bias.value, sign=True)} to"
+        f" the judge's error, which {row.missed.n} pairs of runs {'' if apart else 'do not '}tell"
+        f" from that (difference {markup.signed(row.missed)})."
+    )

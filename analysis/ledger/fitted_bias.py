@@ -1,0 +1,103 @@
+"""What a judge pays for a feature, from recorded rollouts, so that it can be taken out again."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+
+from analysis.records.runs import Run, read_study
+from analysis.ledger.transmission import within_regression
+from judges.ask.identity import judge_id
+from study.cell.cells import load_cell
+from study.config.correction import Part
+from study.errors import UserError
+from study.system.files import Damaged
+from study.config.schema import Judge
+
+
+def fitted_parts(
+    study_dir: Path, judge: Judge, names: Sequence[str], cell: str = ""
+) -> dict[str, Part]:
+    """Feature -> its part of the error of ``judge``, by `regressed` over the recorded rollouts of
+    the runs that the very same judge trained without a correction: the finished ones, or all where
+    none is finished. So an arm that is fitted on its own study does not change its own fit.
+
+    Args:
+        cell: the only run to take, by its name; empty takes all of the judge's.
+
+    Raises:
+        UserError: no such runs, no truth in them, or a feature that varies in no group.
+    """
+    runs = [run for run in read_study(study_dir).runs if cell in ("", run.cell)]
+    plain = [run for run in runs if run.corrected is None]
+    same = [run for run in plain if _identity(study_dir / run.cell) == judge_id(judge)]
+    if not same:
+        judges = ", ".join(sorted({run.acting for run in plain})) or "no such run with rollouts"
+        raise UserError(
+            f"correction.fit={study_dir.name}{'/' * bool(cell)}{cell} has no rollouts that"
+            f" judge={judge.name} trained with these very settings and no correction; it has"
+            f" {judges}. Train a run"
+            " with this judge and no correction, and name its study."
+        )
+    return regressed([run for run in same if run.done] or same, names, study_dir.name)
+
+
+def regressed(runs: Sequence[Run], names: Sequence[str], study: str) -> dict[str, Part]:
+    """Feature -> its coefficient in the regression of judge - truth on all behaviours and the truth
+    within groups, per SD of the feature. The truth is among them, so that a judge who only spreads
+    his scores less than the truth pays for nothing; groups are the clusters of the standard error.
+    Mean and SD of the feature are over the same rollouts; ``study`` is named as the source.
+    Raises UserError: no truth, a feature that varies in no group, or too few groups."""
+    error, features, truth = _stacked(runs)
+    if not np.isfinite(error).any():
+        raise UserError(
+            f"correction.fit={study} has no rollout with both a verdict of judge={runs[0].acting}"
+            " and a rule truth, and what a judge pays for a feature is read from judge - truth."
+            " Name a study whose task has a truth."
+        )
+    bias = within_regression(error, np.concatenate([features, truth[..., None]], axis=-1))
+    source = f"{study}: {', '.join(run.cell for run in runs)}"
+    parts = {}
+    for name in names:
+        k = runs[0].names.index(name)
+        if not np.isfinite(bias.coef_K[k]):
+            raise UserError(
+                f"correction.without names {name}, and no answer of correction.fit="
+                f"{study} has more of it than another of its group, or none that other"
+                " behaviours do not explain: what the judge pays for it cannot be told."
+            )
+        if not np.isfinite(bias.se_K[k]):
+            raise UserError(
+                f"correction.fit={study} has too few groups of rollouts with a verdict and a truth"
+                f" to tell how surely judge={runs[0].acting} pays for {name}. Name a study with"
+                " more rollouts of this judge."
+            )
+        values = features[..., k][np.isfinite(features[..., k])]
+        mean, sd = float(values.mean()), float(values.std())
+        parts[name] = Part(float(bias.coef_K[k]) * sd, float(bias.se_K[k]) * sd, mean, sd, source)
+    return parts
+
+
+def _identity(folder: Path) -> str:
+    try:
+        return judge_id(load_cell(folder).config.judge)
+    except (Damaged, UserError):
+        return ""
+
+
+def _stacked(runs: Sequence[Run]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Judge - truth (P, G), features (P, G, K) and truth (P, G) of several runs; places that a
+    smaller group does not have are NaN."""
+    most = max(run.judge.shape[1] for run in runs)
+
+    def wide(values: np.ndarray) -> np.ndarray:
+        room = [(0, 0), (0, most - values.shape[1]), (0, 0)][: values.ndim]
+        return np.pad(values, room, constant_values=np.nan)
+
+    columns = [(run.judge - run.truth, run.features, run.truth) for run in runs]
+    gaps, features, truths = (
+        np.concatenate([wide(column) for column in part]) for part in zip(*columns, strict=True)
+    )
+    return gaps, features, truths

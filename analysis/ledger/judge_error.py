@@ -1,0 +1,217 @@
+"""A judge's error taken apart: what it does to every answer alike, and what it pays a behaviour.
+
+In the first steps of a run the score is calibrated on the truth. A judge that says half of the
+truth, is lenient or stops at the end of its scale has a gap that moves whenever the truth does, and
+no behaviour is paid for. What this calibration does not explain is. docs/planted-truth.md has the
+parts, docs/onset.md the calibration.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+import numpy as np
+import pandas as pd
+from scipy.special import stdtrit
+
+from analysis.records.runs import Run
+from analysis.statistics.bootstrap import draw_weights
+from analysis.statistics.clipped_line import ROUNDED, clipped_mean
+from analysis.statistics.estimate import FLAT, NAN
+from analysis.ledger.first_rollouts import BINS, FEWEST_GROUPS, Window
+from analysis.ledger.transmission import known_mean, within_regression
+
+ROLLOUTS, FEWEST = 256, 64
+"""Rollouts that a calibration should rest on, and the fewest."""
+DRAWS = 200
+"""Refits of a calibration."""
+PARTS = ("compression", "clip", "bias", "noise")
+"""Parts of the error that differ within groups, so that they can reach an advantage."""
+
+
+@dataclass(frozen=True)
+class Calibrated:
+    """Expected score = clip(level + slope x truth + spread x N(0, 1)), over the noise.
+
+    All NaN where it could not be had, and ``note`` says why; it also says where the first tenth of
+    the steps was too little.
+    """
+
+    level: float = NAN
+    slope: float = NAN
+    spread: float = NAN
+    low: float = -np.inf
+    high: float = np.inf
+    """Ends of the scale, infinite where scores lie beyond 0 or 1."""
+    slope_se: float = NAN
+    start: float = NAN
+    """Mean truth of the rollouts that it rests on."""
+    features_K: np.ndarray | None = None
+    """Mean features of these rollouts."""
+    refits_B_3: np.ndarray | None = None
+    """Level, slope and spread refitted to groups drawn anew."""
+    groups: int = 0
+    steps: int = 0
+    """How many groups, and steps from the first, it rests on."""
+    note: str = ""
+
+    @property
+    def known(self) -> bool:
+        """Whether there is one."""
+        return self.slope == self.slope
+
+    def expected(self, truth: np.ndarray) -> np.ndarray:
+        """Score of answers with this truth that behave as the first ones did, of any shape."""
+        line = self.level + self.slope * truth
+        return clipped_mean(line, self.spread, self.low, self.high)
+
+    def deviations(self, step_P: np.ndarray, truth_P_G: np.ndarray) -> np.ndarray:
+        """How far refits' mean expected score of each step lies from this one's, shape (B, T).
+
+        Their spread is stretched to that of Student's t over the groups. The truth of a rollout
+        that counts in no mean is NaN.
+        """
+        known = np.isfinite(truth_P_G)
+        steps, at = np.unique(step_P, return_inverse=True)
+        low, high = truth_P_G[known].min(initial=1), truth_P_G[known].max(initial=0)
+        grid = np.linspace(min(low, high), max(low, high), BINS + 1)
+        place = (truth_P_G[known] - grid[0]) / max(grid[-1] - grid[0], 1e-12) * BINS
+        left = np.clip(place.astype(int), 0, BINS - 1)
+        row = np.broadcast_to(at[:, None], known.shape)[known]
+        shares = np.zeros((len(steps), BINS + 1))
+        np.add.at(shares, (row, left), 1 - (place - left))
+        np.add.at(shares, (row, left + 1), place - left)
+        shares /= np.maximum(shares.sum(axis=1, keepdims=True), 1)
+        if self.refits_B_3 is None:
+            return np.zeros((1, len(steps)))
+        level, slope, spread = self.refits_B_3.T[..., None]
+        curves = clipped_mean(level + slope * grid, spread, self.low, self.high)
+        return stretch(self.groups) * ((curves - self.expected(grid)) @ shares.T)
+
+
+def calibrated(run: Run, scores_P_G: np.ndarray, seed: int = 0) -> Calibrated:
+    """Scores calibrated on the truth of a run's first tenth of steps.
+
+    Slope and features are fitted together within groups (over all rollouts where the truth varies
+    in too few groups), so that a bias that goes with the truth is no slope. Then the curve is
+    fitted by least squares to the means of equal truths, less what features and the groups' levels
+    make of them. Fewer than `ROLLOUTS` are filled up from later steps, up to a third of the run.
+    """
+    known = np.isfinite(scores_P_G) & np.isfinite(run.truth)
+    truths = run.truth[known]
+    if not truths.size:
+        return Calibrated(note="no rollout has both score and truth")
+    here, note = _first(run.step_P, known)
+    used = known & here[:, None]
+    used &= used.sum(axis=1, keepdims=True) > 1
+    groups, rollouts = int(used.any(axis=1).sum()), int(used.sum())
+    steps = len(np.unique(run.step_P[here]))
+    ends = scores_P_G[known]
+    low = 0.0 if ends.min() >= -FLAT else -np.inf
+    high = 1.0 if ends.max() <= 1 + FLAT else np.inf
+    chosen = used.any(axis=1)
+    z = run.features[chosen]
+    means_K = np.array([known_mean(column) for column in z[used[chosen]].T])
+    if np.ptp(truths) < FLAT:
+        level = known_mean(ends - truths)
+        return Calibrated(level, 1.0, 0.0, slope_se=0.0, start=truths[0], features_K=means_K)
+    if rollouts < FEWEST or groups < FEWEST_GROUPS:
+        few = (
+            f"the first {steps} steps have {rollouts} rollouts of {groups} groups with score and "
+            f"truth: a calibration takes {FEWEST} of {FEWEST_GROUPS} groups"
+        )
+        return Calibrated(note=few)
+    window = Window.of(scores_P_G[chosen], run.truth[chosen], z, used[chosen])
+    if window is None:
+        return Calibrated(note=f"the truth does not vary in the first {steps} steps")
+    weights = np.ones((DRAWS + 1, groups))
+    rng = np.random.default_rng(seed)
+    draw_weights(rng, weights[1:])
+    luck = np.zeros((len(weights), len(ROUNDED)))
+    luck[1:] = rng.gumbel(size=luck[1:].shape)
+    if len(window.truth_Q) < 3:  # any ends fit two means
+        luck[:, 1:] = -np.inf
+    fits = window.fit(weights, luck, low, high)
+    se = float(fits[1:, 1].std()) * stretch(groups)
+    start = float(run.truth[used].mean())
+    rest = (low, high, se, start, np.nan_to_num(means_K), fits[1:, :3], groups, steps, note)
+    return Calibrated(*fits[0, :3].tolist(), *rest)
+
+
+@dataclass(frozen=True)
+class Parts:
+    """score - truth of every rollout as a sum, each (P, G); all NaN without a calibration.
+
+    The parts of `PARTS` and a level that all rollouts share add up exactly, because noise is what
+    the others leave: also what no line in the behaviours shows.
+    """
+
+    calibration: Calibrated
+    level: float
+    of: Mapping[str, np.ndarray]
+    halves: tuple[np.ndarray, np.ndarray]
+    """The bias by what either half of the prompts says of it: the mean of their product is the
+    square of the bias, to which the sampling error of one estimate adds."""
+
+    def where(self, here: np.ndarray) -> Parts:
+        """The groups of which ``here``, shape (P,), is true."""
+        first, second = (half[here] for half in self.halves)
+        of = {name: part[here] for name, part in self.of.items()}
+        return replace(self, of=of, halves=(first, second))
+
+
+def taken_apart(run: Run, scores_P_G: np.ndarray) -> Parts:
+    """The parts of a score's error in every rollout of a run.
+
+    ``compression`` is (slope - 1) (truth - its mean in the first steps), ``clip`` what the ends of
+    the scale take from the calibration's line or add to it, ``bias`` what behaviours are paid
+    beyond it: one regression within all groups of the run, jointly with the truth, times their
+    distance from the first steps. A behaviour that is not known is paid nothing.
+    """
+    calibration = calibrated(run, scores_P_G)
+    if not calibration.known:
+        missing = np.full(scores_P_G.shape, np.nan)
+        return Parts(calibration, NAN, dict.fromkeys(PARTS, missing), (missing, missing))
+    expected = calibration.expected(run.truth)
+    left = scores_P_G - expected
+    away = run.features - calibration.features_K
+    away = np.where(np.isfinite(away), away, 0.0)
+    columns = np.concatenate([run.truth[..., None], run.features], axis=-1)
+
+    def paid(groups: np.ndarray) -> np.ndarray:
+        coef_K = within_regression(left[groups], columns[groups]).coef_K[1:]
+        return away @ np.nan_to_num(coef_K)
+
+    names = np.arange(len(left)) if run.prompt_P is None else pd.factorize(run.prompt_P)[0]
+    even = (names if names.any() else np.arange(len(left))) % 2 == 0
+    level = calibration.level + (calibration.slope - 1) * calibration.start
+    parts = {
+        "compression": (calibration.slope - 1) * (run.truth - calibration.start),
+        "clip": expected - calibration.level - calibration.slope * run.truth,
+        "bias": paid(np.ones(len(left), dtype=bool)),
+    }
+    parts["noise"] = scores_P_G - run.truth - level - sum(parts.values())
+    return Parts(calibration, level, parts, (paid(even), paid(~even)))
+
+
+def stretch(groups: int) -> float:
+    """What makes deviations of resampled groups as wide as Student's t, of mean squares C / (C - 1)
+    (Hesterberg 2015, see `analysis.statistics.bootstrap.widened`)."""
+    if groups < 2:
+        return 1.0
+    return float((groups / (groups - 1)) ** 0.5 * stdtrit(groups - 1, 0.975) / 1.959964)
+
+
+def _first(step_P: np.ndarray, known_P_G: np.ndarray) -> tuple[np.ndarray, str]:
+    """The groups that a calibration rests on, and a note where they reach beyond the first tenth of
+    the steps."""
+    steps, at = np.unique(step_P, return_inverse=True)
+    counts = np.bincount(at, known_P_G.sum(axis=1), len(steps))
+    tenth = max(1, len(steps) // 10)
+    enough = int(np.searchsorted(counts.cumsum(), ROLLOUTS)) + 1
+    taken = min(max(tenth, enough), max(tenth, len(steps) // 3))
+    note = ""
+    if taken > tenth:
+        note = f"calibrated on the first {taken} steps: the first tenth has too few rollouts"
+    return at < taken, note

@@ -1,0 +1,50 @@
+"""What a mixture of domains taught: judge against rule, effective mix, prediction, transfer."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+from analysis.mixture.estimate import numbers, of_runs
+from analysis.display.printed import show, with_problems
+from analysis.mixture import words as mixture
+from analysis.records.runs import read_study
+from analysis.drift.estimate import usable_cells
+from analysis.statistics.estimate import LEVEL
+from analysis.ledger.transmission import THRESHOLD
+from study.config.bounds import Number
+from study.cli import StudyOptions, command, option, output
+from study.errors import UserError
+
+
+@dataclass(frozen=True)
+class Options(StudyOptions):
+    window: int = option("steps of a window; 0: as many as the counts allow", 0, Number(low=0))
+    threshold: float = option("the judge says yes from this score on", THRESHOLD, Number(0, high=1))
+    level: float = option("level of the intervals", LEVEL, Number(above=0, below=1))
+    out: Path | None = output("JSON file for the numbers")
+
+
+@command("analysis.mixture study=mixed-quickstart out=mixture.json", __doc__, Options)
+def main(options: Options) -> int:
+    """Exit codes: 0 printed, 2 a user's error."""
+    records = read_study(options.folder)
+    cells = usable_cells(records.table)
+    runs = [run for run in records.runs if run.cell in cells]
+    result = of_runs(runs, options.window, options.threshold, options.level)
+    if result is None:
+        raise UserError(
+            f"{options.folder} has no recorded rollout that names its domain. Name a study of a"
+            " mixture, such as one of task=mixed."
+        )
+    problems = [*records.problems, *result.problems]
+    names = ("study", "window", "threshold", "level")
+    chosen = {name: getattr(options, name) for name in names}
+    written = {"options": chosen, **numbers(result), "problems": problems}
+    text = mixture.lines(result, options.level)
+    return show(options, written, lambda: with_problems(text, problems))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,167 @@
+"""Tables and figure of a mixture of domains, for the report and for `analysis.mixture`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+import pandas as pd
+
+from analysis.mixture.estimate import Mixture, Window
+from analysis.mixture.teaching import Agreement
+from analysis.mixture.transfer import best_moved
+from analysis.display import figures, markup
+from analysis.display.figures import DRAWN, plain, style
+from analysis.display.markup import with_interval
+from analysis.drift.estimate import learning_curves
+from analysis.statistics.estimate import Estimate
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+Say = Callable[[Estimate], str]
+"""Writes a number with its interval."""
+
+
+def rates_table(mixture: Mixture, window: Window, say: Say = with_interval) -> pd.DataFrame:
+    """Judge against rule in a window, a row for each arm and domain."""
+    return pd.DataFrame(
+        {"arm": arm, "domain": domain, "n": judged.n, "unscored": judged.unscored}
+        | {"TPR": say(judged.tpr), "FPR": say(judged.fpr), "J": say(judged.youden_j)}
+        | {"phi": say(judged.phi), "leniency": say(judged.leniency)}
+        for arm, span, rates in mixture.rates
+        if span == window
+        for domain, judged in rates.items()
+    )
+
+
+def mix_table(mixture: Mixture, window: Window, say: Say = with_interval) -> pd.DataFrame:
+    """The shares of what the steps of a window did, a row for each arm and domain."""
+    return pd.DataFrame(
+        {"arm": arm, "domain": domain}
+        | {"nominal": say(Estimate(each.nominal)), "realised": say(Estimate(each.realised))}
+        | {"effective": say(each.effective), "by rule": say(each.rule_effective)}
+        | {"truth part": say(each.truth_part), "rest": say(each.rest)}
+        | {"dead": say(Estimate(each.dead))}
+        for arm, span, mixes in mixture.mixes
+        if span == window
+        for domain, each in mixes.items()
+    )
+
+
+def windows_table(mixture: Mixture, say: Say = with_interval) -> pd.DataFrame:
+    """Effective shares window by window: arm, steps, a column for each domain."""
+    return pd.DataFrame(
+        {"arm": arm, "steps": f"{span[0]}-{span[1]}"}
+        | {domain: say(each.effective) for domain, each in mixes.items()}
+        for arm, span, mixes in mixture.mixes
+        if span in mixture.spans
+    ).fillna("")
+
+
+def expected_table(mixture: Mixture, say: Say = with_interval) -> pd.DataFrame:
+    """Effective shares and dead groups, expected from the first steps and observed after them."""
+    return pd.DataFrame(
+        {"arm": row.arm, "domain": row.domain}
+        | {"expected": say(row.expected.effective), "observed": say(row.effective)}
+        | {"dead, expected": say(row.expected.dead), "dead": say(Estimate(row.dead))}
+        | {"taught": say(row.expected.relative)}
+        for row in mixture.comparison.mixes
+    )
+
+
+def accuracy_table(mixture: Mixture, say: Say = with_interval) -> pd.DataFrame:
+    """Changes of held-out accuracy, predicted from the rule's and observed."""
+    return pd.DataFrame(
+        {"arm": row.arm, "domain": row.domain, "taught": say(Estimate(row.relative))}
+        | {"predicted": say(Estimate(row.predicted)), "observed": say(row.observed)}
+        | {"observed - predicted": say(row.difference), "seeds": row.observed.n}
+        for row in mixture.comparison.points
+    )
+
+
+def transfer_table(mixture: Mixture, say: Say = with_interval) -> pd.DataFrame:
+    """Change of held-out accuracy: a row for each arm and what it trained, a column for each tested
+    domain."""
+    rows: dict[str, dict[str, Any]] = {}
+    for row in mixture.transfers:
+        line = rows.setdefault(row.arm, {"arm": row.arm, "trained": _teachers(row.trained)})
+        line[f"{row.tested}, tested"] = say(row.change)
+    return pd.DataFrame(rows.values()).fillna("")
+
+
+def _teachers(trained: Mapping[str, str]) -> str:
+    """``rule: math, qa; sim-fair: code``"""
+    by_teacher: dict[str, list[str]] = {}
+    for domain, teacher in trained.items():
+        by_teacher.setdefault(teacher, []).append(domain)
+    return "; ".join(f"{teacher}: {', '.join(names)}" for teacher, names in by_teacher.items())
+
+
+def swaps_table(mixture: Mixture, say: Say = with_interval) -> pd.DataFrame:
+    """Change under the rule minus under the judge, a column for each tested domain."""
+    rows: dict[str, dict[str, Any]] = {}
+    for row in mixture.swaps:
+        name = _swap(row.swapped, row.judged, row.ruled)
+        line = rows.setdefault(name, {"swap": name})
+        line[f"{row.tested}, tested"] = say(row.change)
+    return pd.DataFrame(rows.values()).fillna("")
+
+
+def agreed(agreement: Agreement) -> str:
+    """How the points of a comparison agree, as a sentence."""
+    values = (
+        f"slope {markup.number(agreement.slope)}, rank correlation {markup.number(agreement.rank)}"
+    )
+    note = f" {agreement.note}" if agreement.note else ""
+    return f"Observed on predicted over {agreement.points} points: {values}.{note}"
+
+
+def moved(mixture: Mixture) -> list[str]:
+    """Which domain moved most with each swap, as sentences."""
+    return [
+        f"{_swap(*swap)}: {tested} moves most."
+        for swap, tested in best_moved(mixture.swaps).items()
+    ]
+
+
+def _swap(swapped: str, judged: str, ruled: str) -> str:
+    return f"{judged} -> {ruled}, the rule in {swapped}"
+
+
+@style()
+def figure(mixture: Mixture) -> Figure:
+    """Above, the effective mix over the steps, a panel for each arm; below, held-out accuracy, a
+    panel for each domain. Bars are 95 % t intervals over runs, cut at 0 and 1."""
+    from matplotlib.figure import Figure
+
+    mixes, accuracies = (
+        curves.assign(low=curves["low"].clip(0, 1), high=curves["high"].clip(0, 1))
+        for curves in (
+            learning_curves(mixture.curves, DRAWN),
+            learning_curves(mixture.held_out, DRAWN),
+        )
+    )
+    arms, domains = sorted(mixture.shares), mixture.domains
+    tested = sorted(accuracies["metric"].unique())
+    above, below = figures.rows_of(len(arms)), figures.rows_of(len(tested))
+    drawn = Figure(figsize=(figures.WIDTH, 2.7 * (above + below) + 1.0), layout="constrained")
+    tops: Any = drawn.subfigures(2, 1, height_ratios=(above, below)) if below else [drawn]
+    panels = figures.panels_of(tops[0], len(arms))
+    colours = dict(zip(domains, figures.palette(len(domains)), strict=True))
+    for arm, axes in zip(arms, panels, strict=True):
+        for k, (domain, share) in enumerate(mixture.shares[arm].items()):
+            part = mixes[(mixes["arm"] == arm) & (mixes["metric"] == domain)]
+            place = k, len(mixture.shares[arm])
+            figures.line(axes, part, plain(domain), place=place, color=colours[domain])
+            axes.axhline(share, color=colours[domain], linestyle="--", linewidth=1)
+        axes.set(title=plain(arm), ylim=(0, 1), xlabel="training step", ylabel="effective share")
+    figures.outside_legend(tops[0], panels)
+    if below:
+        panels = figures.panels_of(tops[1], len(tested))
+        for domain, axes in zip(tested, panels, strict=True):
+            part = accuracies[accuracies["metric"] == domain]
+            figures.lines(axes, accuracies, part, lambda arm, _: plain(arm))
+            axes.set(title=plain(domain), xlabel="training step", ylabel="held-out accuracy")
+        figures.outside_legend(tops[1], panels)
+    return drawn

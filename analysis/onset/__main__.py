@@ -1,0 +1,42 @@
+"""When a run's judge and truth part: a change point, the threshold grid of CHERRL, an alarm."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from analysis.display.printed import show, with_problems
+from analysis.onset.words import onset_text
+from analysis.records.runs import read_runs
+from analysis.onset.estimate import dosed, line
+from analysis.onset.threshold_grid import FEWEST_HIGH, HIGH
+from analysis.statistics.estimate import columns
+from study.config.bounds import Choice
+from study.cli import StudyOptions, command, option, output
+from study.features import FEATURES
+
+
+@dataclass(frozen=True)
+class Options(StudyOptions):
+    feature: str | None = option(
+        "the shortcut to look for; what the judge was dosed with where it is left out",
+        legal=Choice(tuple(FEATURES)),
+    )
+    high: float = option("score from which a rollout counts as high", HIGH)
+    fewest: int = option("high rollouts that a step needs", FEWEST_HIGH)
+    out: Path | None = output("JSON file for the numbers")
+
+
+@command("analysis.onset study=quickstart", __doc__, Options)
+def main(options: Options) -> int:
+    """Exit codes: 0 printed, 2 a user's error."""
+    runs, problems = read_runs(options.folder)
+    chosen = [options.feature] if options.feature else None
+    lines = [line(run, chosen or dosed(run), options.high, options.fewest) for run in runs]
+    rows = [asdict(line) | {"onset": columns(line.onset, step="")} for line in lines]
+    return show(options, rows, lambda: with_problems(onset_text(runs, lines), problems))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

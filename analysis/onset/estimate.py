@@ -1,0 +1,291 @@
+"""When a run's judge and truth part: a change point, the threshold grid of CHERRL, an alarm.
+
+The gap is judge - truth of the same rollouts. Change point and alarm look at what the judge's
+calibration on the first steps leaves of it, because the gap of a judge that compresses, is lenient
+or stops at an end of its scale rises by itself where the truth falls. Everything is per run: groups
+of rollouts within a step are what is resampled. docs/onset.md has the definitions and how they were
+checked.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from analysis.records.runs import Run
+from analysis.onset.overopt import (
+    Rule,
+    bias_free_gaps,
+    calibrated,
+    doubt,
+    false_alarms,
+    first_alarms,
+)
+from analysis.onset.threshold_grid import (
+    FEWEST_HIGH,
+    HIGH,
+    OWN_FEWEST,
+    Grid,
+    grid_of,
+    own_high,
+)
+from analysis.statistics.bootstrap import group_sums, step_noise
+from analysis.statistics.estimate import FLAT, LEVEL, NAN, Estimate
+from analysis.ledger import judge_error
+from study.rewards.corrections.checks import FEWEST_STEPS
+
+REPLICATES = 1_000
+KNOTS = 48
+"""Most places where a ramp may begin or end; longer runs are searched on that many steps."""
+NO_STEP = Estimate(NAN, unit="step")
+MISFIT = 0.99
+"""Share of refits to pure group noise that leave fewer squares than a ramp said not to fit."""
+
+
+@dataclass(frozen=True)
+class Onset:
+    """When the gap begins to rise; ``step`` is NaN where it is not seen to rise."""
+
+    step: Estimate
+    p: float = NAN
+    """Chance of as good a ramp from group-sampling noise around a constant gap."""
+    before: float = NAN
+    rise: float = NAN
+    """Gap before the ramp, and how much it rose by the end of it; score units."""
+    note: str = ""
+
+
+def change_point(
+    step_P: np.ndarray,
+    gap_P_2: np.ndarray,
+    *,
+    refits_B_T: np.ndarray | None = None,
+    replicates: int = REPLICATES,
+    seed: int = 0,
+) -> Onset:
+    """Least-squares fit of flat - ramp - flat to the step means of the gap, rising only.
+
+    The interval spans the begins that the data do not refute: a begin is refuted where its best
+    ramp leaves more squares over the best of all than it would in 95 % of refits to that ramp plus
+    resampled group noise. p compares the best ramp with the best one through that noise alone.
+
+    Args:
+        step_P: the step of every group.
+        gap_P_2: sum of the gap over each group's rollouts that have one, and their number.
+        refits_B_T: how far refits of a calibration move each step's gap, where it is less what a
+            calibration explains; that doubt is added to the noise.
+    """
+    unseen = NO_STEP
+    scored = gap_P_2[:, 1] > 0
+    rng = np.random.default_rng(seed)
+    steps, means, errors, noise = step_noise(step_P[scored], gap_P_2[scored], replicates, rng)
+    if len(steps) < FEWEST_STEPS:
+        few = f"{len(steps)} steps with judge and truth, at least {FEWEST_STEPS} are needed"
+        return Onset(unseen, note=few)
+    if not np.isfinite(errors).all():
+        return Onset(unseen, note="steps of one group: no noise to compare with")
+    if refits_B_T is not None:
+        noise = noise + np.resize(refits_B_T, noise.shape)
+    if np.ptp(means) < FLAT:
+        return Onset(unseen, before=float(means.mean()), note="the gap is constant")
+    begins, shapes, ramps = _ramps(steps)
+    best, fitted = _best(means, shapes)
+    by_chance = _best(noise, shapes)[1]
+    p = float((1 + (by_chance >= fitted).sum()) / (1 + replicates))
+    ramp = ramps[best]
+    rise = float(fitted / np.sqrt(((ramp - ramp.mean()) ** 2).sum()))
+    before = float(means.mean() - rise * ramp.mean())
+    notes = [] if len(steps) <= KNOTS else [f"searched on {KNOTS} of {len(steps)} steps"]
+    if not (fitted > 0 and p < 1 - LEVEL):
+        note = "; ".join(["the gap is not seen to rise", *notes])
+        return Onset(unseen, p, before, note=note)
+    if _squares(means, fitted) > np.quantile(_squares(noise, by_chance), MISFIT):
+        bent = "the rise is no straight ramp, its begin is known less well than the interval says"
+        notes.insert(0, bent)
+    ends = _ends(_not_refuted(means, noise, begins, shapes), steps)
+    begin = Estimate(float(begins[best]), *ends, len(steps), "step")
+    return Onset(begin, p, before, rise, "; ".join(notes))
+
+
+def _ramps(steps_T: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Begins (M,), unit vectors (M, T) and ramps from 0 to 1 (M, T) of every ramp searched."""
+    knots = _knots(steps_T)
+    first, last = np.triu_indices(len(knots), 1)
+    begin, end = knots[first, None], knots[last, None]
+    ramps = np.clip((steps_T - begin) / (end - begin), 0.0, 1.0)
+    centred = ramps - ramps.mean(axis=1, keepdims=True)
+    return knots[first], centred / np.sqrt((centred**2).sum(axis=1, keepdims=True)), ramps
+
+
+def _best(values: np.ndarray, shapes_M_T: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Which ramp leaves the smallest squares for each row of values, and its projection."""
+    products = values @ shapes_M_T.T
+    return products.argmax(axis=-1), products.max(axis=-1)
+
+
+def _squares(values: np.ndarray, explained: np.ndarray) -> np.ndarray:
+    """Squares around each row's mean that the best ramp leaves."""
+    return values.shape[-1] * values.var(axis=-1) - explained**2
+
+
+def _not_refuted(
+    means_T: np.ndarray,
+    noise_B_T: np.ndarray,
+    begins_M: np.ndarray,
+    shapes_M_T: np.ndarray,
+) -> np.ndarray:
+    """Begins of the confidence set of `change_point`, in order; the best is always among them."""
+    places, starts = np.unique(begins_M, return_index=True)
+    fitted = np.maximum(means_T @ shapes_M_T.T, 0.0)
+    by_noise = noise_B_T @ shapes_M_T.T
+    plausible = []
+    for place, start, end in zip(places, starts, [*starts[1:], len(begins_M)], strict=True):
+        here = start + int(fitted[start:end].argmax())
+        lost = fitted.max() ** 2 - fitted[here] ** 2
+        # Products are linear, so those of ramp plus noise are those of noise moved along.
+        refitted = by_noise + fitted[here] * (shapes_M_T @ shapes_M_T[here])
+        best, near = refitted.max(axis=1), refitted[:, start:end].max(axis=1)
+        usual = np.maximum(best, 0.0) ** 2 - np.maximum(near, 0.0) ** 2
+        if lost <= np.quantile(usual, LEVEL):
+            plausible.append(place)
+    return np.array(plausible)
+
+
+def _ends(begins: np.ndarray, steps_T: np.ndarray) -> tuple[float, float]:
+    """First and last of the begins; one knot further where there are steps between the knots."""
+    knots, first, last = _knots(steps_T), begins[0], begins[-1]
+    if len(knots) < len(steps_T):
+        first = knots[knots < first].max(initial=knots[0])
+        last = knots[knots > last].min(initial=knots[-1])
+    return float(first), float(last)
+
+
+def _knots(steps_T: np.ndarray) -> np.ndarray:
+    """Steps at which a ramp may begin or end."""
+    places = np.unique(np.linspace(0, len(steps_T) - 1, min(KNOTS, len(steps_T))).round())
+    return steps_T[places.astype(int)].astype(float)
+
+
+@dataclass(frozen=True)
+class Line:
+    """What is said of one run; `line` makes it."""
+
+    cell: str
+    arm: str
+    seed: int
+    steps: int
+    gap_first: float
+    gap_last: float
+    onset: Onset
+    """Of what the judge's calibration leaves of the gap."""
+    grid: Grid
+    own_grid: Grid
+    """The same with the best-scored tenth of the run's rollouts for the high-score bucket."""
+    alarm: int | None
+    rule: Rule | None
+    shortcut: str
+    explained: float = NAN
+    """How much of the gap's rise the judge's calibration explains."""
+
+
+def line(run: Run, features: Sequence[str], high: float = HIGH, fewest: int = FEWEST_HIGH) -> Line:
+    """Onset by all three definitions for one run; see `change_point` for what cannot be had.
+
+    The alarm of a run that it could end (``correction.stop``) is about the scores that it heard,
+    the corrected ones.
+    """
+    calibration = judge_error.calibrated(run, run.judge)
+    expected = calibration.expected(run.truth) if calibration.known else run.truth
+    left = group_sums(run.judge - expected)
+    scored = left[:, 1] > 0
+    at, judged = run.step_P[scored], np.where(np.isfinite(run.judge), run.truth, np.nan)[scored]
+    raw = group_sums(run.judge - run.truth)[scored]
+    steps, means, _, _ = step_noise(at, raw, 1, np.random.default_rng(0))
+    gaps = dict(zip(steps.tolist(), means.tolist(), strict=True))
+    grid = grid_of(run, features, gaps, high, fewest)
+    own_grid = grid_of(run, features, gaps, own_high(run), OWN_FEWEST)
+    gap_first, gap_last = _ends_of(means)
+    onset, explained = Onset(NO_STEP, note=calibration.note), NAN
+    if calibration.known or not len(steps):
+        _, rest, _, _ = step_noise(at, left[scored], 1, np.random.default_rng(0))
+        first, last = _ends_of(rest)
+        explained = gap_last - gap_first - (last - first)
+        refits = calibration.deviations(at, judged)
+        onset = change_point(at, left[scored], refits_B_T=refits)
+        onset = replace(onset, note="; ".join(filter(None, [onset.note, calibration.note])))
+    heard, of_heard = run, calibration
+    if run.config.get("correction.stop") and run.corrected is not None:
+        heard = replace(run, judge=run.corrected)
+        of_heard = judge_error.calibrated(heard, heard.judge)
+    rule, alarm = alarmed(heard, of_heard, _whole(run, len(steps)))
+    shortcut = "+".join(name for name in features if name in run.names)
+    axes = (run.cell, run.arm, run.seed, len(steps))
+    ends = (gap_first, gap_last)
+    return Line(*axes, *ends, onset, grid, own_grid, alarm, rule, shortcut, explained)
+
+
+def alarmed(
+    run: Run, calibration: judge_error.Calibrated, whole: int
+) -> tuple[Rule | None, int | None]:
+    """The rule of the alarm on what a calibration leaves of a run's gap, and the step at which it
+    first says stop; None each where it cannot be had.
+
+    Args:
+        calibration: of the run's judge, over the steps on record.
+        whole: steps of the whole run, which may not have made all of them yet.
+    """
+    expected = calibration.expected(run.truth) if calibration.known else run.truth
+    left = group_sums(run.judge - expected)
+    scored = left[:, 1] > 0
+    at, judged = run.step_P[scored], np.where(np.isfinite(run.judge), run.truth, np.nan)[scored]
+    if not calibration.known or len(np.unique(at)) < FEWEST_STEPS:
+        return None, None
+    steps, rest, errors, _ = step_noise(at, left[scored], 1, np.random.default_rng(0))
+    if not np.isfinite(errors).all():
+        return None, None
+    groups = int(np.bincount(np.searchsorted(steps, at)).min())
+    rule = calibrated(whole, groups)
+    if len(steps) <= rule.baseline:
+        return rule, None
+    beyond = rest - doubt(calibration.deviations(at, judged), rule)
+    place = int(first_alarms(beyond[None], errors[None], rule)[0])
+    return rule, int(steps[place]) if place >= 0 else None
+
+
+def _whole(run: Run, recorded: int) -> int:
+    """Steps for which a run's alarm is calibrated: those on record, and all that were declared
+    where the alarm may have ended it before them."""
+    stops = run.config.get("correction.stop")
+    return max(recorded, int(run.config.get("trainer.steps") or 0) if stops else 0)
+
+
+def _ends_of(means_T: np.ndarray) -> tuple[float, float]:
+    """Means of the first and the last tenth of the steps that have one."""
+    tail = max(1, len(means_T) // 10)
+    if not len(means_T):
+        return NAN, NAN
+    return float(means_T[:tail].mean()), float(means_T[-tail:].mean())
+
+
+def planted_false_alarms(run: Run, rule: Rule) -> Estimate:
+    """`false_alarms` on 500 bias-free runs of this run's steps, groups and spread of the gap."""
+    gap = run.judge - run.truth
+    sums = group_sums(gap)
+    steps = _whole(run, len(np.unique(run.step_P)))
+    groups = int(np.bincount(run.step_P)[run.step_P].min())
+    noise = float(np.nanstd(gap - (sums[:, 0] / np.maximum(sums[:, 1], 1))[:, None]))
+    size = run.judge.shape[1]
+    rng = np.random.default_rng(0)
+    return false_alarms(rule, bias_free_gaps(rng, 500, steps, groups, size, max(noise, 1e-3)))
+
+
+def dosed(run: Run) -> list[str]:
+    """Features that the run's simulated judge has a dose for: the shortcuts that are known."""
+    return sorted(name for name, dose in (run.doses or {}).items() if dose)
+
+
+def own_line(run: Run) -> Line:
+    """`line` with the shortcuts that the run's judge is known to pay for."""
+    return line(run, dosed(run))

@@ -1,0 +1,39 @@
+"""From what a step pushes to where a run ends: the behaviour's shift, predicted from the ledger."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import pandas as pd
+
+from analysis.propagation.estimate import SCALES, figure, study
+from analysis.display.printed import show
+from analysis.propagation.words import text
+from study.config.bounds import Choice
+from study.cli import StudyOptions, command, option, output
+
+
+@dataclass(frozen=True)
+class Options(StudyOptions):
+    scale: str = option("how a push becomes a shift", "adam", Choice(SCALES))
+    out: Path | None = output("JSON file for the numbers")
+    figure: Path | None = output("file for the figure")
+
+
+@command("analysis.propagation study=quickstart", __doc__, Options)
+def main(options: Options) -> int:
+    """Exit codes: 0 printed, 2 a user's error."""
+    result = study(options.folder, options.scale)
+    runs, lines = pd.DataFrame(result["runs"]), pd.DataFrame(result["calibration"])
+    compared = lines["r2"].notna().any()
+    draw = (lambda: figure(runs, lines)) if compared else None
+    show(options, result, lambda: text(result), draw)
+    if options.figure and not compared:
+        print("problem: no figure was drawn, as no behaviour has a prediction to compare")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,35 @@
+"""Writes a study's bias report again: ``python -m analysis.report study=NAME``."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass
+
+from analysis.display.notebook import write_report
+from study.config.bounds import Number
+from study.cli import StudyOptions, command, option
+from study.errors import UserError
+from study.system.storage import explained
+
+
+@dataclass(frozen=True)
+class Options(StudyOptions):
+    sample_prompts: int = option(
+        "prompts shown side by side at the first, middle and last step", 2, Number(low=0)
+    )
+
+
+@command("analysis.report study=quickstart", __doc__, Options)
+def main(options: Options) -> int:
+    """Exit codes: 0 written, 2 a user's error."""
+    try:
+        print(write_report(options.folder, {"sample_prompts": options.sample_prompts}))
+    except OSError as error:
+        if (trouble := explained(error, options.runs_dir)) is None:
+            raise
+        raise UserError(trouble) from error
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,287 @@
+"""Every table behind one study's report, computed once.
+
+`gather` reads a study, and `Evidence` is what it gives::
+
+    evidence = gather("runs/quickstart")
+    print(*findings(evidence), sep="\\n")
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from analysis.propagation.calibration import FEWEST, Calibration, Predicted, calibrate
+from analysis.crossjudge.estimate import Inflation, agreement, inflation, matrix
+from analysis.dose.estimate import FEWEST as FEWEST_DOSES
+from analysis.dose.estimate import doses_of, response
+from analysis.families.estimate import Families
+from analysis.families.estimate import of_runs as families_of
+from analysis.field.estimate import Field
+from analysis.field.estimate import of_runs as field_of
+from analysis.frozen.arm import held_out_table
+from analysis.interventions.estimate import Interventions, base_of
+from analysis.interventions.estimate import of_records as interventions_of
+from analysis.knockout.estimate import Knockout, knockouts
+from analysis.mixture.estimate import Mixture
+from analysis.mixture.estimate import of_runs as mixture_of
+from analysis.propagation.estimate import against, paths, placebos, predict
+from analysis.drift.substitution import Substitution, substitutions, untold
+from analysis.workflow.arm import Workflow
+from analysis.workflow.arm import of_study as workflow_of
+from analysis.display.figures import DRAWN
+from analysis.records.replays import with_replays
+from analysis.records.runs import Records, Run, on_each_core, read_study
+from analysis.drift import estimate as drift
+from analysis.onset.best_of_n import BestOfN, best_of_n
+from analysis.frozen.run import all_frozen, frozen_shifts
+from analysis.onset.estimate import Line, own_line
+from analysis.onset.overopt import rows
+from analysis.ledger.estimate import gap_table, judge_table, ledger
+from study.features import FEATURES
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """Every table of one study's report.
+
+    The estimates rest on the used cells: the finished ones, or all where none is finished.
+    """
+
+    records: Records
+    used_cells: list[str]
+    base: str | None
+    """The arm that the others are compared with."""
+    runs: list[Run]
+    """Runs of the used cells by arm and seed; judges of a replay are among their shadows."""
+    spread: dict[str, float]
+    """Standard deviation of each behaviour over all answers of the study, where it varies."""
+    scores: pd.DataFrame
+    features: pd.DataFrame
+    """Step means by run, long, of the scores, and of the behaviours that vary."""
+    score_shifts: pd.DataFrame
+    feature_shifts: pd.DataFrame
+    """`analysis.drift.estimate.shift_table` of the two: of frozen evaluation where every used run has
+    it, else of the rollouts."""
+    held_out: pd.DataFrame
+    """`analysis.frozen.arm.held_out_table`: empty where the comparison rests on rollouts, and where
+    nothing moved at all."""
+    same: dict[str, str]
+    """`analysis.drift.estimate.one_behaviour`: behaviours that go with another, and are not counted."""
+    moved: dict[str, float]
+    """`analysis.drift.estimate.moved`: p that no run moved on a behaviour."""
+    failures: pd.DataFrame
+    failures_by_length: pd.DataFrame
+    doses: list[dict[str, Any]]
+    """`analysis.dose.estimate.response` of each behaviour that is paid for in enough doses."""
+    ledger: pd.DataFrame
+    """`analysis.ledger.estimate.ledger`: one row per run and step."""
+    ledger_by_arm: pd.DataFrame
+    """`analysis.ledger.estimate.judge_table`: arm, metric, mean, low, high, n."""
+    gap_parts: pd.DataFrame
+    """`analysis.ledger.estimate.gap_table`: how far each part of judge - truth moved, by arm."""
+    predicted: list[Predicted]
+    calibration: list[Calibration]
+    no_prediction: str
+    """Why nothing was predicted; empty where something was."""
+    onsets: list[Line]
+    overoptimisation: list[dict[str, Any]]
+    """`analysis.onset.overopt.rows` of the runs with a truth."""
+    best_of_n: list[BestOfN]
+    """What choosing by each judge would give before any training."""
+    field: Field
+    """What other studies report: aggregates over metrics, differences by prompt, onset times."""
+    mixture: Mixture | None
+    """What the runs say of their domains; None where no row names its domain."""
+    workflow: Workflow | None
+    """What the runs say of the programs that were written; None where none was."""
+    knockouts: list[Knockout]
+    """`analysis.knockout.estimate.knockouts`."""
+    interventions: Interventions | None
+    """What was done about a judge, beside the same judge as it is; None where nothing was."""
+    families: Families | None
+    """Judges by family, size and prompt; None where natural judges have one of each."""
+    gains: pd.DataFrame
+    """`analysis.crossjudge.estimate.matrix`: the gain of each policy under each judge."""
+    inflation: list[Inflation]
+    agreement: pd.DataFrame
+    substitutions: list[Substitution]
+    no_substitution: str
+    """Why substitution cannot be told; empty where it can."""
+    problems: list[str]
+    """Steps and replays that were left out; what could not be read is in ``records.problems``."""
+
+    @property
+    def name(self) -> str:
+        """The study's name."""
+        return self.records.folder.name
+
+    @property
+    def cells(self) -> pd.DataFrame:
+        """One row per cell, in any state."""
+        return self.records.table
+
+    @cached_property
+    def score_curves(self) -> pd.DataFrame:
+        """`analysis.drift.estimate.learning_curves` of the scores, in as many points as are drawn."""
+        return drift.learning_curves(self.scores, DRAWN)
+
+    @cached_property
+    def behaviour_curves(self) -> pd.DataFrame:
+        """The same of the behaviours that vary."""
+        return drift.learning_curves(self.features, DRAWN)
+
+    @property
+    def frozen(self) -> bool:
+        """Whether the comparison of arms rests on frozen evaluation."""
+        return all_frozen(self.runs)
+
+    @property
+    def absent(self) -> list[str]:
+        """Behaviours that are the same in every answer, left out of figures and tests."""
+        return [name for name in FEATURES if name not in self.spread]
+
+    @property
+    def arms(self) -> list[str]:
+        """The base arm first, then the others by name."""
+        return drift.arms_in_order(self.cells, self.base)
+
+    def recorded(self, arm: str) -> list[Run]:
+        """The runs of one arm that have rollouts, used or not."""
+        return [run for run in self.records.runs if run.arm == arm]
+
+
+def gather(study_dir: Path | str) -> Evidence:
+    """Read a study's folder and compute every table of its report."""
+    return of_records(read_study(study_dir))
+
+
+def of_records(records: Records, cells: Sequence[str] | None = None) -> Evidence:
+    """The evidence of a study that was read.
+
+    ``cells``: those to rest the estimates on; by default what `drift.usable_cells` says.
+    """
+    table = records.table
+    used_cells = drift.usable_cells(table) if cells is None else list(cells)
+    used = [run for run in records.runs if run.cell in used_cells]
+    bought = interventions_of(records, used_cells)
+    settings = [(run.arm, run.seed, run.identity) for run in used]
+    base = base_of(table[table["cell"].isin(used_cells)], settings)
+    plain = base if bought and bought.plain == base else None
+    spread = _spread(records.runs)
+
+    def varying(run: Run) -> dict[str, np.ndarray]:
+        return {name: v for name, v in drift.feature_values(run).items() if name in spread}
+
+    by_arm = sorted(used, key=lambda run: (run.arm, run.seed))
+    feature_shifts = drift.run_shifts(used, varying)
+    same = drift.one_behaviour(used, list(spread))
+    frozen = all_frozen(used)
+    scale = _score_scale(records.runs)
+    if frozen:
+        held_out = frozen_shifts(used, scale=scale)
+        of_behaviours = held_out["metric"].isin(used[0].names)
+        score_shifts = held_out[~of_behaviours]
+        compared = held_out[held_out["metric"].isin(list(spread))]
+    else:
+        score_shifts, compared = drift.run_shifts(used, scale=scale), feature_shifts
+    steps = ledger(by_arm)
+    predicted, calibration, no_prediction = _predictions(by_arm)
+    runs, unread = with_replays(by_arm, records.folder)
+    gains = matrix(runs)
+    onsets = on_each_core(own_line, by_arm, sum(run.features.nbytes for run in by_arm))
+    field_told = field_of(runs, onsets, study_dir=records.folder, base=plain)
+    return Evidence(
+        records=records,
+        used_cells=used_cells,
+        base=base,
+        runs=runs,
+        spread=spread,
+        scores=drift.run_curves(used),
+        features=drift.run_curves(used, varying),
+        score_shifts=drift.shift_table(score_shifts, base),
+        feature_shifts=drift.shift_table(compared, base, same),
+        held_out=held_out_table(used if frozen else [], base),
+        same=same,
+        moved=drift.moved(feature_shifts[~feature_shifts["metric"].isin(list(same))]),
+        failures=drift.failure_table(records.outcomes),
+        failures_by_length=drift.failures_by_length(records.outcomes),
+        doses=dose_responses(used),
+        ledger=steps,
+        ledger_by_arm=judge_table(by_arm, steps),
+        gap_parts=gap_table(steps),
+        predicted=predicted,
+        calibration=calibration,
+        no_prediction=no_prediction,
+        onsets=onsets,
+        overoptimisation=[
+            row for run in by_arm if np.isfinite(run.truth).any() for row in rows(run)
+        ],
+        best_of_n=best_of_n(runs),
+        field=field_told,
+        mixture=mixture_of(by_arm, by_window=False),
+        workflow=workflow_of(records, used_cells),
+        knockouts=knockouts(by_arm, predicted),
+        interventions=bought,
+        families=families_of(by_arm, spread, records.folder),
+        gains=gains,
+        inflation=inflation(gains) if len(gains) else [],
+        agreement=agreement(runs),
+        substitutions=substitutions(runs, base=plain),
+        no_substitution=untold(runs, plain),
+        problems=[*steps.attrs["problems"], *unread, *field_told.problems],
+    )
+
+
+def dose_responses(runs: Sequence[Run]) -> list[dict[str, Any]]:
+    """`analysis.dose.estimate.response` of every behaviour that the judges pay for in three doses."""
+    return [
+        response(runs, feature)
+        for feature in (runs[0].names if runs else ())
+        if len(set(doses_of(runs, feature).values())) >= FEWEST_DOSES
+    ]
+
+
+def spread_of(values: Iterable[np.ndarray]) -> float:
+    """Standard deviation over all known values; 0 where there are none, or all are the same."""
+    parts = [each.ravel() for each in values]
+    known = np.concatenate(parts) if parts else np.empty(0)
+    known = known[np.isfinite(known)]
+    return float(known.std(ddof=1)) if known.size and known.min() < known.max() else 0.0
+
+
+def _spread(runs: Sequence[Run]) -> dict[str, float]:
+    """Standard deviation of each behaviour over all answers, where it is not always the same."""
+    names = runs[0].names if runs else ()
+    found = {name: spread_of(run.features[..., k] for run in runs) for k, name in enumerate(names)}
+    return {name: spread for name, spread in found.items() if spread > 0}
+
+
+def _score_scale(runs: Sequence[Run]) -> tuple[float, float]:
+    """Ends of the score scale: 0 and 1, or the lowest and highest score beyond them."""
+    scores = [run.judge[np.isfinite(run.judge)] for run in runs]
+    ends = np.concatenate([np.array([0.0, 1.0]), *scores])
+    return float(ends.min()), float(ends.max())
+
+
+def _predictions(runs: Sequence[Run]) -> tuple[list[Predicted], list[Calibration], str]:
+    long = [run for run in runs if len(np.unique(run.step_P)) > 1]
+    if len(long) <= FEWEST:
+        why = (
+            f"{len(long)} runs of two steps or more: the step size of a run is fitted on the "
+            f"others, which takes {FEWEST + 1} runs."
+        )
+        return [], [], why
+    trajectories = paths(long)
+    predicted = predict(trajectories, "adam")
+    calibration = calibrate(predicted, placebos(trajectories, "adam"))
+    compared = any(line.r2 == line.r2 for line in calibration)
+    blank = against(predicted) or "No behaviour moved in a way that could be compared."
+    why = "" if compared else blank
+    return predicted, calibration, why

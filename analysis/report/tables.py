@@ -1,0 +1,199 @@
+"""The report's tables as they are read: numbers rounded, intervals written out, columns named."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from analysis.display import markup
+from analysis.display.clipping import beyond, cut
+from analysis.display.markup import DECIMALS, TEXTS
+from analysis.report.evidence import Evidence
+from analysis.drift.estimate import JUDGED
+
+LABELS: dict[str, str] = TEXTS["scores"]
+
+
+def row_of(table: pd.DataFrame, arm: str, metric: str) -> dict[str, Any] | None:
+    """The row of an arm and a metric in a shift table; None where there is none."""
+    rows = table[(table["arm"] == arm) & (table["metric"] == metric)].to_dict("records")
+    return rows[0] if rows else None
+
+
+def difference(evidence: Evidence, row: dict[str, Any]) -> tuple[float, float]:
+    """The interval of an arm's difference from the base arm, cut at what is possible."""
+    tables = evidence.score_shifts, evidence.feature_shifts
+    found = (row_of(table, str(evidence.base), row["metric"]) for table in tables)
+    return beyond(row, next(filter(None, found), None))
+
+
+def summary_rows(evidence: Evidence) -> list[dict[str, str]]:
+    """One row of short texts per arm: scores at the start and the end, length, missing share."""
+    rows = []
+    cells, scores = evidence.cells, evidence.score_shifts
+    for arm in evidence.arms:
+        of_arm = cells["arm"].eq(arm)
+        shift = row_of(evidence.feature_shifts, arm, "length")
+        runs = evidence.recorded(arm)
+        rollouts = sum(run.rollouts - run.unasked for run in runs)
+        unscored = rollouts - sum(int((~np.isnan(run.judge)).sum()) for run in runs)
+        rows.append(
+            {
+                "judge": arm,
+                "runs": str(int(of_arm.sum())),
+                "finished": str(int((of_arm & cells["done"]).sum())),
+                "judge score": _from_to(row_of(scores, arm, "judge_score")),
+                "truth": _from_to(row_of(scores, arm, "truth")),
+                "judge - truth": _from_to(row_of(scores, arm, "gap")),
+                "length (words)": _from_to(shift),
+                f"words beyond {evidence.base}": markup.estimate(
+                    shift["diff"], *difference(evidence, shift)
+                )
+                if shift is not None and shift["pairs"] > 0
+                else "",
+                "unscored": f"{100 * unscored / rollouts:.1f} %" if rollouts else "",
+            }
+        )
+    return rows
+
+
+def numbers(evidence: Evidence) -> dict[str, dict[str, float]]:
+    """Arm -> name -> value, for other programs: how many runs, and of scores and behaviours the
+    value at the end, the shift with its interval, and the difference from the base arm. What is
+    missing is left out."""
+    shown = ("last", "shift", "low", "high", "diff", "diff_low", "diff_high")
+    names = {"last": "end", "low": "shift_low", "high": "shift_high", "diff": "beyond_base"}
+    names |= {"diff_low": "beyond_base_low", "diff_high": "beyond_base_high"}
+    told: dict[str, dict[str, float]] = {}
+    for arm in evidence.arms:
+        of_arm = evidence.cells["arm"].eq(arm)
+        told[arm] = {
+            "runs": float(of_arm.sum()),
+            "runs_finished": float((of_arm & evidence.cells["done"]).sum()),
+        }
+    for table in (evidence.score_shifts, evidence.feature_shifts):
+        for row in table.to_dict("records"):
+            of_arm = told.setdefault(row["arm"], {})
+            of_arm |= {
+                f"{row['metric']}/{names.get(key, key)}": round(float(row[key]), 9)
+                for key in shown
+                if row[key] is not None and math.isfinite(row[key])
+            }
+    return told
+
+
+def _from_to(row: dict[str, Any] | None) -> str:
+    if row is None or math.isnan(row["last"]):
+        return ""
+    return f"{markup.number(row['first'])} -> {markup.number(row['last'])}"
+
+
+def runs_table(evidence: Evidence) -> pd.DataFrame:
+    """State and axes of every run, finished or not."""
+    cells = evidence.cells
+    table = cells[["arm", "seed", "state", "step", "steps", "seconds", "policy", "reward"]]
+    recorded = {run.cell: len(np.unique(run.step_P)) for run in evidence.records.runs}
+    table.insert(4, "recorded", [recorded.get(cell, 0) for cell in cells["cell"]])
+    used = ["yes" if cell in evidence.used_cells else "no" for cell in cells["cell"]]
+    table = table.assign(**{"in the estimates": used})
+    error = cells["error"].str.slice(0, 120)
+    return table.assign(error=error) if error.ne("").any() else table
+
+
+def shifts_table(shifts: pd.DataFrame, base: str | None) -> pd.DataFrame:
+    """A shift table with its intervals written out: scores first, then the rest as they come."""
+    lost = (shifts.loc[shifts["metric"].isin(JUDGED), "unscored"] > 0).any()
+    compared, pooled = shifts["diff"].notna().any(), shifts["pooled"].notna().any()
+    order = {metric: k for k, metric in enumerate(dict.fromkeys([*LABELS, *shifts["metric"]]))}
+    placed = shifts.assign(_at=shifts["metric"].map(order)).sort_values(["_at", "arm"])
+    rows = []
+    of_base = {row["metric"]: row for row in shifts[shifts["arm"] == base].to_dict("records")}
+    for row in map(_plain, placed.to_dict("records")):
+        errors = (markup.number(row[key]) for key in ("se", "group_se", "naive_se"))
+        line = {
+            "measure": f"{LABELS.get(row['metric'], row['metric'])} ({row['unit']})",
+            "arm": row["arm"],
+            "first": row["first"],
+            "last": row["last"],
+            "shift [95 %]": markup.estimate(row["shift"], *cut(row)),
+            "SE: runs / groups / rollouts": " / ".join(errors),
+            "runs": row["n"],
+        }
+        if lost:
+            line["missing"] = f"{100 * row['unscored']:.1f} %"
+            line["worst cases"] = markup.bracket(row["worst_low"], row["worst_high"])
+        if compared:
+            other = of_base.get(row["metric"])
+            difference = markup.estimate(row["diff"], *beyond(row, other))
+            paired = row["pairs"] > 0
+            line[f"beyond {base} [95 %]"] = difference if paired else ""
+            if lost:
+                worst = markup.bracket(row["diff_worst_low"], row["diff_worst_high"])
+                line[f"worst cases beyond {base}"] = worst
+            if pooled:
+                drawn = markup.estimate(row["pooled"], *beyond(row, other, "pooled"))
+                line["pooled over arms [95 %]"] = drawn if paired else ""
+            line["pairs"] = markup.number(row["pairs"]) if paired else ""
+            line["p (sign flip)"] = markup.p_value(row["p_sign_flip"]) if paired else ""
+            line["p (t, Holm)"] = markup.p_value(row["p_holm"]) if paired else ""
+        texts = [text for text in (row["note"], row["diff_note"]) if isinstance(text, str)]
+        notes = dict.fromkeys(note for text in texts for note in text.split("; ") if note)
+        rows.append(line | {"note": "; ".join(n for n in notes if "exact p" not in n)})
+    table = pd.DataFrame(rows)
+    with_notes = len(table) and table["note"].ne("").any()
+    return table if with_notes else table.drop(columns="note", errors="ignore")
+
+
+def _plain(row: dict[str, Any]) -> dict[str, Any]:
+    """A row whose scores and shares have no more than `DECIMALS`, its p as they are."""
+    if row["unit"] != "score" and not row["unit"].startswith("share"):
+        return row
+    return {
+        key: round(value, DECIMALS) if isinstance(value, float) and "p_" not in key else value
+        for key, value in row.items()
+    }
+
+
+def held_out_table(held_out: pd.DataFrame) -> pd.DataFrame:
+    """Shifts on held-out rows beside those on the rows of training."""
+    rows = [
+        {
+            "measure": f"{LABELS.get(row['metric'], row['metric'])} ({row['unit']})",
+            "arm": row["arm"],
+            "held-out, drawn [95 %]": markup.estimate(row["shift"], *cut(row)),
+            "held-out, greedy": markup.number(row["greedy"], sign=True),
+            "training": markup.number(row["training"], sign=True),
+            "held-out - training [95 %]": markup.estimate(
+                row["apart"], row["apart_low"], row["apart_high"]
+            ),
+            "runs": row["n"],
+        }
+        for row in map(_plain, held_out.to_dict("records"))
+    ]
+    return pd.DataFrame(rows)
+
+
+def sources_table(evidence: Evidence) -> pd.DataFrame:
+    """Where the numbers come from: config hash, models, records and code version of every run."""
+    cells = evidence.cells
+    rollouts = {run.cell: run.rollouts for run in evidence.records.runs}
+    verdicts = evidence.records.outcomes.groupby("cell")["verdicts"].sum().to_dict()
+    return pd.DataFrame(
+        {
+            "run": cells["cell"],
+            "config hash": cells["config_hash"],
+            "task": cells["task"],
+            "judge model": cells["judge_model"],
+            "grading": cells["grading"],
+            "on failure": cells["on_failure"],
+            "rollouts": [rollouts.get(cell, 0) for cell in cells["cell"]],
+            "verdicts": [int(verdicts.get(cell, 0)) for cell in cells["cell"]],
+            "commit": [
+                commit[:10] + (" + changes" if dirty is True else "")
+                for commit, dirty in zip(cells["git_commit"], cells["git_dirty"], strict=True)
+            ],
+        }
+    )

@@ -1,0 +1,342 @@
+"""The report's findings in sentences, each with its numbers.
+
+No sentence is about any particular study: every one is made from the tables of one `Evidence`.
+What cannot be concluded is said by `analysis.report.limits`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Iterator
+from functools import partial
+from typing import Any
+
+from scipy.stats import binom
+
+from analysis.propagation.calibration import Calibration
+from analysis.display.clipping import cut
+from analysis.display.markup import bracket, number, p_value, said, signed
+from analysis.report.evidence import Evidence
+from analysis.report.figures import NO_REASON
+from analysis.report.tables import difference, row_of
+from analysis.frozen.run import has_frozen
+from analysis.onset.overopt import place
+from analysis.statistics.intervals import widening
+from study.screen import plural
+
+ALPHA = 0.05
+"""Chance at which a sentence is said where nothing is behind it."""
+EXPLAINED = 0.5
+"""R2 over runs from which what was rewarded is said to explain a behaviour."""
+FEW_PERCENT = 0.02
+"""Share of the advantages below which an error is not named; a single run has no interval."""
+_finding = partial(said, "findings")
+FURTHEST = 3
+"""Behaviours that an arm's comparison names."""
+MOST_PAIRS = 2
+"""Of behaviours of which one was given up for the other, that an arm's findings name."""
+
+
+def findings(evidence: Evidence) -> list[str]:
+    """What the study shows: its extent, each arm, missing verdicts, then how the errors got in."""
+    lines = [extent(evidence), _rests(evidence)]
+    for arm in evidence.arms:
+        lines.append(_levels(evidence, arm))
+        if evidence.base is not None and arm != evidence.base:
+            lines.append(_against_base(evidence, arm))
+    lines += [
+        *_missing(evidence),
+        *_advantages(evidence),
+        *_explained(evidence),
+        _begun(evidence),
+        _peaks(evidence),
+        *_inflated(evidence),
+        *_overpaid(evidence),
+        *substituted(evidence),
+    ]
+    return [line for line in lines if line]
+
+
+def extent(evidence: Evidence) -> str:
+    """How many runs, rollouts and verdicts there are."""
+    cells, outcomes = evidence.cells, evidence.records.outcomes
+    if cells.empty:
+        return ""
+    verdicts = int(outcomes["verdicts"].sum())
+    unscored = int(outcomes.loc[outcomes["outcome"].ne("scored"), "verdicts"].sum())
+    return _finding(
+        "extent",
+        done=int(cells["done"].sum()),
+        runs=len(cells),
+        arms=plural(len(evidence.arms), "arm"),
+        seeds=plural(cells["seed"].nunique(), "seed"),
+        rollouts=sum(run.rollouts for run in evidence.records.runs),
+        verdicts=verdicts,
+        end=_end(verdicts, unscored),
+    )
+
+
+def _end(verdicts: int, unscored: int) -> str:
+    """How many verdicts have no score, as the end of a sentence."""
+    if not unscored:
+        return ", all of them scored." if verdicts else "."
+    return f", {number(100 * unscored / verdicts)} % of them unscored."
+
+
+def _rests(evidence: Evidence) -> str:
+    """On what the arms are compared, where that could be frozen evaluation."""
+    evaluated = [run for run in evidence.runs if has_frozen(run)]
+    if not evaluated:
+        return ""
+    if not evidence.frozen:
+        left = len(evidence.runs) - len(evaluated)
+        return _finding("not_frozen", without=left, runs=plural(len(evidence.runs), "run"))
+    start = evaluated[0].frozen
+    assert start is not None
+    rows, answers = start.at(0).truth.shape
+    return _finding("frozen", rows=rows, samples=plural(answers - 1, "drawn answer"))
+
+
+def _levels(evidence: Evidence, arm: str) -> str:
+    parts = []
+    cells = evidence.cells
+    runs = int(cells.loc[cells["cell"].isin(evidence.used_cells), "arm"].eq(arm).sum())
+    for metric, label in (("judge_score", "the judge's score"), ("truth", "the rule truth")):
+        row = row_of(evidence.score_shifts, arm, metric)
+        if row is not None and not math.isnan(row["last"]):
+            moved = f"{number(row['first'])} to {number(row['last'])}"
+            parts.append(f"{label} went from {moved} ({_shift(row)})")
+    gap = row_of(evidence.score_shifts, arm, "gap")
+    if gap is not None and not math.isnan(gap["last"]):
+        parts.append(f"judge minus truth ended at {number(gap['last'], True)}")
+    if not parts:
+        return f"{arm}: no score on record, so its training cannot be described."
+    return f"{arm} ({plural(runs, 'run')}): {', '.join(parts)}."
+
+
+def _against_base(evidence: Evidence, arm: str) -> str:
+    """The gap and the truth, then the behaviours that differ most, in SDs over all answers."""
+    parts, pairs = [], [0]
+    for metric, label in (("gap", "judge minus truth"), ("truth", "the rule truth")):
+        row = row_of(evidence.score_shifts, arm, metric)
+        if row is not None and row["pairs"] > 0:
+            parts.append(f"{label} {_difference(evidence, row)}")
+            pairs.append(int(row["pairs"]))
+    table = evidence.feature_shifts
+    shifts = table[(table["arm"] == arm) & table["diff"].notna()]
+    shifts = shifts[~shifts["metric"].isin(list(evidence.same))]
+    pairs += shifts["pairs"].astype(int).tolist()
+    sds = shifts["metric"].map(evidence.spread).astype(float)
+    size = (shifts["diff"].astype(float) / sds).abs()
+    furthest = shifts.loc[size[size > 1e-9].nlargest(FURTHEST).index].to_dict("records")
+    furthest = [widened(row, len(furthest), len(shifts)) for row in furthest]
+    moved = [
+        f"{_named(evidence, row['metric'])} {_difference(evidence, row)} {row['unit']}"
+        + ("" if math.isnan(row["p_holm"]) else f" (Holm p {p_value(row['p_holm'])})")
+        for row in furthest
+    ]
+    if moved:
+        parts.append(f"the behaviours that moved furthest apart are {', '.join(moved)}")
+        if len(moved) < len(shifts):
+            parts[-1] += f" (intervals allow for {len(moved)} picked of {len(shifts)})"
+    tested = int(shifts["p_holm"].notna().sum())
+    if tested:
+        clear = int((shifts["p_holm"] < 0.05).sum())
+        parts.append(f"{clear} of {plural(tested, 'behaviour')} differ at Holm p < .05")
+    if not parts:
+        return ""
+    by_seed = plural(max(pairs), "pair")
+    return f"{arm} beyond {evidence.base} ({by_seed} by seed): {'; '.join(parts)}."
+
+
+def _missing(evidence: Evidence) -> Iterator[str]:
+    for row in evidence.failures[evidence.failures["unscored"] > 0].to_dict("records"):
+        counts = {name: count for name, count in row.items() if name not in NO_REASON and count}
+        reasons = ", ".join(f"{name} {count:,}" for name, count in counts.items())
+        named = {name: row[name] for name in ("judge", "role", "verdicts")}
+        yield _finding("missing", percent=100 * row["unscored"], reasons=reasons, **named)
+
+
+def _advantages(evidence: Evidence) -> Iterator[str]:
+    """How much of the advantages the judge's bias made, of the arms whose interval does not
+    hold 0; then the errors that no behaviour is paid for."""
+    by_metric = dict(list(evidence.ledger_by_arm.groupby("metric")))
+    shares = by_metric.get("bias_share", evidence.ledger_by_arm.iloc[:0])
+    told = shares[(shares["mean"] >= FEW_PERCENT) & ~(shares["low"] <= 0)]
+    by_arm = [
+        f"{row['arm']} {number(100 * row['mean'])} % "
+        f"{bracket(100 * row['low'], 100 * row['high'])}".strip()
+        for row in told.sort_values("mean", ascending=False).to_dict("records")
+    ]
+    if by_arm:
+        yield _finding("advantages", shares=", ".join(by_arm))
+    others = defaultdict(list)
+    for part in ("compression", "clip", "noise"):
+        for row in by_metric.get(f"share/{part}", shares.iloc[:0]).to_dict("records"):
+            if row["mean"] >= FEW_PERCENT and not row["low"] <= 0:
+                name = {"clip": "the ends of the scale"}.get(part, part)
+                others[row["arm"]].append(f"{name} {number(100 * row['mean'])} %")
+    if others:
+        errors = "; ".join(f"{arm} {', '.join(parts)}" for arm, parts in others.items())
+        yield _finding("errors", shares=errors)
+
+
+def _explained(evidence: Evidence) -> Iterator[str]:
+    """What of the behaviours that moved the advantages explain over runs, are consistent with, or
+    do not account for.
+
+    They explain a behaviour where the step size of *other arms* gives its shifts better than the
+    arm's other runs repeat them: else nothing was told that repetition does not tell.
+    """
+    moved = [
+        line
+        for line in evidence.calibration
+        if line.r2 == line.r2 and evidence.moved.get(line.feature, 1.0) < ALPHA
+    ]
+    fitting = sorted((line for line in moved if line.r2 >= EXPLAINED), key=lambda line: -line.r2)
+    explained = [line for line in fitting if _beyond_repetition(line)]
+    consistent = [line for line in fitting if not _beyond_repetition(line)]
+    others = [f"{line.feature} (R2 {line.r2:.2f})" for line in moved if line.r2 < EXPLAINED]
+    for name, lines in (("explained", explained), ("consistent", consistent)):
+        if lines:
+            yield _finding(name, behaviours="; ".join(map(_fitted, lines)))
+    if others:
+        yield _finding("unaccounted", behaviours=", ".join(others))
+
+
+def _beyond_repetition(line: Calibration) -> bool:
+    """Whether the step size of other arms does well, and better than repeating where an arm has
+    runs to repeat."""
+    return line.r2_unseen >= EXPLAINED and not line.r2_unseen <= line.r2_repeated
+
+
+def _fitted(line: Calibration) -> str:
+    return _finding(
+        "explained_behaviour",
+        feature=line.feature,
+        r2=line.r2,
+        runs=line.runs,
+        unseen=number(line.r2_unseen),
+        repeated=number(line.r2_repeated),
+    )
+
+
+def _begun(evidence: Evidence) -> str:
+    """When the gap began to rise, by arm, and how many such runs chance alone would show.
+
+    Runs without a rise show one in `ALPHA` of cases each. As many as come by chance in `ALPHA` of
+    studies (binomial) are no finding.
+    """
+    tested = sum(line.onset.p == line.onset.p for line in evidence.onsets)
+    rising = sum(math.isfinite(line.onset.step.value) for line in evidence.onsets)
+    if not rising:
+        return ""
+    by_chance = _finding("onsets_by_chance", runs=plural(tested, "run"), n=number(ALPHA * tested))
+    if binom.sf(rising - 1, tested, ALPHA) >= ALPHA:
+        return _finding("no_onset", rising=plural(rising, "run"), by_chance=by_chance)
+    by_arm = []
+    for arm in dict.fromkeys(line.arm for line in evidence.onsets):
+        steps = [line.onset.step.value for line in evidence.onsets if line.arm == arm]
+        begun = sorted(step for step in steps if math.isfinite(step))
+        if begun:
+            first, last = f"{begun[0]:.0f}", f"{begun[-1]:.0f}"
+            when = f"step {first}" if first == last else f"steps {first} to {last}"
+            by_arm.append(f"under {arm} at {when} ({len(begun)} of {len(steps)} runs)")
+    return _finding("onset", arms=", ".join(by_arm), by_chance=by_chance)
+
+
+def _peaks(evidence: Evidence) -> str:
+    """Where the truth turns down, of the runs that a straight line does not fit as well."""
+    fitted = [row for row in evidence.overoptimisation if row["best"] and row["score"] == "truth"]
+    peaks = [
+        f"{row['arm']} seed {row['seed']} {place(row['best']['peak'])} "
+        f"[{place(row['low'])}, {place(row['high'])}]"
+        for row in fitted
+        if row["turns"]
+    ]
+    if not peaks:
+        return ""
+    of = f"{len(peaks)} of {plural(len(fitted), 'run')} with a KL"
+    return f"The truth peaks at sqrt KL: {', '.join(peaks)} ({of})."
+
+
+def _inflated(evidence: Evidence) -> Iterator[str]:
+    """What each arm gained with its own judge beside what it gained with others."""
+    for row in evidence.inflation:
+        gain = row.inflation
+        if math.isfinite(gain.value) and row.reading:
+            yield (
+                f"{row.arm} gained {number(row.own)} with its own judge and {number(row.others)} "
+                f"with others ({signed(gain)} over {row.runs} runs): "
+                f"{row.reading}."
+            )
+
+
+def _overpaid(evidence: Evidence) -> Iterator[str]:
+    """Which operators each judge pays for beyond the truth, beside what is planted."""
+    for arm, told in (evidence.workflow.arms if evidence.workflow else {}).items():
+        parts = []
+        for name, each in told.operators.items():
+            slope = each.over_reward
+            if slope.low > 0 or slope.high < 0:
+                planted = f", planted {number(each.planted.value, True)}" if each.planted else ""
+                parts.append(f"{name} {signed(slope)}{planted}")
+        if parts:
+            yield _finding("overpaid", arm=arm, operators="; ".join(parts))
+
+
+def substituted(evidence: Evidence) -> list[str]:
+    """Behaviours given up for others: of each arm the `MOST_PAIRS` first pairs, and how many more
+    there are."""
+    pairs = {}
+    for pair in evidence.substitutions:
+        risen, fallen = (evidence.same.get(name, name) for name in (pair.risen, pair.fallen))
+        pairs.setdefault((pair.arm, risen, fallen), pair)
+    by_arm = defaultdict(list)
+    for pair in pairs.values():
+        by_arm[pair.arm].append(
+            _finding(
+                "substituted",
+                pair=pair,
+                fall=-pair.down,
+                arms=plural(pair.arms, "arm"),
+                chance=number(pair.chance),
+            )
+        )
+    sentences = []
+    for arm, told in by_arm.items():
+        sentences += told[:MOST_PAIRS]
+        if (more := len(told) - MOST_PAIRS) > 0:
+            sentences.append(_finding("more_substituted", arm=arm, pairs=plural(more, "pair")))
+    return sentences
+
+
+def _named(evidence: Evidence, behaviour: str) -> str:
+    """A behaviour with those that go with it and are not counted beside it."""
+    others = [name for name, first in evidence.same.items() if first == behaviour]
+    return f"{behaviour} (and {', '.join(others)} with it)" if others else behaviour
+
+
+def _shift(row: dict[str, Any]) -> str:
+    if math.isnan(row["shift"]):
+        return "one step, so no shift"
+    interval = bracket(*cut(row))
+    moved = number(row["shift"], True)
+    return f"{moved} {interval}" if interval else f"{moved}, {row['note']}"
+
+
+def widened(row: dict[str, Any], selected: int, of: int) -> dict[str, Any]:
+    """A row of shifts with the interval of its difference as of one that was picked."""
+    if not row["pairs"] > 1:
+        return row
+    wider = float(widening(row["pairs"] - 1, selected, of))
+    ends = {
+        name: row["diff"] + wider * (row[name] - row["diff"]) for name in ("diff_low", "diff_high")
+    }
+    return row | ends
+
+
+def _difference(evidence: Evidence, row: dict[str, Any]) -> str:
+    interval = bracket(*difference(evidence, row)) or "(one pair, no interval)"
+    return f"{number(row['diff'], True)} {interval}"

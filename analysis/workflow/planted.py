@@ -1,0 +1,55 @@
+"""Checks of `analysis.selfcheck` for runs of programs: over-rewards of operators, gap by domain."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from analysis.workflow.arm import over_runs
+from analysis.planted.trials import replicated
+from analysis.workflow.run import clustered_mean, slopes
+from analysis.statistics.estimate import Estimate
+
+SEEDS, PROBLEMS, MEMBERS = 5, 40, 6
+OPERATORS = ("Review", "Custom", "Format")
+PAID = (0.15, 0.05, 0.0)
+"""Judge minus truth per call of each operator. Format is called twice in every program."""
+MOST_GROUPS = 3
+"""Groups of one problem: one to so many."""
+GAP = 0.1
+
+
+def _run(rng: np.random.Generator, shift: float) -> tuple[dict[str, Estimate], Estimate]:
+    """Over-rewards and gap of one run. What a judge pays for a call, and how far it is off, differ
+    by problem; a problem is drawn in one to three steps; ``shift`` is the run's own part of both.
+    """
+    groups = rng.integers(1, MOST_GROUPS + 1, PROBLEMS)
+    problem_P = np.repeat(np.arange(PROBLEMS), groups)
+    group = np.repeat(np.arange(len(problem_P)), MEMBERS)
+    problem = problem_P[group]
+    calls = rng.poisson((1.0, 0.8), (len(group), 2))
+    counts = np.column_stack([calls, np.full(len(group), 2)]).astype(float)
+    paid = np.array(PAID) + rng.normal(0, 0.1, (PROBLEMS, 3))[problem] + shift
+    noise = rng.normal(0, 0.3, len(group)) + rng.normal(0, 0.2, len(problem_P))[group]
+    told = slopes((paid * counts).sum(axis=1) + noise, counts, group, problem, OPERATORS)
+    off = GAP + shift + rng.normal(0, 0.2, PROBLEMS)[problem] + noise
+    return told, clustered_mean(off, problem)
+
+
+@replicated(
+    {
+        "over-reward, CR1 by problem": PAID[0],
+        "gap, CR1 by problem": GAP,
+        "over-reward, t over seeds": PAID[0],
+        "over-reward of another, t over seeds": PAID[1],
+        "gap, t over seeds": GAP,
+    }
+)
+def programs(rng: np.random.Generator, number: int) -> tuple[Estimate, ...]:
+    """One run in which runs do not differ, and five seeds in which they do."""
+    alone, gap = _run(rng, 0.0)
+    seeds = [_run(rng, shift) for shift in rng.normal(0, 0.03, SEEDS)]
+    first, second = (over_runs([told[name] for told, _ in seeds]) for name in OPERATORS[:2])
+    return alone[OPERATORS[0]], gap, first, second, over_runs([gap for _, gap in seeds])
+
+
+CHECKS = (programs,)

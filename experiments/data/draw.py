@@ -1,0 +1,97 @@
+"""Writes what a run would draw, row by row, for whoever needs a file of training rows.
+
+The rows come from the sampler that a run has, so a row that a run draws four times stands here four
+times, at the steps at which the run draws it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+from study.errors import UserError
+from study.system.files import sha256, write_json, writing
+from study.config.schema import Task
+from study.truth.item import Item, short_answer
+from study.tasks.datasets.table import MANIFEST
+from study.tasks.mixed import Order
+
+INFO = "info.json"
+"""Name of the file beside the rows that counts them."""
+
+
+def draw(task: Task, steps: int, prompts_per_step: int, seed: int, out: Path) -> dict[str, Any]:
+    """Write {step, id, dataset, domain, problem, answer, type} of each row that a run of ``task``
+    under ``seed`` draws, and `INFO` beside it, which is returned.
+
+    Steps count from 1, as in the records. ``problem`` is the prompt as a policy is given it.
+    ``answer`` is the first right one, the reference program where tests decide, and empty where
+    "no answer" is right.
+    Raises UserError: no prepared folder, weights that do not fit it, or too few rows.
+    """
+    if out.name == INFO:
+        raise UserError(f"out={out} is the name of the counts beside the rows. Give another name.")
+    order = Order(task, seed)
+    length = steps * prompts_per_step
+    order.check(length)
+    counts: Counter[tuple[str, int]] = Counter()
+    with writing(out) as file:
+        for position in range(length):
+            place = order.mixture.at(position)
+            counts[place[:2]] += 1
+            line = {"step": position // prompts_per_step + 1, **_line(order.item(place))}
+            file.write(json.dumps(line, ensure_ascii=False).encode() + b"\n")
+    info = {
+        "rows": length,
+        "steps": steps,
+        "prompts_per_step": prompts_per_step,
+        "seed": seed,
+        "data": str(order.table.folder),
+        "manifest_sha256": sha256(order.table.folder / MANIFEST),
+        "sha256": sha256(out),
+        "options": dict(task.options),
+        **_counted(order, counts, length),
+    }
+    write_json(out.with_name(INFO), info)
+    return info
+
+
+def _line(item: Item) -> dict[str, str]:
+    return {
+        "id": item.id,
+        "dataset": item.dataset,
+        "domain": item.domain,
+        "problem": item.prompt,
+        "answer": short_answer(item.domain, item.reference, item.answers),
+        "type": item.domain,
+    }
+
+
+def _counted(order: Order, counts: Counter[tuple[str, int]], length: int) -> dict[str, Any]:
+    """Of each domain and set: its weight and share, rows drawn, how many different ones, how often
+    the one drawn most, and the effective number: (sum of counts)^2 / sum of their squares, which is
+    the number of rows where all are drawn alike (Kish, "Survey Sampling", 1965)."""
+    mixture = order.mixture
+    ends = mixture.used_up(length)
+    sets: dict[str, dict[str, Any]] = {}
+    for name, pool in mixture.pools.items():
+        drawn = [count for (dataset, _), count in counts.items() if dataset == name]
+        sets[name] = {
+            "domain": pool.domain,
+            "weight": mixture.sets[name],
+            "drawn": sum(drawn),
+            "rows": pool.rows,
+            "distinct": len(drawn),
+            "most_repeats": max(drawn, default=0),
+            "effective": sum(drawn) ** 2 / sum(n * n for n in drawn) if drawn else 0.0,
+            "used_up_at": ends.get(name),
+        }
+    domains = {}
+    for domain, weight in mixture.domains.items():
+        drawn = sum(entry["drawn"] for entry in sets.values() if entry["domain"] == domain)
+        target = weight / sum(mixture.domains.values())
+        domains[domain] = {"weight": weight, "target": target, "drawn": drawn}
+        domains[domain]["share"] = drawn / length
+    return {"domains": domains, "datasets": sets}

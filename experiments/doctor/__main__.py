@@ -1,0 +1,94 @@
+"""Says on one screen whether this machine is ready for a study, and what to type where it is not.
+
+    python -m experiments.doctor
+    python -m experiments.doctor judge=NAME,NAME
+    python -m experiments.doctor experiment=NAME endpoints=true
+
+It needs no network. Named judges are looked at too: their keys, by name only, and whether what they
+ask on this machine answers; endpoints elsewhere are asked with endpoints=true.
+"""
+
+from __future__ import annotations
+
+import sys
+import textwrap
+from dataclasses import dataclass
+from pathlib import Path
+
+from experiments.doctor import machine, models, packages, tracking
+from experiments.doctor.finding import Finding, State
+from study.cli import command, option
+from study.config.schema import Model
+from study.screen import plural, visible
+
+WIDTH = 100
+
+
+@dataclass(frozen=True)
+class Options:
+    judge: list[str] = option("presets of judges that are to be asked", [])
+    executor: list[str] = option("presets of executors of workflow programs", [])
+    experiment: str | None = option("preset of an experiment, whose models are looked at")
+    endpoints: bool = option("ask endpoints on other machines too", False)
+    runs_dir: Path = option("folder that holds the studies", Path("runs"))
+
+
+@command("experiments.doctor judge=smollm2-135m", __doc__, Options)
+def main(options: Options) -> int:
+    """Exit codes: 0 nothing is wrong, 1 something is, 2 for a user's error."""
+    found = findings(options)
+    width = max(len(each.what) for each in found)
+    for each in found:
+        print(_line(each, width))
+    problems = sum(each.state is State.PROBLEM for each in found)
+    if problems:
+        print(f"\n{plural(problems, 'problem')}: what to type stands behind each.")
+        return 1
+    given = [("experiment", options.experiment or ""), ("judge", ",".join(options.judge))]
+    named = "".join(f" {key}={value}" for key, value in given if value)
+    print(f"\nReady. To see what would run, type: judgedrift plan{named}")
+    return 0
+
+
+def findings(options: Options) -> list[Finding]:
+    """All that is looked at, in the order of the screen.
+    Raises UserError: a preset that is not there."""
+    named: list[Model] = [models.load("judge", name) for name in options.judge]
+    named += [models.load("executor", name) for name in options.executor]
+    if options.experiment is not None:
+        named += models.of_experiment(options.experiment)
+    named = models.distinct(named)
+    here = packages.installed()
+    return [
+        machine.python(),
+        packages.versions(here),
+        packages.torch(here),
+        machine.gpus(packages.torch_build(here)),
+        packages.vllm(here, models.served_here(named)),
+        machine.processors(),
+        machine.main_memory(),
+        machine.disk(options.runs_dir),
+        machine.sandbox(),
+        tracking.store(here, options.runs_dir),
+        models.keys(named),
+        *models.endpoints(named, options.endpoints),
+    ]
+
+
+def _line(each: Finding, width: int) -> str:
+    """One finding, with what to type on a line of its own."""
+    head = f"{each.state:<8} {each.what:<{width}}  "
+    margin = " " * len(head)
+    text = textwrap.fill(
+        visible(each.seen),
+        WIDTH,
+        initial_indent=head,
+        subsequent_indent=margin,
+        break_on_hyphens=False,
+        break_long_words=False,
+    )
+    return f"{text}\n{margin}type: {visible(each.type)}" if each.type else text
+
+
+if __name__ == "__main__":
+    sys.exit(main())

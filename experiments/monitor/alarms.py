@@ -1,0 +1,206 @@
+"""What of a cell somebody should look at, since when, and what to type."""
+
+from __future__ import annotations
+
+import math
+import shlex
+import statistics
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+from experiments.monitor.expected_gap import explained
+from experiments.monitor.read import Alarm, View, on_this_host
+from study.typed import study_words, typed
+
+IN_A_ROW = 5
+"""Steps that an alarm about the training looks at together."""
+FIRST_STEPS, FIRST_SHARE = 8, 0.2
+"""The first steps of a run, whose gap is its usual one: so many, or this share of all its steps."""
+RISE, RISE_SD = 0.05, 2.0
+"""A gap has risen from this much above its usual one on, and this many standard deviations of the
+first steps."""
+STARVED = 0.5
+"""Share of ``judge.max_unscored_frac`` from which a judge is starved."""
+TRUNCATED = 0.25
+"""Share of completions cut at ``trainer.max_completion_length`` that is too many."""
+DEAD = 1 - 1e-9
+
+
+def alarms(view: View, runs_dir: str = "runs") -> list[Alarm]:
+    """The alarms of one cell, those about its life first.
+
+    Args:
+        runs_dir: as it is typed to find the study.
+    """
+    study = study_words(view.folder.parent.name, runs_dir)
+    rules: list[Callable[[View, str], Alarm | None]] = [_ended, _stalled]
+    if view.state in ("running", "killed", "failed"):
+        rules += [_starved, _truncated, _no_signal]
+    rules.append(_gap)
+    told = [rule(view, study) for rule in rules]
+    there = [alarm for alarm in told if alarm is not None]
+    return [replace(alarm, cell=view.cell, type=typed(alarm.type)) for alarm in there]
+
+
+class Rings:
+    """Which alarms are to be told: each once, and again only where it had passed meanwhile. The
+    step since which one lasts may move, and makes no other alarm of it."""
+
+    def __init__(self) -> None:
+        self._last: set[tuple[str, str]] = set()
+        """Cell and kind of those that lasted when this was asked last."""
+
+    def new(self, present: Sequence[Alarm]) -> list[Alarm]:
+        """Those of the present alarms that were not there the last time."""
+        before, self._last = self._last, {(alarm.cell, alarm.kind) for alarm in present}
+        return [alarm for alarm in present if (alarm.cell, alarm.kind) not in before]
+
+
+def _ended(view: View, study: str) -> Alarm | None:
+    """A cell that ended before its time."""
+    if view.state not in ("failed", "killed"):
+        return None
+    error = str(view.status.get("error") or "") if view.state == "failed" else ""
+    why = f": {' '.join(error.split())[:300]}" if error else ""
+    seen = f"ended at step {view.step}{_of(view.steps)}{why}"
+    ended = view.status.get("ended") if view.state == "failed" else None
+    when = ended or view.status.get("beat")
+    again = f"python -m experiments.train cell={shlex.quote(str(view.folder))}"
+    return Alarm("", view.state, _sentence(seen), again, since_time=when)
+
+
+def _stalled(view: View, study: str) -> Alarm | None:
+    if not view.stalled or view.beat_age_s is None:
+        return None
+    host, pid = view.status.get("host", "?"), view.status.get("pid", "?")
+    phase = f" while {view.phase}" if view.phase else ""
+    seen = (
+        f"no sign of life for {view.beat_age_s:.0f} s{phase} after step {view.step}"
+        f"{_of(view.steps)}; {view.silent_limit_s:.0f} s are normal (process {pid} on {host})."
+    )
+    restart = f"python -m experiments.monitor {study} restart=true"
+    if not on_this_host(view):
+        restart = f"ssh {shlex.quote(str(host))}, and there: {restart}"
+    return Alarm("", "stalled", seen, restart, since_time=view.status.get("beat"))
+
+
+def _starved(view: View, study: str) -> Alarm | None:
+    most = view.config.get("judge.max_unscored_frac")
+    most = float(most) if isinstance(most, int | float) else 0.5
+    shares = view.series.get("judge/unscored_frac", [])
+    limit = STARVED * most
+    since = _since(shares, lambda window: sum(window) / IN_A_ROW >= max(limit, 1e-9))
+    if since is None:
+        return None
+    recent = statistics.fmean(value for _, value in shares[-IN_A_ROW:])
+    seen = (
+        f"{recent:.0%} of the judge's verdicts are missing over the last {IN_A_ROW} steps; at"
+        f" {most:.0%} of one step the cell stops."
+    )
+    check = f"python -m judges.check judge={shlex.quote(view.judge or 'NAME')}"
+    return Alarm("", "starved judge", seen, check, since)
+
+
+def _truncated(view: View, study: str) -> Alarm | None:
+    shares = view.series.get("policy/truncated_frac", [])
+    since = _since(shares, lambda window: sum(window) / IN_A_ROW >= TRUNCATED)
+    if since is None:
+        return None
+    recent = statistics.fmean(value for _, value in shares[-IN_A_ROW:])
+    length = view.config.get("trainer.max_completion_length")
+    seen = f"{recent:.0%} of the last completions are cut off at {length or 'their'} tokens."
+    double = 2 * length if isinstance(length, int) else "N"
+    other = shlex.quote(f"study={view.folder.parent.name}-2")
+    longer = f"python -m experiments.sweep ... {other} trainer.max_completion_length={double}"
+    return Alarm("", "truncation", seen, longer, since)
+
+
+def _no_signal(view: View, study: str) -> Alarm | None:
+    """All groups of a domain, or of a run without domains, are dead."""
+    dead = {}
+    for domain in view.domains:
+        series = view.series.get(f"domain/{domain}/frac_zero_std", [])
+        if (since := _since(series, lambda window: min(window) >= DEAD)) is not None:
+            dead[domain] = since
+    confusion = f"python -m analysis.confusion {study} out=confusion.json"
+    if dead:
+        names = " and ".join(dead)
+        seen = f"in {names} all rollouts of a group get the same reward: nothing is learned there."
+        return Alarm("", "no signal", seen, confusion, min(dead.values()))
+    series = view.series.get("reward/frac_zero_std", [])
+    since = _since(series, lambda window: min(window) >= DEAD)
+    if since is None:
+        return None
+    seen = "all rollouts of a group get the same reward: nothing is learned."
+    return Alarm("", "no signal", seen, confusion, since)
+
+
+def _gap(view: View, study: str) -> Alarm | None:
+    gaps, truths = (view.series.get(name, []) for name in ("bias/judge_minus_truth", "truth/mean"))
+    first = _first_steps(view.steps or 0)
+    if not gaps or gaps[-1][0] <= first:
+        return None
+    keyword = str(view.config.get("judge.simulated.keyword") or "")
+    by_itself = explained(truths, view.folder, first, keyword)
+    left = [(step, gap - by_itself.get(step, 0.0)) for step, gap in gaps]
+    if (risen := rise_of_gap(left, view.steps or 0)) is None:
+        return None
+    usual = statistics.fmean(gap for step, gap in gaps if step <= first)
+    recent = gaps[-IN_A_ROW:]
+    now = statistics.fmean(gap for _, gap in recent)
+    seen = f"judge - truth rose from {usual:+z.2f} in the first steps to {now:+z.2f}"
+    part = statistics.fmean(by_itself.get(step, 0.0) for step, _ in recent)
+    if part >= 0.005:
+        seen += f", {part:.2f} of it as the judge's scores of the first steps let expect"
+    return Alarm("", "gap onset", f"{seen}.", f"python -m analysis.onset {study}", risen[0])
+
+
+def _first_steps(steps: int) -> int:
+    """The last of the first steps of a run, whose gap is its usual one."""
+    return max(FIRST_STEPS, math.ceil(FIRST_SHARE * steps))
+
+
+def rise_of_gap(gaps: Sequence[tuple[int, float]], steps: int) -> tuple[int, float, float] | None:
+    """Since which step the gap is above that of the run's first steps, the gap there, and now.
+
+    The first steps are `FIRST_STEPS`, or `FIRST_SHARE` of the run where that is more. The gap has
+    risen where the mean of `IN_A_ROW` steps in a row is more than `RISE`, and more than `RISE_SD`
+    standard deviations of the first steps, above the mean of these. It is a quick look at step
+    means: `analysis.onset` has the estimate with an interval.
+
+    Args:
+        gaps: step and judge - truth, less what the judge shows by itself, in order of the steps.
+        steps: of the whole run; 0 where unknown.
+    """
+    first = [gap for step, gap in gaps if step <= _first_steps(steps)]
+    later = list(gaps[len(first) :])
+    if len(first) < FIRST_STEPS:
+        return None
+    usual = statistics.fmean(first)
+    limit = usual + max(RISE, RISE_SD * statistics.stdev(first))
+    since = _since(later, lambda window: sum(window) / IN_A_ROW > limit)
+    if since is None:
+        return None
+    return since, usual, statistics.fmean(gap for _, gap in later[-IN_A_ROW:])
+
+
+def _since(
+    series: Sequence[tuple[int, float]], bad: Callable[[Sequence[float]], bool]
+) -> int | None:
+    """First step of the `IN_A_ROW` with which the present stretch of bad windows began; None where
+    the last window is not bad, or the steps are too few."""
+    values = [value for _, value in series]
+    since = None
+    for start in range(len(values) - IN_A_ROW, -1, -1):
+        if not bad(values[start : start + IN_A_ROW]):
+            break
+        since = series[start][0]
+    return since
+
+
+def _of(steps: int | None) -> str:
+    return f" of {steps}" if steps else ""
+
+
+def _sentence(text: str) -> str:
+    return text if text.endswith(".") else f"{text}."

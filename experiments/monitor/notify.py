@@ -1,0 +1,181 @@
+"""``sweep.notify``: a command of the user's that is run when a sweep has ended, or on an alarm.
+
+It is started as it is typed, by no shell. Environment variables tell it what happened, and its
+standard input is a JSON object of the same. It may take `LIMIT_S`; whatever it does, the sweep goes
+on, and what went wrong with it is one line.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import shlex
+import shutil
+import signal
+import subprocess
+import tempfile
+import time
+from collections.abc import Mapping
+from typing import Any
+
+from study.errors import UserError
+from study.system.files import first_line, plain
+from study.config.schema import Sweep
+from study.screen import visible
+from study.system.secret_names import may_be_shown
+from study.system.secrets import redact
+
+LIMIT_S = 30.0
+"""How long the command may take; then it is killed, with what it started."""
+LONGEST = 500
+"""Characters of one fact, at most."""
+SHORTEST_HIDDEN = 8
+"""Characters from which on a word of the command is not repeated in what is said of it."""
+READS = 32
+"""Blocks of what it says that are read at a time; a pipe holds 16."""
+
+
+EXAMPLE = "Type for example: sweep.notify=./tell-me.sh, a script that may be executed"
+
+
+def command_of(sweep: Sweep) -> str:
+    """The command of a sweep: ``sweep.notify``, or what the variable ``sweep.notify_env`` holds.
+    Raises UserError: both are given, or the variable is not set."""
+    if not sweep.notify_env:
+        return sweep.notify
+    if sweep.notify:
+        raise UserError(
+            "sweep.notify and sweep.notify_env are both given, and there is one command. Leave one"
+            f" of them out. {EXAMPLE}."
+        )
+    command = os.environ.get(sweep.notify_env, "").strip()
+    if not command:
+        raise UserError(
+            f"sweep.notify_env={sweep.notify_env} names a variable that is not set here, or is"
+            f" empty. Type export {sweep.notify_env}='...' with the command before the sweep."
+        )
+    return command
+
+
+def check_notify(command: str, key: str = "sweep.notify") -> None:
+    """Refuse a command that cannot be started. It is not repeated, for it may hold a secret;
+    ``key`` is where it was given.
+    Raises UserError: it is no command line, or its program is not there."""
+    given = f"The command of {key}"
+    try:
+        words = shlex.split(command)
+    except ValueError as error:
+        raise UserError(
+            f"{given} is not a command line ({first_line(error)}). {EXAMPLE}."
+        ) from error
+    if command and not words:
+        raise UserError(f"{given} names no command. {EXAMPLE}.")
+    if words and shutil.which(words[0]) is None:
+        plain = key == "sweep.notify" and may_be_shown(words[0])
+        program = visible(words[0]) if plain else "a word that is not shown, for it may be a key"
+        raise UserError(
+            f"{given} starts {program}, which is not a program here: it is neither on the"
+            f" PATH nor a file that may be executed. No shell reads it, so that pipes, $NAME and ;"
+            f" mean nothing in it. {EXAMPLE}."
+        )
+
+
+class Call:
+    """The command, started once. Nothing it does can hold up who started it."""
+
+    def __init__(self, command: str, facts: Mapping[str, Any]) -> None:
+        words = shlex.split(command)
+        self._name = visible(words[0]) if may_be_shown(words[0]) else "the command"
+        parts = {part for word in words[1:] for part in (word, *re.split(r"[\s:=@]+", word))}
+        self._hidden = [part for part in parts if len(part) >= SHORTEST_HIDDEN]
+        self._words, self._trouble = b"", ""
+        self._process: subprocess.Popen[bytes] | None = None
+        self._limit = time.monotonic() + LIMIT_S
+        try:
+            with tempfile.TemporaryFile() as facts_file:  # a pipe could fill
+                facts_file.write(json.dumps(plain(facts), allow_nan=False).encode())
+                facts_file.seek(0)
+                self._process = subprocess.Popen(
+                    words,
+                    stdin=facts_file,
+                    stdout=subprocess.DEVNULL,
+                    stderr=subprocess.PIPE,
+                    env=os.environ | variables(facts),
+                    start_new_session=True,
+                )
+        except (OSError, ValueError) as error:
+            why = getattr(error, "strerror", None) or first_line(error)
+            self._trouble = f"could not be started ({why})"
+            return
+        assert self._process.stderr is not None
+        os.set_blocking(self._process.stderr.fileno(), False)
+
+    def ended(self) -> bool:
+        """Whether it is over; one that takes too long is killed."""
+        if self._process is None:
+            return True
+        self._read()
+        code = self._process.poll()
+        if code is None and time.monotonic() < self._limit:
+            return False
+        if code is None:
+            self._trouble = f"did not end within {LIMIT_S:.0f} s and was killed"
+            self._kill()
+        elif code != 0:
+            self._read()
+            how = f"signal {-code}" if code < 0 else f"exit code {code}"
+            last = self._words.decode("utf-8", "replace").strip().splitlines()[-1:]
+            said = "".join(f": {redact(visible(line), self._hidden)[:LONGEST]}" for line in last)
+            self._trouble = f"ended with {how}{said}"
+        self._close()
+        return True
+
+    def wait(self) -> None:
+        """Until it is over."""
+        while not self.ended():
+            time.sleep(0.05)
+
+    def end(self) -> None:
+        """Kill it now, unless it is over."""
+        if not self.ended():
+            self._kill()
+
+    def trouble(self) -> str:
+        """What went wrong, as a line; empty where nothing did."""
+        if not self._trouble:
+            return ""
+        return f"sweep.notify: {self._name} {self._trouble.rstrip('.')}. The sweep goes on."
+
+    def _read(self) -> None:
+        """Keep the last of what it said; what it says faster than this waits in its pipe."""
+        assert self._process is not None and self._process.stderr is not None
+        with contextlib.suppress(OSError):
+            for _ in range(READS):
+                data = os.read(self._process.stderr.fileno(), 1 << 12)
+                if not data:
+                    break
+                self._words = (self._words + data)[-2 * LONGEST :]
+
+    def _kill(self) -> None:
+        assert self._process is not None
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(self._process.pid, signal.SIGKILL)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(timeout=1.0)
+
+    def _close(self) -> None:
+        assert self._process is not None and self._process.stderr is not None
+        self._process.stderr.close()
+        self._process = None
+
+
+def variables(facts: Mapping[str, Any]) -> dict[str, str]:
+    """The facts that are one value each, and the totals, as environment variables."""
+    flat = {**facts, **facts["totals"]}
+    return {
+        f"JUDGEDRIFT_{name.upper()}": "" if value is None else str(value)
+        for name, value in flat.items()
+        if value is None or isinstance(value, str | int | float)
+    }

@@ -1,0 +1,243 @@
+"""The study on a terminal: fitted to its width and height, what matters most on top."""
+
+from __future__ import annotations
+
+import itertools
+import sys
+import textwrap
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from experiments.monitor.lines import (
+    UNKNOWN,
+    accuracies,
+    bar,
+    cut,
+    dollars,
+    duration,
+    number,
+    scale,
+    share,
+    sparkline,
+    state,
+    summary,
+)
+from experiments.monitor.read import View
+from study.screen import visible
+
+if TYPE_CHECKING:
+    from rich.console import Console, Group
+    from rich.text import Text
+
+COLOURS = {
+    "running": "green",
+    "done": "dim",
+    "failed": "bold red",
+    "killed": "bold red",
+    "stalled": "bold yellow",
+}
+SPAN = 0.2
+"""A sparkline is at least so high, in score units."""
+BAR, SPARK, NAME, WIDEST = 6, 8, 18, 48
+"""Characters of a bar, of a sparkline, of a cell's name where space is short, and of a column."""
+LINES = 3
+"""Most lines of an alarm."""
+
+
+def draws(console: Console) -> bool:
+    """Whether a person sees the output at once, on something that can move its cursor and draw."""
+    return sys.stdout.isatty() and not console.is_dumb_terminal and console.encoding == "utf-8"
+
+
+@dataclass(frozen=True)
+class Column:
+    """A column: its header, and what it says of a cell."""
+
+    header: str
+    text: Callable[[View], str]
+    rank: int
+    """Where not all fit, the lowest ranks are taken first."""
+    right: bool = True
+
+
+def _step(view: View) -> str:
+    of = str(view.steps or "?")
+    return f"{bar(view.step, view.steps, BAR)} {view.step:>{len(of)}}/{of}"
+
+
+def _phase(view: View) -> str:
+    return (view.phase or "") if view.state == "running" else ""
+
+
+def _spark(metric: str) -> Callable[[View], str]:
+    def text(view: View) -> str:
+        values = [value for _, value in view.series.get(metric, [])]
+        together = values
+        if metric != "bias/judge_minus_truth":  # truth and judge on one scale
+            pair = ("truth/mean", "judge/mean")
+            together = [value for name in pair for _, value in view.series.get(name, [])]
+        low, high = scale(together, SPAN)
+        return sparkline(values, SPARK, low, high) if values else ""
+
+    return text
+
+
+COLUMNS = (
+    Column("state", state, 0, right=False),
+    Column("phase", _phase, 9, right=False),
+    Column("step", _step, 1),
+    Column("truth", lambda view: number(view.truth), 2),
+    Column("", _spark("truth/mean"), 10, right=False),
+    Column("judge", lambda view: number(view.judge_mean), 3),
+    Column("", _spark("judge/mean"), 11, right=False),
+    Column("gap", lambda view: number(view.gap, "+z.2f"), 4),
+    Column("", _spark("bias/judge_minus_truth"), 8, right=False),
+    Column("held-out accuracy", accuracies, 7, right=False),
+    Column("miss", lambda view: share(view.unscored), 6),
+    Column("dead", lambda view: share(view.zero_std), 6),
+    Column("tok/s", lambda view: number(view.tokens_per_s, ".0f"), 12),
+    Column("cost", dollars, 7),
+    Column("ETA", lambda view: duration(view.eta_s), 5),
+)
+
+
+def screen(
+    study: str,
+    views: Sequence[View],
+    totals: dict[str, Any],
+    notes: Sequence[str],
+    width: int,
+    height: int | None,
+) -> Group:
+    """The whole screen.
+
+    Args:
+        notes: sentences under the table: what could not be read, what was restarted.
+        width: characters of a line.
+        height: lines; None is as many as are needed.
+    """
+    from rich.console import Group
+
+    names = names_of(views)
+    head = _wrapped(f"{study}  {summary(totals)}", width, "bold")
+    room = None if height is None else max(3, height - len(head) - 2)
+    spare = None if room is None else max(LINES + 2, room // 3, room - len(views) - len(notes))
+    foot = _alarm_lines(views, names, width, spare)
+    told = [line for note in notes for line in _wrapped(note, width, "yellow", LINES)]
+    if room is not None and len(told) > (most := max(2, room // 6)):
+        more = f"and {len(told) - most + 1} more lines like these: see once=true"
+        told = [*told[: most - 1], *_wrapped(more, width, "yellow", 1)]
+    shown, left = sorted(views, key=_interest), []
+    if room is not None and len(shown) > (rows := max(2, room - len(foot) - len(told))):
+        shown, left = shown[: rows - 1], shown[rows - 1 :]
+    body = _table(shown, names, width)
+    if left:
+        counts = Counter(state(view) for view in left)
+        words = ", ".join(f"{count} {name}" for name, count in counts.items())
+        body += _wrapped(f"  and {len(left)} more cells: {words}", width, "dim", 1)
+    return Group(*[*head, *body, *foot, *told][:height])
+
+
+def _wrapped(words: str, width: int, style: str, most: int | None = None) -> list[Text]:
+    """What may be shown of some words, in lines of which the first is not indented."""
+    from rich.text import Text
+
+    lines = textwrap.wrap(
+        visible(words),
+        max(width, 20),
+        subsequent_indent=4 * " ",
+        max_lines=most,
+        placeholder=" …",
+        break_on_hyphens=False,
+    )
+    return [Text(cut(line, width), style, no_wrap=True) for line in lines]
+
+
+KINDS = ("stalled", "failed", "killed", "starved judge", "no signal", "gap onset", "truncation")
+"""Of alarms, the most urgent first."""
+
+
+def _interest(view: View) -> tuple[bool, int, str]:
+    order = ("stalled", "failed", "killed", "running", "new", "done")
+    return not view.alarms, order.index(state(view)), view.cell
+
+
+def _alarm_lines(
+    views: Sequence[View], names: dict[str, str], width: int, room: int | None
+) -> list[Text]:
+    """Alarms with what to type below each: the first of each kind, then others while there is room;
+    then how many more there are."""
+    by_kind = {kind: [a for v in views for a in v.alarms if a.kind == kind] for kind in KINDS}
+    turns = itertools.zip_longest(*by_kind.values())
+    left = [alarm for turn in turns for alarm in turn if alarm is not None]
+    lines: list[Text] = []
+    while left:
+        alarm = left[0]
+        words = f"! {names[alarm.cell]}  {alarm.said()}"
+        told = _wrapped(words, width, "bold yellow", LINES)
+        told += _wrapped(f"    {alarm.type}", width, "cyan")
+        if lines and room is not None and len(lines) + len(told) + (len(left) > 1) > room:
+            break
+        lines += told
+        left.pop(0)
+    if left:
+        counts = Counter(alarm.kind for alarm in left)
+        more = ", ".join(f"{count} {kind}" for kind, count in counts.items())
+        lines += _wrapped(f"! and {len(left)} more alarms: {more}", width, "bold yellow", 1)
+    return lines
+
+
+def names_of(views: Sequence[View]) -> dict[str, str]:
+    """Cell -> what it is called on the screen: arm and seed, where no other cell has both."""
+    short = {v.cell: v.cell if v.seed is None else f"{v.arm} s{v.seed}" for v in views}
+    counts = Counter(short.values())
+    return {cell: visible(cell if counts[name] > 1 else name) for cell, name in short.items()}
+
+
+def _table(shown: Sequence[View], names: dict[str, str], width: int) -> list[Text]:
+    """Header and rows; columns that say nothing of any cell are left out."""
+    from rich.text import Text
+
+    texts = {column: [visible(column.text(view)) for view in shown] for column in COLUMNS}
+    sizes = {
+        column: min(WIDEST, max(map(len, (column.header, *told))))
+        for column, told in texts.items()
+        if any(text not in ("", UNKNOWN) for text in told)
+    }
+    longest = max((len(names[view.cell]) for view in shown), default=4)
+    left = width - 2 - min(longest, NAME)
+    for column in sorted(sizes, key=lambda column: column.rank):
+        if left < sizes[column] + 2:
+            del sizes[column]
+        else:
+            left -= sizes[column] + 2
+    first = max(1, min(longest, min(longest, NAME) + left))
+    headers = [_fitted(each, each.header, sizes[each]) for each in COLUMNS if each in sizes]
+    head = "  ".join(["  " + "cell".ljust(first), *headers]).rstrip()
+    lines = [Text(cut(head, width), "dim", no_wrap=True)]
+    for place, view in enumerate(shown):
+        dim = "dim" if view.state == "done" else ""
+        name = _shortened(names[view.cell], first)
+        line = Text(f"{'!' if view.alarms else ' '} {name:<{first}}", dim, no_wrap=True)
+        for column in COLUMNS:
+            if column in sizes:
+                style = COLOURS.get(state(view), "") if column.header == "state" else ""
+                line.append("  " + _fitted(column, texts[column][place], sizes[column]), style)
+        line.rstrip()
+        line.truncate(width)
+        lines.append(line)
+    return lines
+
+
+def _fitted(column: Column, text: str, size: int) -> str:
+    text = cut(text, size)
+    return text.rjust(size) if column.right else text.ljust(size)
+
+
+def _shortened(name: str, width: int) -> str:
+    """A name in ``width`` characters at most: the end stays, which tells seeds apart."""
+    if len(name) <= width or width < 8:
+        return cut(name, width)
+    return f"{name[: width - 5]}…{name[-4:]}"

@@ -1,0 +1,343 @@
+"""What a sweep is about to do, told without doing it: its cells, their cost, and what it can see.
+
+What finished cells took says what these will take (`experiments.plan.rates`); where none is like them,
+what is assumed is said to be. Nothing here imports torch, and nothing is written.
+"""
+
+from __future__ import annotations
+
+import heapq
+import json
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from analysis.statistics.power import power_lines
+from study.cell.asked import models_of
+from experiments.plan.estimate import (
+    ANSWER_SHARE,
+    CHARACTERS_PER_TOKEN,
+    Asks,
+    asks,
+    expected,
+    thought,
+)
+from experiments.plan.needs import HERE
+from experiments.plan.slots import slots_of
+from experiments.monitor.lines import duration
+from experiments.plan.rates import NOTHING, Rates, Span, Usage, span, whose
+from judges.serving.book import auto_served
+from judges.serving.vllm_command import gpus_of_replica
+from study.cell import cells
+from study.cell.cells import Cell
+from study.config.identity import flatten
+from study.config.schema import Judge
+from study.screen import COSTS, plural, print_table
+from study.cell.status import read_status
+from study.tasks import order_of
+
+UNKNOWN = Usage(1.0, 1.0, 1.0, 0.0, Path())
+"""Of a judge that no finished cell asked: every question is sent, and nothing is cached."""
+
+
+def show_plan(todo: Sequence[Cell]) -> int:
+    """Cells, state, expected cost and time, and the smallest effect to be seen; nothing is
+    written."""
+    costs = [expected(cell) for cell in todo]
+    lines = rows(todo, todo[0].config.factors, costs)
+    print_table(lines, f"{todo[0].config.study}: {plural(len(todo), 'cell')}", ("error",))
+    states = [line["state"] for line in lines]
+    left = [cell for cell, state in zip(todo, states, strict=True) if state != "done"]
+    total = {name: sum(cost[name] for cost in costs) for name in costs[0]}
+    still = sum(cost["calls"] for cost, state in zip(costs, states, strict=True) if state != "done")
+    print(
+        f"{total['completions']:,} completions and {total['calls']:,} judge calls in all, about"
+        f" {total['tokens_in']:,} tokens in and {total['tokens_out']:,} out; {still:,}"
+        " calls in cells that are not done. What the verdict store holds is not taken off, and"
+        " what has to be asked again is not added"
+    )
+    rates = Rates(todo[0].dir.parent)
+    told = [
+        *usage_lines(left, rates),
+        *price_lines(todo, rates),
+        *limit_lines(left, rates),
+        *executor_lines(todo),
+        *time_lines(left, rates),
+        *order_lines(todo),
+        *power_lines(*design(todo)),
+    ]
+    for line in told:
+        print(line)
+    return 0
+
+
+@dataclass
+class Spending:
+    """What one judge is expected to take in some cells."""
+
+    judge: Judge
+    calls: Span = NOTHING
+    fresh: Span = NOTHING
+    """Tokens in that the endpoint had not cached."""
+    cached: Span = NOTHING
+    out: Span = NOTHING
+    usd: Span = NOTHING
+    most_usd: float = 0.0
+    """Where every answer and reply is as long as it may be, and nothing is stored or cached."""
+    known: bool = True
+    """Whether finished cells told it of every cell."""
+    told_by: set[Path] = field(default_factory=set)
+    """The folders of those."""
+
+
+def spending(todo: Sequence[Cell], rates: Rates) -> list[Spending]:
+    """What each judge is expected to take in these cells."""
+    every: dict[str, Spending] = {}
+    for cell in todo:
+        for each in asks(cell.config):
+            name = each.judge.name
+            every.setdefault(name, Spending(each.judge))
+            _add(every[name], each, rates.usage(cell.config, each))
+    return list(every.values())
+
+
+def _add(total: Spending, each: Asks, found: Sequence[Usage]) -> None:
+    """Add what a judge takes in one more cell, as it did in finished ones."""
+    usages, price = found or [UNKNOWN], each.judge.price
+    total.known = total.known and bool(found)
+    total.told_by |= {usage.cell for usage in found}
+
+    def over(amount: float, of: Sequence[float]) -> Span:
+        return (span(of) if found else Span(of[0], of[0], of[0])) * amount
+
+    total.calls += over(each.calls, [u.calls for u in usages])
+    total.fresh += over(each.tokens_in, [u.tokens_in * (1 - u.cached) for u in usages])
+    total.cached += over(each.tokens_in, [u.tokens_in * u.cached for u in usages])
+    total.out += over(each.tokens_out, [u.tokens_out for u in usages])
+    paid = [
+        each.tokens_in * u.tokens_in * (1 - u.cached) * price.input
+        + each.tokens_in * u.tokens_in * u.cached * (price.cached or price.input)
+        + each.tokens_out * u.tokens_out * price.output
+        for u in usages
+    ]
+    total.usd += over(1e-6, paid)
+    total.most_usd += (each.longest_in * price.input + each.longest_out * price.output) / 1e6
+
+
+def usage_lines(left: Sequence[Cell], rates: Rates) -> list[str]:
+    """What will be sent, by what was sent in cells like these."""
+    if not left:
+        return []
+    every = spending(left, rates)
+    if not all(each.known for each in every):
+        unknown = ", ".join(each.judge.name for each in every if not each.known)
+        longest = max(cell.config.trainer.max_completion_length for cell in left)
+        return [
+            f"No finished cell tells what {unknown} will be asked. So it is assumed that the"
+            " verdict store holds nothing yet, that an answer takes"
+            f" {ANSWER_SHARE * longest:,.0f} of the {longest:,} tokens that it may"
+            f" (trainer.max_completion_length), and that a token is {CHARACTERS_PER_TOKEN}"
+            " characters"
+        ]
+    sums = {
+        name: sum((getattr(each, name) for each in every), NOTHING)
+        for name in ("calls", "fresh", "cached", "out")
+    }
+    told_by = whose(folder for each in every for folder in each.told_by)
+    return [
+        f"As it was in {told_by}, cells that are not done send about"
+        f" {_count(sums['calls'])} calls, with {_count(sums['fresh'])} tokens in fresh,"
+        f" {_count(sums['cached'])} cached, and {_count(sums['out'])} out; the verdict store"
+        " answers what was asked before"
+    ]
+
+
+def _count(amount: Span) -> str:
+    if round(amount.high) == 0:
+        return "0"
+    return f"{amount.value:,.0f} ({amount.low:,.0f} to {amount.high:,.0f})"
+
+
+def price_lines(todo: Sequence[Cell], rates: Rates) -> list[str]:
+    """What judges with a price come to, in all cells together, and who of the others is real."""
+    every = spending(todo, rates)
+    priced = [each for each in every if each.judge.price.input or each.judge.price.output]
+    lines = []
+    for each in priced:
+        price, usd = each.judge.price, each.usd
+        cached = price.cached or price.input
+        around = f" (${usd.low:,.2f} to ${usd.high:,.2f})" if each.known else ""
+        source = f"; {price.source}" if price.source else "; judge.price says not since when"
+        lines.append(
+            f"{each.judge.name} would cost about ${usd.value:,.2f}{around} in all cells, and "
+            f"${each.most_usd:,.2f} where every answer and reply is as long as it may be: "
+            f"${price.input:g} in, ${cached:g} cached and ${price.output:g} out per million tokens"
+            f"{source}"
+        )
+    unpriced = [
+        each.judge.name for each in every if each not in priced and each.judge.simulated is None
+    ]
+    if unpriced:
+        lines.append(f"no price is set for {', '.join(unpriced)}")
+    return lines or ["Simulated judges cost nothing"]
+
+
+def limit_lines(left: Sequence[Cell], rates: Rates) -> list[str]:
+    """The limits of ``cost`` beside what the dearest cell is expected to take; nothing where no
+    judge costs anything and no limit is set."""
+    lines = []
+    each = [(cell, spending([cell], rates)) for cell in left]
+    usd = {cell.name: sum(one.usd.value for one in every) for cell, every in each}
+    calls = {cell.name: sum(one.calls.value for one in every) for cell, every in each}
+    for name, taken, form in (("max_usd", usd, "${:,.2f}"), ("max_calls", calls, "{:,.0f}")):
+        limits = {getattr(cell.config.cost, name) for cell in left} - {None}
+        most = max(taken.values(), default=0.0)
+        if limits:
+            limit = min(limits)
+            verdict = "reached before its end" if most > limit else "enough"
+            lines.append(
+                f"cost.{name}={limit:g} for each cell, {form.format(limit * len(left))} for "
+                f"{len(left)}: the dearest takes about {form.format(most)}, so that is {verdict}"
+            )
+        elif name == "max_usd" and most > 0:
+            lines.append(
+                f"No limit is set; the dearest cell takes about {form.format(most)}, and "
+                f"cost.max_usd={2 * most:.2g} would stop each cell at twice that"
+            )
+    return lines
+
+
+MODEL_CALLS = 2
+"""Of one program: about the mean of `experiments.workflow.templates`."""
+OPERATOR_TOKENS = 256
+"""Of a reply to an operator, besides what a model thinks."""
+
+
+def executor_lines(todo: Sequence[Cell]) -> list[str]:
+    """What the executors of programs are asked, in all cells together; nothing without one."""
+    programs = [cell.config for cell in todo if cell.config.world == "workflow"]
+    if not programs:
+        return []
+    made = sum(expected(cell)["completions"] for cell in todo if cell.config in programs)
+    most = max(config.workflow.limits.model_calls for config in programs)
+    thinking = max(thought(config.executor) for config in programs)
+    tokens = round(made * MODEL_CALLS * (OPERATOR_TOKENS + thinking))
+    return [
+        f"{made:,} programs, and about {MODEL_CALLS * made:,} calls of their operators' model at"
+        f" {MODEL_CALLS} each, with {tokens:,} tokens out; {most * made:,} calls at the most."
+        " Calls that a step has twice and what the store holds are not taken off"
+    ]
+
+
+def order_lines(todo: Sequence[Cell]) -> list[str]:
+    """What is to be said of the orders in which the cells draw their rows, once for all."""
+    lines: list[str] = []
+    configs = {json.dumps([c.data["task"], c.data["trainer"]]): c.config for c in todo}
+    for config in configs.values():
+        if (order := order_of(config)) is not None:
+            lines += order.notes(config.trainer.steps, config.trainer.prompts_per_step)
+    return list(dict.fromkeys(lines))
+
+
+def rows(
+    todo: Sequence[Cell], factors: Sequence[str], costs: Sequence[dict[str, int]] | None = None
+) -> list[dict[str, str]]:
+    """One line per cell: its name, the swept factors, its state, steps, time and cost. ``costs`` is
+    what is expected of each, where that is known already."""
+    lines = []
+    for cell, estimate in zip(todo, costs or map(expected, todo), strict=True):
+        status, flat = read_status(cell.dir), flatten(cell.data)
+        lines.append(
+            {
+                "cell": cell.name,
+                **{name: str(flat.get(name, flat.get(f"{name}.name", ""))) for name in factors},
+                "state": cells.state(cell.dir),
+                "step": f"{status.get('step', 0)}/{cell.config.trainer.steps}",
+                "seconds": f"{status['seconds']:.1f}" if "seconds" in status else "",
+                **{name: f"{cost:,}" for name, cost in zip(COSTS, estimate.values(), strict=True)},
+                "error": str(status.get("error", "")),
+            }
+        )
+    return lines
+
+
+def design(todo: Sequence[Cell]) -> tuple[int, int]:
+    """Seeds of the arm that has fewest, and arms: cells that differ in more than their seed."""
+    seeds: dict[str, set[int]] = defaultdict(set)
+    for cell in todo:
+        arm = dict(cell.identity)
+        seed = arm.pop("seed", 0)
+        seeds[json.dumps(arm, sort_keys=True)].add(seed)
+    return min(map(len, seeds.values())), len(seeds)
+
+
+@dataclass
+class Times:
+    """Seconds of some cells, and of all of them on so many slots."""
+
+    each: list[Span] = field(default_factory=list)
+    at_once: int = 1
+
+    def wall(self) -> Span:
+        """Cells begin in their order, each in the slot that is free first."""
+        ends = [
+            _last_end([getattr(one, name) for one in self.each], self.at_once)
+            for name in ("value", "low", "high")
+        ]
+        return Span(*ends)
+
+
+def _last_end(seconds: Sequence[float], at_once: int) -> float:
+    slots = [0.0] * max(1, at_once)
+    for one in seconds:
+        heapq.heappush(slots, heapq.heappop(slots) + one)
+    return max(slots)
+
+
+def time_lines(left: Sequence[Cell], rates: Rates) -> list[str]:
+    """Wall time and GPU-hours of what is not done, by the pace of finished cells."""
+    if not left:
+        return []
+    config = left[0].config
+    paces = [rates.paces(cell.config) for cell in left]
+    here = config.sweep.engine in HERE
+    slots = slots_of(left) if here else None
+    gpus = slots.gpus_each if slots else config.sweep.gpus_per_cell
+    if not all(paces):
+        these = "these" if len(left) > 1 else "this one"
+        return [
+            f"Time: not known until cells like {these} ran. To know it, run a few steps, and then"
+            " plan again: the same command with one seed,"
+            f" trainer.steps=5 and study={config.study}-pace in place of plan=true"
+        ]
+    found = [
+        span([pace.seconds(cell.config) for pace in of_cell])
+        for cell, of_cell in zip(left, paces, strict=True)
+    ]
+    told_by = whose(pace.cell for of_cell in paces for pace in of_cell)
+    times = Times(found)
+    total = sum(times.each, NOTHING)
+    times.at_once = slots.at_once if slots else config.sweep.workers or len(left)
+    lines = [
+        f"Time: about {_spell(times.wall())} for {plural(len(left), 'cell')}, {times.at_once} at"
+        f" once, or {_spell(total)} of one cell after another, and then the report; by {told_by}"
+    ]
+    hours = total * (gpus / 3600)
+    served = sum(
+        gpus_of_replica(model)[0] * model.serve.replicas for model in auto_served(models_of(left))
+    )
+    if gpus:
+        lines.append(f"GPU-hours: about {_hours(hours)} of cells, at {gpus:g} GPUs each")
+    if served:
+        kept = times.wall() * (served / 3600)
+        lines.append(f"GPU-hours: about {_hours(kept)} of {served} GPUs of the judges' servers")
+    return lines
+
+
+def _spell(seconds: Span) -> str:
+    return f"{duration(seconds.value)} ({duration(seconds.low)} to {duration(seconds.high)})"
+
+
+def _hours(hours: Span) -> str:
+    return f"{hours.value:,.2g} ({hours.low:,.2g} to {hours.high:,.2g})"

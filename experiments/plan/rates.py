@@ -1,0 +1,261 @@
+"""What finished cells took, which says what others like them will take.
+
+A cell is read from its records: what its judges were asked and what became of it, over what
+`experiments.plan.estimate` expects of it, and how long its steps and evaluations were. Cells of the same
+study come first, then the newest of the runs folder.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import socket
+import statistics
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+from experiments.plan.estimate import Asks, asks, evaluations
+from study.cell import cells
+from study.cell.cells import Cell
+from study.errors import UserError
+from study.system.files import Damaged
+from study.cell.parts import read_all
+from study.cell.records import EVALUATIONS, recorded
+from study.config.schema import Judge, Study
+from study.screen import plural
+from study.cell.status import read_status
+
+MOST, ENOUGH = 48, 9
+"""Finished cells that are looked at, and those of one kind whose records are read."""
+APART = 0.1
+"""Of one cell, and of cells that agree, so much is still doubtful either way."""
+EVALUATED = "time/eval_s"
+"""Seconds of a step's evaluation, which is over when the step is recorded."""
+_COLUMNS = ["judge", "from_cache", "attempts", "tokens_in", "tokens_cached", "tokens_out"]
+
+
+@dataclass(frozen=True)
+class Usage:
+    """What one judge was asked in a finished cell, over what was expected: of steps, or of
+    evaluations."""
+
+    calls: float
+    tokens_in: float
+    tokens_out: float
+    cached: float
+    """Share of its tokens in that the endpoint had cached."""
+    cell: Path
+    """The folder of that cell."""
+
+
+@dataclass(frozen=True)
+class Pace:
+    """Seconds of a finished cell: of one step, of one evaluation, and of all the rest."""
+
+    step_s: float
+    eval_s: float
+    rest_s: float
+    cell: Path
+    """The folder of that cell."""
+
+    def seconds(self, config: Study) -> float:
+        steps = config.trainer.steps * self.step_s
+        return self.rest_s + steps + evaluations(config) * self.eval_s
+
+
+@dataclass(frozen=True)
+class Span:
+    """A number with the lowest and the highest that finished cells let expect."""
+
+    value: float
+    low: float
+    high: float
+
+    def __add__(self, other: Span) -> Span:
+        return Span(self.value + other.value, self.low + other.low, self.high + other.high)
+
+    def __mul__(self, factor: float) -> Span:
+        return Span(self.value * factor, self.low * factor, self.high * factor)
+
+
+NOTHING = Span(0.0, 0.0, 0.0)
+
+
+def span(values: Sequence[float]) -> Span:
+    """Mean, lowest and highest; of values that agree, `APART` around the mean."""
+    mean = statistics.fmean(values)
+    low, high = min(*values, mean * (1 - APART)), max(*values, mean * (1 + APART))
+    return Span(mean, low, high)
+
+
+class Rates:
+    """The finished cells that lie beside a study, read where they are asked for."""
+
+    def __init__(self, study_dir: Path) -> None:
+        self._study_dir = study_dir
+        self._usages: dict[Any, list[Usage]] = {}
+        self._paces: dict[Any, list[Pace]] = {}
+
+    def usage(self, config: Study, each: Asks) -> list[Usage]:
+        """Of this judge, or else of others with its grading, for answers like those of ``config``;
+        empty where no such cell has finished."""
+        key = (_answers(config), each.judge.name, repr(_asking(each.judge)), each.folder)
+        if key not in self._usages:
+            self._usages[key] = list(self._find_usages(config, each))
+        return self._usages[key]
+
+    def _find_usages(self, config: Study, each: Asks) -> Iterator[Usage]:
+        judge = each.judge
+        like = [
+            (cell, other.name)
+            for cell in self._cells
+            if _answers(cell.config) == _answers(config)
+            for other in (cell.config.judge, *cell.config.shadow_judges)
+            if _asking(other) == _asking(judge)
+        ]
+        same = [(cell, name) for cell, name in like if name == judge.name]
+        for cell, name in (same or like)[:ENOUGH]:
+            usages = _usages(cell.dir)
+            usage = usages.get((name, each.folder), usages.get((name, "")))
+            if usage is not None:
+                yield usage
+
+    def paces(self, config: Study) -> list[Pace]:
+        """Of cells whose steps are as large, on this host if there are any, else on others."""
+        key = _steps(config)
+        if key not in self._paces:
+            like = [cell for cell in self._cells if _steps(cell.config) == key]
+            here = [cell for cell in like if _host(cell.dir) == socket.gethostname()]
+            found = [_pace(cell.dir) for cell in (here or like)[:ENOUGH]]
+            self._paces[key] = [pace for pace in found if pace is not None]
+        return self._paces[key]
+
+    @functools.cached_property
+    def _cells(self) -> list[Cell]:
+        found = []
+        for folder in newest(self._study_dir):
+            if "stopped_at" in read_status(folder, []):
+                continue  # of fewer steps than its config says
+            try:
+                found.append(cells.load_cell(folder))
+            except UserError:
+                continue  # of another version, or damaged
+        return found
+
+
+def whose(folders: Iterable[Path]) -> str:
+    """How many cells of which studies, in words."""
+    studies = Counter(folder.parent.name for folder in sorted(set(folders)))
+    return ", ".join(
+        f"{plural(count, 'finished cell')} of {study}" for study, count in studies.items()
+    )
+
+
+def newest(study_dir: Path) -> list[Path]:
+    """Finished cells, those of the study first, then the ones that ended last."""
+    ended = []
+    for marker in study_dir.parent.glob("*/*/DONE"):
+        try:
+            when = os.stat(marker).st_mtime
+        except OSError:
+            continue
+        ended.append((marker.parent.parent != study_dir, -when, marker.parent))
+    return [folder for _, _, folder in sorted(ended)[:MOST]]
+
+
+def _answers(config: Study) -> tuple[Any, ...]:
+    """On what the length of answers depends, and how often they repeat each other."""
+    task, trainer = config.task, config.trainer
+    return (
+        *(config.policy.path, task.name, task.path, config.world, config.scaffold.name),
+        *(config.reward.rules, trainer.max_completion_length, trainer.group_size),
+    )
+
+
+def _asking(judge: Judge) -> tuple[Any, ...]:
+    """On what a judge's requests and the length of its replies depend."""
+    sampling = judge.sampling
+    drawn = sampling.temperature > 0
+    return judge.grading, judge.simulated is None, sampling.votes, sampling.thinking, drawn
+
+
+def _steps(config: Study) -> tuple[Any, ...]:
+    """On what the time of a step depends. Simulated judges answer at once, and others each at their
+    own pace."""
+    judges, trainer = [config.judge, *config.shadow_judges], config.trainer
+    return (
+        *(config.policy.path, config.task.name, config.task.path, config.world, len(judges)),
+        *(judge.name for judge in judges if judge.simulated is None),
+        *(config.scaffold.name, config.executor.name, config.sweep.accelerate),
+        *(trainer.prompts_per_step, trainer.group_size, trainer.max_completion_length),
+        *(trainer.fast, trainer.vllm.mode, config.device == "cpu", trainer.eval_samples),
+    )
+
+
+def _host(folder: Path) -> str:
+    return str(read_status(folder, []).get("host", ""))
+
+
+@functools.cache
+def _usages(folder: Path) -> dict[tuple[str, str], Usage]:
+    """Judge and `Asks.folder` -> what it was asked there in a finished cell; empty where some of
+    that cannot be read, since a part of it would look like less."""
+    asked: dict[tuple[str, str], Counter[str]] = {}
+    lost: list[Damaged] = []
+    for inside in ("", EVALUATIONS):
+        for _, table in read_all(folder / inside / "verdicts", _COLUMNS, lost=lost):
+            if set(_COLUMNS) - set(table.column_names):
+                return {}  # of another version
+            columns = (table[name].to_pylist() for name in _COLUMNS)
+            for judge, stored, *amounts in zip(*columns, strict=True):
+                sums = asked.setdefault((str(judge), inside), Counter())
+                if not stored:
+                    for name, amount in zip(_COLUMNS[2:], amounts, strict=True):
+                        sums[name] += amount or 0
+    usages = {}
+    for each in asks(cells.load_cell(folder).config):
+        sums = asked.get((each.judge.name, each.folder))
+        if lost or sums is None or not each.calls:
+            continue
+        usages[each.judge.name, each.folder] = Usage(
+            sums["attempts"] / each.calls,
+            sums["tokens_in"] / max(each.tokens_in, 1.0),
+            sums["tokens_out"] / max(each.tokens_out, 1.0),
+            sums["tokens_cached"] / max(sums["tokens_in"], 1),
+            folder,
+        )
+    return usages
+
+
+@functools.cache
+def _pace(folder: Path) -> Pace | None:
+    """How long the steps of a finished cell took; None where its records do not say."""
+    lines = sorted(recorded(folder), key=lambda line: line["step"])
+    steps = [line for line in lines if line["step"] > 0]
+    pauses = [
+        seconds
+        for before, after in pairwise(steps)
+        if (seconds := _time(after) - _time(before) - (after["metrics"].get(EVALUATED) or 0)) > 0
+    ]
+    pauses = pauses or _known(steps, "time/step_s")
+    seconds = read_status(folder, []).get("seconds")
+    if not pauses or seconds is None:
+        return None
+    evals = _known(lines, EVALUATED)
+    step_s = statistics.median(pauses)
+    rest = max(0.0, seconds - len(steps) * step_s - sum(evals))
+    return Pace(step_s, statistics.fmean(evals) if evals else 0.0, rest, folder)
+
+
+def _time(line: Mapping[str, Any]) -> float:
+    """Seconds since 1970 when a step was recorded, with its evaluation."""
+    return line["time_ms"] / 1000
+
+
+def _known(lines: Sequence[dict[str, Any]], metric: str) -> list[float]:
+    values = [line["metrics"].get(metric) for line in lines]
+    return [value for value in values if value is not None]

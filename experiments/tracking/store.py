@@ -1,0 +1,320 @@
+"""Where MLflow keeps the runs: which URIs are legal, and a store that is made exactly once.
+
+MLflow's own start breaks a new sqlite file when two processes do it at the same time, so the
+store is made under a lock before any cell starts.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import re
+import shlex
+import sqlite3
+import sys
+import time
+import warnings
+from contextlib import ExitStack
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from experiments.tracking import postgres
+from experiments.tracking.charts import VIEWS, view
+from study.system import locks
+from study.errors import UserError
+from study.system.mounts import network_kind
+from study.cell.places import is_url
+from study.config.schema import Tracking
+from study.system.secret_names import shown_place
+from study.system.secrets import holds_credentials, redact
+
+SWITCHES = {
+    "MLFLOW_DISABLE_TELEMETRY": "true",
+    "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false",
+    "MLFLOW_ALLOW_PICKLE_DESERIALIZATION": "false",
+}
+"""For every process that runs MLflow, the user interface too."""
+CLIENT_SWITCHES = {
+    **SWITCHES,
+    "MLFLOW_ENABLE_ASYNC_LOGGING": "false",
+    "MLFLOW_ENABLE_ASYNC_TRACE_LOGGING": "false",
+    "MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT": "true",
+    "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "3",
+    "MLFLOW_HTTP_REQUEST_TIMEOUT": "30",
+}
+UI_PORT = 5000
+KIND = "mlflow.experimentKind"
+"""Tag by which MLflow chooses its pages. Without it, it takes a study whose judge calls are traced
+for an app, and has no *Training runs* among them."""
+ADVICE = (
+    "Legal are sqlite:///FILE.db, postgresql://HOST/DB, mysql://HOST/DB, mssql://HOST/DB, "
+    "http(s)://SERVER and databricks. Type tracking.uri=null and unset MLFLOW_TRACKING_URI for "
+    "sqlite under the runs folder, or tracking=none to do without MLflow."
+)
+SCHEMES = ("sqlite", "postgresql", "mysql", "mssql", "http", "https", "databricks")
+
+
+def load_mlflow() -> Any:
+    """Import MLflow with telemetry, server jobs, unpickling and async logging switched off."""
+    for name, value in CLIENT_SWITCHES.items():
+        os.environ.setdefault(name, value)
+    for said in ("The ``noload`` loader strategy is deprecated", ".{0,9}Any type hint is inferred"):
+        warnings.filterwarnings("ignore", message=said)
+    import mlflow
+
+    logging.getLogger("mlflow").setLevel(logging.WARNING)
+    logging.getLogger("mlflow.store.db.utils").setLevel(logging.CRITICAL)  # it raises them too
+    return mlflow
+
+
+def client_of(uri: str) -> Any:
+    """MLflow's client of a store. Raises UserError: a PostgreSQL server does not answer, or lets
+    nobody in; other stores are first asked when they are used."""
+    mlflow = load_mlflow()
+    if uri.startswith(postgres.SCHEME):
+        with postgres.connected(uri):
+            pass
+    return mlflow.MlflowClient(tracking_uri=uri)
+
+
+def trace_to(uri: str) -> None:
+    """Have this process send its traces to ``uri``: where they go is no matter of a client. MLflow
+    would leave the URI in the environment too, as if the user had set it."""
+    name = "MLFLOW_TRACKING_URI"
+    before = os.environ.get(name)
+    load_mlflow().set_tracking_uri(uri)
+    if before is None:
+        os.environ.pop(name, None)
+    else:
+        os.environ[name] = before
+
+
+def load_sql_store() -> Any:
+    """Import what MLflow would load at a process's first look into a database, which takes longer
+    than the look; nothing is opened."""
+    from mlflow.store.tracking.sqlalchemy_store import SqlAlchemyStore
+
+    return SqlAlchemyStore
+
+
+def tracking_uri(tracking: Tracking, runs_dir: Path) -> str:
+    """Where runs are logged: the config, else ``MLFLOW_TRACKING_URI``, else sqlite under the runs.
+
+    The URI means the same in every working folder, and nothing is created. Raises UserError for a
+    file store, a password in the URI, a folder that cannot be written.
+    """
+    source = "tracking.uri" if tracking.uri else "MLFLOW_TRACKING_URI"
+    uri = tracking.uri or os.environ.get("MLFLOW_TRACKING_URI") or ""
+    uri = uri or f"sqlite:///{runs_dir.absolute() / 'mlflow.db'}"
+    if holds_credentials(uri):
+        raise UserError(
+            f"{source} holds a user name with a password or a token (not shown), and would be "
+            "saved with every run. Take it out of the URI and type MLFLOW_TRACKING_USERNAME=... "
+            "MLFLOW_TRACKING_PASSWORD=... (or MLFLOW_TRACKING_TOKEN=...) before the command for a "
+            "server, PGPASSWORD=... or the database's own password file for a database."
+        )
+    scheme = re.split(r"[+:]", uri)[0] if "://" in uri or uri == "databricks" else "file"
+    if scheme not in SCHEMES:
+        kind = "is a file store, which MLflow has given up" if scheme == "file" else "is not legal"
+        raise UserError(f"{source}{shown_place(uri)} {kind}. {ADVICE}")
+    if scheme == postgres.SCHEME:
+        return postgres.with_driver(source, uri)
+    if scheme != "sqlite":
+        return uri
+    head, _, rest = uri.partition("://")
+    name, mark, options = rest.removeprefix("/").partition("?")
+    if not name or ":memory:" in name:
+        raise UserError(
+            f"{source}={uri} does not name a file that several cells can share. {ADVICE}"
+        )
+    path = Path(name).absolute()
+    _check_writable(path)
+    return f"{head}:///{path}{mark}{options}"
+
+
+def artifacts_of(tracking: Tracking) -> str:
+    """Where the files of runs go, ``tracking.artifacts``; empty where that is left to MLflow.
+    Raises UserError: it is no URL, holds a key, or the package that writes there is missing."""
+    place = tracking.artifacts or ""
+    secret = holds_credentials(place)
+    if place and (secret or not is_url(place)):
+        trouble = "holds a key (not shown)" if secret else f"{shown_place(place)} is none"
+        raise UserError(
+            f"tracking.artifacts has to be a URL without keys, and {trouble}. Type for example "
+            "tracking.artifacts=s3://my-bucket/mlflow, and the keys as the store's own client "
+            "reads them: export AWS_ACCESS_KEY_ID=... AWS_SECRET_ACCESS_KEY=..."
+        )
+    if place.startswith("s3://") and find_spec("boto3") is None:
+        raise UserError(
+            f"tracking.artifacts={place} needs the package boto3, by which MLflow writes to s3 and "
+            "which is not installed here. Type pip install -e '.[remote]' on every node."
+        )
+    return place.rstrip("/")
+
+
+def _check_writable(path: Path) -> None:
+    """Refuse a database file that cannot be made or written, without making anything."""
+    folder = next(parent for parent in path.parents if parent.exists())
+    writable = folder.is_dir() and os.access(folder, os.W_OK | os.X_OK)
+    if not writable or path.is_dir() or (path.exists() and not os.access(path, os.W_OK)):
+        raise UserError(
+            f"The MLflow database {path} cannot be written: {folder} has to be a folder in which "
+            "you may create files, and the file yours to write. Type runs_dir=FOLDER or "
+            "tracking.uri=sqlite:////ABSOLUTE/FILE.db with one that you may write, or "
+            "tracking=none to do without MLflow."
+        )
+
+
+def initialise(
+    uri: str,
+    runs_dir: Path,
+    study: str,
+    factors: list[str],
+    artifacts: str = "",
+    started_ms: int | None = None,
+) -> dict[str, str]:
+    """Make or upgrade the store, the study's experiment and its parent run, each once.
+
+    Any number of processes may call this at the same time: one lock file serves them in turn. An
+    experiment that is made now keeps its files at ``artifacts`` where that is given, and a parent
+    run that is made now began at ``started_ms``.
+
+    Returns:
+        {"uri", "experiment_id", "parent_run_id"}; the parent run is RUNNING.
+
+    Raises:
+        UserError: the store cannot be opened, or belongs to a newer MLflow.
+    """
+    database = None
+    if uri.startswith("sqlite"):
+        database = Path(uri.partition("://")[2].removeprefix("/").partition("?")[0])
+    place = database.parent if database else runs_dir
+    try:
+        place.mkdir(parents=True, exist_ok=True)
+        with ExitStack() as stack:
+            stack.enter_context(locks.held(place / ".mlflow.lock"))
+            if database:
+                _prepare_sqlite(uri, database, runs_dir)
+            elif uri.startswith(postgres.SCHEME):
+                stack.enter_context(postgres.alone(uri))
+            client = client_of(uri)
+            experiment_id = _experiment(client, uri, runs_dir, study, artifacts)
+            parent_run_id = _parent(client, experiment_id, study, factors, started_ms)
+    except UserError:
+        raise
+    except Exception as error:
+        if uri.startswith(postgres.SCHEME):
+            raise UserError(postgres.explained(uri, error)) from error
+        line = redact(str(error).strip().partition("\n")[0])
+        hint = (
+            f"If the file is damaged, of something else or of a newer MLflow, move {database} away "
+            f"and type python -m experiments.tracking rebuild study={study}"
+            if database
+            else "Start that server or type tracking.uri=null and unset MLFLOW_TRACKING_URI for "
+            "sqlite under the runs folder"
+        )
+        raise UserError(
+            f"MLflow could not open the store {uri} ({type(error).__name__}: {line}). {hint}; to "
+            "do without MLflow, type tracking=none."
+        ) from error
+    return {"uri": uri, "experiment_id": experiment_id, "parent_run_id": parent_run_id}
+
+
+def _prepare_sqlite(uri: str, database: Path, runs_dir: Path) -> None:
+    """Make the file whole under another name, or bring an older one up to date after a copy."""
+    load_mlflow()
+    from mlflow.db import upgrade
+    from mlflow.store.db.utils import _get_latest_schema_revision
+
+    artifacts = str(runs_dir.absolute() / "mlartifacts")
+    if not database.exists() or not database.stat().st_size:
+        fresh = database.with_name(f".{database.name}.new")
+        for left in database.parent.glob(f"{fresh.name}*"):
+            left.unlink()
+        load_sql_store()(f"sqlite:///{fresh}", artifacts).engine.dispose()
+        fresh.chmod(0o600)
+        fresh.replace(database)
+    # The file itself is never opened: closing a plain handle would drop the locks of every
+    # connection that this process has to it, and others would then lose the WAL.
+    with contextlib.closing(sqlite3.connect(database, timeout=20)) as connection:
+        version = connection.execute("select version_num from alembic_version").fetchone()[0]
+    if version != _get_latest_schema_revision():
+        copy = database.with_name(f"{database.name}.{time.strftime('%Y%m%d-%H%M%S')}.bak")
+        with (
+            contextlib.closing(sqlite3.connect(database)) as old,
+            contextlib.closing(sqlite3.connect(copy)) as new,
+        ):
+            old.backup(new)
+        upgrade.main([uri], standalone_mode=False)
+    if not network_kind(database):  # there WAL's shared memory does not work
+        with contextlib.closing(sqlite3.connect(database, timeout=20)) as connection:
+            connection.execute("PRAGMA journal_mode=WAL")  # readers no longer wait for writers
+
+
+def _experiment(client: Any, uri: str, runs_dir: Path, study: str, artifacts: str) -> str:
+    experiment = client.get_experiment_by_name(study)
+    if experiment is None:
+        served = uri.startswith(("http", "databricks"))
+        place = f"{artifacts}/{study}" if artifacts else None
+        if not place and not served:
+            place = (runs_dir.absolute() / "mlartifacts" / study).as_uri()
+        made = client.create_experiment(study, artifact_location=place)
+        experiment = client.get_experiment(made)
+    experiment_id = experiment.experiment_id
+    if experiment.lifecycle_stage == "deleted":
+        client.restore_experiment(experiment_id)
+    if KIND not in experiment.tags:
+        client.set_experiment_tag(experiment_id, KIND, "custom_model_development")
+    for axis in VIEWS:
+        client.set_experiment_tag(experiment_id, f"mlflow.sharedViewState.{axis}", view(axis))
+    return experiment_id
+
+
+def _parent(
+    client: Any, experiment_id: str, study: str, factors: list[str], started_ms: int | None
+) -> str:
+    for run in client.search_runs([experiment_id], "tags.`judgedrift.role` = 'parent'"):
+        if run.data.tags.get("judgedrift.study") == study:
+            client.update_run(run.info.run_id, status="RUNNING")
+            return run.info.run_id
+    tags = {
+        "judgedrift.study": study,
+        "judgedrift.role": "parent",
+        "judgedrift.factors": ",".join(factors),
+        "study": study,
+    }
+    made = client.create_run(experiment_id, start_time=started_ms, tags=tags, run_name=study)
+    return made.info.run_id
+
+
+def ui_command(uri: str) -> str:
+    """What to type to look at the runs: on this machine only, and nothing switched on behind it."""
+    if uri.startswith("http"):
+        return f"open {uri} in a browser"
+    python = Path(sys.executable)
+    if python.is_relative_to(Path.cwd()):
+        python = python.relative_to(Path.cwd())
+    words = [f"{name}={value}" for name, value in SWITCHES.items()]
+    words += [str(python), "-m", "mlflow", "ui", "--backend-store-uri", uri]
+    words += ["--host", "127.0.0.1", "--port", str(UI_PORT), "--workers", "1"]
+    # the Host header is compared whole: without the port every page is answered 403
+    words += ["--allowed-hosts", f"localhost:{UI_PORT},127.0.0.1:{UI_PORT}"]
+    return shlex.join(words)
+
+
+def ui_link(ids: dict[str, str], by: str = "judge.name") -> str:
+    """Address of a study's charts, averaged by an axis of `charts.VIEWS`, once `ui_command` runs;
+    ``ids`` are what `initialise` returned."""
+    return f"{_page(ids)}/runs?compareRunsMode=CHART&viewStateShareKey={by}"
+
+
+def parent_link(ids: dict[str, str]) -> str:
+    """Address of the study's own run: what was found, in words, and the report."""
+    return f"{_page(ids)}/runs/{ids['parent_run_id']}"
+
+
+def _page(ids: dict[str, str]) -> str:
+    page = ids["uri"] if ids["uri"].startswith("http") else f"http://127.0.0.1:{UI_PORT}"
+    return f"{page.rstrip('/')}/#/experiments/{ids['experiment_id']}"

@@ -1,0 +1,200 @@
+"""A few judge calls of a cell as traces: those that failed first, then what was overrated most."""
+
+from __future__ import annotations
+
+import contextlib
+import random
+from collections.abc import Container, Generator, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from experiments.tracking.contents import bounded, gap, short
+from experiments.tracking.projection import keys_of
+from experiments.tracking.store import trace_to
+from study.cell.cells import Cell
+from study.system.files import Damaged, say
+from study.cell.parts import Part, left_out, parts, read_part
+from study.cell.records import recorded
+
+MOST = 4
+LOOKED_AT = 100
+"""Steps that are looked through for verdicts that failed, from the last one on."""
+MADE = "judgedrift.call"
+"""Tag of a trace that names its verdict: rollout, judge, and which of several it is."""
+TRIES = 3
+_ASKED = ("grading", "grading_version", "prompt_sha", "judge_id", "served_model", "finish_reason")
+_ASKED += ("attempts", "tokens_in", "tokens_cached", "tokens_out", "cost_usd", "from_cache", "key")
+_VERDICT = ("rollout_id", "step", "role", "judge", "outcome", "labels", "score", "reason", "text")
+_VERDICT += ("reasoning", "latency_s", "sample_index", *_ASKED)
+_ROLLOUT = ("rollout_id", "prompt", "answer", "completion", "judge_score", "truth")
+
+
+class Lost(Exception):
+    """MLflow took traces and does not have them."""
+
+
+def send_traces(client: Any, ids: Mapping[str, str], run_id: str, cell: Cell) -> None:
+    """Send some of a cell's judge calls as traces of its run: it holds each once afterwards, and
+    none of an earlier choice. Raises Lost: MLflow, which only warns of a trace that it loses, does
+    not keep them."""
+    trace_to(ids["uri"])
+    keys = keys_of(cell)
+    times = {line["step"]: line["time_ms"] for line in recorded(cell.dir)}
+    calls = {_name(verdict): (verdict, rollout) for verdict, rollout in chosen(cell.dir)}
+    for attempt in range(TRIES + 1):
+        missing = calls.keys() - _kept(client, ids["experiment_id"], run_id, calls)
+        if not missing:
+            return
+        if attempt < TRIES:
+            with _own_dice():
+                for name in filter(missing.__contains__, calls):
+                    _send(client, ids, run_id, calls[name], times, keys)
+    raise Lost(f"MLflow lost {len(missing)} traces of the judge calls of {cell.name}")
+
+
+def _kept(client: Any, experiment_id: str, run_id: str, wanted: Container[str]) -> set[str]:
+    """Which of these calls a run has as traces; others of ours, and doubles, are deleted."""
+    kept: set[str] = set()
+    gone = []
+    found = client.search_traces(locations=[experiment_id], run_id=run_id, include_spans=False)
+    for trace in found:
+        name = trace.info.tags.get(MADE)
+        if name is None:
+            continue  # somebody else's
+        if name in wanted and name not in kept:
+            kept.add(name)
+        else:
+            gone.append(trace.info.trace_id)
+    if gone:
+        client.delete_traces(experiment_id, trace_ids=gone)
+    return kept
+
+
+@contextlib.contextmanager
+def _own_dice() -> Generator[None]:
+    """Draw at random, whatever the seed of the training. MLflow draws the ids of traces by Python's
+    dice: two cells of one seed would give theirs the same ids, and the later one take them over."""
+    state = random.getstate()
+    random.seed()
+    try:
+        yield
+    finally:
+        random.setstate(state)
+
+
+def _name(verdict: Mapping[str, Any]) -> str:
+    return f"{verdict['rollout_id']} {verdict['judge']} {verdict['sample_index']}"
+
+
+def _send(
+    client: Any,
+    ids: Mapping[str, str],
+    run_id: str,
+    call: tuple[Mapping[str, Any], Mapping[str, Any]],
+    times: Mapping[int, int],
+    keys: Sequence[str],
+) -> None:
+    verdict, rollout = call
+    began = 1_000_000 * times.get(verdict["step"], 0) or None
+    latency = verdict["latency_s"]
+    span = client.start_trace(
+        f"judge {verdict['judge']}",
+        span_type="LLM",
+        inputs=_asked(rollout, keys),
+        attributes=_settings(verdict, keys),
+        tags={
+            "judge.name": str(verdict["judge"]),
+            "judge.role": str(verdict["role"]),
+            "outcome": str(verdict["outcome"]),
+            "step": str(verdict["step"]),
+            "latency": "not recorded" if latency is None else f"{latency:.3g} s",
+            MADE: _name(verdict),
+        },
+        experiment_id=ids["experiment_id"],
+        start_time_ns=began,
+        run_id=run_id,
+    )
+    lasted = int(1e9 * (latency or 0.0))
+    client.end_trace(
+        span.trace_id,
+        outputs=_said(verdict, rollout, keys),
+        status="OK" if verdict["outcome"] == "scored" else "ERROR",
+        end_time_ns=began + lasted if began else None,
+    )
+
+
+def chosen(folder: Path) -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:
+    """At most `MOST` verdicts with their rollouts: failures, the latest first, then the acting
+    judge's that are furthest above the truth at the last step. What cannot be read is left out,
+    which is said."""
+    there = parts(folder / "verdicts")
+    failed: list[tuple[Part, str, str, int]] = []
+    for part in reversed(there[-LOOKED_AT:]):
+        names = ("rollout_id", "judge", "outcome", "sample_index")
+        for row in _rows(part, names):
+            if row["outcome"] != "scored" and len(failed) < MOST:
+                failed.append((part, row["rollout_id"], row["judge"], row["sample_index"]))
+        if len(failed) >= MOST:
+            break
+    taken = 0
+    for part, *wanted in failed:
+        rollouts = _rollouts(folder, part.step)
+        for row in _rows(part, _VERDICT):
+            if [row["rollout_id"], row["judge"], row["sample_index"]] == wanted:
+                yield row, rollouts.get(row["rollout_id"], {})
+                taken += 1
+                break
+    if taken >= MOST or not there:
+        return
+    rollouts = _rollouts(folder, there[-1].step)
+    scored = [
+        row
+        for row in _rows(there[-1], _VERDICT)
+        if row["outcome"] == "scored" and row["role"] == "acting" and not row["sample_index"]
+    ]
+    scored.sort(key=lambda row: -gap(rollouts.get(row["rollout_id"], {})))
+    for row in scored[: MOST - taken]:
+        yield row, rollouts.get(row["rollout_id"], {})
+
+
+def _rows(part: Part, names: tuple[str, ...]) -> list[dict[str, Any]]:
+    try:
+        rows = read_part(part, names).to_pylist()
+    except Damaged as damage:
+        say(left_out(damage))
+        return []
+    return [dict.fromkeys(names) | row for row in rows]
+
+
+def _rollouts(folder: Path, step: int) -> dict[str, dict[str, Any]]:
+    part = next((part for part in parts(folder / "rollouts") if part.step == step), None)
+    return {} if part is None else {row["rollout_id"]: row for row in _rows(part, _ROLLOUT)}
+
+
+def _settings(verdict: Mapping[str, Any], keys: Sequence[str]) -> dict[str, Any]:
+    known = {name: verdict[name] for name in _ASKED if verdict[name] is not None}
+    return {
+        name: bounded(value, keys, 200) if isinstance(value, str) else value
+        for name, value in known.items()
+    }
+
+
+def _asked(rollout: Mapping[str, Any], keys: Sequence[str]) -> dict[str, str]:
+    answer = rollout.get("answer")
+    answer = rollout.get("completion") if answer is None else answer
+    return {"prompt": bounded(rollout.get("prompt"), keys), "answer": bounded(answer, keys)}
+
+
+def _said(
+    verdict: Mapping[str, Any], rollout: Mapping[str, Any], keys: Sequence[str]
+) -> dict[str, Any]:
+    said = {
+        "outcome": verdict["outcome"],
+        "score": short(verdict["score"], keys),
+        "truth": short(rollout.get("truth"), keys),
+        "labels": [bounded(label, keys, 200) for label in (verdict["labels"] or [])[:50]],
+        "reason": bounded(verdict["reason"], keys),
+        "reply": bounded(verdict["text"], keys),
+        "reasoning": bounded(verdict["reasoning"], keys),
+    }
+    return {name: value for name, value in said.items() if value not in (None, "", [])}

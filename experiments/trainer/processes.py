@@ -1,0 +1,213 @@
+"""The processes of one cell, where `sweep.accelerate` asks for more than one.
+
+In place of a fork, `launch` starts ``accelerate launch``, and that the processes. The first one
+locks, records, logs and asks judges (`experiments.train`); the others follow (`experiments.trainer.follow`)
+and end with whoever started them.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from study.cell import cells
+from study.cell.cells import Cell
+from study.config.compose import CONF
+from study.errors import UserError
+from study.system.files import read_yaml
+from study.system.machine import gpus
+from study.config.schema import Study
+from study.screen import plural
+from study.cell.status import read_status
+from study.system.stopping import end_with_parent
+
+KINDS = ("MULTI_GPU", "FSDP", "DEEPSPEED")
+"""What ``distributed_type`` may be; MULTI_GPU with ``use_cpu`` runs on CPUs."""
+SHIPPED = CONF / "accelerate"
+LAST_S = 10.0
+"""How long a process may take to end in order once whoever started it is gone."""
+
+
+@dataclass(frozen=True)
+class Processes:
+    """What an accelerate config file asks for."""
+
+    count: int = 1
+    kind: str = ""
+    zero_stage: int = 0
+    on_cpu: bool = False
+
+    @property
+    def weights_in(self) -> int:
+        """Into how many parts the weights are cut."""
+        return self.count if self.kind == "FSDP" or self.zero_stage == 3 else 1
+
+    @property
+    def training_in(self) -> int:
+        """Into how many parts gradients and moments are cut."""
+        return self.count if self.kind == "FSDP" or self.zero_stage >= 2 else 1
+
+
+def processes_of(config: Study) -> Processes:
+    """The processes that train a cell.
+
+    Raises:
+        UserError: the file cannot be read, or asks for what a cell cannot be trained by.
+    """
+    file = config.sweep.accelerate
+    if not file:
+        return Processes()
+    remedy = f"Type sweep.accelerate=FILE, such as {SHIPPED / 'fsdp.yaml'}, or leave it out."
+    try:
+        asked = read_yaml(Path(file), remedy)
+    except FileNotFoundError:
+        shipped = ", ".join(sorted(path.name for path in SHIPPED.glob("*.yaml")))
+        raise UserError(
+            f"sweep.accelerate={file} is not a file. Shipped in {SHIPPED} are {shipped}. {remedy}"
+        ) from None
+    kind, count = asked.get("distributed_type"), asked.get("num_processes")
+    if kind not in KINDS:
+        raise _illegal(file, "distributed_type", kind, f"one of {', '.join(KINDS)}", remedy)
+    if type(count) is not int or not 2 <= count <= 4096:
+        raise _illegal(file, "num_processes", count, "a whole number from 2 to 4096", remedy)
+    if asked.get("num_machines", 1) != 1:
+        machines = asked["num_machines"]
+        raise _illegal(file, "num_machines", machines, "1: a cell runs on one machine", remedy)
+    deepspeed = asked.get("deepspeed_config")
+    stage = deepspeed.get("zero_stage", 2) if isinstance(deepspeed, dict) else 0
+    if kind == "DEEPSPEED" and stage not in (0, 1, 2, 3):
+        raise _illegal(file, "deepspeed_config.zero_stage", stage, "from 0 to 3", remedy)
+    if kind != "DEEPSPEED":
+        stage = 0
+    return Processes(count, kind, stage, asked.get("use_cpu") is True)
+
+
+def _illegal(file: str, key: str, value: Any, wanted: str, remedy: str) -> UserError:
+    return UserError(
+        f"sweep.accelerate={file} has {key}: {str(value)[:80]}, which must be {wanted}. {remedy}"
+    )
+
+
+def gpus_per_cell(config: Study, available: int) -> float:
+    """GPUs of each cell where ``available`` may be used: whole ones, or a share of one.
+    Raises UserError: ``sweep.gpus_per_cell`` is not legal, or more than there are."""
+    asked, device = config.sweep.gpus_per_cell, config.device
+    processes = processes_of(config)
+    if asked > 1 and asked != int(asked):
+        raise UserError(
+            f"sweep.gpus_per_cell={asked:g} is not legal: it must be a whole number, or a share of"
+            f" one GPU. Type for example: sweep.gpus_per_cell={int(asked)}"
+        )
+    if asked and device == "cpu":
+        raise UserError(
+            f"sweep.gpus_per_cell={asked:g} wants GPUs and device=cpu none. Leave one of them out."
+        )
+    if processes.count > 1 and not processes.on_cpu:
+        if asked not in (0, processes.count):
+            raise UserError(
+                f"sweep.gpus_per_cell={asked:g} does not go with the {processes.count} processes"
+                f" that sweep.accelerate={config.sweep.accelerate} asks for, which have a GPU"
+                " each. Leave sweep.gpus_per_cell out."
+            )
+        _check_gpus(config, processes.count, available)
+        return float(processes.count)
+    if asked > available:
+        here = plural(available, "GPU")
+        less = f"Type sweep.gpus_per_cell={available}." if available else "Leave it out."
+        raise UserError(
+            f"sweep.gpus_per_cell={asked:g} is more than there is: this process may use {here}"
+            f" here{f' with device={device}' if device else ''}. {less}"
+        )
+    if processes.on_cpu:
+        return 0.0
+    return asked or float(available > 0)
+
+
+def _check_gpus(config: Study, wanted: int, available: int) -> None:
+    if available < wanted:
+        fewer = f"write num_processes: {available} in a copy of the file, " if available > 1 else ""
+        raise UserError(
+            f"sweep.accelerate={config.sweep.accelerate} asks for {wanted} processes with a GPU"
+            f" each, and this machine has {available}. Type this where they are, {fewer}or leave"
+            " sweep.accelerate out."
+        )
+
+
+def check_processes(todo: Sequence[Cell]) -> None:
+    """Refuse to begin where GPUs or DeepSpeed are missing that the cells' processes need."""
+    for config in {cell.config.sweep.accelerate: cell.config for cell in todo}.values():
+        asked, available = processes_of(config), len(gpus())
+        if asked.kind and not asked.on_cpu:
+            _check_gpus(config, asked.count, available)
+        if asked.kind == "DEEPSPEED" and importlib.util.find_spec("deepspeed") is None:
+            raise UserError(
+                f"sweep.accelerate={config.sweep.accelerate} needs DeepSpeed, which cannot be "
+                "imported here. Type pip install deepspeed, or "
+                f"sweep.accelerate={SHIPPED / 'fsdp.yaml'}"
+            )
+
+
+def launch(folder: Path, config: Study, threads: int) -> int:
+    """Train a cell by several processes, and wait for them; exit codes are those of `run_cell`.
+
+    Args:
+        threads: torch threads of all of them.
+    """
+    asked = processes_of(config)
+    words = [sys.executable, "-m", "accelerate.commands.launch", "--main_process_port", "0"]
+    words += ["--config_file", str(Path(config.sweep.accelerate).absolute()), "-m"]
+    words += ["experiments.train", f"cell={folder}", f"threads={max(1, threads // asked.count)}"]
+    # accelerate numbers CPUs, and torch does not load what was saved from cpu:0
+    variables = {"ACCELERATE_TORCH_DEVICE": "cpu"} if asked.on_cpu else {}
+    began = time.time()
+    child = subprocess.Popen(
+        words,
+        stdin=subprocess.DEVNULL,
+        env=os.environ | variables,
+        preexec_fn=end_with_parent,
+    )
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda *_: child.terminate())
+    code = child.wait()
+    if cells.is_done(folder):
+        return 0
+    if cells.state(folder) == "running":  # by another process: these have ended
+        return cells.BUSY
+    # the launcher ends with 1 whatever went wrong; the first process has recorded what, if it came
+    # so far
+    status = read_status(folder)
+    recorded = status.get("exit_code") if status.get("ended", 0.0) >= began else None
+    return recorded or abs(code) or 1
+
+
+def count() -> int:
+    """How many processes train the cell that this process trains."""
+    return int(os.environ.get("WORLD_SIZE") or 1)
+
+
+def rank() -> int:
+    """The number of this process among them, from 0."""
+    return int(os.environ.get("RANK") or 0) if count() > 1 else 0
+
+
+def leave_with_launcher() -> None:
+    """End this process when the launcher that started it is gone, however that ended."""
+    parent = os.getppid()
+
+    def watch() -> None:
+        while os.getppid() == parent:
+            time.sleep(1.0)
+        os.kill(os.getpid(), signal.SIGTERM)
+        time.sleep(LAST_S)
+        os._exit(75)
+
+    threading.Thread(target=watch, daemon=True).start()

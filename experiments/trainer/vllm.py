@@ -1,0 +1,147 @@
+"""What `trainer.vllm` asks of TRL, and what has to be there before a policy is trained with it.
+
+A server is given the policy's weights at each step, so it serves one cell at a time.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any
+from urllib.parse import urlsplit
+
+from experiments.policies.load import same_model
+from judges.serving.server import get
+from study.cell.cells import Cell
+from study.errors import UserError
+from study.system.machine import gpus
+from study.config.schema import Judge, Study
+
+
+def trl_options(config: Study) -> dict[str, Any]:
+    """Arguments of `GRPOConfig`; none where vLLM draws nothing.
+
+    A scaffold that is removed before the update parts the two probabilities of a completion on
+    purpose, so they are then not weighed against each other.
+    """
+    trainer, vllm = config.trainer, config.trainer.vllm
+    if vllm.mode == "none":
+        return {}
+    options = {
+        "use_vllm": True,
+        "vllm_mode": vllm.mode,
+        "vllm_server_base_url": base_url(vllm.url) or None,
+        "vllm_gpu_memory_utilization": vllm.gpu_memory,
+        "vllm_tensor_parallel_size": vllm.tensor_parallel,
+        "vllm_max_model_length": vllm.max_model_length or None,
+        "vllm_importance_sampling_correction": config.scaffold.name == "none"
+        or config.scaffold.keep,
+    }
+    if trainer.loss_type == "vespo":  # it weighs whole completions itself
+        options["vllm_importance_sampling_mode"] = "token_truncate"
+    return options
+
+
+def base_url(url: str) -> str:
+    """The address without the ``/v1`` that judges have at their end."""
+    return url.rstrip("/").removesuffix("/v1")
+
+
+def check_options(config: Study, processes: int) -> None:
+    """Refuse options that do not go together; ``processes`` train the cell."""
+    vllm = config.trainer.vllm
+    if vllm.mode == "server" and not urlsplit(vllm.url).netloc:
+        raise UserError(
+            f"trainer.vllm.mode=server asks a server, and trainer.vllm.url={vllm.url!r} is not an "
+            f"address. Type trainer.vllm.url=http://127.0.0.1:8000, once {command(config)} runs."
+        )
+    if vllm.mode != "server" and vllm.url:
+        raise UserError(
+            f"trainer.vllm.url={vllm.url} would not be asked, because trainer.vllm.mode="
+            f"{vllm.mode}. Type trainer.vllm.mode=server, or leave the address out."
+        )
+    if vllm.mode == "colocate" and processes % vllm.tensor_parallel:
+        raise UserError(
+            f"trainer.vllm.tensor_parallel={vllm.tensor_parallel} does not divide the {processes} "
+            "processes of the cell, one for each GPU. Type trainer.vllm.tensor_parallel=1, or "
+            "sweep.accelerate=FILE with a file whose num_processes it divides."
+        )
+
+
+def check_vllm(todo: Sequence[Cell], elsewhere: bool = False) -> None:
+    """Refuse to begin where vLLM, a GPU or the server that cells need is missing.
+
+    Args:
+        todo: the cells that are about to be trained.
+        elsewhere: another launcher runs them, several at once and on other machines.
+    """
+    users = [cell for cell in todo if cell.config.trainer.vllm.mode != "none"]
+    if not users:
+        return
+    if importlib.util.find_spec("vllm") is None:
+        raise UserError(
+            f"trainer.vllm.mode={users[0].config.trainer.vllm.mode} needs vLLM in this "
+            "environment, and it cannot be imported. Type pip install -e '.[gpu]', or "
+            "trainer.vllm.mode=none."
+        )
+    if not elsewhere and not gpus():
+        raise UserError(
+            f"trainer.vllm.mode={users[0].config.trainer.vllm.mode} passes the policy's weights on "
+            "from GPU to GPU, and this machine has none. Type trainer.vllm.mode=none."
+        )
+    servers = {
+        base_url(cell.config.trainer.vllm.url): cell.config
+        for cell in users
+        if cell.config.trainer.vllm.mode == "server"
+    }
+    check_sharing(users, elsewhere)
+    for url, config in servers.items():
+        check_server(url, config)
+
+
+def check_sharing(users: Sequence[Cell], elsewhere: bool) -> None:
+    """Refuse a server that would be given the weights of two policies at a time."""
+    asked = Counter(
+        base_url(cell.config.trainer.vllm.url)
+        for cell in users
+        if cell.config.trainer.vllm.mode == "server"
+    )
+    url, count = next(iter(asked.most_common(1)), ("", 0))
+    if count > 1 and (elsewhere or users[0].config.sweep.workers != 1):
+        raise UserError(
+            f"{count} cells ask the server at trainer.vllm.url={url}, which holds the weights of "
+            "one policy at a time. Type sweep.workers=1"
+            + (" and leave the launcher out." if elsewhere else ".")
+        )
+
+
+def check_server(url: str, config: Study) -> None:
+    """Refuse a server that does not answer, takes no weights, or serves another model."""
+    start = f"Start it in another terminal: {command(config)}"
+    if get(Judge(), f"{url}/health") is None:
+        raise UserError(f"No vLLM server answers at trainer.vllm.url={url}. {start}")
+    try:
+        info = json.loads(get(Judge(), f"{url}/server_info?config_format=json") or b"{}")
+        settings = info["vllm_config"]
+        takes_weights = settings["weight_transfer_config"] is not None
+        model = str(settings["model_config"]["model"])
+    except (ValueError, KeyError, TypeError, RecursionError):
+        takes_weights, model = False, ""
+    if not takes_weights:
+        raise UserError(
+            f"The server at trainer.vllm.url={url} takes no weights, so it would go on answering "
+            f"as the untrained policy. {start}"
+        )
+    if not same_model(model, config.policy.path):
+        raise UserError(
+            f"The server at trainer.vllm.url={url} serves {model[:200]!r}, and the policy is "
+            f"{config.policy.path}. {start}"
+        )
+
+
+def command(config: Study) -> str:
+    """What starts the server of a policy; it sets what weights and log-probabilities need."""
+    port = urlsplit(config.trainer.vllm.url).port or 8000
+    return f"trl vllm-serve --model {config.policy.path} --port {port}"

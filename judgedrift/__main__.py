@@ -1,0 +1,107 @@
+"""One command for all that is done with a study: ``judgedrift COMMAND key=value ...``.
+
+    judgedrift                    the commands, in the order in which a study is made
+    judgedrift COMMAND --help     what one of them takes, with examples
+
+Each is a module that ``python -m`` runs too; nothing is loaded but the one that is typed.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib.metadata
+import sys
+from collections.abc import Sequence
+from importlib import import_module
+
+from experiments.plan import sweep_help
+from judgedrift.commands import COMMANDS, NAME, STAGES, SWEEP
+from study.config.bounds import shown
+from study.cli import Command, shown_examples
+from study.declared import declared
+from study.config.presets import any_of, nearest
+from study.screen import unless_unread
+from study.typed import typed_by
+
+HELP = ("-h", "--help")
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Exit codes: those of the command; 2 where there is no such command."""
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    if not words or words[0] in (*HELP, "help"):
+        return unless_unread(overview)
+    if words[0] == "--version":
+        print(f"{NAME} {importlib.metadata.version(NAME)}")
+        return 0
+    if words[0] not in COMMANDS:
+        print(_no_command(words), file=sys.stderr)
+        return 2
+    return run(words[0], words[1:])
+
+
+def by_name() -> dict[str, str]:
+    """Module -> how its command is typed; of two names, the one that puts nothing before the
+    rest."""
+    named = sorted(COMMANDS.items(), key=lambda item: not item[1].given)
+    return {entry.module: f"{NAME} {name}" for name, entry in named}
+
+
+def run(name: str, words: Sequence[str]) -> int:
+    """Run a command, or print its help; what it says to type is typed in the same way."""
+    with typed_by(by_name()):
+        return _run(name, words)
+
+
+def _run(name: str, words: Sequence[str]) -> int:
+    entry = COMMANDS[name]
+    typed = f"{NAME} {name}"
+    examples = [f"{typed} {example}".rstrip() for example in entry.examples]
+    if set(HELP) & set(words):
+        if entry.module == SWEEP:
+            about = sweep_help.ABOUT_PLAN if name == "plan" else sweep_help.ABOUT
+            told = sweep_help.text(typed, examples, about)
+        else:
+            told = declared(entry.module).named(typed, examples).help()
+        return unless_unread(functools.partial(_print, told))
+    main = import_module(entry.module).main
+    if isinstance(main, Command):
+        return main.named(typed, examples)([*entry.given, *words])
+    before = list(sys.argv)
+    sys.argv[:] = [typed, *entry.given, *words]
+    try:
+        return unless_unread(main)
+    finally:
+        sys.argv[:] = before
+
+
+def _print(text: str) -> int:
+    print(text)
+    return 0
+
+
+def overview() -> int:
+    """Print every command with what it is for."""
+    width = max(map(len, COMMANDS)) + 2
+    print(f"usage: {NAME} COMMAND key=value ...\n")
+    for stage, commands in STAGES.items():
+        print(f"{stage}:")
+        for name, entry in commands.items():
+            print(f"  {name:<{width}}{entry.about}")
+    examples = ["doctor", "sweep", "sweep --help"]
+    print(f"\n{shown_examples([f'{NAME} {example}' for example in examples])}")
+    return 0
+
+
+def _no_command(words: Sequence[str]) -> str:
+    word = words[0]
+    if "=" in word:
+        given = shown(" ".join(words))
+        return f"{given} has no command before it. Type for example: {NAME} sweep {given}"
+    near = nearest(word, COMMANDS)
+    guess = f" Did you mean {any_of(near)}?" if near else ""
+    return f"{shown(word)!r} is not a command of {NAME}.{guess} To see all commands, type: {NAME}"
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,110 @@
+"""Opens stores of replies: one connection for each thread of each process, and read-only ones."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+from study.errors import UserError
+from study.system.mounts import network_kind
+
+VERSION = 2
+READABLE = (1, VERSION)
+BUSY_S = 60.0
+
+
+class Connections:
+    """Connections by ``opener``, each opened when its thread first asks for it; a forked child
+    opens new ones."""
+
+    def __init__(self, opener: Callable[[], sqlite3.Connection]) -> None:
+        self._opener = opener
+        self._local = threading.local()
+        self._lock = threading.Lock()
+        self._opened: list[tuple[int, sqlite3.Connection]] = []
+
+    def mine(self) -> sqlite3.Connection:
+        """The connection of this thread of this process."""
+        held: tuple[int, sqlite3.Connection] | None = getattr(self._local, "held", None)
+        if held is not None and held[0] == os.getpid():
+            return held[1]
+        connection = self._opener()
+        self._local.held = (os.getpid(), connection)
+        with self._lock:
+            # A parent's connection stays in this list after a fork, never used and never
+            # closed here: closing it in the child would drop the parent's file locks.
+            self._opened.append(self._local.held)
+        return connection
+
+    def close(self) -> None:
+        """Close those of this process; a later use opens a new one."""
+        with self._lock:
+            mine = [item for item in self._opened if item[0] == os.getpid()]
+            self._opened = [item for item in self._opened if item[0] != os.getpid()]
+        for _, connection in mine:
+            connection.close()
+        self._local = threading.local()
+
+
+def refuse_network(path: Path) -> None:
+    """Raises UserError: a store is to be written where several hosts could."""
+    if kind := network_kind(path):
+        raise UserError(
+            f"The reply store {path} would lie on a network file system ({kind}), where SQLite's"
+            " write-ahead log is not safe: it needs one host. Name a folder on a local disk, the"
+            " same path on every node: store.dir=/var/tmp/judgedrift for a sweep, runs_dir= for a"
+            " command that only takes its store from there. Each node then has a file of its own;"
+            " python -m judges.store merge from=A.db,B.db db=/var/tmp/ALL.db makes one of them, and"
+            " python -m judges.store copy puts that on a shared disk."
+        )
+
+
+def open_to_read(path: Path) -> sqlite3.Connection:
+    """Open a store that others may be writing, without ever changing it. On a network file system,
+    and in a folder that cannot be written, it is read as a file that nobody changes.
+    Raises UserError: no file, no store, another version, or one whose last rows are in a ``-wal``
+        file that cannot be read here."""
+    if not path.is_file():
+        raise UserError(f"There is no reply store {path}. Name one, such as RUNS_DIR/verdicts.db.")
+    wal = path.with_name(f"{path.name}-wal")
+    unfinished = wal.is_file() and wal.stat().st_size > 0
+    kind = network_kind(path)
+    if kind and unfinished:
+        raise UserError(
+            f"The reply store {path} lies on a network file system ({kind}) and its last rows in"
+            f" {wal.name}, which can only be read on the host that writes it. There, type:"
+            f" python -m judges.store copy db={path} out=WHOLE.db, and name that file."
+        )
+    modes = ["immutable=1"] if kind else ["mode=ro"] + ["immutable=1"] * (not unfinished)
+    for mode in modes:
+        connection = None
+        try:
+            address = f"{path.absolute().as_uri()}?{mode}"
+            connection = sqlite3.connect(
+                address, uri=True, timeout=BUSY_S, isolation_level=None, check_same_thread=False
+            )
+            version = connection.execute("PRAGMA user_version").fetchone()[0]
+            if version not in READABLE:
+                raise sqlite3.DatabaseError(f"it has schema version {version}")
+            connection.execute("SELECT key, value, created FROM replies LIMIT 0")
+            return connection
+        except sqlite3.Error as error:
+            if connection is not None:
+                connection.close()
+            if isinstance(error, sqlite3.OperationalError) and mode != modes[-1]:
+                continue
+            raise UserError(unreadable(path, error)) from error
+    raise AssertionError("a mode was tried")
+
+
+def unreadable(path: Path, error: BaseException) -> str:
+    """What to do about a store that cannot be read."""
+    return (
+        f"The reply store {path} cannot be read ({error}): it is damaged, or no store of this"
+        " version. Where it is a copy of one in use, the copy lacks its -wal file: copy it anew on"
+        f" its host with python -m judges.store copy db=VERDICTS.db out={path}. Otherwise leave it"
+        " out."
+    )

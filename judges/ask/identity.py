@@ -1,0 +1,105 @@
+"""What makes two judges, or two requests, the same: hashes over all that can change a verdict.
+
+Where a judge runs (URL, key, time limits, concurrency) and what it costs are not part of it: the
+same model on another host is the same judge, and finds the replies that are already stored.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import operator
+from collections.abc import Callable
+from typing import Any
+
+from judges.endpoint.dialects import dialect_name
+from judges.grading import GRADINGS
+from judges.grading.base import AnswerGrading, GroupGrading
+from judges.ask.replies import content_key
+from judges.simulated.bias import effective
+from study.config import bounds
+from study.errors import UserError
+from study.config.marks import JUDGE_ID, marked_keys
+from study.config.schema import Judge, Model, freeze
+from study.system.secrets import refuse_config
+from study.config.simulated_executor import SimulatedExecutor
+
+SCHEMA = 1
+"""Part of both hashes: raised when their meaning changes, so that old ones no longer match."""
+
+
+def build_grading(judge: Judge) -> AnswerGrading | GroupGrading:
+    """The grading that ``judge.grading`` names, with its options.
+    Raises UserError: there is no such grading."""
+    make = bounds.pick("judge.grading.name", judge.grading.name, GRADINGS, "likert")
+    return make(judge.grading.options)
+
+
+def judge_id(judge: Judge) -> str:
+    """16 hex digits over the fields of a judge that carry the mark `study.config.marks.judge_id`.
+
+    They stand under their last name. Three are taken as what they come to: the dialect that an
+    empty one stands for, the grading with its prompt and its version, the doses of a simulated
+    judge without those of 0.
+    """
+    grading = build_grading(judge)
+    plain = dataclasses.asdict(judge)
+    paths = [key.split(".") for key in marked_keys(type(judge), JUDGE_ID)]
+    return content_key(
+        {
+            "schema": SCHEMA,
+            **{path[-1]: functools.reduce(operator.getitem, path, plain) for path in paths},
+            "dialect": dialect_name(judge),
+            "grading": {
+                "name": grading.name,
+                "version": grading.version,
+                "prompt_sha": grading.prompt_sha,
+                "options": judge.grading.options,
+            },
+            "simulated": _simulated(judge),
+        }
+    )[:16]
+
+
+def request_keys(model: Model) -> Callable[[dict[str, Any], int], str]:
+    """(body, sample index) -> the store key of one draw: a hash over the very body that would be
+    sent, and the salt.
+
+    The number of votes and the parser are left out: the first of three draws is the draw that a
+    single vote makes, and reading a stored reply anew asks nobody.
+    """
+    same = {
+        "schema": SCHEMA,
+        "revision": model.revision,
+        "salt": model.sampling.salt,
+        "simulated": _simulated(model),
+    }
+
+    def request_key(body: dict[str, Any], sample_index: int) -> str:
+        return content_key({**same, "body": body, "sample_index": sample_index})
+
+    return request_key
+
+
+def _simulated(model: Model) -> dict[str, Any] | None:
+    """Of a simulated model its settings are the weights."""
+    settings = model.simulated
+    if isinstance(settings, SimulatedExecutor):
+        return dataclasses.asdict(settings)
+    return None if settings is None else effective(settings)
+
+
+def check_settings(model: Model) -> None:
+    """Refuse a model built in code with settings that no preset could have.
+    Raises UserError: a value that is not legal, a key in it, or no address or model."""
+    endpoint, role = model.endpoint, model.role
+    plain = dataclasses.asdict(model)
+    refuse_config(plain, role)
+    freeze(type(model), plain)
+    for field in ("url", "model"):
+        if model.simulated is None and not getattr(endpoint, field):
+            raise UserError(
+                f"{role}.endpoint.{field} is empty, and {role}={model.name} cannot be asked "
+                f"without it. Type for example {role}.endpoint.url=http://127.0.0.1:8000/v1 "
+                f"{role}.endpoint.model=NAME_OF_THE_MODEL."
+            )

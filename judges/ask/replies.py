@@ -1,0 +1,342 @@
+"""Keeps judges' replies on disk by a hash of what was asked; safe under kill -9 and many writers.
+
+The store keeps replies, not grades: they are read at every look-up, so a better parser asks nobody
+again. It also holds leases, which say who is asking for a key now (`judges.ask.singleflight`).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import sqlite3
+import time
+from collections.abc import Callable, Generator, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from judges.ask.connections import (
+    BUSY_S,
+    VERSION,
+    Connections,
+    open_to_read,
+    refuse_network,
+    unreadable,
+)
+from judges.ask.stored import LISTED, SELECTED, UPSERT, legal_time, usable
+from study.system import clock as host
+from study.errors import UserError
+from study.config.schema import VerdictStore
+
+FILE = "verdicts.db"
+
+
+LONGEST_LEASE_S = 300.0
+"""A lease that ends later than this from now is not from this clock, and does not count."""
+
+
+Row = tuple[dict[str, Any], str, float]
+"""A value, its JSON, and when it was stored first, in seconds since the epoch."""
+
+
+def canonical(data: Any) -> bytes:
+    """JSON that is the same bytes for equal data, whatever the order of keys.
+    Raises ValueError: NaN or an infinity, which JSON has no word for."""
+    text = json.dumps(data, sort_keys=True, separators=(",", ":"), allow_nan=False)
+    return text.encode("ascii")
+
+
+def content_key(data: Any) -> str:
+    """64 hex digits of SHA-256 over the canonical JSON of ``data``."""
+    return hashlib.sha256(canonical(data)).hexdigest()
+
+
+Accept = Callable[[dict[str, Any]], bool]
+"""Whether a stored value can be used; one that cannot counts as missing."""
+
+
+def _any(_: dict[str, Any]) -> bool:
+    return True
+
+
+class Store:
+    """One SQLite file in WAL mode. The first writer of a key wins, and all readers agree.
+
+    A row that `fields.check_value` refuses counts as missing, and the next writer replaces it. Each
+    thread has its own connection, and a forked child opens new ones. NORMAL synchronisation
+    survives kill -9; a power cut may lose the last rows, and does not corrupt the file. Leases end
+    by ``clock``, whose seconds count from the start ``boot`` of the host; those of another have
+    ended.
+    Raises UserError: the file cannot be opened or written, is not a store, has another schema
+        version, or is damaged."""
+
+    def __init__(
+        self,
+        path: str | Path,
+        clock: Callable[[], float] = host.now,
+        boot: str | None = None,
+        beside: Sequence[Path] = (),
+    ) -> None:
+        self.path = Path(path)
+        self.clock = clock
+        self._boot = host.boot() if boot is None else boot
+        refuse_network(self.path)
+        self._connections = Connections(self._open)
+        self._beside = [(each, Connections(partial(open_to_read, each))) for each in beside]
+        self._each(Connections.mine)  # what cannot be used is said now
+
+    def get(self, key: str) -> dict[str, Any] | None:
+        """The value stored under ``key``, or None."""
+        return self.get_many([key]).get(key)
+
+    def get_many(self, keys: Sequence[str], accept: Accept = _any) -> dict[str, dict[str, Any]]:
+        """The values of those ``keys`` that are stored and accepted, here or in a store beside;
+        those that are found there are stored here, too."""
+        values = self._stored(keys, accept)
+        for path, connections in self._beside:
+            if missing := [key for key in keys if key not in values]:
+                rows: dict[str, Row] = {}
+                try:
+                    cursor = connections.mine().execute(SELECTED, [json.dumps(missing)])
+                    for key, data, created in cursor:
+                        if (value := usable(data)) is not None and accept(value):
+                            rows[key] = value, data.decode(), legal_time(created)
+                except sqlite3.DatabaseError as error:
+                    raise UserError(unreadable(path, error)) from error
+                values |= self._put(rows, accept) if rows else {}
+        return values
+
+    def _stored(self, keys: Sequence[str], accept: Accept) -> dict[str, dict[str, Any]]:
+        values: dict[str, dict[str, Any]] = {}
+        with self._told():
+            for key, data, _ in self._connection().execute(SELECTED, [json.dumps(keys)]):
+                if (value := usable(data)) is not None and accept(value):
+                    values[key] = value
+        return values
+
+    def put(self, key: str, value: dict[str, Any]) -> dict[str, Any]:
+        """Store ``value`` unless ``key`` is taken; returns what the store holds then."""
+        return self.put_many({key: value})[key]
+
+    def put_many(
+        self, values: Mapping[str, dict[str, Any]], accept: Accept = _any
+    ) -> dict[str, dict[str, Any]]:
+        """``put`` for several at once, all or none of them; their leases end."""
+        now = time.time()
+        return self._put({key: (v, _text(v), now) for key, v in values.items()}, accept)
+
+    def _put(self, rows: Mapping[str, Row], accept: Accept) -> dict[str, dict[str, Any]]:
+        with self.transaction() as connection:
+            stored = self._stored([*rows], accept)
+            new = [(key, *row[1:]) for key, row in rows.items() if key not in stored]
+            connection.executemany(UPSERT, new)
+            connection.execute(f"DELETE FROM leases WHERE key IN {LISTED}", [json.dumps([*rows])])
+            return {key: row[0] for key, row in rows.items()} | stored
+
+    def lease(
+        self, keys: Sequence[str], owner: str, seconds: float, accept: Accept = _any
+    ) -> tuple[set[str], dict[str, dict[str, Any]]]:
+        """Lease the keys that are not stored and that nobody else has leased: those that the owner
+        has to ask for, and the values that are stored already."""
+        now = self.clock()
+        if self._beside:
+            self.get_many(keys, accept)
+        with self.transaction() as connection:
+            stored = self._stored(keys, accept)
+            rows = connection.execute(
+                "INSERT INTO leases (key, owner, expires)"
+                " SELECT value, ?, ? FROM json_each(?) WHERE true ON CONFLICT (key)"
+                " DO UPDATE SET owner = excluded.owner, expires = excluded.expires, failure = NULL"
+                " WHERE NOT (leases.expires > ? AND leases.expires <= ? AND leases.owner LIKE ?)"
+                " RETURNING key",
+                [
+                    *(self._mine(owner), now + seconds),
+                    json.dumps([key for key in keys if key not in stored]),
+                    *(now, now + LONGEST_LEASE_S, self._mine("%")),
+                ],
+            ).fetchall()
+        return {key for (key,) in rows}, stored
+
+    def renew(self, keys: Sequence[str], owner: str, seconds: float) -> None:
+        """Extend the owner's leases to so long from now."""
+        with self.transaction() as connection:
+            connection.execute(
+                f"UPDATE leases SET expires = ? WHERE owner = ? AND key IN {LISTED}",
+                [self.clock() + seconds, self._mine(owner), json.dumps(keys)],
+            )
+
+    def release(self, failures: Mapping[str, dict[str, Any] | None], owner: str) -> None:
+        """End leases without a reply; a failure is told to those who wait."""
+        now = self.clock()
+        rows = [
+            (now, None if failure is None else _text(failure), key, self._mine(owner))
+            for key, failure in failures.items()
+        ]
+        with self.transaction() as connection:
+            connection.executemany(
+                "UPDATE leases SET expires = ?, failure = ? WHERE key = ? AND owner = ?", rows
+            )
+
+    def failed(self, keys: Sequence[str], since: float) -> dict[str, dict[str, Any]]:
+        """The failures of keys since a time of `clock`."""
+        query = (
+            f"SELECT key, failure FROM leases WHERE key IN {LISTED}"
+            " AND failure IS NOT NULL AND expires >= ? AND expires <= ? AND owner LIKE ?"
+        )
+        values = [json.dumps(keys), since, self.clock(), self._mine("%")]
+        with self._told():
+            rows = self._connection().execute(query, values).fetchall()
+        return {key: json.loads(failure) for key, failure in rows}
+
+    def _mine(self, owner: str) -> str:
+        return f"{self._boot}/{owner}"
+
+    def _connection(self) -> sqlite3.Connection:
+        return self._connections.mine()
+
+    def count(self) -> int:
+        """How many replies are stored."""
+        return self._connection().execute("SELECT count(*) FROM replies").fetchone()[0]
+
+    def close(self) -> None:
+        """Close this process's connections; a later use opens a new one."""
+        self._each(Connections.close)
+
+    def _each(self, act: Callable[[Connections], Any]) -> None:
+        for connections in (*(beside for _, beside in self._beside), self._connections):
+            act(connections)
+
+    def __enter__(self) -> Store:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    @contextlib.contextmanager
+    def transaction(self) -> Generator[sqlite3.Connection]:
+        """A transaction that is committed as the block ends, and undone where it raises."""
+        with self._told(), self._connection() as connection:
+            connection.execute("BEGIN IMMEDIATE")
+            yield connection
+
+    @contextlib.contextmanager
+    def _told(self) -> Generator[None]:
+        """Make SQLite's errors ones that say what to do."""
+        try:
+            yield
+        except sqlite3.OperationalError as error:
+            raise UserError(
+                f"The reply store {self.path} cannot be read or written any more ({error}). What "
+                "it holds is safe. Look whether its disk is full or read-only, free space, and run "
+                "the same command again."
+            ) from error
+        except sqlite3.DatabaseError as error:
+            raise UserError(
+                f"The reply store {self.path} is damaged ({error}). See what of it is left with "
+                f"`python -m judges.store verify db={self.path}`, move it away together with its "
+                "-wal and -shm files, and run the same command again; its replies are then asked "
+                "for anew."
+            ) from error
+
+    def _open(self) -> sqlite3.Connection:
+        try:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            # Judges' replies are nobody else's business; the -wal file inherits this mode. Only
+            # a new file is opened here: closing one in use would drop SQLite's own locks.
+            with contextlib.suppress(FileExistsError):
+                os.close(os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600))
+            with contextlib.ExitStack() as undo:
+                connection = sqlite3.connect(
+                    self.path, timeout=BUSY_S, isolation_level=None, check_same_thread=False
+                )
+                undo.callback(connection.close)
+                _to_wal(connection)
+                connection.execute("PRAGMA synchronous=NORMAL")
+                self._check_schema(connection)
+                undo.pop_all()
+                return connection
+        except (OSError, sqlite3.Error) as error:
+            raise UserError(
+                f"The reply store {self.path} cannot be used ({error}). Give a path in a folder "
+                "that can be written, on a local disk, to a new file or to one that this "
+                "program made."
+            ) from error
+
+    def _check_schema(self, connection: sqlite3.Connection) -> None:
+        version = connection.execute("PRAGMA user_version").fetchone()[0]
+        if version == VERSION:
+            return
+        with connection:  # a commit, or nothing of it
+            connection.execute("BEGIN IMMEDIATE")
+            # Again under the lock: another process may have made the table meanwhile.
+            version = connection.execute("PRAGMA user_version").fetchone()[0]
+            tables = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]
+            if version == 0 and tables == 0:
+                connection.execute(
+                    "CREATE TABLE replies ("
+                    "key TEXT PRIMARY KEY, value TEXT NOT NULL, created REAL NOT NULL)"
+                )
+                version = 1
+            if version == 1:
+                connection.execute(
+                    "CREATE TABLE leases (key TEXT PRIMARY KEY, owner TEXT NOT NULL,"
+                    " expires REAL NOT NULL, failure TEXT) WITHOUT ROWID"
+                )
+                version = VERSION
+                connection.execute(f"PRAGMA user_version={VERSION}")
+        if version != VERSION:
+            raise UserError(
+                f"The reply store {self.path} has schema version {version}, and this program "
+                f"reads version {VERSION}. Move the file away to start a new one, or use the "
+                "release that wrote it."
+            )
+
+
+def _text(value: dict[str, Any]) -> str:
+    return json.dumps(value, separators=(",", ":"))
+
+
+def _to_wal(connection: sqlite3.Connection) -> None:
+    """Switch to WAL, waiting here: SQLite skips its busy timeout for this one change."""
+    end = time.monotonic() + BUSY_S
+    while True:
+        try:
+            connection.execute("PRAGMA journal_mode=WAL")
+            return
+        except sqlite3.OperationalError as error:
+            if "locked" not in str(error) or time.monotonic() > end:
+                raise
+            time.sleep(0.01)
+
+
+def open_store(runs_dir: Path, settings: VerdictStore | None = None) -> Store:
+    """The store of a folder of runs, where ``settings`` say that its replies are kept.
+    Raises UserError: as `place` and `Store` do."""
+    settings = settings or VerdictStore()
+    return Store(place(runs_dir, settings), beside=merged_stores(settings))
+
+
+def place(runs_dir: Path, settings: VerdictStore) -> Path:
+    """The file of the store on this node.
+    Raises UserError: its folder is not absolute, or on a network file system."""
+    path = _expanded("store.dir", settings.dir) if settings.dir else runs_dir
+    refuse_network(path / FILE)
+    return path / FILE
+
+
+def merged_stores(settings: VerdictStore) -> list[Path]:
+    """The files of ``store.beside``. Raises UserError: one of them is not absolute."""
+    return [_expanded("store.beside", path) for path in settings.beside]
+
+
+def _expanded(key: str, text: str) -> Path:
+    path = Path(os.path.expandvars(text)).expanduser()
+    if not path.is_absolute() or "$" in str(path):
+        raise UserError(
+            f"{key}={text} is {path} here, and has to be an absolute path on every node, in which"
+            " each $NAME is a variable that is set there. Type for example"
+            f" {key}=/var/tmp/judgedrift{'/ALL.db' if key.endswith('beside') else ''}"
+        )
+    return path

@@ -1,0 +1,197 @@
+"""What is in a store of replies: rows that can be used, counts, checks, an export and a copy."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import sqlite3
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import closing
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from judges.ask.connections import open_to_read, unreadable
+from judges.endpoint.fields import check_value, one_line
+from study.errors import UserError
+from study.system.files import sync_files, writing
+from study.cell.records import arrow_type
+
+LATEST_S = 1e11
+"""The latest time of a row that counts as one."""
+LISTED = "(SELECT value FROM json_each(?))"
+"""Any number of keys, given to a query as one JSON list."""
+# The value as bytes: one that is not UTF-8 would fail the whole query.
+SELECTED = f"SELECT key, CAST(value AS BLOB), created FROM replies WHERE key IN {LISTED}"
+UPSERT = (
+    "INSERT INTO replies (key, value, created) VALUES (?, ?, ?) ON CONFLICT (key)"
+    " DO UPDATE SET value = excluded.value, created = excluded.created"
+)
+AT_ONCE = 2_000
+"""Rows of an export that are held in memory."""
+
+
+def read_value(data: bytes) -> dict[str, Any]:
+    """The value in a row. Raises ValueError, RecursionError: it cannot be used; says why."""
+    value = json.loads(data.decode())
+    check_value(value)
+    return value
+
+
+def usable(data: bytes) -> dict[str, Any] | None:
+    """The value in a row, None where it counts as not there."""
+    try:
+        return read_value(data)
+    except (ValueError, RecursionError):
+        return None
+
+
+def is_key(key: bytes) -> bool:
+    """Whether a row's key is the hash of what was asked."""
+    return re.fullmatch(b"[0-9a-f]{64}", key) is not None
+
+
+def legal_time(created: Any) -> float:
+    """When a row was stored, in seconds since the epoch; `LATEST_S` for what is no such time."""
+    return created if isinstance(created, float) and 0 <= created < LATEST_S else LATEST_S
+
+
+def count(path: Path) -> int:
+    """How many rows a store has, those that cannot be used too."""
+    with closing(open_to_read(path)) as connection:
+        return connection.execute("SELECT count(*) FROM replies").fetchone()[0]
+
+
+def stats(path: Path) -> dict[str, Any]:
+    """Counts of what is stored: replies, bytes, tokens, models, and the time they span."""
+    models: Counter[str] = Counter()
+    numbers = Counter[str]()
+    first, last = LATEST_S, 0.0
+    for _, data, created, value in _rows(path):
+        if not isinstance(value, dict):
+            numbers["unusable"] += 1
+            continue
+        numbers["replies"] += 1
+        numbers["bytes"] += len(data)
+        first = min(first, created)
+        last = max(last, created if created < LATEST_S else 0.0)
+        for reply in value["replies"]:
+            models[reply.get("model") or "unnamed"] += 1
+            numbers["requests"] += 1
+            for name in ("tokens_in", "tokens_out"):
+                numbers[name] += reply.get(name) or 0
+    names = ("replies", "requests", "bytes", "tokens_in", "tokens_out")
+    return {
+        **{name: numbers[name] for name in names},
+        "first": _date(first),
+        "last": _date(last),
+        "models": dict(models),
+        "unusable": numbers["unusable"],
+    }
+
+
+def _date(seconds: float) -> str:
+    if not 0 < seconds < LATEST_S:
+        return "never"
+    return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(seconds))
+
+
+def verify(path: Path) -> list[str]:
+    """What is wrong with the file or a row of it; empty where nothing is."""
+    problems: list[str] = []
+    try:
+        with closing(open_to_read(path)) as connection:
+            lines = [line for (line,) in connection.execute("PRAGMA integrity_check")]
+        problems += [f"the file: {line}" for line in lines if line != "ok"]
+        for key, _, _, value in _rows(path):
+            if not isinstance(value, dict):
+                problems.append(f"{_shown(key)}: {value}; it counts as not there")
+            elif not is_key(key):
+                problems.append(f"{_shown(key)}: the key is not a SHA-256")
+    except (sqlite3.DatabaseError, UserError) as error:
+        problems.append(f"the file: {error}")
+    return problems
+
+
+def _shown(key: bytes) -> str:
+    return one_line(key.decode(errors="replace"), 64)
+
+
+def _rows(path: Path) -> Iterator[tuple[bytes, bytes, float, dict[str, Any] | str]]:
+    """Key, bytes, time and value of each row, in the order in which keys came; a text instead of a
+    value says why it is unusable."""
+    with closing(open_to_read(path)) as connection:
+        try:
+            for key, data, created in connection.execute(
+                "SELECT CAST(key AS BLOB), CAST(value AS BLOB), created FROM replies ORDER BY rowid"
+            ):
+                value: dict[str, Any] | str
+                try:
+                    value = read_value(data)
+                except (ValueError, RecursionError) as error:
+                    value = one_line(f"{type(error).__name__}: {error}")
+                yield key, data, legal_time(created), value
+        except sqlite3.DatabaseError as error:
+            raise UserError(unreadable(path, error)) from error
+
+
+EXPORTED = {
+    "key": "string",
+    "number": "int32",
+    **dict.fromkeys(("created", "latency_s"), "float64"),
+    **dict.fromkeys(("text", "reasoning", "finish_reason", "model", "asked"), "string"),
+    **dict.fromkeys(("tokens_in", "tokens_cached", "tokens_out"), "int64"),
+    "logprobs": "string",
+}
+"""Columns of an exported request -> their types."""
+
+
+def export(path: Path, out: Path) -> int:
+    """Write all replies to a Parquet file, one row per request, a batch at a time; returns how
+    many."""
+    requests = (
+        {"key": _shown(key), "number": number, "created": created, "latency_s": value["latency_s"]}
+        | reply
+        | {name: json.dumps(reply[name]) for name in ("logprobs",) if reply.get(name) is not None}
+        for key, _, created, value in _rows(path)
+        if isinstance(value, dict)
+        for number, reply in enumerate(value["replies"])
+    )
+    schema = pa.schema([(name, arrow_type(kind)) for name, kind in EXPORTED.items()])
+    written = 0
+    with (
+        writing(out) as file,
+        pq.ParquetWriter(file, schema, write_page_checksum=True) as parquet,
+    ):
+        while rows := list(islice(requests, AT_ONCE)):
+            parquet.write_table(pa.Table.from_pylist(rows, schema=schema))
+            written += len(rows)
+    return written
+
+
+def copy(path: Path, out: Path) -> int:
+    """Write the whole store, as it is now, to one file that needs no other beside it and may lie on
+    any disk; returns its bytes. The store may be in use.
+    Raises UserError: it cannot be read."""
+    out.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=out.parent, prefix=f".{out.name}.") as folder:
+        made = Path(folder).absolute() / out.name
+        with closing(open_to_read(path)) as connection:
+            try:
+                # nobody else knows the file, and network file systems may have no locks
+                connection.execute("VACUUM INTO ?", [f"{made.as_uri()}?nolock=1"])
+            except sqlite3.DatabaseError as error:
+                raise UserError(unreadable(path, error)) from error
+        made.chmod(0o600)
+        sync_files([made])
+        size = made.stat().st_size
+        os.replace(made, out)
+    sync_files([out.parent])
+    return size

@@ -1,0 +1,91 @@
+"""Reads and writes ``study.json``: a study's factors, base config, MLflow ids and format.
+
+It says which format the study's folder has. A change after which an older folder would be misread
+raises `FORMAT`, and a study of another format is refused: there is no code that converts one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from study.cell import cells
+from study.cell.cells import Cell
+from study.errors import UserError
+from study.system.files import Damaged, read_json, say, write_json
+from study.config.marks import under
+
+FORMAT = 2
+"""Version of what stands in a study's folder, and of what a cell's hash covers."""
+
+
+def write_study(study_dir: Path, described: dict[str, Any]) -> None:
+    """Write ``study.json``: name, factors, base config and MLflow ids, with the format."""
+    write_json(study_dir / "study.json", {"format": FORMAT, **described})
+
+
+def read_study(study_dir: Path, problems: list[str] | None = None) -> dict[str, Any]:
+    """What a study was started with, in ``study.json``; an empty dict where it was not. A damaged
+    file is printed, or added to ``problems``, and made again from the cells: the next sweep writes
+    it.
+    Raises UserError: the study has another format."""
+    path = study_dir / "study.json"
+    try:
+        described = read_json(path)
+        fault = _study_fault(described)
+    except Damaged as error:
+        described, fault = {}, error.why
+    version = described.get("format", None if fault or not described else "none")
+    if version is not None and version != FORMAT:
+        raise UserError(
+            f"The study {study_dir.name} in {study_dir} was written by another version of"
+            f" judgedrift: its format is {version!r:.40} and this version reads format {FORMAT}."
+            " Use the version that wrote it, or start a new study here: type"
+            f" study={study_dir.name}-2"
+        )
+    if not fault:
+        return described
+    again = _study_of_cells(study_dir)
+    sources = "its cells" if again else "nothing, as no cell is there"
+    report = f"{study_dir.name}/{path.name} is damaged: it {fault}; read from {sources} instead."
+    say(report) if problems is None else problems.append(report)
+    return again
+
+
+def _study_fault(described: dict[str, Any]) -> str:
+    if not described:
+        return ""
+    factors, shared, ids = (described.get(key) for key in ("factors", "base", "mlflow"))
+    if not isinstance(factors, list) or not all(isinstance(factor, str) for factor in factors):
+        return "does not list the factors"
+    if not isinstance(shared, dict | None):
+        return "does not hold the base config"
+    texts = isinstance(ids, dict) and all(isinstance(value, str) for value in ids.values())
+    return "" if ids is None or texts else "does not hold the ids of MLflow"
+
+
+def _study_of_cells(study_dir: Path) -> dict[str, Any]:
+    """``study.json`` by the first cell that can be read."""
+    for folder in cells.study_cells(study_dir):
+        try:
+            cell = cells.load_cell(folder)
+            tracked = read_json(folder / "mlflow.json")
+        except Damaged:
+            continue
+        keys = ("uri", "experiment_id", "parent_run_id")
+        ids = {key: tracked[key] for key in keys} if all(key in tracked for key in keys) else {}
+        factors = list(cell.config.factors)
+        return {
+            "format": FORMAT,
+            "study": study_dir.name,
+            "factors": factors,
+            "base": base(cell, factors),
+            "mlflow": ids,
+        }
+    return {}
+
+
+def base(cell: Cell, factors: Sequence[str]) -> dict[str, Any]:
+    """The part of a cell's flat config that every arm of the study shares."""
+    return {key: value for key, value in cell.identity.items() if not under(key, factors)}

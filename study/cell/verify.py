@@ -1,0 +1,209 @@
+"""Finds damage in the folders of a study: one sentence for each file that is not as it should be.
+
+Of a part only its first and last bytes are looked at, which is fast enough for a plan; damage
+inside it is found when it is read.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Collection, Iterable
+from pathlib import Path
+from typing import Any
+
+from study.cell.cells import (
+    Cell,
+    is_done,
+    lock,
+    other_config,
+    other_end,
+    same_cells,
+    save_config,
+    set_status,
+)
+from study.system.files import Damaged, read_json, read_yaml, say
+from study.config.identity import identifying
+from study.cell.parts import opened, parts, span_of
+from study.cell.records import EVALUATIONS, KINDS, METRICS, read_metrics, step_of, where
+from study.cell.status import read_status
+
+MAGIC = b"PAR1"
+FORMS: dict[str, dict[str, type]] = {
+    "environment.json": {"git": dict, "packages": dict, "sandbox": str},
+    "mlflow.json": {
+        **dict.fromkeys(("uri", "experiment_id", "parent_run_id", "run_id"), str),
+        "sent": int,
+    },
+}
+"""Files that a run can do without, and the kinds of what they hold."""
+
+
+def say_problems(study_dir: Path, cells: Iterable[Cell | Path]) -> None:
+    """Say what is wrong in a study: in its folder, and in these cells of it."""
+    for sentences in itertools.chain([strangers(study_dir)], map(unsound, cells)):
+        for sentence in sentences:
+            say(sentence)
+
+
+def mend(cell: Cell) -> None:
+    """Write a damaged config or status of an existing cell again: the first from the command that
+    names the cell, the second from its records."""
+    problems: list[str] = []
+    read_status(cell.dir, problems)
+    try:
+        saved = read_yaml(cell.dir / "config.yaml")
+        wrong_config = identifying(saved) != identifying(cell.data)
+    except FileNotFoundError:
+        wrong_config = cell.dir.is_dir()
+    except Damaged:
+        wrong_config = True
+    held = lock(cell.dir) if problems or wrong_config else None
+    if held is not None:
+        with held:
+            if wrong_config:
+                save_config(cell)
+            if problems:
+                set_status(cell.dir)
+
+
+def strangers(study_dir: Path) -> list[str]:
+    """Folders of a study that look like cells and are left out."""
+    sentences = [
+        f"{copy.name} has the config of {cell.name}, so it is a copy and is left out."
+        for cell, copies in same_cells(study_dir).items()
+        for copy in copies
+    ]
+    for path in sorted(study_dir.glob("*/")):
+        if (path / "config.yaml").exists() or path.name in ("replays", "report"):
+            continue
+        if any((path / name).exists() for name in (*KINDS, METRICS, "status.json", "DONE")):
+            sentences.append(
+                f"{path.name} has records and no config.yaml, so it is left out. The command that "
+                "made it writes its config again."
+            )
+    return sentences
+
+
+def unsound(cell: Cell | Path) -> list[str]:
+    """What in a cell's folder is damaged or not the cell's."""
+    folder = cell.dir if isinstance(cell, Cell) else cell
+    sentences: list[str] = []
+    if not folder.is_dir():
+        return sentences
+    try:
+        config = read_yaml(folder / "config.yaml")
+        if isinstance(cell, Cell) and identifying(config) != identifying(cell.data):
+            sentences.append(
+                f"{where(folder / 'config.yaml')} is not the config that the folder was made for; "
+                "a run of this command writes it again."
+            )
+        elif why := other_config(folder, config):
+            sentences.append(f"{where(folder / 'config.yaml')} {why}.")
+    except FileNotFoundError:
+        pass
+    except Damaged as error:
+        sentences.append(f"{where(error.path)} is damaged: it {error.why}.")
+    if why := other_end(folder, read_status(folder, sentences)):
+        sentences.append(f"{where(folder / 'status.json')} {why}.")
+    for name in FORMS:
+        try:
+            read_form(folder / name)
+        except Damaged as error:
+            sentences.append(f"{where(error.path)} is damaged: it {error.why}.")
+    lines, problems = read_metrics(folder)
+    sentences += [f"{problem}." for problem in problems]
+    made = {line["step"] for line in lines if line["step"]}  # step 0 is what was before the first
+    for kind in KINDS:
+        sentences += _unsound_parts(folder / kind, made)
+    if is_done(folder) and (more := sorted(_steps_of(folder / "rollouts") - made)):
+        sentences.append(f"{where(folder / METRICS)} has no line of step {_listed(more)}.")
+    if (folder / EVALUATIONS).exists():
+        for kind in KINDS:
+            sentences += lost_steps(folder / EVALUATIONS / kind)
+    return sentences
+
+
+def _unsound_parts(folder: Path, made: set[int]) -> list[str]:
+    if not folder.is_dir():
+        return lost_steps(folder, made)
+    sentences = foreign_parts(folder)
+    for path in sorted(folder.iterdir()):
+        why = _outside(path) if step_of(path) is not None else ""
+        if span_of(path) and (damage := opened(path).damage):
+            why = damage.why
+        if why:
+            sentences.append(f"{where(path)} is damaged: it {why}.")
+    return sentences + lost_steps(folder, made)
+
+
+def lost_steps(folder: Path, made: Collection[int] = ()) -> list[str]:
+    """A sentence where a kind of records lacks steps: those that were ``made``, that are before
+    its last, or that have records of the other kind. The last step of a run that goes on may be
+    being written. A kind that others left empty lacks none."""
+    cell, name = folder.parent, f"{folder.parent.name}/{folder.name}"
+    if held_out := cell.name == EVALUATIONS:
+        cell, name = cell.parent, f"{cell.parent.name}/{name}"
+    done, there = is_done(cell), _steps_of(folder)
+    recorded = {step for kind in KINDS for step in _steps_of(folder.with_name(kind))}
+    last = max(recorded, default=0)
+    if done and not held_out:
+        last = max(last, int(read_status(cell, []).get("step", 0)))
+    expected = recorded if held_out else set(range(1, last + 1))
+    expected = {step for step in expected if done or step < last} | set(made)
+    if not folder.is_dir():
+        return [f"{name} is gone."] if expected else []
+    gone = sorted(expected - there) if there or made else []
+    return [f"{name} has no part of step {_listed(gone)}."] if gone else []
+
+
+def _steps_of(folder: Path) -> set[int]:
+    """The steps on record; of a merged file that cannot be read, those in its name."""
+    steps: set[int] = set()
+    for part in parts(folder) if folder.is_dir() else ():
+        unread = part.merged is not None and part.group is None
+        first, last = (span_of(part.path) if unread else None) or (part.step, part.step)
+        steps.update(range(first, last + 1))
+    return steps
+
+
+def read_form(path: Path) -> dict[str, Any]:
+    """`read_json` of a file in `FORMS`, whose values must be of their kinds.
+    Raises Damaged: they are not."""
+    content = read_json(path)
+    for key, kind in FORMS[path.name].items():
+        if key in content and not isinstance(content[key], kind):
+            raise Damaged(path, f"holds {key}={content[key]!r:.40}")
+    return content
+
+
+def foreign_parts(folder: Path) -> list[str]:
+    """Files among the parts that are not parts, such as copies. A part that was being written when
+    its run was killed is not reported."""
+    names = sorted(folder.iterdir()) if folder.is_dir() else []
+    others = [path for path in names if step_of(path) is None and span_of(path) is None]
+    return [
+        f"{where(path)} is not part of the records and is left out."
+        for path in others
+        if not path.name.startswith(".") and path.suffix != ".tmp"
+    ]
+
+
+def _outside(path: Path) -> str:
+    try:
+        if not path.is_file():
+            return "is not a regular file"
+        with path.open("rb") as file:
+            if not (size := file.seek(0, 2)):
+                return "is empty"
+            file.seek(0)
+            first = file.read(4)
+            file.seek(max(0, size - 4))
+            whole = size >= 12 and first == MAGIC == file.read(4)
+    except OSError as error:
+        return f"cannot be read ({error.strerror or error})"
+    return "" if whole else "is not a whole Parquet file"
+
+
+def _listed(steps: list[int]) -> str:
+    shown = ", ".join(map(str, steps[:5]))
+    return f"{shown} and {len(steps) - 5} others" if len(steps) > 5 else shown

