@@ -21,8 +21,8 @@ from typing import TYPE_CHECKING
 from study.face import lazily
 
 if TYPE_CHECKING:
-    from analysis.ledger.fitted_bias import fitted_parts
     from analysis.display.notebook import write_report
+    from analysis.ledger.fitted_bias import fitted_parts
     from analysis.records.runs import Run, read_study
     from analysis.statistics.estimate import Estimate
 

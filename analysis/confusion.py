@@ -9,11 +9,11 @@ from pathlib import Path
 from analysis.display.printed import with_problems
 from analysis.external.confusion import check_judged
 from analysis.external.tables import KINDS, read_table
-from analysis.statistics.estimate import LEVEL
-from analysis.mixture.confusion import recorded, report
 from analysis.ledger.transmission import THRESHOLD
-from study.config.bounds import Number
+from analysis.mixture.confusion import recorded, report
+from analysis.statistics.estimate import LEVEL
 from study.cli import StudyOptions, command, option, output, writes
+from study.config.bounds import Number
 from study.errors import UserError
 from study.system.files import write_json
 

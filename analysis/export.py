@@ -15,8 +15,8 @@ from analysis.answers.files import check_new, write_csv, write_hf, write_parquet
 from analysis.answers.inspect_logs import write_inspect
 from analysis.answers.reading import read_answers
 from analysis.display.printed import with_problems
-from study.config.bounds import Choice
 from study.cli import StudyOptions, check_place, command, option, writes
+from study.config.bounds import Choice
 from study.errors import UserError
 from study.screen import visible
 

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from analysis.external.importers import alpaca_eval, completions, ifeval, judgebench, llmbar
-from study.config.bounds import Choice
 from study.cli import command, option, word, writes
+from study.config.bounds import Choice
 from study.errors import UserError
-from study.system.files import write_text
 from study.screen import CONTROLS
+from study.system.files import write_text
 
 PAIRS = {"alpaca_eval": alpaca_eval, "judgebench": judgebench, "llmbar": llmbar}
 COMPLETIONS = ("trl", "verl")

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from analysis.dose.mediation import study
 from analysis.display.printed import show
-from study.config.bounds import Choice
+from analysis.dose.mediation import study
 from study.cli import StudyOptions, command, option, output
+from study.config.bounds import Choice
 from study.features import FEATURES
 
 

@@ -9,10 +9,10 @@ from typing import Any
 
 import pandas as pd
 
-from analysis.dose.errors_in_variables import study
 from analysis.display.printed import show, with_problems
-from study.config.bounds import Choice, Number
+from analysis.dose.errors_in_variables import study
 from study.cli import StudyOptions, command, option, output
+from study.config.bounds import Choice, Number
 from study.features import FEATURES
 
 

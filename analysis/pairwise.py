@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from analysis.external.pairwise import INVALID, check_pairwise, judge_pairs, render
 from analysis.external.tables import TableOptions, read_table
 from analysis.statistics.proportions import LEVEL
-from study.config.bounds import Choice
 from study.cli import command, option
+from study.config.bounds import Choice
 
 
 @dataclass(frozen=True)

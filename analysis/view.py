@@ -13,8 +13,8 @@ from pathlib import Path
 from analysis.answers import MOST, MOST_MB
 from analysis.answers.page import write_page
 from analysis.display.printed import with_problems
-from study.config.bounds import Number
 from study.cli import StudyOptions, command, option, output, writes
+from study.config.bounds import Number
 from study.screen import visible
 
 

@@ -30,11 +30,11 @@ from typing import Any
 
 from benchmarks.race import read_sizes
 from study.cell import cells
+from study.cell.records import METRICS
+from study.cell.study_file import write_study
+from study.config.schema import Study
 from study.features import FEATURES
 from study.system.files import append_line
-from study.cell.records import METRICS
-from study.config.schema import Study
-from study.cell.study_file import write_study
 from study.verdict import Outcome
 
 DOMAINS = ("math", "qa", "code")
@@ -56,7 +56,8 @@ NAMES = (
 
 
 def metrics_line(step: int, began: float, draw: random.Random) -> str:
-    """One step as `study.cell.records.Recorder` writes it; every tenth has a held-out evaluation."""
+    """One step as `study.cell.records.Recorder` writes it; every tenth has a held-out
+    evaluation."""
     metrics = {name: draw.random() for name in NAMES}
     if step % 10 == 0:
         metrics |= {f"eval/averages/{domain}": draw.random() for domain in DOMAINS}

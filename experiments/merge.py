@@ -22,8 +22,8 @@ from experiments.policies.load import (
     training_of,
 )
 from experiments.policies.tiny import whole_folder
-from study.config.bounds import Number
 from study.cli import command, option
+from study.config.bounds import Number
 from study.errors import UserError
 from study.system.files import read_json, write_json
 

@@ -27,12 +27,12 @@ from huggingface_hub.errors import HfHubHTTPError
 from safetensors import safe_open
 from tokenizers import Tokenizer
 
-from study.system import locks
-from study.config.bounds import Choice
 from study.cli import command, option, word
-from study.errors import UserError
-from study.system.files import first_line, read_json, sha256, write_json
+from study.config.bounds import Choice
 from study.config.models import MODELS, MODELS_DIR, Model
+from study.errors import UserError
+from study.system import locks
+from study.system.files import first_line, read_json, sha256, write_json
 
 MANIFEST = "MANIFEST.json"
 HUB_SECONDS = 5

@@ -20,22 +20,22 @@ from typing import Any
 from analysis.probes.profile import profile
 from analysis.probes.report import show, write_report
 from experiments.evaluation import selection
+from judges.ask.allowance import Allowance
 from judges.ask.budget import Spent
 from judges.ask.identity import judge_id
+from judges.ask.replies import open_store
 from judges.probes import Variant, variants
-from judges.ask.allowance import Allowance
 from judges.probes.asking import ask
 from judges.probes.model import rewritten
 from judges.probes.sets import BUILT_IN, is_file, load_set
-from judges.ask.replies import open_store
 from study.cell import cells
-from study.config.bounds import Choice, Number
+from study.cell.records import VERDICT, write_part
 from study.cli import command, option, overrides
+from study.config.bounds import Choice, Number
 from study.config.compose import load_presets, preset_names
+from study.config.schema import Cost, Judge, Task
 from study.errors import UserError
 from study.system.files import read_json, write_json
-from study.cell.records import VERDICT, write_part
-from study.config.schema import Cost, Judge, Task
 from study.tasks import oracle
 
 SPENT = "spent.json"

@@ -18,12 +18,12 @@ from analysis.records.runs import read_study
 from experiments.pipeline.notes import NOTES, Notes
 from experiments.policies import checkpoints
 from study.cell import cells, merged, signature
+from study.cell.parts import is_signed, left_out, parts, read_all
+from study.cell.verify import unsound
 from study.cli import StudyOptions, command, word
 from study.errors import UserError
-from study.system.files import Damaged
-from study.cell.parts import is_signed, left_out, parts, read_all
 from study.screen import visible
-from study.cell.verify import unsound
+from study.system.files import Damaged
 
 
 def merge(study_dir: Path) -> str:

@@ -16,14 +16,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from study.config.bounds import Choice, Number
 from study.cli import command, option, word, writes
+from study.config.bounds import Choice, Number
 from study.errors import UserError
-from study.system.files import write_json
 from study.rows import Row
-from study.tasks.rules import RuleRunner, read_rows
 from study.sandbox.calls import SUSPICIOUS, Outcome
 from study.sandbox.pool import Pool
+from study.system.files import write_json
+from study.tasks.rules import RuleRunner, read_rows
 
 
 def audit(rows: Sequence[Row], response: str, pool: Pool) -> dict[str, Any]:

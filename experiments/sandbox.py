@@ -5,8 +5,8 @@ from __future__ import annotations
 import sys
 from dataclasses import dataclass
 
-from study.config.bounds import Choice
 from study.cli import command, option
+from study.config.bounds import Choice
 from study.errors import UserError
 from study.sandbox import attacks, tiers
 from study.sandbox.attacks import Attack, Ended

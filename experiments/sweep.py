@@ -31,15 +31,15 @@ from experiments import launch
 from experiments.plan.expand import NAME, NeedsHydra, expand
 from experiments.plan.knockout import parts_of
 from experiments.plan.sweep_help import text as help_text
-from study.config import override_errors as causes
 from study.cell import cells, exchange
-from study.system import stopping, storage
 from study.cell.cells import Cell
-from study.config.compose import CONF, load_judge_once, opened, plain, respelled
-from study.errors import UserError
 from study.cell.places import url_of
+from study.config import override_errors as causes
+from study.config.compose import CONF, load_judge_once, opened, plain, respelled
 from study.config.schema import GROUPS, Study, freeze, register
+from study.errors import UserError
 from study.screen import unless_unread
+from study.system import stopping, storage
 from study.system.secret_names import may_hold_key
 from study.system.secrets import redact, refuse_arguments, refuse_config
 

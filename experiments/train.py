@@ -25,43 +25,43 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-from experiments.trainer import processes
-from study.cell.asked import models_of
-from experiments.trainer.follow import follow
-from experiments.policies.load import cache_of, load_policy
-from experiments.trainer.scorer import Scorer
-from experiments.tracking.runs import RunLog
 from experiments.policies import checkpoints
-from experiments.trainer.alarm import Alarm
+from experiments.policies.load import cache_of, load_policy
 from experiments.policies.tokens import by_policy
-from experiments.workflow.world import Programs
+from experiments.tracking.runs import RunLog
+from experiments.trainer import processes
+from experiments.trainer.alarm import Alarm
+from experiments.trainer.follow import follow
+from experiments.trainer.scorer import Scorer
 from experiments.trainer.world import Direct, World
+from experiments.workflow.world import Programs
 from judges.ask.budget import Budget, evaluations_before, spent_before
-from judges.endpoint.failures import EndpointRefused
 from judges.ask.replies import open_store
-from judges.serving.lease import leases
 from judges.ask.session import Session
+from judges.endpoint.failures import EndpointRefused
+from judges.serving.lease import leases
 from study.cell import cells, exchange, lease
-from study.system import stopping, storage
-from study.config.bounds import Number
+from study.cell.asked import models_of
 from study.cell.cells import Cell
-from study.cli import command, option
-from study.rewards.corrections.corrector import Corrector, labelled_in
-from study.errors import UserError
-from study.system.files import Damaged, clear_leftovers, write_json, write_text
 from study.cell.heartbeat import Heartbeat
-from study.system.machine import cpus, device_variables
 from study.cell.merged import merge_cell, reopen
 from study.cell.parts import read_all, verdicts_by
 from study.cell.places import PlaceTrouble, shown
 from study.cell.records import HELD_OUT, OVERALL, Recorder
-from study.tasks.rules import RuleRunner
-from study.sandbox.pool import Pool
-from study.tasks.scaffold import check as check_scaffold
-from study.config.schema import Study
 from study.cell.status import read_status
-from study.tasks import checked, oracle, runs_code, task_module
 from study.cell.verify import unsound
+from study.cli import command, option
+from study.config.bounds import Number
+from study.config.schema import Study
+from study.errors import UserError
+from study.rewards.corrections.corrector import Corrector, labelled_in
+from study.sandbox.pool import Pool
+from study.system import stopping, storage
+from study.system.files import Damaged, clear_leftovers, write_json, write_text
+from study.system.machine import cpus, device_variables
+from study.tasks import checked, oracle, runs_code, task_module
+from study.tasks.rules import RuleRunner
+from study.tasks.scaffold import check as check_scaffold
 
 PACKAGES = ("torch", "transformers", "trl", "peft", "mlflow", "hydra-core", "numpy", "pyarrow")
 

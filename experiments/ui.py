@@ -16,11 +16,11 @@ from pathlib import Path
 
 from experiments.studies.list import studies
 from experiments.tracking.store import tracking_uri, ui_command, ui_link
-from study.cli import AnyStudyOptions, command, option
-from study.errors import UserError
 from study.cell.places import shown
-from study.config.schema import Tracking
 from study.cell.study_file import read_study
+from study.cli import AnyStudyOptions, command, option
+from study.config.schema import Tracking
+from study.errors import UserError
 
 
 @dataclass(frozen=True)

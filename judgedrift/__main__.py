@@ -16,10 +16,10 @@ from importlib import import_module
 
 from experiments.plan import sweep_help
 from judgedrift.commands import COMMANDS, NAME, STAGES, SWEEP
-from study.config.bounds import shown
 from study.cli import Command, shown_examples
-from study.declared import declared
+from study.config.bounds import shown
 from study.config.presets import any_of, nearest
+from study.declared import declared, module_of
 from study.screen import unless_unread
 from study.typed import typed_by
 
@@ -64,7 +64,7 @@ def _run(name: str, words: Sequence[str]) -> int:
         else:
             told = declared(entry.module).named(typed, examples).help()
         return unless_unread(functools.partial(_print, told))
-    main = import_module(entry.module).main
+    main = import_module(module_of(entry.module)).main
     if isinstance(main, Command):
         return main.named(typed, examples)([*entry.given, *words])
     before = list(sys.argv)

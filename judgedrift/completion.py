@@ -15,11 +15,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from judgedrift.commands import COMMANDS, NAME, SWEEP
+from study.cli import command, option, word
 from study.config.bounds import Name
 from study.config.override_errors import keys
-from study.cli import command, option, word
-from study.declared import declared
 from study.config.presets import CONF, preset_groups
+from study.declared import declared
 
 SHARED = {
     "bash": """\

@@ -22,9 +22,9 @@ from study.face import lazily
 
 if TYPE_CHECKING:
     from judges.ask.prefetch import judge_all
-    from judges.grading import GRADINGS
     from judges.ask.replies import Store
     from judges.ask.session import Session
+    from judges.grading import GRADINGS
 
 __all__ = ["GRADINGS", "Session", "Store", "judge_all"]
 

@@ -9,15 +9,15 @@ import dataclasses
 import sys
 from dataclasses import dataclass
 
+from judges.ask.session import Session
 from judges.endpoint import dialects
 from judges.grading.delimiters import can_escape
 from judges.grading.special_tokens import folders, special_tokens
-from judges.ask.session import Session
 from study import tasks
 from study.cli import command, overrides, preset
 from study.config.compose import load_presets
-from study.rows import Criterion, Row, prompt_id
 from study.config.schema import Judge, Task
+from study.rows import Criterion, Row, prompt_id
 from study.screen import plural, visible
 from study.verdict import Outcome, Verdict
 

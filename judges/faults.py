@@ -24,11 +24,11 @@ from judges.endpoint.transport import AsgiWire
 from judges.fault_injection.server import ANSWERS, FLOWS, LIARS, MIXED, head, whole
 from judges.serving.server import ANY_PORT, listen
 from judges.simulated.app import simulated_app
-from study.config.bounds import Choice, Number
 from study.cli import command, option, overrides, preset
+from study.config.bounds import Choice, Number
 from study.config.compose import load_presets
-from study.errors import UserError
 from study.config.schema import Endpoint
+from study.errors import UserError
 from study.tasks import oracle
 
 if TYPE_CHECKING:

@@ -18,12 +18,12 @@ from typing import Any
 from judges.grading import GRADINGS
 from judges.grading.base import Grading
 from judges.grading.rubric import Rubric
-from study.config.bounds import Choice
-from study.cli import command, option, writes
 from study.cell.completions import json_object, sound_records
+from study.cli import command, option, writes
+from study.config.bounds import Choice
 from study.errors import UserError
-from study.system.files import write_text
 from study.rows import Criterion, make_row
+from study.system.files import write_text
 from study.verdict import Outcome, Parsed, Reply, Request
 
 READABLE = ("rubric_batch", "rubric_chunk", "rubric_item", "verif", "binary", "likert")

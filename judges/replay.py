@@ -21,34 +21,34 @@ from typing import Any
 
 import numpy as np
 
-from judges.ask.prefetch import judge_asked
-from judges.grading.checks import check_group
 from judges.ask.identity import judge_id
+from judges.ask.prefetch import judge_asked
 from judges.ask.replies import Store, open_store
 from judges.ask.session import Session
-from study.cell import cells, exchange
+from judges.grading.checks import check_group
 from study import truth as rules
 from study.answers import answer_of
-from study.config.bounds import Choice, Name, check
+from study.cell import cells, exchange
 from study.cell.cells import Cell
-from study.cli import command, option, overrides
 from study.cell.completions import Completion, read_completions
-from study.config.compose import load_presets, preset_names
-from study.rewards.corrections.corrector import Corrector, Heard
-from study.errors import UserError
-from study.system.files import Damaged, say, write_json
 from study.cell.parts import Part, parts, read_part
 from study.cell.records import PLACE, REPLAYED, VERDICT, part_name, write_part
+from study.cell.verify import say_problems
+from study.cli import command, option, overrides
+from study.config.bounds import Choice, Name, check
+from study.config.compose import load_presets, preset_names
+from study.config.schema import Judge, Study, VerdictStore
+from study.errors import UserError
 from study.rewards import compose
 from study.rewards.advantages import advantages, alignment, rank_change, sign_flips, silenced
+from study.rewards.corrections.corrector import Corrector, Heard
 from study.rewards.failure import REPLAY_POLICIES
 from study.rewards.workflow import OK
 from study.rows import Row
-from study.config.schema import Judge, Study, VerdictStore
 from study.screen import print_table
+from study.system.files import Damaged, say, write_json
 from study.tasks import oracle
 from study.verdict import Verdict, mean_score
-from study.cell.verify import say_problems
 
 JUDGES = preset_names("judge")
 SCORED = ("judge_score", "reward", "advantage")

@@ -30,13 +30,13 @@ from judges.serving.server import ANY_PORT, LOCAL, Server
 from judges.serving.service import end, rows, use
 from judges.simulated.app import simulated_app
 from judges.simulated.operators import operators_app
-from study.system import stopping
-from study.config.bounds import Choice, Number
 from study.cli import command, option, overrides, preset
+from study.config.bounds import Choice, Number
 from study.config.compose import load_executor, load_presets, preset_names
-from study.errors import UserError
 from study.config.schema import Judge, Model, Task
+from study.errors import UserError
 from study.screen import print_table, visible
+from study.system import stopping
 from study.tasks import oracle
 from study.verdict import Outcome
 

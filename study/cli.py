@@ -30,16 +30,16 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
-from study.config import bounds
 from study.cell import exchange
-from study.system import stopping
+from study.cell.places import local, shown
+from study.config import bounds
 from study.config.bounds import Legal
 from study.config.compose import preset_names
-from study.errors import UserError
 from study.config.marks import default_of
-from study.cell.places import local, shown
 from study.config.presets import nearest
+from study.errors import UserError
 from study.screen import unless_unread
+from study.system import stopping
 from study.system.secrets import refuse_arguments
 
 T = TypeVar("T")

@@ -19,9 +19,18 @@ from study.cli import Command
 FUTURE = "__future__"
 
 
-def declared(module: str) -> Command[Any]:
-    """The command that is called ``main`` in a module; it can be asked for its help and its keys,
-    and does nothing."""
+def module_of(command: str) -> str:
+    """The module of a command's ``main``, by the name behind ``python -m``: of a package its
+    ``__main__``."""
+    spec = find_spec(command)
+    is_package = spec is not None and spec.submodule_search_locations is not None
+    return f"{command}.__main__" if is_package else command
+
+
+def declared(command: str) -> Command[Any]:
+    """A command by the name behind ``python -m``; it can be asked for its help and its keys, and
+    does nothing."""
+    module = module_of(command)
     spec = find_spec(module)
     assert spec is not None and spec.origin is not None
     path = Path(spec.origin)
@@ -37,8 +46,8 @@ def declared(module: str) -> Command[Any]:
         exec(compile(kept, str(path), "exec"), vars(made))
     finally:
         del sys.modules[made.__name__]
-    command: Command[Any] = vars(made)["main"]
-    return command
+    made_command: Command[Any] = vars(made)["main"]
+    return made_command
 
 
 def _no_arguments() -> ast.arguments:

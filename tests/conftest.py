@@ -21,10 +21,10 @@ from typing import Any
 import pytest
 from hypothesis import settings
 
-from study.system import gpus, locks
 from study.cell.merged import split
 from study.sandbox import tiers
 from study.sandbox.pool import Pool
+from study.system import gpus, locks
 from tests import chromium, commands, composing, timing
 from tests.sweeps import Sweeps
 from tests.waiting import wait_for

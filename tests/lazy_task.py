@@ -9,8 +9,8 @@ import functools
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from study.rows import Missing, Row, RuleTruth, Truth, make_row
 from study.config.schema import Task
+from study.rows import Missing, Row, RuleTruth, Truth, make_row
 
 DOMAINS = ("math", "qa", "code")
 LOST = "the grader is gone"

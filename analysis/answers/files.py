@@ -20,8 +20,8 @@ import pyarrow.parquet as pq
 from analysis.answers.reading import Answers
 from analysis.answers.rows import schema_of, tables
 from study.errors import UserError
-from study.system.files import sync_files, write_text, writing
 from study.screen import CONTROLS, FORMULA, visible
+from study.system.files import sync_files, write_text, writing
 
 pc: Any = pyarrow.compute
 """Its functions are made as it is loaded, so nothing static knows of them."""

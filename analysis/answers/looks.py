@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from analysis.answers.reading import Answers
-from analysis.interventions.estimate import base_of
 from analysis.display.figures import MARKERS, looks, looks_of
-from analysis.records.frames import read_config
 from analysis.drift.estimate import arms_in_order, usable_cells
+from analysis.interventions.estimate import base_of
+from analysis.records.frames import read_config
 from study.config.identity import identifying
 
 MARKS = dict(zip(MARKERS, "\u25cf\u25a0\u25b2\u25c6\u25bc\u271a\u2716", strict=True))

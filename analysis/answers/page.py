@@ -19,9 +19,9 @@ from analysis.answers.choice import ALL, BOTH, GAP, RANDOM, STEPS, choose
 from analysis.answers.content import content, escaped
 from analysis.answers.reading import read_answers
 from analysis.display.markup import environment
+from study.cell.places import shown
 from study.errors import UserError
 from study.system.files import clear_leftovers, write_text
-from study.cell.places import shown
 
 WEB = Path(__file__).parent / "web"
 PLACE = "report/answers.html"

@@ -16,11 +16,11 @@ import pyarrow.parquet as pq
 
 from analysis.records.frames import NUMBERS, runs_frame
 from study.cell.exchange import folder_of
-from study.features import shared_keyword
-from study.system.files import Damaged
 from study.cell.parts import Part, left_out, parts, read_part
 from study.cell.records import EVALUATIONS, KINDS
 from study.cell.verify import foreign_parts, lost_steps
+from study.features import shared_keyword
+from study.system.files import Damaged
 
 SETS = ("training", "held-out")
 """What an answer was given to: a row that the policy was trained on, or one of its evaluation."""

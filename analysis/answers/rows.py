@@ -13,8 +13,8 @@ import pyarrow.compute as pc
 
 from analysis.answers.reading import Answers, Source
 from analysis.records.frames import NUMBERS
-from study.features import FEATURES, measured
 from study.cell.records import OPTIONAL, ROLLOUT, VERDICT, arrow_type
+from study.features import FEATURES, measured
 
 WHOSE = ("study", "cell", "arm", "run_judge", "seed", "set")
 """First columns: the run, the judge that it was trained under, and which of `reading.SETS`."""

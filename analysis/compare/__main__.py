@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from analysis.compare.estimate import compare
-from analysis.display.printed import show
 from analysis.compare.words import text
-from study.config.bounds import Number
+from analysis.display.printed import show
 from study.cli import StudyOptions, command, option, output
+from study.config.bounds import Number
 from study.errors import UserError
 
 

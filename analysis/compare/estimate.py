@@ -15,22 +15,22 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from analysis.drift import estimate as drift
 from analysis.forecast import units as forecast_units
 from analysis.forecast.estimate import Asked, ask
-from analysis.forecast.units import Candidates, Trained
 from analysis.forecast.response import FEWEST_ARMS
+from analysis.forecast.units import Candidates, Trained
+from analysis.frozen.run import all_frozen, frozen_shifts
 from analysis.records.behaviour import unit
 from analysis.records.runs import Records, Run, read_study
-from analysis.drift import estimate as drift
-from analysis.frozen.run import all_frozen, frozen_shifts
 from analysis.statistics.estimate import NO_ESTIMATE, Estimate, columns
 from analysis.statistics.intervals import mean_interval, paired_difference
 from study.cell.cells import Cell, load_cell, study_cells
-from study.errors import UserError
-from study.system.files import Damaged
+from study.cell.study_file import read_study as read_description
 from study.config.identity import left_out
 from study.config.marks import under
-from study.cell.study_file import read_study as read_description
+from study.errors import UserError
+from study.system.files import Damaged
 
 SCORES = ("truth", "judge_score", "gap")
 

@@ -6,8 +6,8 @@ import math
 from collections.abc import Iterable
 from typing import Any
 
-from analysis.forecast.units import FORECAST
 from analysis.display.printed import aligned, with_problems
+from analysis.forecast.units import FORECAST
 from study.screen import plural, visible
 
 LONGEST = 60

@@ -9,10 +9,10 @@ from pathlib import Path
 import pandas as pd
 
 from analysis.crossjudge.estimate import figure, mean_gains, study
-from analysis.drift.substitution import LEAST
 from analysis.display.printed import show, with_problems
-from study.config.bounds import Number
+from analysis.drift.substitution import LEAST
 from study.cli import StudyOptions, command, option, output
+from study.config.bounds import Number
 
 
 @dataclass(frozen=True)

@@ -18,14 +18,14 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from analysis.drift.substitution import LEAST, base_of, substitutions, untold
 from analysis.display.figures import style
+from analysis.drift.substitution import LEAST, base_of, substitutions, untold
+from analysis.ledger.transmission import centred
 from analysis.records.behaviour import ends, shift
 from analysis.records.replays import with_replays
 from analysis.records.runs import Run, read_study, step_means
 from analysis.statistics.estimate import Estimate, columns
 from analysis.statistics.intervals import mean_interval
-from analysis.ledger.transmission import centred
 from study.errors import UserError
 
 TRUTH = "truth"

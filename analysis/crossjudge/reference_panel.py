@@ -13,12 +13,12 @@ from pathlib import Path
 
 import numpy as np
 
+from analysis.crossjudge.checkpoint_preference import left_out, preference, wins
+from analysis.crossjudge.exploitation import Exploitation, exploitation_rate
 from analysis.records.credits import Credits, read_credits
 from analysis.records.frames import runs_frame
 from analysis.records.gradings import SHOWN, WITHIN_GROUPS, gradings, shows_rubric
 from analysis.records.runs import Run
-from analysis.crossjudge.checkpoint_preference import left_out, preference, wins
-from analysis.crossjudge.exploitation import Exploitation, exploitation_rate
 from analysis.statistics.estimate import ENDS, NAN, NO_ESTIMATE, Estimate
 from analysis.statistics.intervals import mean_interval, mean_of_means
 

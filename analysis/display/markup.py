@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 from markupsafe import Markup
 
 from analysis.display import svg
-from study.system.files import read_yaml
 from study.screen import plural
+from study.system.files import read_yaml
 
 if TYPE_CHECKING:
     import pandas as pd

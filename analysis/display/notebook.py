@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import Any
 
 from analysis.display.page import page, write_tables
+from study.cell.exchange import folder_of
 from study.cli import StudyOptions
 from study.errors import UserError
-from study.cell.exchange import folder_of
 from study.system.files import clear_leftovers, write_json, write_text
 
 ROOT = Path(__file__).resolve().parents[2]

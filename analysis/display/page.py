@@ -19,8 +19,8 @@ import pandas as pd
 from markupsafe import Markup
 
 from analysis.display.markup import Sheet, environment
-from study.system.files import write_text
 from study.screen import CONTROLS, FORMULA
+from study.system.files import write_text
 
 TABLES_MIME = "application/vnd.judgedrift.tables+json"
 """Under this type a cell hands over its tables: {name: text of the CSV file}."""

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from analysis.display.markup import MISSING
 from analysis.statistics.estimate import Estimate
-from study.system.files import write_json
 from study.screen import visible
+from study.system.files import write_json
 
 if TYPE_CHECKING:
     import pandas as pd

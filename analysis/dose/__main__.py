@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from analysis.dose.estimate import left_out, straight, study
-from analysis.dose.display import dose_caption, dose_response
 from analysis.display.printed import show, with_problems
-from study.config.bounds import Choice
+from analysis.dose.display import dose_caption, dose_response
+from analysis.dose.estimate import left_out, straight, study
 from study.cli import StudyOptions, command, option, output
+from study.config.bounds import Choice
 from study.features import FEATURES
 
 

@@ -12,11 +12,11 @@ from typing import Any
 
 import numpy as np
 
+from analysis.ledger.transmission import within_regression
 from analysis.records.behaviour import shift
 from analysis.records.runs import read_runs, step_means
 from analysis.statistics.estimate import NAN, Estimate, around
 from analysis.statistics.intervals import student
-from analysis.ledger.transmission import within_regression
 from study.errors import UserError
 from study.features import FEATURES
 

@@ -270,8 +270,8 @@ def first_order(
     """Cell -> shift of one feature that theory predicts; NaN where it predicts none.
 
     Under a KL penalty (``betas`` by cell) it is where that holds the feature
-    (`analysis.propagation.estimate.kl_limit`); else what is ``predicted``: the run's cumulative push
-    times the scale of the other runs without a penalty.
+    (`analysis.propagation.estimate.kl_limit`); else what is ``predicted``: the run's cumulative
+    push times the scale of the other runs without a penalty.
     """
     return {
         run.cell: kl_limit(run, betas[run.cell])[feature][0]

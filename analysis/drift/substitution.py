@@ -14,8 +14,8 @@ import numpy as np
 import pandas as pd
 from scipy import stats
 
-from analysis.records.runs import Run
 from analysis.drift.estimate import base_arm, feature_values, run_shifts
+from analysis.records.runs import Run
 
 LEAST = 0.25
 """SDs of first rollouts beyond the base arm, in every pair of runs, that count as moved."""

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 import pandas as pd
 
-from analysis.families.estimate import Families, Natural
 from analysis.display.markup import signed
+from analysis.families.estimate import Families, Natural
 from analysis.interventions.plane import plane
 
 if TYPE_CHECKING:

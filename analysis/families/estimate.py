@@ -17,17 +17,17 @@ import numpy as np
 from scipy import stats
 
 from analysis.dose.errors_in_variables import slopes
+from analysis.drift.estimate import feature_values, run_shifts
+from analysis.ledger.transmission import within_regression
 from analysis.probes.effects import clustered_mean, pairs
 from analysis.probes.profile import read, scores
 from analysis.records.runs import Run
-from analysis.drift.estimate import feature_values, run_shifts
 from analysis.statistics.estimate import Estimate
 from analysis.statistics.intervals import mean_interval
-from analysis.ledger.transmission import within_regression
 from judges.ask.identity import judge_id
+from study.config.schema import Judge, freeze
 from study.errors import UserError
 from study.system.files import read_yaml
-from study.config.schema import Judge, freeze
 
 KEYS = ("family", "size", "prompt")
 PROBES = {

@@ -6,15 +6,15 @@ import sys
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from analysis.field.estimate import THRESHOLDS, of_runs
 from analysis.display.printed import show, with_problems, without_infinities
+from analysis.drift.estimate import usable_cells
 from analysis.field import words as field
+from analysis.field.estimate import THRESHOLDS, of_runs
+from analysis.onset.estimate import dosed, line
 from analysis.records.replays import with_replays
 from analysis.records.runs import read_study
-from analysis.drift.estimate import usable_cells
-from analysis.onset.estimate import dosed, line
-from study.config.bounds import Choice
 from study.cli import StudyOptions, command, option, output
+from study.config.bounds import Choice
 from study.features import FEATURES
 
 

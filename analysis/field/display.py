@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pandas as pd
 
-from analysis.field.estimate import THRESHOLDS, Aggregate, Field
-from analysis.field.onset_time import OnsetTime
 from analysis.display import markup
 from analysis.display.figures import looks, outside_legend, plain, single, style
 from analysis.display.markup import said, signed, with_interval
+from analysis.field.estimate import THRESHOLDS, Aggregate, Field
+from analysis.field.onset_time import OnsetTime
 from analysis.statistics.estimate import NO_ESTIMATE, Estimate
 
 if TYPE_CHECKING:

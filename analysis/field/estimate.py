@@ -14,20 +14,20 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from analysis.field.final_scores import final_scores
-from analysis.field.onset_time import OnsetTime, onset_time
 from analysis.crossjudge.reference_panel import (
     Exploited,
     Preferred,
     exploited,
     preferred,
 )
-from analysis.scaffold.self_gaps import SelfGaps, self_gaps
 from analysis.drift.substitution import base_of
+from analysis.field.final_scores import final_scores
+from analysis.field.onset_time import OnsetTime, onset_time
+from analysis.field.shortcut import Shortcut, of_run
+from analysis.onset.estimate import Line
 from analysis.records.behaviour import tenths
 from analysis.records.runs import Run
-from analysis.onset.estimate import Line
-from analysis.field.shortcut import Shortcut, of_run
+from analysis.scaffold.self_gaps import SelfGaps, self_gaps
 from analysis.statistics.aggregates import (
     interquartile_mean,
     performance_profile,

@@ -5,12 +5,12 @@ from __future__ import annotations
 import numpy as np
 from scipy.stats import norm
 
-from analysis.field.onset_time import onset_time
-from analysis.planted.trials import Trials, replicated, trials
 from analysis.crossjudge.checkpoint_preference import left_out, preference, wins
 from analysis.crossjudge.exploitation import exploitation_rate
-from analysis.scaffold.self_gap import peak, self_gap
+from analysis.field.onset_time import onset_time
 from analysis.field.shortcut import entanglement, growth
+from analysis.planted.trials import Trials, replicated, trials
+from analysis.scaffold.self_gap import peak, self_gap
 from analysis.statistics.aggregates import (
     interquartile_mean,
     performance_profile,

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from analysis.records.runs import Run, step_means
 from analysis.onset.estimate import Line
 from analysis.onset.threshold_grid import NO_SHORTCUT, first_tenth, shortcut
+from analysis.records.runs import Run, step_means
 from analysis.statistics.estimate import NAN, Estimate, around
 from analysis.statistics.intervals import student
 from study.verdict import THRESHOLD

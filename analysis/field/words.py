@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from textwrap import fill
 
-from analysis.field.estimate import Field
 from analysis.display.markup import TEXTS
 from analysis.display.printed import NO_RUN, WIDTH, as_text
 from analysis.field.display import meaning, tables
+from analysis.field.estimate import Field
 from study.screen import visible
 
 

@@ -6,12 +6,12 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
+from analysis.display.printed import show
 from analysis.forecast.estimate import ask, figure, forecast
 from analysis.forecast.study import in_units
-from analysis.display.printed import show
 from analysis.forecast.words import text
-from study.config.bounds import Name, Number
 from study.cli import StudyOptions, command, option, output
+from study.config.bounds import Name, Number
 
 
 @dataclass(frozen=True)

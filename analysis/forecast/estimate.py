@@ -16,28 +16,28 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from analysis.forecast.ranking import moved_most, rank
 from analysis.display.figures import looks, style
+from analysis.forecast.ranking import moved_most, rank
+from analysis.ledger.transmission import group_cov
 from analysis.records.frames import OPERATOR, runs_frame
 from analysis.statistics.estimate import Estimate, columns
 from analysis.statistics.intervals import mean_interval
-from analysis.ledger.transmission import group_cov
 from judges.ask.prefetch import judge_asked
 from judges.ask.replies import open_store
 from judges.ask.session import Session
 from study.cell.cells import Cell, load_cell, study_cells
+from study.cell.parts import parts, read_part
+from study.cell.records import FEATURE
 from study.config.compose import load_presets
-from study.rewards.corrections.corrector import Corrector, Heard
+from study.config.schema import Judge
 from study.endings import Ending
 from study.errors import UserError
 from study.features import FEATURES, measured, shared_keyword
-from study.system.files import Damaged, say
-from study.cell.parts import parts, read_part
-from study.cell.records import FEATURE
 from study.rewards import compose
 from study.rewards.advantages import advantages
+from study.rewards.corrections.corrector import Corrector, Heard
 from study.rows import Row
-from study.config.schema import Judge
+from study.system.files import Damaged, say
 from study.tasks import lookup, oracle
 from study.verdict import mean_score
 

@@ -14,8 +14,8 @@ import numpy as np
 import pandas as pd
 
 from analysis.forecast.estimate import Asked
-from analysis.forecast.units import Candidates, exposure, start_of
 from analysis.forecast.response import RIDGE, Start
+from analysis.forecast.units import Candidates, exposure, start_of
 from analysis.probes.effects import pairs
 from analysis.probes.profile import read, scores
 from analysis.statistics.estimate import NAN

@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import numpy as np
 
-from analysis.propagation.calibration import fit_scale
-from analysis.dose.estimate import trend_p
 from analysis.dose.errors_in_variables import slopes
-from analysis.forecast.estimate import Rollouts, pushes
+from analysis.dose.estimate import trend_p
 from analysis.dose.mediation import mediate
+from analysis.forecast.estimate import Rollouts, pushes
 from analysis.planted.trials import Trials, replicated, silent, trials
 from analysis.planted.truth import Tabular
+from analysis.propagation.calibration import fit_scale
 from analysis.statistics.estimate import Estimate
 from analysis.statistics.intervals import line
 from study.rows import Row

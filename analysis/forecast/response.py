@@ -24,9 +24,9 @@ from typing import Any
 import numpy as np
 from scipy.optimize import least_squares, minimize
 
+from analysis.ledger.transmission import centred, group_cov, known_mean
 from analysis.statistics.estimate import FLAT, NAN, Estimate, around
 from analysis.statistics.intervals import student
-from analysis.ledger.transmission import centred, group_cov, known_mean
 
 TRUTH = "truth"
 RIDGE = 3e-3

@@ -9,8 +9,8 @@ from typing import Any
 from analysis.forecast import units as forecast_units
 from analysis.forecast.estimate import Asked, ask
 from analysis.forecast.from_probes import probed
-from analysis.forecast.units import Candidates, Fitted
 from analysis.forecast.response import FEWEST_ARMS
+from analysis.forecast.units import Candidates, Fitted
 from analysis.records.runs import Run, read_runs
 from analysis.statistics.estimate import columns
 from study.errors import UserError

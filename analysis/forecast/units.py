@@ -1,7 +1,7 @@
 """Shifts at the end of training, forecast in units, beside what takes no theory; and scores.
 
-The forecast is `analysis.forecast.response`: fitted on the runs of a study, it says what a judge that
-was not among them would teach, from its bias on first rollouts. Where a study is forecast from
+The forecast is `analysis.forecast.response`: fitted on the runs of a study, it says what a judge
+that was not among them would teach, from its bias on first rollouts. Where a study is forecast from
 itself, each arm is forecast by the response to the others. Four simpler forecasts stand beside it,
 fitted on the same runs; a fifth is none, because it has seen the arm's runs:
 
@@ -21,20 +21,20 @@ from pathlib import Path
 import numpy as np
 from scipy import stats
 
-from analysis.forecast import response
-from analysis.propagation.calibration import FEWEST, inside, r2
 from analysis.dose.estimate import trend_p
+from analysis.forecast import response
 from analysis.forecast.estimate import Asked
 from analysis.forecast.response import FEWEST_ARMS, TRUTH, Response, Start
+from analysis.ledger.transmission import known_mean
+from analysis.propagation.calibration import FEWEST, inside, r2
 from analysis.records.behaviour import shift
 from analysis.records.runs import Run, step_means
 from analysis.statistics.estimate import NAN, NO_ESTIMATE, Estimate, around
 from analysis.statistics.intervals import line, student
-from analysis.ledger.transmission import known_mean
-from study.errors import UserError
-from study.system.files import read_json, write_json
-from study.rewards.advantages import advantages
 from study.config.schema import Trainer
+from study.errors import UserError
+from study.rewards.advantages import advantages
+from study.system.files import read_json, write_json
 
 VERSION = 1
 FORECAST, REPETITION = "forecast", "repetition"

@@ -6,8 +6,8 @@ from typing import Any
 
 import pandas as pd
 
-from analysis.forecast.units import FORECAST, MOVES
 from analysis.forecast.ranking import moved_most
+from analysis.forecast.units import FORECAST, MOVES
 
 LEGEND = (
     "forecast: from the judge's bias on the first rollouts; covariance, bias: one factor times"

@@ -6,11 +6,11 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-from analysis.frozen.arm import held_out_table
 from analysis.display.printed import show, with_problems
+from analysis.drift.estimate import base_arm, usable_cells
+from analysis.frozen.arm import held_out_table
 from analysis.frozen.words import frozen_text
 from analysis.records.runs import read_study
-from analysis.drift.estimate import base_arm, usable_cells
 from study.cli import StudyOptions, command, output
 
 

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 import numpy as np
 import pandas as pd
 
-from analysis.records.runs import Run
 from analysis.drift.estimate import run_shifts, shift_table
 from analysis.frozen.run import answer_values, frozen_shifts, has_frozen
+from analysis.records.runs import Run
 from analysis.statistics.intervals import mean_interval
 
 

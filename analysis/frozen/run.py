@@ -13,10 +13,10 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from analysis.records.runs import Run
 from analysis.drift.estimate import BY, JUDGED, SHIFTS, Tail, feature_values, score_values
-from analysis.statistics.bootstrap import group_sums, ratio_se
 from analysis.ledger.transmission import known_mean
+from analysis.records.runs import Run
+from analysis.statistics.bootstrap import group_sums, ratio_se
 
 ANSWERS = {"drawn": slice(1, None), "greedy": slice(1)}
 """Which answers to a prompt: those drawn as in training, or the one that is most probable."""
@@ -43,9 +43,9 @@ def frozen_shifts(
     """Shifts within prompts from step 0 to the last evaluated step, one row per run and metric.
 
     Metrics are the truth, the judge's score and their gap, the score by each shadow judge, and
-    every behaviour. The columns are those of `analysis.drift.estimate.run_shifts`, so that its tables
-    take them: ``first`` and ``last`` are means over the answers that have the metric at both ends,
-    ``shift`` is their difference, ``naive_var`` its sampling variance over answers and
+    every behaviour. The columns are those of `analysis.drift.estimate.run_shifts`, so that its
+    tables take them: ``first`` and ``last`` are means over the answers that have the metric at both
+    ends, ``shift`` is their difference, ``naive_var`` its sampling variance over answers and
     ``group_var`` over prompts (CR1). A row that is on record at one end only is unscored. Runs
     without frozen evaluation (`has_frozen`) are left out.
 

@@ -8,8 +8,8 @@ import pandas as pd
 
 from analysis.display.markup import estimate, number, p_value
 from analysis.display.printed import NO_RUN, aligned
-from analysis.records.runs import Run
 from analysis.frozen.run import has_frozen
+from analysis.records.runs import Run
 
 NONE = (
     "No run of this study has frozen evaluation. Train with trainer.eval_steps=40 "

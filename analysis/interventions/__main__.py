@@ -6,8 +6,8 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-from analysis.interventions.estimate import numbers, of_records
 from analysis.display.printed import show
+from analysis.interventions.estimate import numbers, of_records
 from analysis.interventions.words import interventions_text
 from analysis.records.runs import read_study
 from study.cli import StudyOptions, command, output

@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING
 
 import pandas as pd
 
-from analysis.interventions.estimate import Interventions
-from analysis.drift.substitution import Substitution
 from analysis.display import markup
 from analysis.display.markup import signed, with_interval
-from analysis.records.behaviour import unit
+from analysis.drift.substitution import Substitution
+from analysis.interventions.estimate import Interventions
 from analysis.interventions.plane import plane
+from analysis.records.behaviour import unit
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -14,9 +14,6 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from analysis.drift.substitution import Substitution, substitutions
-from analysis.records.frames import rollouts_frame
-from analysis.records.runs import Records, Run
 from analysis.drift.estimate import (
     base_arm,
     feature_values,
@@ -24,15 +21,18 @@ from analysis.drift.estimate import (
     shift_table,
     usable_cells,
 )
+from analysis.drift.substitution import Substitution, substitutions
+from analysis.ledger.transmission import known_mean, within_regression
+from analysis.records.frames import rollouts_frame
+from analysis.records.runs import Records, Run
 from analysis.statistics.bootstrap import ratio_se
 from analysis.statistics.estimate import NAN, NO_ESTIMATE, Estimate, columns
 from analysis.statistics.intervals import mean_interval
-from analysis.ledger.transmission import known_mean, within_regression
-from study.rewards.corrections.calibration import fitted
-from study.rewards.corrections.corrector import RECHECKED, UNCALIBRATED
+from study.cell.records import COMPONENT
 from study.config.identity import left_out
 from study.config.marks import under
-from study.cell.records import COMPONENT
+from study.rewards.corrections.calibration import fitted
+from study.rewards.corrections.corrector import RECHECKED, UNCALIBRATED
 
 BETA = "trainer.beta"
 KEYS = ("correction", "shadow_judges", BETA)

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from analysis.interventions.estimate import Interventions
 from analysis.display.markup import TEXTS
 from analysis.display.printed import turned, with_problems
 from analysis.interventions.display import bought_table
+from analysis.interventions.estimate import Interventions
 
 
 def interventions_text(told: Interventions, problems: list[str]) -> str:

@@ -6,8 +6,8 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-from analysis.knockout.estimate import numbers, of_study
 from analysis.display.printed import show
+from analysis.knockout.estimate import numbers, of_study
 from analysis.knockout.words import knockout_text
 from analysis.records.runs import read_runs
 from study.cli import StudyOptions, command, output

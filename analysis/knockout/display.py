@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pandas as pd
 
-from analysis.knockout.estimate import Knockout
 from analysis.display import figures, markup
 from analysis.display.figures import bar, looks, marks_of, style
 from analysis.display.markup import with_interval
+from analysis.knockout.estimate import Knockout
 from analysis.statistics.estimate import Estimate
 
 if TYPE_CHECKING:

@@ -14,15 +14,15 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from analysis.display import markup
+from analysis.drift.estimate import feature_values, run_shifts
+from analysis.ledger.transmission import known_mean
 from analysis.propagation.calibration import Predicted
 from analysis.propagation.estimate import paths, predict, pushed
-from analysis.display import markup
 from analysis.records.behaviour import unit
 from analysis.records.runs import Run
-from analysis.drift.estimate import feature_values, run_shifts
 from analysis.statistics.estimate import NAN, Estimate, columns
 from analysis.statistics.intervals import mean_interval, ratio_of_means
-from analysis.ledger.transmission import known_mean
 from study.config.marks import under
 
 NAMES = ("seed", "judge.name", "judge.family", "judge.size", "judge.endpoint.model")

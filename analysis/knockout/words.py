@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from analysis.knockout.estimate import Knockout, sentence
 from analysis.display.markup import TEXTS
 from analysis.display.printed import turned, with_problems
 from analysis.knockout.display import knockout_table
+from analysis.knockout.estimate import Knockout, sentence
 
 
 def knockout_text(told: Sequence[Knockout], problems: list[str]) -> str:

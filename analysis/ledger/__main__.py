@@ -8,8 +8,8 @@ from pathlib import Path
 
 from analysis.display.markup import MISSING, estimate
 from analysis.display.printed import NO_RUN, with_problems
-from analysis.records.runs import read_runs
 from analysis.ledger.estimate import ERRORS, SHARES, judge_table, ledger
+from analysis.records.runs import read_runs
 from study.cli import StudyOptions, command, output
 from study.rewards.failure import REPLAY_POLICIES
 

@@ -9,9 +9,6 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from analysis.records.behaviour import shift
-from analysis.records.runs import Run, on_each_core, read_runs
-from analysis.statistics.intervals import grouped_intervals
 from analysis.ledger.judge_error import PARTS, Parts, taken_apart
 from analysis.ledger.transmission import (
     MISFIT,
@@ -27,6 +24,9 @@ from analysis.ledger.transmission import (
     within_regression,
     yes_no,
 )
+from analysis.records.behaviour import shift
+from analysis.records.runs import Run, on_each_core, read_runs
+from analysis.statistics.intervals import grouped_intervals
 from study.rewards.advantages import advantages
 from study.rewards.failure import REPLAY_POLICIES
 

@@ -7,14 +7,14 @@ from pathlib import Path
 
 import numpy as np
 
-from analysis.records.runs import Run, read_study
 from analysis.ledger.transmission import within_regression
+from analysis.records.runs import Run, read_study
 from judges.ask.identity import judge_id
 from study.cell.cells import load_cell
 from study.config.correction import Part
+from study.config.schema import Judge
 from study.errors import UserError
 from study.system.files import Damaged
-from study.config.schema import Judge
 
 
 def fitted_parts(

@@ -6,15 +6,15 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-from analysis.mixture.estimate import numbers, of_runs
 from analysis.display.printed import show, with_problems
-from analysis.mixture import words as mixture
-from analysis.records.runs import read_study
 from analysis.drift.estimate import usable_cells
-from analysis.statistics.estimate import LEVEL
 from analysis.ledger.transmission import THRESHOLD
-from study.config.bounds import Number
+from analysis.mixture import words as mixture
+from analysis.mixture.estimate import numbers, of_runs
+from analysis.records.runs import read_study
+from analysis.statistics.estimate import LEVEL
 from study.cli import StudyOptions, command, option, output
+from study.config.bounds import Number
 from study.errors import UserError
 
 

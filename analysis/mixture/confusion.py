@@ -15,6 +15,7 @@ import pandas as pd
 from scipy import optimize, stats
 
 from analysis.display.markup import with_interval
+from analysis.ledger.transmission import THRESHOLD
 from analysis.probes.levels import phi_interval
 from analysis.records.frames import NAMELESS, rollouts_frame
 from analysis.statistics.bootstrap import FEWEST, ratio_se
@@ -27,7 +28,6 @@ from analysis.statistics.proportions import (
     pooled_share,
     youden_j,
 )
-from analysis.ledger.transmission import THRESHOLD
 from study.errors import UserError
 from study.screen import visible
 

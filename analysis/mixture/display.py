@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
-from analysis.mixture.estimate import Mixture, Window
-from analysis.mixture.teaching import Agreement
-from analysis.mixture.transfer import best_moved
 from analysis.display import figures, markup
 from analysis.display.figures import DRAWN, plain, style
 from analysis.display.markup import with_interval
 from analysis.drift.estimate import learning_curves
+from analysis.mixture.estimate import Mixture, Window
+from analysis.mixture.teaching import Agreement
+from analysis.mixture.transfer import best_moved
 from analysis.statistics.estimate import Estimate
 
 if TYPE_CHECKING:

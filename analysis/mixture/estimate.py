@@ -9,10 +9,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from analysis.mixture.teaching import Comparison, Expected, MixPoint, compare
-from analysis.mixture.transfer import Swap, Transfer, swaps, transfers
-from analysis.records.runs import Run
-from analysis.statistics.estimate import FLAT, LEVEL, Estimate
+from analysis.ledger.transmission import THRESHOLD
 from analysis.mixture.confusion import ALL, Judged, judged
 from analysis.mixture.step import (
     Mix,
@@ -24,7 +21,10 @@ from analysis.mixture.step import (
     pulls,
     windows,
 )
-from analysis.ledger.transmission import THRESHOLD
+from analysis.mixture.teaching import Comparison, Expected, MixPoint, compare
+from analysis.mixture.transfer import Swap, Transfer, swaps, transfers
+from analysis.records.runs import Run
+from analysis.statistics.estimate import FLAT, LEVEL, Estimate
 
 GRADED = 0.01
 """Share of the rewards between 0 and 1 from which they are no verdicts of yes and no."""

@@ -9,14 +9,14 @@ from itertools import product
 import numpy as np
 from scipy.special import roots_jacobi
 
+from analysis.mixture.confusion import judged
+from analysis.mixture.step import answers, mix, pulls
 from analysis.mixture.teaching import Drawn, expected
 from analysis.mixture.transfer import swaps, transfers
 from analysis.planted.trials import Trials, replicated, trials
 from analysis.planted.truth import Tabular
 from analysis.records.runs import Run
 from analysis.statistics.estimate import Estimate
-from analysis.mixture.confusion import judged
-from analysis.mixture.step import answers, mix, pulls
 from study.rewards.advantages import advantages
 
 GROUP = 8

@@ -7,8 +7,9 @@ truth would have given the same rollouts. With c the cosine of the two, which th
 ``align/truth/cosine`` (`study.rewards.advantages.alignment`), c^2 is the share of the sum of
 squares that the projection explains, and the *truth part* is the effective share times c |c|: all
 of it under the rule, 0 under random verdicts, negative where wrong answers are preferred. What is
-left is the *rest*. (The parts of `analysis.ledger.transmission.split` add up rollout by rollout, but
-the first is the truth divided by the reward's sd, which does not vanish where verdicts are random.)
+left is the *rest*. (The parts of `analysis.ledger.transmission.split` add up rollout by rollout,
+but the first is the truth divided by the reward's sd, which does not vanish where verdicts are
+random.)
 """
 
 from __future__ import annotations
@@ -23,9 +24,9 @@ import pandas as pd
 from analysis.records.runs import Run
 from analysis.statistics.bootstrap import FEWEST, resampled_sums, widened
 from analysis.statistics.estimate import LEVEL, NAN, Estimate
+from study.rewards.advantages import advantages
 from study.tasks import mix as arithmetic
 from study.tasks.mix import shares
-from study.rewards.advantages import advantages
 from study.tasks.mixture import DOMAINS
 
 REPLICATES = 1000
@@ -57,7 +58,8 @@ class Mix:
 
 
 def answers(runs: Sequence[Run]) -> pd.DataFrame:
-    """Rollouts in the columns that `analysis.mixture.confusion.judged` takes, beside arm and step."""
+    """Rollouts in the columns that `analysis.mixture.confusion.judged` takes, beside arm and
+    step."""
     parts = []
     for run in (run for run in runs if run.domain_P is not None):
         recorded = np.stack([run.judge, run.truth, run.advantage, run.reward])

@@ -22,16 +22,16 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
+from analysis.ledger.transmission import THRESHOLD
+from analysis.mixture.step import mix, nominal
 from analysis.mixture.transfer import RULE, changes, taught_by
 from analysis.records.runs import Run
 from analysis.statistics.agreement import correlation
 from analysis.statistics.bootstrap import ratio
 from analysis.statistics.estimate import ENDS, NAN, NO_ESTIMATE, Estimate, around
 from analysis.statistics.intervals import line, mean_interval, paired_difference, student
-from analysis.mixture.step import mix, nominal
-from analysis.ledger.transmission import THRESHOLD
-from study.tasks.mix import realised
 from study.rewards.advantages import EPS
+from study.tasks.mix import realised
 
 NO_SPREAD = 1e-18
 """A variance below this is 0 but for rounding."""

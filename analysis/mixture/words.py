@@ -6,10 +6,10 @@ from textwrap import fill
 
 import pandas as pd
 
-from analysis.mixture.estimate import Mixture
 from analysis.display.markup import TEXTS
 from analysis.display.printed import WIDTH, short
 from analysis.mixture import display as tables
+from analysis.mixture.estimate import Mixture
 from study.screen import visible
 
 TITLES = TEXTS["mixture"]

@@ -7,13 +7,13 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from analysis.display.printed import show, with_problems
-from analysis.onset.words import onset_text
-from analysis.records.runs import read_runs
 from analysis.onset.estimate import dosed, line
 from analysis.onset.threshold_grid import FEWEST_HIGH, HIGH
+from analysis.onset.words import onset_text
+from analysis.records.runs import read_runs
 from analysis.statistics.estimate import columns
-from study.config.bounds import Choice
 from study.cli import StudyOptions, command, option, output
+from study.config.bounds import Choice
 from study.features import FEATURES
 
 

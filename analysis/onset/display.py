@@ -12,17 +12,17 @@ import pandas as pd
 from analysis.display import markup
 from analysis.display.figures import ALONE, looks, marks_of, single, style
 from analysis.display.markup import DECIMALS
-from analysis.records.runs import step_means
 from analysis.onset.best_of_n import BestOfN
 from analysis.onset.estimate import Line
 from analysis.onset.overopt import place
 from analysis.onset.threshold_grid import span
+from analysis.records.runs import step_means
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-    from analysis.records.runs import Run
     from analysis.onset.estimate import Line
+    from analysis.records.runs import Run
 
 
 @style()

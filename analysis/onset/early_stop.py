@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from analysis.records.runs import Run
-from analysis.onset.estimate import alarmed
 from analysis.ledger import judge_error
+from analysis.onset.estimate import alarmed
+from analysis.records.runs import Run
 
 
 def stops(run: Run, steps: int) -> bool:

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from analysis.records.runs import Run
+from analysis.ledger import judge_error
 from analysis.onset.overopt import (
     Rule,
     bias_free_gaps,
@@ -31,9 +31,9 @@ from analysis.onset.threshold_grid import (
     grid_of,
     own_high,
 )
+from analysis.records.runs import Run
 from analysis.statistics.bootstrap import group_sums, step_noise
 from analysis.statistics.estimate import FLAT, LEVEL, NAN, Estimate
-from analysis.ledger import judge_error
 from study.rewards.corrections.checks import FEWEST_STEPS
 
 REPLICATES = 1_000

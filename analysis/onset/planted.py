@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 
-from analysis.planted.bootstrap import cluster_bootstrap, crossed_bootstrap, nested_bootstrap
-from analysis.planted.trials import Trials, replicated, silent, trials
 from analysis.onset.estimate import Onset, change_point
 from analysis.onset.overopt import (
     bias_free_gaps,
@@ -13,6 +11,8 @@ from analysis.onset.overopt import (
     first_alarms,
     overoptimisation,
 )
+from analysis.planted.bootstrap import cluster_bootstrap, crossed_bootstrap, nested_bootstrap
+from analysis.planted.trials import Trials, replicated, silent, trials
 from analysis.statistics.estimate import Estimate
 
 REPLICATES = 200

@@ -10,13 +10,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from analysis.ledger.estimate import advantage_parts, shares
+from analysis.ledger.judge_error import calibrated, taken_apart
+from analysis.onset.estimate import line
 from analysis.planted.trials import Trials, silent, trials
 from analysis.records.runs import Run
-from analysis.onset.estimate import line
 from analysis.statistics.estimate import Estimate
 from analysis.statistics.intervals import mean_interval
-from analysis.ledger.judge_error import calibrated, taken_apart
-from analysis.ledger.estimate import advantage_parts, shares
 
 STEPS, GROUPS, GROUP, CRITERIA = 40, 8, 8, 4
 FALL = (0.75, 0.35)

@@ -7,12 +7,12 @@ from typing import Any
 
 from analysis.display.markup import MISSING, TEXTS, number, p_value, with_interval
 from analysis.display.printed import NO_RUN, aligned
-from analysis.records.runs import Run
 from analysis.onset.best_of_n import BestOfN
-from analysis.onset.estimate import Line, planted_false_alarms
 from analysis.onset.display import best_of_n_table
+from analysis.onset.estimate import Line, planted_false_alarms
 from analysis.onset.overopt import place
 from analysis.onset.threshold_grid import CELLS, span
+from analysis.records.runs import Run
 
 
 def onset_text(runs: Sequence[Run], lines: Sequence[Line]) -> list[str]:

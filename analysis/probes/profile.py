@@ -21,9 +21,9 @@ from analysis.probes.slots import slots
 from judges.probes.asking import PROFILE
 from judges.probes.sets import is_file
 from judges.simulated.bias import Bias
+from study.config.schema import Simulated, freeze
 from study.errors import UserError
 from study.system.files import first_line, read_json
-from study.config.schema import Simulated, freeze
 
 PROBES, VERDICTS, MANIFEST = "probes.parquet", "verdicts.parquet", "manifest.json"
 

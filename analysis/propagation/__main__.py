@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pandas as pd
 
-from analysis.propagation.estimate import SCALES, figure, study
 from analysis.display.printed import show
+from analysis.propagation.estimate import SCALES, figure, study
 from analysis.propagation.words import text
-from study.config.bounds import Choice
 from study.cli import StudyOptions, command, option, output
+from study.config.bounds import Choice
 
 
 @dataclass(frozen=True)

@@ -10,9 +10,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from analysis.ledger.transmission import known_mean
 from analysis.statistics.estimate import NAN, NO_ESTIMATE, Estimate, around
 from analysis.statistics.intervals import line, student
-from analysis.ledger.transmission import known_mean
 
 FEWEST = 3
 """Runs that a scale is fitted on, at least."""
@@ -146,8 +146,9 @@ class Calibration:
         r2_unseen, inside_unseen: of predictions with a scale from other arms only.
         r2_repeated: of the mean of the arm's other runs in place of a prediction: what a prediction
             is worth beyond repetition is seen against it.
-        r2_permuted, r2_variance, r2_constant: of the placebos (`analysis.propagation.estimate.placebos`)
-            over the same runs, the mean over their draws: what of ``r2`` is not the advantages'.
+        r2_permuted, r2_variance, r2_constant: of the placebos
+            (`analysis.propagation.estimate.placebos`) over the same runs, the mean over their
+            draws: what of ``r2`` is not the advantages'.
     """
 
     feature: str

@@ -18,6 +18,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from analysis.display.figures import looks, marks_of, style
+from analysis.ledger.transmission import group_cov, known_mean, split
 from analysis.propagation.calibration import (
     AGAINST,
     FEWEST,
@@ -27,11 +29,9 @@ from analysis.propagation.calibration import (
     fit_scale,
     root_mean_square,
 )
-from analysis.display.figures import looks, marks_of, style
 from analysis.records.behaviour import shift, unit
 from analysis.records.runs import Run, read_runs, step_means
 from analysis.statistics.estimate import NO_ESTIMATE, columns
-from analysis.ledger.transmission import group_cov, known_mean, split
 from study.errors import UserError
 
 SCALES = ("plain", "adam")

@@ -13,11 +13,11 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.special import softmax
 
-from analysis.propagation.estimate import Trajectory, predict
+from analysis.ledger.transmission import group_cov, split
 from analysis.planted.trials import Trials, trials
+from analysis.propagation.estimate import Trajectory, predict
 from analysis.records.behaviour import shift
 from analysis.statistics.estimate import Estimate
-from analysis.ledger.transmission import group_cov, split
 from study.rewards.advantages import advantages
 
 FEWEST = 100

@@ -1,6 +1,7 @@
 """What the files of a cell say of each other: rows whose other half is missing, or says otherwise.
 
-A file that is sound by itself may stand beside the wrong one. `study.cell.impossible` looks at one file.
+A file that is sound by itself may stand beside the wrong one. `study.cell.impossible` looks at one
+file.
 """
 
 from __future__ import annotations

@@ -12,10 +12,10 @@ import pandas as pd
 from analysis.records.frames import rollouts_frame, verdicts_frame
 from study.cell.cells import load_cell
 from study.errors import UserError
-from study.system.files import Damaged
 from study.rows import Row
-from study.tasks.scaffold import items
+from study.system.files import Damaged
 from study.tasks import lookup
+from study.tasks.scaffold import items
 
 CREDIT = {"met": 1.0, "not_met": 0.0}
 

@@ -18,10 +18,7 @@ import pyarrow as pa
 from analysis.records.arms import NAMELESS, arm_names
 from study.cell.cells import other_config, other_end, study_cells
 from study.cell.cells import state as cell_state
-from study.cli import StudyOptions
 from study.cell.exchange import folder_of
-from study.system.files import Damaged, read_yaml
-from study.config.identity import flatten
 from study.cell.parts import left_out, parts, read_all, read_part
 from study.cell.records import (
     COMPONENT,
@@ -37,6 +34,9 @@ from study.cell.records import (
 from study.cell.status import read_status
 from study.cell.study_file import read_study
 from study.cell.verify import foreign_parts, lost_steps, read_form, strangers
+from study.cli import StudyOptions
+from study.config.identity import flatten
+from study.system.files import Damaged, read_yaml
 
 NUMBERS = (COMPONENT, FEATURE)
 """Prefixes of columns that the contract does not name, and that are numbers."""

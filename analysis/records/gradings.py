@@ -7,8 +7,8 @@ from pathlib import Path
 
 from judges.grading import GRADINGS
 from judges.grading.base import PROMPTS
-from study.system.files import Damaged
 from study.cell.parts import parts, read_part
+from study.system.files import Damaged
 
 SHOWN = ("rubric_batch", "rubric_chunk", "rubric_item", "verif")
 """Gradings that ask about the criteria themselves."""

@@ -16,15 +16,15 @@ import numpy as np
 import pandas as pd
 
 from study.cell.cells import load_cell
-from study.errors import UserError
-from study.system.files import Damaged
 from study.cell.records import CORRECTED, FEATURE
+from study.config.schema import Study
+from study.errors import UserError
 from study.rewards import compose
 from study.rewards.failure import REPLAY_POLICIES
 from study.rewards.formulas import REWARDS
 from study.rewards.workflow import FORMULAS, OK, SHARES
 from study.rows import Criterion, Row
-from study.config.schema import Study
+from study.system.files import Damaged
 from study.tasks import lookup
 
 NEEDED = (

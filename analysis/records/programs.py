@@ -11,8 +11,8 @@ import pandas as pd
 
 from analysis.records.frames import NUMBERS, OPERATOR, plays, rollouts_frame
 from analysis.records.runs import Records, Run
-from study.endings import INFRASTRUCTURE, Ending
 from study.cell.records import FEATURE
+from study.endings import INFRASTRUCTURE, Ending
 
 COLUMNS = (
     *("step", "group", "member", "prompt_id", "dataset", "domain", "answer", "truth"),

@@ -10,8 +10,8 @@ import numpy as np
 import pandas as pd
 
 from analysis.records.runs import Run
-from study.system.files import Damaged
 from study.cell.parts import parts, read_all, read_part
+from study.system.files import Damaged
 
 
 def with_replays(runs: Sequence[Run], study_dir: Path) -> tuple[list[Run], list[str]]:

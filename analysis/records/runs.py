@@ -38,12 +38,12 @@ from analysis.records.frames import (
 )
 from analysis.statistics.estimate import Estimate
 from analysis.statistics.intervals import mean_interval
+from study.cell.exchange import folder_of
+from study.cell.records import CORRECTED, EVALUATIONS, FEATURE, HELD_OUT, OVERALL
+from study.config.identity import flatten, identifying
 from study.endings import Ending
 from study.errors import UserError
-from study.cell.exchange import folder_of
 from study.features import FEATURES, measured, shared_keyword
-from study.config.identity import flatten, identifying
-from study.cell.records import CORRECTED, EVALUATIONS, FEATURE, HELD_OUT, OVERALL
 
 LARGE = 64_000_000
 """Bytes on disk from which other processes are worth their start."""

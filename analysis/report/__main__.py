@@ -6,8 +6,8 @@ import sys
 from dataclasses import dataclass
 
 from analysis.display.notebook import write_report
-from study.config.bounds import Number
 from study.cli import StudyOptions, command, option
+from study.config.bounds import Number
 from study.errors import UserError
 from study.system.storage import explained
 

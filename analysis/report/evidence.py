@@ -17,33 +17,33 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from analysis.propagation.calibration import FEWEST, Calibration, Predicted, calibrate
 from analysis.crossjudge.estimate import Inflation, agreement, inflation, matrix
+from analysis.display.figures import DRAWN
 from analysis.dose.estimate import FEWEST as FEWEST_DOSES
 from analysis.dose.estimate import doses_of, response
+from analysis.drift import estimate as drift
+from analysis.drift.substitution import Substitution, substitutions, untold
 from analysis.families.estimate import Families
 from analysis.families.estimate import of_runs as families_of
 from analysis.field.estimate import Field
 from analysis.field.estimate import of_runs as field_of
 from analysis.frozen.arm import held_out_table
+from analysis.frozen.run import all_frozen, frozen_shifts
 from analysis.interventions.estimate import Interventions, base_of
 from analysis.interventions.estimate import of_records as interventions_of
 from analysis.knockout.estimate import Knockout, knockouts
+from analysis.ledger.estimate import gap_table, judge_table, ledger
 from analysis.mixture.estimate import Mixture
 from analysis.mixture.estimate import of_runs as mixture_of
-from analysis.propagation.estimate import against, paths, placebos, predict
-from analysis.drift.substitution import Substitution, substitutions, untold
-from analysis.workflow.arm import Workflow
-from analysis.workflow.arm import of_study as workflow_of
-from analysis.display.figures import DRAWN
-from analysis.records.replays import with_replays
-from analysis.records.runs import Records, Run, on_each_core, read_study
-from analysis.drift import estimate as drift
 from analysis.onset.best_of_n import BestOfN, best_of_n
-from analysis.frozen.run import all_frozen, frozen_shifts
 from analysis.onset.estimate import Line, own_line
 from analysis.onset.overopt import rows
-from analysis.ledger.estimate import gap_table, judge_table, ledger
+from analysis.propagation.calibration import FEWEST, Calibration, Predicted, calibrate
+from analysis.propagation.estimate import against, paths, placebos, predict
+from analysis.records.replays import with_replays
+from analysis.records.runs import Records, Run, on_each_core, read_study
+from analysis.workflow.arm import Workflow
+from analysis.workflow.arm import of_study as workflow_of
 from study.features import FEATURES
 
 
@@ -67,13 +67,14 @@ class Evidence:
     """Step means by run, long, of the scores, and of the behaviours that vary."""
     score_shifts: pd.DataFrame
     feature_shifts: pd.DataFrame
-    """`analysis.drift.estimate.shift_table` of the two: of frozen evaluation where every used run has
-    it, else of the rollouts."""
+    """`analysis.drift.estimate.shift_table` of the two: of frozen evaluation where every used run
+    has it, else of the rollouts."""
     held_out: pd.DataFrame
     """`analysis.frozen.arm.held_out_table`: empty where the comparison rests on rollouts, and where
     nothing moved at all."""
     same: dict[str, str]
-    """`analysis.drift.estimate.one_behaviour`: behaviours that go with another, and are not counted."""
+    """`analysis.drift.estimate.one_behaviour`: behaviours that go with another, and are not
+    counted."""
     moved: dict[str, float]
     """`analysis.drift.estimate.moved`: p that no run moved on a behaviour."""
     failures: pd.DataFrame
@@ -129,7 +130,8 @@ class Evidence:
 
     @cached_property
     def score_curves(self) -> pd.DataFrame:
-        """`analysis.drift.estimate.learning_curves` of the scores, in as many points as are drawn."""
+        """`analysis.drift.estimate.learning_curves` of the scores, in as many points as are
+        drawn."""
         return drift.learning_curves(self.scores, DRAWN)
 
     @cached_property
@@ -240,7 +242,8 @@ def of_records(records: Records, cells: Sequence[str] | None = None) -> Evidence
 
 
 def dose_responses(runs: Sequence[Run]) -> list[dict[str, Any]]:
-    """`analysis.dose.estimate.response` of every behaviour that the judges pay for in three doses."""
+    """`analysis.dose.estimate.response` of every behaviour that the judges pay for in three
+    doses."""
     return [
         response(runs, feature)
         for feature in (runs[0].names if runs else ())

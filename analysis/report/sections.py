@@ -15,31 +15,31 @@ import pandas as pd
 from markupsafe import Markup
 
 from analysis.crossjudge import estimate as crossjudge
-from analysis.propagation import estimate as propagation
-from analysis.dose.estimate import left_out, straight
-from analysis.dose.display import dose_caption, dose_response, dose_table
-from analysis.knockout.estimate import sentence as knockout_sentence
 from analysis.display import markup
 from analysis.display.figures import looks
 from analysis.display.markup import TEXTS, paragraph, said
-from analysis.records.behaviour import TAIL
-from analysis.interventions import display as correction_tables
+from analysis.dose.display import dose_caption, dose_response, dose_table
+from analysis.dose.estimate import left_out, straight
+from analysis.drift import estimate as drift
 from analysis.families import display as family_tables
 from analysis.field import display as field_tables
-from analysis.report import figures, overview, tables, words
+from analysis.interventions import display as correction_tables
 from analysis.knockout import display as knockout_tables
+from analysis.knockout.estimate import sentence as knockout_sentence
+from analysis.ledger.display import calibration_table, ledger_table, stacked
 from analysis.mixture import display as mixture_tables
-from analysis.workflow import display as workflow_tables
+from analysis.onset import display as onset_display
+from analysis.onset.display import best_of_n_table, onset_table, peaks_table
+from analysis.propagation import estimate as propagation
+from analysis.records.behaviour import TAIL
+from analysis.report import figures, overview, tables, words
 from analysis.report.evidence import Evidence
 from analysis.report.headlines import headlines
 from analysis.report.limits import limits
 from analysis.report.parts import picture, section, sheet, title
 from analysis.report.words import extent, substituted
-from analysis.drift import estimate as drift
-from analysis.onset import display as onset_display
-from analysis.onset.display import best_of_n_table, onset_table, peaks_table
 from analysis.statistics.estimate import columns
-from analysis.ledger.display import calibration_table, ledger_table, stacked
+from analysis.workflow import display as workflow_tables
 from study.screen import plural
 
 MOST_BEHAVIOURS = 6

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from analysis.display.notebook import ROOT, executed, of_study
-from study.cli import StudyOptions
 from study.cell.exchange import folder_of
+from study.cli import StudyOptions
 from study.system.files import clear_leftovers, write_text
 
 SOURCE = ROOT / "notebooks" / "study.py"

@@ -11,8 +11,8 @@ import pandas as pd
 from analysis.display import markup
 from analysis.display.clipping import beyond, cut
 from analysis.display.markup import DECIMALS, TEXTS
-from analysis.report.evidence import Evidence
 from analysis.drift.estimate import JUDGED
+from analysis.report.evidence import Evidence
 
 LABELS: dict[str, str] = TEXTS["scores"]
 

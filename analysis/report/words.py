@@ -14,14 +14,14 @@ from typing import Any
 
 from scipy.stats import binom
 
-from analysis.propagation.calibration import Calibration
 from analysis.display.clipping import cut
 from analysis.display.markup import bracket, number, p_value, said, signed
+from analysis.frozen.run import has_frozen
+from analysis.onset.overopt import place
+from analysis.propagation.calibration import Calibration
 from analysis.report.evidence import Evidence
 from analysis.report.figures import NO_REASON
 from analysis.report.tables import difference, row_of
-from analysis.frozen.run import has_frozen
-from analysis.onset.overopt import place
 from analysis.statistics.intervals import widening
 from study.screen import plural
 

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from analysis.scaffold.display import changes, figure, load_scaffold, schedule
-from study.config.bounds import Number
 from study.cli import command, option, overrides
+from study.config.bounds import Number
 from study.errors import UserError
 
 

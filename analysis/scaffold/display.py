@@ -14,9 +14,9 @@ from omegaconf.errors import OmegaConfBaseException
 from analysis.display.figures import style
 from study.config import override_errors as causes
 from study.config.compose import CONF
+from study.config.schema import Scaffold, freeze, register
 from study.errors import UserError
 from study.tasks.scaffold import choose, group_share, step_share
-from study.config.schema import Scaffold, freeze, register
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

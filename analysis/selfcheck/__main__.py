@@ -13,8 +13,8 @@ from analysis.selfcheck.checks import (
     known_faults,
     trained_policies,
 )
-from study.config.bounds import Number
 from study.cli import command, option, output
+from study.config.bounds import Number
 from study.system.files import write_json
 
 

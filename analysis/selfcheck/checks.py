@@ -18,21 +18,22 @@ from scipy import stats
 from scipy.stats import norm
 
 from analysis.field import planted as field
-from analysis.onset import planted_errors as judge_error, planted as onset
-from analysis.selfcheck import judges
-from analysis.mixture import planted as mixture
 from analysis.forecast import planted as propagation
-from analysis.propagation import planted as trained
-from analysis.workflow import planted as workflow
+from analysis.ledger.estimate import step_row
+from analysis.ledger.transmission import within_regression
+from analysis.mixture import planted as mixture
+from analysis.onset import planted as onset
+from analysis.onset import planted_errors as judge_error
 from analysis.planted.trials import Check, Trials, replicated, silent, trials
 from analysis.planted.truth import Fault, Tabular, sampled_runs, simulate
+from analysis.propagation import planted as trained
 from analysis.records.behaviour import shift
 from analysis.records.runs import Run
+from analysis.selfcheck import judges
 from analysis.statistics.estimate import Estimate
 from analysis.statistics.intervals import mean_interval, paired_difference, sign_flip_p
 from analysis.statistics.proportions import wilson
-from analysis.ledger.estimate import step_row
-from analysis.ledger.transmission import within_regression
+from analysis.workflow import planted as workflow
 
 FEWEST = 500
 FALSE_ALARM = 0.05

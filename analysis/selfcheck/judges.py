@@ -13,9 +13,10 @@ import pandas as pd
 from scipy.special import ndtr
 
 from analysis.crossjudge.estimate import inflation, matrix
-from analysis.forecast.ranking import rank
 from analysis.external.pairwise import judge_pairs
 from analysis.external.preference import preferences
+from analysis.forecast.ranking import rank
+from analysis.mixture.confusion import judged, rates_differ
 from analysis.planted.random_intercept import random_intercept
 from analysis.planted.trials import Trials, replicated, silent, trials
 from analysis.probes.effects import clustered_mean, pairs, tost
@@ -26,7 +27,6 @@ from analysis.records.runs import Run
 from analysis.statistics.agreement import cohen_kappa, icc_family, krippendorff_alpha
 from analysis.statistics.estimate import Estimate
 from analysis.statistics.proportions import confusion, rogan_gladen
-from analysis.mixture.confusion import judged, rates_differ
 from judges.probes import Source, Variant, mini, variants
 from judges.probes.asking import ask
 from study.config.schema import Judge, Sampling, Simulated, Task

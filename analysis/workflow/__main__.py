@@ -10,12 +10,12 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-from analysis.workflow.arm import numbers, of_study
 from analysis.display.printed import show, with_problems
+from analysis.drift.estimate import usable_cells
+from analysis.records.runs import read_study
 from analysis.workflow import log as workflow_log
 from analysis.workflow import words as printed
-from analysis.records.runs import read_study
-from analysis.drift.estimate import usable_cells
+from analysis.workflow.arm import numbers, of_study
 from study.cli import StudyOptions, command, option, output
 from study.errors import UserError
 

@@ -9,14 +9,14 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from analysis.workflow.treatments import Treatment, treatments
 from analysis.records.planted_programs import PlantedPrograms, read_planted
 from analysis.records.programs import Programs, read_programs
 from analysis.records.runs import Records
-from analysis.workflow import run as of_run
-from analysis.workflow.run import ALIKE, EXPLOITS, RATES, TOGETHER
 from analysis.statistics.estimate import NAN, Estimate
 from analysis.statistics.intervals import mean_interval
+from analysis.workflow import run as of_run
+from analysis.workflow.run import ALIKE, EXPLOITS, RATES, TOGETHER
+from analysis.workflow.treatments import Treatment, treatments
 
 SEEN, NOT_SEEN, UNTOLD = "seen", "not seen", "not to be told"
 """Whether the judge ran ahead of the truth while the policy learned."""

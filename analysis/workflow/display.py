@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
-from analysis.workflow.arm import Workflow
 from analysis.display import figures, markup
 from analysis.display.figures import DRAWN, plain, style
 from analysis.display.markup import with_interval
 from analysis.drift.estimate import learning_curves
-from analysis.workflow.run import EXPLOITS, RATES, Ends
 from analysis.statistics.estimate import Estimate
+from analysis.workflow.arm import Workflow
+from analysis.workflow.run import EXPLOITS, RATES, Ends
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -15,11 +15,11 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from analysis.workflow.arm import UNTOLD
 from analysis.display.markup import number, with_interval
 from analysis.external import tables
 from analysis.statistics.estimate import Estimate
 from analysis.statistics.intervals import mean_interval
+from analysis.workflow.arm import UNTOLD
 
 MEANING = (
     "The log of a run of programs has the columns run, step, prompt, member, update, fallback, dsl"

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from analysis.workflow.arm import over_runs
 from analysis.planted.trials import replicated
-from analysis.workflow.run import clustered_mean, slopes
 from analysis.statistics.estimate import Estimate
+from analysis.workflow.arm import over_runs
+from analysis.workflow.run import clustered_mean, slopes
 
 SEEDS, PROBLEMS, MEMBERS = 5, 40, 6
 OPERATORS = ("Review", "Custom", "Format")

@@ -22,8 +22,8 @@ from analysis.statistics.bootstrap import ratio, ratio_se
 from analysis.statistics.estimate import NAN, Estimate, around
 from analysis.statistics.fixed_effects import fixed_effects
 from analysis.statistics.intervals import student
-from study.endings import REFUSED, Ending
 from study.cell.records import COMPONENT
+from study.endings import REFUSED, Ending
 from study.rewards.workflow import TERMS, Terms, effective_share
 
 RATES = ("parse", "contract", "executed", "extractable", "masked")

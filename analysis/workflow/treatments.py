@@ -21,8 +21,8 @@ from analysis.drift.substitution import base_of
 from analysis.records.behaviour import ends
 from analysis.records.programs import Programs
 from analysis.records.runs import Run, step_means
-from analysis.workflow.run import right
 from analysis.statistics.intervals import Paired, paired_difference
+from analysis.workflow.run import right
 from study.config.identity import left_out
 
 PARTS = ("world", "workflow", "executor", "judge", "allow_same_model")

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from analysis.workflow.arm import Workflow
 from analysis.display.markup import TEXTS
 from analysis.display.printed import as_text, short
-from analysis.workflow.log import LoggedRun, told
 from analysis.workflow import display as tables
+from analysis.workflow.arm import Workflow
+from analysis.workflow.log import LoggedRun, told
 from study.screen import visible
 
 TITLES = TEXTS["workflow"]

@@ -13,8 +13,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from study.rows import Row
-from study.tasks.rules import RuleRunner, read_rows
 from study.sandbox.pool import Pool
+from study.tasks.rules import RuleRunner, read_rows
 from study.tasks.where import FILES, data_folder
 
 ANSWER = "There are, I think, many ways to say this; here is one. " * 16

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from study.rows import Row
 from study.config.schema import Task
+from study.rows import Row
 from study.tasks import instruct_mini
 from study.tasks.lessons import Lessons
 

@@ -22,9 +22,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from study.cell.cells import Cell, is_done
+from study.cell.status import read_status
 from study.config.schema import Sweep
 from study.config.slurm import Slurm
-from study.cell.status import read_status
 from tests.experiments.launch import fakes
 
 SETTINGS = {

@@ -3,10 +3,10 @@
     python -m benchmarks.sweep.plan [cells=20] [raced=100] [planned=500]
 
 Command lines that sweep over presets, values, lists and tables, each of about ``cells`` cells, are
-expanded by `experiments.plan.expand` and by Hydra's multirun, in one process; every cell has to be the
-same. Then both expand ``raced`` cells of five judges, in two turns. At last ``planned`` cells of
-five judges, and of ten learning rates, are planned by the whole command (composing, checks, cost,
-printing), in processes of their own.
+expanded by `experiments.plan.expand` and by Hydra's multirun, in one process; every cell has to be
+the same. Then both expand ``raced`` cells of five judges, in two turns. At last ``planned`` cells
+of five judges, and of ten learning rates, are planned by the whole command (composing, checks,
+cost, printing), in processes of their own.
 """
 
 from __future__ import annotations

@@ -22,15 +22,15 @@ from transformers import set_seed
 from benchmarks.race import read_sizes
 from benchmarks.trainer.step import QUICKSTART, TINY
 from experiments.policies.load import load_policy
-from experiments.trainer.scorer import Scorer
 from experiments.trainer.grpo import RecordingTrainer, make_trainer
 from experiments.trainer.held_out import HeldOut
+from experiments.trainer.scorer import Scorer
 from judges.ask.replies import Store
 from judges.ask.session import Session
-from study.config.compose import load_judge
-from study.system.files import read_yaml
 from study.cell.records import Recorder
+from study.config.compose import load_judge
 from study.config.schema import Study, Task, Trainer
+from study.system.files import read_yaml
 from study.tasks import TASKS, oracle
 
 PRESET = Path(__file__).parents[2] / "conf/held_out/tiny-instruct-mini-None.yaml"

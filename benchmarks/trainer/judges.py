@@ -27,11 +27,11 @@ from transformers import set_seed
 
 from benchmarks.race import read_sizes
 from benchmarks.trainer.peers import TOKENIZER, smollm2
-from experiments.trainer.scorer import Scorer
 from experiments.trainer.grpo import make_trainer
+from experiments.trainer.scorer import Scorer
+from judges.ask.session import Session
 from judges.fault_injection.server import choice, completion, whole
 from judges.faults import FaultServer
-from judges.ask.session import Session
 from study.cell.records import Recorder
 from study.config.schema import Endpoint, Judge, Lora, Policy, Study, Task, Trainer
 from study.tasks import TASKS, oracle

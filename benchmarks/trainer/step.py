@@ -22,15 +22,15 @@ from transformers import TrainerCallback, set_seed
 from benchmarks.race import read_sizes
 from benchmarks.trainer.peers import TOKENIZER, smollm2
 from experiments.policies.load import load_policy
-from experiments.trainer.scorer import Scorer
 from experiments.trainer.grpo import make_trainer
+from experiments.trainer.scorer import Scorer
 from judges.ask.session import Session
-from study.config.compose import load_judge
-from study.truth.oracle import Oracle
 from study.cell.records import Recorder
-from study.rows import Row, Truth, make_row
+from study.config.compose import load_judge
 from study.config.schema import Lora, Policy, Study, Task, Trainer, Warmup
+from study.rows import Row, Truth, make_row
 from study.tasks import TASKS
+from study.truth.oracle import Oracle
 
 TINY = Policy(
     name="tiny",

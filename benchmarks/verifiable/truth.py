@@ -15,9 +15,9 @@ from collections.abc import Callable, Sequence
 from sympy.core.cache import clear_cache
 
 from study.sandbox.pool import Pool
-from study.truth.item import Item
 from study.truth import Grader, score
 from study.truth.equations import _parsed, equal
+from study.truth.item import Item
 from study.truth.mathematics import Comparison, compare
 from study.truth.score import Score
 from tests.study.truth.shared import official, together

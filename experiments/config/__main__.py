@@ -21,12 +21,12 @@ from pathlib import Path
 from typing import Any
 
 from experiments.sweep import cells_of
-from study.config import bounds
 from study.cli import command, option
+from study.config import bounds
 from study.config.compose import CONF, preset_names
 from study.errors import UserError
-from study.system.files import read_yaml
 from study.screen import visible
+from study.system.files import read_yaml
 from study.system.tables import table
 from study.tasks.mixture import DOMAINS
 

@@ -38,13 +38,13 @@ from experiments.data.draw import draw
 from experiments.data.parts import part
 from experiments.data.prepare import prepare
 from experiments.data.verify import changed_sources, verify
+from study.cli import check_place, command, option, overrides, preset, word
 from study.config import bounds
 from study.config.bounds import MOST_SEED, Choice, Number
-from study.cli import check_place, command, option, overrides, preset, word
 from study.config.compose import load_presets
+from study.config.schema import MANY, Task
 from study.errors import UserError
 from study.system.files import sha256
-from study.config.schema import MANY, Task
 from study.tasks import prompts
 from study.tasks.datasets.preset import DOWNLOADED, Data, load_data
 from study.tasks.datasets.sets import SETS

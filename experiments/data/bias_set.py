@@ -16,18 +16,18 @@ from experiments.data.bias_set_options import GENERATION, RULED, BiasSetOptions
 from experiments.evaluation.collect import fill, read_responses
 from experiments.evaluation.generate import Source, source_of
 from experiments.evaluation.options import Options as Asked
+from judges.ask.replies import open_store
+from judges.ask.session import Session
 from judges.probes import biasset, slots
 from judges.probes.biasset import POLICY, VARIANTS, Item
 from judges.probes.model import check_writer
 from judges.probes.slots import RULES, Author, Written
-from judges.ask.replies import open_store
-from judges.ask.session import Session
 from study.answers import answer_of, strip_thinking
 from study.cli import writes
 from study.config.compose import load_judge
+from study.config.presets import preset_names, read_preset
 from study.errors import UserError
 from study.system.files import read_yaml
-from study.config.presets import preset_names, read_preset
 
 
 def bias_set(

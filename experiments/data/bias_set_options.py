@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from judges.probes.biasset import POLICY, VARIANTS
-from study.config.bounds import Choice, Number
 from study.cli import option
+from study.config.bounds import Choice, Number
 from study.config.compose import preset_names
 from study.errors import UserError
 

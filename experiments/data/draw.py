@@ -11,12 +11,12 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
+from study.config.schema import Task
 from study.errors import UserError
 from study.system.files import sha256, write_json, writing
-from study.config.schema import Task
-from study.truth.item import Item, short_answer
 from study.tasks.datasets.table import MANIFEST
 from study.tasks.mixed import Order
+from study.truth.item import Item, short_answer
 
 INFO = "info.json"
 """Name of the file beside the rows that counts them."""

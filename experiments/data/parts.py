@@ -10,8 +10,8 @@ from typing import Any
 from study.errors import UserError
 from study.system.files import read_json, sha256
 from study.tasks.datasets import prompt, sets
-from study.truth.item import Item
 from study.tasks.datasets.preset import SOURCE, Data
+from study.truth.item import Item
 
 SANITISED = Path(sets.__file__).with_name("mbpp_sanitised.txt")
 

@@ -26,13 +26,13 @@ from experiments.data import near, split
 from experiments.data.parts import Part
 from experiments.data.split import TEST, TRAIN, VALIDATION
 from experiments.evaluation.selection import MOST, choose
-from study.system import locks
 from study.cli import writes
 from study.errors import UserError
+from study.system import locks
 from study.system.files import sha256, sync_files, write_json
-from study.truth.item import Item, short_answer
 from study.tasks.datasets.preset import Data
 from study.tasks.datasets.table import FORMAT, MANIFEST, ROWS, SCHEMA, SPLITS, batch
+from study.truth.item import Item, short_answer
 
 BATCH = 1024
 """Rows that are held as items at once."""

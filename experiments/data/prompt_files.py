@@ -11,13 +11,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from study.errors import UserError
-from study.system.files import read_json, sha256, write_json, write_text
-from study.rows import Row
-from study.tasks.rules import infeasible
 from study.config.schema import Task
+from study.errors import UserError
+from study.rows import Row
+from study.system.files import read_json, sha256, write_json, write_text
 from study.tasks import prompts
 from study.tasks.prompts import Prompts
+from study.tasks.rules import infeasible
 from study.tasks.where import task_path
 
 WORDS = 13

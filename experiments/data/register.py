@@ -16,10 +16,10 @@ from study.config.compose import preset_names
 from study.errors import UserError
 from study.tasks.datasets import code, prompt
 from study.tasks.datasets.fields import address, field
-from study.truth.item import Item
 from study.tasks.datasets.preset import DOWNLOADED
 from study.tasks.datasets.sets import SETS
 from study.tasks.files import records, refuse
+from study.truth.item import Item
 
 TYPES = ("math", "code", "qa")
 ENDINGS = (".jsonl", ".jsonl.gz")

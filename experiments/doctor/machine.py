@@ -10,11 +10,11 @@ from pathlib import Path
 
 from experiments.doctor.finding import Finding, note, ok, problem
 from experiments.studies.sizes import said
+from study.cell.places import shown, url_of
 from study.errors import UserError
+from study.sandbox import tiers
 from study.system.machine import cpus, free_memory, installed_cpus, memory, usable_gpus
 from study.system.mounts import network_kind
-from study.cell.places import shown, url_of
-from study.sandbox import tiers
 
 PYTHON = ((3, 11), (3, 13))
 """The first version that works, and the first that does not."""

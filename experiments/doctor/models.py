@@ -9,14 +9,14 @@ from concurrent.futures import ThreadPoolExecutor
 from importlib import import_module
 from urllib.parse import urlsplit
 
-from study.cell.asked import models_of
 from experiments.doctor.finding import Finding, note, ok, problem
 from judges.endpoint.keys import read_key
 from judges.serving.book import words_of
 from judges.serving.server import LOCAL
-from study.errors import UserError
+from study.cell.asked import models_of
 from study.config.presets import no_preset, preset_names, read_preset
 from study.config.schema import Executor, Judge, Model, freeze
+from study.errors import UserError
 from study.system.secret_names import shown_place
 from study.system.secrets import redact
 

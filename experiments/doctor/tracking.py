@@ -8,8 +8,8 @@ from pathlib import Path
 
 from experiments.doctor.finding import Finding, ok, problem
 from experiments.tracking.store import tracking_uri
-from study.errors import UserError
 from study.config.schema import Tracking
+from study.errors import UserError
 from study.system.secrets import redact
 
 

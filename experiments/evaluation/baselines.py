@@ -19,10 +19,10 @@ from experiments.evaluation.metrics import Vote, best_of, majority, rate
 from experiments.evaluation.options import Options
 from study.errors import UserError
 from study.system.files import read_json
-from study.truth.item import Item
 from study.tasks.datasets.sets import SETS
 from study.tasks.files import records
 from study.truth import Grader, score
+from study.truth.item import Item
 from study.truth.votes import ballot
 
 SAMPLES, TEMPERATURE = 8, 0.7

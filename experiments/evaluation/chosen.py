@@ -12,14 +12,14 @@ from pathlib import Path
 from experiments.evaluation.options import Options
 from experiments.evaluation.rubric import trained_under
 from experiments.evaluation.selection import MOST, choose
-from study.errors import UserError
-from study.system.files import read_yaml, say
 from study.cell.parts import read_all
+from study.errors import UserError
 from study.rows import prompt_id
-from study.truth.item import Item
+from study.system.files import read_yaml, say
 from study.tasks.datasets.preset import Data, load_data
 from study.tasks.datasets.sets import SETS, reported
 from study.tasks.datasets.table import Table, open_table
+from study.truth.item import Item
 
 PROMPTS = Path(__file__).with_name("prompts")
 STEPS = ("cot", "sc")

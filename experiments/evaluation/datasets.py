@@ -29,23 +29,23 @@ from experiments.evaluation.options import Options
 from experiments.evaluation.predictions import given, matched, read_predictions
 from experiments.evaluation.results import guard, track, write_in_study, write_result
 from experiments.evaluation.rubric import differs, grade, trained_under
-from judges.grading.checks import check_rows
 from judges.ask.identity import build_grading
+from judges.grading.checks import check_rows
 from study.answers import answer_of
+from study.cell.status import read_status
 from study.config.compose import load_presets
+from study.config.schema import Judge
 from study.errors import UserError
-from study.system.files import read_json, write_text
-from study.system.machine import cpus
-from study.truth.oracle import Oracle
 from study.rows import Missing, Row, RuleTruth, Truth
 from study.sandbox import tiers
-from study.config.schema import Judge
 from study.screen import print_table
-from study.cell.status import read_status
-from study.truth.item import Item
+from study.system.files import read_json, write_text
+from study.system.machine import cpus
 from study.tasks.datasets.sets import SETS
 from study.tasks.mixed import item_row
 from study.truth import Grader, score
+from study.truth.item import Item
+from study.truth.oracle import Oracle
 
 NO_TRUTH = Missing("the answer has no rule truth")
 

@@ -32,9 +32,9 @@ from judges.endpoint.chat_completions import FILTERED
 from judges.endpoint.complete import Fetched, chat_body, complete_all, open_channel
 from study.answers import opened
 from study.cell.cells import load_cell
+from study.config.schema import Endpoint, Policy, Sampling, freeze
 from study.errors import UserError
 from study.system.files import read_json, read_yaml
-from study.config.schema import Endpoint, Policy, Sampling, freeze
 
 Row = dict[str, Any]
 """One response: its prompt, the response or None, and how it ended."""

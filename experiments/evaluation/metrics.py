@@ -16,9 +16,9 @@ import numpy as np
 
 from analysis.statistics.estimate import Estimate
 from analysis.statistics.proportions import clustered_share, pooled_share, wilson, youden_j
-from study.truth.item import Item
 from study.tasks.mixture import DOMAINS
 from study.truth import Score
+from study.truth.item import Item
 from study.truth.score import columns
 from study.truth.votes import ballot
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from study.config.bounds import Choice, Number
 from study.cli import option, overrides, preset, word
+from study.config.bounds import Choice, Number
 from study.config.compose import preset_names
 from study.errors import UserError
 from study.tasks.datasets.sets import SETS

@@ -14,9 +14,9 @@ from experiments.evaluation.chosen import Part
 from experiments.evaluation.collect import Collected, Response, complete, model_of
 from study.errors import UserError
 from study.system.files import sha256
-from study.truth.item import Item
 from study.tasks.datasets.sets import SETS
 from study.tasks.files import records, refuse, short
+from study.truth.item import Item
 
 SHAPE = (
     'a line is {"dataset": NAME, "id": ID, "prediction": TEXT or null}, and "sample": NUMBER where'

@@ -18,9 +18,9 @@ from experiments.tracking.evaluations import (
     send_evaluation,
 )
 from experiments.tracking.store import client_of, load_mlflow
+from study.cell.status import read_status
 from study.errors import UserError
 from study.system.files import first_line, read_json, write_json
-from study.cell.status import read_status
 
 
 def guard(

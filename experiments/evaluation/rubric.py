@@ -15,15 +15,15 @@ from experiments.evaluation.options import Options
 from experiments.evaluation.results import track, write_result
 from experiments.evaluation.summary import Graded, summary
 from experiments.policies.load import NOTE, Trained, training_of
-from judges.grading.checks import check_rows
 from judges.ask.identity import build_grading
 from judges.ask.replies import open_store
 from judges.ask.session import Session
+from judges.grading.checks import check_rows
 from study.answers import answer_of
 from study.config.compose import load_presets
 from study.errors import UserError
-from study.system.files import read_json, write_text
 from study.rows import Row, RuleTruth
+from study.system.files import read_json, write_text
 from study.tasks import oracle, prompts, task_module
 
 if TYPE_CHECKING:

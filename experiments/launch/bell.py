@@ -10,15 +10,15 @@ from contextlib import contextmanager
 from datetime import UTC, datetime
 from typing import Any
 
-from experiments.monitor.notify import LONGEST, Call, command_of
 from experiments.monitor.alarms import alarms
 from experiments.monitor.lines import summary
+from experiments.monitor.notify import LONGEST, Call, command_of
 from experiments.monitor.read import Alarm, StudyReader, totals
 from study.cell import cells
 from study.cell.cells import Cell
 from study.errors import UserError
-from study.system.files import first_line
 from study.screen import visible
+from study.system.files import first_line
 from study.system.secrets import redact
 
 PAUSE_S = 60.0

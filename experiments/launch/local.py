@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from experiments.launch.pool import run_pool, start_server
-from experiments.plan.slots import slots_of
 from experiments.launch.watch import Watch
+from experiments.plan.slots import slots_of
 from study.cell import cells
 from study.cell.cells import Cell
 

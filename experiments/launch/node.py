@@ -25,10 +25,10 @@ from pathlib import Path
 from typing import Any
 
 from experiments.plan.memory import GIB, check_memory
-from study.system import clock, locks
 from study.cell.cells import Cell
-from study.errors import UserError
 from study.cell.places import url_of
+from study.errors import UserError
+from study.system import clock, locks
 
 CLOCKS_S = 5.0
 """Seconds that two clocks may be apart: a third of a lease on a verdict."""
@@ -188,7 +188,8 @@ def check_gpus(
     """Raises UserError: a step of a cell cannot fit on the smallest GPU of a node.
 
     Args:
-        gpus: name and bytes of each, as `study.system.machine.gpus` says; nothing is checked without.
+        gpus: name and bytes of each, as `study.system.machine.gpus` says; nothing is checked
+        without.
         share: of a GPU that a cell is given, more than 1 for several.
     """
     if not gpus or not share:

@@ -21,8 +21,8 @@ from multiprocessing.forkserver import ensure_running
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 
-from experiments.trainer.surroundings import surroundings
 from experiments.launch.task import run_task
+from experiments.trainer.surroundings import surroundings
 from study.cell import cells
 from study.system.files import say
 from study.system.gpus import Lease

@@ -17,7 +17,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from study.cell.asked import models_of
 from experiments.launch import pool
 from experiments.launch.node import announced
 from experiments.launch.ray_nodes import Examiner, capacity, connected, living, needs, on_node
@@ -25,10 +24,11 @@ from experiments.launch.slot import Keys, Slot
 from experiments.launch.watch import Watch
 from experiments.plan.memory import trainings
 from study.cell import cells
+from study.cell.asked import models_of
 from study.cell.cells import Cell
 from study.errors import UserError
-from study.system.files import first_line
 from study.screen import plural
+from study.system.files import first_line
 
 LOOK_S = 5.0
 """Seconds between two looks at which nodes there are."""

@@ -18,13 +18,13 @@ from typing import Any
 
 from experiments.launch import node
 from experiments.plan.memory import memory_per_cell
-from experiments.trainer.processes import gpus_per_cell
 from experiments.train import PACKAGES
+from experiments.trainer.processes import gpus_per_cell
 from study.cell.cells import Cell
+from study.config.schema import Study
 from study.errors import UserError
 from study.system.files import first_line
 from study.system.machine import cpus, gpus
-from study.config.schema import Study
 from study.system.secrets import redact
 
 CONNECT_S = 10.0

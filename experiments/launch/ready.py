@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from study.cell.asked import executors_of, judges_of
 from experiments.trainer.processes import check_processes
 from experiments.trainer.vllm import check_vllm
 from judges.ask.asker import check_endpoint
@@ -13,6 +12,7 @@ from judges.ask.connections import open_to_read
 from judges.ask.identity import judge_id
 from judges.ask.replies import merged_stores
 from judges.ask.session import Session
+from study.cell.asked import executors_of, judges_of
 from study.cell.cells import Cell
 
 

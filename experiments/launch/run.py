@@ -11,16 +11,15 @@ from typing import Any
 
 import analysis
 from analysis.report.study_notebook import write_notebook
-from experiments.plan import plan
-from study.cell.asked import executors_of, models_of
 from experiments.launch.bell import told_at_end
 from experiments.launch.engines import run_cells, taken_up
-from experiments.plan.needs import HERE
 from experiments.launch.pool import start_server
 from experiments.launch.ready import check_machine, preflight
-from experiments.plan.shard import share_of
 from experiments.launch.warm import warming
+from experiments.plan import plan
+from experiments.plan.needs import HERE
 from experiments.plan.preflight import check_study, writable
+from experiments.plan.shard import share_of
 from experiments.tracking.runs import close_parent, mark_killed
 from experiments.tracking.store import (
     artifacts_of,
@@ -33,16 +32,17 @@ from experiments.tracking.store import (
 from experiments.workflow.planted import write_planted
 from judges.serving.lease import leases
 from study.cell import cells, exchange
-from study.system import stopping, storage
+from study.cell.asked import executors_of, models_of
 from study.cell.cells import Cell
-from study.errors import UserError
-from study.system.files import read_left, write_json
-from study.config.schema import Study
-from study.screen import COSTS, plural, print_table, visible
 from study.cell.status import read_status
 from study.cell.study_file import base, read_study, write_study
-from study.typed import study_words, typed
 from study.cell.verify import mend
+from study.config.schema import Study
+from study.errors import UserError
+from study.screen import COSTS, plural, print_table, visible
+from study.system import stopping, storage
+from study.system.files import read_left, write_json
+from study.typed import study_words, typed
 
 REPORT = Path("report") / "bias_report.html"
 SUMMARY = "summary.json"

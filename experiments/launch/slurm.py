@@ -19,23 +19,23 @@ from pathlib import Path
 from submitit.core.utils import FailedJobError
 from submitit.helpers import clean_env
 
-from experiments.slurm import jobs as queue
 from experiments.launch.node import clock_of_folder, describe
 from experiments.launch.pool import ORPHANED, STOP_S
-from experiments.plan.slots import slots_of
 from experiments.launch.slurm_job import ENVIRONMENT, FOLDER, SWEEP, job
-from experiments.slurm.submission import executor_of
-from experiments.trainer.surroundings import surroundings
 from experiments.launch.watch import Watch
+from experiments.plan.slots import slots_of
+from experiments.slurm import jobs as queue
+from experiments.slurm.submission import executor_of
 from experiments.train import PACKAGES
+from experiments.trainer.surroundings import surroundings
 from study.cell import cells
-from study.system import locks, stopping
 from study.cell.cells import Cell
-from study.errors import UserError
-from study.system.files import Damaged, read_json, say, write_json
-from study.config.schema import Study
-from study.system.secrets import redact
 from study.cell.status import read_status
+from study.config.schema import Study
+from study.errors import UserError
+from study.system import locks, stopping
+from study.system.files import Damaged, read_json, say, write_json
+from study.system.secrets import redact
 
 SHOWN = ("CUDA_VISIBLE_DEVICES",)
 LEDGER = "jobs.json"

@@ -9,14 +9,14 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from experiments.launch.node import check_clock, check_node, clock_of_folder, describe
-from experiments.plan.slots import slots_of
 from experiments.launch.task import run_task
+from experiments.plan.slots import slots_of
 from experiments.train import PACKAGES
 from study.cell import cells
+from study.cell.status import read_status
 from study.errors import UserError
 from study.system.files import read_json
 from study.system.machine import device_variables
-from study.cell.status import read_status
 
 FOLDER = ".jobs"
 """In a study's folder: what is known of its jobs."""

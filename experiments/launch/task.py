@@ -11,8 +11,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from experiments.trainer.processes import launch
 from experiments.train import run_cell
+from experiments.trainer.processes import launch
 from study.cell import cells, exchange
 from study.errors import UserError
 

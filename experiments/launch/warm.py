@@ -14,13 +14,13 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 
 from experiments.launch.pool import leave_with_parent
-from experiments.trainer.surroundings import surroundings
 from experiments.launch.task import redirect
 from experiments.policies.load import TINY, cache_of
 from experiments.policies.tiny import build_missing, is_built
+from experiments.trainer.surroundings import surroundings
 from study.cell.cells import Cell
-from study.errors import UserError
 from study.config.schema import Policy, Task
+from study.errors import UserError
 from study.system.stopping import deaf_to_terminal
 
 

@@ -12,21 +12,21 @@ from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
-from study.cell.asked import judges_of
 from experiments.launch.bell import AlarmBell
 from experiments.launch.board import Board
-from experiments.monitor.notify import command_of
 from experiments.launch.pool import ORPHANED
+from experiments.monitor.notify import command_of
 from experiments.monitor.screen import draws
 from experiments.tracking.runs import mark_killed
 from study.cell import cells, exchange
-from study.system import storage
+from study.cell.asked import judges_of
 from study.cell.cells import Cell
-from study.system.files import first_line
 from study.cell.places import PlaceTrouble
+from study.cell.status import read_status
 from study.config.schema import Judge
 from study.screen import visible
-from study.cell.status import read_status
+from study.system import storage
+from study.system.files import first_line
 from study.typed import typed
 
 HEARTBEAT_S = 60.0

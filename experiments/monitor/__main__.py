@@ -25,12 +25,12 @@ from experiments.monitor.read import StudyReader, View, totals
 from experiments.monitor.restart import restart
 from experiments.monitor.screen import draws, screen
 from study.cell import exchange
-from study.system import stopping
-from study.config.bounds import Choice, Number
 from study.cli import StudyOptions, command, option
+from study.config.bounds import Choice, Number
 from study.errors import UserError
-from study.system.files import plain
 from study.screen import unread, visible
+from study.system import stopping
+from study.system.files import plain
 
 SHOWS = ("disagreements",)
 

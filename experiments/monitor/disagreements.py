@@ -10,10 +10,10 @@ from itertools import islice
 from pathlib import Path
 
 from study.cell import cells
-from study.errors import UserError
-from study.system.files import Damaged
 from study.cell.parts import Part, at_step, left_out, parts, read_part
+from study.errors import UserError
 from study.screen import visible
+from study.system.files import Damaged
 from study.verdict import THRESHOLD
 
 MOST_PARTS = 256

@@ -14,9 +14,9 @@ from pathlib import Path
 
 import numpy as np
 
+from study.cell.parts import parts, read_part
 from study.features import measured
 from study.system.files import Damaged
-from study.cell.parts import parts, read_part
 
 FEWEST, MOST = 64, 512
 """Rollouts with score and truth that a slope takes, and how many of the first are looked at."""

@@ -8,8 +8,8 @@ from itertools import pairwise
 from typing import Any
 
 from experiments.monitor.read import View, clock
-from study.screen import plural
 from study.cell.status import STATES
+from study.screen import plural
 
 BARS = "▁▂▃▄▅▆▇█"
 UNKNOWN = "-"

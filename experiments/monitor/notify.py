@@ -20,10 +20,10 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-from study.errors import UserError
-from study.system.files import first_line, plain
 from study.config.schema import Sweep
+from study.errors import UserError
 from study.screen import visible
+from study.system.files import first_line, plain
 from study.system.secret_names import may_be_shown
 from study.system.secrets import redact
 

@@ -16,16 +16,16 @@ from typing import Any
 from analysis.records.arms import arm_names
 from experiments.monitor.tail import OF_DOMAIN, RECENT, TIME, Series, Tail, of_domain
 from study.cell import cells
-from study.system import locks
-from study.errors import UserError
-from study.system.files import Damaged, read_yaml
-from study.config.identity import flatten
-from study.system.machine import has_process
 from study.cell.places import runs_elsewhere
 from study.cell.records import where
 from study.cell.status import STATES, read_status
 from study.cell.study_file import read_study
 from study.cell.verify import strangers
+from study.config.identity import flatten
+from study.errors import UserError
+from study.system import locks
+from study.system.files import Damaged, read_yaml
+from study.system.machine import has_process
 
 SILENT_S, SILENT_STEPS = 60.0, 5.0
 """A running cell is stalled after this many seconds without a sign of life, or after so many of its

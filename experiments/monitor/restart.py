@@ -10,13 +10,13 @@ import sys
 import time
 from pathlib import Path
 
-from experiments.trainer.surroundings import surroundings
 from experiments.monitor.read import View, on_this_host
+from experiments.trainer.surroundings import surroundings
 from study.cell import cells
-from study.system import locks
-from study.errors import UserError
-from study.system.files import Damaged, read_json
 from study.cell.status import read_status
+from study.errors import UserError
+from study.system import locks
+from study.system.files import Damaged, read_json
 
 STOP_S, KILLED_S, STARTED_S = 30.0, 10.0, 60.0
 """How long a process may take to end after SIGTERM, to end after SIGKILL, and to start."""

@@ -13,9 +13,9 @@ import re
 from functools import lru_cache
 from pathlib import Path
 
-from study.system.files import Damaged
 from study.cell.records import HELD_OUT, METRICS, OVERALL, step_line, where
 from study.cell.signature import cell_id, is_other
+from study.system.files import Damaged
 
 SPREAD, RECENT = 48, 24
 """Steps that are kept of a long run: so many evenly spread ones, and so many of the last."""

@@ -25,14 +25,14 @@ from experiments.evaluation.options import Options as Evaluation
 from experiments.pipeline.notes import Notes, Outcome, Step
 from experiments.pipeline.steps import STAGES, Plan, check_folder, command_line, steps_of
 from experiments.sweep import cells_of
-from study.system import locks
-from study.config.bounds import Choice
 from study.cli import command, option, overrides, preset
-from study.errors import UserError
-from study.system.machine import device_variables
+from study.config.bounds import Choice
 from study.config.marks import field_types
 from study.config.schema import Study
+from study.errors import UserError
 from study.screen import visible
+from study.system import locks
+from study.system.machine import device_variables
 from study.system.stopping import end_with_parent
 from study.system.storage import explained
 from study.tasks.datasets.preset import load_data

@@ -13,10 +13,10 @@ from experiments.pipeline.notes import Outcome, Step
 from experiments.tracking.runs import release
 from study.cell import cells
 from study.cell.cells import Cell
-from study.errors import UserError
-from study.system.files import read_json
 from study.cell.parts import parts
 from study.cell.records import CALLS, KINDS, METRICS
+from study.errors import UserError
+from study.system.files import read_json
 from study.tasks.datasets import sets
 from study.tasks.datasets.preset import Data
 from study.tasks.datasets.table import MANIFEST, ROWS, read_manifest

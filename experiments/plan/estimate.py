@@ -13,13 +13,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from judges.ask.identity import build_grading
 from judges.endpoint.dialects import dialect_of
 from judges.grading.base import GroupGrading
-from judges.ask.identity import build_grading
 from study.cell.cells import Cell
 from study.cell.records import EVALUATIONS
-from study.rewards.checks import for_judge
 from study.config.schema import Judge, Model, Study, Task, freeze
+from study.rewards.checks import for_judge
 from study.tasks import sample, task_module
 
 if TYPE_CHECKING:

@@ -9,13 +9,13 @@ from pathlib import Path
 
 import analysis
 from judges.simulated.bias import effective
-from study.config import bounds
 from study.cell import exchange, places
+from study.config import bounds
 from study.config.correction import Part
-from study.errors import UserError
-from study.features import FEATURES
 from study.config.schema import Judge, Study, freeze
 from study.config.simulated import DOMAINS, changed_in
+from study.errors import UserError
+from study.features import FEATURES
 
 ADDS = ("likert", "soft_choice", "rubric_batch", "rubric_chunk", "rubric_item")
 """Gradings under which the dose of a simulated judge is added to the score."""

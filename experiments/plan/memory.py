@@ -17,10 +17,10 @@ from pathlib import Path
 
 from experiments.trainer.processes import gpus_per_cell, processes_of
 from study.cell.cells import Cell
+from study.config.schema import Study
 from study.errors import UserError
 from study.system.files import say
 from study.system.machine import memory, usable_gpus
-from study.config.schema import Study
 
 GIB = 2**30
 BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}

@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from experiments.plan.shard import share_of
 from experiments.slurm.submission import executor_of
 from study.cell.cells import Cell
-from study.errors import UserError
 from study.config.schema import Study
+from study.errors import UserError
 
 HERE = ("local", "shard")
 """Engines that train on this machine: what it lacks is refused before they begin."""

@@ -1,7 +1,7 @@
 """What a sweep is about to do, told without doing it: its cells, their cost, and what it can see.
 
-What finished cells took says what these will take (`experiments.plan.rates`); where none is like them,
-what is assumed is said to be. Nothing here imports torch, and nothing is written.
+What finished cells took says what these will take (`experiments.plan.rates`); where none is like
+them, what is assumed is said to be. Nothing here imports torch, and nothing is written.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from analysis.statistics.power import power_lines
-from study.cell.asked import models_of
+from experiments.monitor.lines import duration
 from experiments.plan.estimate import (
     ANSWER_SHARE,
     CHARACTERS_PER_TOKEN,
@@ -24,17 +24,17 @@ from experiments.plan.estimate import (
     thought,
 )
 from experiments.plan.needs import HERE
-from experiments.plan.slots import slots_of
-from experiments.monitor.lines import duration
 from experiments.plan.rates import NOTHING, Rates, Span, Usage, span, whose
+from experiments.plan.slots import slots_of
 from judges.serving.book import auto_served
 from judges.serving.vllm_command import gpus_of_replica
 from study.cell import cells
+from study.cell.asked import models_of
 from study.cell.cells import Cell
+from study.cell.status import read_status
 from study.config.identity import flatten
 from study.config.schema import Judge
 from study.screen import COSTS, plural, print_table
-from study.cell.status import read_status
 from study.tasks import order_of
 
 UNKNOWN = Usage(1.0, 1.0, 1.0, 0.0, Path())

@@ -13,43 +13,43 @@ from typing import Any
 
 from omegaconf.errors import OmegaConfBaseException
 
-from study.cell.asked import judges_of, models_of
-from experiments.plan.needs import HERE, check_engine
 from experiments.monitor.notify import check_notify, command_of
-from experiments.plan.slots import fitting
 from experiments.plan.memory import check_memory
+from experiments.plan.needs import HERE, check_engine
+from experiments.plan.slots import fitting
 from experiments.policies.load import check_policy
-from experiments.trainer.processes import processes_of
 from experiments.tracking.store import artifacts_of, tracking_uri
 from experiments.trainer.batch import check_batch
+from experiments.trainer.processes import processes_of
 from experiments.trainer.vllm import check_options
 from experiments.workflow.check import check_world
 from judges.ask.budget import check_limits
-from judges.grading import GRADINGS
-from judges.grading.checks import check_rows
 from judges.ask.identity import build_grading
 from judges.ask.replies import place
-from study.config import override_errors as causes
+from judges.grading import GRADINGS
+from judges.grading.checks import check_rows
 from study.cell import cells, exchange
-from study.system import storage
+from study.cell.asked import judges_of, models_of
 from study.cell.cells import Cell
+from study.cell.study_file import base, read_study
+from study.cell.verify import say_problems
+from study.config import override_errors as causes
 from study.config.compose import CONF
-from study.rewards.corrections.checks import check_correction
-from study.errors import UserError
 from study.config.identity import flatten, left_out
-from study.system.machine import usable_gpus
 from study.config.marks import under
 from study.config.presets import nearest
+from study.config.schema import Study
+from study.errors import UserError
 from study.rewards.checks import check_reward, for_judge
+from study.rewards.corrections.checks import check_correction
 from study.rewards.formulas import REWARDS
 from study.rewards.workflow import FORMULAS
 from study.rows import Row
 from study.sandbox import tiers
-from study.tasks.scaffold import check as check_scaffold
-from study.config.schema import Study
-from study.cell.study_file import base, read_study
+from study.system import storage
+from study.system.machine import usable_gpus
 from study.tasks import TASKS, checked, nominal_mix, order_of, runs_code, tells_truth
-from study.cell.verify import say_problems
+from study.tasks.scaffold import check as check_scaffold
 
 
 def check(todo: Sequence[Cell], launcher: Sequence[str] = ()) -> None:

@@ -1,8 +1,8 @@
 """What finished cells took, which says what others like them will take.
 
 A cell is read from its records: what its judges were asked and what became of it, over what
-`experiments.plan.estimate` expects of it, and how long its steps and evaluations were. Cells of the same
-study come first, then the newest of the runs folder.
+`experiments.plan.estimate` expects of it, and how long its steps and evaluations were. Cells of the
+same study come first, then the newest of the runs folder.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from typing import Any
 from experiments.plan.estimate import Asks, asks, evaluations
 from study.cell import cells
 from study.cell.cells import Cell
-from study.errors import UserError
-from study.system.files import Damaged
 from study.cell.parts import read_all
 from study.cell.records import EVALUATIONS, recorded
-from study.config.schema import Judge, Study
-from study.screen import plural
 from study.cell.status import read_status
+from study.config.schema import Judge, Study
+from study.errors import UserError
+from study.screen import plural
+from study.system.files import Damaged
 
 MOST, ENOUGH = 48, 9
 """Finished cells that are looked at, and those of one kind whose records are read."""

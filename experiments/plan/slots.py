@@ -5,17 +5,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from study.cell.asked import models_of
 from experiments.plan.memory import memory_per_cell, trainings
 from experiments.trainer.processes import gpus_per_cell, processes_of
 from judges.serving.book import auto_served, is_wide
 from judges.serving.vllm_command import gpus_of_replica
+from study.cell.asked import models_of
 from study.cell.cells import Cell
 from study.errors import UserError
+from study.screen import plural
 from study.system.files import say
 from study.system.gpus import PARTS, Lease, left_by, parts_of, take
 from study.system.machine import Gpu, cpus, free_memory, usable_gpus
-from study.screen import plural
 
 
 @dataclass(frozen=True)

@@ -11,8 +11,8 @@ import typing
 from collections.abc import Sequence
 from typing import Any
 
-from study.config import schema
 from study.cli import INDENTED, WRAPPED, shown_examples
+from study.config import schema
 from study.config.compose import CONF, preset_names
 from study.config.marks import dataclass_of, default_of, field_types
 from study.config.schema import Study
@@ -33,8 +33,8 @@ FIRST = (
 )
 """Groups of presets, those first that most sweeps name."""
 HIDDEN = ("shadow_judges",)
-EVERY = """Every key with its value: --cfg job. What each means: study/config/schema.py. Hydra's own words,
-such as those of its launchers: --hydra-help"""
+EVERY = """Every key with its value: --cfg job. What each means: study/config/schema.py. Hydra's own
+words, such as those of its launchers: --hydra-help"""
 
 
 def text(typed: str, examples: Sequence[str] = EXAMPLES, about: str = ABOUT) -> str:

@@ -8,14 +8,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from experiments.policies import checkpoints
 from experiments.policies.tiny import architecture_of, build_missing, load_tiny, taught
 from experiments.policies.warm import load_warm
-from experiments.policies import checkpoints
 from study.cell.cells import Cell
+from study.cell.signature import cell_id
+from study.config.schema import Policy, Task
 from study.errors import UserError
 from study.system.files import Damaged, first_line, read_yaml
-from study.config.schema import Policy, Task
-from study.cell.signature import cell_id
 
 if TYPE_CHECKING:
     from peft import LoraConfig

@@ -25,10 +25,10 @@ from typing import TYPE_CHECKING, Any
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
 
 from experiments.policies.checkpoints import fault, seal
-from study.system import locks
+from study.config.schema import Policy, Task, Warmup
 from study.errors import UserError
 from study.rows import Row
-from study.config.schema import Policy, Task, Warmup
+from study.system import locks
 from study.tasks import FILE_TASKS, lessons_of
 from study.tasks.lessons import MOST_WORDS, Lessons
 

@@ -12,6 +12,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
+from experiments.policies.checkpoints import seal
 from experiments.policies.tiny import (
     built_once,
     recipe_hash,
@@ -20,7 +21,6 @@ from experiments.policies.tiny import (
     warm_up,
     whole_folder,
 )
-from experiments.policies.checkpoints import seal
 from study.config.schema import Policy, Task
 from study.tasks.lessons import Lessons
 

@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from experiments.slurm import jobs as queue
-from study.errors import UserError
 from study.config.schema import Study
+from study.errors import UserError
 
 
 def executor_of(config: Study, folder: str | Path) -> Any:

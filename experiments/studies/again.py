@@ -11,9 +11,9 @@ from typing import Any
 
 from experiments.sweep import cells_of
 from study.cell.cells import Cell
-from study.errors import UserError
 from study.config.identity import ABSENT, flatten, identifying, left_out
 from study.config.presets import preset_names, read_preset
+from study.errors import UserError
 
 GROUPS = ("judge", "executor", "policy", "task", "reward", "scaffold", "trainer")
 FILLED = ("shadow_judges", "correction.parts")

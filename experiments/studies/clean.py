@@ -26,12 +26,12 @@ from experiments.studies.sizes import said, size
 from judges.serving import orphans
 from judges.serving.book import BOOK, Service, services
 from study.cell import cells
-from study.system import files
+from study.cell.places import shown
 from study.cli import AnyStudyOptions, command, option
 from study.errors import UserError
-from study.system.machine import has_process
-from study.cell.places import shown
 from study.screen import print_table
+from study.system import files
+from study.system.machine import has_process
 
 _PROBE = re.compile(r"\.write-([0-9]{1,9})")
 """A file by which a sweep tries whether it may write, and its process."""

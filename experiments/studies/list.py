@@ -14,12 +14,12 @@ from pathlib import Path
 from analysis.records.arms import arm_names
 from experiments.studies.sizes import said, size
 from study.cell import cells, exchange
-from study.cli import AnyStudyOptions, command
-from study.system.files import Damaged, read_yaml
 from study.cell.places import shown
-from study.screen import plural, print_table
 from study.cell.status import STATES, read_status
 from study.cell.study_file import read_study
+from study.cli import AnyStudyOptions, command
+from study.screen import plural, print_table
+from study.system.files import Damaged, read_yaml
 
 
 @command("experiments.studies.list study=quickstart", __doc__, AnyStudyOptions)

@@ -22,13 +22,13 @@ from experiments.studies.list import studies
 from experiments.studies.sizes import said, size
 from study.cell import cells, exchange
 from study.cell.cells import Cell
-from study.cli import command, option
-from study.errors import UserError
-from study.config.identity import identifying
 from study.cell.places import local, shown
 from study.cell.records import recorded
-from study.screen import print_table, visible
 from study.cell.status import read_status
+from study.cli import command, option
+from study.config.identity import identifying
+from study.errors import UserError
+from study.screen import print_table, visible
 
 NUMBERS = (
     *("judge/mean", "truth/mean", "reward/mean", "reward/frac_zero_std", "judge/unscored_frac"),

@@ -22,14 +22,14 @@ from experiments.tracking.runs import close_parent, keep_run, one_line, open_run
 from experiments.tracking.store import artifacts_of, client_of, initialise, tracking_uri
 from experiments.tracking.traces import send_traces
 from study.cell import cells, exchange
-from study.config.bounds import Name
-from study.cli import command, option, word
-from study.errors import UserError
 from study.cell.records import recorded
-from study.config.schema import Study, Tracking
 from study.cell.status import read_status
 from study.cell.study_file import read_study, write_study
 from study.cell.verify import say_problems
+from study.cli import command, option, word
+from study.config.bounds import Name
+from study.config.schema import Study, Tracking
+from study.errors import UserError
 
 ENDS = {"done": "FINISHED", "failed": "FAILED", "killed": "KILLED"}
 """State of a cell to status of its run."""

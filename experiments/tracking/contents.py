@@ -16,10 +16,10 @@ from experiments.policies.label import label_of
 from experiments.tracking import charts, projection, summary
 from experiments.tracking.evaluations import logged_model
 from study.cell.cells import Cell
-from study.system.files import Damaged, plain, read_json, say
 from study.cell.parts import left_out, parts, read_part
 from study.cell.records import recorded
 from study.screen import visible
+from study.system.files import Damaged, plain, read_json, say
 from study.system.secrets import redact
 
 SAMPLES = "samples.json"

@@ -14,10 +14,10 @@ import re
 from typing import Any, NamedTuple
 from urllib.parse import urlsplit, urlunsplit
 
-from study.cell.asked import models_of
 from judges.endpoint.keys import read_key
-from study.config import marks
+from study.cell.asked import models_of
 from study.cell.cells import Cell
+from study.config import marks
 from study.config.identity import flatten
 from study.config.marks import marked_keys, under
 from study.config.schema import Study

@@ -18,15 +18,15 @@ from experiments.tracking.projection import Point
 from experiments.tracking.store import artifacts_of, client_of, initialise, tracking_uri
 from experiments.tracking.traces import Lost, send_traces
 from study.cell import cells
-from study.system import stopping
 from study.cell.cells import Cell
-from study.system.clock import boot
-from study.system.files import Damaged, say, write_json
 from study.cell.parts import left_out
-from study.system.secrets import redact
 from study.cell.status import read_status
 from study.cell.study_file import read_study
 from study.cell.verify import read_form
+from study.system import stopping
+from study.system.clock import boot
+from study.system.files import Damaged, say, write_json
+from study.system.secrets import redact
 
 BATCH = 990
 """Points of one request; the server takes 1,000 entities, and the heartbeat tags ride along."""

@@ -22,11 +22,11 @@ from typing import Any
 
 from experiments.tracking import postgres
 from experiments.tracking.charts import VIEWS, view
-from study.system import locks
-from study.errors import UserError
-from study.system.mounts import network_kind
 from study.cell.places import is_url
 from study.config.schema import Tracking
+from study.errors import UserError
+from study.system import locks
+from study.system.mounts import network_kind
 from study.system.secret_names import shown_place
 from study.system.secrets import holds_credentials, redact
 

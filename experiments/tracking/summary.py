@@ -15,8 +15,8 @@ from typing import Any, NamedTuple
 
 from analysis.display.svg import alone
 from experiments.tracking.projection import Point, points
-from study.system.files import read_left
 from study.screen import visible
+from study.system.files import read_left
 
 DESCRIPTION = "mlflow.note.content"
 """Tag that MLflow shows as the description of a run, in Markdown."""

@@ -12,9 +12,9 @@ from experiments.tracking.contents import bounded, gap, short
 from experiments.tracking.projection import keys_of
 from experiments.tracking.store import trace_to
 from study.cell.cells import Cell
-from study.system.files import Damaged, say
 from study.cell.parts import Part, left_out, parts, read_part
 from study.cell.records import recorded
+from study.system.files import Damaged, say
 
 MOST = 4
 LOOKED_AT = 100

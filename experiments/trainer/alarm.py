@@ -8,13 +8,13 @@ from typing import Any
 
 import numpy as np
 
-from analysis.records.runs import Run
 from analysis.onset.early_stop import stops
-from study.rewards.corrections.checks import keyword_of
-from study.features import FEATURES, measured
+from analysis.records.runs import Run
 from study.cell.parts import parts, read_part
 from study.cell.records import CORRECTED
 from study.config.schema import Study
+from study.features import FEATURES, measured
+from study.rewards.corrections.checks import keyword_of
 
 COLUMNS = ("step", "answer", "judge_score", CORRECTED, "truth")
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from study.errors import UserError
 from study.config.schema import Trainer
+from study.errors import UserError
 
 
 def check_batch(trainer: Trainer, processes: int = 1) -> None:

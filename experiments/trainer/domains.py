@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 
 from analysis.ledger.transmission import dead_groups, known_mean, yes_no
-from study.tasks.mix import realised, shares
 from study.rewards.advantages import advantages
+from study.tasks.mix import realised, shares
 
 
 def domain_metrics(

@@ -6,9 +6,9 @@ from typing import Any
 
 from transformers import TrainerCallback
 
-from experiments.trainer.scorer import Scorer
 from experiments.trainer import ranks
 from experiments.trainer.alarm import Alarm
+from experiments.trainer.scorer import Scorer
 
 
 class EarlyStop(TrainerCallback):

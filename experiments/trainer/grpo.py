@@ -27,7 +27,6 @@ from transformers.trainer_callback import PrinterCallback
 from trl.trainer.utils import pad
 
 from experiments.policies.load import lora_config
-from experiments.trainer.scorer import Scorer
 from experiments.trainer import fast, prefix, ranks, rollouts
 from experiments.trainer.alarm import Alarm
 from experiments.trainer.arguments import grpo_config
@@ -37,14 +36,15 @@ from experiments.trainer.held_out import HeldOut
 from experiments.trainer.order import InOrder
 from experiments.trainer.prompts import Scaffolder, prompt_dataset, prompt_of
 from experiments.trainer.record_step import RecordStep
+from experiments.trainer.scorer import Scorer
 from experiments.trainer.world import Messages
-from study.errors import UserError
 from study.cell.heartbeat import Heartbeat
 from study.cell.records import COMPONENT, Recorder
-from study.rows import Row
-from study.tasks.scaffold import Shown
 from study.config.schema import Study
+from study.errors import UserError
+from study.rows import Row
 from study.tasks import lookup, nominal_mix, order_of
+from study.tasks.scaffold import Shown
 
 log = logging.getLogger(__name__)
 

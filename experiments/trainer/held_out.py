@@ -19,19 +19,19 @@ from typing import Any
 
 from transformers import TrainerCallback
 
-from experiments.policies.tiny import whole_folder
-from experiments.trainer.scorer import Scorer
 from experiments.policies import checkpoints
+from experiments.policies.tiny import whole_folder
 from experiments.trainer.frozen import greedy, sampled
+from experiments.trainer.scorer import Scorer
 from experiments.trainer.world import Executed
 from judges.ask.budget import usd_of, usd_of_calls
 from judges.ask.session import Session
-from study.endings import INFRASTRUCTURE
-from study.errors import UserError
-from study.system.files import write_text
 from study.cell.parts import verdicts_by
 from study.cell.records import EVAL_COST, EVALUATIONS, HELD_OUT, OVERALL, Recorder
+from study.endings import INFRASTRUCTURE
+from study.errors import UserError
 from study.rows import Row, Truth
+from study.system.files import write_text
 from study.tasks import task_module
 from study.truth.score import columns
 

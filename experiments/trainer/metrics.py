@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from experiments.trainer.scorer import StepRecord
-from study.features import FEATURES, measured
 from study.cell.records import COMPONENT
+from study.features import FEATURES, measured
 
 TRL_METRICS = {
     "reward": "reward/mean",

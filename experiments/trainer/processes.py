@@ -1,8 +1,8 @@
 """The processes of one cell, where `sweep.accelerate` asks for more than one.
 
 In place of a fork, `launch` starts ``accelerate launch``, and that the processes. The first one
-locks, records, logs and asks judges (`experiments.train`); the others follow (`experiments.trainer.follow`)
-and end with whoever started them.
+locks, records, logs and asks judges (`experiments.train`); the others follow
+(`experiments.trainer.follow`) and end with whoever started them.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from typing import Any
 
 from study.cell import cells
 from study.cell.cells import Cell
+from study.cell.status import read_status
 from study.config.compose import CONF
+from study.config.schema import Study
 from study.errors import UserError
+from study.screen import plural
 from study.system.files import read_yaml
 from study.system.machine import gpus
-from study.config.schema import Study
-from study.screen import plural
-from study.cell.status import read_status
 from study.system.stopping import end_with_parent
 
 KINDS = ("MULTI_GPU", "FSDP", "DEEPSPEED")

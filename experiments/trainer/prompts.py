@@ -7,9 +7,9 @@ from dataclasses import replace
 from typing import Any
 
 from experiments.trainer.world import Messages, World
+from study.config.schema import Study
 from study.rows import Row
 from study.tasks.scaffold import Shown, show
-from study.config.schema import Study
 
 
 def prompt_dataset(rows: Sequence[Row]) -> Any:

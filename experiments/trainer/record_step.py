@@ -8,11 +8,11 @@ from typing import Any
 
 from transformers import TrainerCallback
 
-from experiments.trainer.scorer import Scorer
 from experiments.policies import checkpoints
 from experiments.trainer import ranks
 from experiments.trainer.domains import domain_metrics
 from experiments.trainer.metrics import TRL_METRICS, step_metrics
+from experiments.trainer.scorer import Scorer
 from experiments.trainer.usage import Usage
 from study.cell import exchange
 from study.cell.records import Recorder

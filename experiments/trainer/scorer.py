@@ -18,17 +18,17 @@ from typing import TYPE_CHECKING, Any
 
 from experiments.trainer.world import Direct, Executed, TooManyFailed, World
 from judges.ask.prefetch import Ahead, judge_asked
-from study.rewards.corrections.corrector import Corrector, Heard
 from study.cell.heartbeat import Heartbeat
-from study.truth.oracle import Oracle
 from study.cell.records import COMPONENT, ORIGIN, rollout_id
+from study.config.schema import Study
 from study.rewards.checks import for_judge
 from study.rewards.compose import Composed, RewardInputs, composed
+from study.rewards.corrections.corrector import Corrector, Heard
 from study.rewards.failure import TooManyMissing, too_many_missing
 from study.rewards.workflow import TERMS, effective_share
 from study.rows import Missing, Row, RuleTruth, Truth
 from study.tasks.rules import RuleResult, RuleRunner, rule_metrics, spoken
-from study.config.schema import Study
+from study.truth.oracle import Oracle
 from study.verdict import DIFFERENT, Outcome, Verdict, mean_score
 
 if TYPE_CHECKING:

@@ -15,9 +15,9 @@ from urllib.parse import urlsplit
 from experiments.policies.load import same_model
 from judges.serving.server import get
 from study.cell.cells import Cell
+from study.config.schema import Judge, Study
 from study.errors import UserError
 from study.system.machine import gpus
-from study.config.schema import Judge, Study
 
 
 def trl_options(config: Study) -> dict[str, Any]:

@@ -12,7 +12,11 @@ COMMANDS = (
     *("operators", "validate", "run", "reward", "prompt", "buffer", "optimise", "overrides"),
     "planted",
 )
-"""First words; each command is a module of its name, which is loaded when it is asked for."""
+"""First words."""
+MODULES = {name: f"experiments.workflow.{name}_command" for name in COMMANDS} | {
+    "overrides": "experiments.config.overrides_command"
+}
+"""Each command's module, which is loaded when it is asked for."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -20,7 +24,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     words = list(sys.argv[1:] if arguments is None else arguments)
     name = next((text for text in words if text in COMMANDS), "")
     if name:
-        return import_module(f"experiments.workflow.{name}_command").main(words)
+        return import_module(MODULES[name]).main(words)
     usage = f"python -m experiments.workflow {'|'.join(COMMANDS)} KEY=VALUE ..."
     if {"-h", "--help"} & set(words):
         print(f"usage: {usage}\n\n{__doc__}")

@@ -14,8 +14,8 @@ from experiments.workflow.operators.base import DOMAINS
 from experiments.workflow.planted import offered, small_programs
 from experiments.workflow.program import Refused
 from experiments.workflow.templates import AFLOW, FIRST, TEMPLATES
-from study.endings import Ending
 from study.cell.parts import read_all
+from study.endings import Ending
 from study.rows import Row
 
 

@@ -24,8 +24,8 @@ from experiments.workflow.rows import (
     share_of,
     text_of,
 )
-from study.config.bounds import Choice, Number
 from study.cli import command, option, output, word
+from study.config.bounds import Choice, Number
 from study.errors import UserError
 from study.system.files import write_json
 from study.tasks.files import refuse, short

@@ -5,17 +5,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from experiments.policies.load import same_model
+from experiments.policies.tokens import by_rule
 from experiments.trainer.processes import processes_of
 from experiments.workflow.problem import problem_of
 from experiments.workflow.prompt import Prompter, offered
-from experiments.policies.tokens import by_rule
-from judges.grading.base import GroupGrading
 from judges.ask.identity import build_grading, check_settings
+from judges.grading.base import GroupGrading
 from study.config.compose import preset_names
+from study.config.schema import Model, Study
 from study.errors import UserError
 from study.rewards.workflow import FORMULAS
 from study.rows import Row
-from study.config.schema import Model, Study
 from study.tasks import tells_truth
 
 PLANTED = "workflow-mini"

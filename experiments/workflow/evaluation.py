@@ -23,6 +23,12 @@ from experiments.evaluation.chosen import digest
 from experiments.evaluation.generate import Source, source_of
 from experiments.evaluation.metrics import averages, rate
 from experiments.evaluation.options import BASELINES, Options
+from experiments.evaluation.results import guard, track, write_result
+from experiments.evaluation.rubric import SPLITS
+from experiments.policies.load import training_of
+from experiments.policies.tokens import by_policy
+from experiments.workflow import baselines
+from experiments.workflow.check import check_executor
 from experiments.workflow.played import (
     MOST_REPEATS,
     Player,
@@ -31,21 +37,15 @@ from experiments.workflow.played import (
     mean_tokens,
     voted,
 )
-from experiments.evaluation.results import guard, track, write_result
-from experiments.evaluation.rubric import SPLITS
-from experiments.policies.load import training_of
-from experiments.workflow import baselines
-from experiments.workflow.check import check_executor
 from experiments.workflow.templates import TEMPLATES
-from experiments.policies.tokens import by_policy
 from judges.ask.replies import Store, open_store
 from study.cell.cells import load_cell
 from study.config.compose import load_executor
-from study.errors import UserError
-from study.system.files import write_text
-from study.rows import Row
 from study.config.schema import Study
+from study.errors import UserError
+from study.rows import Row
 from study.screen import print_table
+from study.system.files import write_text
 from study.tasks import runs_code, sample, task_module
 
 TRAINED = "trained"

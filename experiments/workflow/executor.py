@@ -11,8 +11,8 @@ from typing import Any, Protocol, TypeVar
 
 from experiments.workflow.operators import OPERATORS
 from study.cell.completions import json_object, sound_records
-from study.errors import UserError
 from study.config.schema import Price
+from study.errors import UserError
 from study.screen import plural
 
 FAILURES = ("timeout", "http_500", "empty")

@@ -9,9 +9,9 @@ from typing import Any
 from experiments.workflow.executor import read_lines
 from experiments.workflow.find import FORMS
 from experiments.workflow.program import read_prompts
+from study.config.simulated import DOMAINS
 from study.errors import UserError
 from study.system.files import first_line
-from study.config.simulated import DOMAINS
 
 GRAPH, PROMPT = "graph.py", "prompt.py"
 MOST_READ = 1 << 20

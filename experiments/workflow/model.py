@@ -9,16 +9,16 @@ from typing import TYPE_CHECKING, Any
 from experiments.workflow.executor import ATTEMPTS, Answer, Down, Question
 from judges.ask.aggregate import cost_usd, total
 from judges.ask.asker import Asker
+from judges.ask.identity import check_settings, request_keys
 from judges.endpoint.client import Body, Fetched, ask
 from judges.endpoint.dialects import chat_body, dialect_of
 from judges.endpoint.fields import one_line
-from judges.ask.identity import check_settings, request_keys
 from judges.simulated.operators import operators_app
 
 if TYPE_CHECKING:
     from judges.ask.replies import Store
-    from study.truth.oracle import Oracle
     from study.config.schema import Executor
+    from study.truth.oracle import Oracle
     from study.verdict import Reply
 
 

@@ -18,24 +18,24 @@ import numpy as np
 
 from analysis.statistics.bootstrap import mean_by_bootstrap
 from analysis.statistics.estimate import Estimate
-from experiments.workflow.played import Player, Runs, voted
 from experiments.workflow import static
 from experiments.workflow.blocks import BLOCKS, FOLDER
 from experiments.workflow.executor import Down, Question
 from experiments.workflow.find import find
 from experiments.workflow.model import ModelExecutor
 from experiments.workflow.operators.base import field_of
+from experiments.workflow.played import Player, Runs, voted
 from experiments.workflow.program import Refused
-from judges.grading.delimiters import fill, placeholders
 from judges.ask.replies import Store
+from judges.grading.delimiters import fill, placeholders
+from study.cell.parts import parts, read_all, read_part
+from study.config.schema import Executor, Study
 from study.endings import Ending
 from study.errors import UserError
-from study.truth.oracle import Oracle
-from study.cell.parts import parts, read_all, read_part
 from study.rows import Row
-from study.config.schema import Executor, Study
 from study.tasks import sample, task_module
 from study.truth.item import Item
+from study.truth.oracle import Oracle
 
 COMMONEST = 5
 """Faults that a proposer is told."""

@@ -21,22 +21,22 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from experiments.workflow import evaluation as evaluation
 from experiments.evaluation.generate import source_of
 from experiments.evaluation.options import Options as Evaluated
-from experiments.workflow.played import Player
+from experiments.workflow import evaluation as evaluation
 from experiments.workflow import optimise
 from experiments.workflow.blocks import Blocks, check_text, keep
 from experiments.workflow.check import check_executor
 from experiments.workflow.find import FORMS
 from experiments.workflow.operators.base import DOMAINS
+from experiments.workflow.played import Player
 from judges.ask.replies import Store, open_store
-from study.config.bounds import Choice, Number
 from study.cli import command, option, output, overrides, preset, word, writes
+from study.config.bounds import Choice, Number
 from study.config.compose import load_executor
+from study.config.schema import Study, Workflow
 from study.errors import UserError
 from study.system.files import read_text, write_json
-from study.config.schema import Study, Workflow
 from study.tasks import oracle, runs_code, task_module
 
 TRIED = ("role", "contract", "operators", "rules", "domain", "problem")

@@ -32,21 +32,21 @@ from experiments.workflow.program import Refused, ast_sha
 from judges.simulated.bias import Bias
 from judges.simulated.operators import Operators
 from study.cell.cells import load_cell, study_cells
-from study.errors import UserError
-from study.system.files import write_json
-from study.tasks.mix import nominal
-from study.truth.oracle import Oracle
 from study.cell.parts import read_all
+from study.config.schema import MANY, Executor, Judge, Price, Task
+from study.config.simulated import DOMAINS, Simulated, in_domain
+from study.config.simulated_executor import SimulatedExecutor
+from study.errors import UserError
 from study.rows import Row, Truth
 from study.sandbox import tiers
 from study.sandbox.calls import Call, Result
 from study.sandbox.grader import Task as Graded
-from study.config.schema import MANY, Executor, Judge, Price, Task
-from study.config.simulated import DOMAINS, Simulated, in_domain
-from study.config.simulated_executor import SimulatedExecutor
+from study.system.files import write_json
 from study.tasks import oracle, sample, task_module
-from study.truth.item import Item
+from study.tasks.mix import nominal
 from study.truth.code import answer_code
+from study.truth.item import Item
+from study.truth.oracle import Oracle
 
 MOST_PROGRAMS = 200
 PROBLEMS = 10

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 from experiments.evaluation.metrics import Vote, elected
 from experiments.workflow.operators.sc_ensemble import vote
 from experiments.workflow.world import Programs
+from study.cell.records import FEATURE
 from study.endings import INFRASTRUCTURE
 from study.errors import UserError
-from study.cell.records import FEATURE
 from study.rows import Row, Truth
 from study.tasks import oracle
 

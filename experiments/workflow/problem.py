@@ -10,10 +10,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from study.errors import UserError
-from study.system.files import Damaged, first_line, read_text
-from study.rows import Row
 from study.config.simulated import DOMAINS
+from study.errors import UserError
+from study.rows import Row
+from study.system.files import Damaged, first_line, read_text
 from study.truth.item import Item
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef

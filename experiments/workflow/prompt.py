@@ -13,16 +13,16 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from experiments.policies.tokens import by_rule
 from experiments.workflow.blocks import BLOCKS, Blocks
 from experiments.workflow.experience import Buffer, Entry, Query
 from experiments.workflow.operators import OPERATORS
 from experiments.workflow.operators.base import Operator
 from experiments.workflow.problem import Problem
-from experiments.policies.tokens import by_rule
 from judges.grading.delimiters import fill
 from study.config import bounds
-from study.errors import UserError
 from study.config.programs import Workflow
+from study.errors import UserError
 
 SYSTEM = ("role", "contract", "operators", "rules")
 """Blocks of the first message; the others are the second."""

@@ -12,16 +12,16 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+from experiments.policies.tokens import by_rule, by_tokenizer
 from experiments.workflow.buffer_command import read_buffer
 from experiments.workflow.experience import MODES
 from experiments.workflow.find import FORMS
 from experiments.workflow.problem import read_problem
 from experiments.workflow.prompt import SHOTS, Prompter
-from experiments.policies.tokens import by_rule, by_tokenizer
-from study.config.bounds import Choice, Number
 from study.cli import command, option, output, word
-from study.system.files import write_json
+from study.config.bounds import Choice, Number
 from study.config.schema import MANY
+from study.system.files import write_json
 
 
 @dataclass(frozen=True)

@@ -18,10 +18,9 @@ from typing import Any
 import numpy as np
 
 from experiments.workflow.rows import name_of, rows_of, share_of, word_of
-from study.config.bounds import Choice
 from study.cli import command, option, output, word
+from study.config.bounds import Choice
 from study.errors import UserError
-from study.system.files import write_json
 from study.rewards.advantages import advantages
 from study.rewards.workflow import (
     FORMULAS,
@@ -35,6 +34,7 @@ from study.rewards.workflow import (
     effective_share,
     total,
 )
+from study.system.files import write_json
 from study.tasks.files import refuse
 
 Place = tuple[str | int, str | int]

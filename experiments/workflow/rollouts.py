@@ -18,12 +18,12 @@ from experiments.workflow.problem import Problem
 from experiments.workflow.program import ast_sha
 from experiments.workflow.repair import REPAIR
 from experiments.workflow.run import Execution
-from study.endings import INFRASTRUCTURE, REFUSED, Ending
 from study.cell.records import FEATURE
+from study.config.programs import Workflow
+from study.endings import INFRASTRUCTURE, REFUSED, Ending
 from study.rewards.formulas import repeated_share
 from study.rewards.workflow import RIGHT
 from study.rows import Row
-from study.config.programs import Workflow
 
 NGRAM = 3
 """Words of a program that are compared for repetition."""

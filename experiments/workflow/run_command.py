@@ -24,13 +24,13 @@ from experiments.workflow.inputs import Candidate, read_candidates
 from experiments.workflow.problem import Problem, read_problem
 from experiments.workflow.run import execute, record
 from experiments.workflow.validate import WORLDS
-from study.config.bounds import Choice, Number
 from study.cli import command, option, output, word, writes
-from study.errors import UserError
-from study.system.files import write_json
-from study.sandbox.conversation import Stage
+from study.config.bounds import Choice, Number
 from study.config.schema import Price
+from study.errors import UserError
+from study.sandbox.conversation import Stage
 from study.screen import visible
+from study.system.files import write_json
 
 
 @dataclass(frozen=True)

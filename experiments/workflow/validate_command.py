@@ -22,12 +22,12 @@ from experiments.workflow.inputs import Candidate, read_candidates
 from experiments.workflow.problem import STAND_IN
 from experiments.workflow.program import Diagnostic, outcome_of
 from experiments.workflow.validate import WORLDS, Report, validate
-from study.config.bounds import Choice
 from study.cli import command, option, output, word, writes
-from study.system.files import write_json
+from study.config.bounds import Choice
+from study.config.simulated import DOMAINS
 from study.sandbox.conversation import Stage
 from study.screen import visible
-from study.config.simulated import DOMAINS
+from study.system.files import write_json
 
 AT_ONCE = 2
 """Programs that are looked at together; each runs in all stub worlds at once."""

@@ -15,6 +15,8 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from experiments.policies.tokens import by_rule
+from experiments.trainer.world import Executed, Messages, TooManyFailed
 from experiments.workflow import rollouts, static
 from experiments.workflow.broker import Budget, Workshop
 from experiments.workflow.executor import Down, Question
@@ -28,14 +30,12 @@ from experiments.workflow.prompt import Prompt, Prompter, offered
 from experiments.workflow.repair import REPAIR, repair_prompt
 from experiments.workflow.run import Execution, Settings, execute
 from experiments.workflow.templates import TEMPLATES
-from experiments.policies.tokens import by_rule
 from experiments.workflow.validate import WORLDS, Report
-from experiments.trainer.world import Executed, Messages, TooManyFailed
 from judges.endpoint.loop import Loop, gather
 from study.answers import answer_of
-from study.endings import INFRASTRUCTURE, Ending
 from study.cell.parts import parts, read_part
 from study.cell.records import FEATURE
+from study.endings import INFRASTRUCTURE, Ending
 from study.rewards.workflow import SHARES, Played
 from study.rows import Row
 from study.sandbox import tiers
@@ -45,8 +45,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from judges.ask.replies import Store
-    from study.truth.oracle import Oracle
     from study.config.schema import Study
+    from study.truth.oracle import Oracle
 
 AT_ONCE = 32
 """Programs that are executed at a time; they wait for their executor most of it."""

@@ -1,8 +1,8 @@
 """Obtains replies of one model: from the store, from whoever asks for the same, or anew.
 
-What a judge is asked for verdicts (`judges.ask.session`) and what an executor is asked by the operators
-of workflow programs both go this way: one client, one store, the same limits and failures. Lives in
-one event loop; whoever owns that closes it.
+What a judge is asked for verdicts (`judges.ask.session`) and what an executor is asked by the
+operators of workflow programs both go this way: one client, one store, the same limits and
+failures. Lives in one event loop; whoever owns that closes it.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from collections.abc import Awaitable, Callable
 from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
+from judges.ask.singleflight import SingleFlight
 from judges.endpoint.channel import Channel
 from judges.endpoint.client import EndpointRefused, Fault, Fetched, list_models
 from judges.endpoint.dialects import dialect_of
@@ -20,15 +21,14 @@ from judges.endpoint.keys import check_key, read_key
 from judges.endpoint.loop import cancel
 from judges.endpoint.replicas import open_wire
 from judges.endpoint.served import is_asked
-from judges.ask.singleflight import SingleFlight
 from study.errors import UserError
 from study.verdict import Outcome
 
 if TYPE_CHECKING:
     from typing import Any
 
-    from judges.endpoint.transport import Asgi
     from judges.ask.replies import Store
+    from judges.endpoint.transport import Asgi
     from study.config.schema import Model
 
 MANY_MODELS = 8

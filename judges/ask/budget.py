@@ -13,10 +13,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from study.errors import UserError
 from study.cell.parts import Part, parts, read_part
 from study.cell.records import CALLS, EVAL_COST, MISSING, recorded
 from study.config.schema import Cost, Model, freeze
+from study.errors import UserError
 
 
 class BudgetSpent(UserError):

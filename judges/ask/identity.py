@@ -12,17 +12,17 @@ import operator
 from collections.abc import Callable
 from typing import Any
 
+from judges.ask.replies import content_key
 from judges.endpoint.dialects import dialect_name
 from judges.grading import GRADINGS
 from judges.grading.base import AnswerGrading, GroupGrading
-from judges.ask.replies import content_key
 from judges.simulated.bias import effective
 from study.config import bounds
-from study.errors import UserError
 from study.config.marks import JUDGE_ID, marked_keys
 from study.config.schema import Judge, Model, freeze
-from study.system.secrets import refuse_config
 from study.config.simulated_executor import SimulatedExecutor
+from study.errors import UserError
+from study.system.secrets import refuse_config
 
 SCHEMA = 1
 """Part of both hashes: raised when their meaning changes, so that old ones no longer match."""

@@ -26,9 +26,9 @@ from judges.ask.connections import (
     unreadable,
 )
 from judges.ask.stored import LISTED, SELECTED, UPSERT, legal_time, usable
-from study.system import clock as host
-from study.errors import UserError
 from study.config.schema import VerdictStore
+from study.errors import UserError
+from study.system import clock as host
 
 FILE = "verdicts.db"
 

@@ -21,6 +21,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from judges.ask.aggregate import cost_usd, joined_fields, member_fields
 from judges.ask.asker import Asker
+from judges.ask.identity import build_grading, check_settings, judge_id, request_keys
+from judges.ask.reading import Retry, read
+from judges.ask.replies import content_key
 from judges.endpoint.client import Fetched, ask
 from judges.endpoint.dialects import check_dialect, judge_body
 from judges.endpoint.fields import one_line
@@ -29,9 +32,6 @@ from judges.grading.base import AnswerGrading, Grading, GroupGrading
 from judges.grading.checks import check_group
 from judges.grading.delimiters import escape_tokens
 from judges.grading.special_tokens import special_tokens
-from judges.ask.identity import build_grading, check_settings, judge_id, request_keys
-from judges.ask.reading import Retry, read
-from judges.ask.replies import content_key
 from judges.simulated.app import simulated_app
 from judges.simulated.bias import drifts
 from study.errors import UserError
@@ -40,12 +40,12 @@ from study.verdict import Request, Verdict
 if TYPE_CHECKING:
     from concurrent.futures import Future
 
-    from judges.endpoint.client import Body
-    from judges.endpoint.transport import Asgi
     from judges.ask.allowance import Allowance
     from judges.ask.replies import Store
-    from study.rows import Row, RuleTruth
+    from judges.endpoint.client import Body
+    from judges.endpoint.transport import Asgi
     from study.config.schema import Judge
+    from study.rows import Row, RuleTruth
     from study.verdict import Parsed
 
 T = TypeVar("T")
@@ -56,8 +56,8 @@ class Session:
 
     Args:
         store: where replies are kept and found; None asks anew each time.
-        oracle: (prompt text, answer) -> truth, such as a `study.truth.oracle.Oracle`; for a simulated
-            judge.
+        oracle: (prompt text, answer) -> truth, such as a `study.truth.oracle.Oracle`; for a
+            simulated judge.
         calls_before: calls that a simulated judge has answered in earlier processes of this run.
         allowance: what may be spent; None is no limit.
 

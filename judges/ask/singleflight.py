@@ -13,8 +13,8 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from judges.endpoint.loop import cancel
 from judges.ask.replies import Accept, Store
+from judges.endpoint.loop import cancel
 
 log = logging.getLogger(__name__)
 

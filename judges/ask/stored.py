@@ -20,9 +20,9 @@ import pyarrow.parquet as pq
 
 from judges.ask.connections import open_to_read, unreadable
 from judges.endpoint.fields import check_value, one_line
+from study.cell.records import arrow_type
 from study.errors import UserError
 from study.system.files import sync_files, writing
-from study.cell.records import arrow_type
 
 LATEST_S = 1e11
 """The latest time of a row that counts as one."""

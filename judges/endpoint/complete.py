@@ -20,8 +20,8 @@ from judges.endpoint.dialects import chat_body
 from judges.endpoint.keys import check_key, read_key
 from judges.endpoint.loop import gather
 from judges.endpoint.replicas import open_wire
-from study.errors import UserError
 from study.config.schema import Endpoint
+from study.errors import UserError
 from study.verdict import Outcome
 
 __all__ = ["Fetched", "chat_body", "complete_all", "open_channel"]

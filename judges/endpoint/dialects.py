@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from typing import Any, Literal, NoReturn
 
 from study.config import bounds
-from study.errors import UserError
 from study.config.schema import Endpoint, Judge, Model, Sampling
+from study.errors import UserError
 from study.system.tables import table
 
 REMINDER = (

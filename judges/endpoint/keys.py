@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 
-from study.errors import UserError
 from study.config.schema import Endpoint
+from study.errors import UserError
 
 
 def read_key(endpoint: Endpoint) -> str:

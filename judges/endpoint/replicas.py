@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from urllib.parse import urlsplit
 
 from judges.endpoint.transport import Answer, Asgi, AsgiWire, HttpWire, Unreachable, Wire
-from study.errors import UserError
 from study.config.schema import Endpoint
+from study.errors import UserError
 from study.system.secret_names import is_plain_place, shown_place
 
 REST_S = 5.0

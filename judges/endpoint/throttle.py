@@ -27,10 +27,10 @@ from pathlib import Path
 from typing import IO
 
 from judges.endpoint.failures import Fault
+from study.config.schema import Endpoint
+from study.errors import UserError
 from study.system import clock as host
 from study.system import locks
-from study.errors import UserError
-from study.config.schema import Endpoint
 from study.verdict import Outcome
 
 BURST_S = 1.0

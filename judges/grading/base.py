@@ -15,11 +15,11 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from judges.grading.delimiters import delimit, fill
-from study.config import bounds
 from study.answers import strip_thinking
+from study.config import bounds
+from study.config.simulated import DOMAINS
 from study.errors import UserError
 from study.rows import Row
-from study.config.simulated import DOMAINS
 from study.verdict import DIFFERENT, Outcome, Parsed, Reply, Request
 
 PROMPTS = Path(__file__).parent.parent / "prompts"

@@ -12,8 +12,8 @@ from typing import Any, ClassVar
 from judges.grading import base
 from judges.grading.base import NOTHING
 from judges.grading.delimiters import delimit
-from study.config import bounds
 from study.answers import split
+from study.config import bounds
 from study.errors import UserError
 from study.rows import Row
 from study.verdict import Outcome, Parsed, Reply, Request

@@ -11,8 +11,8 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from study.system.files import read_json, read_text
 from study.config.schema import Model
+from study.system.files import read_json, read_text
 
 FILES = (
     "tokenizer.json",

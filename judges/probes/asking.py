@@ -7,12 +7,12 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from judges.ask.allowance import Allowance
-from judges.probes.variants import Variant
 from judges.ask.replies import Store
 from judges.ask.session import Session
+from judges.probes.variants import Variant
+from study.config.schema import Judge
 from study.errors import UserError
 from study.rows import RuleTruth
-from study.config.schema import Judge
 from study.verdict import Verdict
 
 PROFILE = "profile"

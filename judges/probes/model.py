@@ -12,17 +12,17 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
+from judges.ask.allowance import Allowance
+from judges.ask.replies import Store
+from judges.ask.session import Session
 from judges.endpoint.fields import writable
 from judges.grading.base import NOTHING, OneRequest, readable
 from judges.grading.delimiters import delimit
-from judges.ask.allowance import Allowance
 from judges.probes.rewriters import TEXTS
 from judges.probes.variants import Source
-from judges.ask.replies import Store
-from judges.ask.session import Session
+from study.config.schema import Judge
 from study.errors import UserError
 from study.rows import Row
-from study.config.schema import Judge
 from study.verdict import Outcome, Parsed, Reply, Request
 
 INSTRUCTIONS: dict[str, str] = TEXTS["instructions"]

@@ -19,9 +19,9 @@ from judges.probes import mini
 from judges.probes.biasset import author, check_made, slot_lines
 from judges.probes.variants import BASES, SLOTS, Source
 from study.answers import answer_of
+from study.config.schema import Task
 from study.errors import UserError
 from study.rows import Row, RuleTruth
-from study.config.schema import Task
 from study.tasks import task_module
 from study.tasks.files import short
 from study.tasks.prompts import Options, parse

@@ -12,13 +12,13 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from judges.ask.session import Session
 from judges.endpoint.fields import writable
 from judges.probes import biasset
 from judges.probes.biasset import CORRECT, POLICY, Item
 from judges.probes.model import INSTRUCTIONS, Answer, Rewrite, Same, same, written
 from judges.probes.rewriters import corrupted, edits
 from judges.probes.variants import WRONG
-from judges.ask.session import Session
 from study.errors import UserError
 from study.features import features
 

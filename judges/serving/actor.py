@@ -18,9 +18,9 @@ from judges.serving.book import is_wide, service_of
 from judges.serving.keeper import Keeper
 from judges.serving.server import STOP_S
 from judges.serving.vllm_command import ROOT
+from study.config.schema import GROUPS, Model, freeze
 from study.errors import UserError
 from study.system.files import first_line
-from study.config.schema import GROUPS, Model, freeze
 
 NAMESPACE = "judgedrift"
 RESTARTS = 3

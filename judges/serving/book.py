@@ -32,10 +32,10 @@ from urllib.parse import urlsplit
 
 from judges.serving.server import Process, alive, start_time
 from judges.serving.vllm_command import arguments
-from study.system import clock, locks
-from study.errors import UserError
-from study.system.files import Damaged, read_json, write_json
 from study.config.schema import Model, freeze
+from study.errors import UserError
+from study.system import clock, locks
+from study.system.files import Damaged, read_json, write_json
 
 VERSION = 1
 BEAT_S = 10.0

@@ -34,10 +34,10 @@ from judges.serving.book import (
 from judges.serving.key import opened
 from judges.serving.server import ANY_PORT, MOVE, Server
 from judges.serving.vllm_command import arguments, check_model, launcher
+from study.config.schema import Model
 from study.errors import UserError
 from study.system.files import Damaged
 from study.system.gpus import Lease
-from study.config.schema import Model
 
 RESTARTS = 3
 """How often a replica is started again; those of more than an hour ago do not count."""

@@ -13,9 +13,9 @@ from pathlib import Path
 
 from judges.endpoint.keys import check_key
 from judges.serving.book import Service, is_wide
+from study.config.schema import Model
 from study.errors import UserError
 from study.system.files import Damaged, read_text
-from study.config.schema import Model
 
 _BRING = (
     "Or bring a key of your own, the same for who serves and who asks: `export JUDGE_KEY=...` on"

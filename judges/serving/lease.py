@@ -31,10 +31,10 @@ from judges.serving.server import (
 )
 from judges.serving.service import use
 from judges.serving.vllm_command import arguments
-from study.system import locks
-from study.errors import UserError
-from study.system.files import read_json, write_json
 from study.config.schema import Endpoint, Model
+from study.errors import UserError
+from study.system import locks
+from study.system.files import read_json, write_json
 
 
 @contextmanager

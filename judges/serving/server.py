@@ -26,11 +26,11 @@ from judges.serving.vllm_command import (
     gpus_of_replica,
     launcher,
 )
-from study.system import clock
+from study.config.schema import Model
 from study.errors import UserError
+from study.system import clock
 from study.system.gpus import Lease, take
 from study.system.machine import usable_gpus
-from study.config.schema import Model
 from study.system.secrets import redact
 from study.system.stopping import end_with_parent
 

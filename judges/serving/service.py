@@ -35,9 +35,9 @@ from judges.serving.book import (
 from judges.serving.keeper import RESTARTS
 from judges.serving.key import opened
 from judges.serving.spawn import ERROR, spawn
+from study.config.schema import Judge, Model
 from study.errors import UserError
 from study.system.files import write_text
-from study.config.schema import Judge, Model
 
 ABSENT_S = EXPIRY_S
 """How long who may not start a service waits for somebody else to."""

@@ -12,9 +12,9 @@ from pathlib import Path
 
 from judges.serving.keeper import Keeper, Taken
 from judges.serving.vllm_command import ROOT
-from study.system import stopping
-from study.errors import UserError
 from study.config.schema import GROUPS, Model, freeze
+from study.errors import UserError
+from study.system import stopping
 
 FAILED = 2
 ERROR = "error: "

@@ -16,9 +16,9 @@ import sys
 from pathlib import Path
 
 from judges.endpoint.keys import read_key
-from study.errors import UserError
 from study.config.models import MODELS
 from study.config.schema import Model, Serve, freeze
+from study.errors import UserError
 
 ROOT = Path(__file__).resolve().parents[2]
 CPU_PYTHON = ROOT / ".venv-vllm" / "bin" / "python"

@@ -13,15 +13,15 @@ from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import Response
 
-from judges.simulated.reply_format import Unanswerable, judged, read_question, spoil
 from judges.simulated import protocol
 from judges.simulated.bias import Bias, check
 from judges.simulated.protocol import generator, hang, tokens, truths_of
+from judges.simulated.reply_format import Unanswerable, judged, read_question, spoil
 from judges.simulated.truths import Single, Truths
-from study.errors import UserError
-from study.truth.oracle import Oracle
 from study.config.schema import Judge
 from study.config.simulated import DOMAINS, in_domain
+from study.errors import UserError
+from study.truth.oracle import Oracle
 
 TRANSIENT = {
     "http_500": (500, "The simulated judge failed on this request.", "internal_error"),

@@ -11,11 +11,11 @@ import random
 from typing import Any
 
 from study.config import bounds
+from study.config.schema import Simulated, freeze
+from study.config.simulated import DOMAINS, changed_in, in_domain
 from study.errors import UserError
 from study.features import BEHAVIOURS, FEATURES, features
 from study.rows import Truth
-from study.config.schema import Simulated, freeze
-from study.config.simulated import DOMAINS, changed_in, in_domain
 
 RULE = "1"
 """Version; raised when the same settings would give other verdicts."""

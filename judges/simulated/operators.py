@@ -18,17 +18,17 @@ from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import Response
 
-from judges.simulated.reply_format import Said, Unanswerable, read_messages
 from judges.simulated import protocol
 from judges.simulated.protocol import generator, tokens, truths_of
+from judges.simulated.reply_format import Said, Unanswerable, read_messages
 from judges.simulated.truths import Truths
-from study.truth.oracle import Oracle
-from study.rows import Row, Truth, prompt_id
 from study.config.simulated_executor import Operating, SimulatedExecutor, check, rate
+from study.rows import Row, Truth, prompt_id
 from study.system.tables import table
-from study.truth.item import Item
 from study.truth.code import answer_code
+from study.truth.item import Item
 from study.truth.numbers import final_number
+from study.truth.oracle import Oracle
 from study.truth.qa import span
 
 _TABLE = table(__file__)

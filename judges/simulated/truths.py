@@ -9,8 +9,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 
-from study.truth.oracle import Oracle
 from study.rows import Row, RuleTruth, prompt_id
+from study.truth.oracle import Oracle
 
 Single = Callable[[str, str], RuleTruth]
 """(prompt text, answer) -> the rule truth; None for an unknown prompt."""

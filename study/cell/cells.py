@@ -1,7 +1,8 @@
 """A cell is one training run of a study: its identity, its folder, its state and its lock.
 
 The folder is ``runs/<study>/<judge>-s<seed>-<hash>/``; the hash covers what of the resolved config
-can change a result (`study.config.identity`), so the same command finds the same folder and resumes it.
+can change a result (`study.config.identity`), so the same command finds the same folder and resumes
+it.
 """
 
 from __future__ import annotations
@@ -14,13 +15,13 @@ from typing import IO, Any
 
 import yaml
 
-from study.system import locks
 from study.cell import places
-from study.system.files import Damaged, read_text, read_yaml, write_json, write_text
-from study.config.identity import digest, identifying
-from study.config.schema import Study, freeze
 from study.cell.signature import cell_id, is_other
 from study.cell.status import read_status
+from study.config.identity import digest, identifying
+from study.config.schema import Study, freeze
+from study.system import locks
+from study.system.files import Damaged, read_text, read_yaml, write_json, write_text
 
 LOCK = ".lock"
 STOPPED = 3

@@ -19,8 +19,8 @@ import pyarrow
 import pyarrow.parquet as pq
 
 from study.errors import UserError
-from study.system.files import first_line
 from study.rows import Criterion, Row, make_row
+from study.system.files import first_line
 
 T = TypeVar("T")
 

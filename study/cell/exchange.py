@@ -19,11 +19,11 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 from urllib.parse import quote
 
-from study.system import locks
 from study.cell import places
 from study.cell.cells import LOCK
-from study.system.files import read_left, sha256, write_bytes, write_json
 from study.cell.places import BUCKETS, PlaceTrouble, is_url, local, opened, trouble, url_of
+from study.system import locks
+from study.system.files import read_left, sha256, write_bytes, write_json
 
 MANIFEST = "MANIFEST.json"
 LEASE = "LEASE.json"
@@ -48,8 +48,8 @@ Files = dict[str, Entry]
 
 
 FENCES: dict[Path, Callable[[], None]] = {}
-"""Folder of a cell -> what `study.cell.lease` calls before the cell is written elsewhere: it raises a
-UserError where another machine runs it by now."""
+"""Folder of a cell -> what `study.cell.lease` calls before the cell is written elsewhere: it raises
+a UserError where another machine runs it by now."""
 _HASHES: dict[tuple[Path, int, int], str] = {}
 
 

@@ -12,8 +12,8 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute
 
-from study.endings import Ending
 from study.cell.records import REPLAYED, ROLLOUT
+from study.endings import Ending
 from study.verdict import Outcome
 
 pc: Any = pyarrow.compute

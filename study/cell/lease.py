@@ -25,9 +25,9 @@ from pathlib import Path
 from typing import Any
 
 from study.cell import exchange
-from study.system.clock import boot
-from study.errors import UserError
 from study.cell.places import PlaceTrouble, holds, opened, trouble, url_of
+from study.errors import UserError
+from study.system.clock import boot
 
 LASTS_S = 60.0
 """Seconds that a lease lasts from when it was last written."""

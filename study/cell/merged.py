@@ -1,8 +1,8 @@
 """Makes one Parquet file of the parts of a kind when a run has ended, and parts of it again.
 
 The file is written under a temporary name, read back and compared with the parts, renamed, and only
-then are the parts taken away. Whenever that is cut, `study.cell.parts` reads the same rows: a step that
-has a part and stands in a merged file too is read once. What cannot be merged stays in parts.
+then are the parts taken away. Whenever that is cut, `study.cell.parts` reads the same rows: a step
+that has a part and stands in a merged file too is read once. What cannot be merged stays in parts.
 """
 
 from __future__ import annotations
@@ -17,7 +17,6 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from study.system.files import Damaged, first_line, say, sync_files, writing
 from study.cell.parts import (
     INDEX,
     Part,
@@ -39,6 +38,7 @@ from study.cell.records import (
     write_rows,
 )
 from study.cell.signature import Hashed
+from study.system.files import Damaged, first_line, say, sync_files, writing
 
 STEPS, ROWS = 16, 8192
 """A row group takes no more steps once it has so many of them, or so many rows."""

@@ -1,9 +1,10 @@
 """Reads the Parquet records of a cell, whatever their layout: a part per step, or one merged file.
 
-A run writes a part per step (`study.cell.records`); when it has ended, `study.cell.merged` makes one file of
-all parts of a kind. A merged file is named ``steps-FIRST-LAST.parquet``. Each of its row groups
-holds one or a few whole steps, and its footer says which (`INDEX`). Where a step has a part and
-stands in a merged file too, the part is read: it is what was written last, or else the same.
+A run writes a part per step (`study.cell.records`); when it has ended, `study.cell.merged` makes
+one file of all parts of a kind. A merged file is named ``steps-FIRST-LAST.parquet``. Each of its
+row groups holds one or a few whole steps, and its footer says which (`INDEX`). Where a step has a
+part and stands in a merged file too, the part is read: it is what was written last, or else the
+same.
 """
 
 from __future__ import annotations
@@ -19,7 +20,6 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from study.system.files import Damaged, first_line
 from study.cell.impossible import impossible, lacking
 from study.cell.records import (
     CALL,
@@ -34,6 +34,7 @@ from study.cell.records import (
     where,
 )
 from study.cell.signature import Contents, contradiction, looks_signed, read_signature
+from study.system.files import Damaged, first_line
 
 INDEX = b"judgedrift.steps"
 """Key of a merged file's footer: ``{"columns": [[name]], "groups": [{"columns": place among the

@@ -15,9 +15,9 @@ from collections.abc import Generator, Sequence
 from pathlib import Path
 from typing import Any
 
+from study.errors import UserError, chain
 from study.system import storage
 from study.system.clock import boot
-from study.errors import UserError, chain
 from study.system.files import first_line, read_left
 from study.system.machine import has_process
 from study.system.secrets import holds_credentials, redact

@@ -1,9 +1,10 @@
 """The records of a run: its completions and verdicts as one Parquet file (a part) per step.
 
-`study.cell.parts` reads them, and `study.cell.merged` makes one file of the parts of a run that has ended.
-A part is written to a temporary name and renamed, so a reader never sees half of one, and its pages
-carry checksums. Metrics go to ``metrics.jsonl`` with the time at which the step was first recorded:
-a step that is redone after a crash keeps its time, so that logging it twice stores it once.
+`study.cell.parts` reads them, and `study.cell.merged` makes one file of the parts of a run that has
+ended. A part is written to a temporary name and renamed, so a reader never sees half of one, and
+its pages carry checksums. Metrics go to ``metrics.jsonl`` with the time at which the step was first
+recorded: a step that is redone after a crash keeps its time, so that logging it twice stores it
+once.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from study.cell.signature import Hashed, cell_id, is_other
 from study.system.files import (
     Damaged,
     append_line,
@@ -24,7 +26,6 @@ from study.system.files import (
     write_bytes,
     write_text,
 )
-from study.cell.signature import Hashed, cell_id, is_other
 from study.system.tables import table
 
 if TYPE_CHECKING:  # takes longer to load than a help may take, and most commands only read metrics

@@ -6,9 +6,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from study.system.files import Damaged, read_json, say
 from study.cell.records import recorded
 from study.cell.signature import cell_id, is_other
+from study.system.files import Damaged, read_json, say
 
 STATES = ("new", "running", "done", "failed", "killed")
 NUMBERS = (

@@ -12,9 +12,9 @@ from typing import Any
 
 from study.cell import cells
 from study.cell.cells import Cell
+from study.config.marks import under
 from study.errors import UserError
 from study.system.files import Damaged, read_json, say, write_json
-from study.config.marks import under
 
 FORMAT = 2
 """Version of what stands in a study's folder, and of what a cell's hash covers."""

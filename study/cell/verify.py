@@ -21,11 +21,11 @@ from study.cell.cells import (
     save_config,
     set_status,
 )
-from study.system.files import Damaged, read_json, read_yaml, say
-from study.config.identity import identifying
 from study.cell.parts import opened, parts, span_of
 from study.cell.records import EVALUATIONS, KINDS, METRICS, read_metrics, step_of, where
 from study.cell.status import read_status
+from study.config.identity import identifying
+from study.system.files import Damaged, read_json, read_yaml, say
 
 MAGIC = b"PAR1"
 FORMS: dict[str, dict[str, type]] = {

@@ -12,12 +12,12 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import MissingMandatoryValue, OmegaConfBaseException
 
 from study.config import override_errors as causes
-from study.errors import UserError
 from study.config.marks import dataclass_of, field_types
 from study.config.presets import CONF as CONF
 from study.config.presets import no_preset
 from study.config.presets import preset_names as preset_names
 from study.config.schema import Executor, Judge, Study, Task, freeze, register
+from study.errors import UserError
 from study.system.secrets import refuse_config
 
 WITHOUT = "correction.without"

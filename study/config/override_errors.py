@@ -13,7 +13,6 @@ from collections.abc import Sequence
 from typing import Any
 
 from study.config.bounds import shown
-from study.errors import UserError, chain
 from study.config.marks import dataclass_of, field_types
 from study.config.presets import (
     FEW,
@@ -24,6 +23,7 @@ from study.config.presets import (
     preset_names,
 )
 from study.config.schema import Study, check_at
+from study.errors import UserError, chain
 from study.system.secret_names import may_hold_key
 from study.system.secrets import redact
 

@@ -11,7 +11,7 @@ from study.config.bounds import shown
 from study.errors import UserError
 from study.system.files import read_yaml
 
-CONF = Path(__file__).resolve().parent.parent / "conf"
+CONF = Path(__file__).resolve().parents[2] / "conf"
 NEAREST = 3
 """Names that a message offers in place of one that is not known."""
 OTHER = "openai-compatible"

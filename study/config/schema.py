@@ -1,8 +1,9 @@
 """Every setting of a study: its name, type, default and bounds, as frozen dataclasses.
 
-``conf/*`` holds values. Beside a field stand what it may hold (`study.config.bounds`) and what it is for
-(`study.config.marks`): whether it is part of a cell's hash or of a judge's identity, and whether MLflow
-shows it. Hydra checks YAML against mutable twins (`schema`); `freeze` makes the frozen config.
+``conf/*`` holds values. Beside a field stand what it may hold (`study.config.bounds`) and what it
+is for (`study.config.marks`): whether it is part of a cell's hash or of a judge's identity, and
+whether MLflow shows it. Hydra checks YAML against mutable twins (`schema`); `freeze` makes the
+frozen config.
 """
 
 from __future__ import annotations
@@ -23,13 +24,13 @@ from study.config.endpoints import Price as Price
 from study.config.endpoints import Sampling as Sampling
 from study.config.endpoints import Serve as Serve
 from study.config.marks import dataclass_of, field_types, judge_id, listed, run_time
-from study.system.secrets import refuse_variable
+from study.config.programs import Executor as Executor
+from study.config.programs import Workflow as Workflow
 from study.config.simulated import Failure as Failure
 from study.config.simulated import Simulated as Simulated
 from study.config.slurm import Slurm
 from study.config.vllm import Vllm
-from study.config.programs import Executor as Executor
-from study.config.programs import Workflow as Workflow
+from study.system.secrets import refuse_variable
 
 Options = TypeVar("Options")
 
@@ -249,7 +250,8 @@ class Sweep:
     gpus_per_cell: float = bounds.number(0.0, low=0, high=64)
     """0 takes one where there are any and ``device`` is not cpu; .5 lets two cells share one."""
     memory_per_cell_gb: float = bounds.number(0.0, low=0, high=100_000)
-    """Main memory; 0 takes the estimate of `experiments.plan.memory` where a cell is trained on CPUs."""
+    """Main memory; 0 takes the estimate of `experiments.plan.memory` where a cell is trained on
+    CPUs."""
     retries: int = bounds.number(3, low=0, high=100)
     """How often a cell is started again whose job or node was lost."""
     ray: Ray = field(default_factory=Ray)

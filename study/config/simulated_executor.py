@@ -9,8 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from study.config import bounds
-from study.errors import UserError
 from study.config.simulated import DOMAINS
+from study.errors import UserError
 
 SHARES: dict[str, bounds.Legal] = {"legal": bounds.Number(low=0, high=1)}
 

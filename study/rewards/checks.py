@@ -6,10 +6,10 @@ import dataclasses
 from collections.abc import Iterable, Sequence
 
 from study.config import bounds
+from study.config.schema import Judge, Reward
 from study.errors import UserError
 from study.rewards.formulas import HYBRID_PARTS
 from study.rows import Criterion, Row
-from study.config.schema import Judge, Reward
 
 
 def check_reward(

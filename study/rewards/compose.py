@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from study.cell.records import FEATURE
+from study.config.schema import Reward, Study
 from study.rewards.checks import for_judge
 from study.rewards.failure import TooManyMissing, apply_failure_policy
 from study.rewards.formulas import (
@@ -26,7 +27,6 @@ from study.rewards.formulas import (
 from study.rewards.workflow import OK, SHARES, Played
 from study.rows import Row
 from study.tasks.rules import verdict
-from study.config.schema import Reward, Study
 
 Composed = tuple[float | None, dict[str, float | None]]
 """A reward, None where there is none, and the terms that are logged beside it."""

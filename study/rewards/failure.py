@@ -11,8 +11,8 @@ from collections import Counter
 from collections.abc import Sequence
 
 from study.config.bounds import words_of
-from study.errors import UserError
 from study.config.schema import Judge
+from study.errors import UserError
 from study.system.secrets import redact
 from study.system.tables import table
 from study.verdict import Verdict

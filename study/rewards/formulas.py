@@ -11,8 +11,8 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
-from study.rewards.workflow import FORMULAS, OK, Played, by_source, total
 from study.config.schema import Overlong, Repetition, Reward
+from study.rewards.workflow import FORMULAS, OK, Played, by_source, total
 
 HYBRID_PARTS = ("judge", "rule", "truth")
 """What ``reward.weights`` may weigh."""

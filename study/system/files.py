@@ -23,8 +23,8 @@ from yaml.constructor import SafeConstructor
 from yaml.cyaml import CParser
 from yaml.resolver import Resolver
 
-from study.system import locks
 from study.errors import UserError
+from study.system import locks
 
 LARGEST = 64 << 20
 """Bytes of a small file; one that is larger is not what its name says."""

@@ -20,8 +20,8 @@ from multiprocessing.reduction import DupFd
 from pathlib import Path
 from typing import Any
 
-from study.system import locks
 from study.errors import UserError
+from study.system import locks
 from study.system.machine import Gpu
 
 PARTS = 60

@@ -2,8 +2,8 @@
 
 Three readers look for them. A *text* is searched for what keys look like. In an *argument* or a
 command line a name such as ``api_key`` gives its value away, and so it does in a *config*, where
-the name is a key of a table (`study.system.secret_names`). What comes from the environment is refused by
-where it comes from (`refuse_variable`). Every pattern is linear in the text.
+the name is a key of a table (`study.system.secret_names`). What comes from the environment is
+refused by where it comes from (`refuse_variable`). Every pattern is linear in the text.
 """
 
 from __future__ import annotations

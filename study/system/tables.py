@@ -1,4 +1,5 @@
-"""Reads the TOML table beside a module: ``study/cell/records.toml`` is that of ``study/cell/records.py``."""
+"""Reads the TOML table beside a module: ``study/cell/records.toml`` is that of
+``study/cell/records.py``."""
 
 from __future__ import annotations
 

@@ -31,13 +31,13 @@ from dataclasses import asdict
 from types import ModuleType
 
 from study.config import bounds
-from study.tasks.mix import nominal, realised
-from study.truth.oracle import Oracle
-from study.rows import Row
 from study.config.schema import Study, Task, freeze
+from study.rows import Row
 from study.tasks import instruct_mini, mixed, mixed_mini, prompts, workflow_mini
 from study.tasks.drawing import Drawing
 from study.tasks.lessons import Lessons
+from study.tasks.mix import nominal, realised
+from study.truth.oracle import Oracle
 
 FILE_TASKS = ("prompts", "verinstruct", "verinstruct-verif", "healthbench", "researchqa")
 TASKS: dict[str, ModuleType] = {

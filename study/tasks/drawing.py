@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from study.truth.item import Item
 from study.tasks.mixture import Mixture, Options, Place, Pool
+from study.truth.item import Item
 
 
 class Drawing:

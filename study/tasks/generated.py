@@ -11,15 +11,15 @@ from itertools import accumulate
 from pathlib import Path
 
 from study.config.bounds import Choice, check
-from study.system.files import sha256
-from study.rows import Row
 from study.config.schema import Task, task_options
-from study.truth.item import Item
+from study.rows import Row
+from study.system.files import sha256
 from study.tasks.drawing import Drawing, held_out
 from study.tasks.lessons import MOST_ROWS
 from study.tasks.mixed import item_row
 from study.tasks.mixture import Mixture, Options, Pool
 from study.tasks.turns import permuted
+from study.truth.item import Item
 
 TEST_SHARE = 4
 """One group of so many is held out, by a hash of the group, whatever the seed."""

@@ -17,9 +17,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from study.config.bounds import Number, check
+from study.config.schema import Task
 from study.errors import UserError
 from study.rows import Criterion, Row, Rule, Truth, make_row
-from study.config.schema import Task
 from study.tasks import instruct_words, teacher
 from study.tasks.instruct_words import (
     ASKS,

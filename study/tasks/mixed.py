@@ -16,16 +16,16 @@ from pathlib import Path
 from typing import overload
 
 from study import truth as rules
-from study.errors import UserError
-from study.system.files import sha256
-from study.rows import Missing, Row, RuleTruth, Truth, make_row
 from study.config.schema import MANY, Task, task_options
-from study.truth.item import Item
+from study.errors import UserError
+from study.rows import Missing, Row, RuleTruth, Truth, make_row
+from study.system.files import sha256
 from study.tasks.datasets.table import MANIFEST, Table, open_table
 from study.tasks.drawing import Drawing, held_out
 from study.tasks.lessons import MOST_ROWS, Lessons, of_references
 from study.tasks.mixture import DOMAINS, Mixture, Options, Place, Pool, given
 from study.tasks.turns import permuted
+from study.truth.item import Item
 
 HELD_OUT = ("validation", "test")
 """Splits of held-out rows; each domain gives those of the first split that it has."""

@@ -16,13 +16,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from study.rows import Row
 from study.config.schema import Task
+from study.rows import Row
 from study.system.tables import table
 from study.tasks import generated
-from study.truth.item import Item
 from study.tasks.lessons import Lessons
 from study.tasks.mixed import grading, scores, truths, truths_of
+from study.truth.item import Item
 
 __all__ = ["Order", "grading", "lessons", "rows", "runs_code", "scores", "truths", "truths_of"]
 

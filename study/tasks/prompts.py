@@ -18,9 +18,9 @@ from pathlib import Path
 from typing import Any
 
 from study.config import bounds
+from study.config.schema import Task, task_options
 from study.errors import UserError
 from study.rows import Criterion, Row, Rule, Truth, make_row
-from study.config.schema import Task, task_options
 from study.tasks import files, verif
 from study.tasks.files import refuse, short
 from study.tasks.lessons import MOST_ROWS, Lessons, of_references

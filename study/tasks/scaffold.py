@@ -13,9 +13,9 @@ import random
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from study.config.schema import Scaffold
 from study.errors import UserError
 from study.rows import Criterion, Row
-from study.config.schema import Scaffold
 
 BASE = "You are a helpful assistant."
 COVER = "A complete answer meets these points:"

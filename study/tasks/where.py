@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from study.errors import UserError
 from study.config.schema import Task
+from study.errors import UserError
 
 VARIABLE = "JUDGEDRIFT_DATA"
 FILES = {

@@ -14,15 +14,15 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from study.rows import Row, RuleTruth, Truth
 from study.config.schema import Task
+from study.rows import Row, RuleTruth, Truth
 from study.system.tables import table
 from study.tasks import generated, mixed, mixed_mini
-from study.truth.item import Item
 from study.tasks.lessons import Lessons
 from study.tasks.mixed import grading, scores
 from study.truth import numbers, qa
 from study.truth.code import answer_code
+from study.truth.item import Item
 
 __all__ = ["Order", "grading", "lessons", "rows", "runs_code", "scores", "truths"]
 

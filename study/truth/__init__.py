@@ -19,8 +19,8 @@ from study.sandbox import tiers
 from study.sandbox.calls import Limits, Outcome, Result
 from study.sandbox.grader import CANDIDATE, Pair
 from study.sandbox.pool import Crew
-from study.truth.item import Item
 from study.truth import choice, code, mathematics, numbers, qa
+from study.truth.item import Item
 from study.truth.mathematics import Comparison
 from study.truth.score import LONGEST, Ending, Rule, Score
 

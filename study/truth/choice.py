@@ -8,8 +8,8 @@ from __future__ import annotations
 import re
 import string
 
-from study.truth.item import Item
 from study.truth.extract import after_answer, first_sentence, last_box
+from study.truth.item import Item
 from study.truth.score import Score, no_answer, verdict
 
 _EDGES = string.whitespace + string.punctuation

@@ -16,8 +16,8 @@ from pathlib import Path
 
 from study.sandbox.calls import Limits, Outcome, Result
 from study.sandbox.worker import Broken, Worker
-from study.truth.item import Item
 from study.truth.extract import after_answer, first_sentence, last_box
+from study.truth.item import Item
 from study.truth.numbers import final_number
 from study.truth.score import Ending, Score, no_answer, verdict
 

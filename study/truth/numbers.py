@@ -11,8 +11,8 @@ from collections.abc import Iterator
 from fractions import Fraction
 from typing import NamedTuple
 
-from study.truth.item import Item
 from study.truth.extract import after_answer, first_sentence, last_box
+from study.truth.item import Item
 from study.truth.score import Score, no_answer, verdict
 
 LONGEST_NUMBER = 400

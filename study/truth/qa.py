@@ -12,8 +12,8 @@ import re
 from collections.abc import Callable
 from types import ModuleType
 
-from study.truth.item import Item
 from study.truth.extract import after_answer, first_sentence, last_box
+from study.truth.item import Item
 from study.truth.score import Score, verdict
 
 _SPAN_END = re.compile(

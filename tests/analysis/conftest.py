@@ -28,10 +28,10 @@ from analysis.propagation.estimate import paths, pushed
 from analysis.records.behaviour import shift
 from analysis.records.runs import Run, read_study
 from analysis.report.evidence import Evidence, gather, of_records
-from study.system import locks
 from study.cell import records, study_file
-from study.config.compose import load_judge
 from study.cell.records import arrow_type
+from study.config.compose import load_judge
+from study.system import locks
 from tests.rewritten import unsigned
 
 SLOPES = {"sim-fair": 0, "sim-verbose": 8, "sim-flaky": 1}

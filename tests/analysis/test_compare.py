@@ -11,8 +11,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from analysis.compare.__main__ import main
 from analysis.compare import words as printed
+from analysis.compare.__main__ import main
 from tests.analysis.conftest import arms_of_presets, config_of, write_study
 
 

@@ -14,8 +14,8 @@ from sklearn import metrics
 from statsmodels.stats.proportion import proportion_confint
 
 from analysis.confusion import main
-from analysis.statistics.proportions import wilson, youden_j
 from analysis.mixture.confusion import by_domain, judged, rates_differ
+from analysis.statistics.proportions import wilson, youden_j
 
 RATES = ("tpr", "fpr", "youden_j", "phi", "auc")
 

@@ -10,6 +10,7 @@ import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 import pytest
 
+from analysis.crossjudge.__main__ import main
 from analysis.crossjudge.estimate import (
     COLUMNS,
     agreement,
@@ -19,7 +20,6 @@ from analysis.crossjudge.estimate import (
     inflation_rows,
     matrix,
 )
-from analysis.crossjudge.__main__ import main
 from analysis.records.replays import with_replays
 from analysis.records.runs import read_runs
 from judges import replay

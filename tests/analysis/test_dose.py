@@ -13,6 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
+from analysis.dose.__main__ import main
+from analysis.dose.display import dose_caption, dose_response
 from analysis.dose.estimate import (
     complete,
     doses_of,
@@ -28,8 +30,6 @@ from analysis.dose.estimate import (
     theory,
     trend_p,
 )
-from analysis.dose.display import dose_caption, dose_response
-from analysis.dose.__main__ import main
 from analysis.records.runs import read_runs, read_study
 from analysis.report import sections
 from analysis.report.evidence import dose_responses, of_records

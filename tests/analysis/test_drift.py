@@ -9,12 +9,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
+from analysis.drift import estimate as drift
 from analysis.records.runs import Run
 from analysis.report.evidence import gather
 from analysis.report.limits import limits, parameters
 from analysis.report.tables import summary_rows
 from analysis.report.words import findings
-from analysis.drift import estimate as drift
 from tests.analysis.conftest import made_run
 
 

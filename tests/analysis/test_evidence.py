@@ -5,13 +5,13 @@ from functools import partial
 
 import numpy as np
 
+from analysis.onset.estimate import Line, Onset
+from analysis.onset.threshold_grid import Grid
 from analysis.propagation.calibration import Calibration, Predicted
 from analysis.records.runs import read_study
 from analysis.report.evidence import of_records
 from analysis.report.limits import limits
 from analysis.report.words import findings
-from analysis.onset.estimate import Line, Onset
-from analysis.onset.threshold_grid import Grid
 from analysis.statistics.estimate import Estimate
 from tests.analysis.conftest import evidence_of, write_kl
 

@@ -6,8 +6,8 @@ import pytest
 
 from analysis.probes.effects import MARGIN, effects, pairs
 from analysis.probes.explained import explained
-from study.features import FEATURES
 from study.config.schema import Simulated
+from study.features import FEATURES
 from tests.analysis.test_probes import LENGTH_SD, judged, texts
 
 EDITS = ["placebo", "yverbose", "ysycophant", "hedged", "authority", "emoji", "injection"]

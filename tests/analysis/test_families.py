@@ -7,6 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from analysis.display.figures import looks
+from analysis.families.display import behaviours_table, followed, judges_table
 from analysis.families.estimate import (
     is_simulated,
     judge_ids,
@@ -14,10 +16,8 @@ from analysis.families.estimate import (
     of_runs,
     probed_biases,
 )
-from analysis.display.figures import looks
 from analysis.records.runs import Run
 from analysis.report.evidence import gather
-from analysis.families.display import behaviours_table, followed, judges_table
 from analysis.report.sections import SECTIONS, families
 from experiments import probe
 from judges.ask.identity import judge_id

@@ -3,9 +3,9 @@ from dataclasses import replace
 import pytest
 
 from analysis.display.figures import looks
-from analysis.report import figures, sections
 from analysis.drift import estimate as drift
 from analysis.onset import display as onset_display
+from analysis.report import figures, sections
 from tests.analysis.conftest import THIN
 
 

@@ -7,6 +7,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 import pytest
 
+from analysis.forecast.__main__ import main
 from analysis.forecast.estimate import (
     Rollouts,
     ask,
@@ -16,7 +17,6 @@ from analysis.forecast.estimate import (
     rewards,
 )
 from analysis.forecast.ranking import moved_most, rank
-from analysis.forecast.__main__ import main
 from analysis.planted.truth import Fault, Tabular, simulate
 from study.cell.cells import load_cell
 from study.config.compose import load_judge

@@ -18,9 +18,9 @@ from analysis.records.frames import (
     verdicts_frame,
 )
 from analysis.records.runs import read_study
-from study.errors import UserError
 from study.cell.records import ROLLOUT, write_part
 from study.cell.study_file import write_study
+from study.errors import UserError
 from tests.analysis.conftest import config_of
 
 

@@ -10,15 +10,15 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from analysis.frozen.arm import held_out_table
+from analysis.drift.estimate import shift_table
 from analysis.frozen.__main__ import main
+from analysis.frozen.arm import held_out_table
+from analysis.frozen.run import frozen_shifts, has_frozen
 from analysis.records.frames import rollouts_frame
 from analysis.records.runs import Run, read_runs
 from analysis.report.evidence import Evidence, gather
 from analysis.report.sections import behaviours, frontier, method
 from analysis.report.words import findings
-from analysis.drift.estimate import shift_table
-from analysis.frozen.run import frozen_shifts, has_frozen
 from study.cell.records import EVALUATIONS
 from tests.conftest import RECORDS_ONLY, Page, Trained
 

@@ -9,11 +9,11 @@ import pytest
 from analysis.display.clipping import beyond, cut
 from analysis.display.figures import looks
 from analysis.display.markup import number
+from analysis.drift import estimate as drift
 from analysis.report import figures, overview
 from analysis.report.evidence import Evidence
 from analysis.report.headlines import headlines
 from analysis.report.tables import row_of, shifts_table
-from analysis.drift import estimate as drift
 
 
 def shifted(evidence: Evidence, by_run: dict[tuple[str, str], list[float]]) -> Evidence:

@@ -10,11 +10,11 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from analysis.interventions.display import bought, bought_table
 from analysis.interventions.estimate import _transported, numbers, of_records
 from analysis.interventions.words import interventions_text
 from analysis.records.runs import Records, Run
 from analysis.report import sections
-from analysis.interventions.display import bought, bought_table
 from analysis.report.evidence import of_records as evidence_of
 from analysis.statistics.estimate import NO_ESTIMATE
 from study.cell.records import ROLLOUT, part_name, write_part

@@ -11,18 +11,6 @@ from hypothesis import strategies as st
 from scipy import integrate
 from scipy.stats import norm
 
-from analysis.onset.planted_errors import DOSE, JUDGES, Judge, falling, shares_of
-from analysis.onset.words import onset_text
-from analysis.records.runs import Run
-from analysis.report import sections
-from analysis.report.evidence import Evidence, of_records
-from analysis.report.limits import limits
-from analysis.report.words import findings
-from analysis.onset.early_stop import stops
-from analysis.onset.estimate import line
-from analysis.statistics.bootstrap import group_sums
-from analysis.statistics.clipped_line import clipped_mean
-from analysis.ledger.judge_error import PARTS, calibrated, taken_apart
 from analysis.ledger.estimate import (
     advantage_parts,
     errors_of,
@@ -30,7 +18,19 @@ from analysis.ledger.estimate import (
     ledger,
     step_row,
 )
+from analysis.ledger.judge_error import PARTS, calibrated, taken_apart
 from analysis.ledger.transmission import split
+from analysis.onset.early_stop import stops
+from analysis.onset.estimate import line
+from analysis.onset.planted_errors import DOSE, JUDGES, Judge, falling, shares_of
+from analysis.onset.words import onset_text
+from analysis.records.runs import Run
+from analysis.report import sections
+from analysis.report.evidence import Evidence, of_records
+from analysis.report.limits import limits
+from analysis.report.words import findings
+from analysis.statistics.bootstrap import group_sums
+from analysis.statistics.clipped_line import clipped_mean
 from study.features import FEATURES
 from study.rewards.advantages import advantages
 

@@ -11,18 +11,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from analysis.mixture.__main__ import main
+from analysis.mixture.confusion import judged
 from analysis.mixture.estimate import of_runs
+from analysis.mixture.step import answers, by_rule, mix, nominal, pulls, windows
 from analysis.mixture.teaching import Drawn, agreement, compare, expected, outcomes
 from analysis.mixture.transfer import best_moved, changes, swaps, taught_by, transfers
-from analysis.mixture.__main__ import main
 from analysis.mixture.words import lines
 from analysis.records.runs import Run, read_study
 from analysis.report import sections
 from analysis.report.evidence import Evidence, gather
-from analysis.mixture.confusion import judged
-from analysis.mixture.step import answers, by_rule, mix, nominal, pulls, windows
-from study.tasks import mix as arithmetic
 from study.rewards.advantages import advantages, alignment
+from study.tasks import mix as arithmetic
 from tests.analysis.conftest import made_run
 from tests.analysis.mixed_study import ARMS, GAIN, TAUGHT, write_mixed
 

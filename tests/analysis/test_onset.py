@@ -10,18 +10,18 @@ from scipy import optimize
 
 from analysis.display.printed import show
 from analysis.ledger.__main__ import main as ledger_main
-from analysis.onset.__main__ import Options, main
-from analysis.overopt import main as overopt_main
-from analysis.onset.planted import _groups
-from analysis.records.runs import Run, read_runs
 from analysis.onset import threshold_grid as module
+from analysis.onset.__main__ import Options, main
 from analysis.onset.estimate import change_point, dosed, line
+from analysis.onset.planted import _groups
 from analysis.onset.threshold_grid import (
     own_high,
     shortcut_rate,
     smoothed,
     threshold_grid,
 )
+from analysis.overopt import main as overopt_main
+from analysis.records.runs import Run, read_runs
 from analysis.statistics.bootstrap import group_sums
 from tests.analysis.conftest import made_run
 

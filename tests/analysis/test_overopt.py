@@ -8,9 +8,6 @@ import pyarrow.parquet as pq
 import pytest
 import statsmodels.api as sm
 
-from analysis.overopt import main
-from analysis.onset.planted import _groups
-from analysis.records.runs import REFERENCE, read_runs
 from analysis.onset.overopt import (
     Rule,
     bias_free_gaps,
@@ -22,6 +19,9 @@ from analysis.onset.overopt import (
     overoptimisation,
     rows,
 )
+from analysis.onset.planted import _groups
+from analysis.overopt import main
+from analysis.records.runs import REFERENCE, read_runs
 from tests.analysis.conftest import write_kl
 from tests.conftest import RECORDS_ONLY, Trained
 

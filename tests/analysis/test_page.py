@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from analysis.display import markup, page, svg
 from analysis.display.figures import looks, looks_of
-from analysis.report import figures, overview
 from analysis.drift.estimate import learning_curves
+from analysis.report import figures, overview
 from study.screen import CONTROLS
 from tests.conftest import Page
 

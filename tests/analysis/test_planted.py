@@ -5,8 +5,8 @@ import itertools
 import numpy as np
 import pytest
 
-from analysis.planted.truth import Fault, Simulated, Tabular, sampled_runs, simulate
 from analysis.ledger.transmission import group_cov, split
+from analysis.planted.truth import Fault, Simulated, Tabular, sampled_runs, simulate
 from study.rewards.advantages import advantages
 
 P, G = 60_000, 8

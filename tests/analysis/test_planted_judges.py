@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from analysis.selfcheck import judges
-from analysis.selfcheck.checks import judge_coverage
 from analysis.planted.trials import Trials
 from analysis.probes import levels
+from analysis.selfcheck import judges
+from analysis.selfcheck.checks import judge_coverage
 from analysis.statistics.proportions import wilson
 
 ROWS = 60

@@ -14,9 +14,9 @@ from analysis.probes.profile import Evidence, profile, read, scores
 from experiments import probe
 from judges.probes import Source, mini, variants
 from judges.simulated.bias import Bias
+from study.config.schema import Failure, Simulated, Task
 from study.errors import UserError
 from study.rows import Truth
-from study.config.schema import Failure, Simulated, Task
 from study.tasks import instruct_mini
 from tests.analysis.test_probe_levels import verdicts
 

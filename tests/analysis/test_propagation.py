@@ -8,6 +8,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from analysis.planted.truth import Tabular
 from analysis.propagation.calibration import AGAINST, calibrate
 from analysis.propagation.estimate import (
     Trajectory,
@@ -21,7 +22,6 @@ from analysis.propagation.estimate import (
     pushed,
     unpredicted,
 )
-from analysis.planted.truth import Tabular
 from analysis.statistics.estimate import columns
 from tests.analysis.conftest import made_run
 

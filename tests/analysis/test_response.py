@@ -8,9 +8,10 @@ import numpy as np
 import pytest
 from scipy import integrate, stats
 
-from analysis.forecast import units as forecast_units, response
-from analysis.forecast.units import Candidates, Trained, crps, fitted, scored, simple
+from analysis.forecast import response
+from analysis.forecast import units as forecast_units
 from analysis.forecast.response import Response, Start
+from analysis.forecast.units import Candidates, Trained, crps, fitted, scored, simple
 from analysis.forecast.words import text
 from analysis.statistics.estimate import columns
 from study.errors import UserError

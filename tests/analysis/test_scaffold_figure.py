@@ -2,8 +2,8 @@
 
 import matplotlib.pyplot as plt
 
-from analysis.scaffold.display import changes, schedule
 from analysis.scaffold.__main__ import main
+from analysis.scaffold.display import changes, schedule
 from study.config.schema import Scaffold
 
 LINEAR = Scaffold(name="ruscarl", group="linear", decay="linear")

@@ -8,13 +8,13 @@ import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
 
+from analysis.ledger.display import ledger_table, stacked
+from analysis.onset import display as onset_display
 from analysis.propagation.calibration import AGAINST
 from analysis.records.runs import read_study
 from analysis.report import sections
 from analysis.report.evidence import of_records
 from analysis.report.words import findings
-from analysis.onset import display as onset_display
-from analysis.ledger.display import ledger_table, stacked
 from tests.analysis.conftest import evidence_of, following
 
 LATER = (

@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 from scipy import stats
 
+from analysis.planted.trials import Check, Trials
 from analysis.selfcheck import __main__ as selfcheck_command
 from analysis.selfcheck import checks as selfcheck
-from analysis.selfcheck.checks import Row, band, coverage_table, judge_coverage
-from analysis.planted.trials import Check, Trials
 from analysis.selfcheck.__main__ import main
+from analysis.selfcheck.checks import Row, band, coverage_table, judge_coverage
 
 
 def test_band_is_the_binomial_one() -> None:

@@ -5,13 +5,13 @@ from dataclasses import replace
 
 import numpy as np
 
+from analysis.drift import estimate as drift
+from analysis.onset.estimate import line
+from analysis.onset.overopt import rows
 from analysis.propagation.calibration import Calibration
 from analysis.records.runs import Run
 from analysis.report.evidence import Evidence
 from analysis.report.words import findings
-from analysis.drift import estimate as drift
-from analysis.onset.estimate import line
-from analysis.onset.overopt import rows
 from analysis.statistics.estimate import Estimate
 from study.features import FEATURES
 from tests.analysis.conftest import made_run

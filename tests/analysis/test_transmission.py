@@ -7,8 +7,6 @@ import numpy as np
 import pytest
 
 from analysis.ledger.__main__ import main
-from analysis.records.runs import Run, read_runs
-from analysis.statistics.fixed_effects import fixed_effects
 from analysis.ledger.estimate import judge_table, ledger, step_row, under_policy
 from analysis.ledger.transmission import (
     comparing,
@@ -20,6 +18,8 @@ from analysis.ledger.transmission import (
     within_regression,
     yes_no,
 )
+from analysis.records.runs import Run, read_runs
+from analysis.statistics.fixed_effects import fixed_effects
 from study.rewards.advantages import EPS, advantages
 from tests.analysis.conftest import THIN, made_run
 

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from analysis.workflow.log import COLLAPSED, HEALED, PERSISTED, SOUND, read, told
 from analysis.workflow.__main__ import main
+from analysis.workflow.log import COLLAPSED, HEALED, PERSISTED, SOUND, read, told
 from tests.analysis.conftest import write_lines
 
 

@@ -6,12 +6,12 @@ from pathlib import Path
 import matplotlib.pyplot as plt
 import pytest
 
-from analysis.workflow.arm import Optimum
 from analysis.records.runs import read_study
 from analysis.report import sections
-from analysis.workflow import display as drawn
 from analysis.report.evidence import Evidence, gather, of_records
 from analysis.report.words import findings
+from analysis.workflow import display as drawn
+from analysis.workflow.arm import Optimum
 from tests.analysis.program_study import write_programs
 
 

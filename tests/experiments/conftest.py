@@ -10,8 +10,8 @@ import pytest
 
 from experiments.evaluation import ifeval
 from experiments.tracking.store import initialise, tracking_uri
-from study.system import locks
 from study.config.schema import Tracking
+from study.system import locks
 from tests.experiments.mlflow_runs import copy_store
 
 LETTER = {"letter": "#", "let_frequency": 1, "let_relation": "at least"}

@@ -22,10 +22,10 @@ from experiments.tracking.runs import RunLog
 from experiments.tracking.store import initialise, tracking_uri, ui_command
 from study.cell import cells
 from study.cell.cells import Cell, make_cell, save_cell
-from study.system.files import read_json
 from study.cell.records import recorded
-from study.config.schema import Judge, Policy, Study, Task, Tracking
 from study.cell.study_file import write_study
+from study.config.schema import Judge, Policy, Study, Task, Tracking
+from study.system.files import read_json
 from tests import commands
 from tests.conftest import free_port
 from tests.waiting import GENEROUS_S, wait_for

@@ -3,8 +3,8 @@ import pytest
 from experiments.plan.plan import design
 from experiments.plan.preflight import check_arms, check_study
 from study.cell.cells import make_cell
-from study.errors import UserError
 from study.cell.study_file import base, write_study
+from study.errors import UserError
 
 
 def cell(judge="a", seed=0, rate=0.1, votes=1):

@@ -10,9 +10,9 @@ import yaml
 from experiments.config import __main__ as config
 from experiments.config.__main__ import KEYS, READERS, SECTIONS, imported, main
 from experiments.sweep import cells_of
-from study.errors import UserError
 from study.config.identity import flatten
 from study.config.schema import Study
+from study.errors import UserError
 
 SOURCE = {
     "exp_name": "grpo-mixed", "seed": 42, "physical_gpus": [2],

@@ -12,8 +12,8 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from analysis.ledger.fitted_bias import regressed
 from analysis.forecast.estimate import first_rollouts, rewards
+from analysis.ledger.fitted_bias import regressed
 from analysis.records.runs import Run, read_study
 from experiments.plan.knockout import parts_of
 from experiments.sweep import cells_of
@@ -21,14 +21,14 @@ from experiments.trainer.alarm import Alarm
 from judges.replay import main as replay
 from judges.simulated.bias import Bias
 from study.cell import cells
+from study.cell.status import read_status
 from study.config.compose import load_judge, load_presets
 from study.config.correction import Correction
-from study.rewards.corrections import behaviour
+from study.config.schema import Judge, Simulated, Study
 from study.errors import UserError
 from study.features import features
+from study.rewards.corrections import behaviour
 from study.rows import Truth
-from study.config.schema import Judge, Simulated, Study
-from study.cell.status import read_status
 from tests.conftest import RECORDS_ONLY, Trained
 from tests.faults import lives
 

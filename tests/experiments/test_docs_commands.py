@@ -16,11 +16,11 @@ from typing import Any
 
 import pytest
 
-from judgedrift.commands import COMMANDS
 from experiments.plan.preflight import check_arms, check_factors
 from experiments.sweep import cells_of
-from study.errors import UserError
+from judgedrift.commands import COMMANDS
 from study.config.schema import register
+from study.errors import UserError
 from tests.conftest import ROOT
 
 APART = {

@@ -19,9 +19,9 @@ from experiments.evaluation.rubric import differs, held_out, trained_under
 from experiments.evaluation.summary import Graded, summary
 from experiments.policies.load import NOTE, training_of
 from study.config.compose import load_judge, load_presets
+from study.config.schema import Task
 from study.errors import UserError
 from study.rows import Criterion, make_row
-from study.config.schema import Task
 from study.tasks import instruct_mini, teacher
 from study.tasks.where import data_folder
 from study.verdict import Outcome, Verdict

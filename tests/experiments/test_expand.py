@@ -15,8 +15,8 @@ from omegaconf import OmegaConf
 from experiments.plan.expand import NeedsHydra, expand
 from experiments.plan.preflight import check_once
 from experiments.sweep import cells_of
-from study.errors import UserError
 from study.config.schema import register
+from study.errors import UserError
 from tests import composing
 
 PRESETS = (

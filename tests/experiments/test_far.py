@@ -5,11 +5,11 @@ import pytest
 from experiments import train
 from experiments.launch.watch import Watch
 from study.cell import cells, exchange, lease, places
-from study.errors import UserError
 from study.cell.exchange import fetch, folder_of
 from study.cell.parts import parts
 from study.cell.places import PlaceTrouble, local
 from study.cell.records import Recorder
+from study.errors import UserError
 from tests.experiments.fake_cells import laid
 
 

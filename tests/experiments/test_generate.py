@@ -15,8 +15,8 @@ from experiments.evaluate import main
 from experiments.evaluation import generate
 from experiments.evaluation.collect import fill, read_responses
 from experiments.evaluation.options import Options
-from study.errors import UserError
 from study.config.schema import Endpoint
+from study.errors import UserError
 from tests.experiments.conftest import PROMPTS
 
 

@@ -4,8 +4,8 @@ import itertools
 
 import pytest
 
-from experiments.plan.slots import slots_of
 from experiments.plan.preflight import check_device
+from experiments.plan.slots import slots_of
 from experiments.trainer.processes import SHIPPED
 from study.errors import UserError
 from study.system.machine import usable_gpus

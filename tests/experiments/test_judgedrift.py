@@ -10,13 +10,14 @@ from types import SimpleNamespace
 
 import pytest
 
-from judgedrift import completion, __main__ as judgedrift
-from judgedrift.commands import COMMANDS, STAGES, SWEEP
+from judgedrift import __main__ as judgedrift
+from judgedrift import completion
 from judgedrift.__main__ import main
+from judgedrift.commands import COMMANDS, STAGES, SWEEP
 from study.cli import AnyStudyOptions, Command
+from study.config.presets import preset_names
 from study.declared import declared
 from study.errors import UserError
-from study.config.presets import preset_names
 from tests.conftest import ROOT, run_alone
 
 HEAVY = set(

@@ -10,10 +10,10 @@ from experiments.policies import load
 from experiments.trainer.prompts import prompt_dataset
 from judges.ask.session import Session
 from study.cell import cells
-from study.errors import UserError
 from study.cell.parts import read_part
 from study.config.schema import Grading, Judge, Policy, Reward, Simulated, Study, Task
 from study.config.simulated import Domain, Domains
+from study.errors import UserError
 from study.tasks import TASKS, instruct_mini, oracle
 from tests import lazy_task
 from tests.conftest import sweep

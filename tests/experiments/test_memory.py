@@ -14,10 +14,10 @@ from transformers import AutoModelForCausalLM, LlamaConfig, Qwen2Config, Qwen3Co
 from experiments.plan import memory
 from experiments.plan.memory import GIB, check_memory, peak, read_shape, step_memory
 from experiments.trainer import fast, prefix
-from study.system import files, machine
-from study.errors import UserError
 from study.config.schema import Lora, Policy, Study, Sweep, Trainer
 from study.config.vllm import Vllm
+from study.errors import UserError
+from study.system import files, machine
 from tests.experiments.trainer.conftest import make_batch, make_model, whole
 
 QWEN2_7B = {

@@ -10,13 +10,13 @@ import pytest
 
 from experiments.trainer.scorer import Scorer
 from judges.ask.budget import spent_before
-from study.errors import UserError
-from study.truth.oracle import Oracle
 from study.cell.parts import parts
 from study.cell.records import MISSING, Recorder
+from study.config.schema import Endpoint, Judge, Simulated, Study, Trainer
+from study.errors import UserError
 from study.rewards.failure import REASON, TooManyMissing, remedy, too_many_missing
 from study.rows import Truth, make_row
-from study.config.schema import Endpoint, Judge, Simulated, Study, Trainer
+from study.truth.oracle import Oracle
 from study.verdict import Outcome, Verdict
 
 KEY = "sk-test-0123456789abcdef0123456789abcdef"

@@ -10,11 +10,11 @@ import pytest
 from hydra.core.global_hydra import GlobalHydra
 
 from experiments.plan import preflight
-from judgedrift.__main__ import main
 from experiments.sweep import cells_of
+from judgedrift.__main__ import main
 from study.cell import cells
-from study.system import machine, stopping
 from study.cell.study_file import write_study
+from study.system import machine, stopping
 from tests.conftest import ROOT
 
 PAGE = ROOT / "docs" / "mistakes.md"

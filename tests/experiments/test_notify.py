@@ -9,15 +9,15 @@ from pathlib import Path
 import pytest
 
 from experiments.launch import bell
-from experiments.monitor import notify
 from experiments.launch.bell import AlarmBell, facts_of, told_at_end
-from experiments.monitor.notify import Call, check_notify, command_of
 from experiments.launch.watch import Watch
+from experiments.monitor import notify
+from experiments.monitor.notify import Call, check_notify, command_of
 from experiments.monitor.read import Alarm, totals
 from study.cell import cells
+from study.config.schema import Sweep
 from study.errors import UserError
 from study.system.machine import has_process
-from study.config.schema import Sweep
 from tests.experiments.fake_cells import laid
 from tests.waiting import alive, wait_for
 

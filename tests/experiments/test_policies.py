@@ -16,8 +16,8 @@ from experiments.launch.pool import start_server
 from experiments.policies import load as policies
 from experiments.policies import tiny
 from experiments.policies.checkpoints import COMPLETE
-from study.errors import UserError
 from study.config.schema import Lora, Policy, Task, Warmup
+from study.errors import UserError
 from study.tasks import instruct_mini, lessons, teacher
 from tests.conftest import ROOT
 

@@ -7,8 +7,8 @@ import pytest
 from experiments.launch.pool import surroundings
 from experiments.plan.preflight import check_device
 from experiments.sweep import cells_of
-from study.system import machine
 from study.errors import UserError
+from study.system import machine
 from tests.experiments import fake_cells
 from tests.waiting import GENEROUS_S, alive, wait_for
 

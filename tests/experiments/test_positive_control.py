@@ -4,8 +4,8 @@ from collections import Counter
 
 import pytest
 
-from analysis.records.runs import read_runs
 from analysis.drift.estimate import feature_values, run_shifts
+from analysis.records.runs import read_runs
 from analysis.statistics.intervals import mean_interval, paired_difference
 from experiments.plan.estimate import expected
 from study.cell.cells import load_cell, study_cells

@@ -14,18 +14,18 @@ from safetensors.torch import load_file
 from transformers import Qwen2Config
 
 from experiments.plan import memory
-from experiments.trainer import processes
 from experiments.plan.memory import read_shape, step_memory
 from experiments.plan.preflight import check_names
-from experiments.trainer.processes import SHIPPED, check_processes, processes_of
 from experiments.policies import checkpoints
+from experiments.trainer import processes
 from experiments.trainer.arguments import grpo_config
 from experiments.trainer.batch import check_batch
+from experiments.trainer.processes import SHIPPED, check_processes, processes_of
 from study.cell import cells
-from study.errors import UserError
-from study.system.files import write_text
 from study.cell.records import recorded
 from study.config.schema import Lora, Policy, Study, Sweep, Task, Trainer
+from study.errors import UserError
+from study.system.files import write_text
 from tests.commands import start
 from tests.conftest import RECORDS_ONLY, SLOWLY
 from tests.experiments.test_memory import QWEN2_7B

@@ -28,10 +28,10 @@ from experiments.plan.rates import (
 )
 from study.cell import cells
 from study.cell.cells import Cell
-from study.system.files import append_line
 from study.cell.parts import part_name, read_all
 from study.cell.records import EVALUATIONS
 from study.cell.status import read_status
+from study.system.files import append_line
 
 
 @pytest.fixture

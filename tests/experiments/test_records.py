@@ -4,11 +4,11 @@ from pathlib import Path
 
 import pytest
 
-from experiments.records import main
 from experiments.pipeline.notes import Notes, Step
+from experiments.records import main
 from study.cell import cells
-from study.system.files import read_json
 from study.cell.parts import parts, read_part
+from study.system.files import read_json
 from tests.study.test_merged import contents, sample
 
 

@@ -14,9 +14,9 @@ from analysis import export, view
 from experiments.policies.load import trained_policy
 from experiments.records import main
 from study.cell import merged
-from study.errors import UserError
 from study.cell.parts import merged_files
 from study.cell.records import KINDS, part_name
+from study.errors import UserError
 from tests.rewritten import unsigned
 
 Change = Callable[[pd.DataFrame], pd.DataFrame]

@@ -11,12 +11,12 @@ from hypothesis import strategies as st
 from experiments import launch
 from experiments.launch import local, run
 from experiments.plan.needs import check_engine
-from experiments.plan.shard import share_of, shares
 from experiments.plan.preflight import check_engine as checked_by_preflight
+from experiments.plan.shard import share_of, shares
 from study.cell import cells
 from study.config.compose import respelled
-from study.errors import UserError
 from study.config.schema import Judge, Study, Sweep, Task, Tracking
+from study.errors import UserError
 
 
 @functools.cache

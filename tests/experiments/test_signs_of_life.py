@@ -6,10 +6,10 @@ import pytest
 
 from experiments import train
 from study.cell import cells
-from study.system.files import read_json
 from study.cell.heartbeat import Heartbeat
 from study.cell.parts import parts, read_part
 from study.cell.status import read_status
+from study.system.files import read_json
 from tests.conftest import in_parts
 from tests.invariants import test_grpo
 

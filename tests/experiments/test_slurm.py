@@ -14,17 +14,17 @@ from tests.waiting import GENEROUS_S, alive, wait_for
 
 pytest.importorskip("submitit", reason="needs the extra: pip install -e .[slurm]")
 
-from experiments.slurm import jobs
 from experiments.launch import slurm, slurm_job
 from experiments.launch.engines import taken_up
-from experiments.plan.needs import check_engine
 from experiments.launch.node import describe
+from experiments.plan.needs import check_engine
+from experiments.slurm import jobs
 from experiments.train import PACKAGES
 from study.cell import cells
+from study.cell.status import read_status
+from study.config.schema import Slurm
 from study.errors import UserError
 from study.system.files import write_json
-from study.config.schema import Slurm
-from study.cell.status import read_status
 from tests.experiments import fake_cells
 from tests.experiments.fake_cells import LASTS, laid, ran
 from tests.experiments.slurm_cluster import cluster

@@ -7,8 +7,8 @@ import pytest
 from experiments.launch.ready import check_machine
 from experiments.plan.preflight import check_settings
 from judges.ask import connections
-from study.errors import UserError
 from study.config.schema import VerdictStore
+from study.errors import UserError
 from tests.experiments.mlflow_runs import cell_of
 
 

@@ -21,8 +21,8 @@ from experiments.sweep import cells_of
 from judges.serving.book import BOOK, Book, Replica, Service
 from judges.serving.server import start_time
 from study.cell import cells
-from study.errors import UserError
 from study.cell.study_file import read_study, write_study
+from study.errors import UserError
 from tests.plain_user import plain_user
 
 Printed = Callable[..., str]

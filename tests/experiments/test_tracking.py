@@ -13,14 +13,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from experiments.tracking import projection
+from experiments.tracking.__main__ import main
 from experiments.tracking.runs import RunLog, mark_killed
 from experiments.tracking.store import load_mlflow
-from experiments.tracking.__main__ import main
 from study.cell import cells
 from study.cell.cells import Cell
-from study.system.files import read_json
 from study.cell.records import recorded
 from study.config.schema import Endpoint, Judge, Policy, Reward, Task, Tracking
+from study.system.files import read_json
 from tests.conftest import came_of
 from tests.experiments.mlflow_runs import (
     begin,

@@ -12,6 +12,7 @@ from xml.etree import ElementTree
 import pytest
 
 from experiments.tracking import contents, traces
+from experiments.tracking.__main__ import main
 from experiments.tracking.evaluations import (
     EVALUATED,
     Evaluation,
@@ -20,7 +21,6 @@ from experiments.tracking.evaluations import (
     send_evaluation,
 )
 from experiments.tracking.store import client_of, trace_to
-from experiments.tracking.__main__ import main
 from study.cell import cells
 from study.system.files import read_json
 from tests.experiments.mlflow_runs import copy_runs, copy_store, everything, sql

@@ -5,9 +5,9 @@ import shutil
 import pytest
 
 from experiments.tracking import store
+from experiments.tracking.__main__ import main
 from experiments.tracking.charts import CHARTS, FIRST
 from experiments.tracking.store import parent_link, ui_link
-from experiments.tracking.__main__ import main
 from study.cell import cells
 from study.system.files import read_json
 from tests.chromium import Browser

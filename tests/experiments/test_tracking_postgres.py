@@ -14,17 +14,17 @@ from typing import Any
 import pytest
 
 from experiments.tracking import postgres
+from experiments.tracking.__main__ import main as tracking
 from experiments.tracking.store import (
     client_of,
     initialise,
     load_sql_store,
     tracking_uri,
 )
-from experiments.tracking.__main__ import main as tracking
+from study.cell.study_file import write_study
+from study.config.schema import Tracking
 from study.errors import UserError
 from study.system.files import read_json
-from study.config.schema import Tracking
-from study.cell.study_file import write_study
 from tests.conftest import free_port, python
 from tests.experiments.mlflow_runs import begin, cell_of, logged, record, run_id_of
 from tests.waiting import GENEROUS_S, wait_for

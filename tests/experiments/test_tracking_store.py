@@ -24,9 +24,9 @@ from experiments.tracking.store import (
     ui_command,
     ui_link,
 )
+from study.config.schema import Tracking
 from study.errors import UserError
 from study.system.files import read_json
-from study.config.schema import Tracking
 from tests import commands
 from tests.conftest import python
 from tests.experiments.mlflow_runs import (

@@ -11,8 +11,8 @@ from experiments import train
 from experiments.launch import pool
 from experiments.policies import checkpoints
 from study.cell import cells
-from study.system.files import read_json, write_json
 from study.cell.status import read_status
+from study.system.files import read_json, write_json
 from tests.conftest import came_of
 from tests.faults import lives, windows
 from tests.plain_user import plain_user

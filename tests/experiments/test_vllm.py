@@ -16,10 +16,10 @@ import torch
 from experiments.trainer import vllm
 from experiments.trainer.generate import Sampling, generate, merged, uniforms
 from experiments.trainer.grpo import grpo_config
-from study.errors import UserError
 from study.config.identity import identifying
 from study.config.schema import Policy, Scaffold, Study, Sweep, Trainer
 from study.config.vllm import Vllm
+from study.errors import UserError
 from tests.invariants.test_grpo import run, study
 
 

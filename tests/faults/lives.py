@@ -16,8 +16,8 @@ import pyarrow.dataset as ds
 
 from experiments.policies.checkpoints import fault
 from study.cell import cells
-from study.system.files import read_json
 from study.cell.records import recorded
+from study.system.files import read_json
 from tests.conftest import sweep
 
 TINY = ("debug=tiny", "sweep.report=false")

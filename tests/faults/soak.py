@@ -22,14 +22,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from judges.grading import GRADINGS
-from judges.grading.base import NOTHING, OneRequest
 from judges.ask.replies import Store
 from judges.ask.session import Session
 from judges.ask.stored import verify
+from judges.grading import GRADINGS
+from judges.grading.base import NOTHING, OneRequest
 from study.cell.records import VERDICT, write_part
-from study.rows import make_row
 from study.config.schema import Endpoint, Grading, Judge, Sampling
+from study.rows import make_row
 from study.verdict import Outcome, Parsed, Reply, Request, Verdict
 from tests.conftest import ROOT
 from tests.faults.soak_faults import MODEL, PLAIN, SLOW, STREAM

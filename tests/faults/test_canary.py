@@ -14,8 +14,8 @@ from omegaconf.errors import InterpolationResolutionError
 
 from experiments.sweep import cells_of
 from study.config.compose import load_presets
-from study.errors import UserError
 from study.config.schema import register
+from study.errors import UserError
 from study.system.secrets import holds_credentials, refuse_arguments, refuse_config
 from tests.commands import run, run_program
 from tests.conftest import ROOT

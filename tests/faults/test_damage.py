@@ -11,10 +11,10 @@ import pytest
 
 from experiments.plan import plan
 from study.cell import cells, verify
-from study.system import files
-from study.system.files import Damaged, read_json
 from study.cell.status import read_status
 from study.cell.study_file import read_study
+from study.system import files
+from study.system.files import Damaged, read_json
 from tests.faults import damage
 
 

@@ -14,8 +14,8 @@ import pytest
 
 from experiments.launch.task import _Log
 from study.cell import cells
-from study.system import files, storage
 from study.cell.records import ROLLOUT, VERDICT, Recorder, recorded, rollout_id
+from study.system import files, storage
 from tests.conftest import SLOWLY, python
 from tests.faults import lives
 from tests.waiting import GENEROUS_S, wait_for

@@ -10,10 +10,10 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from experiments.trainer.scorer import judge_metrics
-from judges.faults import FaultServer
-from judges.grading import GRADINGS
 from judges.ask.replies import Store
 from judges.ask.session import Session
+from judges.faults import FaultServer
+from judges.grading import GRADINGS
 from study.rows import make_row
 from study.verdict import Outcome, Verdict, mean_score
 from tests.judges.asking import DEADLINE_S, IDLE_S, TRIES, OneWord, a_judge

@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 
+from judges.ask.replies import Store
+from judges.ask.session import Session
 from judges.fault_injection.server import choice, chunk, completion, events, whole
 from judges.faults import MIXED, FaultServer
 from judges.grading import GRADINGS
-from judges.ask.replies import Store
-from judges.ask.session import Session
 from study.verdict import Outcome
 from tests.faults import soak
 from tests.waiting import wait_for

@@ -10,15 +10,15 @@ import pytest
 import torch
 from transformers import set_seed
 
-from experiments.policies.load import load_policy
-from experiments.trainer.scorer import Scorer
-from experiments.trainer.arguments import grpo_config
 from experiments.policies.checkpoints import newest
+from experiments.policies.load import load_policy
+from experiments.trainer.arguments import grpo_config
 from experiments.trainer.grpo import make_trainer
+from experiments.trainer.scorer import Scorer
 from experiments.trainer.world import Direct
-from study.errors import UserError
 from study.cell.records import Recorder
 from study.config.schema import Judge, Lora, Policy, Study, Task, Trainer
+from study.errors import UserError
 from study.tasks import TASKS, oracle
 from study.verdict import Outcome, Verdict
 

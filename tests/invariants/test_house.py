@@ -17,7 +17,7 @@ from tests.commands import run_program
 from tests.conftest import ROOT
 from tests.sources import import_statements
 
-FLOORS = ("study", "judges", "analysis", "experiments")
+FLOORS = ("study", "judges", "analysis", "experiments", "judgedrift")
 """From the ground up: a package imports itself and those before it."""
 MAY_STAND_INSIDE = {
     "torch": "heavy: seconds, and most commands need none",
@@ -68,6 +68,7 @@ HEAVY_ON_PURPOSE = {
 }
 """Modules that import torch at their top, so that a function may import them for itself."""
 MOST_LINES = 500
+MOST_FILES = 12
 COMMAND_LINES = 60
 """A file directly in ``analysis`` is a thin command."""
 
@@ -128,10 +129,10 @@ def floor(module: str) -> int:
     return FLOORS.index(top) if top in FLOORS else -1
 
 
-def circles(root: Path) -> list[str]:
-    """Files that reach themselves by their imports, those by a text too; a line for each circle."""
+def uses(root: Path) -> dict[str, set[str]]:
+    """Module -> the modules of ours that it imports, those by a text too."""
     names = modules(root)
-    edges = {
+    return {
         name: (
             {imported.module for imported in imports(path, names)}
             | set(named_in_calls(path, names))
@@ -139,6 +140,36 @@ def circles(root: Path) -> list[str]:
         & set(names) - {name}
         for name, path in names.items()
     }
+
+
+def circles(root: Path) -> list[str]:
+    """Files that reach themselves by their imports; a line for each circle."""
+    return rings(uses(root))
+
+
+def room_circles(root: Path) -> list[str]:
+    """Rooms of one package that use each other, over others too; a line for each circle. A room is
+    a folder of a package, or a file that lies directly in it."""
+    edges: dict[str, set[str]] = {}
+    for name, targets in uses(root).items():
+        package, room = name.partition(".")[0], ".".join(name.split(".")[:2])
+        others = {".".join(target.split(".")[:2]) for target in targets}
+        inside = {other for other in others if other.startswith(f"{package}.")}
+        edges.setdefault(room, set()).update(inside - {room})
+    return rings(edges)
+
+
+def crowded(root: Path) -> list[str]:
+    """Packages with more files directly in them than somebody keeps in mind."""
+    return [
+        f"{package} holds {count} files"
+        for package in FLOORS
+        if (count := len(list((root / package).glob("[!_]*.py")))) > MOST_FILES
+    ]
+
+
+def rings(edges: dict[str, set[str]]) -> list[str]:
+    """The circles of a graph, each as the way around it."""
     lines = []
     while True:
         try:
@@ -176,7 +207,7 @@ def too_long(root: Path) -> list[str]:
     ]
 
 
-@pytest.mark.parametrize("rule", [upward, circles, inner_imports, too_long])
+@pytest.mark.parametrize("rule", [upward, circles, room_circles, crowded, inner_imports, too_long])
 def test_the_house_keeps_the_rule(rule):
     assert rule(ROOT) == []
 
@@ -200,6 +231,12 @@ FAULTS = {
         "judges/b.py",
         "from importlib import import_module\n\ndef f():\n    import_module('judges.e')\n",
     ),
+    "two rooms": (
+        room_circles,
+        "study/room/a.py",
+        "from study.other import b\n",
+    ),
+    "a crowd": (crowded, "study/one_more.py", ""),
     "a late import": (inner_imports, "study/a.py", "def f():\n    import json\n"),
     "a late import of ours": (
         inner_imports,
@@ -223,8 +260,13 @@ def test_a_planted_fault_is_seen(fault, tmp_path):
         path = tmp_path / f"{name}.py"
         path.parent.mkdir(exist_ok=True)
         path.write_text(text)
-    rules = (upward, circles, inner_imports, too_long)
-    assert [rule(tmp_path) for rule in rules] == [[], [], [], []]
+    for room in ("room", "other"):
+        (tmp_path / "study" / room).mkdir()
+    (tmp_path / "study" / "other" / "c.py").write_text("from study.room import a\n")
+    for path in ("room/a.py", "other/b.py", *(f"file_{k}.py" for k in range(MOST_FILES - 1))):
+        (tmp_path / "study" / path).touch()
+    rules = (upward, circles, room_circles, crowded, inner_imports, too_long)
+    assert [rule(tmp_path) for rule in rules] == [[]] * len(rules)
     rule, path, text = FAULTS[fault]
     (tmp_path / path).write_text(text)
     assert len(rule(tmp_path)) == 1

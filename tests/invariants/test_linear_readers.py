@@ -15,6 +15,7 @@ import pytest
 from if_verifiable.common import get_loose_transformations
 
 from experiments.data.near import shingles
+from experiments.policies.tokens import by_rule
 from experiments.workflow import flags, static
 from experiments.workflow.experience import normal_form
 from experiments.workflow.find import find
@@ -22,28 +23,26 @@ from experiments.workflow.operators.base import field_of, place_of
 from experiments.workflow.operators.review import said
 from experiments.workflow.operators.sc_ensemble import vote
 from experiments.workflow.program import Refused
-from experiments.policies.tokens import by_rule
 from judges import parse
 from judges.grading import GRADINGS, delimiters
-from judges.simulated import reply_format
 from judges.grading.vocabulary import largest_number, read_labels
 from judges.probes import model, slots
 from judges.probes.rewriters import edits
-from judges.simulated import operators
-from study.cell import completions
-from study.system import known_keys, secret_names, secrets
+from judges.simulated import operators, reply_format
 from study.answers import answer_of, opened, strip_thinking
+from study.cell import completions
+from study.config.schema import Repetition
+from study.config.simulated_executor import SimulatedExecutor
 from study.features import features
 from study.rewards.formulas import repetition
 from study.rows import make_row
 from study.sandbox.calls import Limits, read_reply, same
 from study.sandbox.inside import border
 from study.sandbox.inside.literal import loads
-from study.config.schema import Repetition
-from study.config.simulated_executor import SimulatedExecutor
+from study.system import known_keys, secret_names, secrets
 from study.tasks import instruct_mini, workflow_mini
-from study.truth.item import Item
 from study.truth import choice, code, mathematics, numbers, qa
+from study.truth.item import Item
 from study.verdict import Reply, Request
 
 PAIR = Request((), criteria=(0, 1), members=(0, 1))

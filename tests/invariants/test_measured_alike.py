@@ -8,11 +8,11 @@ import pytest
 
 from analysis.forecast.estimate import ask, first_rollouts, forecast
 from analysis.records.runs import read_study
-from experiments.trainer.scorer import StepRecord
 from experiments.trainer.metrics import step_metrics
+from experiments.trainer.scorer import StepRecord
 from study.cell import cells
-from study.features import FEATURES
 from study.cell.parts import parts, read_part
+from study.features import FEATURES
 from tests.conftest import RECORDS_ONLY, Trained
 
 

@@ -6,9 +6,9 @@ import pytest
 import torch
 
 from experiments.trainer.grpo import RecordingTrainer
-from study.tasks.scaffold import show
 from study.config.schema import Scaffold
 from study.tasks import TASKS
+from study.tasks.scaffold import show
 from tests.invariants.test_grpo import TASK, run, study
 
 ON = Scaffold(name="ruscarl", group="binary", full_reveal=2, decay="none")

@@ -6,8 +6,8 @@ from pathlib import Path
 import yaml
 
 from study.cell import study_file
-from study.config.compose import load_presets
 from study.cell.records import ROLLOUT, part_name, write_part
+from study.config.compose import load_presets
 from study.config.schema import Reward, Study, Trainer
 from study.tasks import task_module
 

@@ -4,12 +4,12 @@ import asyncio
 from collections.abc import Iterable
 from typing import Any
 
+from judges.ask.reading import Retry
 from judges.endpoint.client import Channel, Fetched, ask
 from judges.endpoint.dialects import judge_body
 from judges.endpoint.replicas import open_wire
 from judges.endpoint.transport import Asgi
 from judges.grading.base import NOTHING, OneRequest
-from judges.ask.reading import Retry
 from study.config.schema import Endpoint, Grading, Judge, Sampling
 from study.verdict import Outcome, Parsed, Reply, Request
 from tests.waiting import on_own_clock

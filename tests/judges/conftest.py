@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 
-from judges.faults import FaultServer
 from judges.ask.replies import Store
+from judges.faults import FaultServer
 from judges.serving import book, keeper, server, service
-from study.errors import UserError
 from study.config.schema import Judge, Serve
+from study.errors import UserError
 from tests.judges.asking import OneWord
 from tests.judges.endpoints import Endpointed
 from tests.waiting import on_own_clock

@@ -14,11 +14,11 @@ from typing import Any
 from unittest import mock
 
 from judges.ask.prefetch import judge_all
-from judges.grading.delimiters import without_delimited
 from judges.ask.replies import Store, canonical
 from judges.ask.session import Session
-from study.rows import Criterion, Row, Truth, make_row
+from judges.grading.delimiters import without_delimited
 from study.config.schema import Endpoint, Failure, Grading, Judge, Price, Sampling, Simulated
+from study.rows import Criterion, Row, Truth, make_row
 
 FILE = Path(__file__).with_name("recorded_verdicts.json")
 GROUP = 4

@@ -12,8 +12,8 @@ from typing import Any
 from judges.serving import book, server
 from judges.serving.book import Place, Service, service_of
 from judges.serving.keeper import Keeper
-from study.errors import UserError
 from study.config.schema import Endpoint, Judge, Serve
+from study.errors import UserError
 from tests.conftest import ROOT, free_port
 from tests.waiting import GENEROUS_S, wait_for
 

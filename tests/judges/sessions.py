@@ -4,8 +4,8 @@ from typing import Any
 
 from judges.ask.replies import Store
 from judges.ask.session import Session
-from study.rows import Criterion, Row, make_row
 from study.config.schema import Endpoint, Grading, Judge, Price, Sampling
+from study.rows import Criterion, Row, make_row
 from study.verdict import Verdict
 
 ROWS = [make_row(({"role": "user", "content": f"Write {number} words."},)) for number in range(4)]

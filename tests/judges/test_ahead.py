@@ -12,8 +12,8 @@ import pytest
 from judges.ask.prefetch import Ahead, judge_all
 from judges.ask.replies import Store
 from judges.ask.session import Session
-from study.rows import Row, Truth
 from study.config.schema import Endpoint, Failure, Grading, Judge, Sampling, Simulated
+from study.rows import Row, Truth
 from study.verdict import Outcome, Verdict
 from tests.judges.endpoints import Endpointed
 from tests.judges.sessions import COLOURS as ROWS

@@ -15,9 +15,9 @@ from judges.ask.budget import (
     usd_of,
     usd_of_calls,
 )
-from study.errors import UserError
 from study.cell.records import part_name, write_rows
 from study.config.schema import Cost, Executor, Judge, Price, Simulated
+from study.errors import UserError
 
 PRICED = Judge(name="dear", price=Price(input=1.0, output=2.0))
 

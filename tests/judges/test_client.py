@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from judges.ask.reading import settle
 from judges.endpoint.channel import MANY_REFUSALS
 from judges.endpoint.client import Channel, EndpointRefused, Fetched
 from judges.endpoint.dialects import REMINDER
@@ -18,7 +19,6 @@ from judges.endpoint.replicas import open_wire
 from judges.fault_injection.server import ANSWERS, error, events, whole
 from judges.fault_injection.server import GOOD as BODY
 from judges.fault_injection.server import GOOD_STREAM as CHUNKS
-from judges.ask.reading import settle
 from study.verdict import Outcome
 from tests.judges.asking import MESSAGES, TRIES, a_judge, asked, asking
 

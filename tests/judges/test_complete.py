@@ -8,8 +8,8 @@ import pytest
 from judges.endpoint.complete import chat_body, complete_all
 from judges.fault_injection.server import choice, completion, whole
 from judges.faults import FaultServer
-from study.errors import UserError
 from study.config.schema import Endpoint, Sampling
+from study.errors import UserError
 from study.verdict import Outcome
 
 SECRET = "Canary/Key+77.of-no-known-form"

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from judges.endpoint.dialects import DIALECTS, described, dialect_of, judge_body
 from judges.ask.session import Session
-from study.errors import UserError
+from judges.endpoint.dialects import DIALECTS, described, dialect_of, judge_body
 from study.config.schema import Endpoint, Grading, Judge, Sampling, Simulated
+from study.errors import UserError
 from tests.judges.asking import MESSAGES
 from tests.judges.sessions import ask_once, http
 

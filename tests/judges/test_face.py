@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 import judges
-from study.rows import Truth, make_row
 from study.config.schema import Judge, Simulated
+from study.rows import Truth, make_row
 from tests.conftest import run_alone
 
 

@@ -5,9 +5,9 @@ import re
 import numpy as np
 import pytest
 
+from judges.ask.session import Session
 from judges.grading.likert import Likert
 from judges.grading.listwise import Listwise
-from judges.ask.session import Session
 from study.config.bounds import IllegalValue
 from study.config.compose import load_presets
 from study.errors import UserError

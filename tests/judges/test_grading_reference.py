@@ -7,17 +7,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from judges.ask.identity import build_grading, judge_id
+from judges.ask.session import Session
 from judges.grading import GRADINGS
 from judges.grading.base import REFERENCE
 from judges.grading.checks import check_rows
 from judges.grading.delimiters import delimit, undelimit, without_delimited
 from judges.simulated.reply_format import read_question
-from judges.ask.identity import build_grading, judge_id
-from judges.ask.session import Session
-from study.errors import UserError
-from study.rows import Row, Truth, make_row
 from study.config.schema import Grading, Judge, Simulated
 from study.config.simulated import DOMAINS
+from study.errors import UserError
+from study.rows import Row, Truth, make_row
 from study.verdict import Reply
 
 TURN = ({"role": "user", "content": "What is {two} times 8?"},)

@@ -13,12 +13,12 @@ from judges.grading.base import Grading
 from judges.grading.checks import check_rows
 from judges.grading.delimiters import undelimit
 from judges.grading.rubric import Rubric
+from study.config.schema import Task
 from study.errors import UserError
 from study.rows import Criterion, Row, make_row
-from study.truth.rubric import rubric_score
-from study.config.schema import Task
 from study.tasks import prompts
 from study.tasks.where import data_folder
+from study.truth.rubric import rubric_score
 from study.verdict import LABELS, Outcome, Parsed, Reply, Request
 
 DATA = data_folder()

@@ -8,14 +8,14 @@ from typing import Any
 import pytest
 
 from experiments.trainer.scorer import judge_metrics
+from judges.ask.replies import Store, content_key
+from judges.ask.session import Session
 from judges.endpoint.dialects import REMINDER
 from judges.grading import GRADINGS
 from judges.grading.delimiters import undelimit
-from judges.ask.replies import Store, content_key
-from judges.ask.session import Session
+from study.config.schema import Endpoint, Grading, Judge, Price, Sampling
 from study.errors import UserError
 from study.rows import Criterion, Row, make_row
-from study.config.schema import Endpoint, Grading, Judge, Price, Sampling
 from study.verdict import Outcome
 from tests.judges.endpoints import Endpointed, text_of
 from tests.judges.sessions import ask_once

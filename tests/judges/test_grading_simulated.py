@@ -11,14 +11,14 @@ from typing import Any
 
 import pytest
 
+from judges.ask.session import Session
 from judges.grading import GRADINGS
 from judges.grading.delimiters import delimit
-from judges.simulated.reply_format import Unanswerable, read_question
 from judges.grading.vocabulary import VOCABULARIES
-from judges.ask.session import Session
 from judges.simulated.bias import Bias
-from study.rows import Criterion, Row, Truth, make_row
+from judges.simulated.reply_format import Unanswerable, read_question
 from study.config.schema import Failure, Judge, Simulated
+from study.rows import Criterion, Row, Truth, make_row
 from study.verdict import Outcome, Verdict
 from tests.judges.test_simulated import judge
 

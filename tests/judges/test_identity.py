@@ -6,11 +6,10 @@ from typing import Any
 
 import pytest
 
-from judges.endpoint.dialects import judge_body
 from judges.ask.identity import build_grading, check_settings, judge_id, request_keys
+from judges.endpoint.dialects import judge_body
 from judges.serving.vllm_command import arguments
 from judges.simulated.bias import Bias
-from study.errors import UserError
 from study.config.schema import (
     Endpoint,
     Failure,
@@ -21,6 +20,7 @@ from study.config.schema import (
     Serve,
     Simulated,
 )
+from study.errors import UserError
 
 JUDGE = Judge(
     name="j",

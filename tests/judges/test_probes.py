@@ -9,10 +9,10 @@ from hypothesis import strategies as st
 
 from judges.probes import BASES, Source, mini, rewriters, sets, variants
 from judges.probes.biasset import digest
+from study.config.schema import Task
 from study.errors import UserError
 from study.features import FEATURES, features
 from study.rows import Row, make_row, prompt_id
-from study.config.schema import Task
 from study.tasks import instruct_mini
 from study.tasks.where import data_folder
 from tests.study.tasks.datasets.roots import lines

@@ -4,11 +4,11 @@ import asyncio
 
 import pytest
 
+from judges.ask.allowance import MOST, Allowance
 from judges.ask.budget import Spent
 from judges.endpoint.client import Fetched
-from judges.ask.allowance import MOST, Allowance
-from study.errors import UserError
 from study.config.schema import Cost, Judge, Price, Simulated
+from study.errors import UserError
 from study.verdict import Outcome, Reply
 from tests.waiting import on_own_clock
 

@@ -4,15 +4,15 @@ from typing import Any
 
 import pytest
 
+from judges.ask.allowance import Allowance
+from judges.ask.session import Session
 from judges.grading.delimiters import undelimit
 from judges.probes import Source, variants
-from judges.ask.allowance import Allowance
 from judges.probes.asking import ask
 from judges.probes.model import INSTRUCTIONS, rewritten
-from judges.ask.session import Session
+from study.config.schema import Cost, Judge, Simulated
 from study.errors import UserError
 from study.rows import make_row
-from study.config.schema import Cost, Judge, Simulated
 from tests.judges.endpoints import text_of
 from tests.judges.sessions import held
 

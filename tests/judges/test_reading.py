@@ -3,8 +3,8 @@
 from dataclasses import replace
 from typing import Any
 
-from judges.endpoint.dialects import changed_body, judge_body
 from judges.ask.reading import settle
+from judges.endpoint.dialects import changed_body, judge_body
 from study.verdict import Outcome, Reply
 from tests.judges.asking import APPLICATION, MESSAGES, a_judge
 

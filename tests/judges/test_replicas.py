@@ -7,8 +7,8 @@ import pytest
 
 from judges.endpoint.replicas import MOVED, REST_S, Following, Replicas, open_wire
 from judges.endpoint.transport import Answer, Unreachable, WireError
-from study.errors import UserError
 from study.config.schema import Endpoint
+from study.errors import UserError
 
 
 async def nothing():

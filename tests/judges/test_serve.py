@@ -12,14 +12,14 @@ import urllib.request
 import pytest
 
 from judges import check, faults, serve
+from judges.ask.session import Session
 from judges.grading import GRADINGS
 from judges.serving import server, vllm_command
-from judges.ask.session import Session
 from judges.simulated.app import simulated_app
 from judges.simulated.bias import DEFAULT_REFERENCE
 from study.config.compose import load_presets
-from study.features import features
 from study.config.schema import Grading, Judge, Task
+from study.features import features
 from study.tasks import TASKS
 from study.verdict import Outcome
 from tests import commands

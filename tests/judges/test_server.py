@@ -17,8 +17,8 @@ import pytest
 from judges.serve import main
 from judges.serving import server
 from judges.serving.lease import lease, leases
-from study.errors import UserError
 from study.config.schema import Judge
+from study.errors import UserError
 from tests.conftest import free_port, python
 from tests.judges.services import served as judge
 from tests.waiting import GENEROUS_S, wait_for

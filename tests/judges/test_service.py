@@ -12,17 +12,17 @@ from pathlib import Path
 
 import pytest
 
+from judges.ask.identity import judge_id
+from judges.ask.session import Session
 from judges.check import HARMLESS, probe
 from judges.endpoint.replicas import MOVED
-from judges.ask.identity import judge_id
 from judges.serving import book, keeper, orphans, server, service
 from judges.serving.book import Holder, Replica, Service, service_of
 from judges.serving.keeper import Keeper
 from judges.serving.service import use
-from judges.ask.session import Session
+from study.config.schema import Serve
 from study.errors import UserError
 from study.system.gpus import Lease
-from study.config.schema import Serve
 from study.verdict import Outcome
 from tests.judges.services import A, B, driver, judge, keeping, text_of
 from tests.waiting import GENEROUS_S, wait_for

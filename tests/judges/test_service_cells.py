@@ -3,9 +3,9 @@
 import json
 
 from study.cell.cells import load_cell, study_cells
+from study.cell.parts import parts, read_part
 from study.config.compose import load_presets
 from study.config.identity import digest
-from study.cell.parts import parts, read_part
 from tests.conftest import sweep
 from tests.judges.services import keeping
 

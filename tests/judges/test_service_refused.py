@@ -17,9 +17,9 @@ from judges.serving.book import service_of
 from judges.serving.keeper import Keeper
 from judges.serving.lease import leases
 from judges.serving.service import use
+from study.config.schema import Judge
 from study.errors import UserError
 from study.system.files import Damaged, read_json, write_json
-from study.config.schema import Judge
 from tests.conftest import free_port
 from tests.judges.services import judge, keeping
 from tests.waiting import wait_for

@@ -8,15 +8,15 @@ from typing import Any
 
 import pytest
 
-from judges.fault_injection.server import ANSWERS, GOOD, whole
-from judges.faults import FaultServer
 from judges.ask.identity import judge_id
 from judges.ask.replies import Store
 from judges.ask.session import Session
-from study.errors import UserError
+from judges.fault_injection.server import ANSWERS, GOOD, whole
+from judges.faults import FaultServer
 from study.cell.records import VERDICT, write_part
-from study.rows import Row, Truth
 from study.config.schema import Endpoint, Failure, Grading, Judge, Price, Sampling, Simulated
+from study.errors import UserError
+from study.rows import Row, Truth
 from study.verdict import Outcome, Parsed
 from tests.judges.sessions import ROWS, ask_once, http
 from tests.waiting import GENEROUS_S, wait_for

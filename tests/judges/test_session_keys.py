@@ -10,14 +10,14 @@ from urllib.parse import quote
 import pyarrow.parquet as pq
 import pytest
 
+from judges.ask.replies import Store
+from judges.ask.session import Session
 from judges.endpoint.failures import EndpointRefused
 from judges.fault_injection.server import ANSWERS, events, whole
 from judges.faults import FaultServer
-from judges.ask.replies import Store
-from judges.ask.session import Session
-from study.errors import UserError
 from study.cell.records import VERDICT, write_part
 from study.config.schema import Grading
+from study.errors import UserError
 from study.verdict import Outcome
 from tests.judges.sessions import ROWS, http
 

@@ -12,10 +12,10 @@ import pytest
 from judges.grading import GRADINGS
 from judges.simulated.app import simulated_app
 from judges.simulated.bias import ALWAYS, DEFAULT_REFERENCE, Bias, effective, observed
+from study.config.schema import Failure, Grading, Judge, Simulated
 from study.errors import UserError
 from study.features import FEATURES, features
 from study.rows import Truth, make_row
-from study.config.schema import Failure, Grading, Judge, Simulated
 from study.verdict import Reply
 from tests.waiting import on_own_clock
 

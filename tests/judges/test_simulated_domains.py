@@ -13,13 +13,13 @@ from judges.ask.session import Session
 from judges.simulated.app import simulated_app
 from judges.simulated.bias import Bias, drifts, effective
 from study.config.compose import load_judge
-from study.errors import UserError
 from study.config.identity import digest
-from study.truth.oracle import Oracle
-from study.rows import Missing, Truth, make_row
 from study.config.schema import Endpoint, Judge, Simulated, Study, freeze
 from study.config.simulated import DOMAINS, Domain, Domains, in_domain
+from study.errors import UserError
+from study.rows import Missing, Truth, make_row
 from study.tasks import TASKS
+from study.truth.oracle import Oracle
 from study.verdict import Outcome
 from tests import lazy_task
 from tests.judges.test_simulated import ask, request_of

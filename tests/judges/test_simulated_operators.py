@@ -13,11 +13,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from judges.simulated.operators import PROMPTS, Operators, bare, operators_app, solutions
+from study.config.schema import Task, freeze
+from study.config.simulated_executor import Operating, SimulatedExecutor
 from study.errors import UserError
 from study.features import features
 from study.rows import Row
-from study.config.schema import Task, freeze
-from study.config.simulated_executor import Operating, SimulatedExecutor
 from study.tasks import lookup, oracle, workflow_mini
 from study.tasks.mixed import grading
 

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from judges.fault_injection.server import choice, completion, whole
-from judges.faults import FaultServer
 from judges.ask.replies import Store, content_key
 from judges.ask.singleflight import POLL_S, TAKE_OVER_S, SingleFlight, Value
+from judges.fault_injection.server import choice, completion, whole
+from judges.faults import FaultServer
 from tests.conftest import python
 from tests.waiting import GENEROUS_S, on_own_clock, wait_for
 

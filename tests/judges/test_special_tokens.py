@@ -11,14 +11,14 @@ from hypothesis import strategies as st
 from tokenizers import AddedToken, Tokenizer, models, pre_tokenizers
 
 from judges import check
+from judges.ask.session import Session
 from judges.grading.delimiters import can_escape, delimit, escape_tokens, undelimit
 from judges.grading.special_tokens import special_tokens
 from judges.probes.model import Same, written
-from judges.ask.session import Session
-from study.errors import UserError
-from study.rows import Criterion, make_row
 from study.config.schema import Endpoint, Grading, Judge, Serve
 from study.config.simulated import Simulated
+from study.errors import UserError
+from study.rows import Criterion, make_row
 from study.verdict import Outcome, Verdict
 from tests.judges.endpoints import Endpointed, text_of
 from tests.study.test_verdict import verdict

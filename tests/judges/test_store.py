@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 
 from judges.ask import stored
 from judges.ask.replies import Store, canonical, content_key
-from judges.store import main
 from judges.ask.stored import stats, verify
+from judges.store import main
 from study.errors import UserError
 from tests.conftest import python
 from tests.waiting import GENEROUS_S, wait_for

@@ -17,11 +17,11 @@ from judges.ask.connections import open_to_read
 from judges.ask.merging import merge
 from judges.ask.replies import Store, content_key, open_store
 from judges.ask.session import Session
-from judges.store import main
 from judges.ask.stored import copy, read_value
+from judges.store import main
+from study.config.schema import Judge, Simulated, VerdictStore
 from study.errors import UserError
 from study.rows import Truth, make_row
-from study.config.schema import Judge, Simulated, VerdictStore
 from tests.conftest import python
 from tests.waiting import GENEROUS_S
 

@@ -18,9 +18,9 @@ from judges.endpoint.throttle import (
     Throttle,
     address,
 )
-from study.system import clock as host
-from study.errors import UserError
 from study.config.schema import Endpoint
+from study.errors import UserError
+from study.system import clock as host
 from study.verdict import Outcome
 from tests.conftest import python
 from tests.waiting import GENEROUS_S, on_own_clock, wait_for

@@ -19,8 +19,8 @@ from judges.endpoint.transport import (
     WireError,
     bounded,
 )
-from study.errors import UserError
 from study.config.schema import Endpoint
+from study.errors import UserError
 
 ENDPOINT = Endpoint(url="asgi://simulated", max_reply_bytes=1_000)
 

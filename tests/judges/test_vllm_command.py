@@ -12,8 +12,8 @@ import pytest
 
 from judges.serving import vllm_command
 from study.config.compose import load_presets
-from study.errors import UserError
 from study.config.schema import Judge
+from study.errors import UserError
 from tests.conftest import ROOT
 from tests.judges.services import served as judge
 from tests.waiting import GENEROUS_S

@@ -28,8 +28,8 @@ from dataclasses import asdict, dataclass
 from hashlib import sha256
 from pathlib import Path
 
-from study.config import bounds
 from study.cli import command, option
+from study.config import bounds
 from study.errors import UserError
 from tests.mutants.campaign import Campaign, Trial
 from tests.mutants.faults import KINDS, Fault, all_faults, drawn

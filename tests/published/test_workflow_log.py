@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from analysis.workflow.log import COLLAPSED, HEALED, LoggedRun, read, told
 from analysis.workflow.__main__ import main
+from analysis.workflow.log import COLLAPSED, HEALED, LoggedRun, read, told
 from study.tasks.where import data_folder
 
 

@@ -8,11 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from study.cell.cells import make_cell
 from study.config import schema
 from study.config.bounds import LONGEST_NAME, Choice, Name, Number, check
-from study.cell.cells import make_cell
-from study.errors import UserError
 from study.config.schema import Study, Trainer, freeze
+from study.errors import UserError
 
 FREE = {
     "Failure.per_length", "Simulated.leniency", "Simulated.scale", "Simulated.drift_per_1000",

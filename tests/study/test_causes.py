@@ -3,7 +3,6 @@
 import pytest
 
 from study.config import override_errors as causes
-from study.errors import UserError
 from study.config.presets import (
     NEAREST,
     any_of,
@@ -13,6 +12,7 @@ from study.config.presets import (
     preset_names,
 )
 from study.config.schema import check_at
+from study.errors import UserError
 
 
 @pytest.mark.parametrize(

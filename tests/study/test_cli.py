@@ -12,17 +12,17 @@ from typing import Any
 
 import pytest
 
-from study.config.bounds import Choice, Number
 from study.cli import Command, StudyOptions, command, option, output, overrides, word, writes
+from study.config.bounds import Choice, Number
 from study.errors import UserError
-from study.system.files import write_json
 from study.screen import UNREAD, unless_unread
+from study.system.files import write_json
 from tests.conftest import ROOT, came_of, run_alone
 from tests.waiting import GENEROUS_S
 
 OTHERS = {
     *("experiments.sweep", "judges.serving.vllm_cpu", "study.truth.equations"),
-    *("experiments.workflow.__main__", "experiments.judgedrift"),
+    *("experiments.workflow.__main__", "judgedrift.__main__"),
 }
 """Hydra reads the first, vLLM the second; the third is a child that reads its parent's pipe,
 and the last two only choose among commands."""
@@ -45,7 +45,7 @@ def commands() -> list[str]:
 
 def main_of(name: str) -> Command[Any]:
     made = import_module(name).main
-    assert isinstance(made, Command) and made.program == name
+    assert isinstance(made, Command) and made.program == name.removesuffix(".__main__")
     return made
 
 

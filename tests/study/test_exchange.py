@@ -15,12 +15,12 @@ from urllib.parse import urlsplit
 import pytest
 
 from study.cell import cells, exchange, lease, places
-from study.system.clock import boot
-from study.errors import UserError
 from study.cell.exchange import MANIFEST, fetch, key_of, pull, push
 from study.cell.parts import parts, read_part
 from study.cell.places import PlaceTrouble, local, url_of
 from study.cell.records import recorded
+from study.errors import UserError
+from study.system.clock import boot
 from study.system.storage import DiskTrouble
 from tests.conftest import ROOT, S3_KEYS
 from tests.study import elsewhere

@@ -6,11 +6,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from study.config.schema import Repetition, Reward, Study
 from study.rewards.compose import RewardInputs, composed, recompose, recorded
 from study.rewards.failure import TooManyMissing
 from study.rewards.workflow import FORMULAS, OK, SHARES, Played, total
 from study.rows import Criterion, make_row
-from study.config.schema import Repetition, Reward, Study
 
 ROW = make_row(({"role": "user", "content": "Add."},), (Criterion("Is right."),))
 GOOD = Played(OK, efficiency=0.5, simplicity=0.5, format=1.0, repetition=0.0)

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from study.cell import cells, heartbeat
-from study.system.files import read_json
 from study.cell.heartbeat import Heartbeat
 from study.cell.status import read_status
+from study.system.files import read_json
 from tests.waiting import wait_for
 
 FAST_S = 0.01

@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from study.config.schema import Task
 from study.errors import UserError
 from study.rows import Criterion, Row, make_row
-from study.config.schema import Task
 from study.tasks import TASKS, oracle, task_module, teacher
 from study.tasks.instruct_mini import CATEGORY_OF, RELEVANCE_HALF, _order_faults, rows, truth
 

@@ -4,8 +4,8 @@ import os
 
 import pytest
 
-from study.system import machine
 from study.errors import UserError
+from study.system import machine
 from study.system.machine import cpus, device_variables
 
 

@@ -11,9 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from study.system import files
 from study.cell import parts as together
-from study.system.files import Damaged
 from study.cell.merged import merge, merge_cell, reopen, split
 from study.cell.parts import (
     Part,
@@ -27,6 +25,8 @@ from study.cell.parts import (
 )
 from study.cell.records import EVALUATIONS, ROLLOUT, VERDICT, part_name, write_part
 from study.cell.verify import foreign_parts
+from study.system import files
+from study.system.files import Damaged
 from tests.conftest import ROOT
 
 SCORES = st.none() | st.floats(0.0, 1.0) | st.sampled_from([0.0, -0.0, 1.0])

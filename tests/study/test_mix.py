@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from study.tasks.mix import nominal, realised, shares
 from study.rewards.advantages import advantages
+from study.tasks.mix import nominal, realised, shares
 
 DOMAINS = st.sampled_from(["math", "qa", "code", ""])
 PAIRS = st.lists(st.tuples(st.floats(-10, 10), DOMAINS), max_size=30)

@@ -8,13 +8,13 @@ import pytest
 
 from experiments.data import __main__ as data
 from study import tasks
+from study.config.schema import Policy, Study, Task, Trainer
 from study.errors import UserError
 from study.rows import Missing, Truth
-from study.config.schema import Policy, Study, Task, Trainer
 from study.tasks import mixed, oracle, order_of
-from study.truth.item import Item
 from study.tasks.datasets.table import open_table
 from study.truth import Grader
+from study.truth.item import Item
 from tests.study.tasks.datasets import roots
 
 

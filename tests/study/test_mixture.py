@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from study.errors import UserError
 from study.config.schema import freeze
 from study.config.simulated import DOMAINS
+from study.errors import UserError
 from study.tasks.mixture import DOMAINS as WEIGHTS
 from study.tasks.mixture import Mixture, Options, Pool, weights
 

@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from study.rows import Missing, Truth, make_row, prompt_id
 from study.truth import oracle
 from study.truth.oracle import Oracle
-from study.rows import Missing, Truth, make_row, prompt_id
 
 ROWS = [make_row(({"role": "user", "content": text},)) for text in ("one", "two")]
 BY_ID = {row.prompt_id: row for row in ROWS}

@@ -15,9 +15,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from study.config.schema import Task
 from study.errors import UserError
 from study.rows import Criterion, Truth, prompt_id
-from study.config.schema import Task
 from study.tasks import prompts as subject
 from study.tasks.where import FILES, data_folder
 from tests.study.tasks.datasets.roots import lines

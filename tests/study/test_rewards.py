@@ -6,13 +6,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from study.config.schema import Judge, Overlong, Repetition, Reward, Study
 from study.errors import UserError
 from study.rewards.checks import check_reward, for_judge
 from study.rewards.compose import RewardInputs, composed, recompose, recorded
 from study.rewards.failure import POLICIES, TooManyMissing, apply_failure_policy
 from study.rewards.formulas import REWARDS, Parts, overlong, repetition, rule_part
 from study.rows import Criterion, Rule, make_row
-from study.config.schema import Judge, Overlong, Repetition, Reward, Study
 
 SCORES = st.lists(st.none() | st.floats(0, 1), min_size=4, max_size=4)
 

@@ -8,8 +8,8 @@ import pytest
 from experiments import rules
 from experiments.rules import audit, main
 from study.errors import UserError
-from study.tasks.rules import RuleRunner, infeasible, read_rows, rule_row
 from study.sandbox.pool import Pool
+from study.tasks.rules import RuleRunner, infeasible, read_rows, rule_row
 from study.tasks.verif import FUNCTION
 from study.tasks.where import FILES, data_folder
 from tests.study.tasks.datasets.roots import lines

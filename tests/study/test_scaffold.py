@@ -9,10 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from study.config.bounds import words_of
+from study.config.schema import Scaffold, freeze
 from study.errors import UserError
 from study.rows import Criterion, Rule, make_row
 from study.tasks.scaffold import check, choose, group_share, items, show, step_share, wording
-from study.config.schema import Scaffold, freeze
 
 USER = {"role": "user", "content": "Say something kind."}
 GROUPS, DECAYS = words_of(Scaffold, "group"), words_of(Scaffold, "decay")

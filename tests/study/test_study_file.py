@@ -8,9 +8,9 @@ import pytest
 from analysis.records.frames import runs_frame
 from experiments.plan.preflight import check_study
 from study.cell.cells import make_cell, save_cell
+from study.cell.study_file import FORMAT, read_study, write_study
 from study.errors import UserError
 from study.system.files import read_json
-from study.cell.study_file import FORMAT, read_study, write_study
 
 DESCRIBED = {"study": "old", "factors": ["judge"], "base": {}, "mlflow": {}}
 

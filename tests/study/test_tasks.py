@@ -4,8 +4,8 @@ from itertools import pairwise
 
 import pytest
 
-from study.rows import Missing, Truth
 from study.config.schema import Task
+from study.rows import Missing, Truth
 from study.tasks import SAMPLE, TASKS, checked, instruct_mini, lookup, oracle, sample
 from tests import lazy_task
 

@@ -7,9 +7,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from study.config.schema import Task
 from study.errors import UserError
 from study.rows import Criterion, Rule
-from study.config.schema import Task
 from study.tasks import TASKS, instruct_mini, prompts, where
 from study.tasks.prompts import Options
 from tests.study.tasks.datasets.roots import lines

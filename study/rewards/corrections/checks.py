@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from study.config import bounds
+from study.config.schema import Study
 from study.errors import UserError
 from study.features import FEATURES, shared_keyword
 from study.rewards.formulas import needs_judge
-from study.config.schema import Study
 
 FEWEST_STEPS = 8
 """Of a run that an alarm may end: fewer say nothing of a gap."""

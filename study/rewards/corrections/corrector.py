@@ -1,4 +1,5 @@
-"""From the verdicts of a step to the scores that its rewards are made of: `study.config.correction`.
+"""From the verdicts of a step to the scores that its rewards are made of:
+`study.config.correction`.
 
 The trainer goes this way step by step, and whoever scores recorded rollouts again goes it too.
 Verdicts stay on record as they were given; what was made of them stands beside them.
@@ -14,16 +15,16 @@ from pathlib import Path
 
 import numpy as np
 
+from study.cell.parts import read_all
+from study.cell.records import COMPONENT, CORRECTED
+from study.config.schema import Study
+from study.features import FEATURES, measured
+from study.rewards.compose import RewardInputs
 from study.rewards.corrections import behaviour, draws
 from study.rewards.corrections.calibration import fitted
 from study.rewards.corrections.checks import keyword_of
 from study.rewards.corrections.panel import together
-from study.features import FEATURES, measured
-from study.cell.parts import read_all
-from study.cell.records import COMPONENT, CORRECTED
-from study.rewards.compose import RewardInputs
 from study.truth.rubric import rubric_score
-from study.config.schema import Study
 from study.verdict import Verdict, mean_score
 
 Scores = list[float | None]

@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from study.tasks.datasets.fields import address, field
-from study.truth.item import Item
 from study.tasks.datasets.prompt import render
 from study.tasks.files import records, refuse, short
+from study.truth.item import Item
 
 LETTERS = string.ascii_uppercase
 FORM = "choices are {letter: text}, {label: [...], text: [...]}, [{label, text}] or a list of text"

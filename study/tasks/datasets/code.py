@@ -8,9 +8,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from study.tasks.datasets.fields import field
-from study.truth.item import Item
 from study.tasks.datasets.prompt import render
 from study.tasks.files import records, refuse
+from study.truth.item import Item
 
 MBPP_SPLITS = {"prompt": (1, 10), "test": (11, 510), "validation": (511, 600), "train": (601, 974)}
 """Official split -> first and last task_id."""

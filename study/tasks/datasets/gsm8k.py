@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from study.tasks.datasets.fields import address, field
-from study.truth.item import Item
 from study.tasks.datasets.prompt import render
 from study.tasks.files import records, refuse
+from study.truth.item import Item
 from study.truth.numbers import final_number
 
 

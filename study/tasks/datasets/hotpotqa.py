@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from study.tasks.datasets.fields import address, field
-from study.truth.item import Item
 from study.tasks.datasets.prompt import render
 from study.tasks.files import elements, records, refuse, short
+from study.truth.item import Item
 
 FORM = "context and supporting_facts are lists of [title, ...], or {title: [...], ...}"
 

@@ -6,10 +6,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from study.tasks.datasets.fields import address, field
-from study.truth.item import Item
 from study.tasks.datasets.prompt import render
 from study.tasks.files import records, refuse
 from study.truth.extract import last_box
+from study.truth.item import Item
 
 
 def read(name: str, split: str, paths: dict[str, Path]) -> Iterator[tuple[str, Item]]:

@@ -10,11 +10,12 @@ from typing import Any
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from study.config import bounds, override_errors as causes
+from study.config import bounds
+from study.config import override_errors as causes
 from study.config.compose import CONF, preset_names
-from study.errors import UserError, chain
 from study.config.presets import no_preset
 from study.config.schema import freeze, schema
+from study.errors import UserError, chain
 from study.tasks.datasets.sets import SETS
 from study.tasks.mixture import DOMAINS
 from study.tasks.where import data_folder

@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from study.tasks.datasets.fields import field
-from study.truth.item import Item
 from study.tasks.datasets.prompt import render
 from study.tasks.files import document, records, refuse
+from study.truth.item import Item
 
 
 def read(name: str, split: str, paths: dict[str, Path]) -> Iterator[tuple[str, Item]]:

@@ -20,8 +20,8 @@ import pyarrow as pa
 
 from study.config.compose import preset_names
 from study.errors import UserError
-from study.system.files import read_json
 from study.rows import prompt_id
+from study.system.files import read_json
 from study.truth.item import Item
 
 SPLITS = ("test", "train", "validation")

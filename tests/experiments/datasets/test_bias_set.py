@@ -13,8 +13,8 @@ import yaml
 
 from analysis import preference
 from experiments import probe
-from experiments.data.__main__ import main
 from experiments.data import bias_set
+from experiments.data.__main__ import main
 from judges.grading.delimiters import undelimit
 from judges.probes import biasset
 from study.tasks.where import FILES, VARIABLE

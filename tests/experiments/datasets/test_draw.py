@@ -8,8 +8,8 @@ from collections import Counter
 import pytest
 
 from experiments.data import __main__ as data
-from study.system.files import sha256
 from study.config.schema import Task
+from study.system.files import sha256
 from study.tasks.datasets.table import open_table
 from tests.invariants.test_grpo import run, study
 from tests.study.tasks.datasets import roots

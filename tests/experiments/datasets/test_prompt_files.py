@@ -6,9 +6,9 @@ import pytest
 
 from experiments.data import __main__ as data
 from experiments.data import prompt_files
+from study.config.schema import Task
 from study.errors import UserError
 from study.rows import make_row
-from study.config.schema import Task
 from study.tasks import prompts
 
 RUBRIC = [

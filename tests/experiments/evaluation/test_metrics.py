@@ -21,8 +21,8 @@ from experiments.evaluation.metrics import (
     pass_at,
     rate,
 )
-from study.truth.item import Item
 from study.truth import Score
+from study.truth.item import Item
 
 FLAGS = st.lists(st.booleans(), min_size=1, max_size=10)
 

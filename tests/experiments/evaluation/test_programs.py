@@ -15,8 +15,10 @@ from scipy import stats
 
 from analysis.statistics.bootstrap import mean_by_bootstrap
 from experiments.evaluate import main
-from experiments.workflow import evaluation as workflow
 from experiments.evaluation.metrics import Vote
+from experiments.workflow import baselines, dsl
+from experiments.workflow import evaluation as workflow
+from experiments.workflow.find import find
 from experiments.workflow.played import (
     MOST_REPEATS,
     Played,
@@ -26,15 +28,13 @@ from experiments.workflow.played import (
     mean_tokens,
     voted,
 )
-from experiments.workflow import baselines, dsl
-from experiments.workflow.find import find
 from experiments.workflow.templates import TEMPLATES
 from judges.ask.replies import Store
-from study.system import locks
 from study.cell.cells import load_cell
-from study.endings import Ending
 from study.cell.parts import parts, read_part
+from study.endings import Ending
 from study.sandbox import tiers
+from study.system import locks
 from study.tasks import task_module
 from tests.conftest import sweep
 from tests.experiments.evaluation.answering import prompt_of, serving

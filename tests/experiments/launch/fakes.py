@@ -19,11 +19,11 @@ from experiments import train as training
 from experiments.launch import engines, pool, task
 from judges.endpoint.failures import EndpointRefused
 from study.cell import cells
-from study.system import stopping
 from study.cell.cells import Cell
-from study.errors import UserError
-from study.system.files import append_line, read_json, write_json
 from study.config.schema import Endpoint, Judge, Study, Sweep, Trainer
+from study.errors import UserError
+from study.system import stopping
+from study.system.files import append_line, read_json, write_json
 
 SERVER = "tests.experiments.launch.fake_training"
 """What a fork server imports instead of what trains."""

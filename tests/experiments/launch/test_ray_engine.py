@@ -10,9 +10,9 @@ import pytest
 
 from experiments.launch import ray_nodes
 from study.cell import cells
-from study.errors import UserError
-from study.config.schema import Ray, Sweep
 from study.cell.status import read_status
+from study.config.schema import Ray, Sweep
+from study.errors import UserError
 from tests.experiments.launch import fakes
 from tests.experiments.launch.clusters import Cluster, children, read
 from tests.faults import lives

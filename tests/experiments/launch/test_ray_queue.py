@@ -14,8 +14,8 @@ from experiments.launch import ray_engine
 from experiments.launch.ray_engine import Place, Queue
 from experiments.launch.ray_nodes import capacity, needs
 from study.cell import cells
-from study.errors import UserError
 from study.config.schema import Judge, Study, Sweep
+from study.errors import UserError
 
 
 def cell(judge, seed):

@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import Any
 
 from study.cell import cells
-from study.system.files import append_line
 from study.cell.records import METRICS
-from study.config.schema import Study
 from study.cell.study_file import write_study
+from study.config.schema import Study
+from study.system.files import append_line
 
 ENDED = 2**22 + 1
 """A process number that Linux gives to nobody."""

@@ -8,8 +8,8 @@ import pytest
 
 from experiments.monitor import disagreements
 from experiments.monitor.disagreements import LONGEST, Disagreements
-from study.errors import UserError
 from study.cell.records import ROLLOUT, VERDICT, part_name, rollout_id, write_part
+from study.errors import UserError
 
 
 def write(

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from analysis.records.frames import runs_frame
 from experiments.monitor.read import StudyReader, View, totals
 from study.cell import cells
-from study.errors import UserError
 from study.cell.records import METRICS
+from study.errors import UserError
 from tests.experiments.monitoring.studies import ENDED, lay, record, run
 from tests.plain_user import plain_user
 

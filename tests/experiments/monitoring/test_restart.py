@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from experiments.monitor.__main__ import main
 from experiments.monitor import restart
+from experiments.monitor.__main__ import main
 from experiments.monitor.read import StudyReader, View
 from study.cell import cells
 from tests.conftest import ROOT

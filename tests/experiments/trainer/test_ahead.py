@@ -12,15 +12,15 @@ import pytest
 from experiments.trainer import generate, rollouts
 from experiments.trainer.grpo import RecordingTrainer
 from judges.ask.budget import Budget, BudgetSpent
+from judges.ask.replies import Store
+from judges.ask.session import Session
 from judges.endpoint.failures import EndpointRefused
 from judges.fault_injection.server import choice, completion, whole
 from judges.faults import FaultServer
-from judges.ask.replies import Store
-from judges.ask.session import Session
 from study.cell.parts import Part, parts, read_part
 from study.cell.records import MISSING
-from study.rewards.failure import TooManyMissing
 from study.config.schema import Cost, Judge
+from study.rewards.failure import TooManyMissing
 from study.tasks import oracle
 from tests.invariants.test_grpo import TASK, run, study
 from tests.judges.sessions import held

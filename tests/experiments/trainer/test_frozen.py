@@ -16,12 +16,12 @@ from judges.ask.replies import Store
 from judges.ask.session import Session
 from study import tasks
 from study.answers import answer_of
-from study.config.compose import load_judge
-from study.errors import UserError
 from study.cell.parts import parts, read_part
 from study.cell.records import COMPONENT, EVALUATIONS, recorded
-from study.rows import Truth
+from study.config.compose import load_judge
 from study.config.schema import Cost
+from study.errors import UserError
+from study.rows import Truth
 from study.tasks import instruct_mini, oracle
 from study.truth import Score
 from tests.invariants.test_grpo import TASK, run, study

@@ -7,22 +7,22 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from experiments.policies.load import trained_policy
 from experiments.plan.preflight import check_held_out
 from experiments.policies import checkpoints
+from experiments.policies.load import trained_policy
 from experiments.trainer import held_out
 from experiments.trainer.held_out import summary
 from experiments.trainer.world import Direct
 from study.answers import answer_of
-from study.errors import UserError
 from study.cell.parts import parts
 from study.cell.records import recorded
+from study.cell.verify import unsound
 from study.config.schema import Task, Trainer
+from study.errors import UserError
 from study.tasks import TASKS, instruct_mini, mixed
-from study.truth.item import Item
 from study.tasks.mixed import item_row
 from study.truth import Score
-from study.cell.verify import unsound
+from study.truth.item import Item
 from tests.invariants.test_grpo import TASK, run, study
 
 STEPS = {"steps": 3, "eval_steps": 2, "keep_steps": True}

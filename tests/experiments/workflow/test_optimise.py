@@ -13,11 +13,11 @@ from experiments.workflow.operators.base import DOMAINS
 from experiments.workflow.problem import Problem
 from experiments.workflow.prompt import Prompter
 from experiments.workflow.world import version_of
+from study.cell.records import write_part
 from study.config.compose import CONF, load_executor, load_presets
+from study.config.schema import Study
 from study.errors import UserError
 from study.system.files import read_yaml
-from study.cell.records import write_part
-from study.config.schema import Study
 from study.tasks import task_module
 from tests.experiments.evaluation.answering import serving
 

@@ -16,14 +16,14 @@ from experiments.workflow.planted_command import best
 from experiments.workflow.problem import problem_of
 from judges.simulated.bias import Bias, effective
 from study.cell.cells import make_cell, save_cell
-from study.config.compose import load_judge
-from study.errors import UserError
-from study.features import features
 from study.cell.records import ROLLOUT, part_name, write_part
-from study.rows import Truth
-from study.sandbox import tiers
+from study.config.compose import load_judge
 from study.config.schema import Executor, Judge, Simulated, Study, Task
 from study.config.simulated_executor import Operating, SimulatedExecutor, rate
+from study.errors import UserError
+from study.features import features
+from study.rows import Truth
+from study.sandbox import tiers
 from study.tasks import oracle, workflow_mini
 from study.tasks.mixed import grading
 from tests.experiments.workflow.world import SIM, TASK

@@ -8,15 +8,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from experiments.policies.tokens import by_rule
 from experiments.workflow import static
 from experiments.workflow.experience import Buffer, Entry
 from experiments.workflow.find import FORMS, find
 from experiments.workflow.operators import OPERATORS
 from experiments.workflow.problem import Problem
 from experiments.workflow.prompt import BLOCKS, Prompter
-from experiments.policies.tokens import by_rule
-from study.errors import UserError
 from study.config.simulated import DOMAINS
+from study.errors import UserError
 
 ORDER = ["role", "contract", "operators", "rules", "domain", "few_shots", "problem"]
 ODD = [

@@ -11,9 +11,9 @@ from experiments.workflow.find import find
 from experiments.workflow.play import play
 from experiments.workflow.problem import Problem
 from experiments.workflow.run import Settings, perform
+from study.config.schema import Price
 from study.sandbox import conversation
 from study.sandbox.worker import Broken
-from study.config.schema import Price
 from tests.experiments.workflow.theatre import CHAINS, SUM, TOKENS, Answering, program, script
 
 ONE = program("r = await self.custom(input=problem, instruction='a')\nreturn r['response'], 7")

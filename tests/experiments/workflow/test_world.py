@@ -16,8 +16,8 @@ from experiments.workflow.world import HIDDEN, Programs
 from judges.ask.replies import Store
 from study.errors import UserError
 from study.tasks import oracle, task_module
-from study.truth.item import Item
 from study.tasks.mixed import item_row
+from study.truth.item import Item
 from tests.experiments.evaluation.answering import prompt_of, serving
 
 PAID = ("attempts", "cost_usd")

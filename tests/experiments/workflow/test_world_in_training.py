@@ -8,9 +8,9 @@ import pytest
 
 from experiments.train import run_cell
 from study.cell.cells import load_cell
-from study.endings import Ending
 from study.cell.parts import parts, read_part
 from study.cell.records import CALL, CALLS, EVALUATIONS, recorded
+from study.endings import Ending
 from study.rewards import compose
 from study.tasks import oracle
 from tests.conftest import RECORDS_ONLY, sweep

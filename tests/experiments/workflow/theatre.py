@@ -11,9 +11,9 @@ from experiments.workflow.executor import Answer, Executor, Question, Script
 from experiments.workflow.problem import STAND_IN, Problem
 from experiments.workflow.run import execute, record
 from experiments.workflow.validate import Report, validate
+from study.config.schema import Price
 from study.sandbox import tiers
 from study.sandbox.conversation import Stage
-from study.config.schema import Price
 
 SUM = Problem("sum", "math", "What is 6 times 7?")
 HEAD = """\

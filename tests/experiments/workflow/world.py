@@ -3,9 +3,9 @@
 import dataclasses
 
 from study.config.compose import CONF
-from study.system.files import read_yaml
 from study.config.schema import Executor, Task, freeze
 from study.config.simulated_executor import RATES
+from study.system.files import read_yaml
 
 TASK = Task(name="workflow-mini", eval_rows=1_000_000)
 _PRESET = read_yaml(CONF / "executor" / "sim.yaml")

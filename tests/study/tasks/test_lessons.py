@@ -7,8 +7,8 @@ from collections import Counter
 from hypothesis import given
 from hypothesis import strategies as st
 
-from study.rows import Row, make_row
 from study.config.schema import Task
+from study.rows import Row, make_row
 from study.tasks import instruct_mini, lessons_of
 from study.tasks.lessons import MOST_WORDS, of_references
 

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from study.config.schema import Study, Task, Trainer
 from study.errors import UserError
 from study.rows import Row, Truth
-from study.config.schema import Study, Task, Trainer
 from study.tasks import lessons_of, mixed_mini, oracle, order_of, runs_code
 from study.tasks.mixed import grading
 

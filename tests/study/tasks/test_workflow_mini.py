@@ -12,12 +12,12 @@ from experiments.policies.tiny import SPLIT
 from experiments.workflow import dsl
 from experiments.workflow.find import find
 from experiments.workflow.program import Refused
-from study.rows import Missing, Row, Truth
 from study.config.schema import Study, Task, Trainer
+from study.rows import Missing, Row, Truth
 from study.tasks import lessons_of, mixed_mini, oracle, order_of, workflow_mini
-from study.truth.item import Item
 from study.tasks.mixed import grading
 from study.truth.code import answer_code
+from study.truth.item import Item
 
 TASK = Task(name="workflow-mini", train_rows=100_000, eval_rows=240)
 TRAIN, HELD_OUT = workflow_mini.rows(TASK, "train"), workflow_mini.rows(TASK, "eval")

@@ -11,10 +11,10 @@ from study.errors import UserError
 from study.sandbox.calls import Call, Limits
 from study.sandbox.grader import CANDIDATE
 from study.sandbox.pool import Pool
-from study.truth.item import Item
 from study.tasks.datasets.sets import reported
 from study.tasks.where import data_folder
 from study.truth.code import programs
+from study.truth.item import Item
 
 NUMBERS = itertools.count()
 

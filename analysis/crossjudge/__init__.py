@@ -1,0 +1,1 @@
+"""Every final policy under every judge: who likes what it taught."""

@@ -1,0 +1,1 @@
+"""Dose and response: how much behaviour a unit of injected bias makes."""

@@ -1,0 +1,1 @@
+"""What training under each judge did: curves, gap, and behaviours that moved."""

@@ -1,0 +1,1 @@
+"""Natural judges by family, size and prompt."""

@@ -1,0 +1,1 @@
+"""What papers of the field report, from this study's records."""

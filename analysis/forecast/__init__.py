@@ -1,0 +1,1 @@
+"""Which judge would drift a policy where, from the first rollouts."""

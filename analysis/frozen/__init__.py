@@ -1,0 +1,1 @@
+"""How far a run moved on held-out rows, and whether that transfers."""

@@ -1,0 +1,1 @@
+"""What each intervention on a biased judge bought."""

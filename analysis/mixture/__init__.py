@@ -1,0 +1,1 @@
+"""What a mixture of domains taught."""

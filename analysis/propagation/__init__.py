@@ -1,0 +1,1 @@
+"""From what a step pushes to where a run ends."""

@@ -1,0 +1,1 @@
+"""What a scaffold shows, and how far a policy still needs it."""

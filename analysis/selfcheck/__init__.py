@@ -1,0 +1,1 @@
+"""Does every interval cover what it claims?"""

@@ -1,1 +1,0 @@
-"""Estimators whose unit is a training step."""

@@ -1,0 +1,1 @@
+"""What a judge taught a policy that writes programs."""

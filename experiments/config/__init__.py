@@ -1,0 +1,1 @@
+"""Configurations of others, as settings of a sweep."""

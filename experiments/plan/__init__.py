@@ -1,0 +1,1 @@
+"""What a sweep would run and cost, and what is refused before anything starts."""

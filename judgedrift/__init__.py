@@ -1,0 +1,1 @@
+"""The one command: a table of all commands of the four packages."""

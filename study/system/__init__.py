@@ -1,0 +1,1 @@
+"""The machine: files, locks, clocks, GPUs, mounts, how a command stops, and secrets kept out."""
