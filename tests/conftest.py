@@ -196,10 +196,10 @@ def in_parts(study: Path) -> Path:
 
 
 def free_port(count: int = 1) -> int:
-    """The first of ``count`` ports in a row that nobody listens on; below those that outgoing
-    connections are given, which would take one of them meanwhile."""
+    """The first of ``count`` ports in a row that nobody listens on; above those of Ray's workers,
+    below those that outgoing connections are given, which would take one of them meanwhile."""
     while True:
-        first = random.SystemRandom().randrange(12_000, 30_000)
+        first = random.SystemRandom().randrange(20_000, 30_000)
         with contextlib.ExitStack() as stack, contextlib.suppress(OSError):
             for port in range(first, first + count):
                 stack.enter_context(socket.create_server(("127.0.0.1", port)))

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from study.declared import module_of
 from tests.conftest import ROOT
 
 OF_ONE_STUDY = (
@@ -91,7 +92,7 @@ def paragraph(command: str, words: str, planted: Path, capsys, monkeypatch) -> s
     """What a command says that refuses its words."""
     monkeypatch.chdir(ROOT)
     before = sorted(planted.rglob("*"))
-    main = import_module(f"analysis.{command}").main
+    main = import_module(module_of(f"analysis.{command}")).main
     assert main([*words.split(), f"runs_dir={planted.parent}"]) == 2
     printed, said = capsys.readouterr()
     assert printed == "" and len(said.strip().splitlines()) == 1

@@ -34,7 +34,7 @@ pool.PRELOAD = ["driver"]
 slurm.job = fake_cells.job
 gpus.HOST = Path(__file__).parent
 if __name__ == "__main__":
-    from study import stopping
+    from study.system import stopping
     stopping.take_signals()
     todo = [cells.load_cell(Path(name)) for name in sys.argv[1:]]
     with engines.taken_up(todo):

@@ -15,6 +15,7 @@ import pytest
 import yaml
 
 from experiments.tracking.store import ui_command
+from study.declared import module_of
 from tests.conftest import ROOT, Trained
 from tests.waiting import GENEROUS_S
 
@@ -248,7 +249,7 @@ def legal(module: str, words: list[str], plan: Trained, tmp_path: Path) -> None:
         done = plan(tmp_path / "runs", "plan=true", *portable)
         assert done.returncode == 0, done.stdout + done.stderr
     elif module != "mlflow":
-        importlib.import_module(module).main.read(words)
+        importlib.import_module(module_of(module)).main.read(words)
 
 
 FIRST = [["ray", "start", "--head"], ["python", "-m", "experiments.sweep"]]
@@ -287,7 +288,7 @@ def test_a_node_keeps_its_verdicts_whatever_became_of_the_sweep(rank, typed, tmp
     assert module == "judges.store"
     assert words[:2] == ["copy", f"db={tmp_path / 'local' / 'verdicts.db'}"]
     assert words[2].startswith(f"out={tmp_path / 'shared' / 'stores'}/")
-    importlib.import_module(module).main.read(words)
+    importlib.import_module(module_of(module)).main.read(words)
 
 
 SHARE = {"SLURM_ARRAY_TASK_ID": "2", "SLURM_ARRAY_TASK_COUNT": "4"}

@@ -18,8 +18,10 @@ import pytest
 
 from experiments.plan.preflight import check_arms, check_factors
 from experiments.sweep import cells_of
+from experiments.workflow.__main__ import MODULES
 from judgedrift.commands import COMMANDS
 from study.config.schema import register
+from study.declared import module_of
 from study.errors import UserError
 from tests.conftest import ROOT
 
@@ -173,10 +175,10 @@ def module(name: str, words: list[str], here: Path) -> None:
         check_factors(cells)
         check_arms(cells, cells[0].config.factors)
     elif name == "experiments.workflow":
-        first = importlib.import_module(f"experiments.workflow.{words[0]}_command")
+        first = importlib.import_module(MODULES[words[0]])
         first.main.read([filled(word, here) for word in words])
     elif words:
-        importlib.import_module(name).main.read([filled(word, here) for word in words])
+        importlib.import_module(module_of(name)).main.read([filled(word, here) for word in words])
     else:
         assert importlib.util.find_spec(name) is not None
 

@@ -21,7 +21,7 @@ LOCAL_JUDGE, REMOTE_JUDGE = "smollm2-135m", "qwq-plus"
 
 def test_everything_is_on_one_screen_and_nothing_heavy_is_loaded(tmp_path) -> None:
     program = (
-        "import sys; from experiments.doctor import main\n"
+        "import sys; from experiments.doctor.__main__ import main\n"
         f"code = main(['runs_dir={tmp_path}'])\n"
         "print('LOADED', sorted({'torch', 'transformers', 'vllm', 'mlflow', 'hydra'}"
         " & sys.modules.keys()), code)"

@@ -16,7 +16,7 @@ from judgedrift.__main__ import main
 from judgedrift.commands import COMMANDS, STAGES, SWEEP
 from study.cli import AnyStudyOptions, Command
 from study.config.presets import preset_names
-from study.declared import declared
+from study.declared import declared, module_of
 from study.errors import UserError
 from tests.conftest import ROOT, run_alone
 
@@ -67,7 +67,7 @@ def test_the_help_of_every_command_has_its_examples_and_loads_nothing_heavy() ->
     """And the list of the commands loads not even what some helps load."""
     program = (
         "import sys; from judgedrift.commands import COMMANDS\n"
-        "from experiments.judgedrift import main; main([])\n"
+        "from judgedrift.__main__ import main; main([])\n"
         f"heavy = {HEAVY!r}\n"
         "print('LOADED', sorted((heavy | {'numpy', 'pyarrow', 'rich'}) & sys.modules.keys()))\n"
         "for name in COMMANDS:\n"
@@ -92,7 +92,7 @@ def test_an_example_can_be_typed(name: str) -> None:
         schema = {"judge", "seed", "trainer.steps", "judge.sampling.votes", "runs_dir"}
         assert groups | schema <= set(completion.keys_of(SWEEP))
         return
-    command = import_module(entry.module).main
+    command = import_module(module_of(entry.module)).main
     assert isinstance(command, Command)
     for example in entry.examples:
         words = example.split()
@@ -117,7 +117,7 @@ def test_what_is_wrong_is_one_paragraph(words, said, capsys) -> None:
 
 
 def test_a_command_by_its_other_name_leaves_the_first_as_it_was() -> None:
-    first = import_module("analysis.report").main
+    first = import_module(module_of("analysis.report")).main
     before = first.help()
     other = first.named("judgedrift report", ["judgedrift report study=a", "b"])
     assert "usage: judgedrift report" in other.help() and "examples:\n  judgedrift" in other.help()
@@ -136,7 +136,7 @@ def test_the_sweep_is_told_what_was_typed(monkeypatch) -> None:
 @pytest.mark.parametrize("name", [name for name in COMMANDS if COMMANDS[name].module != SWEEP])
 def test_what_is_declared_is_what_the_command_takes(name: str) -> None:
     module = COMMANDS[name].module
-    command, said = import_module(module).main, declared(module)
+    command, said = import_module(module_of(module)).main, declared(module)
     assert said.help() == command.help() and said.keys == command.keys
 
 

@@ -141,7 +141,8 @@ def test_a_second_run_does_nothing_and_says_so(finished, capfd):
 @pytest.mark.slow
 def test_a_finished_pipeline_loads_no_torch(finished):
     said = run_alone(
-        f"import sys; from experiments.pipeline import main; code = main({finished.words()});"
+        "import sys; from experiments.pipeline.__main__ import main;"
+        f"code = main({finished.words()});"
         "print([name for name in ('torch', 'mlflow', 'transformers') if name in sys.modules], code)"
     )
     assert said.splitlines()[-1] == "[] 0", said

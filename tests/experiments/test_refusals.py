@@ -8,6 +8,8 @@ from importlib import import_module
 
 import pytest
 
+from study.declared import module_of
+
 REPLAYS = {
     "study=a file=b": "one of them",
     "": "one of them",
@@ -149,7 +151,7 @@ REFUSED = {
 def test_what_a_command_refuses(command, words, tmp_path, monkeypatch, capsys) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("DASHSCOPE_API_KEY", raising=False)
-    assert import_module(command).main(words.split()) == 2
+    assert import_module(module_of(command)).main(words.split()) == 2
     printed, message = capsys.readouterr()
     assert REFUSED[command][words] in message and message.count("\n") == 1
     if command != "experiments.probe":  # that has shown what it asks, and begun its folder

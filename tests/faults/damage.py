@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from study.cell import cells
+from study.declared import module_of
 from study.system import files
 from tests.conftest import in_parts
 
@@ -264,7 +265,9 @@ def _analysis(name: str) -> Callable[[Path], int]:
     def command(runs_dir: Path) -> int:
         from importlib import import_module
 
-        return import_module(f"analysis.{name}").main(["study=debug", f"runs_dir={runs_dir}"])
+        return import_module(module_of(f"analysis.{name}")).main(
+            ["study=debug", f"runs_dir={runs_dir}"]
+        )
 
     command.__name__ = name
     return command

@@ -290,8 +290,9 @@ def test_a_variable_that_exists_may_have_any_name(monkeypatch) -> None:
 DRIVER = """
 import io, json, sys, contextlib
 from importlib import import_module
+from study.declared import module_of
 for program, arguments in json.loads(sys.argv[1]):
-    module = import_module(program)
+    module = import_module(module_of(program))
     sys.argv[:] = [program, *arguments]
     try:
         code = module.main() if program == "experiments.sweep" else module.main(arguments)

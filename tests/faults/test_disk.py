@@ -77,7 +77,7 @@ def test_a_metrics_line_that_does_not_fit_leaves_nothing(tmp_path):
     path = tmp_path / "lines"
     files.append_line(path, "whole")
     code = (
-        "import resource, sys\nfrom pathlib import Path\nfrom study import files\n"
+        "import resource, sys\nfrom pathlib import Path\nfrom study.system import files\n"
         "resource.setrlimit(resource.RLIMIT_FSIZE, (50, 50))\n"
         "try:\n files.append_line(Path(sys.argv[1]), 'x' * 100)\nexcept OSError as e:\n"
         " from study.system.storage import explained\n print(explained(e, Path(sys.argv[1])))\n"

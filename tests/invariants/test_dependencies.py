@@ -17,7 +17,7 @@ CORE = PROJECT["project"]["dependencies"]
 EXTRAS = PROJECT["project"]["optional-dependencies"]
 DEV = EXTRAS["dev"]
 OWN = {
-    *("study", "judges", "analysis", "experiments", "tests", "benchmarks"),
+    *("study", "judges", "analysis", "experiments", "judgedrift", "tests", "benchmarks"),
     *("requirements", "_reach"),
 }
 NOT_IMPORTED = {
@@ -73,7 +73,7 @@ def unused(packages: dict[str, set[str]], declared: set[str]) -> set[str]:
 
 
 def test_what_is_imported_is_declared_and_what_is_declared_is_used():
-    shipped = imported("study", "judges", "analysis", "experiments", "notebooks")
+    shipped = imported("study", "judges", "analysis", "experiments", "judgedrift", "notebooks")
     optional = [text for extra in ("ray", "slurm", "inspect") for text in EXTRAS[extra]]
     assert not undeclared(shipped, names([*CORE, *optional]))
     assert not unused(shipped, names(CORE))

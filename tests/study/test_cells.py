@@ -80,7 +80,7 @@ def test_a_link_to_a_cell_that_lies_elsewhere_is_a_cell(tmp_path):
 def test_state_of_a_cell_whose_process_was_killed(tmp_path):
     folder = tmp_path / "cell"
     code = (
-        "import os, signal, sys; from pathlib import Path; from study import cells\n"
+        "import os, signal, sys; from pathlib import Path; from study.cell import cells\n"
         "folder = Path(sys.argv[1]); held = cells.lock(folder)\n"
         "cells.set_status(folder, state='running'); print('up', flush=True)\n"
         "sys.stdin.read()"

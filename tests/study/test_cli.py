@@ -91,7 +91,7 @@ def test_a_wrong_word_is_one_paragraph_that_names_the_nearest(name, capsys) -> N
         assert main(wrong) == 2
         printed = capsys.readouterr()
         assert said in printed.err and printed.err.count("\n") == 1 and printed.out == ""
-        assert f"python -m {name} " in printed.err
+        assert f"python -m {main.program} " in printed.err
 
 
 @pytest.mark.parametrize("name", commands())

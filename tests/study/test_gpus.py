@@ -86,7 +86,7 @@ def test_what_is_left_is_what_the_locks_leave(count, wants) -> None:
 
 def test_a_lease_lapses_with_whoever_died(tmp_path) -> None:
     code = (
-        "import sys, time; from pathlib import Path; from study import gpus;"
+        "import sys, time; from pathlib import Path; from study.system import gpus;"
         "from study.system.machine import Gpu; gpus.HOST = Path(sys.argv[1]);"
         "lease = gpus.take([Gpu('0', 'GPU-0', '', 0)], 1); print(lease is not None, flush=True);"
         "time.sleep(60)"

@@ -14,7 +14,7 @@ from tests.conftest import python
 from tests.waiting import GENEROUS_S
 
 HOLD = (
-    "import sys, time; from pathlib import Path; from study import locks\n"
+    "import sys, time; from pathlib import Path; from study.system import locks\n"
     "file = locks.take(Path(sys.argv[1])); print(file is not None, flush=True); time.sleep(600)"
 )
 

@@ -92,7 +92,7 @@ SEAMS = [("fsync", 1, 5), ("replace", 1, 5), ("fsync", 2, 6), ("unlink", 1, 6), 
 KILLED = """
 import os, signal, sys
 from pathlib import Path
-from study import merged
+from study.cell import merged
 for folder in sorted(Path(sys.argv[1]).iterdir()):
     if os.fork() == 0:
         break

@@ -87,7 +87,7 @@ def statuses(runs_dir: Path) -> dict[str, str]:
 @pytest.mark.parametrize("command, code", [("130", -signal.SIGINT), ("stopping.exit_code()", 130)])
 def test_an_interruption_within_exec_ends_by_the_exit_code(command, code, tmp_path) -> None:
     (tmp_path / "stopped.py").write_text(
-        "import sys\nfrom study import stopping\n"
+        "import sys\nfrom study.system import stopping\n"
         "try:\n    exec('raise KeyboardInterrupt')\n"
         f"except KeyboardInterrupt:\n    sys.exit({command})\n"
     )
@@ -249,7 +249,7 @@ def test_a_launcher_that_is_not_installed_lays_nothing(tmp_path) -> None:
 
 DRIVER = """
 import os, signal, time
-from study import stopping
+from study.system import stopping
 signal.signal(signal.SIGHUP, signal.SIG_DFL)  # the tests may run under nohup
 stopping.take_signals()
 me = os.getpid()
@@ -279,7 +279,7 @@ def test_a_signal_waits_for_what_is_held_and_others_are_answered() -> None:
 
 LOST = """
 import _thread, os, signal, time, weakref
-from study import stopping
+from study.system import stopping
 
 class Thing:
     pass

