@@ -21,6 +21,7 @@ import tempfile
 import typing
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager, redirect_stderr
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -256,10 +257,9 @@ def _flags_apart(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
 
     parser = get_args_parser()
     values = next(action.choices for action in parser._actions if action.dest == "info")
-    following = [*arguments[1:], ""]
     typed = [
         f"{word}=all" if word in ("--info", "-i") and behind not in (values or ()) else word
-        for word, behind in zip(arguments, following, strict=True)
+        for word, behind in pairwise([*arguments, ""])
     ]
     given = _parsed(parser, typed)
     words: list[str] = given.overrides

@@ -205,7 +205,7 @@ class Recorder:
     def write_line(self, step: int, metrics: dict[str, float]) -> dict[str, Any]:
         """Record the metrics of a step: step 0 has no more than that. Returns the line."""
         time_ms = self._times.get(step, int(time.time() * 1000))
-        line = {"step": step, "time_ms": time_ms, "cell": cell_id(self.folder), "metrics": metrics}
+        line = {"step": step, "time_ms": time_ms, "metrics": metrics, "cell": cell_id(self.folder)}
         append_line(self._metrics_path, json.dumps(line))
         self._loose.add(self._metrics_path)
         return line

@@ -201,7 +201,7 @@ def has_key_in_path(text: str) -> bool:
             continue
         path, before = decoded(parts.path)[-1], ""
         behind_path = re.split("[&;=]", decoded(f"{parts.query}&{parts.fragment}")[-1])
-        if any(map(looks_drawn, behind_path)) or not _has_port(parts):
+        if any(map(looks_drawn, behind_path)) or looks_drawn(_port(parts)):
             return True
         for start in _TABLES["ids"]["paths"]:  # an account or a model has its number there
             if (parts.netloc + path).startswith(start):
@@ -218,11 +218,9 @@ def has_key_in_path(text: str) -> bool:
     return False
 
 
-def _has_port(parts: SplitResult) -> bool:
-    try:
-        return (parts.port or 0) >= 0
-    except ValueError:
-        return False
+def _port(parts: SplitResult) -> str:
+    """What stands in the place of a port."""
+    return parts.netloc.rpartition("@")[2].rpartition(":")[2]
 
 
 def _addresses(text: str) -> Iterator[SplitResult]:

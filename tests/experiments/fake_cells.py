@@ -26,7 +26,8 @@ DRIVER = """
 import sys
 from pathlib import Path
 from experiments.launch import engines, pool, slurm, task
-from study import cells, gpus
+from study.cell import cells
+from study.system import gpus
 from tests.experiments import fake_cells
 
 task.run_cell = fake_cells.body

@@ -65,7 +65,7 @@ REFUSED = {
         "judge=qwq-plus": "python -m judges.check judge=qwq-plus",
         "judge=qwen3-32b judge.serve.tensor_parallel=0": "tensor_parallel=0",
         "judge=qwen3-32b replicas=two": "two",
-        "judge=qwen3-32b judge.serve.extra=[--api-key,sk-test-abcdefghijklmnop]": "API key",
+        "judge=qwen3-32b judge.serve.extra=[--api-key,sk-test-abcdefghijklmnop]": "a secret behind",
         "judge=qwen3-4b print_only=true replicas=0": "serve.replicas=0",
         "judge=qwen3-4b judge.serve.bind=elsewhere": "is for a sweep",
         "judge=qwen3-4b judge.serve.bind=a:b": "judge.serve.bind=a:b",

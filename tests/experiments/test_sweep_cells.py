@@ -60,7 +60,7 @@ DRIVER = """
 import json, sys, urllib.error, urllib.request
 from pathlib import Path
 from experiments.launch import engines, pool, task
-from study import cells
+from study.cell import cells
 
 def said(refusal):
     return json.loads(refusal.read())["error"]["message"]

@@ -160,7 +160,7 @@ def test_two_cells_are_logged_read_back_and_rebuilt_as_on_sqlite(
 OTHER_HOST = """
 import sys
 from pathlib import Path
-from experiments.track.store import initialise, load_sql_store
+from experiments.tracking.store import initialise, load_sql_store
 runs, uri = Path(sys.argv[1]), sys.argv[2]
 load_sql_store()
 print("ready", flush=True)

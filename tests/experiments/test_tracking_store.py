@@ -200,10 +200,10 @@ def test_older_store_is_upgraded_after_a_copy(tmp_path: Path) -> None:
 AT_ONCE = """
 import multiprocessing, sys
 from pathlib import Path
-from experiments.track.runs import RunLog
-from experiments.track.store import initialise, load_mlflow, tracking_uri
-from study.cells import load_cell
-from study.schema import Tracking
+from experiments.tracking.runs import RunLog
+from experiments.tracking.store import initialise, load_mlflow, tracking_uri
+from study.cell.cells import load_cell
+from study.config.schema import Tracking
 import mlflow.store.tracking.sqlalchemy_store
 
 def start(cell, together):

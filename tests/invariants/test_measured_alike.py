@@ -14,6 +14,7 @@ from study.cell import cells
 from study.cell.parts import parts, read_part
 from study.features import FEATURES
 from tests.conftest import RECORDS_ONLY, Trained
+from tests.rewritten import unsigned
 
 
 @pytest.fixture(scope="module")
@@ -29,6 +30,7 @@ def studies(trained: Trained, tmp_path_factory: pytest.TempPathFactory) -> Path:
     answers = ["robust words", None, "Robust and robust", *table["answer"].to_pylist()[3:]]
     place = table.schema.get_field_index("answer")
     pq.write_table(table.set_column(place, table.schema.field("answer"), [answers]), part)
+    unsigned(part.parents[1])
     return runs_dir / "debug"
 
 

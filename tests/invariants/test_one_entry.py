@@ -23,9 +23,9 @@ PROGRAM = """
 import json, sys
 from analysis import read_study
 from analysis.records.behaviour import unit
-from judges.identity import judge_id
+from judges.ask.identity import judge_id
 from judges.simulated.bias import Bias
-from study.compose import load_judge, load_presets
+from study.config.compose import load_judge, load_presets
 from study.features import features
 from study.tasks import task_module
 

@@ -75,7 +75,7 @@ USER = """
 import sys
 from pathlib import Path
 sys.path.insert(0, sys.argv[1])
-from study.schema import Endpoint, Judge, Serve
+from study.config.schema import Endpoint, Judge, Serve
 from judges.serving.service import use
 endpoint = Endpoint(url=f"http://127.0.0.1:{sys.argv[2]}/v1", model="tiny")
 serve = Serve(model="org/Tiny", start_timeout_s=900.0, bind=sys.argv[4], auto=True)

@@ -160,7 +160,7 @@ def test_addresses():
 USER = """
 import sys, time
 from pathlib import Path
-from study.schema import Endpoint, Judge, Serve
+from study.config.schema import Endpoint, Judge, Serve
 from judges.serving import server
 from judges.serving.lease import lease
 server.POLL_S = 0.05

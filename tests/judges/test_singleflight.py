@@ -19,9 +19,9 @@ from tests.waiting import GENEROUS_S, on_own_clock, wait_for
 VALUE = {"replies": [{"text": "met"}], "attempts": 1, "latency_s": 0.0}
 ASKER = """
 import json, os, sys, time
-from study.schema import Endpoint, Grading, Judge, Sampling
+from study.config.schema import Endpoint, Grading, Judge, Sampling
 from study.rows import make_row
-from judges.session import Session
+from judges.ask.session import Session
 from judges.store import Store
 db, url, go, count = sys.argv[1], sys.argv[2], sys.argv[3], int(sys.argv[4])
 judge = Judge(name="j", endpoint=Endpoint(url=url, model="m", attempts=1, max_concurrency=4,

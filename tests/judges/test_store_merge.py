@@ -151,7 +151,7 @@ def test_what_cannot_be_merged_is_told_in_a_paragraph(
 KILLED = """
 import contextlib, os, signal, sys
 from pathlib import Path
-from judges import merging
+from judges.ask import merging
 from judges.store import Store
 moment, target, *sources = sys.argv[1:]
 merging.BATCH_KEYS = merging.PAGE = 50

@@ -280,8 +280,8 @@ async def test_a_permit_that_is_not_used_is_given_back(tmp_path: Path) -> None:
 WORKER = """
 import asyncio, json, os, sys, time
 from pathlib import Path
-from study import clock
-from study.schema import Endpoint
+from study.system import clock
+from study.config.schema import Endpoint
 from judges.endpoint.throttle import Throttle
 go, folder = Path(sys.argv[1]), Path(sys.argv[2])
 endpoint = Endpoint(**json.loads(sys.argv[3]))

@@ -31,7 +31,7 @@ def test_a_failed_write_leaves_the_old_text_and_no_litter(tmp_path):
 KILLED = """
 import os, signal, sys
 from pathlib import Path
-from study.files import writing
+from study.system.files import writing
 
 with writing(Path(sys.argv[1])) as file:
     file.write(b"half")

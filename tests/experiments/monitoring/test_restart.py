@@ -22,7 +22,7 @@ from tests.waiting import GENEROUS_S, wait_for
 HOLDER = """
 import signal, sys, time
 from pathlib import Path
-from study import cells
+from study.cell import cells
 if sys.argv[2] == "deaf":
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
 held = cells.lock(Path(sys.argv[1])) if sys.argv[2] != "other" else None
