@@ -13,9 +13,10 @@ import importlib.metadata
 import sys
 from collections.abc import Sequence
 from importlib import import_module
+from textwrap import fill
 
 from experiments.plan import sweep_help
-from judgedrift.commands import COMMANDS, NAME, STAGES, SWEEP
+from judgedrift.commands import BRIEF, COMMANDS, NAME, STAGES, SWEEP
 from study.cli import Command, shown_examples
 from study.config.bounds import shown
 from study.config.presets import any_of, nearest
@@ -85,6 +86,10 @@ def overview() -> int:
     width = max(map(len, COMMANDS)) + 2
     print(f"usage: {NAME} COMMAND key=value ...\n")
     for stage, commands in STAGES.items():
+        if stage in BRIEF:
+            indent = " " * (len(stage) + 2)
+            print(fill(f"{stage}: {' '.join(commands)}", subsequent_indent=indent))
+            continue
         print(f"{stage}:")
         for name, entry in commands.items():
             print(f"  {name:<{width}}{entry.about}")

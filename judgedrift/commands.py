@@ -35,4 +35,6 @@ STAGES = {
     for stage, rows in table(__file__).items()
 }
 """Stage -> name -> command, in the order in which a study is made."""
+BRIEF = ("Estimate", "Tables", "Tools")
+"""Stages whose commands are listed by name alone: few studies need one."""
 COMMANDS = {name: entry for stage in STAGES.values() for name, entry in stage.items()}

@@ -9,7 +9,8 @@ from pathlib import Path
 import pandas as pd
 
 from analysis.display.printed import show
-from analysis.propagation.estimate import SCALES, figure, study
+from analysis.propagation import SCALES
+from analysis.propagation.estimate import figure, study
 from analysis.propagation.words import text
 from study.cli import StudyOptions, command, option, output
 from study.config.bounds import Choice

@@ -34,10 +34,6 @@ from analysis.records.runs import Run, read_runs, step_means
 from analysis.statistics.estimate import NO_ESTIMATE, columns
 from study.errors import UserError
 
-SCALES = ("plain", "adam")
-"""How much of its push a step takes: ``plain`` the learning rate, less what gradient clipping took;
-``adam`` learning rate / gradient norm. Adam divides a step by the gradient's own size, so the same
-covariance moves a policy further where gradients are small, and clipping does not matter."""
 PERMUTATIONS = 5
 """Draws of permuted advantages, for a placebo."""
 
@@ -126,7 +122,7 @@ def cumulative(path: Trajectory, part: np.ndarray, scale: str) -> np.ndarray:
     """What has been pushed before each step, shape (T,), 0 at the first; NaN after an unknown push.
 
     A step without a push needs no gradient norm, and a gradient of 0 moves nothing. ``part`` is a
-    push of the path, whole or one part of it; ``scale`` is one of `SCALES`.
+    push of the path, whole or one part of it; ``scale`` is one of `analysis.propagation.SCALES`.
     """
     unknown = np.isnan(path.gradient)
     if scale == "adam":

@@ -51,14 +51,14 @@ SHELL = {
 """Programs of others that are not typed, and why."""
 ELSEWHERE = {
     r"\bjudge=mine\b": "a preset that the reader writes; test_one_entry.py writes it",
-    r"analysis\.importers KIND": "stands for six kinds, each of which takes some of the options",
+    r"importers KIND": "stands for six kinds, each of which takes some of the options",
     r"s3://": "needs a bucket; tests/experiments/test_far.py has one",
     r"sweep\.ray\.address=HOST:PORT|on=ray": "needs a Ray cluster; test_clusters.py types it",
     r"^COMMAND --help": "stands for any command of judgedrift",
     r"^completion bash >": "writes a file of the shell's",
     r"\$\(": "takes the output of another command",
     r"^-m (tests|benchmarks)\.": "test_docs.py looks whether it is there; its work takes minutes",
-    r"^-m experiments\.train |restart=true": "takes a cell, which a sweep made",
+    r"^train |restart=true": "takes a cell, which a sweep made",
 }
 """What of a command cannot be read here, and why."""
 FILLED = {
