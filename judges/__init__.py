@@ -1,7 +1,7 @@
 """Judges: whom to ask, what is asked, how the reply is read, and a store that asks only once.
 
     from judges import GRADINGS, Session, Store, judge_all
-    from study.compose import load_presets
+    from study.config.compose import load_presets
 
     judge, task = load_presets("sim-verbose", "instruct-mini")  # any preset of conf/judge
     with Store("runs/verdicts.db") as store, Session(judge, store, oracle) as session:
@@ -10,7 +10,7 @@
         votes_N = judge_all(session, items, group_size=8)       # groups too, where it compares
         verdict = await session.verdict(row, answer)            # in any event loop
 
-``GRADINGS`` are the gradings by name, ``judge.grading.name``. ``oracle`` (`study.tasks.oracle`) is
+``GRADINGS`` are the gradings by name, ``judge.grading.name``. ``oracle`` (`study.truth.oracle`) is
 what a simulated judge knows; a real judge needs none.
 """
 

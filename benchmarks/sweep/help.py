@@ -11,7 +11,7 @@ from __future__ import annotations
 from benchmarks.race import read_sizes, spent
 from judgedrift.__main__ import COMMANDS
 
-FRONT = "experiments.judgedrift"
+FRONT = "judgedrift"
 
 
 def main() -> None:
