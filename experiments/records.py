@@ -62,6 +62,7 @@ def verify(study_dir: Path) -> list[str]:
         problems |= dict.fromkeys(text.rstrip(".") for text in unsound(cell))
         if why := checkpoints.foreign(cell / "policy", signature.cell_id(cell)):
             problems[f"{cell.name}/policy {why}"] = None
+        signed: list[bool] = []
         for folder in merged.kinds(cell):
             damages: list[Damaged] = []
             for _ in read_all(folder, lost=damages):
@@ -69,7 +70,13 @@ def verify(study_dir: Path) -> list[str]:
             problems |= dict.fromkeys(map(left_out, damages))
             hurt = {damage.path for damage in damages}
             files = {part.path: part for part in parts(folder) if part.path not in hurt}
-            unsigned += sum(not is_signed(part) for part in files.values())
+            signed += map(is_signed, files.values())
+        unsigned += signed.count(False)
+        if True in signed and False in signed:
+            problems[
+                f"{cell.name} has {signed.count(False)} unsigned files with signed ones: another"
+                " version or program wrote them"
+            ] = None
     print(f"{len(folders)} runs, {len(problems)} problems, {unsigned} unsigned files")
     return list(problems)
 

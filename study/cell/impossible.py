@@ -12,7 +12,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute
 
-from study.cell.records import REPLAYED, ROLLOUT
+from study.cell.records import PLACE
 from study.endings import Ending
 from study.verdict import Outcome
 
@@ -24,8 +24,8 @@ OF_A_VERDICT = ("rollout_id", "role", "judge", "sample_index")
 NUMBERS = ("truth", "judge_score", "reward", "advantage", "logprob_sum")
 """Columns of a rollout that are finite where they are known."""
 NEEDED = {
-    "rollouts": ROLLOUT,
-    "replays": REPLAYED,
+    "rollouts": (*PLACE, "answer", "judge_score", "reward"),
+    "replays": (*PLACE, "judge_score", "reward"),
     "verdicts": ("rollout_id", "step", "role", "judge", "outcome", "score"),
 }
 """Kind -> columns that every version has written."""

@@ -33,14 +33,12 @@ from study.cell.records import (
     step_of,
     where,
 )
-from study.cell.signature import Contents, contradiction, looks_signed, read_signature
+from study.cell.signature import Contents, contradiction, read_signature
 from study.system.files import Damaged, first_line
 
 INDEX = b"judgedrift.steps"
 """Key of a merged file's footer: ``{"columns": [[name]], "groups": [{"columns": place among the
 columns, "steps": [[step, rows]]}]}``."""
-BESIDE = {"rollouts": "verdicts", "verdicts": "rollouts", "calls": "rollouts"}
-"""Kind -> another one that is written with it, and is signed if it is."""
 BATCH = 256 << 20
 """Bytes of records, uncompressed, that `read_all` reads at once from a merged file."""
 
@@ -142,9 +140,7 @@ def opened(path: Path) -> Merged:
             raise Damaged(path, "does not hold the rows that its footer tells of", _REMEDY)
         signature = read_signature(footer.metadata)
         if span := span_of(path):
-            why = (
-                contradiction(path, signature, span, footer.num_rows) if signature else _alone(path)
-            )
+            why = contradiction(path, signature, span, footer.num_rows) if signature else ""
             if why := why or Contents.of(path).altered(footer, ()):
                 raise Damaged(path, why, _REMEDY)
     except Damaged as error:
@@ -363,17 +359,9 @@ def _unsigned_by(contents: Contents, footer: Any, data: bytes | None) -> str:
     path = contents.path
     signature, step = read_signature(footer.metadata), step_of(path)
     if signature is None or step is None:
-        return _alone(path)
+        return ""
     why = contradiction(path, signature, (step, step), footer.num_rows)
     return why or contents.altered(footer, range(footer.num_row_groups), data)
-
-
-def _alone(path: Path) -> str:
-    """Why an unsigned file is not what was written: the other kind of the same steps is signed."""
-    other = path.parents[1] / BESIDE.get(path.parent.name, "") / path.name
-    if other == path or not looks_signed(other):
-        return ""
-    return f"is unsigned, and {other.parent.name}/{other.name} is signed: another program wrote it"
 
 
 def is_signed(part: Part) -> bool:

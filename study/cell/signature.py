@@ -23,8 +23,6 @@ import xxhash
 KEY = "judgedrift.signature"
 """Key of a Parquet file's footer."""
 UNKNOWN = "?" * 32
-MOST_OF_END = 1 << 16
-"""Bytes at the end of a file in which its signature is looked for."""
 MOST_KNOWN = 1 << 16
 """So many files are known to be as they were written."""
 
@@ -118,16 +116,6 @@ class Hashed(io.RawIOBase):
         before, unknown, after = bytes(self._footer or b"").rpartition(UNKNOWN.encode())
         digest = _digest(before + unknown + after).encode()
         self._file.write(before + (digest if unknown else b"") + after)
-
-
-def looks_signed(path: Path) -> bool:
-    """Whether the end of a file has a signature, without a look at anything else in it."""
-    try:
-        with path.open("rb") as file:
-            file.seek(max(0, os.fstat(file.fileno()).st_size - MOST_OF_END))
-            return KEY.encode() in file.read()
-    except OSError:
-        return False
 
 
 def read_signature(entries: Mapping[bytes, bytes] | None) -> Signature | None:

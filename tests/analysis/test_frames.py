@@ -171,7 +171,7 @@ def test_a_column_of_another_width_is_read_and_one_without_values_is_missing(mak
     part = pq.read_table(path).drop_columns(["judge_score", "group", "answer", "truth"])
     for name, values in (
         ("judge_score", pa.array([1] * 16, pa.int8())),
-        ("group", pa.array([2.0] * 16)),
+        ("group", pa.array([2.0 + row // 4 for row in range(16)])),
         ("answer", pa.array(["yes"] * 16).dictionary_encode()),
         ("truth", pa.nulls(16)),
     ):

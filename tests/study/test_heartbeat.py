@@ -124,7 +124,7 @@ def test_two_threads_lose_nothing_of_each_other(tmp_path):
 
     with ThreadPoolExecutor(2) as threads:
         list(threads.map(count, ("tokens", "step")))
-    assert read_json(tmp_path / "status.json") == {"tokens": 49, "step": 49}
+    assert read_json(tmp_path / "status.json").items() >= {"tokens": 49, "step": 49}.items()
 
 
 @pytest.mark.parametrize(
