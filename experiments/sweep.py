@@ -286,7 +286,9 @@ def _parsed(parser: argparse.ArgumentParser, typed: Sequence[str]) -> argparse.N
     try:
         with redirect_stderr(io.StringIO()) as usage:
             return parser.parse_intermixed_args(typed)
-    except SystemExit:
+    except SystemExit as ended:
+        if not ended.code:  # --version has been said
+            raise
         raise _unfit_flags(usage.getvalue().rpartition("error: ")[2]) from None
 
 

@@ -252,7 +252,7 @@ def links(places: Mapping[str, str]) -> Markup:
 
 
 def samples(frame: pd.DataFrame) -> Markup:
-    """Sample completions side by side, one card per arm, as `drift.sample_completions` gives them.
+    """Sample completions side by side, a card for each arm of `drift.estimate.sample_completions`.
 
     The prompt stands once above the cards where all arms were given the same one.
     """

@@ -132,8 +132,9 @@ def of_records(records: Records, cells: Sequence[str] | None = None) -> Interven
 
 
 def base_of(table: pd.DataFrame, runs: Iterable[tuple[str, int, Mapping[str, Any]]]) -> str | None:
-    """The arm that a report compares the others with: `drift.base_arm` of the ``table``, or the
-    plain arm where that one is it or intervenes in it. ``runs``: arm, seed and identity of each."""
+    """The arm that a report compares the others with: `drift.estimate.base_arm` of the ``table``,
+    or the plain arm where that one is it or intervenes in it. ``runs``: arm, seed and identity of
+    each."""
     base = base_arm(table)
     settings: dict[str, dict[str, Any]] = {}
     for arm, _, identity in sorted(runs, key=lambda run: run[:2]):

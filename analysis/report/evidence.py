@@ -167,7 +167,7 @@ def gather(study_dir: Path | str) -> Evidence:
 def of_records(records: Records, cells: Sequence[str] | None = None) -> Evidence:
     """The evidence of a study that was read.
 
-    ``cells``: those to rest the estimates on; by default what `drift.usable_cells` says.
+    ``cells``: those to rest the estimates on; by default what `drift.estimate.usable_cells` says.
     """
     table = records.table
     used_cells = drift.usable_cells(table) if cells is None else list(cells)

@@ -80,7 +80,7 @@ def facts_of(
     Args:
         event: alarm or end.
         state: of the sweep: running, done, unfinished, stopped or failed.
-        told: `monitoring.read.totals` of its cells.
+        told: `experiments.monitor.read.totals` of its cells.
         rung: the alarms that it is about.
         more: further facts, texts for people among them.
     """

@@ -24,7 +24,12 @@ _GAP = re.compile(r"(?:[^\S\n]|,|\n(?!\s*?\n)|//[^\n{}]*+)*+")
 _NUMBER = re.compile(r"""(["']?)([0-9]{1,3})\1\s*+:\s*+""")
 _VALUE = re.compile(rf""""[^"\n]*+"|'[^'\n]*+'|[A-Za-z_][\w -]*+(?={SPACE}*+[,}}\n])""")
 _OTHER_KEY = re.compile(r"""(["'])[^"'\n{}]*+\1\s*+:\s*+""")
-_OTHER_VALUE = re.compile(r"""(["'])[^\n{}]*?\1(?=\s*+(?:[,}]|\Z))|[\w.+-]++|\[[^][{}]*+\]""")
+# A text with quotation marks of its own kind in it is looked at so far only: else each of many keys
+# would be followed to the end of its line.
+_OTHER_VALUE = re.compile(
+    r"""(?:"[^"\n{}]*+"|'[^'\n{}]*+'|(["'])[^\n{}]{0,500}?\1)(?=\s*+(?:[,}]|\Z))"""
+    r"""|[\w.+-]++|\[[^][{}]*+\]"""
+)
 
 
 class Pairs(list[tuple[str, Any]]):

@@ -59,8 +59,9 @@ def main() -> int:
     return vllm.main() or 0
 
 
-# A file that is run has its own folder first on the path, and study/system/secrets.py would stand
-# in for the standard library's. Worker processes import this file anew and need the version, too.
+# A file that is run has its own folder first on the path, and a file of ours there could stand in
+# for a module of the standard library's. Worker processes import this file anew and need the
+# version, too.
 if __name__ in ("__main__", "__mp_main__"):
     sys.path[:] = [folder for folder in sys.path if folder != __file__.rpartition("/")[0]]
     set_defaults()

@@ -1,7 +1,7 @@
 """Rows of records that are well formed and cannot be: whoever reads a step is told so instead.
 
 A score is a finite number where the outcome is ``scored``, and nowhere else; no rollout stands
-twice; a rollout's id has its step. What stands against other files is found by `study.audit`.
+twice; a rollout's id has its step. `analysis.records` looks at several files.
 """
 
 from __future__ import annotations

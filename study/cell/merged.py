@@ -220,7 +220,8 @@ def split(path: Path, last: int | None = None) -> None:
             if part.exists() or (last is not None and step > last):
                 continue
             try:
-                write_rows(part, read_part(Part(path, step, merged, group)))
+                before = Part(path, step, merged, group)
+                write_rows(part, read_part(before), whole=is_signed(before))
             except Damaged as error:
                 damage = error
     if damage is None:

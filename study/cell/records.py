@@ -274,8 +274,12 @@ def write_part(
     write_rows(path, pa.Table.from_pylist(rows, schema=schema_of(fields)), durable)
 
 
-def write_rows(path: Path, rows: pa.Table, durable: bool = True) -> None:
-    """Write one Parquet part from a table, as `write_part` does."""
+def write_rows(path: Path, rows: pa.Table, durable: bool = True, whole: bool = True) -> None:
+    """Write one Parquet part from a table, as `write_part` does.
+
+    Args:
+        whole: whether the file that the rows are from was signed, if they are from one.
+    """
     import pyarrow.parquet as pq
 
     out = io.BytesIO()
@@ -284,7 +288,7 @@ def write_rows(path: Path, rows: pa.Table, durable: bool = True) -> None:
         writer.write_table(rows, row_group_size=max(1, rows.num_rows))
         hashed.ends_group()
         if (step := step_of(path)) is not None:
-            writer.add_key_value_metadata(hashed.signed(path, (step, step), rows.num_rows))
+            writer.add_key_value_metadata(hashed.signed(path, (step, step), rows.num_rows, whole))
     hashed.finish()
     write_bytes(path, out.getvalue(), durable)
 

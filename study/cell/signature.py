@@ -135,7 +135,7 @@ def read_signature(entries: Mapping[bytes, bytes] | None) -> Signature | None:
             whole=fields["whole"] is True,
             footer=str(fields.get("footer", "")),
         )
-    except (ValueError, TypeError, KeyError, RecursionError) as error:
+    except (ValueError, TypeError, KeyError, OverflowError, RecursionError) as error:
         raise ValueError(f"its signature cannot be read ({type(error).__name__})") from error
 
 

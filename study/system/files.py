@@ -265,6 +265,8 @@ def read_yaml(path: Path, remedy: str = "") -> dict[str, Any]:
         raise Damaged(path, str(error), remedy) from error
     except _NOT_YAML as error:
         raise Damaged(path, f"is not YAML ({first_line(error)})", remedy) from error
+    if _is_deep([content]):  # by an alias within another
+        raise Damaged(path, f"is nested more than {DEEPEST:,} deep", remedy)
     if not isinstance(content, dict):
         raise Damaged(path, "holds no keys and values", remedy)
     return {str(key): value for key, value in content.items()}

@@ -51,6 +51,12 @@ def test_flags_that_do_not_fit_are_refused_in_one_paragraph_at_any_place(flags, 
         assert capfd.readouterr() == ("", "")
 
 
+def test_the_version_of_hydra_is_no_mistake(capfd):
+    with pytest.raises(SystemExit) as ended:
+        _flags_apart([*WORDS, "--version"])
+    assert not ended.value.code and "Hydra 1." in capfd.readouterr().out
+
+
 def test_what_hydra_shows_has_no_folder_of_ours():
     for words in (("judge=sim-fair", "--cfg", "hydra"), ("--hydra-help", "judge=sim-fair")):
         done = commands.run("experiments.sweep", *words)

@@ -311,6 +311,14 @@ def test_a_reader_takes_time_in_proportion_to_its_text(name: str, whole: bool) -
     assert slow_shapes(READERS[name], shapes) == []
 
 
+@pytest.mark.parametrize("name", [name for name in READERS if name.startswith("vocabulary")])
+def test_an_object_of_many_broken_pairs_is_read_in_proportion(name: str) -> None:
+    """A key that is followed to the end of its line costs the square where each is."""
+    small, large = ('{"1":"met",' + '"a":' * count + "x" for count in (500, 8_000))
+    few = max(min(seconds(READERS[name], small) for _ in range(3)), FLOOR_S)
+    assert min(seconds(READERS[name], large) for _ in range(3)) <= MOST * few
+
+
 @pytest.mark.parametrize("pattern", [r"\s*x", r"\[+x", "-----BEGIN.*?-----END X"])
 def test_a_reader_that_goes_back_is_found(pattern: str) -> None:
     """The measure can fail: patterns that try again from every place."""

@@ -104,6 +104,10 @@ NESTED = {
     "aliases": (LAUGHS, "more than 100,000 values"),
     "itself": ("a: &a [*a]\n", "more than 100,000 values"),
     "many": ("a: [" + "1, " * 100_000 + "]\n", "more than 100,000 values"),
+    "aliases within aliases": (
+        "a0: &a0 [x]\n" + "".join(f"a{k}: &a{k} [*a{k - 1}]\n" for k in range(1, 300)),
+        "nested more than 200 deep",
+    ),
     "brackets": ("a: " + "[" * 100_000 + "\n", "nested more than 200 deep"),
     "braces": ("a: " + "{" * 300 + "}" * 300 + "\n", "nested more than 200 deep"),
     "dashes": ("a:\n" + "- " * 10_000 + "x\n", "nested more than 200 deep"),

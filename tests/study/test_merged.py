@@ -16,6 +16,7 @@ from study.cell.merged import merge, merge_cell, reopen, split
 from study.cell.parts import (
     Part,
     at_step,
+    is_signed,
     left_out,
     merged_files,
     opened,
@@ -24,10 +25,12 @@ from study.cell.parts import (
     read_part,
 )
 from study.cell.records import EVALUATIONS, ROLLOUT, VERDICT, part_name, write_part
+from study.cell.signature import KEY, read_signature
 from study.cell.verify import foreign_parts
 from study.system import files
 from study.system.files import Damaged
 from tests.conftest import ROOT
+from tests.rewritten import unsigned
 
 SCORES = st.none() | st.floats(0.0, 1.0) | st.sampled_from([0.0, -0.0, 1.0])
 NUMBERS = SCORES | st.floats()
@@ -175,6 +178,22 @@ def test_a_run_that_goes_on_is_merged_again(tmp_path):
     reopen(tmp_path, 2)
     assert sorted(path.name for path in kind.iterdir()) == [part_name(1), part_name(2)]
     assert contents(kind) == {step: before[step] for step in (1, 2)}
+
+
+def test_what_was_unsigned_is_unsigned_in_parts_again(tmp_path):
+    kind = tmp_path / "cell" / "calls"
+    sample(kind, steps=2)
+    unsigned(kind.parent)
+    assert merge_cell(kind.parent) == 1
+    reopen(kind.parent, 1)
+    (part,) = kind.iterdir()
+    assert part.name == part_name(1) and not is_signed(Part(part, 1))
+
+
+def test_a_signature_of_numbers_without_end_is_none():
+    entry = '{"place": "x", "steps": [Infinity, 1], "rows": 1, "groups": [], "whole": true}'
+    with pytest.raises(ValueError, match="its signature cannot be read"):
+        read_signature({KEY.encode(): entry.encode()})
 
 
 def hurt(path: Path, number: int) -> list[int]:

@@ -142,6 +142,11 @@ def test_ordinary_paths_hold_no_key(address: str) -> None:
     assert not has_key_in_path(address)
 
 
+def test_a_prompt_of_the_domain_code_is_no_secret() -> None:
+    path = "/home/me/experiment20250101/code.txt"
+    assert not is_secret_value("code", path) and is_secret_value("code", path, sent=True)
+
+
 def test_numbers_and_plurals_change_no_name() -> None:
     for name in ("apikey2", "api_key_2", "API-Keys", "password1", "x-access-token-v2"):
         assert is_secret_name(name)
