@@ -78,7 +78,8 @@ EARLY = tuple(
 """How variables begin that libraries, Python itself or `tests.mutants` read as they are loaded."""
 LATE = {
     *("COLUMNS", "LINES", "PATH", "PYTEST_CURRENT_TEST", "PYTHONUNBUFFERED", "TMPDIR"),
-    *("_MLFLOW_TELEMETRY_SESSION_ID", "HF_XET_HIGH_PERFORMANCE"),  # set by imports of some tests
+    # set by imports of some tests, the last by Ray's
+    *("_MLFLOW_TELEMETRY_SESSION_ID", "HF_XET_HIGH_PERFORMANCE", "PYTHONBREAKPOINT"),
 }
 """Variables that make no difference though they were read."""
 

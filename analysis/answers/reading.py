@@ -18,6 +18,7 @@ from analysis.records.frames import NUMBERS, runs_frame
 from study.cell.exchange import folder_of
 from study.cell.parts import Part, left_out, parts, read_part
 from study.cell.records import EVALUATIONS, KINDS
+from study.cell.signature import UNSIGNED, is_unsigned
 from study.cell.verify import foreign_parts, lost_steps
 from study.features import shared_keyword
 from study.system.files import Damaged
@@ -102,7 +103,10 @@ class Answers:
 
     def _table(self, part: Part, columns: Sequence[str] | None) -> pa.Table | None:
         try:
-            return read_part(part, columns)
+            table = read_part(part, columns)
+            if is_unsigned(part.path) and UNSIGNED not in self.problems:
+                self.problems.append(UNSIGNED)
+            return table
         except Damaged as error:
             if (sentence := left_out(error)) not in self.problems:
                 self.problems.append(sentence)

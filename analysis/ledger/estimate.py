@@ -11,7 +11,6 @@ import pandas as pd
 
 from analysis.ledger.judge_error import PARTS, Parts, taken_apart
 from analysis.ledger.transmission import (
-    MISFIT,
     SCALES,
     comparing,
     dead_groups,
@@ -152,21 +151,12 @@ def under_policy(run: Run, policy: str) -> np.ndarray:
 def ledger(source: Path | str | Sequence[Run]) -> pd.DataFrame:
     """One row per run and step: cell, arm, seed, done, step and the columns of `step_row`.
 
-    ``source`` is a study's folder or runs already read. ``attrs["problems"]`` holds sentences on
-    files that could not be read, on rewards that cannot be composed again and on advantages that
-    are not what the trainer used.
+    ``source`` is a study's folder or runs already read. ``attrs["problems"]`` holds the sentences
+    of `analysis.records.runs.read_study`.
     """
     runs, problems = read_runs(source) if isinstance(source, str | Path) else (list(source), [])
     size = sum(run.features.nbytes for run in runs)
-    rows = []
-    for run, of_run in zip(runs, on_each_core(_rows, runs, size), strict=True):
-        rows += of_run
-        worst = np.nanmax([0.0, *(row[f"check/{run.scale}"] for row in of_run)])
-        if worst > MISFIT:
-            problems.append(
-                f"{run.cell}: recorded advantages differ by up to {worst:.3g} from those of its "
-                f"rewards under scale_rewards={run.scale}"
-            )
+    rows = [row for of_run in on_each_core(_rows, runs, size) for row in of_run]
     frame = pd.DataFrame(rows, columns=None if rows else ["cell", "arm", "seed", "done", "step"])
     frame.attrs["problems"] = problems
     return frame

@@ -25,8 +25,6 @@ from study.rewards.advantages import (
 from study.verdict import THRESHOLD
 
 SCALES = ("group", "batch", "none")
-MISFIT = 1e-3
-"""Recomputed advantages that differ by more than this from the recorded ones are a problem."""
 
 
 def within_regression(values_P_G: np.ndarray, features_P_G_K: np.ndarray) -> Within:

@@ -12,12 +12,10 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from study.rewards.advantages import advantages
+from study.rewards.advantages import misfits
 
 MEANS = {"truth/mean": "truth", "judge/mean": "judge_score", "reward/mean": "reward"}
 """Metric of a step -> rollout column that it is the mean of."""
-IN_FLOAT32 = 2e-3
-"""How far off an advantage may be that was computed in single precision, relative to 1 + itself."""
 SLACK = 1e-6
 """By how much two numbers differ that were summed in another order."""
 
@@ -47,6 +45,7 @@ def disagreements(
         _uneven(rollouts, config) or _other_advantages(rollouts, config),
         _other_scores(rollouts, verdicts["score"].to_numpy(dtype=float)[acting], at[acting], at),
         *(_other_means(rollouts, logged, *each) for each in MEANS.items()),
+        _lost_lines(rollouts, logged),
     ]
     return [sentence for sentence in sentences if sentence]
 
@@ -107,19 +106,19 @@ def _other_advantages(rollouts: pd.DataFrame, config: Mapping[str, Any]) -> str:
     if not size or not config.get("trainer.prompts_per_step"):
         return ""
     rows = rollouts.sort_values(["step", "group", "member"])
-    rewards = rows["reward"].to_numpy(dtype=float).reshape(-1, size)
-    per_step = config["trainer.prompts_per_step"] if scale == "batch" else len(rewards)
-    made = [
-        advantages(rewards[start : start + per_step], str(scale))
-        for start in range(0, len(rewards), max(1, per_step))
+    rewards, recorded = (
+        rows[name].to_numpy(dtype=float).reshape(-1, size) for name in ("reward", "advantage")
+    )
+    per_step = max(1, config["trainer.prompts_per_step"] if scale == "batch" else len(rewards))
+    wrong = [
+        misfits(rewards[start : start + per_step], recorded[start : start + per_step], str(scale))
+        for start in range(0, len(rewards), per_step)
     ]
-    recorded = rows["advantage"].to_numpy(dtype=float)
-    expected = np.concatenate(made).ravel() if made else recorded
-    wrong = np.flatnonzero(np.abs(recorded - expected) > IN_FLOAT32 * (1 + np.abs(expected)))
-    if not len(wrong):
+    places = np.flatnonzero(np.concatenate(wrong)) if wrong else np.array([], dtype=int)
+    if not len(places):
         return ""
-    first = rows["rollout_id"].iloc[wrong[0]]
-    return f"{len(wrong)} advantages are not those of their rewards, first {first!r:.40}"
+    first = rows["rollout_id"].iloc[places[0]]
+    return f"{len(places)} advantages are not those of their rewards, first {first!r:.40}"
 
 
 def _other_scores(
@@ -158,3 +157,10 @@ def _other_means(rollouts: pd.DataFrame, logged: pd.DataFrame, metric: str, colu
         f"its metrics say {metric}={line['logged']:.6g} of step {int(wrong.index[0])}, and its"
         f" rollouts {line['rows']:.6g}"
     )
+
+
+def _lost_lines(rollouts: pd.DataFrame, logged: pd.DataFrame) -> str:
+    """A step before the last one that was logged has a line where it has rollouts."""
+    steps = set(rollouts["step"].astype(int)) - set(logged["step"].astype(int))
+    lost = {step for step in steps if step < logged["step"].max()}
+    return f"its metrics have no line of step {min(lost)}" if lost else ""

@@ -257,7 +257,7 @@ def read_config(path: Path, problems: list[str]) -> dict[str, Any]:
         config = _read(read_yaml, path, problems)
     except FileNotFoundError:
         return {}
-    if why := other_config(path.parent, config):
+    if config and (why := other_config(path.parent, config)):
         problems.append(f"{where(path)} {why}")
     return config
 

@@ -38,8 +38,11 @@ from analysis.records.frames import (
 )
 from analysis.statistics.estimate import Estimate
 from analysis.statistics.intervals import mean_interval
+from study.cell import merged
 from study.cell.exchange import folder_of
+from study.cell.parts import parts
 from study.cell.records import CORRECTED, EVALUATIONS, FEATURE, HELD_OUT, OVERALL
+from study.cell.signature import UNSIGNED, is_unsigned
 from study.config.identity import flatten, identifying
 from study.endings import Ending
 from study.errors import UserError
@@ -205,8 +208,8 @@ def read_study(study_dir: Path | str) -> Records:
     ]
     size = sum(part.lstat().st_size for part in folder.glob("*/*/step*.parquet"))
     cells = on_each_core(_read_cell, jobs, size)
-    counted = [counts for _, counts, _ in cells if len(counts)]
-    runs = [run for run, _, _ in cells if run is not None]
+    counted = [cell.counts for cell in cells if len(cell.counts)]
+    runs = [cell.run for cell in cells if cell.run is not None]
     if len({run.names for run in runs}) > 1:
         runs = [_of_texts(run) for run in runs]
     empty = pd.DataFrame(columns=list(OUTCOMES))
@@ -216,7 +219,11 @@ def read_study(study_dir: Path | str) -> Records:
         runs,
         pd.concat(counted, ignore_index=True) if counted else empty,
         keyword,
-        [*table.attrs["problems"], *lost, *(line for _, _, lines in cells for line in lines)],
+        [
+            *(*table.attrs["problems"], *lost),
+            *(problem for cell in cells for problem in cell.problems),
+            *([UNSIGNED] if any(cell.unsigned for cell in cells) else []),
+        ],
     )
 
 
@@ -316,8 +323,29 @@ def _read_answers(
     return _Answers(rollouts, features, names, verdicts, at, problems)
 
 
-def _read_cell(job: tuple[Path, pd.DataFrame, str]) -> tuple[Run | None, pd.DataFrame, list[str]]:
-    folder, row, keyword = job
+@dataclass(frozen=True)
+class _ReadCell:
+    """What was read of a cell; no run where it has no rollouts."""
+
+    run: Run | None
+    counts: pd.DataFrame
+    """`OUTCOMES`."""
+    problems: list[str]
+    unsigned: bool
+    """Whether a file of its records is."""
+
+
+def _read_cell(job: tuple[Path, pd.DataFrame, str]) -> _ReadCell:
+    folder, row, _ = job
+    run, counts, problems = _read_run(*job)
+    kinds = merged.kinds(folder / str(row.iloc[0]["cell"]))
+    files = {part.path for kind in kinds for part in parts(kind) if part.path.is_file()}
+    return _ReadCell(run, counts, problems, any(map(is_unsigned, files)))
+
+
+def _read_run(
+    folder: Path, row: pd.DataFrame, keyword: str
+) -> tuple[Run | None, pd.DataFrame, list[str]]:
     cell = row.iloc[0]
     counted = [OPERATOR] if plays(folder / str(cell["cell"])) else []
     # a correction may leave no score at all: that is a run without scores, not one without it

@@ -13,7 +13,7 @@ import re
 from functools import lru_cache
 from pathlib import Path
 
-from study.cell.records import HELD_OUT, METRICS, OVERALL, step_line, where
+from study.cell.records import HELD_OUT, METRICS, OVERALL, is_altered, step_line, where
 from study.cell.signature import cell_id, is_other
 from study.system.files import Damaged
 
@@ -78,6 +78,10 @@ class Tail:
             self.problem = f"{where(self.path)} cannot be read ({why})"
             return False
         self._offset += len(data)
+        lines = data.split(b"\n")
+        kept = [line for line in lines if not is_altered(line)]
+        self._damaged += len(lines) - len(kept)
+        data = b"\n".join(kept)
         for name, amount in _SUMS.findall(data):
             key = name.decode()
             before, value = self.sums.get(key, 0.0), _number(amount)
@@ -85,9 +89,9 @@ class Tail:
         for line in _thinned_text(data):
             self._add(line)
         self.series = {name: thinned(values) for name, values in self.series.items()}
-        lost = f"{where(self.path)}: lines that are not steps and are left out: {self._damaged}"
-        self.problem = lost if self._damaged else ""
-        return bool(data)
+        lost = "lines that are not steps as they were written, and are left out"
+        self.problem = f"{where(self.path)}: {lost}: {self._damaged}" if self._damaged else ""
+        return len(lines) > 1
 
     def _added(self) -> bytes:
         """Whole lines after those that were read."""

@@ -21,7 +21,7 @@ from study.cell.status import read_status
 from study.config.identity import digest, identifying
 from study.config.schema import Study, freeze
 from study.system import locks
-from study.system.files import Damaged, read_text, read_yaml, write_json, write_text
+from study.system.files import Damaged, read_json, read_text, read_yaml, write_json, write_text
 
 LOCK = ".lock"
 STOPPED = 3
@@ -83,15 +83,22 @@ def load_cell(folder: Path) -> Cell:
 
 
 def other_config(folder: Path, config: dict[str, Any]) -> str:
-    """Why a saved config is not the one that a cell's folder was made for; empty where it is, and
-    for a few keys that others wrote."""
-    if "runs_dir" not in config:
-        return ""
+    """Why a saved config is not the one that a cell's folder was made for, or is that of another
+    study; empty where it is the cell's."""
     try:
         digits = digest(config)
     except (TypeError, ValueError, AttributeError) as error:
         return f"is not the config of a cell ({type(error).__name__})"
-    return f"is the config of the cell {digits}" if is_other(folder, digits) else ""
+    if is_other(folder, digits):
+        return f"is the config of the cell {digits}"
+    try:
+        study = read_json(folder.parent / "study.json").get("study")
+    except Damaged:
+        return ""
+    other = study and config.get("study") not in (None, study)
+    return (
+        f"is of a cell of the study {config['study']!r:.60}, and lies in {study}" if other else ""
+    )
 
 
 def other_end(folder: Path, status: dict[str, Any]) -> str:

@@ -191,7 +191,7 @@ def read_part(part: Part | Path, columns: Sequence[str] | None = None) -> pa.Tab
         data = contents.unread()
         source = path if data is None else pa.BufferReader(data)
         with pq.ParquetFile(source, page_checksum_verification=True) as file:
-            if why := unlike(path, file.metadata) or _unsigned_by(contents, file.metadata, data):
+            if why := unlike(path, file.metadata) or _not_as_signed(contents, file.metadata, data):
                 raise Damaged(path, why, _part_remedy(path))
             table = file.read(_chosen(file.schema_arrow.names, columns))
         return _checked(path, file.metadata, table, _part_remedy(path))
@@ -354,13 +354,13 @@ def unlike(path: Path, footer: Any) -> str:
     return _other_steps(path.parent.name, footer, groups)
 
 
-def _unsigned_by(contents: Contents, footer: Any, data: bytes | None) -> str:
+def _not_as_signed(contents: Contents, footer: Any, data: bytes | None) -> str:
     """Why a part is not the one that its footer says it is; empty where it is, or says nothing."""
     path = contents.path
     signature, step = read_signature(footer.metadata), step_of(path)
-    if signature is None or step is None:
+    if step is None:
         return ""
-    why = contradiction(path, signature, (step, step), footer.num_rows)
+    why = contradiction(path, signature, (step, step), footer.num_rows) if signature else ""
     return why or contents.altered(footer, range(footer.num_row_groups), data)
 
 

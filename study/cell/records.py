@@ -13,9 +13,11 @@ import io
 import json
 import re
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+import xxhash
 
 from study.cell.signature import Hashed, cell_id, is_other
 from study.system.files import (
@@ -109,7 +111,11 @@ def read_metrics(folder: Path) -> tuple[list[dict[str, Any]], list[str]]:
     for number, line in enumerate(lines, start=1):
         if not line.strip():
             continue
-        if (content := step_line(line)) is None:
+        if is_altered(line):
+            problems.append(
+                f"{where(path)} line {number} is not as it was written and was left out"
+            )
+        elif (content := step_line(line)) is None:
             problems.append(f"{where(path)} line {number} is not a step and was left out")
         elif is_other(folder, cell := content.get("cell", cell_id(folder))):
             problems.append(f"{where(path)} line {number} is of the cell {cell} and was left out")
@@ -118,9 +124,30 @@ def read_metrics(folder: Path) -> tuple[list[dict[str, Any]], list[str]]:
     return list(steps.values()), problems
 
 
+_SIGNED = b', "digest": "'
+_OF_LINE = {"step", "time_ms", "metrics", "cell", "digest"}
+
+
+def _line_text(line: Mapping[str, Any]) -> str:
+    """A step as it stands in ``metrics.jsonl``, its digest last; one that was read of a line
+    without a digest gets none."""
+    text = json.dumps({name: value for name, value in line.items() if name != "digest"})
+    if "digest" not in line:
+        return text
+    digest = xxhash.xxh3_64_hexdigest(text.encode())
+    return f'{text[:-1]}{_SIGNED.decode()}{digest}"}}'
+
+
+def is_altered(line: bytes) -> bool:
+    """Whether a line of ``metrics.jsonl`` has another digest than its text; one of an older version
+    has none."""
+    text, signed, digest = line.rstrip(b"\r").rpartition(_SIGNED)
+    return bool(signed) and digest != xxhash.xxh3_64_hexdigest(text + b"}").encode() + b'"}'
+
+
 def step_line(line: bytes) -> dict[str, Any] | None:
     """A line of ``metrics.jsonl`` as the recorder writes it (step, time_ms, metrics, by the names
-    that they have now, and unless it is old the cell), or None."""
+    that they have now, and unless it is old the cell and its digest), or None."""
     try:
         content = json.loads(line)
         whole = content["step"], content.get("time_ms", 0)
@@ -128,7 +155,9 @@ def step_line(line: bytes) -> dict[str, Any] | None:
         numbers = [*whole, *(value for value in metrics.values() if value is not None)]
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return None
-    if not all(type(number) is int and number >= 0 for number in whole):
+    if not content.keys() <= _OF_LINE or not all(
+        type(number) is int and number >= 0 for number in whole
+    ):
         return None
     for number in numbers:
         kind = type(number)
@@ -137,7 +166,7 @@ def step_line(line: bytes) -> dict[str, Any] | None:
             return None
     named = {FORMER.get(name, name): value for name, value in metrics.items()}
     return {"step": whole[0], "time_ms": whole[1], "metrics": named} | {
-        name: str(content[name]) for name in ("cell",) if name in content
+        name: str(content[name]) for name in ("cell", "digest") if name in content
     }
 
 
@@ -153,7 +182,7 @@ class Recorder:
         self._times = {line["step"]: line["time_ms"] for line in lines}
         self._keep_damaged(problems)
         lines_before = [line for line in lines if line["step"] <= after_step]
-        write_text(self._metrics_path, "".join(json.dumps(line) + "\n" for line in lines_before))
+        write_text(self._metrics_path, "".join(_line_text(line) + "\n" for line in lines_before))
         for kind in (*KINDS, *([CALLS] if (folder / CALLS).is_dir() else [])):
             inside = folder / kind
             try:
@@ -206,7 +235,7 @@ class Recorder:
         """Record the metrics of a step: step 0 has no more than that. Returns the line."""
         time_ms = self._times.get(step, int(time.time() * 1000))
         line = {"step": step, "time_ms": time_ms, "metrics": metrics, "cell": cell_id(self.folder)}
-        append_line(self._metrics_path, json.dumps(line))
+        append_line(self._metrics_path, _line_text({**line, "digest": ""}))
         self._loose.add(self._metrics_path)
         return line
 

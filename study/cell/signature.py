@@ -15,6 +15,7 @@ import re
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import IO, Any
 
@@ -25,6 +26,13 @@ KEY = "judgedrift.signature"
 UNKNOWN = "?" * 32
 MOST_KNOWN = 1 << 16
 """So many files are known to be as they were written."""
+
+
+UNSIGNED = (
+    "some files of records are unsigned, as older versions wrote them, and whether they were"
+    " altered since cannot be told: judgedrift records verify counts them"
+)
+"""What a reader is told of such files, once."""
 
 
 @dataclass(frozen=True)
@@ -122,8 +130,12 @@ def read_signature(entries: Mapping[bytes, bytes] | None) -> Signature | None:
     """The signature among the entries of a footer; None where there is none.
     Raises ValueError: it is none that this version writes."""
     text = (entries or {}).get(KEY.encode())
-    if text is None:
-        return None
+    return None if text is None else _parsed(text)
+
+
+@lru_cache(maxsize=64)
+def _parsed(text: bytes) -> Signature:
+    """One file's is asked for several times while it is read."""
     try:
         fields = json.loads(text)
         first, last = map(int, fields["steps"])
@@ -189,19 +201,25 @@ class Contents:
         wanted = [(begins[group], *signature.groups[group]) for group in groups]
         if signature.footer:
             wanted.append((begins[-1], sys.maxsize, signature.footer))
-        for begin, end, digest in wanted:
-            if begin not in self.known:
-                written = self._bytes(begin, end) if data is None else data[begin:end]
-                last = begin == begins[-1]
-                self.known[begin] = _footer_digest(written, digest) if last else _digest(written)
-            if self.known[begin] != digest:
-                return "is not what was written: its digest is another"
+        new = [begin for begin, _, _ in wanted if begin not in self.known]
+        with self.path.open("rb") if new and data is None else io.BytesIO(data or b"") as file:
+            size = file.seek(0, os.SEEK_END)
+            for begin, end, digest in wanted:
+                if begin in new:
+                    file.seek(begin)
+                    written = file.read(max(0, min(end, size) - begin))
+                    last = begin == begins[-1]
+                    self.known[begin] = (
+                        _footer_digest(written, digest) if last else _digest(written)
+                    )
+                if self.known[begin] != digest:
+                    return "is not what was written: its digest is another"
         return ""
 
-    def _bytes(self, begin: int, end: int) -> bytes:
-        with self.path.open("rb") as file:
-            file.seek(begin)
-            return file.read(max(0, min(end, os.fstat(file.fileno()).st_size) - begin))
+
+def is_unsigned(path: Path) -> bool:
+    """Whether a file of records that this process has read says nothing of itself."""
+    return Contents.of(path).known.get(0) == ""
 
 
 _known: dict[Path, tuple[tuple[int, int, int], dict[int, str]]] = {}
@@ -221,3 +239,4 @@ def _footer_digest(footer: bytes, digest: str) -> str:
 def forget() -> None:
     """From now on every file is hashed again."""
     _known.clear()
+    _parsed.cache_clear()

@@ -12,6 +12,8 @@ EPS = 1e-4
 """TRL's, added to the standard deviation."""
 TIED = 1e-6
 """Advantages closer to 0 than this carry no sign."""
+IN_FLOAT32 = 2e-3
+"""How far off an advantage may be that was computed in single precision, relative to 1 + itself."""
 
 
 def advantages(rewards_P_G: np.ndarray, scale: str = "group", eps: float = EPS) -> np.ndarray:
@@ -35,6 +37,13 @@ def advantages(rewards_P_G: np.ndarray, scale: str = "group", eps: float = EPS) 
         raise ValueError(f"rewards have shape (P, G), not {rewards.shape}")
     centred = rewards - group_mean(rewards)
     return np.nan_to_num(centred / divisor(rewards, scale, eps), nan=0.0)
+
+
+def misfits(rewards_P_G: np.ndarray, recorded_P_G: np.ndarray, scale: str) -> np.ndarray:
+    """Which recorded advantages, (P, G), are not those of their rewards, but for single precision.
+    See `advantages`."""
+    expected = advantages(rewards_P_G, scale)
+    return np.abs(recorded_P_G - expected) > IN_FLOAT32 * (1 + np.abs(expected))
 
 
 def divisor(rewards_P_G: np.ndarray, scale: str, eps: float = EPS) -> np.ndarray:

@@ -31,6 +31,7 @@ from analysis.report.evidence import Evidence, gather, of_records
 from study.cell import records, study_file
 from study.cell.records import arrow_type
 from study.config.compose import load_judge
+from study.config.identity import digest
 from study.system import locks
 from tests.rewritten import unsigned
 
@@ -56,7 +57,6 @@ def write_study(
     study_file.write_study(folder, {"study": folder.name, "factors": ["judge", "seed"]})
     for judge in judges:
         for seed in range(seeds):
-            cell = folder / f"{judge}-s{seed}-{sum(map(ord, judge)) * 1000 + seed:010x}"
             preset = {
                 "name": judge,
                 "family": "simulated",
@@ -69,7 +69,7 @@ def write_study(
             }
             config = run_config(folder, seed, preset, "instruct-mini")
             config["policy"] = {"name": "tiny", "family": "llama", "size": "0.9M"}
-            write_cell(cell, config | {"reward": {"name": "judge"}}, **options)
+            write_cell(folder / judge, config | {"reward": {"name": "judge"}}, **options)
     return folder
 
 
@@ -82,7 +82,7 @@ def run_config(
 
 
 def write_cell(
-    cell: Path,
+    place: Path,
     config: dict[str, Any],
     steps: int = 6,
     groups: int = 4,
@@ -93,7 +93,7 @@ def write_cell(
     state: str = "done",
 ) -> None:
     """Write the records of a run; sim-flaky fails on every fourth member."""
-    write_head(cell, config | {"trainer": {"steps": steps}}, steps, state)
+    cell = write_head(place, config | {"trainer": {"steps": steps}}, steps, state)
     git = {"commit": "0123456789abcdef", "dirty": False}
     (cell / "environment.json").write_text(json.dumps({"git": git}))
     judge, seed = config["judge"]["name"], config["seed"]
@@ -141,8 +141,10 @@ def write_cell(
     write_lines(cell / "metrics.jsonl", lines)
 
 
-def write_head(cell: Path, config: dict[str, Any], steps: int, state: str = "done") -> None:
-    """Write what a cell has before its records: folders, config, and how far it came."""
+def write_head(place: Path, config: dict[str, Any], steps: int, state: str = "done") -> Path:
+    """Write what a cell has before its records: folders, config, and how far it came. Its name is
+    that of the ``place``, the seed and the digits of its config. Returns its folder."""
+    cell = place.with_name(f"{place.name}-s{config['seed']}-{digest(config)}")
     for kind in ("rollouts", "verdicts"):
         (cell / kind).mkdir(parents=True)
     (cell / "config.yaml").write_text(yaml.safe_dump(config))
@@ -150,6 +152,7 @@ def write_head(cell: Path, config: dict[str, Any], steps: int, state: str = "don
     (cell / "status.json").write_text(json.dumps(status))
     if state == "done":
         (cell / "DONE").write_text("")
+    return cell
 
 
 def write_lines(path: Path, lines: Iterable[dict[str, Any]]) -> Path:

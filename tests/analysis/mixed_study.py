@@ -44,18 +44,18 @@ def write_mixed(folder: Path, seeds: int = 3, arms: tuple[str, ...] = tuple(ARMS
     """Write the study and return its folder."""
     folder.mkdir(parents=True)
     study_file.write_study(folder, {"study": folder.name, "factors": ["judge", "reward", "seed"]})
-    for place, arm in enumerate(arms):
+    for arm in arms:
         for seed in range(seeds):
-            _write_cell(folder / f"{arm}-s{seed}-{place * 100 + seed:010x}", arm, seed)
+            _write_cell(folder, arm, seed)
     return folder
 
 
-def _write_cell(cell: Path, arm: str, seed: int) -> None:
+def _write_cell(study: Path, arm: str, seed: int) -> None:
     judge, reward, _ = ARMS[arm]
     preset = {"name": judge, "on_failure": "unscored"}
-    config = run_config(cell.parent, seed, preset, "mixed", arm=arm, reward=reward)
+    config = run_config(study, seed, preset, "mixed", arm=arm, reward=reward)
     config["trainer"] = {"steps": STEPS, "scale_rewards": "group"}
-    write_head(cell, config, STEPS)
+    cell = write_head(study / arm, config, STEPS)
     rng = np.random.default_rng([seed, sum(map(ord, arm))])
     lines = [{"step": 0, "time_ms": 0, "metrics": held_out(arm, seed, 0)}]
     for step in range(1, STEPS + 1):

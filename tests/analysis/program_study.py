@@ -7,6 +7,7 @@ A program is right with the chance of its row in `PROGRAMS`. A judge says the tr
 
 import json
 from collections.abc import Sequence
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -48,10 +49,8 @@ def write_programs(
     folder.mkdir(parents=True)
     varied = sorted({f"workflow.{key}" for each in settings for key in each})
     study_file.write_study(folder, {"study": folder.name, "factors": ["judge", *varied, "seed"]})
-    for place, (judge, setting) in enumerate((j, s) for j in judges for s in settings):
-        for seed in range(seeds):
-            name = f"{judge}-s{seed}-{place * 100 + seed:010x}"
-            _write_cell(folder / name, judge, seed, setting, truth)
+    for judge, setting, seed in product(judges, settings, range(seeds)):
+        _write_cell(folder, judge, seed, setting, truth)
     if planted:
         (folder / "planted.json").write_text(json.dumps(planted_json()))
     return folder
@@ -81,13 +80,13 @@ def planted_json() -> dict[str, Any]:
     return {**head, "datasets": datasets, "programs": programs}
 
 
-def _write_cell(cell: Path, judge: str, seed: int, setting: dict[str, Any], truth: bool) -> None:
+def _write_cell(study: Path, judge: str, seed: int, setting: dict[str, Any], truth: bool) -> None:
     preset = {"name": judge, "on_failure": "unscored"}
-    config = run_config(cell.parent, seed, preset, "workflow-mini", world="workflow")
+    config = run_config(study, seed, preset, "workflow-mini", world="workflow")
     config |= {"reward": {"name": "workflow-gated"}, "executor": {"name": "sim"}}
     config |= {"workflow": {"form": "dsl", **setting}}
     config["trainer"] = {"steps": STEPS, "scale_rewards": "group"}
-    write_head(cell, config, STEPS)
+    cell = write_head(study / judge, config, STEPS)
     rng = np.random.default_rng([seed, sum(map(ord, judge)), len(str(setting))])
     for step in range(1, STEPS + 1):
         rows = _rollouts(rng, judge, step, seed, truth)

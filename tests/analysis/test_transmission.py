@@ -223,14 +223,6 @@ def test_step_holds_only_its_groups(rng: np.random.Generator) -> None:
     assert frame["cov/z"].mean() == pytest.approx(step_row(run)["cov/z"])
 
 
-def test_other_advantages_than_the_recorded_are_a_problem(rng: np.random.Generator) -> None:
-    run = planted_run(rng)
-    assert ledger([run]).attrs["problems"] == []
-    wrong = ledger([planted_run(rng, scale="none", advantage=run.advantage)])
-    assert len(wrong.attrs["problems"]) == 1
-    assert "scale_rewards=none" in wrong.attrs["problems"][0]
-
-
 def test_what_is_unknown_stays_unknown(rng: np.random.Generator) -> None:
     none = np.full((24, 8), NAN)
     row = step_row(planted_run(rng, truth=none))

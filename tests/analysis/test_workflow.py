@@ -224,7 +224,7 @@ def test_calls_of_operators_are_features_of_executed_programs(study: Path, rows:
 def test_runs_of_answers_and_of_programs_have_the_features_of_both(tmp_path: Path):
     study = write_programs(tmp_path / "runs" / "s", judges=("sim-fair",), seeds=1)
     config = {"study": "s", "seed": 9, "judge": {"name": "direct"}}
-    write_cell(study / "direct-s9-0000000001", config, steps=2, groups=1, members=2)
+    write_cell(study / "direct", config, steps=2, groups=1, members=2)
     runs = read_study(study).runs
     assert {run.names for run in runs} == {FEATURES}
     assert {run.features.shape[-1] for run in runs} == {len(FEATURES)}

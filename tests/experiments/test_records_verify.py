@@ -1,5 +1,6 @@
 """``judgedrift records verify``: no damage to the records of a trained study is silent."""
 
+import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -11,11 +12,13 @@ import pyarrow.parquet as pq
 import pytest
 
 from analysis import export, view
+from analysis.records.runs import read_study
 from experiments.policies.load import trained_policy
 from experiments.records import main
 from study.cell import merged
 from study.cell.parts import merged_files
 from study.cell.records import KINDS, part_name
+from study.cell.signature import UNSIGNED
 from study.errors import UserError
 from tests.rewritten import unsigned
 
@@ -174,6 +177,23 @@ def reseeded(study: Path) -> None:
     path.write_text(path.read_text().replace("\nseed: 3\n", "\nseed: 4\n"))
 
 
+def other_metric(study: Path) -> None:
+    """A metric that no other file repeats."""
+    path = first(study) / "metrics.jsonl"
+    path.write_text(re.sub(r'("policy/length_tokens": )\d', r"\g<1>9", path.read_text()))
+
+
+def lost_line(study: Path) -> None:
+    path = first(study) / "metrics.jsonl"
+    lines = path.read_text().splitlines(keepends=True)
+    path.write_text("".join(lines[:-2] + lines[-1:]))
+
+
+def of_another_study(study: Path) -> None:
+    path = first(study) / "config.yaml"
+    path.write_text(re.sub(r"^study: .*$", "study: elsewhere", path.read_text(), flags=re.M))
+
+
 def footer_changed(study: Path) -> None:
     """Rename a column where nothing but the footer names it."""
     path = first(study) / "rollouts" / FIRST
@@ -208,6 +228,9 @@ FILES: dict[str, Callable[[Path], object]] = {
     "no DONE": lambda study: (first(study) / "DONE").unlink(),
     "no status": lambda study: (first(study) / "status.json").unlink(),
     "another seed in the config": reseeded,
+    "a metric is another": other_metric,
+    "a line of metrics lost": lost_line,
+    "a cell of another study": of_another_study,
     "weights changed": lambda study: next(
         (first(study) / "policy").glob("*.safetensors")).write_bytes(b"0"),
 }  # fmt: skip
@@ -251,7 +274,9 @@ def test_who_reads_goes_on_without_such_rows_and_says_it(study, tmp_path, capsys
     rewrite(first(study) / kind / FIRST, change)
     words = [f"study={study.name}", f"runs_dir={study.parent}"]
     assert view.main([*words, f"out={tmp_path / 'a.html'}"]) == 0
-    assert why in capsys.readouterr().out
+    printed = capsys.readouterr().out
+    assert why in printed and printed.count("are unsigned") == 1
+    assert read_study(study).problems.count(UNSIGNED) == 1
     assert export.main([*words, "format=parquet", f"out={tmp_path / 'a.parquet'}"]) == 0
     scores = pd.read_parquet(tmp_path / "a.parquet")["score"]
     assert np.isfinite(scores.dropna()).all()

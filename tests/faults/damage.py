@@ -95,6 +95,15 @@ def middle(path: Path) -> None:
     path.write_bytes(b"".join([lines[0], lines[1][:40] + b"\n", *lines[2:]]))
 
 
+def digit(path: Path) -> None:
+    """A digit of a metric in the second line is another, so that the line is still a step."""
+    lines = path.read_bytes().splitlines(keepends=True)
+    head, _, tail = lines[1].rpartition(b'"metrics"')
+    place = next(at for at, byte in enumerate(tail) if chr(byte) in "12345678")
+    lines[1] = head + b'"metrics"' + tail[:place] + bytes([tail[place] + 1]) + tail[place + 1 :]
+    path.write_bytes(b"".join(lines))
+
+
 def scrambled(path: Path) -> None:
     data = bytearray(path.read_bytes())
     data[20:300] = bytes(byte ^ 0x5A for byte in data[20:300])
@@ -149,7 +158,20 @@ FILES: dict[str, tuple[Callable[[Path], None], ...]] = {
     "config.yaml": (*TEXT, gone, doubled),
     "environment.json": TEXT,
     "mlflow.json": TEXT,
-    "metrics.jsonl": (middle, torn, zeros, latin, array, words, nan, deep, folder, loop, pipe),
+    "metrics.jsonl": (
+        middle,
+        digit,
+        torn,
+        zeros,
+        latin,
+        array,
+        words,
+        nan,
+        deep,
+        folder,
+        loop,
+        pipe,
+    ),
     "rollouts/step-000002.parquet": (*PART, *SHAPE),
     "verdicts/step-000002.parquet": (*PART, *SHAPE),
     "rollouts/MERGED": (*PART, other_columns, other_types, copied, named_oddly, gone),

@@ -8,6 +8,7 @@ import yaml
 from study.cell import study_file
 from study.cell.records import ROLLOUT, part_name, write_part
 from study.config.compose import load_presets
+from study.config.identity import digest
 from study.config.schema import Reward, Study, Trainer
 from study.tasks import task_module
 
@@ -33,9 +34,10 @@ def write_run(runs: Path, task_name: str = "mixed-mini", reward: str = "judge") 
         reward=Reward(name=reward),
         trainer=Trainer(steps=1, group_size=3),
     )
-    cell = study / "sim-verbose-s0-0000000000"
+    data = dataclasses.asdict(config)
+    cell = study / f"sim-verbose-s0-{digest(data)}"
     (cell / "rollouts").mkdir(parents=True)
-    (cell / "config.yaml").write_text(yaml.safe_dump(dataclasses.asdict(config)))
+    (cell / "config.yaml").write_text(yaml.safe_dump(data))
     rows = task_module(task.name).rows(task, "train")
     if task_name == "mixed-mini":
         rows = [next(row for row in rows if row.domain == domain) for domain in PLAIN]

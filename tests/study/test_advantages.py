@@ -5,7 +5,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from study.rewards.advantages import advantages, alignment, rank_change, sign_flips, silenced
+from study.rewards.advantages import (
+    advantages,
+    alignment,
+    misfits,
+    rank_change,
+    sign_flips,
+    silenced,
+)
 
 NAN = float("nan")
 GROUPS = st.lists(
@@ -65,6 +72,15 @@ def test_rank_change_by_hand():
     before, after = np.array([[1.0, 2.0, 3.0]]), np.array([[3.0, 2.0, 1.0]])
     assert rank_change(before, after) == pytest.approx((2 + 0 + 2) / 3)
     assert rank_change(before, before) == 0.0
+
+
+def test_misfits_are_beyond_single_precision_of_the_largest_advantage():
+    rewards = np.array([[0.0, 0.0, 1.0, 1.0]])
+    recorded = advantages(rewards)
+    assert not misfits(rewards, recorded.astype(np.float32), "group").any()
+    recorded[0] += [0, 0.003, 0.003, 0.004]  # 1 + itself is 1.87: .0037 is allowed
+    assert misfits(rewards, recorded, "group").tolist() == [[False, False, False, True]]
+    assert misfits(rewards, advantages(rewards), "none").all()
 
 
 def test_shapes_and_names_are_checked():

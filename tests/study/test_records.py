@@ -1,3 +1,5 @@
+import math
+
 import pyarrow.parquet as pq
 
 from study.cell.records import (
@@ -73,6 +75,28 @@ def test_replayed_rollouts_have_the_types_of_rollouts():
     shared = set(REPLAYED) & set(ROLLOUT)
     assert shared == {*PLACE, "judge_score", "reward", "advantage"}
     assert all(REPLAYED[name] == ROLLOUT[name] for name in shared)
+
+
+def test_no_byte_of_a_line_changes_unseen(tmp_path):
+    recorder = Recorder(tmp_path)
+    recorder.write_line(1, {"truth/mean": 0.5, 'a ", "digest": "': math.nan})
+    path = tmp_path / "metrics.jsonl"
+    line = path.read_bytes()
+    assert read_metrics(tmp_path)[1] == []
+    for place in range(len(line) - 1):
+        path.write_bytes(line[:place] + bytes([line[place] ^ 1]) + line[place + 1 :])
+        lines, problems = read_metrics(tmp_path)
+        assert (lines, len(problems)) == ([], 1), line[place:]
+
+
+def test_a_run_that_goes_on_keeps_which_lines_were_signed(tmp_path):
+    path = tmp_path / "metrics.jsonl"
+    path.write_text('{"step": 1, "time_ms": 5, "metrics": {}}\n')
+    Recorder(tmp_path, 1).write_line(2, {"truth/mean": 0.5})
+    before = path.read_text()
+    assert [line.count('"digest"') for line in before.splitlines()] == [0, 1]
+    Recorder(tmp_path, 2)
+    assert path.read_text() == before
 
 
 def test_metrics_of_older_studies_are_read_by_the_names_that_they_have_now(tmp_path):

@@ -120,7 +120,7 @@ def test_a_line_that_is_no_step_is_said_and_the_others_are_read(tmp_path, line):
     record(tmp_path, range(3, 5), truth__mean=0.5)
     tail = read_tail(tmp_path)
     assert [step for step, _ in tail.series["truth/mean"]] == [1, 2, 3, 4]
-    assert tail.problem.endswith("are not steps and are left out: 1")
+    assert tail.problem.endswith("are left out: 1")
 
 
 @pytest.mark.parametrize("cost", ["Infinity", "NaN", "null", "1e999", "-", '"much"', "[]"])
