@@ -17,8 +17,9 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+from analysis.probes.page import write_profile
 from analysis.probes.profile import profile
-from analysis.probes.report import show, write_report
+from analysis.probes.report import show
 from experiments.evaluation import selection
 from judges.ask.allowance import Allowance
 from judges.ask.budget import Spent
@@ -280,7 +281,7 @@ def main(options: Options) -> int:
     print(f"{done.calls} judge calls made; {done.hits} verdicts came from the store")
     print(f"Written under {done.folder}")
     if options.report:
-        print(write_report(done.folder, options.margin, options.threshold))
+        print(write_profile(done.folder, options.margin, options.threshold))
     return 0 if done.whole else 1
 
 

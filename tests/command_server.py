@@ -60,7 +60,6 @@ PRELOAD = (
     "seaborn",
     "jinja2",
     "nbformat",
-    "nbconvert",
     "datasets",
     "sklearn",
 )

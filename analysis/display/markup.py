@@ -67,6 +67,13 @@ class Sheet(Markup):
     frame: pd.DataFrame | None = None
 
 
+class Heading(Markup):
+    """A heading as HTML, with its text and, where it stands in the list of contents, its place."""
+
+    text: str = ""
+    anchor: str = ""
+
+
 def said(part: str, name: str, /, **values: Any) -> str:
     """The sentence ``name`` of a part of `TEXTS`, its ``{names}`` filled in."""
     return TEXTS[part][name].format(**values)
@@ -144,10 +151,12 @@ def paragraph(text: str) -> Markup:
     return Markup("<p>{}</p>").format(text)
 
 
-def heading(text: str, level: int, anchor: str = "") -> Markup:
+def heading(text: str, level: int, anchor: str = "") -> Heading:
     """A heading; one with an anchor stands in the list of contents."""
     start = Markup('<h{} id="{}">').format(level, anchor) if anchor else Markup(f"<h{level}>")
-    return start + text + Markup(f"</h{level}>")
+    made = Heading(start + text + Markup(f"</h{level}>"))
+    made.text, made.anchor = text, anchor
+    return made
 
 
 def table(

@@ -1,21 +1,19 @@
-"""A judge's profile in words: on the screen, and as one HTML file that loads nothing."""
+"""A judge's profile in words and tables, and on the screen."""
 
 from __future__ import annotations
 
 import functools
 import math
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
 from analysis.display import markup
-from analysis.display.notebook import NOTEBOOK, render
 from analysis.probes.effects import END, FEW_PROMPTS, TOO_FEW
 from analysis.probes.explained import CLAIMED
 from analysis.probes.judges import ALPHA
-from analysis.probes.profile import Profile, read
+from analysis.probes.profile import Profile
 from analysis.records.behaviour import unit
 from study.screen import plural, print_table
 
@@ -312,18 +310,6 @@ def show(profile: Profile) -> None:
             print_table(_texts(table), title, hidden)
     for line in sentences(profile) + agreement_sentences(profile) + limits(profile):
         print(line)
-
-
-def write_report(folder: Path | str, margin: float, threshold: float) -> Path:
-    """Execute the notebook on a folder of probes; the HTML file, with the executed notebook beside.
-    Raises UserError: it is not a folder of probes."""
-    folder = Path(folder).absolute()
-    read(folder)
-    html = folder / "report" / "judge_profile.html"
-    values = {"folder": str(folder), "margin": margin, "threshold": threshold}
-    source = NOTEBOOK.with_name("judge_profile.py")
-    render(source, values, html, f"{folder.name}: judge profile")
-    return html
 
 
 def _texts(table: pd.DataFrame) -> list[dict[str, str]]:

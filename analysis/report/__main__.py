@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from dataclasses import dataclass
 
-from analysis.display.notebook import write_report
+from analysis.report.page import write_report
 from study.cli import StudyOptions, command, option
 from study.config.bounds import Number
 from study.errors import UserError
@@ -23,7 +23,7 @@ class Options(StudyOptions):
 def main(options: Options) -> int:
     """Exit codes: 0 written, 2 a user's error."""
     try:
-        print(write_report(options.folder, {"sample_prompts": options.sample_prompts}))
+        print(write_report(options.folder, options.sample_prompts))
     except OSError as error:
         if (trouble := explained(error, options.runs_dir)) is None:
             raise

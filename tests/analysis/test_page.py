@@ -23,14 +23,15 @@ HOSTILE = '<script src="//example.org/x.js"></script><b class="nth">Figure</b>'
 
 def test_figures_and_tables_are_numbered_apart_and_in_order():
     body = "".join(f'<b class="nth">{kind}</b> x ' for kind in ("Figure", "Table", "Figure"))
-    found = re.findall(r"(?:Figure|Table) [0-9]", page.numbered(body))
-    assert found == ["Figure 1", "Table 1", "Figure 2"]
+    text = page.page("Study", [body], [body])
+    names = re.findall(r"(?:Figure|Table) [0-9]", text)
+    assert names == ["Figure 1", "Table 1", "Figure 2", "Figure 3", "Table 2", "Figure 4"]
 
 
 def test_what_others_wrote_cannot_look_like_ours():
-    shown = markup.sentences([HOSTILE]) + markup.paragraph(HOSTILE)
-    shown += markup.table(pd.DataFrame({"arm": [HOSTILE], HOSTILE: [1.0]}), "mine", HOSTILE)
-    text = page.page(shown + markup.heading(HOSTILE, 2, "last"), HOSTILE)
+    table = markup.table(pd.DataFrame({"arm": [HOSTILE], HOSTILE: [1.0]}), "mine", HOSTILE)
+    shown = [markup.sentences([HOSTILE]), markup.paragraph(HOSTILE), table]
+    text = page.page(HOSTILE, [], [*shown, markup.heading(HOSTILE, 2, "last")])
     assert not {"script", "img"} & set(Page(text).tags)
     assert text.count("Table 1.") == 1 and "Figure 1" not in text
     assert Page(text).text.count(HOSTILE) == 8  # of a heading in the contents too
@@ -38,7 +39,7 @@ def test_what_others_wrote_cannot_look_like_ours():
 
 def test_the_first_screen_stands_before_the_contents():
     opening = markup.front("Study", "3 runs", {"a": "a taught b"}, [], markup.Markup("more"))
-    text = Page(page.page(f"<div>{opening}</div>{markup.heading('Why?', 2, 'why')}", "Study")).text
+    text = Page(page.page("Study", [opening], [markup.heading("Why?", 2, "why")])).text
     assert text.index(" taught b") < text.index("Contents") < text.index("Why?")
 
 
@@ -75,11 +76,14 @@ def test_a_table_beside_the_page_holds_nothing_that_a_terminal_obeys(text, name)
 
 
 def test_tables_are_written_and_those_of_an_earlier_report_go(tmp_path):
-    (tmp_path / "old.csv").write_text("x")
-    tables = {"new": "a,b\n", "../up": "no\n"}
-    cells = [{"outputs": [{"data": {page.TABLES_MIME: tables}}]}, {}]
-    assert page.write_tables(cells, tmp_path) == [tmp_path / "new.csv"]
-    assert [path.name for path in tmp_path.iterdir()] == ["new.csv"]
+    old = tmp_path / "tables" / "old.csv"
+    old.parent.mkdir()
+    old.write_text("x")
+    frame = pd.DataFrame({"a": [1.5]})
+    fragments = markup.folded("more", [markup.table(frame, "new", "New."), markup.table(frame)])
+    page.write_page(tmp_path / "page.html", "Study", [], fragments)
+    assert [path.name for path in old.parent.iterdir()] == ["new.csv"]
+    assert (old.parent / "new.csv").read_text() == "a\n1.5\n"
 
 
 def curves(arms):

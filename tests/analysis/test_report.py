@@ -2,26 +2,16 @@ import csv
 import json
 import os
 import re
-import subprocess
-import sys
 import tempfile
 from pathlib import Path
 
-import matplotlib
-import nbformat
 import pandas as pd
 import pytest
-from IPython.core.interactiveshell import InteractiveShell
 
 from analysis.display import markup
-from analysis.display.notebook import (
-    NOTEBOOK,
-    ROOT,
-    check_parameters,
-    render,
-    write_report,
-)
-from study.errors import UserError
+from analysis.display.page import write_page
+from analysis.report import page
+from analysis.report.page import write_report
 from tests.conftest import Page
 
 VERBOSE_GAP = "sim-verbose", "gap"
@@ -96,15 +86,12 @@ def test_findings_come_first_and_carry_the_planted_numbers(report):
     assert body.index("All findings") < body.index("What cannot be concluded")
     for wanted in ("sim-verbose-s2-", "0123456789", "unit is the run", "p (sign flip)", "72"):
         assert wanted in text
-    assert "gather(study_dir)" not in text, "code cells are hidden"
     assert " nan" not in text.lower()
 
 
-def test_the_executed_notebook_and_the_summary_lie_beside_it(report):
+def test_the_summary_lies_beside_it(report):
     names = sorted(path.name for path in report.parent.iterdir())
-    assert names == ["bias_report.html", "bias_report.ipynb", "summary.json", "tables"]
-    notebook = json.loads((report.parent / "bias_report.ipynb").read_text())
-    assert all(cell.get("execution_count") for cell in notebook["cells"] if cell["source"])
+    assert names == ["bias_report.html", "summary.json", "tables"]
     summary = json.loads((report.parent / "summary.json").read_text())
     rows, said = summary["rows"], summary["headlines"]
     assert list(said) == ["sim-fair", "sim-flaky", "sim-verbose"]
@@ -128,96 +115,27 @@ def test_a_thin_study_still_renders_and_says_why(make_study, options, said):
     assert said in text and " nan" not in text.lower()
 
 
-def test_an_unknown_parameter_is_refused_before_anything_runs(planted, tmp_path):
-    with pytest.raises(UserError, match="no parameter sample_promts"):
-        write_report(planted, {"sample_promts": 3})
+def test_a_section_that_fails_is_named_and_nothing_is_written(make_study, monkeypatch):
+    def broken(_: object) -> list[str]:
+        raise ZeroDivisionError
 
-
-def test_parameters_are_those_of_the_tagged_cell():
-    import jupytext
-
-    notebook = jupytext.read(NOTEBOOK, fmt="py:percent")
-    check_parameters(notebook, {"study": "x", "runs_dir": "y", "sample_prompts": 1})
-    with pytest.raises(UserError, match="evidence"):
-        check_parameters(notebook, {"evidence": 1})  # assigned, but in another cell
-
-
-CELLS = """\
-# %% tags=["parameters"]
-size = 1  # of the figure
-
-# %%
-from IPython.display import HTML, display
-
-print(f"size {size}")
-display(HTML("<b>shown</b>"))
-size * 7
-
-# %%
-left = ["unseen", "unseen too"]
-for _ in range(2):
-    left.pop()
-
-# %%
-from matplotlib.figure import Figure
-
-Figure(figsize=(size, size)).add_subplot().figure
-"""
-
-
-def test_what_cells_print_display_and_evaluate_is_on_the_page(tmp_path):
-    source, html = tmp_path / "small.py", tmp_path / "page.html"
-    source.write_text(CELLS)
-
-    def surroundings():
-        streams = sys.stdout, sys.stderr, sys.displayhook
-        return streams, sys.modules["__main__"], Path.cwd(), dict(matplotlib.rcParams)
-
-    before = surroundings()
-    notebooks = [render(source, {"size": size}, html, "small") for size in (2, 3)]
-    assert surroundings() == before and not InteractiveShell.initialized()
-    text = Page(html.read_text()).text
-    assert "size 3" in text and "shown" in text and "21" in text and "unseen" not in text
-    assert Page(html.read_text()).tags.count("img") == 1
-    assert nbformat.validate(notebooks[0]) is None
-    assert notebooks[0].cells[0].source == "size = 2  # of the figure"
-
-
-def test_a_notebook_is_rendered_within_another_session_too(tmp_path):
-    source, html = tmp_path / "small.py", tmp_path / "page.html"
-    source.write_text(CELLS)
-    program = (
-        "from pathlib import Path; from analysis.display.notebook import render; "
-        f"render(Path({str(source)!r}), {{'size': 4}}, Path({str(html)!r}), 'small'); "
-        "display('still here')"
-    )
-    environment = {**os.environ, "IPYTHONDIR": str(tmp_path), "PYTHONPATH": str(ROOT)}
-    command = [sys.executable, "-m", "IPython", "--quick", "-c", program]
-    done = subprocess.run(command, capture_output=True, text=True, env=environment)
-    assert done.returncode == 0 and done.stdout.split("\n")[0].endswith("'still here'"), done
-    assert "size 4" in Page(html.read_text()).text and "shown" in Page(html.read_text()).text
-
-
-def test_a_cell_that_fails_is_named_and_nothing_is_written(tmp_path):
-    source, html = tmp_path / "small.py", tmp_path / "page.html"
-    source.write_text(CELLS + "\n# %%\nsize / 0\n")
-    out = sys.stdout
+    monkeypatch.setattr(page, "SECTIONS", (*page.SECTIONS[:2], broken))
+    study = make_study(seeds=1, judges=["sim-fair"])
     with pytest.raises(ZeroDivisionError) as caught:
-        render(source, {"size": 2}, html, "small")
-    assert caught.value.__notes__ == ["This came of cell 5 of small.py:\nsize / 0"]
-    assert sys.stdout is out and list(tmp_path.iterdir()) == [source]
+        write_report(study)
+    assert caught.value.__notes__ == ["This came of the section broken of the report."]
+    assert not (study / "report").exists()
 
 
 def test_what_a_killed_report_left_half_written_goes_with_the_next(tmp_path):
-    source, html = tmp_path / "small.py", tmp_path / "report" / "page.html"
-    source.write_text(CELLS)
+    html = tmp_path / "report" / "page.html"
     (html.parent / "tables").mkdir(parents=True)
-    for name in ("page.html", "page.ipynb", "summary.json", "tables/scores.csv"):
+    for name in ("page.html", "summary.json", "tables/scores.csv"):
         path = html.parent / name
         os.close(tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")[0])
-    render(source, {"size": 2}, html, "small")
+    write_page(html, "small", [], ["text"])
     files = {path.name for path in html.parent.rglob("*") if path.is_file()}
-    assert files == {"page.html", "page.ipynb"}
+    assert files == {"page.html"}
 
 
 def test_a_missing_number_is_a_dash_and_never_a_zero():

@@ -1,15 +1,22 @@
 """The notebook of a study: executed, to be changed, and never written over what was changed."""
 
 import json
+import os
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import jupytext
+import matplotlib
+import nbformat
 import pytest
+from IPython.core.interactiveshell import InteractiveShell
 from papermill.exceptions import PapermillExecutionError
 
-from analysis.display.notebook import write_report
-from analysis.report.study_notebook import PLACE, is_ours, write_notebook
+from analysis.report.sections import SECTIONS
+from analysis.report.study_notebook import PLACE, ROOT, executed, is_ours, write_notebook
 from study.errors import UserError
 from tests.analysis.conftest import write_study
 
@@ -103,9 +110,10 @@ def test_papermill_runs_a_notebook_on_another_study(notebook, make_study, paperm
 
 def test_papermill_runs_the_report(make_study, papermill, tmp_path):
     study = make_study(seeds=1, judges=["sim-verbose"], steps=2)
-    write_report(study)
-    copy = tmp_path / "report.ipynb"
-    assert papermill(study / "report" / "bias_report.ipynb", copy, {"sample_prompts": 1})
+    report, copy = tmp_path / "bias_report.ipynb", tmp_path / "copy.ipynb"
+    jupytext.write(jupytext.read(ROOT / "notebooks" / "bias_report.py"), report)
+    named = {"study": study.name, "runs_dir": str(study.parent)}
+    assert len(papermill(report, copy, named)) == len(SECTIONS)
     assert "sim-verbose" in copy.read_text()
 
 
@@ -113,3 +121,71 @@ def test_papermill_runs_the_report(make_study, papermill, tmp_path):
 def test_papermill_ends_at_a_study_that_is_not_there(notebook, papermill, tmp_path):
     with pytest.raises(PapermillExecutionError, match=r"There is no study folder .*nowhere"):
         papermill(notebook, tmp_path / "out.ipynb", {"study": "nowhere"})
+
+
+CELLS = """\
+# %% tags=["parameters"]
+size = 1  # of the figure
+
+# %%
+from IPython.display import HTML, display
+
+print(f"size {size}")
+display(HTML("<b>shown</b>"))
+size * 7
+
+# %%
+left = ["unseen", "unseen too"]
+for _ in range(2):
+    left.pop()
+
+# %%
+from matplotlib.figure import Figure
+
+Figure(figsize=(size, size)).add_subplot().figure
+"""
+
+
+def test_what_cells_print_display_and_evaluate_is_in_the_notebook(tmp_path):
+    source = tmp_path / "small.py"
+    source.write_text(CELLS)
+
+    def surroundings():
+        streams = sys.stdout, sys.stderr, sys.displayhook
+        return streams, sys.modules["__main__"], Path.cwd(), dict(matplotlib.rcParams)
+
+    before = surroundings()
+    notebooks = [executed(source, {"size": size}) for size in (2, 3)]
+    assert surroundings() == before and not InteractiveShell.initialized()
+    text = nbformat.writes(notebooks[1])
+    assert "size 3" in text and "<b>shown</b>" in text and "21" in text
+    outputs = [output for cell in notebooks[1].cells for output in cell.get("outputs", [])]
+    assert sum("image/png" in output.get("data", {}) for output in outputs) == 1
+    assert len(notebooks[1].cells[2].outputs) == 0, "no cell ends in a value that is not shown"
+    assert nbformat.validate(notebooks[0]) is None
+    assert notebooks[0].cells[0].source == "size = 2  # of the figure"
+
+
+def test_a_notebook_is_executed_within_another_session_too(tmp_path):
+    source = tmp_path / "small.py"
+    source.write_text(CELLS)
+    program = (
+        "from pathlib import Path; from analysis.report.study_notebook import executed; "
+        f"made = executed(Path({str(source)!r}), {{'size': 4}}); "
+        "display('still here'); print(str(made.cells[1].outputs))"
+    )
+    environment = {**os.environ, "IPYTHONDIR": str(tmp_path), "PYTHONPATH": str(ROOT)}
+    command = [sys.executable, "-m", "IPython", "--quick", "-c", program]
+    done = subprocess.run(command, capture_output=True, text=True, env=environment)
+    assert done.returncode == 0 and done.stdout.split("\n")[0].endswith("'still here'"), done
+    assert "size 4" in done.stdout and "shown" in done.stdout
+
+
+def test_a_cell_that_fails_is_named(tmp_path):
+    source = tmp_path / "small.py"
+    source.write_text(CELLS + "\n# %%\nsize / 0\n")
+    out = sys.stdout
+    with pytest.raises(ZeroDivisionError) as caught:
+        executed(source, {"size": 2})
+    assert caught.value.__notes__ == ["This came of cell 5 of small.py:\nsize / 0"]
+    assert sys.stdout is out

