@@ -11,13 +11,13 @@ from dataclasses import asdict
 import numpy as np
 import pandas as pd
 from scipy.special import ndtr
+from statsmodels.regression.mixed_linear_model import MixedLM
 
 from analysis.crossjudge.estimate import inflation, matrix
 from analysis.external.pairwise import judge_pairs
 from analysis.external.preference import preferences
 from analysis.forecast.ranking import rank
 from analysis.mixture.confusion import judged, rates_differ
-from analysis.planted.random_intercept import random_intercept
 from analysis.planted.trials import Trials, replicated, silent, trials
 from analysis.probes.effects import clustered_mean, pairs, tost
 from analysis.probes.levels import rates, wilson
@@ -25,8 +25,8 @@ from analysis.probes.profile import Evidence, scores
 from analysis.probes.repeats import positions
 from analysis.records.runs import Run
 from analysis.statistics.agreement import cohen_kappa, icc_family, krippendorff_alpha
-from analysis.statistics.estimate import Estimate
-from analysis.statistics.proportions import confusion, rogan_gladen
+from analysis.statistics.estimate import Estimate, around
+from analysis.statistics.proportions import NORMAL, confusion, rogan_gladen
 from judges.probes import Source, Variant, mini, variants
 from judges.probes.asking import ask
 from study.config.schema import Judge, Sampling, Simulated, Task
@@ -190,11 +190,12 @@ def many_items(rng: np.random.Generator, number: int) -> tuple[Estimate, ...]:
 
 @replicated({"random intercept, slope": 0.4, "self preference at equal quality": 0.3})
 def models(rng: np.random.Generator, number: int) -> tuple[Estimate, ...]:
-    """A random intercept over 40 clusters of 5, and a judge's liking for its own answers."""
+    """statsmodels' random intercept over 40 clusters of 5; a judge's liking for its own answers."""
     cluster, items = np.repeat(np.arange(40), 5), 40
     x = rng.normal(0, 1, len(cluster))
     y = 0.4 * x + rng.normal(0, 1, 40)[cluster] + rng.normal(0, 1, len(cluster))
-    fit = random_intercept(y, np.stack([np.ones(len(x)), x], axis=1), cluster)
+    fit = MixedLM(y, np.stack([np.ones(len(x)), x], axis=1), groups=cluster).fit(reml=True)
+    slope = around(fit.params[1], NORMAL * fit.bse[1], 40, "cluster")
     authors = {"author": ["j", "a", "b", "c"], "author_family": ["f", "g", "h", "k"]}
     frame = pd.DataFrame(
         {"item": np.repeat(np.arange(items), 4), "judge": "j", "judge_family": "f"}
@@ -206,7 +207,7 @@ def models(rng: np.random.Generator, number: int) -> tuple[Estimate, ...]:
     taste = 0.3 + rng.normal(0, 0.5, items).repeat(4)
     score = taste * is_own + quality + rng.normal(0, 0.7, len(is_own))
     liking, _ = preferences(frame.assign(score=score, quality=quality))
-    return fit.estimate(1), liking.effect
+    return slope, liking.effect
 
 
 def order(rng: np.random.Generator, count: int) -> dict[str, Trials]:

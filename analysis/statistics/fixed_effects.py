@@ -2,8 +2,8 @@
 
 Every column is split into what varies inside its group and the group's mean; the rows are read for
 that once, and what follows needs products of K columns. `analysis.ledger.transmission` regresses
-inside groups of rollouts, `analysis.workflow.run` too, `analysis.external.preference` inside items,
-and `analysis.planted.random_intercept` weighs the two parts.
+inside groups of rollouts, `analysis.workflow.run` too, and `analysis.external.preference` inside
+items.
 """
 
 from __future__ import annotations
