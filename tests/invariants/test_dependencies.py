@@ -6,6 +6,7 @@ import sys
 import tomllib
 from importlib.metadata import packages_distributions, requires, version
 
+import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
@@ -138,3 +139,15 @@ def test_make_installs_a_torch_that_the_project_allows():
 
 def test_what_installs_the_rest_is_pinned_too():
     assert set(pins("requirements/installers.txt")) == {"pip", "uv"}
+
+
+@pytest.mark.parametrize("package", ["study", "judges", "analysis", "experiments", "judgedrift"])
+def test_every_file_of_a_package_is_in_the_wheel(package):
+    patterns = PROJECT["tool"]["setuptools"]["package-data"][package]
+    folder = ROOT / package
+    matched = {path for pattern in patterns for path in folder.glob(pattern)}
+    files = {
+        path for path in folder.rglob("*") if path.is_file() and "__pycache__" not in path.parts
+    }
+    assert folder / "py.typed" in matched
+    assert {path for path in files if path.suffix != ".py"} == matched
