@@ -124,10 +124,10 @@ def read_answers(study_dir: Path | str) -> Answers:
     for row in runs.to_dict("records"):
         cell = folder / str(row["cell"])
         for held_out, place in enumerate((cell, cell / EVALUATIONS)):
-            if (place / "rollouts").is_dir():
-                texts = foreign_parts(place / "rollouts")
-                texts += [text for kind in KINDS for text in lost_steps(place / kind)]
+            for kind in KINDS:
+                texts = (*foreign_parts(place / kind), *lost_steps(place / kind))
                 problems += [text.rstrip(".") for text in texts]
+            if (place / "rollouts").is_dir():
                 names = ("cell", "arm", "judge", "policy", "on_failure", "state")
                 values = (str(row[name]) for name in names)
                 sources.append(Source(*values, int(row["seed"]), bool(held_out), place))

@@ -26,6 +26,7 @@ def disagreements(
     at: np.ndarray,
     logged: pd.DataFrame,
     config: Mapping[str, Any],
+    done: bool,
 ) -> list[str]:
     """What a run's records say that cannot all be true, a sentence for each kind.
 
@@ -36,6 +37,7 @@ def disagreements(
         at: (V,), the rollout of each verdict; -1 for none.
         logged: step, metric and value, as ``metrics.jsonl`` has them.
         config: the cell's, flat.
+        done: whether the run has ended; one that goes on writes its line of a step last.
     """
     acting = verdicts["role"].eq("acting").to_numpy() & (at >= 0)
     sentences = [
@@ -45,7 +47,7 @@ def disagreements(
         _uneven(rollouts, config) or _other_advantages(rollouts, config),
         _other_scores(rollouts, verdicts["score"].to_numpy(dtype=float)[acting], at[acting], at),
         *(_other_means(rollouts, logged, *each) for each in MEANS.items()),
-        _lost_lines(rollouts, logged),
+        _lost_lines(rollouts, logged, done),
     ]
     return [sentence for sentence in sentences if sentence]
 
@@ -159,8 +161,10 @@ def _other_means(rollouts: pd.DataFrame, logged: pd.DataFrame, metric: str, colu
     )
 
 
-def _lost_lines(rollouts: pd.DataFrame, logged: pd.DataFrame) -> str:
-    """A step before the last one that was logged has a line where it has rollouts."""
-    steps = set(rollouts["step"].astype(int)) - set(logged["step"].astype(int))
-    lost = {step for step in steps if step < logged["step"].max()}
+def _lost_lines(rollouts: pd.DataFrame, logged: pd.DataFrame, done: bool) -> str:
+    """A step has a line where it has rollouts."""
+    steps = set(rollouts["step"].astype(int))
+    lines = set(logged["step"].astype(int))
+    last = max(steps if done else lines, default=0)
+    lost = {step for step in steps - lines if step <= last}
     return f"its metrics have no line of step {min(lost)}" if lost else ""

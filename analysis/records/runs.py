@@ -41,8 +41,9 @@ from analysis.statistics.intervals import mean_interval
 from study.cell import merged
 from study.cell.exchange import folder_of
 from study.cell.parts import parts
-from study.cell.records import CORRECTED, EVALUATIONS, FEATURE, HELD_OUT, OVERALL
+from study.cell.records import CORRECTED, EVALUATIONS, FEATURE, HELD_OUT, KINDS, OVERALL
 from study.cell.signature import UNSIGNED, is_unsigned
+from study.cell.verify import lost_steps
 from study.config.identity import flatten, identifying
 from study.endings import Ending
 from study.errors import UserError
@@ -393,7 +394,9 @@ def _read_run(
     logged = steps_frame(folder, row)
     problems += [
         f"{cell['cell']} is damaged: {why}"
-        for why in disagreements(rollouts, answers.verdicts, answers.at, logged, config)
+        for why in disagreements(
+            rollouts, answers.verdicts, answers.at, logged, config, bool(cell["done"])
+        )
     ]
     evaluated = logged[logged["metric"].str.startswith(HELD_OUT) & logged["value"].notna()]
     held_out: dict[str, dict[int, float]] = {}
@@ -411,6 +414,9 @@ def _read_run(
         problems += held.problems
         if len(held.rollouts):
             run = replace(run, frozen=_frozen(run, held))
+    else:
+        kinds = (folder / str(cell["cell"]) / EVALUATIONS / kind for kind in KINDS)
+        problems += [text.rstrip(".") for kind in kinds for text in lost_steps(kind)]
     return run, counts, problems
 
 

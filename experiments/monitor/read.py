@@ -163,6 +163,8 @@ class CellReader:
             self._status = read_status(self.folder, self._status_problems)
             self._status_stamp = stamp
         problems = [self._config_problem, *self._status_problems, self.tail.problem]
+        if cells.is_done(self.folder) and (why := cells.other_end(self.folder, self._status)):
+            problems.append(f"{where(path)} {why}")
         status, flat, tail = self._status, self._flat, self.tail
         seed = flat.get("seed")
         # another machine sends its own with its checkpoints alone

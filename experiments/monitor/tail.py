@@ -7,14 +7,24 @@ for in every line.
 
 from __future__ import annotations
 
+import json
 import math
 import os
 import re
 from functools import lru_cache
+from itertools import pairwise
 from pathlib import Path
 
-from study.cell.records import HELD_OUT, METRICS, OVERALL, is_altered, step_line, where
-from study.cell.signature import cell_id, is_other
+from study.cell.records import (
+    HELD_OUT,
+    METRICS,
+    OVERALL,
+    is_altered,
+    read_metrics,
+    step_line,
+    where,
+)
+from study.cell.signature import other_origin
 from study.system.files import Damaged
 
 SPREAD, RECENT = 48, 24
@@ -32,6 +42,7 @@ SHOWN = (
 DOMAIN = "domain/"
 OF_DOMAIN = ("truth", "judge", "gap", "unscored_frac", "frac_zero_std")
 """What is shown of ``domain/NAME/...``."""
+_STEP = re.compile(rb'^\{"step": (\d{1,12}),', re.MULTILINE)
 _SUMS = re.compile(b'"(' + "|".join(SUMMED).encode() + rb')": ([^,}\n]{1,40})')
 
 
@@ -53,7 +64,7 @@ class Tail:
         self.problem = ""
         self.step = 0
         """The last one."""
-        self._damaged, self._offset, self._file = 0, 0, (0, 0)
+        self._damaged, self._offset, self._file, self._last = 0, 0, (0, 0), -1
 
     def read(self) -> bool:
         """Read what was added since the last time; whether there was anything.
@@ -82,6 +93,10 @@ class Tail:
         kept = [line for line in lines if not is_altered(line)]
         self._damaged += len(lines) - len(kept)
         data = b"\n".join(kept)
+        steps = [self._last, *map(int, _STEP.findall(data))]
+        self._last = max(steps)
+        if any(step <= before for before, step in pairwise(steps)):
+            data = self._each_once()
         for name, amount in _SUMS.findall(data):
             key = name.decode()
             before, value = self.sums.get(key, 0.0), _number(amount)
@@ -92,6 +107,13 @@ class Tail:
         lost = "lines that are not steps as they were written, and are left out"
         self.problem = f"{where(self.path)}: {lost}: {self._damaged}" if self._damaged else ""
         return len(lines) > 1
+
+    def _each_once(self) -> bytes:
+        """All steps in order, each as it was written last, where one stands twice: what was added
+        up so far is forgotten."""
+        steps = sorted(read_metrics(self.path.parent)[0], key=lambda line: line["step"])
+        self.series, self.sums, self.accuracy, self.step = {}, {}, {}, 0
+        return "".join(json.dumps(line) + "\n" for line in steps).encode()
 
     def _added(self) -> bytes:
         """Whole lines after those that were read."""
@@ -107,7 +129,7 @@ class Tail:
             return
         folder = self.path.parent
         content = step_line(line)
-        if content is None or is_other(folder, content.get("cell", cell_id(folder))):
+        if content is None or other_origin(folder, content):
             self._damaged += 1
             return
         step = content["step"]

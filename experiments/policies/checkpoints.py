@@ -15,6 +15,7 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+from study.cell.signature import training_of
 from study.errors import UserError
 from study.system.files import sha256, write_json
 
@@ -115,7 +116,8 @@ def foreign(policy: Path, cell_id: str, whole: bool = True) -> str:
     """Why a policy or checkpoint is not that of a cell, or, if the ``whole`` of it is to be read,
     not as it was written; empty where it is, or says nothing, as those of older versions."""
     if not (policy / COMPLETE).exists():
-        return ""
+        is_ours = policy.is_dir() and training_of(policy.parent)
+        return f"has no {COMPLETE}, which says whose it is" if is_ours else ""
     try:
         manifest = read_manifest(policy)
         if manifest["cell"] != cell_id and re.fullmatch(r"[0-9a-f]{10}", cell_id):

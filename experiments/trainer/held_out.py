@@ -27,7 +27,7 @@ from experiments.trainer.world import Executed
 from judges.ask.budget import usd_of, usd_of_calls
 from judges.ask.session import Session
 from study.cell.parts import verdicts_by
-from study.cell.records import EVAL_COST, EVALUATIONS, HELD_OUT, OVERALL, Recorder
+from study.cell.records import DRAWN, EVAL_COST, EVALUATIONS, HELD_OUT, OVERALL, Recorder
 from study.endings import INFRASTRUCTURE
 from study.errors import UserError
 from study.rows import Row, Truth
@@ -142,7 +142,7 @@ class HeldOut(TrainerCallback):
         means = {}
         for name, column in (("truth", "truth"), ("judge", "judge_score")):
             if scores := [row[column] for row in record.rollouts if row[column] is not None]:
-                means[f"eval/frozen/{name}"] = fmean(scores)
+                means[f"{DRAWN}{name}"] = fmean(scores)
         return means | self._paid(sent, usd)
 
     @contextmanager

@@ -8,6 +8,8 @@ it.
 from __future__ import annotations
 
 import functools
+import re
+import secrets
 import threading
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,7 +18,8 @@ from typing import IO, Any
 import yaml
 
 from study.cell import places
-from study.cell.signature import cell_id, is_other
+from study.cell.records import recorded
+from study.cell.signature import cell_id
 from study.cell.status import read_status
 from study.config.identity import digest, identifying
 from study.config.schema import Study, freeze
@@ -87,10 +90,12 @@ def other_config(folder: Path, config: dict[str, Any]) -> str:
     study; empty where it is the cell's."""
     try:
         digits = digest(config)
+        judge, seed = config.get("judge", {}).get("name"), config.get("seed")
     except (TypeError, ValueError, AttributeError) as error:
         return f"is not the config of a cell ({type(error).__name__})"
-    if is_other(folder, digits):
-        return f"is the config of the cell {digits}"
+    name = f"{judge}-s{seed}-{digits}"
+    if folder.name != name and re.fullmatch(r".+-s-?\d+-[0-9a-f]{10}", folder.name):
+        return f"is the config of the cell {name}"
     try:
         study = read_json(folder.parent / "study.json").get("study")
     except Damaged:
@@ -138,7 +143,14 @@ def set_status(folder: Path, **changes: Any) -> None:
     restore it, so it is not synced to the disk. Any thread may."""
     with _WRITING:
         status = {**read_status(folder), **changes, "cell": cell_id(folder)}
+        status.setdefault("training", _training(folder))
         write_json(folder / "status.json", status, durable=False)
+
+
+def _training(folder: Path) -> str:
+    """The training that the lines of a cell are of, or a new one."""
+    lines = (line.get("training") for line in recorded(folder))
+    return next(filter(None, lines), secrets.token_hex(4))
 
 
 def lock(folder: Path, wait_s: float = 0.0) -> IO[str] | None:
@@ -184,18 +196,21 @@ def study_cells(study_dir: Path) -> list[Path]:
 
 
 def same_cells(study_dir: Path) -> dict[Path, list[Path]]:
-    """Cell -> copies of its folder: folders with the very same config, of longer names. A link is
-    the copy of the folder that it leads to, whatever its name."""
+    """Cell -> copies of its folder: folders with the very same config or digits, of longer names. A
+    link is the copy of the folder that it leads to, whatever its name."""
 
     def order(path: Path) -> tuple[bool, bool, int, Path]:
         folder = path.parent
         return folder.is_symlink(), path.is_symlink(), len(folder.name), path
 
-    folders_by_config: dict[str, list[Path]] = {}
+    groups: dict[str, list[Path]] = {}
     for path in sorted(study_dir.glob("*/config.yaml"), key=order):
         try:
             text = read_text(path)
         except Damaged:
             text = str(path.resolve())  # nobody's copy
-        folders_by_config.setdefault(text, []).append(path.parent)
-    return {folders[0]: folders[1:] for folders in folders_by_config.values()}
+        digits = cell_id(path.parent)
+        group = groups.get(text) or groups.get(digits) or []
+        group.append(path.parent)
+        groups[text] = groups[digits] = group
+    return {group[0]: group[1:] for group in groups.values()}

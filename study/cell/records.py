@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 import xxhash
 
-from study.cell.signature import Hashed, cell_id, is_other
+from study.cell.signature import Hashed, cell_id, other_origin, training_of
 from study.system.files import (
     Damaged,
     append_line,
@@ -77,6 +77,8 @@ EVAL_COST = ("cost/eval_calls", "cost/eval_usd")
 """
 HELD_OUT, OVERALL = "eval/averages/", ("by_dataset", "by_domain")
 """How metrics of held-out accuracy begin; a domain's name follows, or one of `OVERALL`."""
+DRAWN = "eval/frozen/"
+"""How metrics begin that are means over an evaluation's parts."""
 
 
 def rollout_id(step: int, row: int) -> str:
@@ -108,6 +110,7 @@ def read_metrics(folder: Path) -> tuple[list[dict[str, Any]], list[str]]:
         return [], [f"{where(path)}: it {problem}; its steps are left out"]
     steps: dict[int, dict[str, Any]] = {}
     problems = []
+    signed = False  # what comes behind a signed line is signed
     for number, line in enumerate(lines, start=1):
         if not line.strip():
             continue
@@ -117,15 +120,18 @@ def read_metrics(folder: Path) -> tuple[list[dict[str, Any]], list[str]]:
             )
         elif (content := step_line(line)) is None:
             problems.append(f"{where(path)} line {number} is not a step and was left out")
-        elif is_other(folder, cell := content.get("cell", cell_id(folder))):
-            problems.append(f"{where(path)} line {number} is of the cell {cell} and was left out")
+        elif origin := other_origin(folder, content):
+            problems.append(f"{where(path)} line {number} is of {origin} and was left out")
+        elif signed and "digest" not in content:
+            problems.append(f"{where(path)} line {number} is unsigned and was left out")
         else:
             steps[content["step"]] = content
+            signed |= "digest" in content
     return list(steps.values()), problems
 
 
 _SIGNED = b', "digest": "'
-_OF_LINE = {"step", "time_ms", "metrics", "cell", "digest"}
+_OF_LINE = {"step", "time_ms", "metrics", "cell", "training", "digest"}
 
 
 def _line_text(line: Mapping[str, Any]) -> str:
@@ -142,7 +148,9 @@ def is_altered(line: bytes) -> bool:
     """Whether a line of ``metrics.jsonl`` has another digest than its text; one of an older version
     has none."""
     text, signed, digest = line.rstrip(b"\r").rpartition(_SIGNED)
-    return bool(signed) and digest != xxhash.xxh3_64_hexdigest(text + b"}").encode() + b'"}'
+    if not signed:
+        return b'"digest"' in line
+    return digest != xxhash.xxh3_64_hexdigest(text + b"}").encode() + b'"}'
 
 
 def step_line(line: bytes) -> dict[str, Any] | None:
@@ -166,7 +174,7 @@ def step_line(line: bytes) -> dict[str, Any] | None:
             return None
     named = {FORMER.get(name, name): value for name, value in metrics.items()}
     return {"step": whole[0], "time_ms": whole[1], "metrics": named} | {
-        name: str(content[name]) for name in ("cell", "digest") if name in content
+        name: str(content[name]) for name in ("cell", "training", "digest") if name in content
     }
 
 
@@ -235,7 +243,9 @@ class Recorder:
         """Record the metrics of a step: step 0 has no more than that. Returns the line."""
         time_ms = self._times.get(step, int(time.time() * 1000))
         line = {"step": step, "time_ms": time_ms, "metrics": metrics, "cell": cell_id(self.folder)}
-        append_line(self._metrics_path, _line_text({**line, "digest": ""}))
+        training = training_of(self.folder)
+        signed = {**line, **({"training": training} if training else {}), "digest": ""}
+        append_line(self._metrics_path, _line_text(signed))
         self._loose.add(self._metrics_path)
         return line
 

@@ -21,6 +21,8 @@ from typing import IO, Any
 
 import xxhash
 
+from study.system.files import Damaged, read_json
+
 KEY = "judgedrift.signature"
 """Key of a Parquet file's footer."""
 UNKNOWN = "?" * 32
@@ -28,6 +30,7 @@ MOST_KNOWN = 1 << 16
 """So many files are known to be as they were written."""
 
 
+ANOTHER = "another training of this cell"
 UNSIGNED = (
     "some files of records are unsigned, as older versions wrote them, and whether they were"
     " altered since cannot be told: judgedrift records verify counts them"
@@ -50,6 +53,8 @@ class Signature:
     """Whether all that it was merged of was signed."""
     footer: str = ""
     """The same over the footer, with `UNKNOWN` in the place of this; empty in older files."""
+    training: str = ""
+    """`training_of` the cell; empty in older files."""
 
 
 def cell_id(cell: Path) -> str:
@@ -58,11 +63,43 @@ def cell_id(cell: Path) -> str:
     return digits[1] if digits else cell.name
 
 
-def is_other(cell: Path, written: object) -> bool:
-    """Whether what names the cell ``written`` is not of the one in this folder; one whose name has
-    no digits takes anything."""
+def training_of(cell: Path) -> str:
+    """What tells one training of a cell from another, of the same config in another place or at
+    another time: drawn when its status is first written, and kept there. Empty where there is none.
+    """
+    path = cell / "status.json"
+    try:
+        stat = os.stat(path)
+        stamp = stat.st_ino, stat.st_size, stat.st_mtime_ns
+        before, training = _trainings.get(path, (None, ""))
+        if before != stamp:
+            training = read_json(path).get("training")
+            training = training if isinstance(training, str) else ""
+            if len(_trainings) >= MOST_KNOWN:
+                _trainings.clear()
+            _trainings[path] = stamp, training
+    except (OSError, Damaged):
+        return ""
+    return training
+
+
+def other_origin(cell: Path, line: Mapping[str, Any]) -> str:
+    """Of which other cell, or other training of this one, a line or status is; empty where it is of
+    this one, or says nothing of it."""
     own = cell_id(cell)
-    return own != cell.name and written != own
+    if own != cell.name and line.get("cell", own) != own:  # a name without digits takes anything
+        return f"the cell {line['cell']}"
+    return ANOTHER if _differ(line.get("training"), training_of(cell)) else ""
+
+
+def _differ(*trainings: object) -> bool:
+    return all(trainings) and len({*trainings}) > 1
+
+
+def cell_of(path: Path) -> Path:
+    """The folder of the cell whose records lie at ``path``."""
+    folder = path.parent.parent
+    return folder.parent if folder.name in ("evaluations", "missing") else folder
 
 
 def place_of(path: Path) -> str:
@@ -116,6 +153,7 @@ class Hashed(io.RawIOBase):
             groups=tuple(self._groups),
             whole=whole,
             footer=UNKNOWN,
+            training=training_of(cell_of(path)),
         )
         return {KEY: json.dumps(asdict(signature), separators=(",", ":"))}
 
@@ -146,6 +184,7 @@ def _parsed(text: bytes) -> Signature:
             groups=tuple((int(end), str(digest)) for end, digest in fields["groups"]),
             whole=fields["whole"] is True,
             footer=str(fields.get("footer", "")),
+            training=str(fields.get("training", "")),
         )
     except (ValueError, TypeError, KeyError, OverflowError, RecursionError) as error:
         raise ValueError(f"its signature cannot be read ({type(error).__name__})") from error
@@ -157,6 +196,8 @@ def contradiction(path: Path, signature: Signature, steps: tuple[int, int], rows
     place = place_of(path)
     if signature.place != place:
         return f"was written as {signature.place} and lies at the place of {place}"
+    if _differ(signature.training, training_of(cell_of(path))):
+        return f"is of {ANOTHER}"
     if signature.steps != steps:
         return "was written as steps {} to {} under another name".format(*signature.steps)
     if signature.rows != rows:
@@ -222,6 +263,8 @@ def is_unsigned(path: Path) -> bool:
     return Contents.of(path).known.get(0) == ""
 
 
+_trainings: dict[Path, tuple[tuple[int, int, int], str]] = {}
+"""Status -> inode, size and time, and the training that stands in it."""
 _known: dict[Path, tuple[tuple[int, int, int], dict[int, str]]] = {}
 """File -> inode, size and time, and the digests of its bytes from each place on."""
 

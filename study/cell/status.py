@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from study.cell.records import recorded
-from study.cell.signature import cell_id, is_other
+from study.cell.signature import other_origin
 from study.system.files import Damaged, read_json, say
 
 STATES = ("new", "running", "done", "failed", "killed")
@@ -23,7 +23,7 @@ NUMBERS = (
     "beat",
     "tokens",
 )
-WORDS = ("state", "host", "error", "tracking_problem", "phase", "cell")
+WORDS = ("state", "host", "error", "tracking_problem", "phase", "cell", "training")
 
 
 def read_status(folder: Path, problems: list[str] | None = None) -> dict[str, Any]:
@@ -33,8 +33,8 @@ def read_status(folder: Path, problems: list[str] | None = None) -> dict[str, An
     name = f"{folder.name}/{path.name}"
     try:
         content = read_json(path)
-        if is_other(folder, cell := content.get("cell", cell_id(folder))):
-            raise Damaged(path, f"is of the cell {cell}")
+        if origin := other_origin(folder, content):
+            raise Damaged(path, f"is of {origin}")
         wrong = sorted(key for key, value in content.items() if not _fits(key, value))
         if not wrong:
             return content

@@ -7,7 +7,7 @@ inside it is found when it is read.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Collection, Iterable
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +22,17 @@ from study.cell.cells import (
     set_status,
 )
 from study.cell.parts import opened, parts, span_of
-from study.cell.records import EVALUATIONS, KINDS, METRICS, read_metrics, step_of, where
+from study.cell.records import (
+    DRAWN,
+    EVALUATIONS,
+    KINDS,
+    METRICS,
+    read_metrics,
+    recorded,
+    step_of,
+    where,
+)
+from study.cell.signature import training_of
 from study.cell.status import read_status
 from study.config.identity import identifying
 from study.system.files import Damaged, read_json, read_yaml, say
@@ -112,20 +122,18 @@ def unsound(cell: Cell | Path) -> list[str]:
             sentences.append(f"{where(error.path)} is damaged: it {error.why}.")
     lines, problems = read_metrics(folder)
     sentences += [f"{problem}." for problem in problems]
-    made = {line["step"] for line in lines if line["step"]}  # step 0 is what was before the first
     for kind in KINDS:
-        sentences += _unsound_parts(folder / kind, made)
+        sentences += _unsound_parts(folder / kind)
+        sentences += lost_steps(folder / EVALUATIONS / kind)
+    made = {line["step"] for line in lines}
     if is_done(folder) and (more := sorted(_steps_of(folder / "rollouts") - made)):
         sentences.append(f"{where(folder / METRICS)} has no line of step {_listed(more)}.")
-    if (folder / EVALUATIONS).exists():
-        for kind in KINDS:
-            sentences += lost_steps(folder / EVALUATIONS / kind)
     return sentences
 
 
-def _unsound_parts(folder: Path, made: set[int]) -> list[str]:
+def _unsound_parts(folder: Path) -> list[str]:
     if not folder.is_dir():
-        return lost_steps(folder, made)
+        return lost_steps(folder)
     sentences = foreign_parts(folder)
     for path in sorted(folder.iterdir()):
         why = _outside(path) if step_of(path) is not None else ""
@@ -133,27 +141,37 @@ def _unsound_parts(folder: Path, made: set[int]) -> list[str]:
             why = damage.why
         if why:
             sentences.append(f"{where(path)} is damaged: it {why}.")
-    return sentences + lost_steps(folder, made)
+    return sentences + lost_steps(folder)
 
 
-def lost_steps(folder: Path, made: Collection[int] = ()) -> list[str]:
-    """A sentence where a kind of records lacks steps: those that were ``made``, that are before
-    its last, or that have records of the other kind. The last step of a run that goes on may be
-    being written. A kind that others left empty lacks none."""
+def lost_steps(folder: Path) -> list[str]:
+    """A sentence where a kind of records lacks steps: those that a line of metrics is of, that are
+    before its last, or that have records of the other kind. The last step of a run that goes on may
+    be being written. A kind that another program left empty lacks none."""
     cell, name = folder.parent, f"{folder.parent.name}/{folder.name}"
     if held_out := cell.name == EVALUATIONS:
         cell, name = cell.parent, f"{cell.parent.name}/{name}"
     done, there = is_done(cell), _steps_of(folder)
-    recorded = {step for kind in KINDS for step in _steps_of(folder.with_name(kind))}
-    last = max(recorded, default=0)
+    on_record = {step for kind in KINDS for step in _steps_of(folder.with_name(kind))}
+    last = max(on_record, default=0)
     if done and not held_out:
         last = max(last, int(read_status(cell, []).get("step", 0)))
-    expected = recorded if held_out else set(range(1, last + 1))
-    expected = {step for step in expected if done or step < last} | set(made)
+    expected = on_record if held_out else set(range(1, last + 1))
+    expected = {step for step in expected if done or step < last} | _logged(cell, held_out)
     if not folder.is_dir():
         return [f"{name} is gone."] if expected else []
-    gone = sorted(expected - there) if there or made else []
+    gone = sorted(expected - there) if there or training_of(cell) else []
     return [f"{name} has no part of step {_listed(gone)}."] if gone else []
+
+
+def _logged(cell: Path, held_out: bool) -> set[int]:
+    """The steps whose rollouts, or drawn answers to held-out rows, a line of metrics is of."""
+    lines = recorded(cell)
+    if not held_out:
+        return {line["step"] for line in lines if line["step"]}  # step 0 is before the first
+    return {
+        line["step"] for line in lines if any(name.startswith(DRAWN) for name in line["metrics"])
+    }
 
 
 def _steps_of(folder: Path) -> set[int]:
