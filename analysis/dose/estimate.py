@@ -153,8 +153,8 @@ def trend_p(
     labels = np.zeros(len(dose)) if blocks is None else blocks
     blocks_of = [labels == label for label in np.unique(labels)]
     parts = [(dose[b] - dose[b].mean(), response[b] - response[b].mean()) for b in blocks_of]
-    seen = abs(sum(x @ y for x, y in parts))
-    least = seen - 1e-9 * sum(abs(x) @ abs(y) for x, y in parts)  # equal on paper is equal here
+    observed = abs(sum(x @ y for x, y in parts))
+    least = observed - 1e-9 * sum(abs(x) @ abs(y) for x, y in parts)  # equal on paper is equal here
     if prod(factorial(len(y)) for _, y in parts) <= draws:
         sums = np.zeros(1)
         for x, y in parts:

@@ -48,5 +48,5 @@ def held_out_table(runs: Sequence[Run], base: str | None) -> pd.DataFrame:
     low, high = (levels.xs(end, axis=1, level=1) for end in ("min", "max"))
     varying = set(levels.index[high.max(axis=1) > low.min(axis=1)])
     varying |= set(whole.loc[whole["training"].abs() > 0, "metric"])
-    told = whole["shift"].notna() & whole["metric"].isin(varying)
-    return whole[told].reset_index(drop=True)
+    is_shown = whole["shift"].notna() & whole["metric"].isin(varying)
+    return whole[is_shown].reset_index(drop=True)

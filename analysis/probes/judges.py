@@ -15,7 +15,7 @@ import numpy as np
 import pandas as pd
 import yaml
 
-from analysis.display.markup import said
+from analysis.display.markup import render_text
 from analysis.external.preference import preferences
 from analysis.probes.effects import NO_SPREAD
 from analysis.statistics.agreement import krippendorff_alpha, within_groups
@@ -110,9 +110,9 @@ def own_texts(scores: pd.DataFrame, manifest: dict[str, Any]) -> tuple[pd.DataFr
     none = pd.DataFrame(columns=columns)
     table, quality_by = authored(scores, manifest)
     if table.empty:
-        return none, [said("profile", "no_author")]
-    known = table[table["author"] != ""]
-    authors = dict(zip(known["author"], known["author_family"], strict=True))
+        return none, [render_text("profile", "no_author")]
+    with_author = table[table["author"] != ""]
+    authors = dict(zip(with_author["author"], with_author["author_family"], strict=True))
     families = {name: _family(name, manifest) for name in manifest["judges"]}
     kin = [
         name
@@ -121,11 +121,13 @@ def own_texts(scores: pd.DataFrame, manifest: dict[str, Any]) -> tuple[pd.DataFr
     ]
     if not kin:
         family = ", ".join(sorted({name or "unknown" for name in authors.values()}))
-        return none, [said("profile", "no_kin", author=", ".join(sorted(authors)), family=family)]
+        return none, [
+            render_text("profile", "no_kin", author=", ".join(sorted(authors)), family=family)
+        ]
     table = table[table["judge"].isin(kin)]
     if not table["quality"].notna().any():
         kind = {"author": ", ".join(sorted(authors)), "kin": ", ".join(kin)}
-        return none, [said("profile", "no_truth_of_own", **kind)]
+        return none, [render_text("profile", "no_truth_of_own", **kind)]
     rows, notes = [], []
     for taste in preferences(table, offset=quality_by == OTHERS):
         family = families[taste.judge]
@@ -135,7 +137,9 @@ def own_texts(scores: pd.DataFrame, manifest: dict[str, Any]) -> tuple[pd.DataFr
             continue
         if math.isnan(taste.effect.value) or taste.items < FEWEST:
             why = taste.note or f"{taste.items} prompts are fewer than {FEWEST}"
-            notes.append(said("profile", "no_taste", judge=taste.judge, kind=taste.kind, why=why))
+            notes.append(
+                render_text("profile", "no_taste", judge=taste.judge, kind=taste.kind, why=why)
+            )
             continue
         by = [taste.judge] if taste.kind == "self" else [a for a in authors if authors[a] == family]
         rows.append(

@@ -126,9 +126,9 @@ def _other_scores(
 ) -> str:
     """A rollout's score is the mean of its acting judge's scored votes."""
     n = len(rollouts)
-    known = np.isfinite(score)
-    count = np.bincount(acting_at[known], minlength=n)
-    total = np.bincount(acting_at[known], score[known], n)
+    has_score = np.isfinite(score)
+    count = np.bincount(acting_at[has_score], minlength=n)
+    total = np.bincount(acting_at[has_score], score[has_score], n)
     mean = np.divide(total, count, out=np.full(n, np.nan), where=count > 0)
     recorded = rollouts["judge_score"].to_numpy(dtype=float)
     steps = rollouts["step"].to_numpy()

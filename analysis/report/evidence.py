@@ -22,7 +22,7 @@ from analysis.display.figures import DRAWN
 from analysis.dose.estimate import FEWEST as FEWEST_DOSES
 from analysis.dose.estimate import doses_of, response
 from analysis.drift import estimate as drift
-from analysis.drift.substitution import Substitution, substitutions, untold
+from analysis.drift.substitution import Substitution, substitutions, why_no_substitution
 from analysis.families.estimate import Families
 from analysis.families.estimate import of_runs as families_of
 from analysis.field.estimate import Field
@@ -198,7 +198,7 @@ def of_records(records: Records, cells: Sequence[str] | None = None) -> Evidence
     runs, unread = with_replays(by_arm, records.folder)
     gains = matrix(runs)
     onsets = on_each_core(own_line, by_arm, sum(run.features.nbytes for run in by_arm))
-    field_told = field_of(runs, onsets, study_dir=records.folder, base=plain)
+    field_results = field_of(runs, onsets, study_dir=records.folder, base=plain)
     return Evidence(
         records=records,
         used_cells=used_cells,
@@ -226,7 +226,7 @@ def of_records(records: Records, cells: Sequence[str] | None = None) -> Evidence
             row for run in by_arm if np.isfinite(run.truth).any() for row in rows(run)
         ],
         best_of_n=best_of_n(runs),
-        field=field_told,
+        field=field_results,
         mixture=mixture_of(by_arm, by_window=False),
         workflow=workflow_of(records, used_cells),
         knockouts=knockouts(by_arm, predicted),
@@ -236,8 +236,8 @@ def of_records(records: Records, cells: Sequence[str] | None = None) -> Evidence
         inflation=inflation(gains) if len(gains) else [],
         agreement=agreement(runs),
         substitutions=substitutions(runs, base=plain),
-        no_substitution=untold(runs, plain),
-        problems=[*steps.attrs["problems"], *unread, *field_told.problems],
+        no_substitution=why_no_substitution(runs, plain),
+        problems=[*steps.attrs["problems"], *unread, *field_results.problems],
     )
 
 
@@ -254,16 +254,18 @@ def dose_responses(runs: Sequence[Run]) -> list[dict[str, Any]]:
 def spread_of(values: Iterable[np.ndarray]) -> float:
     """Standard deviation over all known values; 0 where there are none, or all are the same."""
     parts = [each.ravel() for each in values]
-    known = np.concatenate(parts) if parts else np.empty(0)
-    known = known[np.isfinite(known)]
-    return float(known.std(ddof=1)) if known.size and known.min() < known.max() else 0.0
+    finite = np.concatenate(parts) if parts else np.empty(0)
+    finite = finite[np.isfinite(finite)]
+    return float(finite.std(ddof=1)) if finite.size and finite.min() < finite.max() else 0.0
 
 
 def _spread(runs: Sequence[Run]) -> dict[str, float]:
     """Standard deviation of each behaviour over all answers, where it is not always the same."""
     names = runs[0].names if runs else ()
-    found = {name: spread_of(run.features[..., k] for run in runs) for k, name in enumerate(names)}
-    return {name: spread for name, spread in found.items() if spread > 0}
+    spreads = {
+        name: spread_of(run.features[..., k] for run in runs) for k, name in enumerate(names)
+    }
+    return {name: spread for name, spread in spreads.items() if spread > 0}
 
 
 def _score_scale(runs: Sequence[Run]) -> tuple[float, float]:

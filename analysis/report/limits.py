@@ -8,7 +8,7 @@ from functools import partial
 
 import numpy as np
 
-from analysis.display.markup import listed, number, said
+from analysis.display.markup import listed, number, render_text
 from analysis.records.frames import NAMELESS
 from analysis.report.evidence import Evidence
 
@@ -16,7 +16,7 @@ FEW_SEEDS = 5
 """Up to this many seeds no sign-flip test over seeds can reach p < .05."""
 SMALL_JUDGE = 1e9
 """Parameters below which a real judge shows the path, and nothing about judging quality."""
-_limit = partial(said, "limits")
+_limit = partial(render_text, "limits")
 
 
 def limits(evidence: Evidence) -> list[str]:

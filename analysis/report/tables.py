@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 
 from analysis.display import markup
-from analysis.display.clipping import beyond, cut
+from analysis.display.clipping import cut, cut_difference
 from analysis.display.markup import DECIMALS, TEXTS
 from analysis.drift.estimate import JUDGED
 from analysis.report.evidence import Evidence
@@ -26,8 +26,8 @@ def row_of(table: pd.DataFrame, arm: str, metric: str) -> dict[str, Any] | None:
 def difference(evidence: Evidence, row: dict[str, Any]) -> tuple[float, float]:
     """The interval of an arm's difference from the base arm, cut at what is possible."""
     tables = evidence.score_shifts, evidence.feature_shifts
-    found = (row_of(table, str(evidence.base), row["metric"]) for table in tables)
-    return beyond(row, next(filter(None, found), None))
+    base_rows = (row_of(table, str(evidence.base), row["metric"]) for table in tables)
+    return cut_difference(row, next(filter(None, base_rows), None))
 
 
 def summary_rows(evidence: Evidence) -> list[dict[str, str]]:
@@ -67,22 +67,22 @@ def numbers(evidence: Evidence) -> dict[str, dict[str, float]]:
     shown = ("last", "shift", "low", "high", "diff", "diff_low", "diff_high")
     names = {"last": "end", "low": "shift_low", "high": "shift_high", "diff": "beyond_base"}
     names |= {"diff_low": "beyond_base_low", "diff_high": "beyond_base_high"}
-    told: dict[str, dict[str, float]] = {}
+    by_arm: dict[str, dict[str, float]] = {}
     for arm in evidence.arms:
         of_arm = evidence.cells["arm"].eq(arm)
-        told[arm] = {
+        by_arm[arm] = {
             "runs": float(of_arm.sum()),
             "runs_finished": float((of_arm & evidence.cells["done"]).sum()),
         }
     for table in (evidence.score_shifts, evidence.feature_shifts):
         for row in table.to_dict("records"):
-            of_arm = told.setdefault(row["arm"], {})
+            of_arm = by_arm.setdefault(row["arm"], {})
             of_arm |= {
                 f"{row['metric']}/{names.get(key, key)}": round(float(row[key]), 9)
                 for key in shown
                 if row[key] is not None and math.isfinite(row[key])
             }
-    return told
+    return by_arm
 
 
 def _from_to(row: dict[str, Any] | None) -> str:
@@ -127,14 +127,14 @@ def shifts_table(shifts: pd.DataFrame, base: str | None) -> pd.DataFrame:
             line["worst cases"] = markup.bracket(row["worst_low"], row["worst_high"])
         if compared:
             other = of_base.get(row["metric"])
-            difference = markup.estimate(row["diff"], *beyond(row, other))
+            difference = markup.estimate(row["diff"], *cut_difference(row, other))
             paired = row["pairs"] > 0
             line[f"beyond {base} [95 %]"] = difference if paired else ""
             if lost:
                 worst = markup.bracket(row["diff_worst_low"], row["diff_worst_high"])
                 line[f"worst cases beyond {base}"] = worst
             if pooled:
-                drawn = markup.estimate(row["pooled"], *beyond(row, other, "pooled"))
+                drawn = markup.estimate(row["pooled"], *cut_difference(row, other, "pooled"))
                 line["pooled over arms [95 %]"] = drawn if paired else ""
             line["pairs"] = markup.number(row["pairs"]) if paired else ""
             line["p (sign flip)"] = markup.p_value(row["p_sign_flip"]) if paired else ""

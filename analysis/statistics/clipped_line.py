@@ -23,8 +23,8 @@ def clipped_mean(
 ) -> np.ndarray:
     """Mean of line + spread N(0, 1) cut at the ends of the scale."""
     size = np.maximum(spread, 1e-9)
-    below = _beyond(low - line, size) if np.isfinite(low) else 0.0
-    above = _beyond(line - high, size) if np.isfinite(high) else 0.0
+    below = _mean_excess(low - line, size) if np.isfinite(low) else 0.0
+    above = _mean_excess(line - high, size) if np.isfinite(high) else 0.0
     return line + below - above
 
 
@@ -126,7 +126,7 @@ def _search(
     return here, squares
 
 
-def _beyond(x: np.ndarray, size: np.ndarray | float) -> np.ndarray:
+def _mean_excess(x: np.ndarray, size: np.ndarray | float) -> np.ndarray:
     """Mean of max(0, x + size N(0, 1))."""
     unit = x / size
     return x * ndtr(unit) + size * np.exp(-0.5 * np.minimum(unit**2, 1400.0)) / (2 * np.pi) ** 0.5

@@ -150,8 +150,8 @@ def grouped(labels_N: np.ndarray) -> Groups:
     else:
         codes, _ = pd.factorize(labels_N, use_na_sentinel=False)
     counts = np.bincount(codes)
-    if not (seen := counts > 0).all():
-        codes, counts = (np.cumsum(seen) - 1)[codes], counts[seen]
+    if not (has_rows := counts > 0).all():
+        codes, counts = (np.cumsum(has_rows) - 1)[codes], counts[has_rows]
     ordered = len(codes) > 0 and bool((codes[1:] >= codes[:-1]).all())
     return Groups(codes, counts, np.cumsum(counts) - counts if ordered else None)
 
