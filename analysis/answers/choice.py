@@ -181,12 +181,12 @@ class _Sample:
         """Forget the last prompts that are not needed for as many answers as may be shown."""
         while len(self.order) > 1:
             _, prompt = self.order[0]
-            held = sum(map(len, self.picks[prompt].values()))
-            if self.size - held < self.most:
+            answer_count = sum(map(len, self.picks[prompt].values()))
+            if self.size - answer_count < self.most:
                 return
             heapq.heappop(self.order)
             del self.picks[prompt], self.steps[prompt]
-            self.size -= held
+            self.size -= answer_count
 
     def drawn(self) -> Iterator[Pick]:
         """The answers, prompt by prompt; those to one prompt in random order."""

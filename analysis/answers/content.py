@@ -140,11 +140,11 @@ def content(answers: Answers, choice: Choice, most_bytes: int) -> dict[str, Any]
 
 def _read(answers: Answers, choice: Choice) -> dict[Pick, dict[str, Any]]:
     """The chosen answers in full."""
-    wanted: dict[int, dict[int, list[str]]] = defaultdict(lambda: defaultdict(list))
+    ids_of_source: dict[int, dict[int, list[str]]] = defaultdict(lambda: defaultdict(list))
     for pick in choice.picks:
-        wanted[pick.source][pick.step].append(pick.rollout_id)
+        ids_of_source[pick.source][pick.step].append(pick.rollout_id)
     row_of_pick: dict[Pick, dict[str, Any]] = {}
-    for number, by_step in wanted.items():
+    for number, by_step in ids_of_source.items():
         source = answers.sources[number]
         for step, rollouts, verdicts in answers.judged(source, ROLLOUTS, VERDICTS, by_step):
             ids = by_step[step]

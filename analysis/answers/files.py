@@ -147,16 +147,16 @@ def _card(answers: Answers, counts: dict[str, int]) -> str:
 
 def _groups(steps: Iterator[pa.Table]) -> Iterator[pa.Table]:
     """Tables of many steps."""
-    kept: list[pa.Table] = []
+    batch: list[pa.Table] = []
     rows = size = 0
     for table in steps:
-        kept.append(table)
+        batch.append(table)
         rows, size = rows + table.num_rows, size + table.nbytes
         if rows >= ROWS or size >= BYTES:
-            yield pa.concat_tables(kept)
-            kept, rows, size = [], 0, 0
-    if kept:
-        yield pa.concat_tables(kept)
+            yield pa.concat_tables(batch)
+            batch, rows, size = [], 0, 0
+    if batch:
+        yield pa.concat_tables(batch)
 
 
 @contextlib.contextmanager

@@ -65,8 +65,8 @@ class Side:
         factors = tuple(read_description(folder).get("factors") or every[0].config.factors)
         named = dict(zip(records.table["cell"], records.table["arm"], strict=True))
         arms = [named[cell.name] for cell in every]
-        used = drift.usable_cells(records.table)
-        runs = tuple(run for run in records.runs if run.cell in used)
+        used_cells = drift.usable_cells(records.table)
+        runs = tuple(run for run in records.runs if run.cell in used_cells)
         return cls(folder.name, tuple(every), tuple(arms), factors, records, runs)
 
     def values(self, key: str, arm: str | None = None) -> list[Any]:

@@ -154,7 +154,7 @@ def preferred(runs: Sequence[Run], study_dir: Path) -> list[Preferred]:
         shown = {name: _shown(*how[name]) for name in scores if name in how}
         if False not in shown.values():
             continue
-        judges = [name for name, saw in shown.items() if saw is not None]
+        judges = [name for name, is_shown in shown.items() if is_shown is not None]
         by_judge = {name: _wins(run, scores[name]) for name in judges}
         own = by_judge.get(run.acting) if shown.get(run.acting) else None
         for name, won in by_judge.items():
@@ -171,12 +171,12 @@ def preferred(runs: Sequence[Run], study_dir: Path) -> list[Preferred]:
     if all(np.isnan(row[2].value) for of_runs in preferences_of.values() for row in of_runs):
         return []  # no prompt was answered at both ends
     for (arm, judge), of_runs in preferences_of.items():
-        saw, trained, *_ = of_runs[0]
+        is_shown, trained, *_ = of_runs[0]
         preferences, apart = (
             mean_of_means([each[place] for each in of_runs], ends=ends)
             for place, ends in ((2, (0.0, 1.0)), (3, ENDS))
         )
-        rows.append(Preferred(arm, judge, saw, trained, preferences, apart))
+        rows.append(Preferred(arm, judge, is_shown, trained, preferences, apart))
     return sorted(rows, key=lambda row: (row.arm, not row.trained, not row.shown))
 
 

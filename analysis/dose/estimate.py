@@ -84,12 +84,12 @@ def lack_of_fit(dose: np.ndarray, response: np.ndarray, seed: np.ndarray) -> flo
     means = np.bincount(at, response) / counts
     fit = line(dose, response)
     bend = float((counts * (means - fit.intercept - fit.slope.value * doses) ** 2).sum())
-    left, free = response - means[at], len(response) - len(doses)
+    residuals, free = response - means[at], len(response) - len(doses)
     if complete(dose, seed):
         _, of, sizes = np.unique(seed, return_inverse=True, return_counts=True)
-        left = left - (np.bincount(of, left) / sizes)[of]
+        residuals = residuals - (np.bincount(of, residuals) / sizes)[of]
         free -= len(sizes) - 1
-    noise = float(left @ left)
+    noise = float(residuals @ residuals)
     if len(doses) < FEWEST or free < 1 or noise <= 1e-20 * float(response @ response):
         return NAN
     return float(stats.f.sf(bend / (len(doses) - 2) / (noise / free), len(doses) - 2, free))

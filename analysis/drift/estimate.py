@@ -157,11 +157,11 @@ def run_shifts(
             noise = [k.var(ddof=1) / k.size if k.size > 1 else np.nan for k in finite]
             by_group = [group_sums(tail) for tail in tails]
             clustered = sum(ratio_se(sums[sums[:, 1] > 0]) ** 2 for sums in by_group)
-            lost = 1 - sum(k.size for k in finite) / max(1, sum(tail.size for tail in tails))
+            unscored = 1 - sum(k.size for k in finite) / max(1, sum(tail.size for tail in tails))
             row: dict[str, Any] = {
                 **{"cell": run.cell, "arm": run.arm, "seed": run.seed, "metric": metric},
                 **{"first": first, "last": last, "shift": shift(means)},
-                **{"naive_var": float(sum(noise)), "group_var": clustered, "unscored": lost},
+                **{"naive_var": float(sum(noise)), "group_var": clustered, "unscored": unscored},
                 "tails": [
                     Tail(run.step_P[here], of_end, sums)
                     for here, of_end, sums in zip(at, prompts, by_group, strict=True)
@@ -451,7 +451,7 @@ def sample_completions(rollouts: pd.DataFrame, ranks: int = 2) -> pd.DataFrame:
     columns += ["completion", "judge_score", "truth", "reward"]
     if rollouts.empty:
         return pd.DataFrame(columns=columns)
-    picked = []
+    samples = []
     for _, run in rollouts.sort_values(["step", "group", "member"]).groupby("arm", observed=True):
         steps = run["step"].unique()
         for when, at in {"first": 0, "middle": (len(steps) - 1) // 2, "last": -1}.items():
@@ -460,7 +460,7 @@ def sample_completions(rollouts: pd.DataFrame, ranks: int = 2) -> pd.DataFrame:
             for rank in range(min(ranks, len(groups))):
                 nearest = groups[abs(groups - rank).argmin()]
                 row = at_step[at_step["group"] == nearest].head(1)
-                picked.append(row.assign(when=when, rank=rank))
-    table = pd.concat(picked, ignore_index=True)
+                samples.append(row.assign(when=when, rank=rank))
+    table = pd.concat(samples, ignore_index=True)
     table["when"] = pd.Categorical(table["when"], categories=["first", "middle", "last"])
     return table.sort_values(["when", "rank", "arm"], ignore_index=True)[columns]

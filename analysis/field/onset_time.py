@@ -55,8 +55,8 @@ def onset_time(
         ValueError: an onset after its run's last step.
     """
     onset, last = np.asarray(onset_S, dtype=float), np.asarray(last_S, dtype=float)
-    looked = np.isfinite(last)
-    onset, last = onset[looked], last[looked]
+    is_followed = np.isfinite(last)
+    onset, last = onset[is_followed], last[is_followed]
     has_onset = np.isfinite(onset)
     if (onset[has_onset] > last[has_onset]).any():
         raise ValueError("an onset lies after its run's last step")

@@ -148,12 +148,12 @@ def first_rollouts(cells: Sequence[Cell], steps: int, keyword: str = "") -> Roll
     values = measured([record["answer"] for record in all_records], keyword)
     calls = sorted(set.intersection(*(set(record) for record in all_records)))
     calls = [name for name in calls if name.startswith(OPERATOR)]
-    counted = [
+    call_counts = [
         [record[name] if record["outcome"] == Ending.OK else None for name in calls]
         for record in all_records
     ]
     values = np.hstack(
-        [values, np.array(counted, dtype=float).reshape(len(all_records), len(calls))]
+        [values, np.array(call_counts, dtype=float).reshape(len(all_records), len(calls))]
     )
     names = (*FEATURES, *(name.removeprefix(FEATURE) for name in calls))
     shape = (len(members), len(members[0]), len(names))

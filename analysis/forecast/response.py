@@ -311,7 +311,7 @@ def to_json(response: Response) -> dict[str, Any]:
 
 def from_json(data: dict[str, Any]) -> Response:
     """What `to_json` wrote."""
-    read: dict[str, Any] = dict(data)
+    arguments: dict[str, Any] = dict(data)
     for name in ("drift", "step", "spread"):
-        read[name] = np.array(data[name], dtype=float)
-    return Response(**read)
+        arguments[name] = np.array(data[name], dtype=float)
+    return Response(**arguments)

@@ -172,17 +172,17 @@ class Fitted:
 
 def fitted(first_rewards: FirstRewards, judged: Candidates, runs: Trained) -> Fitted:
     """Fit on a study's runs. Raises UserError: fewer than four arms have such runs."""
-    have = np.unique(runs.arm)
-    if len(have) < FEWEST_ARMS:
+    fitted_arms = np.unique(runs.arm)
+    if len(fitted_arms) < FEWEST_ARMS:
         raise UserError(
-            f"study={first_rewards.study} has runs of {len(have)} arms that made all of their"
-            f" steps, and how a policy answers to a bias is fitted on {FEWEST_ARMS}. Type"
+            f"study={first_rewards.study} has runs of {len(fitted_arms)} arms that made all of"
+            f" their steps, and how a policy answers to a bias is fitted on {FEWEST_ARMS}. Type"
             " fit=STUDY, a study with more arms, such as forecast-build."
         )
     exposures = judged.exposure[runs.arm]
-    places = np.searchsorted(have, runs.arm)
+    places = np.searchsorted(fitted_arms, runs.arm)
     whole, others = response.leave_one_arm_out(
-        judged.start, judged.bias[have], places, runs.shift, exposures
+        judged.start, judged.bias[fitted_arms], places, runs.shift, exposures
     )
 
     def build_fit(of: Response, in_fit_R: np.ndarray) -> Fitted:
@@ -191,7 +191,7 @@ def fitted(first_rewards: FirstRewards, judged: Candidates, runs: Trained) -> Fi
 
     left_out = {
         judged.arms[arm]: build_fit(of, runs.arm != arm)
-        for arm, of in zip(have.tolist(), others, strict=True)
+        for arm, of in zip(fitted_arms.tolist(), others, strict=True)
     }
     return replace(build_fit(whole, np.ones(len(runs.arm), dtype=bool)), left_out=left_out)
 

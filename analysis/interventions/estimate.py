@@ -90,8 +90,8 @@ class Interventions:
 
 def of_records(records: Records, cells: Sequence[str] | None = None) -> Interventions | None:
     """The interventions of a study; None where no arm has any beside a plain one."""
-    used = usable_cells(records.table) if cells is None else cells
-    runs = [run for run in records.runs if run.cell in used]
+    used_cells = usable_cells(records.table) if cells is None else cells
+    runs = [run for run in records.runs if run.cell in used_cells]
     by_arm: dict[str, list[Run]] = {}
     for run in sorted(runs, key=lambda run: (run.arm, run.seed)):
         by_arm.setdefault(run.arm, []).append(run)
@@ -106,9 +106,11 @@ def of_records(records: Records, cells: Sequence[str] | None = None) -> Interven
     rows = {(row["arm"], row["metric"]): row for row in arm_shifts.to_dict("records")}
     swaps = substitutions(whole, base=plain)
     sd = _sd(by_arm[plain], feature)
-    left = {arm: [_residual(run, feature, sd) for run in of_arm] for arm, of_arm in arms.items()}
+    residuals = {
+        arm: [_residual(run, feature, sd) for run in of_arm] for arm, of_arm in arms.items()
+    }
     calls = records.outcomes.groupby("cell")["verdicts"].sum()
-    taken = {run.cell: _taken(records, run) for run in whole}
+    calibration_rows = {run.cell: _taken(records, run) for run in whole}
     return Interventions(
         plain,
         feature,
@@ -117,14 +119,14 @@ def of_records(records: Records, cells: Sequence[str] | None = None) -> Interven
                 arm,
                 _typed(settings[arm], settings[plain]),
                 len(of_arm),
-                *(mean_interval(values) for values in zip(*left[arm], strict=True)),
+                *(mean_interval(values) for values in zip(*residuals[arm], strict=True)),
                 _effect(rows[arm, feature], arm == plain),
                 _effect(rows[arm, "truth"], arm == plain),
                 tuple(swap for swap in swaps if swap.arm == arm),
                 known_mean(np.array([calls.get(run.cell, 0) for run in of_arm], dtype=float)),
-                known_mean(np.array([_labels(run, taken[run.cell]) for run in of_arm])),
+                known_mean(np.array([_labels(run, calibration_rows[run.cell]) for run in of_arm])),
                 known_mean(np.array([len(run.steps) for run in of_arm], dtype=float)),
-                _calibrated([(run, taken[run.cell]) for run in of_arm]),
+                _calibrated([(run, calibration_rows[run.cell]) for run in of_arm]),
             )
             for arm, of_arm in arms.items()
         ),
@@ -223,8 +225,8 @@ def _residual(run: Run, feature: str, sd: float) -> tuple[float, float]:
     score = run.judge if run.corrected is None else run.corrected
     beside = np.concatenate([run.features, run.truth[..., None]], axis=-1)
     bias = within_regression(score - run.truth, beside).coef_K
-    left, of_truth = float(bias[run.names.index(feature)]) * sd, 1 + float(bias[-1])
-    return left, left / of_truth if of_truth > 0 else NAN
+    residual, of_truth = float(bias[run.names.index(feature)]) * sd, 1 + float(bias[-1])
+    return residual, residual / of_truth if of_truth > 0 else NAN
 
 
 def _effect(row: Mapping[str, Any], alone: bool) -> Estimate:
@@ -240,8 +242,8 @@ def _taken(records: Records, run: Run) -> pd.DataFrame:
     if run.corrected is None:
         return pd.DataFrame()
     row = records.table[records.table["cell"] == run.cell]
-    wanted = ["step", "group", "member", "truth", *COLUMNS]
-    frame = rollouts_frame(records.folder, wanted, row)
+    names = ["step", "group", "member", "truth", *COLUMNS]
+    frame = rollouts_frame(records.folder, names, row)
     return frame.sort_values(["step", "group", "member"], ignore_index=True)
 
 
@@ -278,13 +280,13 @@ def _transported(run: Run, rollouts: pd.DataFrame) -> tuple[float, float] | None
     """Mean of calibrated score - truth in the last tenth, and its variance: that of the labelled
     groups, drawn anew and fitted anew, and that of the groups of the last tenth; NaN where there is
     only one group of either."""
-    wanted = _wanted(run)
-    if not wanted or rollouts.empty:
+    label_count = _wanted(run)
+    if not label_count or rollouts.empty:
         return None
     scored_rows = _scored(rollouts)
-    labelled = scored_rows.head(wanted)
+    labelled = scored_rows.head(label_count)
     last = scored_rows[scored_rows["step"] > run.steps[-1] - max(1, len(run.steps) // 10)]
-    if len(labelled) < wanted or last.empty:
+    if len(labelled) < label_count or last.empty:
         return None
     names = [COLUMNS[0], "truth"]
     scores, truth = last[names].to_numpy(dtype=float).T

@@ -85,12 +85,12 @@ def knockouts(runs: Sequence[Run], predicted: Sequence[Predicted] = ()) -> list[
     rows = []
     for out, of_arm in arms.items():
         names = _without(of_arm[0].config)
-        kept = {key: v for key, v in settings[out].items() if not key.startswith(OUT)}
-        biased = next((arm for arm in arms if arm != out and settings[arm] == kept), None)
+        other_settings = {key: v for key, v in settings[out].items() if not key.startswith(OUT)}
+        biased = next((arm for arm in arms if arm != out and settings[arm] == other_settings), None)
         if not names or biased is None:
             continue
         doses = [f"judge.simulated.doses.{name}" for name in names]
-        undosed = {key: value for key, value in kept.items() if key not in doses}
+        undosed = {key: value for key, value in other_settings.items() if key not in doses}
         absent = next(
             (
                 arm

@@ -174,22 +174,22 @@ def taken_apart(run: Run, scores_P_G: np.ndarray) -> Parts:
         missing = np.full(scores_P_G.shape, np.nan)
         return Parts(calibration, NAN, dict.fromkeys(PARTS, missing), (missing, missing))
     expected = calibration.expected(run.truth)
-    left = scores_P_G - expected
+    residual = scores_P_G - expected
     away = run.features - calibration.features_K
     away = np.where(np.isfinite(away), away, 0.0)
     columns = np.concatenate([run.truth[..., None], run.features], axis=-1)
 
     def paid(groups: np.ndarray) -> np.ndarray:
-        coef_K = within_regression(left[groups], columns[groups]).coef_K[1:]
+        coef_K = within_regression(residual[groups], columns[groups]).coef_K[1:]
         return away @ np.nan_to_num(coef_K)
 
-    names = np.arange(len(left)) if run.prompt_P is None else pd.factorize(run.prompt_P)[0]
-    even = (names if names.any() else np.arange(len(left))) % 2 == 0
+    names = np.arange(len(residual)) if run.prompt_P is None else pd.factorize(run.prompt_P)[0]
+    even = (names if names.any() else np.arange(len(residual))) % 2 == 0
     level = calibration.level + (calibration.slope - 1) * calibration.start
     parts = {
         "compression": (calibration.slope - 1) * (run.truth - calibration.start),
         "clip": expected - calibration.level - calibration.slope * run.truth,
-        "bias": paid(np.ones(len(left), dtype=bool)),
+        "bias": paid(np.ones(len(residual), dtype=bool)),
     }
     parts["noise"] = scores_P_G - run.truth - level - sum(parts.values())
     return Parts(calibration, level, parts, (paid(even), paid(~even)))
@@ -210,8 +210,8 @@ def _first(step_P: np.ndarray, has_both_P_G: np.ndarray) -> tuple[np.ndarray, st
     counts = np.bincount(at, has_both_P_G.sum(axis=1), len(steps))
     tenth = max(1, len(steps) // 10)
     enough = int(np.searchsorted(counts.cumsum(), ROLLOUTS)) + 1
-    taken = min(max(tenth, enough), max(tenth, len(steps) // 3))
+    step_count = min(max(tenth, enough), max(tenth, len(steps) // 3))
     note = ""
-    if taken > tenth:
-        note = f"calibrated on the first {taken} steps: the first tenth has too few rollouts"
-    return at < taken, note
+    if step_count > tenth:
+        note = f"calibrated on the first {step_count} steps: the first tenth has too few rollouts"
+    return at < step_count, note

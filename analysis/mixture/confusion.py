@@ -160,9 +160,11 @@ def rates_differ(answers: pd.DataFrame, threshold: float = THRESHOLD) -> RatesDi
         counts = np.bincount(domain[side], minlength=len(domains))
         # without a spread the mean's rounding must not look like one
         one_value = constant(passed[side])
-        left = np.where(side & (not one_value), passed - passed[side].sum() / max(side.sum(), 1), 0)
+        residual = np.where(
+            side & (not one_value), passed - passed[side].sum() / max(side.sum(), 1), 0
+        )
         by_item = np.zeros((len(items), len(domains)))
-        np.add.at(by_item, (codes, domain), left)
+        np.add.at(by_item, (codes, domain), residual)
         by_item -= by_item.sum(axis=1, keepdims=True) * counts / max(counts.sum(), 1)
         by_item = by_item[:, counts > 0]
         moves.append(by_item[:, :-1])
@@ -201,8 +203,8 @@ def recorded(study_dir: Path) -> pd.DataFrame:
 
     ``frame.attrs["problems"]`` says what could not be read. Raises UserError: no rollouts.
     """
-    wanted = ["prompt_id", "domain", "judge_score", "truth"]
-    rollouts = rollouts_frame(study_dir, wanted)
+    columns = ["prompt_id", "domain", "judge_score", "truth"]
+    rollouts = rollouts_frame(study_dir, columns)
     rollouts = rollouts[rollouts["judge"].ne(NAMELESS)]
     if rollouts.empty:
         raise UserError(

@@ -290,9 +290,9 @@ class _Means:
         moves = values - values.mean(axis=0)
         for which, (y, n) in enumerate(zip(yes, shown, strict=True)):
             if n.sum():
-                aside = at.copy()
-                aside[which] += STEP if at[which] < 0.5 else -STEP
-                slope = (outcomes(*groups, *aside, scale) - here) / (aside - at)[which]
+                at_step = at.copy()
+                at_step[which] += STEP if at[which] < 0.5 else -STEP
+                slope = (outcomes(*groups, *at_step, scale) - here) / (at_step - at)[which]
                 moves[:, :3] += slope.mean(axis=0) * ((y - at[which] * n) / n.mean())[:, None]
         codes, prompts = pd.factorize(drawn.prompt_P)
         by_prompt = np.zeros((len(prompts), 4))

@@ -143,12 +143,12 @@ def _not_refuted(
     plausible = []
     for place, start, end in zip(places, starts, [*starts[1:], len(begins_M)], strict=True):
         here = start + int(fitted[start:end].argmax())
-        lost = fitted.max() ** 2 - fitted[here] ** 2
+        fit_loss = fitted.max() ** 2 - fitted[here] ** 2
         # Products are linear, so those of ramp plus noise are those of noise moved along.
         refitted = by_noise + fitted[here] * (shapes_M_T @ shapes_M_T[here])
         best, near = refitted.max(axis=1), refitted[:, start:end].max(axis=1)
         usual = np.maximum(best, 0.0) ** 2 - np.maximum(near, 0.0) ** 2
-        if lost <= np.quantile(usual, LEVEL):
+        if fit_loss <= np.quantile(usual, LEVEL):
             plausible.append(place)
     return np.array(plausible)
 
@@ -200,8 +200,8 @@ def line(
     """
     calibration = judge_error.calibrated(run, run.judge)
     expected = calibration.expected(run.truth) if calibration.is_known else run.truth
-    left = group_sums(run.judge - expected)
-    scored = left[:, 1] > 0
+    residual_sums = group_sums(run.judge - expected)
+    scored = residual_sums[:, 1] > 0
     at, judged = run.step_P[scored], np.where(np.isfinite(run.judge), run.truth, np.nan)[scored]
     raw = group_sums(run.judge - run.truth)[scored]
     steps, means, _, _ = step_noise(at, raw, 1, np.random.default_rng(0))
@@ -211,11 +211,11 @@ def line(
     gap_first, gap_last = _ends_of(means)
     onset, explained = Onset(NO_STEP, note=calibration.note), NAN
     if calibration.is_known or not len(steps):
-        _, rest, _, _ = step_noise(at, left[scored], 1, np.random.default_rng(0))
+        _, rest, _, _ = step_noise(at, residual_sums[scored], 1, np.random.default_rng(0))
         first, last = _ends_of(rest)
         explained = gap_last - gap_first - (last - first)
         refits = calibration.deviations(at, judged)
-        onset = change_point(at, left[scored], refits_B_T=refits)
+        onset = change_point(at, residual_sums[scored], refits_B_T=refits)
         onset = replace(onset, note="; ".join(filter(None, [onset.note, calibration.note])))
     alarm_run, alarm_calibration = run, calibration
     if run.config.get("correction.stop") and run.corrected is not None:
@@ -239,12 +239,12 @@ def alarmed(
         whole: steps of the whole run, which may not have made all of them yet.
     """
     expected = calibration.expected(run.truth) if calibration.is_known else run.truth
-    left = group_sums(run.judge - expected)
-    scored = left[:, 1] > 0
+    residual_sums = group_sums(run.judge - expected)
+    scored = residual_sums[:, 1] > 0
     at, judged = run.step_P[scored], np.where(np.isfinite(run.judge), run.truth, np.nan)[scored]
     if not calibration.is_known or len(np.unique(at)) < FEWEST_STEPS:
         return None, None
-    steps, rest, errors, _ = step_noise(at, left[scored], 1, np.random.default_rng(0))
+    steps, rest, errors, _ = step_noise(at, residual_sums[scored], 1, np.random.default_rng(0))
     if not np.isfinite(errors).all():
         return None, None
     groups = int(np.bincount(np.searchsorted(steps, at)).min())

@@ -82,8 +82,10 @@ def _alpha(table_N_J: np.ndarray, prompts_N: np.ndarray) -> Estimate:
         return alpha
     if len(names) < FEWEST:
         return replace(alpha, note=f"fewer than {FEWEST} prompts: no interval")
-    left = np.array([krippendorff_alpha(table_N_J[prompts_N != name]).value for name in names])
-    pseudo = len(names) * whole.value - (len(names) - 1) * left
+    leave_one_out = np.array(
+        [krippendorff_alpha(table_N_J[prompts_N != name]).value for name in names]
+    )
+    pseudo = len(names) * whole.value - (len(names) - 1) * leave_one_out
     around = mean_interval(pseudo.tolist(), "prompt")
     half = around.high - around.value
     alpha = replace(alpha, note=around.note)

@@ -126,13 +126,13 @@ def cumulative(path: Trajectory, part: np.ndarray, scale: str) -> np.ndarray:
     """
     unknown = np.isnan(path.gradient)
     if scale == "adam":
-        taken = np.where(unknown, np.nan, 0.0)
-        np.divide(1.0, path.gradient, out=taken, where=path.gradient > 0)
+        factor = np.where(unknown, np.nan, 0.0)
+        np.divide(1.0, path.gradient, out=factor, where=path.gradient > 0)
     else:
-        taken = np.where(unknown & (path.clip > 0), np.nan, 1.0)
+        factor = np.where(unknown & (path.clip > 0), np.nan, 1.0)
         over = (path.gradient > path.clip) & (path.clip > 0)
-        np.divide(path.clip, path.gradient, out=taken, where=over)
-    steps = np.where(part == 0, 0.0, part * taken * path.rate)
+        np.divide(path.clip, path.gradient, out=factor, where=over)
+    steps = np.where(part == 0, 0.0, part * factor * path.rate)
     return np.concatenate([[0.0], np.cumsum(steps)[:-1]])
 
 

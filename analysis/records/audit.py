@@ -162,5 +162,5 @@ def _other_means(rollouts: pd.DataFrame, logged: pd.DataFrame, metric: str, colu
 def _lost_lines(rollouts: pd.DataFrame, logged: pd.DataFrame) -> str:
     """A step before the last one that was logged has a line where it has rollouts."""
     steps = set(rollouts["step"].astype(int)) - set(logged["step"].astype(int))
-    lost = {step for step in steps if step < logged["step"].max()}
-    return f"its metrics have no line of step {min(lost)}" if lost else ""
+    missing_steps = {step for step in steps if step < logged["step"].max()}
+    return f"its metrics have no line of step {min(missing_steps)}" if missing_steps else ""

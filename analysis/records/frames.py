@@ -285,18 +285,18 @@ def _parts_frame(
     for code, cell in enumerate(runs["cell"]):
         folder = study_dir / cell / kind
         problems += [text.rstrip(".") for text in (*foreign_parts(folder), *lost_steps(folder))]
-        lost: list[Damaged] = []
+        damaged_parts: list[Damaged] = []
         # step is among them, for a table without columns has no rows
         columns_to_read = None if columns is None else [*columns, "step"]
-        for part, table in read_all(folder, columns_to_read, steps, lost):
+        for part, table in read_all(folder, columns_to_read, steps, damaged_parts):
             try:
                 frame_table = _frame_columns(part.path, table, contract, columns)
             except Damaged as error:
-                lost.append(error)
+                damaged_parts.append(error)
                 continue
             codes = pa.array([code] * frame_table.num_rows, pa.int32())
             tables.append(frame_table.append_column("_run", codes))
-        problems += map(left_out, lost)
+        problems += map(left_out, damaged_parts)
     wanted = list(contract) if columns is None else [n for n in columns if n[-1] != "/"]
     frame = pd.DataFrame({"_run": pd.Series([], dtype="int32")})
     if tables:

@@ -62,10 +62,12 @@ class PlantedPrograms:
             judge: a name.
             datasets: those to look at; all by default.
         """
-        wanted = datasets or tuple(self.shares)
+        dataset_names = datasets or tuple(self.shares)
         scored = self._part(judge)
-        scored = scored[scored["small"] & scored["dataset"].isin(wanted)].dropna(subset="value")
-        if set(scored["dataset"]) != set(wanted):
+        scored = scored[scored["small"] & scored["dataset"].isin(dataset_names)].dropna(
+            subset="value"
+        )
+        if set(scored["dataset"]) != set(dataset_names):
             return None
         top = scored.sort_values(["value", "sha"], ascending=[False, True])
         top = top.drop_duplicates("dataset").set_index("dataset")

@@ -171,9 +171,9 @@ def of_records(records: Records, cells: Sequence[str] | None = None) -> Evidence
     """
     table = records.table
     used_cells = drift.usable_cells(table) if cells is None else list(cells)
-    used = [run for run in records.runs if run.cell in used_cells]
+    used_runs = [run for run in records.runs if run.cell in used_cells]
     bought = interventions_of(records, used_cells)
-    settings = [(run.arm, run.seed, run.identity) for run in used]
+    settings = [(run.arm, run.seed, run.identity) for run in used_runs]
     base = base_of(table[table["cell"].isin(used_cells)], settings)
     plain = base if bought and bought.plain == base else None
     spread = _spread(records.runs)
@@ -181,18 +181,18 @@ def of_records(records: Records, cells: Sequence[str] | None = None) -> Evidence
     def varying(run: Run) -> dict[str, np.ndarray]:
         return {name: v for name, v in drift.feature_values(run).items() if name in spread}
 
-    by_arm = sorted(used, key=lambda run: (run.arm, run.seed))
-    feature_shifts = drift.run_shifts(used, varying)
-    same = drift.one_behaviour(used, list(spread))
-    frozen = all_frozen(used)
+    by_arm = sorted(used_runs, key=lambda run: (run.arm, run.seed))
+    feature_shifts = drift.run_shifts(used_runs, varying)
+    same = drift.one_behaviour(used_runs, list(spread))
+    frozen = all_frozen(used_runs)
     scale = _score_scale(records.runs)
     if frozen:
-        held_out = frozen_shifts(used, scale=scale)
-        of_behaviours = held_out["metric"].isin(used[0].names)
+        held_out = frozen_shifts(used_runs, scale=scale)
+        of_behaviours = held_out["metric"].isin(used_runs[0].names)
         score_shifts = held_out[~of_behaviours]
         compared = held_out[held_out["metric"].isin(list(spread))]
     else:
-        score_shifts, compared = drift.run_shifts(used, scale=scale), feature_shifts
+        score_shifts, compared = drift.run_shifts(used_runs, scale=scale), feature_shifts
     steps = ledger(by_arm)
     predicted, calibration, no_prediction = _predictions(by_arm)
     runs, unread = with_replays(by_arm, records.folder)
@@ -205,16 +205,16 @@ def of_records(records: Records, cells: Sequence[str] | None = None) -> Evidence
         base=base,
         runs=runs,
         spread=spread,
-        scores=drift.run_curves(used),
-        features=drift.run_curves(used, varying),
+        scores=drift.run_curves(used_runs),
+        features=drift.run_curves(used_runs, varying),
         score_shifts=drift.shift_table(score_shifts, base),
         feature_shifts=drift.shift_table(compared, base, same),
-        held_out=held_out_table(used if frozen else [], base),
+        held_out=held_out_table(used_runs if frozen else [], base),
         same=same,
         moved=drift.moved(feature_shifts[~feature_shifts["metric"].isin(list(same))]),
         failures=drift.failure_table(records.outcomes),
         failures_by_length=drift.failures_by_length(records.outcomes),
-        doses=dose_responses(used),
+        doses=dose_responses(used_runs),
         ledger=steps,
         ledger_by_arm=judge_table(by_arm, steps),
         gap_parts=gap_table(steps),
@@ -286,7 +286,7 @@ def _predictions(runs: Sequence[Run]) -> tuple[list[Predicted], list[Calibration
     trajectories = paths(long)
     predicted = predict(trajectories, "adam")
     calibration = calibrate(predicted, placebos(trajectories, "adam"))
-    compared = any(line.r2 == line.r2 for line in calibration)
+    has_r2 = any(line.r2 == line.r2 for line in calibration)
     blank = against(predicted) or "No behaviour moved in a way that could be compared."
-    why = "" if compared else blank
+    why = "" if has_r2 else blank
     return predicted, calibration, why

@@ -35,13 +35,13 @@ def headlines(evidence: Evidence) -> dict[str, str]:
 
 
 def _headline(evidence: Evidence, arm: str) -> str:
-    compared = evidence.base is not None and arm != evidence.base
-    if compared:
+    has_base = evidence.base is not None and arm != evidence.base
+    if has_base:
         taught, sure = _taught(evidence, arm)
         if taught:
             truth, ahead = (_moved(evidence, arm, name, "diff") for name in ("truth", "gap"))
             return _say("beyond", arm=arm, taught=taught, truth=truth, ahead=ahead, sure=sure)
-    others = len(evidence.arms) > 1 and not compared
+    others = len(evidence.arms) > 1 and not has_base
     row = row_of(evidence.score_shifts, arm, "judge_score")
     if row is None or math.isnan(row["shift"]):
         return _say("nothing", arm=arm)

@@ -120,10 +120,10 @@ def behaviours(evidence: Evidence) -> list[str]:
     rest: list[str] = []
     if len(evidence.features):
         curves = picture("behaviours", figures.behaviour, evidence.behaviour_curves)
-        table, compared = _furthest_first(evidence), shifts["diff"].notna().any()
-        drawn = _differences(table, str(evidence.base)) if compared else curves
+        table, has_differences = _furthest_first(evidence), shifts["diff"].notna().any()
+        drawn = _differences(table, str(evidence.base)) if has_differences else curves
         fragments += [drawn, _shifts("behaviours", table, evidence.base)]
-        rest += [curves] if compared else []
+        rest += [curves] if has_differences else []
     else:
         fragments.append(paragraph(EMPTY["behaviours"]))
     if len(evidence.held_out):
@@ -212,7 +212,7 @@ def predictions(evidence: Evidence) -> list[str]:
         return [title("predictions"), paragraph(evidence.no_prediction)]
     predicted = pd.DataFrame([columns(row, predicted="") for row in evidence.predicted])
     calibration = pd.DataFrame([columns(line, slope="") for line in evidence.calibration])
-    compared = calibration.dropna(subset=["r2"]).drop(columns="note")
+    with_r2 = calibration.dropna(subset=["r2"]).drop(columns="note")
     meaning = PARAGRAPHS["predictions"]
     if why := propagation.unpredicted(evidence.predicted):
         left_out = ", ".join(f"{cell} ({reason})" for cell, reason in sorted(why.items()))
@@ -222,7 +222,7 @@ def predictions(evidence: Evidence) -> list[str]:
     return [
         title("predictions"),
         picture("predictions", propagation.figure, predicted, calibration),
-        sheet("predictions", calibration_table(compared), calibration),
+        sheet("predictions", calibration_table(with_r2), calibration),
         paragraph(meaning),
     ]
 
@@ -486,10 +486,10 @@ def _shifts(name: str, shifts: pd.DataFrame, base: str | None) -> Markup:
 def _runs_of(evidence: Evidence, arm: str) -> str:
     """An arm's runs, those that no estimate rests on set apart."""
     cells = evidence.cells[evidence.cells["arm"] == arm]
-    used = cells["cell"].isin(evidence.used_cells)
-    text = f"{arm}: {', '.join(cells.loc[used, 'cell']) or 'none'}"
-    if not used.all():
-        text += f"; in no estimate: {', '.join(cells.loc[~used, 'cell'])}"
+    is_used = cells["cell"].isin(evidence.used_cells)
+    text = f"{arm}: {', '.join(cells.loc[is_used, 'cell']) or 'none'}"
+    if not is_used.all():
+        text += f"; in no estimate: {', '.join(cells.loc[~is_used, 'cell'])}"
     return Markup('<p id="{}">{}</p>').format(markup.anchor(arm), text)
 
 

@@ -97,16 +97,16 @@ def runs_table(evidence: Evidence) -> pd.DataFrame:
     table = cells[["arm", "seed", "state", "step", "steps", "seconds", "policy", "reward"]]
     recorded = {run.cell: len(np.unique(run.step_P)) for run in evidence.records.runs}
     table.insert(4, "recorded", [recorded.get(cell, 0) for cell in cells["cell"]])
-    used = ["yes" if cell in evidence.used_cells else "no" for cell in cells["cell"]]
-    table = table.assign(**{"in the estimates": used})
+    usage = ["yes" if cell in evidence.used_cells else "no" for cell in cells["cell"]]
+    table = table.assign(**{"in the estimates": usage})
     error = cells["error"].str.slice(0, 120)
     return table.assign(error=error) if error.ne("").any() else table
 
 
 def shifts_table(shifts: pd.DataFrame, base: str | None) -> pd.DataFrame:
     """A shift table with its intervals written out: scores first, then the rest as they come."""
-    lost = (shifts.loc[shifts["metric"].isin(JUDGED), "unscored"] > 0).any()
-    compared, pooled = shifts["diff"].notna().any(), shifts["pooled"].notna().any()
+    has_missing = (shifts.loc[shifts["metric"].isin(JUDGED), "unscored"] > 0).any()
+    has_differences, pooled = shifts["diff"].notna().any(), shifts["pooled"].notna().any()
     order = {metric: k for k, metric in enumerate(dict.fromkeys([*LABELS, *shifts["metric"]]))}
     placed = shifts.assign(_at=shifts["metric"].map(order)).sort_values(["_at", "arm"])
     rows = []
@@ -122,15 +122,15 @@ def shifts_table(shifts: pd.DataFrame, base: str | None) -> pd.DataFrame:
             "SE: runs / groups / rollouts": " / ".join(errors),
             "runs": row["n"],
         }
-        if lost:
+        if has_missing:
             line["missing"] = f"{100 * row['unscored']:.1f} %"
             line["worst cases"] = markup.bracket(row["worst_low"], row["worst_high"])
-        if compared:
+        if has_differences:
             other = of_base.get(row["metric"])
             difference = markup.estimate(row["diff"], *cut_difference(row, other))
             paired = row["pairs"] > 0
             line[f"beyond {base} [95 %]"] = difference if paired else ""
-            if lost:
+            if has_missing:
                 worst = markup.bracket(row["diff_worst_low"], row["diff_worst_high"])
                 line[f"worst cases beyond {base}"] = worst
             if pooled:

@@ -90,8 +90,10 @@ def _rests(evidence: Evidence) -> str:
     if not evaluated:
         return ""
     if not evidence.frozen:
-        left = len(evidence.runs) - len(evaluated)
-        return _finding("not_frozen", without=left, runs=plural(len(evidence.runs), "run"))
+        without_frozen = len(evidence.runs) - len(evaluated)
+        return _finding(
+            "not_frozen", without=without_frozen, runs=plural(len(evidence.runs), "run")
+        )
     start = evaluated[0].frozen
     assert start is not None
     rows, answers = start.at(0).truth.shape

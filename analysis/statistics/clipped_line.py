@@ -113,10 +113,10 @@ def _search(
         gram = np.einsum("bq,qi,qj->bij", weighed * rises, design, design)
         gram += (damping * n_B_Q.sum(axis=1))[:, None, None] * np.eye(2)
         step = np.linalg.solve(gram, ((weighed * rest) @ design)[..., None])[..., 0]
-        tried = here + step
-        line_there, rest_there, squares_there = left(tried)
+        proposal = here + step
+        line_there, rest_there, squares_there = left(proposal)
         good = squares_there < squares
-        here = np.where(good[:, None], tried, here)
+        here = np.where(good[:, None], proposal, here)
         line = np.where(good[:, None], line_there, line)
         rest = np.where(good[:, None], rest_there, rest)
         squares = np.where(good, squares_there, squares)

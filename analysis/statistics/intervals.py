@@ -168,8 +168,8 @@ def ratio_of_means(
     Source: Fieller (1954), Journal of the Royal Statistical Society B 16, 175.
     """
     complete_pairs = pairs_S_2[np.isfinite(pairs_S_2).all(axis=1)]
-    n, lost = len(complete_pairs), len(pairs_S_2) - len(complete_pairs)
-    note = f"{lost} of {len(pairs_S_2)} {unit}s have no value" if lost else ""
+    n, missing = len(complete_pairs), len(pairs_S_2) - len(complete_pairs)
+    note = f"{missing} of {len(pairs_S_2)} {unit}s have no value" if missing else ""
     top, bottom = complete_pairs.mean(axis=0) if n else (NAN, NAN)
     if not n or bottom == 0:
         return Estimate(NAN, n=n, unit=unit, note=note or "nothing to be a share of")
@@ -187,9 +187,9 @@ def ratio_of_means(
         why = "what it is a share of could be 0, no interval"
         return Estimate(float(ratio), n=n, unit=unit, note="; ".join(filter(None, [note, why])))
     shrunk = v_both / v_bottom if v_bottom > 0 else 0.0
-    left = v_top - 2 * ratio * v_both + ratio**2 * v_bottom - g * (v_top - shrunk * v_both)
+    variance = v_top - 2 * ratio * v_both + ratio**2 * v_bottom - g * (v_top - shrunk * v_both)
     middle = (ratio - g * shrunk) / (1 - g)
-    half = t * max(0.0, left) ** 0.5 / (abs(bottom) * (1 - g))
+    half = t * max(0.0, variance) ** 0.5 / (abs(bottom) * (1 - g))
     return Estimate(float(ratio), float(middle - half), float(middle + half), n, unit, note)
 
 

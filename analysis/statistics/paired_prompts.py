@@ -44,8 +44,8 @@ def paired_prompts(
     """
     treated, base = np.asarray(treated_N, dtype=float), np.asarray(base_N, dtype=float)
     has_both = np.isfinite(treated) & np.isfinite(base)
-    lost = int(len(has_both) - has_both.sum())
-    notes = [f"{lost} of {len(has_both)} pairs lack a score"] if lost else []
+    missing = int(len(has_both) - has_both.sum())
+    notes = [f"{missing} of {len(has_both)} pairs lack a score"] if missing else []
     if not has_both.any():
         return PairedPrompts(NAN, unit="prompt", note="; ".join(notes) or "no prompt in common")
     codes = pd.factorize(np.asarray(prompt_N, dtype=object)[has_both])[0]

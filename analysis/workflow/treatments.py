@@ -65,7 +65,7 @@ def treatments(runs: Sequence[Run], programs: Sequence[Programs]) -> list[Treatm
         for other, theirs in settings.items()
     }
     base = _base(runs, sorted({each.run.arm for each in programs}), settings, apart)
-    compared = []
+    comparisons = []
     for (arm, other), keys in apart.items():
         key = next(iter(keys), "")
         if len(keys) != 1 or key.split(".")[0] not in PARTS:
@@ -73,8 +73,8 @@ def treatments(runs: Sequence[Run], programs: Sequence[Programs]) -> list[Treatm
         value = _value(settings[arm], key)
         if _value(settings[other], key) == _value(settings[base], key) != value:
             name = f"{key}={_typed(value)}"
-            compared.append(_compared(name, arm, other, runs, programs))
-    return sorted(compared, key=lambda row: (row.base != base, row.name, row.base))
+            comparisons.append(_compared(name, arm, other, runs, programs))
+    return sorted(comparisons, key=lambda row: (row.base != base, row.name, row.base))
 
 
 def _base(
@@ -102,9 +102,11 @@ def _overridden_keys(settings: Sequence[Mapping[str, Any]]) -> set[str]:
         for each in settings:
             by_name.setdefault(_value(each, preset), []).append(each)
         for alike in by_name.values():
-            held = {key for each in alike for key in each if key.startswith(f"{preset}.")}
+            preset_keys = {key for each in alike for key in each if key.startswith(f"{preset}.")}
             keys |= {
-                key for key in held if any(_value(e, key) != _value(alike[0], key) for e in alike)
+                key
+                for key in preset_keys
+                if any(_value(e, key) != _value(alike[0], key) for e in alike)
             }
     return keys
 
