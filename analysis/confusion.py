@@ -29,8 +29,8 @@ class Options(StudyOptions):
     def check(self) -> None:
         """Refuse a study and a table together, neither, or a study that is not there."""
         if bool(self.study) == (self.table is not None):
-            given = "both study= and table=" if self.study else "neither study= nor table="
-            raise UserError(f"{given} were given. Give one of them: study=NAME or table=FILE.")
+            arguments = "both study= and table=" if self.study else "neither study= nor table="
+            raise UserError(f"{arguments} were given. Give one of them: study=NAME or table=FILE.")
         if self.study:
             super().check()
 

@@ -46,8 +46,8 @@ def main(options: Options) -> int:
         raise UserError(f"study={options.study} has no answer on record, so none is exported.")
     with writes("out", options.out):
         count = WRITERS[options.format](answers, options.out)
-    what = "answers" if options.format == "inspect" else "rows"
-    print(visible(with_problems([str(options.out), f"{count:,} {what}"], answers.problems)))
+    noun = "answers" if options.format == "inspect" else "rows"
+    print(visible(with_problems([str(options.out), f"{count:,} {noun}"], answers.problems)))
     return 0
 
 

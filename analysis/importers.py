@@ -50,8 +50,8 @@ def main(options: Options) -> int:
         )
         write_text(options.out, plain.to_csv(index=False))
     following = "pairwise" if options.kind in PAIRS else "ratings"
-    lost = table.attrs.get("lost", 0)
-    note = f" {lost} damaged records are lost." if lost else ""
+    damaged_count = table.attrs.get("lost", 0)
+    note = f" {damaged_count} damaged records are lost." if damaged_count else ""
     print(f"{len(table)} rows for python -m analysis.{following} {options.out}.{note}")
     return 0
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import sys
 
-from analysis.display.markup import said
+from analysis.display.markup import render_text
 from analysis.external.preference import preferences, read, render
 from analysis.external.tables import TableOptions
 from analysis.probes import profile
@@ -24,7 +24,7 @@ def main(options: TableOptions) -> int:
         evidence = profile.read(options.file)
         table, quality_by = authored(profile.scores(evidence), evidence.manifest)
         if table.empty:
-            raise UserError(f"{options.file}: {said('profile', 'no_author')}")
+            raise UserError(f"{options.file}: {render_text('profile', 'no_author')}")
     else:
         table, quality_by = read(options.file), "the table"
     result = preferences(table, offset=quality_by == OTHERS)

@@ -140,8 +140,8 @@ worst[["arm", "seed", "step", "gap", "judge_score", "truth", "prompt", "answer"]
 
 # %%
 verdicts = verdicts_frame(study_dir, ["rollout_id", "judge", "role", "outcome", "score", "reason"])
-said = verdicts.merge(worst[["cell", "rollout_id"]].head(1), on=["cell", "rollout_id"])
-said[["arm", "judge", "role", "outcome", "score", "reason"]]
+worst_verdicts = verdicts.merge(worst[["cell", "rollout_id"]].head(1), on=["cell", "rollout_id"])
+worst_verdicts[["arm", "judge", "role", "outcome", "score", "reason"]]
 
 # %% [markdown]
 # ## Which verdicts are missing?
@@ -163,13 +163,13 @@ def early_error(arm):
     runs = [run.where(run.step_P <= max(1, run.steps.max() // 10)) for run in finished]
     runs = [run for run in runs if run.arm == arm]
     error = np.concatenate([(run.judge - run.truth).ravel() for run in runs])
-    found = {}
+    correlations = {}
     for k, name in enumerate(FEATURES):
         values = np.concatenate([run.features[..., k].ravel() for run in runs])
         both = np.isfinite(error) & np.isfinite(values)
         if both.sum() > 2 and values[both].std() > 0 and error[both].std() > 0:
-            found[name] = np.corrcoef(values[both], error[both])[0, 1]
-    return found
+            correlations[name] = np.corrcoef(values[both], error[both])[0, 1]
+    return correlations
 
 
 pd.DataFrame({arm: early_error(arm) for arm in arms})

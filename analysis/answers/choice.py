@@ -112,6 +112,7 @@ class _Gaps:
         self.heaps: dict[str, list[tuple[float, int, Pick]]] = {}
 
     def look(self, arm: str, picks: list[Pick], gaps_N: np.ndarray) -> None:
+        """Keep those of the answers whose gaps are among the arm's largest."""
         heap = self.heaps.setdefault(arm, [])
         least = heap[0][0] if len(heap) == self.most else 0.0
         for place in np.flatnonzero(gaps_N >= least):
@@ -142,11 +143,12 @@ class _Sample:
         self.size = 0
         self.steps: dict[str, dict[int, int]] = {}
         """Prompt -> step -> its hash, of the `STEPS` least ones."""
-        self.found: dict[str, dict[int, list[Pick]]] = {}
+        self.picks: dict[str, dict[int, list[Pick]]] = {}
         self.order: list[tuple[int, str]] = []
         """Of the kept prompts, the last one first: a heap of negative hashes."""
 
     def look(self, picks: list[Pick], prompts: list[str], groups: list[int | None]) -> None:
+        """Keep one answer of each group of one step whose prompt and step are in the sample."""
         members: dict[tuple[str, int | None], list[Pick]] = {}
         for pick, prompt, group in zip(picks, prompts, groups, strict=True):
             members.setdefault((prompt, group), []).append(pick)
@@ -154,42 +156,42 @@ class _Sample:
             step = group_picks[0].step
             if self._keeps(prompt, step):
                 one = min(group_picks, key=lambda pick: _hash(self.seed, *vars(pick).values()))
-                self.found[prompt].setdefault(step, []).append(one)
+                self.picks[prompt].setdefault(step, []).append(one)
                 self.size += 1
                 self._shrink()
 
     def _keeps(self, prompt: str, step: int) -> bool:
         """Whether an answer to the prompt at the step is among those that are kept so far."""
-        if prompt not in self.found:
+        if prompt not in self.picks:
             rank = -_hash(self.seed, prompt)
             if self.size >= self.most and self.order and rank < self.order[0][0]:
                 return False
             heapq.heappush(self.order, (rank, prompt))
-            self.found[prompt], self.steps[prompt] = {}, {}
+            self.picks[prompt], self.steps[prompt] = {}, {}
         steps = self.steps[prompt]
         if step not in steps:
             steps[step] = _hash(self.seed, prompt, step)
             if len(steps) > STEPS:
                 last = max(steps, key=steps.__getitem__)
                 del steps[last]
-                self.size -= len(self.found[prompt].pop(last, []))
+                self.size -= len(self.picks[prompt].pop(last, []))
         return step in steps
 
     def _shrink(self) -> None:
         """Forget the last prompts that are not needed for as many answers as may be shown."""
         while len(self.order) > 1:
             _, prompt = self.order[0]
-            held = sum(map(len, self.found[prompt].values()))
-            if self.size - held < self.most:
+            answer_count = sum(map(len, self.picks[prompt].values()))
+            if self.size - answer_count < self.most:
                 return
             heapq.heappop(self.order)
-            del self.found[prompt], self.steps[prompt]
-            self.size -= held
+            del self.picks[prompt], self.steps[prompt]
+            self.size -= answer_count
 
     def drawn(self) -> Iterator[Pick]:
         """The answers, prompt by prompt; those to one prompt in random order."""
         for _, prompt in sorted(self.order, reverse=True):
-            picks = [pick for step in self.found[prompt].values() for pick in step]
+            picks = [pick for step in self.picks[prompt].values() for pick in step]
             yield from sorted(picks, key=lambda pick: _hash(self.seed, *vars(pick).values()))
 
 
@@ -202,6 +204,7 @@ class _Rest:
         """Of those with the least random numbers, the one that goes first on top."""
 
     def look(self, picks: list[Pick]) -> None:
+        """Keep those of one step's answers whose random numbers are among the least."""
         if not picks:
             return
         draw = np.random.default_rng([self.seed, picks[0].source, picks[0].step])

@@ -97,13 +97,13 @@ _ESCAPES = {ord(mark): f"\\u{ord(mark):04x}" for mark in "<>&\u2028\u2029"}
 def content(answers: Answers, choice: Choice, most_bytes: int) -> dict[str, Any]:
     """Everything that the page shows, at most so many bytes of it: where not all chosen answers
     fit, those that come last in the choice are left out."""
-    known = _read(answers, choice)
+    read_rows = _read(answers, choice)
     texts = Texts()
-    names = {name for row in known.values() for name in row["numbers"]}
+    names = {name for row in read_rows.values() for name in row["numbers"]}
     numbers = sorted(names)
     rows, size = [], 0
     for pick, why in choice.picks.items():
-        if (row := known.pop(pick, None)) is None:
+        if (row := read_rows.pop(pick, None)) is None:
             continue
         before = len(texts.places), texts.size
         line = _line(row | {"why": why}, numbers, texts)
@@ -140,11 +140,11 @@ def content(answers: Answers, choice: Choice, most_bytes: int) -> dict[str, Any]
 
 def _read(answers: Answers, choice: Choice) -> dict[Pick, dict[str, Any]]:
     """The chosen answers in full."""
-    wanted: dict[int, dict[int, list[str]]] = defaultdict(lambda: defaultdict(list))
+    ids_of_source: dict[int, dict[int, list[str]]] = defaultdict(lambda: defaultdict(list))
     for pick in choice.picks:
-        wanted[pick.source][pick.step].append(pick.rollout_id)
-    known: dict[Pick, dict[str, Any]] = {}
-    for number, by_step in wanted.items():
+        ids_of_source[pick.source][pick.step].append(pick.rollout_id)
+    row_of_pick: dict[Pick, dict[str, Any]] = {}
+    for number, by_step in ids_of_source.items():
         source = answers.sources[number]
         for step, rollouts, verdicts in answers.judged(source, ROLLOUTS, VERDICTS, by_step):
             ids = by_step[step]
@@ -157,8 +157,8 @@ def _read(answers: Answers, choice: Choice) -> dict[Pick, dict[str, Any]]:
             features = measured([row["answer"] for row in rows], answers.keyword)
             for row, behaviour in zip(rows, features, strict=True):
                 pick = Pick(number, step, row["rollout_id"])
-                known[pick] = _answer(row, votes[row["rollout_id"]], behaviour, number)
-    return known
+                row_of_pick[pick] = _answer(row, votes[row["rollout_id"]], behaviour, number)
+    return row_of_pick
 
 
 def _answer(

@@ -140,36 +140,36 @@ def _card(answers: Answers, counts: dict[str, int]) -> str:
         "not be had is null, and `outcome` and `reason` say why. Written by judgedrift.",
     ]
     if answers.problems:
-        told = [visible(problem).replace("`", "'") for problem in answers.problems]
-        text += ["", "## What could not be read", "", "```text", *told, "```"]
+        problem_lines = [visible(problem).replace("`", "'") for problem in answers.problems]
+        text += ["", "## What could not be read", "", "```text", *problem_lines, "```"]
     return "\n".join([*head, "", *text, ""])
 
 
 def _groups(steps: Iterator[pa.Table]) -> Iterator[pa.Table]:
     """Tables of many steps."""
-    kept: list[pa.Table] = []
+    batch: list[pa.Table] = []
     rows = size = 0
     for table in steps:
-        kept.append(table)
+        batch.append(table)
         rows, size = rows + table.num_rows, size + table.nbytes
         if rows >= ROWS or size >= BYTES:
-            yield pa.concat_tables(kept)
-            kept, rows, size = [], 0, 0
-    if kept:
-        yield pa.concat_tables(kept)
+            yield pa.concat_tables(batch)
+            batch, rows, size = [], 0, 0
+    if batch:
+        yield pa.concat_tables(batch)
 
 
 @contextlib.contextmanager
 def new_folder(out: Path) -> Generator[Path]:
     """A folder that is ``out`` when the block ends, and goes away where it fails."""
-    made = Path(tempfile.mkdtemp(dir=out.absolute().parent, prefix=f".{out.name}."))
+    unfinished_folder = Path(tempfile.mkdtemp(dir=out.absolute().parent, prefix=f".{out.name}."))
     with contextlib.ExitStack() as unfinished:
-        unfinished.callback(shutil.rmtree, made, ignore_errors=True)
-        yield made
-        os.chmod(made, 0o755)
+        unfinished.callback(shutil.rmtree, unfinished_folder, ignore_errors=True)
+        yield unfinished_folder
+        os.chmod(unfinished_folder, 0o755)
         with contextlib.suppress(FileNotFoundError):
             out.rmdir()
-        made.rename(out)
+        unfinished_folder.rename(out)
         unfinished.pop_all()
     sync_files([out.absolute().parent])
 

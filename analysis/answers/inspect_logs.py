@@ -80,8 +80,8 @@ def _samples(answers: Answers, source: Source) -> Iterator[Any]:
         rows = rollouts.to_pylist()
         behaviour = measured([row["answer"] for row in rows], answers.keyword)
         for row, features in zip(rows, behaviour, strict=True):
-            told = None if verdicts is None else votes.get(row["rollout_id"], [])
-            yield _sample(source, row, told, features)
+            row_votes = None if verdicts is None else votes.get(row["rollout_id"], [])
+            yield _sample(source, row, row_votes, features)
 
 
 def _sample(
@@ -102,17 +102,22 @@ def _sample(
             scores[source.judge] = Score(value=_short(row["judge_score"]), answer=row["answer"])
     for name, of_judge in _by_judge(votes or ()).items():
         scored = [vote["score"] for vote in of_judge if vote["score"] is not None]
-        told = [{key: vote.get(key) for key in _VERDICTS[1:]} for vote in of_judge]
+        verdicts = [{key: vote.get(key) for key in _VERDICTS[1:]} for vote in of_judge]
         if scored:
-            said = "\n\n".join(filter(None, (vote["reason"] or vote["text"] for vote in told)))
+            explanation = "\n\n".join(
+                filter(None, (vote["reason"] or vote["text"] for vote in verdicts))
+            )
             trained = row["judge_score"] if of_judge[0]["role"] == "acting" else None
             value = _short(sum(scored) / len(scored) if trained is None else trained)
-            metadata = {"verdicts": told}
+            metadata = {"verdicts": verdicts}
             scores[name] = Score(
-                value=value, answer=row["answer"], explanation=said or None, metadata=metadata
+                value=value,
+                answer=row["answer"],
+                explanation=explanation or None,
+                metadata=metadata,
             )
         else:
-            missing[name] = told
+            missing[name] = verdicts
     if row["truth"] is not None:
         scores[TRUTH] = Score(
             value=_short(row["truth"]),

@@ -17,13 +17,13 @@ def arm_looks(answers: Answers) -> dict[str, dict[str, str]]:
     """``color`` and ``mark`` of each arm, in the report's order; arms of no name come last."""
     from matplotlib.colors import to_hex
 
-    used = {*usable_cells(answers.runs)}
+    used_cells = {*usable_cells(answers.runs)}
     settings = [
         (each.arm, each.seed, identifying(read_config(each.folder / "config.yaml", [])))
         for each in answers.sources
-        if each.cell in used and not each.held_out
+        if each.cell in used_cells and not each.held_out
     ]
-    base = base_of(answers.runs[answers.runs["cell"].isin(used)], settings)
+    base = base_of(answers.runs[answers.runs["cell"].isin(used_cells)], settings)
     ordered = arms_in_order(answers.runs, base)
     arms = list(dict.fromkeys([*ordered, *(each.arm for each in answers.sources)]))
     with looks_of(ordered):

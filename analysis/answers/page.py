@@ -65,15 +65,15 @@ def write_page(
             f"{shown(answers.folder)} has no answer on record: no run of it has ended a step. Look"
             f" how far they are: python -m experiments.monitor study={answers.folder.name}"
         )
-    told = content(answers, choice, int(most_mb * 1e6) - FRAME)
+    page_content = content(answers, choice, int(most_mb * 1e6) - FRAME)
     path = out or answers.folder / PLACE
-    text = rendered(told)
+    text = rendered(page_content)
     clear_leftovers((answers.folder / PLACE).parent)
     write_text(path, text)
-    return Written(path, len(text.encode()), how(told), answers.problems)
+    return Written(path, len(text.encode()), how(page_content), answers.problems)
 
 
-def rendered(told: dict[str, Any]) -> str:
+def rendered(page_content: dict[str, Any]) -> str:
     """The page of what `content` told."""
     script, style = (
         (WEB / name).read_text(encoding="utf-8").strip() for name in ("page.js", "page.css")
@@ -84,9 +84,14 @@ def rendered(told: dict[str, Any]) -> str:
         "trusted-types 'none'"
     )
     page = environment(WEB).get_template("page.html")
-    data = escaped(told)
+    data = escaped(page_content)
     return page.render(
-        content=told, how=how(told), policy=policy, style=style, script=script, data=data
+        content=page_content,
+        how=how(page_content),
+        policy=policy,
+        style=style,
+        script=script,
+        data=data,
     )
 
 
@@ -96,12 +101,12 @@ def _hash(text: str) -> str:
     return f"sha256-{base64.b64encode(digest).decode()}"
 
 
-def how(told: dict[str, Any]) -> str:
+def how(page_content: dict[str, Any]) -> str:
     """How many of a study's answers a page holds, and how they were chosen."""
-    count, total = len(told["answers"]), told["total"]
-    if told["whole"]:
+    count, total = len(page_content["answers"]), page_content["total"]
+    if page_content["whole"]:
         return f"All {total:,} answers of the study are here."
-    why = Counter(row[told["fields"].index("why")] for row in told["answers"])
+    why = Counter(row[page_content["fields"].index("why")] for row in page_content["answers"])
     parts = [f"Here are {count:,} of the study's {total:,} answers."]
     if why[GAP] + why[BOTH]:
         parts.append(
@@ -110,19 +115,20 @@ def how(told: dict[str, Any]) -> str:
         )
     if why[RANDOM] + why[BOTH]:
         parts.append(
-            f"{why[RANDOM] + why[BOTH]:,} are a random sample (seed {told['seed']}): prompts drawn "
-            "at random, and one answer of each group that a run gave to them at up to "
-            f"{STEPS} random steps; where these are too few, answers drawn from all."
+            f"{why[RANDOM] + why[BOTH]:,} are a random sample (seed {page_content['seed']}): "
+            "prompts drawn at random, and one answer of each group that a run gave to them at up "
+            f"to {STEPS} random steps; where these are too few, answers drawn from all."
         )
     if why[BOTH]:
         parts.append(f"{why[BOTH]:,} are both.")
     if why[ALL]:
         parts.append(
             "They were taken in turns from those with the largest gaps between judge and truth, "
-            f"either way, and from a random order (seed {told['seed']})."
+            f"either way, and from a random order (seed {page_content['seed']})."
         )
-    if count < told["chosen"]:
+    if count < page_content["chosen"]:
         parts.append(
-            f"{told['chosen'] - count:,} others were chosen and left out, to keep the page small."
+            f"{page_content['chosen'] - count:,} others were chosen and left out, to keep the page "
+            "small."
         )
     return " ".join(parts)

@@ -85,9 +85,13 @@ class Answers:
         only: Collection[int] | None = None,
     ) -> Iterator[tuple[int, pa.Table, pa.Table | None]]:
         """The rollouts of every step with its verdicts; None where those cannot be read."""
-        told = {part.step: part for part in parts(source.folder / "verdicts")}
+        verdict_parts = {part.step: part for part in parts(source.folder / "verdicts")}
         for step, table in self.steps(source, "rollouts", rollouts, only):
-            yield step, table, self._table(told[step], verdicts) if step in told else None
+            yield (
+                step,
+                table,
+                self._table(verdict_parts[step], verdicts) if step in verdict_parts else None,
+            )
 
     def numbers(self) -> list[str]:
         """The columns of `NUMBERS` that any answer has, by name; of parts, the heads are read."""

@@ -57,8 +57,8 @@ def tables(answers: Answers, schema: pa.Schema, held_out: bool | None = None) ->
     columns = [*ANSWER.values(), *numbers]
     for source in answers.sources:
         if held_out is None or source.held_out is held_out:
-            wanted = ["rollout_id", *JUDGED.values()]
-            for _, rollouts, verdicts in answers.judged(source, columns, wanted):
+            verdict_columns = ["rollout_id", *JUDGED.values()]
+            for _, rollouts, verdicts in answers.judged(source, columns, verdict_columns):
                 yield _joined(answers, source, rollouts, verdicts, schema)
 
 
@@ -92,15 +92,15 @@ def _joined(
     }
     right = {name: _column(verdicts, column) for name, column in JUDGED.items()}
     at_vote = pa.array([vote for _, vote in pairs], pa.int64())
-    taken = {name: _taken(values, places) for name, values in left.items()}
-    taken |= {name: _taken(values, at_vote) for name, values in right.items()}
+    columns = {name: _taken(values, places) for name, values in left.items()}
+    columns |= {name: _taken(values, at_vote) for name, values in right.items()}
     run = (source.cell, source.arm, source.judge, source.seed, source.set)
     whose = dict(zip(WHOSE, (answers.folder.name, *run), strict=True))
-    taken |= {name: pa.array([value] * len(pairs)) for name, value in whose.items()}
-    taken[_GAP] = pc.call_function(
-        "subtract", [taken["score"].cast(pa.float64()), taken["truth"].cast(pa.float64())]
+    columns |= {name: pa.array([value] * len(pairs)) for name, value in whose.items()}
+    columns[_GAP] = pc.call_function(
+        "subtract", [columns["score"].cast(pa.float64()), columns["truth"].cast(pa.float64())]
     )
-    arrays = [taken[field.name].cast(field.type) for field in schema]
+    arrays = [columns[field.name].cast(field.type) for field in schema]
     return pa.Table.from_arrays(arrays, schema=schema)
 
 

@@ -17,7 +17,7 @@ import pandas as pd
 
 from analysis.drift import estimate as drift
 from analysis.forecast import units as forecast_units
-from analysis.forecast.estimate import Asked, ask
+from analysis.forecast.estimate import FirstRewards, ask
 from analysis.forecast.response import FEWEST_ARMS
 from analysis.forecast.units import Candidates, Trained
 from analysis.frozen.run import all_frozen, frozen_shifts
@@ -65,20 +65,21 @@ class Side:
         factors = tuple(read_description(folder).get("factors") or every[0].config.factors)
         named = dict(zip(records.table["cell"], records.table["arm"], strict=True))
         arms = [named[cell.name] for cell in every]
-        used = drift.usable_cells(records.table)
-        runs = tuple(run for run in records.runs if run.cell in used)
+        used_cells = drift.usable_cells(records.table)
+        runs = tuple(run for run in records.runs if run.cell in used_cells)
         return cls(folder.name, tuple(every), tuple(arms), factors, records, runs)
 
     def values(self, key: str, arm: str | None = None) -> list[Any]:
         """What the cells, or those of one arm, have under a key of the config, each once."""
-        found: list[Any] = []
+        values: list[Any] = []
         for cell, of in zip(self.cells, self.arms, strict=True):
             value = cell.identity.get(key, left_out(key))
-            if arm in (None, of) and value not in found:
-                found.append(value)
-        return sorted(found, key=str)
+            if arm in (None, of) and value not in values:
+                values.append(value)
+        return sorted(values, key=str)
 
     def keys(self) -> set[str]:
+        """Every key that some cell's config has."""
         return {key for cell in self.cells for key in cell.identity}
 
 
@@ -147,16 +148,16 @@ def shifts(one: Side, other: Side) -> list[dict[str, Any]]:
                 table[(table["arm"] == arm) & (table["metric"] == metric)].set_index("seed")
                 for table in tables
             ]
-            told = [_mean(part) for part in parts]
-            if all(np.isnan(each.value) for each in told):
+            estimates = [_mean(part) for part in parts]
+            if all(np.isnan(each.value) for each in estimates):
                 continue
             pair = NO_ESTIMATE
-            if not any(np.isnan(each.value) for each in told):
+            if not any(np.isnan(each.value) for each in estimates):
                 within = drift.pair_variance(parts[1], parts[0])
                 pair = paired_difference(parts[1]["shift"], parts[0]["shift"], within=within)
             rows.append(
                 {"metric": metric, "unit": "score" if metric in SCORES else unit(metric)}
-                | {"arm": arm, "shift": [_plain(each) for each in told], "diff": _plain(pair)}
+                | {"arm": arm, "shift": [_plain(each) for each in estimates], "diff": _plain(pair)}
             )
     return rows
 
@@ -179,22 +180,22 @@ def _plain(each: Estimate) -> dict[str, Any]:
 
 def _varying(runs: Sequence[Run]) -> list[str]:
     """Behaviours that are not the same in every answer of some run."""
-    found = []
+    varying = []
     for name in dict.fromkeys(name for run in runs for name in run.names):
         for run in runs:
             values = run.features[..., run.names.index(name)] if name in run.names else np.empty(0)
             values = values[np.isfinite(values)]
             if values.size and values.min() < values.max():
-                found.append(name)
+                varying.append(name)
                 break
-    return found
+    return varying
 
 
 @dataclass(frozen=True)
-class Told:
+class ForecastInputs:
     """What the first rollouts of a study say of its judges, and how its runs came out."""
 
-    asked: Asked
+    first_rewards: FirstRewards
     judged: Candidates
     runs: Trained
 
@@ -202,15 +203,17 @@ class Told:
 def forecasts(one: tuple[Path, Side], other: tuple[Path, Side], steps: int) -> list[dict[str, Any]]:
     """Each study forecast by a fit on the runs of the other alone. Where one cannot be, ``none``
     says why."""
-    told: list[Told | UserError] = []
+    inputs: list[ForecastInputs | UserError] = []
     for folder, side in (one, other):
         try:
-            asked = ask(folder, "study", steps)
-            judged = forecast_units.candidates(asked)
-            told.append(Told(asked, judged, forecast_units.trained(side.runs, judged)))
+            first_rewards = ask(folder, "study", steps)
+            judged = forecast_units.candidates(first_rewards)
+            inputs.append(
+                ForecastInputs(first_rewards, judged, forecast_units.trained(side.runs, judged))
+            )
         except UserError as error:
-            told.append(error)
-    first, second = told
+            inputs.append(error)
+    first, second = inputs
     return [
         _forecast(second, first, other[1].name, one[1].name),
         _forecast(first, second, one[1].name, other[1].name),
@@ -218,7 +221,7 @@ def forecasts(one: tuple[Path, Side], other: tuple[Path, Side], steps: int) -> l
 
 
 def _forecast(
-    of: Told | UserError, by: Told | UserError, name: str, fitted_on: str
+    of: ForecastInputs | UserError, by: ForecastInputs | UserError, name: str, fitted_on: str
 ) -> dict[str, Any]:
     """The study ``name``, forecast by the runs of another."""
     named = {"of": name, "by": fitted_on}
@@ -226,23 +229,26 @@ def _forecast(
         for each in (of, by):
             if isinstance(each, UserError):
                 raise each
-        assert isinstance(of, Told) and isinstance(by, Told)
+        assert isinstance(of, ForecastInputs) and isinstance(by, ForecastInputs)
         if (arms := len(np.unique(by.runs.arm))) < FEWEST_ARMS:
             raise UserError(
                 f"{fitted_on} has finished runs of {arms} arms, and how a policy answers to a bias"
                 f" is fitted on {FEWEST_ARMS} or more."
             )
-        made = forecast_units.fitted(by.asked, by.judged, by.runs)
-        lines = forecast_units.forecasts(made, of.asked, of.judged)
-        scores = forecast_units.scored(made, of.asked, of.judged, of.runs)
+        response_fit = forecast_units.fitted(by.first_rewards, by.judged, by.runs)
+        lines = forecast_units.forecasts(response_fit, of.first_rewards, of.judged)
+        scores = forecast_units.scored(response_fit, of.first_rewards, of.judged, of.runs)
     except UserError as error:
         return named | {"none": str(error)}
     rows = []
     for line in lines:
         of_arm = of.runs.arm == of.judged.arms.index(line.judge)
         observed = of.runs.shift[of_arm, of.judged.start.names.index(line.feature)] * line.sd
-        told = {"forecast": _plain(line.shift), "trained": _plain(mean_interval(observed.tolist()))}
-        rows.append({"arm": line.judge, "metric": line.feature} | told)
+        estimates = {
+            "forecast": _plain(line.shift),
+            "trained": _plain(mean_interval(observed.tolist())),
+        }
+        rows.append({"arm": line.judge, "metric": line.feature} | estimates)
     return named | {
         "in_both": sorted({*of.judged.arms} & {*by.judged.arms}),
         "shifts": rows,

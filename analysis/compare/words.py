@@ -58,8 +58,8 @@ def _named(arms: Iterable[str]) -> str:
 
 
 def _listed(values: Iterable[Any]) -> str:
-    told = visible(", ".join(map(str, values)).replace("\n", " ")) or "none"
-    return told if len(told) <= LONGEST else f"{told[: LONGEST - 1]}…"
+    joined = visible(", ".join(map(str, values)).replace("\n", " ")) or "none"
+    return joined if len(joined) <= LONGEST else f"{joined[: LONGEST - 1]}…"
 
 
 def _shifts(result: dict[str, Any], one: str, other: str) -> list[str]:
@@ -82,7 +82,7 @@ def _shifts(result: dict[str, Any], one: str, other: str) -> list[str]:
         "Means over runs [95 % interval; none for one run]; - where a study has no run of the arm.",
         f"The difference is {other} less {one} over the seeds that both have, so it need not be"
         " that of the two means.",
-        *_beyond(result["shifts"]),
+        *_clear_differences(result["shifts"]),
         "",
         *aligned(rows),
     ]
@@ -92,22 +92,22 @@ def _measure(row: dict[str, Any]) -> str:
     return SAID.get(row["metric"], row["metric"])
 
 
-def _beyond(shifts: Iterable[dict[str, Any]]) -> list[str]:
+def _clear_differences(shifts: Iterable[dict[str, Any]]) -> list[str]:
     """Which differences have an interval without 0, beside how many have by chance."""
-    known = [row for row in shifts if not math.isnan(row["diff"]["low"])]
-    if not known:
+    with_interval = [row for row in shifts if not math.isnan(row["diff"]["low"])]
+    if not with_interval:
         return []
-    told = [
+    differences = [
         f"{_measure(row)} of {visible(row['arm'])} {_rounded(row['diff']['value'])}"
-        for row in known
+        for row in with_interval
         if row["diff"]["low"] > ZERO or row["diff"]["high"] < -ZERO
     ]
-    head = f"Differences whose interval leaves out 0: {len(told)} of {len(known)}"
-    if not told:
+    head = f"Differences whose interval leaves out 0: {len(differences)} of {len(with_interval)}"
+    if not differences:
         return [f"{head}."]
-    more = [f"{len(told) - MOST} more"] if len(told) > MOST else []
-    chance = f"{FALSE * len(known):.1g}"
-    return [f"{head} (about {chance} by chance alone): {'; '.join([*told[:MOST], *more])}."]
+    more = [f"{len(differences) - MOST} more"] if len(differences) > MOST else []
+    chance = f"{FALSE * len(with_interval):.1g}"
+    return [f"{head} (about {chance} by chance alone): {'; '.join([*differences[:MOST], *more])}."]
 
 
 def _estimate(each: dict[str, Any]) -> str:
@@ -132,9 +132,9 @@ def _forecast(result: dict[str, Any]) -> list[str]:
         if math.isnan(row["forecast"]["value"]):
             continue
         low, high = row["forecast"]["low"], row["forecast"]["high"]
-        seen = row["trained"]["value"]
-        known = not any(map(math.isnan, (low, high, seen)))
-        hit = ("yes" if low - ZERO <= seen <= high + ZERO else "no") if known else ""
+        trained = row["trained"]["value"]
+        has_interval = not any(map(math.isnan, (low, high, trained)))
+        hit = ("yes" if low - ZERO <= trained <= high + ZERO else "no") if has_interval else ""
         rows.append(
             {
                 "measure": row["metric"],
@@ -144,7 +144,7 @@ def _forecast(result: dict[str, Any]) -> list[str]:
                 "inside": hit,
             }
         )
-    known = [row for row in scores.values() if not math.isnan(row["inside"])]
+    scored = [row for row in scores.values() if not math.isnan(row["inside"])]
     lines = [
         f"{of} forecast by the runs of {by} [95 % of runs], beside what was trained; by rollouts,"
         " in the units above:"
@@ -152,7 +152,7 @@ def _forecast(result: dict[str, Any]) -> list[str]:
     if result["in_both"]:
         lines.append(f"(both studies trained {_listed(result['in_both'])})")
     lines += aligned(rows) or ["No behaviour varies that could be forecast."]
-    if known:
-        inside = sum(row["inside"] * row["runs"] for row in known) / sum(r["runs"] for r in known)
+    if scored:
+        inside = sum(row["inside"] * row["runs"] for row in scored) / sum(r["runs"] for r in scored)
         lines.append(f"{inside:.0%} of the runs' shifts lie in the interval of their forecast.")
     return lines

@@ -30,7 +30,7 @@ def main(options: Options) -> int:
     return show(options, result, lambda: _text(result, options.least), lambda: figure(matrix))
 
 
-def _text(result: dict, least: float) -> str:
+def _text(result: dict, min_shift_sd: float) -> str:
     inflation, pairs = pd.DataFrame(result["inflation"]), pd.DataFrame(result["agreement"])
     lines = [
         "Gain from the first to the last tenth of the steps, by the judge that scored, on",
@@ -50,8 +50,8 @@ def _text(result: dict, least: float) -> str:
         for swap in result["substitutions"]
     ]
     none = result["substitutions_untold"] or (
-        f"No behaviour rose while another fell by {least:g} SD beyond {result['base_arm']} in"
-        " all pairs of runs of an arm, and further than by chance."
+        f"No behaviour rose while another fell by {min_shift_sd:g} SD beyond {result['base_arm']}"
+        " in all pairs of runs of an arm, and further than by chance."
     )
     return with_problems([*lines, *(swaps or [none])], result["problems"])
 

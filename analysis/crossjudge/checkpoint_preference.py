@@ -31,9 +31,9 @@ def wins(
     """
     sides = []
     for scores, prompts in ((before_N, before_prompt_N), (after_M, after_prompt_M)):
-        known = np.isfinite(scores)
+        has_score = np.isfinite(scores)
         by_prompt: dict[object, list[float]] = {}
-        for prompt, score in zip(np.asarray(prompts)[known], scores[known], strict=True):
+        for prompt, score in zip(np.asarray(prompts)[has_score], scores[has_score], strict=True):
             by_prompt.setdefault(prompt, []).append(float(score))
         sides.append({prompt: np.array(values) for prompt, values in by_prompt.items()})
     first, later = sides
@@ -47,13 +47,13 @@ def wins(
 def preference(wins_P: np.ndarray) -> Estimate:
     """Mean over P prompts of `wins`, or of a pairwise judge's verdicts as 1, .5 and 0: above .5
     the later answers are preferred. A t interval over prompts on the logit scale."""
-    known = np.asarray(wins_P, dtype=float)
-    known = known[np.isfinite(known)]
-    prompts = len(known)
+    finite = np.asarray(wins_P, dtype=float)
+    finite = finite[np.isfinite(finite)]
+    prompts = len(finite)
     if not prompts:
         return Estimate(NAN, unit="prompt", note="no prompt was answered and scored at both ends")
-    variance = float(known.var(ddof=1)) / prompts if prompts > 1 else NAN
-    return logit_share(float(known.mean()), variance, max(prompts - 1, 1), prompts, "prompt")
+    variance = float(finite.var(ddof=1)) / prompts if prompts > 1 else NAN
+    return logit_share(float(finite.mean()), variance, max(prompts - 1, 1), prompts, "prompt")
 
 
 def left_out(rubric_P: np.ndarray, free_P: np.ndarray) -> Estimate:

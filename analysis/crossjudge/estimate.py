@@ -19,7 +19,7 @@ import numpy as np
 import pandas as pd
 
 from analysis.display.figures import style
-from analysis.drift.substitution import LEAST, base_of, substitutions, untold
+from analysis.drift.substitution import LEAST, base_of, substitutions, why_no_substitution
 from analysis.ledger.transmission import centred
 from analysis.records.behaviour import ends, shift
 from analysis.records.replays import with_replays
@@ -103,7 +103,7 @@ def inflation(table: pd.DataFrame) -> list[Inflation]:
         compared_rows = part[~part["own"] & part["gain"].notna() & part["own_gain"].notna()]
         gains = ["own_gain", "gain"]
         cells = part["cell"].unique()
-        seen = (
+        others = (
             compared_rows[compared_rows["judge"] != TRUTH]
             .groupby("cell", observed=True)[gains]
             .mean()
@@ -111,7 +111,7 @@ def inflation(table: pd.DataFrame) -> list[Inflation]:
         right = compared_rows[compared_rows["judge"] == TRUTH].set_index("cell")[gains]
         beyond_others, beyond_truth = (
             mean_interval((compared["own_gain"] - compared["gain"]).reindex(cells).tolist())
-            for compared in (seen, right)
+            for compared in (others, right)
         )
         note = beyond_others.note
         if part["judge"].isin([TRUTH, *part.loc[part["own"], "judge"]]).all():
@@ -119,8 +119,8 @@ def inflation(table: pd.DataFrame) -> list[Inflation]:
         lines.append(
             Inflation(
                 arm=str(arm),
-                own=float((seen["own_gain"] if len(seen) else own_row.reindex(cells)).mean()),
-                others=float(seen["gain"].mean()),
+                own=float((others["own_gain"] if len(others) else own_row.reindex(cells)).mean()),
+                others=float(others["gain"].mean()),
                 inflation=beyond_others,
                 truth=float(right["gain"].mean()),
                 beyond_truth=beyond_truth,
@@ -233,7 +233,7 @@ def heat_map(table: pd.DataFrame, labels: tuple[str, str, str], most: float) -> 
     return drawn
 
 
-def study(folder: Path, least: float = LEAST) -> dict[str, Any]:
+def study(folder: Path, min_shift_sd: float = LEAST) -> dict[str, Any]:
     """Matrix, inflation, agreement and substitutions of a study's finished runs, as plain data.
     Raises UserError: no finished run has rollouts."""
     records = read_study(folder)
@@ -248,7 +248,7 @@ def study(folder: Path, least: float = LEAST) -> dict[str, Any]:
         "inflation_columns": COLUMNS,
         "agreement": agreement(runs).to_dict("records"),
         "base_arm": base_of(runs),
-        "substitutions": [asdict(swap) for swap in substitutions(runs, least)],
-        "substitutions_untold": untold(runs),
+        "substitutions": [asdict(swap) for swap in substitutions(runs, min_shift_sd)],
+        "substitutions_untold": why_no_substitution(runs),
         "problems": records.problems + unread,
     }

@@ -63,11 +63,11 @@ def exploited(runs: Sequence[Run], study_dir: Path) -> tuple[list[Exploited], li
     """A row for each arm whose judge told of single criteria, and what could not be read."""
     by_arm: dict[str, list[tuple[list[str], list[Exploitation]]]] = {}
     problems: list[str] = []
-    asked = [run for run in runs if run.config.get("judge.grading.name") in SHOWN]
-    if not asked:
+    rubric_runs = [run for run in runs if run.config.get("judge.grading.name") in SHOWN]
+    if not rubric_runs:
         return [], []
     table = runs_frame(study_dir)
-    for run in asked:
+    for run in rubric_runs:
         credits = read_credits(study_dir, table[table["cell"] == run.cell])
         if credits is None or len(np.unique(credits.step_N)) < 2:
             continue
@@ -75,12 +75,12 @@ def exploited(runs: Sequence[Run], study_dir: Path) -> tuple[list[Exploited], li
         panel = _panel(run, list(credits.by_judge))
         by_arm.setdefault(run.arm, []).append((panel, _over_steps(credits, panel)))
     rows = []
-    for arm, told in sorted(by_arm.items()):
+    for arm, run_rates in sorted(by_arm.items()):
         # a run that ended early has fewer windows, and its curve ends there
-        windows = zip_longest(*(rates for _, rates in told), fillvalue=Exploitation(NAN))
+        windows = zip_longest(*(rates for _, rates in run_rates), fillvalue=Exploitation(NAN))
         curve = [_over_runs(window) for window in windows]
-        last = [rates[-1] for _, rates in told]
-        names = sorted({name for panel, _ in told for name in panel})
+        last = [rates[-1] for _, rates in run_rates]
+        names = sorted({name for panel, _ in run_rates for name in panel})
         new, unknown, least, most = (
             mean_interval([getattr(each, name) for each in last], ends=(0.0, 1.0))
             for name in ("new", "unknown", "least", "most")
@@ -115,8 +115,10 @@ def _over_steps(credits: Credits, panel: Sequence[str]) -> list[Exploitation]:
     np.add.at(sums[0], credits.prompt_N, np.where(first, acting, 0.0))
     np.add.at(sums[1], credits.prompt_N, first)
     before = np.divide(sums[0], sums[1], out=np.full_like(sums[0], np.nan), where=sums[1] > 0)
-    told = [credits.by_judge[name] for name in panel]
-    panel_N_J_K = np.stack(told, axis=1) if told else np.empty((len(acting), 0, acting.shape[1]))
+    labels = [credits.by_judge[name] for name in panel]
+    panel_N_J_K = (
+        np.stack(labels, axis=1) if labels else np.empty((len(acting), 0, acting.shape[1]))
+    )
     rates = []
     for window in range(1, windows):
         here = tenth_N == window
@@ -143,7 +145,7 @@ def preferred(runs: Sequence[Run], study_dir: Path) -> list[Preferred]:
     Args:
         runs: with the scores of replays among their shadows (`with_replays`).
     """
-    told: dict[tuple[str, str], list[tuple[bool, bool, Estimate, Estimate]]] = {}
+    preferences_of: dict[tuple[str, str], list[tuple[bool, bool, Estimate, Estimate]]] = {}
     for run in runs:
         if run.prompt_P is None:
             continue
@@ -152,8 +154,8 @@ def preferred(runs: Sequence[Run], study_dir: Path) -> list[Preferred]:
         shown = {name: _shown(*how[name]) for name in scores if name in how}
         if False not in shown.values():
             continue
-        told_of = [name for name, saw in shown.items() if saw is not None]
-        by_judge = {name: _wins(run, scores[name]) for name in told_of}
+        judges = [name for name, is_shown in shown.items() if is_shown is not None]
+        by_judge = {name: _wins(run, scores[name]) for name in judges}
         own = by_judge.get(run.acting) if shown.get(run.acting) else None
         for name, won in by_judge.items():
             apart = NO_ESTIMATE
@@ -164,17 +166,17 @@ def preferred(runs: Sequence[Run], study_dir: Path) -> list[Preferred]:
                     np.array([won[prompt] for prompt in shared]),
                 )
             row = (bool(shown[name]), name == run.acting, preference(np.array([*won.values()])))
-            told.setdefault((run.arm, name), []).append((*row, apart))
+            preferences_of.setdefault((run.arm, name), []).append((*row, apart))
     rows = []
-    if all(np.isnan(row[2].value) for of_runs in told.values() for row in of_runs):
+    if all(np.isnan(row[2].value) for of_runs in preferences_of.values() for row in of_runs):
         return []  # no prompt was answered at both ends
-    for (arm, judge), of_runs in told.items():
-        saw, trained, *_ = of_runs[0]
+    for (arm, judge), of_runs in preferences_of.items():
+        is_shown, trained, *_ = of_runs[0]
         preferences, apart = (
             mean_of_means([each[place] for each in of_runs], ends=ends)
             for place, ends in ((2, (0.0, 1.0)), (3, ENDS))
         )
-        rows.append(Preferred(arm, judge, saw, trained, preferences, apart))
+        rows.append(Preferred(arm, judge, is_shown, trained, preferences, apart))
     return sorted(rows, key=lambda row: (row.arm, not row.trained, not row.shown))
 
 

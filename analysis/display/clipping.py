@@ -1,7 +1,7 @@
 """Intervals of shifts, cut at what is possible: no count is below 0, no share or score above 1.
 
 An interval over few runs is symmetric and wide, so it may reach where nothing can be. `cut` and
-`beyond` take that part off, the same in tables, figures and sentences::
+`cut_difference` take that part off, the same in tables, figures and sentences::
 
     cut({"metric": "bold", "first": 0.2, "shift": -0.1, "low": -0.4, "high": 0.2})  # (-0.2, 0.2)
 """
@@ -34,7 +34,7 @@ def cut(row: Mapping[str, Any]) -> tuple[float, float]:
     return _within(row["low"], row["high"], low, high)
 
 
-def beyond(
+def cut_difference(
     row: Mapping[str, Any], base: Mapping[str, Any] | None, of: str = "diff"
 ) -> tuple[float, float]:
     """The interval of an arm's difference from the base arm, as far as the arm's start leaves room
@@ -56,10 +56,10 @@ def beyond(
 def _room(row: Mapping[str, Any]) -> tuple[float, float]:
     """How far a shift could go from its start: at least as far as it went."""
     low, high = ends_of(row["metric"])
-    known = row["first"], row["first"] + row["shift"]
-    if row["metric"] in SCORES and not low <= min(known) <= max(known) <= high:
+    means = row["first"], row["first"] + row["shift"]
+    if row["metric"] in SCORES and not low <= min(means) <= max(means) <= high:
         return ENDS
-    return min(low, *known) - row["first"], max(high, *known) - row["first"]
+    return min(low, *means) - row["first"], max(high, *means) - row["first"]
 
 
 def _within(low: float, high: float, least: float, most: float) -> tuple[float, float]:

@@ -83,9 +83,9 @@ def looks_of(arms: Sequence[str]) -> Generator[None]:
 
 def looks(arms: Iterable[str]) -> dict[str, dict[str, Any]]:
     """Colour, line and marker of each arm, the same in every figure of a report."""
-    colours, known = palette(10), _ARMS.get()
+    colours, report_arms = palette(10), _ARMS.get()
     shown = set(arms)
-    order = [*known, *sorted(shown.difference(known))]
+    order = [*report_arms, *sorted(shown.difference(report_arms))]
     return {
         arm: {
             "color": colours[k % 10],
@@ -99,8 +99,8 @@ def looks(arms: Iterable[str]) -> dict[str, dict[str, Any]]:
 
 def bar(value: float, low: float, high: float) -> np.ndarray | None:
     """An interval as `errorbar` takes it, (2, 1); None where an end of it is not known."""
-    known = math.isfinite(low) and math.isfinite(high)
-    return np.abs([[low - value], [high - value]]) if known else None
+    has_interval = math.isfinite(low) and math.isfinite(high)
+    return np.abs([[low - value], [high - value]]) if has_interval else None
 
 
 def palette(count: int, name: str = "colorblind") -> Any:
@@ -189,10 +189,17 @@ def line(
     at = steps + BESIDE * apart * ((place[0] + 0.5) / place[1] - 0.5)
     low = part["low"].clip(lower=ends[0]).clip(upper=part["mean"])
     high = part["high"].clip(upper=ends[1]).clip(lower=part["mean"])
-    known = part["low"].notna().to_numpy()
+    has_interval = part["low"].notna().to_numpy()
     marks: Any = {"marker": "o", "markersize": 4, "linewidth": 1.3, **look}
     axes.plot(at, part["mean"], label=label, **marks)
-    axes.vlines(at[known], low[known], high[known], color=look["color"], linewidth=1, alpha=0.6)
+    axes.vlines(
+        at[has_interval],
+        low[has_interval],
+        high[has_interval],
+        color=look["color"],
+        linewidth=1,
+        alpha=0.6,
+    )
     axes.xaxis.set_major_locator(MaxNLocator("auto", integer=True))
 
 
@@ -207,11 +214,11 @@ def outside_legend(
             entries.setdefault(label, handle)
     if entries:
         columns = max(1, min(4, len(entries), LEGEND // (6 + max(map(len, entries)))))
-        made = figure.legend(
+        legend = figure.legend(
             list(entries.values()), list(entries), loc="outside upper center", ncols=columns
         )
         if colour:
-            for handle in made.get_lines():
+            for handle in legend.get_lines():
                 handle.set_color(colour)
 
 

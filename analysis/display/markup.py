@@ -74,7 +74,7 @@ class Heading(Markup):
     anchor: str = ""
 
 
-def said(part: str, name: str, /, **values: Any) -> str:
+def render_text(part: str, name: str, /, **values: Any) -> str:
     """The sentence ``name`` of a part of `TEXTS`, its ``{names}`` filled in."""
     return TEXTS[part][name].format(**values)
 
@@ -148,15 +148,16 @@ def sentences(lines: Iterable[str]) -> Markup:
 
 
 def paragraph(text: str) -> Markup:
+    """A text as a paragraph of HTML."""
     return Markup("<p>{}</p>").format(text)
 
 
 def heading(text: str, level: int, anchor: str = "") -> Heading:
     """A heading; one with an anchor stands in the list of contents."""
     start = Markup('<h{} id="{}">').format(level, anchor) if anchor else Markup(f"<h{level}>")
-    made = Heading(start + text + Markup(f"</h{level}>"))
-    made.text, made.anchor = text, anchor
-    return made
+    head = Heading(start + text + Markup(f"</h{level}>"))
+    head.text, head.anchor = text, anchor
+    return head
 
 
 def table(
@@ -186,9 +187,9 @@ def table(
     rest = f"All {len(names)} columns, {plural(len(frame), 'row')}" if folded else ""
     short = _cells(frame.head(_first_rows(frame.iloc[:, 0].tolist())), leading)
     whole = _cells(frame, names) if folded else {}
-    made = Sheet(_parts().table(name, title, short, whole, rest))
-    made.name, made.frame = name, frame if data is None else data
-    return made
+    sheet = Sheet(_parts().table(name, title, short, whole, rest))
+    sheet.name, sheet.frame = name, frame if data is None else data
+    return sheet
 
 
 def folded(summary: str, fragments: Iterable[str], printed: bool = False) -> list[str]:
@@ -256,8 +257,8 @@ def front(
 
 def links(places: Mapping[str, str]) -> Markup:
     """Links within the page in one line. ``places``: anchor -> text."""
-    made = (Markup('<a href="#{}">{}</a>').format(*each) for each in places.items())
-    return Markup(" \u00b7 ").join(made)
+    anchors = (Markup('<a href="#{}">{}</a>').format(*each) for each in places.items())
+    return Markup(" \u00b7 ").join(anchors)
 
 
 def samples(frame: pd.DataFrame) -> Markup:

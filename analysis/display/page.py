@@ -41,7 +41,7 @@ def write_page(path: Path, title: str, opening: Iterable[str], fragments: Iterab
 
 def page(title: str, opening: Sequence[str], fragments: Sequence[str]) -> str:
     """The page as text, see `write_page`."""
-    seen: Counter[str] = Counter()
+    counts: Counter[str] = Counter()
     css = Path(__file__).with_name("report.css").read_text(encoding="utf-8")
     headings = [each for each in fragments if isinstance(each, Heading) and each.anchor]
     return (
@@ -50,19 +50,19 @@ def page(title: str, opening: Sequence[str], fragments: Sequence[str]) -> str:
         .render(
             title=title,
             css=Markup(css),
-            opening=Markup(numbered("".join(opening), seen)),
+            opening=Markup(numbered("".join(opening), counts)),
             contents=[{"to": each.anchor, "title": each.text} for each in headings],
-            body=Markup(numbered("".join(fragments), seen)),
+            body=Markup(numbered("".join(fragments), counts)),
         )
     )
 
 
-def numbered(body: str, seen: Counter[str]) -> str:
-    """Figures and tables numbered in their order, after those that were ``seen``."""
+def numbered(body: str, counts: Counter[str]) -> str:
+    """Figures and tables numbered in their order, going on from ``counts``."""
 
     def number(mark: re.Match[str]) -> str:
-        seen[mark[1]] += 1
-        return f'<b class="nth">{mark[1]} {seen[mark[1]]}.</b>'
+        counts[mark[1]] += 1
+        return f'<b class="nth">{mark[1]} {counts[mark[1]]}.</b>'
 
     return MARK.sub(number, body)
 

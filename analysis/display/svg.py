@@ -90,15 +90,15 @@ def panels(figure: Figure, label: str) -> list[Panel]:
     figure.set_layout_engine("none")
     if any(axes.get_label() == BAR for axes in shown) or not shown:
         return [_panel(figure, None, label)]
-    made = []
+    pictures = []
     for axes, window in _windows(figure, shown):
         for other in shown:
             other.set_visible(other is axes)
         name = ", ".join(filter(None, [axes.get_title("left") or axes.get_title(), label]))
-        made.append(_panel(figure, window, name))
+        pictures.append(_panel(figure, window, name))
     for axes in shown:
         axes.set_visible(True)
-    return made
+    return pictures
 
 
 def _windows(figure: Figure, shown: Sequence[Axes]) -> Iterator[tuple[Axes, Bbox]]:
@@ -138,13 +138,13 @@ def _panel(figure: Figure, window: Bbox | None, label: str) -> Panel:
     for useless in (_METADATA, _COMMENT, _STYLE):  # a formula stands in a comment as it was given
         text = useless.sub("", text)
     text = _GROUP.sub("<g", text)
-    text = _DRAWN.sub(lambda found: _DIGITS.sub(r"\1", found[0]), text)
+    text = _DRAWN.sub(lambda match: _DIGITS.sub(r"\1", match[0]), text)
     text = _BREAKS.sub("\n", text).strip()
-    found = _SIZE.match(text)
-    assert found is not None
-    width = float(found[1].split()[2])
-    start = Markup('<svg viewBox="{}" role="img" aria-label="{}">').format(found[1], label)
-    return Panel(start + Markup(text[found.end() :]), round(width * PIXELS / 72))
+    match = _SIZE.match(text)
+    assert match is not None
+    width = float(match[1].split()[2])
+    start = Markup('<svg viewBox="{}" role="img" aria-label="{}">').format(match[1], label)
+    return Panel(start + Markup(text[match.end() :]), round(width * PIXELS / 72))
 
 
 def _swatch(handle: Any) -> Markup:

@@ -10,7 +10,7 @@ import pandas as pd
 
 from analysis.display import markup
 from analysis.display.figures import ALONE, DASHES, palette, single, style
-from analysis.display.markup import said
+from analysis.display.markup import render_text
 from analysis.records.behaviour import unit
 
 if TYPE_CHECKING:
@@ -62,7 +62,7 @@ def dose_caption(dose: dict[str, Any]) -> str:
     sentences = []
     for theory in dose["theory"]:
         kind = "penalty" if theory["beta"] > 0 else "free"
-        sentence = said("theory", kind, beta=theory["beta"], feature=dose["feature"])
+        sentence = render_text("theory", kind, beta=theory["beta"], feature=dose["feature"])
         if theory["slope"] == theory["slope"]:
             sentence += f"; observed / predicted slope {theory['amplification']:.2f}"
         sentences.append(theory["note"] or f"{sentence}.")

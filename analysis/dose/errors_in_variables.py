@@ -104,8 +104,8 @@ def slopes(
         half = NAN
         if count > FEWEST:
             rows = (bias, error, shift, spread)
-            left = [method(*(np.delete(row, j) for row in rows)) for j in range(count)]
-            pseudo = count * whole - (count - 1) * np.array(left)
+            leave_one_out = [method(*(np.delete(row, j) for row in rows)) for j in range(count)]
+            pseudo = count * whole - (count - 1) * np.array(leave_one_out)
             half = student(count - 1) * pseudo.std(ddof=1) / count**0.5
         by_method[name] = around(whole, half, count, "judge")
     return by_method

@@ -84,12 +84,12 @@ def lack_of_fit(dose: np.ndarray, response: np.ndarray, seed: np.ndarray) -> flo
     means = np.bincount(at, response) / counts
     fit = line(dose, response)
     bend = float((counts * (means - fit.intercept - fit.slope.value * doses) ** 2).sum())
-    left, free = response - means[at], len(response) - len(doses)
+    residuals, free = response - means[at], len(response) - len(doses)
     if complete(dose, seed):
         _, of, sizes = np.unique(seed, return_inverse=True, return_counts=True)
-        left = left - (np.bincount(of, left) / sizes)[of]
+        residuals = residuals - (np.bincount(of, residuals) / sizes)[of]
         free -= len(sizes) - 1
-    noise = float(left @ left)
+    noise = float(residuals @ residuals)
     if len(doses) < FEWEST or free < 1 or noise <= 1e-20 * float(response @ response):
         return NAN
     return float(stats.f.sf(bend / (len(doses) - 2) / (noise / free), len(doses) - 2, free))
@@ -153,8 +153,8 @@ def trend_p(
     labels = np.zeros(len(dose)) if blocks is None else blocks
     blocks_of = [labels == label for label in np.unique(labels)]
     parts = [(dose[b] - dose[b].mean(), response[b] - response[b].mean()) for b in blocks_of]
-    seen = abs(sum(x @ y for x, y in parts))
-    least = seen - 1e-9 * sum(abs(x) @ abs(y) for x, y in parts)  # equal on paper is equal here
+    observed = abs(sum(x @ y for x, y in parts))
+    least = observed - 1e-9 * sum(abs(x) @ abs(y) for x, y in parts)  # equal on paper is equal here
     if prod(factorial(len(y)) for _, y in parts) <= draws:
         sums = np.zeros(1)
         for x, y in parts:

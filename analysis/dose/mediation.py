@@ -79,8 +79,8 @@ def mediate(
     drawn_b = b + y_on_both.bse[2] * rng.standard_t(n - 3, DRAWS)
     low, high = np.quantile(drawn_a * drawn_b, [0.025, 0.975])
     ends = y_on_x.conf_int()[1]
-    seen = ends[0] > 0 or ends[1] < 0
-    notes = [] if seen else ["the total effect is not told from 0, so it has no share"]
+    is_clear = ends[0] > 0 or ends[1] < 0
+    notes = [] if is_clear else ["the total effect is not told from 0, so it has no share"]
     if np.corrcoef(x, m)[0, 1] ** 2 > 0.95:
         notes.append("treatment and mediator move together: their effects cannot be told apart")
 
@@ -92,7 +92,7 @@ def mediate(
         over_runs(total, *ends),
         over_runs(a * b, low, high),
         float(total - a * b),
-        float(a * b / total) if seen else NAN,
+        float(a * b / total) if is_clear else NAN,
         over_runs(a, *m_on_x.conf_int()[1]),
         over_runs(b, *y_on_both.conf_int()[2]),
         float(np.corrcoef(m_on_x.resid, y_on_x.resid)[0, 1]),

@@ -157,11 +157,11 @@ def run_shifts(
             noise = [k.var(ddof=1) / k.size if k.size > 1 else np.nan for k in finite]
             by_group = [group_sums(tail) for tail in tails]
             clustered = sum(ratio_se(sums[sums[:, 1] > 0]) ** 2 for sums in by_group)
-            lost = 1 - sum(k.size for k in finite) / max(1, sum(tail.size for tail in tails))
+            unscored = 1 - sum(k.size for k in finite) / max(1, sum(tail.size for tail in tails))
             row: dict[str, Any] = {
                 **{"cell": run.cell, "arm": run.arm, "seed": run.seed, "metric": metric},
                 **{"first": first, "last": last, "shift": shift(means)},
-                **{"naive_var": float(sum(noise)), "group_var": clustered, "unscored": lost},
+                **{"naive_var": float(sum(noise)), "group_var": clustered, "unscored": unscored},
                 "tails": [
                     Tail(run.step_P[here], of_end, sums)
                     for here, of_end, sums in zip(at, prompts, by_group, strict=True)
@@ -228,10 +228,10 @@ def one_behaviour(runs: Sequence[Run], names: Sequence[str]) -> dict[str, str]:
     products, varying = np.zeros((2, len(names), len(names)))
     for run in runs:
         values = run.features[..., at]
-        known = np.isfinite(values)
-        size = known.sum(axis=1, keepdims=True)
-        mean = np.where(known, values, 0.0).sum(axis=1, keepdims=True) / np.maximum(size, 1)
-        within = np.where(known, values - mean, 0.0)
+        has_value = np.isfinite(values)
+        size = has_value.sum(axis=1, keepdims=True)
+        mean = np.where(has_value, values, 0.0).sum(axis=1, keepdims=True) / np.maximum(size, 1)
+        within = np.where(has_value, values - mean, 0.0)
         varies = (np.abs(within).max(axis=1) > FLAT).astype(float)
         varying += varies.T @ varies
         within = within.reshape(-1, len(names))
@@ -259,14 +259,16 @@ def moved(shifts: pd.DataFrame) -> dict[str, float]:
     """
     p_values = {}
     for metric, part in shifts.groupby("metric"):
-        told = part[part["shift"].notna() & part["group_var"].notna()]
-        if told.empty:
+        complete_rows = part[part["shift"].notna() & part["group_var"].notna()]
+        if complete_rows.empty:
             continue
-        moves = told["shift"].to_numpy()
-        square, variance = (moves**2).mean(), told["group_var"].mean()
-        free = sum((t.sums_P_2[:, 1] > 0).sum() - 1 for tails in told["tails"] for t in tails)
+        moves = complete_rows["shift"].to_numpy()
+        square, variance = (moves**2).mean(), complete_rows["group_var"].mean()
+        free = sum(
+            (t.sums_P_2[:, 1] > 0).sum() - 1 for tails in complete_rows["tails"] for t in tails
+        )
         certain = 0.0 if np.abs(moves).max() > FLAT else 1.0
-        p = stats.f.sf(square / variance, len(told), free) if variance > 0 else certain
+        p = stats.f.sf(square / variance, len(complete_rows), free) if variance > 0 else certain
         p_values[str(metric)] = float(p)
     if not p_values:
         return {}
@@ -323,9 +325,9 @@ def shift_table(shifts: pd.DataFrame, base: str | None, same: Collection[str] = 
     if base is not None:
         _pool(table, by_arm, base, variances)
     table["p_holm"] = np.nan
-    told = table["p_t"].notna() & ~table["metric"].isin(list(same))
-    if told.any():
-        table.loc[told, "p_holm"] = multipletests(table.loc[told, "p_t"], method="holm")[1]
+    has_p = table["p_t"].notna() & ~table["metric"].isin(list(same))
+    if has_p.any():
+        table.loc[has_p, "p_holm"] = multipletests(table.loc[has_p, "p_t"], method="holm")[1]
     return table
 
 
@@ -354,8 +356,8 @@ def _pool(
         variances = [pair_variances[arm, metric].reindex(whole.index) / 2 for arm in arms]
         shared = np.nan_to_num(variances).mean(axis=0)
         shifts = np.array([whole["shift"], *(part["shift"] for part in arms.values())], dtype=float)
-        told = pooled_differences(shifts, np.array([shared, *variances], dtype=float))
-        for arm, each in zip(arms, told, strict=True):
+        estimates = pooled_differences(shifts, np.array([shared, *variances], dtype=float))
+        for arm, each in zip(arms, estimates, strict=True):
             pooled[arm, metric] = (each.value, each.low, each.high)
     keys = zip(table["arm"], table["metric"], strict=True)
     rows = [pooled.get(key, (math.nan,) * 3) for key in keys]
@@ -449,7 +451,7 @@ def sample_completions(rollouts: pd.DataFrame, ranks: int = 2) -> pd.DataFrame:
     columns += ["completion", "judge_score", "truth", "reward"]
     if rollouts.empty:
         return pd.DataFrame(columns=columns)
-    picked = []
+    samples = []
     for _, run in rollouts.sort_values(["step", "group", "member"]).groupby("arm", observed=True):
         steps = run["step"].unique()
         for when, at in {"first": 0, "middle": (len(steps) - 1) // 2, "last": -1}.items():
@@ -458,7 +460,7 @@ def sample_completions(rollouts: pd.DataFrame, ranks: int = 2) -> pd.DataFrame:
             for rank in range(min(ranks, len(groups))):
                 nearest = groups[abs(groups - rank).argmin()]
                 row = at_step[at_step["group"] == nearest].head(1)
-                picked.append(row.assign(when=when, rank=rank))
-    table = pd.concat(picked, ignore_index=True)
+                samples.append(row.assign(when=when, rank=rank))
+    table = pd.concat(samples, ignore_index=True)
     table["when"] = pd.Categorical(table["when"], categories=["first", "middle", "last"])
     return table.sort_values(["when", "rank", "arm"], ignore_index=True)[columns]

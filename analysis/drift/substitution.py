@@ -53,7 +53,7 @@ def base_of(runs: Sequence[Run]) -> str | None:
     return base_arm(arms) if len(arms) and arms["arm"].nunique() > 1 else None
 
 
-def untold(runs: Sequence[Run], base: str | None = None) -> str:
+def why_no_substitution(runs: Sequence[Run], base: str | None = None) -> str:
     """Why substitution cannot be told in these runs, as a sentence; empty where it can. ``base`` is
     as in `substitutions`."""
     base = base or base_of(runs)
@@ -62,8 +62,8 @@ def untold(runs: Sequence[Run], base: str | None = None) -> str:
             "Substitution cannot be told from what any training does: there is one arm, and no "
             "base arm to compare it with."
         )
-    beyond = _beyond(_shifts(runs), base).values()
-    if not any((shifts.count() >= FEWEST_PAIRS).any() for shifts in beyond):
+    effects_by_arm = _effects(_shifts(runs), base).values()
+    if not any((shifts.count() >= FEWEST_PAIRS).any() for shifts in effects_by_arm):
         return (
             f"Substitution cannot be told: no arm has {FEWEST_PAIRS} seeds in common with {base} "
             "of which both shifts are known, and fewer show one by chance."
@@ -72,17 +72,18 @@ def untold(runs: Sequence[Run], base: str | None = None) -> str:
 
 
 def substitutions(
-    runs: Sequence[Run], least: float = LEAST, base: str | None = None
+    runs: Sequence[Run], min_shift_sd: float = LEAST, base: str | None = None
 ) -> list[Substitution]:
     """Arms in which one behaviour rose and another fell beyond the base arm, in every pair of runs.
     ``base`` names another arm to compare with.
 
     Shifts are those of a run minus those of the base arm's run of the same seed, in SDs of the
-    feature within the first step. Each of the pairs, at least `FEWEST_PAIRS`, has to show ``least``
-    SDs or more, and by noise alone (`false_alarm`, over all arms) fewer than `ALPHA` of studies may
-    show any as far apart. At .25 SD and 11 behaviours whose shifts scatter by .3 SD between runs, a
-    bias-free arm shows any in .33 of studies with two pairs, .042 with three, .0037 with four and
-    .0003 with five; ten such arms with three pairs in .35. `untold` says why nothing can be told.
+    feature within the first step. Each of the pairs, at least `FEWEST_PAIRS`, has to show
+    ``min_shift_sd`` SDs or more, and by noise alone (`false_alarm`, over all arms) fewer than
+    `ALPHA` of studies may show any as far apart. At .25 SD and 11 behaviours whose shifts scatter
+    by .3 SD between runs, a bias-free arm shows any in .33 of studies with two pairs, .042 with
+    three, .0037 with four and .0003 with five; ten such arms with three pairs in .35.
+    `why_no_substitution` says why nothing can be told.
     """
     base = base or base_of(runs)
     if base is None:
@@ -92,28 +93,28 @@ def substitutions(
     freedom = (moved.groupby("arm").count() - 1).clip(lower=0).sum()
     scatter = (within.sum() / freedom.where(freedom > 0)) ** 0.5
     compared = {}
-    for arm, beyond in _beyond(moved, base).items():
-        told = beyond.loc[:, beyond.count() >= FEWEST_PAIRS]
-        if told.shape[1]:
-            compared[arm] = told
+    for arm, arm_effects in _effects(moved, base).items():
+        effects = arm_effects.loc[:, arm_effects.count() >= FEWEST_PAIRS]
+        if effects.shape[1]:
+            compared[arm] = effects
 
     def chance(apart: float) -> float:
         """That any arm shows any pair of behaviours that far apart."""
         none = [
             1
             - false_alarm(
-                *(column.to_numpy() for column in (scatter[told.columns], told.count())),
-                *(apart, freedom[told.columns].to_numpy()),
+                *(column.to_numpy() for column in (scatter[effects.columns], effects.count())),
+                *(apart, freedom[effects.columns].to_numpy()),
             )
-            for told in compared.values()
+            for effects in compared.values()
         ]
         return float(1 - np.prod(none))
 
     swaps = []
-    for arm, told in compared.items():
-        pairs, risen, fallen = told.count(), told.min(), told.max()
-        for up in risen[risen >= least].sort_values(ascending=False).index:
-            for down in fallen[fallen <= -least].sort_values().index:
+    for arm, effects in compared.items():
+        pairs, risen, fallen = effects.count(), effects.min(), effects.max()
+        for up in risen[risen >= min_shift_sd].sort_values(ascending=False).index:
+            for down in fallen[fallen <= -min_shift_sd].sort_values().index:
                 by_noise = chance(min(risen[up], -fallen[down]))
                 if by_noise < ALPHA:
                     swaps.append(
@@ -128,7 +129,7 @@ def substitutions(
 def false_alarm(
     scatter_K: np.ndarray,
     pairs: int | np.ndarray,
-    least: float = LEAST,
+    min_shift_sd: float = LEAST,
     freedom: float | np.ndarray = np.inf,
 ) -> float:
     """Chance that an arm without any effect shows a substitution, in closed form; NaN where no
@@ -150,7 +151,8 @@ def false_alarm(
         return float("nan")
     with np.errstate(divide="ignore"):
         in_one_pair = stats.t.sf(
-            least / (2**0.5 * scatter[finite]), np.broadcast_to(freedom, scatter.shape)[finite]
+            min_shift_sd / (2**0.5 * scatter[finite]),
+            np.broadcast_to(freedom, scatter.shape)[finite],
         )
     every = in_one_pair ** np.broadcast_to(pairs, scatter.shape)[finite]
     return float(1 - 2 * np.prod(1 - every) + np.prod(1 - 2 * every))
@@ -170,7 +172,7 @@ def _shifts(runs: Sequence[Run]) -> pd.DataFrame:
     return wide.reindex(columns=list(sd.index[sd > 0])) / sd[sd > 0]
 
 
-def _beyond(moved: pd.DataFrame, base: str) -> dict[str, pd.DataFrame]:
+def _effects(moved: pd.DataFrame, base: str) -> dict[str, pd.DataFrame]:
     """Arm -> shifts less the base arm's of the same seed, rows seeds; NaN where one is missing."""
     arms = moved.index.unique("arm")
     return {str(arm): moved.loc[arm] - moved.loc[base] for arm in arms if arm != base}

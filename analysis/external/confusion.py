@@ -14,8 +14,8 @@ _WORDS = {"true": 1.0, "false": 0.0}
 def _numbers(frame: pd.DataFrame, column: str) -> pd.Series:
     """As `tables.numbers`, and true and false as texts too."""
     cells = [_WORDS.get(str(cell).strip().lower(), cell) for cell in frame[column]]
-    told = frame.assign(**{column: pd.Series(cells, frame.index, dtype=object)})
-    return tables.numbers(told, column)
+    with_numbers = frame.assign(**{column: pd.Series(cells, frame.index, dtype=object)})
+    return tables.numbers(with_numbers, column)
 
 
 def _judge(frame: pd.DataFrame, column: str) -> pd.Series:

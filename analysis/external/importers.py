@@ -150,10 +150,10 @@ def completions(path: Path, truth: Sequence[str] = (), raters: Sequence[str] = (
     """
     inside = sorted(path.iterdir()) if path.is_dir() else []
     files = [file for file in inside if file.suffix in (".parquet", ".jsonl", ".gz")]
-    places, scores, lost = [], [], 0
+    places, scores, damaged_count = [], [], 0
     for file in files if path.is_dir() else [path]:
         sound, damaged = read_completions(file)
-        lost += damaged
+        damaged_count += damaged
         for completion in sound:
             group = f"{completion.step}/{completion.row.prompt_id}"
             places.append((f"{file.stem}/{completion.place}", group))
@@ -179,7 +179,7 @@ def completions(path: Path, truth: Sequence[str] = (), raters: Sequence[str] = (
         if name in truth or name in (raters or names)
     ]
     frame = _table(path, rows, "item rater role score group")
-    frame.attrs["lost"] = lost
+    frame.attrs["lost"] = damaged_count
     return frame
 
 

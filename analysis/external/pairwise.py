@@ -200,5 +200,5 @@ def render(judges: dict[str, dict[str, Any]], invalid: str) -> str:
         row["p"] = f"{figures['position_p_items']:.3g}" if figures["pairs"] else "-"
         lines.append(row)
     notes = [f"{name}: {figures['note']}." for name, figures in judges.items() if figures["note"]]
-    counted = f"invalid={invalid}: {INVALID[invalid]}. Intervals: Wilson, {LEVEL:.0%}, by item."
-    return "\n".join([pd.DataFrame(lines).to_string(index=False), counted, *notes])
+    footnote = f"invalid={invalid}: {INVALID[invalid]}. Intervals: Wilson, {LEVEL:.0%}, by item."
+    return "\n".join([pd.DataFrame(lines).to_string(index=False), footnote, *notes])

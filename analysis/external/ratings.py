@@ -186,14 +186,16 @@ def _left_out(score: np.ndarray, label: np.ndarray, groups: np.ndarray) -> dict[
             "human_rate": float(label[inside].mean()),
             "youden_j": rates.youden_j.value,
         }
-    told = [part for part in parts.values() if part["value"] == part["value"]]
-    covers = [part["low"] <= part["human_rate"] <= part["high"] for part in told]
-    errors = [part["value"] - part["human_rate"] for part in told]
+    with_estimate = [part for part in parts.values() if part["value"] == part["value"]]
+    covers = [part["low"] <= part["human_rate"] <= part["high"] for part in with_estimate]
+    errors = [part["value"] - part["human_rate"] for part in with_estimate]
     return {
         "groups": parts,
-        "covered": float(np.mean(covers)) if told else NAN,
-        "mean_error": float(np.mean(errors)) if told else NAN,
-        "note": "" if len(told) == len(names) else f"{len(names) - len(told)} have no estimate",
+        "covered": float(np.mean(covers)) if with_estimate else NAN,
+        "mean_error": float(np.mean(errors)) if with_estimate else NAN,
+        "note": ""
+        if len(with_estimate) == len(names)
+        else f"{len(names) - len(with_estimate)} have no estimate",
     }
 
 

@@ -141,8 +141,8 @@ def key_of(run: Run) -> tuple[str, str, str]:
         str(run.config.get(f"judge.{name}") or "")
         for name in ("family", "size", "grading.name", "grading.options.prompt")
     )
-    asked = f"{grading} {Path(prompt).stem or 'default'}".strip()
-    return family or "unknown", size or "unknown", asked
+    grading_label = f"{grading} {Path(prompt).stem or 'default'}".strip()
+    return family or "unknown", size or "unknown", grading_label
 
 
 def _biases(

@@ -36,10 +36,10 @@ def main(options: Options) -> int:
     chosen = [options.feature] if options.feature else None
     onsets = [line(run, chosen or dosed(run)) for run in runs]
     runs, unread = with_replays(runs, options.folder)
-    told = of_runs(runs, onsets, chosen, options.folder)
-    numbers = {"thresholds": THRESHOLDS.tolist(), **without_infinities(asdict(told))}
-    problems = [*records.problems, *unread, *told.problems]
-    return show(options, numbers, lambda: with_problems(field.lines(told), problems))
+    results = of_runs(runs, onsets, chosen, options.folder)
+    numbers = {"thresholds": THRESHOLDS.tolist(), **without_infinities(asdict(results))}
+    problems = [*records.problems, *unread, *results.problems]
+    return show(options, numbers, lambda: with_problems(field.lines(results), problems))
 
 
 if __name__ == "__main__":

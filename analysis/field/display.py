@@ -10,7 +10,7 @@ import pandas as pd
 
 from analysis.display import markup
 from analysis.display.figures import looks, outside_legend, plain, single, style
-from analysis.display.markup import said, signed, with_interval
+from analysis.display.markup import render_text, signed, with_interval
 from analysis.field.estimate import THRESHOLDS, Aggregate, Field
 from analysis.field.onset_time import OnsetTime
 from analysis.statistics.estimate import NO_ESTIMATE, Estimate
@@ -21,12 +21,12 @@ if TYPE_CHECKING:
 
 def meaning(name: str, field: Field) -> str:
     """What a table of `tables` says, and of what unit its intervals are."""
-    return said("field_meanings", name, base=field.base, metrics=", ".join(field.metrics))
+    return render_text("field_meanings", name, base=field.base, metrics=", ".join(field.metrics))
 
 
 def tables(field: Field) -> dict[str, pd.DataFrame]:
     """Name -> the table with its numbers written out; those without a row are left out."""
-    made = {
+    rows_by_table = {
         "aggregates": [_aggregate(row, field.base) for row in field.aggregates],
         "compared": [
             {
@@ -87,7 +87,7 @@ def tables(field: Field) -> dict[str, pd.DataFrame]:
             for row in field.gaps
         ],
     }
-    return {name: pd.DataFrame(rows) for name, rows in made.items() if rows}
+    return {name: pd.DataFrame(rows) for name, rows in rows_by_table.items() if rows}
 
 
 def _first_known(curve: list[Estimate]) -> Estimate:

@@ -72,7 +72,7 @@ class Compared:
 
 
 @dataclass(frozen=True)
-class Found:
+class ShortcutOnset:
     """When an arm's runs found the shortcut, and how fast they took it."""
 
     arm: str
@@ -95,7 +95,7 @@ class Field:
     metrics: tuple[str, ...] = ()
     aggregates: list[Aggregate] = field(default_factory=list)
     compared: list[Compared] = field(default_factory=list)
-    found: list[Found] = field(default_factory=list)
+    found: list[ShortcutOnset] = field(default_factory=list)
     exploited: list[Exploited] = field(default_factory=list)
     preferred: list[Preferred] = field(default_factory=list)
     gaps: list[SelfGaps] = field(default_factory=list)
@@ -123,15 +123,15 @@ def of_runs(
     base = base or base_of(runs)
     metrics, aggregates = _aggregates(runs, base)
     shortcuts = [
-        of_run(run, told, _paid(run) if features is None else features)
-        for run, told in zip(runs, lines, strict=True)
+        of_run(run, onset_line, _paid(run) if features is None else features)
+        for run, onset_line in zip(runs, lines, strict=True)
     ]
-    told = Field(base, metrics, aggregates, _compared(runs, base), _found(shortcuts))
+    results = Field(base, metrics, aggregates, _compared(runs, base), _shortcut_onsets(shortcuts))
     if study_dir is None:
-        return told
+        return results
     credits, unread = exploited(runs, study_dir)
     return replace(
-        told,
+        results,
         exploited=credits,
         preferred=preferred(runs, study_dir),
         gaps=self_gaps(runs, study_dir),
@@ -209,9 +209,9 @@ def _compare(arm: str, pairs: pd.DataFrame) -> Compared:
         ).se
         for seed, part in by_seed
     }
-    known = pairs.dropna().groupby(level="seed").mean()
+    seed_means = pairs.dropna().groupby(level="seed").mean()
     sampling = pd.Series(within, dtype=float) ** 2
-    by_run = paired_difference(known["treated"], known["base"], within=sampling)
+    by_run = paired_difference(seed_means["treated"], seed_means["base"], within=sampling)
     visible = NAN
     if by_run.high > by_run.value:
         spread = (by_run.high - by_run.value) / float(student(by_run.n - 1)) * by_run.n**0.5
@@ -227,7 +227,7 @@ def _last_truths(run: Run) -> pd.Series:
     return answers.stack().groupby(level="prompt").mean()
 
 
-def _found(shortcuts: Sequence[Shortcut]) -> list[Found]:
+def _shortcut_onsets(shortcuts: Sequence[Shortcut]) -> list[ShortcutOnset]:
     horizon = max((float(each.last) for each in shortcuts), default=NAN)
     table = []
     for arm in sorted({each.arm for each in shortcuts}):
@@ -236,7 +236,7 @@ def _found(shortcuts: Sequence[Shortcut]) -> list[Found]:
         ends = np.exp([log.value, log.low, log.high]).tolist()
         odds = replace(log, value=ends[0], low=ends[1], high=ends[2])
         table.append(
-            Found(
+            ShortcutOnset(
                 arm,
                 of_arm[0].features,
                 onset_time(

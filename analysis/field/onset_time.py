@@ -55,39 +55,41 @@ def onset_time(
         ValueError: an onset after its run's last step.
     """
     onset, last = np.asarray(onset_S, dtype=float), np.asarray(last_S, dtype=float)
-    looked = np.isfinite(last)
-    onset, last = onset[looked], last[looked]
-    seen = np.isfinite(onset)
-    if (onset[seen] > last[seen]).any():
+    is_followed = np.isfinite(last)
+    onset, last = onset[is_followed], last[is_followed]
+    has_onset = np.isfinite(onset)
+    if (onset[has_onset] > last[has_onset]).any():
         raise ValueError("an onset lies after its run's last step")
-    time, runs = np.where(seen, onset, last), len(last)
+    time, runs = np.where(has_onset, onset, last), len(last)
     if not runs:
         nothing = Estimate(NAN, unit="run", note="an onset was looked for in no run")
         return OnsetTime(0, 0, NAN, NAN if horizon is None else float(horizon), nothing, nothing)
     followed = float(last.max())
     end = followed if horizon is None else float(horizon)
-    restricted = _restricted(time, seen, end)
-    return OnsetTime(runs, int(seen.sum()), followed, end, _median(time, seen), restricted)
+    restricted = _restricted(time, has_onset, end)
+    return OnsetTime(
+        runs, int(has_onset.sum()), followed, end, _median(time, has_onset), restricted
+    )
 
 
-def _restricted(time_S: np.ndarray, seen_S: np.ndarray, end: float) -> Estimate:
-    runs, mean = len(time_S), _area(time_S, seen_S, end)
-    if time_S.max() < end and not seen_S[time_S == time_S.max()].all():
+def _restricted(time_S: np.ndarray, has_onset_S: np.ndarray, end: float) -> Estimate:
+    runs, mean = len(time_S), _area(time_S, has_onset_S, end)
+    if time_S.max() < end and not has_onset_S[time_S == time_S.max()].all():
         note = f"no run without an onset is followed up to step {end:g}"
         return Estimate(NAN, n=runs, unit="run", note=note)
     variance = NAN
     if runs > 1:
         others = ~np.eye(runs, dtype=bool)
-        areas = np.array([_area(time_S[kept], seen_S[kept], end) for kept in others])
+        areas = np.array([_area(time_S[kept], has_onset_S[kept], end) for kept in others])
         variance = float((runs - 1) ** 2 / runs * areas.var(ddof=1)) / end**2
     share = logit_share(mean / end, variance, runs - 1, runs)
     return replace(share, value=mean, low=share.low * end, high=share.high * end)
 
 
-def _median(time_S: np.ndarray, seen_S: np.ndarray) -> Estimate:
-    if not seen_S.any():
+def _median(time_S: np.ndarray, has_onset_S: np.ndarray) -> Estimate:
+    if not has_onset_S.any():
         return Estimate(NAN, n=len(time_S), unit="run", note="no run has an onset")
-    curve = SurvfuncRight(time_S, seen_S.astype(int))
+    curve = SurvfuncRight(time_S, has_onset_S.astype(int))
     with np.errstate(divide="ignore", invalid="ignore"):  # where the curve has come down to 0
         low, high = (float(end) for end in curve.quantile_ci(0.5, method="cloglog"))
     here = np.flatnonzero(curve.surv_prob <= 0.5 + ROUNDING)
@@ -100,11 +102,11 @@ def _median(time_S: np.ndarray, seen_S: np.ndarray) -> Estimate:
     return Estimate(value, low, high, len(time_S), "run", note)
 
 
-def _area(time_S: np.ndarray, seen_S: np.ndarray, end: float) -> float:
+def _area(time_S: np.ndarray, has_onset_S: np.ndarray, end: float) -> float:
     """Area under Kaplan and Meier's curve up to ``end``, flat from the last run on (Gill's way)."""
-    if not seen_S.any():
+    if not has_onset_S.any():
         return end
-    curve = SurvfuncRight(time_S, seen_S.astype(int))
+    curve = SurvfuncRight(time_S, has_onset_S.astype(int))
     before = curve.surv_times < end
     steps = np.concatenate([[0.0], curve.surv_times[before], [end]])
     return float(np.diff(steps) @ np.concatenate([[1.0], curve.surv_prob[before]]))

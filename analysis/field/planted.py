@@ -93,8 +93,8 @@ def pairs(rng: np.random.Generator, number: int) -> list[Estimate]:
 
 def visible(rng: np.random.Generator, count: int) -> dict[str, Trials]:
     """The smallest visible difference is missed in one study of five."""
-    told = [_answers(rng, _VISIBLE) for _ in range(count)]
-    missed = (Estimate(0.0, 0.0, 0.0) if each.low <= 0 else Estimate(0.0) for each in told)
+    estimates = [_answers(rng, _VISIBLE) for _ in range(count)]
+    missed = (Estimate(0.0, 0.0, 0.0) if each.low <= 0 else Estimate(0.0) for each in estimates)
     return {"smallest visible difference, missed": trials(0.0, missed, 1 - POWER)}
 
 
@@ -114,8 +114,8 @@ def onset_times(rng: np.random.Generator, number: int) -> list[Estimate]:
     """Onsets over runs of which some end before theirs; the horizon is their mean."""
     onset = np.clip(rng.normal(ONSET, ONSET_SD, RUNS), 1, None)
     last = np.where(rng.random(RUNS) < KILLED, rng.uniform(5, LAST, RUNS), LAST)
-    told = onset_time(np.where(onset <= last, onset, np.nan), last, HORIZON)
-    return [told.median, told.restricted]
+    onset_estimate = onset_time(np.where(onset <= last, onset, np.nan), last, HORIZON)
+    return [onset_estimate.median, onset_estimate.restricted]
 
 
 ODDS, SHOWN = 3.0, 0.2
@@ -152,7 +152,7 @@ such a credit is wrong, and a reference credits what is right. None credits what
 MISSING = 0.1
 
 
-def _rejected_if_told() -> float:
+def _rejected_if_labelled() -> float:
     """Share rejected of the credits of which the panel's word is known.
 
     It is known where a reference that is there credits, and where all are there.
@@ -167,7 +167,7 @@ def _rejected_if_told() -> float:
 @replicated(
     {
         "exploitation rate, by prompt": WRONG + (1 - WRONG) * (1 - AGREES) ** REFERENCES,
-        "exploitation rate, references missing": _rejected_if_told(),
+        "exploitation rate, references missing": _rejected_if_labelled(),
     }
 )
 def exploitation(rng: np.random.Generator, number: int) -> list[Estimate]:

@@ -48,11 +48,11 @@ class Shortcut:
     """Share of rollouts with the shortcut gained per step after the onset."""
 
 
-def of_run(run: Run, told: Line, features: Sequence[str]) -> Shortcut:
+def of_run(run: Run, onset_line: Line, features: Sequence[str]) -> Shortcut:
     """Discoverability and exploitability of one run.
 
     Args:
-        told: `analysis.onset.estimate.line` of the run.
+        onset_line: `analysis.onset.estimate.line` of the run.
         features: the shortcut; may be empty.
     """
     named = tuple(name for name in features if name in run.names)
@@ -60,15 +60,15 @@ def of_run(run: Run, told: Line, features: Sequence[str]) -> Shortcut:
     early = first_tenth(run)
     none = Estimate(NAN, note=NO_SHORTCUT)
     right = np.where(np.isfinite(run.truth), run.truth >= THRESHOLD, np.nan)
-    onset = told.onset.step.value
+    onset = onset_line.onset.step.value
     rate = np.where(np.isfinite(run.judge), shown, np.nan)
     last = int(run.steps[-1])
-    tested = not np.isnan([told.onset.p, told.onset.before]).all()
-    has_grid = bool(named) and not np.isnan(told.gap_first)
+    tested = not np.isnan([onset_line.onset.p, onset_line.onset.before]).all()
+    has_grid = bool(named) and not np.isnan(onset_line.gap_first)
     return Shortcut(
         *(run.cell, run.arm, run.seed, named, last, onset),
         followed=float(last) if tested else NAN,
-        grid_onset=NAN if told.own_grid.mode is None else float(told.own_grid.mode),
+        grid_onset=NAN if onset_line.own_grid.mode is None else float(onset_line.own_grid.mode),
         grid_followed=float(last) if has_grid else NAN,
         entanglement=entanglement(shown[early], right[early]) if named else none,
         judge_growth=growth(run.steps, step_means(run, run.judge), onset),
@@ -88,18 +88,18 @@ def entanglement(shown_P_G: np.ndarray, right_P_G: np.ndarray) -> Estimate:
         shown_P_G: whether the answer shows the shortcut.
         right_P_G: 1 right, 0 wrong, NaN unknown.
     """
-    known = np.isfinite(right_P_G)
+    has_truth = np.isfinite(right_P_G)
     shown, right = np.asarray(shown_P_G, dtype=bool), right_P_G == 1
-    kinds = [known & (shown == has) & (right == is_right) for has, is_right in _KINDS]
+    kinds = [has_truth & (shown == has) & (right == is_right) for has, is_right in _KINDS]
     counts = np.array([kind.sum() for kind in kinds], dtype=float)
     by_shown_and_right = counts.reshape(2, 2)
     if not (by_shown_and_right.any(axis=0).all() and by_shown_and_right.any(axis=1).all()):
-        return Estimate(NAN, n=len(known), unit="group", note="shortcut or truth does not vary")
+        return Estimate(NAN, n=len(has_truth), unit="group", note="shortcut or truth does not vary")
     note = "a kind of answer does not occur: half of one added to each" if 0 in counts else ""
     counts = counts + 0.5 * (0 in counts)
     log = float(np.log(counts) @ _SIGNS)
     pull_P = (_SIGNS / counts) @ np.array([kind.sum(axis=1) for kind in kinds])
-    groups = int(known.any(axis=1).sum())
+    groups = int(has_truth.any(axis=1).sum())
     if groups < 2:
         return Estimate(float(np.exp(log)), n=groups, unit="group", note="one group, no interval")
     error = float(np.sqrt(groups / (groups - 1) * (pull_P**2).sum()))

@@ -15,6 +15,6 @@ def lines(field: Field) -> list[str]:
     """Every table that has rows, and what it says under it."""
     text: list[str] = []
     for name, table in tables(field).items():
-        said = fill(visible(meaning(name, field)), WIDTH)
-        text += ["", TEXTS["field"][name], as_text(table), said]
+        text_below = fill(visible(meaning(name, field)), WIDTH)
+        text += ["", TEXTS["field"][name], as_text(table), text_below]
     return text or [NO_RUN]

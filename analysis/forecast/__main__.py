@@ -37,8 +37,8 @@ class Options(StudyOptions):
 def main(options: Options) -> int:
     """Exit codes: 0 printed, 2 a user's error."""
     probes = Path(options.probes) if options.probes else None
-    asked = ask(options.folder, "" if probes else options.judges, options.steps)
-    result = forecast(asked) | in_units(asked, options.folder, options.fit, probes)
+    first_rewards = ask(options.folder, "" if probes else options.judges, options.steps)
+    result = forecast(first_rewards) | in_units(first_rewards, options.folder, options.fit, probes)
     return show(options, result, lambda: text(result), lambda: figure(result["pushes"]))
 
 

@@ -52,7 +52,7 @@ class Rollouts:
     names: tuple[str, ...]
 
     @property
-    def asked(self) -> np.ndarray:
+    def has_answer(self) -> np.ndarray:
         """Whether a judge is asked about each, (P, G): not where a program came to no answer."""
         return np.array([[r["outcome"] in (None, Ending.OK) for r in g] for g in self.records])
 
@@ -144,15 +144,17 @@ def first_rollouts(cells: Sequence[Cell], steps: int, keyword: str = "") -> Roll
             " A forecast needs recorded steps of one group size."
         )
     rows, members = zip(*groups.values(), strict=True)
-    told = [record for group in members for record in group]
-    values = measured([record["answer"] for record in told], keyword)
-    calls = sorted(set.intersection(*(set(record) for record in told)))
+    all_records = [record for group in members for record in group]
+    values = measured([record["answer"] for record in all_records], keyword)
+    calls = sorted(set.intersection(*(set(record) for record in all_records)))
     calls = [name for name in calls if name.startswith(OPERATOR)]
-    counted = [
+    call_counts = [
         [record[name] if record["outcome"] == Ending.OK else None for name in calls]
-        for record in told
+        for record in all_records
     ]
-    values = np.hstack([values, np.array(counted, dtype=float).reshape(len(told), len(calls))])
+    values = np.hstack(
+        [values, np.array(call_counts, dtype=float).reshape(len(all_records), len(calls))]
+    )
     names = (*FEATURES, *(name.removeprefix(FEATURE) for name in calls))
     shape = (len(members), len(members[0]), len(names))
     return Rollouts(rows, members, values.reshape(shape), names)
@@ -175,8 +177,8 @@ def rewards(
     size = len(rollouts.records[0])
     truth_of = oracle(config.task)
     if judge.simulated is not None:  # then it says at once what it says
-        asked = [rollout.item for rollout in recorded if rollout.was_asked]
-        truth_of.truths([row for row, _ in asked], [answer for _, answer in asked])
+        items = [rollout.item for rollout in recorded if rollout.was_asked]
+        truth_of.truths([row for row, _ in items], [answer for _, answer in items])
     panel = config.shadow_judges if config.correction.panel != "none" else ()
     votes_J_N = []
     with open_store(runs_dir, config.store) as store:
@@ -203,7 +205,7 @@ def candidates(names: str, cells: Sequence[Cell], arms: dict[str, str]) -> dict[
 
 
 @dataclass(frozen=True)
-class Asked:
+class FirstRewards:
     """First rollouts of a study and what each candidate's training would have paid for them.
 
     Attributes:
@@ -228,7 +230,7 @@ class Asked:
         return self.cells[label].config.trainer.scale_rewards
 
 
-def ask(study_dir: Path, judges: str, steps: int = 1) -> Asked:
+def ask(study_dir: Path, judges: str, steps: int = 1) -> FirstRewards:
     """Put a study's first rollouts to every candidate; to none where ``judges`` is empty.
     Raises UserError: no runs with rollouts, or judges that cannot be asked."""
     cells = []
@@ -248,36 +250,38 @@ def ask(study_dir: Path, judges: str, steps: int = 1) -> Asked:
         say(f"{problem}.")
     arms = dict(zip(runs["cell"].astype("str"), runs["arm"].astype("str"), strict=True))
     chosen = candidates(judges, cells, arms) if judges else {}
-    asked = [cell.config.judge for cell in cells] + [judge for judge, _ in chosen.values()]
-    keyword = shared_keyword(judge.simulated.keyword for judge in asked if judge.simulated)
+    all_judges = [cell.config.judge for cell in cells] + [judge for judge, _ in chosen.values()]
+    keyword = shared_keyword(judge.simulated.keyword for judge in all_judges if judge.simulated)
     rollouts = first_rollouts(cells, steps, keyword)
     truth = [[record["truth"] for record in group] for group in rollouts.records]
     paid, unscored = {}, {}
     for label, (judge, cell) in chosen.items():
         scores, paid[label] = rewards(judge, cell, rollouts, study_dir.parent)
-        unscored[label] = float(np.isnan(scores[rollouts.asked]).mean())
+        unscored[label] = float(np.isnan(scores[rollouts.has_answer]).mean())
     cells_of = {label: cell for label, (_, cell) in chosen.items()}
-    known = np.array(truth, dtype=float)
-    return Asked(study_dir.name, steps, rollouts, known, tuple(cells), paid, cells_of, unscored)
+    truth_P_G = np.array(truth, dtype=float)
+    return FirstRewards(
+        study_dir.name, steps, rollouts, truth_P_G, tuple(cells), paid, cells_of, unscored
+    )
 
 
-def forecast(asked: Asked) -> dict[str, Any]:
+def forecast(first_rewards: FirstRewards) -> dict[str, Any]:
     """The push of every candidate on every behaviour, as plain data."""
     lines: list[Push] = []
     by_judge = {}
-    for label, paid in asked.paid.items():
-        scale = asked.scale(label)
-        lines += pushes(label, paid, asked.rollouts, scale, asked.unscored[label])
-        by_judge[label] = covariances(paid, asked.rollouts, scale)
+    for label, paid in first_rewards.paid.items():
+        scale = first_rewards.scale(label)
+        lines += pushes(label, paid, first_rewards.rollouts, scale, first_rewards.unscored[label])
+        by_judge[label] = covariances(paid, first_rewards.rollouts, scale)
     return {
-        "study": asked.study,
-        "steps": asked.steps,
-        "prompts": len(asked.rollouts.rows),
+        "study": first_rewards.study,
+        "steps": first_rewards.steps,
+        "prompts": len(first_rewards.rollouts.rows),
         "unit": "prompt",
         "pushes": [columns(line, push="") for line in lines],
         "ranks": [
             columns(line, rank="")
-            for line in (rank(by_judge, asked.rollouts.names) if by_judge else ())
+            for line in (rank(by_judge, first_rewards.rollouts.names) if by_judge else ())
         ],
     }
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from analysis.forecast.estimate import Asked
+from analysis.forecast.estimate import FirstRewards
 from analysis.forecast.response import RIDGE, Start
 from analysis.forecast.units import Candidates, exposure, start_of
 from analysis.probes.effects import pairs
@@ -25,10 +25,10 @@ WORDS = {"length": "words"}
 """Behaviours that a table of probes calls otherwise."""
 
 
-def probed(folder: Path, asked: Asked) -> Candidates:
-    """The probed judges, as they would train from the start of ``asked``'s study. Raises UserError:
-    no folder of probes, no judge in it that scores single texts, or a study without a truth."""
-    start = start_of(asked)
+def probed(folder: Path, first_rewards: FirstRewards) -> Candidates:
+    """The probed judges, as they would train from the start of that study. Raises UserError: no
+    folder of probes, no judge in it that scores single texts, or a study without a truth."""
+    start = start_of(first_rewards)
     table = scores(read(folder))
     alone = table[~table["pairwise"]]
     if alone.empty:
@@ -39,7 +39,7 @@ def probed(folder: Path, asked: Asked) -> Candidates:
     edits = pairs(alone)
     judges = tuple(dict.fromkeys(alone["judge"]))
     bias = [bias_of_edits(edits[edits["judge"] == judge], alone, start) for judge in judges]
-    size = exposure(asked.every[0].config.trainer)
+    size = exposure(first_rewards.every[0].config.trainer)
     push = np.full((len(judges), len(start.names)), NAN)
     return Candidates(judges, start, np.array(bias), push, np.full(len(judges), size))
 
@@ -57,10 +57,12 @@ def bias_of_edits(edits: pd.DataFrame, texts: pd.DataFrame, start: Start) -> np.
     names = list(start.names[:-1])
     columns = [WORDS.get(name, name) for name in names]
     by_id = texts.drop_duplicates("probe_id").set_index("probe_id")[columns].astype(float)
-    known = edits[edits["bias_change"].notna()]
+    known_edits = edits[edits["bias_change"].notna()]
     sd = np.where(start.varies, start.sd, np.inf)[:-1]
-    change = by_id.loc[known["probe_id"]].to_numpy() - by_id.loc[known["against"]].to_numpy()
-    x, y = change / sd, known["bias_change"].to_numpy(dtype=float)
+    change = (
+        by_id.loc[known_edits["probe_id"]].to_numpy() - by_id.loc[known_edits["against"]].to_numpy()
+    )
+    x, y = change / sd, known_edits["bias_change"].to_numpy(dtype=float)
     if len(y) <= len(names):
         return np.full(len(names), NAN)
     paid = np.linalg.solve(x.T @ x + RIDGE * len(y) * np.eye(len(names)), x.T @ y)

@@ -191,8 +191,10 @@ def fit(
     The response has no ``spread`` yet: `with_spread` has it from arms that were left out.
     Raises ValueError: no run's shift is known.
     """
-    known = np.isfinite(shift_R_K1) & start.varies & np.isfinite(bias_A_K[arm_R]).all(1)[:, None]
-    if not known.any():
+    has_shift = (
+        np.isfinite(shift_R_K1) & start.varies & np.isfinite(bias_A_K[arm_R]).all(1)[:, None]
+    )
+    if not has_shift.any():
         raise ValueError("a response is fitted on runs with known shifts and biases")
     behaviours, mean = bias_A_K.shape[1], float(np.mean(exposure_R))
     exposures, at_R = np.unique(exposure_R, return_inverse=True)
@@ -205,13 +207,13 @@ def fit(
         return Response(drift, step, growth, truth, mean, np.full(len(drift), NAN))
 
     def residuals(x: np.ndarray) -> np.ndarray:
-        made = response(x)
-        by_exposure = np.stack([made.shifts(start, bias, each) for each in exposures])
-        apart = np.where(known, by_exposure[at_R, arm_R] - np.nan_to_num(shift_R_K1), 0.0)
+        trial = response(x)
+        by_exposure = np.stack([trial.shifts(start, bias, each) for each in exposures])
+        apart = np.where(has_shift, by_exposure[at_R, arm_R] - np.nan_to_num(shift_R_K1), 0.0)
         shrunk = np.append(SHRINK * x[3 : 3 + behaviours], 0.1 * x[2])
         return np.concatenate([(np.sign(apart) * np.log1p(np.abs(apart))).ravel(), shrunk])
 
-    level = np.where(known, shift_R_K1, 0.0).sum(axis=0)
+    level = np.where(has_shift, shift_R_K1, 0.0).sum(axis=0)
     common, steps, drift = np.array([-1.0, 1.5, 0.0]), np.zeros(behaviours), level / len(arm_R)
     if near is not None:
         steps, drift = np.log(near.step), near.drift
@@ -245,9 +247,11 @@ def leave_one_arm_out(
     others, residuals = [], np.full(shift_R_K1.shape, NAN)
     taught = np.zeros(shift_R_K1.shape)
     for arm in range(arms):
-        seen = arm_R != arm
-        left_out = fit(start, bias_A_K, arm_R[seen], shift_R_K1[seen], exposure_R[seen], whole)
-        for run in np.flatnonzero(~seen):
+        is_other = arm_R != arm
+        left_out = fit(
+            start, bias_A_K, arm_R[is_other], shift_R_K1[is_other], exposure_R[is_other], whole
+        )
+        for run in np.flatnonzero(~is_other):
             bias = bias_A_K[[arm]]
             apart = shift_R_K1[run] - left_out.shifts(start, bias, exposure_R[run])[0]
             residuals[run] = np.where(start.varies, apart, NAN)
@@ -270,24 +274,24 @@ def with_spread(
     A residual's variance is spread_k^2 + (relative taught_k)^2 + beside^2 mean_k taught_k^2, fitted
     by the Gaussian likelihood; residuals that are not known are left out.
     """
-    known = np.isfinite(residual_R_K1) & np.isfinite(taught_R_K1)
-    squares = np.where(known, residual_R_K1, 0.0) ** 2
-    size, overall = _sizes(np.where(known, taught_R_K1, 0.0))
-    told = known.any(axis=0)
-    start = 0.25 * squares.sum(axis=0) / np.maximum(known.sum(axis=0), 1) + LEAST**2
+    has_residual = np.isfinite(residual_R_K1) & np.isfinite(taught_R_K1)
+    squares = np.where(has_residual, residual_R_K1, 0.0) ** 2
+    size, overall = _sizes(np.where(has_residual, taught_R_K1, 0.0))
+    has_spread = has_residual.any(axis=0)
+    start = 0.25 * squares.sum(axis=0) / np.maximum(has_residual.sum(axis=0), 1) + LEAST**2
 
     def variance(x: np.ndarray) -> np.ndarray:
         return np.exp(x[2:]) + np.exp(x[0]) * size + np.exp(x[1]) * overall[:, None]
 
     def surprise(x: np.ndarray) -> float:
         values = variance(x)
-        return float(((np.log(values) + squares / values) * known).sum())
+        return float(((np.log(values) + squares / values) * has_residual).sum())
 
     begin = np.concatenate([[-2.0, -3.0], np.log(start)])
     ends = [(-12.0, 4.0)] * 2 + [(2 * np.log(LEAST), 8.0)] * len(start)
     best = minimize(surprise, begin, method="L-BFGS-B", bounds=ends).x
     relative, beside = (float(value) for value in np.exp(best[:2] / 2))
-    spread = np.where(told, np.exp(best[2:] / 2), NAN)
+    spread = np.where(has_spread, np.exp(best[2:] / 2), NAN)
     return replace(response, spread=spread, relative=relative, beside=beside, arms=arms)
 
 
@@ -307,7 +311,7 @@ def to_json(response: Response) -> dict[str, Any]:
 
 def from_json(data: dict[str, Any]) -> Response:
     """What `to_json` wrote."""
-    read: dict[str, Any] = dict(data)
+    arguments: dict[str, Any] = dict(data)
     for name in ("drift", "step", "spread"):
-        read[name] = np.array(data[name], dtype=float)
-    return Response(**read)
+        arguments[name] = np.array(data[name], dtype=float)
+    return Response(**arguments)

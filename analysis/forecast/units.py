@@ -23,7 +23,7 @@ from scipy import stats
 
 from analysis.dose.estimate import trend_p
 from analysis.forecast import response
-from analysis.forecast.estimate import Asked
+from analysis.forecast.estimate import FirstRewards
 from analysis.forecast.response import FEWEST_ARMS, TRUTH, Response, Start
 from analysis.ledger.transmission import known_mean
 from analysis.propagation.calibration import FEWEST, inside, r2
@@ -64,26 +64,32 @@ class Candidates:
     exposure: np.ndarray
 
 
-def start_of(asked: Asked) -> Start:
+def start_of(first_rewards: FirstRewards) -> Start:
     """The start of a study's first rollouts. Raises UserError: no rollout has a truth."""
-    if not np.isfinite(asked.truth).any():
+    if not np.isfinite(first_rewards.truth).any():
         raise UserError(
-            f"study={asked.study} has no rule truth of its rollouts, so that what a judge adds to "
-            "it cannot be told."
+            f"study={first_rewards.study} has no rule truth of its rollouts, so that what a judge "
+            "adds to it cannot be told."
         )
-    return response.start_of(asked.rollouts.features, asked.truth, asked.rollouts.names)
+    return response.start_of(
+        first_rewards.rollouts.features, first_rewards.truth, first_rewards.rollouts.names
+    )
 
 
-def candidates(asked: Asked) -> Candidates:
+def candidates(first_rewards: FirstRewards) -> Candidates:
     """What the first rollouts say of every candidate. Raises UserError: no rollout has a truth."""
-    features, truth, start = asked.rollouts.features, asked.truth, start_of(asked)
+    features, truth, start = (
+        first_rewards.rollouts.features,
+        first_rewards.truth,
+        start_of(first_rewards),
+    )
     bias, push = [], []
-    for label, paid in asked.paid.items():
-        given = np.where(np.isfinite(paid), advantages(paid, asked.scale(label)), NAN)
+    for label, paid in first_rewards.paid.items():
+        advantage = np.where(np.isfinite(paid), advantages(paid, first_rewards.scale(label)), NAN)
         bias.append(response.bias_of(start, paid, truth, features))
-        push.append(response.push_of(start, given, features, truth))
-    exposures = [exposure(cell.config.trainer) for cell in asked.cells.values()]
-    labels = tuple(asked.paid)
+        push.append(response.push_of(start, advantage, features, truth))
+    exposures = [exposure(cell.config.trainer) for cell in first_rewards.cells.values()]
+    labels = tuple(first_rewards.paid)
     return Candidates(labels, start, np.array(bias), np.array(push), np.array(exposures))
 
 
@@ -131,9 +137,9 @@ class Simple:
         return self.level + (self.factor * x_A_K1 if self.factor else np.zeros(x_A_K1.shape))
 
 
-def simple(method: str, judged: Candidates, runs: Trained, seen_R: np.ndarray) -> Simple:
-    """One of `SIMPLER`, fitted on the runs that are seen."""
-    moved, x = runs.shift[seen_R], _x(method, judged)[runs.arm[seen_R]]
+def simple(method: str, judged: Candidates, runs: Trained, in_fit_R: np.ndarray) -> Simple:
+    """One of `SIMPLER`, fitted on the runs that ``in_fit_R`` marks."""
+    moved, x = runs.shift[in_fit_R], _x(method, judged)[runs.arm[in_fit_R]]
     level = np.zeros(moved.shape[1])
     if method == "drift":
         level = np.array([known_mean(column) for column in moved.T])
@@ -164,33 +170,33 @@ class Fitted:
     left_out: Mapping[str, Fitted] = field(default_factory=dict)
 
 
-def fitted(asked: Asked, judged: Candidates, runs: Trained) -> Fitted:
+def fitted(first_rewards: FirstRewards, judged: Candidates, runs: Trained) -> Fitted:
     """Fit on a study's runs. Raises UserError: fewer than four arms have such runs."""
-    have = np.unique(runs.arm)
-    if len(have) < FEWEST_ARMS:
+    fitted_arms = np.unique(runs.arm)
+    if len(fitted_arms) < FEWEST_ARMS:
         raise UserError(
-            f"study={asked.study} has runs of {len(have)} arms that made all of their steps, and"
-            f" how a policy answers to a bias is fitted on {FEWEST_ARMS}. Type fit=STUDY, a study"
-            " with more arms, such as forecast-build."
+            f"study={first_rewards.study} has runs of {len(fitted_arms)} arms that made all of"
+            f" their steps, and how a policy answers to a bias is fitted on {FEWEST_ARMS}. Type"
+            " fit=STUDY, a study with more arms, such as forecast-build."
         )
     exposures = judged.exposure[runs.arm]
-    places = np.searchsorted(have, runs.arm)
+    places = np.searchsorted(fitted_arms, runs.arm)
     whole, others = response.leave_one_arm_out(
-        judged.start, judged.bias[have], places, runs.shift, exposures
+        judged.start, judged.bias[fitted_arms], places, runs.shift, exposures
     )
 
-    def made(of: Response, seen_R: np.ndarray) -> Fitted:
-        simpler = {method: simple(method, judged, runs, seen_R) for method in SIMPLER}
-        return Fitted(asked.study, asked.steps, judged.start.names, of, simpler)
+    def build_fit(of: Response, in_fit_R: np.ndarray) -> Fitted:
+        simpler = {method: simple(method, judged, runs, in_fit_R) for method in SIMPLER}
+        return Fitted(first_rewards.study, first_rewards.steps, judged.start.names, of, simpler)
 
     left_out = {
-        judged.arms[arm]: made(of, runs.arm != arm)
-        for arm, of in zip(have.tolist(), others, strict=True)
+        judged.arms[arm]: build_fit(of, runs.arm != arm)
+        for arm, of in zip(fitted_arms.tolist(), others, strict=True)
     }
-    return replace(made(whole, np.ones(len(runs.arm), dtype=bool)), left_out=left_out)
+    return replace(build_fit(whole, np.ones(len(runs.arm), dtype=bool)), left_out=left_out)
 
 
-def save(path: Path, made: Fitted) -> None:
+def save(path: Path, response_fit: Fitted) -> None:
     """Write what another study can be forecast with; `load` reads it."""
     simpler = {
         method: {
@@ -198,12 +204,17 @@ def save(path: Path, made: Fitted) -> None:
             "factor": each.factor,
             "spread": each.spread.tolist(),
         }
-        for method, each in made.simpler.items()
+        for method, each in response_fit.simpler.items()
     }
     write_json(
         path,
-        {"version": VERSION, "study": made.study, "steps": made.steps, "names": list(made.names)}
-        | {"response": response.to_json(made.response), "simpler": simpler},
+        {
+            "version": VERSION,
+            "study": response_fit.study,
+            "steps": response_fit.steps,
+            "names": list(response_fit.names),
+        }
+        | {"response": response.to_json(response_fit.response), "simpler": simpler},
     )
 
 
@@ -230,9 +241,13 @@ def load(path: Path) -> Fitted:
     return Fitted(data["study"], data["steps"], tuple(data["names"]), of, simpler)
 
 
-def by(made: Fitted, asked: Asked, judge: str) -> Fitted:
+def by(response_fit: Fitted, first_rewards: FirstRewards, judge: str) -> Fitted:
     """What forecasts a judge: what was fitted on the others where it is an arm of that study."""
-    return made.left_out.get(judge, made) if made.study == asked.study else made
+    return (
+        response_fit.left_out.get(judge, response_fit)
+        if response_fit.study == first_rewards.study
+        else response_fit
+    )
 
 
 @dataclass(frozen=True)
@@ -255,21 +270,24 @@ class Forecast:
     simpler: Mapping[str, float]
 
 
-def forecasts(made: Fitted, asked: Asked, judged: Candidates) -> list[Forecast]:
+def forecasts(
+    response_fit: Fitted, first_rewards: FirstRewards, judged: Candidates
+) -> list[Forecast]:
     """Every candidate and behaviour. Raises UserError: fitted on other behaviours."""
-    if made.names != judged.start.names:
+    if response_fit.names != judged.start.names:
         raise UserError(
-            f"study={made.study} measured {', '.join(made.names)}, and study={asked.study} "
-            f"{', '.join(judged.start.names)}: a forecast takes the same behaviours."
+            f"study={response_fit.study} measured {', '.join(response_fit.names)}, and "
+            f"study={first_rewards.study} {', '.join(judged.start.names)}: a forecast takes the "
+            "same behaviours."
         )
     start, lines = judged.start, []
     for arm, judge in enumerate(judged.arms):
-        of = by(made, asked, judge)
-        told = of.response.forecast(start, judged.bias[arm], judged.exposure[arm])
+        of = by(response_fit, first_rewards, judge)
+        estimates = of.response.forecast(start, judged.bias[arm], judged.exposure[arm])
         drift = of.response.drift * judged.exposure[arm] / of.response.exposure
         simpler = {m: each.shifts(_x(m, judged)[[arm]])[0] for m, each in of.simpler.items()}
         for k, name in enumerate(start.names):
-            sd, each = float(start.sd[k]), told[k]
+            sd, each = float(start.sd[k]), estimates[k]
             ends = (each.value * sd, each.low * sd, each.high * sd, each.n, each.unit)
             own = Estimate(*ends, note=each.note)
             by_method = {method: float(values[k] * sd) for method, values in simpler.items()}
@@ -307,20 +325,26 @@ class Score:
     moves: bool
 
 
-def scored(made: Fitted, asked: Asked, judged: Candidates, runs: Trained) -> list[Score]:
+def scored(
+    response_fit: Fitted, first_rewards: FirstRewards, judged: Candidates, runs: Trained
+) -> list[Score]:
     """Every method and behaviour over the finished runs; none where no run is finished."""
-    told: dict[str, list[list[Estimate]]] = {m: [] for m in (FORECAST, *SIMPLER, REPETITION)}
+    estimates_by_method: dict[str, list[list[Estimate]]] = {
+        m: [] for m in (FORECAST, *SIMPLER, REPETITION)
+    }
     for run, arm in enumerate(runs.arm):
-        of = by(made, asked, judged.arms[arm])
+        of = by(response_fit, first_rewards, judged.arms[arm])
         bias, size = judged.bias[arm], judged.exposure[arm]
-        told[FORECAST].append(of.response.forecast(judged.start, bias, size))
+        estimates_by_method[FORECAST].append(of.response.forecast(judged.start, bias, size))
         free = max(1, of.response.arms - 1)
         for method, each in of.simpler.items():
             values = each.shifts(_x(method, judged)[[arm]])[0]
-            told[method].append(_with_spread(values, each.spread, free))
+            estimates_by_method[method].append(_with_spread(values, each.spread, free))
         sisters = (runs.arm == arm) & (np.arange(len(runs.arm)) != run)
         repeated = np.array([known_mean(column) for column in runs.shift[sisters].T])
-        told[REPETITION].append(_with_spread(repeated, np.full(len(repeated), NAN), 1))
+        estimates_by_method[REPETITION].append(
+            _with_spread(repeated, np.full(len(repeated), NAN), 1)
+        )
     lines = []
     for k, name in enumerate(judged.start.names):
         observed = runs.shift[:, k]
@@ -329,7 +353,7 @@ def scored(made: Fitted, asked: Asked, judged: Candidates, runs: Trained) -> lis
             moves = bool(np.nanmax(np.abs(means)) >= MOVES)
             lines += [
                 _score(method, name, runs.arm, observed, [row[k] for row in rows], moves)
-                for method, rows in told.items()
+                for method, rows in estimates_by_method.items()
             ]
     return lines
 
@@ -347,10 +371,10 @@ def _score(
     feature: str,
     arm_R: np.ndarray,
     observed_R: np.ndarray,
-    told_R: list[Estimate],
+    estimates_R: list[Estimate],
     moves: bool,
 ) -> Score:
-    value, low, high = np.array([(each.value, each.low, each.high) for each in told_R]).T
+    value, low, high = np.array([(each.value, each.low, each.high) for each in estimates_R]).T
     both = np.isfinite(value) & np.isfinite(observed_R)
     arms = np.unique(arm_R[both])
     x, y = (
@@ -365,7 +389,7 @@ def _score(
     if both.sum() >= FEWEST and np.ptp(value[both]) > 0:
         slope = line(value[both], observed_R[both]).slope
     within = inside(observed_R, np.stack([value, low, high]))
-    free = np.array([max(1, each.n - 1) for each in told_R])
+    free = np.array([max(1, each.n - 1) for each in estimates_R])
     sd = (high - value) / student(free)
     return Score(
         *(method, feature, len(arms), int(both.sum()), rho, p),

@@ -56,11 +56,13 @@ def _shifts(result: dict[str, Any]) -> list[str]:
     every = pd.DataFrame(result["shifts"])
     table = every.dropna(subset=["shift"])
     unknown = [judge for judge in every["judge"].unique() if judge not in set(table["judge"])]
-    told = [
+    estimates = [
         f"{row['shift']:+.2g} [{row['low']:+.2g}, {row['high']:+.2g}]"
         for row in table.to_dict("records")
     ]
-    wide = table.assign(told=told).pivot(index="judge", columns="feature", values="told")
+    wide = table.assign(estimate=estimates).pivot(
+        index="judge", columns="feature", values="estimate"
+    )
     names = list(dict.fromkeys(table["feature"]))
     head = (
         f"\nShift at the end of training [95 % of runs], from {result['steps']} step(s), by the"
@@ -68,8 +70,8 @@ def _shifts(result: dict[str, Any]) -> list[str]:
     )
     blocks = [wide[names[at : at + 4]] for at in range(0, len(names), 4)]
     why = "too few scores that differ to tell its bias"
-    said = [f"No shift of {judge}: {why}." for judge in unknown]
-    return [head, *(block.to_string() for block in blocks), *said]
+    sentences = [f"No shift of {judge}: {why}." for judge in unknown]
+    return [head, *(block.to_string() for block in blocks), *sentences]
 
 
 def _scores(table: pd.DataFrame) -> list[str]:

@@ -27,7 +27,7 @@ def held_out_table(runs: Sequence[Run], base: str | None) -> pd.DataFrame:
     drawn, greedy = frozen_shifts(evaluated), frozen_shifts(evaluated, "greedy")
     training = run_shifts(evaluated, answer_values)
     table = shift_table(drawn, base)
-    added = []
+    extra_rows = []
     for arm, metric in zip(table["arm"], table["metric"], strict=True):
         of_kind = [
             part.loc[(part["arm"] == arm) & (part["metric"] == metric)].set_index("cell")
@@ -38,15 +38,15 @@ def held_out_table(runs: Sequence[Run], base: str | None) -> pd.DataFrame:
         within = of_kind[0]["group_var"] + of_kind[2]["group_var"]
         apart = mean_interval((held_out - trained).tolist(), within=within.tolist())
         means = {"greedy": at_most, "training": trained}
-        added.append(
+        extra_rows.append(
             {name: mean_interval(shifts.tolist()).value for name, shifts in means.items()}
             | {"apart": apart.value, "apart_low": apart.low, "apart_high": apart.high}
         )
     names = ["greedy", "training", "apart", "apart_low", "apart_high"]
-    whole = table.join(pd.DataFrame(added, index=table.index, columns=names, dtype=np.float64))
+    whole = table.join(pd.DataFrame(extra_rows, index=table.index, columns=names, dtype=np.float64))
     levels = whole.groupby("metric")[["first", "last"]].agg(["min", "max"])
     low, high = (levels.xs(end, axis=1, level=1) for end in ("min", "max"))
     varying = set(levels.index[high.max(axis=1) > low.min(axis=1)])
     varying |= set(whole.loc[whole["training"].abs() > 0, "metric"])
-    told = whole["shift"].notna() & whole["metric"].isin(varying)
-    return whole[told].reset_index(drop=True)
+    is_shown = whole["shift"].notna() & whole["metric"].isin(varying)
+    return whole[is_shown].reset_index(drop=True)

@@ -59,7 +59,7 @@ def frozen_shifts(
             continue
         assert run.frozen is not None
         ends = _ends(run.frozen)
-        asked = int(np.unique(run.frozen.step_P, return_counts=True)[1][[0, -1]].max())
+        prompts = int(np.unique(run.frozen.step_P, return_counts=True)[1][[0, -1]].max())
         values = [answer_values(end) for end in ends]
         for metric in values[0]:
             first, last = (of_end[metric][:, ANSWERS[answers]] for of_end in values)
@@ -69,7 +69,7 @@ def frozen_shifts(
                 "seed": run.seed,
                 "metric": metric,
             }
-            row |= _shift(first, last, ends[1].prompt_P, asked)
+            row |= _shift(first, last, ends[1].prompt_P, prompts)
             if metric in JUDGED:
                 row |= _worst(ends, metric, ANSWERS[answers], scale)
             rows.append(row)
@@ -103,20 +103,20 @@ def answer_values(run: Run) -> dict[str, np.ndarray]:
 
 
 def _shift(
-    first_P_G: np.ndarray, last_P_G: np.ndarray, prompt_P: Any, asked: int
+    first_P_G: np.ndarray, last_P_G: np.ndarray, prompt_P: Any, prompts: int
 ) -> dict[str, Any]:
     moved = last_P_G - first_P_G
     both = np.isfinite(moved)
     sums = group_sums(moved)
-    told = sums[sums[:, 1] > 0]
+    measured_sums = sums[sums[:, 1] > 0]
     count = int(both.sum())
     first, last = (float(end[both].mean()) if count else np.nan for end in (first_P_G, last_P_G))
     return {
         **{"first": first, "last": last, "shift": last - first},
         "naive_var": float(moved[both].var(ddof=1)) / count if count > 1 else np.nan,
-        "group_var": ratio_se(told) ** 2 if len(told) else np.nan,
+        "group_var": ratio_se(measured_sums) ** 2 if len(measured_sums) else np.nan,
         "tails": [Tail(np.zeros(len(sums)), prompt_P, sums)],
-        "unscored": 1 - count / max(1, asked * both.shape[1]),
+        "unscored": 1 - count / max(1, prompts * both.shape[1]),
     }
 
 

@@ -40,13 +40,15 @@ def frozen_text(runs: Sequence[Run], table: pd.DataFrame, base: str | None) -> l
         }
         for row in table.to_dict("records")
     ]
-    left = len(runs) - len(evaluated)
+    without_frozen = len(runs) - len(evaluated)
     lines = [
         "Unit: a run. Shifts are within prompts: held-out rows answered at step 0 and at the last "
         "evaluation, drawn as in training and by the same random numbers; greedy: their most "
         "probable answers. Training: the rollouts' own shift, first to last tenth of the steps. "
         "Held-out - training is about 0 where what was learned transfers."
     ]
-    if left:
-        lines.append(f"{left} of {len(runs)} runs have no frozen evaluation and are left out.")
+    if without_frozen:
+        lines.append(
+            f"{without_frozen} of {len(runs)} runs have no frozen evaluation and are left out."
+        )
     return [*aligned(rows), "", *lines]

@@ -23,15 +23,15 @@ class Options(StudyOptions):
 def main(options: Options) -> int:
     """Exit codes: 0 printed, 2 a user's error."""
     records = read_study(options.folder)
-    told = of_records(records)
-    if told is None:
+    interventions = of_records(records)
+    if interventions is None:
         raise UserError(
             f"{options.folder} has no arm with an intervention (correction, trainer.beta) beside"
             " the same judge without any. Type for example: python -m experiments.sweep"
             " experiment=interventions"
         )
-    written = {"study": options.study, **numbers(told), "problems": records.problems}
-    return show(options, written, lambda: interventions_text(told, records.problems))
+    written = {"study": options.study, **numbers(interventions), "problems": records.problems}
+    return show(options, written, lambda: interventions_text(interventions, records.problems))
 
 
 if __name__ == "__main__":

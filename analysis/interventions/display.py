@@ -18,27 +18,32 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
-def bought_table(told: Interventions) -> pd.DataFrame:
+def bought_table(interventions: Interventions) -> pd.DataFrame:
     """What each arm bought, the plain one first."""
     return pd.DataFrame(
         {"arm": row.arm, "setting": row.settings or "none", "runs": row.runs}
-        | {f"bias left on {told.feature}": with_interval(row.residual)}
+        | {f"bias left on {interventions.feature}": with_interval(row.residual)}
         | {"in truth": with_interval(row.worth)}
-        | {f"{told.feature} ({unit(told.feature)})": signed(row.behaviour)}
+        | {f"{interventions.feature} ({unit(interventions.feature)})": signed(row.behaviour)}
         | {"truth": signed(row.truth), "grew instead": _grew(row.grew)}
         | {"verdicts": round(row.calls), "rule labels": round(row.labels)}
         | {"steps": markup.number(row.steps), "calibrated - truth": with_interval(row.calibrated)}
-        for row in told.arms
+        for row in interventions.arms
     )
 
 
-def bought(told: Interventions) -> Figure | None:
+def bought(interventions: Interventions) -> Figure | None:
     """What did each intervention buy? Its arm beyond the plain one, which is where the lines cross:
     the behaviour that the judge pays for across, the truth upwards. None where no arm has both."""
     return plane(
-        [(row.arm, row.arm, row.behaviour, row.truth) for row in told.arms if row.settings],
-        xlabel=f"{told.feature} beyond {told.plain} ({unit(told.feature)})",
-        ylabel=f"truth beyond {told.plain}",
+        [
+            (row.arm, row.arm, row.behaviour, row.truth)
+            for row in interventions.arms
+            if row.settings
+        ],
+        xlabel=f"{interventions.feature} beyond {interventions.plain}"
+        f" ({unit(interventions.feature)})",
+        ylabel=f"truth beyond {interventions.plain}",
     )
 
 

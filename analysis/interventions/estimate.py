@@ -90,8 +90,8 @@ class Interventions:
 
 def of_records(records: Records, cells: Sequence[str] | None = None) -> Interventions | None:
     """The interventions of a study; None where no arm has any beside a plain one."""
-    used = usable_cells(records.table) if cells is None else cells
-    runs = [run for run in records.runs if run.cell in used]
+    used_cells = usable_cells(records.table) if cells is None else cells
+    runs = [run for run in records.runs if run.cell in used_cells]
     by_arm: dict[str, list[Run]] = {}
     for run in sorted(runs, key=lambda run: (run.arm, run.seed)):
         by_arm.setdefault(run.arm, []).append(run)
@@ -102,13 +102,15 @@ def of_records(records: Records, cells: Sequence[str] | None = None) -> Interven
     feature = _paid_for(by_arm[plain])
     arms = {arm: by_arm[arm] for arm in (plain, *compared)}
     whole = [run for of_arm in arms.values() for run in of_arm]
-    told = shift_table(run_shifts(whole, lambda run: _values(run, feature)), plain)
-    rows = {(row["arm"], row["metric"]): row for row in told.to_dict("records")}
+    arm_shifts = shift_table(run_shifts(whole, lambda run: _values(run, feature)), plain)
+    rows = {(row["arm"], row["metric"]): row for row in arm_shifts.to_dict("records")}
     swaps = substitutions(whole, base=plain)
     sd = _sd(by_arm[plain], feature)
-    left = {arm: [_residual(run, feature, sd) for run in of_arm] for arm, of_arm in arms.items()}
+    residuals = {
+        arm: [_residual(run, feature, sd) for run in of_arm] for arm, of_arm in arms.items()
+    }
     calls = records.outcomes.groupby("cell")["verdicts"].sum()
-    taken = {run.cell: _taken(records, run) for run in whole}
+    calibration_rows = {run.cell: _taken(records, run) for run in whole}
     return Interventions(
         plain,
         feature,
@@ -117,14 +119,14 @@ def of_records(records: Records, cells: Sequence[str] | None = None) -> Interven
                 arm,
                 _typed(settings[arm], settings[plain]),
                 len(of_arm),
-                *(mean_interval(values) for values in zip(*left[arm], strict=True)),
-                _beyond(rows[arm, feature], arm == plain),
-                _beyond(rows[arm, "truth"], arm == plain),
+                *(mean_interval(values) for values in zip(*residuals[arm], strict=True)),
+                _effect(rows[arm, feature], arm == plain),
+                _effect(rows[arm, "truth"], arm == plain),
                 tuple(swap for swap in swaps if swap.arm == arm),
                 known_mean(np.array([calls.get(run.cell, 0) for run in of_arm], dtype=float)),
-                known_mean(np.array([_labels(run, taken[run.cell]) for run in of_arm])),
+                known_mean(np.array([_labels(run, calibration_rows[run.cell]) for run in of_arm])),
                 known_mean(np.array([len(run.steps) for run in of_arm], dtype=float)),
-                _calibrated([(run, taken[run.cell]) for run in of_arm]),
+                _calibrated([(run, calibration_rows[run.cell]) for run in of_arm]),
             )
             for arm, of_arm in arms.items()
         ),
@@ -143,10 +145,12 @@ def base_of(table: pd.DataFrame, runs: Iterable[tuple[str, int, Mapping[str, Any
     return plain if compared and base in (plain, *compared) else base
 
 
-def numbers(told: Interventions) -> dict[str, Any]:
+def numbers(interventions: Interventions) -> dict[str, Any]:
     """For JSON: the plain arm, the behaviour, and a row for each arm."""
-    arms = [columns(row) | {"grew": [columns(swap) for swap in row.grew]} for row in told.arms]
-    return {"plain": told.plain, "feature": told.feature, "arms": arms}
+    arms = [
+        columns(row) | {"grew": [columns(swap) for swap in row.grew]} for row in interventions.arms
+    ]
+    return {"plain": interventions.plain, "feature": interventions.feature, "arms": arms}
 
 
 def _settings(identity: Mapping[str, Any]) -> dict[str, Any]:
@@ -175,10 +179,10 @@ def _plain_arm(settings: Mapping[str, dict[str, Any]]) -> tuple[str, list[str]]:
     return plain, compared.get(plain, [])
 
 
-def _typed(given: Mapping[str, Any], plain: Mapping[str, Any]) -> str:
+def _typed(settings: Mapping[str, Any], plain: Mapping[str, Any]) -> str:
     """What an arm has that the plain one does not, as it is typed."""
     lists: dict[str, list[str]] = {}
-    for key, value in given.items():
+    for key, value in settings.items():
         same = value == plain.get(key, left_out(key))
         if same or under(key, ("shadow_judges", "correction.parts")):
             continue
@@ -187,7 +191,7 @@ def _typed(given: Mapping[str, Any], plain: Mapping[str, Any]) -> str:
             str(value).lower() if isinstance(value, bool) else str(value)
         )
     return " ".join(
-        f"{key}=[{','.join(values)}]" if f"{key}.0" in given else f"{key}={values[0]}"
+        f"{key}=[{','.join(values)}]" if f"{key}.0" in settings else f"{key}={values[0]}"
         for key, values in lists.items()
     )
 
@@ -212,8 +216,8 @@ def _sd(runs: Sequence[Run], feature: str) -> float:
     """SD of a behaviour over the first rollouts of some runs; NaN where it was not measured."""
     k = runs[0].names.index(feature)
     first = np.concatenate([run.features[run.step_P == run.step_P.min(), :, k] for run in runs])
-    known = first[np.isfinite(first)]
-    return float(known.std()) if known.size else NAN
+    finite = first[np.isfinite(first)]
+    return float(finite.std()) if finite.size else NAN
 
 
 def _residual(run: Run, feature: str, sd: float) -> tuple[float, float]:
@@ -221,11 +225,11 @@ def _residual(run: Run, feature: str, sd: float) -> tuple[float, float]:
     score = run.judge if run.corrected is None else run.corrected
     beside = np.concatenate([run.features, run.truth[..., None]], axis=-1)
     bias = within_regression(score - run.truth, beside).coef_K
-    left, of_truth = float(bias[run.names.index(feature)]) * sd, 1 + float(bias[-1])
-    return left, left / of_truth if of_truth > 0 else NAN
+    residual, of_truth = float(bias[run.names.index(feature)]) * sd, 1 + float(bias[-1])
+    return residual, residual / of_truth if of_truth > 0 else NAN
 
 
-def _beyond(row: Mapping[str, Any], alone: bool) -> Estimate:
+def _effect(row: Mapping[str, Any], alone: bool) -> Estimate:
     """The difference to the plain arm in a row of `shift_table`, or of that arm its own shift."""
     if alone:
         return Estimate(row["shift"], row["low"], row["high"], int(row["n"]), "run")
@@ -238,8 +242,8 @@ def _taken(records: Records, run: Run) -> pd.DataFrame:
     if run.corrected is None:
         return pd.DataFrame()
     row = records.table[records.table["cell"] == run.cell]
-    wanted = ["step", "group", "member", "truth", *COLUMNS]
-    frame = rollouts_frame(records.folder, wanted, row)
+    names = ["step", "group", "member", "truth", *COLUMNS]
+    frame = rollouts_frame(records.folder, names, row)
     return frame.sort_values(["step", "group", "member"], ignore_index=True)
 
 
@@ -264,11 +268,11 @@ def _scored(rollouts: pd.DataFrame) -> pd.DataFrame:
 def _calibrated(runs: Sequence[tuple[Run, pd.DataFrame]]) -> Estimate:
     """Calibrated score - truth in the last tenth of the steps, t over runs; the interval is no
     narrower than the rollouts of both ends allow."""
-    told = [_transported(run, rollouts) for run, rollouts in runs]
-    known = [pair for pair in told if pair is not None]
-    if not known:
+    differences = [_transported(run, rollouts) for run, rollouts in runs]
+    with_labels = [pair for pair in differences if pair is not None]
+    if not with_labels:
         return NO_ESTIMATE
-    values, variances = zip(*known, strict=True)
+    values, variances = zip(*with_labels, strict=True)
     return mean_interval(values, within=variances)
 
 
@@ -276,13 +280,13 @@ def _transported(run: Run, rollouts: pd.DataFrame) -> tuple[float, float] | None
     """Mean of calibrated score - truth in the last tenth, and its variance: that of the labelled
     groups, drawn anew and fitted anew, and that of the groups of the last tenth; NaN where there is
     only one group of either."""
-    wanted = _wanted(run)
-    if not wanted or rollouts.empty:
+    label_count = _wanted(run)
+    if not label_count or rollouts.empty:
         return None
-    told = _scored(rollouts)
-    labelled = told.head(wanted)
-    last = told[told["step"] > run.steps[-1] - max(1, len(run.steps) // 10)]
-    if len(labelled) < wanted or last.empty:
+    scored_rows = _scored(rollouts)
+    labelled = scored_rows.head(label_count)
+    last = scored_rows[scored_rows["step"] > run.steps[-1] - max(1, len(run.steps) // 10)]
+    if len(labelled) < label_count or last.empty:
         return None
     names = [COLUMNS[0], "truth"]
     scores, truth = last[names].to_numpy(dtype=float).T

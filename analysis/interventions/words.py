@@ -8,7 +8,7 @@ from analysis.interventions.display import bought_table
 from analysis.interventions.estimate import Interventions
 
 
-def interventions_text(told: Interventions, problems: list[str]) -> str:
+def interventions_text(interventions: Interventions, problems: list[str]) -> str:
     """A column for each arm."""
     legend = TEXTS["paragraphs"]["interventions"].strip()
-    return with_problems([turned(bought_table(told)), "", legend], problems)
+    return with_problems([turned(bought_table(interventions)), "", legend], problems)

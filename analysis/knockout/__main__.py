@@ -23,15 +23,15 @@ class Options(StudyOptions):
 def main(options: Options) -> int:
     """Exit codes: 0 printed, 2 a user's error."""
     runs, problems = read_runs(options.folder)
-    told = of_study(runs)
-    if not told:
+    knockouts = of_study(runs)
+    if not knockouts:
         raise UserError(
             f"{options.folder} has no pair of arms of which one takes a part of the judge's error"
             " out (correction.without) and the other does not, all else alike. Type for example:"
             " python -m experiments.sweep experiment=knockout"
         )
-    written = {"study": options.study, "knockouts": numbers(told), "problems": problems}
-    return show(options, written, lambda: knockout_text(told, problems))
+    written = {"study": options.study, "knockouts": numbers(knockouts), "problems": problems}
+    return show(options, written, lambda: knockout_text(knockouts, problems))
 
 
 if __name__ == "__main__":

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
-def knockout_table(told: Sequence[Knockout]) -> pd.DataFrame:
+def knockout_table(knockouts: Sequence[Knockout]) -> pd.DataFrame:
     """One row for each behaviour that was taken out of a judge."""
     return pd.DataFrame(
         {"behaviour": f"{row.feature} ({row.unit})", "arm": row.out}
@@ -28,20 +28,22 @@ def knockout_table(told: Sequence[Knockout]) -> pd.DataFrame:
         | {"lost": with_interval(row.lost), "ledger's of the bias": with_interval(row.of_bias)}
         | {"gone": _percent(row.gone), "gone without the bias": _percent(row.gone_absent)}
         | {"bias in the push": _percent(row.pushed), "at an end": _percent(Estimate(row.cut))}
-        for row in told
+        for row in knockouts
     )
 
 
 @style()
-def kept(told: Sequence[Knockout]) -> Figure | None:
+def kept(knockouts: Sequence[Knockout]) -> Figure | None:
     """How much of each shift stays once its cause is taken out? A panel for each behaviour, a row
     for each arm; the diamond is what the ledger's account leaves of the shift. None where no shift
     is known."""
-    if not any(np.isfinite(row.shift.value) for row in told):
+    if not any(np.isfinite(row.shift.value) for row in knockouts):
         return None
-    look = looks(dict.fromkeys(arm for row in told for arm in (row.biased, row.out, row.absent)))
-    drawn, panels = figures.grid(len(told), height=2.2)
-    for row, axes in zip(told, panels, strict=True):
+    look = looks(
+        dict.fromkeys(arm for row in knockouts for arm in (row.biased, row.out, row.absent))
+    )
+    drawn, panels = figures.grid(len(knockouts), height=2.2)
+    for row, axes in zip(knockouts, panels, strict=True):
         shifts = {row.biased: row.shift, row.out: row.shift_out, row.absent: row.shift_absent}
         arms = [arm for arm in shifts if arm]
         for place, arm in enumerate(arms):

@@ -82,28 +82,28 @@ def knockouts(runs: Sequence[Run], predicted: Sequence[Predicted] = ()) -> list[
     for run in runs:
         arms.setdefault(run.arm, []).append(run)
     settings = {arm: _settings(of_arm[0].identity) for arm, of_arm in arms.items()}
-    told = []
+    rows = []
     for out, of_arm in arms.items():
         names = _without(of_arm[0].config)
-        kept = {key: v for key, v in settings[out].items() if not key.startswith(OUT)}
-        biased = next((arm for arm in arms if arm != out and settings[arm] == kept), None)
+        other_settings = {key: v for key, v in settings[out].items() if not key.startswith(OUT)}
+        biased = next((arm for arm in arms if arm != out and settings[arm] == other_settings), None)
         if not names or biased is None:
             continue
         doses = [f"judge.simulated.doses.{name}" for name in names]
-        undosed = {key: value for key, value in kept.items() if key not in doses}
+        undosed = {key: value for key, value in other_settings.items() if key not in doses}
         absent = next(
             (
                 arm
-                for arm, given in settings.items()
+                for arm, arm_settings in settings.items()
                 if arm not in (out, biased)
-                and not any(given.get(key) for key in doses)
-                and {key: v for key, v in given.items() if key not in doses} == undosed
+                and not any(arm_settings.get(key) for key in doses)
+                and {key: v for key, v in arm_settings.items() if key not in doses} == undosed
             ),
             "",
         )
         trio = (biased, out, absent)
-        told += [_knockout(name, trio, arms, predicted) for name in names]
-    return told
+        rows += [_knockout(name, trio, arms, predicted) for name in names]
+    return rows
 
 
 def _settings(identity: Mapping[str, Any]) -> dict[str, Any]:
@@ -126,7 +126,9 @@ def _knockout(
 ) -> Knockout:
     biased, out, absent = trio
     moves = {arm: _moves(arms[arm], feature) for arm in trio if arm}
-    given = {arm: mean_interval(m["shift"], within=m["group_var"]) for arm, m in moves.items()}
+    shift_of_arm = {
+        arm: mean_interval(m["shift"], within=m["group_var"]) for arm, m in moves.items()
+    }
     part = f"correction.parts.{feature}."
     config = arms[out][0].config
     seeds = {run.cell: run.seed for run in arms[biased]}
@@ -148,7 +150,7 @@ def _knockout(
         *(feature, unit(feature), biased, out, absent),
         *(float(config[f"{part}{name}"]) for name in ("b", "error", "sd")),
         str(config[f"{part}source"]),
-        *(given[biased], given[out], given[absent] if absent else NO_ARM),
+        *(shift_of_arm[biased], shift_of_arm[out], shift_of_arm[absent] if absent else NO_ARM),
         mean_interval(lost.tolist(), "seed pair", noise.tolist()),
         _gone(moves[biased], moves[out]),
         _gone(moves[biased], moves[absent]) if absent else NO_ARM,
@@ -170,16 +172,18 @@ def _gone(biased: pd.DataFrame, other: pd.DataFrame) -> Estimate:
     both = biased.join(other.add_suffix("_other"), how="inner")
     pairs = np.stack([both["shift"] - both["shift_other"], both["shift"]], axis=1)
     v, other_v = both["group_var"].mean(), both["group_var_other"].mean()
-    known = np.isfinite(v) and np.isfinite(other_v)
-    return ratio_of_means(pairs, within_2_2=np.array([[v + other_v, v], [v, v]]) if known else None)
+    has_variance = np.isfinite(v) and np.isfinite(other_v)
+    return ratio_of_means(
+        pairs, within_2_2=np.array([[v + other_v, v], [v, v]]) if has_variance else None
+    )
 
 
 def _share(runs: Sequence[Run], feature: str) -> Estimate:
     """The bias's part of the cumulative push on a feature, over the whole push."""
-    told = [path for path in paths(runs) if path.feature == feature]
+    feature_paths = [path for path in paths(runs) if path.feature == feature]
     pairs = [
         (whole - pushed(path, path.of_truth, "adam"), whole)
-        for path in told
+        for path in feature_paths
         for whole in [pushed(path, path.push, "adam")]
     ]
     return ratio_of_means(np.array(pairs, dtype=float).reshape(-1, 2), "run")
@@ -196,9 +200,9 @@ def of_study(runs: Sequence[Run], predicted: Sequence[Predicted] | None = None) 
     return knockouts(done, predict(paths(done), "adam") if predicted is None else predicted)
 
 
-def numbers(told: Sequence[Knockout]) -> list[dict[str, Any]]:
+def numbers(rows: Sequence[Knockout]) -> list[dict[str, Any]]:
     """For JSON: a row for each behaviour that was taken out."""
-    return [columns(row) for row in told]
+    return [columns(row) for row in rows]
 
 
 def sentence(row: Knockout) -> str:
@@ -210,15 +214,15 @@ def sentence(row: Knockout) -> str:
         )
     lost = markup.signed(row.lost)
     share = f" ({row.gone.value:.0%})" if np.isfinite(row.gone.low) else ""
-    said = (
+    opening = (
         f"Taking out what {row.biased} pays for {row.feature} took away {lost}{share} of its shift"
         f" of {markup.number(row.shift.value, sign=True)} {row.unit}"
     )
     if not np.isfinite(row.missed.low):
-        return f"{said}; what the ledger says of that is not known."
+        return f"{opening}; what the ledger says of that is not known."
     apart = not row.missed.low <= 0 <= row.missed.high
     return (
-        f"{said}. The ledger's prediction gives {markup.number(row.of_bias.value, sign=True)} to"
+        f"{opening}. The ledger's prediction gives {markup.number(row.of_bias.value, sign=True)} to"
         f" the judge's error, which {row.missed.n} pairs of runs {'' if apart else 'do not '}tell"
         f" from that (difference {markup.signed(row.missed)})."
     )

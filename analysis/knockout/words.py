@@ -10,7 +10,7 @@ from analysis.knockout.display import knockout_table
 from analysis.knockout.estimate import Knockout, sentence
 
 
-def knockout_text(told: Sequence[Knockout], problems: list[str]) -> str:
+def knockout_text(knockouts: Sequence[Knockout], problems: list[str]) -> str:
     """A column for each behaviour that was taken out, and what that says."""
-    lines = [turned(knockout_table(told)), "", *map(sentence, told)]
+    lines = [turned(knockout_table(knockouts)), "", *map(sentence, knockouts)]
     return with_problems([*lines, "", TEXTS["paragraphs"]["knockout"].strip()], problems)

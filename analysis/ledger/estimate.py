@@ -132,8 +132,8 @@ def shares(error: Parts, parts: Mapping[str, np.ndarray]) -> dict[str, float]:
     squares["bias"] -= by_chance
     squares["noise"] += by_chance
     total = sum(squares.values())
-    told = total > 0 and slope == slope
-    by_part = {f"share/{k}": v / total if told else float("nan") for k, v in squares.items()}
+    has_shares = total > 0 and slope == slope
+    by_part = {f"share/{k}": v / total if has_shares else float("nan") for k, v in squares.items()}
     return by_part | {"bias_share": by_part["share/bias"]}
 
 

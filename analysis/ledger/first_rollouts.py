@@ -47,10 +47,10 @@ class Window:
     ) -> Window | None:
         """None where the truth does not vary."""
         z = np.where(np.isfinite(z_P_G_K) & used_P_G[..., None], z_P_G_K, np.nan)
-        known = np.isfinite(z)
+        has_value = np.isfinite(z)
         middle = np.array([known_mean(column) for column in np.moveaxis(z, -1, 0)])
-        z = np.where(known, z - middle, 0.0)
-        sd = np.sqrt((z**2).sum(axis=(0, 1)) / np.maximum(known.sum(axis=(0, 1)), 1))
+        z = np.where(has_value, z - middle, 0.0)
+        sd = np.sqrt((z**2).sum(axis=(0, 1)) / np.maximum(has_value.sum(axis=(0, 1)), 1))
         z = z / np.where(sd > FLAT, sd, np.inf)
         columns = np.concatenate([t_P_G[..., None], z, y_P_G[..., None]], axis=-1)
         columns = np.where(used_P_G[..., None], columns, 0.0)
@@ -103,7 +103,7 @@ class Window:
         coef = np.linalg.solve(unit, (inside[:, :-1, -1] / size)[..., None])[..., 0] / size
         means = between[:, 0] / count[:, None]
         with_truth = between[:, 1, 1:] / count[:, None] - means[:, 1:2] * means[:, 1:]
-        beyond = with_truth[:, -1] - (coef[:, 1:] * with_truth[:, 1:-1]).sum(axis=1)
+        residual_covariance = with_truth[:, -1] - (coef[:, 1:] * with_truth[:, 1:-1]).sum(axis=1)
         total = inside[:, -1, -1] - (coef * inside[:, :-1, -1]).sum(axis=1)
         sd = np.sqrt(np.maximum(total, 0.0) / np.maximum(count - groups - len(size), 1))
         n_B_Q, sums_B_Q = binned[..., 0], binned[..., -1]
@@ -111,7 +111,7 @@ class Window:
         of_group = binned[..., -2]
         centre = of_group.sum(axis=1) / count
         moved = (of_group - centre[:, None] * n_B_Q) / count[:, None]
-        slope_of_group = beyond - coef[:, 0] * with_truth[:, 0]
+        slope_of_group = residual_covariance - coef[:, 0] * with_truth[:, 0]
         curved = np.isfinite(low) or np.isfinite(high)
         turns = BACKFITS if curved and not self.pooled else 1
         curve = np.empty((len(count), 4))
@@ -131,5 +131,7 @@ class Window:
             level, slope, spread, _ = curve.T[..., None]
             line = level + slope * self.truth_Q
             bent = clipped_mean(line, spread, low, high) - line
-            slope_of_group = beyond - curve[:, 1] * with_truth[:, 0] - (bent * moved).sum(axis=1)
+            slope_of_group = (
+                residual_covariance - curve[:, 1] * with_truth[:, 0] - (bent * moved).sum(axis=1)
+            )
         return curve

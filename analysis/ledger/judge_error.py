@@ -57,7 +57,7 @@ class Calibrated:
     note: str = ""
 
     @property
-    def known(self) -> bool:
+    def is_known(self) -> bool:
         """Whether there is one."""
         return self.slope == self.slope
 
@@ -72,13 +72,13 @@ class Calibrated:
         Their spread is stretched to that of Student's t over the groups. The truth of a rollout
         that counts in no mean is NaN.
         """
-        known = np.isfinite(truth_P_G)
+        has_truth = np.isfinite(truth_P_G)
         steps, at = np.unique(step_P, return_inverse=True)
-        low, high = truth_P_G[known].min(initial=1), truth_P_G[known].max(initial=0)
+        low, high = truth_P_G[has_truth].min(initial=1), truth_P_G[has_truth].max(initial=0)
         grid = np.linspace(min(low, high), max(low, high), BINS + 1)
-        place = (truth_P_G[known] - grid[0]) / max(grid[-1] - grid[0], 1e-12) * BINS
+        place = (truth_P_G[has_truth] - grid[0]) / max(grid[-1] - grid[0], 1e-12) * BINS
         left = np.clip(place.astype(int), 0, BINS - 1)
-        row = np.broadcast_to(at[:, None], known.shape)[known]
+        row = np.broadcast_to(at[:, None], has_truth.shape)[has_truth]
         shares = np.zeros((len(steps), BINS + 1))
         np.add.at(shares, (row, left), 1 - (place - left))
         np.add.at(shares, (row, left + 1), place - left)
@@ -98,16 +98,16 @@ def calibrated(run: Run, scores_P_G: np.ndarray, seed: int = 0) -> Calibrated:
     fitted by least squares to the means of equal truths, less what features and the groups' levels
     make of them. Fewer than `ROLLOUTS` are filled up from later steps, up to a third of the run.
     """
-    known = np.isfinite(scores_P_G) & np.isfinite(run.truth)
-    truths = run.truth[known]
+    has_both = np.isfinite(scores_P_G) & np.isfinite(run.truth)
+    truths = run.truth[has_both]
     if not truths.size:
         return Calibrated(note="no rollout has both score and truth")
-    here, note = _first(run.step_P, known)
-    used = known & here[:, None]
+    here, note = _first(run.step_P, has_both)
+    used = has_both & here[:, None]
     used &= used.sum(axis=1, keepdims=True) > 1
     groups, rollouts = int(used.any(axis=1).sum()), int(used.sum())
     steps = len(np.unique(run.step_P[here]))
-    ends = scores_P_G[known]
+    ends = scores_P_G[has_both]
     low = 0.0 if ends.min() >= -FLAT else -np.inf
     high = 1.0 if ends.max() <= 1 + FLAT else np.inf
     chosen = used.any(axis=1)
@@ -170,26 +170,26 @@ def taken_apart(run: Run, scores_P_G: np.ndarray) -> Parts:
     distance from the first steps. A behaviour that is not known is paid nothing.
     """
     calibration = calibrated(run, scores_P_G)
-    if not calibration.known:
+    if not calibration.is_known:
         missing = np.full(scores_P_G.shape, np.nan)
         return Parts(calibration, NAN, dict.fromkeys(PARTS, missing), (missing, missing))
     expected = calibration.expected(run.truth)
-    left = scores_P_G - expected
+    residual = scores_P_G - expected
     away = run.features - calibration.features_K
     away = np.where(np.isfinite(away), away, 0.0)
     columns = np.concatenate([run.truth[..., None], run.features], axis=-1)
 
     def paid(groups: np.ndarray) -> np.ndarray:
-        coef_K = within_regression(left[groups], columns[groups]).coef_K[1:]
+        coef_K = within_regression(residual[groups], columns[groups]).coef_K[1:]
         return away @ np.nan_to_num(coef_K)
 
-    names = np.arange(len(left)) if run.prompt_P is None else pd.factorize(run.prompt_P)[0]
-    even = (names if names.any() else np.arange(len(left))) % 2 == 0
+    names = np.arange(len(residual)) if run.prompt_P is None else pd.factorize(run.prompt_P)[0]
+    even = (names if names.any() else np.arange(len(residual))) % 2 == 0
     level = calibration.level + (calibration.slope - 1) * calibration.start
     parts = {
         "compression": (calibration.slope - 1) * (run.truth - calibration.start),
         "clip": expected - calibration.level - calibration.slope * run.truth,
-        "bias": paid(np.ones(len(left), dtype=bool)),
+        "bias": paid(np.ones(len(residual), dtype=bool)),
     }
     parts["noise"] = scores_P_G - run.truth - level - sum(parts.values())
     return Parts(calibration, level, parts, (paid(even), paid(~even)))
@@ -203,15 +203,15 @@ def stretch(groups: int) -> float:
     return float((groups / (groups - 1)) ** 0.5 * stdtrit(groups - 1, 0.975) / 1.959964)
 
 
-def _first(step_P: np.ndarray, known_P_G: np.ndarray) -> tuple[np.ndarray, str]:
+def _first(step_P: np.ndarray, has_both_P_G: np.ndarray) -> tuple[np.ndarray, str]:
     """The groups that a calibration rests on, and a note where they reach beyond the first tenth of
     the steps."""
     steps, at = np.unique(step_P, return_inverse=True)
-    counts = np.bincount(at, known_P_G.sum(axis=1), len(steps))
+    counts = np.bincount(at, has_both_P_G.sum(axis=1), len(steps))
     tenth = max(1, len(steps) // 10)
     enough = int(np.searchsorted(counts.cumsum(), ROLLOUTS)) + 1
-    taken = min(max(tenth, enough), max(tenth, len(steps) // 3))
+    step_count = min(max(tenth, enough), max(tenth, len(steps) // 3))
     note = ""
-    if taken > tenth:
-        note = f"calibrated on the first {taken} steps: the first tenth has too few rollouts"
-    return at < taken, note
+    if step_count > tenth:
+        note = f"calibrated on the first {step_count} steps: the first tenth has too few rollouts"
+    return at < step_count, note

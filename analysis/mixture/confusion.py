@@ -98,8 +98,8 @@ def judged(answers: pd.DataFrame, threshold: float = THRESHOLD, level: float = L
         threshold: see above.
         level: of the intervals.
     """
-    told = answers[answers["truth"].notna()]
-    scored = told[told["judge"].notna()]
+    with_truth = answers[answers["truth"].notna()]
+    scored = with_truth[with_truth["judge"].notna()]
     score = scored["judge"].to_numpy(dtype=float)
     good, passed = scored["truth"].to_numpy(dtype=float) >= THRESHOLD, score >= threshold
     codes, names = pd.factorize(scored["item"], use_na_sentinel=False)
@@ -126,9 +126,9 @@ def judged(answers: pd.DataFrame, threshold: float = THRESHOLD, level: float = L
         *(tp, fp, fn, tn, tpr, fpr, j, phi),
         auc=_auc(score, good, codes, level),
         leniency=_leniency(passed.astype(float) - good, codes, level),
-        n=len(told),
-        unscored=len(told) - len(scored),
-        without_truth=len(answers) - len(told),
+        n=len(with_truth),
+        unscored=len(with_truth) - len(scored),
+        without_truth=len(answers) - len(with_truth),
         items=len(names),
     )
 
@@ -160,9 +160,11 @@ def rates_differ(answers: pd.DataFrame, threshold: float = THRESHOLD) -> RatesDi
         counts = np.bincount(domain[side], minlength=len(domains))
         # without a spread the mean's rounding must not look like one
         one_value = constant(passed[side])
-        left = np.where(side & (not one_value), passed - passed[side].sum() / max(side.sum(), 1), 0)
+        residual = np.where(
+            side & (not one_value), passed - passed[side].sum() / max(side.sum(), 1), 0
+        )
         by_item = np.zeros((len(items), len(domains)))
-        np.add.at(by_item, (codes, domain), left)
+        np.add.at(by_item, (codes, domain), residual)
         by_item -= by_item.sum(axis=1, keepdims=True) * counts / max(counts.sum(), 1)
         by_item = by_item[:, counts > 0]
         moves.append(by_item[:, :-1])
@@ -201,8 +203,8 @@ def recorded(study_dir: Path) -> pd.DataFrame:
 
     ``frame.attrs["problems"]`` says what could not be read. Raises UserError: no rollouts.
     """
-    wanted = ["prompt_id", "domain", "judge_score", "truth"]
-    rollouts = rollouts_frame(study_dir, wanted)
+    columns = ["prompt_id", "domain", "judge_score", "truth"]
+    rollouts = rollouts_frame(study_dir, columns)
     rollouts = rollouts[rollouts["judge"].ne(NAMELESS)]
     if rollouts.empty:
         raise UserError(
@@ -241,10 +243,13 @@ def report(
 def _numbers(rates: dict[str, Judged], differ: RatesDiffer) -> dict[str, Any]:
     """What `by_domain` found, for JSON."""
     test = {each.name: getattr(differ, each.name) for each in fields(differ)}
-    told = {
+    differences = {
         name: vars(value) if isinstance(value, Differ) else value for name, value in test.items()
     }
-    return {"domains": {name: each.row() for name, each in rates.items()}, "rates_differ": told}
+    return {
+        "domains": {name: each.row() for name, each in rates.items()},
+        "rates_differ": differences,
+    }
 
 
 def _render(rates: dict[str, Judged], differ: RatesDiffer) -> list[str]:
@@ -315,13 +320,13 @@ def _newcombe(area: float, positives: int, negatives: int, level: float) -> dict
     sizes at their mean (Newcombe 2006, Statistics in Medicine 25, 559-573, method 5)."""
     z, mean = normal(level), (positives + negatives) / 2
 
-    def beyond(a: float) -> float:
+    def excess(a: float) -> float:
         inner = 1 + (mean - 1) * ((1 - a) / (2 - a) + a / (1 + a))
         return (a - area) ** 2 - z**2 * a * (1 - a) * inner / (positives * negatives)
 
     # at an area of 0 or 1 V is 0, and a = area a root that is no end
-    low = optimize.brentq(beyond, 0.0, area - ROUNDING) if area > ROUNDING else area
-    high = optimize.brentq(beyond, area + ROUNDING, 1.0) if area < 1 - ROUNDING else area
+    low = optimize.brentq(excess, 0.0, area - ROUNDING) if area > ROUNDING else area
+    high = optimize.brentq(excess, area + ROUNDING, 1.0) if area < 1 - ROUNDING else area
     return {"low": float(low), "high": float(high)}
 
 

@@ -82,7 +82,7 @@ def of_runs(
     mixed = [run for run in runs if run.domain_P is not None]
     if not mixed:
         return None
-    told = answers(mixed)
+    answer_rows = answers(mixed)
     groups = pd.concat([pulls(run) for run in mixed], ignore_index=True)
     spans = windows(groups, width)
     whole = spans[0][0], spans[-1][1]
@@ -91,7 +91,8 @@ def of_runs(
         for run in mixed
     }
     of_arm = {
-        arm: (groups[groups["arm"] == arm], told[told["arm"] == arm]) for arm in sorted(shares)
+        arm: (groups[groups["arm"] == arm], answer_rows[answer_rows["arm"] == arm])
+        for arm in sorted(shares)
     }
     each = dict.fromkeys([whole, *(spans if by_window else ())])
     return Mixture(
@@ -117,11 +118,14 @@ def of_runs(
     )
 
 
-def _rates(told: pd.DataFrame, threshold: float, level: float) -> dict[str, Judged]:
+def _rates(answer_rows: pd.DataFrame, threshold: float, level: float) -> dict[str, Judged]:
     """By domain, then of all together, unless a domain bears that name."""
-    domains = sorted(set(told["domain"]) - {""})
-    rates = {each: judged(told[told["domain"] == each], threshold, level) for each in domains}
-    return rates if ALL in rates else rates | {ALL: judged(told, threshold, level)}
+    domains = sorted(set(answer_rows["domain"]) - {""})
+    rates = {
+        each: judged(answer_rows[answer_rows["domain"] == each], threshold, level)
+        for each in domains
+    }
+    return rates if ALL in rates else rates | {ALL: judged(answer_rows, threshold, level)}
 
 
 def _accuracies(runs: Sequence[Run]) -> pd.DataFrame:

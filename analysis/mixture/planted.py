@@ -79,14 +79,14 @@ def _group_sums(
     right: np.ndarray, passed: np.ndarray, members: np.ndarray, chance: np.ndarray
 ) -> dict[str, float]:
     """What groups do on average, from what is right and passed of each kind of answer."""
-    told, ruled = advantages(passed[members]), advantages(right[members])
+    advantage, ruled = advantages(passed[members]), advantages(right[members])
     sums = {
-        "pull": abs(told).sum(axis=1),
+        "pull": abs(advantage).sum(axis=1),
         "rule_pull": abs(ruled).sum(axis=1),
-        "squares": (told**2).sum(axis=1),
+        "squares": (advantage**2).sum(axis=1),
         "rule_squares": (ruled**2).sum(axis=1),
-        "product": (told * ruled).sum(axis=1),
-        "taught": (told * right[members]).sum(axis=1),
+        "product": (advantage * ruled).sum(axis=1),
+        "taught": (advantage * right[members]).sum(axis=1),
         "rule_taught": (ruled * right[members]).sum(axis=1),
         "dead": (np.ptp(passed[members], axis=1) == 0).astype(float),
     }
@@ -128,8 +128,10 @@ _QA, _CODE = _PLANTED["qa"], _PLANTED["code"]
 def mixed(rng: np.random.Generator, number: int) -> tuple[Estimate, ...]:
     """One step of 60 prompts in three domains, whose pass rates differ by prompt."""
     run = _run(rng)
-    groups, told = pulls(run), answers([run])
-    lenient, strict = (judged(told[told["domain"] == name]) for name in ("qa", "code"))
+    groups, answer_rows = pulls(run), answers([run])
+    lenient, strict = (
+        judged(answer_rows[answer_rows["domain"] == name]) for name in ("qa", "code")
+    )
     shares = mix(groups)
     total = sum(prompts for prompts, *_ in DOMAINS.values())
     weights = {domain: prompts / total for domain, (prompts, *_) in DOMAINS.items()}
@@ -185,23 +187,23 @@ def _of_step(judge: np.ndarray, truth: np.ndarray, domains: np.ndarray) -> Run:
 
 def moved(rng: np.random.Generator, count: int) -> dict[str, Trials]:
     """A judge of qa that costs it .1 of held-out accuracy and gives math .02, over five seeds."""
-    seen: dict[str, list[Estimate]] = {"trained": [], "swapped": [], "elsewhere": []}
+    changes: dict[str, list[Estimate]] = {"trained": [], "swapped": [], "elsewhere": []}
     for _ in range(count):
         runs = [
             run
             for seed in range(5)
             for run in _pair(seed, rng.normal(0, 0.03), rng.normal(0, 0.02, (2, 2)))
         ]
-        seen["trained"] += [
+        changes["trained"] += [
             row.change for row in transfers(runs) if (row.arm, row.tested) == ("ruled", "qa")
         ]
         by_tested = {row.tested: row.change for row in swaps(runs)}
-        seen["swapped"].append(by_tested["qa"])
-        seen["elsewhere"].append(by_tested["math"])
+        changes["swapped"].append(by_tested["qa"])
+        changes["elsewhere"].append(by_tested["math"])
     return {
-        "transfer, t over seeds": trials(0.3, seen["trained"]),
-        "swap, in the domain": trials(0.1, seen["swapped"]),
-        "swap, in another": trials(-0.02, seen["elsewhere"]),
+        "transfer, t over seeds": trials(0.3, changes["trained"]),
+        "swap, in the domain": trials(0.1, changes["swapped"]),
+        "swap, in another": trials(-0.02, changes["elsewhere"]),
     }
 
 

@@ -87,8 +87,8 @@ def pulls(run: Run) -> pd.DataFrame:
     """
     assert run.domain_P is not None and run.prompt_P is not None
     advantage, ruled = np.nan_to_num(run.advantage), by_rule(run)
-    rewarded, known = np.isfinite(run.reward), np.isfinite(run.truth)
-    whole = (known | ~rewarded).all(axis=1, keepdims=True)
+    rewarded, has_truth = np.isfinite(run.reward), np.isfinite(run.truth)
+    whole = (has_truth | ~rewarded).all(axis=1, keepdims=True)
     return pd.DataFrame(
         {"cell": run.cell, "arm": run.arm, "seed": run.seed, "step": run.step_P}
         | {"prompt": run.prompt_P, "domain": run.domain_P}

@@ -145,10 +145,11 @@ def outcomes(
     right = (count_P_G * right_P_G).sum(axis=1, keepdims=True)
     spread = np.maximum(passed * (n - passed), 0) / n
     sd = np.sqrt(spread / (n - 1)) + EPS if scale is None else scale
-    beyond = right_passed - chance * right * passed / n
+    covariance = right_passed - chance * right * passed / n
     dead = chance[:, 0] + np.take_along_axis(chance, n, axis=1)[:, 0]
     return np.stack(
-        [(chance * 2 * spread / sd).sum(axis=1), (beyond / sd).sum(axis=1) / n[:, 0], dead], axis=1
+        [(chance * 2 * spread / sd).sum(axis=1), (covariance / sd).sum(axis=1) / n[:, 0], dead],
+        axis=1,
     )
 
 
@@ -195,14 +196,14 @@ class Drawn:
 
 def _drawn(run: Run) -> Drawn:
     assert run.domain_P is not None and run.prompt_P is not None
-    told = np.isfinite(run.reward) & np.isfinite(run.truth)
-    here = (told.sum(axis=1) > 1) & (run.domain_P != "")
-    told, truth, reward = told[here], run.truth[here], run.reward[here]
-    places = np.broadcast_to(np.arange(told.shape[1]), told.shape)
+    has_both = np.isfinite(run.reward) & np.isfinite(run.truth)
+    here = (has_both.sum(axis=1) > 1) & (run.domain_P != "")
+    has_both, truth, reward = has_both[here], run.truth[here], run.reward[here]
+    places = np.broadcast_to(np.arange(has_both.shape[1]), has_both.shape)
     text = places if run.text is None else run.text[here]
-    right, yes = told & (truth >= THRESHOLD), told & (reward >= THRESHOLD)
+    right, yes = has_both & (truth >= THRESHOLD), has_both & (reward >= THRESHOLD)
     same = text[:, :, None] == text[:, None, :]
-    same &= told[:, :, None] & told[:, None, :] & (right[:, :, None] == right[:, None, :])
+    same &= has_both[:, :, None] & has_both[:, None, :] & (right[:, :, None] == right[:, None, :])
     count = same.sum(axis=2) * (same.argmax(axis=2) == places)  # at the first of equal ones
     yes_P_2 = np.stack([(yes & right).sum(axis=1), (yes & ~right).sum(axis=1)], axis=1)
     return Drawn(run.domain_P[here], run.prompt_P[here], count, right, yes_P_2)
@@ -276,6 +277,7 @@ class _Means:
 
     @classmethod
     def of(cls, drawn: Drawn, scale: float | None, rule_scale: float | None) -> _Means:
+        """The rates and means of a domain's groups, and how far each prompt moves the means."""
         yes, shown = drawn.yes_P_2.T, drawn.shown_P_2().T
         rates = [
             float(ratio(np.array([y.sum(), n.sum()]))) for y, n in zip(yes, shown, strict=True)
@@ -288,9 +290,9 @@ class _Means:
         moves = values - values.mean(axis=0)
         for which, (y, n) in enumerate(zip(yes, shown, strict=True)):
             if n.sum():
-                aside = at.copy()
-                aside[which] += STEP if at[which] < 0.5 else -STEP
-                slope = (outcomes(*groups, *aside, scale) - here) / (aside - at)[which]
+                at_step = at.copy()
+                at_step[which] += STEP if at[which] < 0.5 else -STEP
+                slope = (outcomes(*groups, *at_step, scale) - here) / (at_step - at)[which]
                 moves[:, :3] += slope.mean(axis=0) * ((y - at[which] * n) / n.mean())[:, None]
         codes, prompts = pd.factorize(drawn.prompt_P)
         by_prompt = np.zeros((len(prompts), 4))
@@ -304,8 +306,8 @@ class _Means:
         return units / (units - 1) * float(moves @ moves) if units > 1 else NAN
 
 
-def _pooled_sd(passed: np.ndarray, told: np.ndarray) -> float:
-    share = passed.sum() / max(told.sum(), 1)
+def _pooled_sd(passed: np.ndarray, has_both: np.ndarray) -> float:
+    share = passed.sum() / max(has_both.sum(), 1)
     return float((share * (1 - share)) ** 0.5) + EPS
 
 

@@ -46,12 +46,12 @@ def expected_best(score_G: np.ndarray, values_G_V: np.ndarray) -> np.ndarray:
         score_G: of a group's rollouts; of equally scored ones each is the best as often.
         values_G_V: rollouts without a score, or without one of these, are left out; M are left.
     """
-    known = np.isfinite(score_G) & np.isfinite(values_G_V).all(axis=1)
-    blocks, member, sizes = np.unique(score_G[known], return_inverse=True, return_counts=True)
+    is_complete = np.isfinite(score_G) & np.isfinite(values_G_V).all(axis=1)
+    blocks, member, sizes = np.unique(score_G[is_complete], return_inverse=True, return_counts=True)
     sums = np.zeros((len(blocks), values_G_V.shape[1]))
-    np.add.at(sums, member, values_G_V[known])
+    np.add.at(sums, member, values_G_V[is_complete])
     of_blocks, upto = sums / sizes[:, None], np.cumsum(sizes)
-    rollouts = int(known.sum())
+    rollouts = int(is_complete.sum())
     best = np.empty((rollouts, values_G_V.shape[1]))
     for n in range(1, rollouts + 1):
         within = np.array([math.comb(count, n) / math.comb(rollouts, n) for count in [0, *upto]])

@@ -143,12 +143,12 @@ def _not_refuted(
     plausible = []
     for place, start, end in zip(places, starts, [*starts[1:], len(begins_M)], strict=True):
         here = start + int(fitted[start:end].argmax())
-        lost = fitted.max() ** 2 - fitted[here] ** 2
+        fit_loss = fitted.max() ** 2 - fitted[here] ** 2
         # Products are linear, so those of ramp plus noise are those of noise moved along.
         refitted = by_noise + fitted[here] * (shapes_M_T @ shapes_M_T[here])
         best, near = refitted.max(axis=1), refitted[:, start:end].max(axis=1)
         usual = np.maximum(best, 0.0) ** 2 - np.maximum(near, 0.0) ** 2
-        if lost <= np.quantile(usual, LEVEL):
+        if fit_loss <= np.quantile(usual, LEVEL):
             plausible.append(place)
     return np.array(plausible)
 
@@ -190,36 +190,38 @@ class Line:
     """How much of the gap's rise the judge's calibration explains."""
 
 
-def line(run: Run, features: Sequence[str], high: float = HIGH, fewest: int = FEWEST_HIGH) -> Line:
+def line(
+    run: Run, features: Sequence[str], high: float = HIGH, min_high: int = FEWEST_HIGH
+) -> Line:
     """Onset by all three definitions for one run; see `change_point` for what cannot be had.
 
     The alarm of a run that it could end (``correction.stop``) is about the scores that it heard,
     the corrected ones.
     """
     calibration = judge_error.calibrated(run, run.judge)
-    expected = calibration.expected(run.truth) if calibration.known else run.truth
-    left = group_sums(run.judge - expected)
-    scored = left[:, 1] > 0
+    expected = calibration.expected(run.truth) if calibration.is_known else run.truth
+    residual_sums = group_sums(run.judge - expected)
+    scored = residual_sums[:, 1] > 0
     at, judged = run.step_P[scored], np.where(np.isfinite(run.judge), run.truth, np.nan)[scored]
     raw = group_sums(run.judge - run.truth)[scored]
     steps, means, _, _ = step_noise(at, raw, 1, np.random.default_rng(0))
     gaps = dict(zip(steps.tolist(), means.tolist(), strict=True))
-    grid = grid_of(run, features, gaps, high, fewest)
+    grid = grid_of(run, features, gaps, high, min_high)
     own_grid = grid_of(run, features, gaps, own_high(run), OWN_FEWEST)
     gap_first, gap_last = _ends_of(means)
     onset, explained = Onset(NO_STEP, note=calibration.note), NAN
-    if calibration.known or not len(steps):
-        _, rest, _, _ = step_noise(at, left[scored], 1, np.random.default_rng(0))
+    if calibration.is_known or not len(steps):
+        _, rest, _, _ = step_noise(at, residual_sums[scored], 1, np.random.default_rng(0))
         first, last = _ends_of(rest)
         explained = gap_last - gap_first - (last - first)
         refits = calibration.deviations(at, judged)
-        onset = change_point(at, left[scored], refits_B_T=refits)
+        onset = change_point(at, residual_sums[scored], refits_B_T=refits)
         onset = replace(onset, note="; ".join(filter(None, [onset.note, calibration.note])))
-    heard, of_heard = run, calibration
+    alarm_run, alarm_calibration = run, calibration
     if run.config.get("correction.stop") and run.corrected is not None:
-        heard = replace(run, judge=run.corrected)
-        of_heard = judge_error.calibrated(heard, heard.judge)
-    rule, alarm = alarmed(heard, of_heard, _whole(run, len(steps)))
+        alarm_run = replace(run, judge=run.corrected)
+        alarm_calibration = judge_error.calibrated(alarm_run, alarm_run.judge)
+    rule, alarm = alarmed(alarm_run, alarm_calibration, _whole(run, len(steps)))
     shortcut = "+".join(name for name in features if name in run.names)
     axes = (run.cell, run.arm, run.seed, len(steps))
     ends = (gap_first, gap_last)
@@ -236,21 +238,21 @@ def alarmed(
         calibration: of the run's judge, over the steps on record.
         whole: steps of the whole run, which may not have made all of them yet.
     """
-    expected = calibration.expected(run.truth) if calibration.known else run.truth
-    left = group_sums(run.judge - expected)
-    scored = left[:, 1] > 0
+    expected = calibration.expected(run.truth) if calibration.is_known else run.truth
+    residual_sums = group_sums(run.judge - expected)
+    scored = residual_sums[:, 1] > 0
     at, judged = run.step_P[scored], np.where(np.isfinite(run.judge), run.truth, np.nan)[scored]
-    if not calibration.known or len(np.unique(at)) < FEWEST_STEPS:
+    if not calibration.is_known or len(np.unique(at)) < FEWEST_STEPS:
         return None, None
-    steps, rest, errors, _ = step_noise(at, left[scored], 1, np.random.default_rng(0))
+    steps, rest, errors, _ = step_noise(at, residual_sums[scored], 1, np.random.default_rng(0))
     if not np.isfinite(errors).all():
         return None, None
     groups = int(np.bincount(np.searchsorted(steps, at)).min())
     rule = calibrated(whole, groups)
     if len(steps) <= rule.baseline:
         return rule, None
-    beyond = rest - doubt(calibration.deviations(at, judged), rule)
-    place = int(first_alarms(beyond[None], errors[None], rule)[0])
+    excess = rest - doubt(calibration.deviations(at, judged), rule)
+    place = int(first_alarms(excess[None], errors[None], rule)[0])
     return rule, int(steps[place]) if place >= 0 else None
 
 

@@ -58,8 +58,8 @@ def falling(
     truth = rng.binomial(CRITERIA, chance, (len(step_P), GROUP)) / CRITERIA
     z = rng.standard_normal((*truth.shape, 3))
     z[..., 0] += truth - chance + moved * np.clip((step_P - 8) / (STEPS - 8), 0, 1)[:, None]
-    said = judge.level + judge.slope * truth + dose * z[..., 0]
-    score = np.clip(said + judge.noise_sd * rng.standard_normal(truth.shape), 0, 1)
+    mean_score = judge.level + judge.slope * truth + dose * z[..., 0]
+    score = np.clip(mean_score + judge.noise_sd * rng.standard_normal(truth.shape), 0, 1)
     nothing = np.full(truth.shape, np.nan)
     return Run(
         *(str(seed), "planted", seed, True, step_P, score, nothing, truth, score, z),
@@ -77,7 +77,7 @@ def onsets(rng: np.random.Generator, count: int) -> dict[str, Trials]:
     for name, judge in JUDGES.items():
         still = [line(falling(rng, judge), ()) for _ in range(runs)]
         paid = [line(falling(rng, judge, DOSE), ()) for _ in range(runs // SHARE)]
-        found = {
+        estimates_by_row = {
             f"onset p > .05, {name} judge": [silent(run.onset.p) for run in still],
             f"no early stop, {name} judge": [silent(run.alarm is None) for run in still],
         }
@@ -85,8 +85,13 @@ def onsets(rng: np.random.Generator, count: int) -> dict[str, Trials]:
             f"power of the onset, {name}": [silent(run.onset.p <= 0.05) for run in paid],
             f"power of the stop, {name}": [silent(run.alarm is not None) for run in paid],
         }
-        out |= {row: trials(0.0, told, at_least=True) for row, told in found.items()}
-        out |= {row: trials(0.0, told, POWER, at_least=True) for row, told in power.items()}
+        out |= {
+            row: trials(0.0, estimates, at_least=True)
+            for row, estimates in estimates_by_row.items()
+        }
+        out |= {
+            row: trials(0.0, estimates, POWER, at_least=True) for row, estimates in power.items()
+        }
     return out
 
 
@@ -112,12 +117,12 @@ def shares_of(run: Run) -> dict[str, float]:
 
 def unpaid(rng: np.random.Generator, count: int) -> dict[str, Trials]:
     """Share of the advantages that is bias, of a noisy judge without one: t over five runs."""
-    judge, found = Judge(noise_sd=0.2), []
+    judge, estimates = Judge(noise_sd=0.2), []
     for _ in range(count // SHARE):
         runs = [falling(rng, judge) for _ in range(SEEDS)]
         of_runs = [shares_of(run) for run in runs]
-        found.append(mean_interval([row["share/bias"] for row in of_runs]))
-    return {"bias share of a noisy judge": trials(0.0, found)}
+        estimates.append(mean_interval([row["share/bias"] for row in of_runs]))
+    return {"bias share of a noisy judge": trials(0.0, estimates)}
 
 
 CHECKS = (onsets, slopes, unpaid)

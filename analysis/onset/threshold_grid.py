@@ -81,15 +81,15 @@ def smoothed(values_T: Sequence[float] | np.ndarray) -> np.ndarray:
 
 
 def shortcut_rate(
-    run: Run, features: Sequence[str], high: float = HIGH, fewest: int = FEWEST_HIGH
+    run: Run, features: Sequence[str], high: float = HIGH, min_high: int = FEWEST_HIGH
 ) -> tuple[np.ndarray, np.ndarray]:
     """Steps, and of each the share of rollouts scored ``high`` or more that show the shortcut
-    (`shortcut`). NaN where fewer than ``fewest`` rollouts of the step scored so high."""
+    (`shortcut`). NaN where fewer than ``min_high`` rollouts of the step scored so high."""
     steps, shown = np.unique(run.step_P), shortcut(run, features)
     rates = np.full(len(steps), np.nan)
     for t, step in enumerate(steps):
         bucket = (run.step_P == step)[:, None] & (run.judge >= high)
-        if bucket.sum() >= fewest:
+        if bucket.sum() >= min_high:
             rates[t] = shown[bucket].mean()
     return steps, rates
 
@@ -116,7 +116,7 @@ def grid_of(
     features: Sequence[str],
     gap_T: dict[int, float],
     high: float = HIGH,
-    fewest: int = FEWEST_HIGH,
+    min_high: int = FEWEST_HIGH,
 ) -> Grid:
     """`threshold_grid` of one run, see `shortcut_rate`.
 
@@ -126,7 +126,7 @@ def grid_of(
     if not named or not gap_T:
         why = "no step has judge and truth" if named else NO_SHORTCUT
         return Grid(None, None, None, 0, None, why)
-    measured, rates = shortcut_rate(run, named, high, fewest)
+    measured, rates = shortcut_rate(run, named, high, min_high)
     rate = dict(zip(measured.tolist(), rates, strict=True))
     return threshold_grid(list(gap_T), list(gap_T.values()), [rate[step] for step in gap_T])
 

@@ -81,10 +81,10 @@ def nested_bootstrap(
     in_run = [runs_N == run for run in np.unique(runs_N)]
     sums = [cluster_sums(values_N[rows], clusters_N[rows]) for rows in in_run]
     rng = np.random.default_rng(seed)
-    picked = rng.integers(0, len(sums), (replicates, len(sums)))
-    means = np.empty(picked.shape)
+    drawn_runs = rng.integers(0, len(sums), (replicates, len(sums)))
+    means = np.empty(drawn_runs.shape)
     for run, sums_C_2 in enumerate(sums):
-        slots = picked == run
+        slots = drawn_runs == run
         means[slots] = ratio(resampled_sums(sums_C_2, int(slots.sum()), rng))
     mean = np.mean([ratio(sums_C_2.sum(axis=0)) for sums_C_2 in sums])
     counts = {"run": len(sums), "prompt": min(map(len, sums))}

@@ -176,14 +176,14 @@ def sampled_runs(
     """
     answers = len(reward)
     logits = np.tile(start.logits, (runs, 1))
-    seen = np.empty((runs, steps, start.features.shape[1]))
+    behaviour = np.empty((runs, steps, start.features.shape[1]))
     row = np.arange(runs)[:, None, None]
     for step in range(steps):
         edges = softmax(logits, axis=1).cumsum(axis=1)
         draws = rng.random((runs, prompts, group))
         members = (draws[..., None] > edges[:, None, None, :-1]).sum(axis=-1)
-        seen[:, step] = start.features[members].mean(axis=(1, 2))
+        behaviour[:, step] = start.features[members].mean(axis=(1, 2))
         pushed = advantages(reward[members].reshape(-1, group), scale).ravel()
         total = np.bincount((row * answers + members).ravel(), pushed, runs * answers)
         logits = logits + rate * total.reshape(runs, answers) / (prompts * group)
-    return seen
+    return behaviour

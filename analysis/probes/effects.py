@@ -230,11 +230,11 @@ def _ends(part: pd.DataFrame, measured: str) -> tuple[float, float]:
 def corrected(table: pd.DataFrame) -> pd.DataFrame:
     """The table with ``p_holm`` (within a judge) and ``p_bh`` (over all of it); NaN p has none."""
     table = table.assign(p_holm=np.nan, p_bh=np.nan)
-    asked = table["p"].notna() & (table["variant"] != PLACEBO)
-    for _, places in table[asked].groupby("judge").groups.items():
+    is_tested = table["p"].notna() & (table["variant"] != PLACEBO)
+    for _, places in table[is_tested].groupby("judge").groups.items():
         table.loc[places, "p_holm"] = multipletests(table.loc[places, "p"], method="holm")[1]
-    if asked.any():
-        table.loc[asked, "p_bh"] = multipletests(table.loc[asked, "p"], method="fdr_bh")[1]
+    if is_tested.any():
+        table.loc[is_tested, "p_bh"] = multipletests(table.loc[is_tested, "p"], method="fdr_bh")[1]
     return table
 
 

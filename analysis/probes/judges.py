@@ -15,7 +15,7 @@ import numpy as np
 import pandas as pd
 import yaml
 
-from analysis.display.markup import said
+from analysis.display.markup import render_text
 from analysis.external.preference import preferences
 from analysis.probes.effects import NO_SPREAD
 from analysis.statistics.agreement import krippendorff_alpha, within_groups
@@ -82,8 +82,10 @@ def _alpha(table_N_J: np.ndarray, prompts_N: np.ndarray) -> Estimate:
         return alpha
     if len(names) < FEWEST:
         return replace(alpha, note=f"fewer than {FEWEST} prompts: no interval")
-    left = np.array([krippendorff_alpha(table_N_J[prompts_N != name]).value for name in names])
-    pseudo = len(names) * whole.value - (len(names) - 1) * left
+    leave_one_out = np.array(
+        [krippendorff_alpha(table_N_J[prompts_N != name]).value for name in names]
+    )
+    pseudo = len(names) * whole.value - (len(names) - 1) * leave_one_out
     around = mean_interval(pseudo.tolist(), "prompt")
     half = around.high - around.value
     alpha = replace(alpha, note=around.note)
@@ -110,9 +112,9 @@ def own_texts(scores: pd.DataFrame, manifest: dict[str, Any]) -> tuple[pd.DataFr
     none = pd.DataFrame(columns=columns)
     table, quality_by = authored(scores, manifest)
     if table.empty:
-        return none, [said("profile", "no_author")]
-    known = table[table["author"] != ""]
-    authors = dict(zip(known["author"], known["author_family"], strict=True))
+        return none, [render_text("profile", "no_author")]
+    with_author = table[table["author"] != ""]
+    authors = dict(zip(with_author["author"], with_author["author_family"], strict=True))
     families = {name: _family(name, manifest) for name in manifest["judges"]}
     kin = [
         name
@@ -121,11 +123,13 @@ def own_texts(scores: pd.DataFrame, manifest: dict[str, Any]) -> tuple[pd.DataFr
     ]
     if not kin:
         family = ", ".join(sorted({name or "unknown" for name in authors.values()}))
-        return none, [said("profile", "no_kin", author=", ".join(sorted(authors)), family=family)]
+        return none, [
+            render_text("profile", "no_kin", author=", ".join(sorted(authors)), family=family)
+        ]
     table = table[table["judge"].isin(kin)]
     if not table["quality"].notna().any():
         kind = {"author": ", ".join(sorted(authors)), "kin": ", ".join(kin)}
-        return none, [said("profile", "no_truth_of_own", **kind)]
+        return none, [render_text("profile", "no_truth_of_own", **kind)]
     rows, notes = [], []
     for taste in preferences(table, offset=quality_by == OTHERS):
         family = families[taste.judge]
@@ -135,7 +139,9 @@ def own_texts(scores: pd.DataFrame, manifest: dict[str, Any]) -> tuple[pd.DataFr
             continue
         if math.isnan(taste.effect.value) or taste.items < FEWEST:
             why = taste.note or f"{taste.items} prompts are fewer than {FEWEST}"
-            notes.append(said("profile", "no_taste", judge=taste.judge, kind=taste.kind, why=why))
+            notes.append(
+                render_text("profile", "no_taste", judge=taste.judge, kind=taste.kind, why=why)
+            )
             continue
         by = [taste.judge] if taste.kind == "self" else [a for a in authors if authors[a] == family]
         rows.append(

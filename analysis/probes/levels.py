@@ -186,11 +186,11 @@ def length_preference(scores: pd.DataFrame, paired: pd.DataFrame) -> pd.DataFram
             prompts = both["prompt_id"]
             changes = pd.concat([both[f"{name}_x"] - both[f"{name}_y"] for name in of], axis=1)
         signs = np.sign(changes.round(7)).to_numpy()
-        told = (np.isfinite(signs) & (signs != 0)).all(axis=1)
-        longer, liked, right = signs[told].T
+        is_decided = (np.isfinite(signs) & (signs != 0)).all(axis=1)
+        longer, liked, right = signs[is_decided].T
         in_judge, in_truth = pd.Series(liked == longer), pd.Series(right == longer)
         excess = clustered_mean(
-            (in_judge.astype(float) - in_truth).to_numpy(), prompts.to_numpy()[told]
+            (in_judge.astype(float) - in_truth).to_numpy(), prompts.to_numpy()[is_decided]
         )
         shares = {"judge_longer": in_judge.mean(), "truth_longer": in_truth.mean()}
         row = excess.row("excess", "prompts") | {"pairs": excess.rows}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from analysis.display import markup
-from analysis.display.markup import said
+from analysis.display.markup import render_text
 from analysis.display.page import write_page
 from analysis.probes import figures, report
 from analysis.probes.profile import Profile, profile
@@ -63,7 +63,7 @@ def _judge(judged: Profile, k: int) -> list[str]:
     ]
     if effects["effect"].notna().any():
         drawn = figures.forest(effects, judged.margin, explained)
-        fragments.append(markup.figure(drawn, said("profile", "forest", judge=judge)))
+        fragments.append(markup.figure(drawn, render_text("profile", "forest", judge=judge)))
     table = report.effects_table(judged, judge)
     title = f"What each edit changes in the score of {judge}, the largest effect first."
     return [*fragments, markup.table(table, f"effects-{k}", title, report.EFFECTS_LEAD)]
@@ -80,7 +80,7 @@ def _levels(judged: Profile) -> list[str]:
     single = judged.scores[~judged.scores["pairwise"]]
     if single.loc[single["bias"] == "content", "score"].notna().any():
         drawn = figures.scores(single, bool(single["truth"].notna().any()))
-        fragments.append(markup.figure(drawn, said("profile", "levels_figure")))
+        fragments.append(markup.figure(drawn, render_text("profile", "levels_figure")))
     return fragments
 
 
@@ -110,7 +110,7 @@ def _slots(judged: Profile) -> list[str]:
         return []
     return [
         markup.heading("What does each slot of the set earn?", 2, "slots"),
-        markup.paragraph(said("profile", "slots_earn")),
+        markup.paragraph(render_text("profile", "slots_earn")),
         markup.table(report.slots_table(judged), "slots", "Slots of the set."),
     ]
 
@@ -118,7 +118,7 @@ def _slots(judged: Profile) -> list[str]:
 def _missing(judged: Profile) -> list[str]:
     failures = judged.failures
     if failures["share"].gt(0).any():
-        last = markup.figure(figures.failures(failures), said("profile", "failures_figure"))
+        last = markup.figure(figures.failures(failures), render_text("profile", "failures_figure"))
     else:
         last = markup.paragraph(f"All {len(judged.evidence.verdicts):,} verdicts are scored.")
     return [
@@ -141,5 +141,5 @@ def _sources(judged: Profile) -> list[str]:
             " beside this report."
         ),
         markup.heading("How to read the numbers", 2, "method"),
-        markup.paragraph(said("profile", "method")),
+        markup.paragraph(render_text("profile", "method")),
     ]

@@ -29,8 +29,8 @@ def repeats(verdicts: pd.DataFrame, threshold: float = THRESHOLD) -> pd.DataFram
     pairs), ``repeats`` (fewest and most scored ones of a text), ``too_few``, ``unscored``.
     """
     rows = []
-    asked = verdicts[verdicts["setting"].str.startswith(REPEAT)]
-    for (judge, temperature), part in asked.groupby(["judge", "temperature"], sort=True):
+    repeat_verdicts = verdicts[verdicts["setting"].str.startswith(REPEAT)]
+    for (judge, temperature), part in repeat_verdicts.groupby(["judge", "temperature"], sort=True):
         good = (part["score"] >= threshold).where(part["score"].notna()).astype(float)
         answer = part["score"].where(part["order"].notna(), good)
         keys = [part["prompt_id"], part["probe_id"], part["order"].fillna(SINGLE)]
@@ -77,8 +77,8 @@ def positions(verdicts: pd.DataFrame) -> pd.DataFrame:
     """
     rows = []
     repeated = verdicts["setting"].str.startswith(REPEAT)
-    asked = verdicts[verdicts["order"].notna() & ~repeated]
-    for judge, part in asked.groupby("judge", sort=False):
+    ordered_verdicts = verdicts[verdicts["order"].notna() & ~repeated]
+    for judge, part in ordered_verdicts.groupby("judge", sort=False):
         keys = ["prompt_id", "probe_id", "sample_index"]
         wide = part.pivot_table(index=keys, columns="order", values="score", dropna=False,
                                 observed=True).reindex(columns=[0, 1]).dropna()  # fmt: skip

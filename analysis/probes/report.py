@@ -26,7 +26,7 @@ EFFECTS_LEAD = (
 )
 """Columns of a judge's effects that the page does not fold."""
 _with_interval = functools.partial(markup.estimate, sign=False)
-_say = functools.partial(markup.said, "profile")
+_say = functools.partial(markup.render_text, "profile")
 
 
 def effects_table(profile: Profile, judge: str) -> pd.DataFrame:
@@ -235,10 +235,14 @@ def sentences(profile: Profile) -> list[str]:
             more = plural(len(own) - 3, "more bias", "more biases")
             lines.append(_say("more", judge=judge, more=more))
         claimed = effects.groupby("claim")["variant"].agg(", ".join)
-        seen = markup.number(effects["smallest"][effects["claim"] == "undecided"].max())
+        smallest_effect = markup.number(effects["smallest"][effects["claim"] == "undecided"].max())
         for claim, name in (("no bias", "no_bias"), (END, "at_end"), ("undecided", "undecided")):
             if claim in claimed:
-                values = {"variants": claimed[claim], "margin": profile.margin, "seen": seen}
+                values = {
+                    "variants": claimed[claim],
+                    "margin": profile.margin,
+                    "seen": smallest_effect,
+                }
                 lines.append(_say(name, judge=judge, **values))
         if effects.empty:
             lines.append(_say("no_pair", judge=judge))

@@ -28,10 +28,10 @@ def main(options: Options) -> int:
     """Exit codes: 0 printed, 2 a user's error."""
     result = study(options.folder, options.scale)
     runs, lines = pd.DataFrame(result["runs"]), pd.DataFrame(result["calibration"])
-    compared = lines["r2"].notna().any()
-    draw = (lambda: figure(runs, lines)) if compared else None
+    has_r2 = lines["r2"].notna().any()
+    draw = (lambda: figure(runs, lines)) if has_r2 else None
     show(options, result, lambda: text(result), draw)
-    if options.figure and not compared:
+    if options.figure and not has_r2:
         print("problem: no figure was drawn, as no behaviour has a prediction to compare")
     return 0
 

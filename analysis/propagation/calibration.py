@@ -129,9 +129,9 @@ def fit_scale(push_R_K: np.ndarray, shift_R_K: np.ndarray, sd_R_K: np.ndarray) -
 
 def root_mean_square(sd_R_K: np.ndarray) -> np.ndarray:
     """SD of each behaviour, from those of R runs; 0 where none is known."""
-    known = np.isfinite(sd_R_K)
-    squares_K = (np.where(known, sd_R_K, 0.0) ** 2).sum(axis=0)
-    return np.sqrt(squares_K / np.maximum(known.sum(axis=0), 1))
+    is_finite = np.isfinite(sd_R_K)
+    squares_K = (np.where(is_finite, sd_R_K, 0.0) ** 2).sum(axis=0)
+    return np.sqrt(squares_K / np.maximum(is_finite.sum(axis=0), 1))
 
 
 @dataclass(frozen=True)

@@ -126,13 +126,13 @@ def cumulative(path: Trajectory, part: np.ndarray, scale: str) -> np.ndarray:
     """
     unknown = np.isnan(path.gradient)
     if scale == "adam":
-        taken = np.where(unknown, np.nan, 0.0)
-        np.divide(1.0, path.gradient, out=taken, where=path.gradient > 0)
+        factor = np.where(unknown, np.nan, 0.0)
+        np.divide(1.0, path.gradient, out=factor, where=path.gradient > 0)
     else:
-        taken = np.where(unknown & (path.clip > 0), np.nan, 1.0)
+        factor = np.where(unknown & (path.clip > 0), np.nan, 1.0)
         over = (path.gradient > path.clip) & (path.clip > 0)
-        np.divide(path.clip, path.gradient, out=taken, where=over)
-    steps = np.where(part == 0, 0.0, part * taken * path.rate)
+        np.divide(path.clip, path.gradient, out=factor, where=over)
+    steps = np.where(part == 0, 0.0, part * factor * path.rate)
     return np.concatenate([[0.0], np.cumsum(steps)[:-1]])
 
 
@@ -197,13 +197,13 @@ def predict(trajectories: Sequence[Trajectory], scale: str = "plain") -> list[Pr
     trajectories = _by_feature(trajectories)
     moves = _moves(trajectories, scale)
     runs = np.arange(len(moves.arm_R))
-    seen = [moves.fit(runs != run) for run in runs]
+    by_other_runs = [moves.fit(runs != run) for run in runs]
     unseen = {arm: moves.fit(moves.arm_R != arm) for arm in dict.fromkeys(moves.arm_R)}
     rows = []
     for path, (run, feature) in zip(trajectories, moves.at_N, strict=True):
         push, moved_R = float(moves.push_R_K[run, feature]), moves.moved_R_K[:, feature]
         still = not np.nansum(moves.push_R_K[:, feature] ** 2)
-        fit, why = seen[run], ""
+        fit, why = by_other_runs[run], ""
         if np.isnan(push):
             why = _lacking(path, scale)
         elif fit.runs < FEWEST:
@@ -390,9 +390,9 @@ def figure(rows: pd.DataFrame, calibration: pd.DataFrame) -> Any:
                     elinewidth=0.8,
                 )
                 panel.plot([], [], linestyle="", label=arm, **marks_of(look[arm]))
-            seen, unseen = lines.loc[name, ["r2", "r2_unseen"]].astype(float)
+            r_squared, unseen = lines.loc[name, ["r2", "r2_unseen"]].astype(float)
             panel.set(
-                title=f"{name}, R² = {seen:.2f}"
+                title=f"{name}, R² = {r_squared:.2f}"
                 + f"\nunseen arm {unseen:.2f}" * (unseen == unseen),
                 xlabel=f"reconstructed shift, 95 % interval ({unit(name)})",
                 ylabel=f"observed shift ({unit(name)})",

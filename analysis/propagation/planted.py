@@ -73,7 +73,7 @@ def train(rng: np.random.Generator, dose_R_2: np.ndarray, optimiser: Optimiser) 
     runs, kinds = len(dose_R_2), z.shape[1]
     weights, moment, square = np.zeros((3, runs, kinds))
     row = np.arange(runs)[:, None, None]
-    seen: list[tuple[np.ndarray, ...]] = []
+    by_step: list[tuple[np.ndarray, ...]] = []
     for step in range(1, STEPS + 1):
         p_R_A = softmax(odds + weights @ z.T, axis=1)
         edges = p_R_A.cumsum(axis=1)
@@ -91,7 +91,7 @@ def train(rng: np.random.Generator, dose_R_2: np.ndarray, optimiser: Optimiser) 
         inside = z[members] - (p_R_A @ z)[:, None, None]
         gradient = (paid.reshape(runs, PROMPTS, GROUP, 1) * inside).mean(axis=(1, 2))
         norm = np.linalg.norm(gradient, axis=1)
-        seen.append((drawn.mean(axis=(1, 2)), *by_part, norm, drawn.std(axis=(1, 2))))
+        by_step.append((drawn.mean(axis=(1, 2)), *by_part, norm, drawn.std(axis=(1, 2))))
         if optimiser.clip:
             gradient *= np.minimum(1.0, optimiser.clip / np.maximum(norm, EPS))[:, None]
         if optimiser.adam:
@@ -100,7 +100,7 @@ def train(rng: np.random.Generator, dose_R_2: np.ndarray, optimiser: Optimiser) 
             root = np.sqrt(square / (1 - BETA2**step)) + EPS
             gradient = moment / (1 - BETA1**step) / root
         weights = weights + optimiser.rate * gradient
-    level, push, truth, norm, sd = (np.stack(part, axis=1) for part in zip(*seen, strict=True))
+    level, push, truth, norm, sd = (np.stack(part, axis=1) for part in zip(*by_step, strict=True))
     return Paths(level, push, truth, norm, sd[:, 0])
 
 
@@ -129,17 +129,21 @@ def coverage(
     what it was. What theory leaves out of the others' shifts is in the interval too, which is
     therefore on the wide side; the bias says where theory stops."""
     paths = train(rng, np.tile(doses, (count, 1)), optimiser)
-    told = []
+    estimates = []
     for number in range(count):
         part = slice(number * len(doses), (number + 1) * len(doses))
         arrays = (paths.level, paths.push, paths.of_truth, paths.gradient, paths.sd)
         of_study = Paths(*(values[part] for values in arrays))
-        made = predict(trajectories(of_study, optimiser), "adam" if optimiser.adam else "plain")
-        (row,) = (r for r in made if r.feature == "length" and r.cell == f"run-{len(doses) - 1}")
-        seen = shift(of_study.level[-1, :, 0])
+        predictions = predict(
+            trajectories(of_study, optimiser), "adam" if optimiser.adam else "plain"
+        )
+        (row,) = (
+            r for r in predictions if r.feature == "length" and r.cell == f"run-{len(doses) - 1}"
+        )
+        observed = shift(of_study.level[-1, :, 0])
         each = row.predicted
-        told.append(Estimate(each.value - seen, each.low - seen, each.high - seen))
-    return trials(0.0, told, at_least=True)
+        estimates.append(Estimate(each.value - observed, each.low - observed, each.high - observed))
+    return trials(0.0, estimates, at_least=True)
 
 
 def policies(rng: np.random.Generator, count: int) -> dict[str, Trials]:

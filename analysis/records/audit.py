@@ -128,9 +128,9 @@ def _other_scores(
 ) -> str:
     """A rollout's score is the mean of its acting judge's scored votes."""
     n = len(rollouts)
-    known = np.isfinite(score)
-    count = np.bincount(acting_at[known], minlength=n)
-    total = np.bincount(acting_at[known], score[known], n)
+    has_score = np.isfinite(score)
+    count = np.bincount(acting_at[has_score], minlength=n)
+    total = np.bincount(acting_at[has_score], score[has_score], n)
     mean = np.divide(total, count, out=np.full(n, np.nan), where=count > 0)
     recorded = rollouts["judge_score"].to_numpy(dtype=float)
     steps = rollouts["step"].to_numpy()
@@ -166,5 +166,5 @@ def _lost_lines(rollouts: pd.DataFrame, logged: pd.DataFrame, done: bool) -> str
     steps = set(rollouts["step"].astype(int))
     lines = set(logged["step"].astype(int))
     last = max(steps if done else lines, default=0)
-    lost = {step for step in steps - lines if step <= last}
-    return f"its metrics have no line of step {min(lost)}" if lost else ""
+    missing_steps = {step for step in steps - lines if step <= last}
+    return f"its metrics have no line of step {min(missing_steps)}" if missing_steps else ""

@@ -50,12 +50,12 @@ def read_credits(study_dir: Path, row: pd.DataFrame) -> Credits | None:
     """
     (cell,) = row["cell"]
     columns = ["rollout_id", "judge", "judge_id", "role", "labels"]
-    told = _labelled(verdicts_frame(study_dir, columns, row))
-    acting = told.loc[told["role"] == "acting", "judge"]
+    verdicts = _labelled(verdicts_frame(study_dir, columns, row))
+    acting = verdicts.loc[verdicts["role"] == "acting", "judge"]
     if acting.empty:
         return None
-    parts = {str(judge): part for judge, part in told.groupby("judge", observed=True)}
-    scored_by = set(told["judge_id"].dropna())
+    parts = {str(judge): part for judge, part in verdicts.groupby("judge", observed=True)}
+    scored_by = set(verdicts["judge_id"].dropna())
     for folder in sorted((study_dir / "replays").glob(f"*/{cell}")):
         replayed = _labelled(verdicts_frame(folder.parent, columns, row))
         replayed = replayed[~replayed["judge_id"].isin(scored_by)]
@@ -81,9 +81,11 @@ def read_credits(study_dir: Path, row: pd.DataFrame) -> Credits | None:
     points = np.zeros((len(prompts), most))
     unknown = 0
     for line, prompt in enumerate(prompts):
-        known = [each.points for each in items(known_row)] if (known_row := row_of(prompt)) else []
-        fits = len(known) >= count[line] > 0
-        points[line, : count[line]] = known[: count[line]] if fits else 1.0
+        criterion_points = (
+            [each.points for each in items(prompt_row)] if (prompt_row := row_of(prompt)) else []
+        )
+        fits = len(criterion_points) >= count[line] > 0
+        points[line, : count[line]] = criterion_points[: count[line]] if fits else 1.0
         unknown += not fits
     if unknown:
         problems.append(
@@ -103,10 +105,10 @@ def _labelled(verdicts: pd.DataFrame) -> pd.DataFrame:
 
 def _majority(labels_V_K: np.ndarray, at_V: np.ndarray, answers: int) -> np.ndarray:
     """What most of the votes on each answer say, (N, K); NaN for none and for a tie."""
-    known = np.isfinite(labels_V_K)
+    has_label = np.isfinite(labels_V_K)
     sums = np.zeros((2, answers, labels_V_K.shape[1]))
-    np.add.at(sums[0], at_V, np.where(known, labels_V_K, 0.0))
-    np.add.at(sums[1], at_V, known)
+    np.add.at(sums[0], at_V, np.where(has_label, labels_V_K, 0.0))
+    np.add.at(sums[1], at_V, has_label)
     balance = 2 * sums[0] - sums[1]
     return np.where(balance > 0, 1.0, np.where(balance < 0, 0.0, np.nan))
 

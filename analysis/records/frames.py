@@ -285,18 +285,18 @@ def _parts_frame(
     for code, cell in enumerate(runs["cell"]):
         folder = study_dir / cell / kind
         problems += [text.rstrip(".") for text in (*foreign_parts(folder), *lost_steps(folder))]
-        lost: list[Damaged] = []
+        damaged_parts: list[Damaged] = []
         # step is among them, for a table without columns has no rows
-        asked = None if columns is None else [*columns, "step"]
-        for part, table in read_all(folder, asked, steps, lost):
+        columns_to_read = None if columns is None else [*columns, "step"]
+        for part, table in read_all(folder, columns_to_read, steps, damaged_parts):
             try:
-                known = _known(part.path, table, contract, columns)
+                frame_table = _frame_columns(part.path, table, contract, columns)
             except Damaged as error:
-                lost.append(error)
+                damaged_parts.append(error)
                 continue
-            codes = pa.array([code] * known.num_rows, pa.int32())
-            tables.append(known.append_column("_run", codes))
-        problems += map(left_out, lost)
+            codes = pa.array([code] * frame_table.num_rows, pa.int32())
+            tables.append(frame_table.append_column("_run", codes))
+        problems += map(left_out, damaged_parts)
     wanted = list(contract) if columns is None else [n for n in columns if n[-1] != "/"]
     frame = pd.DataFrame({"_run": pd.Series([], dtype="int32")})
     if tables:
@@ -313,7 +313,7 @@ def _parts_frame(
     return _with_axes(frame, runs, problems)
 
 
-def _known(
+def _frame_columns(
     path: Path, table: pa.Table, contract: dict[str, str], columns: Sequence[str] | None
 ) -> pa.Table:
     """The columns that a frame has. What the contract does not know is left out, or read as numbers

@@ -31,8 +31,8 @@ def gradings(study_dir: Path, cell: str) -> dict[str, tuple[str, str]]:
                 continue
             if len(table.column_names) < len(_COLUMNS):  # verdicts that others gave
                 continue
-            told = (table[name].to_pylist() for name in _COLUMNS)
-            for judge, grading, prompt_sha in set(zip(*told, strict=True)):
+            columns = (table[name].to_pylist() for name in _COLUMNS)
+            for judge, grading, prompt_sha in set(zip(*columns, strict=True)):
                 named.setdefault(judge, (grading, prompt_sha))
                 if folder.parent != study_dir:
                     named[folder.parent.name] = (grading, prompt_sha)

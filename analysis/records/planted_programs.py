@@ -50,9 +50,9 @@ class PlantedPrograms:
         """Expected score under ``judge`` of each rollout's program on its data set, or its expected
         truth where no judge is named, (N,); NaN where nothing is known."""
         part = self._part(judge)
-        known = part.set_index(["sha", "dataset"])["value"]
+        value_by_program = part.set_index(["sha", "dataset"])["value"]
         at = pd.MultiIndex.from_arrays([rollouts["ast_sha"], rollouts["dataset"]])
-        return known.reindex(at).to_numpy(dtype=float)
+        return value_by_program.reindex(at).to_numpy(dtype=float)
 
     def best(self, judge: str = "", datasets: tuple[str, ...] = ()) -> Best | None:
         """What a policy would write that got the highest expected score under ``judge`` (the
@@ -62,10 +62,12 @@ class PlantedPrograms:
             judge: a name.
             datasets: those to look at; all by default.
         """
-        wanted = datasets or tuple(self.shares)
+        dataset_names = datasets or tuple(self.shares)
         scored = self._part(judge)
-        scored = scored[scored["small"] & scored["dataset"].isin(wanted)].dropna(subset="value")
-        if set(scored["dataset"]) != set(wanted):
+        scored = scored[scored["small"] & scored["dataset"].isin(dataset_names)].dropna(
+            subset="value"
+        )
+        if set(scored["dataset"]) != set(dataset_names):
             return None
         top = scored.sort_values(["value", "sha"], ascending=[False, True])
         top = top.drop_duplicates("dataset").set_index("dataset")

@@ -89,8 +89,8 @@ def read_programs(records: Records, cells: Sequence[str]) -> tuple[list[Programs
         row = records.table[records.table["cell"] == run.cell]
         rollouts = rollouts_frame(records.folder, COLUMNS, row)
         problems += rollouts.attrs["problems"]
-        if (told := of_frame(run, rollouts)) is not None:
-            runs.append(told)
+        if (programs := of_frame(run, rollouts)) is not None:
+            runs.append(programs)
     return runs, [problem for problem in problems if problem not in records.problems]
 
 

@@ -463,9 +463,9 @@ def _of_groups(place: Callable[[np.ndarray], np.ndarray], column: pd.Series) -> 
     return np.asarray(names, dtype=object)[np.nanmax(place(codes), axis=1).astype(int)]
 
 
-def _positions(wanted: pd.Series, ids: pd.Series) -> np.ndarray:
+def _positions(wanted_ids: pd.Series, ids: pd.Series) -> np.ndarray:
     """Where each wanted id stands first in ``ids``; -1 for nowhere."""
-    codes, names = pd.factorize(pd.concat([ids, wanted], ignore_index=True))
+    codes, names = pd.factorize(pd.concat([ids, wanted_ids], ignore_index=True))
     first = np.full(len(names) + 1, -1)
     first[codes[: len(ids)][::-1]] = np.arange(len(ids))[::-1]
     first[-1] = -1  # what has no id, which factorize gives the code -1

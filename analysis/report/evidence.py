@@ -22,7 +22,7 @@ from analysis.display.figures import DRAWN
 from analysis.dose.estimate import FEWEST as FEWEST_DOSES
 from analysis.dose.estimate import doses_of, response
 from analysis.drift import estimate as drift
-from analysis.drift.substitution import Substitution, substitutions, untold
+from analysis.drift.substitution import Substitution, substitutions, why_no_substitution
 from analysis.families.estimate import Families
 from analysis.families.estimate import of_runs as families_of
 from analysis.field.estimate import Field
@@ -171,9 +171,9 @@ def of_records(records: Records, cells: Sequence[str] | None = None) -> Evidence
     """
     table = records.table
     used_cells = drift.usable_cells(table) if cells is None else list(cells)
-    used = [run for run in records.runs if run.cell in used_cells]
+    used_runs = [run for run in records.runs if run.cell in used_cells]
     bought = interventions_of(records, used_cells)
-    settings = [(run.arm, run.seed, run.identity) for run in used]
+    settings = [(run.arm, run.seed, run.identity) for run in used_runs]
     base = base_of(table[table["cell"].isin(used_cells)], settings)
     plain = base if bought and bought.plain == base else None
     spread = _spread(records.runs)
@@ -181,40 +181,40 @@ def of_records(records: Records, cells: Sequence[str] | None = None) -> Evidence
     def varying(run: Run) -> dict[str, np.ndarray]:
         return {name: v for name, v in drift.feature_values(run).items() if name in spread}
 
-    by_arm = sorted(used, key=lambda run: (run.arm, run.seed))
-    feature_shifts = drift.run_shifts(used, varying)
-    same = drift.one_behaviour(used, list(spread))
-    frozen = all_frozen(used)
+    by_arm = sorted(used_runs, key=lambda run: (run.arm, run.seed))
+    feature_shifts = drift.run_shifts(used_runs, varying)
+    same = drift.one_behaviour(used_runs, list(spread))
+    frozen = all_frozen(used_runs)
     scale = _score_scale(records.runs)
     if frozen:
-        held_out = frozen_shifts(used, scale=scale)
-        of_behaviours = held_out["metric"].isin(used[0].names)
+        held_out = frozen_shifts(used_runs, scale=scale)
+        of_behaviours = held_out["metric"].isin(used_runs[0].names)
         score_shifts = held_out[~of_behaviours]
         compared = held_out[held_out["metric"].isin(list(spread))]
     else:
-        score_shifts, compared = drift.run_shifts(used, scale=scale), feature_shifts
+        score_shifts, compared = drift.run_shifts(used_runs, scale=scale), feature_shifts
     steps = ledger(by_arm)
     predicted, calibration, no_prediction = _predictions(by_arm)
     runs, unread = with_replays(by_arm, records.folder)
     gains = matrix(runs)
     onsets = on_each_core(own_line, by_arm, sum(run.features.nbytes for run in by_arm))
-    field_told = field_of(runs, onsets, study_dir=records.folder, base=plain)
+    field_results = field_of(runs, onsets, study_dir=records.folder, base=plain)
     return Evidence(
         records=records,
         used_cells=used_cells,
         base=base,
         runs=runs,
         spread=spread,
-        scores=drift.run_curves(used),
-        features=drift.run_curves(used, varying),
+        scores=drift.run_curves(used_runs),
+        features=drift.run_curves(used_runs, varying),
         score_shifts=drift.shift_table(score_shifts, base),
         feature_shifts=drift.shift_table(compared, base, same),
-        held_out=held_out_table(used if frozen else [], base),
+        held_out=held_out_table(used_runs if frozen else [], base),
         same=same,
         moved=drift.moved(feature_shifts[~feature_shifts["metric"].isin(list(same))]),
         failures=drift.failure_table(records.outcomes),
         failures_by_length=drift.failures_by_length(records.outcomes),
-        doses=dose_responses(used),
+        doses=dose_responses(used_runs),
         ledger=steps,
         ledger_by_arm=judge_table(by_arm, steps),
         gap_parts=gap_table(steps),
@@ -226,7 +226,7 @@ def of_records(records: Records, cells: Sequence[str] | None = None) -> Evidence
             row for run in by_arm if np.isfinite(run.truth).any() for row in rows(run)
         ],
         best_of_n=best_of_n(runs),
-        field=field_told,
+        field=field_results,
         mixture=mixture_of(by_arm, by_window=False),
         workflow=workflow_of(records, used_cells),
         knockouts=knockouts(by_arm, predicted),
@@ -236,8 +236,8 @@ def of_records(records: Records, cells: Sequence[str] | None = None) -> Evidence
         inflation=inflation(gains) if len(gains) else [],
         agreement=agreement(runs),
         substitutions=substitutions(runs, base=plain),
-        no_substitution=untold(runs, plain),
-        problems=[*steps.attrs["problems"], *unread, *field_told.problems],
+        no_substitution=why_no_substitution(runs, plain),
+        problems=[*steps.attrs["problems"], *unread, *field_results.problems],
     )
 
 
@@ -254,16 +254,18 @@ def dose_responses(runs: Sequence[Run]) -> list[dict[str, Any]]:
 def spread_of(values: Iterable[np.ndarray]) -> float:
     """Standard deviation over all known values; 0 where there are none, or all are the same."""
     parts = [each.ravel() for each in values]
-    known = np.concatenate(parts) if parts else np.empty(0)
-    known = known[np.isfinite(known)]
-    return float(known.std(ddof=1)) if known.size and known.min() < known.max() else 0.0
+    finite = np.concatenate(parts) if parts else np.empty(0)
+    finite = finite[np.isfinite(finite)]
+    return float(finite.std(ddof=1)) if finite.size and finite.min() < finite.max() else 0.0
 
 
 def _spread(runs: Sequence[Run]) -> dict[str, float]:
     """Standard deviation of each behaviour over all answers, where it is not always the same."""
     names = runs[0].names if runs else ()
-    found = {name: spread_of(run.features[..., k] for run in runs) for k, name in enumerate(names)}
-    return {name: spread for name, spread in found.items() if spread > 0}
+    spreads = {
+        name: spread_of(run.features[..., k] for run in runs) for k, name in enumerate(names)
+    }
+    return {name: spread for name, spread in spreads.items() if spread > 0}
 
 
 def _score_scale(runs: Sequence[Run]) -> tuple[float, float]:
@@ -284,7 +286,7 @@ def _predictions(runs: Sequence[Run]) -> tuple[list[Predicted], list[Calibration
     trajectories = paths(long)
     predicted = predict(trajectories, "adam")
     calibration = calibrate(predicted, placebos(trajectories, "adam"))
-    compared = any(line.r2 == line.r2 for line in calibration)
+    has_r2 = any(line.r2 == line.r2 for line in calibration)
     blank = against(predicted) or "No behaviour moved in a way that could be compared."
-    why = "" if compared else blank
+    why = "" if has_r2 else blank
     return predicted, calibration, why

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from analysis.display.clipping import beyond
+from analysis.display.clipping import cut_difference
 from analysis.display.figures import (
     ALONE,
     bar,
@@ -112,7 +112,7 @@ def shifts(table: pd.DataFrame, base: str) -> Figure:
             axes.errorbar(
                 row["diff"],
                 heights[row["arm"]],
-                xerr=bar(row["diff"], *beyond(row, of_base.get(metric))),
+                xerr=bar(row["diff"], *cut_difference(row, of_base.get(metric))),
                 fmt=look[row["arm"]]["marker"],
                 color=look[row["arm"]]["color"],
                 capsize=3,

@@ -13,7 +13,7 @@ from functools import partial
 from typing import Any
 
 from analysis.display.clipping import cut
-from analysis.display.markup import TEXTS, bracket, listed, number, p_value, said
+from analysis.display.markup import TEXTS, bracket, listed, number, p_value, render_text
 from analysis.report.evidence import Evidence
 from analysis.report.tables import difference, row_of
 from analysis.report.words import FURTHEST, widened
@@ -23,7 +23,7 @@ SURE = 0.05
 """Holm p below which a sentence says that a behaviour was taught."""
 ROUNDING = 1e-7
 """What is left of no change."""
-_say = partial(said, "headlines")
+_say = partial(render_text, "headlines")
 WORDS: dict[str, list[str]] = TEXTS["taught"]
 """Behaviour -> what more and what less of it is called."""
 
@@ -35,13 +35,13 @@ def headlines(evidence: Evidence) -> dict[str, str]:
 
 
 def _headline(evidence: Evidence, arm: str) -> str:
-    compared = evidence.base is not None and arm != evidence.base
-    if compared:
+    has_base = evidence.base is not None and arm != evidence.base
+    if has_base:
         taught, sure = _taught(evidence, arm)
         if taught:
             truth, ahead = (_moved(evidence, arm, name, "diff") for name in ("truth", "gap"))
             return _say("beyond", arm=arm, taught=taught, truth=truth, ahead=ahead, sure=sure)
-    others = len(evidence.arms) > 1 and not compared
+    others = len(evidence.arms) > 1 and not has_base
     row = row_of(evidence.score_shifts, arm, "judge_score")
     if row is None or math.isnan(row["shift"]):
         return _say("nothing", arm=arm)
@@ -69,18 +69,18 @@ def _taught(evidence: Evidence, arm: str) -> tuple[str, str]:
         return (_say("no_behaviour", base=evidence.base), f"over {pairs}") if rows else ("", "")
     pairs = plural(int(ranked[0]["pairs"]), "pair of runs", "pairs of runs")
     if ranked[0]["pairs"] < 2:
-        named = _named(evidence, ranked[0], "diff", beyond=True)
+        named = _named(evidence, ranked[0], "diff", names_base=True)
         return _say("perhaps", behaviours=named), _say("one_pair", pairs=pairs)
     sure = [row for row in ranked if row["p_holm"] < SURE][:FURTHEST]
     if sure:
         shown = [widened(row, len(sure), len(rows)) for row in sure]
-        named = [_named(evidence, row, "diff", beyond=k == 0) for k, row in enumerate(shown)]
+        named = [_named(evidence, row, "diff", names_base=k == 0) for k, row in enumerate(shown)]
         worst = p_value(max(row["p_holm"] for row in sure))
         picked = _say("picked", selected=len(sure), of=len(rows))
         taught = _say("taught", behaviours=listed(named))
         return taught, _say("sure", p=worst, pairs=pairs, picked=picked)
     first = widened(ranked[0], 1, len(rows))
-    named = _named(evidence, first, "diff", beyond=True)
+    named = _named(evidence, first, "diff", names_base=True)
     clear = first["diff_low"] > 0 or first["diff_high"] < 0
     p, picked = p_value(first["p_holm"]), _say("picked", selected=1, of=len(rows))
     if clear:
@@ -96,7 +96,7 @@ def _furthest(evidence: Evidence, arm: str) -> str:
     first = max(rows, key=lambda row: _size(evidence, row, "shift"), default=None)
     if first is None or _size(evidence, first, "shift") <= 1e-9:
         return _say("no_furthest")
-    return _say("furthest", behaviour=_named(evidence, first, "shift", beyond=False))
+    return _say("furthest", behaviour=_named(evidence, first, "shift", names_base=False))
 
 
 def _moved(evidence: Evidence, arm: str, metric: str, of: str) -> str:
@@ -116,14 +116,14 @@ def _moved(evidence: Evidence, arm: str, metric: str, of: str) -> str:
     return _say(f"{metric}_rose", moved=number(value), interval=bracket(low, high))
 
 
-def _named(evidence: Evidence, row: dict[str, Any], of: str, beyond: bool) -> str:
+def _named(evidence: Evidence, row: dict[str, Any], of: str, names_base: bool) -> str:
     """``longer answers (+62 words [50, 74] beyond sim-fair, +1.9 SD)``"""
     metric, value = row["metric"], row[of]
     more, less = WORDS.get(metric, [f"more {metric}", f"less {metric}"])
     sds = number(value / evidence.spread[metric], True)
     moved = f"{number(value, True)} {row['unit']}"
     moved = f"{moved} {bracket(*_ends(evidence, row, of))}".strip()
-    than = f" beyond {evidence.base}" if beyond else ""
+    than = f" beyond {evidence.base}" if names_base else ""
     return f"{more if value > 0 else less} ({moved}{than}, {sds} SD)"
 
 

@@ -8,7 +8,7 @@ from functools import partial
 
 import numpy as np
 
-from analysis.display.markup import listed, number, said
+from analysis.display.markup import listed, number, render_text
 from analysis.records.frames import NAMELESS
 from analysis.report.evidence import Evidence
 
@@ -16,7 +16,7 @@ FEW_SEEDS = 5
 """Up to this many seeds no sign-flip test over seeds can reach p < .05."""
 SMALL_JUDGE = 1e9
 """Parameters below which a real judge shows the path, and nothing about judging quality."""
-_limit = partial(said, "limits")
+_limit = partial(render_text, "limits")
 
 
 def limits(evidence: Evidence) -> list[str]:
@@ -52,8 +52,8 @@ def _of_runs(evidence: Evidence) -> Iterator[str]:
 
 def _of_seeds(evidence: Evidence) -> Iterator[str]:
     """Too few runs of an arm, or one arm alone."""
-    used = evidence.cells[evidence.cells["cell"].isin(evidence.used_cells)]
-    seeds = used.groupby("arm")["seed"].nunique()
+    used_rows = evidence.cells[evidence.cells["cell"].isin(evidence.used_cells)]
+    seeds = used_rows.groupby("arm")["seed"].nunique()
     if len(seeds) and seeds.min() == 1:
         yield _limit("one_run", arms=listed(sorted(seeds[seeds == 1].index)))
     if len(seeds) and 1 < seeds.max() <= FEW_SEEDS:
@@ -116,7 +116,7 @@ def _of_the_path(evidence: Evidence) -> Iterator[str]:
 
 def parameters(size: str) -> float | None:
     """``135M`` -> 1.35e8, ``7B`` -> 7e9; None where the text is not a size."""
-    read = re.fullmatch(r"\s*([0-9.]+)\s*([kKmMbBtT])\s*", size)
-    if read is None:
+    match = re.fullmatch(r"\s*([0-9.]+)\s*([kKmMbBtT])\s*", size)
+    if match is None:
         return None
-    return float(read[1]) * {"k": 1e3, "m": 1e6, "b": 1e9, "t": 1e12}[read[2].lower()]
+    return float(match[1]) * {"k": 1e3, "m": 1e6, "b": 1e9, "t": 1e12}[match[2].lower()]

@@ -15,7 +15,7 @@ from markupsafe import Markup
 
 from analysis.display import markup
 from analysis.display.figures import looks_of
-from analysis.display.markup import TEXTS, said
+from analysis.display.markup import TEXTS, render_text
 from analysis.report.evidence import Evidence
 
 Section = Callable[Concatenate[Evidence, ...], list[str]]
@@ -41,7 +41,9 @@ def title(name: str) -> Markup:
 def picture(name: str, draw: Callable[..., Any], *data: Any, **named: Any) -> Markup:
     """A figure with the caption of that name; nothing where nothing can be drawn."""
     drawn = draw(*data)
-    return Markup() if drawn is None else markup.figure(drawn, said("captions", name, **named))
+    return (
+        Markup() if drawn is None else markup.figure(drawn, render_text("captions", name, **named))
+    )
 
 
 def sheet(
@@ -62,7 +64,7 @@ def sheet(
         named: fills in the title and the names of the leading columns.
     """
     part, _, key = name.rpartition("-")
-    called = TEXTS[part][key] if part else said("tables", name, **named)
+    called = TEXTS[part][key] if part else render_text("tables", name, **named)
     lead = [column.format(**named) for column in TEXTS["leading"].get(name, ())]
     file = _NOT_A_NAME.sub("-", f"{name} {of}".strip().lower().replace("_", "-"))
     return markup.table(frame, file.strip("-"), called, lead, data)

@@ -17,7 +17,7 @@ from markupsafe import Markup
 from analysis.crossjudge import estimate as crossjudge
 from analysis.display import markup
 from analysis.display.figures import looks
-from analysis.display.markup import TEXTS, paragraph, said
+from analysis.display.markup import TEXTS, paragraph, render_text
 from analysis.dose.display import dose_caption, dose_response, dose_table
 from analysis.dose.estimate import left_out, straight
 from analysis.drift import estimate as drift
@@ -120,10 +120,10 @@ def behaviours(evidence: Evidence) -> list[str]:
     rest: list[str] = []
     if len(evidence.features):
         curves = picture("behaviours", figures.behaviour, evidence.behaviour_curves)
-        table, compared = _furthest_first(evidence), shifts["diff"].notna().any()
-        drawn = _beyond(table, str(evidence.base)) if compared else curves
+        table, has_differences = _furthest_first(evidence), shifts["diff"].notna().any()
+        drawn = _differences(table, str(evidence.base)) if has_differences else curves
         fragments += [drawn, _shifts("behaviours", table, evidence.base)]
-        rest += [curves] if compared else []
+        rest += [curves] if has_differences else []
     else:
         fragments.append(paragraph(EMPTY["behaviours"]))
     if len(evidence.held_out):
@@ -150,10 +150,10 @@ def _furthest_first(evidence: Evidence) -> pd.DataFrame:
 
 def _more(name: str, left: int, noun: str) -> str:
     """The part of a caption that says how many are not drawn; nothing where none is left."""
-    return said("captions", name, left=plural(left, f"more {noun}")) if left > 0 else ""
+    return render_text("captions", name, left=plural(left, f"more {noun}")) if left > 0 else ""
 
 
-def _beyond(shifts: pd.DataFrame, base: str) -> Markup:
+def _differences(shifts: pd.DataFrame, base: str) -> Markup:
     """The differences from the base arm of the first behaviours of a table."""
     measured = list(dict.fromkeys(shifts.loc[shifts["diff"].notna(), "metric"]))
     left = len(measured) - MOST_BEHAVIOURS
@@ -212,7 +212,7 @@ def predictions(evidence: Evidence) -> list[str]:
         return [title("predictions"), paragraph(evidence.no_prediction)]
     predicted = pd.DataFrame([columns(row, predicted="") for row in evidence.predicted])
     calibration = pd.DataFrame([columns(line, slope="") for line in evidence.calibration])
-    compared = calibration.dropna(subset=["r2"]).drop(columns="note")
+    with_r2 = calibration.dropna(subset=["r2"]).drop(columns="note")
     meaning = PARAGRAPHS["predictions"]
     if why := propagation.unpredicted(evidence.predicted):
         left_out = ", ".join(f"{cell} ({reason})" for cell, reason in sorted(why.items()))
@@ -222,7 +222,7 @@ def predictions(evidence: Evidence) -> list[str]:
     return [
         title("predictions"),
         picture("predictions", propagation.figure, predicted, calibration),
-        sheet("predictions", calibration_table(compared), calibration),
+        sheet("predictions", calibration_table(with_r2), calibration),
         paragraph(meaning),
     ]
 
@@ -249,7 +249,7 @@ def mixture(evidence: Evidence) -> list[str]:
         fragments.append(sheet("mixture-accuracy", table))
         fragments.append(paragraph(mixture_tables.agreed(mixed.comparison.of_accuracy)))
     else:
-        fragments.append(paragraph(said("empty", "accuracy", why=mixed.comparison.note)))
+        fragments.append(paragraph(render_text("empty", "accuracy", why=mixed.comparison.note)))
     if mixed.transfers:
         fragments.append(sheet("mixture-transfer", mixture_tables.transfer_table(mixed)))
     if mixed.swaps:
@@ -262,42 +262,42 @@ def mixture(evidence: Evidence) -> list[str]:
 @section
 def workflow(evidence: Evidence) -> list[str]:
     """Which programs a policy wrote and what its judge paid for; nothing where it wrote none."""
-    told = evidence.workflow
-    if told is None:
+    programs = evidence.workflow
+    if programs is None:
         return []
     first = [
         title("workflow"),
-        picture("over_steps", workflow_tables.over_steps, told),
-        sheet("workflow-rates", workflow_tables.rates_table(told)),
+        picture("over_steps", workflow_tables.over_steps, programs),
+        sheet("workflow-rates", workflow_tables.rates_table(programs)),
         paragraph(PARAGRAPHS["workflow"]),
-        picture("over_rewards", workflow_tables.over_rewards, told),
+        picture("over_rewards", workflow_tables.over_rewards, programs),
     ]
     fragments = [
-        sheet("workflow-operators", workflow_tables.operators_table(told)),
-        sheet("workflow-gap", workflow_tables.gap_table(told)),
-        sheet("workflow-exploits", workflow_tables.exploits_table(told)),
-        sheet("workflow-shares", workflow_tables.shares_table(told)),
+        sheet("workflow-operators", workflow_tables.operators_table(programs)),
+        sheet("workflow-gap", workflow_tables.gap_table(programs)),
+        sheet("workflow-exploits", workflow_tables.exploits_table(programs)),
+        sheet("workflow-shares", workflow_tables.shares_table(programs)),
     ]
-    if (drawn := workflow_tables.lost_truth(told)) is not None:
-        first.append(markup.figure(drawn, said("captions", "lost_truth")))
-        fragments.append(sheet("workflow-optimum", workflow_tables.optimum_table(told)))
-    if told.treatments:
-        fragments.append(sheet("workflow-treatments", workflow_tables.treatments_table(told)))
-    problems = [markup.sentences(told.problems)] if told.problems else []
+    if (drawn := workflow_tables.lost_truth(programs)) is not None:
+        first.append(markup.figure(drawn, render_text("captions", "lost_truth")))
+        fragments.append(sheet("workflow-optimum", workflow_tables.optimum_table(programs)))
+    if programs.treatments:
+        fragments.append(sheet("workflow-treatments", workflow_tables.treatments_table(programs)))
+    problems = [markup.sentences(programs.problems)] if programs.problems else []
     return [*first, *markup.folded(FOLDED["workflow"], fragments), *problems]
 
 
 @section
 def knockout(evidence: Evidence) -> list[str]:
     """Whether a shift goes away with its cause; nothing where none was taken out."""
-    told = evidence.knockouts
-    if not told:
+    knockouts = evidence.knockouts
+    if not knockouts:
         return []
     return [
         title("knockout"),
-        picture("kept", knockout_tables.kept, told),
-        sheet("knockout", knockout_tables.knockout_table(told)),
-        markup.sentences(map(knockout_sentence, told)),
+        picture("kept", knockout_tables.kept, knockouts),
+        sheet("knockout", knockout_tables.knockout_table(knockouts)),
+        markup.sentences(map(knockout_sentence, knockouts)),
         paragraph(PARAGRAPHS["knockout"]),
     ]
 
@@ -305,29 +305,29 @@ def knockout(evidence: Evidence) -> list[str]:
 @section
 def interventions(evidence: Evidence) -> list[str]:
     """What each intervention bought; nothing without one."""
-    told = evidence.interventions
-    if told is None:
+    corrections = evidence.interventions
+    if corrections is None:
         return []
-    table = sheet("interventions", correction_tables.bought_table(told))
-    drawn = picture("bought", correction_tables.bought, told, plain=told.plain)
+    table = sheet("interventions", correction_tables.bought_table(corrections))
+    drawn = picture("bought", correction_tables.bought, corrections, plain=corrections.plain)
     return [title("interventions"), drawn, table, paragraph(PARAGRAPHS["interventions"])]
 
 
 @section
 def families(evidence: Evidence) -> list[str]:
     """What each natural judge paid for and where its runs went; nothing where all are alike."""
-    told = evidence.families
-    if told is None:
+    by_family = evidence.families
+    if by_family is None:
         return []
-    slopes = family_tables.slopes_table(told)
-    fragments = [sheet("families-behaviours", family_tables.behaviours_table(told))]
+    slopes = family_tables.slopes_table(by_family)
+    fragments = [sheet("families-behaviours", family_tables.behaviours_table(by_family))]
     fragments += [sheet("families-slopes", slopes)] if len(slopes) else []
     return [
         title("families"),
-        picture("followed", family_tables.followed, told),
-        sheet("families-judges", family_tables.judges_table(told)),
+        picture("followed", family_tables.followed, by_family),
+        sheet("families-judges", family_tables.judges_table(by_family)),
         *markup.folded(FOLDED["families"], fragments),
-        paragraph(said("paragraphs", "families", measured=told.measured)),
+        paragraph(render_text("paragraphs", "families", measured=by_family.measured)),
     ]
 
 
@@ -358,25 +358,25 @@ def _frontier(evidence: Evidence) -> list[str]:
     drawn = onset_display.frontier(evidence.runs)
     if drawn is None:
         return [head, paragraph(EMPTY["path"])]
-    fragments = [head, markup.figure(drawn, said("captions", "frontier"))]
+    fragments = [head, markup.figure(drawn, render_text("captions", "frontier"))]
     fitted = [fit for fit in fits if fit["best"] is not None and fit["score"] == "truth"]
     if not fitted:
         why = "; ".join(sorted({fit["note"] for fit in fits}))
-        return [*fragments, paragraph(said("limits", "no_fit", why=why))]
+        return [*fragments, paragraph(render_text("limits", "no_fit", why=why))]
     return [*fragments, sheet("peaks", peaks_table(fitted)), paragraph(PARAGRAPHS["peaks"])]
 
 
 @section
 def field(evidence: Evidence) -> list[str]:
     """What other studies of the field report."""
-    told = field_tables.tables(evidence.field)
-    if not told:
+    frames = field_tables.tables(evidence.field)
+    if not frames:
         return [title("field"), paragraph(EMPTY["field"])]
-    drawn = len(evidence.field.metrics) > 1 and "aggregates" in told
+    drawn = len(evidence.field.metrics) > 1 and "aggregates" in frames
     profiles = [picture("profiles", field_tables.profiles, evidence.field)] if drawn else []
     first, *others = (
         [sheet(f"field-{name}", table), paragraph(field_tables.meaning(name, evidence.field))]
-        for name, table in told.items()
+        for name, table in frames.items()
     )
     folded = markup.folded(FOLDED["field"], chain(*others)) if others else []
     return [title("field"), *profiles, *first, *folded]
@@ -416,7 +416,7 @@ def failures(evidence: Evidence) -> list[str]:
         sheet("failures", table.assign(unscored=percent), table),
         picture("failures", figures.failures, table, evidence.failures_by_length)
         if (table["unscored"] > 0).any()
-        else paragraph(said("empty", "failures", verdicts=verdicts)),
+        else paragraph(render_text("empty", "failures", verdicts=verdicts)),
     ]
 
 
@@ -445,7 +445,7 @@ def provenance(evidence: Evidence) -> list[str]:
         title("provenance"),
         "<h3>Runs behind each arm</h3>",
         *(_runs_of(evidence, arm) for arm in evidence.arms),
-        paragraph(said("paragraphs", "provenance", packages=packages)),
+        paragraph(render_text("paragraphs", "provenance", packages=packages)),
         sheet("sources", tables.sources_table(evidence)),
         Markup("<p>To make it again: <code>judgedrift report study={}</code></p>").format(
             evidence.name
@@ -459,9 +459,9 @@ def provenance(evidence: Evidence) -> list[str]:
 @section
 def findings(evidence: Evidence) -> list[str]:
     """Everything that was found, in sentences with their numbers."""
-    told = words.findings(evidence)
-    summary = said("folded", "findings", count=len(told))
-    return [title("findings"), *markup.folded(summary, [markup.sentences(told)], printed=True)]
+    sentences = words.findings(evidence)
+    summary = render_text("folded", "findings", count=len(sentences))
+    return [title("findings"), *markup.folded(summary, [markup.sentences(sentences)], printed=True)]
 
 
 @section
@@ -473,7 +473,7 @@ def caveats(evidence: Evidence) -> list[str]:
 @section
 def method(evidence: Evidence) -> list[str]:
     """How to read the numbers."""
-    rests = said("shift", "frozen" if evidence.frozen else "rollouts", tail=TAIL)
+    rests = render_text("shift", "frozen" if evidence.frozen else "rollouts", tail=TAIL)
     lines = [line.format(shift=rests) for line in TEXTS["method"]]
     return [title("method"), markup.sentences(lines)]
 
@@ -486,10 +486,10 @@ def _shifts(name: str, shifts: pd.DataFrame, base: str | None) -> Markup:
 def _runs_of(evidence: Evidence, arm: str) -> str:
     """An arm's runs, those that no estimate rests on set apart."""
     cells = evidence.cells[evidence.cells["arm"] == arm]
-    used = cells["cell"].isin(evidence.used_cells)
-    text = f"{arm}: {', '.join(cells.loc[used, 'cell']) or 'none'}"
-    if not used.all():
-        text += f"; in no estimate: {', '.join(cells.loc[~used, 'cell'])}"
+    is_used = cells["cell"].isin(evidence.used_cells)
+    text = f"{arm}: {', '.join(cells.loc[is_used, 'cell']) or 'none'}"
+    if not is_used.all():
+        text += f"; in no estimate: {', '.join(cells.loc[~is_used, 'cell'])}"
     return Markup('<p id="{}">{}</p>').format(markup.anchor(arm), text)
 
 

@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 
 from analysis.display import markup
-from analysis.display.clipping import beyond, cut
+from analysis.display.clipping import cut, cut_difference
 from analysis.display.markup import DECIMALS, TEXTS
 from analysis.drift.estimate import JUDGED
 from analysis.report.evidence import Evidence
@@ -26,8 +26,8 @@ def row_of(table: pd.DataFrame, arm: str, metric: str) -> dict[str, Any] | None:
 def difference(evidence: Evidence, row: dict[str, Any]) -> tuple[float, float]:
     """The interval of an arm's difference from the base arm, cut at what is possible."""
     tables = evidence.score_shifts, evidence.feature_shifts
-    found = (row_of(table, str(evidence.base), row["metric"]) for table in tables)
-    return beyond(row, next(filter(None, found), None))
+    base_rows = (row_of(table, str(evidence.base), row["metric"]) for table in tables)
+    return cut_difference(row, next(filter(None, base_rows), None))
 
 
 def summary_rows(evidence: Evidence) -> list[dict[str, str]]:
@@ -67,22 +67,22 @@ def numbers(evidence: Evidence) -> dict[str, dict[str, float]]:
     shown = ("last", "shift", "low", "high", "diff", "diff_low", "diff_high")
     names = {"last": "end", "low": "shift_low", "high": "shift_high", "diff": "beyond_base"}
     names |= {"diff_low": "beyond_base_low", "diff_high": "beyond_base_high"}
-    told: dict[str, dict[str, float]] = {}
+    by_arm: dict[str, dict[str, float]] = {}
     for arm in evidence.arms:
         of_arm = evidence.cells["arm"].eq(arm)
-        told[arm] = {
+        by_arm[arm] = {
             "runs": float(of_arm.sum()),
             "runs_finished": float((of_arm & evidence.cells["done"]).sum()),
         }
     for table in (evidence.score_shifts, evidence.feature_shifts):
         for row in table.to_dict("records"):
-            of_arm = told.setdefault(row["arm"], {})
+            of_arm = by_arm.setdefault(row["arm"], {})
             of_arm |= {
                 f"{row['metric']}/{names.get(key, key)}": round(float(row[key]), 9)
                 for key in shown
                 if row[key] is not None and math.isfinite(row[key])
             }
-    return told
+    return by_arm
 
 
 def _from_to(row: dict[str, Any] | None) -> str:
@@ -97,16 +97,16 @@ def runs_table(evidence: Evidence) -> pd.DataFrame:
     table = cells[["arm", "seed", "state", "step", "steps", "seconds", "policy", "reward"]]
     recorded = {run.cell: len(np.unique(run.step_P)) for run in evidence.records.runs}
     table.insert(4, "recorded", [recorded.get(cell, 0) for cell in cells["cell"]])
-    used = ["yes" if cell in evidence.used_cells else "no" for cell in cells["cell"]]
-    table = table.assign(**{"in the estimates": used})
+    usage = ["yes" if cell in evidence.used_cells else "no" for cell in cells["cell"]]
+    table = table.assign(**{"in the estimates": usage})
     error = cells["error"].str.slice(0, 120)
     return table.assign(error=error) if error.ne("").any() else table
 
 
 def shifts_table(shifts: pd.DataFrame, base: str | None) -> pd.DataFrame:
     """A shift table with its intervals written out: scores first, then the rest as they come."""
-    lost = (shifts.loc[shifts["metric"].isin(JUDGED), "unscored"] > 0).any()
-    compared, pooled = shifts["diff"].notna().any(), shifts["pooled"].notna().any()
+    has_missing = (shifts.loc[shifts["metric"].isin(JUDGED), "unscored"] > 0).any()
+    has_differences, pooled = shifts["diff"].notna().any(), shifts["pooled"].notna().any()
     order = {metric: k for k, metric in enumerate(dict.fromkeys([*LABELS, *shifts["metric"]]))}
     placed = shifts.assign(_at=shifts["metric"].map(order)).sort_values(["_at", "arm"])
     rows = []
@@ -122,19 +122,19 @@ def shifts_table(shifts: pd.DataFrame, base: str | None) -> pd.DataFrame:
             "SE: runs / groups / rollouts": " / ".join(errors),
             "runs": row["n"],
         }
-        if lost:
+        if has_missing:
             line["missing"] = f"{100 * row['unscored']:.1f} %"
             line["worst cases"] = markup.bracket(row["worst_low"], row["worst_high"])
-        if compared:
+        if has_differences:
             other = of_base.get(row["metric"])
-            difference = markup.estimate(row["diff"], *beyond(row, other))
+            difference = markup.estimate(row["diff"], *cut_difference(row, other))
             paired = row["pairs"] > 0
             line[f"beyond {base} [95 %]"] = difference if paired else ""
-            if lost:
+            if has_missing:
                 worst = markup.bracket(row["diff_worst_low"], row["diff_worst_high"])
                 line[f"worst cases beyond {base}"] = worst
             if pooled:
-                drawn = markup.estimate(row["pooled"], *beyond(row, other, "pooled"))
+                drawn = markup.estimate(row["pooled"], *cut_difference(row, other, "pooled"))
                 line["pooled over arms [95 %]"] = drawn if paired else ""
             line["pairs"] = markup.number(row["pairs"]) if paired else ""
             line["p (sign flip)"] = markup.p_value(row["p_sign_flip"]) if paired else ""

@@ -15,7 +15,7 @@ from typing import Any
 from scipy.stats import binom
 
 from analysis.display.clipping import cut
-from analysis.display.markup import bracket, number, p_value, said, signed
+from analysis.display.markup import bracket, number, p_value, render_text, signed
 from analysis.frozen.run import has_frozen
 from analysis.onset.overopt import place
 from analysis.propagation.calibration import Calibration
@@ -31,7 +31,7 @@ EXPLAINED = 0.5
 """R2 over runs from which what was rewarded is said to explain a behaviour."""
 FEW_PERCENT = 0.02
 """Share of the advantages below which an error is not named; a single run has no interval."""
-_finding = partial(said, "findings")
+_finding = partial(render_text, "findings")
 FURTHEST = 3
 """Behaviours that an arm's comparison names."""
 MOST_PAIRS = 2
@@ -90,8 +90,10 @@ def _rests(evidence: Evidence) -> str:
     if not evaluated:
         return ""
     if not evidence.frozen:
-        left = len(evidence.runs) - len(evaluated)
-        return _finding("not_frozen", without=left, runs=plural(len(evidence.runs), "run"))
+        without_frozen = len(evidence.runs) - len(evaluated)
+        return _finding(
+            "not_frozen", without=without_frozen, runs=plural(len(evidence.runs), "run")
+        )
     start = evaluated[0].frozen
     assert start is not None
     rows, answers = start.at(0).truth.shape
@@ -163,11 +165,11 @@ def _advantages(evidence: Evidence) -> Iterator[str]:
     hold 0; then the errors that no behaviour is paid for."""
     by_metric = dict(list(evidence.ledger_by_arm.groupby("metric")))
     shares = by_metric.get("bias_share", evidence.ledger_by_arm.iloc[:0])
-    told = shares[(shares["mean"] >= FEW_PERCENT) & ~(shares["low"] <= 0)]
+    clear_shares = shares[(shares["mean"] >= FEW_PERCENT) & ~(shares["low"] <= 0)]
     by_arm = [
         f"{row['arm']} {number(100 * row['mean'])} % "
         f"{bracket(100 * row['low'], 100 * row['high'])}".strip()
-        for row in told.sort_values("mean", ascending=False).to_dict("records")
+        for row in clear_shares.sort_values("mean", ascending=False).to_dict("records")
     ]
     if by_arm:
         yield _finding("advantages", shares=", ".join(by_arm))
@@ -195,8 +197,8 @@ def _explained(evidence: Evidence) -> Iterator[str]:
         if line.r2 == line.r2 and evidence.moved.get(line.feature, 1.0) < ALPHA
     ]
     fitting = sorted((line for line in moved if line.r2 >= EXPLAINED), key=lambda line: -line.r2)
-    explained = [line for line in fitting if _beyond_repetition(line)]
-    consistent = [line for line in fitting if not _beyond_repetition(line)]
+    explained = [line for line in fitting if _beats_repetition(line)]
+    consistent = [line for line in fitting if not _beats_repetition(line)]
     others = [f"{line.feature} (R2 {line.r2:.2f})" for line in moved if line.r2 < EXPLAINED]
     for name, lines in (("explained", explained), ("consistent", consistent)):
         if lines:
@@ -205,7 +207,7 @@ def _explained(evidence: Evidence) -> Iterator[str]:
         yield _finding("unaccounted", behaviours=", ".join(others))
 
 
-def _beyond_repetition(line: Calibration) -> bool:
+def _beats_repetition(line: Calibration) -> bool:
     """Whether the step size of other arms does well, and better than repeating where an arm has
     runs to repeat."""
     return line.r2_unseen >= EXPLAINED and not line.r2_unseen <= line.r2_repeated
@@ -275,9 +277,9 @@ def _inflated(evidence: Evidence) -> Iterator[str]:
 
 def _overpaid(evidence: Evidence) -> Iterator[str]:
     """Which operators each judge pays for beyond the truth, beside what is planted."""
-    for arm, told in (evidence.workflow.arms if evidence.workflow else {}).items():
+    for arm, programs in (evidence.workflow.arms if evidence.workflow else {}).items():
         parts = []
-        for name, each in told.operators.items():
+        for name, each in programs.operators.items():
             slope = each.over_reward
             if slope.low > 0 or slope.high < 0:
                 planted = f", planted {number(each.planted.value, True)}" if each.planted else ""
@@ -305,9 +307,9 @@ def substituted(evidence: Evidence) -> list[str]:
             )
         )
     sentences = []
-    for arm, told in by_arm.items():
-        sentences += told[:MOST_PAIRS]
-        if (more := len(told) - MOST_PAIRS) > 0:
+    for arm, arm_sentences in by_arm.items():
+        sentences += arm_sentences[:MOST_PAIRS]
+        if (more := len(arm_sentences) - MOST_PAIRS) > 0:
             sentences.append(_finding("more_substituted", arm=arm, pairs=plural(more, "pair")))
     return sentences
 

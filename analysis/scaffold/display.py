@@ -88,6 +88,6 @@ def load_scaffold(settings: Sequence[str]) -> Scaffold:
         with initialize_config_dir(str(CONF), version_base="1.3"):
             composed: Any = compose(overrides=["+scaffold=ruscarl", *settings])
     except (HydraException, OmegaConfBaseException) as error:
-        told = causes.reason(error, settings) or causes.own_words(error)
-        raise UserError(f"The settings do not fit: {told}") from error
+        reason = causes.reason(error, settings) or causes.own_words(error)
+        raise UserError(f"The settings do not fit: {reason}") from error
     return freeze(Scaffold, OmegaConf.to_container(composed.scaffold, resolve=True))

@@ -31,9 +31,9 @@ def self_gap(
         prompt_N: labels of the prompts, whole numbers from 0.
     """
     gaps = (np.asarray(plain_N) - np.asarray(shown_N)) / np.asarray(tokens_N, dtype=float)
-    known = np.isfinite(gaps)
-    counts = np.bincount(prompt_N[known])
-    sums = np.stack([np.bincount(prompt_N[known], gaps[known]), counts], axis=1)[counts > 0]
+    has_gap = np.isfinite(gaps)
+    counts = np.bincount(prompt_N[has_gap])
+    sums = np.stack([np.bincount(prompt_N[has_gap], gaps[has_gap]), counts], axis=1)[counts > 0]
     prompts = len(sums)
     if not prompts:
         return Estimate(NAN, unit="prompt", note="no answer was given with the whole rubric shown")
@@ -55,9 +55,9 @@ def peak(
         step_P: the step of every group.
         sums_P_2: sum of the gaps over a group's answers, and how many they are.
     """
-    known = sums_P_2[:, 1] > 0
+    has_gap = sums_P_2[:, 1] > 0
     rng = np.random.default_rng(seed)
-    steps, means, errors, noise = step_noise(step_P[known], sums_P_2[known], replicates, rng)
+    steps, means, errors, noise = step_noise(step_P[has_gap], sums_P_2[has_gap], replicates, rng)
     if len(steps) < FEWEST_STEPS:
         few = f"{len(steps)} steps with a gap, at least {FEWEST_STEPS} are needed"
         return Estimate(NAN, unit="step", note=few)

@@ -48,13 +48,13 @@ def self_gaps(runs: Sequence[Run], study_dir: Path) -> list[SelfGaps]:
     for run in with_scaffold:
         columns = ["step", "group", "prompt_id", "tokens", "logprob_sum", "truth", SHOWN, RATIO]
         answers = rollouts_frame(study_dir, columns, table[table["cell"] == run.cell])
-        known = answers[SHOWN].notna() & answers["tokens"].gt(0)
-        whole = answers[known & answers[RATIO].ge(WHOLE)]
+        has_logprob = answers[SHOWN].notna() & answers["tokens"].gt(0)
+        whole = answers[has_logprob & answers[RATIO].ge(WHOLE)]
         if len(whole):
             by_arm.setdefault(run.arm, []).append(_of_run(whole, answers))
     rows = []
-    for arm, told in sorted(by_arm.items()):
-        starts, ends, peaks, tracks = zip(*told, strict=True)
+    for arm, run_estimates in sorted(by_arm.items()):
+        starts, ends, peaks, tracks = zip(*run_estimates, strict=True)
         means = (mean_interval([each.value for each in part]) for part in (starts, ends, peaks))
         by_run = list(zip(starts, ends, peaks, strict=True))
         rows.append(SelfGaps(arm, *means, mean_interval(tracks), by_run))

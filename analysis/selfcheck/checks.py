@@ -192,11 +192,11 @@ def drift(rng: np.random.Generator, count: int) -> dict[str, Trials]:
     for _ in range(steps):
         path.append(policy.behaviour()[0])
         policy = policy.step(reward, group, rate)
-    seen = sampled_runs(
+    behaviour = sampled_runs(
         *(start, reward, rng),
         **{"runs": count * SEEDS, "steps": steps, "prompts": 16, "group": group, "rate": rate},
     )
-    shifts = np.array([shift(values) for values in seen[..., 0]]).reshape(count, SEEDS)
+    shifts = np.array([shift(values) for values in behaviour[..., 0]]).reshape(count, SEEDS)
     true = shift(np.array(path))
     return {"drift shift, tabular GRPO": trials(true, map(mean_interval, shifts))}
 

@@ -32,9 +32,9 @@ def interquartile_mean(scores_S_M: np.ndarray) -> Estimate:
         scores_S_M: of S runs on M metrics of one scale; NaN is missing, and left out.
     """
     scores = np.asarray(scores_S_M, dtype=float)
-    known = np.isfinite(scores)
-    scores, known = scores[known.any(axis=1)], known[known.any(axis=1)]
-    runs, values = len(scores), np.sort(scores[known])
+    has_score = np.isfinite(scores)
+    scores, has_score = scores[has_score.any(axis=1)], has_score[has_score.any(axis=1)]
+    runs, values = len(scores), np.sort(scores[has_score])
     if not runs:
         return Estimate(NAN, unit="run", note="no run has a score")
     cut = int(TRIMMED * len(values))
@@ -42,8 +42,8 @@ def interquartile_mean(scores_S_M: np.ndarray) -> Estimate:
     if runs == 1:
         return Estimate(mean, n=1, unit="run", note="one run, no interval")
     winsorised = np.clip(scores, values[cut], values[len(values) - 1 - cut])
-    centre = winsorised[known].mean()
-    pull_S = np.where(known, winsorised - centre, 0.0).sum(axis=1) / (1 - 2 * TRIMMED)
+    centre = winsorised[has_score].mean()
+    pull_S = np.where(has_score, winsorised - centre, 0.0).sum(axis=1) / (1 - 2 * TRIMMED)
     error = float(np.sqrt(runs / (runs - 1) * (pull_S**2).sum())) / len(values)
     free = min(runs, len(values) - 2 * cut) - 1
     note = "no spread between runs" if error <= 1e-12 * max(1.0, abs(mean)) else ""
@@ -81,14 +81,14 @@ def performance_profile(scores_S_M: np.ndarray, thresholds_T: np.ndarray) -> lis
         scores_S_M: as for `interquartile_mean`.
     """
     scores = np.asarray(scores_S_M, dtype=float)
-    known = np.isfinite(scores)
-    scores, known = scores[known.any(axis=1)], known[known.any(axis=1)]
-    count, runs = int(known.sum()), len(scores)
+    has_score = np.isfinite(scores)
+    scores, has_score = scores[has_score.any(axis=1)], has_score[has_score.any(axis=1)]
+    count, runs = int(has_score.sum()), len(scores)
     profile = []
     for threshold in np.asarray(thresholds_T, dtype=float):
-        above = np.where(known, scores > threshold, 0.0)
+        above = np.where(has_score, scores > threshold, 0.0)
         share = float(above.sum() / count) if count else NAN
-        pull_S = (above - share * known).sum(axis=1) / max(count, 1)
+        pull_S = (above - share * has_score).sum(axis=1) / max(count, 1)
         variance = runs / (runs - 1) * float(pull_S @ pull_S) if runs > 1 else NAN
         profile.append(logit_share(share, variance, runs - 1, runs))
     return profile

@@ -96,8 +96,8 @@ def fleiss_kappa(ratings: np.ndarray) -> Estimate:
     block = np.arange(len(counts)) % blocks
     formula = inter_rater.fleiss_kappa
     with np.errstate(divide="ignore", invalid="ignore"):  # without a block none may differ
-        left = [float(formula(counts[block != number])) for number in range(blocks)]
-    return _jackknife(float(formula(counts)), left, len(counts), "fewer than 3 items")
+        leave_one_out = [float(formula(counts[block != number])) for number in range(blocks)]
+    return _jackknife(float(formula(counts)), leave_one_out, len(counts), "fewer than 3 items")
 
 
 def krippendorff_alpha(
@@ -136,8 +136,8 @@ def krippendorff_alpha(
             return _alpha_of_coincidences(part, levels, scale)
 
     whole = parts.sum(axis=0)
-    left = [alpha(whole - part) for part in parts] if blocks > 1 else []
-    return _jackknife(alpha(whole), left, n, few)
+    leave_one_out = [alpha(whole - part) for part in parts] if blocks > 1 else []
+    return _jackknife(alpha(whole), leave_one_out, n, few)
 
 
 def icc_family(ratings: np.ndarray) -> dict[str, Estimate]:
@@ -231,7 +231,7 @@ def within_groups(
     return WithinGroups(mean_interval(values, "group"), flat, small)
 
 
-def _jackknife(value: float, left: Sequence[float], n: int, few: str) -> Estimate:
+def _jackknife(value: float, leave_one_out: Sequence[float], n: int, few: str) -> Estimate:
     """A statistic of n items with its delete-one-block t interval, cut at 1.
 
     Args:
@@ -240,12 +240,12 @@ def _jackknife(value: float, left: Sequence[float], n: int, few: str) -> Estimat
     """
     if abs(value - 1) < 1e-12:
         return Estimate(1.0, n=n, note=ALL_AGREE)
-    if len(left) < 3:
+    if len(leave_one_out) < 3:
         return Estimate(value, n=n, note=f"{few}: no interval")
-    if not np.isfinite(left).all():
+    if not np.isfinite(leave_one_out).all():
         return Estimate(value, n=n, note="hangs on a single item: no interval")
-    blocks = len(left)
-    spread = float(np.var(left) * (blocks - 1)) ** 0.5
+    blocks = len(leave_one_out)
+    spread = float(np.var(leave_one_out) * (blocks - 1)) ** 0.5
     half = float(student(blocks - 1)) * spread
     return around(value, half, n, "item", ends=(-np.inf, 1.0))
 

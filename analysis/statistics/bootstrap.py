@@ -114,5 +114,5 @@ def ratio_se(sums_C_2: np.ndarray) -> float:
     total = sums_C_2.sum(axis=0)
     if clusters < 2 or total[1] == 0:
         return float("nan")
-    left = sums_C_2[:, 0] - ratio(total) * sums_C_2[:, 1]
-    return float(np.sqrt(clusters / (clusters - 1) * (left @ left)) / abs(total[1]))
+    residuals = sums_C_2[:, 0] - ratio(total) * sums_C_2[:, 1]
+    return float(np.sqrt(clusters / (clusters - 1) * (residuals @ residuals)) / abs(total[1]))

@@ -48,11 +48,11 @@ class Rare:
 
     def at_least(self, mean: float) -> float:
         """One-sided p that the mean of all prompts is ``mean`` or more."""
-        return self._beyond(mean, self.ends[1], 1)
+        return self._one_sided_p(mean, self.ends[1], 1)
 
     def at_most(self, mean: float) -> float:
         """One-sided p that the mean of all prompts is ``mean`` or less."""
-        return self._beyond(mean, self.ends[0], -1)
+        return self._one_sided_p(mean, self.ends[0], -1)
 
     def smallest(self, power: float) -> float:
         """The mean that changes to one end, in as few prompts as may be, have with that power.
@@ -65,7 +65,7 @@ class Rare:
         share = float(stats.beta.ppf(power, SEEN, prompts - SEEN + 1))
         return share * max(abs(end - self.value) for end in self.ends)
 
-    def _beyond(self, mean: float, end: float, sign: int) -> float:
+    def _one_sided_p(self, mean: float, end: float, sign: int) -> float:
         gap = sign * (mean - self.value)
         if not self.apart:
             if gap <= 0:

@@ -23,8 +23,8 @@ def clipped_mean(
 ) -> np.ndarray:
     """Mean of line + spread N(0, 1) cut at the ends of the scale."""
     size = np.maximum(spread, 1e-9)
-    below = _beyond(low - line, size) if np.isfinite(low) else 0.0
-    above = _beyond(line - high, size) if np.isfinite(high) else 0.0
+    below = _mean_excess(low - line, size) if np.isfinite(low) else 0.0
+    above = _mean_excess(line - high, size) if np.isfinite(high) else 0.0
     return line + below - above
 
 
@@ -113,10 +113,10 @@ def _search(
         gram = np.einsum("bq,qi,qj->bij", weighed * rises, design, design)
         gram += (damping * n_B_Q.sum(axis=1))[:, None, None] * np.eye(2)
         step = np.linalg.solve(gram, ((weighed * rest) @ design)[..., None])[..., 0]
-        tried = here + step
-        line_there, rest_there, squares_there = left(tried)
+        proposal = here + step
+        line_there, rest_there, squares_there = left(proposal)
         good = squares_there < squares
-        here = np.where(good[:, None], tried, here)
+        here = np.where(good[:, None], proposal, here)
         line = np.where(good[:, None], line_there, line)
         rest = np.where(good[:, None], rest_there, rest)
         squares = np.where(good, squares_there, squares)
@@ -126,7 +126,7 @@ def _search(
     return here, squares
 
 
-def _beyond(x: np.ndarray, size: np.ndarray | float) -> np.ndarray:
+def _mean_excess(x: np.ndarray, size: np.ndarray | float) -> np.ndarray:
     """Mean of max(0, x + size N(0, 1))."""
     unit = x / size
     return x * ndtr(unit) + size * np.exp(-0.5 * np.minimum(unit**2, 1400.0)) / (2 * np.pi) ** 0.5

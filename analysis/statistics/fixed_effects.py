@@ -105,17 +105,17 @@ def fixed_effects(
     lengths = size[1:][used]
     b = inverse @ (gram[0, 1:][used] / lengths)
     coef[used] = b / lengths
-    left = centred[0] - np.where(np.isnan(coef), 0.0, coef) @ centred[1:]
+    residual = centred[0] - np.where(np.isnan(coef), 0.0, coef) @ centred[1:]
     if clusters > 1:
         for k in used:
-            centred[1 + k] *= left
+            centred[1 + k] *= residual
         pull = np.stack([whole.sums(centred[1 + k]) for k in used]) / lengths[:, None]
         factor = clusters / (clusters - 1) * (n - 1) / (n - len(used))
         spread = ((inverse @ pull) ** 2).sum(axis=1)
         se[used] = np.sqrt(spread * factor) / lengths
     r2 = np.nan
     if varies[0]:
-        r2 = 1 - float(left @ left) / float(gram[0, 0])
+        r2 = 1 - float(residual @ residual) / float(gram[0, 0])
         unique[used] = b**2 / np.diag(inverse) / gram[0, 0]
     dropped = [k for k in np.flatnonzero(varies[1:]).tolist() if k not in used]
     part_of = abs(inverse @ unit[np.ix_(used, dropped)]) > PART_OF
@@ -150,8 +150,8 @@ def grouped(labels_N: np.ndarray) -> Groups:
     else:
         codes, _ = pd.factorize(labels_N, use_na_sentinel=False)
     counts = np.bincount(codes)
-    if not (seen := counts > 0).all():
-        codes, counts = (np.cumsum(seen) - 1)[codes], counts[seen]
+    if not (has_rows := counts > 0).all():
+        codes, counts = (np.cumsum(has_rows) - 1)[codes], counts[has_rows]
     ordered = len(codes) > 0 and bool((codes[1:] >= codes[:-1]).all())
     return Groups(codes, counts, np.cumsum(counts) - counts if ordered else None)
 

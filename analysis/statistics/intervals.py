@@ -167,16 +167,16 @@ def ratio_of_means(
 
     Source: Fieller (1954), Journal of the Royal Statistical Society B 16, 175.
     """
-    known = pairs_S_2[np.isfinite(pairs_S_2).all(axis=1)]
-    n, lost = len(known), len(pairs_S_2) - len(known)
-    note = f"{lost} of {len(pairs_S_2)} {unit}s have no value" if lost else ""
-    top, bottom = known.mean(axis=0) if n else (NAN, NAN)
+    complete_pairs = pairs_S_2[np.isfinite(pairs_S_2).all(axis=1)]
+    n, missing = len(complete_pairs), len(pairs_S_2) - len(complete_pairs)
+    note = f"{missing} of {len(pairs_S_2)} {unit}s have no value" if missing else ""
+    top, bottom = complete_pairs.mean(axis=0) if n else (NAN, NAN)
     if not n or bottom == 0:
         return Estimate(NAN, n=n, unit=unit, note=note or "nothing to be a share of")
     ratio = top / bottom
     if n == 1:
         return Estimate(float(ratio), n=1, unit=unit, note=note or f"one {unit}, no interval")
-    spread = np.cov(known.T)
+    spread = np.cov(complete_pairs.T)
     line = np.array([1.0, -ratio])
     if within_2_2 is not None and line @ within_2_2 @ line > line @ spread @ line:
         spread = within_2_2
@@ -187,9 +187,9 @@ def ratio_of_means(
         why = "what it is a share of could be 0, no interval"
         return Estimate(float(ratio), n=n, unit=unit, note="; ".join(filter(None, [note, why])))
     shrunk = v_both / v_bottom if v_bottom > 0 else 0.0
-    left = v_top - 2 * ratio * v_both + ratio**2 * v_bottom - g * (v_top - shrunk * v_both)
+    variance = v_top - 2 * ratio * v_both + ratio**2 * v_bottom - g * (v_top - shrunk * v_both)
     middle = (ratio - g * shrunk) / (1 - g)
-    half = t * max(0.0, left) ** 0.5 / (abs(bottom) * (1 - g))
+    half = t * max(0.0, variance) ** 0.5 / (abs(bottom) * (1 - g))
     return Estimate(float(ratio), float(middle - half), float(middle + half), n, unit, note)
 
 
@@ -203,14 +203,14 @@ def sign_flip_p(differences: np.ndarray) -> float:
     if len(finite) == 0:
         return NAN
     # Sums that are equal on paper must count as equal in floating point.
-    seen = abs(finite.sum()) - 1e-9 * np.abs(finite).sum()
+    observed_sum = abs(finite.sum()) - 1e-9 * np.abs(finite).sum()
     if len(finite) <= _EXACT_PAIRS:
         sums = np.zeros(1)
         for difference in finite:
             sums = np.concatenate([sums + difference, sums - difference])
-        return float((np.abs(sums) >= seen).mean())
+        return float((np.abs(sums) >= observed_sum).mean())
     signs = np.random.default_rng(0).integers(0, 2, (100_000, len(finite)), dtype=np.int8) * 2 - 1
-    return float((1 + (np.abs(signs @ finite) >= seen).sum()) / (1 + len(signs)))
+    return float((1 + (np.abs(signs @ finite) >= observed_sum).sum()) / (1 + len(signs)))
 
 
 def grouped_intervals(frame: pd.DataFrame, by: list[str]) -> pd.DataFrame:

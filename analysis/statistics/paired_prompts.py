@@ -43,20 +43,20 @@ def paired_prompts(
         prompt_N: labels of the prompts.
     """
     treated, base = np.asarray(treated_N, dtype=float), np.asarray(base_N, dtype=float)
-    known = np.isfinite(treated) & np.isfinite(base)
-    lost = int(len(known) - known.sum())
-    notes = [f"{lost} of {len(known)} pairs lack a score"] if lost else []
-    if not known.any():
+    has_both = np.isfinite(treated) & np.isfinite(base)
+    missing = int(len(has_both) - has_both.sum())
+    notes = [f"{missing} of {len(has_both)} pairs lack a score"] if missing else []
+    if not has_both.any():
         return PairedPrompts(NAN, unit="prompt", note="; ".join(notes) or "no prompt in common")
-    codes = pd.factorize(np.asarray(prompt_N, dtype=object)[known])[0]
+    codes = pd.factorize(np.asarray(prompt_N, dtype=object)[has_both])[0]
     prompts = int(codes.max()) + 1
     counts = np.bincount(codes)
     columns = {"difference": treated - base, "treated": treated, "base": base}
     errors = {
-        name: ratio_se(np.stack([np.bincount(codes, values[known]), counts], axis=1))
+        name: ratio_se(np.stack([np.bincount(codes, values[has_both]), counts], axis=1))
         for name, values in columns.items()
     }
-    mean, se = float((treated - base)[known].mean()), errors["difference"]
+    mean, se = float((treated - base)[has_both].mean()), errors["difference"]
     if prompts == 1:
         notes.append("one prompt, no interval")
     half = float(student(prompts - 1)) * se if prompts > 1 else NAN

@@ -95,10 +95,10 @@ def of_study(records: Records, cells: Sequence[str]) -> Workflow | None:
     if not programs:
         return None
     planted, unread = read_planted(records.folder)
-    told = of_runs(programs, planted)
+    workflow = of_runs(programs, planted)
     runs = [run for run in records.runs if run.cell in cells]
-    said = [*problems, *unread, *told.problems]
-    return replace(told, treatments=treatments(runs, programs), problems=said)
+    all_problems = [*problems, *unread, *workflow.problems]
+    return replace(workflow, treatments=treatments(runs, programs), problems=all_problems)
 
 
 def of_runs(programs: Sequence[Programs], planted: PlantedPrograms | None = None) -> Workflow:
@@ -116,7 +116,7 @@ def of_runs(programs: Sequence[Programs], planted: PlantedPrograms | None = None
                 pd.DataFrame({**axes, "step": each.run.steps, "metric": name, "value": values})
                 for name, values in metrics.items()
             ]
-    problems = [sentence for arm, told in arms.items() for sentence in _limits(arm, told)]
+    problems = [sentence for arm, estimates in arms.items() for sentence in _limits(arm, estimates)]
     return Workflow(arms, [], pd.concat(tables, ignore_index=True), problems)
 
 
@@ -155,24 +155,29 @@ def _arm(
 
 def _together(by_run: Sequence[dict[str, Estimate]]) -> dict[str, Estimate]:
     """Name -> mean over the runs that have it, t over runs; of a single run its own interval."""
-    names = dict.fromkeys(name for told in by_run for name in told)
-    return {name: over_runs([told[name] for told in by_run if name in told]) for name in names}
+    names = dict.fromkeys(name for by_name in by_run for name in by_name)
+    return {
+        name: over_runs([by_name[name] for by_name in by_run if name in by_name]) for name in names
+    }
 
 
 def over_runs(estimates: Sequence[Estimate]) -> Estimate:
     """Mean over runs with its t interval; of a single run its own interval, over problems."""
-    known = [each for each in estimates if np.isfinite(each.value)]
+    finite = [each for each in estimates if np.isfinite(each.value)]
     notes = list(dict.fromkeys(each.note for each in estimates if each.note))
-    if len(known) == 1 and len(estimates) == 1:
+    if len(finite) == 1 and len(estimates) == 1:
         note = "; ".join([*notes, "one run: the interval is over its problems"])
-        return replace(known[0], note=note)
+        return replace(finite[0], note=note)
     mean = mean_interval([each.value for each in estimates])
-    return replace(mean, note="; ".join([*([mean.note] if known and mean.note else []), *notes]))
+    return replace(mean, note="; ".join([*([mean.note] if finite and mean.note else []), *notes]))
 
 
 def _mean_shares(by_run: Sequence[dict[str, float]]) -> dict[str, float]:
-    names = dict.fromkeys(name for told in by_run for name in told)
-    return {name: mean_interval([told.get(name, NAN) for told in by_run]).value for name in names}
+    names = dict.fromkeys(name for run_shares in by_run for name in run_shares)
+    return {
+        name: mean_interval([run_shares.get(name, NAN) for run_shares in by_run]).value
+        for name in names
+    }
 
 
 def _gap_change(runs: Sequence[Programs]) -> Estimate:
@@ -212,10 +217,10 @@ def _optimum(runs: Sequence[Programs], planted: PlantedPrograms | None) -> Optim
     )
 
 
-def _limits(arm: str, told: Arm) -> list[str]:
+def _limits(arm: str, estimates: Arm) -> list[str]:
     """What the records of an arm cannot show, as sentences."""
     sentences = []
-    if not told.gap:
+    if not estimates.gap:
         sentences.append(
             f"{arm}: no executed program has both a score and a rule truth, so judge hacking is"
             f" {UNTOLD}"
@@ -223,7 +228,7 @@ def _limits(arm: str, told: Arm) -> list[str]:
     for note, meaning in UNIDENTIFIED.items():
         names = [
             name
-            for name, each in told.operators.items()
+            for name, each in estimates.operators.items()
             if note in each.over_reward.note and np.isnan(each.over_reward.value)
         ]
         if names:

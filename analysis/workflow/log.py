@@ -148,7 +148,7 @@ def _share(values: Sequence[float]) -> Estimate:
     return mean_interval(values, "step", ends=(0.0, 1.0))
 
 
-def told(run: LoggedRun) -> list[str]:
+def describe_run(run: LoggedRun) -> list[str]:
     """What the run shows, in sentences."""
     part = run.fallback / run.rollouts
     sentences = [
@@ -188,4 +188,4 @@ def numbers(run: LoggedRun) -> dict[str, Any]:
         "no_signal": run.tied / run.groups if run.groups else None,
     }
     verdicts = {"collapse": run.collapse, "healing": run.healing or None, "hacking": UNTOLD}
-    return plain | shares | verdicts | {"told": told(run)}
+    return plain | shares | verdicts | {"told": describe_run(run)}

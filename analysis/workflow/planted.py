@@ -30,9 +30,9 @@ def _run(rng: np.random.Generator, shift: float) -> tuple[dict[str, Estimate], E
     counts = np.column_stack([calls, np.full(len(group), 2)]).astype(float)
     paid = np.array(PAID) + rng.normal(0, 0.1, (PROBLEMS, 3))[problem] + shift
     noise = rng.normal(0, 0.3, len(group)) + rng.normal(0, 0.2, len(problem_P))[group]
-    told = slopes((paid * counts).sum(axis=1) + noise, counts, group, problem, OPERATORS)
+    over_rewards = slopes((paid * counts).sum(axis=1) + noise, counts, group, problem, OPERATORS)
     off = GAP + shift + rng.normal(0, 0.2, PROBLEMS)[problem] + noise
-    return told, clustered_mean(off, problem)
+    return over_rewards, clustered_mean(off, problem)
 
 
 @replicated(
@@ -48,7 +48,9 @@ def programs(rng: np.random.Generator, number: int) -> tuple[Estimate, ...]:
     """One run in which runs do not differ, and five seeds in which they do."""
     alone, gap = _run(rng, 0.0)
     seeds = [_run(rng, shift) for shift in rng.normal(0, 0.03, SEEDS)]
-    first, second = (over_runs([told[name] for told, _ in seeds]) for name in OPERATORS[:2])
+    first, second = (
+        over_runs([over_rewards[name] for over_rewards, _ in seeds]) for name in OPERATORS[:2]
+    )
     return alone[OPERATORS[0]], gap, first, second, over_runs([gap for _, gap in seeds])
 
 

@@ -98,10 +98,10 @@ def _excess_calls(programs: Programs) -> np.ndarray:
     of the same group with the same answer needed, (T,)."""
     executed = programs.executed
     calls = programs.feature("calls", executed)
-    told = executed.assign(calls=calls)[calls.notna() & executed["answer"].notna()]
-    cheapest = told.groupby(["step", "group", "answer"])["calls"].transform("min")
-    told = told.assign(excess=told["calls"] - cheapest)
-    sums = told.groupby("step")[["excess", "calls"]].sum().reindex(programs.run.steps)
+    counted_rows = executed.assign(calls=calls)[calls.notna() & executed["answer"].notna()]
+    cheapest = counted_rows.groupby(["step", "group", "answer"])["calls"].transform("min")
+    counted_rows = counted_rows.assign(excess=counted_rows["calls"] - cheapest)
+    sums = counted_rows.groupby("step")[["excess", "calls"]].sum().reindex(programs.run.steps)
     return (sums["excess"] / sums["calls"].where(sums["calls"] > 0)).to_numpy(dtype=float)
 
 
@@ -146,19 +146,19 @@ def planted_over_rewards(programs: Programs, planted: PlantedPrograms) -> dict[s
     seen; of the rollouts whose program stands in ``planted.json``."""
     judged = programs.judged
     expected = planted.of(judged, programs.run.acting) - planted.of(judged)
-    known = np.isfinite(expected)
+    has_expected = np.isfinite(expected)
     columns = [f"{OPERATOR}{name}" for name in programs.operators]
-    told = slopes(
-        expected[known],
-        judged[columns].to_numpy(dtype=float)[known],
-        programs.groups_N[known],
-        judged["prompt_id"].to_numpy()[known],
+    by_operator = slopes(
+        expected[has_expected],
+        judged[columns].to_numpy(dtype=float)[has_expected],
+        programs.groups_N[has_expected],
+        judged["prompt_id"].to_numpy()[has_expected],
         programs.operators,
     )
-    if known.all() or not known.any():
-        return told
-    note = f"from {known.mean():.0%} of the rollouts"
-    return {name: replace(each, note=each.note or note) for name, each in told.items()}
+    if has_expected.all() or not has_expected.any():
+        return by_operator
+    note = f"from {has_expected.mean():.0%} of the rollouts"
+    return {name: replace(each, note=each.note or note) for name, each in by_operator.items()}
 
 
 def slopes(
@@ -173,26 +173,26 @@ def slopes(
     CR1 by problem, t with problems - 1 degrees of freedom. An operator whose counts do not vary in
     any group, or follow from those of others, has no slope, and its note says so.
     """
-    known = np.isfinite(counts_N_K).all(axis=1)
-    error, counts = error_N[known], counts_N_K[known]
-    problems, _ = pd.factorize(problems_N[known])
+    has_counts = np.isfinite(counts_N_K).all(axis=1)
+    error, counts = error_N[has_counts], counts_N_K[has_counts]
+    problems, _ = pd.factorize(problems_N[has_counts])
     if not len(error):
         return {name: Estimate(NAN, unit="problem", note="no judged program") for name in operators}
-    fit = fixed_effects(error, counts, groups_N[known], clusters_N=problems)
+    fit = fixed_effects(error, counts, groups_N[has_counts], clusters_N=problems)
     low, high = fit.interval()
-    told = {}
+    estimates = {}
     for k, name in enumerate(operators):
-        note = _unidentified(counts[:, k], groups_N[known], k, fit.kept, fit.entangled)
+        note = _unidentified(counts[:, k], groups_N[has_counts], k, fit.kept, fit.entangled)
         if not note and fit.free <= 0:
             note = "more operators than comparisons within groups"
         if note:
-            told[name] = Estimate(NAN, n=fit.clusters, unit="problem", note=note)
+            estimates[name] = Estimate(NAN, n=fit.clusters, unit="problem", note=note)
             continue
         note = "" if fit.clusters > 1 else "one problem, no interval"
-        told[name] = Estimate(
+        estimates[name] = Estimate(
             float(fit.coef_K[k]), float(low[k]), float(high[k]), fit.clusters, "problem", note=note
         )
-    return told
+    return estimates
 
 
 def _unidentified(
@@ -226,8 +226,12 @@ def shares(programs: Programs) -> dict[str, float]:
     groups: dict[tuple[int, int], list[Terms | None]] = {}
     places = zip(rollouts["step"], rollouts["group"], strict=True)
     for place, has_reward, terms in zip(places, paid, table.to_dict("records"), strict=True):
-        known = {str(name): float(value) for name, value in terms.items() if value == value}
-        groups.setdefault(place, []).append(known if has_reward and known else None)
+        recorded_terms = {
+            str(name): float(value) for name, value in terms.items() if value == value
+        }
+        groups.setdefault(place, []).append(
+            recorded_terms if has_reward and recorded_terms else None
+        )
     return effective_share(list(groups.values()))
 
 

@@ -58,14 +58,14 @@ def treatments(runs: Sequence[Run], programs: Sequence[Programs]) -> list[Treatm
         programs: those of them that are runs of programs.
     """
     settings = {run.arm: _settings(run) for run in runs}
-    beyond = _beyond_presets(list(settings.values()))
+    overridden = _overridden_keys(list(settings.values()))
     apart = {
-        (arm, other): _different(mine, theirs, beyond)
+        (arm, other): _different(mine, theirs, overridden)
         for arm, mine in settings.items()
         for other, theirs in settings.items()
     }
     base = _base(runs, sorted({each.run.arm for each in programs}), settings, apart)
-    compared = []
+    comparisons = []
     for (arm, other), keys in apart.items():
         key = next(iter(keys), "")
         if len(keys) != 1 or key.split(".")[0] not in PARTS:
@@ -73,8 +73,8 @@ def treatments(runs: Sequence[Run], programs: Sequence[Programs]) -> list[Treatm
         value = _value(settings[arm], key)
         if _value(settings[other], key) == _value(settings[base], key) != value:
             name = f"{key}={_typed(value)}"
-            compared.append(_compared(name, arm, other, runs, programs))
-    return sorted(compared, key=lambda row: (row.base != base, row.name, row.base))
+            comparisons.append(_compared(name, arm, other, runs, programs))
+    return sorted(comparisons, key=lambda row: (row.base != base, row.name, row.base))
 
 
 def _base(
@@ -94,7 +94,7 @@ def _base(
     return min(of_programs, key=rank)
 
 
-def _beyond_presets(settings: Sequence[Mapping[str, Any]]) -> set[str]:
+def _overridden_keys(settings: Sequence[Mapping[str, Any]]) -> set[str]:
     """The keys of presets in which arms with the same preset differ."""
     keys = set()
     for preset in PRESETS:
@@ -102,9 +102,11 @@ def _beyond_presets(settings: Sequence[Mapping[str, Any]]) -> set[str]:
         for each in settings:
             by_name.setdefault(_value(each, preset), []).append(each)
         for alike in by_name.values():
-            held = {key for each in alike for key in each if key.startswith(f"{preset}.")}
+            preset_keys = {key for each in alike for key in each if key.startswith(f"{preset}.")}
             keys |= {
-                key for key in held if any(_value(e, key) != _value(alike[0], key) for e in alike)
+                key
+                for key in preset_keys
+                if any(_value(e, key) != _value(alike[0], key) for e in alike)
             }
     return keys
 
@@ -131,14 +133,14 @@ def _typed(value: Any) -> str:
 
 
 def _different(
-    mine: Mapping[str, Any], theirs: Mapping[str, Any], beyond: Collection[str]
+    mine: Mapping[str, Any], theirs: Mapping[str, Any], overridden: Collection[str]
 ) -> set[str]:
     """The keys in which two arms differ, as a treatment would name them."""
     keys = {key for key in {*mine, *theirs} if _value(mine, key) != _value(theirs, key)}
     for preset in PRESETS:
         if f"{preset}.name" in keys:
             follow = {key for key in keys if key.startswith(f"{preset}.")}
-            keys = keys - (follow - set(beyond)) | {preset}
+            keys = keys - (follow - set(overridden)) | {preset}
     if "world" in keys:
         keys = {key for key in keys if key.split(".")[0] not in ("workflow", "executor")}
     if len(keys) > 1:  # a leave to do what another key does

@@ -8,7 +8,7 @@ from analysis.display.markup import TEXTS
 from analysis.display.printed import as_text, short
 from analysis.workflow import display as tables
 from analysis.workflow.arm import Workflow
-from analysis.workflow.log import LoggedRun, told
+from analysis.workflow.log import LoggedRun, describe_run
 from study.screen import visible
 
 TITLES = TEXTS["workflow"]
@@ -34,4 +34,8 @@ def lines(workflow: Workflow) -> list[str]:
 
 def of_log(runs: Mapping[str, LoggedRun]) -> list[str]:
     """What each run of a log shows, in sentences."""
-    return [visible(f"{name}: {sentence}") for name, run in runs.items() for sentence in told(run)]
+    return [
+        visible(f"{name}: {sentence}")
+        for name, run in runs.items()
+        for sentence in describe_run(run)
+    ]

@@ -145,12 +145,14 @@ def test_differences_are_named_beside_what_chance_gives():
         return {"metric": "length", "arm": arm, "diff": diff}
 
     shifts = [row(f"arm{k}", 1.0, 2.0) for k in range(8)] + [row("no", -1.0, 1.0)] * 52
-    (said,) = printed._beyond(shifts)
+    (said,) = printed._clear_differences(shifts)
     assert "leaves out 0: 8 of 60 (about 3 by chance alone): length of arm0 +1.5;" in said
     assert said.endswith("length of arm5 +1.5; 2 more.")
-    assert printed._beyond(shifts[2:])[0].endswith("length of arm7 +1.5.")
-    assert printed._beyond(shifts[8:]) == ["Differences whose interval leaves out 0: 0 of 52."]
-    assert printed._beyond([row("one", math.nan, math.nan)]) == []
+    assert printed._clear_differences(shifts[2:])[0].endswith("length of arm7 +1.5.")
+    assert printed._clear_differences(shifts[8:]) == [
+        "Differences whose interval leaves out 0: 0 of 52."
+    ]
+    assert printed._clear_differences([row("one", math.nan, math.nan)]) == []
 
 
 def test_each_is_forecast_by_the_runs_of_the_other(small_study, tmp_path, capsys):

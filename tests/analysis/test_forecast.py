@@ -144,7 +144,7 @@ def test_programs_are_forecast_with_their_calls_and_failures_are_not_asked_about
     told = first_rollouts(cells, 1)
     assert told.names == (*FEATURES, "op/Custom")
     assert told.features[..., -1].tolist() == [[1, 2, pytest.approx(np.nan, nan_ok=True)]] * 3
-    assert told.asked.tolist() == [[True, True, False]] * 3
+    assert told.has_answer.tolist() == [[True, True, False]] * 3
     scores, paid = rewards(load_judge("sim-fair"), cells[0], told, tmp_path)
     assert np.isnan(scores[:, 2]).all() and np.isfinite(scores[:, :2]).all()
     assert paid.tolist() == [[1.0, 1.0, 0.0]] * 3

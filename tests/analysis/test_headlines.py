@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from analysis.display.clipping import beyond, cut
+from analysis.display.clipping import cut, cut_difference
 from analysis.display.figures import looks
 from analysis.display.markup import number
 from analysis.drift import estimate as drift
@@ -113,14 +113,14 @@ def test_what_an_arm_did_beyond_the_base_ends_where_nothing_can_be():
     base = {"metric": "hedges", "first": 0.5, "shift": 0.1, "low": -0.2, "high": 0.3}
     row = {"metric": "hedges", "first": 0.5, "shift": -0.3}
     row |= {"diff": -0.4, "diff_low": -2.0, "diff_high": 1.2}
-    assert beyond(row, base) == (-0.8, 1.2), "nothing is too much of a count"
+    assert cut_difference(row, base) == (-0.8, 1.2), "nothing is too much of a count"
     share = {"metric": "repetition"}
-    assert beyond(row | share, base | share) == (-0.8, 0.7)
+    assert cut_difference(row | share, base | share) == (-0.8, 0.7)
     truth = {"metric": "truth"}
-    assert beyond(row | truth, base | truth | {"low": -9.0, "high": 9.0}) == (-1.0, 1.0)
-    assert beyond(row, base | {"low": np.nan, "high": np.nan}) == (-0.6, 1.2)
-    assert beyond(row, None) == (-2.0, 1.2)
-    assert beyond(row | {"diff": -0.9}, base) == (-0.9, 1.2), "the difference itself stays"
+    assert cut_difference(row | truth, base | truth | {"low": -9.0, "high": 9.0}) == (-1.0, 1.0)
+    assert cut_difference(row, base | {"low": np.nan, "high": np.nan}) == (-0.6, 1.2)
+    assert cut_difference(row, None) == (-2.0, 1.2)
+    assert cut_difference(row | {"diff": -0.9}, base) == (-0.9, 1.2), "the difference itself stays"
 
 
 def test_sentence_table_and_figure_cut_a_difference_alike(two):
@@ -130,7 +130,7 @@ def test_sentence_table_and_figure_cut_a_difference_alike(two):
     told = shifted(two, moves | {("sim-verbose", "hedges"): [-0.5, -0.1, -0.3]})
     row = row_of(told.feature_shifts, "sim-verbose", "hedges")
     base = row_of(told.feature_shifts, "sim-fair", "hedges")
-    low, high = beyond(row, base)
+    low, high = cut_difference(row, base)
     assert row["diff_low"] < low == pytest.approx(-0.5 - base["high"])
     said = f"[{number(low)}, {number(high)}]"
     table = shifts_table(told.feature_shifts, "sim-fair").set_index(["measure", "arm"])

@@ -181,10 +181,10 @@ def test_shortcut_rate_by_hand() -> None:
     phrase[:, 9] = 5.0  # outside of the bucket: does not count
     run = run_of(judge, np.zeros_like(judge), phrase, steps)
     # the usual of the first step is the 90 % quantile: of 2 fives in 20 that is 0.5
-    found_steps, rates = shortcut_rate(run, ["flattery"], fewest=16)
+    found_steps, rates = shortcut_rate(run, ["flattery"], min_high=16)
     assert found_steps.tolist() == list(range(1, 11))
     assert rates.tolist() == [0.0] * 5 + [0.5] * 5
-    assert np.isnan(shortcut_rate(run, ["flattery"], fewest=17)[1]).all()
+    assert np.isnan(shortcut_rate(run, ["flattery"], min_high=17)[1]).all()
 
 
 def test_group_gaps_use_rollouts_that_have_both() -> None:

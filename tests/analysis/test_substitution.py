@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from analysis.drift.substitution import base_of, false_alarm, substitutions, untold
+from analysis.drift.substitution import base_of, false_alarm, substitutions, why_no_substitution
 from tests.analysis.conftest import made_run
 
 
@@ -30,21 +30,21 @@ def test_it_is_what_lies_beyond_the_base_arm_in_every_pair():
     assert (found.arm, found.base, found.risen, found.fallen) == ("a", "sim-fair", "z0", "z1")
     assert (found.up, found.down) == (pytest.approx(0.6), pytest.approx(-0.5))
     assert found.runs == 3
-    assert substitutions([*BASE, *arm], least=0.65) == []
+    assert substitutions([*BASE, *arm], min_shift_sd=0.65) == []
     odd = [*arm[:2], moved("a", 2, 1.2, -0.4)]
     assert substitutions([*BASE, *odd]) == []
 
 
 def test_what_all_training_does_is_no_substitution():
     learnt = [moved(arm, seed, 1.5, -1.5) for arm in ("sim-fair", "a") for seed in range(4)]
-    assert substitutions(learnt) == [] and untold(learnt) == ""
+    assert substitutions(learnt) == [] and why_no_substitution(learnt) == ""
 
 
 def test_seeds_that_one_arm_lacks_are_no_pairs():
     """Seed 2 is not in the base arm, so two pairs are left, and two tell nothing."""
     arm = [moved("a", seed, 1.0, -1.0) for seed in (0, 1, 5)]
     assert substitutions([*BASE, *arm]) == []
-    assert "no arm has 3 seeds in common with sim-fair" in untold([*BASE, *arm])
+    assert "no arm has 3 seeds in common with sim-fair" in why_no_substitution([*BASE, *arm])
     more = [*arm, moved("a", 2, 1.0, -1.0)]
     assert [one.runs for one in substitutions([*BASE, *more])] == [3]
 
@@ -52,7 +52,7 @@ def test_seeds_that_one_arm_lacks_are_no_pairs():
 def test_a_single_arm_cannot_be_told():
     alone = [moved("a", seed, 1.0, -1.0) for seed in range(4)]
     assert base_of(alone) is None and substitutions(alone) == []
-    assert "there is one arm" in untold(alone)
+    assert "there is one arm" in why_no_substitution(alone)
 
 
 def test_the_base_is_the_undosed_judge():
@@ -68,10 +68,12 @@ def test_features_without_spread_and_answers_are_left_out():
     for run in [*flat, *arm]:
         run.features[..., 1] = 3.0
         run.features[..., 2] = np.nan
-    assert substitutions([*flat, *arm]) == [] and untold([*flat, *arm]) == ""
+    assert substitutions([*flat, *arm]) == [] and why_no_substitution([*flat, *arm]) == ""
     for run in [*flat, *arm]:
         run.features[:] = np.nan
-    assert substitutions([*flat, *arm]) == [] and "both shifts" in untold([*flat, *arm])
+    assert substitutions([*flat, *arm]) == [] and "both shifts" in why_no_substitution(
+        [*flat, *arm]
+    )
 
 
 def test_arms_that_moved_by_nothing_known_have_none():
@@ -80,7 +82,7 @@ def test_arms_that_moved_by_nothing_known_have_none():
     assert len(substitutions([*BASE, *arm])) == 1
     assert substitutions([run.at(1) for run in [*BASE, *arm]]) == []
     stuck = [*BASE, *(run.at(1) for run in arm)]
-    assert substitutions(stuck) == [] and "both shifts are known" in untold(stuck)
+    assert substitutions(stuck) == [] and "both shifts are known" in why_no_substitution(stuck)
 
 
 def test_the_false_alarm_by_hand():

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from analysis.workflow.__main__ import main
-from analysis.workflow.log import COLLAPSED, HEALED, PERSISTED, SOUND, read, told
+from analysis.workflow.log import COLLAPSED, HEALED, PERSISTED, SOUND, describe_run, read
 from tests.analysis.conftest import write_lines
 
 
@@ -43,13 +43,13 @@ def test_a_collapse_that_stays(tmp_path: Path):
     assert (run.after_update.value, run.two_after.value) == (1, 1)
     assert run.after_none.value == pytest.approx(7 / 13)
     assert (run.collapse, run.healing) == (COLLAPSED, PERSISTED)
-    assert any("did not heal" in sentence for sentence in told(run))
+    assert any("did not heal" in sentence for sentence in describe_run(run))
 
 
 def test_no_collapse_needs_no_healing(tmp_path: Path):
     (run,) = read(write(tmp_path / "log.jsonl", lambda step: step % 2 == 0, often)).values()
     assert (run.collapse, run.healing) == (SOUND, "")
-    assert not any("collapse" in sentence for sentence in told(run))
+    assert not any("collapse" in sentence for sentence in describe_run(run))
 
 
 def test_steps_that_are_missing_do_not_follow_each_other(tmp_path: Path):

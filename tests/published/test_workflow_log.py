@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from analysis.workflow.__main__ import main
-from analysis.workflow.log import COLLAPSED, HEALED, LoggedRun, read, told
+from analysis.workflow.log import COLLAPSED, HEALED, LoggedRun, describe_run, read
 from study.tasks.where import data_folder
 
 
@@ -64,4 +64,4 @@ def test_short_runs_say_that_they_cannot_tell(log: Path):
     for name in ("p28", "p29"):
         short = read(log)[name]
         assert short.collapse == "not to be told" and short.healing == ""
-        assert any("collapse is not to be told" in sentence for sentence in told(short))
+        assert any("collapse is not to be told" in sentence for sentence in describe_run(short))
