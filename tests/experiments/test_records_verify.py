@@ -17,7 +17,7 @@ from experiments.policies.load import trained_policy
 from experiments.records import main
 from study.cell import merged
 from study.cell.parts import merged_files
-from study.cell.records import KINDS, part_name
+from study.cell.records import KINDS, part_name, write_rows
 from study.cell.signature import UNSIGNED
 from study.errors import UserError
 from tests.rewritten import unsigned
@@ -194,6 +194,34 @@ def of_another_study(study: Path) -> None:
     path.write_text(re.sub(r"^study: .*$", "study: elsewhere", path.read_text(), flags=re.M))
 
 
+def of_another_training(study: Path) -> None:
+    """The verdicts of a cell of the same config that was trained elsewhere."""
+    path = first(study) / "status.json"
+    status = path.read_text()
+    path.write_text(re.sub(r'"training": "[0-9a-f]+"', '"training": "0badc0de"', status))
+    verdicts = first(study) / "verdicts" / FIRST
+    write_rows(verdicts, pq.read_table(verdicts).replace_schema_metadata(None))
+    path.write_text(status)
+
+
+def unsigned_line(study: Path) -> None:
+    path = first(study) / "metrics.jsonl"
+    text = re.sub(r', "digest": "[0-9a-f]+"\}\n$', "}\n", path.read_text())
+    path.write_text(text)
+
+
+def kind_gone(study: Path, kind: str) -> None:
+    for path in (first(study) / kind).iterdir():
+        path.unlink()
+
+
+def same_digits(study: Path) -> None:
+    cell = first(study)
+    copy = shutil.copytree(cell, cell.with_name(cell.name.replace("sim-fair", "sim-fair-again")))
+    with (copy / "config.yaml").open("a") as file:
+        file.write("plan: true\n")
+
+
 def footer_changed(study: Path) -> None:
     """Rename a column where nothing but the footer names it."""
     path = first(study) / "rollouts" / FIRST
@@ -228,6 +256,14 @@ FILES: dict[str, Callable[[Path], object]] = {
     "no DONE": lambda study: (first(study) / "DONE").unlink(),
     "no status": lambda study: (first(study) / "status.json").unlink(),
     "another seed in the config": reseeded,
+    "no rollouts": lambda study: kind_gone(study, "rollouts"),
+    "no verdicts": lambda study: kind_gone(study, "verdicts"),
+    "a part of another training": of_another_training,
+    "an unsigned line behind signed ones": unsigned_line,
+    "another cell's name": lambda study: first(study).rename(
+        first(study).with_name(first(study).name.replace("-s3-", "-s5-"))
+    ),
+    "two folders of one cell": same_digits,
     "a metric is another": other_metric,
     "a line of metrics lost": lost_line,
     "a cell of another study": of_another_study,

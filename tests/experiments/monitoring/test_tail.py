@@ -68,9 +68,14 @@ def test_a_run_that_goes_on_from_a_checkpoint_is_read_anew(tmp_path):
 
 
 def test_a_step_that_is_there_twice_counts_as_it_was_written_last(tmp_path):
-    record(tmp_path, 4, truth__mean=0.5)
-    record(tmp_path, range(3, 4), truth__mean=0.75)
-    assert read_tail(tmp_path).series["truth/mean"] == [(1, 0.5), (2, 0.5), (3, 0.75)]
+    record(tmp_path, 4, truth__mean=0.5, cost__calls=2.0)
+    record(tmp_path, range(3, 4), truth__mean=0.75, cost__calls=5.0)
+    tail = read_tail(tmp_path)
+    assert tail.series["truth/mean"] == [(1, 0.5), (2, 0.5), (3, 0.75), (4, 0.5)]
+    assert tail.sums == {"cost/calls": 11.0}
+    record(tmp_path, range(5, 6), truth__mean=0.25, cost__calls=1.0)
+    tail.read()
+    assert tail.series["truth/mean"][-1] == (5, 0.25) and tail.sums == {"cost/calls": 12.0}
 
 
 def test_lines_in_another_order_leave_no_metric_without_a_step(tmp_path):
@@ -128,7 +133,8 @@ def test_what_is_no_number_is_not_kept_and_leaves_its_sum_unknown(tmp_path, cost
     whole = metrics_line(1, {"cost/usd": 0.5, "cost/calls": 1})
     metrics = f'{{"truth/mean": NaN, "judge/mean": null, "cost/usd": {cost}, "cost/calls": 2}}'
     line = f'{{"step": 2, "time_ms": 5000, "metrics": {metrics}}}'
-    (tmp_path / METRICS).write_text(f"{whole}\n{line}\n{whole}\n")
+    last = metrics_line(3, {"cost/usd": 0.5, "cost/calls": 1})
+    (tmp_path / METRICS).write_text(f"{whole}\n{line}\n{last}\n")
     tail = read_tail(tmp_path)
     assert tail.series.keys() == {TIME}
     assert tail.sums == {"cost/usd": None, "cost/calls": 4.0}
