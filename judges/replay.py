@@ -41,7 +41,7 @@ from study.config.schema import Judge, Study, VerdictStore
 from study.errors import UserError
 from study.rewards import compose
 from study.rewards.advantages import advantages, alignment, rank_change, sign_flips, silenced
-from study.rewards.corrections.corrector import Corrector, Heard
+from study.rewards.corrections.corrector import Corrector, StepVerdicts
 from study.rewards.failure import REPLAY_POLICIES
 from study.rewards.workflow import OK
 from study.rows import Row
@@ -268,7 +268,7 @@ def _step(
     votes_N = judge_asked(session, shown, size)
     scores = [mean_score(votes) for votes in votes_N]
     step = records[0]["step"]
-    corrected, _ = corrector(Heard(config, step, size, inputs, votes_N, shadows))
+    corrected, _ = corrector(StepVerdicts(config, step, size, inputs, votes_N, shadows))
     rewards = compose.recompose(config, inputs, corrected, size, policy)
     rewards_P_G = np.array(rewards, dtype=float).reshape(-1, size)
     after = advantages(rewards_P_G, config.trainer.scale_rewards).ravel().tolist()

@@ -116,9 +116,9 @@ def judge_asked(
     """The votes on each of P * G rollouts; none on one whose program came to no answer, and none
     where a grading that compares has less than two answers of a group. ``ahead`` is as in
     `judge_all`, of rollouts that all have an answer."""
-    if all(rollout.was_asked for rollout in inputs):
+    if all(rollout.has_answer for rollout in inputs):
         return judge_all(session, [rollout.item for rollout in inputs], group_size, ahead)
-    places = [place for place, rollout in enumerate(inputs) if rollout.was_asked]
+    places = [place for place, rollout in enumerate(inputs) if rollout.has_answer]
     if session.compares:
         groups: dict[int, list[int]] = defaultdict(list)
         for place in places:

@@ -50,8 +50,8 @@ def lacking(kind: str, names: list[str]) -> str:
     """Which columns a file of a kind lacks; empty where it has all that it needs."""
     if twice := {name for name in names if names.count(name) > 1}:
         return f"has the column {min(twice)} twice"
-    known = "replays" if kind == "rollouts" and "original_score" in names else kind
-    gone = [name for name in NEEDED.get(known, ()) if name not in names]
+    schema_kind = "replays" if kind == "rollouts" and "original_score" in names else kind
+    gone = [name for name in NEEDED.get(schema_kind, ()) if name not in names]
     return f"has no column {', '.join(gone)}" if gone else ""
 
 
@@ -138,10 +138,10 @@ def _not_finite(rows: pa.Table) -> str:
 
 
 def _unknown(name: str, legal: tuple[str, ...]) -> Callable[[pa.Table], str]:
-    known = {None, *map(str, legal)}
+    legal_values = {None, *map(str, legal)}
 
     def check(rows: pa.Table) -> str:
-        others = set(pc.unique(rows[name]).to_pylist()) - known if _has(rows, name) else None
+        others = set(pc.unique(rows[name]).to_pylist()) - legal_values if _has(rows, name) else None
         return f"has a {name} that does not exist ({min(others)!r:.40})" if others else ""
 
     return check

@@ -131,10 +131,10 @@ def opened(path: Path) -> Merged:
         index = json.loads((footer.metadata or {})[INDEX])
         columns = [tuple(map(str, names)) for names in index["columns"]]
         groups = []
-        for number, told in enumerate(index["groups"]):
-            steps = {int(step): int(rows) for step, rows in told["steps"]}
+        for number, entry in enumerate(index["groups"]):
+            steps = {int(step): int(rows) for step, rows in entry["steps"]}
             size = footer.row_group(number).total_byte_size
-            groups.append(Group(number, steps, columns[told["columns"]], size))
+            groups.append(Group(number, steps, columns[entry["columns"]], size))
         rows = [footer.row_group(number).num_rows for number in range(footer.num_row_groups)]
         if rows != [sum(group.steps.values()) for group in groups]:
             raise Damaged(path, "does not hold the rows that its footer tells of", _REMEDY)
@@ -274,9 +274,9 @@ def _read_groups(
     steps = [step for group in groups for step in group.steps]
     at = f"step {steps[0]}" if len(steps) == 1 else f"steps {steps[0]} to {steps[-1]}"
     try:
-        told = {group.number: {s for s, n in group.steps.items() if n} for group in groups}
+        group_steps = {group.number: {s for s, n in group.steps.items() if n} for group in groups}
         numbers = [group.number for group in groups]
-        why = _other_steps(path.parent.name, footer, told)
+        why = _other_steps(path.parent.name, footer, group_steps)
         if why := why or Contents.of(path).altered(footer, numbers):
             raise Damaged(path, why, _REMEDY, at)
         with pq.ParquetFile(path, metadata=footer, page_checksum_verification=True) as file:

@@ -112,10 +112,12 @@ def unsound(cell: Cell | Path) -> list[str]:
             sentences.append(f"{where(error.path)} is damaged: it {error.why}.")
     lines, problems = read_metrics(folder)
     sentences += [f"{problem}." for problem in problems]
-    made = {line["step"] for line in lines if line["step"]}  # step 0 is what was before the first
+    logged_steps = {
+        line["step"] for line in lines if line["step"]
+    }  # step 0 is what was before the first
     for kind in KINDS:
-        sentences += _unsound_parts(folder / kind, made)
-    if is_done(folder) and (more := sorted(_steps_of(folder / "rollouts") - made)):
+        sentences += _unsound_parts(folder / kind, logged_steps)
+    if is_done(folder) and (more := sorted(_steps_of(folder / "rollouts") - logged_steps)):
         sentences.append(f"{where(folder / METRICS)} has no line of step {_listed(more)}.")
     if (folder / EVALUATIONS).exists():
         for kind in KINDS:
@@ -123,9 +125,9 @@ def unsound(cell: Cell | Path) -> list[str]:
     return sentences
 
 
-def _unsound_parts(folder: Path, made: set[int]) -> list[str]:
+def _unsound_parts(folder: Path, logged_steps: set[int]) -> list[str]:
     if not folder.is_dir():
-        return lost_steps(folder, made)
+        return lost_steps(folder, logged_steps)
     sentences = foreign_parts(folder)
     for path in sorted(folder.iterdir()):
         why = _outside(path) if step_of(path) is not None else ""
@@ -133,13 +135,13 @@ def _unsound_parts(folder: Path, made: set[int]) -> list[str]:
             why = damage.why
         if why:
             sentences.append(f"{where(path)} is damaged: it {why}.")
-    return sentences + lost_steps(folder, made)
+    return sentences + lost_steps(folder, logged_steps)
 
 
-def lost_steps(folder: Path, made: Collection[int] = ()) -> list[str]:
-    """A sentence where a kind of records lacks steps: those that were ``made``, that are before
-    its last, or that have records of the other kind. The last step of a run that goes on may be
-    being written. A kind that others left empty lacks none."""
+def lost_steps(folder: Path, logged_steps: Collection[int] = ()) -> list[str]:
+    """A sentence where a kind of records lacks steps: those of ``logged_steps``, those before
+    its last, and those that have records of the other kind. The last step of a run that goes on may
+    be being written. A kind that others left empty lacks none."""
     cell, name = folder.parent, f"{folder.parent.name}/{folder.name}"
     if held_out := cell.name == EVALUATIONS:
         cell, name = cell.parent, f"{cell.parent.name}/{name}"
@@ -149,10 +151,10 @@ def lost_steps(folder: Path, made: Collection[int] = ()) -> list[str]:
     if done and not held_out:
         last = max(last, int(read_status(cell, []).get("step", 0)))
     expected = recorded if held_out else set(range(1, last + 1))
-    expected = {step for step in expected if done or step < last} | set(made)
+    expected = {step for step in expected if done or step < last} | set(logged_steps)
     if not folder.is_dir():
         return [f"{name} is gone."] if expected else []
-    gone = sorted(expected - there) if there or made else []
+    gone = sorted(expected - there) if there or logged_steps else []
     return [f"{name} has no part of step {_listed(gone)}."] if gone else []
 
 

@@ -43,7 +43,7 @@ class Number:
             and (self.below is None or value < self.below)
         )
 
-    def said(self) -> str:
+    def describe(self) -> str:
         words = {"low": "{:.12g} or more", "above": "above {:.12g}"}
         words |= {"high": "at most {:.12g}", "below": "below {:.12g}"}
         limits = {name: getattr(self, name) for name in words}
@@ -60,7 +60,7 @@ class Choice:
     def accepts(self, value: Any) -> bool:
         return value in self.words
 
-    def said(self) -> str:
+    def describe(self) -> str:
         return f"one of {', '.join(word or 'an empty text' for word in self.words)}"
 
 
@@ -77,7 +77,7 @@ class Name:
         short = len(value) <= LONGEST_NAME and value not in self.reserved
         return short and _NAME.fullmatch(value) is not None
 
-    def said(self) -> str:
+    def describe(self) -> str:
         taken = f", and not {' or '.join(self.reserved)}" if self.reserved else ""
         return (
             f"a plain name of letters, digits, '.', '_' and '-', which begins with none of '.' and "
@@ -149,7 +149,7 @@ def check(where: str, value: Any, legal: Legal, default: Any = None) -> None:
     example.
     Raises IllegalValue: with the key, what was given, what is legal and what to type."""
     if not legal.accepts(value):
-        refuse(where, value, legal.said(), default)
+        refuse(where, value, legal.describe(), default)
 
 
 def pick(where: str, name: str, table: Mapping[str, T], example: str) -> T:
@@ -164,10 +164,10 @@ def refuse(where: str, value: Any, wanted: str, example: Any = None) -> None:
     if isinstance(example, bool | int | float | str) and example != "":
         text = str(example).lower() if isinstance(example, bool) else str(example)
         typed = f" Type for example: {where}={text}"
-    given = f"{where}={shown(value)} is not legal:"
+    problem = f"{where}={shown(value)} is not legal:"
     if may_hold_key(where) and not _is_plain(value):
-        given = f"{where} is not legal, and what was given is not shown, for it may be a key:"
-    raise IllegalValue(f"{given} it must be {wanted}.{typed}")
+        problem = f"{where} is not legal, and what was given is not shown, for it may be a key:"
+    raise IllegalValue(f"{problem} it must be {wanted}.{typed}")
 
 
 def _is_plain(value: Any) -> bool:

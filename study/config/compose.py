@@ -89,8 +89,8 @@ def respelled(overrides: Sequence[str]) -> list[str]:
 
 
 def _respelled(override: str) -> str:
-    key, given, value = override.partition("=")
-    if key not in LISTS or not given:
+    key, equals, value = override.partition("=")
+    if key not in LISTS or not equals:
         return override
     if "[" not in value and "(" not in value:
         value = ",".join(f"[{name.strip()}]" for name in value.split(","))

@@ -7,8 +7,8 @@ older run as it was:
     {'trainer.group_size': 16}
 
 So a default is part of every hash that leaves it out, and must not change in silence: a field whose
-default changes keeps the old one in its hash with `study.config.marks.was`; a test holds the list.
-What a run really had is in its ``config.yaml``, where nothing is left out.
+default changes keeps the old one in its hash with `study.config.marks.changed_default`; a test
+holds the list. What a run really had is in its ``config.yaml``, where nothing is left out.
 """
 
 from __future__ import annotations

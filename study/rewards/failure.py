@@ -50,8 +50,8 @@ def too_many_missing(rule: str, verdicts: Sequence[Verdict], judge: Judge) -> To
     counts = ", ".join(f"{count} {name}" for name, count in outcomes)
     key = os.environ.get(judge.endpoint.api_key_env or "", "")
     # whole before it is cut: half a key is no longer found, and is still half a key
-    told = (redact(verdict.reason, [key]) for verdict in missing if verdict.reason)
-    reasons = Counter(" ".join(reason.split()) for reason in told)
+    messages = (redact(verdict.reason, [key]) for verdict in missing if verdict.reason)
+    reasons = Counter(" ".join(reason.split()) for reason in messages)
     parts = [rule, f"Of {len(verdicts)} verdicts of judge={judge.name}: {counts or 'none missing'}"]
     for reason, count in reasons.most_common(1):
         cut = reason if len(reason) <= REASON else f"{reason[:REASON]}..."

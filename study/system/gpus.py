@@ -117,8 +117,8 @@ def left_by(count: int, wants: Sequence[tuple[int, float]]) -> list[int] | None:
 def _lock(file: int, part: int, kind: int = fcntl.F_WRLCK) -> bool:
     """Lock a part, of this opening of the file rather than of this process; whether it was free."""
     try:
-        asked = struct.pack("hhqqi4x", kind, os.SEEK_SET, part, 1, 0)
-        fcntl.fcntl(file, fcntl.F_OFD_SETLK, asked)
+        request = struct.pack("hhqqi4x", kind, os.SEEK_SET, part, 1, 0)
+        fcntl.fcntl(file, fcntl.F_OFD_SETLK, request)
     except (BlockingIOError, PermissionError):
         return False
     return True
@@ -127,8 +127,8 @@ def _lock(file: int, part: int, kind: int = fcntl.F_WRLCK) -> bool:
 def _folder() -> Path:
     folder = HOST / f"judgedrift-{os.getuid()}"
     folder.mkdir(mode=0o700, exist_ok=True)
-    made = folder.lstat()
-    if not stat.S_ISDIR(made.st_mode) or made.st_uid != os.getuid():
+    status = folder.lstat()
+    if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.getuid():
         raise UserError(
             f"{folder} holds your leases of this machine's GPUs, and it is another user's or no"
             " folder. Move it away, or have it moved."

@@ -51,18 +51,18 @@ class Gpu:
 
 def gpus() -> list[tuple[str, int]]:
     """Name and bytes of each GPU that NVIDIA's own tool lists; none where it is not there."""
-    named = [line.rpartition(",") for line in _asked("name,memory.total")]
+    named = [line.rpartition(",") for line in _query_gpus("name,memory.total")]
     return [(name.strip(), int(mib) * 2**20) for name, _, mib in named if mib.strip().isdecimal()]
 
 
-def _asked(columns: str) -> list[str]:
+def _query_gpus(columns: str) -> list[str]:
     """What NVIDIA's own tool says of each GPU, in its order; nothing where it is not there."""
     if shutil.which("nvidia-smi") is None:
         return []
     query = ["nvidia-smi", f"--query-gpu={columns}", "--format=csv,noheader,nounits"]
     with contextlib.suppress(OSError, subprocess.TimeoutExpired):
-        asked = subprocess.run(query, capture_output=True, text=True, timeout=20, check=False)
-        return asked.stdout.splitlines() if asked.returncode == 0 else []
+        process = subprocess.run(query, capture_output=True, text=True, timeout=20, check=False)
+        return process.stdout.splitlines() if process.returncode == 0 else []
     return []
 
 
@@ -74,7 +74,7 @@ def usable_gpus(device: str = "") -> list[Gpu]:
     if chosen == "":
         return []
     listed = gpus()
-    ids = [line.strip() for line in _asked("uuid")]
+    ids = [line.strip() for line in _query_gpus("uuid")]
     usable = []
     for name in _shown(len(listed)) if chosen is None else [chosen]:
         places = [place for place, uuid in enumerate(ids) if uuid.startswith(name)]

@@ -290,8 +290,8 @@ def _secret_in_word(word: str, before: str, program: str) -> str:
     checks = (("users", _is_user), ("headers", _is_secret_header), ("cookies", _is_cookie))
     for options, is_secret in checks:
         flags = _FLAGS[options]
-        given = word if before in flags and word[:1] != "-" else value if name in flags else ""
-        if is_secret(given or (glued if flag in flags else "")):
+        argument = word if before in flags and word[:1] != "-" else value if name in flags else ""
+        if is_secret(argument or (glued if flag in flags else "")):
             return f"a secret behind {before if before in flags else flag}"
     if _PAIR.fullmatch(word) and "$" not in word:
         return "a password before an @"

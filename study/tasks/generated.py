@@ -50,7 +50,7 @@ class Generated:
     @cached_property
     def items(self) -> dict[str, dict[str, list[Item]]]:
         """Split -> set -> all items that there are."""
-        made: dict[str, dict[str, list[Item]]] = {
+        items_by_split: dict[str, dict[str, list[Item]]] = {
             split: {name: [] for name in self.domains} for split in ("train", "test")
         }
         for name, source in self._make().items():
@@ -59,8 +59,10 @@ class Generated:
                 split = "test" if digest[0] % TEST_SHARE == 0 else "train"
                 prompt = f"{item.context} {item.question}" if item.context else item.question
                 address = f"{name}:{split}:{row}"
-                made[split][name].append(replace(item, id=address, split=split, prompt=prompt))
-        return made
+                items_by_split[split][name].append(
+                    replace(item, id=address, split=split, prompt=prompt)
+                )
+        return items_by_split
 
     def rows(self, options: Task, split: str) -> list[Row]:
         """At most ``train_rows`` rows of each set that ``options`` draws from, picked by

@@ -23,7 +23,7 @@ from study.system.files import sha256
 from study.tasks.datasets.table import MANIFEST, Table, open_table
 from study.tasks.drawing import Drawing, held_out
 from study.tasks.lessons import MOST_ROWS, Lessons, of_references
-from study.tasks.mixture import DOMAINS, Mixture, Options, Place, Pool, given
+from study.tasks.mixture import DOMAINS, Mixture, Options, Place, Pool, drop_null_weights
 from study.tasks.turns import permuted
 from study.truth.item import Item
 
@@ -126,12 +126,12 @@ def truths(rows: Sequence[Row], answers: Sequence[str | None]) -> list[RuleTruth
 def truths_of(rows: Sequence[Row], scores_N: Sequence[rules.Score | None]) -> list[RuleTruth]:
     """Scores as truths of one check; None of a program that no test can check."""
     return [
-        Truth(float(told.correct), (told.correct,))
-        if told is not None
+        Truth(float(score.correct), (score.correct,))
+        if score is not None
         else Missing(_GRADERS[""].lost.get(row.item, "the grader failed"))
         if row.domain != "code" or row.spec["item"].tests.strip()
         else None
-        for row, told in zip(rows, scores_N, strict=True)
+        for row, score in zip(rows, scores_N, strict=True)
     ]
 
 
@@ -212,7 +212,7 @@ def _train_rows(options: Task) -> Rows:
                 f" {', '.join(present) or 'no set'}. Name some of these, or prepare the folder with"
                 f" datasets={name}"
             )
-    weights = _weights(table) | given(task_options(options, Options).domains)
+    weights = _weights(table) | drop_null_weights(task_options(options, Options).domains)
     names = [name for name in present if not chosen or name in chosen]
     names = [name for name in names if weights[table.domains[name]]]
     if not names:

@@ -70,8 +70,8 @@ def _label(choices: tuple[tuple[str, str], ...], part: str) -> str | None:
         behind = r"(?![\w'’-])(?!(?<=[Aa]) (?!is\b|because\b)[a-z])"  # noqa: RUF001
         marked = set(re.findall(rf"(?<![\w'’-])({names}){behind}", part))  # noqa: RUF001
         marked |= set(re.findall(rf"\b(?i:option|choice) ((?i:{names})){behind}", part))
-    given = {labels[name.casefold()] for name in marked}
-    return given.pop() if len(given) == 1 else None
+    candidates = {labels[name.casefold()] for name in marked}
+    return candidates.pop() if len(candidates) == 1 else None
 
 
 def score(item: Item, answer: str) -> Score:

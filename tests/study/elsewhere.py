@@ -49,7 +49,7 @@ def lay(folder: Path) -> None:
     folder.mkdir(parents=True)
     (folder / "config.yaml").write_text("seed: 0\n")
     cells.set_status(folder, state="new")
-    exchange.lay(folder)
+    exchange.push_new_cell(folder)
 
 
 def dies(call: str, turn: int) -> None:

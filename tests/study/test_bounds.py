@@ -165,7 +165,7 @@ def test_any_value_of_steps_is_taken_whole_or_refused(value) -> None:
 @pytest.mark.parametrize("bound", ["low", "high", "above", "below"])
 def test_a_bound_says_and_keeps_its_limit(bound: str) -> None:
     number = Number(**{bound: 3})
-    assert "3" in number.said()
+    assert "3" in number.describe()
     assert [number.accepts(value) for value in (2, 3, 4)] == {
         "low": [False, True, True],
         "high": [True, True, False],
@@ -175,7 +175,7 @@ def test_a_bound_says_and_keeps_its_limit(bound: str) -> None:
 
 
 def test_words_and_names_say_what_they_take() -> None:
-    assert Choice(("a", "")).said() == "one of a, an empty text"
+    assert Choice(("a", "")).describe() == "one of a, an empty text"
     assert Name(empty=True).accepts("") and not Name().accepts("")
 
 

@@ -19,9 +19,9 @@ from study.rewards.compose import RewardInputs
 from study.rewards.corrections import behaviour, draws
 from study.rewards.corrections.calibration import fitted
 from study.rewards.corrections.checks import check_correction
-from study.rewards.corrections.corrector import Corrector, Heard
+from study.rewards.corrections.corrector import Corrector, StepVerdicts
 from study.rewards.corrections.panel import together
-from study.rewards.workflow import Played
+from study.rewards.workflow import ExecutedProgram
 from study.rows import Criterion, make_row
 from study.verdict import Outcome, Verdict
 from tests.study.test_verdict import verdict
@@ -163,11 +163,11 @@ def heard(
     step: int = 1,
     shadows: tuple[list[float | None], ...] = (),
     **settings: Any,
-) -> Heard:
+) -> StepVerdicts:
     config = Study(correction=Correction(**settings), trainer=Trainer(group_size=2))
     said = answers or ["word"] * len(scores)
     inputs = [RewardInputs(ROW, ROW, text, 1, t, ()) for text, t in zip(said, truths, strict=True)]
-    return Heard(config, step, 2, inputs, [[vote(score)] for score in scores], shadows)
+    return StepVerdicts(config, step, 2, inputs, [[vote(score)] for score in scores], shadows)
 
 
 def test_without_settings_a_score_is_the_mean_of_its_votes():
@@ -198,7 +198,7 @@ def test_a_panel_has_a_score_where_the_acting_judge_has_none():
 
 def test_all_missing_is_missing_and_a_program_without_an_answer_stays_unjudged():
     step = heard([None, 0.3], [1.0, 1.0], shadows=([None, 0.5],), panel="worst", recheck=1.0)
-    failed = dataclasses.replace(step.inputs[1], played=Played("timeout"))
+    failed = dataclasses.replace(step.inputs[1], played=ExecutedProgram("timeout"))
     step = dataclasses.replace(step, inputs=[step.inputs[0], failed])
     assert Corrector()(step)[0] == [1.0, None]
     no_truth = heard([None, 0.3], [None, None], recheck=1.0)

@@ -17,11 +17,11 @@ import pytest
 from study.cell import cells, exchange, lease, places
 from study.cell.exchange import MANIFEST, fetch, key_of, pull, push
 from study.cell.parts import parts, read_part
-from study.cell.places import PlaceTrouble, local, url_of
+from study.cell.places import StorageError, local, url_of
 from study.cell.records import recorded
 from study.errors import UserError
 from study.system.clock import boot
-from study.system.storage import DiskTrouble
+from study.system.storage import DiskError
 from tests.conftest import ROOT, S3_KEYS
 from tests.study import elsewhere
 from tests.waiting import GENEROUS_S, wait_for
@@ -149,7 +149,7 @@ def test_a_reader_sees_the_cell_as_it_was_until_the_manifest_is_there(
 
     with monkeypatch.context() as patch:
         patch.setattr(exchange, "put", dropped)
-        with pytest.raises(PlaceTrouble, match="does not answer, or the connection broke off"):
+        with pytest.raises(StorageError, match="does not answer, or the connection broke off"):
             push(folder)
     machine("two")
     copy = local(url) / "study" / "a-s0"
@@ -166,7 +166,7 @@ def test_a_disk_that_is_full_here_is_not_blamed_on_the_store(url, machine, folde
     copy = local(url) / "study" / "a-s0"
     with monkeypatch.context() as patch:
         patch.setattr(exchange, "write_bytes", full)
-        with pytest.raises(DiskTrouble, match="cannot be written"):
+        with pytest.raises(DiskError, match="cannot be written"):
             exchange.find(copy)
     exchange.find(copy)
     assert (copy / "config.yaml").read_text() == "seed: 0\n"
@@ -182,12 +182,12 @@ def test_what_is_damaged_there_is_said(url, machine, folder):
     machine("two")
     copy = local(url) / "study" / "a-s0"
     fs.pipe_file(name, b"something else")
-    with pytest.raises(PlaceTrouble, match=r"a-s0 is damaged: config\.yaml is not there as its"):
+    with pytest.raises(StorageError, match=r"a-s0 is damaged: config\.yaml is not there as its"):
         exchange.find(copy)
     assert not (copy / "config.yaml").exists()
     for bad in (b"{", b"[]", b'{"format": 2}', _manifest("../x"), _manifest("/etc/x")):
         fs.pipe_file(f"{root}/{MANIFEST}", bad)
-        with pytest.raises(PlaceTrouble, match="manifest of a cell"):
+        with pytest.raises(StorageError, match="manifest of a cell"):
             exchange.find(copy)
 
 
@@ -352,7 +352,7 @@ def test_what_is_wrong_with_a_store_is_one_paragraph(s3, s3_server, machine, mon
 
     folder = local("s3://no-such-bucket/runs")
     for wrong in (lambda: exchange.check(folder), lambda: fetch(folder / "study")):
-        with pytest.raises(PlaceTrouble, match="there is no bucket no-such-bucket that you may"):
+        with pytest.raises(StorageError, match="there is no bucket no-such-bucket that you may"):
             wrong()
     fetch(local(s3) / "study")  # no study yet
     assert exchange.studies(local(s3)) == []
@@ -361,7 +361,7 @@ def test_what_is_wrong_with_a_store_is_one_paragraph(s3, s3_server, machine, mon
     monkeypatch.delenv("AWS_ACCESS_KEY_ID")
     monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
     S3FileSystem.clear_instance_cache()
-    with pytest.raises(PlaceTrouble, match="may not be read or written with the keys") as caught:
+    with pytest.raises(StorageError, match="may not be read or written with the keys") as caught:
         exchange.check(local(s3))
     for name, value in S3_KEYS.items():
         monkeypatch.setenv(name, value)
@@ -369,7 +369,7 @@ def test_what_is_wrong_with_a_store_is_one_paragraph(s3, s3_server, machine, mon
     monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{1 if port != 1 else 2}")
     monkeypatch.setenv("AWS_MAX_ATTEMPTS", "1")
     S3FileSystem.clear_instance_cache()
-    with pytest.raises(PlaceTrouble, match="does not answer") as caught:
+    with pytest.raises(StorageError, match="does not answer") as caught:
         exchange.check(local(s3))
     assert "\n" not in str(caught.value) and "secret-words" not in str(caught.value)
 
@@ -382,5 +382,5 @@ def test_what_is_wrong_with_a_store_is_one_paragraph(s3, s3_server, machine, mon
     ],
 )
 def test_a_scheme_that_cannot_be_read(machine, place, said):
-    with pytest.raises(PlaceTrouble, match=said):
+    with pytest.raises(StorageError, match=said):
         exchange.check(local(place))

@@ -9,11 +9,11 @@ from hypothesis import strategies as st
 from study.config.schema import Repetition, Reward, Study
 from study.rewards.compose import RewardInputs, composed, recompose, recorded
 from study.rewards.failure import TooManyMissing
-from study.rewards.workflow import FORMULAS, OK, SHARES, Played, total
+from study.rewards.workflow import FORMULAS, OK, SHARES, ExecutedProgram, total
 from study.rows import Criterion, make_row
 
 ROW = make_row(({"role": "user", "content": "Add."},), (Criterion("Is right."),))
-GOOD = Played(OK, efficiency=0.5, simplicity=0.5, format=1.0, repetition=0.0)
+GOOD = ExecutedProgram(OK, efficiency=0.5, simplicity=0.5, format=1.0, repetition=0.0)
 
 
 def rollout(truth=1.0, played=GOOD, missing=None):
@@ -24,7 +24,7 @@ def config(name="workflow-gated", source="judge", **settings):
     return Study(reward=Reward(name=name, source=source, **settings))
 
 
-INVALID, MASKED = Played("timeout"), Played("operator_error")
+INVALID, MASKED = ExecutedProgram("timeout"), ExecutedProgram("operator_error")
 
 
 def test_the_three_states():
@@ -63,7 +63,7 @@ def test_a_missing_truth_counts_where_the_source_is_the_rule():
     st.lists(
         st.tuples(
             st.builds(
-                Played,
+                ExecutedProgram,
                 outcome=st.sampled_from([OK, OK, OK, "timeout", "sandbox_error"]),
                 efficiency=st.floats(0, 1),
                 simplicity=st.floats(0, 1),

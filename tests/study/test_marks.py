@@ -12,8 +12,8 @@ from study.config.marks import (
     LISTED,
     RUN_TIME,
     judge_id,
-    listed,
     marked_keys,
+    mlflow_param,
     run_time,
 )
 from study.config.schema import Judge, Study
@@ -21,7 +21,7 @@ from study.config.schema import Judge, Study
 
 @dataclass(frozen=True)
 class Inner:
-    url: str = listed(run_time("here"))
+    url: str = mlflow_param(run_time("here"))
     tries: int = run_time(bounds.number(3, low=1))
     model: str = judge_id("m")
 

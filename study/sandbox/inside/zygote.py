@@ -172,10 +172,10 @@ def _converse(
     began = last = time.monotonic()
     own_s, unanswered, end = 0.0, 0, ""
     own_most = limits.get("own_s") or limits["wall_s"]
-    said, unsent = Lines(read), bytearray()
+    child_lines, unsent = Lines(read), bytearray()
     while not end:
-        while said.whole and unanswered < window:
-            line = said.whole.popleft()[:-1].decode("utf-8", "replace")
+        while child_lines.whole and unanswered < window:
+            line = child_lines.whole.popleft()[:-1].decode("utf-8", "replace")
             _tell(replies, {"end": "line", "data": line})
             unanswered += 1
         wall_left = began + limits["wall_s"] - last
@@ -198,9 +198,9 @@ def _converse(
         if unsent and not end:
             unsent = _pass_on(say, unsent)
         if read in ready and not end:
-            if not said.read():
+            if not child_lines.read():
                 end = "closed"
-            elif len(said.begun) + sum(map(len, said.whole)) > limits["reply_bytes"]:
+            elif len(child_lines.begun) + sum(map(len, child_lines.whole)) > limits["reply_bytes"]:
                 end = "overflow"
     os.close(read)
     os.close(say)
