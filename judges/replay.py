@@ -161,11 +161,11 @@ def replay_cell(
     corrector = Corrector()
     with Session(judge, store, truth_of) as session:
         session.check()
-        made = {part.step: part for part in parts(folder / "rollouts")}
+        done_parts = {part.step: part for part in parts(folder / "rollouts")}
         judged = {part.step: part for part in parts(cell.dir / "verdicts")}
         for part in parts(cell.dir / "rollouts"):
             name = part_name(part.step)
-            done = made.get(part.step, Part(folder / "rollouts" / name, part.step))
+            done = done_parts.get(part.step, Part(folder / "rollouts" / name, part.step))
             # what is calibrated on earlier steps is made anew; the store has their replies
             if config.correction.calibrate or not _whole(done):
                 records, rows = _records(part, truth_of.row_of, config.trainer.group_size)
@@ -187,12 +187,12 @@ def replay_cell(
                 done = Part(folder / "rollouts" / name, part.step)
                 write_part(done.path, again, REPLAYED)
             replayed += read_part(done).to_pylist()
-            known = read_part(part, ["rollout_id", "truth", "domain", "outcome"]).to_pylist()
-            truths |= {record["rollout_id"]: record for record in known}
+            truth_rows = read_part(part, ["rollout_id", "truth", "domain", "outcome"]).to_pylist()
+            truths |= {record["rollout_id"]: record for record in truth_rows}
         calls = session.calls
     endings = [truths.get(row["rollout_id"], {}).get("outcome") for row in replayed]
-    asked = [ending in (None, OK) for ending in endings]
-    changed = compare(replayed, asked) | _gaps(replayed, truths)
+    has_answer = [ending in (None, OK) for ending in endings]
+    changed = compare(replayed, has_answer) | _gaps(replayed, truths)
     return {"cell": cell.name, "judge": judge.name, **changed, "calls": calls}
 
 
@@ -238,13 +238,13 @@ def _records(
         raise Damaged(part.path, "has no rows")
     records = table.to_pylist()
     rows = [row_of(record["prompt_id"] or "") for record in records]
-    known = [row for row in rows if row is not None]
-    if len(known) < len(rows) or any(record["rollout_id"] is None for record in records):
+    task_rows = [row for row in rows if row is not None]
+    if len(task_rows) < len(rows) or any(record["rollout_id"] is None for record in records):
         raise Damaged(part.path, "holds rollouts of no prompt of its task")
     if len(records) % size:
         raise Damaged(part.path, f"holds {len(records)} rollouts, and groups have {size}")
     order = sorted(range(len(records)), key=lambda place: records[place]["rollout_id"])
-    return [records[place] for place in order], [known[place] for place in order]
+    return [records[place] for place in order], [task_rows[place] for place in order]
 
 
 def _step(
@@ -288,14 +288,14 @@ def _step(
 def _shadow_scores(part: Part, records: Sequence[dict[str, Any]]) -> list[list[float | None]]:
     """What each shadow judge on record said of these rollouts: the mean of its scored votes."""
     columns = ["rollout_id", "judge", "role", "score"]
-    told: dict[str, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
+    scores_by_judge: dict[str, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
     for verdict in read_part(part, columns).to_pylist():
         if verdict["role"] == "shadow" and verdict["score"] is not None:
-            told[verdict["judge"]][verdict["rollout_id"]].append(verdict["score"])
+            scores_by_judge[verdict["judge"]][verdict["rollout_id"]].append(verdict["score"])
     ids = [record["rollout_id"] for record in records]
     return [
         [float(np.mean(scores[name])) if name in scores else None for name in ids]
-        for scores in told.values()
+        for scores in scores_by_judge.values()
     ]
 
 
@@ -310,9 +310,11 @@ def _replayed(
     }
 
 
-def compare(replayed: list[dict[str, Any]], asked: Sequence[bool] | None = None) -> dict[str, Any]:
+def compare(
+    replayed: list[dict[str, Any]], has_answer: Sequence[bool] | None = None
+) -> dict[str, Any]:
     """What changed: n, unscored share, scores, and how the advantages moved; None where undefined.
-    ``asked`` says of which of the N rollouts a judge is asked, of all where it is None.
+    ``has_answer`` says of which of the N rollouts a judge is asked, of all where it is None.
 
     ``correlation`` is Pearson's of new and old scores over the rollouts that have both;
     ``sign_flips``, ``silenced``, ``alignment`` and ``rank_change`` are those of
@@ -325,11 +327,13 @@ def compare(replayed: list[dict[str, Any]], asked: Sequence[bool] | None = None)
     )
     both = np.isfinite(new) & np.isfinite(old)
     varied = both.sum() > 1 and new[both].std() > 0 and old[both].std() > 0
-    known = np.isfinite(before)
-    moved = before[known], after[known]
+    has_advantage = np.isfinite(before)
+    moved = before[has_advantage], after[has_advantage]
     members = 1 + max((row["member"] for row in replayed), default=0)
     numbers = {
-        "unscored": _mean(np.isnan(new)[slice(None) if asked is None else np.array(asked)]),
+        "unscored": _mean(
+            np.isnan(new)[slice(None) if has_answer is None else np.array(has_answer)]
+        ),
         "score": _mean(new[np.isfinite(new)]),
         "original_score": _mean(old[np.isfinite(old)]),
         "correlation": float(np.corrcoef(new[both], old[both])[0, 1]) if varied else float("nan"),
@@ -337,7 +341,7 @@ def compare(replayed: list[dict[str, Any]], asked: Sequence[bool] | None = None)
         "silenced": silenced(*moved),
         "alignment": alignment(*moved),
         "rank_change": rank_change(before.reshape(-1, members), after.reshape(-1, members))
-        if len(replayed) % members == 0 and known.all()
+        if len(replayed) % members == 0 and has_advantage.all()
         else float("nan"),
     }
     return {"n": len(replayed)} | {k: None if np.isnan(v) else v for k, v in numbers.items()}
@@ -350,21 +354,21 @@ def _gaps(
     domain; {} where no truth is on record."""
     gaps: dict[str, list[tuple[float, float]]] = defaultdict(list)
     for row in replayed:
-        known = truths.get(row["rollout_id"], {})
-        values = (row["judge_score"], row["original_score"], known.get("truth"))
+        truth_row = truths.get(row["rollout_id"], {})
+        values = (row["judge_score"], row["original_score"], truth_row.get("truth"))
         if None not in values:
             pair = (values[0] - values[2], values[1] - values[2])
             gaps[""].append(pair)
-            gaps[known.get("domain") or ""] += [pair] if known.get("domain") else []
+            gaps[truth_row.get("domain") or ""] += [pair] if truth_row.get("domain") else []
     means = {name: np.mean(pairs, axis=0).tolist() for name, pairs in gaps.items()}
-    told = {
+    by_domain = {
         name: {"n": len(gaps[name]), "gap": new, "original_gap": old}
         for name, (new, old) in means.items()
     }
-    if not told:
+    if not by_domain:
         return {}
-    whole = told.pop("")
-    return {"gap": whole["gap"], "original_gap": whole["original_gap"], "domains": told}
+    whole = by_domain.pop("")
+    return {"gap": whole["gap"], "original_gap": whole["original_gap"], "domains": by_domain}
 
 
 def _mean(values: np.ndarray) -> float:

@@ -412,7 +412,9 @@ class Scorer:
             for place, (shadow, ahead) in enumerate(
                 zip(self.shadows, under_way.ahead[1:], strict=True)
             ):
-                if panel_J_N or ahead.asked:  # what is paid for is kept, and counts in the budget
+                if (
+                    panel_J_N or ahead.has_requests
+                ):  # what is paid for is kept, and counts in the budget
                     told = panel_J_N[place] if panel_J_N else self._ask(shadow, inputs_N, ahead)
                     record.verdicts += _verdict_rows(record.step, "shadow", shadow, told)
             self.on_missing(record.step, record.rollouts, record.verdicts, record.calls)

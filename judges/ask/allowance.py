@@ -104,8 +104,12 @@ class Allowance:
     def _count(self, judge: Judge, batch: Sequence[Fetched]) -> None:
         sent = [fetched for fetched in batch if not fetched.from_cache]
         rows = [
-            {"from_cache": False, "finish_reason": bool(asked.replies), "cost_usd": asked.cost_usd}
-            for asked in sent
+            {
+                "from_cache": False,
+                "finish_reason": bool(fetched.replies),
+                "cost_usd": fetched.cost_usd,
+            }
+            for fetched in sent
         ]
         spent = Spent(sum(fetched.attempts for fetched in sent), usd_of(rows))
         self.spent += spent

@@ -20,7 +20,7 @@ from judges.endpoint.dialects import dialect_of
 from judges.endpoint.keys import check_key, read_key
 from judges.endpoint.loop import cancel
 from judges.endpoint.replicas import open_wire
-from judges.endpoint.served import is_asked
+from judges.endpoint.served import is_requested_model
 from study.errors import UserError
 from study.verdict import Outcome
 
@@ -214,8 +214,8 @@ class Asker:
     def _accepted(self, value: dict[str, Any]) -> bool:
         """Whether stored replies are of this model; others are asked for again."""
         endpoint = self.model.endpoint
-        asked = str(endpoint.extra_body.get("model") or endpoint.model)
+        model_name = str(endpoint.extra_body.get("model") or endpoint.model)
         return all(
-            is_asked(asked, reply.get("model", ""), endpoint.served_as)
+            is_requested_model(model_name, reply.get("model", ""), endpoint.served_as)
             for reply in value["replies"]
         )

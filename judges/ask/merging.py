@@ -81,13 +81,13 @@ def _replies(path: Path, connection: sqlite3.Connection, number: int) -> Iterato
         "SELECT CAST(key AS BLOB), CAST(value AS BLOB), created FROM replies"
         " WHERE key > CAST(? AS TEXT) AND key < 'g' ORDER BY key LIMIT ?"
     )
-    last, seen = b"", PAGE
-    while seen == PAGE:
-        seen = 0
+    last, row_count = b"", PAGE
+    while row_count == PAGE:
+        row_count = 0
         try:
             for key, value, created in connection.execute(query, [last, PAGE]):
                 yield key, legal_time(created), value, number
-                last, seen = key, seen + 1
+                last, row_count = key, row_count + 1
         except sqlite3.DatabaseError as error:
             raise UserError(unreadable(path, error)) from error
 

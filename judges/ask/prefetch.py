@@ -52,7 +52,7 @@ class Ahead:
         self._begin([place for group in whole for place in group])
 
     @property
-    def asked(self) -> bool:
+    def has_requests(self) -> bool:
         """Whether anything was submitted."""
         return bool(self._submitted)
 
@@ -126,9 +126,11 @@ def judge_asked(
         whole = [group for group in groups.values() if len(group) > 1]
         places = [place for group in whole for place in group]
         items = [[inputs[place].item for place in group] for group in whole]
-        told = session.groups([(group[0][0], [answer for _, answer in group]) for group in items])
+        votes_N = session.groups(
+            [(group[0][0], [answer for _, answer in group]) for group in items]
+        )
         session.stop_if_refused()
     else:
-        told = judge_all(session, [inputs[place].item for place in places], 1)
-    votes = dict(zip(places, told, strict=True))
+        votes_N = judge_all(session, [inputs[place].item for place in places], 1)
+    votes = dict(zip(places, votes_N, strict=True))
     return [votes.get(place, []) for place in range(len(inputs))]

@@ -268,5 +268,6 @@ def _reply(
 
 def excerpt(data: bytes) -> str:
     """The begin of ``data`` as one line of text, for a message. It is longer than a message, as
-    `failures.told` makes one of it: cut here, half a key might be left that no one knows again."""
+    `failures.shorten_message` makes one of it: cut here, half a key might be left that no one knows
+    again."""
     return one_line(data[:EXCERPT].decode("utf-8", "replace"), EXCERPT) or "nothing"

@@ -87,7 +87,7 @@ def read_error(answer: Answer, body: bytes, key: str) -> Reply:
     """What an error means: moderation is a reply; everything else is raised."""
     status = answer.status
     words, shown = _message(body[:ERROR_BYTES])
-    shown = told(shown, key)
+    shown = shorten_message(shown, key)
     message = f"HTTP {status}: {shown}"
     mine = status < 500 and status != 429  # 4xx, and an error in the body of a success
     if mine and _REFUSED.search(words):
@@ -107,7 +107,7 @@ def read_error(answer: Answer, body: bytes, key: str) -> Reply:
     raise Fault(Outcome.transport, message, again=False)
 
 
-def told(text: str, key: str) -> str:
+def shorten_message(text: str, key: str) -> str:
     """An endpoint's message as one short line; the key is taken out before it is cut."""
     return one_line(redact(text, [key]), SHOWN)
 

@@ -70,9 +70,9 @@ class Grading:
         Raises UserError: another value."""
         legal = self.choices[key]
         value = self.options.get(key, legal[0])
-        spoken = {True: "on", False: "off", None: "none"}
+        yaml_names = {True: "on", False: "off", None: "none"}
         if (value is None or isinstance(value, bool)) and value not in legal:
-            value = spoken[value]
+            value = yaml_names[value]
         if not any(value is item or (value == item and isinstance(value, str)) for item in legal):
             shown = [str(item).lower() if isinstance(item, bool) else str(item) for item in legal]
             raise UserError(

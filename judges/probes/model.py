@@ -86,13 +86,13 @@ Text = tuple[str | None, str]
 """What a model wrote, or None and the reason."""
 
 
-def written(session: Session, asked: Sequence[tuple[OneRequest, Row, str]]) -> list[Text]:
+def written(session: Session, questions: Sequence[tuple[OneRequest, Row, str]]) -> list[Text]:
     """The text of each reply to a grading's request about a row and an answer; a model of little
     context has half of it for a reply."""
     context = session.judge.context
     room = {"room": min(TOKENS, context // 2)} if 0 < context < 2 * TOKENS else {}
     requests = []
-    for grading, row, answer in asked:
+    for grading, row, answer in questions:
         sized = replace(grading, options=grading.options | room)
         requests += [(sized, request) for request in sized.requests(row, answer)]
     texts: list[Text] = []
@@ -134,18 +134,18 @@ def rewritten(
         (place, slot)
         for place, source in enumerate(sources)
         for slot in INSTRUCTIONS
-        if slot not in source.given and "correct" in source.contents
+        if slot not in source.slot_texts and "correct" in source.contents
     ]
-    filled = [dict(source.given) for source in sources]
+    filled = [dict(source.slot_texts) for source in sources]
     lost: Counter[str] = Counter()
     me = judge.name, judge.family
     with Session(judge, store, allowance=allowance) as session:
         session.check()
-        asked = [
+        questions = [
             (Rewrite({"instruction": INSTRUCTIONS[slot]}), source.row, source.contents["correct"])
             for source, slot in ((sources[place], slot) for place, slot in wanted)
         ]
-        texts = written(session, asked)
+        texts = written(session, questions)
         calls = session.calls
     for (place, slot), (text, why) in zip(wanted, texts, strict=True):
         if text is not None:
@@ -153,7 +153,11 @@ def rewritten(
         else:
             lost[f"{slot}: {why}"] += 1
     new = [
-        replace(source, given=given, by=source.by | dict.fromkeys(given.keys() - source.given, me))
-        for source, given in zip(sources, filled, strict=True)
+        replace(
+            source,
+            slot_texts=slot_texts,
+            by=source.by | dict.fromkeys(slot_texts.keys() - source.slot_texts, me),
+        )
+        for source, slot_texts in zip(sources, filled, strict=True)
     ]
     return new, [f"{count} x {why}" for why, count in sorted(lost.items())], calls

@@ -322,6 +322,8 @@ class Keeper:
             )
             for run in self._runs
         ]
-        asked = self._model.endpoint.model
-        book = Book(VERSION, asked, self._state, self._began, self._owner, replicas, self._kept_by)
+        model_name = self._model.endpoint.model
+        book = Book(
+            VERSION, model_name, self._state, self._began, self._owner, replicas, self._kept_by
+        )
         self.service.write(book)

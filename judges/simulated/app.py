@@ -57,8 +57,8 @@ class SimulatedJudge(protocol.Simulated):
     async def reply(self, body: dict[str, Any], request: Request) -> Response:
         """The verdict, or the failure in its place."""
         question = read_question(body)
-        row, told = await self._truths.of(question.prompt, question.answers)
-        truths = truths_of(told)
+        row, rule_truths = await self._truths.of(question.prompt, question.answers)
+        truths = truths_of(rule_truths)
         bias = self._bias.get(row.domain if row else "", self._bias[""])
         nth = self._asked[question.content]
         self._asked[question.content] += 1
@@ -69,6 +69,6 @@ class SimulatedJudge(protocol.Simulated):
             return await hang(request)
         if failure in TRANSIENT and not nth:
             raise Unanswerable(*TRANSIENT[failure])
-        said = spoil(failure, verdict)
-        prompt, completion = tokens(question.characters), tokens(len(said.text))
-        return self.respond(body, said, prompt, completion, f"{question.content.hex()}-{nth}")
+        message = spoil(failure, verdict)
+        prompt, completion = tokens(question.characters), tokens(len(message.text))
+        return self.respond(body, message, prompt, completion, f"{question.content.hex()}-{nth}")

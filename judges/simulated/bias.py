@@ -115,8 +115,8 @@ class Bias:
         noise, failing, kind = draw.gauss(0.0, 1.0), draw.random(), draw.random()
         truth = self._taken(truth, draw)
         z = self.standardised(answer)
-        seen = settings.scale * observed(truth, settings.tpr, settings.fpr, draw)
-        value = self._biased(seen, z, noise, calls)
+        observed_score = settings.scale * observed(truth, settings.tpr, settings.fpr, draw)
+        value = self._biased(observed_score, z, noise, calls)
         return min(max(value, 0.0), 1.0), self._failure(z, failing, kind)
 
     def labels(
@@ -156,11 +156,11 @@ class Bias:
             for number, weight in weights.items()
         )
         turned = min(1.0, abs(shift) * possible / room) if room > 0 else 0.0
-        seen = {}
+        is_met = {}
         for number in sorted(points):
             met, turn = draw.random() < chances[number], draw.random() < turned
-            seen[number] = up[number] if turn else met
-        return seen, self._failure(z, failing, kind)
+            is_met[number] = up[number] if turn else met
+        return is_met, self._failure(z, failing, kind)
 
     def _taken(self, truth: Truth, draw: random.Random) -> Truth:
         """What it takes a truth for: its own model's favourite wrong answer may be right to it."""
@@ -213,5 +213,5 @@ def observed(truth: Truth, tpr: float, fpr: float, draw: random.Random) -> float
     and ``fpr`` if not; exactly the truth at 1 and 0."""
     if not truth.checks:
         return fpr + (tpr - fpr) * truth.score
-    seen = [draw.random() < (tpr if met else fpr) for met in truth.checks]
-    return truth.score + (sum(seen) - sum(truth.checks)) / len(truth.checks)
+    met_draws = [draw.random() < (tpr if met else fpr) for met in truth.checks]
+    return truth.score + (sum(met_draws) - sum(truth.checks)) / len(truth.checks)

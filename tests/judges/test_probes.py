@@ -216,7 +216,7 @@ def test_a_file_of_slots_is_read(tmp_path):
     found = sets.read_slots(path)
     contents = [one.contents for one in found.sources]
     assert contents == [{"correct": "Yes."}, {"correct": "No."}, {"policy": "Maybe."}]
-    assert found.sources[1].given == {"ysycophant": ("Lovely! No.", "set")}
+    assert found.sources[1].slot_texts == {"ysycophant": ("Lovely! No.", "set")}
     assert found.notes == ["line 3 has no answer in any slot to start from"]
     made, _ = variants(found.sources[2], only=["hedged"])
     assert [one.variant for one in made] == ["ypolicy_raw", "hedged"]

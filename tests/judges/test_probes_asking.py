@@ -94,7 +94,7 @@ def test_a_rewriter_s_texts_are_paid_for_too(app, store):
     app.say = lambda body: "Written anew."
     one = Allowance(Cost(max_calls=1), [held()])
     filled, lost, calls = rewritten(held(), [SOURCE], store, one)
-    assert calls == 1 and len(filled[0].given) == 1
+    assert calls == 1 and len(filled[0].slot_texts) == 1
     assert len(lost) == len(INSTRUCTIONS) - 1 and all("aborted" in line for line in lost)
 
 
@@ -136,13 +136,13 @@ def test_a_model_fills_the_empty_slots_once(app, store):
     app.say = lambda body: "" if "few words" in text_of(body) else "Written anew."
     given = Source(ROW, SOURCE.contents, {"yverbose": ("Long.", "set")})
     filled, lost, calls = rewritten(held(), [given, Source(ROW, {"policy": "x"})], store)
-    assert filled[0].given == {
+    assert filled[0].slot_texts == {
         "yverbose": ("Long.", "set"),
         **dict.fromkeys(
             ("ystructured", "ysycophant", "yconfident_wrong"), ("Written anew.", "model")
         ),
     }
-    assert filled[1].given == {}, "nothing to start from"
+    assert filled[1].slot_texts == {}, "nothing to start from"
     assert lost == ["1 x yshort: empty from the rewriter"]
     asked = [text_of(body) for body in app.bodies]
     assert all(undelimit("answer", text) == "It is 4 km off." for text in asked)
@@ -150,7 +150,7 @@ def test_a_model_fills_the_empty_slots_once(app, store):
         "yshort", "ystructured", "ysycophant", "yconfident_wrong"
     }  # fmt: skip
     again, _, more = rewritten(held(), [given], store)
-    assert calls == len(asked) and again[0].given == filled[0].given
+    assert calls == len(asked) and again[0].slot_texts == filled[0].slot_texts
     assert more <= 1, "only what gave no text is asked again"
 
 
