@@ -99,26 +99,26 @@ def write_run(job: tuple[Path, int]) -> None:
             "truth": truth,
             "judge_score": score,
         }
-        given = np.concatenate([score, *others])
+        all_scores = np.concatenate([score, *others])
         verdicts: dict[str, Any] = {
             "rollout_id": ids * JUDGES,
-            "step": [step] * len(given),
+            "step": [step] * len(all_scores),
             "role": np.repeat(["acting"] + ["shadow"] * (JUDGES - 1), rows),
             "judge": np.repeat([name, *(f"other-{k}" for k in range(1, JUDGES))], rows),
-            "outcome": np.where(np.isnan(given), "timeout", "scored"),
-            "score": given,
-            "text": [f"[[{value:.2f}]]" for value in given],
-            "attempts": [1] * len(given),
+            "outcome": np.where(np.isnan(all_scores), "timeout", "scored"),
+            "score": all_scores,
+            "text": [f"[[{value:.2f}]]" for value in all_scores],
+            "attempts": [1] * len(all_scores),
         }
-        for kind, columns, known in zip(
+        for kind, columns, schema_fields in zip(
             ("rollouts", "verdicts"), (rollouts, verdicts), kinds, strict=True
         ):
             size = len(columns["step"])
             arrays = [
                 pa.array(columns.get(field.name, [None] * size), field.type, from_pandas=True)
-                for field in known
+                for field in schema_fields
             ]
-            pq.write_table(pa.table(arrays, schema=known), cell / kind / part_name(step))
+            pq.write_table(pa.table(arrays, schema=schema_fields), cell / kind / part_name(step))
         metrics = {"policy/grad_norm": 1 + rng.random(), "policy/learning_rate": 1e-4}
         lines.append(json.dumps({"step": step, "time_ms": step, "metrics": metrics}))
     (cell / "metrics.jsonl").write_text("\n".join(lines) + "\n")
@@ -168,15 +168,15 @@ def memory(pid: int) -> int:
 
 
 def main(arguments: list[str]) -> int:
-    given = dict(argument.partition("=")[::2] for argument in arguments)
-    if "numbers" in given:
-        numbers(Path(given["numbers"]))
+    options = dict(argument.partition("=")[::2] for argument in arguments)
+    if "numbers" in options:
+        numbers(Path(options["numbers"]))
         return 0
-    if set(given) - {"cells", "folder"} or not given.get("cells", "25").isdecimal():
+    if set(options) - {"cells", "folder"} or not options.get("cells", "25").isdecimal():
         print(f"{' '.join(arguments)}: legal are cells=NUMBER and folder=FOLDER", file=sys.stderr)
         return 2
-    cells = int(given.get("cells", "25"))
-    folder = Path(given["folder"]) if "folder" in given else Path(tempfile.mkdtemp())
+    cells = int(options.get("cells", "25"))
+    folder = Path(options["folder"]) if "folder" in options else Path(tempfile.mkdtemp())
     if not (folder / "equal").exists():
         write_study(folder / "equal", 2)
     equal(folder / "equal")
@@ -202,7 +202,7 @@ def main(arguments: list[str]) -> int:
         print(f"{name:<8} {took:6.1f} s, at most {most / 1e9:.2f} GB in all processes")
         if process.returncode:
             return process.returncode
-    if "folder" not in given:
+    if "folder" not in options:
         shutil.rmtree(folder)
     return 0
 

@@ -88,8 +88,10 @@ def _said(content: str, body: dict[str, Any], die: bytes) -> str:
         block = content.split("Rubric:")[1]
         numbers = [int(line.split(".")[0]) for line in block.splitlines() if line[:1].isdigit()]
         # the last of several criteria is left out now and then, and asked for by itself
-        told = numbers[:-1] if len(numbers) > 1 and die[2] % 3 == 0 else numbers
-        return json.dumps({str(n): "met" if die[2 + n] % 2 else "not_met" for n in told})
+        labelled_numbers = numbers[:-1] if len(numbers) > 1 and die[2] % 3 == 0 else numbers
+        return json.dumps(
+            {str(n): "met" if die[2 + n] % 2 else "not_met" for n in labelled_numbers}
+        )
     if "[[tie]]" in instructions:
         return ("[[A]]", "[[B]]", "[[tie]]")[die[1] % 3]
     if "[[best > ... > worst]]" in instructions:

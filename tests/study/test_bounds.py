@@ -57,7 +57,7 @@ def test_every_default_is_legal() -> None:
 
 
 @pytest.mark.parametrize(
-    ("path", "value", "said"),
+    ("path", "value", "expected"),
     [
         ("trainer.steps", -5, "1 or more"),
         ("trainer.steps", 0, "1 or more"),
@@ -129,12 +129,12 @@ def test_every_default_is_legal() -> None:
         ("factors", "judge", "a list"),
     ],
 )  # fmt: skip
-def test_what_is_not_legal_is_refused_with_key_value_and_what_is(path, value, said) -> None:
+def test_what_is_not_legal_is_refused_with_key_value_and_what_is(path, value, expected) -> None:
     with pytest.raises(UserError) as caught:
         freeze(Study, nested(path, value))
     message = str(caught.value)
     assert message.startswith(path) or f"a key of {path}" in message
-    assert said in message
+    assert expected in message
     assert len(message) < 600
 
 

@@ -57,7 +57,7 @@ def folder(url, machine) -> Path:
     return folder
 
 
-def told(folder: Path) -> dict[str, object]:
+def manifest_of(folder: Path) -> dict[str, object]:
     """What is on record of a cell, whatever the time and the machine."""
     rows = {
         kind: {part.step: read_part(part).to_pylist() for part in parts(folder / kind)}
@@ -100,12 +100,12 @@ def test_another_machine_reads_what_was_sent(url, machine, folder):
     elsewhere.body(folder, 5)
     (folder.parent / "study.json").write_text('{"study": "study"}')
     push(folder.parent)
-    mine = told(folder)
+    mine = manifest_of(folder)
     assert mine["done"]
     machine("two")
     copy = local(url) / "study"
     fetch(copy)
-    assert told(copy / "a-s0") == mine
+    assert manifest_of(copy / "a-s0") == mine
     assert (copy / "study.json").read_text() == '{"study": "study"}'
     assert not (copy / "a-s0" / "checkpoints").exists() and exchange.studies(local(url)) == [
         "study"
@@ -117,7 +117,7 @@ def test_another_machine_reads_what_was_sent(url, machine, folder):
         push(copy / "a-s0", ended=True)  # nothing is new
     machine("one")
     fetch(folder.parent)
-    assert told(folder) == mine
+    assert manifest_of(folder) == mine
 
 
 def test_what_went_on_elsewhere_replaces_what_is_here(url, machine, folder):
@@ -133,7 +133,7 @@ def test_what_went_on_elsewhere_replaces_what_is_here(url, machine, folder):
     (again / "rollouts" / "step-000009.parquet").unlink()
     elsewhere.body(again, 3)
     machine("one")
-    assert pull(folder, whole=True) and told(folder) == told(again)
+    assert pull(folder, whole=True) and manifest_of(folder) == manifest_of(again)
     assert not (folder / "rollouts" / "step-000010.parquet").exists()
 
 
@@ -172,7 +172,7 @@ def test_a_disk_that_is_full_here_is_not_blamed_on_the_store(url, machine, folde
     assert (copy / "config.yaml").read_text() == "seed: 0\n"
 
 
-def full(*given: object, **more: object) -> None:
+def full(*args: object, **kwargs: object) -> None:
     raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
 
@@ -286,10 +286,10 @@ def test_of_two_who_find_no_lease_the_first_has_it(s3, machine, monkeypatch):
     real = lease.Lease._read
 
     def looks(self):
-        seen = real(self)
-        if seen is None:
+        record = real(self)
+        if record is None:
             fs.pipe_file(path, leased(host="far-away"))
-        return seen
+        return record
 
     monkeypatch.setattr(lease.Lease, "_read", looks)
     with pytest.raises(lease.Taken, match="on far-away"), lease.held(folder):
@@ -337,10 +337,10 @@ def test_a_worker_that_is_killed_is_gone_on_with_elsewhere(s3, machine, tmp_path
     machine("two")
     fetch(local(s3) / "study")
     copy = local(s3) / "study" / "a-s0"
-    seen = told(copy)
-    assert seen["metrics"] == told(whole)["metrics"][: len(seen["metrics"])]
+    partial = manifest_of(copy)
+    assert partial["metrics"] == manifest_of(whole)["metrics"][: len(partial["metrics"])]
     elsewhere.body(copy, 6)
-    assert told(copy) == told(whole)
+    assert manifest_of(copy) == manifest_of(whole)
     fs, root = places.opened(s3)
     manifest = json.loads(fs.cat_file(f"{root}/study/a-s0/{MANIFEST}"))
     there = {path.rpartition("a-s0/")[2] for path in fs.find(f"{root}/study/a-s0")}
@@ -375,12 +375,12 @@ def test_what_is_wrong_with_a_store_is_one_paragraph(s3, s3_server, machine, mon
 
 
 @pytest.mark.parametrize(
-    ("place", "said"),
+    ("place", "message"),
     [
         ("nosuch://a/b", "begins with nosuch://, which nothing here can read"),
         ("dropbox://a/b", r"package that reads dropbox:// is not installed .*\.\[remote\]"),
     ],
 )
-def test_a_scheme_that_cannot_be_read(machine, place, said):
-    with pytest.raises(StorageError, match=said):
+def test_a_scheme_that_cannot_be_read(machine, place, message):
+    with pytest.raises(StorageError, match=message):
         exchange.check(local(place))

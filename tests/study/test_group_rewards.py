@@ -29,11 +29,11 @@ INVALID, MASKED = ExecutedProgram("timeout"), ExecutedProgram("operator_error")
 
 def test_the_three_states():
     inputs = [rollout(), rollout(), rollout(played=INVALID), rollout(played=MASKED)]
-    made = composed(config(), inputs, [1.0, 0.0, None, None], 4, "unscored", 0.0)
-    assert [reward for reward, _ in made] == [1.0, 0.05, 0.0, None]
-    terms = made[0][1]
+    rewards = composed(config(), inputs, [1.0, 0.0, None, None], 4, "unscored", 0.0)
+    assert [reward for reward, _ in rewards] == [1.0, 0.05, 0.0, None]
+    terms = rewards[0][1]
     assert terms["judge"] == terms["truth"] == terms["workflow_correct"] == 1.0
-    assert made[3][1]["workflow_correct"] is None
+    assert rewards[3][1]["workflow_correct"] is None
 
 
 def test_shares_and_policies_concern_asked_verdicts_alone():
@@ -83,7 +83,7 @@ def test_the_trainer_and_its_records_pay_what_the_formula_says(rollouts, name):
     settings = config(name, repetition=Repetition(1.0, 1))
     inputs = [rollout(truth, played) for played, _, truth in rollouts]
     scores = [score for _, score, _ in rollouts]
-    made = [reward for reward, _ in composed(settings, inputs, scores, 3, "unscored")]
+    rewards = [reward for reward, _ in composed(settings, inputs, scores, 3, "unscored")]
     expected = []
     for group in (rollouts[:3], rollouts[3:]):
         judged = [
@@ -91,11 +91,11 @@ def test_the_trainer_and_its_records_pay_what_the_formula_says(rollouts, name):
             for played, score, truth in group
         ]
         expected += [total(terms) for terms in FORMULAS[name](judged)]
-    assert made == expected
+    assert rewards == expected
     records = [
         {"answer": "3", "tokens": 5, "truth": truth, "outcome": played.outcome}
         | {f"feature/{share}": getattr(played, share) for share in SHARES}
         for played, _, truth in rollouts
     ]
     again = [recorded(settings, ROW, record) for record in records]
-    assert recompose(settings, again, scores, 3, "unscored") == made
+    assert recompose(settings, again, scores, 3, "unscored") == rewards

@@ -126,7 +126,7 @@ def test_shadow_judges_count_by_place_and_number() -> None:
 
 def test_each_key_off_its_default_changes_the_hash() -> None:
     """Every key of the schema but the run-time ones, one at a time."""
-    before, seen = digest(plain(Study())), set()
+    before, digests = digest(plain(Study())), set()
     for key, default in defaults().items():
         name = key.rpartition(".")[2]
         if isinstance(default, bool):
@@ -135,9 +135,9 @@ def test_each_key_off_its_default_changes_the_hash() -> None:
             value = default + 1
         else:
             value = {"other": 1} if isinstance(default, dict) else f"not {default}"
-        made = digest(nested(key, value))
-        assert made != before and made not in seen, name
-        seen.add(made)
+        new_digest = digest(nested(key, value))
+        assert new_digest != before and new_digest not in digests, name
+        digests.add(new_digest)
 
 
 def test_a_changed_default_makes_no_two_configs_equal() -> None:

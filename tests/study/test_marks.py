@@ -55,11 +55,11 @@ def test_what_cannot_change_a_result() -> None:
     )
     judge = {f"judge.{key}" for key in ("price", "serve", "max_unscored_frac")}
     executor = {f"executor.{key}" for key in ("price", "serve", "max_failed_frac")}
-    asked = {f"{role}.endpoint.{key}" for role in ("judge", "executor") for key in endpoint.split()}
+    keys = {f"{role}.endpoint.{key}" for role in ("judge", "executor") for key in endpoint.split()}
     others = "study arm factors runs_dir plan device sandbox shadow tracking store cost sweep"
     others += " trainer.save_steps trainer.keep_steps trainer.vllm.url trainer.vllm.gpu_memory"
     others += " trainer.reference"
-    wanted = {*others.split(), *judge, *executor, *asked}
+    wanted = {*others.split(), *judge, *executor, *keys}
     assert set(marked_keys(Study, RUN_TIME)) == wanted
 
 
