@@ -134,6 +134,8 @@ def check(judge: Judge, task: Task) -> bool:
 
 @dataclass(frozen=True)
 class Options:
+    """The judge that is asked once, and the task whose row it grades."""
+
     judge: str = preset("judge")
     task: str = preset("task", "instruct-mini")
     overrides: list[str] = overrides("judge.", "task.")

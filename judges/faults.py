@@ -194,6 +194,8 @@ def behind(wire: Wire) -> Good:
 
 @dataclass(frozen=True)
 class Options:
+    """The judge that is served, and how many of its answers are broken in which ways."""
+
     judge: str = preset("judge")
     task: str = preset("task", "instruct-mini")
     share: float = option("share of the answers that are broken", 0.1, Number(low=0, high=1))

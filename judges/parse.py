@@ -34,6 +34,8 @@ OPTIONS = {"vocabulary": ("rubric", "verif"), "clip": ("rubric",), "partial": ("
 
 @dataclass(frozen=True)
 class Options:
+    """The recorded replies, and the grading that reads them."""
+
     grading: str = option("who reads the replies", required=True, legal=Choice(READABLE))
     replies: Path = option(
         "JSONL of {id, text}; optional: criteria ([{points}], in the order the judge was shown),"

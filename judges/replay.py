@@ -65,6 +65,8 @@ AT_ONCE = 256
 
 @dataclass(frozen=True)
 class Options:
+    """The rollouts that are scored again, and the judge that scores them."""
+
     study: str | None = option("name of the study whose rollouts are scored again", legal=Name())
     file: Path | None = option("completions of others, in place of a study")
     judge: str | None = option(

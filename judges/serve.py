@@ -45,6 +45,8 @@ SIMULATED_PORT = 8100
 
 @dataclass(frozen=True)
 class Options:
+    """The judge or executor that is served, where, and for how long."""
+
     judge: str | None = preset("judge", None, required=False)
     executor: str | None = preset("executor", None, required=False)
     task: str | None = option("preset of the task whose rows a simulated model knows")

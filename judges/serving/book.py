@@ -119,18 +119,22 @@ class Service:
 
     @property
     def name(self) -> str:
+        """The name of the service, which is that of its folder."""
         return self.folder.name
 
     @property
     def users_dir(self) -> Path:
+        """Folder with one file for each user of the service."""
         return self.folder / "users"
 
     @property
     def key_path(self) -> Path:
+        """File of the key that the replicas ask for."""
         return self.folder / "key"
 
     @property
     def stop_path(self) -> Path:
+        """File whose presence tells the keeper to stop."""
         return self.folder / "stop"
 
     def prepare(self) -> None:

@@ -45,6 +45,7 @@ class Cell:
 
     @property
     def name(self) -> str:
+        """The name of the cell, which is that of its folder."""
         return self.dir.name
 
     @functools.cached_property

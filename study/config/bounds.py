@@ -36,6 +36,7 @@ class Number:
     below: float | None = None
 
     def accepts(self, value: Any) -> bool:
+        """Whether a number lies within the limits."""
         return (
             (self.low is None or self.low <= value)
             and (self.above is None or self.above < value)
@@ -44,6 +45,7 @@ class Number:
         )
 
     def describe(self) -> str:
+        """The legal values in words, for messages and help."""
         words = {"low": "{:.12g} or more", "above": "above {:.12g}"}
         words |= {"high": "at most {:.12g}", "below": "below {:.12g}"}
         limits = {name: getattr(self, name) for name in words}
@@ -58,9 +60,11 @@ class Choice:
     words: tuple[str, ...]
 
     def accepts(self, value: Any) -> bool:
+        """Whether a value is one of the words."""
         return value in self.words
 
     def describe(self) -> str:
+        """The legal words, for messages and help."""
         return f"one of {', '.join(word or 'an empty text' for word in self.words)}"
 
 
@@ -72,12 +76,14 @@ class Name:
     reserved: tuple[str, ...] = ()
 
     def accepts(self, value: Any) -> bool:
+        """Whether a text is a plain name that is not reserved; an empty one where ``empty``."""
         if value == "":
             return self.empty
         short = len(value) <= LONGEST_NAME and value not in self.reserved
         return short and _NAME.fullmatch(value) is not None
 
     def describe(self) -> str:
+        """The legal names in words, for messages and help."""
         taken = f", and not {' or '.join(self.reserved)}" if self.reserved else ""
         return (
             f"a plain name of letters, digits, '.', '_' and '-', which begins with none of '.' and "

@@ -62,6 +62,8 @@ class Judge(Served):
 
 @dataclass(frozen=True)
 class Lora:
+    """The low-rank adapter that is trained in place of all weights."""
+
     r: int = bounds.number(16, low=1, high=65_536)
     alpha: int = bounds.number(32, low=1, high=MANY)
     dropout: float = bounds.number(0.0, low=0, below=1)
@@ -81,6 +83,8 @@ class Warmup:
 
 @dataclass(frozen=True)
 class Policy:
+    """The model that is trained, and how it is loaded and warmed up."""
+
     name: str = bounds.name("", empty=True)
     family: str = ""
     size: str = ""
@@ -98,6 +102,8 @@ class Policy:
 
 @dataclass(frozen=True)
 class Task:
+    """Where rows come from, and how many are trained on and held out."""
+
     name: str = ""
     path: str | None = None
     """JSONL or Parquet of prompts, for tasks that read a file."""
@@ -222,6 +228,8 @@ class Trainer:
 
 @dataclass(frozen=True)
 class Tracking:
+    """What MLflow gets, where it keeps it, and how often."""
+
     enabled: bool = True
     uri: str | None = None
     """Null: sqlite under the runs folder, or MLFLOW_TRACKING_URI where it is set."""
@@ -233,12 +241,16 @@ class Tracking:
 
 @dataclass(frozen=True)
 class Ray:
+    """The Ray cluster of ``engine=ray``."""
+
     address: str = ""
     """HOST:PORT of the cluster, or auto for the one that runs here; empty starts one here."""
 
 
 @dataclass(frozen=True)
 class Sweep:
+    """How, where and how many at once the cells of a sweep run."""
+
     engine: str = bounds.choice("local", "local", "ray", "shard", "slurm")
     """What runs the cells: see `experiments.launch.engines`."""
     shard: str = ""

@@ -105,6 +105,7 @@ class CostManager:
 
     @property
     def total_cost(self) -> float:
+        """Dollars spent so far."""
         return self._line.spent.get("total_cost", 0.0)
 
     def get_summary(self) -> dict[str, Any]:
@@ -125,6 +126,7 @@ class Client:
         self.usage_tracker = CostManager()
 
     def get_usage_summary(self) -> dict[str, Any]:
+        """What was spent so far, as AFlow's account has it."""
         return self.usage_tracker.get_summary()
 
 
