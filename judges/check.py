@@ -98,13 +98,13 @@ def marks(judge: Judge) -> str:
         return f"{by_rule}; its tokenizer is not at hand: judge.serve.model names no folder here"
     tokens = special_tokens(judge)
     escaped = list(filter(can_escape, tokens))
-    listed = " ".join(escaped[:MOST_TOKENS])
+    token_list = " ".join(escaped[:MOST_TOKENS])
     more = len(escaped) - MOST_TOKENS
     own = plural(len(escaped), "special token")
-    text = f"{by_rule}; {own} of {places}{': ' * bool(escaped)}{listed}"
+    text = f"{by_rule}; {own} of {places}{': ' * bool(escaped)}{token_list}"
     text += f" and {more:,} more" if more > 0 else ""
-    if left := [repr(token) for token in tokens if not can_escape(token)]:
-        text += f"; not escaped, because a backslash cannot part them: {' '.join(left)}"
+    if unescaped := [repr(token) for token in tokens if not can_escape(token)]:
+        text += f"; not escaped, because a backslash cannot part them: {' '.join(unescaped)}"
     return text
 
 

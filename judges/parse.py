@@ -160,8 +160,8 @@ def run(options: Options) -> str:
         lines.append(json.dumps(line) + "\n")
     with writes("out", options.out):
         write_text(options.out, "".join(lines))
-    counted = "".join(f", {number} {outcome}" for outcome, number in sorted(outcomes.items()))
-    return f"{len(records)} replies read{counted}; {lost} lost records. Wrote {options.out}"
+    summary = "".join(f", {number} {outcome}" for outcome, number in sorted(outcomes.items()))
+    return f"{len(records)} replies read{summary}; {lost} lost records. Wrote {options.out}"
 
 
 @command(

@@ -164,12 +164,12 @@ def replay_cell(
     with Session(judge, store, truth_of) as session:
         session.check()
         done_parts = {part.step: part for part in parts(folder / "rollouts")}
-        judged = {part.step: part for part in parts(cell.dir / "verdicts")}
+        verdict_parts = {part.step: part for part in parts(cell.dir / "verdicts")}
         for part in parts(cell.dir / "rollouts"):
             name = part_name(part.step)
-            done = done_parts.get(part.step, Part(folder / "rollouts" / name, part.step))
+            new_part = done_parts.get(part.step, Part(folder / "rollouts" / name, part.step))
             # what is calibrated on earlier steps is made anew; the store has their replies
-            if config.correction.calibrate or not _whole(done):
+            if config.correction.calibrate or not _whole(new_part):
                 records, rows = _records(part, truth_of.row_of, config.trainer.group_size)
                 answers = [record["answer"] or "" for record in records]
                 if options.canonical:
@@ -179,16 +179,16 @@ def replay_cell(
                 shadows: list[list[float | None]] = []
                 if config.correction.panel != "none":
                     missing = Part(cell.dir / "verdicts" / name, part.step)
-                    shadows = _shadow_scores(judged.get(part.step, missing), records)
+                    shadows = _shadow_scores(verdict_parts.get(part.step, missing), records)
                 again, verdicts = _step(
                     session, config, records, rows, answers, shadows, policy, corrector
                 )
                 if options.canonical:
                     verdicts = [row | _marked(row) for row in verdicts]
                 write_part(folder / "verdicts" / name, verdicts, VERDICT)
-                done = Part(folder / "rollouts" / name, part.step)
-                write_part(done.path, again, REPLAYED)
-            replayed += read_part(done).to_pylist()
+                new_part = Part(folder / "rollouts" / name, part.step)
+                write_part(new_part.path, again, REPLAYED)
+            replayed += read_part(new_part).to_pylist()
             truth_rows = read_part(part, ["rollout_id", "truth", "domain", "outcome"]).to_pylist()
             truths |= {record["rollout_id"]: record for record in truth_rows}
         calls = session.calls
@@ -217,14 +217,14 @@ def _marked(verdict: Mapping[str, Any]) -> dict[str, str]:
     }
 
 
-def _whole(done: Part) -> bool:
+def _whole(part: Part) -> bool:
     """Whether a replayed part is there and can be read; a damaged one is made again."""
-    if not done.path.is_symlink() and not done.path.exists():
+    if not part.path.is_symlink() and not part.path.exists():
         return False
     try:
-        return not set(REPLAYED) - set(read_part(done).column_names)
+        return not set(REPLAYED) - set(read_part(part).column_names)
     except Damaged as error:
-        say(f"{done} is damaged: it {error.why}; it is made again.")
+        say(f"{part} is damaged: it {error.why}; it is made again.")
         return False
 
 
@@ -264,10 +264,10 @@ def _step(
     the scores by ``shadows``, of each shadow judge."""
     size = config.trainer.group_size
     inputs = [compose.recorded(config, *pair) for pair in zip(rows, records, strict=True)]
-    shown = [
+    judged_inputs = [
         replace(rollout, answer=answer) for rollout, answer in zip(inputs, answers, strict=True)
     ]
-    votes_N = judge_asked(session, shown, size)
+    votes_N = judge_asked(session, judged_inputs, size)
     scores = [mean_score(votes) for votes in votes_N]
     step = records[0]["step"]
     corrected, _ = corrector(StepVerdicts(config, step, size, inputs, votes_N, shadows))
@@ -330,7 +330,7 @@ def compare(
     both = np.isfinite(new) & np.isfinite(old)
     varied = both.sum() > 1 and new[both].std() > 0 and old[both].std() > 0
     has_advantage = np.isfinite(before)
-    moved = before[has_advantage], after[has_advantage]
+    advantage_pairs = before[has_advantage], after[has_advantage]
     members = 1 + max((row["member"] for row in replayed), default=0)
     numbers = {
         "unscored": _mean(
@@ -339,9 +339,9 @@ def compare(
         "score": _mean(new[np.isfinite(new)]),
         "original_score": _mean(old[np.isfinite(old)]),
         "correlation": float(np.corrcoef(new[both], old[both])[0, 1]) if varied else float("nan"),
-        "sign_flips": sign_flips(*moved),
-        "silenced": silenced(*moved),
-        "alignment": alignment(*moved),
+        "sign_flips": sign_flips(*advantage_pairs),
+        "silenced": silenced(*advantage_pairs),
+        "alignment": alignment(*advantage_pairs),
         "rank_change": rank_change(before.reshape(-1, members), after.reshape(-1, members))
         if len(replayed) % members == 0 and has_advantage.all()
         else float("nan"),
@@ -444,8 +444,8 @@ def main(options: Options) -> int:
         lines = [replay_file(options.file, judge, Path(options.out))]
     else:
         lines = replay_study(options, judge)
-    shown = [{k: _shown(v) for k, v in line.items() if k not in TOLD} for line in lines]
-    print_table(shown, f"Replay of {options.study or options.file}")
+    printable = [{k: _shown(v) for k, v in line.items() if k not in TOLD} for line in lines]
+    print_table(printable, f"Replay of {options.study or options.file}")
     for line in lines:
         if "gap" in line:
             on = " on the answers alone" if options.canonical else ""

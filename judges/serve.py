@@ -147,8 +147,8 @@ def serve_simulated(model: Model, task: Task, options: Options) -> None:
     port = SIMULATED_PORT if options.port is None else options.port
     listener = server.listen(options.host or "127.0.0.1", port, ANY_PORT)
     host, port = listener.getsockname()[:2]
-    shown = f"[{host}]" if ":" in host else host
-    print(f"{model.name} answers at http://{shown}:{port}/v1 (stop it with Ctrl-C)", flush=True)
+    host_text = f"[{host}]" if ":" in host else host
+    print(f"{model.name} answers at http://{host_text}:{port}/v1 (stop it with Ctrl-C)", flush=True)
     config = uvicorn.Config(app, log_level="warning", timeout_graceful_shutdown=2)
     uvicorn.Server(config).run(sockets=[listener])
 

@@ -108,8 +108,8 @@ def preset(
 
 def overrides(*beginnings: str, only: tuple[str, ...] = (), about: str = "") -> Any:
     """A field that collects settings such as ``judge.sampling.votes=3`` as they were typed."""
-    typed = " and ".join(f"{beginning}KEY" for beginning in beginnings)
-    about = about or f"any setting {typed} of study/config/schema.py"
+    keys = " and ".join(f"{beginning}KEY" for beginning in beginnings)
+    about = about or f"any setting {keys} of study/config/schema.py"
     return _field(Option(about, only=only, overrides=beginnings), [])
 
 

@@ -42,8 +42,8 @@ def declared(command: str) -> Command[Any]:
     stub = types.ModuleType(f"{module} as declared", ast.get_docstring(tree, clean=False))
     sys.modules[stub.__name__] = stub  # where dataclasses look for what annotations name
     try:
-        kept = ast.fix_missing_locations(ast.Module(_needed(tree, main), []))
-        exec(compile(kept, str(path), "exec"), vars(stub))
+        declarations = ast.fix_missing_locations(ast.Module(_needed(tree, main), []))
+        exec(compile(declarations, str(path), "exec"), vars(stub))
     finally:
         del sys.modules[stub.__name__]
     stub_command: Command[Any] = vars(stub)["main"]

@@ -42,8 +42,8 @@ class Allowance:
     @property
     def reason(self) -> str:
         """Why something was not sent."""
-        named = [f"cost.{name}={limit:g}" for name, limit in self._limits.items()]
-        return f"not asked: {' and '.join(named)} had no room"
+        limits = [f"cost.{name}={limit:g}" for name, limit in self._limits.items()]
+        return f"not asked: {' and '.join(limits)} had no room"
 
     async def spend(self, judge: Judge, send: Callable[[], Awaitable[Fetched]]) -> Fetched:
         """Send a request that the store cannot answer once the limits have room for it; without
@@ -93,12 +93,12 @@ class Allowance:
         last, dearest = self._seen.get(judge.name, (0, Spent()))
         size = min(MOST, max(1, 2 * last))
         each = {"max_calls": max(1.0, dearest.calls), "max_usd": dearest.usd}
-        spent = {"max_calls": self.spent.calls, "max_usd": self.spent.usd}
+        spent_by_limit = {"max_calls": self.spent.calls, "max_usd": self.spent.usd}
         for name, limit in self._limits.items():
-            if spent[name] >= limit:
+            if spent_by_limit[name] >= limit:
                 return 0
             if each[name]:
-                size = min(size, int((limit - spent[name]) / each[name] + ROUNDING))
+                size = min(size, int((limit - spent_by_limit[name]) / each[name] + ROUNDING))
         return size
 
     def _count(self, judge: Judge, batch: Sequence[Fetched]) -> None:

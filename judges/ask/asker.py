@@ -200,14 +200,14 @@ class Asker:
                 f"The {role}'s endpoint {endpoint.url} does not answer ({why}). {start}, or point "
                 f"{role}.endpoint.url to where it runs."
             ) from None
-        wanted = endpoint.model or (model.name if model.simulated is not None else "")
+        model_name = endpoint.model or (model.name if model.simulated is not None else "")
         binding = dialect_of(model).lists_models
-        if binding and served is not None and wanted not in served:
+        if binding and served is not None and model_name not in served:
             more = f" and {len(served) - MANY_MODELS} more" if len(served) > MANY_MODELS else ""
             names = ", ".join(served[:MANY_MODELS]) or "no model at all"
             raise UserError(
                 f"The {role}'s endpoint {endpoint.url} does not serve {role}.endpoint.model="
-                f"{wanted!r}; it serves {names}{more}. Set {role}.endpoint.model to one of "
+                f"{model_name!r}; it serves {names}{more}. Set {role}.endpoint.model to one of "
                 "these."
             )
 

@@ -144,8 +144,8 @@ def spent_before(folder: Path) -> tuple[Spent, Spent]:
     steps = {part.step: spent(part) for part in parts(folder / "verdicts")}
     for part in parts(folder / CALLS):
         steps[part.step] = steps.get(part.step, Spent()) + executed(part)
-    lost = folder / MISSING
-    missing = [spent(part) for part in sorted((lost / "verdicts").glob("*.parquet"))]
-    missing += [executed(part) for part in sorted((lost / CALLS).glob("*.parquet"))]
+    missing_folder = folder / MISSING
+    missing = [spent(part) for part in sorted((missing_folder / "verdicts").glob("*.parquet"))]
+    missing += [executed(part) for part in sorted((missing_folder / CALLS).glob("*.parquet"))]
     total = sum([*steps.values(), *missing, *evaluations_before(folder)], Spent())
     return total, list(steps.values())[-1] if steps else Spent()

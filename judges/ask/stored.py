@@ -165,15 +165,15 @@ def export(path: Path, out: Path) -> int:
         for number, reply in enumerate(value["replies"])
     )
     schema = pa.schema([(name, arrow_type(kind)) for name, kind in EXPORTED.items()])
-    written = 0
+    row_count = 0
     with (
         writing(out) as file,
         pq.ParquetWriter(file, schema, write_page_checksum=True) as parquet,
     ):
         while rows := list(islice(requests, AT_ONCE)):
             parquet.write_table(pa.Table.from_pylist(rows, schema=schema))
-            written += len(rows)
-    return written
+            row_count += len(rows)
+    return row_count
 
 
 def copy(path: Path, out: Path) -> int:

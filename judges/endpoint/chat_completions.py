@@ -233,8 +233,8 @@ def _texts(message: dict[str, Any]) -> tuple[str, str, str]:
 
 def _listed(choice: dict[str, Any]) -> list[Any]:
     """The log-probs of a choice, or of a chunk of it, as they came."""
-    listed = choice.get("logprobs")
-    content = listed.get("content") if isinstance(listed, dict) else None
+    logprobs = choice.get("logprobs")
+    content = logprobs.get("content") if isinstance(logprobs, dict) else None
     return content if isinstance(content, list) else []
 
 

@@ -174,8 +174,8 @@ async def list_models(channel: Channel) -> list[str] | None:
 
     async def read(answer: Answer, alive: Callable[[], None]) -> list[str] | None:
         try:
-            listed = json.loads((await _whole(answer, alive)).decode())
-            names = [model["id"] for model in listed["data"][:MOST_LISTED]]
+            model_list = json.loads((await _whole(answer, alive)).decode())
+            names = [model["id"] for model in model_list["data"][:MOST_LISTED]]
             return [
                 one_line(shorten_message(name, channel.key), NAME_CHARACTERS)
                 for name in names
@@ -222,8 +222,8 @@ async def _converse(channel: Channel, body: Body, again: Again | None, track: _T
         asked_model = str(body.get("model") or "")
         if stream:
             body = body | {"stream": True, "stream_options": {"include_usage": True}}
-        sent = json.dumps(body).encode()
-        reply = await _obtain(channel, "POST", "/chat/completions", sent, read, track)
+        payload = json.dumps(body).encode()
+        reply = await _obtain(channel, "POST", "/chat/completions", payload, read, track)
         if change:
             reply = dataclasses.replace(reply, asked=change)
         track.replies.append(reply)

@@ -64,8 +64,8 @@ class Replicas:
         self, method: str, path: str, headers: Mapping[str, str], body: bytes
     ) -> AsyncGenerator[Answer, None]:
         """Send one request to the replica that has the least to do."""
-        chosen = self.choose()  # first: a service that has moved has other ways then
-        way = self._ways[chosen]
+        index = self.choose()  # first: a service that has moved has other ways then
+        way = self._ways[index]
         self._turn += 1
         way.last_turn = self._turn
         way.in_flight += 1

@@ -61,8 +61,8 @@ class Likert(base.OneRequest):
 
     def requests(self, row: Row, answer: str) -> tuple[Request, ...]:
         """A request for each prompt; none where the row has a problem."""
-        first, shown = super().requests(row, answer), delimit("answer", answer)
-        others = [Request(self.filled(text, row, answer=shown)) for text in self._ensemble]
+        first, delimited = super().requests(row, answer), delimit("answer", answer)
+        others = [Request(self.filled(text, row, answer=delimited)) for text in self._ensemble]
         return (*first, *others) if first else ()
 
     def combine(self, row: Row, parts: Sequence[tuple[Request, Parsed]]) -> Parsed:

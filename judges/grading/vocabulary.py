@@ -178,11 +178,11 @@ def _of(value: Any, vocabulary: str) -> Iterator[Piece]:
         if isinstance(value, salvage.Wreck):
             yield Piece(value.entries, cut=value.cut)
         elif isinstance(value, salvage.Pairs):
-            named = [(int(key[1]), item) for name, item in value if (key := _KEY.fullmatch(name))]
-            if not named:
+            entries = [(int(key[1]), item) for name, item in value if (key := _KEY.fullmatch(name))]
+            if not entries:
                 waiting += [item for _, item in reversed(value)]
-            elif not all(isinstance(item, str) and _is_prose(item) for _, item in named):
-                yield Piece(named)
+            elif not all(isinstance(item, str) and _is_prose(item) for _, item in entries):
+                yield Piece(entries)
         elif isinstance(value, list):
             if value and all(isinstance(item, salvage.Pairs) for item in value):
                 waiting.append(salvage.Pairs(pair for item in value for pair in item))

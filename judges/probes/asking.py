@@ -99,11 +99,13 @@ def _pairs(session: Session, pairs: Sequence[Pair], setting: str = PROFILE) -> l
             " it with judge.grading.name=pairwise, or with a grading of single answers, for"
             " example judge.grading.name=likert."
         )
-    shown = [(probe.row, (other.text, probe.text)) for probe, other in pairs]
+    questions = [(probe.row, (other.text, probe.text)) for probe, other in pairs]
     return [
         _record(verdict, judge, probe, setting, order)
         for index in range(judge.sampling.votes)
-        for (probe, _), orders in zip(pairs, session.request_verdicts(shown, index), strict=True)
+        for (probe, _), orders in zip(
+            pairs, session.request_verdicts(questions, index), strict=True
+        )
         for order, verdict in zip((AS_GIVEN, SWAPPED), orders, strict=True)
     ]
 

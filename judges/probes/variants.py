@@ -126,8 +126,8 @@ def variants(
         truth = source.truth(text)
         score = truth.score if isinstance(truth, Truth) else None
         edit_of = source.base_of(name) if base == GIVEN else base
-        written = name if how != "rule" else BASES.get(edit_of, "")
-        author, family = source.by.get(written, ("", ""))
+        author_slot = name if how != "rule" else BASES.get(edit_of, "")
+        author, family = source.by.get(author_slot, ("", ""))
         results.append(
             Variant(
                 probe_id=f"{row.prompt_id}/{name}/{base}", row=row, variant=name, bias=bias,
@@ -147,8 +147,8 @@ def variants(
         if slot in wanted and contents.get(compared, text) != text:
             against = f"{BASES[compared]}/{compared}"
             add(slot, SLOTS[slot], GIVEN, against, text, slot != WRONG, how)
-    used = [base for base in bases if base in contents] or [*{"policy"} & contents.keys()]
-    for name, base in product([name for name in every if name in wanted], used):
+    used_bases = [base for base in bases if base in contents] or [*{"policy"} & contents.keys()]
+    for name, base in product([name for name in every if name in wanted], used_bases):
         if name in source.slot_texts and base == source.base_of(name):
             continue
         text = every[name].rewrite(contents[base])

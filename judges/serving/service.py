@@ -111,7 +111,7 @@ def use(
         starter = _Starter(
             model, service, runs_dir, while_used, port or server.port_of(model.endpoint.url)
         )
-    left = RESTARTS
+    restarts_left = RESTARTS
     reached: Model | None = None
     first: Addresses = ()
     last_urls: list[str] = []
@@ -121,7 +121,7 @@ def use(
 
     def live() -> None:
         """Give a sign of life; see to an owner that was killed."""
-        nonlocal left
+        nonlocal restarts_left
         try:
             os.utime(sign)
         except FileNotFoundError:  # this process stood still for long, and is a user all the same
@@ -134,9 +134,9 @@ def use(
                 MOVED[first] = tuple(urls)
                 whole = _listed(book)
                 last_urls[:] = whole if len(whole) == len(urls) else []
-        elif starter is not None and left > 0:
+        elif starter is not None and restarts_left > 0:
             if starter.process is None or starter.process.poll() is not None:
-                left -= 1
+                restarts_left -= 1
             starter.start()
 
     with ExitStack() as stack:

@@ -39,8 +39,8 @@ def effective(settings: Simulated) -> dict[str, Any]:
     """All that decides a simulated verdict, for a judge's identity: the settings and defaults."""
     doses = [in_domain(settings, name).doses.items() for name in ("", *DOMAINS)]
     paid = {name for items in doses for name, dose in items if dose}
-    named = ALWAYS.union(settings.reference, paid)
-    reference = {name: pair for name, pair in reference_of(settings).items() if name in named}
+    names = ALWAYS.union(settings.reference, paid)
+    reference = {name: pair for name, pair in reference_of(settings).items() if name in names}
     plain = dataclasses.asdict(settings)
     del plain["domains"]
     for name in ("model", "favourite"):  # a judge without them keeps the identity that it had
@@ -197,8 +197,8 @@ class Bias:
 def _weights(points: dict[int, float | None], checks: int) -> dict[int, float]:
     """The points of every criterion of the rubric; 1 each if the request does not show all."""
     every = {*points, *range(1, checks + 1)}
-    shown = {number: value for number, value in points.items() if value is not None}
-    return shown if shown.keys() == every else dict.fromkeys(every, 1.0)
+    visible_points = {number: value for number, value in points.items() if value is not None}
+    return visible_points if visible_points.keys() == every else dict.fromkeys(every, 1.0)
 
 
 def _met(truth: Truth, number: int, weight: float) -> float:

@@ -106,9 +106,9 @@ class Operators:
         settings = self.settings
         operating = settings.operators.get(question.operator, Operating())
         draw = generator(settings.seed, question.content, 0)
-        lost = settings.empty + settings.empty_per_1000 * question.characters / 1000
+        empty_share = settings.empty + settings.empty_per_1000 * question.characters / 1000
         text = ""
-        if draw.random() >= lost:
+        if draw.random() >= empty_share:
             text = _STYLE["unknown"]
             if question.row is not None:
                 text = _Reply(self, question, right, operating, draw, question.row).text()

@@ -114,10 +114,10 @@ def read_messages(body: dict[str, Any]) -> tuple[list[str], bytes]:
 def _answers(text: str) -> tuple[str, ...]:
     if (single := undelimit("answer", text)) is not None:
         return (single,)
-    shown: list[str] = []
-    while (answer := undelimit(group.kind(len(shown)), text)) is not None:
-        shown.append(answer)
-    return tuple(shown)
+    answers: list[str] = []
+    while (answer := undelimit(group.kind(len(answers)), text)) is not None:
+        answers.append(answer)
+    return tuple(answers)
 
 
 def _choice(body: dict[str, Any]) -> tuple[str, str] | None:
@@ -200,10 +200,10 @@ def _spoken(values: list[float], question: Question) -> Message:
 
 def spoil(failure: str | None, reply: Message) -> Message:
     """What is left of a reply after a failure that still gives one."""
-    left = {
+    replacements = {
         "unparsed": Message(OFF_FORMAT),
         "empty": Message(""),
         "truncated": Message(reply.text[: len(reply.text) // 2], "length"),
         "refused": Message("", "content_filter"),
     }
-    return left.get(failure or "", reply)
+    return replacements.get(failure or "", reply)

@@ -118,10 +118,10 @@ def save_cell(cell: Cell) -> None:
 
     A cell that is done, or that another process runs, stays as it is.
     """
-    held = lock(cell.dir, wait_s=1.0)
-    if held is None:
+    cell_lock = lock(cell.dir, wait_s=1.0)
+    if cell_lock is None:
         return
-    with held:
+    with cell_lock:
         if is_done(cell.dir):
             return
         save_config(cell)
@@ -161,12 +161,12 @@ def state(folder: Path) -> str:
     if places.runs_elsewhere(folder):
         return "running"
     try:
-        held = lock(folder)
+        cell_lock = lock(folder)
     except OSError:  # a folder that may only be read: nobody runs in it
         return "killed"
-    if held is None:
+    if cell_lock is None:
         return "running"
-    with held:
+    with cell_lock:
         return state_of_held(folder)
 
 

@@ -85,11 +85,11 @@ def push(folder: Path, ended: bool = False) -> None:
         content = {"format": FORMAT, "version": version, "files": files}
         put(fs, f"{root}/{MANIFEST}", json.dumps(content, indent=1).encode())
         write_json(folder / NOTE, {"version": version, "whole": True}, durable=False)
-        gone = _keys(old)
+        obsolete = _keys(old)
         if ended:  # and what was sent for no manifest, by who was killed
-            gone |= {str(path).rpartition(f"{root}/")[2] for path in fs.find(root)}
-        if gone := sorted(gone - _keys(files) - {MANIFEST, LEASE}):
-            fs.rm([f"{root}/{key}" for key in gone])
+            obsolete |= {str(path).rpartition(f"{root}/")[2] for path in fs.find(root)}
+        if obsolete := sorted(obsolete - _keys(files) - {MANIFEST, LEASE}):
+            fs.rm([f"{root}/{key}" for key in obsolete])
 
 
 def pull(folder: Path, whole: bool = False, manifest: dict[str, Any] | None = None) -> bool:
@@ -172,11 +172,11 @@ def fetch(study_dir: Path, say: Callable[[str], object] = lambda text: None) -> 
             continue
         manifest = _sound(texts[path], path)
         folder.mkdir(parents=True, exist_ok=True)
-        held = locks.take(folder / LOCK)
-        if held is None:
+        folder_lock = locks.take(folder / LOCK)
+        if folder_lock is None:
             say(f"{folder.name} runs here")
             continue
-        with held:
+        with folder_lock:
             if folder != study_dir:
                 pull(folder, manifest=manifest)
             elif _note(folder).get("version") != manifest["version"]:
@@ -207,9 +207,9 @@ def refresh(folder: Path) -> None:
     if not url_of(folder):
         return
     folder.mkdir(parents=True, exist_ok=True)
-    held = locks.take(folder / LOCK)
-    if held is not None:
-        with held:
+    folder_lock = locks.take(folder / LOCK)
+    if folder_lock is not None:
+        with folder_lock:
             pull(folder)
 
 
@@ -286,8 +286,8 @@ def _sound(data: bytes, where: str) -> dict[str, Any]:
 def key_of(name: str, digest: str) -> str:
     """Name of the object that holds a file: ``metrics.jsonl`` is ``metrics.<hash>.jsonl``."""
     path = PurePosixPath(name)
-    named = path.with_name(f"{path.stem}.{digest[:16]}{path.suffix}")
-    return quote(str(named), safe="/=+@, ")  # a * or [ would be taken for a pattern
+    unique_path = path.with_name(f"{path.stem}.{digest[:16]}{path.suffix}")
+    return quote(str(unique_path), safe="/=+@, ")  # a * or [ would be taken for a pattern
 
 
 def _keys(files: Mapping[str, Entry]) -> set[str]:

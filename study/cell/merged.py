@@ -106,10 +106,10 @@ def merge(folder: Path, noted: Callable[[list[Path], Path], None] | None = None)
     except (pa.ArrowException, Damaged, MergeMismatch) as error:
         say(f"{where(folder)} stays in parts: {first_line(error)}.")
         return None
-    gone = sorted(replaced - {target})
+    obsolete = sorted(replaced - {target})
     if noted is not None:
-        noted(gone, target)
-    for path in gone:
+        noted(obsolete, target)
+    for path in obsolete:
         path.unlink()
     sync_files([folder])
     return target

@@ -83,8 +83,8 @@ class Part:
 
 def span_of(path: Path) -> tuple[int, int] | None:
     """First and last step in the name of a merged file; None for any other name."""
-    named = re.fullmatch(r"steps-(\d{6,12})-(\d{6,12})\.parquet", path.name)
-    span = (int(named[1]), int(named[2])) if named else None
+    match = re.fullmatch(r"steps-(\d{6,12})-(\d{6,12})\.parquet", path.name)
+    span = (int(match[1]), int(match[2])) if match else None
     return span if span is not None and path.name == merged_name(*span) else None
 
 
@@ -382,12 +382,12 @@ def _other_steps(kind: str, footer: Any, groups: Mapping[int, set[int]]) -> str:
     if not _is_whole(footer) and (why := lacking(kind, footer.schema.to_arrow_schema().names)):
         return why
     place = paths.index("step")
-    for group, wanted in groups.items():
-        span = {min(wanted), max(wanted)} if wanted else set()
+    for group, expected in groups.items():
+        span = {min(expected), max(expected)} if expected else set()
         stats = footer.row_group(group).column(place).statistics
         if stats and stats.has_min_max and {stats.min, stats.max} != span:
-            shown = " to ".join(map(str, sorted(span)))
-            return f"holds rows of step {stats.min} and should hold those of step {shown}"
+            span_text = " to ".join(map(str, sorted(span)))
+            return f"holds rows of step {stats.min} and should hold those of step {span_text}"
     return ""
 
 

@@ -84,10 +84,10 @@ class Name:
 
     def describe(self) -> str:
         """The legal names in words, for messages and help."""
-        taken = f", and not {' or '.join(self.reserved)}" if self.reserved else ""
+        exceptions = f", and not {' or '.join(self.reserved)}" if self.reserved else ""
         return (
             f"a plain name of letters, digits, '.', '_' and '-', which begins with none of '.' and "
-            f"'-' and has at most {LONGEST_NAME} characters{taken}"
+            f"'-' and has at most {LONGEST_NAME} characters{exceptions}"
         )
 
 
@@ -166,14 +166,14 @@ def pick(where: str, name: str, table: Mapping[str, T], example: str) -> T:
 
 def refuse(where: str, value: Any, wanted: str, example: Any = None) -> None:
     """Raise the error of a value that is not legal; one that may be a key is not repeated."""
-    typed = ""
+    advice = ""
     if isinstance(example, bool | int | float | str) and example != "":
         text = str(example).lower() if isinstance(example, bool) else str(example)
-        typed = f" Type for example: {where}={text}"
+        advice = f" Type for example: {where}={text}"
     problem = f"{where}={shown(value)} is not legal:"
     if may_hold_key(where) and not _is_plain(value):
         problem = f"{where} is not legal, and what was given is not shown, for it may be a key:"
-    raise IllegalValue(f"{problem} it must be {wanted}.{typed}")
+    raise IllegalValue(f"{problem} it must be {wanted}.{advice}")
 
 
 def _is_plain(value: Any) -> bool:

@@ -66,9 +66,9 @@ def own_words(error: BaseException, arguments: Sequence[str] = ()) -> str:
         messages.append(str(error.__cause__).partition("full_key:")[0])
     pairs = [text.partition("=") for text in arguments]
     groups = preset_groups()
-    held = [value for key, _, value in pairs if may_hold_key(key) and key not in groups]
-    held += [value for key, _, value in pairs if key in groups and "{" in value]
-    pieces = {piece for value in held for piece in (value, *re.split(r"[^\w.+-]+", value))}
+    secret_values = [value for key, _, value in pairs if may_hold_key(key) and key not in groups]
+    secret_values += [value for key, _, value in pairs if key in groups and "{" in value]
+    pieces = {piece for value in secret_values for piece in (value, *re.split(r"[^\w.+-]+", value))}
     return redact(" ".join(" ".join(messages).split()), pieces)
 
 
@@ -127,8 +127,8 @@ def keys(kind: Any = Study, at: str = "") -> list[str]:
         if name == "shadow_judges":
             continue
         part = dataclass_of(hint)
-        listed = typing.get_origin(hint) is list
-        full_keys += keys(part, f"{at}{name}.") if part and not listed else [f"{at}{name}"]
+        is_list = typing.get_origin(hint) is list
+        full_keys += keys(part, f"{at}{name}.") if part and not is_list else [f"{at}{name}"]
     return full_keys
 
 
@@ -142,9 +142,9 @@ def refuse_words(arguments: Sequence[str]) -> None:
         bare = flag.lstrip("-").replace("-", "_")
         value = next(text for text in arguments if text.startswith(flag)).partition("=")[2]
         is_key = _KEY.fullmatch(bare) and not _unknown(bare.split("."))
-        typed = f"{bare}={shown(value) or 'VALUE'}" if is_key else "KEY=VALUE"
+        form = f"{bare}={shown(value) or 'VALUE'}" if is_key else "KEY=VALUE"
         raise UserError(
-            f"{shown(flag)} is not an option of a sweep: settings have no dashes. Type {typed}; to"
+            f"{shown(flag)} is not an option of a sweep: settings have no dashes. Type {form}; to"
             " see what there is, type judgedrift sweep --help"
         )
     if flags:  # whose values stand behind them as words
@@ -206,8 +206,8 @@ def _unread(text: str, error: BaseException) -> str:
             f"{rule} \"{shown(key)}='VALUE'\"."
         )
     quoted = value.replace("\\", "\\\\").replace("'", "\\'")
-    typed = f"\"{key}='{shown(quoted)}'\""
-    return f"{shown(text)} cannot be read.{rule} {typed}."
+    setting = f"\"{key}='{shown(quoted)}'\""
+    return f"{shown(text)} cannot be read.{rule} {setting}."
 
 
 def _illegal(text: str) -> str:

@@ -125,22 +125,22 @@ def observable_pairs(
     missing that lacks either.
     Raises TooManyMissing: see `composed`.
     """
-    judged, ruled = _needs(reward, inputs)
-    lost = [
+    is_judged, is_ruled = _needs(reward, inputs)
+    is_missing = [
         needed and rollout.truth_missing is not None
-        for needed, rollout in zip(ruled, inputs, strict=True)
+        for needed, rollout in zip(is_ruled, inputs, strict=True)
     ]
-    marks = [None if missing else 1.0 for missing in lost]
+    marks = [None if missing else 1.0 for missing in is_missing]
     limits = (group_size, on_failure, max_unscored_frac)
-    limited = apply_failure_policy(list(scores), *limits, "verdicts", judged)
+    limited = apply_failure_policy(list(scores), *limits, "verdicts", is_judged)
     try:
-        kept = apply_failure_policy(marks, *limits, "rule truths", ruled)
+        kept = apply_failure_policy(marks, *limits, "rule truths", is_ruled)
     except TooManyMissing as error:
-        why = inputs[lost.index(True)].truth_missing
+        why = inputs[is_missing.index(True)].truth_missing
         raise TooManyMissing(f"{error}. The first could not be had because {why}") from error
     either = [
         None if missing or (needed and score is None) else 1.0
-        for missing, needed, score in zip(lost, judged, scores, strict=True)
+        for missing, needed, score in zip(is_missing, is_judged, scores, strict=True)
     ]
     what = "verdicts or rule truths"
     has_answer = [rollout.has_answer for rollout in inputs]

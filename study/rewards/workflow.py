@@ -88,7 +88,7 @@ def gated(group: Sequence[ExecutedProgram]) -> list[Terms | None]:
     place = iter(range(len(right)))
     terms: list[Terms | None] = []
     for rollout in group:
-        lost = dict.fromkeys(RANKED, 0.0)
+        penalties = dict.fromkeys(RANKED, 0.0)
         if not _has_reward(rollout):
             terms.append(None)
             continue
@@ -96,10 +96,10 @@ def gated(group: Sequence[ExecutedProgram]) -> list[Terms | None]:
         if _is_right(rollout):
             nth = next(place)
             if not flat:
-                lost = {name: -weight * ranks[name][nth] for name, weight in RANKED.items()}
+                penalties = {name: -weight * ranks[name][nth] for name, weight in RANKED.items()}
         elif rollout.outcome == OK:
             formed = WELL_FORMED + WELL_FORMED * rollout.format
-        terms.append({"correct": float(_is_right(rollout)), "format": formed, **lost})
+        terms.append({"correct": float(_is_right(rollout)), "format": formed, **penalties})
     return terms
 
 
@@ -159,7 +159,7 @@ def effective_share(groups: Sequence[Sequence[Terms | None]]) -> dict[str, float
     """
     scored = [[terms for terms in group if terms is not None] for group in groups]
     names = list(dict.fromkeys(name for group in scored for terms in group for name in terms))
-    moved = dict.fromkeys(names, 0.0)
+    pushes = dict.fromkeys(names, 0.0)
     spread = 0.0
     for group in filter(None, scored):
         rewards = np.array([total(terms) for terms in group])
@@ -167,9 +167,9 @@ def effective_share(groups: Sequence[Sequence[Terms | None]]) -> dict[str, float
         spread += float(rewards @ rewards)
         for name in names:
             values = np.array([terms.get(name, 0.0) for terms in group])
-            moved[name] += float((values - values.mean()) @ rewards)
+            pushes[name] += float((values - values.mean()) @ rewards)
     varied = spread > 1e-12
-    return {name: part / spread if varied else math.nan for name, part in moved.items()}
+    return {name: part / spread if varied else math.nan for name, part in pushes.items()}
 
 
 def _has_reward(rollout: ExecutedProgram) -> bool:

@@ -32,8 +32,8 @@ def explained(error: BaseException, folder: Path) -> DiskError | None:
             return link
         cause = _cause(link, folder)
         if cause is not None:
-            named = link.filename if isinstance(link, OSError) and link.filename else None
-            place = Path(os.fsdecode(named)) if isinstance(named, str | bytes) else folder
+            file_name = link.filename if isinstance(link, OSError) and link.filename else None
+            place = Path(os.fsdecode(file_name)) if isinstance(file_name, str | bytes) else folder
             return DiskError(paragraph(cause, place))
     return None
 

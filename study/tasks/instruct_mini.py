@@ -172,17 +172,17 @@ def rows(options: Task, split: str) -> list[Row]:
             " instruct-mini does not take. Its one option is rules: true or false; type for"
             " example +task.options.rules=true."
         )
-    wanted = options.eval_rows if split == "eval" else options.train_rows
-    check(f"task.{split}_rows", wanted, Number(high=MOST_ROWS), 2048)
-    return list(_drawn(split, options.seed, wanted, ruled))
+    count = options.eval_rows if split == "eval" else options.train_rows
+    check(f"task.{split}_rows", count, Number(high=MOST_ROWS), 2048)
+    return list(_drawn(split, options.seed, count, ruled))
 
 
 @functools.lru_cache(maxsize=4)
-def _drawn(split: str, seed: int, wanted: int, ruled: bool) -> tuple[Row, ...]:
+def _drawn(split: str, seed: int, count: int, ruled: bool) -> tuple[Row, ...]:
     """Made once: a plan asks for the same rows several times."""
     draw = random.Random(f"instruct-mini {split} {seed}")
     rows: dict[str, Row] = {}
-    while len(rows) < wanted:
+    while len(rows) < count:
         row = _make_row(draw, split)
         row = with_rules(row) if ruled else row
         if (int(row.prompt_id, 16) % EVAL_SHARE == 0) == (split == "eval"):

@@ -137,13 +137,13 @@ class Mixture:
         )
         if enough:
             return {}
-        left = {name: limit for name, limit in self.limits.items() if limit is not None}
+        limits = {name: limit for name, limit in self.limits.items() if limit is not None}
         ends = {}
         for position in range(length):
             name = self.at(position).dataset
-            if name in left:
-                left[name] -= 1
-                if not left[name]:
+            if name in limits:
+                limits[name] -= 1
+                if not limits[name]:
                     ends[name] = position
         return ends
 

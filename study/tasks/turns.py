@@ -68,14 +68,14 @@ class Turns:
             raise IndexError("nobody has a turn left")
         self._turn += 1
         ready = [n for n in self._open if self._release[n] <= self._turn]
-        chosen = min(ready, key=self._deadline.__getitem__)
-        self._chosen.append(chosen)
-        self._before.append(self._given[chosen])
-        self._given[chosen] += 1
-        self._had[chosen] += 1
-        self._deadline[chosen] += self._urgency[chosen]
-        self._release[chosen] = self._ready_at(chosen)
-        if self._given[chosen] == self._limits[chosen]:
+        member = min(ready, key=self._deadline.__getitem__)
+        self._chosen.append(member)
+        self._before.append(self._given[member])
+        self._given[member] += 1
+        self._had[member] += 1
+        self._deadline[member] += self._urgency[member]
+        self._release[member] = self._ready_at(member)
+        if self._given[member] == self._limits[member]:
             self._share()
 
 

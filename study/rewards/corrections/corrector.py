@@ -171,11 +171,11 @@ class Corrector:
 
     def _calibrated(self, verdicts: StepVerdicts, scores: np.ndarray) -> np.ndarray:
         """The scores on the truth's scale, once there are labels enough; until then as they are."""
-        wanted = verdicts.config.correction.calibrate
+        label_count = verdicts.config.correction.calibrate
         both = np.isfinite(scores) & np.isfinite(verdicts.truths)
         pairs = zip(scores[both].tolist(), verdicts.truths[both].tolist(), strict=True)
-        self.labelled = [*self.labelled, *pairs][:wanted]
-        if len(self.labelled) < wanted:
+        self.labelled = [*self.labelled, *pairs][:label_count]
+        if len(self.labelled) < label_count:
             return scores
         return fitted(*np.array(self.labelled).T)(scores)
 
@@ -192,7 +192,7 @@ def _rechecked(verdicts: StepVerdicts) -> np.ndarray:
     """Which rollouts get the rule's word, (P, G): of those drawn, the ones whose truth is known."""
     config = verdicts.config
     size = verdicts.group_size
-    drawn = [
+    is_drawn = [
         draws.rechecked(
             config.correction.recheck,
             config.seed,
@@ -202,7 +202,7 @@ def _rechecked(verdicts: StepVerdicts) -> np.ndarray:
         )
         for place, rollout in enumerate(verdicts.inputs)
     ]
-    return (verdicts.array(drawn) > 0) & np.isfinite(verdicts.truths)
+    return (verdicts.array(is_drawn) > 0) & np.isfinite(verdicts.truths)
 
 
 def _plain(values_P_G: np.ndarray) -> Scores:

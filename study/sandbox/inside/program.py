@@ -236,11 +236,11 @@ def _importer(names: dict[str, Any]) -> Any:
     real = builtins.__import__
 
     def load(name: str, *others: Any) -> Any:
-        named = others[2] if len(others) > 2 else ()
-        if named and headers.is_member(name, named):
-            return types.SimpleNamespace(**{named[0]: names[named[0]]})
+        members = others[2] if len(others) > 2 else ()
+        if members and headers.is_member(name, members):
+            return types.SimpleNamespace(**{members[0]: names[members[0]]})
         for end, what in ((headers.OPERATORS, "operator"), (headers.PROMPTS, "prompt_custom")):
-            if not named and headers.ends(name, end):
+            if not members and headers.ends(name, end):
                 value = names[what]
                 for part in reversed(name.split(".")[1:]):
                     value = types.SimpleNamespace(**{part: value})
@@ -304,8 +304,8 @@ async def _call(program: Any, request: dict[str, Any]) -> Any:
         if parameter.kind is parameter.POSITIONAL_ONLY and name in values
     ]
     takes_all = any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values())
-    named = {name: text for name, text in values.items() if name in parameters or takes_all}
-    return await program(*first, **named)
+    arguments = {name: text for name, text in values.items() if name in parameters or takes_all}
+    return await program(*first, **arguments)
 
 
 def _failed(error: BaseException) -> dict[str, Any]:

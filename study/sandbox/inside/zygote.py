@@ -80,10 +80,10 @@ def main(options: dict[str, Any]) -> None:
         else:
             reply = _serve(request, screen)
         reply["dirty"] = watched and _touched() != born
-        left = reply.get("end") == "left"
+        parent_left = reply.get("end") == "left"
         _tell(replies, reply)
-        while "role" in request and not left:  # what the parent said before it read the end
-            left = not requests.wait().strip()
+        while "role" in request and not parent_left:  # what the parent said before it read the end
+            parent_left = not requests.wait().strip()
 
 
 class Lines:
@@ -268,8 +268,8 @@ def _more(read: int, data: bytearray, deadline: float, cap: int) -> str:
     """Add what comes to ``data``; why there is no more to come, or nothing."""
     poll = select.poll()
     poll.register(read, select.POLLIN)
-    left = deadline - time.monotonic()
-    if left <= 0 or not poll.poll(left * 1000):
+    remaining_s = deadline - time.monotonic()
+    if remaining_s <= 0 or not poll.poll(remaining_s * 1000):
         return "deadline"
     chunk = os.read(read, 1 << 16)
     data += chunk
