@@ -55,7 +55,7 @@ SCORED = ("judge_score", "reward", "advantage")
 ORIGINAL = ("original_score", "original_reward", "original_advantage")
 NEEDED = (*PLACE, *SCORED, "answer", "tokens", "truth")
 """Columns of a rollout that is replayed."""
-TOLD = ("gap", "original_gap", "domains")
+NOT_IN_TABLE = ("gap", "original_gap", "domains")
 """Numbers of a replay that are printed as a sentence, or not at all."""
 CANONICAL = "answer alone"
 """How a judge is marked that was shown no more of an answer than a rule reads."""
@@ -444,7 +444,7 @@ def main(options: Options) -> int:
         lines = [replay_file(options.file, judge, Path(options.out))]
     else:
         lines = replay_study(options, judge)
-    printable = [{k: _shown(v) for k, v in line.items() if k not in TOLD} for line in lines]
+    printable = [{k: _shown(v) for k, v in line.items() if k not in NOT_IN_TABLE} for line in lines]
     print_table(printable, f"Replay of {options.study or options.file}")
     for line in lines:
         if "gap" in line:

@@ -31,7 +31,7 @@ class Allowance:
         limits = {"max_calls": cost.max_calls, "max_usd": cost.max_usd}
         self._limits = {name: limit for name, limit in limits.items() if limit is not None}
         self.spent = before or Spent()
-        self._seen: dict[str, tuple[int, Spent]] = {}
+        self._last_batches: dict[str, tuple[int, Spent]] = {}
         """Judge -> requests of its last batch, and the dearest mean of a batch."""
         self._waiting: list[asyncio.Future[bool]] = []
         """Requests that wait for the next batch, in the order in which they came."""
@@ -90,7 +90,7 @@ class Allowance:
         """Requests that may be sent at once now."""
         if not self._limits:
             return sys.maxsize
-        last, dearest = self._seen.get(judge.name, (0, Spent()))
+        last, dearest = self._last_batches.get(judge.name, (0, Spent()))
         size = min(MOST, max(1, 2 * last))
         each = {"max_calls": max(1.0, dearest.calls), "max_usd": dearest.usd}
         spent_by_limit = {"max_calls": self.spent.calls, "max_usd": self.spent.usd}
@@ -113,8 +113,8 @@ class Allowance:
         ]
         spent = Spent(sum(fetched.attempts for fetched in sent), usd_of(rows))
         self.spent += spent
-        _, dearest = self._seen.get(judge.name, (0, Spent()))
+        _, dearest = self._last_batches.get(judge.name, (0, Spent()))
         if sent:
             calls, usd = spent.calls / len(sent), spent.usd / len(sent)
             dearest = Spent(max(dearest.calls, math.ceil(calls)), max(dearest.usd, usd))
-        self._seen[judge.name] = (len(batch), dearest)
+        self._last_batches[judge.name] = (len(batch), dearest)

@@ -169,10 +169,10 @@ def judged(
         return Message(json.dumps(labels)), failure
     pairs = zip(question.answers, truths, strict=True)
     decided = [bias.decide(answer, truth, draw, calls) for answer, truth in pairs]
-    return _spoken([value for value, _ in decided], question), decided[0][1]
+    return _write_verdict([value for value, _ in decided], question), decided[0][1]
 
 
-def _spoken(values: list[float], question: Question) -> Message:
+def _write_verdict(values: list[float], question: Question) -> Message:
     value = values[0]
     if question.reply_format == "number":
         return Message(f"[[{f'{100 * value:.6f}'.rstrip('0').rstrip('.')}]]")

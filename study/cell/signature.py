@@ -24,7 +24,7 @@ import xxhash
 KEY = "judgedrift.signature"
 """Key of a Parquet file's footer."""
 UNKNOWN = "?" * 32
-MOST_KNOWN = 1 << 16
+MOST_FILES = 1 << 16
 """So many files are known to be as they were written."""
 
 
@@ -176,11 +176,11 @@ class Contents:
         """What is known of ``path`` for its inode, size and time."""
         stat = os.stat(path)
         stands = stat.st_ino, stat.st_size, stat.st_mtime_ns
-        before, digests = _known.get(path, (None, {}))
+        before, digests = _digests_of.get(path, (None, {}))
         if before != stands:
-            if len(_known) >= MOST_KNOWN:
-                _known.clear()
-            _known[path] = stands, (digests := {})
+            if len(_digests_of) >= MOST_FILES:
+                _digests_of.clear()
+            _digests_of[path] = stands, (digests := {})
         return cls(path, digests)
 
     def unread(self) -> bytes | None:
@@ -222,7 +222,7 @@ def is_unsigned(path: Path) -> bool:
     return Contents.of(path).digests.get(0) == ""
 
 
-_known: dict[Path, tuple[tuple[int, int, int], dict[int, str]]] = {}
+_digests_of: dict[Path, tuple[tuple[int, int, int], dict[int, str]]] = {}
 """File -> inode, size and time, and the digests of its bytes from each place on."""
 
 
@@ -238,5 +238,5 @@ def _footer_digest(footer: bytes, digest: str) -> str:
 
 def forget() -> None:
     """From now on every file is hashed again."""
-    _known.clear()
+    _digests_of.clear()
     _parsed.cache_clear()

@@ -12,7 +12,7 @@ import types
 import typing
 from typing import Any
 
-RUN_TIME, JUDGE_ID, LISTED, WAS = "run_time", "judge_id", "listed", "was"
+RUN_TIME, JUDGE_ID, MLFLOW_PARAM, OLD_DEFAULT = "run_time", "judge_id", "listed", "was"
 
 
 def run_time(default: Any) -> Any:
@@ -28,7 +28,7 @@ def judge_id(default: Any) -> Any:
 
 def mlflow_param(default: Any) -> Any:
     """A field that becomes a parameter in MLflow; others stay in the cell's ``config.yaml``."""
-    return _marked(default, LISTED)
+    return _marked(default, MLFLOW_PARAM)
 
 
 def changed_default(old: Any, default: Any) -> Any:
@@ -37,7 +37,7 @@ def changed_default(old: Any, default: Any) -> Any:
     ``steps: int = changed_default(40, bounds.number(60, low=1))`` keeps every run of 40 steps its
     hash, and gives those of 60 one of their own.
     """
-    return _marked(default, WAS, old)
+    return _marked(default, OLD_DEFAULT, old)
 
 
 def _marked(default: Any, mark: str, value: Any = True) -> Any:

@@ -24,7 +24,7 @@ PATIENCE_S = 60.0
 """How long an interrupted command may take to end before it can be interrupted again."""
 AGAIN_S = 0.01
 STOPPING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-SAID = b"Stopping: what runs is being ended and recorded, which takes some seconds.\n"
+STOPPING_LINE = b"Stopping: what runs is being ended and recorded, which takes some seconds.\n"
 
 
 class _State:
@@ -77,7 +77,7 @@ def _send_again() -> None:
 def _stop(number: int, frame: FrameType | None) -> None:
     now = time.monotonic()
     if _State.signalled_at is not None and now - _State.signalled_at < PATIENCE_S:
-        os.write(2, SAID)
+        os.write(2, STOPPING_LINE)
         return
     _State.number = number
     if _is_dropped(frame):
@@ -86,7 +86,7 @@ def _stop(number: int, frame: FrameType | None) -> None:
     _State.signalled_at, _State.sends = now, False
     if _State.held:
         _State.waits = True
-        os.write(2, SAID)
+        os.write(2, STOPPING_LINE)
         return
     raise KeyboardInterrupt
 

@@ -62,7 +62,7 @@ async def endpoint(scope: Any, receive: Any, send: Any) -> None:
     content = body["messages"][-1]["content"]
     dice = hashlib.sha256(json.dumps([content.split(REMINDER)[0], body.get("seed")]).encode())
     die = dice.digest()
-    text, finish = _said(content, body, die), "stop"
+    text, finish = _reply_text(content, body, die), "stop"
     if die[0] % 16 == 0:
         await JSONResponse({"error": {"message": "out of order"}}, 500)(scope, receive, send)
         return
@@ -79,7 +79,7 @@ async def endpoint(scope: Any, receive: Any, send: Any) -> None:
     await JSONResponse(reply)(scope, receive, send)
 
 
-def _said(content: str, body: dict[str, Any], die: bytes) -> str:
+def _reply_text(content: str, body: dict[str, Any], die: bytes) -> str:
     """A verdict in the form that the request asks for."""
     instructions = without_delimited(content)
     if body.get("logprobs"):

@@ -9,7 +9,7 @@ from study.config import bounds
 from study.config.compose import load_judge
 from study.config.marks import (
     JUDGE_ID,
-    LISTED,
+    MLFLOW_PARAM,
     RUN_TIME,
     judge_id,
     marked_keys,
@@ -38,7 +38,7 @@ class Outer:
 def test_keys_of_a_mark_are_found_inside_and_a_marked_whole_is_one_key() -> None:
     inside = ("inner.url", "inner.tries", "maybe.url", "maybe.tries")
     assert marked_keys(Outer, RUN_TIME) == (*inside, "whole")
-    assert marked_keys(Outer, LISTED) == ("inner.url", "maybe.url", "whole.url")
+    assert marked_keys(Outer, MLFLOW_PARAM) == ("inner.url", "maybe.url", "whole.url")
     assert Outer() == Outer(inner=Inner("here", 3, "m"))
 
 

@@ -248,7 +248,7 @@ def test_a_footer_that_cannot_be_read_is_said_and_hides_no_part(tmp_path, spoil)
 
 
 def test_a_damaged_part_and_parts_of_other_kinds_stay(tmp_path):
-    files.SAID.clear()
+    files.PRINTED_LINES.clear()
     sample(tmp_path, steps=4)
     (tmp_path / part_name(2)).write_bytes(b"torn")
     assert merge(tmp_path) is not None and merge(tmp_path) is None
@@ -260,7 +260,7 @@ def test_a_damaged_part_and_parts_of_other_kinds_stay(tmp_path):
         pq.write_table(pa.table({"step": [step], "note": [note]}), tmp_path / part_name(step))
     before = contents(tmp_path)
     assert merge(tmp_path) is None and contents(tmp_path) == before
-    assert any("stays in parts" in line for line in files.SAID)
+    assert any("stays in parts" in line for line in files.PRINTED_LINES)
 
 
 def test_a_part_is_its_path_and_its_step(tmp_path):

@@ -218,7 +218,7 @@ def _trace() -> None:
 
 
 def _names(request: dict[str, Any], line: Line) -> dict[str, Any]:
-    """What a program finds in scope, under the names of `headers.GIVEN`."""
+    """What a program finds in scope, under the names of `headers.SCOPE_NAMES`."""
     operators = {
         name: _operator(name, arguments, line) for name, arguments in request["operators"].items()
     }
