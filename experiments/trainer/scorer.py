@@ -382,11 +382,7 @@ class Scorer:
                 "judge_score": mean_score(votes_N[index]),
             }
             | {name: value for name in ORIGIN if (value := getattr(rollout.row, name))}
-            | (
-                {"rules": [encode_result(result) for result in rules_N[index]]}
-                if self.rules
-                else {}
-            )
+            | ({"rules": [*map(encode_result, rules_N[index])]} if self.rules else {})
             | ({} if rollout.truth_missing is None else {"truth_missing": rollout.truth_missing})
             | dict(executed_N[index].columns)
             for index, rollout in enumerate(inputs_N)
@@ -412,9 +408,7 @@ class Scorer:
             for place, (shadow, ahead) in enumerate(
                 zip(self.shadows, under_way.ahead[1:], strict=True)
             ):
-                if (
-                    panel_J_N or ahead.has_requests
-                ):  # what is paid for is kept, and counts in the budget
+                if panel_J_N or ahead.has_requests:  # paid for, so kept, and counts in the budget
                     told = panel_J_N[place] if panel_J_N else self._ask(shadow, inputs_N, ahead)
                     record.verdicts += _verdict_rows(record.step, "shadow", shadow, told)
             self.on_missing(record.step, record.rollouts, record.verdicts, record.calls)

@@ -241,8 +241,6 @@ class Tracking:
 
 @dataclass(frozen=True)
 class Ray:
-    """The Ray cluster of ``engine=ray``."""
-
     address: str = ""
     """HOST:PORT of the cluster, or auto for the one that runs here; empty starts one here."""
 
