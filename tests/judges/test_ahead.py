@@ -149,8 +149,8 @@ def test_equal_answers_are_asked_once_whenever_they_end(fault, faults, store, on
                 ahead.submit({1: item})
                 ahead._submitted[1][0].result()  # the first has its reply when the other ends
                 ahead.submit({2: other})
-            apart = judge_all(session, [item, item, other], 1, ahead)
-            flags = Counter((vote.outcome, vote.from_cache, vote.tokens_in) for [vote] in apart)
+            votes_N = judge_all(session, [item, item, other], 1, ahead)
+            flags = Counter((vote.outcome, vote.from_cache, vote.tokens_in) for [vote] in votes_N)
             return flags, session.calls, session.hits
 
     apart = ask(together=False)
