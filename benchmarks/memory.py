@@ -19,8 +19,8 @@ def peak_mib() -> float | None:
         status = Path("/proc/self/status").read_text(encoding="utf-8")
     except OSError:
         return None
-    found = re.search(r"^VmHWM:\s+(\d+) kB$", status, re.MULTILINE)
-    return int(found[1]) / 1024 if found else None
+    match = re.search(r"^VmHWM:\s+(\d+) kB$", status, re.MULTILINE)
+    return int(match[1]) / 1024 if match else None
 
 
 def largest_child_mib() -> float | None:

@@ -46,7 +46,7 @@ from study.cell.cells import Cell
 from study.cell.heartbeat import Heartbeat
 from study.cell.merged import merge_cell, reopen
 from study.cell.parts import read_all, verdicts_by
-from study.cell.places import PlaceTrouble, shown
+from study.cell.places import StorageError, shown
 from study.cell.records import HELD_OUT, OVERALL, Recorder
 from study.cell.status import read_status
 from study.cell.verify import unsound
@@ -106,7 +106,7 @@ def _run_leased(folder: Path, threads: int) -> int:
     except lease.Taken as taken:
         print(taken, flush=True)
         return cells.BUSY
-    except PlaceTrouble as error:
+    except StorageError as error:
         return _failure(error, folder)[0]
 
 
@@ -149,7 +149,7 @@ def _run_held(folder: Path, threads: int) -> int:
                 exchange.push(folder, ended=True)
                 write_text(folder / "DONE", "")
             else:
-                with contextlib.suppress(PlaceTrouble):  # its records went with its checkpoints
+                with contextlib.suppress(StorageError):  # its records went with its checkpoints
                     exchange.push(folder)
         except (OSError, UserError) as error:
             # Status and marker are missing; the next run finds the cell killed and goes on.

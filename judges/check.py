@@ -62,7 +62,7 @@ def screen(judge: Judge, verdict: Verdict) -> list[tuple[str, str]]:
     size = f"{judge.size} ({judge.active_size} active)" if judge.active_size else judge.size
     context = f"context {judge.context:,} tokens" if judge.context else ""
     about = (judge.name, judge.family, size, judge.revision, context)
-    asked, served = judge.endpoint.model or judge.name, verdict.served_model
+    model_name, served = judge.endpoint.model or judge.name, verdict.served_model
     if verdict.outcome is Outcome.scored:
         labels = f" ({', '.join(verdict.labels)})" if verdict.labels else ""
         result = f"scored {verdict.score:.3f}{labels}"
@@ -74,11 +74,11 @@ def screen(judge: Judge, verdict: Verdict) -> list[tuple[str, str]]:
         part = "" if cached is None else f" ({cached} of them cached)"
         tokens = f"{verdict.tokens_in} in{part}, {verdict.tokens_out} out"
     attempts = plural(verdict.attempts, "attempt")
-    as_served = f" as {served}" if served not in ("", asked) else ""
+    as_served = f" as {served}" if served not in ("", model_name) else ""
     return [
         ("judge", ", ".join(filter(None, about))),
         ("endpoint", f"{judge.endpoint.url} answers"),
-        ("model", f"{asked} is served there{as_served}"),
+        ("model", f"{model_name} is served there{as_served}"),
         ("dialect", dialects.described(judge)),
         ("grading", f"{verdict.grading} version {verdict.grading_version}"),
         ("marks", marks(judge)),
@@ -98,13 +98,13 @@ def marks(judge: Judge) -> str:
         return f"{by_rule}; its tokenizer is not at hand: judge.serve.model names no folder here"
     tokens = special_tokens(judge)
     escaped = list(filter(can_escape, tokens))
-    listed = " ".join(escaped[:MOST_TOKENS])
+    token_list = " ".join(escaped[:MOST_TOKENS])
     more = len(escaped) - MOST_TOKENS
     own = plural(len(escaped), "special token")
-    text = f"{by_rule}; {own} of {places}{': ' * bool(escaped)}{listed}"
+    text = f"{by_rule}; {own} of {places}{': ' * bool(escaped)}{token_list}"
     text += f" and {more:,} more" if more > 0 else ""
-    if left := [repr(token) for token in tokens if not can_escape(token)]:
-        text += f"; not escaped, because a backslash cannot part them: {' '.join(left)}"
+    if unescaped := [repr(token) for token in tokens if not can_escape(token)]:
+        text += f"; not escaped, because a backslash cannot part them: {' '.join(unescaped)}"
     return text
 
 
@@ -134,6 +134,8 @@ def check(judge: Judge, task: Task) -> bool:
 
 @dataclass(frozen=True)
 class Options:
+    """The judge that is asked once, and the task whose row it grades."""
+
     judge: str = preset("judge")
     task: str = preset("task", "instruct-mini")
     overrides: list[str] = overrides("judge.", "task.")

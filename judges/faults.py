@@ -77,7 +77,7 @@ class FaultServer:
         self.port = port
         self._good = good
         self._share, self._faults = share, tuple(faults)
-        self._asked: Counter[bytes] = Counter()
+        self._request_counts: Counter[bytes] = Counter()
         self._tasks: set[asyncio.Task[None]] = set()
         self._loop = Loop(self._shut)
 
@@ -136,8 +136,8 @@ class FaultServer:
                 return True
         elif name == "v1" or name.startswith("mix_"):
             share = self._share if name == "v1" else float(name.removeprefix("mix_"))
-            nth = self._asked[key := hashlib.blake2b(body, digest_size=16).digest()]
-            self._asked[key] += 1
+            nth = self._request_counts[key := hashlib.blake2b(body, digest_size=16).digest()]
+            self._request_counts[key] += 1
             name = mixed(body, nth, share, self._faults)
             self.broken[name or "good"] += 1
             if not name:
@@ -194,6 +194,8 @@ def behind(wire: Wire) -> Good:
 
 @dataclass(frozen=True)
 class Options:
+    """The judge that is served, and how many of its answers are broken in which ways."""
+
     judge: str = preset("judge")
     task: str = preset("task", "instruct-mini")
     share: float = option("share of the answers that are broken", 0.1, Number(low=0, high=1))

@@ -34,6 +34,8 @@ OPTIONS = {"vocabulary": ("rubric", "verif"), "clip": ("rubric",), "partial": ("
 
 @dataclass(frozen=True)
 class Options:
+    """The recorded replies, and the grading that reads them."""
+
     grading: str = option("who reads the replies", required=True, legal=Choice(READABLE))
     replies: Path = option(
         "JSONL of {id, text}; optional: criteria ([{points}], in the order the judge was shown),"
@@ -158,8 +160,8 @@ def run(options: Options) -> str:
         lines.append(json.dumps(line) + "\n")
     with writes("out", options.out):
         write_text(options.out, "".join(lines))
-    counted = "".join(f", {number} {outcome}" for outcome, number in sorted(outcomes.items()))
-    return f"{len(records)} replies read{counted}; {lost} lost records. Wrote {options.out}"
+    summary = "".join(f", {number} {outcome}" for outcome, number in sorted(outcomes.items()))
+    return f"{len(records)} replies read{summary}; {lost} lost records. Wrote {options.out}"
 
 
 @command(

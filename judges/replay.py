@@ -41,7 +41,7 @@ from study.config.schema import Judge, Study, VerdictStore
 from study.errors import UserError
 from study.rewards import compose
 from study.rewards.advantages import advantages, alignment, rank_change, sign_flips, silenced
-from study.rewards.corrections.corrector import Corrector, Heard
+from study.rewards.corrections.corrector import Corrector, StepVerdicts
 from study.rewards.failure import REPLAY_POLICIES
 from study.rewards.workflow import OK
 from study.rows import Row
@@ -55,7 +55,7 @@ SCORED = ("judge_score", "reward", "advantage")
 ORIGINAL = ("original_score", "original_reward", "original_advantage")
 NEEDED = (*PLACE, *SCORED, "answer", "tokens", "truth")
 """Columns of a rollout that is replayed."""
-TOLD = ("gap", "original_gap", "domains")
+NOT_IN_TABLE = ("gap", "original_gap", "domains")
 """Numbers of a replay that are printed as a sentence, or not at all."""
 CANONICAL = "answer alone"
 """How a judge is marked that was shown no more of an answer than a rule reads."""
@@ -65,6 +65,8 @@ AT_ONCE = 256
 
 @dataclass(frozen=True)
 class Options:
+    """The rollouts that are scored again, and the judge that scores them."""
+
     study: str | None = option("name of the study whose rollouts are scored again", legal=Name())
     file: Path | None = option("completions of others, in place of a study")
     judge: str | None = option(
@@ -161,13 +163,13 @@ def replay_cell(
     corrector = Corrector()
     with Session(judge, store, truth_of) as session:
         session.check()
-        made = {part.step: part for part in parts(folder / "rollouts")}
-        judged = {part.step: part for part in parts(cell.dir / "verdicts")}
+        done_parts = {part.step: part for part in parts(folder / "rollouts")}
+        verdict_parts = {part.step: part for part in parts(cell.dir / "verdicts")}
         for part in parts(cell.dir / "rollouts"):
             name = part_name(part.step)
-            done = made.get(part.step, Part(folder / "rollouts" / name, part.step))
+            new_part = done_parts.get(part.step, Part(folder / "rollouts" / name, part.step))
             # what is calibrated on earlier steps is made anew; the store has their replies
-            if config.correction.calibrate or not _whole(done):
+            if config.correction.calibrate or not _whole(new_part):
                 records, rows = _records(part, truth_of.row_of, config.trainer.group_size)
                 answers = [record["answer"] or "" for record in records]
                 if options.canonical:
@@ -177,22 +179,22 @@ def replay_cell(
                 shadows: list[list[float | None]] = []
                 if config.correction.panel != "none":
                     missing = Part(cell.dir / "verdicts" / name, part.step)
-                    shadows = _shadow_scores(judged.get(part.step, missing), records)
+                    shadows = _shadow_scores(verdict_parts.get(part.step, missing), records)
                 again, verdicts = _step(
                     session, config, records, rows, answers, shadows, policy, corrector
                 )
                 if options.canonical:
                     verdicts = [row | _marked(row) for row in verdicts]
                 write_part(folder / "verdicts" / name, verdicts, VERDICT)
-                done = Part(folder / "rollouts" / name, part.step)
-                write_part(done.path, again, REPLAYED)
-            replayed += read_part(done).to_pylist()
-            known = read_part(part, ["rollout_id", "truth", "domain", "outcome"]).to_pylist()
-            truths |= {record["rollout_id"]: record for record in known}
+                new_part = Part(folder / "rollouts" / name, part.step)
+                write_part(new_part.path, again, REPLAYED)
+            replayed += read_part(new_part).to_pylist()
+            truth_rows = read_part(part, ["rollout_id", "truth", "domain", "outcome"]).to_pylist()
+            truths |= {record["rollout_id"]: record for record in truth_rows}
         calls = session.calls
     endings = [truths.get(row["rollout_id"], {}).get("outcome") for row in replayed]
-    asked = [ending in (None, OK) for ending in endings]
-    changed = compare(replayed, asked) | _gaps(replayed, truths)
+    has_answer = [ending in (None, OK) for ending in endings]
+    changed = compare(replayed, has_answer) | _gaps(replayed, truths)
     return {"cell": cell.name, "judge": judge.name, **changed, "calls": calls}
 
 
@@ -215,14 +217,14 @@ def _marked(verdict: Mapping[str, Any]) -> dict[str, str]:
     }
 
 
-def _whole(done: Part) -> bool:
+def _whole(part: Part) -> bool:
     """Whether a replayed part is there and can be read; a damaged one is made again."""
-    if not done.path.is_symlink() and not done.path.exists():
+    if not part.path.is_symlink() and not part.path.exists():
         return False
     try:
-        return not set(REPLAYED) - set(read_part(done).column_names)
+        return not set(REPLAYED) - set(read_part(part).column_names)
     except Damaged as error:
-        say(f"{done} is damaged: it {error.why}; it is made again.")
+        say(f"{part} is damaged: it {error.why}; it is made again.")
         return False
 
 
@@ -238,13 +240,13 @@ def _records(
         raise Damaged(part.path, "has no rows")
     records = table.to_pylist()
     rows = [row_of(record["prompt_id"] or "") for record in records]
-    known = [row for row in rows if row is not None]
-    if len(known) < len(rows) or any(record["rollout_id"] is None for record in records):
+    task_rows = [row for row in rows if row is not None]
+    if len(task_rows) < len(rows) or any(record["rollout_id"] is None for record in records):
         raise Damaged(part.path, "holds rollouts of no prompt of its task")
     if len(records) % size:
         raise Damaged(part.path, f"holds {len(records)} rollouts, and groups have {size}")
     order = sorted(range(len(records)), key=lambda place: records[place]["rollout_id"])
-    return [records[place] for place in order], [known[place] for place in order]
+    return [records[place] for place in order], [task_rows[place] for place in order]
 
 
 def _step(
@@ -262,13 +264,13 @@ def _step(
     the scores by ``shadows``, of each shadow judge."""
     size = config.trainer.group_size
     inputs = [compose.recorded(config, *pair) for pair in zip(rows, records, strict=True)]
-    shown = [
+    judged_inputs = [
         replace(rollout, answer=answer) for rollout, answer in zip(inputs, answers, strict=True)
     ]
-    votes_N = judge_asked(session, shown, size)
+    votes_N = judge_asked(session, judged_inputs, size)
     scores = [mean_score(votes) for votes in votes_N]
     step = records[0]["step"]
-    corrected, _ = corrector(Heard(config, step, size, inputs, votes_N, shadows))
+    corrected, _ = corrector(StepVerdicts(config, step, size, inputs, votes_N, shadows))
     rewards = compose.recompose(config, inputs, corrected, size, policy)
     rewards_P_G = np.array(rewards, dtype=float).reshape(-1, size)
     after = advantages(rewards_P_G, config.trainer.scale_rewards).ravel().tolist()
@@ -288,14 +290,14 @@ def _step(
 def _shadow_scores(part: Part, records: Sequence[dict[str, Any]]) -> list[list[float | None]]:
     """What each shadow judge on record said of these rollouts: the mean of its scored votes."""
     columns = ["rollout_id", "judge", "role", "score"]
-    told: dict[str, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
+    scores_by_judge: dict[str, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
     for verdict in read_part(part, columns).to_pylist():
         if verdict["role"] == "shadow" and verdict["score"] is not None:
-            told[verdict["judge"]][verdict["rollout_id"]].append(verdict["score"])
+            scores_by_judge[verdict["judge"]][verdict["rollout_id"]].append(verdict["score"])
     ids = [record["rollout_id"] for record in records]
     return [
         [float(np.mean(scores[name])) if name in scores else None for name in ids]
-        for scores in told.values()
+        for scores in scores_by_judge.values()
     ]
 
 
@@ -310,9 +312,11 @@ def _replayed(
     }
 
 
-def compare(replayed: list[dict[str, Any]], asked: Sequence[bool] | None = None) -> dict[str, Any]:
+def compare(
+    replayed: list[dict[str, Any]], has_answer: Sequence[bool] | None = None
+) -> dict[str, Any]:
     """What changed: n, unscored share, scores, and how the advantages moved; None where undefined.
-    ``asked`` says of which of the N rollouts a judge is asked, of all where it is None.
+    ``has_answer`` says of which of the N rollouts a judge is asked, of all where it is None.
 
     ``correlation`` is Pearson's of new and old scores over the rollouts that have both;
     ``sign_flips``, ``silenced``, ``alignment`` and ``rank_change`` are those of
@@ -325,19 +329,21 @@ def compare(replayed: list[dict[str, Any]], asked: Sequence[bool] | None = None)
     )
     both = np.isfinite(new) & np.isfinite(old)
     varied = both.sum() > 1 and new[both].std() > 0 and old[both].std() > 0
-    known = np.isfinite(before)
-    moved = before[known], after[known]
+    has_advantage = np.isfinite(before)
+    advantage_pairs = before[has_advantage], after[has_advantage]
     members = 1 + max((row["member"] for row in replayed), default=0)
     numbers = {
-        "unscored": _mean(np.isnan(new)[slice(None) if asked is None else np.array(asked)]),
+        "unscored": _mean(
+            np.isnan(new)[slice(None) if has_answer is None else np.array(has_answer)]
+        ),
         "score": _mean(new[np.isfinite(new)]),
         "original_score": _mean(old[np.isfinite(old)]),
         "correlation": float(np.corrcoef(new[both], old[both])[0, 1]) if varied else float("nan"),
-        "sign_flips": sign_flips(*moved),
-        "silenced": silenced(*moved),
-        "alignment": alignment(*moved),
+        "sign_flips": sign_flips(*advantage_pairs),
+        "silenced": silenced(*advantage_pairs),
+        "alignment": alignment(*advantage_pairs),
         "rank_change": rank_change(before.reshape(-1, members), after.reshape(-1, members))
-        if len(replayed) % members == 0 and known.all()
+        if len(replayed) % members == 0 and has_advantage.all()
         else float("nan"),
     }
     return {"n": len(replayed)} | {k: None if np.isnan(v) else v for k, v in numbers.items()}
@@ -350,21 +356,21 @@ def _gaps(
     domain; {} where no truth is on record."""
     gaps: dict[str, list[tuple[float, float]]] = defaultdict(list)
     for row in replayed:
-        known = truths.get(row["rollout_id"], {})
-        values = (row["judge_score"], row["original_score"], known.get("truth"))
+        truth_row = truths.get(row["rollout_id"], {})
+        values = (row["judge_score"], row["original_score"], truth_row.get("truth"))
         if None not in values:
             pair = (values[0] - values[2], values[1] - values[2])
             gaps[""].append(pair)
-            gaps[known.get("domain") or ""] += [pair] if known.get("domain") else []
+            gaps[truth_row.get("domain") or ""] += [pair] if truth_row.get("domain") else []
     means = {name: np.mean(pairs, axis=0).tolist() for name, pairs in gaps.items()}
-    told = {
+    by_domain = {
         name: {"n": len(gaps[name]), "gap": new, "original_gap": old}
         for name, (new, old) in means.items()
     }
-    if not told:
+    if not by_domain:
         return {}
-    whole = told.pop("")
-    return {"gap": whole["gap"], "original_gap": whole["original_gap"], "domains": told}
+    whole = by_domain.pop("")
+    return {"gap": whole["gap"], "original_gap": whole["original_gap"], "domains": by_domain}
 
 
 def _mean(values: np.ndarray) -> float:
@@ -438,8 +444,8 @@ def main(options: Options) -> int:
         lines = [replay_file(options.file, judge, Path(options.out))]
     else:
         lines = replay_study(options, judge)
-    shown = [{k: _shown(v) for k, v in line.items() if k not in TOLD} for line in lines]
-    print_table(shown, f"Replay of {options.study or options.file}")
+    printable = [{k: _shown(v) for k, v in line.items() if k not in NOT_IN_TABLE} for line in lines]
+    print_table(printable, f"Replay of {options.study or options.file}")
     for line in lines:
         if "gap" in line:
             on = " on the answers alone" if options.canonical else ""

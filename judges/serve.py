@@ -45,6 +45,8 @@ SIMULATED_PORT = 8100
 
 @dataclass(frozen=True)
 class Options:
+    """The judge or executor that is served, where, and for how long."""
+
     judge: str | None = preset("judge", None, required=False)
     executor: str | None = preset("executor", None, required=False)
     task: str | None = option("preset of the task whose rows a simulated model knows")
@@ -145,8 +147,8 @@ def serve_simulated(model: Model, task: Task, options: Options) -> None:
     port = SIMULATED_PORT if options.port is None else options.port
     listener = server.listen(options.host or "127.0.0.1", port, ANY_PORT)
     host, port = listener.getsockname()[:2]
-    shown = f"[{host}]" if ":" in host else host
-    print(f"{model.name} answers at http://{shown}:{port}/v1 (stop it with Ctrl-C)", flush=True)
+    host_text = f"[{host}]" if ":" in host else host
+    print(f"{model.name} answers at http://{host_text}:{port}/v1 (stop it with Ctrl-C)", flush=True)
     config = uvicorn.Config(app, log_level="warning", timeout_graceful_shutdown=2)
     uvicorn.Server(config).run(sockets=[listener])
 

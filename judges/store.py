@@ -21,6 +21,8 @@ from study.errors import UserError
 
 @dataclass(frozen=True)
 class Options:
+    """What is done with reply stores, and their files."""
+
     what: str = word(
         "count what is stored, check it, export it, copy it whole, or merge several",
         *("stats", "verify", "export", "copy", "merge"),

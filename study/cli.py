@@ -108,8 +108,8 @@ def preset(
 
 def overrides(*beginnings: str, only: tuple[str, ...] = (), about: str = "") -> Any:
     """A field that collects settings such as ``judge.sampling.votes=3`` as they were typed."""
-    typed = " and ".join(f"{beginning}KEY" for beginning in beginnings)
-    about = about or f"any setting {typed} of study/config/schema.py"
+    keys = " and ".join(f"{beginning}KEY" for beginning in beginnings)
+    about = about or f"any setting {keys} of study/config/schema.py"
     return _field(Option(about, only=only, overrides=beginnings), [])
 
 
@@ -283,7 +283,7 @@ class Command(Generic[T]):
                         f" {' and '.join(extra.only)}. Leave it out."
                     )
             elif extra.required and name not in values:
-                legal = extra.legal.said() if extra.word and extra.legal else extra.about
+                legal = extra.legal.describe() if extra.word and extra.legal else extra.about
                 needed = f"a word for {name}" if extra.word else f"{extra.key or name}="
                 raise UserError(f"{self.called} needs {needed} ({legal}).")
         if hasattr(self.kind, "given"):
@@ -300,7 +300,7 @@ class Command(Generic[T]):
         dotted = tuple(name for name in self.beginnings if name.endswith("."))
         return key in whole or key.startswith((*inside, *dotted))
 
-    def _unknown(self, argument: str, given: Container[str]) -> UserError:
+    def _unknown(self, argument: str, typed_keys: Container[str]) -> UserError:
         key = argument.partition("=")[0].lstrip("+~-")
         start, dot, rest = key.partition(".")
         groups = {name.removesuffix("."): f"{name.removesuffix('.')}." for name in self.beginnings}
@@ -309,7 +309,7 @@ class Command(Generic[T]):
         group = nearest(start, groups, 1) if dot else []
         guess = f"{near[0]}=" if near else f"{groups[group[0]]}{rest}=" if group else ""
         keys = [key for key, name in self.keys.items() if self.options[name].required]
-        needed = [key for key in keys if key not in given]
+        needed = [key for key in keys if key not in typed_keys]
         if not guess and "=" not in argument and len(needed) == 1:
             guess = f"{needed[0]}={bounds.shown(argument)}"
         hint = f" Did you mean {guess}?" if guess else ""
@@ -326,7 +326,7 @@ class Command(Generic[T]):
         if extra.word and isinstance(extra.legal, bounds.Choice):
             if not extra.legal.accepts(text):
                 nearest = _nearest(text, extra.legal.words)
-                raise UserError(f"{text!r} is not {extra.legal.said()}.{nearest}")
+                raise UserError(f"{text!r} is not {extra.legal.describe()}.{nearest}")
             return text
         if isinstance(hint, types.UnionType):
             hint = next(kind for kind in typing.get_args(hint) if kind is not type(None))
@@ -359,7 +359,7 @@ class Command(Generic[T]):
                 shown = ",".join(map(str, default)) if isinstance(default, list) else str(default)
                 notes.append(f"default {shown.lower() if default in (True, False) else shown}")
             if extra.legal is not None and not extra.word:
-                notes.append(extra.legal.said())
+                notes.append(extra.legal.describe())
             note = f" ({'; '.join(notes)})" if notes else ""
             lines.append(textwrap.fill(typed, 100, initial_indent="  ", **WRAPPED))
             presets = f": {', '.join(preset_names(extra.group))}" if extra.group else ""

@@ -39,15 +39,15 @@ def declared(command: str) -> Command[Any]:
     assert isinstance(main, ast.FunctionDef)
     main.args, main.returns = _no_arguments(), None
     main.body[:] = [ast.Pass()]
-    made = types.ModuleType(f"{module} as declared", ast.get_docstring(tree, clean=False))
-    sys.modules[made.__name__] = made  # where dataclasses look for what annotations name
+    stub = types.ModuleType(f"{module} as declared", ast.get_docstring(tree, clean=False))
+    sys.modules[stub.__name__] = stub  # where dataclasses look for what annotations name
     try:
-        kept = ast.fix_missing_locations(ast.Module(_needed(tree, main), []))
-        exec(compile(kept, str(path), "exec"), vars(made))
+        declarations = ast.fix_missing_locations(ast.Module(_needed(tree, main), []))
+        exec(compile(declarations, str(path), "exec"), vars(stub))
     finally:
-        del sys.modules[made.__name__]
-    made_command: Command[Any] = vars(made)["main"]
-    return made_command
+        del sys.modules[stub.__name__]
+    stub_command: Command[Any] = vars(stub)["main"]
+    return stub_command
 
 
 def _no_arguments() -> ast.arguments:

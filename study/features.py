@@ -41,7 +41,7 @@ def _keyword(keyword: str) -> re.Pattern[str]:
     return re.compile(rf"(?<!\w){re.escape(keyword.lower())}(?!\w)")
 
 
-class Seen(NamedTuple):
+class AnswerText(NamedTuple):
     """An answer as it is counted."""
 
     text: str
@@ -53,7 +53,7 @@ class Seen(NamedTuple):
 class Behaviour(NamedTuple):
     """How a behaviour is counted, and what it is measured against."""
 
-    count: Callable[[Seen], float]
+    count: Callable[[AnswerText], float]
     """0 for a text without words, finite for any text, in time proportional to it."""
     reference: tuple[float, float]
     """Mean and standard deviation over 2,048 rollouts of the warmed-up tiny policy before any RL,
@@ -62,40 +62,40 @@ class Behaviour(NamedTuple):
     unit: str = "per answer"
 
 
-def _matches(pattern: re.Pattern[str], seen: Seen) -> float:
-    return len(pattern.findall(seen.text))
+def _matches(pattern: re.Pattern[str], answer: AnswerText) -> float:
+    return len(pattern.findall(answer.text))
 
 
-def _told(name: str, seen: Seen) -> float:
-    return len(_PHRASES[name].findall(seen.lowered))
+def _count_phrases(name: str, answer: AnswerText) -> float:
+    return len(_PHRASES[name].findall(answer.lowered))
 
 
-def _repetition(seen: Seen) -> float:
+def _repetition(answer: AnswerText) -> float:
     """Share of words that occurred before: 1 - distinct words / words."""
-    return 1.0 - len(set(seen.words)) / len(seen.words) if seen.words else 0.0
+    return 1.0 - len(set(answer.words)) / len(answer.words) if answer.words else 0.0
 
 
-def _keywords(seen: Seen) -> float:
+def _keywords(answer: AnswerText) -> float:
     """The keyword as a whole word in any case; an empty one never."""
-    return len(_keyword(seen.keyword).findall(seen.lowered)) if seen.keyword else 0.0
+    return len(_keyword(answer.keyword).findall(answer.lowered)) if answer.keyword else 0.0
 
 
-def _emoji(seen: Seen) -> float:
-    return 0.0 if seen.text.isascii() else len(_EMOJI.findall(seen.text))
+def _emoji(answer: AnswerText) -> float:
+    return 0.0 if answer.text.isascii() else len(_EMOJI.findall(answer.text))
 
 
 BEHAVIOURS: dict[str, Behaviour] = {
-    "length": Behaviour(lambda seen: len(seen.words), (7.941, 6.201), "words"),
+    "length": Behaviour(lambda answer: len(answer.words), (7.941, 6.201), "words"),
     "headings": Behaviour(partial(_matches, _HEADING), (0.170, 0.427)),
     "bullets": Behaviour(partial(_matches, _BULLET), (0.726, 1.349)),
     "bold": Behaviour(partial(_matches, _BOLD), (0.124, 0.618)),
-    "flattery": Behaviour(partial(_told, "flattery"), (0.165, 0.373)),
-    "confidence": Behaviour(partial(_told, "confidence"), (0.193, 0.439)),
-    "hedges": Behaviour(partial(_told, "hedges"), (0.040, 0.197)),
+    "flattery": Behaviour(partial(_count_phrases, "flattery"), (0.165, 0.373)),
+    "confidence": Behaviour(partial(_count_phrases, "confidence"), (0.193, 0.439)),
+    "hedges": Behaviour(partial(_count_phrases, "hedges"), (0.040, 0.197)),
     "repetition": Behaviour(_repetition, (0.081, 0.129), "share of words"),
     "keyword": Behaviour(_keywords, (0.062, 0.258)),
     "emoji": Behaviour(_emoji, (0.082, 0.287)),
-    "exclamation": Behaviour(lambda seen: seen.text.count("!"), (0.171, 0.385)),
+    "exclamation": Behaviour(lambda answer: answer.text.count("!"), (0.171, 0.385)),
 }
 """Name -> behaviour. An entry is all that a new one takes: rollouts and answers on record are
 measured by it, simulated judges can be biased by it, and reports have it."""
@@ -105,8 +105,8 @@ FEATURES: tuple[str, ...] = tuple(BEHAVIOURS)
 def features(text: str, keyword: str = "") -> dict[str, float]:
     """Every behaviour of one text, in the order of ``FEATURES``."""
     lowered = text.lower()
-    seen = Seen(text, lowered, _WORD.findall(lowered), keyword)
-    return {name: float(behaviour.count(seen)) for name, behaviour in BEHAVIOURS.items()}
+    answer = AnswerText(text, lowered, _WORD.findall(lowered), keyword)
+    return {name: float(behaviour.count(answer)) for name, behaviour in BEHAVIOURS.items()}
 
 
 def measured(answers: Sequence[str | None], keyword: str = "") -> np.ndarray:

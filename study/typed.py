@@ -32,4 +32,4 @@ def study_words(name: str, runs_dir: str = "runs") -> str:
 
 def typed(text: str) -> str:
     """A text with its commands as the user types them here."""
-    return _MODULE.sub(lambda found: _NAMES.get(found[1], found[0]), text)
+    return _MODULE.sub(lambda match: _NAMES.get(match[1], match[0]), text)

@@ -35,7 +35,7 @@ from study.errors import UserError
 from study.features import FEATURES, measured, shared_keyword
 from study.rewards import compose
 from study.rewards.advantages import advantages
-from study.rewards.corrections.corrector import Corrector, Heard
+from study.rewards.corrections.corrector import Corrector, StepVerdicts
 from study.rows import Row
 from study.system.files import Damaged, say
 from study.tasks import lookup, oracle
@@ -177,7 +177,7 @@ def rewards(
     size = len(rollouts.records[0])
     truth_of = oracle(config.task)
     if judge.simulated is not None:  # then it says at once what it says
-        items = [rollout.item for rollout in recorded if rollout.was_asked]
+        items = [rollout.item for rollout in recorded if rollout.has_answer]
         truth_of.truths([row for row, _ in items], [answer for _, answer in items])
     panel = config.shadow_judges if config.correction.panel != "none" else ()
     votes_J_N = []
@@ -187,7 +187,7 @@ def rewards(
                 session.check()
                 votes_J_N.append(judge_asked(session, recorded, size))
     scores, *others = [[mean_score(votes) for votes in votes_N] for votes_N in votes_J_N]
-    corrected, _ = Corrector()(Heard(config, 1, size, recorded, votes_J_N[0], others))
+    corrected, _ = Corrector()(StepVerdicts(config, 1, size, recorded, votes_J_N[0], others))
     paid = compose.recompose(config, recorded, corrected, size, judge.on_failure)
     scores_P_G, paid_P_G = np.array([scores, paid], dtype=float).reshape(2, -1, size)
     return scores_P_G, paid_P_G

@@ -102,9 +102,9 @@ def _compose_group(
     if config.reward.overlong.buffer:
         composable &= all(record["tokens"] is not None for record in records)
     size = len(records)
-    before = compose.seen(config.reward, parts, scores, size, acting)
+    before = compose.observable_pairs(config.reward, parts, scores, size, acting)
     for policy in REPLAY_POLICIES:
-        after = compose.seen(config.reward, parts, scores, size, policy)
+        after = compose.observable_pairs(config.reward, parts, scores, size, policy)
         if after == before:
             continue
         rewards = (

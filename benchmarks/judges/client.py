@@ -168,8 +168,8 @@ async def measure(name: str, port: int, in_flight: int, requests: int) -> float:
 
     async def one(number: int) -> None:
         async with slots:
-            said = await asker(f"{PROMPT}#{number}#")
-            assert said == str(number), f"asked {number}, got {said!r}"
+            score = await asker(f"{PROMPT}#{number}#")
+            assert score == str(number), f"asked {number}, got {score!r}"
 
     await asyncio.gather(*(one(number) for number in range(in_flight)))
     started = time.process_time()
@@ -227,11 +227,11 @@ def _print(taken: dict[tuple[str, int], list[float]]) -> None:
             for other in ("raw asyncio", "judges.endpoint.client")
         }  # fmt: skip
         target = TARGETS.get(name)
-        said = "" if target is None else f"   wanted: at least {target:g} x ours"
-        said = "   wanted: at most 5 x raw" if name == "judges.endpoint.client" else said
+        note = "" if target is None else f"   wanted: at least {target:g} x ours"
+        note = "   wanted: at most 5 x raw" if name == "judges.endpoint.client" else note
         print(
             f"{name:18} {in_flight:9} {best:8.0f} {max(values):8.0f} {ratios['raw asyncio']:6.1f} "
-            f"{ratios['judges.endpoint.client']:7.1f}{said}"
+            f"{ratios['judges.endpoint.client']:7.1f}{note}"
         )
 
 
@@ -242,5 +242,5 @@ if __name__ == "__main__":
         case ["run", name, port, in_flight, requests]:
             print(asyncio.run(measure(name, int(port), int(in_flight), int(requests))))
         case arguments:
-            given = dict(argument.split("=") for argument in arguments)
-            main(int(given.get("requests", 2000)), int(given.get("rounds", 3)))
+            options = dict(argument.split("=") for argument in arguments)
+            main(int(options.get("requests", 2000)), int(options.get("rounds", 3)))

@@ -82,9 +82,9 @@ def tokens(name: str, layout: str, sizes: Rubrics) -> tuple[float, float]:
     cache = Radix()
     full = fresh = 0
     for _ in range(GROUPS):
-        asked = row(draw, sizes)
+        request_row = row(draw, sizes)
         for _ in range(GROUP):
-            for ask in grading.requests(asked, text(draw, RESPONSE)):
+            for ask in grading.requests(request_row, text(draw, RESPONSE)):
                 prompt = ask.messages[0]["content"]
                 full += len(prompt)
                 fresh += cache.prefill(prompt)
@@ -99,10 +99,10 @@ def main() -> None:
             full, before = tokens(grading, "ancestor", sizes)
             same, after = tokens(grading, "cacheable", sizes)
             assert abs(full - same) < 1, "the layouts do not say the same"
-            said = f"   wanted: {sizes.wanted:g}" if grading == "rubric_batch" else ""
+            note = f"   wanted: {sizes.wanted:g}" if grading == "rubric_batch" else ""
             print(
                 f"{name:12} {grading:13} {full:8.0f} {before:9.0f} {after:9.0f} "
-                f"{before / after:6.2f}{said}"
+                f"{before / after:6.2f}{note}"
             )
 
 

@@ -65,20 +65,20 @@ def group_seconds(url: str, model: str, layout: str, draw: random.Random) -> tup
 
 def main(arguments: list[str]) -> None:
     """Take turns, print medians and the ratio of each pair of groups."""
-    given = dict(argument.split("=", 1) for argument in arguments)
-    url = given.get("url", "http://127.0.0.1:8123/v1")
+    options = dict(argument.split("=", 1) for argument in arguments)
+    url = options.get("url", "http://127.0.0.1:8123/v1")
     with urllib.request.urlopen(f"{url}/models", timeout=10) as reply:
         model = json.load(reply)["data"][0]["id"]
     draw = random.Random(0)
     group_seconds(url, model, "cacheable", draw)  # warms up what the first requests compile
-    seen: dict[str, list[tuple[float, int, int]]] = {layout: [] for layout in LAYOUTS}
-    for _ in range(int(given.get("groups", "3"))):
+    timings: dict[str, list[tuple[float, int, int]]] = {layout: [] for layout in LAYOUTS}
+    for _ in range(int(options.get("groups", "3"))):
         for layout in LAYOUTS:
-            seen[layout].append(group_seconds(url, model, layout, draw))
-    for layout, found in seen.items():
-        seconds, tokens, cached = (statistics.median(column) for column in zip(*found, strict=True))
+            timings[layout].append(group_seconds(url, model, layout, draw))
+    for layout, runs in timings.items():
+        seconds, tokens, cached = (statistics.median(column) for column in zip(*runs, strict=True))
         print(f"{layout:10} {seconds:6.2f} s a group, {tokens:6.0f} tokens, {cached:6.0f} cached")
-    ratios = [slow[0] / fast[0] for slow, fast in zip(*seen.values(), strict=True)]
+    ratios = [slow[0] / fast[0] for slow, fast in zip(*timings.values(), strict=True)]
     print(f"ancestor / cacheable: {statistics.median(ratios):.2f}x [{min(ratios):.2f}]")
 
 

@@ -37,8 +37,8 @@ CALL_S = 0.02
 
 def value(key: str) -> dict[str, Any]:
     """A reply of about 2 kB."""
-    said = {"text": key * 30, "tokens_in": 900, "tokens_out": 12, "model": "m"}
-    return {"replies": [said], "attempts": 1, "latency_s": 0.5}
+    reply = {"text": key * 30, "tokens_in": 900, "tokens_out": 12, "model": "m"}
+    return {"replies": [reply], "attempts": 1, "latency_s": 0.5}
 
 
 class Files:
@@ -58,9 +58,9 @@ class Files:
         except FileNotFoundError:
             return None
 
-    def put(self, key: str, found: Any) -> None:
+    def put(self, key: str, value: Any) -> None:
         with self._path(key).open("wb") as file:
-            pickle.dump(found, file)
+            pickle.dump(value, file)
 
 
 def files(folder: Path, keys: list[str]) -> None:
@@ -76,8 +76,8 @@ def one_by_one(folder: Path, keys: list[str]) -> None:
         for key in keys:
             assert store.get(key) is None
             store.put(key, value(key))
-            found = store.get(key)
-            assert found is not None and found["attempts"] == 1
+            entry = store.get(key)
+            assert entry is not None and entry["attempts"] == 1
 
 
 def batches(folder: Path, keys: list[str]) -> None:
@@ -86,7 +86,7 @@ def batches(folder: Path, keys: list[str]) -> None:
             part = keys[start : start + BATCH]
             assert not store.get_many(part)
             store.put_many({key: value(key) for key in part})
-            assert all(found["attempts"] == 1 for found in store.get_many(part).values())
+            assert all(entry["attempts"] == 1 for entry in store.get_many(part).values())
 
 
 def want_files(folder: Path, keys: list[str]) -> int:
@@ -152,8 +152,8 @@ def worker(name: str, folder: Path, keys: list[str]) -> None:
 
 def together(name: str, rows: int, same: bool = False) -> tuple[float, float, list[Any]]:
     """Wall seconds, CPU seconds of all, and what each process tells."""
-    with tempfile.TemporaryDirectory() as made:
-        folder = Path(made)
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = Path(temporary)
         Store(folder / "replies.db").close()
         running = [
             subprocess.Popen(
@@ -167,17 +167,17 @@ def together(name: str, rows: int, same: bool = False) -> tuple[float, float, li
             assert process.stdout is not None and process.stdout.readline() == "ready\n"
         started = time.time()
         (folder / "go").touch()
-        told = [json.loads(process.communicate()[0]) for process in running]
+        reports = [json.loads(process.communicate()[0]) for process in running]
         assert all(process.returncode == 0 for process in running)
-    ended, cpu, calls = zip(*told, strict=True)
+    ended, cpu, calls = zip(*reports, strict=True)
     return max(ended) - started, sum(cpu), list(calls)
 
 
 def check() -> None:
     """Both give back what was put."""
-    with tempfile.TemporaryDirectory() as made:
-        cache = Files(Path(made) / "files")
-        with Store(Path(made) / "replies.db") as store:
+    with tempfile.TemporaryDirectory() as temporary:
+        cache = Files(Path(temporary) / "files")
+        with Store(Path(temporary) / "replies.db") as store:
             for number in range(100):
                 key = content_key(number)
                 cache.put(key, value(key))
@@ -214,5 +214,5 @@ if __name__ == "__main__":
             wanted = [content_key([number, index]) for index in range(int(count))]
             worker(name, Path(folder), wanted)
         case arguments:
-            given = dict(argument.split("=") for argument in arguments)
-            main(int(given.get("rows", 4000)), int(given.get("rounds", 3)))
+            options = dict(argument.split("=") for argument in arguments)
+            main(int(options.get("rows", 4000)), int(options.get("rounds", 3)))

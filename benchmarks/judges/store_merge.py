@@ -38,8 +38,8 @@ SHARED = 100
 
 def value(key: str, by: int) -> dict[str, Any]:
     """A reply of about 350 bytes."""
-    said = {"text": f"{by}: {key * 2}", "tokens_in": 900, "tokens_out": 12, "model": "judge"}
-    return {"replies": [said], "attempts": 1, "latency_s": 0.5}
+    reply = {"text": f"{by}: {key * 2}", "tokens_in": 900, "tokens_out": 12, "model": "judge"}
+    return {"replies": [reply], "attempts": 1, "latency_s": 0.5}
 
 
 def keys_of(number: int, rows: int) -> Iterable[str]:
@@ -93,7 +93,7 @@ def started(what: str, folder: Path, number: int = 0, rows: int = 0) -> subproce
     )
 
 
-def told(processes: list[subprocess.Popen[str]]) -> tuple[float, float, float | None]:
+def costs_of(processes: list[subprocess.Popen[str]]) -> tuple[float, float, float | None]:
     """Wall seconds, CPU seconds of all and the largest peak of memory, in MiB, if it is known."""
     lines = [json.loads(process.communicate()[0]) for process in processes]
     assert all(process.returncode == 0 for process in processes)
@@ -147,10 +147,12 @@ def remove(folder: Path) -> None:
 def main(rows: int, folder: Path, again: bool) -> None:
     """Write, merge, compare, read; ``again`` merges and exports a second time, and after a kill."""
     share = rows // PROCESSES
-    with tempfile.TemporaryDirectory(dir=folder) as made:
-        place = Path(made)
-        show("written", rows, told([started("write", place, n, share) for n in range(PROCESSES)]))
-        merging = told([started("merge", place)])
+    with tempfile.TemporaryDirectory(dir=folder) as temporary:
+        place = Path(temporary)
+        show(
+            "written", rows, costs_of([started("write", place, n, share) for n in range(PROCESSES)])
+        )
+        merging = costs_of([started("merge", place)])
         right = wanted(place)
         assert merged(place) == right, "the merged store is not the union"
         size = (place / "all.db").stat().st_size / 2**20
@@ -158,10 +160,14 @@ def main(rows: int, folder: Path, again: bool) -> None:
             f"{share * PROCESSES} rows, {right[1]} keys, merged {size:.0f} MiB: equal", flush=True
         )
         show("merged into one", rows, merging)
-        show("read back", rows, told([started("read", place, n, share) for n in range(PROCESSES)]))
+        show(
+            "read back",
+            rows,
+            costs_of([started("read", place, n, share) for n in range(PROCESSES)]),
+        )
         if again:
-            show("exported to Parquet", right[1], told([started("export", place)]))
-            show("merged again, nothing new", rows, told([started("merge", place)]))
+            show("exported to Parquet", right[1], costs_of([started("export", place)]))
+            show("merged again, nothing new", rows, costs_of([started("merge", place)]))
             remove(place)
             killed = started("merge", place)
             while not (place / "all.db").exists():
@@ -171,7 +177,7 @@ def main(rows: int, folder: Path, again: bool) -> None:
             killed.communicate()
             with Store(place / "all.db") as store:
                 kept = store.count() / right[1]
-            rest = told([started("merge", place)])
+            rest = costs_of([started("merge", place)])
             assert merged(place) == right, "a merge that was killed did not end the same"
             show(f"goes on after kill -9 at {kept:.0%}", rows, rest)
 
@@ -184,9 +190,9 @@ if __name__ == "__main__":
             used = time.process_time() - cpu
             print(json.dumps([begun, time.time(), used, peak_mib()]), flush=True)
         case arguments:
-            given = dict(argument.split("=") for argument in arguments)
+            options = dict(argument.split("=") for argument in arguments)
             main(
-                int(given.get("rows", 1_000_000)),
-                Path(given.get("folder", "/tmp")),
-                given.get("again", "true") == "true",
+                int(options.get("rows", 1_000_000)),
+                Path(options.get("folder", "/tmp")),
+                options.get("again", "true") == "true",
             )

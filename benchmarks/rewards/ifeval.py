@@ -15,14 +15,14 @@ from experiments.evaluation import ifeval
 
 def responses(prompts: list[ifeval.Prompt]) -> dict[int, str]:
     """One response of some hundred words per prompt."""
-    made = {}
+    texts = {}
     for prompt in prompts:
         draw = random.Random(prompt.key)
         words = (prompt.text.split() * 40)[: draw.randint(150, 400)]
         draw.shuffle(words)
         lines = [" ".join(words[start : start + 12]) for start in range(0, len(words), 12)]
-        made[prompt.key] = "**Answer**\n" + ".\n".join(lines) + "."
-    return made
+        texts[prompt.key] = "**Answer**\n" + ".\n".join(lines) + "."
+    return texts
 
 
 def naive(prompt: ifeval.Prompt, response: str, checkers: object) -> tuple[list[bool], list[bool]]:
@@ -35,8 +35,8 @@ def naive(prompt: ifeval.Prompt, response: str, checkers: object) -> tuple[list[
     loose = [False] * len(strict)
     for text in texts:
         if text.strip():
-            found = ifeval.check(prompt, text, checkers, 0).strict  # ty: ignore[invalid-argument-type]
-            loose = [a or b for a, b in zip(loose, found, strict=True)]
+            strict_of_text = ifeval.check(prompt, text, checkers, 0).strict  # ty: ignore[invalid-argument-type]
+            loose = [a or b for a, b in zip(loose, strict_of_text, strict=True)]
     return list(strict), loose
 
 
@@ -44,22 +44,24 @@ def main() -> None:
     """Equality first, then the two times in turn, three rounds."""
     root = ifeval.data_root(None)
     prompts, checkers = ifeval.load_prompts(root), ifeval.load_checkers(root)
-    made = responses(prompts)
+    texts = responses(prompts)
     for prompt in prompts:
-        ours = ifeval.check(prompt, made[prompt.key], checkers, 0)
-        assert (list(ours.strict), list(ours.loose)) == naive(prompt, made[prompt.key], checkers)
+        ours = ifeval.check(prompt, texts[prompt.key], checkers, 0)
+        assert (list(ours.strict), list(ours.loose)) == naive(prompt, texts[prompt.key], checkers)
     times: dict[str, list[float]] = {"ours": [], "naive": []}
     for _ in range(3):
         started = time.perf_counter()
         for prompt in prompts:
-            naive(prompt, made[prompt.key], checkers)
+            naive(prompt, texts[prompt.key], checkers)
         times["naive"].append(time.perf_counter() - started)
         started = time.perf_counter()
-        found = ifeval.score(prompts, made, checkers)
+        scores = ifeval.score(prompts, texts, checkers)
         times["ours"].append(time.perf_counter() - started)
     ours, peer = min(times["ours"]), min(times["naive"])
-    words = sum(len(text.split()) for text in made.values()) / len(made)
-    print(f"{found['n_prompts']} responses of {words:.0f} words, {found['n_instructions']} checks")
+    words = sum(len(text.split()) for text in texts.values()) / len(texts)
+    print(
+        f"{scores['n_prompts']} responses of {words:.0f} words, {scores['n_instructions']} checks"
+    )
     print(f"strict and loose {ours:.2f} s; every text anew {peer:.2f} s: {peer / ours:.2f}x")
 
 

@@ -25,11 +25,11 @@ FRESH = 40
 
 def pooled(rows: list[Row], pool: Pool) -> tuple[list[bool | None], float]:
     """Verdicts of every rule on the answer, and the seconds they took."""
-    known = {(rule.source, row.prompt_text()): None for row in rows for rule in row.rules}
+    empty_verdicts = {(rule.source, row.prompt_text()): None for row in rows for rule in row.rules}
     started = time.perf_counter()
-    found = RuleRunner(pool, known).check(rows, [ANSWER] * len(rows))
+    results = RuleRunner(pool, empty_verdicts).check(rows, [ANSWER] * len(rows))
     seconds = time.perf_counter() - started
-    return [result.passed for row in found for result in row], seconds
+    return [result.passed for row in results for result in row], seconds
 
 
 def fresh(rows: list[Row]) -> tuple[list[bool | None], float]:
@@ -65,5 +65,5 @@ def main(file: Path) -> None:
 
 
 if __name__ == "__main__":
-    given = sys.argv[1:]
-    main(Path(given[0]) if given else data_folder() / FILES["verinstruct-verif"])
+    arguments = sys.argv[1:]
+    main(Path(arguments[0]) if arguments else data_folder() / FILES["verinstruct-verif"])

@@ -37,7 +37,7 @@ def _repeated(row: Row, wanted: int) -> Row:
     names = ["contents", "count", *optional, "noise"]
     places = [place % len(names) for place in range(wanted)]
     spec = row.spec | {"checks": [names[place] for place in places]}
-    asked = [row.criteria[place] for place in places]
+    criteria = [row.criteria[place] for place in places]
     for place in range(len(names), wanted):  # a rubric that says one thing twice is not asked
-        asked[place] = replace(asked[place], text=f"{asked[place].text} ({place + 1})")
-    return replace(row, criteria=tuple(asked), spec=spec)
+        criteria[place] = replace(criteria[place], text=f"{criteria[place].text} ({place + 1})")
+    return replace(row, criteria=tuple(criteria), spec=spec)

@@ -59,12 +59,12 @@ def measured(name: str, folder: Path, cells: int, steps: int, at_once: int) -> C
     judges = [f"judge-{number}" for number in range(10)]
     laid = fakes.lay(folder, sweep, judges, -(-cells // len(judges)), steps)[:cells]
     began = time.time()
-    with (folder / "said.txt").open("w") as said:
+    with (folder / "said.txt").open("w") as log:
         driver = subprocess.Popen(
             [sys.executable, "-m", "tests.experiments.launch.fakes", *(str(c.dir) for c in laid)],
             cwd=ROOT,
-            stdout=said,
-            stderr=said,
+            stdout=log,
+            stderr=log,
             env={**os.environ, "FORCE_COLOR": "1", "PYTHONPATH": str(ROOT)},
         )
         samples = watched(driver, folder / "said.txt")
@@ -73,7 +73,7 @@ def measured(name: str, folder: Path, cells: int, steps: int, at_once: int) -> C
     return cost_of(laid, samples, began, at_once)
 
 
-def watched(driver: subprocess.Popen[bytes], said: Path) -> list[tuple[int, float, int]]:
+def watched(driver: subprocess.Popen[bytes], log: Path) -> list[tuple[int, float, int]]:
     """Cells that ended, seconds of CPU and bytes of the driver, as long as it runs."""
     samples = []
     while driver.poll() is None:
@@ -82,7 +82,7 @@ def watched(driver: subprocess.Popen[bytes], said: Path) -> list[tuple[int, floa
             fields = stat.read_text().rpartition(")")[2].split()
         except OSError:
             break
-        ended = said.read_text(errors="replace").count(": done after ")
+        ended = log.read_text(errors="replace").count(": done after ")
         resident = int(fields[21]) * os.sysconf("SC_PAGE_SIZE")
         samples.append((ended, (int(fields[11]) + int(fields[12])) / TICKS, resident))
         time.sleep(0.2)

@@ -59,11 +59,11 @@ def draw(
         (axes[1][0], "cpu_s", 1.0, "numbers of a report, CPU seconds"),
         (axes[1][1], "memory", 1e6, "numbers of a report, MB at most"),
     ):
-        told = np.array([fits[name].at(size) for size in grid]) / unit
+        estimates = np.array([fits[name].at(size) for size in grid]) / unit
         axis.plot(there, [getattr(each, name) / unit for each in read], "ko", markersize=4)
-        axis.plot(grid, told[:, 0], "C0", label=f"line, R2 {fits[name].r2:.3f}")
-        low = np.maximum(told[:, 1], told[:, 0].min() / 10)
-        axis.fill_between(grid, low, told[:, 2], alpha=0.2, label="95 % for one more run")
+        axis.plot(grid, estimates[:, 0], "C0", label=f"line, R2 {fits[name].r2:.3f}")
+        low = np.maximum(estimates[:, 1], estimates[:, 0].min() / 10)
+        axis.fill_between(grid, low, estimates[:, 2], alpha=0.2, label="95 % for one more run")
         axis.set(xscale="log", yscale="log", title=title, xlabel="verdicts")
         axis.legend(fontsize=7)
     return drawn

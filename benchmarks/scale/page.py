@@ -111,20 +111,22 @@ def against_plan(rows: Rows) -> tuple[str, dict[str, float]]:
     """The plan over what was measured, and seconds of CPU of each unit. Time is predicted for the
     largest cells of each series from all smaller ones."""
     large = max(cells.TIMES)
-    made = [units(row[0], row[2], row[3], steps_of(row[0], row[1])) for row in rows]
+    units_by_row = [units(row[0], row[2], row[3], steps_of(row[0], row[1])) for row in rows]
     small = [place for place, row in enumerate(rows) if row[1] < large]
-    fitted = rates([made[place] for place in small], [rows[place][3].cpu_s for place in small])
+    fitted = rates(
+        [units_by_row[place] for place in small], [rows[place][3].cpu_s for place in small]
+    )
     body = []
-    for row, unit in zip(rows, made, strict=True):
-        what, times, _, cost, told = row
+    for row, unit in zip(rows, units_by_row, strict=True):
+        what, times, _, cost, planned_counts = row
         if times < large:
             continue
         seconds = sum(unit[name] * each for name, each in fitted.items())
         shares = (
-            told["completions"] / cost.rollouts,
-            told["calls"] / cost.calls,
-            told["tokens_in"] / cost.tokens_in,
-            told["tokens_out"] / cost.tokens_out,
+            planned_counts["completions"] / cost.rollouts,
+            planned_counts["calls"] / cost.calls,
+            planned_counts["tokens_in"] / cost.tokens_in,
+            planned_counts["tokens_out"] / cost.tokens_out,
             seconds / cost.cpu_s,
         )
         body.append([f"{what} x {times}", *(f"{share:.2f}" for share in shares)])
@@ -142,9 +144,9 @@ def report_table(read: Sequence[reading.Reading], fits: dict[str, Line]) -> str:
     ]
     scale = {"cpu_s": 1.0, "memory": 1e6}
     ends = {n: [max(0.0, part / scale[n]) for part in fits[n].at(GOAL)] for n in scale}
-    told = [f"{at:,.0f} [{low:,.0f}, {high:,.0f}]" for at, low, high in ends.values()]
+    estimates = [f"{at:,.0f} [{low:,.0f}, {high:,.0f}]" for at, low, high in ends.values()]
     r2 = [f"{fits[name].r2:.3f}" for name in scale]
-    return table(head, [*body, [f"{GOAL:,}, by the line", "", *told], ["R2", "", *r2]])
+    return table(head, [*body, [f"{GOAL:,}, by the line", "", *estimates], ["R2", "", *r2]])
 
 
 def study_tables(row_bytes: float) -> tuple[str, str, str]:
@@ -178,7 +180,7 @@ def study_tables(row_bytes: float) -> tuple[str, str, str]:
     judges.append(
         ["records", "", "", "", "", f"{sizes[0]:.1f} GB [{sizes[1]:.1f}, {sizes[2]:.1f}]"]
     )
-    given = [
+    rate_rows = [
         [name.replace("_", " "), *(f"{each:g}" for each in rate["values"]), rate["unit"],
          rate["source"]]
         for name, rate in planned.RATES.items() if "values" in rate
@@ -186,7 +188,7 @@ def study_tables(row_bytes: float) -> tuple[str, str, str]:
     return (
         table(["where", "hours", "GPU-hours"], places),
         table(["judge", "calls", "fresh", "cached", "out", "hours of one GPU"], judges),
-        table(["number", "pessimistic", "expected", "optimistic", "unit", "source"], given),
+        table(["number", "pessimistic", "expected", "optimistic", "unit", "source"], rate_rows),
     )
 
 
@@ -204,8 +206,8 @@ def main() -> None:
     by_steps = [row[3] for row in of_series(rows, "steps")]
     start = line([cost.rollouts for cost in by_steps], [cost.cpu_s for cost in by_steps])
     row_bytes = line([cost.rollouts for cost in by_steps], [cost.records for cost in by_steps])
-    told, unit_s = against_plan(rows)
-    places, judges, given = study_tables(row_bytes.slope)
+    plan_table, unit_s = against_plan(rows)
+    places, judges, rate_table = study_tables(row_bytes.slope)
     unit_words = ", ".join(f"{1e3 * each:.3g} ms a {name}" for name, each in unit_s.items() if each)
     took = (time.perf_counter() - started) / 60
     figure.draw(rows, max(0.0, start.start), read, fits, GOAL).savefig(
@@ -221,12 +223,12 @@ def main() -> None:
         start=f"{max(0.0, start.start):.2f}",
         exponents=exponents(rows, max(0.0, start.start)),
         costs=costs(rows),
-        against_plan=told,
+        against_plan=plan_table,
         units=unit_words,
         report=report_table(read, fits),
         places=places,
         judges=judges,
-        rates=given,
+        rates=rate_table,
         row_bytes=f"{row_bytes.slope:.0f}",
         rollouts=f"{planned.ROLLOUTS:,}",
         runs=sizes["runs"],

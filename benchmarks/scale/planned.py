@@ -87,16 +87,16 @@ def judges(case: int) -> list[Judge]:
     for name, model in RATES["judges"].items():
         out = value("verdict", case) + (value("thinking", case) if model["thinks"] else 0.0)
         read = groups * fresh
-        said = groups * GROUP * out
+        tokens_out = groups * GROUP * out
         prefill = value("peak", case) * 1e3 * value("prefill_share", case) / (2 * model["active"])
         cached_gb = model["cache_kb"] * (full / GROUP + out) / 1e6
         held = model["weights"] * model["bytes"]
         rows = min(256.0, (0.9 * MEMORY_GB - held) / cached_gb)
         step_gb = held + rows * cached_gb
         decode = rows * value("memory", case) * 1e3 * value("decode_share", case) / step_gb
-        seconds = read / prefill + said / decode
+        seconds = read / prefill + tokens_out / decode
         calls = round(groups * GROUP)
-        laid.append(Judge(name, calls, groups * full, read, said, seconds))
+        laid.append(Judge(name, calls, groups * full, read, tokens_out, seconds))
     return laid
 
 
@@ -125,8 +125,8 @@ def bytes_of(case: int, row_bytes: float) -> float:
     """Of the records: ``row_bytes`` of a rollout with its verdict, as measured where texts are
     short, and the texts, compressed."""
     characters = 4 * (TEXTS * value("answer", case) + value("prompt", case) / GROUP)
-    said = 4 * sum(judge.tokens_out for judge in judges(case)) / ROLLOUTS
-    texts = (characters + said) / value("compression", case)
+    judge_characters = 4 * sum(judge.tokens_out for judge in judges(case)) / ROLLOUTS
+    texts = (characters + judge_characters) / value("compression", case)
     return ROLLOUTS * (row_bytes + texts)
 
 

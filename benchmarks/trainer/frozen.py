@@ -63,7 +63,7 @@ def cell_seconds(config: Study) -> float:
     set_seed(config.seed)
     with Store(folder / "verdicts.db") as store, Session(config.judge, store, truths) as session:
         scorer, recorder = Scorer(config, truths, session), Recorder(folder)
-        made = make_trainer(
+        grpo_trainer = make_trainer(
             config,
             model,
             tokenizer,
@@ -74,7 +74,7 @@ def cell_seconds(config: Study) -> float:
             lambda line: None,
         )
         began = time.process_time()
-        made.learn(None)
+        grpo_trainer.learn(None)
         return time.process_time() - began
 
 

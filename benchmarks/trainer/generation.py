@@ -35,8 +35,8 @@ def ours(trainer: Any, prompts: list[list[int]], owner: list[int]) -> list[list[
 
 def theirs(trainer: Any, prompts: list[list[int]], owner: list[int]) -> list[list[int]]:
     """Greedy tokens of each row by TRL's own single turn."""
-    asked = [prompts[u] for u in owner]
-    return trainer._generate_single_turn(asked, None, {}, GROUP)[0]
+    repeated = [prompts[u] for u in owner]
+    return trainer._generate_single_turn(repeated, None, {}, GROUP)[0]
 
 
 def prepare(trainer: Any, stops: list[int], longest: int) -> None:

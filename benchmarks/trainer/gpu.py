@@ -84,8 +84,8 @@ def by_segment(
     parts = []
     bounds = (pairwise(x.tolist()) for x in (ends_q, ends_k))
     for (start, end), (first, last) in zip(*bounds, strict=True):
-        size, seen = end - start, last - first
-        sees = torch.ones(size, seen, dtype=torch.bool).tril(seen - size)
+        size, keys = end - start, last - first
+        sees = torch.ones(size, keys, dtype=torch.bool).tril(keys - size)
         rows = (q[start:end], k[first:last], v[first:last])
         out = scaled_dot_product_attention(
             *(x.transpose(0, 1)[None] for x in rows),
@@ -111,8 +111,8 @@ class Packed:
         """One row of all rollouts, as the trainer's collator packs it."""
         row, batch = packing.TreeRow(), {n: v.cpu() for n, v in self.batch.items()}
         for index, advantage in enumerate(batch["advantages"].tolist()):
-            seen = batch["completion_mask"][index].bool()
-            prompt, answer = batch["prompt_ids"][index], batch["completion_ids"][index][seen]
+            is_answer = batch["completion_mask"][index].bool()
+            prompt, answer = batch["prompt_ids"][index], batch["completion_ids"][index][is_answer]
             ids = torch.cat([prompt, answer])
             mask = torch.cat([torch.zeros_like(prompt), torch.ones_like(answer)])
             row.add(
@@ -222,11 +222,13 @@ def shares(rate: float, dtype: torch.dtype) -> str:
     product = finished(lambda: left @ right)
     product()
     reached = 2 * side**3 / min(seconds(product) for _ in range(5))
-    told = [f"{rate / reached:.0%} of a product of {side} x {side} here"]
+    sentences = [f"{rate / reached:.0%} of a product of {side} x {side} here"]
     if device.type == "cuda":
         name = torch.cuda.get_device_name()
-        told += [f"{rate / peak:.0%} of {kind}'s" for kind, peak in PEAKS.items() if kind in name]
-    return ", ".join(told)
+        sentences += [
+            f"{rate / peak:.0%} of {kind}'s" for kind, peak in PEAKS.items() if kind in name
+        ]
+    return ", ".join(sentences)
 
 
 def race_generation(trainer: Any, sizes: dict[str, int]) -> None:

@@ -83,7 +83,7 @@ def step_seconds(policy: Policy, trainer: dict[str, Any], fast: bool, steps: int
     truth_of = Oracle(by_id.get, lambda rows, answers: list(map(truth, rows, answers)))
     with Session(config.judge, None, truth_of) as session:
         scorer = Scorer(config, truth_of, session)
-        made = make_trainer(
+        grpo_trainer = make_trainer(
             config,
             model,
             tokenizer,
@@ -93,8 +93,8 @@ def step_seconds(policy: Policy, trainer: dict[str, Any], fast: bool, steps: int
             folder / "checkpoints",
             lambda line: None,
         )
-        made.add_callback(clock)
-        made.learn(None)
+        grpo_trainer.add_callback(clock)
+        grpo_trainer.learn(None)
     return clock.seconds[1:]
 
 

@@ -179,15 +179,15 @@ def measured(*command: str) -> tuple[float, float, str]:
 
 def main(arguments: list[str]) -> None:
     """Generate what is absent, then prepare, verify, read with json alone, and open, twice."""
-    given = {"root": "build/verifiable", "data": "official", "share": "1"}
+    options = {"root": "build/verifiable", "data": "official", "share": "1"}
     for argument in arguments:
         key, _, value = argument.partition("=")
-        if key not in given or not value:
-            raise SystemExit(f"{argument}: legal are {', '.join(f'{name}=' for name in given)}")
-        given[key] = value
-    root, preset = Path(given["root"]), given["data"]
+        if key not in options or not value:
+            raise SystemExit(f"{argument}: legal are {', '.join(f'{name}=' for name in options)}")
+        options[key] = value
+    root, preset = Path(options["root"]), options["data"]
     if not (root / "mbpp" / "mbpp.jsonl").is_file():
-        generate(root, float(given["share"]))
+        generate(root, float(options["share"]))
     out = root.with_name(f"{root.name}-{preset}")
     files = sorted(str(path) for path in root.rglob("*.json*"))
     megabytes = sum(Path(path).stat().st_size for path in files) / 2**20

@@ -30,7 +30,7 @@ def ours(items: Sequence[Item], answers: Sequence[str]) -> tuple[list[bool], flo
     started = time.perf_counter()
     with Grader(2) as grader:
         scores = score(items, answers, grader)
-    return [bool(said and said.correct) for said in scores], time.perf_counter() - started
+    return [bool(verdict and verdict.correct) for verdict in scores], time.perf_counter() - started
 
 
 def one_process(items: Sequence[Item], answers: Sequence[str]) -> tuple[list[bool], float]:
@@ -48,11 +48,11 @@ def no_children(items: Sequence[Item], answers: Sequence[str]) -> tuple[list[boo
     started = time.perf_counter()
     verdicts = []
     for item, answer in zip(items, answers, strict=True):
-        said = compare(item, answer)
-        if isinstance(said, Comparison):
-            verdicts.append(equal(list(said.golds), said.answer))
+        comparison = compare(item, answer)
+        if isinstance(comparison, Comparison):
+            verdicts.append(equal(list(comparison.golds), comparison.answer))
         else:
-            verdicts.append(isinstance(said, Score) and said.correct)
+            verdicts.append(isinstance(comparison, Score) and comparison.correct)
     return verdicts, time.perf_counter() - started
 
 

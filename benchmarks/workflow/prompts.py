@@ -44,9 +44,9 @@ def main() -> None:
         for n in range(CAP)
     ]
     texts = [text() for _ in range(sizes["rounds"])]
-    made: list[Buffer] = []
-    built = seconds(lambda: made.append(Buffer().updated(rows)), time.process_time)
-    (buffer,) = made
+    buffers: list[Buffer] = []
+    built = seconds(lambda: buffers.append(Buffer().updated(rows)), time.process_time)
+    (buffer,) = buffers
     indexed = seconds(lambda: buffer.retrieve(Query(None, "qa", texts[0])), time.process_time)
     buffer.retrieve(Query(None, "qa", texts[0]), "facility")  # loads its library
     print(

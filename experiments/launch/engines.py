@@ -29,7 +29,7 @@ ENGINES = {
 
 
 def run_cells(todo: Sequence[Cell]) -> None:
-    """Run the cells to their ends by the engine that the sweep names. Raises DiskTrouble: a cell
+    """Run the cells to their ends by the engine that the sweep names. Raises DiskError: a cell
     met a full disk."""
     with Watch(todo) as watch:
         import_module(ENGINES[todo[0].config.sweep.engine]).run(todo, watch)

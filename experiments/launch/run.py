@@ -144,7 +144,7 @@ def _opened(
         ended = "FINISHED"
     except BaseException as error:
         told = stopping.interrupted(error)
-        if told or isinstance(error, storage.DiskTrouble):
+        if told or isinstance(error, storage.DiskError):
             ended = "KILLED"
         limit = time.monotonic() + (LAST_S if told else 0)
         while time.monotonic() < limit and "running" in _states(new):
@@ -173,7 +173,7 @@ def _lay(first: Cell, new: Sequence[Cell], mlflow_ids: dict[str, Any]) -> None:
     exchange.push(study_dir)
     for cell in new:
         cells.save_cell(cell)
-        exchange.lay(cell.dir)
+        exchange.push_new_cell(cell.dir)
 
 
 def _close_tracking(

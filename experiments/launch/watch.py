@@ -21,7 +21,7 @@ from experiments.tracking.runs import mark_killed
 from study.cell import cells, exchange
 from study.cell.asked import judges_of
 from study.cell.cells import Cell
-from study.cell.places import PlaceTrouble
+from study.cell.places import StorageError
 from study.cell.status import read_status
 from study.config.schema import Judge
 from study.screen import visible
@@ -89,8 +89,8 @@ class Watch:
 
     def ended(self, folder: Path, code: int) -> None:
         """A cell ended with an exit code; negative is the signal that killed it. Raises
-        DiskTrouble: it met a full disk, to which the others write too."""
-        with contextlib.suppress(PlaceTrouble):  # what is here of it is told then
+        DiskError: it met a full disk, to which the others write too."""
+        with contextlib.suppress(StorageError):  # what is here of it is told then
             exchange.refresh(folder)
         with self._harmless():
             self.board.ended(folder)
@@ -102,7 +102,7 @@ class Watch:
         if code < 0 or code in (ORPHANED, storage.EXIT):
             mark_killed(folder, f"exit code {code}")
         if code == storage.EXIT:
-            raise storage.DiskTrouble(status.get("error") or storage.paragraph(None, folder))
+            raise storage.DiskError(status.get("error") or storage.paragraph(None, folder))
 
     def tick(self) -> None:
         """To be called about once a second while cells run."""

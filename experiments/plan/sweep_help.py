@@ -73,7 +73,7 @@ def _groups() -> dict[str, list[str]]:
 def _setting(item: dataclasses.Field[Any], hint: Any, meaning: str) -> str:
     legal, default = item.metadata.get("legal"), default_of(item)
     notes = [meaning.rstrip(".")] if meaning else []
-    notes += [legal.said()] if legal is not None and not isinstance(default, list) else []
+    notes += [legal.describe()] if legal is not None and not isinstance(default, list) else []
     if default not in ("", None, []):
         shown = ",".join(default) if isinstance(default, list) else str(default)
         notes.append(f"default {shown.lower() if isinstance(default, bool) else shown}")

@@ -24,7 +24,7 @@ from study.config.schema import Study
 from study.system.secret_names import is_secret_name
 from study.system.secrets import redact
 
-LISTED = marked_keys(Study, marks.LISTED)
+LISTED = marked_keys(Study, marks.MLFLOW_PARAM)
 """Config that may become a parameter; anything else stays in the cell's ``config.yaml``."""
 VALUE_LIMIT = 500
 NONFINITE = "tracking/nonfinite"

@@ -23,11 +23,11 @@ from study.cell.records import COMPONENT, ORIGIN, rollout_id
 from study.config.schema import Study
 from study.rewards.checks import for_judge
 from study.rewards.compose import Composed, RewardInputs, composed
-from study.rewards.corrections.corrector import Corrector, Heard
+from study.rewards.corrections.corrector import Corrector, StepVerdicts
 from study.rewards.failure import TooManyMissing, too_many_missing
 from study.rewards.workflow import TERMS, effective_share
 from study.rows import Missing, Row, RuleTruth, Truth
-from study.tasks.rules import RuleResult, RuleRunner, rule_metrics, spoken
+from study.tasks.rules import RuleResult, RuleRunner, encode_result, rule_metrics
 from study.truth.oracle import Oracle
 from study.verdict import DIFFERENT, Outcome, Verdict, mean_score
 
@@ -382,7 +382,7 @@ class Scorer:
                 "judge_score": mean_score(votes_N[index]),
             }
             | {name: value for name in ORIGIN if (value := getattr(rollout.row, name))}
-            | ({"rules": [spoken(result) for result in rules_N[index]]} if self.rules else {})
+            | ({"rules": [*map(encode_result, rules_N[index])]} if self.rules else {})
             | ({} if rollout.truth_missing is None else {"truth_missing": rollout.truth_missing})
             | dict(executed_N[index].columns)
             for index, rollout in enumerate(inputs_N)
@@ -400,7 +400,7 @@ class Scorer:
         judge, group_size = self.config.judge, self.config.trainer.group_size
         policy, most = judge.on_failure, judge.max_unscored_frac
         others = [[mean_score(votes) for votes in each_N] for each_N in panel_J_N]
-        heard = Heard(self.config, record.step, group_size, inputs_N, votes_N, others)
+        heard = StepVerdicts(self.config, record.step, group_size, inputs_N, votes_N, others)
         scores_N, columns_N = self.corrector(heard)
         try:
             rewarded = composed(self.config, inputs_N, scores_N, group_size, policy, most)
@@ -408,7 +408,7 @@ class Scorer:
             for place, (shadow, ahead) in enumerate(
                 zip(self.shadows, under_way.ahead[1:], strict=True)
             ):
-                if panel_J_N or ahead.asked:  # what is paid for is kept, and counts in the budget
+                if panel_J_N or ahead.has_requests:  # paid for, so kept, and counts in the budget
                     told = panel_J_N[place] if panel_J_N else self._ask(shadow, inputs_N, ahead)
                     record.verdicts += _verdict_rows(record.step, "shadow", shadow, told)
             self.on_missing(record.step, record.rollouts, record.verdicts, record.calls)

@@ -12,7 +12,7 @@ from typing import Any, Protocol
 
 from study.answers import answer_of
 from study.errors import UserError
-from study.rewards.workflow import OK, Played
+from study.rewards.workflow import OK, ExecutedProgram
 from study.rows import Row
 
 Messages = tuple[dict[str, str], ...]
@@ -40,7 +40,7 @@ class Executed:
     """
 
     answer: str | None
-    played: Played | None = None
+    played: ExecutedProgram | None = None
     columns: Mapping[str, Any] = field(default_factory=dict)
     calls: Sequence[dict[str, Any]] = ()
     why: str = ""

@@ -29,7 +29,7 @@ from study.rewards.workflow import (
     SHAPED,
     SHARES,
     SOURCES,
-    Played,
+    ExecutedProgram,
     by_source,
     effective_share,
     total,
@@ -51,7 +51,7 @@ class Options:
     out: Path = output("JSON file for the result", required=True)
 
 
-def pay(played: Mapping[Place, Played], reward: str) -> dict[str, Any]:
+def pay(played: Mapping[Place, ExecutedProgram], reward: str) -> dict[str, Any]:
     """Rows, groups and effective shares of executed programs under (group, member).
 
     ``reward`` is one of `FORMULAS`; ``rows`` are in the order of ``played``, ``groups`` in that of
@@ -87,10 +87,10 @@ def pay(played: Mapping[Place, Played], reward: str) -> dict[str, Any]:
     }
 
 
-def read_played(options: Options) -> dict[Place, Played]:
+def read_played(options: Options) -> dict[Place, ExecutedProgram]:
     """The executed programs of the file by group and member.
     Raises UserError: a row is not of the form, or stands twice."""
-    played: dict[Place, Played] = {}
+    played: dict[Place, ExecutedProgram] = {}
     for where, record in rows_of(options.rows, "rows"):
         place = (name_of(record, "group", where), name_of(record, "member", where))
         if place in played:
@@ -101,7 +101,7 @@ def read_played(options: Options) -> dict[Place, Played]:
     return played
 
 
-def _played(record: Mapping[str, Any], options: Options, where: str) -> Played:
+def _played(record: Mapping[str, Any], options: Options, where: str) -> ExecutedProgram:
     needed = ("correct",) if options.source is None else ("judge", "rule")
     if not any(key in record for key in needed):
         columns = ", ".join(map(str, record))
@@ -121,7 +121,7 @@ def _played(record: Mapping[str, Any], options: Options, where: str) -> Played:
             " Give a number from 0 to 1, or make correct null."
         )
     known = {key: value for key, value in shares.items() if value is not None}
-    return Played(outcome, correct, **known, **verdicts)
+    return ExecutedProgram(outcome, correct, **known, **verdicts)
 
 
 @command(

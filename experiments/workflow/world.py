@@ -36,7 +36,7 @@ from study.answers import answer_of
 from study.cell.parts import parts, read_part
 from study.cell.records import FEATURE
 from study.endings import INFRASTRUCTURE, Ending
-from study.rewards.workflow import SHARES, Played
+from study.rewards.workflow import SHARES, ExecutedProgram
 from study.rows import Row
 from study.sandbox import tiers
 from study.sandbox.conversation import Stage
@@ -234,7 +234,7 @@ class Programs:
         effective = rollout.fallback or rollout.execution
         shares = {name: columns[f"{FEATURE}{name}"] for name in SHARES}
         measured: dict[str, Any] = {name: share or 0.0 for name, share in shares.items()}
-        played = Played(str(effective.outcome), **measured)
+        played = ExecutedProgram(str(effective.outcome), **measured)
         answer = effective.answer if effective.outcome is Ending.OK else None
         calls = rollouts.calls(rollout, again)
         return Executed(answer, played, columns, calls, effective.why)

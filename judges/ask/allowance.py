@@ -31,7 +31,7 @@ class Allowance:
         limits = {"max_calls": cost.max_calls, "max_usd": cost.max_usd}
         self._limits = {name: limit for name, limit in limits.items() if limit is not None}
         self.spent = before or Spent()
-        self._seen: dict[str, tuple[int, Spent]] = {}
+        self._last_batches: dict[str, tuple[int, Spent]] = {}
         """Judge -> requests of its last batch, and the dearest mean of a batch."""
         self._waiting: list[asyncio.Future[bool]] = []
         """Requests that wait for the next batch, in the order in which they came."""
@@ -42,8 +42,8 @@ class Allowance:
     @property
     def reason(self) -> str:
         """Why something was not sent."""
-        named = [f"cost.{name}={limit:g}" for name, limit in self._limits.items()]
-        return f"not asked: {' and '.join(named)} had no room"
+        limits = [f"cost.{name}={limit:g}" for name, limit in self._limits.items()]
+        return f"not asked: {' and '.join(limits)} had no room"
 
     async def spend(self, judge: Judge, send: Callable[[], Awaitable[Fetched]]) -> Fetched:
         """Send a request that the store cannot answer once the limits have room for it; without
@@ -90,27 +90,31 @@ class Allowance:
         """Requests that may be sent at once now."""
         if not self._limits:
             return sys.maxsize
-        last, dearest = self._seen.get(judge.name, (0, Spent()))
+        last, dearest = self._last_batches.get(judge.name, (0, Spent()))
         size = min(MOST, max(1, 2 * last))
         each = {"max_calls": max(1.0, dearest.calls), "max_usd": dearest.usd}
-        spent = {"max_calls": self.spent.calls, "max_usd": self.spent.usd}
+        spent_by_limit = {"max_calls": self.spent.calls, "max_usd": self.spent.usd}
         for name, limit in self._limits.items():
-            if spent[name] >= limit:
+            if spent_by_limit[name] >= limit:
                 return 0
             if each[name]:
-                size = min(size, int((limit - spent[name]) / each[name] + ROUNDING))
+                size = min(size, int((limit - spent_by_limit[name]) / each[name] + ROUNDING))
         return size
 
     def _count(self, judge: Judge, batch: Sequence[Fetched]) -> None:
         sent = [fetched for fetched in batch if not fetched.from_cache]
         rows = [
-            {"from_cache": False, "finish_reason": bool(asked.replies), "cost_usd": asked.cost_usd}
-            for asked in sent
+            {
+                "from_cache": False,
+                "finish_reason": bool(fetched.replies),
+                "cost_usd": fetched.cost_usd,
+            }
+            for fetched in sent
         ]
         spent = Spent(sum(fetched.attempts for fetched in sent), usd_of(rows))
         self.spent += spent
-        _, dearest = self._seen.get(judge.name, (0, Spent()))
+        _, dearest = self._last_batches.get(judge.name, (0, Spent()))
         if sent:
             calls, usd = spent.calls / len(sent), spent.usd / len(sent)
             dearest = Spent(max(dearest.calls, math.ceil(calls)), max(dearest.usd, usd))
-        self._seen[judge.name] = (len(batch), dearest)
+        self._last_batches[judge.name] = (len(batch), dearest)

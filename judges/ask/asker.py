@@ -20,7 +20,7 @@ from judges.endpoint.dialects import dialect_of
 from judges.endpoint.keys import check_key, read_key
 from judges.endpoint.loop import cancel
 from judges.endpoint.replicas import open_wire
-from judges.endpoint.served import is_asked
+from judges.endpoint.served import is_requested_model
 from study.errors import UserError
 from study.verdict import Outcome
 
@@ -200,22 +200,22 @@ class Asker:
                 f"The {role}'s endpoint {endpoint.url} does not answer ({why}). {start}, or point "
                 f"{role}.endpoint.url to where it runs."
             ) from None
-        wanted = endpoint.model or (model.name if model.simulated is not None else "")
+        model_name = endpoint.model or (model.name if model.simulated is not None else "")
         binding = dialect_of(model).lists_models
-        if binding and served is not None and wanted not in served:
+        if binding and served is not None and model_name not in served:
             more = f" and {len(served) - MANY_MODELS} more" if len(served) > MANY_MODELS else ""
             names = ", ".join(served[:MANY_MODELS]) or "no model at all"
             raise UserError(
                 f"The {role}'s endpoint {endpoint.url} does not serve {role}.endpoint.model="
-                f"{wanted!r}; it serves {names}{more}. Set {role}.endpoint.model to one of "
+                f"{model_name!r}; it serves {names}{more}. Set {role}.endpoint.model to one of "
                 "these."
             )
 
     def _accepted(self, value: dict[str, Any]) -> bool:
         """Whether stored replies are of this model; others are asked for again."""
         endpoint = self.model.endpoint
-        asked = str(endpoint.extra_body.get("model") or endpoint.model)
+        model_name = str(endpoint.extra_body.get("model") or endpoint.model)
         return all(
-            is_asked(asked, reply.get("model", ""), endpoint.served_as)
+            is_requested_model(model_name, reply.get("model", ""), endpoint.served_as)
             for reply in value["replies"]
         )

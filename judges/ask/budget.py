@@ -89,9 +89,9 @@ class Budget:
 
 def usd_of(verdicts: Sequence[dict[str, Any]]) -> float:
     """Dollars of some verdict rows. A request of unknown cost counts as the mean of the others."""
-    asked = [row for row in verdicts if not row["from_cache"] and row["finish_reason"]]
-    costs = [row["cost_usd"] for row in asked if row["cost_usd"] is not None]
-    return sum(costs) * len(asked) / len(costs) if costs else 0.0
+    requests = [row for row in verdicts if not row["from_cache"] and row["finish_reason"]]
+    costs = [row["cost_usd"] for row in requests if row["cost_usd"] is not None]
+    return sum(costs) * len(requests) / len(costs) if costs else 0.0
 
 
 def usd_of_calls(calls: Sequence[dict[str, Any]]) -> float:
@@ -144,8 +144,8 @@ def spent_before(folder: Path) -> tuple[Spent, Spent]:
     steps = {part.step: spent(part) for part in parts(folder / "verdicts")}
     for part in parts(folder / CALLS):
         steps[part.step] = steps.get(part.step, Spent()) + executed(part)
-    lost = folder / MISSING
-    missing = [spent(part) for part in sorted((lost / "verdicts").glob("*.parquet"))]
-    missing += [executed(part) for part in sorted((lost / CALLS).glob("*.parquet"))]
+    missing_folder = folder / MISSING
+    missing = [spent(part) for part in sorted((missing_folder / "verdicts").glob("*.parquet"))]
+    missing += [executed(part) for part in sorted((missing_folder / CALLS).glob("*.parquet"))]
     total = sum([*steps.values(), *missing, *evaluations_before(folder)], Spent())
     return total, list(steps.values())[-1] if steps else Spent()

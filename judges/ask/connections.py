@@ -28,9 +28,11 @@ class Connections:
 
     def mine(self) -> sqlite3.Connection:
         """The connection of this thread of this process."""
-        held: tuple[int, sqlite3.Connection] | None = getattr(self._local, "held", None)
-        if held is not None and held[0] == os.getpid():
-            return held[1]
+        connection_of_process: tuple[int, sqlite3.Connection] | None = getattr(
+            self._local, "held", None
+        )
+        if connection_of_process is not None and connection_of_process[0] == os.getpid():
+            return connection_of_process[1]
         connection = self._opener()
         self._local.held = (os.getpid(), connection)
         with self._lock:

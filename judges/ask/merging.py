@@ -81,13 +81,13 @@ def _replies(path: Path, connection: sqlite3.Connection, number: int) -> Iterato
         "SELECT CAST(key AS BLOB), CAST(value AS BLOB), created FROM replies"
         " WHERE key > CAST(? AS TEXT) AND key < 'g' ORDER BY key LIMIT ?"
     )
-    last, seen = b"", PAGE
-    while seen == PAGE:
-        seen = 0
+    last, row_count = b"", PAGE
+    while row_count == PAGE:
+        row_count = 0
         try:
             for key, value, created in connection.execute(query, [last, PAGE]):
                 yield key, legal_time(created), value, number
-                last, seen = key, seen + 1
+                last, row_count = key, row_count + 1
         except sqlite3.DatabaseError as error:
             raise UserError(unreadable(path, error)) from error
 
@@ -100,7 +100,7 @@ def _write(
 ) -> None:
     """Merge the replies of some keys, all or none of them."""
     keys = [same_key[0][0] for same_key in batch if is_key(same_key[0][0])]
-    listed = json.dumps([key.decode() for key in keys])
+    keys_json = json.dumps([key.decode() for key in keys])
     query = (
         f"SELECT CAST(key AS BLOB), CAST(value AS BLOB), created FROM replies WHERE key IN {LISTED}"
     )
@@ -108,33 +108,35 @@ def _write(
     with transaction() as connection:
         there = {
             key: (key, legal_time(created), value, -1)
-            for key, value, created in connection.execute(query, [listed])
+            for key, value, created in connection.execute(query, [keys_json])
         }
         for same_key in batch:
             key = same_key[0][0]
-            held = there.get(key)
-            best = _first(key, same_key, held, sources, merged)
-            if best is None or best == held:
+            present = there.get(key)
+            best = _first(key, same_key, present, sources, merged)
+            if best is None or best == present:
                 merged.kept += best is not None
                 continue
             rows.append((key.decode(), best[2].decode(), best[1]))
-            merged.new += held is None
-            merged.replaced += held is not None
+            merged.new += present is None
+            merged.replaced += present is not None
         connection.executemany(UPSERT, rows)
 
 
 def _first(
     key: bytes,
     replies: Sequence[Reply],
-    held: Reply | None,
+    present: Reply | None,
     sources: Sequence[Path],
     merged: Merged,
 ) -> Reply | None:
     """The earliest reply of one key that can be used."""
-    every = sorted([*replies, held] if held is not None else replies, key=lambda reply: reply[1:])
-    if held is not None and all(value == held[2] for _, _, value, _ in replies):
+    every = sorted(
+        [*replies, present] if present is not None else replies, key=lambda reply: reply[1:]
+    )
+    if present is not None and all(value == present[2] for _, _, value, _ in replies):
         # what the store holds was read when it came; only the time can be another
-        return held if held[1] <= every[0][1] else every[0]
+        return present if present[1] <= every[0][1] else every[0]
     best = None
     for reply in every:
         if is_key(key) and usable(reply[2]) is not None:

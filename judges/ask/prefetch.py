@@ -52,7 +52,7 @@ class Ahead:
         self._begin([place for group in whole for place in group])
 
     @property
-    def asked(self) -> bool:
+    def has_requests(self) -> bool:
         """Whether anything was submitted."""
         return bool(self._submitted)
 
@@ -116,9 +116,9 @@ def judge_asked(
     """The votes on each of P * G rollouts; none on one whose program came to no answer, and none
     where a grading that compares has less than two answers of a group. ``ahead`` is as in
     `judge_all`, of rollouts that all have an answer."""
-    if all(rollout.was_asked for rollout in inputs):
+    if all(rollout.has_answer for rollout in inputs):
         return judge_all(session, [rollout.item for rollout in inputs], group_size, ahead)
-    places = [place for place, rollout in enumerate(inputs) if rollout.was_asked]
+    places = [place for place, rollout in enumerate(inputs) if rollout.has_answer]
     if session.compares:
         groups: dict[int, list[int]] = defaultdict(list)
         for place in places:
@@ -126,9 +126,11 @@ def judge_asked(
         whole = [group for group in groups.values() if len(group) > 1]
         places = [place for group in whole for place in group]
         items = [[inputs[place].item for place in group] for group in whole]
-        told = session.groups([(group[0][0], [answer for _, answer in group]) for group in items])
+        votes_N = session.groups(
+            [(group[0][0], [answer for _, answer in group]) for group in items]
+        )
         session.stop_if_refused()
     else:
-        told = judge_all(session, [inputs[place].item for place in places], 1)
-    votes = dict(zip(places, told, strict=True))
+        votes_N = judge_all(session, [inputs[place].item for place in places], 1)
+    votes = dict(zip(places, votes_N, strict=True))
     return [votes.get(place, []) for place in range(len(inputs))]

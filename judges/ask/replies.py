@@ -110,7 +110,7 @@ class Store:
 
     def _stored(self, keys: Sequence[str], accept: Accept) -> dict[str, dict[str, Any]]:
         values: dict[str, dict[str, Any]] = {}
-        with self._told():
+        with self._explain_errors():
             for key, data, _ in self._connection().execute(SELECTED, [json.dumps(keys)]):
                 if (value := usable(data)) is not None and accept(value):
                     values[key] = value
@@ -186,7 +186,7 @@ class Store:
             " AND failure IS NOT NULL AND expires >= ? AND expires <= ? AND owner LIKE ?"
         )
         values = [json.dumps(keys), since, self.clock(), self._mine("%")]
-        with self._told():
+        with self._explain_errors():
             rows = self._connection().execute(query, values).fetchall()
         return {key: json.loads(failure) for key, failure in rows}
 
@@ -217,12 +217,12 @@ class Store:
     @contextlib.contextmanager
     def transaction(self) -> Generator[sqlite3.Connection]:
         """A transaction that is committed as the block ends, and undone where it raises."""
-        with self._told(), self._connection() as connection:
+        with self._explain_errors(), self._connection() as connection:
             connection.execute("BEGIN IMMEDIATE")
             yield connection
 
     @contextlib.contextmanager
-    def _told(self) -> Generator[None]:
+    def _explain_errors(self) -> Generator[None]:
         """Make SQLite's errors ones that say what to do."""
         try:
             yield

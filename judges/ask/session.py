@@ -225,10 +225,10 @@ class Session:
 
         return self._loop.run(gather(partial(each, row, answers) for row, answers in groups))
 
-    def replies(self, asked: Sequence[tuple[Grading, Request]]) -> list[Fetched]:
+    def replies(self, requests: Sequence[tuple[Grading, Request]]) -> list[Fetched]:
         """The replies to requests of other gradings than the judge's own."""
         return self._loop.run(
-            gather(partial(self._fetch, grading, request, 0) for grading, request in asked)
+            gather(partial(self._fetch, grading, request, 0) for grading, request in requests)
         )
 
     def _single(self) -> AnswerGrading:

@@ -183,9 +183,9 @@ class SingleFlight:
                     self._lease(list(self._waiting))
                 if self._held and now - beat >= beat_s:
                     beat = now
-                    held = list(self._held)
-                    for start in range(0, len(held), AT_ONCE):
-                        part = [key for key in held[start : start + AT_ONCE] if key in self._held]
+                    keys = list(self._held)
+                    for start in range(0, len(keys), AT_ONCE):
+                        part = [key for key in keys[start : start + AT_ONCE] if key in self._held]
                         self._store.renew(part, self._owner, self._lease_s)
                         await asyncio.sleep(0)
             except Exception as error:

@@ -165,15 +165,15 @@ def export(path: Path, out: Path) -> int:
         for number, reply in enumerate(value["replies"])
     )
     schema = pa.schema([(name, arrow_type(kind)) for name, kind in EXPORTED.items()])
-    written = 0
+    row_count = 0
     with (
         writing(out) as file,
         pq.ParquetWriter(file, schema, write_page_checksum=True) as parquet,
     ):
         while rows := list(islice(requests, AT_ONCE)):
             parquet.write_table(pa.Table.from_pylist(rows, schema=schema))
-            written += len(rows)
-    return written
+            row_count += len(rows)
+    return row_count
 
 
 def copy(path: Path, out: Path) -> int:
@@ -182,16 +182,16 @@ def copy(path: Path, out: Path) -> int:
     Raises UserError: it cannot be read."""
     out.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=out.parent, prefix=f".{out.name}.") as folder:
-        made = Path(folder).absolute() / out.name
+        temporary_path = Path(folder).absolute() / out.name
         with closing(open_to_read(path)) as connection:
             try:
                 # nobody else knows the file, and network file systems may have no locks
-                connection.execute("VACUUM INTO ?", [f"{made.as_uri()}?nolock=1"])
+                connection.execute("VACUUM INTO ?", [f"{temporary_path.as_uri()}?nolock=1"])
             except sqlite3.DatabaseError as error:
                 raise UserError(unreadable(path, error)) from error
-        made.chmod(0o600)
-        sync_files([made])
-        size = made.stat().st_size
-        os.replace(made, out)
+        temporary_path.chmod(0o600)
+        sync_files([temporary_path])
+        size = temporary_path.stat().st_size
+        os.replace(temporary_path, out)
     sync_files([out.parent])
     return size

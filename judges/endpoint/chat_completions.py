@@ -233,8 +233,8 @@ def _texts(message: dict[str, Any]) -> tuple[str, str, str]:
 
 def _listed(choice: dict[str, Any]) -> list[Any]:
     """The log-probs of a choice, or of a chunk of it, as they came."""
-    listed = choice.get("logprobs")
-    content = listed.get("content") if isinstance(listed, dict) else None
+    logprobs = choice.get("logprobs")
+    content = logprobs.get("content") if isinstance(logprobs, dict) else None
     return content if isinstance(content, list) else []
 
 
@@ -268,5 +268,6 @@ def _reply(
 
 def excerpt(data: bytes) -> str:
     """The begin of ``data`` as one line of text, for a message. It is longer than a message, as
-    `failures.told` makes one of it: cut here, half a key might be left that no one knows again."""
+    `failures.shorten_message` makes one of it: cut here, half a key might be left that no one knows
+    again."""
     return one_line(data[:EXCERPT].decode("utf-8", "replace"), EXCERPT) or "nothing"

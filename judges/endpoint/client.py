@@ -18,9 +18,16 @@ from typing import Any
 
 from judges.endpoint.channel import Channel
 from judges.endpoint.chat_completions import BadCompletion, ErrorBody, Stream, read_plain
-from judges.endpoint.failures import ERROR_BYTES, FINAL, EndpointRefused, Fault, read_error, told
+from judges.endpoint.failures import (
+    ERROR_BYTES,
+    FINAL,
+    EndpointRefused,
+    Fault,
+    read_error,
+    shorten_message,
+)
 from judges.endpoint.fields import NAME_CHARACTERS, clean, one_line
-from judges.endpoint.served import is_asked
+from judges.endpoint.served import is_requested_model
 from judges.endpoint.transport import Answer, TooLarge, Unreachable, Unsolicited, WireError
 from study.verdict import Outcome, Parsed, Reply, Request
 
@@ -167,10 +174,10 @@ async def list_models(channel: Channel) -> list[str] | None:
 
     async def read(answer: Answer, alive: Callable[[], None]) -> list[str] | None:
         try:
-            listed = json.loads((await _whole(answer, alive)).decode())
-            names = [model["id"] for model in listed["data"][:MOST_LISTED]]
+            model_list = json.loads((await _whole(answer, alive)).decode())
+            names = [model["id"] for model in model_list["data"][:MOST_LISTED]]
             return [
-                one_line(told(name, channel.key), NAME_CHARACTERS)
+                one_line(shorten_message(name, channel.key), NAME_CHARACTERS)
                 for name in names
                 if isinstance(name, str)
             ]
@@ -199,7 +206,7 @@ async def _converse(channel: Channel, body: Body, again: Again | None, track: _T
         else:
             reply = read_plain(await _whole(answer, alive))
         reply = clean(reply, channel.key)
-        if is_asked(asked_model, reply.model, channel.endpoint.served_as):
+        if is_requested_model(asked_model, reply.model, channel.endpoint.served_as):
             return reply
         track.wrong += 1
         raise Fault(
@@ -215,8 +222,8 @@ async def _converse(channel: Channel, body: Body, again: Again | None, track: _T
         asked_model = str(body.get("model") or "")
         if stream:
             body = body | {"stream": True, "stream_options": {"include_usage": True}}
-        sent = json.dumps(body).encode()
-        reply = await _obtain(channel, "POST", "/chat/completions", sent, read, track)
+        payload = json.dumps(body).encode()
+        reply = await _obtain(channel, "POST", "/chat/completions", payload, read, track)
         if change:
             reply = dataclasses.replace(reply, asked=change)
         track.replies.append(reply)
@@ -254,7 +261,7 @@ async def _obtain(
             if connected and fault.outcome is Outcome.endpoint_down:
                 # it answered a moment ago, so it is not down
                 fault.outcome = Outcome.transport
-            fault.reason = told(fault.reason, channel.key)
+            fault.reason = shorten_message(fault.reason, channel.key)
             if not fault.again or number + 1 >= endpoint.attempts:
                 raise
             scale = min(LONGEST_WAIT_S, endpoint.backoff_s * 2**number)

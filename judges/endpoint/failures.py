@@ -25,9 +25,9 @@ AGAIN = {408, 409, 425, 429}
 OVERRUN = {429, 503, 529}
 """Statuses of an endpoint that is asked too much at once."""
 ERROR_BYTES = 65_536
-SAID = 2_000
+SEARCHED_CHARACTERS = 2_000
 """Characters of an error's message that are searched for a cause."""
-SHOWN = 300
+SHOWN_CHARACTERS = 300
 """Characters of it that are shown."""
 
 _REFUSED = re.compile(
@@ -87,7 +87,7 @@ def read_error(answer: Answer, body: bytes, key: str) -> Reply:
     """What an error means: moderation is a reply; everything else is raised."""
     status = answer.status
     words, shown = _message(body[:ERROR_BYTES])
-    shown = told(shown, key)
+    shown = shorten_message(shown, key)
     message = f"HTTP {status}: {shown}"
     mine = status < 500 and status != 429  # 4xx, and an error in the body of a success
     if mine and _REFUSED.search(words):
@@ -107,9 +107,9 @@ def read_error(answer: Answer, body: bytes, key: str) -> Reply:
     raise Fault(Outcome.transport, message, again=False)
 
 
-def told(text: str, key: str) -> str:
+def shorten_message(text: str, key: str) -> str:
     """An endpoint's message as one short line; the key is taken out before it is cut."""
-    return one_line(redact(text, [key]), SHOWN)
+    return one_line(redact(text, [key]), SHOWN_CHARACTERS)
 
 
 def _message(body: bytes) -> tuple[str, str]:
@@ -124,9 +124,9 @@ def _message(body: bytes) -> tuple[str, str]:
         if not isinstance(inner, dict):
             inner = {"message": inner}
         codes = [str(inner[key]) for key in ("code", "type") if inner.get(key) is not None]
-        text = str(inner.get("message", "" if codes else inner))[:SAID]
+        text = str(inner.get("message", "" if codes else inner))[:SEARCHED_CHARACTERS]
     except (ValueError, AttributeError, RecursionError):
-        codes, text = [], text[:SAID]
+        codes, text = [], text[:SEARCHED_CHARACTERS]
     shown = text if text else " ".join(codes)
     return " ".join([*codes, text]), excerpt(shown.encode("utf-8", "replace"))
 

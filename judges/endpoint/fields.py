@@ -61,8 +61,8 @@ def logprobs(listed: Any) -> list[dict[str, Any]] | None:
 
 
 def _alternatives(entry: dict[str, Any]) -> dict[str, Any]:
-    listed = entry.get("top_logprobs")
-    return {"top_logprobs": [*map(_token, listed)]} if isinstance(listed, list) else {}
+    top_logprobs = entry.get("top_logprobs")
+    return {"top_logprobs": [*map(_token, top_logprobs)]} if isinstance(top_logprobs, list) else {}
 
 
 def _token(entry: Any) -> dict[str, Any]:

@@ -33,7 +33,7 @@ class _Way:
     wire: Wire
     in_flight: int = 0
     """Requests that it is working on for this process."""
-    asked: int = 0
+    last_turn: int = 0
     """The turn of its last request."""
     rests_until: float = float("-inf")
 
@@ -56,7 +56,7 @@ class Replicas:
         now, ways = self._clock(), self._ways
         return min(
             range(len(ways)),
-            key=lambda i: (ways[i].rests_until > now, ways[i].in_flight, ways[i].asked),
+            key=lambda i: (ways[i].rests_until > now, ways[i].in_flight, ways[i].last_turn),
         )
 
     @asynccontextmanager
@@ -64,10 +64,10 @@ class Replicas:
         self, method: str, path: str, headers: Mapping[str, str], body: bytes
     ) -> AsyncGenerator[Answer, None]:
         """Send one request to the replica that has the least to do."""
-        chosen = self.choose()  # first: a service that has moved has other ways then
-        way = self._ways[chosen]
+        index = self.choose()  # first: a service that has moved has other ways then
+        way = self._ways[index]
         self._turn += 1
-        way.asked = self._turn
+        way.last_turn = self._turn
         way.in_flight += 1
         try:
             async with way.wire.exchange(method, path, headers, body) as answer:
@@ -131,9 +131,9 @@ def _open_one(endpoint: Endpoint, app: Asgi | None) -> Wire:
     if parts.scheme == "asgi" and app is not None:
         return AsgiWire(endpoint, app)
     url = endpoint.url
-    given = f"={url!r}" if is_plain_place(url) else shown_place(url)
+    shown_url = f"={url!r}" if is_plain_place(url) else shown_place(url)
     raise UserError(
-        f"judge.endpoint.url{given} is not an address that a judge can "
+        f"judge.endpoint.url{shown_url} is not an address that a judge can "
         "have; give http://host:port/v1, https://host/v1, or asgi://simulated for a judge that has "
         "`simulated` settings."
     )

@@ -14,16 +14,16 @@ _DATED = re.compile(
 )
 
 
-def is_asked(asked: str, served: str, aliases: Sequence[str] = ()) -> bool:
-    """Whether ``served``, the ``model`` of a reply, names the model ``asked`` for.
+def is_requested_model(requested: str, served: str, aliases: Sequence[str] = ()) -> bool:
+    """Whether ``served``, the ``model`` of a reply, names the ``requested`` model.
 
     It does where it is the same name, in any case; one of ``aliases`` (``endpoint.served_as``); the
-    asked name with a date, to which hosted endpoints resolve an undated or ``-latest`` one; or
+    requested name with a date, to which hosted endpoints resolve an undated or ``-latest`` one; or
     either with the owner or folder before it left out (``openai/gpt-4o``, ``/models/gpt-4o``). A
     reply that names no model is believed."""
-    if not asked or not served or served in aliases:
+    if not requested or not served or served in aliases:
         return True
-    wanted, answered = (name.casefold().removesuffix(":latest") for name in (asked, served))
+    wanted, answered = (name.casefold().removesuffix(":latest") for name in (requested, served))
     if _same(wanted, answered):
         return True
     undated = wanted.removesuffix("-latest")

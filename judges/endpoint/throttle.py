@@ -212,15 +212,15 @@ class SharedConcurrency:
     async def slot(self) -> AsyncGenerator[None, None]:
         """Wait for a slot and keep it."""
         async with self._turn:  # one request of this process looks at a time
-            while (held := self._try()) is None:
+            while (place := self._try()) is None:
                 await asyncio.sleep(POLL_S)
-        with held:
+        with place:
             yield
 
     def _try(self) -> IO[str] | None:
         start = self._random.randrange(len(self._files))
-        tried = map(locks.take, self._files[start:] + self._files[:start])
-        return next((held for held in tried if held is not None), None)
+        places = map(locks.take, self._files[start:] + self._files[:start])
+        return next((place for place in places if place is not None), None)
 
 
 class Throttle:
@@ -262,8 +262,8 @@ class Throttle:
             while True:
                 expected = min(prompt_tokens + self._reply_tokens, self._most_tokens)
                 wait = rate.reserve(1, expected)
-                left = end - clock()
-                if wait <= left:
+                remaining_s = end - clock()
+                if wait <= remaining_s:
                     try:
                         await asyncio.sleep(wait)
                     except BaseException:
@@ -271,13 +271,13 @@ class Throttle:
                         raise
                     return expected
                 rate.reserve(-1, -expected)
-                if left <= 0:
+                if remaining_s <= 0:
                     reason = (
                         f"the turn of this request is {wait:.0f} s away, past the deadline of "
                         f"{within_s:g} s: others use up the requests_per_min or tokens_per_min"
                     )
                     raise Fault(Outcome.rate_limited, reason, again=False)
-                await asyncio.sleep(min(left, LOOK_S))
+                await asyncio.sleep(min(remaining_s, LOOK_S))
 
     def settle(self, set_aside: float, tokens_in: int | None, tokens_out: int | None) -> None:
         """Correct the reservation by what the endpoint says that the request took."""

@@ -298,7 +298,7 @@ class AsgiWire:
             await asyncio.gather(task, return_exceptions=True)
 
     def _scope(self, method: str, path: str, headers: Mapping[str, str]) -> dict[str, Any]:
-        sent = {"host": self._host, **headers}
+        all_headers = {"host": self._host, **headers}
         return {
             "type": "http",
             "asgi": {"version": "3.0"},
@@ -307,7 +307,9 @@ class AsgiWire:
             "scheme": "http",
             "path": path,
             "query_string": b"",
-            "headers": [(name.lower().encode(), value.encode()) for name, value in sent.items()],
+            "headers": [
+                (name.lower().encode(), value.encode()) for name, value in all_headers.items()
+            ],
         }
 
     async def close(self) -> None:

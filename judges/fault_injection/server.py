@@ -29,11 +29,13 @@ MODEL = "m"
 
 
 def choice(content: Any = "met", finish: str | None = "stop", **message: Any) -> dict[str, Any]:
+    """A choice of a completion, with ``message`` merged into its turn."""
     turn = {"role": "assistant", "content": content, **message}
     return {"index": 0, "message": turn, "finish_reason": finish, "logprobs": None}
 
 
 def completion(*choices: dict[str, Any]) -> bytes:
+    """The JSON of a chat completion with ``choices``."""
     return json.dumps(
         {"id": "x", "model": MODEL, "choices": list(choices), "usage": COUNTED}
     ).encode()
@@ -49,6 +51,7 @@ def chunk(delta: dict[str, Any] | None, finish: str | None = None, index: int = 
 
 
 def head(status: int = 200, length: int | None = None, **headers: Any) -> bytes:
+    """The status line and headers of an HTTP response."""
     lines = [f"HTTP/1.1 {status} Status"]
     lines += [f"{name.replace('_', '-')}: {value}" for name, value in headers.items()]
     if length is not None:
@@ -57,10 +60,12 @@ def head(status: int = 200, length: int | None = None, **headers: Any) -> bytes:
 
 
 def whole(body: bytes, status: int = 200, kind: str = "application/json", **headers: Any) -> bytes:
+    """An HTTP response with a body of announced length."""
     return head(status, len(body), content_type=kind, **headers) + body
 
 
 def error(status: int, message: str = "broken", **headers: Any) -> bytes:
+    """An HTTP response with an error object as its JSON body."""
     return whole(json.dumps({"error": {"message": message}}).encode(), status, **headers)
 
 

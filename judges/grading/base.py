@@ -70,15 +70,17 @@ class Grading:
         Raises UserError: another value."""
         legal = self.choices[key]
         value = self.options.get(key, legal[0])
-        spoken = {True: "on", False: "off", None: "none"}
+        yaml_names = {True: "on", False: "off", None: "none"}
         if (value is None or isinstance(value, bool)) and value not in legal:
-            value = spoken[value]
+            value = yaml_names[value]
         if not any(value is item or (value == item and isinstance(value, str)) for item in legal):
-            shown = [str(item).lower() if isinstance(item, bool) else str(item) for item in legal]
+            legal_words = [
+                str(item).lower() if isinstance(item, bool) else str(item) for item in legal
+            ]
             raise UserError(
                 f"judge.grading.options.{key}={self.options[key]!r} is not a value that the grading"
-                f" {self.name} takes. Give {', '.join(shown)}; type for example"
-                f" +judge.grading.options.{key}={shown[0]}."
+                f" {self.name} takes. Give {', '.join(legal_words)}; type for example"
+                f" +judge.grading.options.{key}={legal_words[0]}."
             )
         return value
 
@@ -125,11 +127,11 @@ class Grading:
         path = Path(name) if name.endswith(".txt") else PROMPTS / f"{family}-{name}.txt"
         if not path.is_file():
             shipped = sorted(file.stem.split("-", 1)[1] for file in PROMPTS.glob(f"{family}-*.txt"))
-            typed = f"[{shipped[0]}]" if option == "ensemble" else shipped[0]
+            example = f"[{shipped[0]}]" if option == "ensemble" else shipped[0]
             raise UserError(
                 f"judge.grading.options.{option}={name!r} is not a prompt of the grading {family}."
                 f" Give one of {', '.join(shipped)}, or the path of a .txt file; type for example"
-                f" +judge.grading.options.{option}={typed}."
+                f" +judge.grading.options.{option}={example}."
             )
         template = path.read_text(encoding="utf-8")
         missing = [text for text in self.needed if text not in template]
@@ -273,8 +275,8 @@ def readable(reply: Reply) -> str | Parsed:
 
 def unparsed(reason: str, text: str) -> Parsed:
     """A reply in which no grade was found, with the end of it for people to look at."""
-    shown = " ".join(text[-600:].split())
-    return Parsed(Outcome.unparsed, reason=f"{reason}: …{shown[-60:]!r}" if shown else reason)
+    excerpt = " ".join(text[-600:].split())
+    return Parsed(Outcome.unparsed, reason=f"{reason}: …{excerpt[-60:]!r}" if excerpt else reason)
 
 
 def different(*verdicts: str, text: str) -> Parsed:

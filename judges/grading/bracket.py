@@ -54,8 +54,8 @@ def loosely(reply: Reply, tail: bool, words: tuple[str, ...]) -> Parsed:
     """1 where any of ``words`` stands in the last `TAIL` characters, or anywhere, else 0: never
     missing. Published judges are read so."""
     text = reply.text[-TAIL:] if tail else reply.text
-    spoken = text[-LONGEST:].casefold()
-    return Parsed(Outcome.scored, score=float(any(word in spoken for word in words)))
+    ending = text[-LONGEST:].casefold()
+    return Parsed(Outcome.scored, score=float(any(word in ending for word in words)))
 
 
 def binary_body(structured: bool, words: list[str]) -> dict[str, object]:

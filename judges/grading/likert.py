@@ -61,16 +61,16 @@ class Likert(base.OneRequest):
 
     def requests(self, row: Row, answer: str) -> tuple[Request, ...]:
         """A request for each prompt; none where the row has a problem."""
-        first, shown = super().requests(row, answer), delimit("answer", answer)
-        others = [Request(self.filled(text, row, answer=shown)) for text in self._ensemble]
+        first, delimited = super().requests(row, answer), delimit("answer", answer)
+        others = [Request(self.filled(text, row, answer=delimited)) for text in self._ensemble]
         return (*first, *others) if first else ()
 
     def combine(self, row: Row, parts: Sequence[tuple[Request, Parsed]]) -> Parsed:
         """The mean over the prompts; the first failure where one has no score, for a mean over
         fewer prompts would be another measure."""
-        told = [parsed for _, parsed in parts]
-        scores = [parsed.score for parsed in told if parsed.score is not None]
-        if len(told) < 2 or len(scores) < len(told):
+        grades = [parsed for _, parsed in parts]
+        scores = [parsed.score for parsed in grades if parsed.score is not None]
+        if len(grades) < 2 or len(scores) < len(grades):
             failed = [pair for pair in parts if pair[1].score is None]
             return super().combine(row, failed or parts)
         return Parsed(Outcome.scored, score=sum(scores) / len(scores))

@@ -60,7 +60,7 @@ class Pairwise(base.GroupGrading):
         """The win rate of each answer over the comparisons that were obtained in both orders."""
         verdicts = {request.members: parsed for request, parsed in parts}
         wins: list[list[float]] = [[] for _ in answers]
-        turned, lost = [0] * len(answers), [0] * len(answers)
+        turned, unread = [0] * len(answers), [0] * len(answers)
         failed: list[Parsed | None] = [None] * len(answers)
         for i, j in self.pairs(len(answers)):
             if answers[i] == answers[j]:
@@ -70,7 +70,7 @@ class Pairwise(base.GroupGrading):
                 if forward.score is None or back.score is None:
                     without = forward if forward.score is None else back
                     for member in (i, j):
-                        lost[member] += 1
+                        unread[member] += 1
                         failed[member] = failed[member] or without
                     continue
                 first, second = forward.score, 1.0 - back.score
@@ -80,7 +80,7 @@ class Pairwise(base.GroupGrading):
                 turned[j] += 1
             wins[i].append(first)
             wins[j].append(1.0 - first)
-        return list(map(_verdict, wins, turned, lost, failed))
+        return list(map(_verdict, wins, turned, unread, failed))
 
 
 def _verdict(wins: list[float], turned: int, lost: int, failed: Parsed | None) -> Parsed:

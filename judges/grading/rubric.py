@@ -83,20 +83,20 @@ class Rubric(base.AnswerGrading):
         prompt = self.options.get("prompt", "default")
         _, *parts = _SECTION.split(self.load_prompt(FAMILY, prompt))
         sections = dict(zip(parts[::2], parts[1::2], strict=True))
-        wanted = ["instructions"]
-        wanted += ["points"] if self.chosen["points"] == "shown" else []
-        wanted += ["polarity"] if self.chosen["polarity_guidance"] == "on" else []
-        wanted += [f"reason_{self.chosen['reason']}", "form"]
-        missing = [section for section in wanted if section not in sections]
+        pieces = ["instructions"]
+        pieces += ["points"] if self.chosen["points"] == "shown" else []
+        pieces += ["polarity"] if self.chosen["polarity_guidance"] == "on" else []
+        pieces += [f"reason_{self.chosen['reason']}", "form"]
+        missing = [section for section in pieces if section not in sections]
         if missing:
             raise UserError(
                 f"The prompt {prompt} of the grading {self.name} has no section"
                 f" '### {missing[0]}', which its options call for. It needs"
-                f" {', '.join(wanted)}; judges/prompts/{FAMILY}-default.txt shows them."
+                f" {', '.join(pieces)}; judges/prompts/{FAMILY}-default.txt shows them."
             )
         words = VOCABULARIES[self.chosen["vocabulary"]]
         yes, no = (str(word).lower() if isinstance(word, bool) else word for word in words)
-        joined = "\n\n".join(sections[section].strip() for section in wanted)
+        joined = "\n\n".join(sections[section].strip() for section in pieces)
         return fill(joined, yes=yes, no=no, form=form(self.chosen["vocabulary"]))
 
     @cached_property
@@ -151,9 +151,9 @@ class Rubric(base.AnswerGrading):
     def body(self, request: Request = NOTHING) -> dict[str, Any]:
         """Room for every label, and a JSON schema if asked for."""
         each = TOKENS_PER_LABEL + (TOKENS_PER_REASON if self.chosen["reason"] != "none" else 0)
-        wanted = {"max_tokens_at_least": TOKENS_BESIDE + each * len(request.criteria)}
+        extra = {"max_tokens_at_least": TOKENS_BESIDE + each * len(request.criteria)}
         if not self.chosen["structured"]:
-            return wanted
+            return extra
         names = [str(place + 1) for place in request.criteria]
         word = {"enum": list(VOCABULARIES[self.chosen["vocabulary"]])}
         schema = {
@@ -162,7 +162,7 @@ class Rubric(base.AnswerGrading):
             "required": names,
             "additionalProperties": False,
         }
-        return wanted | {"structured_outputs": {"json": schema}}
+        return extra | {"structured_outputs": {"json": schema}}
 
     def parse(self, reply: Reply, request: Request = NOTHING) -> Parsed:
         """Labels of the criteria asked about. The score of a part is its share of met criteria,

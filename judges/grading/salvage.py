@@ -41,7 +41,7 @@ class Wreck:
     """An object that is not JSON, up to where it breaks off: its numbers and their values, None for
     one without end."""
 
-    said: list[tuple[int, Any]]
+    entries: list[tuple[int, Any]]
     cut: bool
     """Whether it breaks off before its end."""
 
@@ -137,7 +137,7 @@ def _rest(text: str, stack: list[_Open]) -> Iterator[Any]:
     for container in stack:
         if isinstance(container.items, Pairs):
             wreck, _ = _wreck(text, container.start)
-            if wreck.said:
+            if wreck.entries:
                 yield wreck
         yield from container.inside
 

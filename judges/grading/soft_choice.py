@@ -77,11 +77,11 @@ class SoftChoice(base.OneRequest):
 
     def body(self, request: Request = NOTHING) -> dict[str, Any]:
         """One forced word, the positive one named first, and its alternatives if soft."""
-        wanted: dict[str, Any] = {
+        extra: dict[str, Any] = {
             "structured_outputs": {"choice": list(self.words)},
             "max_tokens": MAX_TOKENS,
         }
-        return wanted | ({"logprobs": True, "top_logprobs": TOP} if self.soft else {})
+        return extra | ({"logprobs": True, "top_logprobs": TOP} if self.soft else {})
 
     def parse(self, reply: Reply, request: Request = NOTHING) -> Parsed:
         """The probability of the positive word out of both, at the token that is the choice."""
@@ -139,8 +139,8 @@ def _carrier(logprobs: list[dict[str, Any]], choice: str) -> dict[str, float] | 
         offset += len(token)
         word = token.strip().casefold()
         if pair and inside and word and choice.startswith(word):
-            listed = entry.get("top_logprobs")
-            top = [_token(item) for item in listed] if isinstance(listed, list) else []
+            top_logprobs = entry.get("top_logprobs")
+            top = [_token(item) for item in top_logprobs] if isinstance(top_logprobs, list) else []
             chances: dict[str, float] = {}
             for candidate, logprob in filter(None, [*top, pair] if any(top) else []):
                 # A log-prob above 0 is a server's rounding.
@@ -167,5 +167,5 @@ def _begins(token: str, words: list[str]) -> int | None:
     """Which of two words a token is or begins; None where neither or both could follow."""
     if token in words:
         return words.index(token)
-    begun = [index for index, word in enumerate(words) if token and word.startswith(token)]
-    return begun[0] if len(begun) == 1 else None
+    indices = [index for index, word in enumerate(words) if token and word.startswith(token)]
+    return indices[0] if len(indices) == 1 else None

@@ -49,7 +49,7 @@ _WORD = re.compile(r"\w*+")
 class Piece:
     """A part of a verdict: what is said by number, or of the criteria one after the other."""
 
-    said: Sequence[tuple[int, Any]]
+    entries: Sequence[tuple[int, Any]]
     """In a list the numbers are places, from 1."""
     by_place: bool = False
     cut: bool = False
@@ -58,10 +58,10 @@ class Piece:
     def about(self, numbers: list[int]) -> Sequence[tuple[int, Any]]:
         """(number, value) where these are asked about; a list of another length says nothing."""
         if not self.by_place:
-            return self.said
-        if len(self.said) != len(numbers):
+            return self.entries
+        if len(self.entries) != len(numbers):
             return [(number, None) for number in numbers]
-        return [(number, value) for number, (_, value) in zip(numbers, self.said, strict=True)]
+        return [(number, value) for number, (_, value) in zip(numbers, self.entries, strict=True)]
 
 
 def form(vocabulary: str) -> str:
@@ -133,8 +133,8 @@ def largest_number(text: str, vocabulary: str) -> tuple[int, bool]:
     """
     sizes, cut = {True: 0, False: 0}, False
     for piece in _pieces(text, vocabulary):
-        legal = any(label(value, vocabulary) != "unknown" for _, value in piece.said)
-        sizes[legal] = max(sizes[legal], *(number for number, _ in piece.said))
+        legal = any(label(value, vocabulary) != "unknown" for _, value in piece.entries)
+        sizes[legal] = max(sizes[legal], *(number for number, _ in piece.entries))
         cut = piece.cut
     return sizes[True] or sizes[False], cut
 
@@ -176,13 +176,13 @@ def _of(value: Any, vocabulary: str) -> Iterator[Piece]:
     while waiting:
         value = waiting.pop()
         if isinstance(value, salvage.Wreck):
-            yield Piece(value.said, cut=value.cut)
+            yield Piece(value.entries, cut=value.cut)
         elif isinstance(value, salvage.Pairs):
-            named = [(int(key[1]), item) for name, item in value if (key := _KEY.fullmatch(name))]
-            if not named:
+            entries = [(int(key[1]), item) for name, item in value if (key := _KEY.fullmatch(name))]
+            if not entries:
                 waiting += [item for _, item in reversed(value)]
-            elif not all(isinstance(item, str) and _is_prose(item) for _, item in named):
-                yield Piece(named)
+            elif not all(isinstance(item, str) and _is_prose(item) for _, item in entries):
+                yield Piece(entries)
         elif isinstance(value, list):
             if value and all(isinstance(item, salvage.Pairs) for item in value):
                 waiting.append(salvage.Pairs(pair for item in value for pair in item))

@@ -24,7 +24,7 @@ Pair = tuple[Variant, Variant]
 
 
 @dataclasses.dataclass(frozen=True)
-class Asked:
+class ProbeResults:
     """The verdicts of one judge and what they took."""
 
     rows: list[dict[str, Any]]
@@ -40,7 +40,7 @@ def ask(
     repeats: int = 0,
     temperatures: Sequence[float] = (),
     allowance: Allowance | None = None,
-) -> Asked:
+) -> ProbeResults:
     """All verdicts of one judge on the probes.
 
     A pairwise judge is shown each edited text beside its counterpart, in both orders; any other
@@ -58,7 +58,7 @@ def ask(
         calls, hits = session.calls, session.hits
     beside_best = _ranked(contents)
     if repeats < 2 or not (beside_best if pairwise else contents):
-        return Asked(rows, calls, hits)
+        return ProbeResults(rows, calls, hits)
     for temperature in temperatures:
         sampling = dataclasses.replace(judge.sampling, temperature=temperature, votes=repeats)
         other, setting = dataclasses.replace(judge, sampling=sampling), f"repeat T={temperature:g}"
@@ -68,7 +68,7 @@ def ask(
             else:
                 rows += _singles(session, contents, setting)
             calls, hits = calls + session.calls, hits + session.hits
-    return Asked(rows, calls, hits)
+    return ProbeResults(rows, calls, hits)
 
 
 def _ranked(contents: Sequence[Variant]) -> list[Pair]:
@@ -99,11 +99,13 @@ def _pairs(session: Session, pairs: Sequence[Pair], setting: str = PROFILE) -> l
             " it with judge.grading.name=pairwise, or with a grading of single answers, for"
             " example judge.grading.name=likert."
         )
-    shown = [(probe.row, (other.text, probe.text)) for probe, other in pairs]
+    questions = [(probe.row, (other.text, probe.text)) for probe, other in pairs]
     return [
         _record(verdict, judge, probe, setting, order)
         for index in range(judge.sampling.votes)
-        for (probe, _), orders in zip(pairs, session.request_verdicts(shown, index), strict=True)
+        for (probe, _), orders in zip(
+            pairs, session.request_verdicts(questions, index), strict=True
+        )
         for order, verdict in zip((AS_GIVEN, SWAPPED), orders, strict=True)
     ]
 

@@ -235,11 +235,11 @@ def _compare(path: Path, source: str, items: Sequence[Item], lines: Mapping[str,
                 f" {len(rows)} rows, from 0 on. Remove the line, or name the data that it is from"
                 " in JUDGEDRIFT_DATA."
             )
-        named, record = rows[place]
-        if _messages(record, named, ORIGINS[source].form) != item["meta"]["prompt_messages"]:
+        set_name, record = rows[place]
+        if _messages(record, set_name, ORIGINS[source].form) != item["meta"]["prompt_messages"]:
             raise UserError(
                 f"{where}: the prompt of {item['id']} is not that of row {place} of the data"
-                f" ({named}). Remove the line, or name the data that it is from in"
+                f" ({set_name}). Remove the line, or name the data that it is from in"
                 " JUDGEDRIFT_DATA."
             )
 

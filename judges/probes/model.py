@@ -86,13 +86,13 @@ Text = tuple[str | None, str]
 """What a model wrote, or None and the reason."""
 
 
-def written(session: Session, asked: Sequence[tuple[OneRequest, Row, str]]) -> list[Text]:
+def written(session: Session, questions: Sequence[tuple[OneRequest, Row, str]]) -> list[Text]:
     """The text of each reply to a grading's request about a row and an answer; a model of little
     context has half of it for a reply."""
     context = session.judge.context
     room = {"room": min(TOKENS, context // 2)} if 0 < context < 2 * TOKENS else {}
     requests = []
-    for grading, row, answer in asked:
+    for grading, row, answer in questions:
         sized = replace(grading, options=grading.options | room)
         requests += [(sized, request) for request in sized.requests(row, answer)]
     texts: list[Text] = []
@@ -130,30 +130,34 @@ def rewritten(
     slot and reason for those that stayed empty; and the calls made.
     Raises UserError: the rewriter is simulated, or its endpoint cannot be asked."""
     check_writer(judge)
-    wanted = [
+    empty_slots = [
         (place, slot)
         for place, source in enumerate(sources)
         for slot in INSTRUCTIONS
-        if slot not in source.given and "correct" in source.contents
+        if slot not in source.slot_texts and "correct" in source.contents
     ]
-    filled = [dict(source.given) for source in sources]
-    lost: Counter[str] = Counter()
+    texts_by_source = [dict(source.slot_texts) for source in sources]
+    failures: Counter[str] = Counter()
     me = judge.name, judge.family
     with Session(judge, store, allowance=allowance) as session:
         session.check()
-        asked = [
+        questions = [
             (Rewrite({"instruction": INSTRUCTIONS[slot]}), source.row, source.contents["correct"])
-            for source, slot in ((sources[place], slot) for place, slot in wanted)
+            for source, slot in ((sources[place], slot) for place, slot in empty_slots)
         ]
-        texts = written(session, asked)
+        texts = written(session, questions)
         calls = session.calls
-    for (place, slot), (text, why) in zip(wanted, texts, strict=True):
+    for (place, slot), (text, why) in zip(empty_slots, texts, strict=True):
         if text is not None:
-            filled[place][slot] = (text, "model")
+            texts_by_source[place][slot] = (text, "model")
         else:
-            lost[f"{slot}: {why}"] += 1
+            failures[f"{slot}: {why}"] += 1
     new = [
-        replace(source, given=given, by=source.by | dict.fromkeys(given.keys() - source.given, me))
-        for source, given in zip(sources, filled, strict=True)
+        replace(
+            source,
+            slot_texts=slot_texts,
+            by=source.by | dict.fromkeys(slot_texts.keys() - source.slot_texts, me),
+        )
+        for source, slot_texts in zip(sources, texts_by_source, strict=True)
     ]
-    return new, [f"{count} x {why}" for why, count in sorted(lost.items())], calls
+    return new, [f"{count} x {why}" for why, count in sorted(failures.items())], calls

@@ -46,10 +46,12 @@ class Edit:
 
 def shorter(text: str) -> str:
     """Without lead-ins, farewells and roundabout words; the same text where there are none."""
-    cut = _LEAD_IN.sub("", text)
-    cut = _WORDY.sub(lambda phrase: _in_case(phrase[0], TEXTS["wordy"][phrase[0].lower()]), cut)
-    cut = "\n".join(line.rstrip() for line in cut.splitlines()).strip()
-    return re.sub(r"\n{3,}", "\n\n", cut) if cut else text
+    shortened = _LEAD_IN.sub("", text)
+    shortened = _WORDY.sub(
+        lambda phrase: _in_case(phrase[0], TEXTS["wordy"][phrase[0].lower()]), shortened
+    )
+    shortened = "\n".join(line.rstrip() for line in shortened.splitlines()).strip()
+    return re.sub(r"\n{3,}", "\n\n", shortened) if shortened else text
 
 
 def longer(text: str) -> str:

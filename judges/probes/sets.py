@@ -60,16 +60,16 @@ def load_set(name: str, task: Task | None = None, seed: int = 0) -> ProbeSet:
     module = task_module(task.name)
     rows: Sequence[Row] = module.rows(task, "eval")
     away = [row.prompt_text() for row in islice(module.rows(task, "train"), MOST_AWAY)]
-    made = task.name == BUILT_IN
+    is_built_in = task.name == BUILT_IN
     sources = [
         Source(
             row,
-            mini.contents(row, seed) if made else {"correct": row.reference or ""},
-            stratum=mini.stratum(row) if made else _stratum(row),
+            mini.contents(row, seed) if is_built_in else {"correct": row.reference or ""},
+            stratum=mini.stratum(row) if is_built_in else _stratum(row),
             truth=partial(_truth, module, row),
         )
         for row in rows
-        if made or row.reference
+        if is_built_in or row.reference
     ]
     if not sources:
         raise UserError(
@@ -155,21 +155,27 @@ def _source(record: Mapping[str, Any], where: str, number: int, failed: Counter[
     texts |= {slot: text for slot, text in (record.get("responses") or {}).items() if text}
     answers = {slot: answer for slot, text in texts.items() if text and (answer := answer_of(text))}
     contents = {base: answers[slot] for slot, base in CONTENTS.items() if slot in answers}
-    made = {slot: author(record, slot) for slot in answers}
-    given = {}
+    authors = {slot: author(record, slot) for slot in answers}
+    slot_texts = {}
     for slot in SLOTS:
-        wrong = [name for name, ok in made.get(slot, {}).get("checks", {}).items() if ok is False]
+        wrong = [
+            name for name, ok in authors.get(slot, {}).get("checks", {}).items() if ok is False
+        ]
         if wrong:
             failed[f"{slot}: left out, it failed its check of {wrong[0]}"] += 1
         elif slot in answers:
-            given[slot] = (answers[slot], str(made[slot].get("how") or "set"))
+            slot_texts[slot] = (answers[slot], str(authors[slot].get("how") or "set"))
     return Source(
         row,
         contents,
-        given,
+        slot_texts,
         stratum=_stratum(row),
-        by={slot: (str(e["author"]), str(e.get("family") or "")) for slot, e in made.items() if e},
-        bases={slot: CONTENTS[e["from"]] for slot, e in made.items() if e.get("from") in CONTENTS},
+        by={
+            slot: (str(e["author"]), str(e.get("family") or "")) for slot, e in authors.items() if e
+        },
+        bases={
+            slot: CONTENTS[e["from"]] for slot, e in authors.items() if e.get("from") in CONTENTS
+        },
     )
 
 

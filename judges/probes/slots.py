@@ -62,18 +62,18 @@ def put(item: Item, slot: str, author: Author, result: Written) -> None:
     """Write what became of a slot into its prompt."""
     text = None if result.text is None else writable(result.text)
     item["responses"][slot] = text
-    made: dict[str, object] = {"author": author.name, "family": author.family, "how": author.how}
+    entry: dict[str, object] = {"author": author.name, "family": author.family, "how": author.how}
     if text is None:
-        made["missing"] = result.reason
+        entry["missing"] = result.reason
     else:
         base = biasset.answer(item, result.base) if result.base else None
-        made |= {
+        entry |= {
             "from": result.base or None,
             "from_sha256": None if base is None else biasset.digest(base),
             "sha256": biasset.digest(text),
             "checks": result.checks,
         }
-    item["made"] = item.get("made", {}) | {slot: made | dict(result.beside)}
+    item["made"] = item.get("made", {}) | {slot: entry | dict(result.beside)}
 
 
 def todo(
@@ -153,8 +153,8 @@ def fill_by_model(
     Raises UserError: its endpoint cannot be asked."""
     session.check()
     rights = [item for item, slot in wanted if slot == CORRECT]
-    asked = [(Answer({}), biasset.row_of(item), "") for item in rights]
-    for item, (text, why) in zip(rights, written(session, asked), strict=True):
+    questions = [(Answer({}), biasset.row_of(item), "") for item in rights]
+    for item, (text, why) in zip(rights, written(session, questions), strict=True):
         put(item, CORRECT, author, Written(text, why, checks={"meaning": None}))
     done()
     jobs = [(item, slot, *base_of(item, slot)) for item, slot in wanted if slot != CORRECT]

@@ -45,19 +45,19 @@ class Source:
     row: Row
     contents: dict[str, str]
     """Keys of ``BASES`` -> text."""
-    given: dict[str, tuple[str, str]] = field(default_factory=dict)
+    slot_texts: dict[str, tuple[str, str]] = field(default_factory=dict)
     """Keys of ``SLOTS`` -> text that no rule made, and who did: set or model."""
     stratum: str = ""
     truth: Callable[[str], RuleTruth] = lambda _: None
     by: dict[str, tuple[str, str]] = field(default_factory=dict)
     """Slot -> its author and the author's family, where somebody is on record."""
     bases: dict[str, str] = field(default_factory=dict)
-    """Slot of ``given`` -> the content that it was made from, where that is on record."""
+    """Slot of ``slot_texts`` -> the content that it was made from, where that is on record."""
 
     def base_of(self, slot: str) -> str:
-        """The content that a text of ``given`` is compared to; empty where there is none."""
-        known = self.bases.get(slot, "correct" if "correct" in self.contents else "policy")
-        return known if known in self.contents else ""
+        """The content that a text of ``slot_texts`` is compared to; empty where there is none."""
+        base = self.bases.get(slot, "correct" if "correct" in self.contents else "policy")
+        return base if base in self.contents else ""
 
 
 @dataclass(frozen=True)
@@ -115,7 +115,7 @@ def variants(
             check(key, name, Choice(tuple(legal)), example)
     wanted = set(only or NAMES)
     missing: Counter[str] = Counter()
-    made: list[Variant] = []
+    results: list[Variant] = []
     row, contents = source.row, source.contents
 
     def add(
@@ -126,9 +126,9 @@ def variants(
         truth = source.truth(text)
         score = truth.score if isinstance(truth, Truth) else None
         edit_of = source.base_of(name) if base == GIVEN else base
-        written = name if how != "rule" else BASES.get(edit_of, "")
-        author, family = source.by.get(written, ("", ""))
-        made.append(
+        author_slot = name if how != "rule" else BASES.get(edit_of, "")
+        author, family = source.by.get(author_slot, ("", ""))
+        results.append(
             Variant(
                 probe_id=f"{row.prompt_id}/{name}/{base}", row=row, variant=name, bias=bias,
                 base=base, against=None if against is None else f"{row.prompt_id}/{against}",
@@ -142,21 +142,21 @@ def variants(
             add(slot, "content", base, None, contents[base])
         else:
             missing[f"{slot}: no such content"] += 1
-    for slot, (text, how) in source.given.items():
+    for slot, (text, how) in source.slot_texts.items():
         compared = source.base_of(slot)
         if slot in wanted and contents.get(compared, text) != text:
             against = f"{BASES[compared]}/{compared}"
             add(slot, SLOTS[slot], GIVEN, against, text, slot != WRONG, how)
-    used = [base for base in bases if base in contents] or [*{"policy"} & contents.keys()]
-    for name, base in product([name for name in every if name in wanted], used):
-        if name in source.given and base == source.base_of(name):
+    used_bases = [base for base in bases if base in contents] or [*{"policy"} & contents.keys()]
+    for name, base in product([name for name in every if name in wanted], used_bases):
+        if name in source.slot_texts and base == source.base_of(name):
             continue
         text = every[name].rewrite(contents[base])
         if text == contents[base]:
             missing[f"{name}: nothing to change"] += 1
         else:
             add(name, every[name].bias, base, f"{BASES[base]}/{base}", text)
-    if WRONG in wanted - source.given.keys():
+    if WRONG in wanted - source.slot_texts.keys():
         # a sure tone on wrong content: what the prompt has of it, or its numbers made wrong
         base = next((base for base in ("wrong", "correct", "policy") if base in contents), "policy")
         content = contents.get(base, "")
@@ -172,4 +172,4 @@ def variants(
     for name, (bias, text) in REPLACEMENTS.items():
         if name in wanted:
             add(name, bias, "none", None if name == "empty" else "empty/none", text)
-    return made, missing
+    return results, missing

@@ -45,7 +45,7 @@ class ServiceActor:
         model: Model = freeze(GROUPS[role], data)
         kept_by = f"ray {context.gcs_address}"  # of which there is one actor of this name
         self._keeper = Keeper(model, Path(runs_dir), port=port, kept_by=kept_by)
-        self._told = threading.Event()
+        self._start_ended = threading.Event()
         """It answers, or it is known why not."""
         self._error: UserError | None = None
         threading.Thread(target=self._keep, name="keeper").start()
@@ -57,18 +57,18 @@ class ServiceActor:
             print(self._keeper.keep(self._ready), flush=True)
         except UserError as error:
             print(error, flush=True)
-            if not self._told.is_set():
+            if not self._start_ended.is_set():
                 self._error = error
-                self._told.set()
+                self._start_ended.set()
                 return  # whoever waits is told, and ends the actor
         ray.kill(self._actor, no_restart=True)
 
     def _ready(self, *_: Any) -> None:
-        self._told.set()
+        self._start_ended.set()
 
     def ready(self) -> str:
         """Wait until every replica answers; empty, or why the service could not be started."""
-        self._told.wait()
+        self._start_ended.wait()
         return str(self._error or "")
 
     def state(self) -> dict[str, Any]:
@@ -113,16 +113,16 @@ def start_actor(model: Model, runs_dir: Path, port: int) -> None:
     )
     actor: Any = options.remote(role, dataclasses.asdict(model), str(runs_dir.absolute()), port)
     try:
-        said = ray.get(actor.ready.remote(), timeout=serve.start_timeout_s + STOP_S)
+        problem = ray.get(actor.ready.remote(), timeout=serve.start_timeout_s + STOP_S)
     except ray.exceptions.RayError as error:
-        said = (
+        problem = (
             f"The actor {service.name} did not serve ({type(error).__name__}:"
             f" {str(error).strip().splitlines()[-1]}). See `ray list actors`, and the logs in"
             f" {service.folder}."
         )
-    if said:
+    if problem:
         ray.kill(actor, no_restart=True)
-        raise UserError(said)
+        raise UserError(problem)
 
 
 def _cluster() -> Any:

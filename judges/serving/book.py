@@ -119,18 +119,22 @@ class Service:
 
     @property
     def name(self) -> str:
+        """The name of the service, which is that of its folder."""
         return self.folder.name
 
     @property
     def users_dir(self) -> Path:
+        """Folder with one file for each user of the service."""
         return self.folder / "users"
 
     @property
     def key_path(self) -> Path:
+        """File of the key that the replicas ask for."""
         return self.folder / "key"
 
     @property
     def stop_path(self) -> Path:
+        """File whose presence tells the keeper to stop."""
         return self.folder / "stop"
 
     def prepare(self) -> None:
@@ -240,9 +244,9 @@ class Service:
             path.unlink(missing_ok=True)
 
 
-def auto_served(asked: Iterable[Model]) -> list[Model]:
+def auto_served(models: Iterable[Model]) -> list[Model]:
     """Each of the models that a sweep serves where nobody does, once."""
-    return list({words_of(model): model for model in asked if model.serve.auto}.values())
+    return list({words_of(model): model for model in models if model.serve.auto}.values())
 
 
 def words_of(model: Model) -> str:
@@ -260,10 +264,10 @@ def name_of(model: Model, place: Place) -> str:
     told. One on loopback is a service of its host alone.
     Raises UserError: as `vllm_command.arguments`."""
     serve = model.serve
-    told = [*arguments(model, "", 0), serve.device, str(serve.replicas)]
-    digest = hashlib.sha256(json.dumps(told).encode()).hexdigest()[:10]
-    asked = re.sub(r"[^A-Za-z0-9_-]", "-", model.endpoint.model)[:40]
-    return f"{asked}-{digest}" + ("" if is_wide(model) else f"-{place.host}")
+    server_settings = [*arguments(model, "", 0), serve.device, str(serve.replicas)]
+    digest = hashlib.sha256(json.dumps(server_settings).encode()).hexdigest()[:10]
+    model_name = re.sub(r"[^A-Za-z0-9_-]", "-", model.endpoint.model)[:40]
+    return f"{model_name}-{digest}" + ("" if is_wide(model) else f"-{place.host}")
 
 
 def service_of(model: Model, runs_dir: Path, place: Place | None = None) -> Service:

@@ -200,17 +200,17 @@ class Keeper:
         launched = server.launch(self._model, self._bind, port, index, log, leased)
         return dataclasses.replace(launched, url=server.address(self._reached, port))
 
-    def _free(self, wanted: int) -> int:
-        """``wanted`` if nothing listens there, else any port that is free. On loopback a service is
+    def _free(self, port: int) -> int:
+        """``port`` if nothing listens there, else any port that is free. On loopback a service is
         found by its port, so it has no other.
         Raises UserError: it is on loopback, and its port is taken."""
         if not is_wide(self._model):
-            server.listen(self._bind, wanted, MOVE).close()
-            return wanted
+            server.listen(self._bind, port, MOVE).close()
+            return port
         try:
-            server.listen(self._bind, wanted, ANY_PORT).close()
-            if wanted:
-                return wanted
+            server.listen(self._bind, port, ANY_PORT).close()
+            if port:
+                return port
         except UserError:
             pass  # something else took it
         instead = f"another {self._model.role}.serve.bind: an address of this host, or 0.0.0.0."
@@ -322,6 +322,8 @@ class Keeper:
             )
             for run in self._runs
         ]
-        asked = self._model.endpoint.model
-        book = Book(VERSION, asked, self._state, self._began, self._owner, replicas, self._kept_by)
+        model_name = self._model.endpoint.model
+        book = Book(
+            VERSION, model_name, self._state, self._began, self._owner, replicas, self._kept_by
+        )
         self.service.write(book)

@@ -39,7 +39,7 @@ from study.system.files import read_json, write_json
 
 @contextmanager
 def leases(
-    asked: Iterable[Model], runs_dir: Path, starts: bool = True
+    models: Iterable[Model], runs_dir: Path, starts: bool = True
 ) -> Generator[Callable[[Model], Model]]:
     """Have the servers of all models with ``serve.auto`` during the block; gives a function that
     says how a model is reached from here.
@@ -50,7 +50,7 @@ def leases(
     Raises:
         UserError: as `lease` and `judges.serving.service.use`.
     """
-    wanted = {words_of(model): model for model in auto_served(asked)}
+    wanted = {words_of(model): model for model in auto_served(models)}
     endpoints: dict[str, Endpoint] = {}
     with ExitStack() as stack:
         for words, model in wanted.items():

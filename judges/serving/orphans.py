@@ -16,8 +16,8 @@ def end_servers(service: Service, book: Book) -> bool:
     this place; whether they are. Elsewhere they end with their owner."""
     if book.owner.kernel != service.place.kernel:
         return False
-    left = [Server(each.pid, each.started, each.url, each.log) for each in book.replicas]
-    server.stop(left, LEFT_S)
+    servers = [Server(each.pid, each.started, each.url, each.log) for each in book.replicas]
+    server.stop(servers, LEFT_S)
     return True
 
 

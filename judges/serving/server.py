@@ -148,8 +148,12 @@ def _command(
 
 def address(host: str, port: int) -> str:
     """The base URL of a server that listens on ``host`` and ``port``."""
-    reached = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)
-    return f"http://[{reached}]:{port}/v1" if ":" in reached else f"http://{reached}:{port}/v1"
+    client_host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)
+    return (
+        f"http://[{client_host}]:{port}/v1"
+        if ":" in client_host
+        else f"http://{client_host}:{port}/v1"
+    )
 
 
 def reached_by(model: Model) -> str:
@@ -162,13 +166,13 @@ def reached_by(model: Model) -> str:
         with socket.socket(family, socket.SOCK_DGRAM) as probe:
             try:
                 probe.connect((nowhere, 9))  # nothing is sent: the kernel only chooses an address
-                reached = probe.getsockname()[0]
+                host_name = probe.getsockname()[0]
             except OSError:
-                reached = socket.gethostname()
+                host_name = socket.gethostname()
     else:
-        reached = bind
+        host_name = bind
     try:
-        resolved = str(socket.getaddrinfo(reached, None)[0][4][0])
+        resolved = str(socket.getaddrinfo(host_name, None)[0][4][0])
     except (OSError, UnicodeError):
         raise UserError(
             f"{role}.serve.bind={bind} is no address of a host. Give a name or an address by which"
@@ -180,7 +184,7 @@ def reached_by(model: Model) -> str:
             f" address of this host in the nodes' network ({role}.serve.bind=ADDRESS; `ip address`"
             " lists them), or leave bind out to serve this host alone."
         )
-    return reached
+    return host_name
 
 
 def port_of(url: str) -> int:

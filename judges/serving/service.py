@@ -59,7 +59,7 @@ class _Starter:
     while_used: bool
     port: int
     process: subprocess.Popen[bytes] | None = None
-    said: int = 0
+    log_offset: int = 0
     """Bytes of the log from before."""
 
     @property
@@ -75,11 +75,11 @@ class _Starter:
                 return
             self.process = None
             if code:
-                said = self.log.read_bytes()[self.said :].decode("utf-8", errors="replace")
-                why = said.partition(ERROR)[2] or said
+                output = self.log.read_bytes()[self.log_offset :].decode("utf-8", errors="replace")
+                why = output.partition(ERROR)[2] or output
                 raise UserError(why.strip() or f"{self.service.name} ended; see {self.log}.")
             return  # another was first
-        self.said = self.log.stat().st_size if self.log.exists() else 0
+        self.log_offset = self.log.stat().st_size if self.log.exists() else 0
         self.process = spawn(self.model, self.runs_dir, self.while_used, self.port, self.log)
 
 
@@ -111,17 +111,17 @@ def use(
         starter = _Starter(
             model, service, runs_dir, while_used, port or server.port_of(model.endpoint.url)
         )
-    left = RESTARTS
+    restarts_left = RESTARTS
     reached: Model | None = None
     first: Addresses = ()
-    seen: list[str] = []
+    last_urls: list[str] = []
     """Addresses in the book when they were looked at last."""
     with service.locked():
         sign = service.enter()
 
     def live() -> None:
         """Give a sign of life; see to an owner that was killed."""
-        nonlocal left
+        nonlocal restarts_left
         try:
             os.utime(sign)
         except FileNotFoundError:  # this process stood still for long, and is a user all the same
@@ -130,13 +130,13 @@ def use(
             return
         book = service.read()
         if book is not None and service.owned(book):
-            if book.state == READY and (urls := _answering(reached, book, seen)):
+            if book.state == READY and (urls := _answering(reached, book, last_urls)):
                 MOVED[first] = tuple(urls)
                 whole = _listed(book)
-                seen[:] = whole if len(whole) == len(urls) else []
-        elif starter is not None and left > 0:
+                last_urls[:] = whole if len(whole) == len(urls) else []
+        elif starter is not None and restarts_left > 0:
             if starter.process is None or starter.process.poll() is not None:
-                left -= 1
+                restarts_left -= 1
             starter.start()
 
     with ExitStack() as stack:
@@ -185,11 +185,11 @@ def _listed(book: Book) -> list[str]:
     return [each.url for each in book.replicas if each.state != LOST]
 
 
-def _answering(model: Model, book: Book, seen: Sequence[str] = ()) -> list[str]:
+def _answering(model: Model, book: Book, last_urls: Sequence[str] = ()) -> list[str]:
     """Addresses of the replicas that answer now, then of those that are being started again; none
-    where none answers, or where they are those that were ``seen`` before."""
+    where none answers, or where they are the ``last_urls``."""
     urls = _listed(book)
-    if urls == list(seen):
+    if urls == list(last_urls):
         return []
     well = [url for url in urls if server.healthy(model, url)]
     again = [each.url for each in book.replicas if each.state == STARTING]
@@ -238,7 +238,7 @@ def rows(runs_dir: Path) -> list[dict[str, str]]:
         line["state"] = book.state if service.owned(book) else "its owner is gone"
         line["replicas"] = f"{well} of {len(book.replicas)} well, {restarts} restarts"
         line["owner"] = str(book.owner)
-        line["users"] = _told(users)
+        line["users"] = _describe_users(users)
         line["age"] = f"{max(0.0, now(service.folder) - book.began) / 60:.0f} min"
         line["address"] = " ".join(each.url for each in book.replicas)
     return lines
@@ -271,11 +271,11 @@ def end(service: Service, patience_s: float = 2 * server.STOP_S) -> str:
 def _refuse_users(service: Service) -> None:
     if users := list(service.users()):
         raise UserError(
-            f"{service.name} is in use by {_told(users)}. It can be stopped when they"
+            f"{service.name} is in use by {_describe_users(users)}. It can be stopped when they"
             f" have ended; a user on another host that was killed counts for {EXPIRY_S:g} s more."
         )
 
 
-def _told(users: Sequence[Holder]) -> str:
+def _describe_users(users: Sequence[Holder]) -> str:
     more = f" and {len(users) - SHOWN} more" if len(users) > SHOWN else ""
     return (", ".join(map(str, users[:SHOWN])) or "nobody") + more

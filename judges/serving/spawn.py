@@ -26,7 +26,7 @@ def spawn(
 ) -> subprocess.Popen[bytes]:
     """Start a process that keeps a service and outlives this one; what it says is added to ``log``.
     See `Keeper`."""
-    told = {
+    settings = {
         "role": model.role,
         "model": dataclasses.asdict(model),
         "runs_dir": str(runs_dir.absolute()),
@@ -46,23 +46,23 @@ def spawn(
     _SPAWNED.append(process)
     assert process.stdin is not None
     with suppress(BrokenPipeError), process.stdin as pipe:  # its log says why it reads nothing
-        pipe.write(json.dumps(told).encode())
+        pipe.write(json.dumps(settings).encode())
     return process
 
 
-_PROGRAM = "import sys; from judges.serving.spawn import keep_told; sys.exit(keep_told())"
+_PROGRAM = "import sys; from judges.serving.spawn import keep_service; sys.exit(keep_service())"
 _SPAWNED: list[subprocess.Popen[bytes]] = []
 """Keepers that this process started, some of which go on after it."""
 
 
-def keep_told() -> int:
+def keep_service() -> int:
     """Keep the service that standard input tells of. Exit codes: 0 it ended in order, or somebody
     else serves; 2 for a user's error."""
-    told = json.load(sys.stdin)
-    model: Model = freeze(GROUPS[told["role"]], told["model"])
+    settings = json.load(sys.stdin)
+    model: Model = freeze(GROUPS[settings["role"]], settings["model"])
     stopping.take_signals()
     try:
-        keeper = Keeper(model, Path(told["runs_dir"]), told["while_used"], told["port"])
+        keeper = Keeper(model, Path(settings["runs_dir"]), settings["while_used"], settings["port"])
         print(f"{keeper.service.name} ends: {keeper.keep()}", flush=True)
     except Taken as taken:
         print(taken, flush=True)

@@ -52,16 +52,16 @@ class SimulatedJudge(protocol.Simulated):
         """By the domain of a row; "" is of any other row."""
         self._truths = Truths(oracle)
         self._calls = calls_before
-        self._asked: Counter[bytes] = Counter()
+        self._request_counts: Counter[bytes] = Counter()
 
     async def reply(self, body: dict[str, Any], request: Request) -> Response:
         """The verdict, or the failure in its place."""
         question = read_question(body)
-        row, told = await self._truths.of(question.prompt, question.answers)
-        truths = truths_of(told)
+        row, rule_truths = await self._truths.of(question.prompt, question.answers)
+        truths = truths_of(rule_truths)
         bias = self._bias.get(row.domain if row else "", self._bias[""])
-        nth = self._asked[question.content]
-        self._asked[question.content] += 1
+        nth = self._request_counts[question.content]
+        self._request_counts[question.content] += 1
         calls, self._calls = self._calls, self._calls + 1
         draw = generator(bias.seed, question.content, nth)
         verdict, failure = judged(bias, question, truths, draw, calls)
@@ -69,6 +69,6 @@ class SimulatedJudge(protocol.Simulated):
             return await hang(request)
         if failure in TRANSIENT and not nth:
             raise Unanswerable(*TRANSIENT[failure])
-        said = spoil(failure, verdict)
-        prompt, completion = tokens(question.characters), tokens(len(said.text))
-        return self.respond(body, said, prompt, completion, f"{question.content.hex()}-{nth}")
+        message = spoil(failure, verdict)
+        prompt, completion = tokens(question.characters), tokens(len(message.text))
+        return self.respond(body, message, prompt, completion, f"{question.content.hex()}-{nth}")

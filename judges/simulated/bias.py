@@ -39,8 +39,8 @@ def effective(settings: Simulated) -> dict[str, Any]:
     """All that decides a simulated verdict, for a judge's identity: the settings and defaults."""
     doses = [in_domain(settings, name).doses.items() for name in ("", *DOMAINS)]
     paid = {name for items in doses for name, dose in items if dose}
-    named = ALWAYS.union(settings.reference, paid)
-    reference = {name: pair for name, pair in reference_of(settings).items() if name in named}
+    names = ALWAYS.union(settings.reference, paid)
+    reference = {name: pair for name, pair in reference_of(settings).items() if name in names}
     plain = dataclasses.asdict(settings)
     del plain["domains"]
     for name in ("model", "favourite"):  # a judge without them keeps the identity that it had
@@ -115,8 +115,8 @@ class Bias:
         noise, failing, kind = draw.gauss(0.0, 1.0), draw.random(), draw.random()
         truth = self._taken(truth, draw)
         z = self.standardised(answer)
-        seen = settings.scale * observed(truth, settings.tpr, settings.fpr, draw)
-        value = self._biased(seen, z, noise, calls)
+        observed_score = settings.scale * observed(truth, settings.tpr, settings.fpr, draw)
+        value = self._biased(observed_score, z, noise, calls)
         return min(max(value, 0.0), 1.0), self._failure(z, failing, kind)
 
     def labels(
@@ -156,11 +156,11 @@ class Bias:
             for number, weight in weights.items()
         )
         turned = min(1.0, abs(shift) * possible / room) if room > 0 else 0.0
-        seen = {}
+        is_met = {}
         for number in sorted(points):
             met, turn = draw.random() < chances[number], draw.random() < turned
-            seen[number] = up[number] if turn else met
-        return seen, self._failure(z, failing, kind)
+            is_met[number] = up[number] if turn else met
+        return is_met, self._failure(z, failing, kind)
 
     def _taken(self, truth: Truth, draw: random.Random) -> Truth:
         """What it takes a truth for: its own model's favourite wrong answer may be right to it."""
@@ -197,8 +197,8 @@ class Bias:
 def _weights(points: dict[int, float | None], checks: int) -> dict[int, float]:
     """The points of every criterion of the rubric; 1 each if the request does not show all."""
     every = {*points, *range(1, checks + 1)}
-    shown = {number: value for number, value in points.items() if value is not None}
-    return shown if shown.keys() == every else dict.fromkeys(every, 1.0)
+    visible_points = {number: value for number, value in points.items() if value is not None}
+    return visible_points if visible_points.keys() == every else dict.fromkeys(every, 1.0)
 
 
 def _met(truth: Truth, number: int, weight: float) -> float:
@@ -213,5 +213,5 @@ def observed(truth: Truth, tpr: float, fpr: float, draw: random.Random) -> float
     and ``fpr`` if not; exactly the truth at 1 and 0."""
     if not truth.checks:
         return fpr + (tpr - fpr) * truth.score
-    seen = [draw.random() < (tpr if met else fpr) for met in truth.checks]
-    return truth.score + (sum(seen) - sum(truth.checks)) / len(truth.checks)
+    met_draws = [draw.random() < (tpr if met else fpr) for met in truth.checks]
+    return truth.score + (sum(met_draws) - sum(truth.checks)) / len(truth.checks)

@@ -20,7 +20,7 @@ from starlette.responses import Response
 
 from judges.simulated import protocol
 from judges.simulated.protocol import generator, tokens, truths_of
-from judges.simulated.reply_format import Said, Unanswerable, read_messages
+from judges.simulated.reply_format import Message, Unanswerable, read_messages
 from judges.simulated.truths import Truths
 from study.config.simulated_executor import Operating, SimulatedExecutor, check, rate
 from study.rows import Row, Truth, prompt_id
@@ -44,7 +44,7 @@ LONGEST = 4000
 
 
 @dataclass(frozen=True)
-class Asked:
+class OperatorQuestion:
     """One request, taken apart.
 
     Attributes:
@@ -83,7 +83,7 @@ class Operators:
         check(settings, tuple(PROMPTS))
         self.settings, self._row_of = settings, row_of
 
-    def read(self, text: str, content: bytes) -> Asked:
+    def read(self, text: str, content: bytes) -> OperatorQuestion:
         """What a prompt asks. Raises Unanswerable: its row is of a task that does not say what a
         model may answer."""
         operator = operator_of(text)
@@ -92,28 +92,28 @@ class Operators:
         rows = (self._row_of(prompt_id(line.strip())) for line in lines)
         row = next((row for row in rows if row is not None), None)
         if row is None:
-            return Asked(operator, None, (), content, len(text))
+            return OperatorQuestion(operator, None, (), content, len(text))
         item: Item = row.spec["item"]
         if not {"difficulty", "right", "wrong"} <= item.meta.keys():
             raise Unanswerable(
                 404, "Only rows of task=workflow-mini say what may be answered.", "unknown_prompt"
             )
         answers = tuple(bare(item, solution) for solution in solutions(operator, text))
-        return Asked(operator, row, answers, content, len(text))
+        return OperatorQuestion(operator, row, answers, content, len(text))
 
-    def reply(self, asked: Asked, right: Sequence[bool]) -> Reply:
+    def reply(self, question: OperatorQuestion, right: Sequence[bool]) -> Reply:
         """What is answered; ``right`` says of each of ``asked.answers`` whether it is."""
         settings = self.settings
-        operating = settings.operators.get(asked.operator, Operating())
-        draw = generator(settings.seed, asked.content, 0)
-        lost = settings.empty + settings.empty_per_1000 * asked.characters / 1000
+        operating = settings.operators.get(question.operator, Operating())
+        draw = generator(settings.seed, question.content, 0)
+        empty_share = settings.empty + settings.empty_per_1000 * question.characters / 1000
         text = ""
-        if draw.random() >= lost:
+        if draw.random() >= empty_share:
             text = _STYLE["unknown"]
-            if asked.row is not None:
-                text = _Reply(self, asked, right, operating, draw, asked.row).text()
+            if question.row is not None:
+                text = _Reply(self, question, right, operating, draw, question.row).text()
         text = text.encode("utf-8", "replace").decode()
-        return Reply(text, tokens(asked.characters), tokens(len(text)) + operating.tokens)
+        return Reply(text, tokens(question.characters), tokens(len(text)) + operating.tokens)
 
     def shared(self, kind: str, address: str) -> float:
         """The draw from [0, 1) that the calls of a kind share on one problem."""
@@ -127,18 +127,18 @@ class _Reply:
     def __init__(
         self,
         world: Operators,
-        asked: Asked,
+        question: OperatorQuestion,
         right: Sequence[bool],
         operating: Operating,
         draw: Random,
         row: Row,
     ) -> None:
-        self.world, self.asked, self.right = world, asked, right
+        self.world, self.question, self.right = world, question, right
         self.operating, self.draw, self.row = operating, draw, row
         self.item: Item = row.spec["item"]
 
     def text(self) -> str:
-        role, name = PROMPTS[self.asked.operator]["role"], self.asked.operator
+        role, name = PROMPTS[self.question.operator]["role"], self.question.operator
         if role == "checks":
             right = bool(self.right and self.right[0])
             no = self.happens("false_alarm" if right else "detection", name)
@@ -169,25 +169,25 @@ class _Reply:
 
     def solved(self) -> str:
         """The answer of an operator that solves the problem, or repeats what it is shown."""
-        if self.given() and self.draw.random() < self.world.settings.anchored:
+        if self.shown_answer() and self.draw.random() < self.world.settings.anchored:
             return self.same()
         return self.item.meta["right"] if self.happens("right", "solves") else self.wrong()
 
     def corrected(self) -> str:
         """The answer of an operator that works on a solution."""
         right = bool(self.right and self.right[0])
-        if self.happens("keep" if right else "repair", self.asked.operator):
+        if self.happens("keep" if right else "repair", self.question.operator):
             return self.item.meta["right"]
-        return self.wrong() if right or not self.given() else self.same()
+        return self.wrong() if right or not self.shown_answer() else self.same()
 
-    def given(self) -> str:
+    def shown_answer(self) -> str:
         """The answer of the solution that is shown."""
-        return self.asked.answers[0] if self.asked.answers else ""
+        return self.question.answers[0] if self.question.answers else ""
 
     def same(self) -> str:
         if self.right[0]:
             return self.item.meta["right"]
-        return self.given() if len(self.given()) <= LONGEST else self.wrong()
+        return self.shown_answer() if len(self.shown_answer()) <= LONGEST else self.wrong()
 
     def wrong(self) -> str:
         favourite, *others = self.item.meta["wrong"]
@@ -201,7 +201,7 @@ class _Reply:
             return 0
         good = [place for place in places if self.right[place]]
         if good and len(good) < len(places):
-            takes = self.happens("choice", self.asked.operator)
+            takes = self.happens("choice", self.question.operator)
             return self.draw.choice(
                 good if takes else [place for place in places if not self.right[place]]
             )
@@ -232,8 +232,8 @@ class _Reply:
 def operator_of(text: str) -> str:
     """The operator whose phrase stands first in a prompt; Custom where none does."""
     places = {name: text.find(prompt["phrase"]) for name, prompt in PROMPTS.items()}
-    said = {name: place for name, place in places.items() if place >= 0}
-    return min(said, key=lambda name: said[name], default="Custom")
+    positions = {name: place for name, place in places.items() if place >= 0}
+    return min(positions, key=lambda name: positions[name], default="Custom")
 
 
 def solutions(operator: str, text: str) -> list[str]:
@@ -253,14 +253,14 @@ def solutions(operator: str, text: str) -> list[str]:
 
 def _lettered(text: str) -> list[str]:
     """The texts under the letters A, B, C, ..."""
-    found: list[str] = []
+    texts: list[str] = []
     start = text.find("\n\nA:\n")
     while start >= 0:
         begin = start + len("\n\nA:\n")
-        following = LETTERS[len(found) + 1 : len(found) + 2]
+        following = LETTERS[len(texts) + 1 : len(texts) + 2]
         start = text.find(f"\n\n{following}:\n", begin) if following else -1
-        found.append(text[begin : start if start >= 0 else len(text)])
-    return found
+        texts.append(text[begin : start if start >= 0 else len(text)])
+    return texts
 
 
 def bare(item: Item, solution: str) -> str:
@@ -295,11 +295,11 @@ class SimulatedOperators(protocol.Simulated):
     async def reply(self, body: dict[str, object], request: Request) -> Response:
         """What the operator's model says."""
         turns, content = read_messages(body)
-        asked = self._operators.read("\n".join(turns), content)
+        question = self._operators.read("\n".join(turns), content)
         truths: list[Truth] = []
-        if asked.row is not None and asked.answers:
-            _, told = await self._truths.of(asked.row.prompt_text(), asked.answers)
-            truths = truths_of(told)
-        reply = self._operators.reply(asked, [truth.score == 1.0 for truth in truths])
-        said = Said(reply.text)
-        return self.respond(body, said, reply.tokens_in, reply.tokens_out, content.hex())
+        if question.row is not None and question.answers:
+            _, rule_truths = await self._truths.of(question.row.prompt_text(), question.answers)
+            truths = truths_of(rule_truths)
+        reply = self._operators.reply(question, [truth.score == 1.0 for truth in truths])
+        message = Message(reply.text)
+        return self.respond(body, message, reply.tokens_in, reply.tokens_out, content.hex())

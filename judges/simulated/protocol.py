@@ -16,7 +16,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 
-from judges.simulated.reply_format import Said, Unanswerable
+from judges.simulated.reply_format import Message, Unanswerable
 from study.rows import Missing, RuleTruth, Truth
 
 PIECE = 4
@@ -78,7 +78,7 @@ class Simulated:
         return await self.reply(body, request)
 
     def respond(
-        self, body: dict[str, Any], said: Said, prompt: int, completion: int, id: str
+        self, body: dict[str, Any], message: Message, prompt: int, completion: int, id: str
     ) -> Response:
         """What is said, in the form that the body asks for; ``prompt`` and ``completion`` are
         tokens, ``id`` is of this reply."""
@@ -90,10 +90,10 @@ class Simulated:
         }
         head = {"id": f"chatcmpl-{id}", "created": 0, "model": self._model}
         if not body.get("stream"):
-            return JSONResponse(plain(head, said, usage))
+            return JSONResponse(plain(head, message, usage))
         options = body.get("stream_options")
         with_usage = isinstance(options, dict) and bool(options.get("include_usage"))
-        events = stream(head, said, usage if with_usage else None)
+        events = stream(head, message, usage if with_usage else None)
         return StreamingResponse(events, media_type="text/event-stream")
 
 
@@ -104,16 +104,16 @@ async def hang(request: Request) -> Response:
     return Response(status_code=503)
 
 
-def truths_of(told: list[RuleTruth]) -> list[Truth]:
+def truths_of(rule_truths: list[RuleTruth]) -> list[Truth]:
     """The truths that were asked for. Raises Unanswerable: there is none, of a prompt that no row
     has, or one could not be had."""
-    if None in told:
+    if None in rule_truths:
         raise Unanswerable(404, "No task row has this prompt.", "unknown_prompt")
-    if lost := next((truth for truth in told if isinstance(truth, Missing)), None):
+    if lost := next((truth for truth in rule_truths if isinstance(truth, Missing)), None):
         # A status that is not asked again: whoever finds truths has tried as often as it may.
         message = f"The rule truth could not be had: {lost.reason}"
         raise Unanswerable(424, message, "no_truth")
-    return [truth for truth in told if isinstance(truth, Truth)]
+    return [truth for truth in rule_truths if isinstance(truth, Truth)]
 
 
 def tokens(characters: int) -> int:
@@ -127,19 +127,19 @@ def generator(seed: int, content: bytes, nth: int) -> random.Random:
     return random.Random(int.from_bytes(digest, "big"))
 
 
-def plain(head: dict[str, Any], said: Said, usage: dict[str, Any]) -> dict[str, Any]:
+def plain(head: dict[str, Any], message: Message, usage: dict[str, Any]) -> dict[str, Any]:
     """The completion as one object."""
     choice = {
         "index": 0,
-        "message": {"role": "assistant", "content": said.text},
-        "logprobs": None if said.logprobs is None else {"content": said.logprobs},
-        "finish_reason": said.finish_reason,
+        "message": {"role": "assistant", "content": message.text},
+        "logprobs": None if message.logprobs is None else {"content": message.logprobs},
+        "finish_reason": message.finish_reason,
     }
     return {**head, "object": "chat.completion", "choices": [choice], "usage": usage}
 
 
 async def stream(
-    head: dict[str, Any], said: Said, usage: dict[str, Any] | None
+    head: dict[str, Any], message: Message, usage: dict[str, Any] | None
 ) -> AsyncIterator[str]:
     """The completion as server-sent events: role, content, finish, usage if wanted, end.
 
@@ -152,12 +152,12 @@ async def stream(
         return _event({**head, "choices": [choice]})
 
     yield event({"role": "assistant", "content": ""})
-    if said.logprobs is not None:
-        yield event({"content": said.text}, logprobs={"content": said.logprobs})
+    if message.logprobs is not None:
+        yield event({"content": message.text}, logprobs={"content": message.logprobs})
     else:
-        for start in range(0, len(said.text), PIECE):
-            yield event({"content": said.text[start : start + PIECE]})
-    yield event({}, said.finish_reason)
+        for start in range(0, len(message.text), PIECE):
+            yield event({"content": message.text[start : start + PIECE]})
+    yield event({}, message.finish_reason)
     if usage is not None:
         yield _event({**head, "choices": [], "usage": usage})
     yield "data: [DONE]\n\n"

@@ -59,7 +59,7 @@ class Question:
 
 
 @dataclass(frozen=True)
-class Said:
+class Message:
     """What the judge says."""
 
     text: str
@@ -114,10 +114,10 @@ def read_messages(body: dict[str, Any]) -> tuple[list[str], bytes]:
 def _answers(text: str) -> tuple[str, ...]:
     if (single := undelimit("answer", text)) is not None:
         return (single,)
-    shown: list[str] = []
-    while (answer := undelimit(group.kind(len(shown)), text)) is not None:
-        shown.append(answer)
-    return tuple(shown)
+    answers: list[str] = []
+    while (answer := undelimit(group.kind(len(answers)), text)) is not None:
+        answers.append(answer)
+    return tuple(answers)
 
 
 def _choice(body: dict[str, Any]) -> tuple[str, str] | None:
@@ -156,7 +156,7 @@ def _reply_format(instructions: str, answers: int, words: tuple[str, str] | None
 
 def judged(
     bias: Bias, question: Question, truths: list[Truth], draw: random.Random, calls: int
-) -> tuple[Said, str | None]:
+) -> tuple[Message, str | None]:
     """The verdict in the form that was asked for, and the failure that comes instead, if any.
 
     A group's answers are each given their value by the same bias, with noise of their own, and
@@ -165,45 +165,45 @@ def judged(
     if question.reply_format in VOCABULARIES:
         met, failure = bias.labels(question.answers[0], truths[0], draw, calls, question.rubric)
         yes, no = VOCABULARIES[question.reply_format]
-        labels = {str(number): yes if seen else no for number, seen in met.items()}
-        return Said(json.dumps(labels)), failure
+        labels = {str(number): yes if is_met else no for number, is_met in met.items()}
+        return Message(json.dumps(labels)), failure
     pairs = zip(question.answers, truths, strict=True)
     decided = [bias.decide(answer, truth, draw, calls) for answer, truth in pairs]
-    return _spoken([value for value, _ in decided], question), decided[0][1]
+    return _write_verdict([value for value, _ in decided], question), decided[0][1]
 
 
-def _spoken(values: list[float], question: Question) -> Said:
+def _write_verdict(values: list[float], question: Question) -> Message:
     value = values[0]
     if question.reply_format == "number":
-        return Said(f"[[{f'{100 * value:.6f}'.rstrip('0').rstrip('.')}]]")
+        return Message(f"[[{f'{100 * value:.6f}'.rstrip('0').rstrip('.')}]]")
     if question.reply_format == "binary":
-        return Said(f"[[{binary.YES if value >= 0.5 else binary.NO}]]")
+        return Message(f"[[{binary.YES if value >= 0.5 else binary.NO}]]")
     if question.reply_format == "pair":
         better = "A" if value > values[1] else "B" if value < values[1] else pairwise.TIE
-        return Said(f"[[{better}]]")
+        return Message(f"[[{better}]]")
     if question.reply_format == "ranking":
         order = sorted(range(len(values)), key=lambda place: -values[place])
-        return Said(f"[[{' > '.join(map(group.letters, order))}]]")
+        return Message(f"[[{' > '.join(map(group.letters, order))}]]")
     assert question.words is not None, "a choice has words"
     positive, negative = question.words
     choice = positive if value >= 0.5 else negative
     if not question.logprobs:
-        return Said(choice)
+        return Message(choice)
     chances = {positive: value, negative: 1.0 - value}
     top = [
         {"token": word, "logprob": math.log(chance) if chance > 0 else LOGPROB_FLOOR}
         for word, chance in sorted(chances.items(), key=lambda item: -item[1])
     ]
     token = next(item for item in top if item["token"] == choice)
-    return Said(choice, logprobs=[{**token, "top_logprobs": top}])
+    return Message(choice, logprobs=[{**token, "top_logprobs": top}])
 
 
-def spoil(failure: str | None, reply: Said) -> Said:
+def spoil(failure: str | None, reply: Message) -> Message:
     """What is left of a reply after a failure that still gives one."""
-    left = {
-        "unparsed": Said(OFF_FORMAT),
-        "empty": Said(""),
-        "truncated": Said(reply.text[: len(reply.text) // 2], "length"),
-        "refused": Said("", "content_filter"),
+    replacements = {
+        "unparsed": Message(OFF_FORMAT),
+        "empty": Message(""),
+        "truncated": Message(reply.text[: len(reply.text) // 2], "length"),
+        "refused": Message("", "content_filter"),
     }
-    return left.get(failure or "", reply)
+    return replacements.get(failure or "", reply)

@@ -48,15 +48,15 @@ class Truths:
         while self._waiting:
             batch, self._waiting = self._waiting, []
             rows = [row for row, answers, _ in batch for _ in answers]
-            asked = [answer for _, answers, _ in batch for answer in answers]
+            all_answers = [answer for _, answers, _ in batch for answer in answers]
             try:
-                truths = iter(await asyncio.to_thread(oracle.truths, rows, asked))
+                truths = iter(await asyncio.to_thread(oracle.truths, rows, all_answers))
             except Exception as error:
                 for _, _, future in batch:
                     if not future.done():
                         future.set_exception(error)
                 continue
             for _, answers, future in batch:
-                told = [next(truths) for _ in answers]
+                results = [next(truths) for _ in answers]
                 if not future.done():
-                    future.set_result(told)
+                    future.set_result(results)

@@ -48,6 +48,7 @@ class Cell:
 
     @property
     def name(self) -> str:
+        """The name of the cell, which is that of its folder."""
         return self.dir.name
 
     @functools.cached_property
@@ -122,10 +123,10 @@ def save_cell(cell: Cell) -> None:
 
     A cell that is done, or that another process runs, stays as it is.
     """
-    held = lock(cell.dir, wait_s=1.0)
-    if held is None:
+    cell_lock = lock(cell.dir, wait_s=1.0)
+    if cell_lock is None:
         return
-    with held:
+    with cell_lock:
         if is_done(cell.dir):
             return
         save_config(cell)
@@ -172,12 +173,12 @@ def state(folder: Path) -> str:
     if places.runs_elsewhere(folder):
         return "running"
     try:
-        held = lock(folder)
+        cell_lock = lock(folder)
     except OSError:  # a folder that may only be read: nobody runs in it
         return "killed"
-    if held is None:
+    if cell_lock is None:
         return "running"
-    with held:
+    with cell_lock:
         return state_of_held(folder)
 
 

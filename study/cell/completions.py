@@ -108,8 +108,8 @@ def json_object(piece: bytes) -> dict[str, Any] | None:
 
 
 def _completion(place: int, record: Mapping[str, Any], path: Path) -> Completion:
-    named = (pair for pair in NAMES if all(record.get(name) is not None for name in pair))
-    if (names := next(named, None)) is None:
+    pairs = (pair for pair in NAMES if all(record.get(name) is not None for name in pair))
+    if (names := next(pairs, None)) is None:
         raise UserError(
             f"{path}, record {place + 1} has the fields {', '.join(sorted(record)) or '(none)'}, "
             f"but no prompt with its completion. Legal are {FORMS}."

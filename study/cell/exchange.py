@@ -21,7 +21,7 @@ from urllib.parse import quote
 
 from study.cell import places
 from study.cell.cells import LOCK
-from study.cell.places import BUCKETS, PlaceTrouble, is_url, local, opened, trouble, url_of
+from study.cell.places import BUCKETS, StorageError, is_url, local, opened, trouble, url_of
 from study.system import locks
 from study.system.files import read_left, sha256, write_bytes, write_json
 
@@ -62,7 +62,7 @@ def push(folder: Path, ended: bool = False) -> None:
         ended: the cell is done: its marker is sent too, and what nothing refers to goes away.
 
     Raises:
-        PlaceTrouble: it could not be sent; what was sent before is still read.
+        StorageError: it could not be sent; what was sent before is still read.
     """
     folder = folder.absolute()
     if not (url := url_of(folder)):
@@ -85,11 +85,11 @@ def push(folder: Path, ended: bool = False) -> None:
         content = {"format": FORMAT, "version": version, "files": files}
         put(fs, f"{root}/{MANIFEST}", json.dumps(content, indent=1).encode())
         write_json(folder / NOTE, {"version": version, "whole": True}, durable=False)
-        gone = _keys(old)
+        obsolete = _keys(old)
         if ended:  # and what was sent for no manifest, by who was killed
-            gone |= {str(path).rpartition(f"{root}/")[2] for path in fs.find(root)}
-        if gone := sorted(gone - _keys(files) - {MANIFEST, LEASE}):
-            fs.rm([f"{root}/{key}" for key in gone])
+            obsolete |= {str(path).rpartition(f"{root}/")[2] for path in fs.find(root)}
+        if obsolete := sorted(obsolete - _keys(files) - {MANIFEST, LEASE}):
+            fs.rm([f"{root}/{key}" for key in obsolete])
 
 
 def pull(folder: Path, whole: bool = False, manifest: dict[str, Any] | None = None) -> bool:
@@ -101,22 +101,24 @@ def pull(folder: Path, whole: bool = False, manifest: dict[str, Any] | None = No
         manifest: of the cell, where it was just read.
 
     Raises:
-        PlaceTrouble: it could not be fetched, or is damaged there.
+        StorageError: it could not be fetched, or is damaged there.
     """
     if not (url := url_of(folder)):
         return False
     fs, root = opened(url)
     with trouble(url):
         for attempt in range(TRIES):
-            told = manifest if manifest and not attempt else read_manifest(fs, root)
-            if told is None:
+            remote_manifest = manifest if manifest and not attempt else read_manifest(fs, root)
+            if remote_manifest is None:
                 return False
             note = _note(folder)
-            if note.get("version") == told["version"] and (note.get("whole") or not whole):
+            if note.get("version") == remote_manifest["version"] and (
+                note.get("whole") or not whole
+            ):
                 return True
             wanted = {
                 name: entry
-                for name, entry in told["files"].items()
+                for name, entry in remote_manifest["files"].items()
                 if whole or PurePosixPath(name).parts[0] not in HEAVY
             }
             write_json(folder / NOTE, {}, durable=False)  # until all of it is here
@@ -124,14 +126,18 @@ def pull(folder: Path, whole: bool = False, manifest: dict[str, Any] | None = No
                 continue  # replaced by its writer since the manifest was read
             for path in _here(folder):
                 name = path.relative_to(folder).as_posix()
-                if name not in told["files"] and name != LOG:
+                if name not in remote_manifest["files"] and name != LOG:
                     path.unlink()
             for path in sorted(folder.rglob("*/"), reverse=True):
                 with contextlib.suppress(OSError):
                     path.rmdir()  # only where it is empty
-            write_json(folder / NOTE, {"version": told["version"], "whole": whole}, durable=False)
+            write_json(
+                folder / NOTE,
+                {"version": remote_manifest["version"], "whole": whole},
+                durable=False,
+            )
             return True
-        raise PlaceTrouble(
+        raise StorageError(
             f"{url} is damaged: {', '.join(sorted(lacking)[:3])} is not there as its manifest says."
             " The cell has to be made again: move its folder away there, with the store's own tool."
         )
@@ -140,7 +146,7 @@ def pull(folder: Path, whole: bool = False, manifest: dict[str, Any] | None = No
 def fetch(study_dir: Path, say: Callable[[str], object] = lambda text: None) -> None:
     """Bring the copy of a study to what is elsewhere, without checkpoints and policies; a cell that
     runs on this machine is left to its process. A folder of this machine alone stays as it is.
-    Raises PlaceTrouble: it cannot be read."""
+    Raises StorageError: it cannot be read."""
     if not (url := url_of(study_dir)):
         return
     fs, root = opened(url)
@@ -166,11 +172,11 @@ def fetch(study_dir: Path, say: Callable[[str], object] = lambda text: None) -> 
             continue
         manifest = _sound(texts[path], path)
         folder.mkdir(parents=True, exist_ok=True)
-        held = locks.take(folder / LOCK)
-        if held is None:
+        folder_lock = locks.take(folder / LOCK)
+        if folder_lock is None:
             say(f"{folder.name} runs here")
             continue
-        with held:
+        with folder_lock:
             if folder != study_dir:
                 pull(folder, manifest=manifest)
             elif _note(folder).get("version") != manifest["version"]:
@@ -190,26 +196,26 @@ def folder_of(place: Path | str) -> Path:
 
 def find(folder: Path) -> None:
     """Fetch a cell that another machine has laid, where it is not here yet.
-    Raises PlaceTrouble: it cannot be fetched."""
+    Raises StorageError: it cannot be fetched."""
     if not (folder / "config.yaml").exists():
         refresh(folder)
 
 
 def refresh(folder: Path) -> None:
     """Bring the copy of a cell to what another machine has sent, unless it runs here.
-    Raises PlaceTrouble: it cannot be fetched."""
+    Raises StorageError: it cannot be fetched."""
     if not url_of(folder):
         return
     folder.mkdir(parents=True, exist_ok=True)
-    held = locks.take(folder / LOCK)
-    if held is not None:
-        with held:
+    folder_lock = locks.take(folder / LOCK)
+    if folder_lock is not None:
+        with folder_lock:
             pull(folder)
 
 
-def lay(folder: Path) -> None:
+def push_new_cell(folder: Path) -> None:
     """Send a cell of which nothing was sent yet, so that other machines find it.
-    Raises PlaceTrouble: it cannot be sent."""
+    Raises StorageError: it cannot be sent."""
     if url_of(folder) and not _note(folder):
         push(folder)
 
@@ -235,7 +241,7 @@ def _folders(fs: Any, root: str) -> list[str]:
 
 def check(runs_dir: Path) -> None:
     """Write something to the URL of a folder of studies and take it away again.
-    Raises PlaceTrouble: that cannot be done."""
+    Raises StorageError: that cannot be done."""
     if url := url_of(runs_dir):
         fs, root = opened(url)
         name = f"{root}/.write-{uuid.uuid4().hex[:8]}"
@@ -250,7 +256,7 @@ def _note(folder: Path) -> dict[str, Any]:
 
 def read_manifest(fs: Any, root: str) -> dict[str, Any] | None:
     """What is said to be a cell's files; None where nothing was sent yet.
-    Raises PlaceTrouble: it is not a manifest."""
+    Raises StorageError: it is not a manifest."""
     try:
         data = fs.cat_file(f"{root}/{MANIFEST}")
     except FileNotFoundError:
@@ -260,9 +266,9 @@ def read_manifest(fs: Any, root: str) -> dict[str, Any] | None:
 
 def _sound(data: bytes, where: str) -> dict[str, Any]:
     try:
-        told = json.loads(data)
-        sound = told["format"] == FORMAT and re.fullmatch(r"[0-9a-f]{32}", told["version"])
-        for name, entry in told["files"].items():
+        manifest = json.loads(data)
+        sound = manifest["format"] == FORMAT and re.fullmatch(r"[0-9a-f]{32}", manifest["version"])
+        for name, entry in manifest["files"].items():
             path = PurePosixPath(name)
             inside = path.parts and not path.is_absolute()
             sound = sound and inside and not any(part.startswith(".") for part in path.parts)
@@ -270,18 +276,18 @@ def _sound(data: bytes, where: str) -> dict[str, Any]:
         if not sound:
             raise ValueError
     except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
-        raise PlaceTrouble(
+        raise StorageError(
             f"The manifest of a cell in {where} is damaged, or of another version of this program. "
             "Move it away with the store's own tool; the cell is then made again."
         ) from error
-    return told
+    return manifest
 
 
 def key_of(name: str, digest: str) -> str:
     """Name of the object that holds a file: ``metrics.jsonl`` is ``metrics.<hash>.jsonl``."""
     path = PurePosixPath(name)
-    named = path.with_name(f"{path.stem}.{digest[:16]}{path.suffix}")
-    return quote(str(named), safe="/=+@, ")  # a * or [ would be taken for a pattern
+    unique_path = path.with_name(f"{path.stem}.{digest[:16]}{path.suffix}")
+    return quote(str(unique_path), safe="/=+@, ")  # a * or [ would be taken for a pattern
 
 
 def _keys(files: Mapping[str, Entry]) -> set[str]:
@@ -391,10 +397,10 @@ def _read(fs: Any, paths: Collection[str]) -> dict[str, bytes]:
     """The objects among ``paths`` that are there. Raises what the store does for any other cause
     than that one is not."""
     texts: dict[str, bytes] = {}
-    asked = fs.cat(list(paths), on_error="return") if paths else {}
-    told = {str(path).lstrip("/"): data for path, data in asked.items()}
+    fetched = fs.cat(list(paths), on_error="return") if paths else {}
+    contents = {str(path).lstrip("/"): data for path, data in fetched.items()}
     for path in paths:
-        data = told.get(path.lstrip("/"))
+        data = contents.get(path.lstrip("/"))
         if isinstance(data, bytes):
             texts[path] = data
         elif isinstance(data, BaseException) and not isinstance(data, FileNotFoundError):

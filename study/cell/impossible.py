@@ -50,9 +50,9 @@ def lacking(kind: str, names: list[str]) -> str:
     """Which columns a file of a kind lacks; empty where it has all that it needs."""
     if twice := {name for name in names if names.count(name) > 1}:
         return f"has the column {min(twice)} twice"
-    known = "replays" if kind == "rollouts" and "original_score" in names else kind
-    gone = [name for name in NEEDED.get(known, ()) if name not in names]
-    return f"has no column {', '.join(gone)}" if gone else ""
+    schema_kind = "replays" if kind == "rollouts" and "original_score" in names else kind
+    missing = [name for name in NEEDED.get(schema_kind, ()) if name not in names]
+    return f"has no column {', '.join(missing)}" if missing else ""
 
 
 def _has(rows: pa.Table, *names: str) -> bool:
@@ -91,8 +91,8 @@ def _no_place(rows: pa.Table) -> str:
 def _no_word(rows: pa.Table) -> str:
     """Every verdict says what it is and whose."""
     words = [name for name in ("role", "judge", "outcome") if name in rows.column_names]
-    gone = next((name for name in words if rows[name].null_count), "")
-    return f"has no {gone} in {rows[gone].null_count} of {len(rows)} rows" if gone else ""
+    column = next((name for name in words if rows[name].null_count), "")
+    return f"has no {column} in {rows[column].null_count} of {len(rows)} rows" if column else ""
 
 
 def _no_rows(rows: pa.Table) -> str:
@@ -102,10 +102,10 @@ def _no_rows(rows: pa.Table) -> str:
 def _verdict_twice(rows: pa.Table) -> str:
     if not _has(rows, *OF_A_VERDICT) or not _repeats(rows, "rollout_id"):
         return ""
-    named = rows.filter(pc.is_valid(rows["rollout_id"]))
-    texts = [pc.fill_null(named[name].cast(pa.string()), "") for name in OF_A_VERDICT]
+    with_id = rows.filter(pc.is_valid(rows["rollout_id"]))
+    texts = [pc.fill_null(with_id[name].cast(pa.string()), "") for name in OF_A_VERDICT]
     distinct = pc.count_distinct(pc.binary_join_element_wise(*texts, "\x00")).as_py()
-    return f"has {len(named) - distinct} verdicts twice" if distinct < len(named) else ""
+    return f"has {len(with_id) - distinct} verdicts twice" if distinct < len(with_id) else ""
 
 
 def _repeats(rows: pa.Table, name: str) -> bool:
@@ -138,10 +138,10 @@ def _not_finite(rows: pa.Table) -> str:
 
 
 def _unknown(name: str, legal: tuple[str, ...]) -> Callable[[pa.Table], str]:
-    known = {None, *map(str, legal)}
+    legal_values = {None, *map(str, legal)}
 
     def check(rows: pa.Table) -> str:
-        others = set(pc.unique(rows[name]).to_pylist()) - known if _has(rows, name) else None
+        others = set(pc.unique(rows[name]).to_pylist()) - legal_values if _has(rows, name) else None
         return f"has a {name} that does not exist ({min(others)!r:.40})" if others else ""
 
     return check

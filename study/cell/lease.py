@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any
 
 from study.cell import exchange
-from study.cell.places import PlaceTrouble, holds, opened, trouble, url_of
+from study.cell.places import StorageError, holds, opened, trouble, url_of
 from study.errors import UserError
 from study.system.clock import boot
 
@@ -46,7 +46,7 @@ def held(folder: Path) -> Generator[None]:
 
     Raises:
         Taken: another process runs it.
-        PlaceTrouble: where it lies cannot be read or written.
+        StorageError: where it lies cannot be read or written.
     """
     folder = folder.absolute()
     if not (url := url_of(folder)):
@@ -98,7 +98,7 @@ class Lease:
         """Let the next have it at once."""
         self._left.set()
         self._thread.join()
-        with contextlib.suppress(PlaceTrouble), trouble(self.url):
+        with contextlib.suppress(StorageError), trouble(self.url):
             if (self._read() or {}).get("token") == self.token:
                 self._fs.rm_file(self._path)
 
@@ -136,12 +136,12 @@ class Lease:
 
     def _read(self) -> dict[str, Any] | None:
         try:
-            told = json.loads(self._fs.cat_file(self._path))
+            record = json.loads(self._fs.cat_file(self._path))
         except FileNotFoundError:
             return None
         except (ValueError, RecursionError):  # half-written, by who has no rename
             return {}
-        return told if isinstance(told, dict) else {}
+        return record if isinstance(record, dict) else {}
 
     def _taken(self, holder: dict[str, Any]) -> Taken:
         host, pid = str(holder.get("host", "another machine"))[:100], holder.get("pid", "?")

@@ -48,7 +48,7 @@ HELD = 16 << 20
 """Bytes of parts up to which they are read once and held in memory."""
 
 
-class _Unlike(Exception):
+class MergeMismatch(Exception):
     """The merged rows are not those of the parts."""
 
 
@@ -103,13 +103,13 @@ def merge(folder: Path, noted: Callable[[list[Path], Path], None] | None = None)
         schema = pa.unify_schemas(schemas, promote_options="permissive").remove_metadata()
         with writing(target, check=check) as file:
             _write(Hashed(file), target, schema, steps, read)
-    except (pa.ArrowException, Damaged, _Unlike) as error:
+    except (pa.ArrowException, Damaged, MergeMismatch) as error:
         say(f"{where(folder)} stays in parts: {first_line(error)}.")
         return None
-    gone = sorted(replaced - {target})
+    obsolete = sorted(replaced - {target})
     if noted is not None:
-        noted(gone, target)
-    for path in gone:
+        noted(obsolete, target)
+    for path in obsolete:
         path.unlink()
     sync_files([folder])
     return target
@@ -173,17 +173,17 @@ def _widened(table: pa.Table, schema: pa.Schema) -> pa.Table:
 
 
 def _compare(path: Path, steps: Sequence[Part], read: Callable[[Part], pa.Table]) -> None:
-    """Raises _Unlike: what stands in the merged file are not the rows of these steps.
+    """Raises MergeMismatch: what stands in the merged file are not the rows of these steps.
     Raises Damaged: it cannot be read."""
     merged = opened(path)
     if merged.damage is not None:
         raise merged.damage
     there = {step: group for group in merged.groups for step in group.steps}
     if list(there) != [part.step for part in steps]:
-        raise _Unlike("the merged file has other steps")
+        raise MergeMismatch("the merged file has other steps")
     for part in steps:
         if not _same(read_part(Part(path, part.step, merged, there[part.step])), read(part)):
-            raise _Unlike(f"step {part.step} would not be read as it was written")
+            raise MergeMismatch(f"step {part.step} would not be read as it was written")
 
 
 def _same(merged: pa.Table, part: pa.Table) -> bool:

@@ -83,8 +83,8 @@ class Part:
 
 def span_of(path: Path) -> tuple[int, int] | None:
     """First and last step in the name of a merged file; None for any other name."""
-    named = re.fullmatch(r"steps-(\d{6,12})-(\d{6,12})\.parquet", path.name)
-    span = (int(named[1]), int(named[2])) if named else None
+    match = re.fullmatch(r"steps-(\d{6,12})-(\d{6,12})\.parquet", path.name)
+    span = (int(match[1]), int(match[2])) if match else None
     return span if span is not None and path.name == merged_name(*span) else None
 
 
@@ -131,10 +131,10 @@ def opened(path: Path) -> Merged:
         index = json.loads((footer.metadata or {})[INDEX])
         columns = [tuple(map(str, names)) for names in index["columns"]]
         groups = []
-        for number, told in enumerate(index["groups"]):
-            steps = {int(step): int(rows) for step, rows in told["steps"]}
+        for number, entry in enumerate(index["groups"]):
+            steps = {int(step): int(rows) for step, rows in entry["steps"]}
             size = footer.row_group(number).total_byte_size
-            groups.append(Group(number, steps, columns[told["columns"]], size))
+            groups.append(Group(number, steps, columns[entry["columns"]], size))
         rows = [footer.row_group(number).num_rows for number in range(footer.num_row_groups)]
         if rows != [sum(group.steps.values()) for group in groups]:
             raise Damaged(path, "does not hold the rows that its footer tells of", _REMEDY)
@@ -274,9 +274,9 @@ def _read_groups(
     steps = [step for group in groups for step in group.steps]
     at = f"step {steps[0]}" if len(steps) == 1 else f"steps {steps[0]} to {steps[-1]}"
     try:
-        told = {group.number: {s for s, n in group.steps.items() if n} for group in groups}
+        group_steps = {group.number: {s for s, n in group.steps.items() if n} for group in groups}
         numbers = [group.number for group in groups]
-        why = _other_steps(path.parent.name, footer, told)
+        why = _other_steps(path.parent.name, footer, group_steps)
         if why := why or Contents.of(path).altered(footer, numbers):
             raise Damaged(path, why, _REMEDY, at)
         with pq.ParquetFile(path, metadata=footer, page_checksum_verification=True) as file:
@@ -382,12 +382,12 @@ def _other_steps(kind: str, footer: Any, groups: Mapping[int, set[int]]) -> str:
     if not _is_whole(footer) and (why := lacking(kind, footer.schema.to_arrow_schema().names)):
         return why
     place = paths.index("step")
-    for group, wanted in groups.items():
-        span = {min(wanted), max(wanted)} if wanted else set()
+    for group, expected in groups.items():
+        span = {min(expected), max(expected)} if expected else set()
         stats = footer.row_group(group).column(place).statistics
         if stats and stats.has_min_max and {stats.min, stats.max} != span:
-            shown = " to ".join(map(str, sorted(span)))
-            return f"holds rows of step {stats.min} and should hold those of step {shown}"
+            span_text = " to ".join(map(str, sorted(span)))
+            return f"holds rows of step {stats.min} and should hold those of step {span_text}"
     return ""
 
 

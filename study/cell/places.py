@@ -33,7 +33,7 @@ _GONE = ("Connection", "Connect", "Endpoint", "Timeout", "ServerDisconnected", "
 """What the names of errors of their clients hold that is no OSError."""
 
 
-class PlaceTrouble(UserError):
+class StorageError(UserError):
     """A place elsewhere cannot be read or written; what is here is kept."""
 
 
@@ -111,7 +111,7 @@ def shown(folder: Path) -> str:
 
 def opened(url: str) -> tuple[Any, str]:
     """The fsspec file system of a URL and the path in it.
-    Raises PlaceTrouble: no such scheme, or its package is missing."""
+    Raises StorageError: no such scheme, or its package is missing."""
     import fsspec.core
 
     scheme = url.partition("://")[0]
@@ -119,9 +119,9 @@ def opened(url: str) -> tuple[Any, str]:
     try:
         with trouble(url):
             return fsspec.core.url_to_fs(url, use_listings_cache=False, **options)
-    except PlaceTrouble as error:
+    except StorageError as error:
         if isinstance(error.__cause__, ValueError):  # as fsspec says of a scheme
-            raise PlaceTrouble(
+            raise StorageError(
                 f"{url} begins with {scheme}://, which nothing here can read or write. Known are "
                 "for example abfs, file, gs, s3, sftp. Type runs_dir=s3://BUCKET/FOLDER, or a plain"
                 " folder."
@@ -132,14 +132,14 @@ def opened(url: str) -> tuple[Any, str]:
 @contextlib.contextmanager
 def trouble(url: str) -> Generator[None]:
     """Within the block, errors of a place elsewhere become one paragraph, without any key.
-    Raises PlaceTrouble: that. Raises DiskTrouble: this machine's own disk is full."""
+    Raises StorageError: that. Raises DiskError: this machine's own disk is full."""
     try:
         yield
     except UserError:
         raise
     except Exception as error:
         full = storage.explained(error, scratch())
-        raise full or PlaceTrouble(paragraph(url, error)) from error
+        raise full or StorageError(paragraph(url, error)) from error
 
 
 def paragraph(url: str, error: BaseException) -> str:

@@ -172,8 +172,8 @@ def step_line(line: bytes) -> dict[str, Any] | None:
         # ints beyond what a float, Parquet or MLflow holds
         if kind is not float and (kind is not int or abs(number) >= 1 << 63):
             return None
-    named = {FORMER.get(name, name): value for name, value in metrics.items()}
-    return {"step": whole[0], "time_ms": whole[1], "metrics": named} | {
+    renamed = {FORMER.get(name, name): value for name, value in metrics.items()}
+    return {"step": whole[0], "time_ms": whole[1], "metrics": renamed} | {
         name: str(content[name]) for name in ("cell", "training", "digest") if name in content
     }
 
@@ -348,8 +348,8 @@ def part_name(step: int) -> str:
 
 def step_of(part: Path) -> int | None:
     """The step in the name of a part; None for any other name."""
-    named = re.fullmatch(r"step-(\d{6,12})\.parquet", part.name)
-    step = int(named[1]) if named else None
+    match = re.fullmatch(r"step-(\d{6,12})\.parquet", part.name)
+    step = int(match[1]) if match else None
     return step if step is not None and part.name == part_name(step) else None
 
 

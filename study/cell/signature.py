@@ -26,7 +26,7 @@ from study.system.files import Damaged, read_json
 KEY = "judgedrift.signature"
 """Key of a Parquet file's footer."""
 UNKNOWN = "?" * 32
-MOST_KNOWN = 1 << 16
+MOST_FILES = 1 << 16
 """So many files are known to be as they were written."""
 
 
@@ -75,7 +75,7 @@ def training_of(cell: Path) -> str:
         if before != stamp:
             training = read_json(path).get("training")
             training = training if isinstance(training, str) else ""
-            if len(_trainings) >= MOST_KNOWN:
+            if len(_trainings) >= MOST_FILES:
                 _trainings.clear()
             _trainings[path] = stamp, training
     except (OSError, Damaged):
@@ -210,30 +210,30 @@ class Contents:
     """A file as it stands: the digests that are known of it, by the places where they begin."""
 
     path: Path
-    known: dict[int, str]
+    digests: dict[int, str]
 
     @classmethod
     def of(cls, path: Path) -> Contents:
         """What is known of ``path`` for its inode, size and time."""
         stat = os.stat(path)
         stands = stat.st_ino, stat.st_size, stat.st_mtime_ns
-        before, known = _known.get(path, (None, {}))
+        before, digests = _digests_of.get(path, (None, {}))
         if before != stands:
-            if len(_known) >= MOST_KNOWN:
-                _known.clear()
-            _known[path] = stands, (known := {})
-        return cls(path, known)
+            if len(_digests_of) >= MOST_FILES:
+                _digests_of.clear()
+            _digests_of[path] = stands, (digests := {})
+        return cls(path, digests)
 
     def unread(self) -> bytes | None:
         """The bytes of a file of which nothing is known, to be read and hashed in one."""
-        return None if self.known else self.path.read_bytes()
+        return None if self.digests else self.path.read_bytes()
 
     def altered(self, footer: Any, groups: Sequence[int], data: bytes | None = None) -> str:
         """Why the footer or row groups are not what was written, by their digests in the footer;
         empty where they are, or the file is unsigned. ``data`` is what was `unread`."""
         signature = read_signature(footer.metadata)
         if signature is None:
-            self.known[0] = ""
+            self.digests[0] = ""
             return ""
         if len(signature.groups) != footer.num_row_groups:
             return f"was written as {len(signature.groups)} row groups"
@@ -242,7 +242,7 @@ class Contents:
         wanted = [(begins[group], *signature.groups[group]) for group in groups]
         if signature.footer:
             wanted.append((begins[-1], sys.maxsize, signature.footer))
-        new = [begin for begin, _, _ in wanted if begin not in self.known]
+        new = [begin for begin, _, _ in wanted if begin not in self.digests]
         with self.path.open("rb") if new and data is None else io.BytesIO(data or b"") as file:
             size = file.seek(0, os.SEEK_END)
             for begin, end, digest in wanted:
@@ -250,22 +250,22 @@ class Contents:
                     file.seek(begin)
                     written = file.read(max(0, min(end, size) - begin))
                     last = begin == begins[-1]
-                    self.known[begin] = (
+                    self.digests[begin] = (
                         _footer_digest(written, digest) if last else _digest(written)
                     )
-                if self.known[begin] != digest:
+                if self.digests[begin] != digest:
                     return "is not what was written: its digest is another"
         return ""
 
 
 def is_unsigned(path: Path) -> bool:
     """Whether a file of records that this process has read says nothing of itself."""
-    return Contents.of(path).known.get(0) == ""
+    return Contents.of(path).digests.get(0) == ""
 
 
 _trainings: dict[Path, tuple[tuple[int, int, int], str]] = {}
 """Status -> inode, size and time, and the training that stands in it."""
-_known: dict[Path, tuple[tuple[int, int, int], dict[int, str]]] = {}
+_digests_of: dict[Path, tuple[tuple[int, int, int], dict[int, str]]] = {}
 """File -> inode, size and time, and the digests of its bytes from each place on."""
 
 
@@ -281,5 +281,5 @@ def _footer_digest(footer: bytes, digest: str) -> str:
 
 def forget() -> None:
     """From now on every file is hashed again."""
-    _known.clear()
+    _digests_of.clear()
     _parsed.cache_clear()

@@ -67,9 +67,9 @@ def mend(cell: Cell) -> None:
         wrong_config = cell.dir.is_dir()
     except Damaged:
         wrong_config = True
-    held = lock(cell.dir) if problems or wrong_config else None
-    if held is not None:
-        with held:
+    cell_lock = lock(cell.dir) if problems or wrong_config else None
+    if cell_lock is not None:
+        with cell_lock:
             if wrong_config:
                 save_config(cell)
             if problems:
@@ -160,8 +160,8 @@ def lost_steps(folder: Path) -> list[str]:
     expected = {step for step in expected if done or step < last} | _logged(cell, held_out)
     if not folder.is_dir():
         return [f"{name} is gone."] if expected else []
-    gone = sorted(expected - there) if there or training_of(cell) else []
-    return [f"{name} has no part of step {_listed(gone)}."] if gone else []
+    missing = sorted(expected - there) if there or training_of(cell) else []
+    return [f"{name} has no part of step {_listed(missing)}."] if missing else []
 
 
 def _logged(cell: Path, held_out: bool) -> set[int]:
@@ -223,5 +223,5 @@ def _outside(path: Path) -> str:
 
 
 def _listed(steps: list[int]) -> str:
-    shown = ", ".join(map(str, steps[:5]))
-    return f"{shown} and {len(steps) - 5} others" if len(steps) > 5 else shown
+    first_steps = ", ".join(map(str, steps[:5]))
+    return f"{first_steps} and {len(steps) - 5} others" if len(steps) > 5 else first_steps

@@ -36,6 +36,7 @@ class Number:
     below: float | None = None
 
     def accepts(self, value: Any) -> bool:
+        """Whether a number lies within the limits."""
         return (
             (self.low is None or self.low <= value)
             and (self.above is None or self.above < value)
@@ -43,7 +44,8 @@ class Number:
             and (self.below is None or value < self.below)
         )
 
-    def said(self) -> str:
+    def describe(self) -> str:
+        """The legal values in words, for messages and help."""
         words = {"low": "{:.12g} or more", "above": "above {:.12g}"}
         words |= {"high": "at most {:.12g}", "below": "below {:.12g}"}
         limits = {name: getattr(self, name) for name in words}
@@ -58,9 +60,11 @@ class Choice:
     words: tuple[str, ...]
 
     def accepts(self, value: Any) -> bool:
+        """Whether a value is one of the words."""
         return value in self.words
 
-    def said(self) -> str:
+    def describe(self) -> str:
+        """The legal words, for messages and help."""
         return f"one of {', '.join(word or 'an empty text' for word in self.words)}"
 
 
@@ -72,16 +76,18 @@ class Name:
     reserved: tuple[str, ...] = ()
 
     def accepts(self, value: Any) -> bool:
+        """Whether a text is a plain name that is not reserved; an empty one where ``empty``."""
         if value == "":
             return self.empty
         short = len(value) <= LONGEST_NAME and value not in self.reserved
         return short and _NAME.fullmatch(value) is not None
 
-    def said(self) -> str:
-        taken = f", and not {' or '.join(self.reserved)}" if self.reserved else ""
+    def describe(self) -> str:
+        """The legal names in words, for messages and help."""
+        exceptions = f", and not {' or '.join(self.reserved)}" if self.reserved else ""
         return (
             f"a plain name of letters, digits, '.', '_' and '-', which begins with none of '.' and "
-            f"'-' and has at most {LONGEST_NAME} characters{taken}"
+            f"'-' and has at most {LONGEST_NAME} characters{exceptions}"
         )
 
 
@@ -149,7 +155,7 @@ def check(where: str, value: Any, legal: Legal, default: Any = None) -> None:
     example.
     Raises IllegalValue: with the key, what was given, what is legal and what to type."""
     if not legal.accepts(value):
-        refuse(where, value, legal.said(), default)
+        refuse(where, value, legal.describe(), default)
 
 
 def pick(where: str, name: str, table: Mapping[str, T], example: str) -> T:
@@ -160,14 +166,14 @@ def pick(where: str, name: str, table: Mapping[str, T], example: str) -> T:
 
 def refuse(where: str, value: Any, wanted: str, example: Any = None) -> None:
     """Raise the error of a value that is not legal; one that may be a key is not repeated."""
-    typed = ""
+    advice = ""
     if isinstance(example, bool | int | float | str) and example != "":
         text = str(example).lower() if isinstance(example, bool) else str(example)
-        typed = f" Type for example: {where}={text}"
-    given = f"{where}={shown(value)} is not legal:"
+        advice = f" Type for example: {where}={text}"
+    problem = f"{where}={shown(value)} is not legal:"
     if may_hold_key(where) and not _is_plain(value):
-        given = f"{where} is not legal, and what was given is not shown, for it may be a key:"
-    raise IllegalValue(f"{given} it must be {wanted}.{typed}")
+        problem = f"{where} is not legal, and what was given is not shown, for it may be a key:"
+    raise IllegalValue(f"{problem} it must be {wanted}.{advice}")
 
 
 def _is_plain(value: Any) -> bool:

@@ -59,11 +59,11 @@ def _composed(presets: dict[str, str], overrides: Sequence[str]) -> dict[str, An
     if wrong := causes.unknown_key(overrides):
         raise _unfit(wrong)
     register()
-    chosen = [f"+{group}={name}" for group, name in presets.items()]
+    choices = [f"+{group}={name}" for group, name in presets.items()]
     in_sweep = GlobalHydra.instance().is_initialized()  # Hydra lets nobody initialise it twice
     try:
         with nullcontext() if in_sweep else initialize_config_dir(str(CONF), version_base="1.3"):
-            composed = compose(overrides=[*chosen, *opened(overrides)])
+            composed = compose(overrides=[*choices, *opened(overrides)])
         return plain(composed, " ".join(f"{group}={name}" for group, name in presets.items()))
     except (HydraException, OmegaConfBaseException) as problem:
         if wrong := causes.reason(problem, overrides):
@@ -89,8 +89,8 @@ def respelled(overrides: Sequence[str]) -> list[str]:
 
 
 def _respelled(override: str) -> str:
-    key, given, value = override.partition("=")
-    if key not in LISTS or not given:
+    key, equals, value = override.partition("=")
+    if key not in LISTS or not equals:
         return override
     if "[" not in value and "(" not in value:
         value = ",".join(f"[{name.strip()}]" for name in value.split(","))

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from study.config import bounds
-from study.config.marks import judge_id, listed, run_time
+from study.config.marks import judge_id, mlflow_param, run_time
 
 MANY = 1_000_000
 """More steps, tokens or rows than any run has: a slip of the keyboard, not a plan."""
@@ -21,11 +21,11 @@ WEEK_S = 604_800.0
 class Endpoint:
     """Where a judge answers. ``asgi://simulated`` is the simulated judge inside this process."""
 
-    url: str = listed(run_time("asgi://simulated"))
-    model: str = listed(judge_id(""))
+    url: str = mlflow_param(run_time("asgi://simulated"))
+    model: str = mlflow_param(judge_id(""))
     api_key_env: str | None = run_time(None)
     """Name of the environment variable that holds the key; the key itself is never config."""
-    stream: bool = listed(False)
+    stream: bool = mlflow_param(False)
     max_concurrency: int = run_time(bounds.number(32, low=1, high=10_000))
     deadline_s: float = run_time(bounds.number(120.0, low=0.001, high=WEEK_S))
     """Seconds one verdict may take in all, retries and waits included."""
@@ -130,15 +130,15 @@ class Served:
     """A model that answers at an endpoint. ``role`` is the key of a study that it stands under."""
 
     role = ""
-    name: str = listed(bounds.name("", empty=True))
-    family: str = listed("")
-    size: str = listed("")
+    name: str = mlflow_param(bounds.name("", empty=True))
+    family: str = mlflow_param("")
+    size: str = mlflow_param("")
     active_size: str = ""
     """Parameters used per token, where that is not all of them."""
-    revision: str = listed(judge_id(""))
+    revision: str = mlflow_param(judge_id(""))
     context: int = bounds.number(0, low=0, high=1000 * MANY)
     """Tokens of prompt and reply together that the model takes; 0 where unknown."""
     endpoint: Endpoint = field(default_factory=Endpoint)
-    sampling: Sampling = listed(judge_id(field(default_factory=Sampling)))
+    sampling: Sampling = mlflow_param(judge_id(field(default_factory=Sampling)))
     price: Price = run_time(field(default_factory=Price))
     serve: Serve = run_time(field(default_factory=Serve))

@@ -7,8 +7,8 @@ older run as it was:
     {'trainer.group_size': 16}
 
 So a default is part of every hash that leaves it out, and must not change in silence: a field whose
-default changes keeps the old one in its hash with `study.config.marks.was`; a test holds the list.
-What a run really had is in its ``config.yaml``, where nothing is left out.
+default changes keeps the old one in its hash with `study.config.marks.changed_default`; a test
+holds the list. What a run really had is in its ``config.yaml``, where nothing is left out.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import json
 import typing
 from typing import Any
 
-from study.config.marks import RUN_TIME, WAS, dataclass_of, default_of, field_types
+from study.config.marks import OLD_DEFAULT, RUN_TIME, dataclass_of, default_of, field_types
 from study.config.schema import Study
 
 ABSENT = "(absent)"
@@ -68,7 +68,7 @@ def _changed(value: Any, hint: Any, default: Any, key: str) -> dict[str, Any]:
 
 def hashed_default(item: dataclasses.Field[Any]) -> Any:
     """The value of a field that hashes leave out: its default, or the first it had."""
-    return item.metadata[WAS] if WAS in item.metadata else default_of(item)
+    return item.metadata[OLD_DEFAULT] if OLD_DEFAULT in item.metadata else default_of(item)
 
 
 def left_out(key: str, cls: type = Study) -> Any:

@@ -1,7 +1,7 @@
 """Marks on config fields: which cannot change a result, make a judge, or are shown in MLflow.
 
-``url: str = listed(run_time("asgi://simulated"))`` is a field that cannot change what a run finds
-and that MLflow shows. A mark on a field that holds a dataclass counts for all of it.
+``url: str = mlflow_param(run_time("asgi://simulated"))`` is a field that cannot change what a run
+finds and that MLflow shows. A mark on a field that holds a dataclass counts for all of it.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import types
 import typing
 from typing import Any
 
-RUN_TIME, JUDGE_ID, LISTED, WAS = "run_time", "judge_id", "listed", "was"
+RUN_TIME, JUDGE_ID, MLFLOW_PARAM, OLD_DEFAULT = "run_time", "judge_id", "listed", "was"
 
 
 def run_time(default: Any) -> Any:
@@ -26,18 +26,18 @@ def judge_id(default: Any) -> Any:
     return _marked(default, JUDGE_ID)
 
 
-def listed(default: Any) -> Any:
+def mlflow_param(default: Any) -> Any:
     """A field that becomes a parameter in MLflow; others stay in the cell's ``config.yaml``."""
-    return _marked(default, LISTED)
+    return _marked(default, MLFLOW_PARAM)
 
 
-def was(old: Any, default: Any) -> Any:
+def changed_default(old: Any, default: Any) -> Any:
     """A field whose default was ``old`` in an earlier version: a hash goes on leaving that out.
 
-    ``steps: int = was(40, bounds.number(60, low=1))`` keeps every run of 40 steps its hash, and
-    gives those of 60 one of their own.
+    ``steps: int = changed_default(40, bounds.number(60, low=1))`` keeps every run of 40 steps its
+    hash, and gives those of 60 one of their own.
     """
-    return _marked(default, WAS, old)
+    return _marked(default, OLD_DEFAULT, old)
 
 
 def _marked(default: Any, mark: str, value: Any = True) -> Any:
@@ -69,8 +69,8 @@ def under(key: str, roots: typing.Iterable[str]) -> bool:
 
 def default_of(item: dataclasses.Field[Any]) -> Any:
     """The default of a field, made anew where it has a factory."""
-    made = item.default_factory
-    return item.default if made is dataclasses.MISSING else made()
+    factory = item.default_factory
+    return item.default if factory is dataclasses.MISSING else factory()
 
 
 @functools.cache

@@ -61,15 +61,15 @@ def reason(error: BaseException, arguments: Sequence[str]) -> str:
 def own_words(error: BaseException, arguments: Sequence[str] = ()) -> str:
     """What the library says of an error and of its cause, on one line and without keys. Of what is
     typed in ``arguments`` for a field that may hold one, nothing is repeated."""
-    said = [str(error)]
-    if error.__cause__ is not None and str(error.__cause__) not in said[0]:
-        said.append(str(error.__cause__).partition("full_key:")[0])
+    messages = [str(error)]
+    if error.__cause__ is not None and str(error.__cause__) not in messages[0]:
+        messages.append(str(error.__cause__).partition("full_key:")[0])
     pairs = [text.partition("=") for text in arguments]
     groups = preset_groups()
-    held = [value for key, _, value in pairs if may_hold_key(key) and key not in groups]
-    held += [value for key, _, value in pairs if key in groups and "{" in value]
-    pieces = {piece for value in held for piece in (value, *re.split(r"[^\w.+-]+", value))}
-    return redact(" ".join(" ".join(said).split()), pieces)
+    secret_values = [value for key, _, value in pairs if may_hold_key(key) and key not in groups]
+    secret_values += [value for key, _, value in pairs if key in groups and "{" in value]
+    pieces = {piece for value in secret_values for piece in (value, *re.split(r"[^\w.+-]+", value))}
+    return redact(" ".join(" ".join(messages).split()), pieces)
 
 
 def unknown_key(arguments: Sequence[str]) -> str:
@@ -95,12 +95,14 @@ def _unknown(names: list[str]) -> str:
             return ""
         fields = field_types(part)
         if name not in fields:
-            return _told(names[:place], name if place else ".".join(names), list(fields))
+            return _describe_missing_key(
+                names[:place], name if place else ".".join(names), list(fields)
+            )
         kind = fields[name]
     return ""
 
 
-def _told(above: list[str], name: str, fields: list[str]) -> str:
+def _describe_missing_key(above: list[str], name: str, fields: list[str]) -> str:
     """What is said of a key that is not there."""
     at = ".".join(above)
     if at and len(fields) <= FEW:
@@ -120,14 +122,14 @@ def _told(above: list[str], name: str, fields: list[str]) -> str:
 
 def keys(kind: Any = Study, at: str = "") -> list[str]:
     """Every full key of the schema, as it is typed."""
-    found: list[str] = []
+    full_keys: list[str] = []
     for name, hint in field_types(kind).items():
         if name == "shadow_judges":
             continue
         part = dataclass_of(hint)
-        listed = typing.get_origin(hint) is list
-        found += keys(part, f"{at}{name}.") if part and not listed else [f"{at}{name}"]
-    return found
+        is_list = typing.get_origin(hint) is list
+        full_keys += keys(part, f"{at}{name}.") if part and not is_list else [f"{at}{name}"]
+    return full_keys
 
 
 def refuse_words(arguments: Sequence[str]) -> None:
@@ -139,10 +141,10 @@ def refuse_words(arguments: Sequence[str]) -> None:
             continue
         bare = flag.lstrip("-").replace("-", "_")
         value = next(text for text in arguments if text.startswith(flag)).partition("=")[2]
-        known = _KEY.fullmatch(bare) and not _unknown(bare.split("."))
-        typed = f"{bare}={shown(value) or 'VALUE'}" if known else "KEY=VALUE"
+        is_key = _KEY.fullmatch(bare) and not _unknown(bare.split("."))
+        form = f"{bare}={shown(value) or 'VALUE'}" if is_key else "KEY=VALUE"
         raise UserError(
-            f"{shown(flag)} is not an option of a sweep: settings have no dashes. Type {typed}; to"
+            f"{shown(flag)} is not an option of a sweep: settings have no dashes. Type {form}; to"
             " see what there is, type judgedrift sweep --help"
         )
     if flags:  # whose values stand behind them as words
@@ -204,8 +206,8 @@ def _unread(text: str, error: BaseException) -> str:
             f"{rule} \"{shown(key)}='VALUE'\"."
         )
     quoted = value.replace("\\", "\\\\").replace("'", "\\'")
-    typed = f"\"{key}='{shown(quoted)}'\""
-    return f"{shown(text)} cannot be read.{rule} {typed}."
+    setting = f"\"{key}='{shown(quoted)}'\""
+    return f"{shown(text)} cannot be read.{rule} {setting}."
 
 
 def _illegal(text: str) -> str:

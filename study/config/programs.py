@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 from study.config import bounds
 from study.config.endpoints import MANY, Served
-from study.config.marks import listed, run_time
+from study.config.marks import mlflow_param, run_time
 from study.config.simulated_executor import SimulatedExecutor
 
 
@@ -18,8 +18,8 @@ class Executor(Served):
     """The model that the operators of programs ask."""
 
     role = "executor"
-    simulated: SimulatedExecutor | None = listed(None)
-    max_failed_frac: float = listed(run_time(bounds.share(0.5)))
+    simulated: SimulatedExecutor | None = mlflow_param(None)
+    max_failed_frac: float = mlflow_param(run_time(bounds.share(0.5)))
     """Stop the run when executor or sandbox failed, and not the program, in more than this share of
     a step's rollouts."""
 

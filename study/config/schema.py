@@ -23,7 +23,7 @@ from study.config.endpoints import Endpoint as Endpoint
 from study.config.endpoints import Price as Price
 from study.config.endpoints import Sampling as Sampling
 from study.config.endpoints import Serve as Serve
-from study.config.marks import dataclass_of, field_types, judge_id, listed, run_time
+from study.config.marks import dataclass_of, field_types, judge_id, mlflow_param, run_time
 from study.config.programs import Executor as Executor
 from study.config.programs import Workflow as Workflow
 from study.config.simulated import Failure as Failure
@@ -48,18 +48,22 @@ class Judge(Served):
     """Endpoint x grading x sampling, and what a study wants to group by."""
 
     role = "judge"
-    grading: Grading = listed(judge_id(field(default_factory=Grading)))
-    simulated: Simulated | None = listed(judge_id(None))
-    on_failure: str = listed(bounds.choice("unscored", "unscored", "zero", "drop_group", "abort"))
+    grading: Grading = mlflow_param(judge_id(field(default_factory=Grading)))
+    simulated: Simulated | None = mlflow_param(judge_id(None))
+    on_failure: str = mlflow_param(
+        bounds.choice("unscored", "unscored", "zero", "drop_group", "abort")
+    )
     """What becomes of a missing verdict, and of a missing truth in a reward that has one; ``zero``,
     a common bug, is a treatment here."""
-    max_unscored_frac: float = listed(run_time(bounds.share(0.5)))
+    max_unscored_frac: float = mlflow_param(run_time(bounds.share(0.5)))
     """Stop the run when more than this share of a step's verdicts is missing; with
     reward=by-domain, of those that a reward is made of."""
 
 
 @dataclass(frozen=True)
 class Lora:
+    """The low-rank adapter that is trained in place of all weights."""
+
     r: int = bounds.number(16, low=1, high=65_536)
     alpha: int = bounds.number(32, low=1, high=MANY)
     dropout: float = bounds.number(0.0, low=0, below=1)
@@ -79,6 +83,8 @@ class Warmup:
 
 @dataclass(frozen=True)
 class Policy:
+    """The model that is trained, and how it is loaded and warmed up."""
+
     name: str = bounds.name("", empty=True)
     family: str = ""
     size: str = ""
@@ -96,6 +102,8 @@ class Policy:
 
 @dataclass(frozen=True)
 class Task:
+    """Where rows come from, and how many are trained on and held out."""
+
     name: str = ""
     path: str | None = None
     """JSONL or Parquet of prompts, for tasks that read a file."""
@@ -220,6 +228,8 @@ class Trainer:
 
 @dataclass(frozen=True)
 class Tracking:
+    """What MLflow gets, where it keeps it, and how often."""
+
     enabled: bool = True
     uri: str | None = None
     """Null: sqlite under the runs folder, or MLFLOW_TRACKING_URI where it is set."""
@@ -237,6 +247,8 @@ class Ray:
 
 @dataclass(frozen=True)
 class Sweep:
+    """How, where and how many at once the cells of a sweep run."""
+
     engine: str = bounds.choice("local", "local", "ray", "shard", "slurm")
     """What runs the cells: see `experiments.launch.engines`."""
     shard: str = ""
@@ -302,26 +314,26 @@ class Study:
     device: str = run_time("")
     """Where cells are trained: cpu or cuda:N; empty takes what there is. A judge's server is not
     moved by it."""
-    seed: int = listed(bounds.seed(0))
+    seed: int = mlflow_param(bounds.seed(0))
     """Seed of a run: of the order of the prompts and of the completions that are drawn."""
     sandbox: str = run_time(bounds.choice("auto", "auto", "unsafe"))
     """auto refuses to run rule functions where no isolation holds; unsafe runs them and says so."""
     shadow: list[str] = run_time(field(default_factory=list, metadata=bounds.NAMES))
     """Names of judge presets that score every rollout without touching the gradient."""
-    world: str = listed(bounds.choice("direct", "direct", "workflow"))
+    world: str = mlflow_param(bounds.choice("direct", "direct", "workflow"))
     """What stands between a completion and its answer: nothing, or, with ``workflow``, a program
     that the completion is and an executor that runs it."""
-    allow_same_model: bool = listed(False)
+    allow_same_model: bool = mlflow_param(False)
     """Let one model execute programs and judge their answers."""
     judge: Judge = field(default_factory=Judge)
     executor: Executor = field(default_factory=Executor)
-    workflow: Workflow = listed(field(default_factory=Workflow))
-    policy: Policy = listed(field(default_factory=Policy))
-    task: Task = listed(field(default_factory=Task))
-    reward: Reward = listed(field(default_factory=Reward))
-    correction: Correction = listed(field(default_factory=Correction))
-    scaffold: Scaffold = listed(field(default_factory=Scaffold))
-    trainer: Trainer = listed(field(default_factory=Trainer))
+    workflow: Workflow = mlflow_param(field(default_factory=Workflow))
+    policy: Policy = mlflow_param(field(default_factory=Policy))
+    task: Task = mlflow_param(field(default_factory=Task))
+    reward: Reward = mlflow_param(field(default_factory=Reward))
+    correction: Correction = mlflow_param(field(default_factory=Correction))
+    scaffold: Scaffold = mlflow_param(field(default_factory=Scaffold))
+    trainer: Trainer = mlflow_param(field(default_factory=Trainer))
     tracking: Tracking = run_time(field(default_factory=Tracking))
     store: VerdictStore = run_time(field(default_factory=VerdictStore))
     cost: Cost = run_time(field(default_factory=Cost))
@@ -352,9 +364,9 @@ def schema(cls: type) -> type:
     """
     specs = []
     for item in dataclasses.fields(typing.cast(Any, cls)):
-        made: Any = item.default_factory
-        made = schema(made) if dataclasses.is_dataclass(made) else made
-        spec = field(default=item.default, default_factory=made)
+        factory: Any = item.default_factory
+        factory = schema(factory) if dataclasses.is_dataclass(factory) else factory
+        spec = field(default=item.default, default_factory=factory)
         specs.append((item.name, _twin(field_types(cls)[item.name]), spec))
     twin = dataclasses.make_dataclass(cls.__name__, specs)
     # Launchers pickle the schemas into other processes; found by name there, not rebuilt by value
@@ -389,13 +401,13 @@ def freeze(cls: type, data: Any, at: str | None = None) -> Any:
     hints = field_types(cls)
     if unknown := set(data) - set(hints):
         raise KeyError(f"{cls.__name__} has no {', '.join(sorted(map(str, unknown)))}")
-    made = {}
+    values = {}
     for item in dataclasses.fields(typing.cast(Any, cls)):
         if item.name in data:
             legal = item.metadata.get("legal")
             hint, value, where = hints[item.name], data[item.name], f"{at}{item.name}"
-            made[item.name] = _freeze(hint, value, where, legal, item.default)
-    return cls(**made)
+            values[item.name] = _freeze(hint, value, where, legal, item.default)
+    return cls(**values)
 
 
 def check_at(key: str, value: Any) -> None:

@@ -10,6 +10,8 @@ from study.config import bounds
 
 @dataclass(frozen=True)
 class Slurm:
+    """The jobs of ``engine=slurm``: where they run, for how long, after which lines of shell."""
+
     cluster: str = bounds.choice("slurm", "slurm", "local")
     """local runs the jobs on this machine, by the same way but without Slurm."""
     partition: str = ""

@@ -24,13 +24,13 @@ from study.rewards.formulas import (
     repetition,
     rule_part,
 )
-from study.rewards.workflow import OK, SHARES, Played
+from study.rewards.workflow import OK, SHARES, ExecutedProgram
 from study.rows import Row
 from study.tasks.rules import verdict
 
 Composed = tuple[float | None, dict[str, float | None]]
 """A reward, None where there is none, and the terms that are logged beside it."""
-Seen = tuple[float | None, float | None]
+ScoreAndTruth = tuple[float | None, float | None]
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,7 @@ class RewardInputs:
     """What the reward of one rollout is made of, but for its judge's score."""
 
     row: Row
-    asked: Row
+    judged_row: Row
     """The row as the judge is asked about it."""
     answer: str
     """Without thinking; empty where there is none."""
@@ -49,18 +49,18 @@ class RewardInputs:
     """What each rule of ``row`` said; empty where none was run."""
     truth_missing: str | None = None
     """Why the truth could not be had; None where there is one, or where no rule can tell."""
-    played: Played | None = None
+    played: ExecutedProgram | None = None
     """How the program ran, where the completion is one; None where it is the answer itself."""
 
     @property
-    def was_asked(self) -> bool:
+    def has_answer(self) -> bool:
         """Whether there was an answer to ask judge and rule about."""
         return self.played is None or self.played.outcome == OK
 
     @property
     def item(self) -> tuple[Row, str]:
         """What a judge is asked about."""
-        return self.asked, self.answer
+        return self.judged_row, self.answer
 
 
 def recorded(config: Study, row: Row, record: Mapping[str, Any]) -> RewardInputs:
@@ -77,13 +77,13 @@ def recorded(config: Study, row: Row, record: Mapping[str, Any]) -> RewardInputs
     )
 
 
-def _played(record: Mapping[str, Any]) -> Played | None:
+def _played(record: Mapping[str, Any]) -> ExecutedProgram | None:
     """How a recorded program ran; None for a rollout that is no program."""
     if record.get("outcome") is None:
         return None
     shares = {name: record.get(f"{FEATURE}{name}") for name in SHARES}
     measured = {name: float(value) for name, value in shares.items() if value is not None}
-    return Played(record["outcome"], **measured)
+    return ExecutedProgram(record["outcome"], **measured)
 
 
 def composed(
@@ -96,7 +96,9 @@ def composed(
 ) -> list[Composed]:
     """Rewards of P * G rollouts in groups of G, from the judge's scores, None where unscored.
     Raises TooManyMissing: by the failure policy, or more than ``max_unscored_frac`` are missing."""
-    pairs = seen(config.reward, inputs, scores, group_size, on_failure, max_unscored_frac)
+    pairs = observable_pairs(
+        config.reward, inputs, scores, group_size, on_failure, max_unscored_frac
+    )
     starts = range(0, len(inputs), group_size)
     groups = [slice(start, start + group_size) for start in starts]
     return [
@@ -106,14 +108,14 @@ def composed(
     ]
 
 
-def seen(
+def observable_pairs(
     reward: Reward,
     inputs: Sequence[RewardInputs],
     scores: Sequence[float | None],
     group_size: int,
     on_failure: str,
     max_unscored_frac: float = 1.0,
-) -> list[Seen]:
+) -> list[ScoreAndTruth]:
     """(judge's score, truth) of each rollout as the reward may see them.
 
     A truth that the reward is made of, and that could not be had, is treated by the failure policy
@@ -123,34 +125,36 @@ def seen(
     missing that lacks either.
     Raises TooManyMissing: see `composed`.
     """
-    judged, ruled = _needs(reward, inputs)
-    lost = [
+    is_judged, is_ruled = _needs(reward, inputs)
+    is_missing = [
         needed and rollout.truth_missing is not None
-        for needed, rollout in zip(ruled, inputs, strict=True)
+        for needed, rollout in zip(is_ruled, inputs, strict=True)
     ]
-    marks = [None if missing else 1.0 for missing in lost]
+    marks = [None if missing else 1.0 for missing in is_missing]
     limits = (group_size, on_failure, max_unscored_frac)
-    limited = apply_failure_policy(list(scores), *limits, "verdicts", judged)
+    limited = apply_failure_policy(list(scores), *limits, "verdicts", is_judged)
     try:
-        kept = apply_failure_policy(marks, *limits, "rule truths", ruled)
+        kept = apply_failure_policy(marks, *limits, "rule truths", is_ruled)
     except TooManyMissing as error:
-        why = inputs[lost.index(True)].truth_missing
+        why = inputs[is_missing.index(True)].truth_missing
         raise TooManyMissing(f"{error}. The first could not be had because {why}") from error
     either = [
         None if missing or (needed and score is None) else 1.0
-        for missing, needed, score in zip(lost, judged, scores, strict=True)
+        for missing, needed, score in zip(is_missing, is_judged, scores, strict=True)
     ]
     what = "verdicts or rule truths"
-    asked = [rollout.was_asked for rollout in inputs]
-    apply_failure_policy(either, group_size, "unscored", max_unscored_frac, what, asked)
+    has_answer = [rollout.has_answer for rollout in inputs]
+    apply_failure_policy(either, group_size, "unscored", max_unscored_frac, what, has_answer)
     truths = [rollout.truth if mark else mark for rollout, mark in zip(inputs, kept, strict=True)]
     return list(zip(limited, truths, strict=True))
 
 
 def _needs(reward: Reward, inputs: Sequence[RewardInputs]) -> tuple[list[bool], list[bool]]:
     """Whether the reward of each rollout is made of its score, and of its truth."""
-    judged = [item.was_asked and needs_judge(reward, item.row.domain) for item in inputs]
-    ruled = [item.was_asked and needs_truth(reward, item.rules, item.row.domain) for item in inputs]
+    judged = [item.has_answer and needs_judge(reward, item.row.domain) for item in inputs]
+    ruled = [
+        item.has_answer and needs_truth(reward, item.rules, item.row.domain) for item in inputs
+    ]
     return judged, ruled
 
 
@@ -171,7 +175,7 @@ def recompose(
 
 
 def _compose(
-    config: Study, inputs: Sequence[RewardInputs], pairs: Sequence[Seen], drop: bool
+    config: Study, inputs: Sequence[RewardInputs], pairs: Sequence[ScoreAndTruth], drop: bool
 ) -> list[Composed]:
     """The rewards of one group. A penalty is a term of its own: added to a reward that is there, it
     never makes one. With ``drop`` a group that lacks what its rewards are made of has none."""
@@ -185,12 +189,12 @@ def _compose(
     return [_with_penalties(config, *rollout) for rollout in zip(inputs, parts, paid, strict=True)]
 
 
-def _parts(rollout: RewardInputs, pair: Seen) -> Parts:
+def _parts(rollout: RewardInputs, pair: ScoreAndTruth) -> Parts:
     return Parts(
         *pair,
         rollout.rules,
         tuple(rule.points for rule in rollout.row.rules) if rollout.rules else (),
-        sum(max(0.0, criterion.points) for criterion in rollout.asked.criteria),
+        sum(max(0.0, criterion.points) for criterion in rollout.judged_row.criteria),
         rollout.row.domain,
         rollout.played,
     )

@@ -50,12 +50,12 @@ def too_many_missing(rule: str, verdicts: Sequence[Verdict], judge: Judge) -> To
     counts = ", ".join(f"{count} {name}" for name, count in outcomes)
     key = os.environ.get(judge.endpoint.api_key_env or "", "")
     # whole before it is cut: half a key is no longer found, and is still half a key
-    told = (redact(verdict.reason, [key]) for verdict in missing if verdict.reason)
-    reasons = Counter(" ".join(reason.split()) for reason in told)
+    messages = (redact(verdict.reason, [key]) for verdict in missing if verdict.reason)
+    reasons = Counter(" ".join(reason.split()) for reason in messages)
     parts = [rule, f"Of {len(verdicts)} verdicts of judge={judge.name}: {counts or 'none missing'}"]
     for reason, count in reasons.most_common(1):
-        cut = reason if len(reason) <= REASON else f"{reason[:REASON]}..."
-        parts.append(f"The commonest reason, {count} times: {cut}")
+        excerpt = reason if len(reason) <= REASON else f"{reason[:REASON]}..."
+        parts.append(f"The commonest reason, {count} times: {excerpt}")
     for name, _ in outcomes:
         if name in REMEDIES:
             parts.append(f"Against {name}: {remedy(name, judge)}")
@@ -91,22 +91,26 @@ def apply_failure_policy(
         TooManyMissing: by ``abort`` with anything missing, or by the share of missing verdicts.
     """
     wanted = [True] * len(scores) if needed is None else list(needed)
-    lost = [score is None and want for score, want in zip(scores, wanted, strict=True)]
-    if any(lost) and policy == "abort":
+    is_missing = [score is None and want for score, want in zip(scores, wanted, strict=True)]
+    if any(is_missing) and policy == "abort":
         raise TooManyMissing(
-            f"{sum(lost)} of {sum(wanted)} {what} are missing and on_failure=abort"
+            f"{sum(is_missing)} of {sum(wanted)} {what} are missing and on_failure=abort"
         )
-    if sum(lost) > max_unscored_frac * sum(wanted):
+    if sum(is_missing) > max_unscored_frac * sum(wanted):
         raise TooManyMissing(
-            f"{sum(lost)} of {sum(wanted)} {what} of this step are missing, more than "
+            f"{sum(is_missing)} of {sum(wanted)} {what} of this step are missing, more than "
             f"judge.max_unscored_frac={max_unscored_frac}; the policy would train on noise"
         )
     if policy == "zero":
-        return [0.0 if missing else score for score, missing in zip(scores, lost, strict=True)]
+        return [
+            0.0 if missing else score for score, missing in zip(scores, is_missing, strict=True)
+        ]
     if policy == "drop_group":
-        left: list[float | None] = []
+        kept_scores: list[float | None] = []
         for start in range(0, len(scores), group_size):
             group = scores[start : start + group_size]
-            left += [None] * len(group) if any(lost[start : start + group_size]) else group
-        return left
+            kept_scores += (
+                [None] * len(group) if any(is_missing[start : start + group_size]) else group
+            )
+        return kept_scores
     return list(scores)

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from study.config.schema import Overlong, Repetition, Reward
-from study.rewards.workflow import FORMULAS, OK, Played, by_source, total
+from study.rewards.workflow import FORMULAS, OK, ExecutedProgram, by_source, total
 
 HYBRID_PARTS = ("judge", "rule", "truth")
 """What ``reward.weights`` may weigh."""
@@ -39,7 +39,7 @@ class Parts:
     rule_points: tuple[float, ...] = ()
     judge_points: float = 0.0
     domain: str = ""
-    played: Played | None = None
+    played: ExecutedProgram | None = None
 
 
 def rule_part(rules: tuple[bool | None, ...], kind: str) -> float | None:
@@ -163,9 +163,9 @@ def pay(reward: Reward, group: Sequence[Parts], dropped: bool = False) -> list[P
     ]
 
 
-def _by_source(reward: Reward, parts: Parts) -> Played:
+def _by_source(reward: Reward, parts: Parts) -> ExecutedProgram:
     """How a program ran, with what judge and rule say of its answer."""
-    ran = parts.played or Played(OK)
+    ran = parts.played or ExecutedProgram(OK)
     correct = by_source(reward.source, parts.judge, parts.truth)
     return replace(ran, correct=correct, judge=parts.judge, rule=parts.truth)
 

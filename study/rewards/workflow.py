@@ -39,7 +39,7 @@ Terms = dict[str, float]
 
 
 @dataclass(frozen=True)
-class Played:
+class ExecutedProgram:
     """One rollout after its program was executed.
 
     Attributes:
@@ -71,7 +71,7 @@ def by_source(source: str, judge: float | None, rule: float | None) -> float | N
     return second if first is None else first
 
 
-def gated(group: Sequence[Played]) -> list[Terms | None]:
+def gated(group: Sequence[ExecutedProgram]) -> list[Terms | None]:
     """Any right answer above any wrong one above any invalid program.
 
     Invalid 0, wrong .025 + .025 format, right 1 - .10 e - .067 s - .033 r. There e, s and r are
@@ -88,7 +88,7 @@ def gated(group: Sequence[Played]) -> list[Terms | None]:
     place = iter(range(len(right)))
     terms: list[Terms | None] = []
     for rollout in group:
-        lost = dict.fromkeys(RANKED, 0.0)
+        penalties = dict.fromkeys(RANKED, 0.0)
         if not _has_reward(rollout):
             terms.append(None)
             continue
@@ -96,14 +96,14 @@ def gated(group: Sequence[Played]) -> list[Terms | None]:
         if _is_right(rollout):
             nth = next(place)
             if not flat:
-                lost = {name: -weight * ranks[name][nth] for name, weight in RANKED.items()}
+                penalties = {name: -weight * ranks[name][nth] for name, weight in RANKED.items()}
         elif rollout.outcome == OK:
             formed = WELL_FORMED + WELL_FORMED * rollout.format
-        terms.append({"correct": float(_is_right(rollout)), "format": formed, **lost})
+        terms.append({"correct": float(_is_right(rollout)), "format": formed, **penalties})
     return terms
 
 
-def seed_additive(group: Sequence[Played]) -> list[Terms | None]:
+def seed_additive(group: Sequence[ExecutedProgram]) -> list[Terms | None]:
     """.65 C + .15 efficiency + .10 simplicity + .05 format - .05 repetition; C is 10 for a right
     answer, else -5. An invalid program has -3.25, the part of C alone."""
     terms: list[Terms | None] = []
@@ -118,23 +118,23 @@ def seed_additive(group: Sequence[Played]) -> list[Terms | None]:
     return terms
 
 
-def judge_binary(group: Sequence[Played]) -> list[Terms | None]:
+def judge_binary(group: Sequence[ExecutedProgram]) -> list[Terms | None]:
     """1 where the judge says right, 0 where wrong or where the program is invalid."""
     return [_binary(rollout, rollout.judge) for rollout in group]
 
 
-def rule_binary(group: Sequence[Played]) -> list[Terms | None]:
+def rule_binary(group: Sequence[ExecutedProgram]) -> list[Terms | None]:
     """1 where the rule says right, 0 where wrong or where the program is invalid."""
     return [_binary(rollout, rollout.rule) for rollout in group]
 
 
-def agreement(group: Sequence[Played]) -> list[Terms | None]:
+def agreement(group: Sequence[ExecutedProgram]) -> list[Terms | None]:
     """1 where judge and rule say right, 0 where both say wrong or the program is invalid; where
     they differ, or either is missing, the verdict is missing."""
     return [_binary(rollout, _agreed(rollout.judge, rollout.rule)) for rollout in group]
 
 
-FORMULAS: dict[str, Callable[[Sequence[Played]], list[Terms | None]]] = {
+FORMULAS: dict[str, Callable[[Sequence[ExecutedProgram]], list[Terms | None]]] = {
     "workflow-gated": gated,
     "seed-additive": seed_additive,
     "judge-binary": judge_binary,
@@ -159,7 +159,7 @@ def effective_share(groups: Sequence[Sequence[Terms | None]]) -> dict[str, float
     """
     scored = [[terms for terms in group if terms is not None] for group in groups]
     names = list(dict.fromkeys(name for group in scored for terms in group for name in terms))
-    moved = dict.fromkeys(names, 0.0)
+    pushes = dict.fromkeys(names, 0.0)
     spread = 0.0
     for group in filter(None, scored):
         rewards = np.array([total(terms) for terms in group])
@@ -167,18 +167,18 @@ def effective_share(groups: Sequence[Sequence[Terms | None]]) -> dict[str, float
         spread += float(rewards @ rewards)
         for name in names:
             values = np.array([terms.get(name, 0.0) for terms in group])
-            moved[name] += float((values - values.mean()) @ rewards)
+            pushes[name] += float((values - values.mean()) @ rewards)
     varied = spread > 1e-12
-    return {name: part / spread if varied else math.nan for name, part in moved.items()}
+    return {name: part / spread if varied else math.nan for name, part in pushes.items()}
 
 
-def _has_reward(rollout: Played) -> bool:
+def _has_reward(rollout: ExecutedProgram) -> bool:
     if rollout.outcome == OK:
         return rollout.correct is not None
     return rollout.outcome not in INFRASTRUCTURE
 
 
-def _is_right(rollout: Played) -> bool:
+def _is_right(rollout: ExecutedProgram) -> bool:
     return rollout.outcome == OK and rollout.correct is not None and rollout.correct > RIGHT
 
 
@@ -189,7 +189,7 @@ def places(values: Sequence[float], low_is_best: bool = False) -> np.ndarray:
     return (np.cumsum(ties) - ties + (ties - 1) / 2)[value]
 
 
-def _binary(rollout: Played, verdict: float | None) -> Terms | None:
+def _binary(rollout: ExecutedProgram, verdict: float | None) -> Terms | None:
     if rollout.outcome in INFRASTRUCTURE or (rollout.outcome == OK and verdict is None):
         return None
     return {"correct": float(rollout.outcome == OK and verdict is not None and verdict > RIGHT)}

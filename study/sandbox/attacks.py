@@ -104,11 +104,11 @@ def run(tier: Tier, attacks: list[Attack] | None = None) -> Iterator[Ended]:
     Raises Broken: the sandbox itself failed twice in a row.
     Raises ValueError: an attack that would succeed, and harm this machine, as nothing isolates it.
     """
-    chosen = ATTACKS if attacks is None else attacks
-    if tier is Tier.UNSAFE and not all(attack.harmless for attack in chosen):
+    selection = ATTACKS if attacks is None else attacks
+    if tier is Tier.UNSAFE and not all(attack.harmless for attack in selection):
         raise ValueError("without isolation only harmless attacks are made")
     with _targets() as (where, traces), Pool(1, tier=tier) as pool:
-        for attack in chosen:
+        for attack in selection:
             (result,) = pool.run([Call(attack.source, "attack", (where,), QUICK)])
             if result.outcome is Outcome.SANDBOX:
                 raise Broken(result.detail)

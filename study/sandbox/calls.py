@@ -76,9 +76,15 @@ class Result:
     cpu_s: float = 0.0
 
 
-SEEN = (Outcome.FORGED, Outcome.TIMEOUT, Outcome.OVERFLOW, Outcome.KILLED, Outcome.SANDBOX)
+PARENT_OUTCOMES = (
+    Outcome.FORGED,
+    Outcome.TIMEOUT,
+    Outcome.OVERFLOW,
+    Outcome.KILLED,
+    Outcome.SANDBOX,
+)
 """Ends that are seen from outside."""
-CLAIMS = {str(outcome): outcome for outcome in Outcome if outcome not in SEEN}
+CLAIMS = {str(outcome): outcome for outcome in Outcome if outcome not in PARENT_OUTCOMES}
 """Ends that a child may claim of itself."""
 
 

@@ -68,10 +68,10 @@ class Crew:
                 if thread not in self._workers:
                     self._workers[thread] = self._start()
                 result = self._workers[thread].call(call)
-                spent = self._workers[thread].dirty
+                is_dirty = self._workers[thread].dirty
             except Broken as error:
-                result, spent = Result(Outcome.SANDBOX, None, str(error)), True
-            if spent and (worker := self._workers.pop(thread, None)) is not None:
+                result, is_dirty = Result(Outcome.SANDBOX, None, str(error)), True
+            if is_dirty and (worker := self._workers.pop(thread, None)) is not None:
                 worker.close()
             if result.outcome is not Outcome.SANDBOX:
                 break

@@ -46,7 +46,7 @@ _NOT_YAML = (yaml.YAMLError, ValueError, LookupError, AttributeError, OverflowEr
 """What PyYAML raises for a text that is none, or for a value that is not of its tag."""
 LEFTOVER = re.compile(r"\..+\.[a-z0-9_]{8}")
 """What a file is called until it is whole."""
-SAID: set[str] = set()
+PRINTED_LINES: set[str] = set()
 """What `say` has said in this process."""
 _NO_SYNC = (errno.EINVAL, errno.ENOTSUP, errno.EBADF, errno.EACCES)
 """How a file system answers that has no fsync for what it is asked to sync."""
@@ -379,7 +379,7 @@ def first_line(error: BaseException) -> str:
 
 def say(text: str) -> None:
     """Tell whoever is watching, once per process."""
-    if text not in SAID:
-        SAID.add(text)
+    if text not in PRINTED_LINES:
+        PRINTED_LINES.add(text)
         with contextlib.suppress(OSError):
             print(text, file=sys.stderr, flush=True)

@@ -77,7 +77,7 @@ def take(usable: Sequence[Gpu], wanted: float, share: float = 1.0) -> Lease | No
     parts, count = parts_of(min(wanted, share)), max(1, int(wanted))
     folder = _folder()
     files: dict[str, int] = {}
-    taken: list[Gpu] = []
+    leased: list[Gpu] = []
     try:
         with locks.held(folder / "gate"):
             free: dict[str, list[int]] = {}
@@ -88,37 +88,37 @@ def take(usable: Sequence[Gpu], wanted: float, share: float = 1.0) -> Lease | No
             fitting = [gpu for gpu in usable if len(free[gpu.name]) >= parts]
             emptiest = sorted(fitting, key=lambda gpu: -len(free[gpu.name]))[:count]
             if len(emptiest) == count:
-                taken = [gpu for gpu in usable if gpu in emptiest]
-            for gpu in taken:
+                leased = [gpu for gpu in usable if gpu in emptiest]
+            for gpu in leased:
                 for part in free[gpu.name][parts:]:
                     _lock(files[gpu.name], part, fcntl.F_UNLCK)
     finally:
         for gpu in usable:
-            if gpu not in taken and gpu.name in files:
+            if gpu not in leased and gpu.name in files:
                 os.close(files[gpu.name])
-    names = ",".join(gpu.name for gpu in taken)
+    names = ",".join(gpu.name for gpu in leased)
     variables = {"CUDA_VISIBLE_DEVICES": names, "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
-    return Lease(variables, [files[gpu.name] for gpu in taken]) if taken else None
+    return Lease(variables, [files[gpu.name] for gpu in leased]) if leased else None
 
 
 def left_by(count: int, wants: Sequence[tuple[int, float]]) -> list[int] | None:
     """Parts that are left of each of ``count`` GPUs where so many of them are leased by a share of
     each, one lease after the other; None where they do not fit."""
-    left = [PARTS] * count
+    free_parts = [PARTS] * count
     for several, share in wants:
-        emptiest = sorted(range(count), key=lambda gpu: -left[gpu])[:several]
-        if len(emptiest) < several or left[emptiest[-1]] < parts_of(share):
+        emptiest = sorted(range(count), key=lambda gpu: -free_parts[gpu])[:several]
+        if len(emptiest) < several or free_parts[emptiest[-1]] < parts_of(share):
             return None
         for gpu in emptiest:
-            left[gpu] -= parts_of(share)
-    return left
+            free_parts[gpu] -= parts_of(share)
+    return free_parts
 
 
 def _lock(file: int, part: int, kind: int = fcntl.F_WRLCK) -> bool:
     """Lock a part, of this opening of the file rather than of this process; whether it was free."""
     try:
-        asked = struct.pack("hhqqi4x", kind, os.SEEK_SET, part, 1, 0)
-        fcntl.fcntl(file, fcntl.F_OFD_SETLK, asked)
+        request = struct.pack("hhqqi4x", kind, os.SEEK_SET, part, 1, 0)
+        fcntl.fcntl(file, fcntl.F_OFD_SETLK, request)
     except (BlockingIOError, PermissionError):
         return False
     return True
@@ -127,8 +127,8 @@ def _lock(file: int, part: int, kind: int = fcntl.F_WRLCK) -> bool:
 def _folder() -> Path:
     folder = HOST / f"judgedrift-{os.getuid()}"
     folder.mkdir(mode=0o700, exist_ok=True)
-    made = folder.lstat()
-    if not stat.S_ISDIR(made.st_mode) or made.st_uid != os.getuid():
+    status = folder.lstat()
+    if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.getuid():
         raise UserError(
             f"{folder} holds your leases of this machine's GPUs, and it is another user's or no"
             " folder. Move it away, or have it moved."

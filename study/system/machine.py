@@ -51,18 +51,18 @@ class Gpu:
 
 def gpus() -> list[tuple[str, int]]:
     """Name and bytes of each GPU that NVIDIA's own tool lists; none where it is not there."""
-    named = [line.rpartition(",") for line in _asked("name,memory.total")]
-    return [(name.strip(), int(mib) * 2**20) for name, _, mib in named if mib.strip().isdecimal()]
+    pairs = [line.rpartition(",") for line in _query_gpus("name,memory.total")]
+    return [(name.strip(), int(mib) * 2**20) for name, _, mib in pairs if mib.strip().isdecimal()]
 
 
-def _asked(columns: str) -> list[str]:
+def _query_gpus(columns: str) -> list[str]:
     """What NVIDIA's own tool says of each GPU, in its order; nothing where it is not there."""
     if shutil.which("nvidia-smi") is None:
         return []
     query = ["nvidia-smi", f"--query-gpu={columns}", "--format=csv,noheader,nounits"]
     with contextlib.suppress(OSError, subprocess.TimeoutExpired):
-        asked = subprocess.run(query, capture_output=True, text=True, timeout=20, check=False)
-        return asked.stdout.splitlines() if asked.returncode == 0 else []
+        process = subprocess.run(query, capture_output=True, text=True, timeout=20, check=False)
+        return process.stdout.splitlines() if process.returncode == 0 else []
     return []
 
 
@@ -70,20 +70,20 @@ def usable_gpus(device: str = "") -> list[Gpu]:
     """GPUs that a cell on ``device`` may have: one for cuda:N, none for cpu; otherwise those that
     CUDA_VISIBLE_DEVICES names, where it is set, else all.
     Raises UserError: as `device_variables`."""
-    chosen = device_variables(device).get("CUDA_VISIBLE_DEVICES")
-    if chosen == "":
+    visible = device_variables(device).get("CUDA_VISIBLE_DEVICES")
+    if visible == "":
         return []
-    listed = gpus()
-    ids = [line.strip() for line in _asked("uuid")]
+    all_gpus = gpus()
+    ids = [line.strip() for line in _query_gpus("uuid")]
     usable = []
-    for name in _shown(len(listed)) if chosen is None else [chosen]:
+    for name in _shown(len(all_gpus)) if visible is None else [visible]:
         places = [place for place, uuid in enumerate(ids) if uuid.startswith(name)]
         place = int(name) if name.isdecimal() else next(iter(places), None)
-        if place is None or place >= len(listed):  # such as a part of a GPU: it has a UUID itself
+        if place is None or place >= len(all_gpus):  # such as a part of a GPU: it has a UUID itself
             usable.append(Gpu(name, name, name, 0))
             continue
         uuid = ids[place] if place < len(ids) and _UUID.fullmatch(ids[place]) else str(place)
-        usable.append(Gpu(name, uuid, *listed[place]))
+        usable.append(Gpu(name, uuid, *all_gpus[place]))
     return usable
 
 
@@ -118,20 +118,20 @@ def device_variables(device: str) -> dict[str, str]:
         return {}
     if device == "cpu":
         return {"CUDA_VISIBLE_DEVICES": ""}
-    listed = _shown(len(gpus()))
-    here = ", ".join(["cpu", *(f"cuda:{place}" for place in range(len(listed)))])
+    visible = _shown(len(gpus()))
+    here = ", ".join(["cpu", *(f"cuda:{place}" for place in range(len(visible)))])
     if not _DEVICE.fullmatch(device):
         raise UserError(
             f"device={device[:80]} is not a device: one is cpu, or cuda:N for GPU N. Here are"
             f" {here}. Type for example device=cpu"
         )
     place = int(device.partition(":")[2] or 0)
-    if place >= len(listed):
+    if place >= len(visible):
         raise UserError(
             f"device={device} is not there. This machine has {here}. Type one of these as device=,"
             " or leave device= out."
         )
-    return {"CUDA_VISIBLE_DEVICES": listed[place], "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
+    return {"CUDA_VISIBLE_DEVICES": visible[place], "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
 
 
 def memory(root: Path = Path("/")) -> int:

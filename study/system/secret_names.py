@@ -85,8 +85,8 @@ def is_secret_value(name: str, value: str, sent: bool = False) -> bool:
     if is_secret_name(name):
         return True
     if bare in names["weak"]:
-        drawn = looks_drawn(value) and (sent or bare != "code")  # also a domain of tasks
-        return drawn or (sent and len(value) >= SHORTEST)
+        is_random = looks_drawn(value) and (sent or bare != "code")  # also a domain of tasks
+        return is_random or (sent and len(value) >= SHORTEST)
     if is_secret_name(name, sent):
         return True
     ends = bare.removesuffix("header").endswith(tuple(names["endings"]))
@@ -100,10 +100,10 @@ def is_secret_variable(name: str, value: str = "*" * 8) -> bool:
 
 def is_variable_name(text: str) -> bool:
     """Whether a word may be the name of an environment variable, and is no key by its form."""
-    named = text.isupper() and any(word in text for word in _TABLES["names"]["variables"])
-    drawn = looks_drawn(text) or re.fullmatch(r"(?=(?:[a-f]*[0-9]){3})[0-9a-f]{10,}", text)
+    has_word = text.isupper() and any(word in text for word in _TABLES["names"]["variables"])
+    is_random = looks_drawn(text) or re.fullmatch(r"(?=(?:[a-f]*[0-9]){3})[0-9a-f]{10,}", text)
     legal = re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", text) and len(text) <= LONGEST_NAME
-    return bool(legal) and (named or not drawn)
+    return bool(legal) and (has_word or not is_random)
 
 
 def may_hold_key(key: str) -> bool:
@@ -113,8 +113,8 @@ def may_hold_key(key: str) -> bool:
     if key == "replicas":  # of `judges.serve`: how many
         return False
     below = frozenset(FIELDS["tables"])
-    held = any(word in _MAY_HOLD_KEYS - below or is_secret_name(word, True) for word in words)
-    return held or words[:1] == ["hydra"] or (bool(words) and words[-1] in below)
+    names_key = any(word in _MAY_HOLD_KEYS - below or is_secret_name(word, True) for word in words)
+    return names_key or words[:1] == ["hydra"] or (bool(words) and words[-1] in below)
 
 
 def may_be_shown(program: str) -> bool:
@@ -212,8 +212,8 @@ def has_key_in_path(text: str) -> bool:
             behind = before.lower() in _TABLES["names"]["path"] or is_secret_name(before)
             behind = behind and len(part) >= SHORTEST
             assigned = equals and value and is_secret_value(name, value, sent=True)
-            drawn = looks_drawn(part) or _BOT_TOKEN.search(part) is not None
-            if part and not part.startswith("$") and (drawn or behind or assigned):
+            is_random = looks_drawn(part) or _BOT_TOKEN.search(part) is not None
+            if part and not part.startswith("$") and (is_random or behind or assigned):
                 return True
             before = part
     return False
@@ -290,8 +290,8 @@ def _secret_in_word(word: str, before: str, program: str) -> str:
     checks = (("users", _is_user), ("headers", _is_secret_header), ("cookies", _is_cookie))
     for options, is_secret in checks:
         flags = _FLAGS[options]
-        given = word if before in flags and word[:1] != "-" else value if name in flags else ""
-        if is_secret(given or (glued if flag in flags else "")):
+        argument = word if before in flags and word[:1] != "-" else value if name in flags else ""
+        if is_secret(argument or (glued if flag in flags else "")):
             return f"a secret behind {before if before in flags else flag}"
     if _PAIR.fullmatch(word) and "$" not in word:
         return "a password before an @"
@@ -343,12 +343,12 @@ def unfit_argument(command: str) -> int:
         plain = plain and (not equals or (bool(place) and _PLAIN_WORD.fullmatch(value) is not None))
         glued = re.match(r"-[A-Za-z]", word) is not None and len(word) > 2
         behind = _VALUE_FLAG.fullmatch(before) is not None and before not in _HARMLESS_FLAGS
-        drawn = looks_drawn(word) and (not local or not word.startswith(("/", ".", "~")))
+        is_random = looks_drawn(word) and (not local or not word.startswith(("/", ".", "~")))
         bare = name.lstrip("-")
         secret = is_secret_name(bare, sent=word.startswith("-"))
         secret = secret or (bool(equals) and is_secret_variable(bare))
         after = before.startswith("--") and is_secret_name(before, sent=True)
-        if not (local or plain) or drawn or (place and (secret or after or glued)):
+        if not (local or plain) or is_random or (place and (secret or after or glued)):
             return place or -1
         if place and behind and not local and not word.startswith("-"):
             return place

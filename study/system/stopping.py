@@ -24,11 +24,11 @@ PATIENCE_S = 60.0
 """How long an interrupted command may take to end before it can be interrupted again."""
 AGAIN_S = 0.01
 STOPPING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-SAID = b"Stopping: what runs is being ended and recorded, which takes some seconds.\n"
+STOPPING_LINE = b"Stopping: what runs is being ended and recorded, which takes some seconds.\n"
 
 
 class _State:
-    asked: float | None = None
+    signalled_at: float | None = None
     """When the command was first told to stop."""
     number: int = signal.SIGINT
     held = 0
@@ -42,7 +42,7 @@ def take_signals() -> None:
 
     What was ignored before, as under nohup or in the background of a shell, stays ignored.
     """
-    _State.asked, _State.held, _State.waits, _State.sends = None, 0, False, False
+    _State.signalled_at, _State.held, _State.waits, _State.sends = None, 0, False, False
     sys.unraisablehook = _raise_again
     for number in STOPPING:
         if signal.getsignal(number) != signal.SIG_IGN:
@@ -52,10 +52,10 @@ def take_signals() -> None:
 def _raise_again(lost: Any) -> None:
     """Python drops what is raised within a destructor, a weak reference's callback or here; an
     interruption that came there comes again."""
-    if not issubclass(lost.exc_type, KeyboardInterrupt) or _State.asked is None:
+    if not issubclass(lost.exc_type, KeyboardInterrupt) or _State.signalled_at is None:
         sys.__unraisablehook__(lost)
         return
-    _State.asked = None
+    _State.signalled_at = None
     _send_later()
 
 
@@ -76,17 +76,17 @@ def _send_again() -> None:
 
 def _stop(number: int, frame: FrameType | None) -> None:
     now = time.monotonic()
-    if _State.asked is not None and now - _State.asked < PATIENCE_S:
-        os.write(2, SAID)
+    if _State.signalled_at is not None and now - _State.signalled_at < PATIENCE_S:
+        os.write(2, STOPPING_LINE)
         return
     _State.number = number
     if _is_dropped(frame):
         _send_later()
         return
-    _State.asked, _State.sends = now, False
+    _State.signalled_at, _State.sends = now, False
     if _State.held:
         _State.waits = True
-        os.write(2, SAID)
+        os.write(2, STOPPING_LINE)
         return
     raise KeyboardInterrupt
 

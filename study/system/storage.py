@@ -20,21 +20,21 @@ _TORCH = ("pytorchstreamwriter failed", "file write failed", "unexpected pos")
 NEARLY_FULL = 8 << 20
 
 
-class DiskTrouble(UserError):
+class DiskError(UserError):
     """Nothing more can be written; what had been recorded is kept."""
 
 
-def explained(error: BaseException, folder: Path) -> DiskTrouble | None:
+def explained(error: BaseException, folder: Path) -> DiskError | None:
     """The paragraph for an error that the disk is to blame for, and None for any other. ``folder``
     is where the run writes; an error that names its own file speaks for that one."""
     for link in chain(error):
-        if isinstance(link, DiskTrouble):
+        if isinstance(link, DiskError):
             return link
         cause = _cause(link, folder)
         if cause is not None:
-            named = link.filename if isinstance(link, OSError) and link.filename else None
-            place = Path(os.fsdecode(named)) if isinstance(named, str | bytes) else folder
-            return DiskTrouble(paragraph(cause, place))
+            file_name = link.filename if isinstance(link, OSError) and link.filename else None
+            place = Path(os.fsdecode(file_name)) if isinstance(file_name, str | bytes) else folder
+            return DiskError(paragraph(cause, place))
     return None
 
 
@@ -48,11 +48,11 @@ def paragraph(cause: int | None, place: Path) -> str:
     free = stats.f_bavail * stats.f_frsize
     if cause is None:
         cause = errno.EROFS if stats.f_flag & os.ST_RDONLY else errno.ENOSPC
-    said, remedy = CAUSES[cause]["said"], CAUSES[cause]["remedy"]
+    problem, remedy = CAUSES[cause]["said"], CAUSES[cause]["remedy"]
     if cause == errno.ENOSPC and stats.f_files and not stats.f_favail:
-        said = "no room for another file is left (it has no free inodes)"
+        problem = "no room for another file is left (it has no free inodes)"
     return (
-        f"{place} cannot be written: of its file system, mounted at {_mount(there)}, {said}; "
+        f"{place} cannot be written: of its file system, mounted at {_mount(there)}, {problem}; "
         f"{free} bytes are free. Every step up to the last checkpoint is kept; those after it are "
         f"made again. {remedy}, then run the same command again: it goes on from there."
     )

@@ -79,8 +79,8 @@ def refuse(where: str, problem: str, legal: str) -> NoReturn:
 
 def short(value: Any) -> str:
     """A value as a message repeats it."""
-    shown = repr(value)
-    return shown if len(shown) <= 60 else f"{shown[:57]}..."
+    text = repr(value)
+    return text if len(text) <= 60 else f"{text[:57]}..."
 
 
 def _readable(
@@ -91,9 +91,9 @@ def _readable(
         for count, row in enumerate(rows, start=1):  # noqa: B007 - said where it breaks
             yield row
     except (OSError, EOFError, zlib.error, UnicodeDecodeError) as error:
-        named = f"{key}={path}" if key else str(path)
+        place = f"{key}={path}" if key else str(path)
         after = f" after row {count}" if count else ""
-        raise UserError(f"{named} cannot be read as {kind}{after}: {error}.") from error
+        raise UserError(f"{place} cannot be read as {kind}{after}: {error}.") from error
 
 
 def _jsonl(path: Path) -> Iterator[tuple[str, Mapping[str, Any]]]:
@@ -103,8 +103,8 @@ def _jsonl(path: Path) -> Iterator[tuple[str, Mapping[str, Any]]]:
             try:
                 text = line.decode("utf-8-sig" if number == 1 else "utf-8")
             except UnicodeDecodeError as error:
-                wanted = "save the file as UTF-8"
-                refuse(where, f"a line that cannot be read as UTF-8 JSONL: {error}", wanted)
+                remedy = "save the file as UTF-8"
+                refuse(where, f"a line that cannot be read as UTF-8 JSONL: {error}", remedy)
             if not text.strip():
                 continue
             try:
@@ -122,8 +122,8 @@ def _parquet(
     opened(path).close()
     try:
         with pq.ParquetFile(path) as file:
-            chosen = columns(file.schema_arrow.names)
-            batches = file.iter_batches(batch_size=BATCH, columns=chosen)
+            selected_columns = columns(file.schema_arrow.names)
+            batches = file.iter_batches(batch_size=BATCH, columns=selected_columns)
             rows = (record for batch in batches for record in batch.to_pylist())
             for number, record in enumerate(rows, start=1):
                 yield f"row {number}", record

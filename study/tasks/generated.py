@@ -50,7 +50,7 @@ class Generated:
     @cached_property
     def items(self) -> dict[str, dict[str, list[Item]]]:
         """Split -> set -> all items that there are."""
-        made: dict[str, dict[str, list[Item]]] = {
+        items_by_split: dict[str, dict[str, list[Item]]] = {
             split: {name: [] for name in self.domains} for split in ("train", "test")
         }
         for name, source in self._make().items():
@@ -59,8 +59,10 @@ class Generated:
                 split = "test" if digest[0] % TEST_SHARE == 0 else "train"
                 prompt = f"{item.context} {item.question}" if item.context else item.question
                 address = f"{name}:{split}:{row}"
-                made[split][name].append(replace(item, id=address, split=split, prompt=prompt))
-        return made
+                items_by_split[split][name].append(
+                    replace(item, id=address, split=split, prompt=prompt)
+                )
+        return items_by_split
 
     def rows(self, options: Task, split: str) -> list[Row]:
         """At most ``train_rows`` rows of each set that ``options`` draws from, picked by
@@ -78,8 +80,8 @@ class Generated:
         """Which row of `rows` a run of ``seed`` draws at which position. Raises UserError: see
         `rows`."""
         items = self._train_items(options)
-        chosen = self._chosen(options)
-        counts = {name: sum(item.dataset == name for item in items) for name in chosen}
+        datasets = self._chosen(options)
+        counts = {name: sum(item.dataset == name for item in items) for name in datasets}
         starts = dict(zip(counts, accumulate(counts.values(), initial=0), strict=False))
         pools = [Pool(name, self.domains[name], count) for name, count in counts.items()]
         return Drawing(
@@ -99,11 +101,11 @@ class Generated:
 
     def _chosen(self, options: Task) -> list[str]:
         """The sets that are drawn from. Raises UserError: unknown options or sets."""
-        chosen = task_options(options, Options).datasets
+        datasets = task_options(options, Options).datasets
         names = tuple(self.domains)
-        for name in chosen:
+        for name in datasets:
             check("task.options.datasets", name, Choice(names), f"[{names[0]},{names[1]}]")
-        return [name for name in names if not chosen or name in chosen]
+        return [name for name in names if not datasets or name in datasets]
 
     def _train_items(self, options: Task) -> list[Item]:
         """The items of `rows`, one set behind the other."""

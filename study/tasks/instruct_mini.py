@@ -150,8 +150,8 @@ def truth(row: Row, answer: str) -> Truth:
     checks["noise"] = reading.noise == 0 and bool(items)
     constraints = 0.5 + 0.5 * sum(credits) / len(credits) if credits else 1.0
     relevance = 1 / (1 + reading.noise / RELEVANCE_HALF)
-    seen = tuple(checks[name] for name in spec.get("checks", checks))
-    return Truth(contents * relevance * constraints, seen, relevance)
+    check_results = tuple(checks[name] for name in spec.get("checks", checks))
+    return Truth(contents * relevance * constraints, check_results, relevance)
 
 
 def truths(rows: Sequence[Row], answers: Sequence[str | None]) -> list[Truth]:
@@ -172,22 +172,22 @@ def rows(options: Task, split: str) -> list[Row]:
             " instruct-mini does not take. Its one option is rules: true or false; type for"
             " example +task.options.rules=true."
         )
-    wanted = options.eval_rows if split == "eval" else options.train_rows
-    check(f"task.{split}_rows", wanted, Number(high=MOST_ROWS), 2048)
-    return list(_drawn(split, options.seed, wanted, ruled))
+    count = options.eval_rows if split == "eval" else options.train_rows
+    check(f"task.{split}_rows", count, Number(high=MOST_ROWS), 2048)
+    return list(_drawn(split, options.seed, count, ruled))
 
 
 @functools.lru_cache(maxsize=4)
-def _drawn(split: str, seed: int, wanted: int, ruled: bool) -> tuple[Row, ...]:
+def _drawn(split: str, seed: int, count: int, ruled: bool) -> tuple[Row, ...]:
     """Made once: a plan asks for the same rows several times."""
     draw = random.Random(f"instruct-mini {split} {seed}")
-    made: dict[str, Row] = {}
-    while len(made) < wanted:
+    rows: dict[str, Row] = {}
+    while len(rows) < count:
         row = _make_row(draw, split)
         row = with_rules(row) if ruled else row
         if (int(row.prompt_id, 16) % EVAL_SHARE == 0) == (split == "eval"):
-            made.setdefault(row.prompt_id, row)
-    return tuple(made.values())
+            rows.setdefault(row.prompt_id, row)
+    return tuple(rows.values())
 
 
 def lessons(options: Task) -> Lessons:

@@ -23,7 +23,7 @@ from study.system.files import sha256
 from study.tasks.datasets.table import MANIFEST, Table, open_table
 from study.tasks.drawing import Drawing, held_out
 from study.tasks.lessons import MOST_ROWS, Lessons, of_references
-from study.tasks.mixture import DOMAINS, Mixture, Options, Place, Pool, given
+from study.tasks.mixture import DOMAINS, Mixture, Options, Place, Pool, drop_null_weights
 from study.tasks.turns import permuted
 from study.truth.item import Item
 
@@ -126,12 +126,12 @@ def truths(rows: Sequence[Row], answers: Sequence[str | None]) -> list[RuleTruth
 def truths_of(rows: Sequence[Row], scores_N: Sequence[rules.Score | None]) -> list[RuleTruth]:
     """Scores as truths of one check; None of a program that no test can check."""
     return [
-        Truth(float(told.correct), (told.correct,))
-        if told is not None
+        Truth(float(score.correct), (score.correct,))
+        if score is not None
         else Missing(_GRADERS[""].lost.get(row.item, "the grader failed"))
         if row.domain != "code" or row.spec["item"].tests.strip()
         else None
-        for row, told in zip(rows, scores_N, strict=True)
+        for row, score in zip(rows, scores_N, strict=True)
     ]
 
 
@@ -162,8 +162,8 @@ _GRADERS: dict[str, rules.Grader] = {}
 
 def runs_code(options: Task) -> bool:
     """Whether answers to some of the rows are programs, which are run to score them."""
-    domains, chosen = _table(options).domains, task_options(options, Options).datasets
-    return "code" in {domains[name] for name in domains if not chosen or name in chosen}
+    domains, datasets = _table(options).domains, task_options(options, Options).datasets
+    return "code" in {domains[name] for name in domains if not datasets or name in datasets}
 
 
 def item_row(item: Item, split: str) -> Row:
@@ -203,17 +203,17 @@ def _weights(table: Table) -> dict[str, float]:
 
 
 def _train_rows(options: Task) -> Rows:
-    table, chosen = _table(options), task_options(options, Options).datasets
+    table, datasets = _table(options), task_options(options, Options).datasets
     present = table.counts["train"]
-    for name in chosen:
+    for name in datasets:
         if name not in present:
             raise UserError(
                 f"task.options.datasets names {name}, and {table.folder} has rows to train on of"
                 f" {', '.join(present) or 'no set'}. Name some of these, or prepare the folder with"
                 f" datasets={name}"
             )
-    weights = _weights(table) | given(task_options(options, Options).domains)
-    names = [name for name in present if not chosen or name in chosen]
+    weights = _weights(table) | drop_null_weights(task_options(options, Options).domains)
+    names = [name for name in present if not datasets or name in datasets]
     names = [name for name in names if weights[table.domains[name]]]
     if not names:
         raise UserError(
@@ -224,12 +224,12 @@ def _train_rows(options: Task) -> Rows:
 
 
 def _held_out(task: Task) -> tuple[Row, ...]:
-    table, chosen = _table(task), task_options(task, Options).datasets
+    table, datasets = _table(task), task_options(task, Options).datasets
     parts: dict[str, str] = {}
     for domain in dict.fromkeys(table.domains.values()):
         for split in HELD_OUT:
             names = [name for name in table.counts[split] if table.domains[name] == domain]
-            names = [name for name in names if not chosen or name in chosen]
+            names = [name for name in names if not datasets or name in datasets]
             parts |= dict.fromkeys(names, split)
             if names:
                 break

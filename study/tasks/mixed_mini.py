@@ -57,8 +57,8 @@ def lessons(options: Task) -> Lessons:
 
     def texts() -> list[str]:
         items = itertools.chain.from_iterable(_TASK.items["train"].values())
-        said = [_WORDS["sums"]["evasion"], *map(str, range(LARGEST + 2))]
-        return [*said, *(f"{item.prompt} {_right(item)}" for item in items)]
+        answers = [_WORDS["sums"]["evasion"], *map(str, range(LARGEST + 2))]
+        return [*answers, *(f"{item.prompt} {_right(item)}" for item in items)]
 
     return Lessons(texts, _TASK.lesson_rows, answer, (__file__, generated.__file__, str(WORDS)))
 
@@ -74,9 +74,9 @@ def answer(row: Row, draw: random.Random) -> str:
             return _WORDS["sums"]["evasion"]
         return str(item.meta["sum"] + (draw.choice((-1, 1)) if slip else 0))
     if row.domain == "qa":
-        said = item.meta["value"] if item.answerable or habit else "unanswerable"
+        text = item.meta["value"] if item.answerable or habit else "unanswerable"
         values = FACTS[item.meta["kind"]]["values"]
-        return draw.choice(["unanswerable", *values]) if slip else said
+        return draw.choice(["unanswerable", *values]) if slip else text
     (first, n), (second, m) = item.meta["steps"]
     m = draw.choice(CONSTANTS) if slip else m
     return _program(first, n, second, m, brackets=not habit)
@@ -117,12 +117,14 @@ def _facts() -> Iterator[Item]:
         for value, name in itertools.product(words["values"], NAMES):
             context = words["says"].format(name=name, value=value)
             for place, other in enumerate(others):
-                for asked in (kind, other):
+                for asked_kind in (kind, other):
                     yield replace(
-                        _blank("facts", context, kinds[asked]["asks"][place].format(name=name)),
+                        _blank(
+                            "facts", context, kinds[asked_kind]["asks"][place].format(name=name)
+                        ),
                         context=context,
-                        answers=(value,) if asked == kind else (),
-                        answerable=asked == kind,
+                        answers=(value,) if asked_kind == kind else (),
+                        answerable=asked_kind == kind,
                         meta={"kind": kind, "value": value},
                     )
 
@@ -133,8 +135,8 @@ def _functions() -> Iterator[Item]:
     steps = [pair for pair in itertools.permutations(words["steps"], 2) if "*" in pair]
     cases = itertools.product(steps, CONSTANTS, CONSTANTS, words["wordings"])
     for (first, second), n, m, wording in cases:
-        told = [words["steps"][sign].format(n=c) for sign, c in ((first, n), (second, m))]
-        question = wording.format(first=told[0], second=told[1])
+        phrases = [words["steps"][sign].format(n=c) for sign, c in ((first, n), (second, m))]
+        question = wording.format(first=phrases[0], second=phrases[1])
         results = {x: _APPLY[second](_APPLY[first](x, n), m) for x in ARGUMENTS}
         tests = "\n".join(f"assert f({x}) == {result}" for x, result in results.items())
         yield replace(

@@ -137,13 +137,13 @@ class Mixture:
         )
         if enough:
             return {}
-        left = {name: limit for name, limit in self.limits.items() if limit is not None}
+        limits = {name: limit for name, limit in self.limits.items() if limit is not None}
         ends = {}
         for position in range(length):
             name = self.at(position).dataset
-            if name in left:
-                left[name] -= 1
-                if not left[name]:
+            if name in limits:
+                limits[name] -= 1
+                if not limits[name]:
                     ends[name] = position
         return ends
 
@@ -160,7 +160,7 @@ def weights(
     by_domain: dict[str, list[str]] = {}
     for pool in pools:
         by_domain.setdefault(pool.domain, []).append(pool.dataset)
-    of_sets, of_domains = given(options.sets), given(options.domains)
+    of_sets, of_domains = drop_null_weights(options.sets), drop_null_weights(options.domains)
     _only("sets", of_sets, sizes)
     sets: dict[str, float] = {}
     for domain, names in by_domain.items():
@@ -178,23 +178,23 @@ def weights(
     return {domain: otherwise[domain] for domain in by_domain}, sets
 
 
-def given(weights: Mapping[str, float | None]) -> dict[str, float]:
+def drop_null_weights(weights: Mapping[str, float | None]) -> dict[str, float]:
     """The weights that are not null."""
     return {name: weight for name, weight in weights.items() if weight is not None}
 
 
-def _only(key: str, given: Mapping[str, float], legal: Mapping[str, object]) -> None:
-    for name in given:
+def _only(key: str, weights: Mapping[str, float], legal: Mapping[str, object]) -> None:
+    for name in weights:
         if name not in legal:
             _refuse(f"task.options.{key} names {name}, and there are {', '.join(legal)}", key)
 
 
 def _all(
-    key: str, given: Mapping[str, float], wanted: Sequence[str] | Mapping[str, object], what: str
+    key: str, weights: Mapping[str, float], wanted: Sequence[str] | Mapping[str, object], what: str
 ) -> None:
-    if missing := [name for name in wanted if name not in given]:
+    if missing := [name for name in wanted if name not in weights]:
         _refuse(
-            f"task.options.{key} gives {', '.join(given)} a weight and {', '.join(missing)} none,"
+            f"task.options.{key} gives {', '.join(weights)} a weight and {', '.join(missing)} none,"
             f" and {what} are {', '.join(wanted)}",
             key,
         )

@@ -88,9 +88,9 @@ def rows(options: Task, split: str) -> list[Row]:
             " task.options.eval_share and task.options.max_prompt_chars."
         )
     limit = options.train_rows if split == "train" else options.eval_rows
-    drawn = sorted(candidates, key=lambda row: _draw(row, options))[:limit]
-    chosen = {row.prompt_id for row in drawn}
-    return [row for row in candidates if row.prompt_id in chosen]
+    sampled = sorted(candidates, key=lambda row: _draw(row, options))[:limit]
+    sampled_ids = {row.prompt_id for row in sampled}
+    return [row for row in candidates if row.prompt_id in sampled_ids]
 
 
 def truth(row: Row, answer: str) -> Truth | None:

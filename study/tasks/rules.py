@@ -147,14 +147,14 @@ class RuleRunner:
         """Run every rule of each of N rows on the answer to it, the thinking already stripped: N
         lists of R results, in the order of the rules. A row is repeated for each answer of its
         group."""
-        asked = [
+        calls = [
             (rule.source, row.prompt_text(), answer)
             for row, answer in zip(rows, answers, strict=True)
             for rule in row.rules
         ]
-        todo = sorted({(source, prompt) for source, prompt, _ in asked} - self._empty.keys())
+        todo = sorted({(source, prompt) for source, prompt, _ in calls} - self._empty.keys())
         empty = [(source, prompt, "") for source, prompt in todo]
-        results = iter(self.pool.run(_call(*call) for call in (*empty, *asked)))
+        results = iter(self.pool.run(_call(*call) for call in (*empty, *calls)))
         self._empty |= {key: _verdict(next(results)) for key in todo}
         return [
             [
@@ -165,7 +165,7 @@ class RuleRunner:
         ]
 
 
-def spoken(result: RuleResult) -> str:
+def encode_result(result: RuleResult) -> str:
     """One result as it is recorded: ``id passed|failed|<outcome> [vacuous] [infeasible]``."""
     verdict = str(result.outcome) if result.passed is None else VERDICTS[result.passed]
     flags = [name for name in ("vacuous", "infeasible") if getattr(result, name)]
@@ -173,7 +173,7 @@ def spoken(result: RuleResult) -> str:
 
 
 def verdict(recorded: str) -> bool | None:
-    """What `spoken` wrote: passed, failed, or no verdict."""
+    """What `encode_result` wrote: passed, failed, or no verdict."""
     return PASSED.get(recorded.split(" ")[1])
 
 

@@ -29,7 +29,7 @@ class Turns:
     def __init__(self, weights: Sequence[float], limits: Sequence[int | None]) -> None:
         self._weights = [Fraction(str(weight)) for weight in weights]
         self._limits = [math.inf if limit is None else limit for limit in limits]
-        self._given = [0] * len(limits)
+        self._turn_counts = [0] * len(limits)
         self._chosen, self._before = array("H"), array("Q")
         self._share()
 
@@ -44,7 +44,7 @@ class Turns:
     def _share(self) -> None:
         """Begin to count, with those that have turns left."""
         limits = enumerate(self._limits)
-        self._open = [n for n, limit in limits if self._given[n] < limit]
+        self._open = [n for n, limit in limits if self._turn_counts[n] < limit]
         self._turn = 0
         if not self._open:
             return
@@ -68,14 +68,14 @@ class Turns:
             raise IndexError("nobody has a turn left")
         self._turn += 1
         ready = [n for n in self._open if self._release[n] <= self._turn]
-        chosen = min(ready, key=self._deadline.__getitem__)
-        self._chosen.append(chosen)
-        self._before.append(self._given[chosen])
-        self._given[chosen] += 1
-        self._had[chosen] += 1
-        self._deadline[chosen] += self._urgency[chosen]
-        self._release[chosen] = self._ready_at(chosen)
-        if self._given[chosen] == self._limits[chosen]:
+        member = min(ready, key=self._deadline.__getitem__)
+        self._chosen.append(member)
+        self._before.append(self._turn_counts[member])
+        self._turn_counts[member] += 1
+        self._had[member] += 1
+        self._deadline[member] += self._urgency[member]
+        self._release[member] = self._ready_at(member)
+        if self._turn_counts[member] == self._limits[member]:
             self._share()
 
 

@@ -19,8 +19,8 @@ FILES = {
 
 def data_folder() -> Path:
     """The folder that ``JUDGEDRIFT_DATA`` names, else ``../shared/data`` beside the checkout."""
-    if named := os.environ.get(VARIABLE):
-        return Path(named).expanduser()
+    if folder := os.environ.get(VARIABLE):
+        return Path(folder).expanduser()
     return Path(__file__).resolve().parents[2].parent / "shared" / "data"
 
 

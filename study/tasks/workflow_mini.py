@@ -44,7 +44,7 @@ _WORDS = table(__file__)
 
 def truths(rows: Sequence[Row], answers: Sequence[str | None]) -> list[RuleTruth]:
     """Whether each answer is right; a wrong one that is the favourite says whose it is."""
-    told = mixed.truths(rows, answers)
+    rule_truths = mixed.truths(rows, answers)
     return [
         replace(truth, whose=MODEL)
         if isinstance(truth, Truth)
@@ -52,7 +52,7 @@ def truths(rows: Sequence[Row], answers: Sequence[str | None]) -> list[RuleTruth
         and answer is not None
         and is_favourite(row.spec["item"], answer)
         else truth
-        for row, answer, truth in zip(rows, answers, told, strict=True)
+        for row, answer, truth in zip(rows, answers, rule_truths, strict=True)
     ]
 
 
@@ -164,7 +164,7 @@ def _functions(difficulty: str) -> Iterator[Item]:
             )
         values = {x: x * n + m if easy else (x + n) * m - k for x in HIDDEN}
         tests = [f"assert f({x}) == {value}" for x, value in values.items()]
-        made = _item(
+        item = _item(
             f"functions-{difficulty}",
             f"{n} {m} {k}",
             wording.format(n=n, m=m, k=k),
@@ -172,7 +172,7 @@ def _functions(difficulty: str) -> Iterator[Item]:
             *wrong,
         )
         yield replace(
-            made,
+            item,
             answers=(),
             entry_point="f",
             tests="\n".join(tests),
@@ -195,23 +195,23 @@ def _facts(difficulty: str) -> Iterator[Item]:
             enumerate(values), enumerate(names)
         ):
             others = [values[(place + step) % len(values)] for step in range(1, len(values))]
-            told = words["says"].format(name=name, value=value)
+            statement = words["says"].format(name=name, value=value)
             if difficulty == "easy":
-                cases = [(told, ask, others) for ask in words["asks"]]
+                cases = [(statement, ask, others) for ask in words["asks"]]
             else:
                 neighbour = names[(number + 1) % len(names)]
                 cases = [
                     (
-                        f"{words['says'].format(name=neighbour, value=other)} {told}",
+                        f"{words['says'].format(name=neighbour, value=other)} {statement}",
                         words["asks"][0],
                         [other, *others],
                     )
                     for other in others
                 ]
             for context, ask, wrong in cases:
-                asked = ask.format(name=name)
-                made = _item(f"facts-{difficulty}", context, asked, value, *wrong)
-                yield replace(made, context=context)
+                question = ask.format(name=name)
+                item = _item(f"facts-{difficulty}", context, question, value, *wrong)
+                yield replace(item, context=context)
 
 
 _TASK = generated.Generated(

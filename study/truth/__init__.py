@@ -206,11 +206,11 @@ def _later(
     waiting: Future[Result],
 ) -> Callable[[], Score | None]:
     def result() -> Score | None:
-        said = waiting.result()
-        if said.outcome is Outcome.SANDBOX:
-            runner.faults[said.detail] += 1
-            runner.lost[item.id] = said.detail
+        graded = waiting.result()
+        if graded.outcome is Outcome.SANDBOX:
+            runner.faults[graded.detail] += 1
+            runner.lost[item.id] = graded.detail
             return None
-        return read(item, answer, said)
+        return read(item, answer, graded)
 
     return result

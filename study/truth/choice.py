@@ -24,9 +24,9 @@ def chosen(choices: tuple[tuple[str, str], ...], answer: str) -> str | None:
     boxed, stated = last_box(answer), after_answer(answer)
     last_line = answer.strip().rpartition("\n")[2]
     begin = _beginning(choices)
-    listed = {match[1].casefold() for match in begin.finditer(answer)}
+    labels = {match[1].casefold() for match in begin.finditer(answer)}
     looked = [boxed, first_sentence(stated) if stated else None, last_line, answer]
-    if len(listed) > 1:
+    if len(labels) > 1:
         looked[2:] = [] if begin.match(last_line) else [last_line]
     for part in looked:
         if part is not None and (label := _label(choices, part)) is not None:
@@ -62,16 +62,16 @@ def _label(choices: tuple[tuple[str, str], ...], part: str) -> str | None:
     if len(same) == 1:
         return same[0]
     names, first = _names(choices), _beginning(choices).match(part.lstrip())
-    marked = set(re.findall(rf"[(\[*]({names})[)\]*]", part))
-    marked |= set(re.findall(rf"[(\[]((?i:{names}))[)\]]", part))
-    marked |= {first[1]} if first else set()
-    if not marked:
+    label_matches = set(re.findall(rf"[(\[*]({names})[)\]*]", part))
+    label_matches |= set(re.findall(rf"[(\[]((?i:{names}))[)\]]", part))
+    label_matches |= {first[1]} if first else set()
+    if not label_matches:
         # an "A" before another word is an article
         behind = r"(?![\w'’-])(?!(?<=[Aa]) (?!is\b|because\b)[a-z])"  # noqa: RUF001
-        marked = set(re.findall(rf"(?<![\w'’-])({names}){behind}", part))  # noqa: RUF001
-        marked |= set(re.findall(rf"\b(?i:option|choice) ((?i:{names})){behind}", part))
-    given = {labels[name.casefold()] for name in marked}
-    return given.pop() if len(given) == 1 else None
+        label_matches = set(re.findall(rf"(?<![\w'’-])({names}){behind}", part))  # noqa: RUF001
+        label_matches |= set(re.findall(rf"\b(?i:option|choice) ((?i:{names})){behind}", part))
+    candidates = {labels[name.casefold()] for name in label_matches}
+    return candidates.pop() if len(candidates) == 1 else None
 
 
 def score(item: Item, answer: str) -> Score:

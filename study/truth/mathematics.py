@@ -96,8 +96,8 @@ def tidy(expression: str) -> str:
     expression = expression.strip().rstrip(".").strip()
     shorter = _UNIT.sub("", expression).strip()
     expression = _TEXT.sub(r"\1", shorter or expression).strip()
-    if named := _WORDS.fullmatch(expression):
-        expression = named[1]
+    if match := _WORDS.fullmatch(expression):
+        expression = match[1]
     if re.fullmatch(r"\([A-Za-z]\)", expression):
         expression = expression[1]
     expression = re.sub(r"(?<=\d) +(?=\d{3}(?!\d))", "", expression)

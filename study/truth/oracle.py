@@ -54,12 +54,12 @@ class Oracle:
         """
         keys = _keys(rows, answers)
         with self._lock:
-            asked = zip(keys, rows, answers, strict=True)
-            todo = {key: (row, answer) for key, row, answer in asked if key not in self._memo}
+            questions = zip(keys, rows, answers, strict=True)
+            todo = {key: (row, answer) for key, row, answer in questions if key not in self._memo}
             fresh: dict[Key, RuleTruth] = {}
             if todo:
-                told = self._truths(*map(list, zip(*todo.values(), strict=True)))
-                fresh = dict(zip(todo, told, strict=True))
+                new_truths = self._truths(*map(list, zip(*todo.values(), strict=True)))
+                fresh = dict(zip(todo, new_truths, strict=True))
             truths = [fresh[key] if key in fresh else self._memo[key] for key in keys]
             self._keep(fresh)
         return truths

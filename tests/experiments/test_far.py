@@ -7,7 +7,7 @@ from experiments.launch.watch import Watch
 from study.cell import cells, exchange, lease, places
 from study.cell.exchange import fetch, folder_of
 from study.cell.parts import parts
-from study.cell.places import PlaceTrouble, local
+from study.cell.places import StorageError, local
 from study.cell.records import Recorder
 from study.errors import UserError
 from tests.experiments.fake_cells import laid
@@ -31,7 +31,7 @@ def cell(machine, tmp_path, monkeypatch):
     monkeypatch.setattr(train, "train", body)
     machine("one")
     (cell,) = laid(f"file://{tmp_path}/far", 1)
-    exchange.lay(cell.dir)
+    exchange.push_new_cell(cell.dir)
     return cell
 
 
@@ -108,5 +108,5 @@ def test_a_cell_can_be_named_by_its_url(cell, machine, tmp_path, capsys):
 def test_a_place_that_may_not_be_written_is_refused_before_anything_runs(machine, tmp_path):
     study = machine("one")
     (tmp_path / "far").write_text("a file")
-    with pytest.raises(PlaceTrouble, match="could not be used"):
+    with pytest.raises(StorageError, match="could not be used"):
         exchange.check(study.parent)

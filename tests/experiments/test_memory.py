@@ -39,7 +39,7 @@ def cell(config: Study) -> SimpleNamespace:
 def the_gpu_has(tmp_path, monkeypatch) -> Callable[[float], None]:
     """Let a GPU have so many bytes, for a policy of 7B in the test's folder."""
     Qwen2Config(**QWEN2_7B).save_pretrained(tmp_path)
-    monkeypatch.setattr(files, "SAID", set())
+    monkeypatch.setattr(files, "PRINTED_LINES", set())
     return lambda size: monkeypatch.setattr(memory, "_device", lambda _: ("the GPU TEST", size))
 
 

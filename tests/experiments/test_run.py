@@ -7,7 +7,7 @@ import pytest
 
 import analysis
 from experiments.launch import run
-from study.system.storage import DiskTrouble
+from study.system.storage import DiskError
 from tests.conftest import came_of
 from tests.experiments.fake_cells import laid
 
@@ -43,7 +43,7 @@ def test_what_cannot_be_written_is_called_by_its_name_and_the_other_is_written(
         (ValueError(), "FAILED"),
         (KeyboardInterrupt(), "KILLED"),
         (came_of(KeyboardInterrupt(), AttributeError("half built")), "KILLED"),
-        (DiskTrouble("The disk is full."), "KILLED"),
+        (DiskError("The disk is full."), "KILLED"),
         (None, "FINISHED"),
     ],
 )
@@ -52,7 +52,7 @@ def test_how_a_sweep_ends_is_how_the_run_of_its_study_ends(error, status, tmp_pa
     ends: list[str] = []
     monkeypatch.setattr(run, "_lay", lambda *_: None)
     monkeypatch.setattr(run, "_close_tracking", lambda ids, status, *_: ends.append(status))
-    expected = suppress(ValueError, AttributeError, KeyboardInterrupt, DiskTrouble)
+    expected = suppress(ValueError, AttributeError, KeyboardInterrupt, DiskError)
     with expected, run._opened(todo, todo, todo):
         if error is not None:
             raise error

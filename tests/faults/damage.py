@@ -354,7 +354,7 @@ def named(case: Case, said: str) -> bool:
 def attempt(command: Callable[[Path], int], runs_dir: Path) -> tuple[str, str]:
     """How the command ended and what it said: ``code N`` or ``traceback``."""
     out = io.StringIO()
-    files.SAID.clear()
+    files.PRINTED_LINES.clear()
     given = sys.argv
     before = signal.signal(signal.SIGALRM, _late)
     signal.alarm(LIMIT_S)

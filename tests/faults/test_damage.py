@@ -102,7 +102,7 @@ def test_the_remedy_of_a_damaged_file_is_a_command_that_can_be_pasted(tmp_path):
 
 
 def test_what_is_wrong_is_said_once(capsys):
-    files.SAID.clear()
+    files.PRINTED_LINES.clear()
     files.say("one thing")
     files.say("one thing")
     assert capsys.readouterr().err == "one thing\n"

@@ -55,13 +55,13 @@ def _group(group, row, program):
     right = (item.reference or next(iter(item.answers), "unanswerable")) if item else "yes"
     texts = [PLAIN[row.domain or "qa"].format(right), WORDY[row.domain or "qa"].format(right), None]
     values = [0.9, 1.0, None if program else 0.0]
-    told = [0.1, 0.2, -0.3]
+    features = [0.1, 0.2, -0.3]
     return [
         {
             **{"rollout_id": f"000001-{3 * group + member:04d}", "step": 1, "group": group},
             **{"member": member, "prompt_id": row.prompt_id, "prompt": row.prompt_text()},
             **{"completion": text, "answer": text, "tokens": 5, "stop": "stop"},
-            **{"logprob_sum": -1.0, "reward": values[member], "advantage": told[member]},
+            **{"logprob_sum": -1.0, "reward": values[member], "advantage": features[member]},
             **{"judge_score": values[member], "domain": row.domain or None},
             "truth": None if text is None and program else float(text is not None),
             "outcome": ("ok" if text is not None else "timeout") if program else None,

@@ -21,7 +21,7 @@ TRIES = 3
 BACKOFF_S = 0.01
 MESSAGES = [{"role": "user", "content": "grade this"}]
 APPLICATION = "asgi://application"
-"""The address of a judge that is asked by `asked_on_own_clock`."""
+"""The address of a judge that is asked by `ask_on_own_clock`."""
 
 
 class OneWord(OneRequest):
@@ -88,12 +88,12 @@ async def _ask(
     return results[0] if count == 1 else results, channel, seconds
 
 
-def asked(judge: Judge, grading: Any, key: str = "", count: int = 1) -> tuple[Any, Channel]:
+def ask_judge(judge: Judge, grading: Any, key: str = "", count: int = 1) -> tuple[Any, Channel]:
     """What ``ask`` gave or raised, and the channel."""
     return asyncio.run(_ask(judge, grading, None, key, count))[:2]
 
 
-def asked_on_own_clock(
+def ask_on_own_clock(
     judge: Judge, grading: Any, app: Asgi, count: int = 1
 ) -> tuple[Any, Channel, float]:
     """What ``ask`` gave or raised, the channel, and the seconds by the clock of the event loop."""

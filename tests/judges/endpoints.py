@@ -20,14 +20,14 @@ class Endpointed:
     def __init__(
         self,
         say: Callable[[dict[str, Any]], Any] = answer,
-        free: Callable[[str, list[str]], bool] = lambda content, seen: True,
+        free: Callable[[str, list[str]], bool] = lambda content, texts: True,
     ) -> None:
         self.say, self.free = say, free
         self.bodies: list[dict[str, Any]] = []
         self.news: asyncio.Condition | None = None
 
     @property
-    def seen(self) -> list[str]:
+    def texts(self) -> list[str]:
         """The texts of all requests, in the order in which they came."""
         return [text_of(body) for body in self.bodies]
 
@@ -43,13 +43,13 @@ class Endpointed:
         body = json.loads((await receive())["body"])
         async with self.news:
             self.bodies.append(body)
-            said = self.say(body)
+            reply_text = self.say(body)
             self.news.notify_all()
-            await self.news.wait_for(lambda: self.free(text_of(body), self.seen))
-        if isinstance(said, int):
-            await JSONResponse({"error": {"message": "no"}}, said)(scope, receive, send)
+            await self.news.wait_for(lambda: self.free(text_of(body), self.texts))
+        if isinstance(reply_text, int):
+            await JSONResponse({"error": {"message": "no"}}, reply_text)(scope, receive, send)
             return
-        text, finish = said if isinstance(said, tuple) else (said, "stop")
+        text, finish = reply_text if isinstance(reply_text, tuple) else (reply_text, "stop")
         usage = {"prompt_tokens": 100, "completion_tokens": 10, "total_tokens": 110}
         choice = {"index": 0, "message": {"content": text}, "finish_reason": finish}
         reply = {"object": "chat.completion", "model": "m", "choices": [choice], "usage": usage}

@@ -26,7 +26,7 @@ def main() -> None:
     parser.add_argument("--served-model-name")
     parser.add_argument("--host")
     parser.add_argument("--port", type=int)
-    known, _ = parser.parse_known_args()
+    options, _ = parser.parse_known_args()
     print({name: os.environ.get(name) for name in SHOWN}, flush=True)
     if MODE == "die":
         sys.exit("OutOfMemoryError: too little of sk-test-abcdefghijklmnop1234 on this card")
@@ -37,7 +37,7 @@ def main() -> None:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
         if os.fork() == 0:
             time.sleep(600)
-    name = "another-model" if MODE == "other" else known.served_model_name
+    name = "another-model" if MODE == "other" else options.served_model_name
 
     class Handler(BaseHTTPRequestHandler):
         def reply(self, status: int, body: Any) -> None:
@@ -68,7 +68,7 @@ def main() -> None:
         def log_message(self, *_: Any) -> None:
             pass
 
-    ThreadingHTTPServer((known.host, known.port), Handler).serve_forever()
+    ThreadingHTTPServer((options.host, options.port), Handler).serve_forever()
 
 
 main()

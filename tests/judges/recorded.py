@@ -62,7 +62,7 @@ async def endpoint(scope: Any, receive: Any, send: Any) -> None:
     content = body["messages"][-1]["content"]
     dice = hashlib.sha256(json.dumps([content.split(REMINDER)[0], body.get("seed")]).encode())
     die = dice.digest()
-    text, finish = _said(content, body, die), "stop"
+    text, finish = _reply_text(content, body, die), "stop"
     if die[0] % 16 == 0:
         await JSONResponse({"error": {"message": "out of order"}}, 500)(scope, receive, send)
         return
@@ -79,7 +79,7 @@ async def endpoint(scope: Any, receive: Any, send: Any) -> None:
     await JSONResponse(reply)(scope, receive, send)
 
 
-def _said(content: str, body: dict[str, Any], die: bytes) -> str:
+def _reply_text(content: str, body: dict[str, Any], die: bytes) -> str:
     """A verdict in the form that the request asks for."""
     instructions = without_delimited(content)
     if body.get("logprobs"):
@@ -88,8 +88,10 @@ def _said(content: str, body: dict[str, Any], die: bytes) -> str:
         block = content.split("Rubric:")[1]
         numbers = [int(line.split(".")[0]) for line in block.splitlines() if line[:1].isdigit()]
         # the last of several criteria is left out now and then, and asked for by itself
-        told = numbers[:-1] if len(numbers) > 1 and die[2] % 3 == 0 else numbers
-        return json.dumps({str(n): "met" if die[2 + n] % 2 else "not_met" for n in told})
+        labelled_numbers = numbers[:-1] if len(numbers) > 1 and die[2] % 3 == 0 else numbers
+        return json.dumps(
+            {str(n): "met" if die[2 + n] % 2 else "not_met" for n in labelled_numbers}
+        )
     if "[[tie]]" in instructions:
         return ("[[A]]", "[[B]]", "[[tie]]")[die[1] % 3]
     if "[[best > ... > worst]]" in instructions:

@@ -23,8 +23,8 @@ A, B = Place("node-a", "kernel-a"), Place("node-b", "kernel-b")
 def served(port: int = 8000, **settings: Any) -> Judge:
     """A judge that is served as ``tiny``; ``settings`` are those of ``serve``."""
     endpoint = Endpoint(url=f"http://127.0.0.1:{port}/v1", model="tiny")
-    told = {"model": "org/Tiny", "start_timeout_s": GENEROUS_S}
-    return Judge(name="tiny", endpoint=endpoint, serve=Serve(**told | settings))
+    serve_settings = {"model": "org/Tiny", "start_timeout_s": GENEROUS_S}
+    return Judge(name="tiny", endpoint=endpoint, serve=Serve(**serve_settings | settings))
 
 
 def judge(port: int = 0, **settings: Any) -> Judge:
@@ -38,7 +38,7 @@ class Kept:
     """A service that a thread of this process keeps."""
 
     service: Service
-    said: list[str]
+    endings: list[str]
     """Why it has ended, once it has."""
 
 
@@ -46,20 +46,20 @@ class Kept:
 def keeping(model: Judge, runs: Path, place: Place | None = None, **how: Any) -> Generator[Kept]:
     """A service that is kept within the block, and is ready."""
     keeper = Keeper(model, runs, service=service_of(model, runs, place), **how)
-    ready, said = threading.Event(), []
+    ready, endings = threading.Event(), []
 
     def keep() -> None:
         try:
-            said.append(keeper.keep(lambda *_: ready.set()))
+            endings.append(keeper.keep(lambda *_: ready.set()))
         except UserError as error:
-            said.append(str(error))
+            endings.append(str(error))
 
     thread = threading.Thread(target=keep)
     thread.start()
     try:
-        wait_for(lambda: ready.is_set() or said)
-        assert ready.is_set(), said
-        yield Kept(keeper.service, said)
+        wait_for(lambda: ready.is_set() or endings)
+        assert ready.is_set(), endings
+        yield Kept(keeper.service, endings)
     finally:
         keeper.halted.set()
         thread.join()

@@ -44,7 +44,7 @@ def noisy(grading: str, **simulated: Any) -> Judge:
     )
 
 
-def said(votes_N: list[list[Verdict]]) -> list[list[Verdict]]:
+def without_costs(votes_N: list[list[Verdict]]) -> list[list[Verdict]]:
     """The votes without what differs from call to call."""
     return [
         [replace(vote, latency_s=0.0, from_cache=False, cost_usd=0.0) for vote in votes]
@@ -76,17 +76,17 @@ def test_verdicts_do_not_depend_on_when_answers_end(grading: str, store: Store |
         ahead = Ahead(session, GROUP)
         for places in ENDS:
             ahead.submit({place: ITEMS[place] for place in places})
-        found = judge_all(session, ITEMS, GROUP, ahead)
+        votes_N = judge_all(session, ITEMS, GROUP, ahead)
         assert session.calls == calls
-    assert said(found) == said(expected)
-    assert len({vote.score for votes in found for vote in votes}) > 2
+    assert without_costs(votes_N) == without_costs(expected)
+    assert len({vote.score for votes in votes_N for vote in votes}) > 2
 
 
 def test_a_group_is_asked_about_once_and_when_its_last_answer_has_ended(app: Endpointed) -> None:
-    asked = threading.Event()
+    request_came = threading.Event()
 
-    def free(content: str, seen: list[str]) -> bool:
-        asked.set()
+    def free(content: str, texts: list[str]) -> bool:
+        request_came.set()
         return True
 
     app.say, app.free = lambda body: "[[A > B > C > D]]", free
@@ -96,10 +96,10 @@ def test_a_group_is_asked_about_once_and_when_its_last_answer_has_ended(app: End
             ahead.submit({place: ITEMS[place]})
         assert session.calls == 0
         ahead.submit({2: ITEMS[2], 5: ITEMS[5]})
-        assert asked.wait(GENEROUS_S) and len(app.seen) == 1
+        assert request_came.wait(GENEROUS_S) and len(app.texts) == 1
         votes_N = judge_all(session, ITEMS, GROUP, ahead)
         assert session.calls == len(ROWS)
-    assert [sum(row.prompt_text() in text for text in app.seen) for row in ROWS] == [1, 1, 1]
+    assert [sum(row.prompt_text() in text for text in app.texts) for row in ROWS] == [1, 1, 1]
     assert [len(votes) for votes in votes_N] == [1] * len(ITEMS)
 
 
@@ -116,13 +116,13 @@ def test_what_was_submitted_in_other_words_is_asked_anew(grading: str, again: in
         ahead.submit(dict(enumerate(drafts)))
         judge_all(session, drafts, GROUP, ahead)
         before = session.calls
-        assert said(judge_all(session, ITEMS, GROUP, ahead)) == said(expected)
+        assert without_costs(judge_all(session, ITEMS, GROUP, ahead)) == without_costs(expected)
         assert session.calls - before == judge.sampling.votes * again
 
 
 def test_a_submission_of_which_nothing_is_wanted_any_more_is_cancelled(app: Endpointed) -> None:
-    def free(content: str, seen: list[str]) -> bool:
-        again = any(ITEMS[2][1] in text for text in seen)
+    def free(content: str, texts: list[str]) -> bool:
+        again = any(ITEMS[2][1] in text for text in texts)
         return "draft" not in content or ("second draft" in content and again)
 
     app.say, app.free = lambda body: "[[70]]", free
@@ -153,11 +153,11 @@ def test_equal_answers_are_asked_once_whenever_they_end(fault, faults, store, on
             flags = Counter((vote.outcome, vote.from_cache, vote.tokens_in) for [vote] in votes_N)
             return flags, session.calls, session.hits
 
-    found = ask(together=False)
-    assert found[1:] == (2, 1)
+    apart = ask(together=False)
+    assert apart[1:] == (2, 1)
     if store is None:  # with one, the second session would find what the first has stored
-        assert found == ask(together=True)
-    counts = {key[:2]: count for key, count in found[0].items()}
+        assert apart == ask(together=True)
+    counts = {key[:2]: count for key, count in apart[0].items()}
     assert counts == {(outcome, False): 2, (outcome, True): 1}
 
 
@@ -174,7 +174,7 @@ def test_the_end_of_a_batch_leaves_nothing_in_flight(tmp_path: Path, app: Endpoi
     """A step that failed has asked; the next step and other processes are not held up by it."""
     came, may_answer = threading.Semaphore(0), threading.Event()
 
-    def free(content: str, seen: list[str]) -> bool:
+    def free(content: str, texts: list[str]) -> bool:
         came.release()
         return may_answer.is_set()
 
@@ -195,16 +195,16 @@ def test_the_end_of_a_batch_leaves_nothing_in_flight(tmp_path: Path, app: Endpoi
             votes_N = judge_all(session, ITEMS[:2], 1)
         assert [vote.outcome for [vote] in votes_N] == [Outcome.scored] * 2
         assert session.calls - before == 1 and store.count() == 2
-    assert len(app.seen) == 4
+    assert len(app.texts) == 4
 
 
 def test_a_batch_that_ends_at_once_asks_nothing_afterwards(app: Endpointed) -> None:
-    app.say, app.free = lambda body: "[[70]]", lambda content, seen: False
+    app.say, app.free = lambda body: "[[70]]", lambda content, texts: False
     items: list[tuple[Row, str]] = [(ROWS[0], f"answer {number}") for number in range(700)]
     with Session(held(max_concurrency=2), None) as session:
         with session.batch():
             session.submit(items, 1)
-        assert session.calls == len(app.seen) <= 2
+        assert session.calls == len(app.texts) <= 2
         assert session._asker._in_flight == {} and session._submissions == set()
 
 
@@ -216,8 +216,8 @@ def test_a_judge_that_drifts_is_asked_in_order_and_by_nobody_else() -> None:
         for places in ENDS:
             ahead.submit({place: ITEMS[place] for place in places})
         assert session.calls == 0
-        assert said(judge_all(session, ITEMS, GROUP, ahead)) == said(expected)
+        assert without_costs(judge_all(session, ITEMS, GROUP, ahead)) == without_costs(expected)
     order = [place for places in ENDS for place in places]
     votes_N, _ = afterwards(judge, [ITEMS[place] for place in order])
-    by_place = dict(zip(order, said(votes_N), strict=True))
-    assert [by_place[place] for place in range(len(ITEMS))] != said(expected)
+    by_place = dict(zip(order, without_costs(votes_N), strict=True))
+    assert [by_place[place] for place in range(len(ITEMS))] != without_costs(expected)

@@ -96,7 +96,7 @@ def changed(**fields: Any) -> Item:
 
 @pytest.mark.usefixtures("no_data")
 @pytest.mark.parametrize(
-    "lines, said",
+    "lines, message",
     [
         ([item(), item(1), item()], "line 3: the id healthbench:val:0 stands on line 1 too"),
         ([item(), "\0" * 40 + json.dumps(item(1))], "line 2: 40 NUL bytes"),
@@ -119,9 +119,9 @@ def changed(**fields: Any) -> Item:
         ([changed(meta={"row_index": 0, "prompt_messages": []})], "a prompt that is"),
     ],
 )
-def test_what_is_no_bias_set_is_named(tmp_path, lines, said):
+def test_what_is_no_bias_set_is_named(tmp_path, lines, message):
     path = save(tmp_path, *lines)
-    with pytest.raises(UserError, match=said) as refused:
+    with pytest.raises(UserError, match=message) as refused:
         biasset.read(path)
     assert "\n" not in str(refused.value)
 
@@ -143,10 +143,10 @@ def test_rules_fill_what_they_can_and_say_why_not():
     slots.fill_by_rules(slots.todo([full, wordless, empty], VARIANTS, RULES, False, "b"))
     assert full["responses"]["ycorrect"] is None
     for slot in ("yshort", "yverbose", "ystructured", "ysycophant", "yconfident_wrong"):
-        made = full["made"][slot]
-        assert made["author"] == "rules" and made["from"] == POLICY
-        assert made["sha256"] == biasset.digest(full["responses"][slot])
-        assert made["checks"] == {"meaning": True, "length": True, "format": True}, slot
+        entry = full["made"][slot]
+        assert entry["author"] == "rules" and entry["from"] == POLICY
+        assert entry["sha256"] == biasset.digest(full["responses"][slot])
+        assert entry["checks"] == {"meaning": True, "length": True, "format": True}, slot
     assert "7 km off" in full["responses"]["yconfident_wrong"]
     assert wordless["made"]["yshort"]["missing"] == "nothing to take out"
     assert wordless["made"]["yconfident_wrong"]["missing"] == "no number to make wrong"
@@ -162,10 +162,10 @@ def test_rules_take_any_text_and_claim_no_more_than_they_keep(text):
     if biasset.answer(full, POLICY):
         slots.fill_by_rules(wanted)
         for slot in VARIANTS:
-            made = full["made"][slot]
-            assert ("missing" in made) == (full["responses"][slot] is None)
+            entry = full["made"][slot]
+            assert ("missing" in entry) == (full["responses"][slot] is None)
             if slot == "yverbose":
-                assert made["checks"]["length"] is True
+                assert entry["checks"]["length"] is True
 
 
 def test_another_authors_slots_are_replaced_only_where_that_is_typed():
@@ -176,8 +176,8 @@ def test_another_authors_slots_are_replaced_only_where_that_is_typed():
     full, writer = item(0, ypolicy_raw=BASE), Author("qwen3-8b", "qwen3")
     slots.fill_by_rules(slots.todo([full], VARIANTS, RULES, False, "b"))
     assert todo(RULES) == ["ycorrect"], "only what is missing is tried again"
-    said = r"5 slots .* author than qwen3-8b.*yshort of healthbench:val:0 \(author: rules\)"
-    with pytest.raises(UserError, match=rf"{said}.*overwrite=true"):
+    message = r"5 slots .* author than qwen3-8b.*yshort of healthbench:val:0 \(author: rules\)"
+    with pytest.raises(UserError, match=rf"{message}.*overwrite=true"):
         todo(writer)
     assert todo(writer, overwrite=True) == [*VARIANTS]
     assert todo(writer, "ycorrect") == ["ycorrect"]
@@ -224,8 +224,8 @@ def test_a_set_with_authors_is_probed_against_what_was_rewritten(tmp_path):
     biasset.write(path, [full])
     loaded = sets.read_slots(path)
     assert loaded.notes == ["1 x ysycophant: left out, it failed its check of meaning"]
-    made, _ = variants(loaded.sources[0], only=["yshort", "yverbose", "ysycophant"])
-    by = {(one.variant, one.base): one for one in made}
+    all_variants, _ = variants(loaded.sources[0], only=["yshort", "yverbose", "ysycophant"])
+    by = {(one.variant, one.base): one for one in all_variants}
     prompt = loaded.sources[0].row.prompt_id
     assert by["yshort", "given"].against == f"{prompt}/ycorrect/correct"
     assert by["yverbose", "given"].against == f"{prompt}/ypolicy_raw/policy"

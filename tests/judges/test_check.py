@@ -122,8 +122,8 @@ def test_another_model_than_the_preset_says_is_an_error(capsys, serving, of_one_
     other = serving("other")
     words = (serving(), f"judge.endpoint.replicas=[{other}]") if of_one_replica else (other,)
     assert check.main(at(*words)) == 2
-    said = capsys.readouterr().err
-    assert "judge.endpoint.model='m'" in said and "another-model" in said
+    errors = capsys.readouterr().err
+    assert "judge.endpoint.model='m'" in errors and "another-model" in errors
 
 
 def test_help_names_the_judges(capsys):

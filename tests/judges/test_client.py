@@ -20,7 +20,7 @@ from judges.fault_injection.server import ANSWERS, error, events, whole
 from judges.fault_injection.server import GOOD as BODY
 from judges.fault_injection.server import GOOD_STREAM as CHUNKS
 from study.verdict import Outcome
-from tests.judges.asking import MESSAGES, TRIES, a_judge, asked, asking
+from tests.judges.asking import MESSAGES, TRIES, a_judge, ask_judge, asking
 
 WORDS = [
     (400, {"code": "context_length_exceeded", "message": "too much"}, Outcome.too_long),
@@ -48,7 +48,7 @@ def test_an_error_is_told_by_its_body(status, body, meant, faults, grading, monk
     error = body if isinstance(body, dict) else {"message": body}
     monkeypatch.setitem(ANSWERS, "worded", whole(json.dumps({"error": error}).encode(), status))
     before = faults.calls["worded"]
-    got, channel = asked(a_judge(faults.url("worded")), grading)
+    got, channel = ask_judge(a_judge(faults.url("worded")), grading)
     assert faults.calls["worded"] - before == channel.calls == 1  # all of them are final
     if not isinstance(meant, Outcome):
         assert got.outcome is Outcome.endpoint_down
@@ -60,11 +60,13 @@ def test_an_error_is_told_by_its_body(status, body, meant, faults, grading, monk
 
 
 def test_after_a_refused_key_nothing_more_is_sent(faults: Any, grading: Any) -> None:
-    results, channel = asked(a_judge(faults.url("key_401"), max_concurrency=1), grading, count=5)
+    results, channel = ask_judge(
+        a_judge(faults.url("key_401"), max_concurrency=1), grading, count=5
+    )
     assert {result.outcome for result in results} == {Outcome.endpoint_down}
     assert channel.calls == 1
     assert [result.attempts for result in results] == [1, 0, 0, 0, 0]
-    results, channel = asked(a_judge(faults.url("forbidden_403"), max_concurrency=1), grading,
+    results, channel = ask_judge(a_judge(faults.url("forbidden_403"), max_concurrency=1), grading,
                                 count=3)  # fmt: skip
     assert channel.calls == 3  # one question may be forbidden and another not
 
@@ -85,7 +87,7 @@ def test_what_an_endpoint_sends_can_be_written_and_is_short(faults, grading, mon
         monkeypatch.setitem(ANSWERS, name, answer)
         for stream in (False, True):
             judge = a_judge(faults.url(name), stream=stream, attempts=1)
-            got, _ = asked(judge, grading, key=secret)
+            got, _ = ask_judge(judge, grading, key=secret)
             if got.outcome is None:
                 assert (name, stream) == ("kind", False)
                 continue
@@ -107,26 +109,26 @@ def test_another_models_reply_is_asked_for_once_more_and_is_no_score(
         fault = f"other{number}"
         monkeypatch.setitem(ANSWERS, fault, answer(name))
         before = faults.calls[fault]
-        got, _ = asked(a_judge(faults.url(fault), stream=stream), grading)
+        got, _ = ask_judge(a_judge(faults.url(fault), stream=stream), grading)
         assert (got.outcome, got.replies) == (Outcome.wrong_model, ())
         assert faults.calls[fault] - before == got.attempts == 2
         assert "'m' was asked for" in got.reason
         assert got.served and got.served in got.reason
         allowed = a_judge(faults.url(fault), stream=stream, served_as=[got.served])
-        assert asked(allowed, grading)[0].replies[0].model == got.served
+        assert ask_judge(allowed, grading)[0].replies[0].model == got.served
         once = a_judge(faults.url(f"{fault}:{1:0{number + 1}}"), stream=stream)
         if not stream:  # a router that erred once
-            got, _ = asked(once, grading)
+            got, _ = ask_judge(once, grading)
             assert (got.outcome, got.attempts, got.replies[0].model) == (None, 2, "m")
     for name in ('"model": ""', '"model": null', '"x": 1', '"model": "M"', '"model": "org/m"'):
         monkeypatch.setitem(ANSWERS, "same", answer(name))
-        got, _ = asked(a_judge(faults.url("same"), stream=stream), grading)
+        got, _ = ask_judge(a_judge(faults.url("same"), stream=stream), grading)
         assert (got.outcome, got.attempts) == (None, 1)
 
 
 def test_when_a_refusal_is_of_everything(faults: Any, grading: Any) -> None:
     def channel(fault: str, count: int = 1, **endpoint: Any) -> Channel:
-        return asked(a_judge(faults.url(fault), **endpoint), grading, count=count)[1]
+        return ask_judge(a_judge(faults.url(fault), **endpoint), grading, count=count)[1]
 
     assert channel("good").refused is None
     assert channel("server_500").refused is None
@@ -145,17 +147,17 @@ def test_when_a_refusal_is_of_everything(faults: Any, grading: Any) -> None:
 
 
 def test_a_re_ask_says_what_it_changed(faults: Any, grading: Any) -> None:
-    got, _ = asked(a_judge(faults.url("unparsed:01")), grading)
+    got, _ = ask_judge(a_judge(faults.url("unparsed:01")), grading)
     assert [reply.asked for reply in got.replies] == ["", "with a format reminder"]
     parsed = settle(grading.parse, got.replies)[1]
     assert (parsed.score, parsed.reason) == (1.0, "asked again with a format reminder")
-    got, _ = asked(a_judge(faults.url("truncated")), grading)
+    got, _ = ask_judge(a_judge(faults.url("truncated")), grading)
     reason = "cut by the token limit; asked again with 2 times the tokens"
     assert settle(grading.parse, got.replies)[1].reason == reason
 
 
 def test_an_error_that_echoes_the_key_is_redacted(faults: Any, grading: Any) -> None:
-    got, _ = asked(a_judge(faults.url("key_401")), grading, key="plain-looking-key")
+    got, _ = ask_judge(a_judge(faults.url("key_401")), grading, key="plain-looking-key")
     assert "Incorrect API key provided" in str(got)
     assert "sk-test-canary" not in str(got)
     sent = [head for head in faults.headers if b"/key_401/" in head][-1]
@@ -167,13 +169,13 @@ def test_a_closed_port_is_endpoint_down(stream: bool, grading: Any) -> None:
     with socket.socket() as sock:
         sock.bind(("127.0.0.1", 0))
         port = sock.getsockname()[1]
-        got, channel = asked(a_judge(f"http://127.0.0.1:{port}/v1", stream=stream), grading)
+        got, channel = ask_judge(a_judge(f"http://127.0.0.1:{port}/v1", stream=stream), grading)
     assert got.outcome is Outcome.endpoint_down
     assert channel.calls == TRIES
 
 
 def test_a_name_without_address_is_endpoint_down(grading: Any) -> None:
-    got, _ = asked(a_judge("http://no-such-host.invalid/v1", attempts=1), grading)
+    got, _ = ask_judge(a_judge("http://no-such-host.invalid/v1", attempts=1), grading)
     assert got.outcome is Outcome.endpoint_down
 
 
@@ -186,7 +188,7 @@ def test_a_name_without_address_is_endpoint_down(grading: Any) -> None:
     ],
 )
 def test_a_passing_fault_costs_attempts_only(stream, fault, faults, grading) -> None:
-    got, _ = asked(a_judge(faults.url(fault), stream=stream), grading)
+    got, _ = ask_judge(a_judge(faults.url(fault), stream=stream), grading)
     assert got.outcome is None
     assert got.attempts == int(fault.partition(":")[2]) + 1
     assert settle(grading.parse, got.replies)[1].score == 1.0
@@ -201,7 +203,7 @@ GOOD_STREAM = [
 
 @pytest.mark.parametrize("fault", GOOD + GOOD_STREAM)
 def test_a_good_reply_is_read_whole(fault: str, faults: Any, grading: Any) -> None:
-    got, _ = asked(a_judge(faults.url(fault), stream=fault.startswith("s_")), grading)
+    got, _ = ask_judge(a_judge(faults.url(fault), stream=fault.startswith("s_")), grading)
     (reply,) = got.replies
     assert (reply.text, reply.finish_reason, reply.model, got.attempts) == ("met", "stop", "m", 1)
     if fault not in ("s_good_lost_after_finish", "s_good_no_last_newline", "s_stays_awake"):
@@ -235,18 +237,18 @@ def test_a_lost_re_ask_keeps_the_first_reply(faults: Any, grading: Any, monkeypa
 
 
 def test_what_a_re_ask_changes(faults: Any, grading: Any) -> None:
-    asked(a_judge(faults.url("truncated:0")), grading)
+    ask_judge(a_judge(faults.url("truncated:0")), grading)
     (plain,) = faults.bodies["truncated:0"]
     assert plain == {
         "model": "m", "messages": MESSAGES, "temperature": 0.0, "top_p": 1.0, "max_tokens": 8,
         "seed": 7,
     }  # fmt: skip
-    asked(a_judge(faults.url("unparsed:1")), grading)
+    ask_judge(a_judge(faults.url("unparsed:1")), grading)
     first, second = faults.bodies["unparsed:1"]
     assert first == plain
     reminded = [{"role": "user", "content": f"grade this\n\n{REMINDER}"}]
     assert second == {**plain, "messages": reminded}
-    asked(a_judge(faults.url("truncated:1")), grading)
+    ask_judge(a_judge(faults.url("truncated:1")), grading)
     assert faults.bodies["truncated:1"] == [plain, {**plain, "max_tokens": 16}]
 
 
@@ -254,7 +256,7 @@ def test_jitter_does_not_touch_the_global_random_numbers(faults: Any, grading: A
     import random
 
     state = random.getstate()
-    asked(a_judge(faults.url("server_500")), grading)
+    ask_judge(a_judge(faults.url("server_500")), grading)
     assert random.getstate() == state
 
 
@@ -263,7 +265,7 @@ def test_a_bomb_stays_small_in_memory(stream: bool, faults: Any, grading: Any) -
     judge = a_judge(faults.url("s_bomb" if stream else "bomb"), stream=stream)
     tracemalloc.start()
     try:
-        got, _ = asked(judge, grading)
+        got, _ = ask_judge(judge, grading)
         peak = tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()

@@ -17,8 +17,8 @@ from tests.judges.asking import (
     IDLE_S,
     TRIES,
     a_judge,
-    asked,
-    asked_on_own_clock,
+    ask_judge,
+    ask_on_own_clock,
     playing,
 )
 
@@ -58,7 +58,7 @@ def test_a_call_ends_with_its_last_try_or_at_its_deadline(
     piece: bytes, kind: bytes, endpoint: dict[str, Any], calls: int, most_s: float, grading: Any
 ) -> None:
     app = saying(piece, kind)
-    got, channel, seconds = asked_on_own_clock(a_judge(APPLICATION, **endpoint), grading, app)
+    got, channel, seconds = ask_on_own_clock(a_judge(APPLICATION, **endpoint), grading, app)
     assert (got.outcome, channel.calls) == (Outcome.timeout, calls)
     pauses_s = BACKOFF_S * (1 + 2) if most_s == TRIED_S else 0
     assert most_s - 1e-6 <= seconds <= most_s + pauses_s + 1e-6
@@ -108,7 +108,7 @@ def test_a_stream_that_has_finished_and_stays_open_is_whole(
     pieces: Any, again: bytes, tokens: int | None, seconds: float, grading: Any
 ) -> None:
     judge = a_judge(APPLICATION, stream=True, idle_timeout_s=2.5)
-    got, channel, took_s = asked_on_own_clock(judge, grading, streaming(pieces, again))
+    got, channel, took_s = ask_on_own_clock(judge, grading, streaming(pieces, again))
     assert (got.outcome, channel.calls) == (None, 1), got.reason
     assert (got.replies[0].text, got.replies[0].tokens_out) == ("met", tokens)
     assert took_s == pytest.approx(seconds, abs=1e-6)
@@ -121,14 +121,14 @@ def test_a_whole_stream_is_never_late(limits: Any, end: bytes, grading: Any) -> 
     idle_s, deadline_s = limits
     judge = a_judge(APPLICATION, stream=True, idle_timeout_s=idle_s, deadline_s=deadline_s)
     app = streaming([(0.049, ROLE + MET + STOP + end)])
-    got, channel, took_s = asked_on_own_clock(judge, grading, app)
+    got, channel, took_s = ask_on_own_clock(judge, grading, app)
     assert (got.outcome, channel.calls) == (None, 1), got.reason
     assert took_s < 0.049 + min(idle_s, deadline_s)
 
 
 def test_what_goes_on_after_the_finish_reason_is_no_reply(grading: Any) -> None:
     app = streaming([FINISHED, (0.5 * REST_S, chunk({"content": "not_"}))])
-    got, channel, _ = asked_on_own_clock(a_judge(APPLICATION, stream=True), grading, app)
+    got, channel, _ = ask_on_own_clock(a_judge(APPLICATION, stream=True), grading, app)
     assert (got.outcome, channel.calls) == (Outcome.transport, TRIES)
     assert "went on after its finish reason" in got.reason
 
@@ -136,7 +136,7 @@ def test_what_goes_on_after_the_finish_reason_is_no_reply(grading: Any) -> None:
 def test_a_pause_that_one_was_asked_for_holds_for_all(grading: Any) -> None:
     judge = a_judge(APPLICATION, max_concurrency=1, attempts=1, adaptive=False)
     app = playing(repeat(ANSWERS["limit_429_pause"]))
-    results, channel, seconds = asked_on_own_clock(judge, grading, app, count=6)
+    results, channel, seconds = ask_on_own_clock(judge, grading, app, count=6)
     assert {result.outcome for result in results} == {Outcome.rate_limited}
     # The first is told to wait 0.4 s; the second waits that long before it asks, and so on.
     assert channel.calls == 6
@@ -146,7 +146,7 @@ def test_a_pause_that_one_was_asked_for_holds_for_all(grading: Any) -> None:
 def test_a_pause_past_the_deadline_is_not_waited_for(grading: Any) -> None:
     judge = a_judge(APPLICATION, max_concurrency=1)
     app = playing(repeat(ANSWERS["limit_429_long"]))
-    results, channel, seconds = asked_on_own_clock(judge, grading, app, count=4)
+    results, channel, seconds = ask_on_own_clock(judge, grading, app, count=4)
     assert channel.calls == 1
     assert {result.outcome for result in results} == {Outcome.rate_limited}
     assert "past the deadline" in results[3].reason
@@ -160,16 +160,16 @@ def test_a_pause_past_the_deadline_is_not_waited_for(grading: Any) -> None:
 def test_no_wait_asked_for_closes_an_endpoint_for_good(value, faults, grading, monkeypatch) -> None:
     answer = error(429, retry_after=value)
     monkeypatch.setitem(ANSWERS, "wait", answer)
-    got, channel = asked(a_judge(faults.url("wait"), attempts=1), grading)
+    got, channel = ask_judge(a_judge(faults.url("wait"), attempts=1), grading)
     assert (got.outcome is not None, channel.calls) == (True, 1)
     assert channel.paused_until <= time.monotonic() + LONGEST_PAUSE_S
-    _, _, seconds = asked_on_own_clock(a_judge(APPLICATION, attempts=1), grading, playing([answer]))
+    _, _, seconds = ask_on_own_clock(a_judge(APPLICATION, attempts=1), grading, playing([answer]))
     assert seconds == 0
 
 
 def test_retry_after_is_waited_for(grading: Any) -> None:
     app = playing([ANSWERS["limit_429_short"], ANSWERS["good"]])
-    got, _, seconds = asked_on_own_clock(a_judge(APPLICATION), grading, app)
+    got, _, seconds = ask_on_own_clock(a_judge(APPLICATION), grading, app)
     assert got.attempts == 2
     assert 0.2 - 1e-6 <= seconds <= 0.2 + 2 * BACKOFF_S + 1e-6
 
@@ -177,7 +177,7 @@ def test_retry_after_is_waited_for(grading: Any) -> None:
 def test_a_wait_that_the_deadline_cuts_keeps_the_reason_for_waiting(grading: Any) -> None:
     judge = a_judge(APPLICATION, attempts=50, deadline_s=2.0)
     app = playing(repeat(ANSWERS["limit_429_short"]))
-    got, _, seconds = asked_on_own_clock(judge, grading, app)
+    got, _, seconds = ask_on_own_clock(judge, grading, app)
     assert got.outcome is Outcome.rate_limited
     assert 2 <= got.attempts <= 10
     assert seconds <= 2.0 + 1e-6
@@ -186,7 +186,7 @@ def test_a_wait_that_the_deadline_cuts_keeps_the_reason_for_waiting(grading: Any
 def test_concurrency_is_bounded_and_waiting_for_a_slot_is_not_on_the_clock(grading: Any) -> None:
     judge = a_judge(APPLICATION, max_concurrency=2, deadline_s=2.5)
     app = playing(repeat(ANSWERS["good"]), after_s=0.2)
-    results, channel, seconds = asked_on_own_clock(judge, grading, app, count=30)
+    results, channel, seconds = ask_on_own_clock(judge, grading, app, count=30)
     assert all(result.outcome is None for result in results)
     assert channel.calls == 30
     assert seconds == pytest.approx(15 * 0.2)  # rounds of two, beyond the deadline of each

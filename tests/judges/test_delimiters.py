@@ -113,9 +113,9 @@ def test_every_mark_is_shown_with_a_backslash_and_found_as_it_was(mark):
 def test_any_mixture_of_marks_is_found_as_it_was(text):
     message = f"{delimit('prompt', text)}\n{delimit('answer', text)}"
     for kind in ("prompt", "answer"):
-        found = undelimit(kind, message)
-        assert found == text
-        assert features(found, "yes") == features(text, "yes")
+        undelimited = undelimit(kind, message)
+        assert undelimited == text
+        assert features(undelimited, "yes") == features(text, "yes")
     assert without_delimited(message) == "\n"
 
 

@@ -135,6 +135,6 @@ def test_a_stream_is_asked_for_its_usage(faults: Any, one_word: Any) -> None:
 @pytest.mark.parametrize(("dialect", "refused"), [("openai", True), ("dashscope", False)])
 def test_only_a_whole_list_of_models_refuses_one(dialect, refused, faults, one_word) -> None:
     unlisted = http(faults.url("good"), model="unlisted", dialect=dialect)
-    said = pytest.raises(UserError, match="does not serve") if refused else nullcontext()
-    with Session(unlisted, None) as session, said:
+    expectation = pytest.raises(UserError, match="does not serve") if refused else nullcontext()
+    with Session(unlisted, None) as session, expectation:
         session.check()

@@ -136,10 +136,10 @@ def test_ordinary_words_stay(text: str) -> None:
     ],
 )  # fmt: skip
 def test_keys_go(text: str) -> None:
-    found = blot(f"[[70]] {text} met", KEY)
-    assert BLOT in found
-    assert found.startswith("[[70]] ") and found.endswith(" met")
-    assert text.rpartition(" ")[2].rstrip(".") not in found
+    blotted = blot(f"[[70]] {text} met", KEY)
+    assert BLOT in blotted
+    assert blotted.startswith("[[70]] ") and blotted.endswith(" met")
+    assert text.rpartition(" ")[2].rstrip(".") not in blotted
 
 
 def test_a_key_spelt_in_tokens_goes_with_the_log_probs() -> None:

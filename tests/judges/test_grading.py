@@ -77,8 +77,10 @@ def test_what_is_asked(name, prompt, answer):
 @pytest.mark.parametrize(("name", "prompt"), [*EVERY, ("rubric_batch", "default")])
 def test_two_answers_share_everything_up_to_the_answer(name, prompt):
     """Prefix caches of judge servers work on this."""
-    asked = (GRADINGS[name]({"prompt": prompt}).requests(RUBRIC, text) for text in ("red", "blue"))
-    one, two = (request.messages[0]["content"] for (request,) in asked)
+    requests_by_answer = (
+        GRADINGS[name]({"prompt": prompt}).requests(RUBRIC, text) for text in ("red", "blue")
+    )
+    one, two = (request.messages[0]["content"] for (request,) in requests_by_answer)
     shared = one[: one.index("<<<answer")]
     assert two.startswith(shared) and len(shared) > 200 and "<<<rubric" in shared
 
@@ -334,8 +336,8 @@ def test_the_hard_option_scores_the_word():
 def test_options_that_do_not_fit(name, options, named):
     with pytest.raises(UserError, match=r"[Tt]ype|[Gg]ive|it must be") as problem:
         GRADINGS[name](options)
-    said = str(problem.value)
-    assert named in said and "judge.grading" in said and "\n" not in said
+    message = str(problem.value)
+    assert named in message and "judge.grading" in message and "\n" not in message
 
 
 def test_a_prompt_of_ones_own(tmp_path):

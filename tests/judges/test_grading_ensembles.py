@@ -28,8 +28,8 @@ def test_an_answer_is_judged_by_each_prompt_and_scores_their_mean():
     first, second = grading.requests(ROW, "hello")
     assert first.messages == Likert().requests(ROW, "hello")[0].messages
     assert second.messages == Likert({"prompt": "strict"}).requests(ROW, "hello")[0].messages
-    told = grading.combine(ROW, [(first, scored(0.2)), (second, scored(0.9))])
-    assert told.score == pytest.approx(0.55)
+    combined = grading.combine(ROW, [(first, scored(0.2)), (second, scored(0.9))])
+    assert combined.score == pytest.approx(0.55)
 
 
 def test_a_prompt_without_a_score_leaves_the_answer_without_one():
@@ -48,8 +48,8 @@ def test_an_ensemble_is_another_prompt_and_none_is_the_old_one():
 def test_an_ensemble_that_cannot_be_had_is_a_user_error():
     with pytest.raises(IllegalValue, match=re.escape("ensemble=strict is not legal")):
         Likert({"ensemble": "strict"})
-    said = r"options.ensemble='mild' is not a prompt.*options.ensemble=\[default\]"
-    with pytest.raises(UserError, match=said):  # as a list: it would be refused without brackets
+    message = r"options.ensemble='mild' is not a prompt.*options.ensemble=\[default\]"
+    with pytest.raises(UserError, match=message):  # as a list: it would be refused without brackets
         Likert({"ensemble": ["mild"]})
 
 
@@ -81,23 +81,23 @@ def ranking(grading: Listwise, text: str, place: int) -> tuple:
 
 def test_both_orders_show_every_answer_once_and_turned_round():
     one, both = Listwise(), Listwise({"orders": "both"})
-    (given,) = one.group_requests(ROW, ANSWERS)
+    (request,) = one.group_requests(ROW, ANSWERS)
     first, second = both.group_requests(ROW, ANSWERS)
-    assert first == given and second.members == first.members[::-1]
+    assert first == request and second.members == first.members[::-1]
 
 
 def test_a_judge_of_places_alone_says_nothing_in_both_orders():
     grading = Listwise({"orders": "both"})
     parts = [ranking(grading, "[[A > B > C > D]]", place) for place in (0, 1)]
-    told = grading.group_combine(ROW, ANSWERS, parts)
-    assert [each.score for each in told] == pytest.approx([0.5] * 4)
+    combined = grading.group_combine(ROW, ANSWERS, parts)
+    assert [each.score for each in combined] == pytest.approx([0.5] * 4)
     one = Listwise()
     alone = one.group_combine(ROW, ANSWERS, [ranking(one, "[[A > B > C > D]]", 0)])
-    assert len({told.score for told in alone}) > 1
+    assert len({combined.score for combined in alone}) > 1
 
 
 def test_an_order_without_a_ranking_leaves_the_group_without_scores():
     grading = Listwise({"orders": "both"})
     parts = [ranking(grading, "[[A > B > C > D]]", 0), ranking(grading, "I cannot say.", 1)]
-    told = grading.group_combine(ROW, ANSWERS, parts)
-    assert [each.outcome for each in told] == [Outcome.unparsed] * 4
+    combined = grading.group_combine(ROW, ANSWERS, parts)
+    assert [each.outcome for each in combined] == [Outcome.unparsed] * 4

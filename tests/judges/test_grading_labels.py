@@ -15,8 +15,8 @@ M, N, U = LABELS  # met, not_met, unknown
 
 
 def labels_of(text: str, count: int = 3, vocabulary: str = "present") -> list[str]:
-    found = read_labels(text, list(range(1, count + 1)), vocabulary)
-    return [found.get(number, "unknown") for number in range(1, count + 1)]
+    labels = read_labels(text, list(range(1, count + 1)), vocabulary)
+    return [labels.get(number, "unknown") for number in range(1, count + 1)]
 
 
 @pytest.mark.parametrize(
@@ -130,9 +130,11 @@ def test_each_vocabulary_has_its_own_words(vocabulary: str, text: str, expected:
 
 
 RENDER = {
-    "object": lambda said: json.dumps(said),
-    "fenced": lambda said: f"Here you are.\n```json\n{json.dumps(said, indent=1)}\n```",
-    "lines": lambda said: "\n".join(f"{number}: {word}" for number, word in sorted(said.items())),
+    "object": lambda verdict: json.dumps(verdict),
+    "fenced": lambda verdict: f"Here you are.\n```json\n{json.dumps(verdict, indent=1)}\n```",
+    "lines": lambda verdict: "\n".join(
+        f"{number}: {word}" for number, word in sorted(verdict.items())
+    ),
 }
 
 
@@ -147,8 +149,8 @@ RENDER = {
 )  # fmt: skip
 def test_any_verdict_is_read_back_whatever_its_order_and_the_prose(style, vocabulary, met, prose):
     yes, no = VOCABULARIES[vocabulary]
-    said = {number: yes if truth else no for number, truth in met.items()}
-    text = "\n".join([*prose[:1], RENDER[style](said), *prose[1:]])
+    verdict = {number: yes if truth else no for number, truth in met.items()}
+    text = "\n".join([*prose[:1], RENDER[style](verdict), *prose[1:]])
     expected = [(M if met[number] else N) if number in met else U for number in range(1, 13)]
     assert labels_of(text, 12, vocabulary) == expected
 
@@ -173,13 +175,13 @@ def test_a_forged_verdict_that_the_judge_quotes_decides_nothing_it_was_asked(
     verdict alone is about all criteria."""
     words = ("NOT_PRESENT", "PRESENT")
     shown = RENDER[forging]({number: words[truth] for number, truth in forged.items()})
-    said = RENDER[style]({number: words[truth] for number, truth in own.items()})
-    found = labels_of(f"The response says:\n{shown}\nThat is no concern of mine.\n{said}", 6)
+    verdict = RENDER[style]({number: words[truth] for number, truth in own.items()})
+    labels = labels_of(f"The response says:\n{shown}\nThat is no concern of mine.\n{verdict}", 6)
     differs = any(forged.get(number, truth) != truth for number, truth in own.items())
     if differs and (len(forged) == 6 or len(own) < 6):
-        assert found == [U] * 6
+        assert labels == [U] * 6
     elif len(forged) < 6:
-        assert found == [{True: M, False: N}.get(own.get(number), U) for number in range(1, 7)]
+        assert labels == [{True: M, False: N}.get(own.get(number), U) for number in range(1, 7)]
 
 
 @pytest.mark.parametrize(

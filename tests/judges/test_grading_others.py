@@ -116,11 +116,11 @@ def test_letters_and_delimiters_of_a_group() -> None:
 # --- pairwise
 
 
-def pairs(grading: Pairwise, answers: list[str], said: dict[str, str]) -> list[Parsed]:
+def pairs(grading: Pairwise, answers: list[str], replies: dict[str, str]) -> list[Parsed]:
     """Combine replies given per shown pair, "ab" for the answers a and b in this order."""
     parts = []
     for ask in grading.group_requests(ROW, answers):
-        reply = said.get("".join(answers[member] for member in ask.members))
+        reply = replies.get("".join(answers[member] for member in ask.members))
         parsed = LOST if reply is None else grading.parse(Reply(reply), ask)
         parts.append((ask, parsed))
     return grading.group_combine(ROW, answers, parts)
@@ -162,14 +162,14 @@ def test_win_rates_by_hand() -> None:
 
 
 def test_half_a_tie_is_a_turned_pair() -> None:
-    found = pairs(Pairwise({}), ["a", "b"], {"ab": "[[A]]", "ba": "[[tie]]"})
-    assert [parsed.score for parsed in found] == [0.5, 0.5]
-    assert all("1 of 1 pairs turned" in parsed.reason for parsed in found)
+    grades = pairs(Pairwise({}), ["a", "b"], {"ab": "[[A]]", "ba": "[[tie]]"})
+    assert [parsed.score for parsed in grades] == [0.5, 0.5]
+    assert all("1 of 1 pairs turned" in parsed.reason for parsed in grades)
 
 
 def test_a_pair_without_both_verdicts_is_no_comparison() -> None:
-    said = {"ab": "[[A]]", "ba": "[[B]]", "ac": "[[A]]", "bc": "[[A]]", "cb": "[[huh]]"}
-    first, second, third = pairs(Pairwise({}), ["a", "b", "c"], said)
+    replies = {"ab": "[[A]]", "ba": "[[B]]", "ac": "[[A]]", "bc": "[[A]]", "cb": "[[huh]]"}
+    first, second, third = pairs(Pairwise({}), ["a", "b", "c"], replies)
     assert (first.score, second.score) == (1.0, 0.0)
     assert "1 of 2 pairs have no verdict: no reply within 2 s" in first.reason
     assert (third.score, third.outcome) == (None, Outcome.timeout)
@@ -188,8 +188,8 @@ def test_equal_answers_tie_without_a_request() -> None:
 def test_win_rates_of_a_group_average_to_a_half(replies: list[str]) -> None:
     answers = list("abcd")
     orders = ["".join(pair) for pair in itertools.permutations(answers, 2)]
-    found = pairs(Pairwise({}), answers, dict(zip(orders, replies, strict=True)))
-    scores = [parsed.score for parsed in found]
+    grades = pairs(Pairwise({}), answers, dict(zip(orders, replies, strict=True)))
+    scores = [parsed.score for parsed in grades]
     assert None not in scores
     assert sum(score or 0.0 for score in scores) / 4 == pytest.approx(0.5)
 
@@ -229,9 +229,9 @@ def test_ranks_become_scores(order: list[int]) -> None:
     (ask,) = grading.group_requests(ROW, answers)
     text = " > ".join(letters(ask.members.index(member)) for member in order)
     parts = [(ask, grading.parse(Reply(f"[[{text}]]"), ask))]
-    found = grading.group_combine(ROW, answers, parts)
+    grades = grading.group_combine(ROW, answers, parts)
     # rank 1 of 5 scores (5 - 1) / 4 = 1, rank 2 scores 0.75, ...
-    assert [found[member].score for member in order] == [1.0, 0.75, 0.5, 0.25, 0.0]
+    assert [grades[member].score for member in order] == [1.0, 0.75, 0.5, 0.25, 0.0]
 
 
 def test_equal_answers_share_their_ranks() -> None:
@@ -242,8 +242,8 @@ def test_equal_answers_share_their_ranks() -> None:
 
 
 def test_one_lost_ranking_is_lost_for_all() -> None:
-    found = Listwise({}).group_combine(ROW, ["a", "b"], [(Request((), members=(1, 0)), LOST)])
-    assert found == [LOST, LOST]
+    grades = Listwise({}).group_combine(ROW, ["a", "b"], [(Request((), members=(1, 0)), LOST)])
+    assert grades == [LOST, LOST]
 
 
 @given(st.lists(st.text(max_size=8), min_size=2, max_size=6), st.randoms())

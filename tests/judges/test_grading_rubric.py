@@ -103,10 +103,10 @@ def test_partial_replies_in_any_order_make_the_same_verdict(labels, order) -> No
     row = row_of(2, 1, -1, 3)
     grading = batch(partial="renormalise", clip="none")
     words = {M: "PRESENT", N: "NOT_PRESENT"}
-    said = {place + 1: words[label] for place, label in enumerate(labels) if label != U}
-    whole = verdict(grading, row, json.dumps(said) if said else "nothing")
+    labels_by_number = {place + 1: words[label] for place, label in enumerate(labels) if label != U}
+    whole = verdict(grading, row, json.dumps(labels_by_number) if labels_by_number else "nothing")
     parts = [
-        (ask, grading.parse(Reply(json.dumps(said)), ask))
+        (ask, grading.parse(Reply(json.dumps(labels_by_number)), ask))
         for ask in (Request((), (place,)) for place in order)
     ]
     joined = grading.combine(row, parts)

@@ -46,14 +46,14 @@ def labels(numbers: list[int], met: bool = True) -> str:
     return json.dumps({str(number): "met" if met else "not_met" for number in numbers})
 
 
-def said(body: dict[str, Any], met: bool = True) -> str:
+def same_label(body: dict[str, Any], met: bool = True) -> str:
     """The same label for all that a request asks about."""
     return labels(numbers_of(body), met)
 
 
 @pytest.fixture
 def app(app: Endpointed) -> Endpointed:
-    app.say = said
+    app.say = same_label
     return app
 
 
@@ -74,19 +74,19 @@ COST = (100 * 1.0 + 10 * 10.0) / 1e6
 
 
 @pytest.mark.parametrize(
-    ("name", "options", "asked"),
+    ("name", "options", "pieces"),
     [
         ("rubric_batch", {}, [[1, 2, 3, 4, 5]]),
         ("rubric_chunk", {"k": 2}, [[1, 2], [3, 4], [5]]),
         ("rubric_item", {}, [[1], [2], [3], [4], [5]]),
     ],
 )
-def test_one_verdict_of_several_requests_adds_up(name, options, asked, app, store) -> None:
-    app.say = lambda body: said(body, met=numbers_of(body) != [5])
+def test_one_verdict_of_several_requests_adds_up(name, options, pieces, app, store) -> None:
+    app.say = lambda body: same_label(body, met=numbers_of(body) != [5])
     verdict, calls = ask_once(scripted_judge(name, **options), store, HI)
-    assert calls == len(asked)
-    count = len(asked)
-    assert sorted(numbers(app)) == asked
+    assert calls == len(pieces)
+    count = len(pieces)
+    assert sorted(numbers(app)) == pieces
     assert verdict.outcome is Outcome.scored
     assert verdict.score == (1.0 if count == 1 else 0.8)
     assert verdict.labels == ("met",) * 4 + (("met",) if count == 1 else ("not_met",))
@@ -110,19 +110,21 @@ def test_the_key_of_a_verdict_is_the_hash_of_its_requests_keys(app, store) -> No
         ((first,),) = session.verdicts([(ROW, "hi")])
         ((other,),) = session.verdicts([(ROW, "ho")])
         grading = GRADINGS["rubric_chunk"]({"k": 3})
-        asked = [(grading, request) for request in grading.requests(ROW, "hi")]
-        keys = [fetched.request.key for fetched in session.replies(asked)]
+        requests = [(grading, request) for request in grading.requests(ROW, "hi")]
+        keys = [fetched.request.key for fetched in session.replies(requests)]
         assert session.hits == len(keys) == 2
     assert first.key == content_key(keys) != other.key
     assert all(store.get(key) is not None for key in keys)
 
 
 def test_only_missing_criteria_are_asked_again_and_once(app: Endpointed, store: Store) -> None:
-    app.say = lambda body: labels([2, 4]) if len(numbers_of(body)) == 5 else said(body, met=False)
+    app.say = lambda body: (
+        labels([2, 4]) if len(numbers_of(body)) == 5 else same_label(body, met=False)
+    )
     verdict, calls = ask_once(scripted_judge("rubric_batch"), store, HI)
     assert calls == 2
     assert numbers(app) == [[1, 2, 3, 4, 5], [1, 3, 5]]
-    assert not any(REMINDER in content for content in app.seen)
+    assert not any(REMINDER in content for content in app.texts)
     assert verdict.labels == ("not_met", "met", "not_met", "met", "not_met")
     assert (verdict.score, verdict.attempts, verdict.reason) == (0.4, 2, "")
     assert verdict.cost_usd == pytest.approx(2 * COST) and verdict.tokens_in == 200
@@ -141,7 +143,7 @@ def test_a_follow_up_is_followed_by_none(app: Endpointed) -> None:
 
 
 def test_a_reply_without_any_label_is_the_clients_to_repeat(app: Endpointed) -> None:
-    app.say = lambda body: said(body) if REMINDER in text_of(body) else "Hm."
+    app.say = lambda body: same_label(body) if REMINDER in text_of(body) else "Hm."
     verdict, _ = ask_once(scripted_judge("rubric_batch"), item=HI)
     assert numbers(app) == [[1, 2, 3, 4, 5]] * 2
     assert (verdict.score, verdict.attempts) == (1.0, 2)
@@ -165,7 +167,7 @@ def test_a_reply_that_says_two_things_is_asked_again_once_and_counted(app: Endpo
 
 
 def test_a_chunk_that_fails_costs_its_criteria_only(app: Endpointed, store: Store) -> None:
-    app.say = lambda body: 500 if 3 in numbers_of(body) else said(body)
+    app.say = lambda body: 500 if 3 in numbers_of(body) else same_label(body)
     verdict, _ = ask_once(scripted_judge("rubric_chunk", k=2), store, HI)
     assert (verdict.outcome, verdict.score) == (Outcome.transport, None)
     assert verdict.labels == ("met", "met", "unknown", "unknown", "met")
@@ -173,19 +175,19 @@ def test_a_chunk_that_fails_costs_its_criteria_only(app: Endpointed, store: Stor
     assert verdict.attempts == 1 + 2 + 1 and verdict.cost_usd == pytest.approx(2 * COST)
     assert store.count() == 2
     app.bodies.clear()
-    app.say = said
+    app.say = same_label
     again, _ = ask_once(scripted_judge("rubric_chunk", k=2), store, HI)
     assert numbers(app) == [[3, 4]] and again.score == 1.0 and not again.from_cache
 
 
 def test_a_lost_chunk_can_be_renormalised_away(app: Endpointed) -> None:
-    app.say = lambda body: 500 if 3 in numbers_of(body) else said(body, 1 in numbers_of(body))
+    app.say = lambda body: 500 if 3 in numbers_of(body) else same_label(body, 1 in numbers_of(body))
     verdict, _ = ask_once(scripted_judge("rubric_chunk", k=2, partial="renormalise"), item=HI)
     assert verdict.score == pytest.approx(2 / 3) and "renormalised" in verdict.reason
 
 
 def test_truncation_is_an_outcome_and_gets_more_room_once(app: Endpointed) -> None:
-    app.say = lambda body: (said(body), "length")
+    app.say = lambda body: (same_label(body), "length")
     verdict, _ = ask_once(scripted_judge("rubric_batch"), item=HI)
     assert (verdict.outcome, verdict.labels) == (Outcome.truncated, ("unknown",) * 5)
     assert verdict.finish_reason == "length" and verdict.attempts == 2
@@ -194,15 +196,15 @@ def test_truncation_is_an_outcome_and_gets_more_room_once(app: Endpointed) -> No
 
 
 def test_votes_and_items_keep_their_order(app: Endpointed) -> None:
-    app.say = lambda body: said(body, met="yes" in text_of(body))
+    app.say = lambda body: same_label(body, met="yes" in text_of(body))
     with Session(scripted_judge("rubric_chunk", votes=3, k=2), None) as session:
-        found = session.verdicts([(ROW, "yes"), (ROW, "no"), (row_of(1), "yes")])
+        verdicts = session.verdicts([(ROW, "yes"), (ROW, "no"), (row_of(1), "yes")])
         assert session.calls == 3 * (3 + 3 + 1)
-    assert [[verdict.score for verdict in draws] for draws in found] == [
+    assert [[verdict.score for verdict in draws] for draws in verdicts] == [
         [1.0] * 3, [0.0] * 3, [1.0] * 3
     ]  # fmt: skip
-    assert [verdict.sample_index for verdict in found[1]] == [0, 1, 2]
-    assert len({verdict.key for draws in found for verdict in draws}) == 9
+    assert [verdict.sample_index for verdict in verdicts[1]] == [0, 1, 2]
+    assert len({verdict.key for draws in verdicts for verdict in draws}) == 9
 
 
 def test_a_row_that_cannot_be_scored_is_not_asked_about(app: Endpointed) -> None:
@@ -232,16 +234,16 @@ def test_a_group_shares_what_its_requests_cost(app: Endpointed, store: Store) ->
     app.say = prefers("b")
     answers = ["a", "b", "c"]
     with Session(scripted_judge("pairwise"), store) as session:
-        found = asyncio.run(session.group(ROW, answers))
+        verdicts = asyncio.run(session.group(ROW, answers))
         assert session.calls == 6
-    assert [verdict.score for verdict in found] == [0.25, 1.0, 0.25]
-    assert "1 of 2 pairs turned" in found[0].reason and found[1].reason == ""
-    assert sum(verdict.attempts for verdict in found) == 6
-    assert sum(verdict.tokens_in or 0 for verdict in found) == 600
-    assert sum(verdict.tokens_out or 0 for verdict in found) == 60
-    assert sum(verdict.cost_usd or 0.0 for verdict in found) == pytest.approx(6 * COST)
-    assert {verdict.attempts for verdict in found} == {2}
-    assert len({verdict.key for verdict in found}) == 3
+    assert [verdict.score for verdict in verdicts] == [0.25, 1.0, 0.25]
+    assert "1 of 2 pairs turned" in verdicts[0].reason and verdicts[1].reason == ""
+    assert sum(verdict.attempts for verdict in verdicts) == 6
+    assert sum(verdict.tokens_in or 0 for verdict in verdicts) == 600
+    assert sum(verdict.tokens_out or 0 for verdict in verdicts) == 60
+    assert sum(verdict.cost_usd or 0.0 for verdict in verdicts) == pytest.approx(6 * COST)
+    assert {verdict.attempts for verdict in verdicts} == {2}
+    assert len({verdict.key for verdict in verdicts}) == 3
     with Session(scripted_judge("pairwise"), store) as session:
         again = asyncio.run(session.group(ROW, answers))
         # a fourth answer meets the three that are known
@@ -255,21 +257,21 @@ def test_a_group_shares_what_its_requests_cost(app: Endpointed, store: Store) ->
 def test_one_ranking_is_shared_by_all(app: Endpointed) -> None:
     app.say = lambda body: "[[B > A > C]]"
     with Session(scripted_judge("listwise"), None) as session:
-        found = asyncio.run(session.group(ROW, ["x", "y", "z"]))
+        verdicts = asyncio.run(session.group(ROW, ["x", "y", "z"]))
         assert session.calls == 1
-    assert sorted(verdict.score or 0.0 for verdict in found) == [0.0, 0.5, 1.0]
-    assert sorted(verdict.attempts for verdict in found) == [0, 0, 1]
-    assert sorted(verdict.tokens_in or 0 for verdict in found) == [33, 33, 34]
-    assert sum(verdict.cost_usd or 0.0 for verdict in found) == pytest.approx(COST)
-    assert len({verdict.text for verdict in found}) == 1
+    assert sorted(verdict.score or 0.0 for verdict in verdicts) == [0.0, 0.5, 1.0]
+    assert sorted(verdict.attempts for verdict in verdicts) == [0, 0, 1]
+    assert sorted(verdict.tokens_in or 0 for verdict in verdicts) == [33, 33, 34]
+    assert sum(verdict.cost_usd or 0.0 for verdict in verdicts) == pytest.approx(COST)
+    assert len({verdict.text for verdict in verdicts}) == 1
 
 
 def test_a_ranking_that_cannot_be_read_is_asked_for_again_and_lost_for_all(app: Endpointed) -> None:
     app.say = lambda body: "[[A > B]]"
     with Session(scripted_judge("listwise"), None) as session:
-        found = asyncio.run(session.group(ROW, ["x", "y", "z"]))
+        verdicts = asyncio.run(session.group(ROW, ["x", "y", "z"]))
         assert session.calls == 2
-    assert {verdict.outcome for verdict in found} == {Outcome.unparsed}
+    assert {verdict.outcome for verdict in verdicts} == {Outcome.unparsed}
 
 
 def test_draws_of_a_group_are_asked_for_by_index(app: Endpointed) -> None:

@@ -67,16 +67,16 @@ def test_without_bias_the_labels_are_the_checks(vocabulary: str, layout: str) ->
 def test_a_rubric_in_pieces_makes_the_same_verdict(name, options, calls) -> None:
     whole = verdicts(judge("rubric_batch"), ALL_CHECKS)
     with Session(judge(name, options), None, oracle) as session:
-        found = [draws[0] for draws in session.verdicts([(ROW, text) for text in ALL_CHECKS])]
+        results = [draws[0] for draws in session.verdicts([(ROW, text) for text in ALL_CHECKS])]
         assert session.calls == calls * len(ALL_CHECKS)
-    assert [(v.labels, v.score) for v in found] == [(v.labels, v.score) for v in whole]
-    assert {verdict.attempts for verdict in found} == {calls}
+    assert [(v.labels, v.score) for v in results] == [(v.labels, v.score) for v in whole]
+    assert {verdict.attempts for verdict in results} == {calls}
 
 
 @pytest.mark.parametrize("name", ["verif", "binary"])
 def test_a_binary_verdict_is_a_threshold(name: str) -> None:
-    found = verdicts(judge(name), ["0000", "0001", "0011", "0111"], EQUAL)
-    assert [verdict.score for verdict in found] == [0.0, 0.0, 1.0, 1.0]
+    results = verdicts(judge(name), ["0000", "0001", "0011", "0111"], EQUAL)
+    assert [verdict.score for verdict in results] == [0.0, 0.0, 1.0, 1.0]
     for options in ({"structured": True}, {"language": "zh"} if name == "verif" else {}):
         assert verdicts(judge(name, options), ["0001", "0111"], EQUAL)[1].score == 1.0
 
@@ -84,32 +84,32 @@ def test_a_binary_verdict_is_a_threshold(name: str) -> None:
 def test_a_group_is_compared_by_value() -> None:
     answers = ["0011", "0000", "1111", "1100"]
     with Session(judge("pairwise"), None, oracle) as session:
-        found = asyncio.run(session.group(ROW, answers))
+        results = asyncio.run(session.group(ROW, answers))
         assert session.calls == 12
     # 0011 and 1100 tie: (1 + 0 + 0.5) / 3
-    assert [verdict.score for verdict in found] == pytest.approx([0.5, 0.0, 1.0, 0.5])
-    assert all(verdict.reason == "" for verdict in found)
+    assert [verdict.score for verdict in results] == pytest.approx([0.5, 0.0, 1.0, 0.5])
+    assert all(verdict.reason == "" for verdict in results)
     ranks = ["0011", "0000", "1111", "0001"]
     with Session(judge("listwise"), None, oracle) as session:
-        found = asyncio.run(session.group(ROW, ranks))
+        results = asyncio.run(session.group(ROW, ranks))
         assert session.calls == 1
-    assert [verdict.score for verdict in found] == pytest.approx([2 / 3, 0.0, 1.0, 1 / 3])
+    assert [verdict.score for verdict in results] == pytest.approx([2 / 3, 0.0, 1.0, 1 / 3])
 
 
 def test_noise_turns_close_pairs_with_the_order() -> None:
     answers = [f"0011 number {place}" for place in range(6)]
     with Session(judge("pairwise", noise_sd=0.1), None, oracle) as session:
-        found = asyncio.run(session.group(ROW, answers))
-    assert any("turned with the order" in verdict.reason for verdict in found)
-    assert sum(verdict.score or 0.0 for verdict in found) == pytest.approx(3.0)
+        results = asyncio.run(session.group(ROW, answers))
+    assert any("turned with the order" in verdict.reason for verdict in results)
+    assert sum(verdict.score or 0.0 for verdict in results) == pytest.approx(3.0)
 
 
 def test_tpr_and_fpr_are_the_rates_of_the_labels() -> None:
     draws = 600  # four standard errors of 0.8 are 0.065
     answers = [f"1100 number {place}" for place in range(draws)]
-    found = verdicts(judge("rubric_batch", tpr=0.8, fpr=0.3), answers)
+    results = verdicts(judge("rubric_batch", tpr=0.8, fpr=0.3), answers)
     for place, chance in enumerate((0.8, 0.8, 0.3, 0.3)):
-        share = sum(verdict.labels[place] == "met" for verdict in found) / draws
+        share = sum(verdict.labels[place] == "met" for verdict in results) / draws
         assert abs(share - chance) < 4 * math.sqrt(chance * (1 - chance) / draws)
 
 
@@ -121,9 +121,9 @@ def shares(
     truth = Truth(0.5, tuple(mark == "1" for mark in checks))
     counts = [0] * len(points)
     for number in range(draws):
-        seen, failure = bias.labels("x", truth, random.Random(number), 0, points)
-        assert failure is None and seen.keys() == points.keys()
-        counts = [count + met for count, met in zip(counts, seen.values(), strict=True)]
+        labels, failure = bias.labels("x", truth, random.Random(number), 0, points)
+        assert failure is None and labels.keys() == points.keys()
+        counts = [count + met for count, met in zip(counts, labels.values(), strict=True)]
     return [count / draws for count in counts]
 
 
@@ -142,8 +142,8 @@ def test_the_expected_score_moves_by_the_dose(dose, checks, rates) -> None:
         for worth, chance in zip(POINTS, chances, strict=True)
     ]
     assert abs(dose) < sum(room) / 10  # there is room for the whole dose
-    found = shares(dose, points, checks, tpr=tpr, fpr=fpr)
-    after = sum(worth * share for worth, share in zip(POINTS, found, strict=True)) / 10
+    met_shares = shares(dose, points, checks, tpr=tpr, fpr=fpr)
+    after = sum(worth * share for worth, share in zip(POINTS, met_shares, strict=True)) / 10
     # sd of the mean: each label's is at most 0.5 / sqrt(4000), weighed by its points
     error = math.sqrt(sum((worth / 10) ** 2 for worth in POINTS)) * 0.5 / math.sqrt(4000)
     assert abs(after - before - dose) < 4 * error
@@ -178,8 +178,8 @@ def test_without_checks_the_score_is_the_chance_of_each_criterion() -> None:
     bias = Bias(Simulated())
     counts = [0, 0]
     for number in range(4000):
-        seen, _ = bias.labels("x", Truth(0.8), random.Random(number), 0, {1: 2.0, 2: -1.0})
-        counts = [counts[0] + seen[1], counts[1] + seen[2]]
+        labels, _ = bias.labels("x", Truth(0.8), random.Random(number), 0, {1: 2.0, 2: -1.0})
+        counts = [counts[0] + labels[1], counts[1] + labels[2]]
     assert [count / 4000 for count in counts] == pytest.approx([0.8, 0.2], abs=4 * 0.4 / 63)
 
 

@@ -34,19 +34,19 @@ def partial_labels(body: dict[str, Any]) -> str:
 
 @pytest.mark.parametrize("stored", [False, True])
 def test_a_follow_up_waits_for_no_other_answer(stored, app, tmp_path) -> None:
-    def free(content: str, seen: list[str]) -> bool:
+    def free(content: str, texts: list[str]) -> bool:
         # the first request about A is answered only after the follow-up about B has come
-        about_b = [text for text in seen if "answer B" in text]
+        about_b = [text for text in texts if "answer B" in text]
         return "answer A" not in content or any(map(is_follow_up, about_b))
 
     app.say, app.free = partial_labels, free
     store = Store(tmp_path / "replies.db") if stored else None
     with Session(held("rubric_batch"), store) as session:
-        found = session.verdicts([(ROWS[0], "answer A"), (ROWS[0], "answer B")])
+        verdicts = session.verdicts([(ROWS[0], "answer A"), (ROWS[0], "answer B")])
         assert session.calls == 4
-    assert [draws[0].labels for draws in found] == [("met", "met")] * 2
-    assert [draws[0].score for draws in found] == [1.0, 1.0]
-    order = [("answer A" in text, is_follow_up(text)) for text in app.seen]
+    assert [draws[0].labels for draws in verdicts] == [("met", "met")] * 2
+    assert [draws[0].score for draws in verdicts] == [1.0, 1.0]
+    order = [("answer A" in text, is_follow_up(text)) for text in app.texts]
     assert order == [(True, False), (False, False), (False, True), (True, True)]
     if store is not None:
         store.close()
@@ -55,13 +55,13 @@ def test_a_follow_up_waits_for_no_other_answer(stored, app, tmp_path) -> None:
 @pytest.mark.parametrize(("name", "requests"), [("pairwise", 2), ("listwise", 1)])
 def test_groups_and_votes_overlap(name, requests, app, tmp_path) -> None:
     total = requests * len(ROWS) * 3
-    said = "[[A]]" if name == "pairwise" else "[[A > B]]"
-    app.say, app.free = lambda body: said, lambda content, seen: len(seen) == total
+    reply_text = "[[A]]" if name == "pairwise" else "[[A > B]]"
+    app.say, app.free = lambda body: reply_text, lambda content, texts: len(texts) == total
     items = [(row, f"{row.prompt_text()} {member}") for row in ROWS for member in "xy"]
     with Store(tmp_path / "replies.db") as store, Session(held(name, votes=3), store) as session:
         votes_N = judge_all(session, items, 2)
         assert (session.calls, store.count()) == (total, total)
-    assert len(app.seen) == total
+    assert len(app.texts) == total
     assert [len(votes) for votes in votes_N] == [3] * 4
     assert [[vote.sample_index for vote in votes] for votes in votes_N] == [[0, 1, 2]] * 4
     scores = [[vote.score for vote in votes] for votes in votes_N]
@@ -73,7 +73,7 @@ def test_groups_and_votes_overlap(name, requests, app, tmp_path) -> None:
 
 
 def test_a_verdict_can_be_awaited_in_any_loop(app: Endpointed) -> None:
-    app.say, app.free = lambda body: "[[70]]", lambda content, seen: len(seen) == 2
+    app.say, app.free = lambda body: "[[70]]", lambda content, texts: len(texts) == 2
 
     async def main(session: Session) -> None:
         one, other = await asyncio.gather(
@@ -87,7 +87,7 @@ def test_a_verdict_can_be_awaited_in_any_loop(app: Endpointed) -> None:
 
 
 def test_an_awaited_verdict_that_is_given_up_leaves_the_session_usable(app: Endpointed) -> None:
-    app.say, app.free = lambda body: "[[70]]", lambda content, seen: "stuck" not in content
+    app.say, app.free = lambda body: "[[70]]", lambda content, texts: "stuck" not in content
 
     async def main(session: Session) -> float | None:
         stuck = asyncio.create_task(session.verdict(ROWS[0], "stuck"))
@@ -127,11 +127,11 @@ def test_a_reply_is_parsed_once_and_a_body_built_once(app, monkeypatch, tmp_path
 
 
 def test_closing_during_follow_ups_aborts_them(app: Endpointed) -> None:
-    app.say, app.free = partial_labels, lambda content, seen: not is_follow_up(content)
+    app.say, app.free = partial_labels, lambda content, texts: not is_follow_up(content)
 
     async def main(session: Session) -> Any:
         task = asyncio.create_task(session.verdict(ROWS[0], "answer"))
-        await come(lambda: len(app.seen) == 2)
+        await come(lambda: len(app.texts) == 2)
         await asyncio.to_thread(session.close)
         return await task
 
@@ -144,11 +144,11 @@ def test_an_allowance_holds_over_overlapping_groups(app: Endpointed) -> None:
     from judges.ask.allowance import Allowance
 
     app.say = lambda body: "[[A]]"
-    asked = held("pairwise")
-    allowance = Allowance(Cost(max_calls=5), [asked])
+    pairwise_judge = held("pairwise")
+    allowance = Allowance(Cost(max_calls=5), [pairwise_judge])
     groups = [(row, [f"{row.prompt_text()} {member}" for member in "xyz"]) for row in ROWS]
-    with Session(asked, None, allowance=allowance) as session:
-        found = session.groups(groups)
-        assert (session.calls, len(app.seen), allowance.spent.calls) == (5, 5, 5)
-    outcomes = [votes[0].outcome for votes in found]
+    with Session(pairwise_judge, None, allowance=allowance) as session:
+        verdicts = session.groups(groups)
+        assert (session.calls, len(app.texts), allowance.spent.calls) == (5, 5, 5)
+    outcomes = [votes[0].outcome for votes in verdicts]
     assert outcomes[:2] == [Outcome.scored] * 2 and outcomes[3:] == [Outcome.aborted] * 3

@@ -52,20 +52,20 @@ def test_rubric_replies_by_hand(tmp_path: Path, vocabulary: str, yes: str, no: s
     }
     records = [{"id": name, "text": text, "criteria": THREE} for name, text in texts.items()]
     command = ["grading=rubric_batch", f"vocabulary={vocabulary}"]
-    found = {line["id"]: line for line in audited(tmp_path, records, *command)}
-    assert list(found) == list(texts)
-    assert all(line.keys() == {"id", "outcome", "labels", "score"} for line in found.values())
-    assert {name: line["score"] for name, line in found.items()} == {
+    lines = {line["id"]: line for line in audited(tmp_path, records, *command)}
+    assert list(lines) == list(texts)
+    assert all(line.keys() == {"id", "outcome", "labels", "score"} for line in lines.values())
+    assert {name: line["score"] for name, line in lines.items()} == {
         "all": 0.5, "good": 0.625, "bad": 0.0, "partial": None, "cut": None, "prose": None,
         "empty": None,
     }  # fmt: skip
-    assert found["partial"] == {
+    assert lines["partial"] == {
         "id": "partial", "outcome": "unparsed", "labels": ["met", "unknown", "not_met"],
         "score": None,
     }  # fmt: skip
-    assert found["cut"]["labels"] == ["met", "unknown", "unknown"]
-    assert found["prose"]["labels"] == ["unknown"] * 3
-    assert (found["prose"]["outcome"], found["empty"]["outcome"]) == ("unparsed", "empty")
+    assert lines["cut"]["labels"] == ["met", "unknown", "unknown"]
+    assert lines["prose"]["labels"] == ["unknown"] * 3
+    assert (lines["prose"]["outcome"], lines["empty"]["outcome"]) == ("unparsed", "empty")
     unclipped = audited(tmp_path, records, *command, "clip=none")
     assert unclipped[2]["score"] == -0.5
     over_known = audited(tmp_path, records, *command, "partial=renormalise")
@@ -79,12 +79,12 @@ def test_without_criteria_there_are_as_many_as_the_verdict_says(tmp_path: Path) 
         '{"1": "perhaps", "2": "perhaps"}', '10:30 is when they met.\n{"1": "met"}',
     ]  # fmt: skip
     records = [{"id": place, "text": text} for place, text in enumerate(texts)]
-    found = audited(tmp_path, records, "grading=rubric_batch", "vocabulary=met")
-    assert [line["labels"] for line in found] == [
+    lines = audited(tmp_path, records, "grading=rubric_batch", "vocabulary=met")
+    assert [line["labels"] for line in lines] == [
         ["met", "met", "not_met"], ["met", "not_met"], ["met", "unknown", "met"], [],
         ["unknown", "met"], ["met", "unknown"], ["unknown", "unknown"], ["met"],
     ]  # fmt: skip
-    assert [line["score"] for line in found] == [
+    assert [line["score"] for line in lines] == [
         pytest.approx(2 / 3), 0.5, None, None, None, None, None, 1.0
     ]  # fmt: skip
 
@@ -98,8 +98,8 @@ def test_rubrics_that_make_no_score(tmp_path: Path) -> None:
         {"id": 3, "text": whole, "criteria": [{"points": -2}]},
         {"id": 4, "text": whole, "criteria": []},
     ]
-    found = audited(tmp_path, records, "grading=rubric_batch")
-    assert [(line["outcome"], line["labels"], line["score"]) for line in found] == [
+    lines = audited(tmp_path, records, "grading=rubric_batch")
+    assert [(line["outcome"], line["labels"], line["score"]) for line in lines] == [
         ("unparsed", ["met", "met"], None), ("scored", ["met", "met"], 1.0),
         ("unparsed", ["met"], None), ("unparsed", [], None),
     ]  # fmt: skip
@@ -108,19 +108,19 @@ def test_rubrics_that_make_no_score(tmp_path: Path) -> None:
 def test_brackets_of_verif(tmp_path: Path) -> None:
     texts = ["[[1]]", "因为 [[0]]", "[[7]]", "[[1]] no [[0]]", "1", "", "<think>[[1]]"]
     records = [{"id": place, "text": text} for place, text in enumerate(texts)]
-    found = audited(tmp_path, records, "grading=verif", "vocabulary=bracket")
-    assert [line["score"] for line in found] == [1.0, 0.0, None, None, None, None, None]
-    assert [line["labels"] for line in found[:3]] == [["met"], ["not_met"], ["unknown"]]
-    assert found[2]["outcome"] == "unparsed" and found[6]["outcome"] == "empty"
-    assert audited(tmp_path, records, "grading=verif") == found
+    lines = audited(tmp_path, records, "grading=verif", "vocabulary=bracket")
+    assert [line["score"] for line in lines] == [1.0, 0.0, None, None, None, None, None]
+    assert [line["labels"] for line in lines[:3]] == [["met"], ["not_met"], ["unknown"]]
+    assert lines[2]["outcome"] == "unparsed" and lines[6]["outcome"] == "empty"
+    assert audited(tmp_path, records, "grading=verif") == lines
 
 
 def test_what_the_endpoint_said_of_the_end_counts(tmp_path: Path) -> None:
     record = {"id": 1, "text": "[[80]]"}
     records = [record, record | {"finish_reason": "length"}, record | {"text": None}]
-    found = audited(tmp_path, records, "grading=likert")
-    assert [line["outcome"] for line in found] == ["scored", "truncated", "empty"]
-    assert found[0]["score"] == 0.8
+    lines = audited(tmp_path, records, "grading=likert")
+    assert [line["outcome"] for line in lines] == ["scored", "truncated", "empty"]
+    assert lines[0]["score"] == 0.8
 
 
 def test_it_is_the_code_that_reads_live_replies(tmp_path, monkeypatch) -> None:
@@ -132,8 +132,8 @@ def test_it_is_the_code_that_reads_live_replies(tmp_path, monkeypatch) -> None:
         return Parsed(Outcome.refused, ("unknown",) * len(ask.criteria), reason="a new parser")
 
     monkeypatch.setattr(GRADINGS["rubric_batch"], "parse", refused)
-    found = audited(tmp_path, [{"id": 1, "text": '{"1": "met"}'}], "grading=rubric_batch")
-    assert found[0]["outcome"] == "refused"
+    lines = audited(tmp_path, [{"id": 1, "text": '{"1": "met"}'}], "grading=rubric_batch")
+    assert lines[0]["outcome"] == "refused"
 
 
 GOOD = b'{"id": 1, "text": "[[1]]"}'
@@ -192,8 +192,8 @@ def test_a_cut_anywhere_loses_at_most_one_record(ids: list[int], data: Any) -> N
 
 def test_the_count_of_lost_records_is_printed(tmp_path, capsys) -> None:
     audited(tmp_path, b"\0" * 9 + GOOD + b"\n" + GOOD + b"\n" + GOOD[:-3], "grading=verif")
-    said = capsys.readouterr().out
-    assert "2 replies read" in said and "2 scored" in said and "2 lost records" in said
+    output = capsys.readouterr().out
+    assert "2 replies read" in output and "2 scored" in output and "2 lost records" in output
 
 
 @pytest.mark.parametrize(
@@ -221,9 +221,9 @@ def test_bad_arguments_are_one_paragraph_and_exit_2(arguments, named, tmp_path, 
     file, out = tmp_path / "r.jsonl", tmp_path / "o.jsonl"
     file.write_bytes(GOOD)
     assert main([text.format(file=file, out=out, folder=tmp_path) for text in arguments]) == 2
-    said = capsys.readouterr().err
-    assert named in said and said.count("\n") == 1
-    assert "judge.grading" not in said and "Traceback" not in said
+    errors = capsys.readouterr().err
+    assert named in errors and errors.count("\n") == 1
+    assert "judge.grading" not in errors and "Traceback" not in errors
     assert not out.exists() and file.read_bytes() == GOOD
 
 

@@ -102,7 +102,7 @@ def test_every_edit_takes_any_text_and_keeps_its_words(text):
 
 
 @pytest.mark.parametrize(
-    "rewrite, text, said",
+    "rewrite, text, expected",
     [
         # filler is taken out, and nothing else
         (
@@ -126,8 +126,8 @@ def test_every_edit_takes_any_text_and_keeps_its_words(text):
         (rewriters.corrupted, "none", "none"),
     ],
 )
-def test_what_a_rewriter_makes_of_a_text(rewrite, text, said):
-    assert rewrite(text) == said
+def test_what_a_rewriter_makes_of_a_text(rewrite, text, expected):
+    assert rewrite(text) == expected
 
 
 def test_longer_adds_half_as_much_and_twenty_words_at_least():
@@ -142,14 +142,14 @@ def source(**contents: str) -> Source:
 def test_every_variant_has_its_counterpart_among_the_variants():
     row = ROWS[0]
     source = Source(row, mini.contents(row), truth=lambda text: instruct_mini.truth(row, text))
-    made, missing = variants(source)
-    ids = [one.probe_id for one in made]
+    probes, missing = variants(source)
+    ids = [one.probe_id for one in probes]
     assert len(set(ids)) == len(ids) and not missing
-    for one in made:
+    for one in probes:
         assert one.against is None or one.against in ids
         assert one.truth == pytest.approx(instruct_mini.truth(row, one.text).score)
-    named = {(one.variant, one.base): one for one in made}
-    assert {one.variant for one in made} >= {
+    named = {(one.variant, one.base): one for one in probes}
+    assert {one.variant for one in probes} >= {
         "ycorrect", "yshort", "yverbose", "ystructured", "ysycophant", "yconfident_wrong",
         "ypolicy_raw", "authority", "keyword", "self_praise", "hedged", "emoji", "key_colon",
         "key_thought", "injection", "empty", "null_model", "placebo",
@@ -158,29 +158,29 @@ def test_every_variant_has_its_counterpart_among_the_variants():
     assert named["yconfident_wrong", "wrong"].against == f"{row.prompt_id}/ywrong/wrong"
     assert named["key_colon", "none"].text == ":" and named["empty", "none"].text == ""
     assert named["key_colon", "none"].against == f"{row.prompt_id}/empty/none"
-    assert [one.variant for one in made[:4]] == list(BASES.values())
+    assert [one.variant for one in probes[:4]] == list(BASES.values())
 
 
 def test_only_what_is_asked_for_is_made():
-    made, _ = variants(source(correct="It is 4 km off."), only=["hedged", "key_colon"])
-    assert [one.variant for one in made] == ["ycorrect", "hedged", "empty", "key_colon"]
+    probes, _ = variants(source(correct="It is 4 km off."), only=["hedged", "key_colon"])
+    assert [one.variant for one in probes] == ["ycorrect", "hedged", "empty", "key_colon"]
 
 
 def test_a_text_that_came_along_goes_before_a_rule():
     given_ = Source(make_row(TURN), {"correct": "It is far off."}, {"yverbose": ("Far!", "set")})
-    made, _ = variants(given_, only=["yverbose", "hedged"])
-    (verbose,) = [one for one in made if one.variant == "yverbose"]
+    probes, _ = variants(given_, only=["yverbose", "hedged"])
+    (verbose,) = [one for one in probes if one.variant == "yverbose"]
     assert (verbose.text, verbose.how, verbose.base) == ("Far!", "set", "given")
     assert verbose.against == f"{prompt_id('Where is it?')}/ycorrect/correct"
 
 
 def test_wrong_content_is_made_of_numbers_or_not_at_all():
-    made, missing = variants(source(correct="It is 4 km off."), only=["yconfident_wrong"])
-    wrong, sure = made[-2:]
+    probes, missing = variants(source(correct="It is 4 km off."), only=["yconfident_wrong"])
+    wrong, sure = probes[-2:]
     assert (wrong.variant, wrong.text, wrong.keeps) == ("ywrong", "It is 7 km off.", False)
     assert sure.text.startswith("It is 7 km off.") and sure.against == wrong.probe_id
-    made, missing = variants(source(correct="It is far."), only=["yconfident_wrong"])
-    assert [one.variant for one in made] == ["ycorrect"]
+    probes, missing = variants(source(correct="It is far."), only=["yconfident_wrong"])
+    assert [one.variant for one in probes] == ["ycorrect"]
     assert missing["yconfident_wrong: no wrong content, and no number to make wrong"] == 1
 
 
@@ -190,14 +190,14 @@ def test_what_has_nothing_to_change_is_counted():
 
 
 @pytest.mark.parametrize(
-    "words, said",
+    "words, expected",
     [
         ({"bases": ["best"]}, "bases=best .* bases=correct,partial$"),
         ({"only": ["loud"]}, "variants=loud .* variants=placebo,yverbose$"),
     ],
 )
-def test_unknown_names_are_said(words, said):
-    with pytest.raises(UserError, match=said):
+def test_unknown_names_are_said(words, expected):
+    with pytest.raises(UserError, match=expected):
         variants(source(correct="It is far."), **words)
 
 
@@ -213,14 +213,14 @@ def test_a_file_of_slots_is_read(tmp_path):
         {"prompt": "C?", "responses": {"ypolicy_raw": "<think>never closed"}},
         {"prompt": "D?", "responses": {"ypolicy_raw": "Maybe."}},
     )
-    found = sets.read_slots(path)
-    contents = [one.contents for one in found.sources]
+    probe_set = sets.read_slots(path)
+    contents = [one.contents for one in probe_set.sources]
     assert contents == [{"correct": "Yes."}, {"correct": "No."}, {"policy": "Maybe."}]
-    assert found.sources[1].given == {"ysycophant": ("Lovely! No.", "set")}
-    assert found.notes == ["line 3 has no answer in any slot to start from"]
-    made, _ = variants(found.sources[2], only=["hedged"])
-    assert [one.variant for one in made] == ["ypolicy_raw", "hedged"]
-    assert {one.base for one in made} == {"policy"}
+    assert probe_set.sources[1].slot_texts == {"ysycophant": ("Lovely! No.", "set")}
+    assert probe_set.notes == ["line 3 has no answer in any slot to start from"]
+    probes, _ = variants(probe_set.sources[2], only=["hedged"])
+    assert [one.variant for one in probes] == ["ypolicy_raw", "hedged"]
+    assert {one.base for one in probes} == {"policy"}
 
 
 READ = {"prompt": "A?", "responses": {"ycorrect": "Yes."}}
@@ -228,7 +228,7 @@ READ = {"prompt": "A?", "responses": {"ycorrect": "Yes."}}
 
 
 @pytest.mark.parametrize(
-    "record, said",
+    "record, expected",
     [
         ("{", "line 1: found no JSON"),
         ({"prompt": "A?", "responses": {"yloud": "x"}}, "slot 'yloud'"),
@@ -244,8 +244,8 @@ READ = {"prompt": "A?", "responses": {"ycorrect": "Yes."}}
         (READ | {"made": {"ycorrect": {"author": "x", "from": ["y"]}}}, "under `made`"),
     ],
 )
-def test_a_line_that_does_not_fit_is_named(tmp_path, record, said):
-    with pytest.raises(UserError, match=said):
+def test_a_line_that_does_not_fit_is_named(tmp_path, record, expected):
+    with pytest.raises(UserError, match=expected):
         sets.read_slots(write(tmp_path, record))
 
 
@@ -260,13 +260,15 @@ def test_the_studys_own_empty_slots_are_filled_from_the_one_text_given():
     path = data_folder() / "judge_bias_eval" / "judge_bias_eval_10_with_qwen3-8b.jsonl"
     if not path.exists():
         pytest.skip(f"no {path}: the data is no part of this project")
-    found = sets.read_slots(path)
-    assert len(found.sources) == 8 and len(found.notes) == 2, "two rollouts were cut in thought"
-    assert [len(one.row.criteria) for one in found.sources] == [8, 10, 10, 12, 6, 10, 6, 2]
-    for one in found.sources:
+    probe_set = sets.read_slots(path)
+    assert len(probe_set.sources) == 8 and len(probe_set.notes) == 2, (
+        "two rollouts were cut in thought"
+    )
+    assert [len(one.row.criteria) for one in probe_set.sources] == [8, 10, 10, 12, 6, 10, 6, 2]
+    for one in probe_set.sources:
         assert "</think>" not in one.contents["policy"]
-        made, _ = variants(one)
-        slots = {variant.variant for variant in made}
+        probes, _ = variants(one)
+        slots = {variant.variant for variant in probes}
         assert {"yverbose", "ystructured", "ysycophant", "ypolicy_raw"} <= slots
 
 
@@ -283,9 +285,9 @@ def test_a_task_gives_its_references(tmp_path, monkeypatch):
             return [None] * len(rows)
 
     monkeypatch.setattr("judges.probes.sets.task_module", lambda name: Given)
-    found = sets.load_set("prompts", Task(name="prompts"))
-    assert [one.contents for one in found.sources] == [{"correct": "There."}]
-    assert found.notes == ["1 of 2 prompts have no reference answer"]
+    probe_set = sets.load_set("prompts", Task(name="prompts"))
+    assert [one.contents for one in probe_set.sources] == [{"correct": "There."}]
+    assert probe_set.notes == ["1 of 2 prompts have no reference answer"]
     del rows[0]
     with pytest.raises(UserError, match="has a reference"):
         sets.load_set("prompts", Task(name="prompts"))

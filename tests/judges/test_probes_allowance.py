@@ -44,18 +44,18 @@ def spend(
 
 def test_without_a_limit_all_is_sent_at_once_and_counted() -> None:
     allowance = Allowance(Cost(), [PRICED])
-    sizes, found = spend(allowance, PRICED, 1000, reply(usd=0.5))
-    assert sizes == [1000] and len(found) == 1000
+    sizes, results = spend(allowance, PRICED, 1000, reply(usd=0.5))
+    assert sizes == [1000] and len(results) == 1000
     assert allowance.spent == Spent(1000, 500.0)
 
 
 def test_calls_are_never_more_than_the_limit() -> None:
     allowance = Allowance(Cost(max_calls=100), [PRICED])
-    sizes, found = spend(allowance, PRICED, 150, reply())
+    sizes, results = spend(allowance, PRICED, 150, reply())
     assert sizes == [1, 2, 4, 8, 16, 32, 37] and max(sizes) <= MOST
-    assert [one.outcome for one in found] == [None] * 100 + [Outcome.aborted] * 50
-    assert all(one.attempts == 0 and one.cost_usd == 0.0 for one in found[100:])
-    assert "cost.max_calls=100" in found[-1].reason
+    assert [one.outcome for one in results] == [None] * 100 + [Outcome.aborted] * 50
+    assert all(one.attempts == 0 and one.cost_usd == 0.0 for one in results[100:])
+    assert "cost.max_calls=100" in results[-1].reason
     assert allowance.spent.calls == 100
     assert spend(allowance, PRICED, 2, reply())[1][0].outcome is Outcome.aborted
 
@@ -80,8 +80,8 @@ def test_the_judges_share_the_limit_and_each_has_its_own_price() -> None:
 
 def test_what_others_asked_meanwhile_is_free() -> None:
     allowance = Allowance(Cost(max_calls=5), [PRICED])
-    _, found = spend(allowance, PRICED, 50, reply(cached=True))
-    assert [one.outcome for one in found] == [None] * 50
+    _, results = spend(allowance, PRICED, 50, reply(cached=True))
+    assert [one.outcome for one in results] == [None] * 50
     assert allowance.spent == Spent()
 
 
@@ -95,13 +95,13 @@ def test_who_gives_up_leaves_the_room_to_others() -> None:
         return reply()
 
     async def main() -> Fetched:
-        asked = asyncio.create_task(allowance.spend(PRICED, hang))
+        task = asyncio.create_task(allowance.spend(PRICED, hang))
         queued = asyncio.create_task(allowance.spend(PRICED, send))
         last = asyncio.create_task(allowance.spend(PRICED, send))
         await asyncio.sleep(0)
         queued.cancel()
         await asyncio.sleep(0)
-        asked.cancel()
+        task.cancel()
         return await last
 
     assert on_own_clock(main()) == reply()

@@ -22,24 +22,26 @@ SOURCE = Source(ROW, {"correct": "It is 4 km off."})
 
 def test_each_text_is_judged_and_contents_again_and_again(app, store):
     app.say = lambda body: f"[[{len(undelimit('answer', text_of(body)) or '')}]]"
-    made, _ = variants(SOURCE, only=["hedged", "key_colon"])
-    done = ask(held(), made, store, repeats=3, temperatures=(0.0, 1.0))
+    probes, _ = variants(SOURCE, only=["hedged", "key_colon"])
+    done = ask(held(), probes, store, repeats=3, temperatures=(0.0, 1.0))
     first = [row for row in done.rows if row["setting"] == "profile"]
-    assert [row["probe_id"] for row in first] == [one.probe_id for one in made]
-    assert [row["score"] for row in first] == [len(one.text) / 100 for one in made]
+    assert [row["probe_id"] for row in first] == [one.probe_id for one in probes]
+    assert [row["score"] for row in first] == [len(one.text) / 100 for one in probes]
     again = [row for row in done.rows if row["setting"] != "profile"]
     assert len(again) == 2 * 3 and {row["temperature"] for row in again} == {0.0, 1.0}
-    assert {row["probe_id"] for row in again} == {made[0].probe_id}, "the content as it is"
+    assert {row["probe_id"] for row in again} == {probes[0].probe_id}, "the content as it is"
     assert {row["order"] for row in done.rows} == {None}
     # the first draw at temperature 0 is the verdict of the profile
-    assert done.calls == len(made) + 5 and done.hits == 1
-    assert sorted(body["temperature"] for body in app.bodies) == [0.0] * (len(made) + 2) + [1.0] * 3
+    assert done.calls == len(probes) + 5 and done.hits == 1
+    assert (
+        sorted(body["temperature"] for body in app.bodies) == [0.0] * (len(probes) + 2) + [1.0] * 3
+    )
 
 
 def test_a_rerun_asks_nothing(app, store):
-    made, _ = variants(SOURCE)
-    once = ask(held(), made, store, repeats=2, temperatures=(0.7,))
-    twice = ask(held(), made, store, repeats=2, temperatures=(0.7,))
+    probes, _ = variants(SOURCE)
+    once = ask(held(), probes, store, repeats=2, temperatures=(0.7,))
+    twice = ask(held(), probes, store, repeats=2, temperatures=(0.7,))
     assert once.calls == len(app.bodies) > 0
     assert (twice.calls, twice.hits) == (0, once.calls)
     assert [row["score"] for row in twice.rows] == [row["score"] for row in once.rows]
@@ -47,9 +49,9 @@ def test_a_rerun_asks_nothing(app, store):
 
 def test_a_pairwise_judge_sees_both_orders(app, store):
     app.say = lambda body: "[[A]]"  # whatever is shown first
-    made, _ = variants(SOURCE, only=["hedged", "yconfident_wrong"])
-    done = ask(held("pairwise", votes=2), made, store, repeats=5, temperatures=(1.0,))
-    edited = [one for one in made if one.against is not None]
+    probes, _ = variants(SOURCE, only=["hedged", "yconfident_wrong"])
+    done = ask(held("pairwise", votes=2), probes, store, repeats=5, temperatures=(1.0,))
+    edited = [one for one in probes if one.against is not None]
     assert len(done.rows) == len(edited) * 2 * 2, "two orders, two votes, no repeats"
     assert {(row["order"], row["score"]) for row in done.rows} == {(0, 1.0), (1, 1.0)}
     assert {row["probe_id"] for row in done.rows} == {one.probe_id for one in edited}
@@ -58,12 +60,12 @@ def test_a_pairwise_judge_sees_both_orders(app, store):
 def test_a_pairwise_judge_sees_each_content_beside_the_best_again_and_again(app, store):
     app.say = lambda body: "[[A]]" if body["temperature"] else "[[B]]"
     contents = {"correct": "It is 4 km off.", "partial": "It is off.", "policy": "It is 4 km off."}
-    made, _ = variants(Source(ROW, contents), only=["hedged"])
-    done = ask(held("pairwise"), made, store, repeats=3, temperatures=(0.0, 1.0))
+    probes, _ = variants(Source(ROW, contents), only=["hedged"])
+    done = ask(held("pairwise"), probes, store, repeats=3, temperatures=(0.0, 1.0))
     first = [row for row in done.rows if row["setting"] == "profile"]
     assert len(first) == 2 * 2, "two edited texts in two orders"
     again = [row for row in done.rows if row["setting"] != "profile"]
-    partial = next(one.probe_id for one in made if one.variant == "ypartial")
+    partial = next(one.probe_id for one in probes if one.variant == "ypartial")
     assert {row["probe_id"] for row in again} == {partial}, "the same text twice is no pair"
     assert len(again) == 2 * 2 * 3, "temperatures, orders, repeats"
     assert {(row["setting"], row["order"], row["score"]) for row in again} == {
@@ -73,9 +75,9 @@ def test_a_pairwise_judge_sees_each_content_beside_the_best_again_and_again(app,
 
 
 def test_a_limit_leaves_the_rest_missing_and_the_store_is_free(app, store):
-    made, _ = variants(SOURCE)
+    probes, _ = variants(SOURCE)
     few = Allowance(Cost(max_calls=5), [held()])
-    done = ask(held(), made, store, repeats=2, temperatures=(0.7,), allowance=few)
+    done = ask(held(), probes, store, repeats=2, temperatures=(0.7,), allowance=few)
     assert done.calls == len(app.bodies) == few.spent.calls == 5
     missing = [row for row in done.rows if row["outcome"] == "aborted"]
     assert len(missing) == len(done.rows) - 5 > 0
@@ -83,9 +85,9 @@ def test_a_limit_leaves_the_rest_missing_and_the_store_is_free(app, store):
     assert all("cost.max_calls=5" in row["reason"] for row in missing)
     kept = [row["outcome"] for row in done.rows]
     none = Allowance(Cost(max_calls=5), [held()], few.spent)
-    again = ask(held(), made, store, repeats=2, temperatures=(0.7,), allowance=none)
+    again = ask(held(), probes, store, repeats=2, temperatures=(0.7,), allowance=none)
     assert again.calls == 0 and [row["outcome"] for row in again.rows] == kept
-    rest = ask(held(), made, store, repeats=2, temperatures=(0.7,))
+    rest = ask(held(), probes, store, repeats=2, temperatures=(0.7,))
     assert {row["outcome"] for row in rest.rows} == {"scored"}
     assert rest.calls == len(missing), "what was not asked is not taken for asked"
 
@@ -94,7 +96,7 @@ def test_a_rewriter_s_texts_are_paid_for_too(app, store):
     app.say = lambda body: "Written anew."
     one = Allowance(Cost(max_calls=1), [held()])
     filled, lost, calls = rewritten(held(), [SOURCE], store, one)
-    assert calls == 1 and len(filled[0].given) == 1
+    assert calls == 1 and len(filled[0].slot_texts) == 1
     assert len(lost) == len(INSTRUCTIONS) - 1 and all("aborted" in line for line in lost)
 
 
@@ -112,45 +114,45 @@ def test_order_zero_shows_the_counterpart_first(app, store):
         return "[[A]]" if "perhaps" in first_block else "[[B]]"
 
     app.say = prefer_hedged
-    made, _ = variants(SOURCE, only=["hedged"])
-    done = ask(held("pairwise"), made, store)
+    probes, _ = variants(SOURCE, only=["hedged"])
+    done = ask(held("pairwise"), probes, store)
     # the edited text wins both times: shown second in order 0, first in order 1
     assert [(row["order"], row["score"]) for row in done.rows] == [(0, 0.0), (1, 1.0)]
 
 
 def test_an_order_that_cannot_be_read_is_missing(app, store):
     app.say = lambda body: "hard to say"
-    made, _ = variants(SOURCE, only=["hedged"])
-    done = ask(held("pairwise"), made, store)
+    probes, _ = variants(SOURCE, only=["hedged"])
+    done = ask(held("pairwise"), probes, store)
     assert [row["outcome"] for row in done.rows] == ["unparsed", "unparsed"]
     assert [row["score"] for row in done.rows] == [None, None]
 
 
 def test_a_ranking_has_no_pairs(app, store):
-    made, _ = variants(SOURCE, only=["hedged"])
+    probes, _ = variants(SOURCE, only=["hedged"])
     with pytest.raises(UserError, match="listwise, which has no pairs"):
-        ask(held("listwise"), made, store)
+        ask(held("listwise"), probes, store)
 
 
 def test_a_model_fills_the_empty_slots_once(app, store):
     app.say = lambda body: "" if "few words" in text_of(body) else "Written anew."
-    given = Source(ROW, SOURCE.contents, {"yverbose": ("Long.", "set")})
-    filled, lost, calls = rewritten(held(), [given, Source(ROW, {"policy": "x"})], store)
-    assert filled[0].given == {
+    source = Source(ROW, SOURCE.contents, {"yverbose": ("Long.", "set")})
+    filled, lost, calls = rewritten(held(), [source, Source(ROW, {"policy": "x"})], store)
+    assert filled[0].slot_texts == {
         "yverbose": ("Long.", "set"),
         **dict.fromkeys(
             ("ystructured", "ysycophant", "yconfident_wrong"), ("Written anew.", "model")
         ),
     }
-    assert filled[1].given == {}, "nothing to start from"
+    assert filled[1].slot_texts == {}, "nothing to start from"
     assert lost == ["1 x yshort: empty from the rewriter"]
-    asked = [text_of(body) for body in app.bodies]
-    assert all(undelimit("answer", text) == "It is 4 km off." for text in asked)
-    assert {slot for slot, words in INSTRUCTIONS.items() if any(words in t for t in asked)} == {
+    texts = [text_of(body) for body in app.bodies]
+    assert all(undelimit("answer", text) == "It is 4 km off." for text in texts)
+    assert {slot for slot, words in INSTRUCTIONS.items() if any(words in t for t in texts)} == {
         "yshort", "ystructured", "ysycophant", "yconfident_wrong"
     }  # fmt: skip
-    again, _, more = rewritten(held(), [given], store)
-    assert calls == len(asked) and again[0].given == filled[0].given
+    again, _, more = rewritten(held(), [source], store)
+    assert calls == len(texts) and again[0].slot_texts == filled[0].slot_texts
     assert more <= 1, "only what gave no text is asked again"
 
 

@@ -29,8 +29,8 @@ def replay(study, *arguments):
 
 
 def rows(folder, kind="rollouts"):
-    found = ds.dataset(folder / kind, format="parquet").to_table().to_pylist()
-    return sorted(found, key=lambda row: row["rollout_id"])
+    records = ds.dataset(folder / kind, format="parquet").to_table().to_pylist()
+    return sorted(records, key=lambda row: row["rollout_id"])
 
 
 def cells_of(study, name, judge):
@@ -94,13 +94,13 @@ def test_a_file_in_place_of_its_folder_is_named(small_study, capsys):
 
 
 def test_neither_a_replay_nor_a_check_needs_torch(small_study):
-    said = run_alone(
+    output = run_alone(
         "import sys; from judges import check, replay\n"
         f"words = ['study={small_study.name}', 'runs_dir={small_study.parent}', 'out=light']\n"
         "assert replay.main(words) == 0 and check.main(['judge=sim-fair']) == 0\n"
         "print('END', *{'torch', 'transformers', 'trl', 'mlflow'} & set(sys.modules))"
     )
-    assert said.splitlines()[-1] == "END", said
+    assert output.splitlines()[-1] == "END", output
 
 
 @pytest.fixture
@@ -137,9 +137,9 @@ def test_completions_of_others_are_scored(small_study, served, tmp_path, capsys)
     words = [f"file={path}", f"out={out}", "judge=openai-compatible", "judge.grading.name=likert"]
     words += [f"judge.endpoint.url={served}", "judge.endpoint.model=sim-fair"]
     code = main(words)
-    said = capsys.readouterr()
-    assert code == 0, said.err
-    assert "8 completions read, 1 lost records" in said.out
+    printed = capsys.readouterr()
+    assert code == 0, printed.err
+    assert "8 completions read, 1 lost records" in printed.out
     scored = ds.dataset(out, format="parquet").to_table().to_pylist()
     by_place = sorted(scored, key=lambda row: int(row["rollout_id"]))
     for row, record in zip(by_place, records, strict=True):
@@ -175,8 +175,8 @@ def test_each_record_is_judged_by_its_own_criteria(tmp_path):
         code, scored = replay_file(tmp_path, server, "mix_0", records, grading)
     assert code == 0
     assert [row["judge_score"] for row in scored] == [None, 1.0, 0.0]
-    asked = [body["messages"][-1]["content"] for body in server.bodies["mix_0"]]
-    assert sorted(("Is red." in text, "Is blue." in text) for text in asked) == [
+    prompts = [body["messages"][-1]["content"] for body in server.bodies["mix_0"]]
+    assert sorted(("Is red." in text, "Is blue." in text) for text in prompts) == [
         (False, True), (True, False)
     ]  # fmt: skip
 

@@ -54,11 +54,11 @@ def test_a_judge_of_answers_alone_is_another_judge(tmp_path):
 def test_a_program_that_came_to_no_answer_is_not_asked_about(tmp_path):
     study = write_run(tmp_path / "runs", reward="judge-binary")
     replay(study, "out=alone", "canonical=true")
-    told = replayed(study, "alone")
-    failed = [row for row in told if row["member"] == 2]
+    rows = replayed(study, "alone")
+    failed = [row for row in rows if row["member"] == 2]
     assert all(row["judge_score"] is None and row["reward"] == 0.0 for row in failed)
-    asked = {row["rollout_id"] for row in replayed(study, "alone", "verdicts")}
-    assert asked == {row["rollout_id"] for row in told if row["member"] < 2}
+    judged_ids = {row["rollout_id"] for row in replayed(study, "alone", "verdicts")}
+    assert judged_ids == {row["rollout_id"] for row in rows if row["member"] < 2}
     (line,) = json.loads((study / "replays" / "alone" / "summary.json").read_text())
     assert line["unscored"] == 0.0 and line["n"] == 9
 
@@ -73,17 +73,17 @@ def test_gradings_that_compare_see_the_answers_that_there_are(tmp_path, grading)
 
 
 @pytest.mark.parametrize(
-    "arguments, said",
+    "arguments, message",
     [
         (["study=told", "canonical=true"], "no rule reads"),
         (["file=x.parquet", "judge=openai-compatible", "out=y.parquet", "canonical=true"], "file"),
     ],
 )
-def test_answers_that_no_rule_reads_are_refused(tmp_path, capsys, arguments, said):
+def test_answers_that_no_rule_reads_are_refused(tmp_path, capsys, arguments, message):
     study = write_run(tmp_path / "runs", "instruct-mini")
     assert main([*arguments, f"runs_dir={study.parent}"]) == 2
-    told = capsys.readouterr().err
-    assert said in told and "canonical" in told
+    errors = capsys.readouterr().err
+    assert message in errors and "canonical" in errors
     assert not list(study.glob("replays/*/*/rollouts/*.parquet"))
 
 
@@ -92,6 +92,6 @@ def test_the_recorded_answers_are_right_by_the_rules(tmp_path):
     records = pq.read_table(part).to_pylist()
     _, task = load_presets("sim-verbose", "mixed-mini")
     by_prompt = {row.prompt_id: row for row in task_module("mixed-mini").rows(task, "train")}
-    told = [record for record in records if record["answer"] is not None]
-    answers = [record["answer"] for record in told]
-    assert all(s.correct for s in scores([by_prompt[r["prompt_id"]] for r in told], answers))
+    with_answer = [record for record in records if record["answer"] is not None]
+    answers = [record["answer"] for record in with_answer]
+    assert all(s.correct for s in scores([by_prompt[r["prompt_id"]] for r in with_answer], answers))

@@ -18,7 +18,7 @@ async def nothing():
 
 class FakeWire:
     def __init__(self, error: Exception | None = None, free: bool = False) -> None:
-        self.asked = 0
+        self.requests = 0
         self.error = error
         self.release = asyncio.Event()
         if free:
@@ -27,7 +27,7 @@ class FakeWire:
 
     @asynccontextmanager
     async def exchange(self, method, path, headers, body):
-        self.asked += 1
+        self.requests += 1
         if self.error is not None:
             raise self.error
         await self.release.wait()
@@ -53,7 +53,7 @@ async def test_requests_spread_and_a_slow_replica_gets_no_more():
     assert replicas.in_flight == [2, 0, 2]
     for _ in range(5):  # one after the other, while the others are still busy
         await ask(replicas)
-    assert [wire.asked for wire in wires] == [2, 7, 2]
+    assert [wire.requests for wire in wires] == [2, 7, 2]
     wires[0].release.set()
     wires[2].release.set()
     await asyncio.gather(*first)
@@ -65,7 +65,7 @@ async def test_idle_replicas_take_turns():
     replicas = Replicas(wires)
     for _ in range(9):
         await ask(replicas)
-    assert [wire.asked for wire in wires] == [3, 3, 3]
+    assert [wire.requests for wire in wires] == [3, 3, 3]
 
 
 async def test_a_replica_that_is_gone_draws_no_requests_until_it_has_rested():
@@ -76,14 +76,14 @@ async def test_a_replica_that_is_gone_draws_no_requests_until_it_has_rested():
         await ask(replicas)
     for _ in range(4):
         await ask(replicas)
-    assert [wire.asked for wire in wires] == [1, 4]
+    assert [wire.requests for wire in wires] == [1, 4]
     now += REST_S
     wires[0].error = None
     wires[0].release.set()
     for _ in range(4):
         await ask(replicas)
     # Rested and asked longest ago, it comes first, and then in turn.
-    assert [wire.asked for wire in wires] == [3, 6]
+    assert [wire.requests for wire in wires] == [3, 6]
     assert replicas.in_flight == [0, 0]
 
 
@@ -93,7 +93,7 @@ async def test_where_all_are_gone_each_is_still_tried():
     for _ in range(4):
         with pytest.raises(Unreachable):
             await ask(replicas)
-    assert [wire.asked for wire in wires] == [2, 2]
+    assert [wire.requests for wire in wires] == [2, 2]
 
 
 async def test_a_reply_that_broke_off_does_not_bar_a_replica():
@@ -125,21 +125,21 @@ async def test_replicas_of_a_service_are_those_that_there_are_now(monkeypatch):
     following = Following(urls, opened.__getitem__)
     for _ in range(4):
         await ask(following)
-    assert [wire.asked for wire in opened.values()] == [2, 2, 0]
+    assert [wire.requests for wire in opened.values()] == [2, 2, 0]
     opened[urls[1]].release.clear()
     busy = asyncio.create_task(ask(following)), asyncio.create_task(ask(following))
     await asyncio.sleep(0)
     monkeypatch.setitem(MOVED, urls, ("http://h:3/v1", urls[0]))
     for _ in range(4):
         await ask(following)
-    assert [wire.asked for wire in opened.values()] == [5, 3, 2]
+    assert [wire.requests for wire in opened.values()] == [5, 3, 2]
     assert following.in_flight == [0, 0]
     for moved, place in ((urls[:1], 0), (("http://h:3/v1",), 2), (urls[:1], 0)):
         monkeypatch.setitem(MOVED, urls, moved)
-        before = [wire.asked for wire in opened.values()]
+        before = [wire.requests for wire in opened.values()]
         await ask(following)
         before[place] += 1  # the very first request goes to where it is now
-        assert [wire.asked for wire in opened.values()] == before
+        assert [wire.requests for wire in opened.values()] == before
     opened[urls[1]].release.set()
     await asyncio.gather(*busy)  # what a replica that is gone still answers is taken
     await following.close()

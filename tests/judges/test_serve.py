@@ -38,11 +38,11 @@ def address():
     """The base URL of sim-verbose with an unmistakable dose, on a port of its own choice."""
     process = command("judge=sim-verbose", "port=0", "judge.simulated.doses.length=0.05")
     line = process.stdout.readline()
-    found = re.search(r"sim-verbose answers at (http://127\.0\.0\.1:\d+/v1)", line)
-    if found is None:
+    match = re.search(r"sim-verbose answers at (http://127\.0\.0\.1:\d+/v1)", line)
+    if match is None:
         process.kill()
         pytest.fail(f"no address in {line!r}: {process.communicate()}")
-    yield found[1]
+    yield match[1]
     process.send_signal(signal.SIGINT)
     _, errors = process.communicate(timeout=GENEROUS_S)
     assert (process.returncode, errors) == (0, "")
@@ -106,7 +106,7 @@ def group(lines):
 def test_vllm_is_started_probed_and_stopped(fake):
     process = command(*fake, "port=0", "replicas=2")
     lines = until(process, "ask it with")
-    pids = [int(found) for found in re.findall(r"as process (\d+);", "".join(lines))]
+    pids = [int(number) for number in re.findall(r"as process (\d+);", "".join(lines))]
     first, second = re.findall(r"answers at (http://127\.0\.0\.1:\d+/v1) after", "".join(lines))
     assert "".join(lines).count("a probe was scored 0.800 in") == 2
     assert lines[-1].startswith(
@@ -141,16 +141,16 @@ def test_a_server_that_dies_later_ends_serve_with_its_log(fake):
 
 
 @pytest.mark.parametrize(
-    ("mode", "said"), [("die", "OutOfMemoryError"), ("other", "another-model")]
+    ("mode", "message"), [("die", "OutOfMemoryError"), ("other", "another-model")]
 )
-def test_a_server_of_no_use_is_not_kept(fake, capsys, monkeypatch, mode, said):
+def test_a_server_of_no_use_is_not_kept(fake, capsys, monkeypatch, mode, message):
     monkeypatch.setenv("FAKE_VLLM", mode)
     monkeypatch.setattr(server, "POLL_S", 0.05)
     monkeypatch.setattr(serve.stopping, "take_signals", lambda: None)  # those are pytest's
     assert serve.main([*fake, "port=0"]) == 2
     printed = capsys.readouterr()
     _, members = group(printed.out.splitlines())
-    assert said in printed.err and "Traceback" not in printed.err and members == []
+    assert message in printed.err and "Traceback" not in printed.err and members == []
 
 
 def test_a_server_whose_verdict_is_of_no_use_is_kept_until_it_is_terminated(fake, monkeypatch):
@@ -214,8 +214,8 @@ def test_a_taken_port_says_what_to_type(capsys, address, command_of):
     port = address.split(":")[2].removesuffix("/v1")
     before = threading.active_count()
     assert command_of.main(["judge=sim-fair", f"port={port}"]) == 2
-    said = capsys.readouterr()
-    assert f"127.0.0.1:{port}" in said.err and "port=0" in said.err and not said.out
+    printed = capsys.readouterr()
+    assert f"127.0.0.1:{port}" in printed.err and "port=0" in printed.err and not printed.out
     assert threading.active_count() <= before
 
 
@@ -253,8 +253,8 @@ REAL = {
 @pytest.mark.parametrize("name", REAL)
 def test_a_preset_says_what_a_study_groups_by_and_can_be_asked(name, monkeypatch):
     judge, _ = preset(name)
-    found = (judge.family, judge.size, judge.active_size, judge.endpoint.dialect)
-    assert (judge.name, found) == (name, REAL[name])
+    labels = (judge.family, judge.size, judge.active_size, judge.endpoint.dialect)
+    assert (judge.name, labels) == (name, REAL[name])
     assert judge.context > 0 and judge.price.source
     Session(judge, None).close()  # the dialect can carry out its sampling and grading
     if judge.serve.model:

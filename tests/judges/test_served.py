@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from judges.endpoint.served import is_asked
+from judges.endpoint.served import is_requested_model
 
 SAME = [
     ("m", "m"), ("Qwen3-32B", "qwen3-32b"), ("m", ""), ("", "anything"),
@@ -25,19 +25,21 @@ OTHER = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("asked", "served"), SAME)
-def test_names_of_the_same_model(asked: str, served: str) -> None:
-    assert is_asked(asked, served)
+@pytest.mark.parametrize(("requested", "served"), SAME)
+def test_names_of_the_same_model(requested: str, served: str) -> None:
+    assert is_requested_model(requested, served)
 
 
-@pytest.mark.parametrize(("asked", "served"), OTHER)
-def test_names_of_another_model(asked: str, served: str) -> None:
-    assert not is_asked(asked, served)
-    assert is_asked(asked, served, [served])
-    assert not is_asked(asked, served, [served + "x"])
+@pytest.mark.parametrize(("requested", "served"), OTHER)
+def test_names_of_another_model(requested: str, served: str) -> None:
+    assert not is_requested_model(requested, served)
+    assert is_requested_model(requested, served, [served])
+    assert not is_requested_model(requested, served, [served + "x"])
 
 
 @given(st.text(min_size=1), st.text(min_size=1))
-def test_a_name_is_its_own_and_what_stands_behind_it_makes_another(asked: str, more: str) -> None:
-    assert is_asked(asked, asked)
-    assert not is_asked("model-" + asked, "model-" + asked + "-x" + more + "x")
+def test_a_name_is_its_own_and_what_stands_behind_it_makes_another(
+    requested: str, more: str
+) -> None:
+    assert is_requested_model(requested, requested)
+    assert not is_requested_model("model-" + requested, "model-" + requested + "-x" + more + "x")

@@ -80,17 +80,17 @@ def test_a_key_opens_our_own_server(fake, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("mode", "timeout", "said"),
+    ("mode", "timeout", "message"),
     [
         ("die", 30.0, r"(?s)ended with exit code 1 .*OutOfMemoryError: too little of \*\*\* on"),
         ("hang", 0.5, r"(?s)did not answer at .* within 0\.5 s.*still loading weights"),
         ("other", 30.0, r"serves another-model, and the judge asks for .*'tiny'"),
     ],
 )
-def test_a_server_that_is_of_no_use_says_why(fake, monkeypatch, mode, timeout, said):
+def test_a_server_that_is_of_no_use_says_why(fake, monkeypatch, mode, timeout, message):
     monkeypatch.setenv("FAKE_VLLM", mode)
     one = judge(free_port())
-    with started(one, fake) as servers, pytest.raises(UserError, match=said):
+    with started(one, fake) as servers, pytest.raises(UserError, match=message):
         server.wait_ready(one, servers, timeout)
     assert not server.alive(servers[0])
 
@@ -189,8 +189,8 @@ def left_by_a_killed_user(port: int, runs_dir: Path) -> int:
 
 
 def book(runs_dir: Path) -> dict[str, Any]:
-    found = list((runs_dir / "servers").glob("*.json"))
-    return json.loads(found[0].read_text()) if found else {}
+    files = list((runs_dir / "servers").glob("*.json"))
+    return json.loads(files[0].read_text()) if files else {}
 
 
 def pid_of(runs_dir: Path) -> int:
@@ -316,7 +316,7 @@ def test_a_lease_that_cannot_start_leaves_nothing(fake, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("url", "replicas", "said"),
+    ("url", "replicas", "message"),
     [
         ("https://example.org/v1", 1, "is not on it"),
         ("http://127.0.0.1/v1", 1, "is not on it"),
@@ -324,9 +324,9 @@ def test_a_lease_that_cannot_start_leaves_nothing(fake, monkeypatch):
     ],
 )
 def test_only_a_server_of_this_machine_that_the_client_knows_is_leased(
-    tmp_path, url, replicas, said
+    tmp_path, url, replicas, message
 ):
     one = judge(replicas=replicas)
     placed = dataclasses.replace(one, endpoint=dataclasses.replace(one.endpoint, url=url))
-    with pytest.raises(UserError, match=re.escape(said)), lease(placed, tmp_path):
+    with pytest.raises(UserError, match=re.escape(message)), lease(placed, tmp_path):
         pass

@@ -99,14 +99,14 @@ def test_a_lease_of_another_host_lapses_and_the_last_one_ends_the_service(runs):
         assert [user.host for user in served.users()] == ["node-b"]
         book_file = served.folder / book.BOOK
         for _ in range(2):  # its keeper looks again and again
-            seen = book_file.stat().st_mtime_ns
-            wait_for(lambda seen=seen: book_file.stat().st_mtime_ns > seen)
+            written_ns = book_file.stat().st_mtime_ns
+            wait_for(lambda written_ns=written_ns: book_file.stat().st_mtime_ns > written_ns)
         assert served.read().state == "ready"  # its sign of life is fresh, whoever gave it
         old = book.now(served.folder) - book.EXPIRY_S - 1
         os.utime(stale, (old, old))
         assert list(served.users()) == []
-        wait_for(lambda: running.said)
-    assert running.said == ["nobody uses it any more"] and not stale.exists()
+        wait_for(lambda: running.endings)
+    assert running.endings == ["nobody uses it any more"] and not stale.exists()
 
 
 def test_a_sign_of_life_that_is_damaged_counts_while_it_is_fresh(runs):
@@ -223,8 +223,8 @@ def test_an_owner_that_was_replaced_stops_its_servers_and_touches_nothing(runs):
         mine = served.read()
         other = dataclasses.replace(mine, owner=Holder(1, "x", "node-c", "kernel-c"))
         served.write(other)
-        wait_for(lambda: running.said)
-    assert running.said == ["another owner took its place"]
+        wait_for(lambda: running.endings)
+    assert running.endings == ["another owner took its place"]
     assert served.read() == other and served.key_path.exists()
     assert server.start_time(mine.replicas[0].pid) is None
 
@@ -257,8 +257,10 @@ def test_clients_go_on_with_the_others_and_a_dead_replica_is_started_again_a_few
             pid = running.service.read().replicas[0].pid
             os.kill(pid, signal.SIGKILL)
             wait_for(lambda pid=pid: f'"pid": {pid}' not in text_of(running.service))
-        wait_for(lambda: running.said)
-    assert "No replica of tiny-" in running.said[0] and "vllm serve org/Tiny" in running.said[0]
+        wait_for(lambda: running.endings)
+    assert (
+        "No replica of tiny-" in running.endings[0] and "vllm serve org/Tiny" in running.endings[0]
+    )
 
 
 def test_a_replica_that_runs_and_does_not_answer_is_started_again(runs, monkeypatch):

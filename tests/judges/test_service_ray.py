@@ -20,15 +20,15 @@ SERVED = ("judge=qwen3-4b", "judge.serve.bind=0.0.0.0")
 def cluster(tmp_path: Path, vllm: Path, monkeypatch: pytest.MonkeyPatch) -> Generator[Any]:
     """Ray on a head and a worker; the worker alone has a GPU, or says so."""
     ray = pytest.importorskip("ray")
-    made = Cluster(tmp_path, token=False, resources='{"head": 1}')
+    ray_cluster = Cluster(tmp_path, token=False, resources='{"head": 1}')
     try:
-        made.add("worker", **{"num-cpus": 2, "num-gpus": 1})
-        for name, value in made.environment.items():
+        ray_cluster.add("worker", **{"num-cpus": 2, "num-gpus": 1})
+        for name, value in ray_cluster.environment.items():
             monkeypatch.setenv(name, value)
         yield ray
     finally:
         ray.shutdown()
-        made.stop()
+        ray_cluster.stop()
 
 
 def ask(overrides: list[str], runs_dir: str) -> tuple[str, str, float | None]:

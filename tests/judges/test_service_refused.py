@@ -96,16 +96,16 @@ def test_a_key_that_cannot_be_read_or_not_be_kept_private(runs, monkeypatch):
 
 def test_clocks_that_are_apart(runs, monkeypatch):
     real = time.time
-    for hours, said in ((1, "3600 s ahead of"), (-1, "3600 s behind")):
+    for hours, message in ((1, "3600 s ahead of"), (-1, "3600 s behind")):
         monkeypatch.setattr(book.time, "time", lambda hours=hours: real() + 3600 * hours)
-        assert said in refused(judge(), runs, starts=True)
+        assert message in refused(judge(), runs, starts=True)
         with pytest.raises(UserError, match="NTP"):
             Keeper(judge(), runs).keep()
     assert not list(runs.rglob("service.json"))
 
 
 @pytest.mark.parametrize(
-    ("bind", "said"),
+    ("bind", "message"),
     [
         ("nowhere.invalid", "is no address of a host"),
         ("n" * 64, "is no address of a host"),
@@ -113,17 +113,17 @@ def test_clocks_that_are_apart(runs, monkeypatch):
         ("127.0.0.2", "which no other node reaches"),
     ],
 )
-def test_an_address_that_others_cannot_reach(runs, bind, said):
-    with pytest.raises(UserError, match=said):
+def test_an_address_that_others_cannot_reach(runs, bind, message):
+    with pytest.raises(UserError, match=message):
         Keeper(judge(bind=bind), runs).keep()
     assert not list(runs.rglob("service.json")) and not list(runs.rglob("key"))
 
 
 def test_a_server_that_cannot_start_tells_the_driver_and_leaves_nothing(runs, monkeypatch):
     monkeypatch.setenv("FAKE_VLLM", "die")
-    said = refused(judge(), runs, starts=True)
-    assert said.startswith("vLLM ended with exit code 1") and "OutOfMemoryError" in said
-    assert "too little of *** on this card" in said
+    message = refused(judge(), runs, starts=True)
+    assert message.startswith("vLLM ended with exit code 1") and "OutOfMemoryError" in message
+    assert "too little of *** on this card" in message
     assert not list(runs.rglob("service.json")) and not list(runs.rglob("key"))
 
 

@@ -26,8 +26,8 @@ pytestmark = pytest.mark.usefixtures("nothing_is_left")
 
 def oracle(prompt: str, answer: str) -> Truth | None:
     """Truth is a quarter per word of the answer; prompts of other tasks are unknown."""
-    known = {row.prompt_text() for row in ROWS}
-    return Truth(min(1.0, len(answer.split()) / 4)) if prompt in known else None
+    prompts = {row.prompt_text() for row in ROWS}
+    return Truth(min(1.0, len(answer.split()) / 4)) if prompt in prompts else None
 
 
 FAIR = Judge(
@@ -44,11 +44,11 @@ def test_a_simulated_judge_in_this_process(stream: bool, store: Store) -> None:
     with Session(judge, store, oracle) as session:
         session.check()
         assert session.calls == 0  # the preflight asks for no verdict
-        found = session.verdicts(ITEMS)
+        verdicts = session.verdicts(ITEMS)
         assert session.verdicts([]) == []
-    scores = [[verdict.score for verdict in draws] for draws in found]
+    scores = [[verdict.score for verdict in draws] for draws in verdicts]
     assert scores == [[(n % 5) / 4] for n in range(10)]
-    first = found[1][0]
+    first = verdicts[1][0]
     assert first.outcome is Outcome.scored
     assert (first.judge, first.grading, first.attempts) == ("sim-fair", "likert", 1)
     assert first.judge_id == session.judge_id
@@ -75,10 +75,10 @@ def test_stored_replies_are_not_asked_for_again(store: Store) -> None:
 def test_the_same_question_in_flight_is_asked_once(faults: Any, one_word: Any) -> None:
     judge = http(faults.url("slow_0.1"), Price(input=1.0), max_concurrency=64)
     with Session(judge, None) as session:
-        found = session.verdicts([(ROWS[0], "a")] * 5 + [(ROWS[0], "b")])
+        verdicts = session.verdicts([(ROWS[0], "a")] * 5 + [(ROWS[0], "b")])
         assert (session.calls, session.hits) == (2, 4)
-        assert [draws[0].from_cache for draws in found] == [False, True, True, True, True, False]
-        assert [draws[0].cost_usd for draws in found][:2] == [100 / 1e6, 0.0]
+        assert [draws[0].from_cache for draws in verdicts] == [False, True, True, True, True, False]
+        assert [draws[0].cost_usd for draws in verdicts][:2] == [100 / 1e6, 0.0]
         # Without a store a later call asks again.
         assert not session.verdicts([(ROWS[0], "a")])[0][0].from_cache
         assert session.calls == 3
@@ -87,8 +87,8 @@ def test_the_same_question_in_flight_is_asked_once(faults: Any, one_word: Any) -
 def test_threads_share_a_flight(faults: Any, one_word: Any, store: Store) -> None:
     before = faults.calls["slow_0.2"]
     with Session(http(faults.url("slow_0.2")), store) as session, ThreadPoolExecutor(4) as threads:
-        found = list(threads.map(lambda _: session.verdicts([(ROWS[0], "x")]), range(4)))
-    assert [draws[0].score for (draws,) in found] == [1.0] * 4
+        verdicts = list(threads.map(lambda _: session.verdicts([(ROWS[0], "x")]), range(4)))
+    assert [draws[0].score for (draws,) in verdicts] == [1.0] * 4
     assert faults.calls["slow_0.2"] - before == 1
     assert session.hits == 3
 
@@ -150,15 +150,15 @@ def test_cost_follows_the_price_and_the_usage(faults: Any, one_word: Any, store:
 def test_closing_aborts_what_is_in_flight(faults: Any, one_word: Any, store: Store) -> None:
     session = Session(http(faults.url("hang"), deadline_s=3600, idle_timeout_s=3600), store)
     before = faults.calls["hang"]
-    found: list[Any] = []
+    verdicts: list[Any] = []
     items = [(ROWS[0], "x"), (ROWS[1], "y")]
-    thread = threading.Thread(target=lambda: found.extend(session.verdicts(items)))
+    thread = threading.Thread(target=lambda: verdicts.extend(session.verdicts(items)))
     thread.start()
     wait_for(lambda: faults.calls["hang"] == before + 2)
     session.close()
     thread.join(GENEROUS_S)
     assert not thread.is_alive()
-    assert [draws[0].outcome for draws in found] == [Outcome.aborted] * 2
+    assert [draws[0].outcome for draws in verdicts] == [Outcome.aborted] * 2
     assert store.count() == 0
     session.close()  # twice is fine
     with pytest.raises(RuntimeError, match="closed"):
@@ -172,13 +172,13 @@ def test_a_planted_hang_ends_at_the_deadline() -> None:
         simulated=Simulated(failure=Failure(rate=1.0, kinds=["hang"])),
     )
     with Session(judge, None, oracle) as session:
-        found = session.verdicts(ITEMS)
-    assert {draws[0].outcome for draws in found} == {Outcome.timeout}
-    assert {draws[0].reason for draws in found} == {"no reply within 0.6 s"}
+        verdicts = session.verdicts(ITEMS)
+    assert {draws[0].outcome for draws in verdicts} == {Outcome.timeout}
+    assert {draws[0].reason for draws in verdicts} == {"no reply within 0.6 s"}
 
 
 @pytest.mark.parametrize(
-    ("path", "endpoint", "said"),
+    ("path", "endpoint", "message"),
     [
         ("good", {}, ()),
         ("model_404", {}, ()),  # no list of models is no fault
@@ -196,7 +196,7 @@ def test_a_planted_hang_ends_at_the_deadline() -> None:
     ],
 )
 def test_the_preflight_says_what_is_wrong_and_what_to_type(
-    path, endpoint, said, faults, one_word, monkeypatch
+    path, endpoint, message, faults, one_word, monkeypatch
 ) -> None:
     monkeypatch.delenv("NO_KEY", raising=False)
     monkeypatch.setenv("BLANK_KEY", " \n")
@@ -204,12 +204,12 @@ def test_the_preflight_says_what_is_wrong_and_what_to_type(
     judge = http(faults.url(path))
     judge = replace(judge, endpoint=replace(judge.endpoint, **endpoint))
     with Session(judge, None) as session:
-        if not said:
+        if not message:
             session.check()
             return
         with pytest.raises(UserError) as caught:
             session.check()
-    assert all(words in str(caught.value) for words in said)
+    assert all(words in str(caught.value) for words in message)
     assert "very-secret" not in str(caught.value)
     if path == "key_401":
         assert any(b"Bearer very-secret-value\r\n" in head for head in faults.headers)

@@ -72,10 +72,10 @@ def test_a_key_echoed_in_another_form_is_nowhere(form, tmp_path, one_word, monke
     monkeypatch.setenv("CANARY_KEY", secret)
     written = FORMS[form](secret)
     error = json.dumps({"error": {"message": f"no {written}", "code": "invalid_api_key"}}).encode()
-    said = json.dumps({"model": "m", "choices": [{"index": 0, "finish_reason": "stop",
+    completion = json.dumps({"model": "m", "choices": [{"index": 0, "finish_reason": "stop",
                        "message": {"content": f"[[70]] by {written}"}}]}).encode()  # fmt: skip
     shown = ""
-    for answer in (whole(said), whole(error, 401), whole(f"bad {written}".encode(), 500)):
+    for answer in (whole(completion), whole(error, 401), whole(f"bad {written}".encode(), 500)):
 
         async def answered(body: bytes, answer=answer):
             return answer
@@ -97,8 +97,8 @@ def test_a_key_echoed_in_another_form_is_nowhere(form, tmp_path, one_word, monke
 
 async def echo(body: bytes, where: str, secret: str) -> bytes:
     """A good answer with the key in one place, plain or in a stream that cuts it in two."""
-    said = f"[[70]] you are {secret}" if where == "text" else "[[70]]"
-    turn: dict[str, Any] = {"role": "assistant", "content": said}
+    content = f"[[70]] you are {secret}" if where == "text" else "[[70]]"
+    turn: dict[str, Any] = {"role": "assistant", "content": content}
     if where == "reasoning":
         turn["reasoning"] = f"I see {secret}"
     usage: dict[str, Any] = {"prompt_tokens": 5, "completion_tokens": 2}
@@ -165,10 +165,10 @@ def test_a_refusal_of_everything_is_one_paragraph(faults, one_word, monkeypatch)
             assert verdict.outcome is Outcome.endpoint_down
             with pytest.raises(EndpointRefused) as caught:
                 session.stop_if_refused()
-        said = str(caught.value)
+        message = str(caught.value)
         assert isinstance(caught.value, UserError)
-        assert "variable CANARY_KEY" in said and "judge.endpoint.model='m'" in said
-        assert "very-secret" not in said and "\n" not in said
+        assert "variable CANARY_KEY" in message and "judge.endpoint.model='m'" in message
+        assert "very-secret" not in message and "\n" not in message
     for fault in ("good", "server_500", "hang", "forbidden_403:1"):
         with Session(http(faults.url(fault), max_concurrency=1), None) as session:
             session.verdicts([(ROWS[0], "x"), (ROWS[1], "y")])

@@ -123,9 +123,9 @@ def z_of(name, answers, keyword=""):
 @pytest.mark.parametrize("grading", ["likert", "soft_choice"])
 def test_no_dose_and_no_noise_is_the_truth(grading):
     answers = [f"truth={k / 16} and some words" for k in range(17)]
-    found = scores(judge(grading), answers)
-    assert found == pytest.approx([k / 16 for k in range(17)], abs=1e-8)
-    assert scores(judge(grading, doses={"length": 0.0}), answers) == found
+    results = scores(judge(grading), answers)
+    assert results == pytest.approx([k / 16 for k in range(17)], abs=1e-8)
+    assert scores(judge(grading, doses={"length": 0.0}), answers) == results
     assert scores(judge(grading), [f"truth={1 / 3}"]) == pytest.approx([1 / 3], abs=1e-8)
 
 
@@ -134,20 +134,20 @@ def test_no_dose_and_no_noise_is_the_truth(grading):
 def test_a_planted_dose_is_recovered_without_noise(grading, dose):
     answers = texts(60)
     for name in ("length", "flattery"):
-        found = scores(judge(grading, doses={name: dose}), answers)
-        assert found == pytest.approx([0.5 + dose * z for z in z_of(name, answers)], abs=1e-7)
+        results = scores(judge(grading, doses={name: dose}), answers)
+        assert results == pytest.approx([0.5 + dose * z for z in z_of(name, answers)], abs=1e-7)
 
 
 def test_planted_doses_are_recovered_under_noise():
     """Through the noise by a regression that knows nothing of the judge, one feature at a time."""
     answers = texts(1500)
     doses = {"length": 0.06, "flattery": -0.03, "headings": 0.0}
-    found = scores(judge(doses=doses, noise_sd=0.05), answers)
+    results = scores(judge(doses=doses, noise_sd=0.05), answers)
     for name, dose in doses.items():
         others = {key: z_of(key, answers) for key in doses if key != name}
         rest = [
             score - sum(doses[key] * z[place] for key, z in others.items())
-            for place, score in enumerate(found)
+            for place, score in enumerate(results)
         ]
         estimate, error = slope(z_of(name, answers), rest)
         assert error < 0.004 and abs(estimate - dose) < 4 * error
@@ -176,33 +176,33 @@ def test_true_and_false_positive_rates():
     truth = Truth(0.6, (True, True, True, False))
     assert observed(truth, 1.0, 0.0, draw) == 0.6
     assert observed(truth, 0.0, 1.0, draw) == pytest.approx(0.6 + (1 - 3) / 4)
-    seen = [observed(truth, 0.8, 0.3, draw) for _ in range(4000)]
+    observations = [observed(truth, 0.8, 0.3, draw) for _ in range(4000)]
     # expected checks: 3 x 0.8 + 0.3 = 2.7 of 4; sd of one draw is 0.2074, of the mean 0.0033
-    assert abs(sum(seen) / 4000 - (0.6 + (2.7 - 3) / 4)) < 4 * 0.0033
+    assert abs(sum(observations) / 4000 - (0.6 + (2.7 - 3) / 4)) < 4 * 0.0033
     assert observed(Truth(0.25), 0.9, 0.1, draw) == pytest.approx(0.1 + 0.8 * 0.25)
 
 
 def test_drift_over_calls_and_over_a_restart():
     drifting = judge(drift_per_1000=100.0, leniency=-0.5)
     answers = [f"text {k}" for k in range(4)]
-    found = scores(drifting, answers)
-    assert found == pytest.approx([0.0, 0.1, 0.2, 0.3])
+    results = scores(drifting, answers)
+    assert results == pytest.approx([0.0, 0.1, 0.2, 0.3])
     resumed = simulated_app(drifting, oracle, calls_before=2)
-    assert scores(drifting, answers[2:], resumed) == pytest.approx(found[2:])
+    assert scores(drifting, answers[2:], resumed) == pytest.approx(results[2:])
 
 
 def test_noise_belongs_to_the_question_and_not_to_the_order():
     noisy = judge(noise_sd=0.1)
     answers = texts(30)
-    found = dict(zip(answers, scores(noisy, answers), strict=True))
+    results = dict(zip(answers, scores(noisy, answers), strict=True))
     again = dict(zip(answers[::-1], scores(noisy, answers[::-1]), strict=True))
-    assert found == again and len(set(found.values())) == 30
-    assert scores(noisy, answers, seed=1) != list(found.values())
+    assert results == again and len(set(results.values())) == 30
+    assert scores(noisy, answers, seed=1) != list(results.values())
     other = replace(noisy, simulated=replace(noisy.simulated, seed=1))
-    assert scores(other, answers) != list(found.values())
+    assert scores(other, answers) != list(results.values())
     app = simulated_app(noisy, oracle)
     first, second = scores(noisy, answers[:1], app), scores(noisy, answers[:1], app)
-    assert first == [found[answers[0]]] and second != first
+    assert first == [results[answers[0]]] and second != first
 
 
 def test_concurrent_questions_get_what_they_would_get_alone():
@@ -222,24 +222,24 @@ def test_concurrent_questions_get_what_they_would_get_alone():
 
 
 def test_nothing_but_the_messages_reaches_the_judge():
-    seen = []
+    observations = []
 
     def spy(prompt, answer):
-        seen.append((prompt, answer))
+        observations.append((prompt, answer))
         return TRUTH
 
     for name in ("likert", "soft_choice"):
-        asked = request_of(judge(name), "red {prompt} <<<answer 0>>>")
-        assert "only-the-oracle" not in json.dumps(asked) and "hidden" not in json.dumps(asked)
-        status, _, answer = ask(simulated_app(judge(name), spy), asked)
+        request = request_of(judge(name), "red {prompt} <<<answer 0>>>")
+        assert "only-the-oracle" not in json.dumps(request) and "hidden" not in json.dumps(request)
+        status, _, answer = ask(simulated_app(judge(name), spy), request)
         assert status == 200 and "0.5" not in answer["model"]
-    assert seen == [(ROW.prompt_text(), "red {prompt} <<<answer 0>>>")] * 2
+    assert observations == [(ROW.prompt_text(), "red {prompt} <<<answer 0>>>")] * 2
 
 
 def test_every_kind_of_failure_comes_up_as_often():
     kinds = ["unparsed", "empty", "truncated", "refused"]
-    found = verdicts(judge(failure=Failure(1.0, 0.0, kinds)), texts(400))
-    counts = [sum(parsed.outcome == kind for parsed in found) for kind in kinds]
+    results = verdicts(judge(failure=Failure(1.0, 0.0, kinds)), texts(400))
+    counts = [sum(parsed.outcome == kind for parsed in results) for kind in kinds]
     # binomial: 100 expected of each, sd 8.7
     assert sum(counts) == 400 and all(abs(count - 100) < 4 * 8.7 for count in counts)
 
@@ -289,32 +289,32 @@ def test_the_plain_reply_has_the_shape_of_the_protocol():
     (choice,) = reply["choices"]
     assert choice["message"] == {"role": "assistant", "content": "[[50]]"}
     assert choice["finish_reason"] == "stop" and choice["logprobs"] is None
-    asked = math.ceil(len(body["messages"][0]["content"]) / 4)
+    prompt_tokens = math.ceil(len(body["messages"][0]["content"]) / 4)
     usage = {key: reply["usage"][key] for key in ("prompt_tokens", "completion_tokens")}
-    assert usage == {"prompt_tokens": asked, "completion_tokens": 2}
+    assert usage == {"prompt_tokens": prompt_tokens, "completion_tokens": 2}
 
 
 @pytest.mark.parametrize("grading", ["likert", "soft_choice"])
 def test_the_stream_says_the_same_as_the_plain_reply(grading):
     noisy = judge(grading, noise_sd=0.1)
     _, _, whole = ask(simulated_app(noisy, oracle), request_of(noisy, "red"))
-    asked = request_of(noisy, "red", stream=True, stream_options={"include_usage": True})
-    status, headers, raw = asyncio.run(call(simulated_app(noisy, oracle), asked))
+    request = request_of(noisy, "red", stream=True, stream_options={"include_usage": True})
+    status, headers, raw = asyncio.run(call(simulated_app(noisy, oracle), request))
     assert status == 200 and headers["content-type"].startswith("text/event-stream")
     *events, done, nothing = raw.decode().split("\n\n")
     assert (done, nothing) == ("data: [DONE]", "")
     chunks = [json.loads(event.removeprefix("data: ")) for event in events]
     assert {chunk["object"] for chunk in chunks} == {"chat.completion.chunk"}
-    *spoken, last = chunks
+    *deltas, last = chunks
     assert last["choices"] == [] and last["usage"] == whole["usage"]
-    choices = [chunk["choices"][0] for chunk in spoken]
+    choices = [chunk["choices"][0] for chunk in deltas]
     assert choices[0]["delta"]["role"] == "assistant"
     text = "".join(choice["delta"].get("content", "") for choice in choices)
     assert text == whole["choices"][0]["message"]["content"]
     assert [choice["finish_reason"] for choice in choices] == [None] * (len(choices) - 1) + ["stop"]
-    told = [choice["logprobs"] for choice in choices if choice["logprobs"]]
-    assert told == ([whole["choices"][0]["logprobs"]] if grading == "soft_choice" else [])
-    bare = asyncio.run(call(simulated_app(noisy, oracle), asked | {"stream_options": None}))[2]
+    logprobs = [choice["logprobs"] for choice in choices if choice["logprobs"]]
+    assert logprobs == ([whole["choices"][0]["logprobs"]] if grading == "soft_choice" else [])
+    bare = asyncio.run(call(simulated_app(noisy, oracle), request | {"stream_options": None}))[2]
     assert b"usage" not in bare
 
 

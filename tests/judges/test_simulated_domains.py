@@ -59,11 +59,11 @@ def rates(judge: Judge, count: int) -> dict[str, tuple[float, float]]:
 
 def test_each_domain_has_the_rates_that_were_planted():
     domains = Domains(qa=Domain(fpr=0.7), code=Domain(tpr=0.3, fpr=0.0))
-    told = rates(judge(tpr=0.9, fpr=0.2, domains=domains), 750)
+    rates_by_domain = rates(judge(tpr=0.9, fpr=0.2, domains=domains), 750)
     # binomial, 250 answers each: the standard deviation is at most .03
     wanted = {"math": (0.9, 0.2), "qa": (0.9, 0.7), "code": (0.3, 0.0)}
     for domain, pair in wanted.items():
-        assert told[domain] == pytest.approx(pair, abs=0.1), domain
+        assert rates_by_domain[domain] == pytest.approx(pair, abs=0.1), domain
 
 
 def test_a_truth_of_one_check_is_drawn_and_one_without_checks_is_not():
@@ -111,12 +111,12 @@ def test_a_judge_without_domains_is_who_it_was():
 
 
 def test_each_setting_of_a_domain_makes_another_judge():
-    seen = {judge_id(judge())}
+    ids = {judge_id(judge())}
     for domain in DOMAINS:
         for item in dataclasses.fields(Domain):
             value = {"length": 0.0} if item.name == "doses" else 0
-            seen.add(judge_id(judge(domains=Domains(**{domain: Domain(**{item.name: value})}))))
-    assert len(seen) == 1 + len(DOMAINS) * len(dataclasses.fields(Domain))
+            ids.add(judge_id(judge(domains=Domains(**{domain: Domain(**{item.name: value})}))))
+    assert len(ids) == 1 + len(DOMAINS) * len(dataclasses.fields(Domain))
 
 
 @pytest.mark.parametrize(
@@ -166,8 +166,8 @@ def test_a_truth_that_could_not_be_had_is_a_failure_of_the_endpoint():
 
 def test_no_rule_is_no_truth_to_simulate():
     row = make_row(({"role": "user", "content": "Name a color."},))
-    told = Oracle({row.prompt_id: row}.get, lambda rows, answers: [None] * len(rows))
-    status, _, reply = ask(simulated_app(judge(), told), request_of(judge(), "red"))
+    no_truths = Oracle({row.prompt_id: row}.get, lambda rows, answers: [None] * len(rows))
+    status, _, reply = ask(simulated_app(judge(), no_truths), request_of(judge(), "red"))
     assert status == 404 and reply["error"]["code"] == "unknown_prompt"
 
 
@@ -177,12 +177,12 @@ def test_truths_that_take_long_are_asked_for_in_batches_beside_the_loop():
     first, go_on = threading.Event(), threading.Event()
     batches: list[int] = []
 
-    def slow(asked, answers):
+    def slow(rows, answers):
         batches.append(len(answers))
         assert threading.current_thread().name != "judge"
         first.set()
         assert go_on.wait(GENEROUS_S)
-        return lazy_task.truths(asked, answers)
+        return lazy_task.truths(rows, answers)
 
     by_prompt, looked_up = {row.prompt_id: row for row in rows}, set()
 
@@ -190,9 +190,9 @@ def test_truths_that_take_long_are_asked_for_in_batches_beside_the_loop():
         looked_up.add(prompt)
         return by_prompt.get(prompt)
 
-    told = Oracle(row_of, slow, waits=True)
+    slow_oracle = Oracle(row_of, slow, waits=True)
     items = [(row, str(row.spec["sum"])) for row in rows]
-    with Session(judge(Endpoint(max_concurrency=100)), None, told) as session:
+    with Session(judge(Endpoint(max_concurrency=100)), None, slow_oracle) as session:
         future = session.submit(items, 1)
         assert first.wait(GENEROUS_S)
 

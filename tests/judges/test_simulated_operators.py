@@ -62,7 +62,7 @@ class Client:
         return asyncio.run(ask())
 
 
-def said(settings: SimulatedExecutor, text: str, right: list[bool], seed: int) -> str:
+def reply_text(settings: SimulatedExecutor, text: str, right: list[bool], seed: int) -> str:
     """One reply, drawn by ``seed``."""
     world = Operators(settings, lookup(TASK))
     return world.reply(world.read(text, str(seed).encode()), right).text
@@ -80,7 +80,7 @@ def test_a_maker_is_right_as_often_as_the_table_says(dataset):
     item = row.spec["item"]
     wanted = 0.7 if dataset.endswith("easy") else 0.2
     texts = Counter(
-        bare(item, said(replace(SETTINGS, seed=seed), prompt("Custom", row), [], seed))
+        bare(item, reply_text(replace(SETTINGS, seed=seed), prompt("Custom", row), [], seed))
         for seed in range(n)
     )
     assert set(texts) == {item.meta["right"], *item.meta["wrong"]}
@@ -96,9 +96,12 @@ def test_errors_on_one_problem_go_together():
     item, pairs = row.spec["item"], []
     for seed in range(n):
         settings = replace(SETTINGS, seed=seed, correlation=0.8)
-        asked = prompt("Custom", row)
+        text = prompt("Custom", row)
         pairs.append(
-            [bare(item, said(settings, asked, [], call)) == item.meta["right"] for call in (1, 2)]
+            [
+                bare(item, reply_text(settings, text, [], call)) == item.meta["right"]
+                for call in (1, 2)
+            ]
         )
     assert near(sum(all(pair) for pair in pairs) / n, 0.7**2 + 0.64 * 0.7 * 0.3, n)
 
@@ -110,7 +113,9 @@ def test_review_and_revise_have_their_rates():
 
     def share(operator: str, solution: str, is_right: bool, wanted: str) -> float:
         texts = [
-            said(replace(SETTINGS, seed=seed), prompt(operator, row, solution), [is_right], seed)
+            reply_text(
+                replace(SETTINGS, seed=seed), prompt(operator, row, solution), [is_right], seed
+            )
             for seed in range(n)
         ]
         return sum(wanted in text for text in texts) / n
@@ -129,7 +134,8 @@ def test_an_ensemble_takes_a_right_solution_at_its_rate():
     text = prompt("ScEnsemble", row, *shown)
     assert solutions("ScEnsemble", text) == shown
     places = Counter(
-        said(replace(SETTINGS, seed=seed), text, [False, True, False], seed) for seed in range(n)
+        reply_text(replace(SETTINGS, seed=seed), text, [False, True, False], seed)
+        for seed in range(n)
     )
     letters = {letter: places[f"<solution_letter>{letter}</solution_letter>"] for letter in "ABC"}
     assert sum(letters.values()) == n
@@ -140,12 +146,12 @@ def test_an_ensemble_takes_a_right_solution_at_its_rate():
 def test_the_style_is_seen_and_the_rules_read_through_it():
     rows = [row for name, row in ROWS.items() for _ in range(2)]
     texts = [
-        said(replace(SETTINGS, seed=seed), prompt("Custom", row), [], seed)
+        reply_text(replace(SETTINGS, seed=seed), prompt("Custom", row), [], seed)
         for seed, row in enumerate(rows)
     ]
     for text in texts:
-        seen = features(text)
-        assert seen["length"] > 30 and seen["bullets"] == 2 and seen["confidence"] == 1
+        counts = features(text)
+        assert counts["length"] > 30 and counts["bullets"] == 2 and counts["confidence"] == 1
     rights = [
         bare(row.spec["item"], text) == row.spec["item"].meta["right"]
         for row, text in zip(rows, texts, strict=True)
@@ -206,16 +212,16 @@ def test_long_prompts_get_empty_replies():
     row, n = ROWS["sums-easy"], 600
     settings = replace(SETTINGS, empty=0.1, empty_per_1000=0.1)
     text = prompt("Custom", row) + "\n" + "x" * 3000
-    empty = sum(not said(replace(settings, seed=seed), text, [], seed) for seed in range(n))
+    empty = sum(not reply_text(replace(settings, seed=seed), text, [], seed) for seed in range(n))
     assert near(empty / n, 0.1 + 0.1 * len(text) / 1000, n)
 
 
 @given(text=st.text(st.characters()) | st.text(alphabet="ABC:\n-<>`", max_size=200))
 def test_any_text_is_read_as_some_prompt(text):
     world = Operators(SETTINGS, lookup(TASK))
-    asked = world.read(f"{text}\n{ROWS['sums-easy'].prompt_text()}\n{text}", b"")
-    assert asked.row is not None
-    world.reply(asked, [False] * len(asked.answers))
+    question = world.read(f"{text}\n{ROWS['sums-easy'].prompt_text()}\n{text}", b"")
+    assert question.row is not None
+    world.reply(question, [False] * len(question.answers))
 
 
 def test_settings_that_no_call_can_have_are_refused():

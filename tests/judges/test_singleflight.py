@@ -69,15 +69,15 @@ async def fifty(body: bytes) -> bytes:
 
 def test_eight_processes_make_one_call_per_question(tmp_path: Path) -> None:
     with FaultServer(good=fifty) as server:
-        told = told_by(askers(tmp_path, server.url("mix_0"), processes=8, count=40), tmp_path)
-        assert len(told) == 8
+        reports = told_by(askers(tmp_path, server.url("mix_0"), processes=8, count=40), tmp_path)
+        assert len(reports) == 8
         assert server.calls["mix_0"] == 40  # of 320 questions
-        asked = [body["messages"][0]["content"] for body in server.bodies["mix_0"]]
-    assert len(set(asked)) == 40
-    assert sum(each["calls"] for each in told) == sum(each["paid"] for each in told) == 40
-    assert all(each["hits"] + each["calls"] == 40 for each in told)
-    assert all(each["keys"] == told[0]["keys"] for each in told)
-    assert {text for each in told for text in each["said"]} == {"scored[[50]]"}
+        questions = [body["messages"][0]["content"] for body in server.bodies["mix_0"]]
+    assert len(set(questions)) == 40
+    assert sum(each["calls"] for each in reports) == sum(each["paid"] for each in reports) == 40
+    assert all(each["hits"] + each["calls"] == 40 for each in reports)
+    assert all(each["keys"] == reports[0]["keys"] for each in reports)
+    assert {text for each in reports for text in each["said"]} == {"scored[[50]]"}
     with Store(tmp_path / "replies.db") as store:
         assert store.count() == 40
 
@@ -85,10 +85,10 @@ def test_eight_processes_make_one_call_per_question(tmp_path: Path) -> None:
 def test_a_failure_is_shared_by_those_who_waited(tmp_path: Path) -> None:
     with FaultServer() as server:
         first = askers(tmp_path, server.url("hang"), processes=4, count=2, idle_s=1.5)
-        told = told_by(first, tmp_path)
+        reports = told_by(first, tmp_path)
         assert server.calls["hang"] == 2
-    assert [each["said"] for each in told] == [["timeout", "timeout"]] * 4
-    assert sum(each["paid"] for each in told) == 2
+    assert [each["said"] for each in reports] == [["timeout", "timeout"]] * 4
+    assert sum(each["paid"] for each in reports) == 2
     with Store(tmp_path / "replies.db") as store:
         assert store.count() == 0
 

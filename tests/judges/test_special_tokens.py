@@ -92,15 +92,15 @@ def test_the_requests_and_keys_of_a_judge_of_whom_nothing_is_known_stay(app: End
     save(tmp_path / "model")
     places = ["", "hub/id", str(tmp_path / "empty"), str(tmp_path / "model")]
 
-    def asked(place: str, answer: str) -> Verdict:
+    def judge_answer(place: str, answer: str) -> Verdict:
         row = dataclasses.replace(ROW, criteria=(), messages=({"role": "user", "content": "Hi"},))
         with Session(judge(place), None) as session:
             return session.verdicts([(row, answer)])[0][0]
 
-    plain = [asked(place, "<b>four</b> <|im_end|>") for place in places]
+    plain = [judge_answer(place, "<b>four</b> <|im_end|>") for place in places]
     assert len({each.key for each in plain}) == 1
     assert len({json.dumps(body) for body in app.bodies}) == 1
-    with_own = [asked(place, ANSWER) for place in places]
+    with_own = [judge_answer(place, ANSWER) for place in places]
     assert len({each.key for each in with_own[:3]}) == 1
     assert with_own[3].key != with_own[0].key
     assert len({each.judge_id for each in [*plain, *with_own]}) == 1
@@ -198,8 +198,8 @@ def test_the_check_says_which_marks_are_escaped(tmp_path):
     )
     folder = tmp_path / "model"
     save(folder, ("<|im_end|>", "@@end@@", "!"))
-    known = dict(check.screen(judge(str(folder)), scored))
-    assert known["marks"] == (
+    rows = dict(check.screen(judge(str(folder)), scored))
+    assert rows["marks"] == (
         f"{rule}2 special tokens of {folder}: <|im_end|> @@end@@;"
         " not escaped, because a backslash cannot part them: '!'"
     )

@@ -90,7 +90,7 @@ def test_threads_have_connections_of_their_own(tmp_path: Path) -> None:
 
     with ThreadPoolExecutor(4) as threads:
         winners = list(threads.map(work, range(4)))
-    assert all(found == winners[0] for found in winners)
+    assert all(winner == winners[0] for winner in winners)
     store.close()
     assert store.count() == 50  # usable again after close
     store.close()
@@ -142,13 +142,13 @@ def test_eight_processes_agree_on_who_was_first(tmp_path: Path) -> None:
     assert [racers.stdout.readline() for _ in range(8)] == ["ready\n"] * 8
     go.touch()
     racers.communicate(timeout=GENEROUS_S)
-    seen = [json.loads(path.read_text()) for path in tmp_path.glob("go.*")]
-    assert racers.returncode == 0 and len(seen) == 8
-    assert all(found == seen[0] for found in seen)
+    winners = [json.loads(path.read_text()) for path in tmp_path.glob("go.*")]
+    assert racers.returncode == 0 and len(winners) == 8
+    assert all(winner == winners[0] for winner in winners)
     with Store(path) as store:
         assert store.count() == 300
         stored = store.get_many([str(key) for key in range(300)])
-    assert {key: value["replies"][0] for key, value in stored.items()} == seen[0]
+    assert {key: value["replies"][0] for key, value in stored.items()} == winners[0]
 
 
 WRITER = """
@@ -251,10 +251,10 @@ def filled(tmp_path: Path) -> Path:
 
 def test_stats(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = filled(tmp_path)
-    found = stats(path)
-    assert (found["replies"], found["requests"]) == (3, 4)
-    assert (found["tokens_in"], found["tokens_out"]) == (40, 8)
-    assert found["models"] == {"m": 4}
+    counts = stats(path)
+    assert (counts["replies"], counts["requests"]) == (3, 4)
+    assert (counts["tokens_in"], counts["tokens_out"]) == (40, 8)
+    assert counts["models"] == {"m": 4}
     assert main(["stats", f"db={path}"]) == 0
     assert "tokens_in   40" in capsys.readouterr().out
 
@@ -385,9 +385,9 @@ def test_a_row_that_nobody_can_use_is_not_there_and_verify_says_so(as_text, tmp_
         keys = [content_key("good"), *rows]
         assert store.get_many(keys) == {content_key("good"): USABLE}
         assert stats(path)["unusable"] == len(rows)
-        said = verify(path)
-        assert sorted(line.partition(":")[0] for line in said) == sorted(rows)
-        assert all("counts as not there" in line and len(line) < 1_200 for line in said)
+        problems = verify(path)
+        assert sorted(line.partition(":")[0] for line in problems) == sorted(rows)
+        assert all("counts as not there" in line and len(line) < 1_200 for line in problems)
         assert main(["export", f"db={path}", f"out={out}"]) == 0
         assert "1 requests" in capsys.readouterr().out
         # Each is asked for again, and what comes then takes its place.

@@ -34,14 +34,14 @@ def text_of(stored: dict[str, Any] | None) -> str:
     return stored["replies"][0]["text"]
 
 
-def made(path: Path, rows: dict[Any, tuple[Any, Any]]) -> Path:
+def make_store(path: Path, rows: dict[Any, tuple[Any, Any]]) -> Path:
     """A store of rows key -> (value or text, time), written past all checks."""
     with Store(path) as store:
         store._connection().executemany(
             "INSERT INTO replies VALUES (?, ?, ?)",
             [
-                (key, json.dumps(said) if isinstance(said, dict) else said, created)
-                for key, (said, created) in rows.items()
+                (key, json.dumps(entry) if isinstance(entry, dict) else entry, created)
+                for key, (entry, created) in rows.items()
             ],
         )
     return path
@@ -76,7 +76,7 @@ STORED = st.dictionaries(
 @given(stores=st.lists(STORED, min_size=1, max_size=3), random=st.randoms())
 def test_any_order_any_split_and_again_give_the_same(stores, random, tmp_path_factory) -> None:
     folder = tmp_path_factory.mktemp("merge")
-    sources = [made(folder / f"{n}.db", rows) for n, rows in enumerate(stores)]
+    sources = [make_store(folder / f"{n}.db", rows) for n, rows in enumerate(stores)]
     wanted = oracle(*map(rows_of, sources))
     with Store(folder / "all.db") as whole, Store(folder / "by-turns.db") as by_turns:
         merged = merge(sources, whole.transaction)
@@ -87,19 +87,21 @@ def test_any_order_any_split_and_again_give_the_same(stores, random, tmp_path_fa
     assert rows_of(folder / "all.db") == rows_of(folder / "by-turns.db") == wanted
     assert (merged.new, merged.replaced) == (len(wanted), 0)
     assert (again.new, again.replaced, again.kept) == (0, 0, len(wanted))
-    unusable = sum(isinstance(said, str) for rows in stores for said, _ in rows.values())
+    unusable = sum(isinstance(entry, str) for rows in stores for entry, _ in rows.values())
     assert sum(merged.unusable.values()) == unusable
 
 
 def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     keys = [content_key(n) for n in range(4)]
-    first = made(tmp_path / "a.db", {keys[0]: (value("late"), 9.0), keys[1]: ("no JSON", 1.0)})
-    second = made(
+    first = make_store(
+        tmp_path / "a.db", {keys[0]: (value("late"), 9.0), keys[1]: ("no JSON", 1.0)}
+    )
+    second = make_store(
         tmp_path / "b.db",
         {keys[0]: (value("early"), 8.0), keys[2]: (value("c"), -5.0), "short": (value("d"), 1.0),
          "zoo": (value("e"), 1.0), b"\xff": (value("f"), 1.0)},
     )  # fmt: skip
-    target = made(tmp_path / "all.db", {keys[2]: (value("legal time"), 7.0)})
+    target = make_store(tmp_path / "all.db", {keys[2]: (value("legal time"), 7.0)})
     assert main(["merge", f"from={first},{second}", f"db={target}"]) == 0
     out = capsys.readouterr().out
     assert f"{target} holds 2 replies: 1 are new, 0 gave way to earlier ones, 1 were there" in out
@@ -111,8 +113,8 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
 
 def test_a_reply_that_cannot_be_used_gives_way(tmp_path: Path) -> None:
     key = content_key(0)
-    target = made(tmp_path / "all.db", {key: ("broken", 1.0)})
-    source = made(tmp_path / "a.db", {key: (value("sound"), 2.0)})
+    target = make_store(tmp_path / "all.db", {key: ("broken", 1.0)})
+    source = make_store(tmp_path / "a.db", {key: (value("sound"), 2.0)})
     with Store(target) as store:
         assert merge([source], store.transaction).replaced == 1
         assert text_of(store.get(key)) == "sound"
@@ -136,15 +138,15 @@ def test_what_cannot_be_merged_is_told_in_a_paragraph(
     arguments, words, tmp_path, monkeypatch, capsys
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    made(tmp_path / "a.db", {})
+    make_store(tmp_path / "a.db", {})
     (tmp_path / "notes.txt").write_text("nothing like a database " * 100)
     for name, version in (("other", 0), ("newer", 99)):
         with contextlib.closing(sqlite3.connect(tmp_path / f"{name}.db")) as connection:
             connection.execute("CREATE TABLE t (x)")
             connection.execute(f"PRAGMA user_version={version}")
     assert main(arguments) == 2
-    said = capsys.readouterr().err
-    assert words in said and said.count("\n") == 1
+    errors = capsys.readouterr().err
+    assert words in errors and errors.count("\n") == 1
     assert not (tmp_path / "all.db").exists()
 
 
@@ -172,8 +174,9 @@ with Store(target) as store:
 def test_after_a_kill_in_any_transaction_the_same_command_goes_on(tmp_path: Path) -> None:
     """What was committed stays, and the last merge adds only what the others left."""
     sources = [
-        made(tmp_path / f"{part}.db", {content_key([part * n]): (value(f"{part} {n}"), float(part))
-                                       for n in range(400)})
+        make_store(tmp_path / f"{part}.db",
+                   {content_key([part * n]): (value(f"{part} {n}"), float(part))
+                    for n in range(400)})
         for part in (1, 2)
     ]  # fmt: skip
     target = tmp_path / "all.db"
@@ -210,9 +213,9 @@ def test_a_copy_without_its_wal_is_told_as_one(tmp_path: Path) -> None:
 
 
 def test_a_source_whose_pages_are_damaged_is_told_and_what_came_before_stays(tmp_path) -> None:
-    sound = made(tmp_path / "b.db", {"0" * 64: (value("b"), 1.0)})
+    sound = make_store(tmp_path / "b.db", {"0" * 64: (value("b"), 1.0)})
     rows = {content_key(n): (value("x" * 500), 1.0) for n in range(2000)}
-    damaged = made(tmp_path / "a.db", rows)
+    damaged = make_store(tmp_path / "a.db", rows)
     data = bytearray(damaged.read_bytes())
     for page in range(9, len(data) // 4096, 3):
         data[page * 4096 : page * 4096 + 100] = b"\xff" * 100
@@ -259,7 +262,7 @@ def test_a_place_may_name_a_variable_of_the_node(tmp_path, monkeypatch) -> None:
 
 
 def test_a_merged_store_on_a_network_file_system_is_read_if_it_is_whole(tmp_path, monkeypatch):
-    whole = made(tmp_path / "shared" / "all.db", {content_key(0): (value("a"), 1.0)})
+    whole = make_store(tmp_path / "shared" / "all.db", {content_key(0): (value("a"), 1.0)})
     on_network(monkeypatch, tmp_path / "shared")
     open_to_read(whole).close()
     Path(f"{whole}-wal").write_bytes(b"x")
@@ -272,8 +275,8 @@ def test_a_merged_store_on_a_network_file_system_is_read_if_it_is_whole(tmp_path
 
 def test_what_a_store_beside_holds_is_copied_and_not_asked_for(tmp_path: Path) -> None:
     keys = [content_key(n) for n in range(5)]
-    first = made(tmp_path / "a.db", {keys[0]: (value("a"), 3.0), keys[1]: ("broken", 3.0)})
-    second = made(tmp_path / "b.db", {keys[0]: (value("b"), 1.0), keys[1]: (value("c"), 4.0)})
+    first = make_store(tmp_path / "a.db", {keys[0]: (value("a"), 3.0), keys[1]: ("broken", 3.0)})
+    second = make_store(tmp_path / "b.db", {keys[0]: (value("b"), 1.0), keys[1]: (value("c"), 4.0)})
     before = (first.read_bytes(), second.read_bytes())
     with open_store(tmp_path / "runs", VerdictStore(beside=[str(first), str(second)])) as store:
         store.put(keys[2], value("mine"))
@@ -293,15 +296,15 @@ def test_what_a_store_beside_holds_is_copied_and_not_asked_for(tmp_path: Path) -
 def test_a_session_asks_nobody_for_what_is_beside(tmp_path: Path) -> None:
     judge = Judge(name="sim", simulated=Simulated())
     row = make_row(({"role": "user", "content": "Say it."},))
-    found = []
+    verdicts = []
     for runs, beside in (("first", []), ("second", [str(tmp_path / "first" / "verdicts.db")])):
         with (
             open_store(tmp_path / runs, VerdictStore(beside=beside)) as store,
             Session(judge, store, lambda prompt, answer: Truth(0.5)) as session,
         ):
             ((vote,),) = session.verdicts([(row, "an answer")])
-            found.append((vote.from_cache, vote.score))
-    assert found == [(False, 0.5), (True, 0.5)]
+            verdicts.append((vote.from_cache, vote.score))
+    assert verdicts == [(False, 0.5), (True, 0.5)]
 
 
 def test_a_store_beside_that_is_not_there_is_told(tmp_path: Path) -> None:

@@ -327,11 +327,11 @@ def workers(tmp_path: Path, count: int, endpoint: dict[str, Any], each: int, hol
 
 def test_processes_share_a_rate(tmp_path: Path) -> None:
     running = workers(tmp_path, 3, {"requests_per_min": 1220.0}, 15, 0.0)  # 20 a second
-    told = [json.loads(worker.communicate(timeout=GENEROUS_S)[0]) for worker in running]
-    for given, spans in told:  # nobody asks before its turn
+    reports = [json.loads(worker.communicate(timeout=GENEROUS_S)[0]) for worker in running]
+    for turns_of_one, spans in reports:  # nobody asks before its turn
         starts = sorted(start for start, _ in spans)
-        assert all(s >= t - 1e-4 for s, t in zip(starts, sorted(given), strict=True))
-    turns = sorted(turn for given, _ in told for turn in given)
+        assert all(s >= t - 1e-4 for s, t in zip(starts, sorted(turns_of_one), strict=True))
+    turns = sorted(turn for turns_of_one, _ in reports for turn in turns_of_one)
     assert len(turns) == 45
     # 45 at 20 a second with one second's worth at once: the last is 24 steps of 50 ms later.
     assert turns[-1] - turns[0] >= 1.1
@@ -342,8 +342,8 @@ def test_processes_share_a_rate(tmp_path: Path) -> None:
 def test_processes_share_places_and_a_killed_one_keeps_none(tmp_path: Path) -> None:
     endpoint = {"max_concurrency": 3, "shared": True}
     running = workers(tmp_path, 3, endpoint, 6, 0.05)
-    told = [json.loads(worker.communicate(timeout=GENEROUS_S)[0]) for worker in running]
-    spans = [span for _, spans in told for span in spans]
+    reports = [json.loads(worker.communicate(timeout=GENEROUS_S)[0]) for worker in running]
+    spans = [span for _, spans in reports for span in spans]
     assert len(spans) == 18
     for start, _ in spans:
         assert sum(begin <= start < end for begin, end in spans) <= 3

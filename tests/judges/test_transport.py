@@ -53,19 +53,23 @@ def saying(*parts: bytes, status: int = 200, **headers: str) -> Any:
 
 
 def test_an_application_is_called_as_by_a_server() -> None:
-    seen: dict[str, Any] = {}
+    scope_copy: dict[str, Any] = {}
 
     async def app(scope: Any, receive: Any, send: Any) -> None:
-        seen.update(scope)
-        seen["body"] = await receive()
+        scope_copy.update(scope)
+        scope_copy["body"] = await receive()
         await saying(b"a", b"", b"bc", status=418, X_Tea="pot")(scope, receive, send)
 
     assert fetch(app, b"hello") == (418, {"x-tea": "pot"}, b"abc")
-    assert (seen["type"], seen["method"], seen["path"]) == ("http", "POST", "/v1/x")
-    assert (b"content-type", b"text/plain") in seen["headers"]
-    assert seen["body"] == {"type": "http.request", "body": b"hello", "more_body": False}
+    assert (scope_copy["type"], scope_copy["method"], scope_copy["path"]) == (
+        "http",
+        "POST",
+        "/v1/x",
+    )
+    assert (b"content-type", b"text/plain") in scope_copy["headers"]
+    assert scope_copy["body"] == {"type": "http.request", "body": b"hello", "more_body": False}
     fetch(app, endpoint=Endpoint(url="asgi://simulated/api/v2/"))
-    assert seen["path"] == "/api/v2/x"
+    assert scope_copy["path"] == "/api/v2/x"
 
 
 def test_starlette_runs_on_it() -> None:
@@ -135,19 +139,19 @@ async def test_an_application_stops_when_its_client_leaves(read_first: bool) -> 
 
 
 async def test_a_deadline_stops_an_application_that_never_answers() -> None:
-    heard: list[str] = []
+    events: list[str] = []
 
     async def app(scope: Any, receive: Any, send: Any) -> None:
         assert (await receive())["type"] == "http.request"
         try:
-            heard.append((await receive())["type"])
+            events.append((await receive())["type"])
         finally:
-            heard.append("stopped")
+            events.append("stopped")
 
     with pytest.raises(TimeoutError):
         async with asyncio.timeout(0.05), AsgiWire(ENDPOINT, app).exchange("GET", "/", {}, b""):
             pass
-    assert "stopped" in heard
+    assert "stopped" in events
     assert asyncio.all_tasks() == {asyncio.current_task()}
 
 

@@ -61,7 +61,7 @@ def test_an_adapter_is_served_beside_its_base():
 
 
 @pytest.mark.parametrize(
-    ("settings", "said"),
+    ("settings", "message"),
     [
         ({"model": ""}, "nothing to start"),
         ({"device": "tpu"}, "one of gpu, cpu"),
@@ -72,8 +72,8 @@ def test_an_adapter_is_served_beside_its_base():
         ({"extra": ["--served-model-name", "x"]}, "judge.endpoint.model"),
     ],
 )
-def test_settings_that_mean_nothing_are_refused(settings, said):
-    with pytest.raises(UserError, match=re.escape(said)):
+def test_settings_that_mean_nothing_are_refused(settings, message):
+    with pytest.raises(UserError, match=re.escape(message)):
         vllm_command.arguments(judge(**settings), "127.0.0.1", 8000)
 
 
@@ -110,8 +110,8 @@ def test_the_key_is_in_no_argument_and_in_no_printed_line(monkeypatch):
 def test_replicas_get_gpus_of_their_own(monkeypatch):
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     two = judge(replicas=2, tensor_parallel=2)
-    seen = [vllm_command.environment(two, index)["CUDA_VISIBLE_DEVICES"] for index in (0, 1)]
-    assert seen == ["0,1", "2,3"]
+    visible = [vllm_command.environment(two, index)["CUDA_VISIBLE_DEVICES"] for index in (0, 1)]
+    assert visible == ["0,1", "2,3"]
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "4,5,6,7")
     assert vllm_command.environment(two, 1)["CUDA_VISIBLE_DEVICES"] == "6,7"
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "4,5,6")

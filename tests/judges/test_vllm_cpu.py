@@ -53,14 +53,14 @@ def site(tmp_path: Path) -> Path:
 
 
 def test_version_falls_back_to_the_cpu_build(site: Path):
-    said = launch(site, "serve", "DIR", VLLM_CPU_KVCACHE_SPACE="2").stdout.splitlines()
-    assert said[0] == "9.8.7+cpu"
+    output = launch(site, "serve", "DIR", VLLM_CPU_KVCACHE_SPACE="2").stdout.splitlines()
+    assert output[0] == "9.8.7+cpu"
     assert (
-        Path(said[1]).parent != LAUNCHER.parent
+        Path(output[1]).parent != LAUNCHER.parent
     )  # the standard library's, not study/system/secrets.py
-    assert said[2] == "0 2"
-    assert said[3] == "['serve', 'DIR']"
-    assert said[4] == "unknown no-such-thing"
+    assert output[2] == "0 2"
+    assert output[3] == "['serve', 'DIR']"
+    assert output[4] == "unknown no-such-thing"
 
 
 def test_a_real_vllm_keeps_its_version(site: Path):

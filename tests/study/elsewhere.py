@@ -21,8 +21,10 @@ def body(folder: Path, steps: int) -> None:
     with lease.held(folder):
         if cells.is_done(folder):
             return
-        made = sorted(int(path.parent.name[11:]) for path in folder.glob("checkpoints/*/COMPLETE"))
-        last = made[-1] if made else 0
+        complete_steps = sorted(
+            int(path.parent.name[11:]) for path in folder.glob("checkpoints/*/COMPLETE")
+        )
+        last = complete_steps[-1] if complete_steps else 0
         reopen(folder, last)
         recorder = Recorder(folder, last)
         for step in range(last + 1, steps + 1):
@@ -49,7 +51,7 @@ def lay(folder: Path) -> None:
     folder.mkdir(parents=True)
     (folder / "config.yaml").write_text("seed: 0\n")
     cells.set_status(folder, state="new")
-    exchange.lay(folder)
+    exchange.push_new_cell(folder)
 
 
 def dies(call: str, turn: int) -> None:
@@ -58,11 +60,11 @@ def dies(call: str, turn: int) -> None:
 
     real, calls = getattr(S3FileSystem, call), []
 
-    def counted(self, *given, **more):
-        calls.append(given)
+    def counted(self, *args, **kwargs):
+        calls.append(args)
         if len(calls) == turn:
             os.kill(os.getpid(), signal.SIGKILL)
-        return real(self, *given, **more)
+        return real(self, *args, **kwargs)
 
     setattr(S3FileSystem, call, counted)
 

@@ -57,7 +57,7 @@ def test_every_default_is_legal() -> None:
 
 
 @pytest.mark.parametrize(
-    ("path", "value", "said"),
+    ("path", "value", "expected"),
     [
         ("trainer.steps", -5, "1 or more"),
         ("trainer.steps", 0, "1 or more"),
@@ -129,12 +129,12 @@ def test_every_default_is_legal() -> None:
         ("factors", "judge", "a list"),
     ],
 )  # fmt: skip
-def test_what_is_not_legal_is_refused_with_key_value_and_what_is(path, value, said) -> None:
+def test_what_is_not_legal_is_refused_with_key_value_and_what_is(path, value, expected) -> None:
     with pytest.raises(UserError) as caught:
         freeze(Study, nested(path, value))
     message = str(caught.value)
     assert message.startswith(path) or f"a key of {path}" in message
-    assert said in message
+    assert expected in message
     assert len(message) < 600
 
 
@@ -165,7 +165,7 @@ def test_any_value_of_steps_is_taken_whole_or_refused(value) -> None:
 @pytest.mark.parametrize("bound", ["low", "high", "above", "below"])
 def test_a_bound_says_and_keeps_its_limit(bound: str) -> None:
     number = Number(**{bound: 3})
-    assert "3" in number.said()
+    assert "3" in number.describe()
     assert [number.accepts(value) for value in (2, 3, 4)] == {
         "low": [False, True, True],
         "high": [True, True, False],
@@ -175,7 +175,7 @@ def test_a_bound_says_and_keeps_its_limit(bound: str) -> None:
 
 
 def test_words_and_names_say_what_they_take() -> None:
-    assert Choice(("a", "")).said() == "one of a, an empty text"
+    assert Choice(("a", "")).describe() == "one of a, an empty text"
     assert Name(empty=True).accepts("") and not Name().accepts("")
 
 

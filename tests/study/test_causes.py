@@ -16,7 +16,7 @@ from study.errors import UserError
 
 
 @pytest.mark.parametrize(
-    ("typed", "said"),
+    ("typed", "expected"),
     [
         ("sed=1", "sed is not a setting of a study. Did you mean seed=?"),
         ("jugde=sim-fair", "jugde is not a setting of a study. Did you mean judge="),
@@ -28,9 +28,9 @@ from study.errors import UserError
         ("zzz.a=1", "zzz.a is not a setting of a study; it has study, arm, factors,"),
     ],
 )
-def test_a_setting_that_is_not_there_is_said_with_the_nearest(typed: str, said: str) -> None:
-    told = causes.unknown_key(["seed=0", typed])
-    assert said in told and told.count("=") <= causes.FEW + 1
+def test_a_setting_that_is_not_there_is_said_with_the_nearest(typed: str, expected: str) -> None:
+    message = causes.unknown_key(["seed=0", typed])
+    assert expected in message and message.count("=") <= causes.FEW + 1
 
 
 @pytest.mark.parametrize(
@@ -51,7 +51,7 @@ def test_every_key_of_the_schema_is_known() -> None:
 
 
 @pytest.mark.parametrize(
-    ("typed", "said"),
+    ("typed", "expected"),
     [
         (["judge=sim-fiar"], "judge=sim-fiar is not a preset. Did you mean sim-fair"),
         (["judge=sim-fair, sim-verbos"], "judge=sim-verbos is not a preset."),
@@ -65,9 +65,9 @@ def test_every_key_of_the_schema_is_known() -> None:
         (["seed=0", "judge=sim-fair"], ""),
     ],
 )
-def test_the_argument_that_is_wrong_is_found(typed: list[str], said: str) -> None:
-    told = causes.reason(ValueError("in their words"), typed)
-    assert said in told and bool(said) == bool(told)
+def test_the_argument_that_is_wrong_is_found(typed: list[str], expected: str) -> None:
+    message = causes.reason(ValueError("in their words"), typed)
+    assert expected in message and bool(expected) == bool(message)
 
 
 def test_a_text_in_quotes_or_a_reference_is_not_blamed() -> None:
@@ -75,7 +75,7 @@ def test_a_text_in_quotes_or_a_reference_is_not_blamed() -> None:
 
 
 @pytest.mark.parametrize(
-    ("typed", "said"),
+    ("typed", "expected"),
     [
         (["--judge", "sim-fair"], "--judge is not an option of a sweep"),
         (["--judge=sim-fair"], "Type judge=sim-fair;"),
@@ -84,10 +84,10 @@ def test_a_text_in_quotes_or_a_reference_is_not_blamed() -> None:
         (["judge=sim-fair,", "sim-verbose"], "Type judge=sim-verbose."),
     ],
 )
-def test_words_that_are_no_settings_are_refused(typed: list[str], said: str) -> None:
+def test_words_that_are_no_settings_are_refused(typed: list[str], expected: str) -> None:
     with pytest.raises(UserError) as refused:
         causes.refuse_words(typed)
-    assert said in str(refused.value)
+    assert expected in str(refused.value)
 
 
 @pytest.mark.parametrize("typed", [["--cfg", "job"], ["-m", "seed=0"], ["~arm"], ["seed=0"]])
@@ -98,9 +98,9 @@ def test_flags_of_hydra_and_settings_are_let_through(typed: list[str]) -> None:
 def test_their_own_words_come_with_the_cause_on_one_line_and_without_a_key() -> None:
     error = ValueError("Error merging\noverride x=sk-test-0123456789abcdefghij")
     error.__cause__ = KeyError("no such thing\n full_key: x")
-    told = causes.own_words(error)
-    assert "no such thing" in told and "\n" not in told and "full_key" not in told
-    assert "0123456789abcdefghij" not in told
+    message = causes.own_words(error)
+    assert "no such thing" in message and "\n" not in message and "full_key" not in message
+    assert "0123456789abcdefghij" not in message
 
 
 def test_a_value_is_checked_at_its_key_and_a_text_is_left() -> None:
@@ -119,5 +119,5 @@ def test_few_names_are_offered() -> None:
     lists = [any_of(names) for names in (["a"], ["a", "b"], ["a", "b", "c"])]
     assert lists == ["a", "a or b", "a, b or c"]
     for group in preset_groups():
-        told = no_preset(group, "no-such-name")
-        assert f"conf/{group}" in told and told.count(", ") <= 2 * NEAREST
+        message = no_preset(group, "no-such-name")
+        assert f"conf/{group}" in message and message.count(", ") <= 2 * NEAREST

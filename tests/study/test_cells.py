@@ -94,9 +94,9 @@ def test_state_of_a_cell_whose_process_was_killed(tmp_path):
     assert cells.state(folder) == "killed"
 
 
-@pytest.mark.parametrize("said", ["failed", "killed", "new"])
-def test_done_file_decides_over_the_status(tmp_path, said):
-    set_status(tmp_path, state=said)
-    assert cells.state(tmp_path) == said
+@pytest.mark.parametrize("status", ["failed", "killed", "new"])
+def test_done_file_decides_over_the_status(tmp_path, status):
+    set_status(tmp_path, state=status)
+    assert cells.state(tmp_path) == status
     (tmp_path / "DONE").touch()
     assert cells.state(tmp_path) == "done"

@@ -44,9 +44,9 @@ def commands() -> list[str]:
 
 
 def main_of(name: str) -> Command[Any]:
-    made = import_module(name).main
-    assert isinstance(made, Command) and made.program == name.removesuffix(".__main__")
-    return made
+    main = import_module(name).main
+    assert isinstance(main, Command) and main.program == name.removesuffix(".__main__")
+    return main
 
 
 def test_every_command_is_found() -> None:
@@ -80,17 +80,17 @@ def test_a_wrong_word_is_one_paragraph_that_names_the_nearest(name, capsys) -> N
     key = max(main.keys, key=len)
     first = main.example.split()[3 : 3 + len(main.words)]
     swapped = f"{key[:-2]}{key[-1]}{key[-2]}"
-    for wrong, said in (
+    for wrong, message in (
         ([*first, swapped], f"Did you mean {key}=?"),
         ([*first, f"{swapped}=1"], f"Did you mean {key}=?"),
         ([*first, f"{key}=1", f"{key}=1"], f"{key}= is given twice"),
         ([*first, f"{key}="], f"{key}= has no value"),
     ):
-        if said.endswith("no value") and main.options[main.keys[key]].empty:
+        if message.endswith("no value") and main.options[main.keys[key]].empty:
             continue
         assert main(wrong) == 2
         printed = capsys.readouterr()
-        assert said in printed.err and printed.err.count("\n") == 1 and printed.out == ""
+        assert message in printed.err and printed.err.count("\n") == 1 and printed.out == ""
         assert f"python -m {main.program} " in printed.err
 
 
@@ -141,7 +141,7 @@ def test_words_become_typed_values() -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "message"),
     [
         ([], "some.command needs a word for what (one of read, write)."),
         (["raed", "name=x"], "'raed' is not one of read, write. Did you mean read?"),
@@ -160,10 +160,10 @@ def test_words_become_typed_values() -> None:
         (["read", "name=x", "place=p"], "place= has no meaning with some.command read"),
     ],
 )
-def test_what_is_wrong_is_said_with_what_to_type(words: list[str], said: str) -> None:
+def test_what_is_wrong_is_said_with_what_to_type(words: list[str], message: str) -> None:
     with pytest.raises(UserError) as raised:
         some.read(words)
-    assert said in str(raised.value)
+    assert message in str(raised.value)
     assert str(raised.value).endswith(" Type for example: python -m some.command read name=x")
 
 
@@ -213,7 +213,7 @@ def test_a_study_is_a_name_in_the_folder_of_runs(runs_dir: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "message"),
     [
         ([], "needs study= (name of the study)"),
         (["study="], "study= has no value"),
@@ -224,11 +224,11 @@ def test_a_study_is_a_name_in_the_folder_of_runs(runs_dir: Path) -> None:
         (["study=first", "out=runs"], "it is a folder. Name a file in it: out=runs/NAME"),
     ],
 )
-def test_a_study_or_a_file_that_cannot_be_is_said_before_the_work(runs_dir, words, said) -> None:
+def test_a_study_or_a_file_that_cannot_be_is_said_before_the_work(runs_dir, words, message) -> None:
     with pytest.raises(UserError) as raised:
         analysis.read(words)
-    assert said in str(raised.value)
-    name = "first" if "holds first" in said else "NAME"
+    assert message in str(raised.value)
+    name = "first" if "holds first" in message else "NAME"
     assert str(raised.value).endswith(f"Type for example: python -m some.analysis study={name}")
 
 
@@ -244,8 +244,8 @@ def test_every_analysis_of_one_study_takes_the_same(runs_dir, capsys) -> None:
     for main in studies:
         out = needed.get(main.program, [])
         assert main(["study=third", "runs_dir=runs", *out]) == 2
-        said = capsys.readouterr().err
-        assert "holds first, second" in said and f"python -m {main.program} study=" in said
+        message = capsys.readouterr().err
+        assert "holds first, second" in message and f"python -m {main.program} study=" in message
         assert main(["study=runs/first", *out]) == 2
         assert "study=first runs_dir=runs" in capsys.readouterr().err
         assert main(["study=other", "runs_dir=runs", *out]) == 2  # a folder here, and no study
@@ -287,9 +287,9 @@ def into_a_closed_pipe(*words: str) -> subprocess.CompletedProcess[str]:
     pipes: Any = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
     child = subprocess.Popen([sys.executable, *words], cwd=ROOT, **pipes)
     child.stdout.close()
-    said = child.stderr.read()
+    message = child.stderr.read()
     child.stderr.close()
-    return subprocess.CompletedProcess(words, child.wait(GENEROUS_S), "", said)
+    return subprocess.CompletedProcess(words, child.wait(GENEROUS_S), "", message)
 
 
 @pytest.mark.parametrize(
@@ -330,6 +330,6 @@ def test_a_beginning_without_a_dot_is_a_setting_of_its_own(typed) -> None:
 
 @pytest.mark.parametrize("typed", ["judges=a", "judge-x=1", "judge", "datas.x=1", "jugde=a"])
 def test_what_only_begins_so_is_not(typed) -> None:
-    said = "Did you mean judge=" if typed == "jugde=a" else "judge=, hydra="
-    with pytest.raises(UserError, match=said):
+    message = "Did you mean judge=" if typed == "jugde=a" else "judge=, hydra="
+    with pytest.raises(UserError, match=message):
         command("x", "", Whole)(lambda options: 0).read([typed])

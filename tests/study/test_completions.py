@@ -26,25 +26,30 @@ def test_trl_parquet_with_chat_turns(tmp_path):
         "advantage": [0.7, 0.0],
     }
     pq.write_table(pa.table(table), path)
-    found, lost = read_completions(path)
+    completions, lost = read_completions(path)
     assert lost == 0
-    assert [item.completion for item in found] == ["red", "blue"]
-    assert {item.row.prompt_text() for item in found} == {"Name a color."}
-    assert [item.reward for item in found] == [0.5, None]
-    assert [(item.step, item.advantage) for item in found] == [(3, 0.7), (3, 0.0)]
+    assert [item.completion for item in completions] == ["red", "blue"]
+    assert {item.row.prompt_text() for item in completions} == {"Name a color."}
+    assert [item.reward for item in completions] == [0.5, None]
+    assert [(item.step, item.advantage) for item in completions] == [(3, 0.7), (3, 0.0)]
 
 
 def test_verl_and_plain_jsonl(tmp_path):
     path = tmp_path / "3.jsonl"
     path.write_bytes(lines({"input": "p", "output": "c", "score": 1, "step": 3}))
-    (found,), lost = read_completions(path)
-    assert (found.row.prompt_text(), found.completion, found.reward, found.step) == ("p", "c", 1, 3)
+    (rollout,), lost = read_completions(path)
+    assert (
+        rollout.row.prompt_text(),
+        rollout.completion,
+        rollout.reward,
+        rollout.step,
+    ) == ("p", "c", 1, 3)
     path = tmp_path / "plain.jsonl.gz"
     record = {"prompt": "p", "response": "c", "criteria": [{"criterion": "Short.", "points": 2}]}
     path.write_bytes(gzip.compress(lines(record)))
-    (found,), lost = read_completions(path)
-    assert lost == 0 and found.reward is None
-    assert [(item.text, item.points) for item in found.row.criteria] == [("Short.", 2.0)]
+    (rollout,), lost = read_completions(path)
+    assert lost == 0 and rollout.reward is None
+    assert [(item.text, item.points) for item in rollout.row.criteria] == [("Short.", 2.0)]
 
 
 def test_a_damaged_file_is_read_as_far_as_it_is_sound(tmp_path):
@@ -53,16 +58,16 @@ def test_a_damaged_file_is_read_as_far_as_it_is_sound(tmp_path):
     behind = b"\0" * 100 + lines({"prompt": "c", "response": "3"})
     bad_text = b'{"prompt": "d", "response": "\xff"}\n'
     path.write_bytes(behind + good + bad_text + b'{"prompt": "e", "resp')
-    found, lost = read_completions(path)
-    assert [item.completion for item in found] == ["3", "1", "2"]
+    completions, lost = read_completions(path)
+    assert [item.completion for item in completions] == ["3", "1", "2"]
     assert lost == 3  # what the NUL block swallowed, the line of bad text, the line that was cut
 
 
 @given(st.lists(st.dictionaries(st.text(max_size=5), st.integers() | st.text(max_size=5))))
 def test_sound_lines_are_never_lost(records):
-    found, lost = sound_records(lines(*records), json_object)
+    sound, lost = sound_records(lines(*records), json_object)
     assert lost == 0
-    assert [record for _, record in found] == records
+    assert [record for _, record in sound] == records
 
 
 PAIR = {"prompt": "p", "response": "c"}

@@ -19,9 +19,9 @@ from study.rewards.compose import RewardInputs
 from study.rewards.corrections import behaviour, draws
 from study.rewards.corrections.calibration import fitted
 from study.rewards.corrections.checks import check_correction
-from study.rewards.corrections.corrector import Corrector, Heard
+from study.rewards.corrections.corrector import Corrector, StepVerdicts
 from study.rewards.corrections.panel import together
-from study.rewards.workflow import Played
+from study.rewards.workflow import ExecutedProgram
 from study.rows import Criterion, make_row
 from study.verdict import Outcome, Verdict
 from tests.study.test_verdict import verdict
@@ -75,11 +75,11 @@ def test_debiased_scores_go_with_no_feature_within_groups(scores, features):
     assert np.array_equal(np.isnan(again), np.isnan(scores))
     if again is scores:  # too few scores for the coefficients
         return
-    known = np.isfinite(scores)
-    for row, of_row, here in zip(again, features, known, strict=True):
+    has_score = np.isfinite(scores)
+    for row, of_row, here in zip(again, features, has_score, strict=True):
         row[here] -= row[here].mean() if here.any() else 0.0
         of_row[here] -= of_row[here].mean(axis=0) if here.any() else 0.0
-    assert again[known] @ features[known] == pytest.approx(np.zeros(2), abs=1e-7)
+    assert again[has_score] @ features[has_score] == pytest.approx(np.zeros(2), abs=1e-7)
 
 
 def test_debiased_scores_are_residuals_of_statsmodels():
@@ -116,11 +116,11 @@ def test_a_panel_leaves_out_who_said_nothing(how, expected):
     st.lists(st.tuples(st.integers(0, 6), st.integers(0, 1)), min_size=1, max_size=30),
     arrays(float, 5, elements=st.floats(-1, 8)),
 )
-def test_calibration_is_that_of_sklearn(pairs, asked):
+def test_calibration_is_that_of_sklearn(pairs, queries):
     scores, truths = np.array(pairs, dtype=float).T
     oracle = IsotonicRegression(out_of_bounds="clip").fit(scores, truths)
     scale = fitted(scores, truths)
-    assert scale(asked) == pytest.approx(oracle.predict(asked), abs=1e-9)
+    assert scale(queries) == pytest.approx(oracle.predict(queries), abs=1e-9)
     assert np.isnan(scale(np.array([NAN, 1.0]))).tolist() == [True, False]
 
 
@@ -156,28 +156,28 @@ def vote(score: float | None, labels: tuple[str, ...] = ()) -> Verdict:
     return verdict(outcome=outcome, score=score, labels=labels)
 
 
-def heard(
+def step_verdicts(
     scores: list[float | None],
     truths: list[float | None],
     answers: list[str] | None = None,
     step: int = 1,
     shadows: tuple[list[float | None], ...] = (),
     **settings: Any,
-) -> Heard:
+) -> StepVerdicts:
     config = Study(correction=Correction(**settings), trainer=Trainer(group_size=2))
-    said = answers or ["word"] * len(scores)
-    inputs = [RewardInputs(ROW, ROW, text, 1, t, ()) for text, t in zip(said, truths, strict=True)]
-    return Heard(config, step, 2, inputs, [[vote(score)] for score in scores], shadows)
+    texts = answers or ["word"] * len(scores)
+    inputs = [RewardInputs(ROW, ROW, text, 1, t, ()) for text, t in zip(texts, truths, strict=True)]
+    return StepVerdicts(config, step, 2, inputs, [[vote(score)] for score in scores], shadows)
 
 
 def test_without_settings_a_score_is_the_mean_of_its_votes():
-    assert Corrector()(heard([0.25, None], [1.0, 0.0])) == ([0.25, None], [{}, {}])
+    assert Corrector()(step_verdicts([0.25, None], [1.0, 0.0])) == ([0.25, None], [{}, {}])
     assert not Correction(stop=True).changes  # ends a run, and leaves its scores
 
 
 def test_calibration_begins_with_its_last_label_and_goes_on_after_a_resume():
-    first = heard([0.2, 0.8, None, 0.4], [0.0, 1.0, 1.0, None], calibrate=4)
-    second = heard([0.2, 0.8, 0.5, 0.4], [0.5, 1.0, 0.0, 1.0], step=2, calibrate=4)
+    first = step_verdicts([0.2, 0.8, None, 0.4], [0.0, 1.0, 1.0, None], calibrate=4)
+    second = step_verdicts([0.2, 0.8, 0.5, 0.4], [0.5, 1.0, 0.0, 1.0], step=2, calibrate=4)
     straight = Corrector()
     assert straight(first)[0] == [0.2, 0.8, None, 0.4]  # two labels of four
     scores, columns = straight(second)
@@ -186,29 +186,31 @@ def test_calibration_begins_with_its_last_label_and_goes_on_after_a_resume():
     assert [row["uncalibrated"] for row in columns] == [0.2, 0.8, 0.5, 0.4]
     resumed = Corrector([(0.2, 0.0), (0.8, 1.0)])
     assert resumed(second) == (scores, columns)
-    third = heard([0.1, 0.5], [1.0, 1.0], step=3, calibrate=4)
+    third = step_verdicts([0.1, 0.5], [1.0, 1.0], step=3, calibrate=4)
     assert straight(third)[0] == pytest.approx([0.25, 0.625])  # later labels change nothing
 
 
 def test_a_panel_has_a_score_where_the_acting_judge_has_none():
     others = ([0.4, 0.6], [None, 0.9])
-    step = heard([None, 0.3], [None, None], shadows=others, panel="mean")
+    step = step_verdicts([None, 0.3], [None, None], shadows=others, panel="mean")
     assert Corrector()(step)[0] == pytest.approx([0.4, 0.6])
 
 
 def test_all_missing_is_missing_and_a_program_without_an_answer_stays_unjudged():
-    step = heard([None, 0.3], [1.0, 1.0], shadows=([None, 0.5],), panel="worst", recheck=1.0)
-    failed = dataclasses.replace(step.inputs[1], played=Played("timeout"))
+    step = step_verdicts(
+        [None, 0.3], [1.0, 1.0], shadows=([None, 0.5],), panel="worst", recheck=1.0
+    )
+    failed = dataclasses.replace(step.inputs[1], played=ExecutedProgram("timeout"))
     step = dataclasses.replace(step, inputs=[step.inputs[0], failed])
     assert Corrector()(step)[0] == [1.0, None]
-    no_truth = heard([None, 0.3], [None, None], recheck=1.0)
+    no_truth = step_verdicts([None, 0.3], [None, None], recheck=1.0)
     assert Corrector()(no_truth)[0] == [None, 0.3]
 
 
 def test_settings_act_in_their_order_and_what_they_made_is_recorded():
     answers = ["one two three", "one"]
     parts = {"length": Part(0.1, 0.0, 1.0, 1.0)}
-    step = heard(
+    step = step_verdicts(
         *([0.7, 0.4], [0.0, 1.0], answers),
         **{"without": ["length"], "parts": parts, "penalty": {"length": 0.2}},
     )
@@ -220,7 +222,7 @@ def test_settings_act_in_their_order_and_what_they_made_is_recorded():
 
 def test_dropout_scores_the_labels_that_are_left():
     met = ("met", "not_met", "met", "unknown", "met")
-    step = heard([0.5, None], [None, None], rubric_dropout=0.4)
+    step = step_verdicts([0.5, None], [None, None], rubric_dropout=0.4)
     votes = [[vote(0.5, met), vote(None, ("unknown",) * 5)], [vote(None)]]
     places = draws.kept(CRITERIA, 0.4, 0, 1, ROW.prompt_id)
     points = {k: CRITERIA[k].points for k in places if met[k] != "unknown"}
@@ -236,7 +238,7 @@ RUBRIC = Judge(grading=Grading("rubric_batch"))
 
 
 @pytest.mark.parametrize(
-    ("settings", "more", "said"),
+    ("settings", "more", "message"),
     [
         ({"debias": ["lenght"]}, {}, "correction.debias.0=lenght is not legal"),
         ({"penalty": {"words": 0.1}}, {}, "a key of correction.penalty=words is not legal"),
@@ -255,9 +257,9 @@ RUBRIC = Judge(grading=Grading("rubric_batch"))
         ),
     ],
 )
-def test_corrections_that_cannot_be_had_are_user_errors(settings, more, said):
+def test_corrections_that_cannot_be_had_are_user_errors(settings, more, message):
     config = Study(correction=Correction(**settings), judge=SIMULATED, **more)
-    with pytest.raises(UserError, match=re.escape(said)):
+    with pytest.raises(UserError, match=re.escape(message)):
         check_correction(config, has_truth=True)
 
 

@@ -17,11 +17,11 @@ import pytest
 from study.cell import cells, exchange, lease, places
 from study.cell.exchange import MANIFEST, fetch, key_of, pull, push
 from study.cell.parts import parts, read_part
-from study.cell.places import PlaceTrouble, local, url_of
+from study.cell.places import StorageError, local, url_of
 from study.cell.records import recorded
 from study.errors import UserError
 from study.system.clock import boot
-from study.system.storage import DiskTrouble
+from study.system.storage import DiskError
 from tests.conftest import ROOT, S3_KEYS
 from tests.study import elsewhere
 from tests.waiting import GENEROUS_S, wait_for
@@ -57,7 +57,7 @@ def folder(url, machine) -> Path:
     return folder
 
 
-def told(folder: Path) -> dict[str, object]:
+def manifest_of(folder: Path) -> dict[str, object]:
     """What is on record of a cell, whatever the time and the machine."""
     rows = {
         kind: {part.step: read_part(part).to_pylist() for part in parts(folder / kind)}
@@ -100,12 +100,12 @@ def test_another_machine_reads_what_was_sent(url, machine, folder):
     elsewhere.body(folder, 5)
     (folder.parent / "study.json").write_text('{"study": "study"}')
     push(folder.parent)
-    mine = told(folder)
+    mine = manifest_of(folder)
     assert mine["done"]
     machine("two")
     copy = local(url) / "study"
     fetch(copy)
-    assert told(copy / "a-s0") == mine
+    assert manifest_of(copy / "a-s0") == mine
     assert (copy / "study.json").read_text() == '{"study": "study"}'
     assert not (copy / "a-s0" / "checkpoints").exists() and exchange.studies(local(url)) == [
         "study"
@@ -117,7 +117,7 @@ def test_another_machine_reads_what_was_sent(url, machine, folder):
         push(copy / "a-s0", ended=True)  # nothing is new
     machine("one")
     fetch(folder.parent)
-    assert told(folder) == mine
+    assert manifest_of(folder) == mine
 
 
 def test_what_went_on_elsewhere_replaces_what_is_here(url, machine, folder):
@@ -133,7 +133,7 @@ def test_what_went_on_elsewhere_replaces_what_is_here(url, machine, folder):
     (again / "rollouts" / "step-000009.parquet").unlink()
     elsewhere.body(again, 3)
     machine("one")
-    assert pull(folder, whole=True) and told(folder) == told(again)
+    assert pull(folder, whole=True) and manifest_of(folder) == manifest_of(again)
     assert not (folder / "rollouts" / "step-000010.parquet").exists()
 
 
@@ -149,7 +149,7 @@ def test_a_reader_sees_the_cell_as_it_was_until_the_manifest_is_there(
 
     with monkeypatch.context() as patch:
         patch.setattr(exchange, "put", dropped)
-        with pytest.raises(PlaceTrouble, match="does not answer, or the connection broke off"):
+        with pytest.raises(StorageError, match="does not answer, or the connection broke off"):
             push(folder)
     machine("two")
     copy = local(url) / "study" / "a-s0"
@@ -166,13 +166,13 @@ def test_a_disk_that_is_full_here_is_not_blamed_on_the_store(url, machine, folde
     copy = local(url) / "study" / "a-s0"
     with monkeypatch.context() as patch:
         patch.setattr(exchange, "write_bytes", full)
-        with pytest.raises(DiskTrouble, match="cannot be written"):
+        with pytest.raises(DiskError, match="cannot be written"):
             exchange.find(copy)
     exchange.find(copy)
     assert (copy / "config.yaml").read_text() == "seed: 0\n"
 
 
-def full(*given: object, **more: object) -> None:
+def full(*args: object, **kwargs: object) -> None:
     raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
 
@@ -182,12 +182,12 @@ def test_what_is_damaged_there_is_said(url, machine, folder):
     machine("two")
     copy = local(url) / "study" / "a-s0"
     fs.pipe_file(name, b"something else")
-    with pytest.raises(PlaceTrouble, match=r"a-s0 is damaged: config\.yaml is not there as its"):
+    with pytest.raises(StorageError, match=r"a-s0 is damaged: config\.yaml is not there as its"):
         exchange.find(copy)
     assert not (copy / "config.yaml").exists()
     for bad in (b"{", b"[]", b'{"format": 2}', _manifest("../x"), _manifest("/etc/x")):
         fs.pipe_file(f"{root}/{MANIFEST}", bad)
-        with pytest.raises(PlaceTrouble, match="manifest of a cell"):
+        with pytest.raises(StorageError, match="manifest of a cell"):
             exchange.find(copy)
 
 
@@ -286,10 +286,10 @@ def test_of_two_who_find_no_lease_the_first_has_it(s3, machine, monkeypatch):
     real = lease.Lease._read
 
     def looks(self):
-        seen = real(self)
-        if seen is None:
+        record = real(self)
+        if record is None:
             fs.pipe_file(path, leased(host="far-away"))
-        return seen
+        return record
 
     monkeypatch.setattr(lease.Lease, "_read", looks)
     with pytest.raises(lease.Taken, match="on far-away"), lease.held(folder):
@@ -337,10 +337,10 @@ def test_a_worker_that_is_killed_is_gone_on_with_elsewhere(s3, machine, tmp_path
     machine("two")
     fetch(local(s3) / "study")
     copy = local(s3) / "study" / "a-s0"
-    seen = told(copy)
-    assert seen["metrics"] == told(whole)["metrics"][: len(seen["metrics"])]
+    partial = manifest_of(copy)
+    assert partial["metrics"] == manifest_of(whole)["metrics"][: len(partial["metrics"])]
     elsewhere.body(copy, 6)
-    assert told(copy) == told(whole)
+    assert manifest_of(copy) == manifest_of(whole)
     fs, root = places.opened(s3)
     manifest = json.loads(fs.cat_file(f"{root}/study/a-s0/{MANIFEST}"))
     there = {path.rpartition("a-s0/")[2] for path in fs.find(f"{root}/study/a-s0")}
@@ -352,7 +352,7 @@ def test_what_is_wrong_with_a_store_is_one_paragraph(s3, s3_server, machine, mon
 
     folder = local("s3://no-such-bucket/runs")
     for wrong in (lambda: exchange.check(folder), lambda: fetch(folder / "study")):
-        with pytest.raises(PlaceTrouble, match="there is no bucket no-such-bucket that you may"):
+        with pytest.raises(StorageError, match="there is no bucket no-such-bucket that you may"):
             wrong()
     fetch(local(s3) / "study")  # no study yet
     assert exchange.studies(local(s3)) == []
@@ -361,7 +361,7 @@ def test_what_is_wrong_with_a_store_is_one_paragraph(s3, s3_server, machine, mon
     monkeypatch.delenv("AWS_ACCESS_KEY_ID")
     monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
     S3FileSystem.clear_instance_cache()
-    with pytest.raises(PlaceTrouble, match="may not be read or written with the keys") as caught:
+    with pytest.raises(StorageError, match="may not be read or written with the keys") as caught:
         exchange.check(local(s3))
     for name, value in S3_KEYS.items():
         monkeypatch.setenv(name, value)
@@ -369,18 +369,18 @@ def test_what_is_wrong_with_a_store_is_one_paragraph(s3, s3_server, machine, mon
     monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{1 if port != 1 else 2}")
     monkeypatch.setenv("AWS_MAX_ATTEMPTS", "1")
     S3FileSystem.clear_instance_cache()
-    with pytest.raises(PlaceTrouble, match="does not answer") as caught:
+    with pytest.raises(StorageError, match="does not answer") as caught:
         exchange.check(local(s3))
     assert "\n" not in str(caught.value) and "secret-words" not in str(caught.value)
 
 
 @pytest.mark.parametrize(
-    ("place", "said"),
+    ("place", "message"),
     [
         ("nosuch://a/b", "begins with nosuch://, which nothing here can read"),
         ("dropbox://a/b", r"package that reads dropbox:// is not installed .*\.\[remote\]"),
     ],
 )
-def test_a_scheme_that_cannot_be_read(machine, place, said):
-    with pytest.raises(PlaceTrouble, match=said):
+def test_a_scheme_that_cannot_be_read(machine, place, message):
+    with pytest.raises(StorageError, match=message):
         exchange.check(local(place))

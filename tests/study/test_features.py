@@ -20,15 +20,15 @@ Clearly, without doubt, maybe it might rain 😊✨"""
 
 
 def test_a_text_counted_by_hand():
-    found = features(SAMPLE, keyword="one")
+    counts = features(SAMPLE, keyword="one")
     counted = {
         # 6 + 1 + 1 + 3 + 1 + 3 (the list number is a word) + 7
         "length": 22.0, "headings": 2.0, "bullets": 3.0, "bold": 1.0, "flattery": 2.0,
         "confidence": 3.0, "hedges": 2.0, "repetition": 0.0, "keyword": 1.0, "emoji": 2.0,
         "exclamation": 2.0,
     }  # fmt: skip
-    assert found | counted == found
-    assert tuple(found) == FEATURES
+    assert counts | counted == counts
+    assert tuple(counts) == FEATURES
 
 
 def test_no_text_has_no_features():
@@ -68,13 +68,13 @@ JOINTS = [" ", "  ", "\n", "-", "'", "\u2019", ", ", "_", "", "é", "."]
 def test_phrases_are_counted_wherever_they_stand(parts):
     """However words are joined: as one alternation of all phrases counts them."""
     text = "".join(piece + joint for piece, joint in parts)
-    found = features(text)
+    counts = features(text)
     for name, phrases in PHRASES.items():
         either = "|".join(
             r"\s+".join(map(re.escape, phrase.split()))
             for phrase in sorted(phrases, key=len, reverse=True)
         )
-        assert found[name] == len(re.findall(rf"\b(?:{either})\b", text.lower())), text
+        assert counts[name] == len(re.findall(rf"\b(?:{either})\b", text.lower())), text
 
 
 def test_the_keyword_is_a_whole_word_in_any_case():
@@ -99,10 +99,10 @@ def test_what_the_teacher_of_the_policy_writes_is_seen():
 
 @given(st.text(max_size=200), st.text(max_size=5))
 def test_any_text_has_finite_counts(text, keyword):
-    found = features(text, keyword)
-    assert tuple(found) == FEATURES
-    assert all(value >= 0 for value in found.values()) and found["repetition"] < 1
-    assert all(value == int(value) for name, value in found.items() if name != "repetition")
+    counts = features(text, keyword)
+    assert tuple(counts) == FEATURES
+    assert all(value >= 0 for value in counts.values()) and counts["repetition"] < 1
+    assert all(value == int(value) for name, value in counts.items() if name != "repetition")
 
 
 def test_each_answer_has_its_own_features_and_a_missing_one_none():

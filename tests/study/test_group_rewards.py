@@ -9,11 +9,11 @@ from hypothesis import strategies as st
 from study.config.schema import Repetition, Reward, Study
 from study.rewards.compose import RewardInputs, composed, recompose, recorded
 from study.rewards.failure import TooManyMissing
-from study.rewards.workflow import FORMULAS, OK, SHARES, Played, total
+from study.rewards.workflow import FORMULAS, OK, SHARES, ExecutedProgram, total
 from study.rows import Criterion, make_row
 
 ROW = make_row(({"role": "user", "content": "Add."},), (Criterion("Is right."),))
-GOOD = Played(OK, efficiency=0.5, simplicity=0.5, format=1.0, repetition=0.0)
+GOOD = ExecutedProgram(OK, efficiency=0.5, simplicity=0.5, format=1.0, repetition=0.0)
 
 
 def rollout(truth=1.0, played=GOOD, missing=None):
@@ -24,16 +24,16 @@ def config(name="workflow-gated", source="judge", **settings):
     return Study(reward=Reward(name=name, source=source, **settings))
 
 
-INVALID, MASKED = Played("timeout"), Played("operator_error")
+INVALID, MASKED = ExecutedProgram("timeout"), ExecutedProgram("operator_error")
 
 
 def test_the_three_states():
     inputs = [rollout(), rollout(), rollout(played=INVALID), rollout(played=MASKED)]
-    made = composed(config(), inputs, [1.0, 0.0, None, None], 4, "unscored", 0.0)
-    assert [reward for reward, _ in made] == [1.0, 0.05, 0.0, None]
-    terms = made[0][1]
+    rewards = composed(config(), inputs, [1.0, 0.0, None, None], 4, "unscored", 0.0)
+    assert [reward for reward, _ in rewards] == [1.0, 0.05, 0.0, None]
+    terms = rewards[0][1]
     assert terms["judge"] == terms["truth"] == terms["workflow_correct"] == 1.0
-    assert made[3][1]["workflow_correct"] is None
+    assert rewards[3][1]["workflow_correct"] is None
 
 
 def test_shares_and_policies_concern_asked_verdicts_alone():
@@ -63,7 +63,7 @@ def test_a_missing_truth_counts_where_the_source_is_the_rule():
     st.lists(
         st.tuples(
             st.builds(
-                Played,
+                ExecutedProgram,
                 outcome=st.sampled_from([OK, OK, OK, "timeout", "sandbox_error"]),
                 efficiency=st.floats(0, 1),
                 simplicity=st.floats(0, 1),
@@ -83,7 +83,7 @@ def test_the_trainer_and_its_records_pay_what_the_formula_says(rollouts, name):
     settings = config(name, repetition=Repetition(1.0, 1))
     inputs = [rollout(truth, played) for played, _, truth in rollouts]
     scores = [score for _, score, _ in rollouts]
-    made = [reward for reward, _ in composed(settings, inputs, scores, 3, "unscored")]
+    rewards = [reward for reward, _ in composed(settings, inputs, scores, 3, "unscored")]
     expected = []
     for group in (rollouts[:3], rollouts[3:]):
         judged = [
@@ -91,11 +91,11 @@ def test_the_trainer_and_its_records_pay_what_the_formula_says(rollouts, name):
             for played, score, truth in group
         ]
         expected += [total(terms) for terms in FORMULAS[name](judged)]
-    assert made == expected
+    assert rewards == expected
     records = [
         {"answer": "3", "tokens": 5, "truth": truth, "outcome": played.outcome}
         | {f"feature/{share}": getattr(played, share) for share in SHARES}
         for played, _, truth in rollouts
     ]
     again = [recorded(settings, ROW, record) for record in records]
-    assert recompose(settings, again, scores, 3, "unscored") == made
+    assert recompose(settings, again, scores, 3, "unscored") == rewards

@@ -15,7 +15,7 @@ from study.config.identity import (
     identifying,
     left_out,
 )
-from study.config.marks import RUN_TIME, dataclass_of, field_types, was
+from study.config.marks import RUN_TIME, changed_default, dataclass_of, field_types
 from study.config.schema import Endpoint, Judge, Sampling, Simulated, Study, Trainer
 from tests.conftest import ROOT
 from tests.study.test_bounds import nested
@@ -126,7 +126,7 @@ def test_shadow_judges_count_by_place_and_number() -> None:
 
 def test_each_key_off_its_default_changes_the_hash() -> None:
     """Every key of the schema but the run-time ones, one at a time."""
-    before, seen = digest(plain(Study())), set()
+    before, digests = digest(plain(Study())), set()
     for key, default in defaults().items():
         name = key.rpartition(".")[2]
         if isinstance(default, bool):
@@ -135,9 +135,9 @@ def test_each_key_off_its_default_changes_the_hash() -> None:
             value = default + 1
         else:
             value = {"other": 1} if isinstance(default, dict) else f"not {default}"
-        made = digest(nested(key, value))
-        assert made != before and made not in seen, name
-        seen.add(made)
+        new_digest = digest(nested(key, value))
+        assert new_digest != before and new_digest not in digests, name
+        digests.add(new_digest)
 
 
 def test_a_changed_default_makes_no_two_configs_equal() -> None:
@@ -147,7 +147,7 @@ def test_a_changed_default_makes_no_two_configs_equal() -> None:
 
     @dataclass(frozen=True)
     class After:
-        steps: int = was(40, 60)
+        steps: int = changed_default(40, 60)
 
     assert After().steps == 60
     assert digest({"steps": 40}, After) == digest({"steps": 40}, Before)
@@ -171,8 +171,9 @@ def defaults(cls: type = Study, at: str = "") -> dict[str, Any]:
 
 
 def test_no_default_that_a_hash_leaves_out_was_changed() -> None:
-    """Where this fails: give the field its new default as ``was(old, new)``, so that older runs
-    keep their hashes and new ones do not take them. New keys are to be added to the file."""
+    """Where this fails: give the field its new default as ``changed_default(old, new)``, so
+    that older runs keep their hashes and new ones do not take them. New keys are to be added to the
+    file."""
     assert defaults() == yaml.safe_load((ROOT / "tests/study/hashed_defaults.yaml").read_text())
 
 

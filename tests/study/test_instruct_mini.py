@@ -83,7 +83,7 @@ pieces = st.lists(
     st.sampled_from([*list(CATEGORY_OF)[:12], *PADDING, "- ", "\n", ", ", "1. ", "# "]), max_size=25
 )
 texts = st.one_of(
-    answers, st.tuples(st.sampled_from(ROWS), pieces.map(lambda found: " ".join(found)))
+    answers, st.tuples(st.sampled_from(ROWS), pieces.map(lambda parts: " ".join(parts)))
 )
 
 
@@ -171,11 +171,11 @@ def test_too_many_rows_and_unknown_options_are_user_errors() -> None:
 
 
 def test_oracle_knows_both_splits_by_their_text_only() -> None:
-    known = oracle(TASK)
+    task_oracle = oracle(TASK)
     for row in (ROWS[0], rows(TASK, "eval")[0]):
         answer = teacher.answer(row, random.Random(1))
-        assert known(row.prompt_text(), answer) == truth(row, answer)
-    assert known("Name ten planets.", "mars") is None
+        assert task_oracle(row.prompt_text(), answer) == truth(row, answer)
+    assert task_oracle("Name ten planets.", "mars") is None
 
 
 def test_an_unknown_task_is_a_user_error_that_lists_the_tasks() -> None:
@@ -188,11 +188,11 @@ def test_every_feature_varies_among_the_teachers_answers() -> None:
     from study.features import FEATURES, features
 
     draw = random.Random(0)
-    found = [features(teacher.answer(row, draw), "robust") for row in ROWS * 2]
+    counts = [features(teacher.answer(row, draw), "robust") for row in ROWS * 2]
     for name in FEATURES:
-        share = sum(one[name] > 0 for one in found) / len(found)
+        share = sum(one[name] > 0 for one in counts) / len(counts)
         assert share > 0.01, name
-        assert len({one[name] for one in found}) > 1, name
+        assert len({one[name] for one in counts}) > 1, name
 
 
 @given(st.lists(st.sampled_from("abcdef"), max_size=12).map(tuple))

@@ -87,7 +87,7 @@ def test_a_cpu_asks_for_no_gpu(monkeypatch) -> None:
 
 
 @pytest.mark.parametrize(
-    ("device", "count", "visible", "said"),
+    ("device", "count", "visible", "message"),
     [
         ("cuda:2", 2, None, "has cpu, cuda:0, cuda:1"),
         ("cuda:1", 4, "2", "has cpu, cuda:0."),
@@ -102,11 +102,13 @@ def test_a_cpu_asks_for_no_gpu(monkeypatch) -> None:
         ("cuda:1\n", 2, None, "is not a device"),
     ],
 )
-def test_a_device_that_is_not_there_is_refused(monkeypatch, device, count, visible, said) -> None:
+def test_a_device_that_is_not_there_is_refused(
+    monkeypatch, device, count, visible, message
+) -> None:
     gpus_of(monkeypatch, count, visible)
     with pytest.raises(UserError) as refusal:
         device_variables(device)
-    assert said in str(refusal.value)
+    assert message in str(refusal.value)
 
 
 def test_nothing_asks_the_machine_how_many_there_are() -> None:

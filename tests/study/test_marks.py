@@ -9,11 +9,11 @@ from study.config import bounds
 from study.config.compose import load_judge
 from study.config.marks import (
     JUDGE_ID,
-    LISTED,
+    MLFLOW_PARAM,
     RUN_TIME,
     judge_id,
-    listed,
     marked_keys,
+    mlflow_param,
     run_time,
 )
 from study.config.schema import Judge, Study
@@ -21,7 +21,7 @@ from study.config.schema import Judge, Study
 
 @dataclass(frozen=True)
 class Inner:
-    url: str = listed(run_time("here"))
+    url: str = mlflow_param(run_time("here"))
     tries: int = run_time(bounds.number(3, low=1))
     model: str = judge_id("m")
 
@@ -38,7 +38,7 @@ class Outer:
 def test_keys_of_a_mark_are_found_inside_and_a_marked_whole_is_one_key() -> None:
     inside = ("inner.url", "inner.tries", "maybe.url", "maybe.tries")
     assert marked_keys(Outer, RUN_TIME) == (*inside, "whole")
-    assert marked_keys(Outer, LISTED) == ("inner.url", "maybe.url", "whole.url")
+    assert marked_keys(Outer, MLFLOW_PARAM) == ("inner.url", "maybe.url", "whole.url")
     assert Outer() == Outer(inner=Inner("here", 3, "m"))
 
 
@@ -55,11 +55,11 @@ def test_what_cannot_change_a_result() -> None:
     )
     judge = {f"judge.{key}" for key in ("price", "serve", "max_unscored_frac")}
     executor = {f"executor.{key}" for key in ("price", "serve", "max_failed_frac")}
-    asked = {f"{role}.endpoint.{key}" for role in ("judge", "executor") for key in endpoint.split()}
+    keys = {f"{role}.endpoint.{key}" for role in ("judge", "executor") for key in endpoint.split()}
     others = "study arm factors runs_dir plan device sandbox shadow tracking store cost sweep"
     others += " trainer.save_steps trainer.keep_steps trainer.vllm.url trainer.vllm.gpu_memory"
     others += " trainer.reference"
-    wanted = {*others.split(), *judge, *executor, *asked}
+    wanted = {*others.split(), *judge, *executor, *keys}
     assert set(marked_keys(Study, RUN_TIME)) == wanted
 
 

@@ -152,9 +152,9 @@ def test_a_row_group_is_read_once_for_all_its_steps(tmp_path, monkeypatch):
     merge(tmp_path)
     reads = []
 
-    def counted(*given):
-        reads.append(given)
-        return real(*given)
+    def counted(*args):
+        reads.append(args)
+        return real(*args)
 
     real = together._read_groups
     monkeypatch.setattr(together, "_read_groups", counted)
@@ -216,9 +216,9 @@ def test_a_damaged_row_group_costs_its_steps(tmp_path, capsys):
     lost: list[Damaged] = []
     read = [row for _, t in read_all(kind, lost=lost) for row in t["step"].to_pylist()]
     assert set(read) == set(before) - set(steps)
-    (told,) = map(left_out, lost)
-    assert told.startswith("cell/verdicts/steps-000001-000040.parquet is left out at steps ")
-    assert f"at steps {steps[0]} to {steps[-1]}: it is not what was written" in told
+    (sentence,) = map(left_out, lost)
+    assert sentence.startswith("cell/verdicts/steps-000001-000040.parquet is left out at steps ")
+    assert f"at steps {steps[0]} to {steps[-1]}: it is not what was written" in sentence
     with pytest.raises(Damaged, match=f"damaged at steps {steps[0]} to {steps[-1]}"):
         list(read_all(kind))
     assert frozen(read_part(at_step(kind, 1))) == before[1]
@@ -248,7 +248,7 @@ def test_a_footer_that_cannot_be_read_is_said_and_hides_no_part(tmp_path, spoil)
 
 
 def test_a_damaged_part_and_parts_of_other_kinds_stay(tmp_path):
-    files.SAID.clear()
+    files.PRINTED_LINES.clear()
     sample(tmp_path, steps=4)
     (tmp_path / part_name(2)).write_bytes(b"torn")
     assert merge(tmp_path) is not None and merge(tmp_path) is None
@@ -260,7 +260,7 @@ def test_a_damaged_part_and_parts_of_other_kinds_stay(tmp_path):
         pq.write_table(pa.table({"step": [step], "note": [note]}), tmp_path / part_name(step))
     before = contents(tmp_path)
     assert merge(tmp_path) is None and contents(tmp_path) == before
-    assert any("stays in parts" in said for said in files.SAID)
+    assert any("stays in parts" in line for line in files.PRINTED_LINES)
 
 
 def test_a_part_is_its_path_and_its_step(tmp_path):

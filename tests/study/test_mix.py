@@ -19,10 +19,10 @@ def test_shares_are_what_a_plain_sum_by_domain_says(pairs):
     sums: dict[str, float] = {}
     for advantage, domain in pairs:
         sums[domain] = sums.get(domain, 0.0) + abs(advantage)
-    told = shares([advantage for advantage, _ in pairs], [domain for _, domain in pairs])
-    assert list(told) == sorted(sums)
+    domain_shares = shares([advantage for advantage, _ in pairs], [domain for _, domain in pairs])
+    assert list(domain_shares) == sorted(sums)
     total = math.fsum(sums.values())
-    for domain, share in told.items():
+    for domain, share in domain_shares.items():
         assert share == pytest.approx(sums[domain] / total) if total else math.isnan(share)
 
 
@@ -44,11 +44,13 @@ def test_nominal_and_realised_shares():
 @pytest.mark.parametrize("scale", ["group", "batch", "none"])
 def test_a_dead_group_has_no_share_in_the_effective_mix(scale):
     rewards = np.array([[0.0, 1.0, 0.0, 1.0], [1.0, 1.0, 1.0, 1.0], [0.0, 0.0, 0.0, 1.0]])
-    told = shares(advantages(rewards, scale), np.repeat(["math", "qa", "code"], 4).tolist())
+    domain_shares = shares(
+        advantages(rewards, scale), np.repeat(["math", "qa", "code"], 4).tolist()
+    )
     pushed = np.abs(advantages(rewards, scale)).sum(axis=1)
-    assert told["qa"] == 0.0
-    assert told["math"] == pytest.approx(pushed[0] / pushed.sum())
-    assert sum(told.values()) == pytest.approx(1.0)
+    assert domain_shares["qa"] == 0.0
+    assert domain_shares["math"] == pytest.approx(pushed[0] / pushed.sum())
+    assert sum(domain_shares.values()) == pytest.approx(1.0)
 
 
 def test_nothing_pushed_is_no_share_at_all():

@@ -149,8 +149,8 @@ def test_a_missing_truth_says_why(monkeypatch):
     monkeypatch.setattr("study.truth.mathematics.sys.executable", "/bin/false")
     half = Item("math:train:0", "math", "math", "train", "", "A half?", "", answers=("1/2",))
     with mixed.grading() as grader:
-        (told,) = mixed.truths([mixed.item_row(half, "train")], ["0.5"])
-        assert told == Missing(next(iter(grader.faults))) != Missing("the grader failed")
+        (truth,) = mixed.truths([mixed.item_row(half, "train")], ["0.5"])
+        assert truth == Missing(next(iter(grader.faults))) != Missing("the grader failed")
 
 
 def test_the_grader_of_a_block_is_ended_with_it():

@@ -35,16 +35,16 @@ class Rule:
 
 def test_each_answer_is_asked_about_once():
     rule = Rule()
-    asked = Oracle(BY_ID.get, rule)
+    memo = Oracle(BY_ID.get, rule)
     pairs = [(ROWS[0], "one"), (ROWS[1], "one"), (ROWS[0], "one"), (ROWS[0], "")]
-    truths = asked.truths(*zip(*pairs, strict=True))
+    truths = memo.truths(*zip(*pairs, strict=True))
     assert [truth.score for truth in truths] == [1.0, 0.0, 1.0, 0.0]
     assert rule.batches == [[("one", "one"), ("two", "one"), ("one", "")]]
-    assert asked.truths(*zip(*pairs, strict=True)) == truths and asked("two", "one").score == 0.0
+    assert memo.truths(*zip(*pairs, strict=True)) == truths and memo("two", "one").score == 0.0
     assert len(rule.batches) == 1
-    asked.truths([ROWS[1], ROWS[1]], ["one", "two"])
+    memo.truths([ROWS[1], ROWS[1]], ["one", "two"])
     assert rule.batches[1:] == [[("two", "two")]]
-    assert asked.truths([], []) == [] and len(rule.batches) == 2
+    assert memo.truths([], []) == [] and len(rule.batches) == 2
 
 
 def test_what_is_no_text_for_utf8_is_an_answer_too():
@@ -55,9 +55,9 @@ def test_what_was_cut_off_is_not_an_empty_answer():
     def empty(rows, answers):
         return [Truth(float(answer == "")) for answer in answers]
 
-    asked = Oracle(BY_ID.get, empty)
-    assert asked.truths([ROWS[0]] * 2, ["", None]) == [Truth(1.0), Truth(0.0)]
-    assert asked.remembered([ROWS[0]] * 2, [None, ""]) == [Truth(0.0), Truth(1.0)]
+    memo = Oracle(BY_ID.get, empty)
+    assert memo.truths([ROWS[0]] * 2, ["", None]) == [Truth(1.0), Truth(0.0)]
+    assert memo.remembered([ROWS[0]] * 2, [None, ""]) == [Truth(0.0), Truth(1.0)]
 
 
 def test_a_prompt_that_is_not_in_the_task_has_no_truth():
@@ -67,13 +67,13 @@ def test_a_prompt_that_is_not_in_the_task_has_no_truth():
 
 def test_a_truth_that_could_not_be_had_is_asked_for_again():
     rule = Rule()
-    asked = Oracle(BY_ID.get, rule)
-    assert asked.truths(ROWS, ["lost", "two"]) == [Missing("no sandbox"), Truth(1.0)]
-    assert asked.remembered(ROWS, ["lost", "two"]) is None
+    memo = Oracle(BY_ID.get, rule)
+    assert memo.truths(ROWS, ["lost", "two"]) == [Missing("no sandbox"), Truth(1.0)]
+    assert memo.remembered(ROWS, ["lost", "two"]) is None
     rule.broken = False
-    assert asked.truths(ROWS, ["lost", "two"]) == [Truth(0.0), Truth(1.0)]
+    assert memo.truths(ROWS, ["lost", "two"]) == [Truth(0.0), Truth(1.0)]
     assert rule.batches == [[("one", "lost"), ("two", "two")], [("one", "lost")]]
-    assert asked.remembered(ROWS, ["lost", "two"]) == [Truth(0.0), Truth(1.0)]
+    assert memo.remembered(ROWS, ["lost", "two"]) == [Truth(0.0), Truth(1.0)]
 
 
 def test_no_rule_is_remembered():
@@ -83,39 +83,39 @@ def test_no_rule_is_remembered():
         batches.append(answers)
         return [None] * len(rows)
 
-    asked = Oracle(BY_ID.get, nothing)
-    assert asked("one", "x") is asked("one", "x") is None and len(batches) == 1
-    assert asked.remembered([ROWS[0]], ["x"]) == [None]
+    memo = Oracle(BY_ID.get, nothing)
+    assert memo("one", "x") is memo("one", "x") is None and len(batches) == 1
+    assert memo.remembered([ROWS[0]], ["x"]) == [None]
 
 
 def test_a_rule_that_leaves_answers_out_is_an_error_and_nothing_is_remembered():
-    asked = Oracle(BY_ID.get, lambda rows, answers: [])
+    memo = Oracle(BY_ID.get, lambda rows, answers: [])
     with pytest.raises(ValueError, match="shorter"):
-        asked("one", "x")
-    assert asked.remembered([ROWS[0]], ["x"]) is None
+        memo("one", "x")
+    assert memo.remembered([ROWS[0]], ["x"]) is None
 
 
 def test_threads_that_ask_the_same_ask_once():
     rule, together = Rule(), threading.Barrier(8)
-    asked = Oracle(BY_ID.get, rule)
+    memo = Oracle(BY_ID.get, rule)
 
     def ask(_):
         together.wait()
-        return asked.truths(ROWS, ["one", "two"])
+        return memo.truths(ROWS, ["one", "two"])
 
     with ThreadPoolExecutor(8) as threads:
-        told = list(threads.map(ask, range(8)))
-    assert told == [[Truth(1.0), Truth(1.0)]] * 8 and len(rule.batches) == 1
+        answers = list(threads.map(ask, range(8)))
+    assert answers == [[Truth(1.0), Truth(1.0)]] * 8 and len(rule.batches) == 1
 
 
 def test_the_memo_is_bounded_and_the_oldest_goes(monkeypatch):
     monkeypatch.setattr(oracle, "MOST", 3)
-    asked = Oracle(BY_ID.get, Rule())
+    memo = Oracle(BY_ID.get, Rule())
     for answer in "abcde":
-        asked("one", answer)
-    assert asked.remembered([ROWS[0]] * 3, ["c", "d", "e"]) is not None
-    assert asked.remembered([ROWS[0]], ["b"]) is None
-    assert len(asked.truths([ROWS[0]] * 10, list("fghijklmno"))) == 10  # more than it holds
+        memo("one", answer)
+    assert memo.remembered([ROWS[0]] * 3, ["c", "d", "e"]) is not None
+    assert memo.remembered([ROWS[0]], ["b"]) is None
+    assert len(memo.truths([ROWS[0]] * 10, list("fghijklmno"))) == 10  # more than it holds
 
 
 BATCHES = st.lists(st.lists(st.tuples(st.sampled_from(ROWS), st.sampled_from("abc") | st.text())))
@@ -125,9 +125,9 @@ BATCHES = st.lists(st.lists(st.tuples(st.sampled_from(ROWS), st.sampled_from("ab
 def test_whatever_is_asked_in_whatever_order_is_what_the_rule_says(batches):
     rule = Rule()
     rule.broken = False
-    asked, direct = Oracle(BY_ID.get, rule), Rule()
+    memo, direct = Oracle(BY_ID.get, rule), Rule()
     for batch in batches:
         rows, answers = [row for row, _ in batch], [answer for _, answer in batch]
-        assert asked.truths(rows, answers) == direct(rows, answers)
-    told = [pair for batch in rule.batches for pair in batch]
-    assert len(told) == len(set(told))
+        assert memo.truths(rows, answers) == direct(rows, answers)
+    pairs = [pair for batch in rule.batches for pair in batch]
+    assert len(pairs) == len(set(pairs))

@@ -91,7 +91,7 @@ def test_rubric_without_points_counts_once():
 
 
 @pytest.mark.parametrize(
-    ("record", "said"),
+    ("record", "message"),
     [
         ({"question": "x", "id": 1}, "no field 'prompt' (it has question, id)"),
         ({"prompt": None}, "no field 'prompt'"),
@@ -116,12 +116,12 @@ def test_rubric_without_points_counts_once():
         ("[1, 2]", "found [1, 2]"),
     ],
 )
-def test_bad_rows_name_file_and_line(tmp_path: Path, record: Any, said: str):
+def test_bad_rows_name_file_and_line(tmp_path: Path, record: Any, message: str):
     path = jsonl(tmp_path, {"prompt": "fine"}, "", record)
     with pytest.raises(UserError) as caught:
         all_rows(path)
     assert f"{path}, line 3: " in str(caught.value)
-    assert said in str(caught.value)
+    assert message in str(caught.value)
 
 
 def test_parquet_row_without_prompt_is_named(tmp_path: Path):
@@ -135,7 +135,7 @@ def test_parquet_row_without_prompt_is_named(tmp_path: Path):
 
 
 @pytest.mark.parametrize(
-    ("name", "data", "said"),
+    ("name", "data", "message"),
     [
         ("p.jsonl", b"\n\n", "holds no rows"),
         ("p.jsonl", b"\xff\xfe{}", "cannot be read as UTF-8 JSONL"),
@@ -145,11 +145,11 @@ def test_parquet_row_without_prompt_is_named(tmp_path: Path):
         ("p.csv", b"prompt\nx\n", "does not end in .jsonl, .jsonl.gz, .parquet"),
     ],
 )
-def test_unreadable_files_are_user_errors(tmp_path: Path, name: str, data: bytes, said: str):
+def test_unreadable_files_are_user_errors(tmp_path: Path, name: str, data: bytes, message: str):
     (tmp_path / name).write_bytes(data)
     with pytest.raises(UserError) as caught:
         all_rows(tmp_path / name)
-    assert said in str(caught.value) and name in str(caught.value)
+    assert message in str(caught.value) and name in str(caught.value)
 
 
 @pytest.mark.parametrize("path", [None, "", "???"])
@@ -164,7 +164,7 @@ def test_missing_file_says_where_it_looked(tmp_path: Path):
 
 
 @pytest.mark.parametrize(
-    ("options", "said"),
+    ("options", "message"),
     [
         ({"max_chars": 3}, "one of eval_share, form, group_key, max_prompt_chars"),
         ({"max_prompt_chars": 0}, "it must be a number 1 or more"),
@@ -172,8 +172,8 @@ def test_missing_file_says_where_it_looked(tmp_path: Path):
         ({"eval_share": 1.0}, "it must be a number 0 or more and below 1"),
     ],
 )
-def test_bad_options_are_user_errors(tmp_path: Path, options: dict[str, Any], said: str):
-    with pytest.raises(UserError, match=re.escape(said)):
+def test_bad_options_are_user_errors(tmp_path: Path, options: dict[str, Any], message: str):
+    with pytest.raises(UserError, match=re.escape(message)):
         all_rows(jsonl(tmp_path, {"prompt": "x"}), **options)
 
 
@@ -187,12 +187,12 @@ def test_duplicates_are_merged_and_counted(tmp_path: Path, caplog: pytest.LogCap
         {"prompt": "x", "rubrics": RUBRICS, "split": "eval"},
     )
     with caplog.at_level(logging.WARNING):
-        found = subject.load(Task(path=str(path), options={"max_prompt_chars": 11}))
+        loaded = subject.load(Task(path=str(path), options={"max_prompt_chars": 11}))
         subject.load(Task(path=str(path), options={"max_prompt_chars": 11}))
-    assert (found.read, found.merged, found.dropped) == (5, 2, 1)
-    assert [row.prompt_text() for row in found.rows] == ["x", "y"]
-    assert found.rows[0].criteria == CRITERIA
-    assert found.rows[0].split == "eval"  # never train on a prompt that is evaluated
+    assert (loaded.read, loaded.merged, loaded.dropped) == (5, 2, 1)
+    assert [row.prompt_text() for row in loaded.rows] == ["x", "y"]
+    assert loaded.rows[0].criteria == CRITERIA
+    assert loaded.rows[0].split == "eval"  # never train on a prompt that is evaluated
     assert len(caplog.messages) == 1
     assert "5 rows, 2 distinct prompts; 2 repeated ones merged, 1 longer" in caplog.messages[0]
 

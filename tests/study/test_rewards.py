@@ -78,8 +78,8 @@ DOMAINS = {"domains": {"math": "rule", "qa": "judge"}}
     ],
 )
 def test_a_reward_is_that_of_its_parts(name, settings, parts, expected):
-    found = REWARDS[name](Reward(**settings), Parts(**parts))
-    assert found == (None if expected is None else pytest.approx(expected))
+    reward = REWARDS[name](Reward(**settings), Parts(**parts))
+    assert reward == (None if expected is None else pytest.approx(expected))
 
 
 @pytest.mark.parametrize(
@@ -103,7 +103,7 @@ BY_DOMAIN = Reward(name="by-domain", **DOMAINS)
 
 
 @pytest.mark.parametrize(
-    ("reward", "rows", "said"),
+    ("reward", "rows", "message"),
     [
         (Reward(name="rubric"), [ROW], "judge.grading.name=rubric_batch"),
         (Reward(name="hybrid"), [ROW], "does not weigh anything"),
@@ -121,8 +121,8 @@ BY_DOMAIN = Reward(name="by-domain", **DOMAINS)
         (Reward(domains={"qa": "rule"}), [QA], "Type reward=by-domain"),
     ],
 )
-def test_rewards_that_cannot_be_had_are_user_errors(reward, rows, said):
-    with pytest.raises(UserError, match=re.escape(said)):
+def test_rewards_that_cannot_be_had_are_user_errors(reward, rows, message):
+    with pytest.raises(UserError, match=re.escape(message)):
         check_reward(reward, Judge(), rows, 100)
 
 
@@ -177,15 +177,15 @@ def test_only_zero_turns_a_missing_verdict_into_a_number(scores, policy):
 def test_recorded_rollouts_are_rewarded_as_training_would_have(policy, expected):
     """A product of judge and rules: half of the rules hold, then none ran, one fails, one holds."""
     config = Study(reward=Reward(name="verif", rules="run"))
-    known = [
+    inputs = [
         recorded(config, RULED, {"answer": "a", "tokens": 1, "truth": None, "rules": rules})
         for rules in (["0:1 passed", "0:2 failed"], None, ["0:1 failed"], ["0:1 passed vacuous"])
     ]
     scores = [1.0, None, 1.0, 1.0]
-    assert recompose(config, known, scores, 2, policy) == expected
+    assert recompose(config, inputs, scores, 2, policy) == expected
     if policy == "abort":
         with pytest.raises(TooManyMissing):
-            composed(config, known, scores, 2, policy)
+            composed(config, inputs, scores, 2, policy)
 
 
 def test_a_record_without_an_answer_is_asked_as_an_empty_one():
@@ -268,9 +268,11 @@ def of(domain: str, **parts: Any) -> RewardInputs:
 @given(SCORES, st.lists(st.none() | st.sampled_from([0.0, 1.0]), min_size=4, max_size=4))
 def test_a_domain_of_its_own_is_paid_as_if_it_were_alone(scores, truths):
     """Against the rewards of the two halves under reward=judge and reward=rule."""
-    told = [{"truth": truth, "truth_missing": LOST if truth is None else None} for truth in truths]
-    qa = [of("qa", **each) for each in told]
-    maths = [of("math", **each) for each in told]
+    truth_fields = [
+        {"truth": truth, "truth_missing": LOST if truth is None else None} for truth in truths
+    ]
+    qa = [of("qa", **each) for each in truth_fields]
+    maths = [of("math", **each) for each in truth_fields]
     for policy in ("unscored", "zero", "drop_group"):
         both = [*qa[:2], *maths[:2], *qa[2:], *maths[2:]]
         verdicts = [*scores[:2], *scores[:2], *scores[2:], *scores[2:]]
@@ -285,9 +287,9 @@ def test_a_verdict_that_the_rule_does_not_need_is_not_missed():
     config = Study(reward=BY_DOMAIN)
     scores = [None, None, 0.5, 0.25]
     for policy in POLICIES:
-        made = composed(config, rollouts, scores, 2, policy, 0.0)
-        assert [reward for reward, _ in made] == [1.0, 1.0, 0.5, 0.25]
-        assert [terms["judge"] for _, terms in made] == scores  # and no score is made up
+        rewards = composed(config, rollouts, scores, 2, policy, 0.0)
+        assert [reward for reward, _ in rewards] == [1.0, 1.0, 0.5, 0.25]
+        assert [terms["judge"] for _, terms in rewards] == scores  # and no score is made up
     lacking = [0.5, None, 0.5, None]
     assert recompose(config, rollouts, lacking, 2, "zero") == [1.0, 1.0, 0.5, 0.0]
     assert recompose(config, rollouts, lacking, 2, "drop_group") == [1.0, 1.0, None, None]
@@ -302,8 +304,8 @@ def test_a_truth_that_the_judge_does_not_need_is_not_missed():
     config = Study(reward=BY_DOMAIN)
     rollouts = [of("math"), of("math"), of("qa", **gone), of("qa", **gone)]
     for policy in POLICIES:
-        made = composed(config, rollouts, [0.5] * 4, 2, policy, 0.0)
-        assert [reward for reward, _ in made] == [1.0, 1.0, 0.5, 0.5]
+        rewards = composed(config, rollouts, [0.5] * 4, 2, policy, 0.0)
+        assert [reward for reward, _ in rewards] == [1.0, 1.0, 0.5, 0.5]
     rollouts[1] = of("math", **gone)
     assert recompose(config, rollouts, [0.5] * 4, 2, "unscored") == [1.0, None, 0.5, 0.5]
     with pytest.raises(TooManyMissing, match=f"1 of 2 rule truths.*{LOST}"):

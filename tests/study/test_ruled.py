@@ -3,7 +3,7 @@
 import pytest
 
 from study.rows import Rule, make_row
-from study.tasks.rules import RuleRunner, rule_metrics, spoken, verdict
+from study.tasks.rules import RuleRunner, encode_result, rule_metrics, verdict
 
 SHORT = "def check_following(instruction, response):\n    return len(response.split()) < 3"
 BROKEN = "def check_following(instruction, response):\n    return 1 / 0"
@@ -34,12 +34,12 @@ def test_rules_see_the_prompt_and_the_answer(runner):
 def test_a_rule_that_breaks_has_no_verdict(runner):
     ((result,),) = runner.check([row(BROKEN)], ["x"])
     assert result.passed is None
-    assert spoken(result) == "0:0 raised"
+    assert encode_result(result) == "0:0 raised"
     assert rule_metrics([[result]], 0.0)["rule/error_frac"] == 1.0
 
 
 def test_what_is_recorded_is_read_again(runner):
     ((short, echo),) = runner.check([row(SHORT, ECHO)], ["a b"])
-    assert spoken(short) == "0:0 passed vacuous" and spoken(echo) == "0:1 failed"
-    texts = (spoken(short), spoken(echo), "0:0 raised")
+    assert encode_result(short) == "0:0 passed vacuous" and encode_result(echo) == "0:1 failed"
+    texts = (encode_result(short), encode_result(echo), "0:0 raised")
     assert [verdict(text) for text in texts] == [True, False, None]

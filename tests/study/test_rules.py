@@ -38,13 +38,13 @@ ROWS = [rule_row(one, index, "here") for index, one in enumerate(RECORDS)]
 
 def test_counts_by_hand(pool):
     """Three rows have rules: passes 1/1, 1/2 (a match object is a yes), 0/1."""
-    found = audit(ROWS, "please", pool)
-    assert (found["n_rules"], found["n_pass"], found["n_error"]) == (4, 3, 1)
-    assert (found["n_rows"], found["n_rows_with_rules"], found["rows_perfect"]) == (4, 3, 2)
-    assert found["mean_row_score"] == pytest.approx((1 + 1 + 0) / 3)
-    assert found["per_category"]["Word"] == {"n": 2, "pass": 2}
-    assert found["vacuous"] == ["0:0", "1:1"]
-    assert list(found["errors"]) == ["3:0"] and "undefined" in found["errors"]["3:0"]
+    counts = audit(ROWS, "please", pool)
+    assert (counts["n_rules"], counts["n_pass"], counts["n_error"]) == (4, 3, 1)
+    assert (counts["n_rows"], counts["n_rows_with_rules"], counts["rows_perfect"]) == (4, 3, 2)
+    assert counts["mean_row_score"] == pytest.approx((1 + 1 + 0) / 3)
+    assert counts["per_category"]["Word"] == {"n": 2, "pass": 2}
+    assert counts["vacuous"] == ["0:0", "1:1"]
+    assert list(counts["errors"]) == ["3:0"] and "undefined" in counts["errors"]["3:0"]
 
 
 def test_a_rule_is_asked_of_an_empty_answer_once(pool):
@@ -56,7 +56,7 @@ def test_a_rule_is_asked_of_an_empty_answer_once(pool):
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "expected"),
     [
         ("Word: Each word in the response must have at least 15 characters.", "only an empty"),
         ("Word: every word has a minimum of 40 characters", "only an empty"),
@@ -66,9 +66,9 @@ def test_a_rule_is_asked_of_an_empty_answer_once(pool):
         ("Keyword: Say please.", None),
     ],
 )
-def test_infeasible_constraints_are_flagged_from_their_words(text, said):
-    found = infeasible(text)
-    assert found == said or (said and found and said in found)
+def test_infeasible_constraints_are_flagged_from_their_words(text, expected):
+    why = infeasible(text)
+    assert why == expected or (expected and why and expected in why)
 
 
 def test_the_command_line(tmp_path, capsys, pool):
@@ -95,18 +95,18 @@ def test_rules_run_unsafe_only_where_that_is_typed(sandbox, tmp_path, monkeypatc
 
 
 @pytest.mark.parametrize(
-    ("broken", "said"),
+    ("broken", "expected"),
     [
         ({"prompt": "x"}, "found no labels"),
         (RECORDS[0] | {"prompt": 3}, "no legal prompt"),
         ({"prompt": "x", "reward_model": {"ground_truth": "{"}}, "not JSON"),
     ],
 )
-def test_bad_rows_name_file_and_row(tmp_path, broken, said):
+def test_bad_rows_name_file_and_row(tmp_path, broken, expected):
     path = lines(tmp_path / "rows.jsonl", [RECORDS[0], broken])
     with pytest.raises(UserError, match="row 1: ") as caught:
         read_rows(path)
-    assert said in str(caught.value)
+    assert expected in str(caught.value)
 
 
 def test_a_file_without_rules_is_said(tmp_path):
@@ -119,11 +119,11 @@ def test_the_study_s_own_rules_on_an_empty_answer(pool):
     """About half of them pass it, and a quarter of the rows are perfect: what vacuous means."""
     if not DATA.is_file():
         pytest.skip("VerInstruct's rows are not here")
-    found = audit(read_rows(DATA), "", pool)
-    assert (found["n_rules"], found["n_rows_with_rules"], found["n_error"]) == (399, 214, 0)
-    assert found["n_pass"] == len(found["vacuous"]) == 198
-    assert found["rows_perfect"] == 53 and len(found["infeasible"]) == 47
-    categories = {name: counts["n"] for name, counts in found["per_category"].items()}
+    report = audit(read_rows(DATA), "", pool)
+    assert (report["n_rules"], report["n_rows_with_rules"], report["n_error"]) == (399, 214, 0)
+    assert report["n_pass"] == len(report["vacuous"]) == 198
+    assert report["rows_perfect"] == 53 and len(report["infeasible"]) == 47
+    categories = {name: counts["n"] for name, counts in report["per_category"].items()}
     assert categories == {
         "Digit": 110, "Keyword": 104, "Sentence": 54, "Word": 52, "Punctuation": 47,
         "Paragraph": 32,

@@ -88,11 +88,11 @@ def test_what_is_shown_is_the_same_again(group, member, step, seed):
 def test_the_draw_depends_on_seed_step_and_member():
     rich = make_row((USER,), tuple(Criterion(f"Point {n}.") for n in range(40)))
     flat = Scaffold(name="ruscarl", decay="none")
-    seen = {
+    draws = {
         show(flat, rich, member, 8, step, 9, seed).items
         for member, step, seed in ((4, 1, 0), (4, 2, 0), (4, 1, 1))
     }
-    assert len(seen) == 3 and {len(one) for one in seen} == {round(40 * 3 / 7)}
+    assert len(draws) == 3 and {len(one) for one in draws} == {round(40 * 3 / 7)}
 
 
 def test_the_first_sees_all_and_the_last_the_plain_prompt():

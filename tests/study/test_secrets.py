@@ -83,7 +83,7 @@ def test_the_password_of_a_url_is_a_secret_and_its_host_is_not() -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "shown"),
+    ("address", "shown"),
     [
         ("http://swordfish@example.org/v1", "http://***@example.org/v1"),
         ("http://sword@fish@example.org/v1", "http://***@example.org/v1"),
@@ -94,8 +94,8 @@ def test_the_password_of_a_url_is_a_secret_and_its_host_is_not() -> None:
         ("at http://h/v1?a=b&api_key=swordfish&c=d", "at http://h/v1?a=b&***&c=d"),
     ],
 )
-def test_what_an_address_gives_away_is_blotted_out(given: str, shown: str) -> None:
-    assert redact(given) == shown
+def test_what_an_address_gives_away_is_blotted_out(address: str, shown: str) -> None:
+    assert redact(address) == shown
 
 
 NASTY = [

@@ -53,9 +53,9 @@ class Sweep:
 
     def stopped(self) -> str:
         """What it said, once it has ended in order."""
-        said, _ = self.process.communicate(timeout=GENEROUS_S)
-        assert self.process.returncode == 130 and "Traceback" not in said, said
-        return said
+        output, _ = self.process.communicate(timeout=GENEROUS_S)
+        assert self.process.returncode == 130 and "Traceback" not in output, output
+        return output
 
     def kill(self) -> None:
         self.send(signal.SIGKILL)
@@ -144,7 +144,7 @@ def test_a_library_that_drops_an_interruption_does_not_keep_it(number, more, tmp
 
 
 @pytest.mark.parametrize(
-    "error, told",
+    "error, is_one",
     [
         (KeyboardInterrupt(), True),
         (came_of(KeyboardInterrupt(), AttributeError(), ConfigAttributeError("no flags")), True),
@@ -153,8 +153,8 @@ def test_a_library_that_drops_an_interruption_does_not_keep_it(number, more, tmp
         (SystemExit(1), False),
     ],
 )
-def test_what_came_of_an_interruption_is_one(error: BaseException, told: bool) -> None:
-    assert stopping.interrupted(error) is told
+def test_what_came_of_an_interruption_is_one(error: BaseException, is_one: bool) -> None:
+    assert stopping.interrupted(error) is is_one
 
 
 def test_while_a_judge_is_asked_whether_it_answers(started) -> None:
@@ -234,8 +234,8 @@ def test_from_laying_the_study_to_its_report(started, trained) -> None:
     )
     one.process.send_signal(signal.SIGTERM)
     one.stopped()
-    found = statuses(one.runs_dir)
-    assert found.pop("debug") == "KILLED" and set(found.values()) == {"FINISHED"}
+    states = statuses(one.runs_dir)
+    assert states.pop("debug") == "KILLED" and set(states.values()) == {"FINISHED"}
     goes_on(one.runs_dir, trained)
 
 

@@ -22,9 +22,9 @@ def lazy(monkeypatch):
 @pytest.mark.parametrize("name", [name for name in TASKS if hasattr(TASKS[name], "truth")])
 def test_every_task_tells_truths_in_batches(name):
     row = instruct_mini.rows(Task(train_rows=1), "train")[0]
-    told = TASKS[name].truths([row, row], ["red", "blue"])
-    assert len(told) == 2 and all(truth is None or isinstance(truth, Truth) for truth in told)
-    assert told == [TASKS[name].truth(row, answer) for answer in ("red", "blue")]
+    truths = TASKS[name].truths([row, row], ["red", "blue"])
+    assert len(truths) == 2 and all(truth is None or isinstance(truth, Truth) for truth in truths)
+    assert truths == [TASKS[name].truth(row, answer) for answer in ("red", "blue")]
     with pytest.raises(ValueError, match="argument 2"):
         TASKS[name].truths([row], ["red", "blue"])
 

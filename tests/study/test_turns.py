@@ -61,23 +61,25 @@ def test_with_limits_each_has_its_turns_and_the_others_share_the_rest(members, f
     limits = [None if place == free else limit for place, (_, limit) in enumerate(members)]
     turns = Turns(weights, limits)
     length = 200 if None in limits else sum(filter(None, limits))
-    seen = taken(turns, length)
-    given_to = Counter(member for member, _ in seen)
+    sequence = taken(turns, length)
+    given_to = Counter(member for member, _ in sequence)
     for member, limit in enumerate(limits):
         assert limit is None or given_to[member] <= limit
-        before = [number for chosen, number in seen if chosen == member]
+        before = [number for chosen, number in sequence if chosen == member]
         assert before == list(range(len(before)))
     start = 0
     left = set(range(len(weights)))
     while start < length:  # between two ends, the shares are those of the members that are left
         ends = [
-            place for place in range(start, length) if limits[seen[place][0]] == seen[place][1] + 1
+            place
+            for place in range(start, length)
+            if limits[sequence[place][0]] == sequence[place][1] + 1
         ]
         stop = min(ends, default=length - 1) + 1
         names = sorted(left)
-        part = [names.index(seen[place][0]) for place in range(start, stop)]
+        part = [names.index(sequence[place][0]) for place in range(start, stop)]
         assert apart(part, [weights[name] for name in names]) < 1
-        left -= {seen[stop - 1][0]} if ends else set()
+        left -= {sequence[stop - 1][0]} if ends else set()
         start = stop
     if None not in limits:
         with pytest.raises(IndexError):

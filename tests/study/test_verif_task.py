@@ -33,7 +33,7 @@ def test_labels_become_criteria_and_rules():
 
 
 @pytest.mark.parametrize(
-    ("labels", "said"),
+    ("labels", "message"),
     [
         ("{not json", "labels that are not JSON"),
         ("[]", "no labels"),
@@ -44,10 +44,10 @@ def test_labels_become_criteria_and_rules():
         (json.dumps({"checkers": ["[human] a"], "functions": ["x"]}), "without the tag"),
     ],
 )
-def test_bad_labels_name_file_and_row(labels, said):
+def test_bad_labels_name_file_and_row(labels, message):
     with pytest.raises(UserError, match=r"^rows\.parquet, row 3: ") as caught:
         prompts.parse(record(labels), "rows.parquet, row 3", VERIF)
-    assert said in str(caught.value)
+    assert message in str(caught.value)
 
 
 @pytest.mark.parametrize("as_list", [False, True])
@@ -70,20 +70,20 @@ def test_a_word_count_in_the_tags_is_a_rule(as_list):
 
 
 @pytest.mark.parametrize(
-    ("rubrics", "said"),
+    ("rubrics", "message"),
     [
         ([], "no criteria"),
         ([{"text": "a"}, {"text": "a "}], "twice"),
         ([{"text": "a", "points": -1}], "no criterion with positive points"),
     ],
 )
-def test_rows_that_a_rubric_cannot_use_are_named_or_counted(tmp_path, rubrics, said):
+def test_rows_that_a_rubric_cannot_use_are_named_or_counted(tmp_path, rubrics, message):
     good = {"prompt": "q", "rubrics": [{"text": "a"}], "split": "train"}
     path = lines(tmp_path / "rows.jsonl", [good, {"prompt": "p", "rubrics": rubrics}])
     task = Task(name="verinstruct", path=str(path), options={"needs": "criteria"})
     with pytest.raises(UserError, match=re.escape(f"{path}, line 2: found a row that has")) as got:
         prompts.load(task)
-    assert said in str(got.value)
+    assert message in str(got.value)
     options = {"needs": "criteria", "on_unfit": "drop"}
     dropping = Task(name="verinstruct", path=str(path), options=options)
     loaded = prompts.load(dropping)
@@ -124,7 +124,7 @@ def test_built_in_rules_agree_with_the_truth():
     draw = random.Random(0)
     ruled = instruct_mini.rows(Task(train_rows=60, options={"rules": True}), "train")
     plain = instruct_mini.rows(Task(train_rows=60), "train")
-    seen = []
+    scores = []
     for row, before in zip(ruled, plain, strict=True):
         assert row.prompt_id == before.prompt_id and len(row.rules) in (1, 2)
         answer = teacher.answer(before, draw)
@@ -135,8 +135,8 @@ def test_built_in_rules_agree_with_the_truth():
             namespace = {}
             exec(rule.source, namespace)
             assert namespace["check_following"]("", answer) == expected
-            seen.append(expected)
-    assert set(seen) == {True, False}
+            scores.append(expected)
+    assert set(scores) == {True, False}
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from study.rewards.workflow import (
     INFRASTRUCTURE,
     OK,
     OUTCOMES,
-    Played,
+    ExecutedProgram,
     agreement,
     by_source,
     effective_share,
@@ -26,7 +26,7 @@ from study.rewards.workflow import (
 
 SHARE = st.floats(0, 1)
 PLAYED = st.builds(
-    Played,
+    ExecutedProgram,
     outcome=st.sampled_from((*OUTCOMES, *[OK] * 12)),
     correct=st.none() | SHARE | st.sampled_from([0.0, 0.5, 1.0]),
     efficiency=st.sampled_from([0.0, 0.3, 1.0]) | SHARE,
@@ -95,8 +95,8 @@ def test_gated_is_what_its_words_say(group):
 
 @given(st.lists(SHARE, min_size=1, max_size=8), st.integers(0, 3))
 def test_a_group_of_right_answers_is_flat(shares, masked):
-    group = [Played(OK, 1.0, share, 1 - share, share, share) for share in shares]
-    group += [Played("operator_error", 1.0)] * masked
+    group = [ExecutedProgram(OK, 1.0, share, 1 - share, share, share) for share in shares]
+    group += [ExecutedProgram("operator_error", 1.0)] * masked
     assert paid(gated, group) == [1.0] * len(shares) + [None] * masked
 
 
@@ -107,20 +107,28 @@ def test_places_are_average_ranks(values, low_is_best):
 
 
 def test_ties_share_their_rank():
-    right = [Played(OK, 1.0, efficiency, 0.5, 1.0, 0.5) for efficiency in (0.9, 0.4, 0.4, 0.1)]
-    rewards = paid(gated, [*right, Played(OK, 0.0)])
+    right = [
+        ExecutedProgram(OK, 1.0, efficiency, 0.5, 1.0, 0.5) for efficiency in (0.9, 0.4, 0.4, 0.1)
+    ]
+    rewards = paid(gated, [*right, ExecutedProgram(OK, 0.0)])
     alike = 0.5 * (0.067 + 0.033)
     expected = [1 - alike, 1 - alike - 0.05, 1 - alike - 0.05, 1 - alike - 0.1, 0.025]
     assert rewards == pytest.approx(expected)
 
 
 def test_the_seed_formula_by_its_numbers():
-    best = Played(OK, 1.0, 1.0, 1.0, 1.0, 0.0)
+    best = ExecutedProgram(OK, 1.0, 1.0, 1.0, 1.0, 0.0)
     assert paid(seed_additive, [best]) == [6.8]
     wrong = dataclasses.replace(best, correct=0.5)
-    group = [wrong, Played("timeout", 1.0, 1.0, 1.0, 1.0, 1.0), Played("sandbox_error", 1.0)]
+    group = [
+        wrong,
+        ExecutedProgram("timeout", 1.0, 1.0, 1.0, 1.0, 1.0),
+        ExecutedProgram("sandbox_error", 1.0),
+    ]
     assert paid(seed_additive, group) == pytest.approx([-2.95, -3.25, None])
-    assert paid(seed_additive, [Played(OK, None), Played(OK, 0.9, repetition=1.0)]) == [None, 6.45]
+    assert paid(
+        seed_additive, [ExecutedProgram(OK, None), ExecutedProgram(OK, 0.9, repetition=1.0)]
+    ) == [None, 6.45]
 
 
 @given(GROUP)
@@ -144,7 +152,7 @@ def test_every_formula_has_three_states(group):
     ],
 )
 def test_sources_and_their_agreement(judge, rule, both, by):
-    rollout = Played(OK, judge=judge, rule=rule)
+    rollout = ExecutedProgram(OK, judge=judge, rule=rule)
     assert paid(agreement, [rollout]) == [both]
     for source, expected in by.items():
         assert by_source(source, judge, rule) == expected
@@ -182,6 +190,6 @@ def test_effective_shares_are_a_regression_inside_groups(groups):
 
 
 def test_without_variance_there_are_no_shares():
-    shares = effective_share([gated([Played(OK, 1.0), Played(OK, 1.0)])])
+    shares = effective_share([gated([ExecutedProgram(OK, 1.0), ExecutedProgram(OK, 1.0)])])
     assert set(shares) == {"correct", "format", "efficiency", "simplicity", "repetition"}
     assert all(math.isnan(share) for share in shares.values())

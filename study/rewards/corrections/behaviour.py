@@ -18,10 +18,10 @@ def without(
 ) -> np.ndarray:
     """score - sum of b (x - mean) / sd over K features: not cut at 0 and 1, for what was cut off
     before is not known."""
-    known = [
+    shares_P_G = [
         part.b * (features_P_G_K[..., k] - part.mean) / part.sd for k, part in enumerate(parts)
     ]
-    return scores_P_G - np.sum(known, axis=0)
+    return scores_P_G - np.sum(shares_P_G, axis=0)
 
 
 def penalised(

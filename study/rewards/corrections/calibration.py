@@ -17,9 +17,9 @@ class Scale:
 
     def __call__(self, scores: np.ndarray) -> np.ndarray:
         """The truth that scores stand for: linear between two that were seen, level beyond them."""
-        known = np.isfinite(scores)
-        told = np.interp(np.where(known, scores, self.scores[0]), self.scores, self.truths)
-        return np.where(known, told, np.nan)
+        has_score = np.isfinite(scores)
+        truths = np.interp(np.where(has_score, scores, self.scores[0]), self.scores, self.truths)
+        return np.where(has_score, truths, np.nan)
 
 
 def fitted(scores_N: np.ndarray, truths_N: np.ndarray) -> Scale:

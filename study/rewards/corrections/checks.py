@@ -80,8 +80,8 @@ def _check_features(config: Study) -> None:
             )
     for name in correction.penalty:
         bounds.check("a key of correction.penalty", name, legal)
-    named = {*correction.without, *correction.debias, *correction.penalty}
-    if "keyword" in named and not keyword_of(config):
+    features = {*correction.without, *correction.debias, *correction.penalty}
+    if "keyword" in features and not keyword_of(config):
         raise UserError(
             "correction names the feature keyword, and no judge of this cell has one. Type for"
             " example judge=sim-keyword, or name another feature."

@@ -34,7 +34,7 @@ UNCALIBRATED, RECHECKED = "uncalibrated", "rechecked"
 
 
 @dataclass(frozen=True)
-class Heard:
+class StepVerdicts:
     """The P * G rollouts of one step in group order, and what the judges said of them.
 
     Attributes:
@@ -54,70 +54,72 @@ class Heard:
         return np.array(values_N, dtype=float).reshape(-1, self.group_size)
 
     @cached_property
-    def asked(self) -> np.ndarray:
+    def has_answer(self) -> np.ndarray:
         """Whether there was an answer to judge, (P, G)."""
-        return self.array([rollout.was_asked for rollout in self.inputs]) > 0
+        return self.array([rollout.has_answer for rollout in self.inputs]) > 0
 
     @cached_property
     def truths(self) -> np.ndarray:
         """The rule truth of what was judged, (P, G)."""
-        told = self.array([rollout.truth for rollout in self.inputs])
-        return np.where(self.asked, told, np.nan)
+        truths_P_G = self.array([rollout.truth for rollout in self.inputs])
+        return np.where(self.has_answer, truths_P_G, np.nan)
 
     def features(self, names: Iterable[str]) -> np.ndarray:
         """Features of the answers as a judge was shown them, (P, G, K)."""
-        told = measured([rollout.answer for rollout in self.inputs], keyword_of(self.config))
-        columns = told[:, [FEATURES.index(name) for name in names]]
-        return columns.reshape(*self.asked.shape, -1)
+        features_N_K = measured(
+            [rollout.answer for rollout in self.inputs], keyword_of(self.config)
+        )
+        columns = features_N_K[:, [FEATURES.index(name) for name in names]]
+        return columns.reshape(*self.has_answer.shape, -1)
 
 
-def _dropout(heard: Heard, scores: np.ndarray) -> np.ndarray:
-    config = heard.config
+def _dropout(verdicts: StepVerdicts, scores: np.ndarray) -> np.ndarray:
+    config = verdicts.config
     share = config.correction.rubric_dropout
     floor = 0.0 if config.judge.grading.options.get("clip", "zero") == "zero" else -math.inf
     again: Scores = []
-    for rollout, votes in zip(heard.inputs, heard.votes_N, strict=True):
-        criteria, prompt = rollout.asked.criteria, rollout.row.prompt_id
-        places = draws.kept(criteria, share, config.seed, heard.step, prompt)
-        told = [
+    for rollout, votes in zip(verdicts.inputs, verdicts.votes_N, strict=True):
+        criteria, prompt = rollout.judged_row.criteria, rollout.row.prompt_id
+        places = draws.kept(criteria, share, config.seed, verdicts.step, prompt)
+        vote_scores = [
             rubric_score([criteria[k] for k in places], [vote.labels[k] for k in places])
             if len(vote.labels) == len(criteria)
             else vote.score  # of a judge that labels nothing
             for vote in votes
             if vote.score is not None
         ]
-        known = [max(floor, score) for score in told if score is not None]
-        again.append(sum(known) / len(known) if known else None)
-    return heard.array(again)
+        present = [max(floor, score) for score in vote_scores if score is not None]
+        again.append(sum(present) / len(present) if present else None)
+    return verdicts.array(again)
 
 
-def _without(heard: Heard, scores: np.ndarray) -> np.ndarray:
-    correction = heard.config.correction
+def _without(verdicts: StepVerdicts, scores: np.ndarray) -> np.ndarray:
+    correction = verdicts.config.correction
     parts = [correction.parts[name] for name in correction.without]
-    return behaviour.without(scores, heard.features(correction.without), parts)
+    return behaviour.without(scores, verdicts.features(correction.without), parts)
 
 
-def _panel(heard: Heard, scores: np.ndarray) -> np.ndarray:
-    others = [heard.array(scores_N) for scores_N in heard.shadows_J_N]
-    return together(np.stack([scores, *others]), heard.config.correction.panel)
+def _panel(verdicts: StepVerdicts, scores: np.ndarray) -> np.ndarray:
+    others = [verdicts.array(scores_N) for scores_N in verdicts.shadows_J_N]
+    return together(np.stack([scores, *others]), verdicts.config.correction.panel)
 
 
-def _debias(heard: Heard, scores: np.ndarray) -> np.ndarray:
-    return behaviour.debiased(scores, heard.features(heard.config.correction.debias))
+def _debias(verdicts: StepVerdicts, scores: np.ndarray) -> np.ndarray:
+    return behaviour.debiased(scores, verdicts.features(verdicts.config.correction.debias))
 
 
-def _penalty(heard: Heard, scores: np.ndarray) -> np.ndarray:
-    weights = heard.config.correction.penalty
-    return behaviour.penalised(scores, heard.features(weights), list(weights.values()))
+def _penalty(verdicts: StepVerdicts, scores: np.ndarray) -> np.ndarray:
+    weights = verdicts.config.correction.penalty
+    return behaviour.penalised(scores, verdicts.features(weights), list(weights.values()))
 
 
-FIRST: Mapping[str, Callable[[Heard, np.ndarray], np.ndarray]] = {
+FIRST: Mapping[str, Callable[[StepVerdicts, np.ndarray], np.ndarray]] = {
     "rubric_dropout": _dropout,
     "without": _without,
     "panel": _panel,
 }
 """Setting -> what it makes of the scores (P, G), in order, before they are calibrated."""
-LAST: Mapping[str, Callable[[Heard, np.ndarray], np.ndarray]] = {
+LAST: Mapping[str, Callable[[StepVerdicts, np.ndarray], np.ndarray]] = {
     "debias": _debias,
     "penalty": _penalty,
 }
@@ -135,21 +137,21 @@ class Corrector:
 
     labelled: list[tuple[float, float]] = field(default_factory=list)
 
-    def __call__(self, heard: Heard) -> tuple[Scores, list[Columns]]:
+    def __call__(self, verdicts: StepVerdicts) -> tuple[Scores, list[Columns]]:
         """The N scores, None where one is missing; no terms where nothing is corrected."""
-        correction = heard.config.correction
-        given = [mean_score(votes) for votes in heard.votes_N]
+        correction = verdicts.config.correction
+        mean_scores = [mean_score(votes) for votes in verdicts.votes_N]
         if not correction.changes:
-            return given, [{} for _ in given]
-        scores, columns = self._made(FIRST, heard, heard.array(given)), {}
+            return mean_scores, [{} for _ in mean_scores]
+        scores, columns = self._apply(FIRST, verdicts, verdicts.array(mean_scores)), {}
         if correction.calibrate:
             columns[UNCALIBRATED] = scores
-            scores = self._calibrated(heard, scores)
-        scores = self._made(LAST, heard, scores)
+            scores = self._calibrated(verdicts, scores)
+        scores = self._apply(LAST, verdicts, scores)
         if correction.recheck:
-            again = _rechecked(heard)
+            again = _rechecked(verdicts)
             columns[RECHECKED] = again.astype(float)
-            scores = np.where(again, heard.truths, scores)
+            scores = np.where(again, verdicts.truths, scores)
         columns[CORRECTED.removeprefix(COMPONENT)] = scores
         return _plain(scores), [
             dict(zip(columns, row, strict=True))
@@ -157,23 +159,23 @@ class Corrector:
         ]
 
     @staticmethod
-    def _made(
-        steps: Mapping[str, Callable[[Heard, np.ndarray], np.ndarray]],
-        heard: Heard,
+    def _apply(
+        steps: Mapping[str, Callable[[StepVerdicts, np.ndarray], np.ndarray]],
+        verdicts: StepVerdicts,
         scores: np.ndarray,
     ) -> np.ndarray:
         for name, change in steps.items():
-            if getattr(heard.config.correction, name) not in ([], {}, 0, "none"):
-                scores = np.where(heard.asked, change(heard, scores), np.nan)
+            if getattr(verdicts.config.correction, name) not in ([], {}, 0, "none"):
+                scores = np.where(verdicts.has_answer, change(verdicts, scores), np.nan)
         return scores
 
-    def _calibrated(self, heard: Heard, scores: np.ndarray) -> np.ndarray:
+    def _calibrated(self, verdicts: StepVerdicts, scores: np.ndarray) -> np.ndarray:
         """The scores on the truth's scale, once there are labels enough; until then as they are."""
-        wanted = heard.config.correction.calibrate
-        both = np.isfinite(scores) & np.isfinite(heard.truths)
-        pairs = zip(scores[both].tolist(), heard.truths[both].tolist(), strict=True)
-        self.labelled = [*self.labelled, *pairs][:wanted]
-        if len(self.labelled) < wanted:
+        label_count = verdicts.config.correction.calibrate
+        both = np.isfinite(scores) & np.isfinite(verdicts.truths)
+        pairs = zip(scores[both].tolist(), verdicts.truths[both].tolist(), strict=True)
+        self.labelled = [*self.labelled, *pairs][:label_count]
+        if len(self.labelled) < label_count:
             return scores
         return fitted(*np.array(self.labelled).T)(scores)
 
@@ -186,17 +188,21 @@ def labelled_in(cell: Path) -> list[tuple[float, float]]:
     return [(score, truth) for score, truth in pairs if score is not None and truth is not None]
 
 
-def _rechecked(heard: Heard) -> np.ndarray:
+def _rechecked(verdicts: StepVerdicts) -> np.ndarray:
     """Which rollouts get the rule's word, (P, G): of those drawn, the ones whose truth is known."""
-    config = heard.config
-    size = heard.group_size
-    drawn = [
+    config = verdicts.config
+    size = verdicts.group_size
+    is_drawn = [
         draws.rechecked(
-            config.correction.recheck, config.seed, heard.step, rollout.row.prompt_id, place % size
+            config.correction.recheck,
+            config.seed,
+            verdicts.step,
+            rollout.row.prompt_id,
+            place % size,
         )
-        for place, rollout in enumerate(heard.inputs)
+        for place, rollout in enumerate(verdicts.inputs)
     ]
-    return (heard.array(drawn) > 0) & np.isfinite(heard.truths)
+    return (verdicts.array(is_drawn) > 0) & np.isfinite(verdicts.truths)
 
 
 def _plain(values_P_G: np.ndarray) -> Scores:

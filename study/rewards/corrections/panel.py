@@ -18,7 +18,7 @@ the standard deviation over the judges; Coste et al. (arXiv 2310.02743) take off
 
 def together(scores_J_P_G: np.ndarray, how: str) -> np.ndarray:
     """One score, (P, G), of the judges that gave one; NaN where none did."""
-    told = np.isfinite(scores_J_P_G).any(axis=0)
-    out = np.full(told.shape, np.nan)
-    out[told] = PANEL[how](scores_J_P_G[:, told])
+    has_score = np.isfinite(scores_J_P_G).any(axis=0)
+    out = np.full(has_score.shape, np.nan)
+    out[has_score] = PANEL[how](scores_J_P_G[:, has_score])
     return out

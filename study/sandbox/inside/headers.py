@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-GIVEN = ("operator", "prompt_custom", "create_llm_instance", "DatasetType", "CostManager")
+SCOPE_NAMES = ("operator", "prompt_custom", "create_llm_instance", "DatasetType", "CostManager")
 """The names that a program has without any import."""
 OPERATORS, PROMPTS = "template.operator", "prompt"
 """The ends of the modules that are imported under a name of their own."""

@@ -105,6 +105,7 @@ class CostManager:
 
     @property
     def total_cost(self) -> float:
+        """Dollars spent so far."""
         return self._line.spent.get("total_cost", 0.0)
 
     def get_summary(self) -> dict[str, Any]:
@@ -125,6 +126,7 @@ class Client:
         self.usage_tracker = CostManager()
 
     def get_usage_summary(self) -> dict[str, Any]:
+        """What was spent so far, as AFlow's account has it."""
         return self.usage_tracker.get_summary()
 
 
@@ -173,12 +175,12 @@ def _operator(name: str, arguments: list[dict[str, Any]], line: Line) -> type:
     return Operator
 
 
-def _watched(awaitable: Any, seen: list[frozenset[int]]) -> Any:
+def _watched(awaitable: Any, predecessors: list[frozenset[int]]) -> Any:
     async def run() -> Any:
         try:
             return await awaitable
         finally:
-            seen.append(AFTER.get())
+            predecessors.append(AFTER.get())
 
     return run()
 
@@ -186,14 +188,14 @@ def _watched(awaitable: Any, seen: list[frozenset[int]]) -> Any:
 class _Joined:
     """A future whose waiter has waited for all that its parts have."""
 
-    def __init__(self, future: Any, seen: list[frozenset[int]]) -> None:
-        self.future, self.seen = future, seen
+    def __init__(self, future: Any, predecessors: list[frozenset[int]]) -> None:
+        self.future, self.predecessors = future, predecessors
 
     def __await__(self) -> Any:
         try:
             return (yield from self.future.__await__())
         finally:
-            AFTER.set(AFTER.get().union(*self.seen))
+            AFTER.set(AFTER.get().union(*self.predecessors))
 
 
 def _trace() -> None:
@@ -201,27 +203,27 @@ def _trace() -> None:
     gather, wait_for = asyncio.gather, asyncio.wait_for
 
     def traced_gather(*awaitables: Any, return_exceptions: bool = False) -> Any:
-        seen: list[frozenset[int]] = []
-        watched = [_watched(awaitable, seen) for awaitable in awaitables]
-        return _Joined(gather(*watched, return_exceptions=return_exceptions), seen)
+        predecessors: list[frozenset[int]] = []
+        watched = [_watched(awaitable, predecessors) for awaitable in awaitables]
+        return _Joined(gather(*watched, return_exceptions=return_exceptions), predecessors)
 
     async def traced_wait_for(awaitable: Any, timeout: float | None) -> Any:
-        seen: list[frozenset[int]] = []
+        predecessors: list[frozenset[int]] = []
         try:
-            return await wait_for(_watched(awaitable, seen), timeout)
+            return await wait_for(_watched(awaitable, predecessors), timeout)
         finally:
-            AFTER.set(AFTER.get().union(*seen))
+            AFTER.set(AFTER.get().union(*predecessors))
 
     asyncio.gather, asyncio.wait_for = traced_gather, traced_wait_for  # ty: ignore[invalid-assignment]
 
 
 def _names(request: dict[str, Any], line: Line) -> dict[str, Any]:
-    """What a program finds in scope, under the names of `headers.GIVEN`."""
-    made = {
+    """What a program finds in scope, under the names of `headers.SCOPE_NAMES`."""
+    operators = {
         name: _operator(name, arguments, line) for name, arguments in request["operators"].items()
     }
     return {
-        "operator": types.SimpleNamespace(**made),
+        "operator": types.SimpleNamespace(**operators),
         "prompt_custom": types.SimpleNamespace(**request["prompts"]),
         "create_llm_instance": lambda config=None: Client(),
         "DatasetType": str,
@@ -229,17 +231,17 @@ def _names(request: dict[str, Any], line: Line) -> dict[str, Any]:
     }
 
 
-def _importer(given: dict[str, Any]) -> Any:
+def _importer(names: dict[str, Any]) -> Any:
     """``__import__``, for which the headers are names."""
     real = builtins.__import__
 
     def load(name: str, *others: Any) -> Any:
-        named = others[2] if len(others) > 2 else ()
-        if named and headers.is_member(name, named):
-            return types.SimpleNamespace(**{named[0]: given[named[0]]})
+        members = others[2] if len(others) > 2 else ()
+        if members and headers.is_member(name, members):
+            return types.SimpleNamespace(**{members[0]: names[members[0]]})
         for end, what in ((headers.OPERATORS, "operator"), (headers.PROMPTS, "prompt_custom")):
-            if not named and headers.ends(name, end):
-                value = given[what]
+            if not members and headers.ends(name, end):
+                value = names[what]
                 for part in reversed(name.split(".")[1:]):
                     value = types.SimpleNamespace(**{part: value})
                 return value
@@ -275,9 +277,9 @@ def _played(request: dict[str, Any], loop: Loop, line: Line) -> dict[str, Any]:
         return _failed(error) | {"end": "unparsable"}
     try:
         space = candidate._namespace()
-        given = _names(request, line)
-        safe = dict(vars(builtins)) | {"__import__": _importer(given)}
-        space.update(given, __builtins__=safe)
+        names = _names(request, line)
+        safe = dict(vars(builtins)) | {"__import__": _importer(names)}
+        space.update(names, __builtins__=safe)
         exec(code, space)
         workflow = space.get("Workflow")
         if not isinstance(workflow, type):
@@ -302,8 +304,8 @@ async def _call(program: Any, request: dict[str, Any]) -> Any:
         if parameter.kind is parameter.POSITIONAL_ONLY and name in values
     ]
     takes_all = any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values())
-    named = {name: text for name, text in values.items() if name in parameters or takes_all}
-    return await program(*first, **named)
+    arguments = {name: text for name, text in values.items() if name in parameters or takes_all}
+    return await program(*first, **arguments)
 
 
 def _failed(error: BaseException) -> dict[str, Any]:

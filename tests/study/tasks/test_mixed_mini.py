@@ -91,8 +91,8 @@ def test_a_program_that_knows_one_answer_or_reads_no_order_is_wrong():
         "f(x) = x",
     ]
     with grading():
-        told = mixed_mini.truths([row] * len(programs), programs)
-    assert [truth.score for truth in told if isinstance(truth, Truth)] == [1, 0, 0, 0, 1, 0]
+        truths = mixed_mini.truths([row] * len(programs), programs)
+    assert [truth.score for truth in truths if isinstance(truth, Truth)] == [1, 0, 0, 0, 1, 0]
 
 
 def test_a_program_is_run_once_for_all_rows_with_the_same_tests():
@@ -101,17 +101,17 @@ def test_a_program_is_run_once_for_all_rows_with_the_same_tests():
     alike = [row for row in rows if row.spec["item"].tests == first.tests]
     other = next(row for row in rows if row.spec["item"].tests != first.tests)
     with grading() as grader:
-        told = mixed_mini.truths([*alike, other], [first.reference] * (len(alike) + 1))
+        truths = mixed_mini.truths([*alike, other], [first.reference] * (len(alike) + 1))
         assert grader.crew("code", lambda: None).outcomes.total() == 2
-    assert told == [Truth(1.0, (True,))] * len(alike) + [Truth(0.0, (False,))] and len(alike) == 3
+    assert truths == [Truth(1.0, (True,))] * len(alike) + [Truth(0.0, (False,))] and len(alike) == 3
 
 
 def test_the_teacher_is_wrong_by_habit_and_right_otherwise():
     draw = random.Random(0)
     right: dict[tuple[str, bool], list[bool]] = {}
     for row in TRAIN:
-        said = mixed_mini.answer(row, draw) == row.reference
-        right.setdefault((row.domain, habitual(row)), []).append(said)
+        is_right = mixed_mini.answer(row, draw) == row.reference
+        right.setdefault((row.domain, habitual(row)), []).append(is_right)
     assert len(right) == 6
     for (_, habit), answers in right.items():
         share = sum(answers) / len(answers)
@@ -125,8 +125,8 @@ def test_lessons_are_of_all_domains_and_rows_to_train_on_whatever_is_drawn():
     assert {row.prompt_id for row in rows} <= {row.prompt_id for row in TRAIN}
     draw = random.Random(0)
     words = set(" ".join(lessons.texts()).split())
-    said = {word for row in rows for word in mixed_mini.answer(row, draw).split()}
-    assert {word for word in said if word.isalnum()} <= words
+    answer_words = {word for row in rows for word in mixed_mini.answer(row, draw).split()}
+    assert {word for word in answer_words if word.isalnum()} <= words
 
 
 @given(seed=st.integers(0, 99), size=st.integers(1, 400))

@@ -58,8 +58,8 @@ def test_the_right_answer_is_right_by_python():
             assert str(eval(text.removeprefix("What is ").removesuffix("?"))) == item.meta["right"]
         elif row.domain == "qa":
             (name,) = (name for name in mixed_mini.NAMES if name in item.question)
-            told = [each for each in item.context.split(".") if each.strip().startswith(name)]
-            assert len(told) == 1 and item.meta["right"] in told[0]
+            sentences = [each for each in item.context.split(".") if each.strip().startswith(name)]
+            assert len(sentences) == 1 and item.meta["right"] in sentences[0]
             assert row.dataset == "facts-easy" or item.meta["wrong"][0] in text
         else:
             space: dict = {}
@@ -92,20 +92,20 @@ def test_every_problem_has_wrong_answers_besides_the_favourite():
 def test_truth_survives_a_style_and_names_the_favourite():
     rows = HELD_OUT[:60]
     assert len({row.dataset for row in rows}) == 6
-    told: list[tuple[str, object]] = []
+    truths_by_kind: list[tuple[str, object]] = []
     kinds = {"right": lambda meta: meta["right"], "favourite": lambda meta: meta["wrong"][0]}
     kinds["other"] = lambda meta: meta["wrong"][1]
     with grading():
-        for (kind, said), style in itertools.product(kinds.items(), range(3)):
-            answers = [styled(row, said(item_of(row).meta), style) for row in rows]
-            told += [(kind, truth) for truth in oracle(TASK).truths(rows, answers)]
+        for (kind, answer), style in itertools.product(kinds.items(), range(3)):
+            answers = [styled(row, answer(item_of(row).meta), style) for row in rows]
+            truths_by_kind += [(kind, truth) for truth in oracle(TASK).truths(rows, answers)]
         assert oracle(TASK).truths(rows[:1], [None]) == [Truth(0.0, (False,))]
     wanted = {
         "right": Truth(1.0, (True,)),
         "favourite": Truth(0.0, (False,), whose="sim"),
         "other": Truth(0.0, (False,)),
     }
-    assert all(truth == wanted[kind] for kind, truth in told)
+    assert all(truth == wanted[kind] for kind, truth in truths_by_kind)
 
 
 def test_a_truth_that_is_missing_stays_so(monkeypatch):
@@ -117,16 +117,16 @@ def test_a_truth_that_is_missing_stays_so(monkeypatch):
 
 def test_the_teacher_writes_short_programs_of_known_words():
     lessons = lessons_of(TASK)
-    draw, seen = random.Random(0), Counter()
+    draw, counts = random.Random(0), Counter()
     for row in lessons.rows(0)[:3000]:
         line = lessons.answer(row, draw)
         assert len(re.findall(SPLIT, line)) <= 23, "and the end mark"
         try:
-            seen[row.domain, "valid"] += bool(find(line, "dsl"))
+            counts[row.domain, "valid"] += bool(find(line, "dsl"))
         except Refused:
-            seen[row.domain, "invalid"] += 1
+            counts[row.domain, "invalid"] += 1
     for domain in ("math", "code", "qa"):
-        invalid = seen[domain, "invalid"] / (seen[domain, "valid"] + seen[domain, "invalid"])
+        invalid = counts[domain, "invalid"] / (counts[domain, "valid"] + counts[domain, "invalid"])
         assert 0.04 < invalid < 0.13
         assert len({dsl.compiled(line).python for line in workflow_mini.programs(domain)}) >= 40
     words = {word.strip() for text in lessons.texts() for word in re.findall(SPLIT, text)}

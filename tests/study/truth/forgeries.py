@@ -358,7 +358,8 @@ def main(words: list[str]) -> int:
             chosen = tasks[:4] if name in SLOW else tasks
             answers = [source.replace("NAME", task.entry_point) for task in chosen]
             ends = collections.Counter(
-                str(said.outcome) if said else "missing" for said in score(chosen, answers, grader)
+                str(result.outcome) if result else "missing"
+                for result in score(chosen, answers, grader)
             )
             through += ends["passed"] + ends["missing"]
             print(f"{name:<44}{ends['passed']:>4} of {len(chosen)} passed  {dict(ends)}")

@@ -113,8 +113,8 @@ def grade(runner, task, answer):
     ],
 )
 def test_an_answer_is_a_body_a_function_or_a_chat(grader, answer):
-    said = grade(grader, TWICE, answer)
-    assert (said.correct, said.outcome) == (True, "passed"), said
+    result = grade(grader, TWICE, answer)
+    assert (result.correct, result.outcome) == (True, "passed"), result
 
 
 @pytest.mark.parametrize(
@@ -141,9 +141,9 @@ def test_an_answer_is_a_body_a_function_or_a_chat(grader, answer):
     ],
 )
 def test_each_end_has_a_word(quick, answer, outcome):
-    said = grade(quick, TWICE, answer)
-    assert (said.correct, said.outcome) == (False, outcome), said
-    assert "\n" not in said.detail
+    result = grade(quick, TWICE, answer)
+    assert (result.correct, result.outcome) == (False, outcome), result
+    assert "\n" not in result.detail
 
 
 def test_an_empty_body_fails_by_what_it_returns(quick):
@@ -233,8 +233,8 @@ def test_blocks_and_heads():
     ],
 )  # fmt: skip
 def test_what_crosses_between_tests_and_candidate(quick, tests, program, outcome):
-    said = grade(quick, item("mbpp", "code", entry_point="f", tests=tests), program)
-    assert said.outcome == outcome, said
+    result = grade(quick, item("mbpp", "code", entry_point="f", tests=tests), program)
+    assert result.outcome == outcome, result
 
 
 def test_an_entry_point_may_hide_a_builtin(quick):
@@ -276,8 +276,8 @@ def test_an_answer_is_graded_once(quick, monkeypatch):
     again = score([TWICE] * 3, ["return n * 2", "return n * 2", "return n"], quick)
     assert len(calls) == 2 and first == again
     other = dataclasses.replace(TWICE, id="humaneval:test:9", tests="assert f(1) == 1")
-    said, of_other = score([TWICE, other], ["return n"] * 2, quick)
-    assert (said.correct, of_other.correct) == (False, True)
+    result, of_other = score([TWICE, other], ["return n"] * 2, quick)
+    assert (result.correct, of_other.correct) == (False, True)
 
 
 HOW_MANY = pytest.mark.parametrize(
@@ -297,8 +297,8 @@ def one_in(share, tasks):
 def test_every_reference_passes(grader, dataset, share):
     assert len(official(dataset)) == {"humaneval": 164, "mbpp": 974}[dataset]
     tasks = one_in(share, official(dataset))
-    said = score(tasks, [task.reference for task in tasks], grader)
-    assert [verdict for verdict in said if verdict is None or not verdict.correct] == []
+    results = score(tasks, [task.reference for task in tasks], grader)
+    assert [verdict for verdict in results if verdict is None or not verdict.correct] == []
 
 
 @pytest.mark.parametrize("name", FORGERIES)
@@ -310,8 +310,8 @@ def test_a_forgery_never_passes(quick, patience, name):
     tasks = [TWICE] if name in SLOW else [TWICE, plain, twice]
     patience(quick, name)
     answer = FORGERIES[name].replace("NAME", "f")
-    for said in score(tasks, [answer] * len(tasks), quick):
-        assert said is not None and not said.correct, said
+    for result in score(tasks, [answer] * len(tasks), quick):
+        assert result is not None and not result.correct, result
 
 
 @HOW_MANY
@@ -326,8 +326,8 @@ def test_a_forgery_never_passes(quick, patience, name):
 def test_a_forgery_passes_no_task_at_all(grader, name, share):
     tasks = one_in(share, [*official("humaneval"), *official("mbpp")[::5]])
     answers = [FORGERIES[name].replace("NAME", task.entry_point) for task in tasks]
-    said = score(tasks, answers, grader)
-    assert [verdict for verdict in said if verdict is None or verdict.correct] == []
+    results = score(tasks, answers, grader)
+    assert [verdict for verdict in results if verdict is None or verdict.correct] == []
 
 
 def mutant(source: str, turn: int) -> str:
@@ -355,7 +355,7 @@ def test_honest_programs_are_graded_as_in_one_process(quick):
     tasks = [*official("humaneval")[::4], *official("mbpp")[::24]]
     sources = [task.code_prompt + task.reference for task in tasks]
     answers = [mutant(source, turn) for turn, source in enumerate(sources)]
-    apart = [bool(said and said.correct) for said in score(tasks, answers, quick)]
+    apart = [bool(result and result.correct) for result in score(tasks, answers, quick)]
     with Pool(2) as pool:
         assert apart == together(tasks, answers, pool, QUICK)
     assert 5 < sum(apart) < len(tasks) - 25
@@ -366,5 +366,5 @@ def test_forgeries_fail_without_namespaces_too(landlocked, patience, name):
     right = item("mbpp", "code", entry_point="f", tests="assert f(2) == 4")
     assert grade(landlocked, right, "def f(n): return n * 2").correct
     patience(landlocked, name)
-    said = grade(landlocked, TWICE, FORGERIES[name].replace("NAME", "f"))
-    assert said is not None and not said.correct
+    result = grade(landlocked, TWICE, FORGERIES[name].replace("NAME", "f"))
+    assert result is not None and not result.correct

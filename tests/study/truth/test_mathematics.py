@@ -109,8 +109,8 @@ def test_equal_expressions_are_right(grader, right, answer):
 
 @pytest.mark.parametrize(("right", "answer"), OTHER)
 def test_other_expressions_are_wrong(grader, right, answer):
-    said = score([gold(right)], [f"\\boxed{{{answer}}}"], grader)[0]
-    assert (said.correct, said.outcome, said.extracted) == (False, "failed", answer)
+    verdict = score([gold(right)], [f"\\boxed{{{answer}}}"], grader)[0]
+    assert (verdict.correct, verdict.outcome, verdict.extracted) == (False, "failed", answer)
 
 
 def test_latex_is_parsed(grader):
@@ -131,22 +131,22 @@ def test_a_hostile_expression_is_wrong_and_the_next_is_read(grader, monkeypatch)
     """Also where each of them is ended: the rows between them are read as always."""
     monkeypatch.setattr(mathematics, "LIMITS", replace(mathematics.LIMITS, cpu_s=1))
     answers = [text for hostile in [*SLOW, *HOSTILE] for text in (f"\\boxed{{{hostile}}}", "0.50")]
-    said = score([gold(r"\frac{1}{2}") for _ in answers], answers, grader)
-    assert all(verdict is not None for verdict in said)
-    assert {verdict.outcome for verdict in said[: 2 * len(SLOW) : 2]} == {"timeout"}
-    assert not any(verdict.correct for verdict in said[::2])
-    assert all(verdict.correct for verdict in said[1::2])
+    verdicts = score([gold(r"\frac{1}{2}") for _ in answers], answers, grader)
+    assert all(verdict is not None for verdict in verdicts)
+    assert {verdict.outcome for verdict in verdicts[: 2 * len(SLOW) : 2]} == {"timeout"}
+    assert not any(verdict.correct for verdict in verdicts[::2])
+    assert all(verdict.correct for verdict in verdicts[1::2])
 
 
 @pytest.mark.parametrize("answer", ["", "Nothing at all", r"\boxed{}", r"\boxed{\text{}}"])
 def test_no_answer_is_wrong(grader, answer):
-    said = score([gold("3")], [answer], grader)[0]
-    assert (said.correct, said.outcome, said.extracted) == (False, "no_answer", None)
+    verdict = score([gold("3")], [answer], grader)[0]
+    assert (verdict.correct, verdict.outcome, verdict.extracted) == (False, "no_answer", None)
 
 
 def test_a_long_expression_is_not_compared(grader):
-    said = score([gold("3")], ["\\boxed{" + "1+" * 600 + "1}"], grader)[0]
-    assert (said.correct, said.outcome) == (False, "too_long")
+    verdict = score([gold("3")], ["\\boxed{" + "1+" * 600 + "1}"], grader)[0]
+    assert (verdict.correct, verdict.outcome) == (False, "too_long")
 
 
 def below(process: int) -> list[int]:
@@ -168,16 +168,16 @@ def test_what_is_killed_from_outside_is_asked_again(grader, whom):
         os.kill(child, signal.SIGKILL)
     else:
         os.killpg(process, signal.SIGKILL)
-    said = score([gold("1/2"), gold("2")], ["0.50", "3.0"], grader)
-    assert [verdict.correct for verdict in said] == [True, False]
+    verdicts = score([gold("1/2"), gold("2")], ["0.50", "3.0"], grader)
+    assert [verdict.correct for verdict in verdicts] == [True, False]
     assert crew.outcomes - before == {Outcome.RETURNED: 3}
 
 
 def test_a_process_that_dies_twice_is_missing(monkeypatch):
     monkeypatch.setattr("study.truth.mathematics.sys.executable", "/bin/false")
     with Grader(1) as runner:
-        said = score([gold("1/2"), gold("2")], ["0.5", "2"], runner)
-    assert said[0] is None and said[1].correct
+        verdicts = score([gold("1/2"), gold("2")], ["0.5", "2"], runner)
+    assert verdicts[0] is None and verdicts[1].correct
 
 
 def test_memory_that_others_filled_is_no_verdict(monkeypatch):
@@ -188,15 +188,15 @@ def test_memory_that_others_filled_is_no_verdict(monkeypatch):
             raise MemoryError
         return True
 
-    said = []
+    verdicts = []
     monkeypatch.setattr(equations, "equal", full)
-    monkeypatch.setattr(equations, "_say", said.append)
+    monkeypatch.setattr(equations, "_say", verdicts.append)
 
     def serve(*answers):
         lines = [json.dumps({"golds": [], "answer": text, "cpu_s": 2}) for text in answers]
         monkeypatch.setattr(equations, "_lines", lambda: iter(lines))
-        said.clear()
-        return equations._serve(), [verdict["end"] for verdict in said]
+        verdicts.clear()
+        return equations._serve(), [verdict["end"] for verdict in verdicts]
 
     assert serve("large") == (equations.SPOILT, ["memory"])
     assert serve("1", "large") == (equations.FULL, ["compared"])
@@ -221,20 +221,20 @@ def test_every_official_solution_is_right(grader):
     items = official("math")
     assert len(items) == 5000
     for answers in ([row.reference for row in items], [row.answers[0] for row in items]):
-        said = score(items, answers, grader)
-        assert [verdict for verdict in said if verdict is None or not verdict.correct] == []
+        verdicts = score(items, answers, grader)
+        assert [verdict for verdict in verdicts if verdict is None or not verdict.correct] == []
 
 
 def test_an_answer_of_another_problem_is_wrong(grader):
     """Shifted by one, so that right and wrong are known without a second opinion."""
     items = official("math")[:400:4]
     answers = [f"\\boxed{{{row.answers[0]}}}" for row in items]
-    said = score(items, [*answers[1:], answers[0]], grader)
-    for mine, verdict, theirs in zip(items, said, [*items[1:], items[0]], strict=True):
+    verdicts = score(items, [*answers[1:], answers[0]], grader)
+    for mine, verdict, theirs in zip(items, verdicts, [*items[1:], items[0]], strict=True):
         assert verdict is not None
         if tidy(mine.answers[0]) == tidy(theirs.answers[0]):
             assert verdict.correct
-    assert sum(not verdict.correct for verdict in said if verdict) > 90
+    assert sum(not verdict.correct for verdict in verdicts if verdict) > 90
 
 
 def test_its_processes_say_nothing_of_their_own_and_end_with_it(grader):

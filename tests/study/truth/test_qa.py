@@ -34,9 +34,9 @@ def gold(*answers, answerable=True):
     ],
 )
 def test_squad_scores_as_the_official_script(answers, predicted, exact, f1):
-    said = squad(gold(*answers), predicted)
-    assert said.values == {"exact": exact, "f1": pytest.approx(f1)}
-    assert said.correct is (exact == 1.0)
+    result = squad(gold(*answers), predicted)
+    assert result.values == {"exact": exact, "f1": pytest.approx(f1)}
+    assert result.correct is (exact == 1.0)
 
 
 def test_a_gold_beside_an_unanswerable_question_does_not_count():
@@ -80,8 +80,10 @@ WORDS = st.lists(
 
 @given(WORDS, WORDS)
 def test_hotpot_scores_as_the_official_script(predicted, right):
-    said = hotpot(item("hotpotqa", "qa", answers=(right,)), predicted)
-    assert said.values == dict(zip(("exact", "f1"), official_hotpot(predicted, right), strict=True))
+    result = hotpot(item("hotpotqa", "qa", answers=(right,)), predicted)
+    assert result.values == dict(
+        zip(("exact", "f1"), official_hotpot(predicted, right), strict=True)
+    )
 
 
 @pytest.mark.parametrize(
@@ -94,12 +96,12 @@ def test_hotpot_scores_as_the_official_script(predicted, right):
     ],
 )
 def test_what_hotpot_scores(right, predicted, exact, f1):
-    said = hotpot(item("hotpotqa", "qa", answers=(right,)), predicted)
-    assert said.values == {"exact": exact, "f1": f1}
+    result = hotpot(item("hotpotqa", "qa", answers=(right,)), predicted)
+    assert result.values == {"exact": exact, "f1": f1}
 
 
 @pytest.mark.parametrize(
-    ("answer", "given"),
+    ("answer", "expected"),
     [
         ("northern France", "northern France"),
         ("They lived there.\nAnswer: northern France\n", "northern France"),
@@ -115,8 +117,8 @@ def test_what_hotpot_scores(right, predicted, exact, f1):
         ("The answer is yes! Both are.", "yes"),
     ],
 )
-def test_the_span_that_a_text_gives(answer, given):
-    assert span(answer) == given
+def test_the_span_that_a_text_gives(answer, expected):
+    assert span(answer) == expected
 
 
 CHOICES = (("A", "a bank"), ("B", "Paris"), ("C", "the sea"), ("D", "library"))

@@ -38,10 +38,10 @@ def test_every_set_is_read_in_its_official_form(name, root):
     items = sets.reported(name, root)
     ids = [f"{name}:{item.split}:{row}" for row, item in enumerate(items)]
     assert [item.id for item in items] == ids
-    known = SETS[name]
-    assert {item.split for item in items} <= {*known.test, *known.train}
+    dataset = SETS[name]
+    assert {item.split for item in items} <= {*dataset.test, *dataset.train}
     for item in items:
-        assert item.dataset == name and item.domain == known.domain
+        assert item.dataset == name and item.domain == dataset.domain
         assert item.question.strip() in item.prompt and item.group_key.startswith(f"{name}:")
         assert bool(item.answers) == (item.domain != "code" and item.answerable)
         assert (item.domain == "code") == bool(item.tests and item.reference and item.entry_point)
@@ -167,7 +167,7 @@ WRONG = {
 
 @pytest.mark.parametrize("case", WRONG)
 def test_a_wrong_row_is_refused_with_file_and_row(case, tmp_path):
-    file, content, said = WRONG[case]
+    file, content, message = WRONG[case]
     path = tmp_path / file
     path.parent.mkdir()
     if isinstance(content, list) and file.endswith(".json"):
@@ -179,7 +179,7 @@ def test_a_wrong_row_is_refused_with_file_and_row(case, tmp_path):
     path.write_bytes(content)
     with pytest.raises(UserError) as caught:
         sets.reported(file.partition("/")[0], tmp_path)
-    assert said in str(caught.value) and str(path) in str(caught.value)
+    assert message in str(caught.value) and str(path) in str(caught.value)
 
 
 def test_no_file_and_no_test_split_are_said(root, tmp_path):

@@ -35,9 +35,9 @@ def folder(root, tmp_path_factory):
 def official(root):
     """Every item of every file, by id."""
     items = {}
-    for name, known in sets.SETS.items():
+    for name, dataset in sets.SETS.items():
         paths = sets.located(name, root)
-        for split in known.files:
+        for split in dataset.files:
             if split in paths:
                 items |= {item.id: item for _, item in sets.read(name, split, paths)}
     return items
