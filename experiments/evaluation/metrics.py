@@ -94,8 +94,8 @@ def measure(graded: Sequence[Answer], dataset: str, domain: str, method: str | N
     least = min((len(answers) for answers in rows), default=0)
 
     def means(value: Callable[[Score], float], of: Callable[[Item], bool]) -> Estimate:
-        chosen = [answers for answers in rows if of(answers[0].item)]
-        scores = [[each.score for each in answers if each.score] for answers in chosen]
+        selected = [answers for answers in rows if of(answers[0].item)]
+        scores = [[each.score for each in answers if each.score] for answers in selected]
         return rate([list(map(value, of_row)) for of_row in scores])
 
     estimates = {"accuracy": means(_correct, _every)}

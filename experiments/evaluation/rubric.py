@@ -66,7 +66,7 @@ def evaluate_rubric(options: Options) -> None:
             f"The evaluation {name} needs a task. Type for example: python -m experiments.evaluate"
             f" {name} task=healthbench judge=qwen3-32b run=runs/STUDY/CELL out=FILE.json"
         )
-    judge, task = _composed(options.judge, task_name, options.overrides, official)
+    judge, task = _compose(options.judge, task_name, options.overrides, official)
     trained = trained_under(options)
     same = None if trained is None else not differs(judge, trained, options)
     split = options.split or "eval"
@@ -79,8 +79,10 @@ def evaluate_rubric(options: Options) -> None:
     # no rule can tell of prompts from a file, which may have none to train on
     truth = (lambda *_: None) if task_module(task.name) is prompts else oracle(task)
     texts = answers.texts
-    asked = [(row, answer_of(text)) for row in rows.chosen for text in texts.get(row.prompt_id, ())]
-    graded = grade(judge, truth, asked, options.runs_dir)
+    to_grade = [
+        (row, answer_of(text)) for row in rows.chosen for text in texts.get(row.prompt_id, ())
+    ]
+    graded = grade(judge, truth, to_grade, options.runs_dir)
     criteria = [[row.prompt_id, *((c.text, c.points) for c in row.criteria)] for row in rows.chosen]
     digest = hashlib.blake2b(json.dumps(criteria).encode(), digest_size=8).hexdigest()
     signed = judge.grading.options.get("clip") == "none"
@@ -142,14 +144,14 @@ def differs(judge: Judge, trained: Trained, options: Options) -> bool:
     return False
 
 
-def _composed(
+def _compose(
     judge_name: str, task_name: str, overrides: Sequence[str], official: bool
 ) -> tuple[Judge, Task]:
     """Judge and task by name; the official grading is a default that the user's words precede."""
-    named = {word.lstrip("+~").partition("=")[0] for word in overrides}
-    usual = [word for key, word in OFFICIAL.items() if key not in named] if official else []
+    keys = {word.lstrip("+~").partition("=")[0] for word in overrides}
+    usual = [word for key, word in OFFICIAL.items() if key not in keys] if official else []
     judge, task = load_presets(judge_name, task_name, overrides=[*usual, *overrides])
-    if official and "judge.sampling.max_tokens" not in named:
+    if official and "judge.sampling.max_tokens" not in keys:
         room = max(judge.sampling.max_tokens, ROOM)
         judge = replace(judge, sampling=replace(judge.sampling, max_tokens=room))
     return judge, task
@@ -215,8 +217,8 @@ def _write_samples(target: Path, graded: Sequence[Graded], result: Mapping[str, 
         lines.append(json.dumps(line | {"votes": votes}, ensure_ascii=False) + "\n")
         numbers[prompt] += 1
     files = [file["sha256"] for file in result["responses"]]
-    whose = json.dumps([*files, result["judge"], result["grading"]])
-    name = hashlib.sha256(whose.encode()).hexdigest()[:8]
+    origin = json.dumps([*files, result["judge"], result["grading"]])
+    name = hashlib.sha256(origin.encode()).hexdigest()[:8]
     path = target.with_name(f"{target.stem}.samples-{name}.jsonl")
     write_text(path, "".join(lines))
     return path

@@ -79,12 +79,12 @@ def stratified(strata: Sequence[str], k: int, seed: int = 0) -> list[int]:
     draw = random.Random(f"probe {seed}")
     sizes = Counter(strata)
     shares = {label: k * sizes[label] / len(strata) for label in sorted(sizes)}
-    wanted = {label: math.floor(share) for label, share in shares.items()}
-    by_remainder = sorted(shares, key=lambda label: (wanted[label] - shares[label], label))
-    for label in by_remainder[: k - sum(wanted.values())]:
-        wanted[label] += 1
+    counts = {label: math.floor(share) for label, share in shares.items()}
+    by_remainder = sorted(shares, key=lambda label: (counts[label] - shares[label], label))
+    for label in by_remainder[: k - sum(counts.values())]:
+        counts[label] += 1
     chosen: list[int] = []
-    for label, count in wanted.items():
+    for label, count in counts.items():
         places = [place for place, stratum in enumerate(strata) if stratum == label]
         chosen += draw.sample(places, count)
     return sorted(chosen)
@@ -100,9 +100,9 @@ def embed(texts: Sequence[str]) -> np.ndarray:
         for word, times in Counter(_WORD.findall(text.lower())).items():
             digest = hashlib.blake2b(word.encode(), digest_size=8).digest()
             counts[place, int.from_bytes(digest, "big") % BUCKETS] += times
-    seen = (counts > 0).sum(axis=0)
+    texts_with_word = (counts > 0).sum(axis=0)
     weights = np.where(counts > 0, 1 + np.log(np.maximum(counts, 1)), 0.0)
-    weights *= np.log((1 + len(texts)) / (1 + seen)) + 1
+    weights *= np.log((1 + len(texts)) / (1 + texts_with_word)) + 1
     length = np.linalg.norm(weights, axis=1, keepdims=True)
     return weights / np.where(length > 0, length, 1.0)
 

@@ -42,7 +42,7 @@ class Board:
         }
         self._readers: dict[Path, CellReader] = {}
         """Of the cells that an engine runs now."""
-        self._begun: dict[Path, float] = {}
+        self._began_at: dict[Path, float] = {}
         self._looked: dict[Path, tuple[Any, ...]] = {}
         """Cell -> what its alarms were told by."""
         self._round: list[Path] = []
@@ -52,10 +52,10 @@ class Board:
     def views(self) -> list[View]:
         return list(self._views.values())
 
-    def begun(self, folder: Path) -> None:
+    def begin(self, folder: Path) -> None:
         """An engine runs this cell now, or will as soon as there is room."""
         if folder not in self._readers:
-            self._readers[folder], self._begun[folder] = CellReader(folder), time.time()
+            self._readers[folder], self._began_at[folder] = CellReader(folder), time.time()
 
     def ended(self, folder: Path) -> None:
         """An engine is done with this cell, whatever became of it."""
@@ -88,7 +88,7 @@ class Board:
     def _begins(self, folder: Path, view: View) -> str:
         """The state of a cell that an engine runs and that seems to have ended: so it was left by
         an earlier sweep, or this host cannot see its process and its lock."""
-        alive = view.status.get("beat", 0.0) > self._begun[folder]
+        alive = view.status.get("beat", 0.0) > self._began_at[folder]
         return "running" if alive and view.status.get("state") == "running" else "new"
 
     def new_alarms(self) -> list[Alarm]:

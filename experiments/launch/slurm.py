@@ -60,15 +60,15 @@ def taken_up(todo: Sequence[Cell]) -> Generator[set[Path]]:
     study_dir = todo[0].dir.parent
     folder = study_dir / FOLDER
     folder.mkdir(parents=True, exist_ok=True)
-    held = locks.take(folder / "lock")
-    if held is None:
-        whose = " ".join((folder / SWEEP).read_text().split()) or "another sweep"
+    lock = locks.take(folder / "lock")
+    if lock is None:
+        owner = " ".join((folder / SWEEP).read_text().split()) or "another sweep"
         raise UserError(
-            f"The study {study_dir.name} is in use: {whose} submits its cells to Slurm, in"
+            f"The study {study_dir.name} is in use: {owner} submits its cells to Slurm, in"
             f" {study_dir}. Two that do so would submit cells twice. Wait for it or stop it with"
             f" Ctrl-C, where it runs; or type another name, for example: study={study_dir.name}-2"
         )
-    with held:
+    with lock:
         (folder / SWEEP).write_text(f"process {os.getpid()} on {socket.gethostname()}")
         ledger = _read(folder)
         yield {cell.dir for cell in todo if cell.name in ledger}
@@ -111,11 +111,11 @@ def run(todo: Sequence[Cell], watch: Watch) -> None:
                 continue
             asked_at = time.monotonic()
             states = queue.states([queued.id for queued in jobs.values()], local)
-            for text in states.said:
+            for text in states.notices:
                 say(text)
             state_of = {cell: states.of.get(queued.id, queue.GONE) for cell, queued in jobs.items()}
-            gone = [cell for cell, state in state_of.items() if state not in queue.ALIVE]
-            for cell in gone:
+            ended = [cell for cell, state in state_of.items() if state not in queue.ALIVE]
+            for cell in ended:
                 if cells.state(cell) == "running":
                     continue
                 queued, state = jobs.pop(cell), state_of[cell]
@@ -127,7 +127,7 @@ def run(todo: Sequence[Cell], watch: Watch) -> None:
                     f"{cell.name}: its job {queued.id} was lost ({state.lower()}); it is"
                     f" submitted again, {queued.tries} of {config.sweep.retries} times"
                 )
-            if gone:
+            if ended:
                 _write(folder, others | jobs)
     except BaseException as error:
         if stopping.interrupted(error) and not local and not stopping.told_by_user():
@@ -180,7 +180,7 @@ def _submitted(
     try:
         # Ctrl-C is for the sweep, which then ends what it submitted
         with _as_at_login(), surroundings(), stopping.deaf_to_terminal(), executor.batch():
-            made = [executor.submit(job, str(cell), threads, visible) for cell, _ in batch]
+            submissions = [executor.submit(job, str(cell), threads, visible) for cell, _ in batch]
     except FailedJobError as error:
         raise UserError(
             f"Slurm does not take {len(batch)} cells of {config.study} as jobs:"
@@ -188,7 +188,7 @@ def _submitted(
             " sweep.gpus_per_cell, cpus_per_cell and memory_per_cell_gb."
         ) from error
     jobs: dict[Path, Job] = {}
-    for (cell, tries), before, submitted in zip(batch, ended, made, strict=True):
+    for (cell, tries), before, submitted in zip(batch, ended, submissions, strict=True):
         queue.keep(submitted)
         jobs[cell] = Job(submitted.job_id, tries + 1, before)
     return jobs

@@ -54,7 +54,7 @@ class Watch:
         self._refusals = Refusals()
         self._console = Console()
         self._live: Live | None = None
-        self._said: set[str] = set()
+        self._shown_texts: set[str] = set()
         self._heartbeat = time.monotonic() + HEARTBEAT_S
         self._look = 0.0
 
@@ -84,7 +84,7 @@ class Watch:
         """To be asked before a cell is started; where it says so, the cell is left as it is."""
         if self._refusals.covers(self.cell_of[folder]):
             return True
-        self.board.begun(folder)
+        self.board.begin(folder)
         return False
 
     def ended(self, folder: Path, code: int) -> None:
@@ -139,8 +139,8 @@ class Watch:
         self._live.update(self.board.screen(width, max(1, height - BELOW)), refresh=True)
 
     def _say_once(self, text: str) -> None:
-        if text and text not in self._said:
-            self._said.add(text)
+        if text and text not in self._shown_texts:
+            self._shown_texts.add(text)
             self.say(text)
 
 
@@ -155,9 +155,9 @@ class Refusals:
 
     def add(self, cell: Cell, error: str) -> None:
         """A cell of which ``error`` says that a judge was refused."""
-        asked = [judge for judge in judges_of([cell]) if judge.endpoint.url.startswith("http")]
-        named = [judge for judge in asked if judge.endpoint.url in error]
-        for judge in named or asked:
+        hosted = [judge for judge in judges_of([cell]) if judge.endpoint.url.startswith("http")]
+        named_in_error = [judge for judge in hosted if judge.endpoint.url in error]
+        for judge in named_in_error or hosted:
             self._refused[_account(judge)] = judge.name
 
     def covers(self, cell: Cell) -> bool:

@@ -171,9 +171,9 @@ def difference(
 
 def _alike(prompts_B_P: Tensor) -> list[int]:
     """Two rows of one prompt, or the first two where no prompt comes twice."""
-    seen: dict[tuple[int, ...], int] = {}
+    first_row: dict[tuple[int, ...], int] = {}
     for row, prompt in enumerate(prompts_B_P.tolist()):
-        if (first := seen.setdefault(tuple(prompt), row)) != row:
+        if (first := first_row.setdefault(tuple(prompt), row)) != row:
             return [first, row]
     return list(range(min(2, len(prompts_B_P))))
 

@@ -164,14 +164,18 @@ def by_transformers(
     ids_B = [torch.tensor(prompt) for prompt in prompts]
     ids_B_L = pad_sequence(ids_B, True, padding, "left").to(model.device)
     mask_B_L = pad_sequence([torch.ones_like(ids) for ids in ids_B], True, 0, "left")
-    drawn = {"temperature": sampling.temperature, "top_p": sampling.top_p, "top_k": sampling.top_k}
+    sampling_options = {
+        "temperature": sampling.temperature,
+        "top_p": sampling.top_p,
+        "top_k": sampling.top_k,
+    }
     before = model.generation_config
     # in place of the model's own, whose penalties would decode behind our back
     model.generation_config = GenerationConfig(
         do_sample=not sampling.greedy,
         eos_token_id=list(sampling.eos_token_ids),
         pad_token_id=padding,
-        **({} if sampling.greedy else drawn),
+        **({} if sampling.greedy else sampling_options),
     )
     try:
         answers_B_L = model.generate(

@@ -142,7 +142,7 @@ class RecordingTrainer(InOrder):
         try:
             self.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
         except Exception as error:
-            if checkpoint is None or (self.record_step is not None and self.record_step.begun):
+            if checkpoint is None or (self.record_step is not None and self.record_step.has_begun):
                 raise
             raise UserError(
                 f"{checkpoint} is as it was written, but cannot be loaded "
@@ -249,8 +249,8 @@ class RecordingTrainer(InOrder):
         of_all, size = output["completion_mask"].sum(1), self.num_generations or 1
         groups = len(of_all) * self.accelerator.num_processes // size
         first = len(of_all) * self.accelerator.process_index
-        told = max(0, math.ceil(self._reference_share * groups) * size - first)
-        rows = slice(max(told, size))  # every process computes, for weights may be spread
+        measured = max(0, math.ceil(self._reference_share * groups) * size - first)
+        rows = slice(max(measured, size))  # every process computes, for weights may be spread
         ids = torch.cat([output["prompt_ids"][rows], output["completion_ids"][rows]], dim=1)
         masks = output["prompt_mask"][rows], output["completion_mask"][rows]
         policy = self.accelerator.unwrap_model(self.model)
@@ -274,7 +274,7 @@ class RecordingTrainer(InOrder):
                 policy.train(training)
         starts_n = torch.full_like(of_all, math.nan, dtype=torch.float32)
         starts_n[rows] = (logprobs_n_L * masks[1]).sum(1).float()
-        starts_n[told:] = math.nan
+        starts_n[measured:] = math.nan
         return starts_n
 
     def _scaffolded_logprobs(self, output: dict[str, Any]) -> list[float]:
@@ -365,7 +365,9 @@ class RecordingTrainer(InOrder):
                 return fast.logprobs(model, *rows, self._layer_weights, self._layouts[0])[0]
 
         try:
-            apart, allowed = fast.difference(policy, *args, ours, lambda *asked: trl(*asked)[0])
+            apart, allowed = fast.difference(
+                policy, *args, ours, lambda *arguments: trl(*arguments)[0]
+            )
         except (RuntimeError, TypeError, ValueError) as error:
             words = " ".join(str(error).split())[:200]
             return f"the packed forward failed ({type(error).__name__}: {words})."

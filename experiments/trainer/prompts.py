@@ -26,7 +26,7 @@ def prompt_of(world: World, row_of: Callable[[str], Row | None]) -> Callable[[st
     def shown(prompt_id: str) -> Messages:
         row = row_of(prompt_id)
         assert row is not None, "the trainer asks about rows of the task alone"
-        return world.shown(row)
+        return world.prompt_for(row)
 
     return shown
 
@@ -68,7 +68,7 @@ class Scaffolder:
     ) -> None:
         self.config = config
         self.row_of = row_of
-        self.shown = shown
+        self.prompt_for = shown
         self.keep = config.scaffold.keep
 
     def __call__(self, inputs: list[dict[str, Any]], step: int) -> list[Shown]:
@@ -77,8 +77,8 @@ class Scaffolder:
         for index, example in enumerate(inputs):
             row = self.row_of(example["prompt_id"])
             assert row is not None, "the trainer asks about rows of the task alone"
-            if self.shown is not None:
-                row = replace(row, messages=self.shown(row.prompt_id))
+            if self.prompt_for is not None:
+                row = replace(row, messages=self.prompt_for(row.prompt_id))
             place = index % size
             steps, seed = config.trainer.steps, config.seed
             shown.append(show(config.scaffold, row, place, size, step, steps, seed))

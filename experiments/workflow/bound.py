@@ -25,7 +25,7 @@ class _Paths:
     def __init__(self, function: ast.FunctionDef | ast.AsyncFunctionDef) -> None:
         self.uses: list[tuple[ast.Name, str]] = []
         arguments = function.args
-        given = {
+        parameters = {
             argument.arg
             for argument in (
                 *(*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs),
@@ -38,7 +38,7 @@ class _Paths:
             if isinstance(node, (ast.Global, ast.Nonlocal)):
                 outer.update(node.names)
             self.local.update(_binds(node))
-        self.local -= outer | given
+        self.local -= outer | parameters
         self.loops: list[list[Bound]] = []
         """What is bound at each break, for the loops around."""
         self.block(function.body, set())

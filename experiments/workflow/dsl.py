@@ -76,11 +76,11 @@ class _Parser:
     def peek(self) -> str:
         return self.tokens[self.at][0] if self.at < len(self.tokens) else ""
 
-    def take(self, wanted: str) -> None:
-        if self.peek() != wanted:
+    def take(self, symbol: str) -> None:
+        if self.peek() != symbol:
             if not self.tokens:
                 raise Refused(1, "no_program", "there is no program")
-            self.refuse(f"{wanted} is missing before {self.peek() or 'the end'}")
+            self.refuse(f"{symbol} is missing before {self.peek() or 'the end'}")
         self.at += 1
 
     def program(self) -> list[Step]:
@@ -166,9 +166,9 @@ def check(steps: list[Step]) -> None:
             raise Refused(1, "operator_arguments", f"? follows Review or Test, not {step.operator}")
     _check_lists(steps)
     if (wrong := _without_solution(steps)) is not None:
-        made = ", ".join(MAKERS)
+        makers = ", ".join(MAKERS)
         raise Refused(
-            1, "operator_arguments", f"{wrong} has no solution yet: begin with one of {made}"
+            1, "operator_arguments", f"{wrong} has no solution yet: begin with one of {makers}"
         )
 
 
@@ -249,7 +249,7 @@ class _Writer:
         self.names = names
         self.parts: list[list[str]] = []
         """Methods of the parts of lists."""
-        self.named = 0
+        self.n_parts = 0
 
     def write(self, steps: list[Step]) -> str:
         """The source of the class."""
@@ -287,8 +287,8 @@ class _Writer:
         if step.branches:
             calls = []
             for branch in step.branches:
-                self.named += 1
-                name = f"part_{self.named}"
+                self.n_parts += 1
+                name = f"part_{self.n_parts}"
                 calls.append(f"self.{name}({STATE})")
                 self.parts.append(self.method(name, branch))
             lines.append(f"{indent}solutions = await asyncio.gather({', '.join(calls)})")

@@ -199,8 +199,8 @@ class _Index:
     def retrieve(self, query: Query, mode: str, k: int) -> list[tuple[Entry, float]]:
         words = shingles(query.problem)
         # as the vectorizer transforms one set, several times as fast
-        known = map(self.vectorizer.vocabulary_.get, words)
-        places = [place for place in known if place is not None]
+        columns = map(self.vectorizer.vocabulary_.get, words)
+        places = [place for place in columns if place is not None]
         weights = self.vectorizer.idf_[places]
         held, vector = np.zeros((2, self.vectors.shape[1]))
         held[places] = 1.0

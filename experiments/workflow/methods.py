@@ -84,8 +84,8 @@ class Method:
             self.say(node, "unknown_attribute", f"self.{value.attr} has no attribute {node.attr}")
 
     def arguments(self, node: ast.Call, operator: Operator) -> None:
-        given = [keyword.arg for keyword in node.keywords]
-        if None in given or any(isinstance(item, ast.Starred) for item in node.args):
+        keywords = [keyword.arg for keyword in node.keywords]
+        if None in keywords or any(isinstance(item, ast.Starred) for item in node.args):
             return
         names = [argument.name for argument in operator.arguments]
         placed = names[: len(node.args)]
@@ -93,11 +93,11 @@ class Method:
         wrong = ""
         if len(node.args) > len(names):
             wrong = f"takes {len(names)} arguments and not {len(node.args)}"
-        elif unknown := [str(name) for name in given if name not in names]:
+        elif unknown := [str(name) for name in keywords if name not in names]:
             wrong = f"has no argument {unknown[0]}"
-        elif twice := [str(name) for name in given if name in placed]:
+        elif twice := [str(name) for name in keywords if name in placed]:
             wrong = f"is given {twice[0]} twice"
-        elif missing := sorted(required - {*placed, *map(str, given)}, key=names.index):
+        elif missing := sorted(required - {*placed, *map(str, keywords)}, key=names.index):
             wrong = f"needs {', '.join(missing)}"
         if wrong:
             self.say(node, "operator_arguments", f"{operator.name} {wrong}")

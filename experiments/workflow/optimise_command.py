@@ -131,10 +131,10 @@ def _setting(options: Options) -> tuple[Study, optimise.Writer, Any]:
 
 
 def _by_executor(config: Study, runs_dir: Path, player: Player, rows: Any) -> list[str | None]:
-    prompts = [player.world.shown(row, learning=False) for row in rows]
+    prompts = [player.world.prompt_for(row, learning=False) for row in rows]
     with open_store(runs_dir, config.store) as store:
         truths = oracle(config.task)
-        return optimise.asked(config.executor, store, truths, "Policy", prompts)
+        return optimise.ask_all(config.executor, store, truths, "Policy", prompts)
 
 
 @command(
@@ -160,7 +160,7 @@ def main(options: Options) -> int:
         check_text(options.block, old_text, new_text, where)
         if new_text.strip() == old_text.strip():
             raise UserError(f"{where} is the block {name} as it is: there is nothing to try.")
-        without = set() if options.run is None else optimise.drawn(options.run)
+        without = set() if options.run is None else optimise.trained_prompts(options.run)
         split, rows = optimise.validation_rows(config, options.limit, options.seed, without, domain)
         grading: Any = nullcontext()
         if runs_code(config.task):

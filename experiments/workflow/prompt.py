@@ -202,9 +202,9 @@ def _tokens(blocks: Sequence[Block]) -> int:
 
 
 def _messages(blocks: Sequence[Block]) -> tuple[dict[str, str], ...]:
-    kept = [block for block in blocks if block.kept]
+    in_prompt = [block for block in blocks if block.kept]
     parts = {
-        "system": [block.text for block in kept if block.id in SYSTEM],
-        "user": [block.text for block in kept if block.id not in SYSTEM],
+        "system": [block.text for block in in_prompt if block.id in SYSTEM],
+        "user": [block.text for block in in_prompt if block.id not in SYSTEM],
     }
     return tuple({"role": role, "content": GAP.join(texts)} for role, texts in parts.items())

@@ -97,11 +97,11 @@ def read_played(options: Options) -> dict[Place, Played]:
             refuse(
                 where, f"member {place[1]} of group {place[0]} again", "members of a group differ"
             )
-        played[place] = _played(record, options, where)
+        played[place] = _read_program(record, options, where)
     return played
 
 
-def _played(record: Mapping[str, Any], options: Options, where: str) -> Played:
+def _read_program(record: Mapping[str, Any], options: Options, where: str) -> Played:
     needed = ("correct",) if options.source is None else ("judge", "rule")
     if not any(key in record for key in needed):
         columns = ", ".join(map(str, record))
@@ -120,8 +120,8 @@ def _played(record: Mapping[str, Any], options: Options, where: str) -> Played:
             f"{where}: {', '.join(unknown)} is unknown of a program that ran and has a verdict."
             " Give a number from 0 to 1, or make correct null."
         )
-    known = {key: value for key, value in shares.items() if value is not None}
-    return Played(outcome, correct, **known, **verdicts)
+    known_shares = {key: value for key, value in shares.items() if value is not None}
+    return Played(outcome, correct, **known_shares, **verdicts)
 
 
 @command(

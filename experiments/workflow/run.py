@@ -57,7 +57,9 @@ class Execution:
         """One line on what is wrong; empty where nothing is."""
         if self.played is not None:
             return self.played.why
-        errors = [said for said in self.report.diagnostics if said.level == "error"]
+        errors = [
+            diagnostic for diagnostic in self.report.diagnostics if diagnostic.level == "error"
+        ]
         return errors[0].message if errors else ""
 
     def flags(self, problem: Problem) -> dict[str, Any]:

@@ -55,7 +55,7 @@ def nodes_of(tree: ast.AST) -> int:
     return len(flat(tree))
 
 
-def made(tree: ast.AST) -> list[str]:
+def operators_made(tree: ast.AST) -> list[str]:
     """The operators that a program makes, in order and each once."""
     names = [
         (node.lineno, node.col_offset, node.func.attr)
@@ -179,7 +179,7 @@ class _Reader:
                 if node.value.id == "prompt_custom" and node.attr not in self.program.prompts:
                     self.say(node, "unknown_prompt", f"there is no prompt {node.attr}")
                 elif node.value.id == "operator" and isinstance(node.ctx, ast.Load):
-                    self.made(node)
+                    self.check_operator(node)
         self.call_method(workflow, methods.get("__call__"))
         self.init_method(workflow, methods.get("__init__"))
         for function in methods.values():
@@ -205,7 +205,7 @@ class _Reader:
                 function, self.attributes, self.parents, None if inherits else names, self.say
             ).read()
 
-    def made(self, node: ast.Attribute) -> None:
+    def check_operator(self, node: ast.Attribute) -> None:
         """Look at ``operator.X`` and at how it is made."""
         if node.attr not in OPERATORS:
             self.say(node, "unknown_operator", f"there is no operator {node.attr}")
@@ -215,12 +215,12 @@ class _Reader:
             self.say(call, "unknown_attribute", f"operators have no attribute {call.attr}")
         if not isinstance(call, ast.Call) or call.func is not node:
             return
-        given = [keyword.arg for keyword in call.keywords]
-        starred = None in given or any(isinstance(item, ast.Starred) for item in call.args)
+        keywords = [keyword.arg for keyword in call.keywords]
+        starred = None in keywords or any(isinstance(item, ast.Starred) for item in call.args)
         if not starred and (
-            not 1 <= len(call.args) + len(given) <= 2
-            or not set(given) <= {"llm", "name"}
-            or not (call.args or "llm" in given)
+            not 1 <= len(call.args) + len(keywords) <= 2
+            or not set(keywords) <= {"llm", "name"}
+            or not (call.args or "llm" in keywords)
         ):
             what = f"operator.{node.attr} is made with the client alone: ({node.attr}(self.llm))"
             self.say(call, "operator_arguments", what)

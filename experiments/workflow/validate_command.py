@@ -76,7 +76,7 @@ def main(options: Options) -> int:
         write_json(options.out, {"programs": rows, "counts": counts})
     for row, report in list(zip(rows, results, strict=True))[:20]:
         wrong = next((line for line in report.diagnostics if line.level == "error"), None)
-        said = f": line {wrong.line}, {wrong.code}: {wrong.message}" if wrong else ""
-        print(visible(f"{row.get('path', row.get('id'))}: {row['outcome']}{said}"))
+        error = f": line {wrong.line}, {wrong.code}: {wrong.message}" if wrong else ""
+        print(visible(f"{row.get('path', row.get('id'))}: {row['outcome']}{error}"))
     print(f"{', '.join(f'{n} {outcome}' for outcome, n in counts.items())}. {options.out}")
     return 0
