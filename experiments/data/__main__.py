@@ -121,11 +121,11 @@ class Options(BiasSetOptions):
             raise UserError(
                 "task.path= has no meaning with draw. Give the prepared folder as path=."
             )
-        wanted = "task." if self.task else ("data.", "task.") if self.what == "draw" else "data."
-        wanted = "judge." if self.what == "biasset" else wanted
+        prefix = "task." if self.task else ("data.", "task.") if self.what == "draw" else "data."
+        prefix = "judge." if self.what == "biasset" else prefix
         for typed in self.overrides:
-            if not typed.lstrip("+~").startswith(wanted):
-                raise UserError(f"{typed} has no meaning here: settings begin with {wanted}.")
+            if not typed.lstrip("+~").startswith(prefix):
+                raise UserError(f"{typed} has no meaning here: settings begin with {prefix}.")
 
     def sets(self, default: str = "official") -> Data:
         """The preset of verifiable sets, with what was typed over it."""
@@ -164,8 +164,8 @@ def _register(options: Options) -> dict[str, Any]:
     path = options.path or Path()
     data = options.sets("plan-c")
     if not data.cut:
-        wanted = "two numbers such as [5,1]: registered rows are one file, which is cut"
-        bounds.refuse("data.cut", "[]", wanted)
+        legal = "two numbers such as [5,1]: registered rows are one file, which is cut"
+        bounds.refuse("data.cut", "[]", legal)
     out = _folder(options, register.stem_of(path))
     return prepare(register.parts(path), data, out, _command(options, data))
 

@@ -34,11 +34,11 @@ def cut(groups: Sequence[str], parts: Sequence[int], seed: int) -> set[str]:
     ``n * parts[1] / sum(parts)`` to the nearest, halves up; a group that would pass it is left out.
     """
     total = sum(parts)
-    wanted = (2 * len(groups) * parts[1] + total) // (2 * total)
+    n_test = (2 * len(groups) * parts[1] + total) // (2 * total)
     sizes = Counter(groups)
     chosen, rows = set(), 0
     for group in sorted(sizes, key=lambda name: (rank(name, seed), name)):
-        if rows + sizes[group] <= wanted:
+        if rows + sizes[group] <= n_test:
             chosen.add(group)
             rows += sizes[group]
     return chosen

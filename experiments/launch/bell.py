@@ -84,7 +84,7 @@ def facts_of(
         rung: the alarms that it is about.
         more: further facts, texts for people among them.
     """
-    sentences = [f"{alarm.cell}  {alarm.said()}" for alarm in rung]
+    sentences = [f"{alarm.cell}  {alarm.describe()}" for alarm in rung]
     others = f"; and {len(sentences) - 1} more alarms" if len(sentences) > 1 else ""
     words = (
         f"{sentences[0]}{others}" if event == "alarm" else f"{state}. {summary(dict(sweep_totals))}"

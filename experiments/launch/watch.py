@@ -118,7 +118,7 @@ class Watch:
             self._draw()
             return
         for alarm in new:
-            self.say(f"ALARM  {alarm.cell}  {alarm.said()} Type: {alarm.type}")
+            self.say(f"ALARM  {alarm.cell}  {alarm.describe()} Type: {alarm.type}")
         if now >= self._heartbeat:
             self._heartbeat = now + HEARTBEAT_S
             self.say(self.board.line())
