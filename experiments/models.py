@@ -266,6 +266,8 @@ def count_parameters(path: Path) -> int:
 
 @dataclass(frozen=True)
 class Options:
+    """Options of `experiments.models`: the model, and where it comes from and goes."""
+
     what: str = word("fetch a model", "get")
     name: str = word("the model", *sorted(MODELS))
     models_dir: Path = option("folder that holds one folder per model", MODELS_DIR)

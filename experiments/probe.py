@@ -57,6 +57,8 @@ NOT_COMPARED = ("max_calls", "max_usd", "runs_dir", "report", "out", "margin", "
 
 @dataclass(frozen=True)
 class Options:
+    """Options of `experiments.probe`: judges, prompts, edits, and limits of the result."""
+
     judges: list[str] = option(
         f"presets of judges: {', '.join(preset_names('judge'))}", [], required=True, key="judge"
     )
@@ -227,7 +229,7 @@ def _refuse_others(options: Options, judges: Sequence[Judge]) -> None:
     before["judges"] = sorted(judge["judge_id"] for judge in manifest["judges"].values())
     current["judges"] = sorted(judge_id(judge) for judge in judges)
     differ = [
-        f"{key} = {_shown(before[key])} | {_shown(current[key])}"
+        f"{key} = {_as_text(before[key])} | {_as_text(current[key])}"
         for key in before
         if key in current and key not in NOT_COMPARED and before[key] != current[key]
     ]
@@ -239,7 +241,7 @@ def _refuse_others(options: Options, judges: Sequence[Judge]) -> None:
         )
 
 
-def _shown(value: Any) -> str:
+def _as_text(value: Any) -> str:
     return ",".join(map(str, value)) if isinstance(value, list) else str(value)
 
 

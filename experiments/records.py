@@ -88,6 +88,8 @@ def _files(cell: Path) -> int:
 
 @dataclass(frozen=True)
 class Options(StudyOptions):
+    """Options of `experiments.records`: the study, and whether to verify or merge."""
+
     what: str = word("verify all records, or merge the parts of each kind", "verify", "merge")
 
 

@@ -72,6 +72,8 @@ def audit(rows: Sequence[Row], response: str, pool: Pool) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class Options:
+    """Options of `experiments.rules`: the file of rules, the response, and the sandbox."""
+
     what: str = word("run every rule of a file on one response", "audit")
     file: Path = option("Parquet or JSONL of rows with rules", required=True)
     response: str = option("the response, which may be empty", required=True, empty=True)

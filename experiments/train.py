@@ -380,6 +380,8 @@ def git_state(folder: Path) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class Options:
+    """Options of `experiments.train`: the cell, and its torch threads."""
+
     cell: Path = option("folder of the run, runs/STUDY/CELL", required=True)
     threads: int | None = option(
         "torch threads; one for each CPU where it is left out", legal=Number(low=1, high=1024)

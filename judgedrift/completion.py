@@ -69,6 +69,8 @@ LAST = {"bash": "complete -F _judgedrift", "zsh": "compdef _judgedrift"}
 
 @dataclass(frozen=True)
 class Options:
+    """Options of `judgedrift.completion`: the shell, and the word to complete behind."""
+
     shell: str = word("the shell that completes", *SHARED)
     program: str = option("the word behind which it completes, such as an alias", NAME, Name())
 

@@ -77,6 +77,8 @@ class Vocabulary:
 
 @dataclass(frozen=True)
 class Options:
+    """Options of `experiments.config`: the file to import."""
+
     file: Path = option("YAML file with settings of the sources", key="import", required=True)
 
 

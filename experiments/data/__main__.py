@@ -59,6 +59,8 @@ BIAS = ("biasset",)
 
 @dataclass(frozen=True)
 class Options(BiasSetOptions):
+    """Options of `experiments.data`: what to do, to which rows, and where they go."""
+
     what: str = word(
         "fetch the files of sets, prepare rows, verify them, make rows of your own file, draw from"
         " them as a run does, describe a task's, or make the set that probes judges for biases",

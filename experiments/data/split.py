@@ -36,12 +36,12 @@ def cut(groups: Sequence[str], parts: Sequence[int], seed: int) -> set[str]:
     total = sum(parts)
     n_test = (2 * len(groups) * parts[1] + total) // (2 * total)
     sizes = Counter(groups)
-    chosen, rows = set(), 0
+    test_groups, rows = set(), 0
     for group in sorted(sizes, key=lambda name: (rank(name, seed), name)):
         if rows + sizes[group] <= n_test:
-            chosen.add(group)
+            test_groups.add(group)
             rows += sizes[group]
-    return chosen
+    return test_groups
 
 
 def joined(groups: Sequence[str], questions: Sequence[Question]) -> list[str]:

@@ -26,6 +26,8 @@ WIDTH = 100
 
 @dataclass(frozen=True)
 class Options:
+    """Options of the doctor: which models to look at, and where studies are kept."""
+
     judge: list[str] = option("presets of judges that are to be asked", [])
     executor: list[str] = option("presets of executors of workflow programs", [])
     experiment: str | None = option("preset of an experiment, whose models are looked at")

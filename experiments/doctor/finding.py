@@ -26,12 +26,15 @@ class Finding:
 
 
 def ok(what: str, message: str) -> Finding:
+    """A finding that asks for nothing."""
     return Finding(what, State.OK, message)
 
 
 def note(what: str, message: str, type: str = "") -> Finding:
+    """A finding that stops no study; ``type`` is an advice."""
     return Finding(what, State.NOTE, message, type)
 
 
 def problem(what: str, message: str, type: str) -> Finding:
+    """A finding that has to be put right first, by what ``type`` says."""
     return Finding(what, State.PROBLEM, message, type)

@@ -25,6 +25,7 @@ LEAST_DISK, ENOUGH_DISK = 1 * GB, 10 * GB
 
 
 def python() -> Finding:
+    """Whether the version of Python is a supported one, and where it is installed."""
     here = sys.version_info[:2]
     own = "" if sys.prefix != sys.base_prefix else ", no environment of its own"
     message = f"{platform.python_version()} in {sys.prefix}{own}"
@@ -34,6 +35,7 @@ def python() -> Finding:
 
 
 def processors() -> Finding:
+    """How many CPUs this process may use."""
     mine, all_of_them = cpus(), installed_cpus()
     message = f"{mine} may be used" + (f" of {all_of_them}" if all_of_them != mine else "")
     if mine < 2:
@@ -42,6 +44,7 @@ def processors() -> Finding:
 
 
 def main_memory() -> Finding:
+    """Whether the free memory is enough for a cell."""
     whole, free = memory(), free_memory()
     if not whole:
         return note("memory", "this machine does not say how much there is")

@@ -81,6 +81,7 @@ def torch_build(here: dict[str, str]) -> str:
 
 
 def torch(here: dict[str, str], root: Path = ROOT) -> Finding:
+    """Whether torch is installed, in the version that ``root`` pins, and for which device."""
     build, version = torch_build(here), here.get("torch", "")
     pinned = _torch_wanted(root)
     if not build:

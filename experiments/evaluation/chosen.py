@@ -44,6 +44,7 @@ class Part:
 
     @property
     def domain(self) -> str:
+        """The domain of the data set."""
         return SETS[self.dataset].domain
 
     @property

@@ -83,11 +83,11 @@ def stratified(strata: Sequence[str], k: int, seed: int = 0) -> list[int]:
     by_remainder = sorted(shares, key=lambda label: (counts[label] - shares[label], label))
     for label in by_remainder[: k - sum(counts.values())]:
         counts[label] += 1
-    chosen: list[int] = []
+    places_chosen: list[int] = []
     for label, count in counts.items():
         places = [place for place, stratum in enumerate(strata) if stratum == label]
-        chosen += draw.sample(places, count)
-    return sorted(chosen)
+        places_chosen += draw.sample(places, count)
+    return sorted(places_chosen)
 
 
 def embed(texts: Sequence[str]) -> np.ndarray:
@@ -124,14 +124,14 @@ def facility_location(
     kernel = np.ascontiguousarray(kernel_N_N, dtype=float)
     n = len(kernel)
     away = np.zeros((n, 0)) if away_N_M is None else away_N_M
-    chosen = [place for place, gain in _maximised(kernel, k, away) if gain > NO_GAIN]
-    near = np.concatenate([kernel[:, chosen], away, np.zeros((n, 1))], axis=1).max(axis=1)
-    while len(chosen) < k:
-        free = [place for place in range(n) if place not in chosen]
+    places = [place for place, gain in _maximised(kernel, k, away) if gain > NO_GAIN]
+    near = np.concatenate([kernel[:, places], away, np.zeros((n, 1))], axis=1).max(axis=1)
+    while len(places) < k:
+        free = [place for place in range(n) if place not in places]
         nearest = min(free, key=lambda place: (round(near[place], 9), place))
-        chosen.append(nearest)
+        places.append(nearest)
         near = np.maximum(near, kernel[:, nearest])
-    return sorted(chosen)
+    return sorted(places)
 
 
 def _maximised(kernel: np.ndarray, k: int, away: np.ndarray) -> list[tuple[int, float]]:

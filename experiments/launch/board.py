@@ -50,6 +50,7 @@ class Board:
 
     @property
     def views(self) -> list[View]:
+        """The views of all cells of the sweep, in its order."""
         return list(self._views.values())
 
     def begin(self, folder: Path) -> None:
@@ -96,6 +97,7 @@ class Board:
         return self._rings.new([alarm for view in self.views for alarm in view.alarms])
 
     def totals(self) -> dict[str, Any]:
+        """Sums over the cells; see `experiments.monitor.read.totals`."""
         return totals(self.views)
 
     def line(self) -> str:
@@ -103,5 +105,6 @@ class Board:
         return f"{clock(time.time())}  {summary(self.totals())}"
 
     def screen(self, width: int, height: int | None) -> Group:
+        """The table of the cells, fitted to ``width`` characters and ``height`` lines."""
         notes = [view.problem for view in self.views if view.problem]
         return screen(self.study, self.views, self.totals(), notes, width, height)

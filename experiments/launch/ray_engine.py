@@ -125,6 +125,7 @@ class Sweep:
         self._has_begun = False
 
     def run(self) -> None:
+        """Train the queued cells in slots on the nodes until none is left."""
         try:
             while self._queue or self._running():
                 if time.monotonic() - self._looked > LOOK_S:

@@ -70,7 +70,7 @@ def taken_up(todo: Sequence[Cell]) -> Generator[set[Path]]:
         )
     with lock:
         (folder / SWEEP).write_text(f"process {os.getpid()} on {socket.gethostname()}")
-        ledger = _read(folder)
+        ledger = _read_ledger(folder)
         yield {cell.dir for cell in todo if cell.name in ledger}
 
 
@@ -86,7 +86,7 @@ def run(todo: Sequence[Cell], watch: Watch) -> None:
         threads, limit = slots.threads, slots.at_once
     else:
         array = queue.most_of_an_array()
-    jobs = {folder.parent / name: queued for name, queued in _read(folder).items()}
+    jobs = {folder.parent / name: queued for name, queued in _read_ledger(folder).items()}
     others = {cell: jobs.pop(cell) for cell in [*jobs] if cell not in watch.cell_of}
     waiting = [(cell.dir, 0) for cell in todo if cell.dir not in jobs]
     for cell in jobs:
@@ -119,7 +119,7 @@ def run(todo: Sequence[Cell], watch: Watch) -> None:
                 if cells.state(cell) == "running":
                     continue
                 queued, state = jobs.pop(cell), state_of[cell]
-                if not _lost(cell, queued, state) or queued.tries > config.sweep.retries:
+                if not _is_lost(cell, queued, state) or queued.tries > config.sweep.retries:
                     _tell(cell, queued, state, watch)
                     continue
                 waiting.append((cell, queued.tries))
@@ -143,7 +143,7 @@ def run(todo: Sequence[Cell], watch: Watch) -> None:
         _write(folder, others)
 
 
-def _lost(cell: Path, queued: Job, state: str) -> bool:
+def _is_lost(cell: Path, queued: Job, state: str) -> bool:
     """Whether a job is gone without a word of its cell, and nobody cancelled it."""
     return _code(cell, queued) is None and state != queue.CANCELLED
 
@@ -218,7 +218,7 @@ def _cancel(jobs: Mapping[Path, Job], local: bool, watch: Watch) -> None:
                 watch.ended(cell, cells.STOPPED)
 
 
-def _read(folder: Path) -> dict[str, Job]:
+def _read_ledger(folder: Path) -> dict[str, Job]:
     """Cell's name -> its job, as an earlier sweep left them; none where that cannot be read."""
     with contextlib.suppress(Damaged, TypeError):
         return {name: Job(**queued) for name, queued in read_json(folder / LEDGER).items()}

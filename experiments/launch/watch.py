@@ -73,7 +73,7 @@ class Watch:
             self._live.stop()
             self._live = None
         self._say_once(self._bell.close(wait=kind is None))
-        if kind is None and self._refusals.left:
+        if kind is None and self._refusals.not_started:
             self.say(self._refusals.paragraph())
 
     def say(self, text: str) -> None:
@@ -149,7 +149,7 @@ class Refusals:
     judge is its address, its key and its model here, since those are what is refused."""
 
     def __init__(self) -> None:
-        self.left: list[str] = []
+        self.not_started: list[str] = []
         """Names of the cells that were not started."""
         self._refused: dict[tuple[str, str, str], str] = {}
 
@@ -164,7 +164,7 @@ class Refusals:
         """Whether the cell asks a judge that was refused; it is then noted as left."""
         refused = any(_account(judge) in self._refused for judge in judges_of([cell]))
         if refused:
-            self.left.append(cell.name)
+            self.not_started.append(cell.name)
         return refused
 
     def paragraph(self) -> str:
@@ -172,9 +172,10 @@ class Refusals:
         names = ", ".join(dict.fromkeys(self._refused.values()))
         return typed(
             f"The endpoint of {names} refused its key, its account or its model, so "
-            f"{len(self.left)} cells that ask it were not started and stay as they were: "
-            f"{', '.join(self.left)}. Put the key, the account or judge.endpoint.model right, see "
-            f"that it answers with python -m judges.check, and run the same command again."
+            f"{len(self.not_started)} cells that ask it were not started and stay as they were: "
+            f"{', '.join(self.not_started)}. Put the key, the account or judge.endpoint.model"
+            " right, see that it answers with python -m judges.check, and run the same command"
+            " again."
         )
 
 

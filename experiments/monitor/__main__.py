@@ -37,6 +37,8 @@ SHOWS = ("disagreements",)
 
 @dataclass(frozen=True)
 class Options(StudyOptions):
+    """Options of the monitor: the study, how often to look, and what to print."""
+
     once: bool = option("say how things stand, and end", False)
     json: bool = option("one JSON object a line each time, for programs", False)
     restart: bool = option(
@@ -120,6 +122,7 @@ class Watch:
             raise BrokenPipeError
 
     def print_json(self) -> None:
+        """Print totals, cells and alarms as one JSON object; new notes go to stderr."""
         for note in self._new_notes():
             print(note, file=sys.stderr)
         record = {

@@ -37,6 +37,7 @@ def line(view: View, now: float) -> str:
 
 
 def state(view: View) -> str:
+    """The state of a cell, where one that stalled is not called running."""
     return "stalled" if view.stalled else view.state
 
 
@@ -75,10 +76,12 @@ def summary(totals: dict[str, Any]) -> str:
 
 
 def number(value: float | None, form: str = ".2f") -> str:
+    """A number in ``form``; a dash where there is none."""
     return UNKNOWN if value is None else format(value, form)
 
 
 def share(value: float | None) -> str:
+    """A share in whole percent; a dash where there is none."""
     return UNKNOWN if value is None else f"{value:.0%}"
 
 

@@ -112,10 +112,12 @@ class View:
 
     @property
     def stalled(self) -> bool:
+        """Whether it says that it runs and has been silent for longer than is normal."""
         silent = self.beat_age_s is not None and self.beat_age_s > self.silent_limit_s
         return self.state == "running" and silent
 
     def as_json(self) -> dict[str, Any]:
+        """The fields of `JSON_KEYS` and the alarms, for programs."""
         record = {key: getattr(self, key) for key in JSON_KEYS}
         return record | {"alarms": [asdict(alarm) for alarm in self.alarms]}
 
@@ -283,6 +285,7 @@ def state_of(view: View) -> str:
 
 
 def on_this_host(view: View) -> bool:
+    """Whether the cell was last run on this host."""
     return view.status.get("host") == socket.gethostname()
 
 

@@ -49,6 +49,8 @@ LAST_S = 60.0
 
 @dataclass(frozen=True)
 class Options:
+    """Options of `experiments.pipeline`: the rows, the device, stages and settings."""
+
     data: str = preset("data", "")
     datasets: list[str] = option(
         "sets to fetch, prepare and evaluate, in place of the preset's", [], Choice(tuple(SETS))

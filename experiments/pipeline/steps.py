@@ -50,6 +50,7 @@ class Plan:
 
     @property
     def study_dir(self) -> Path:
+        """The folder of the study that is trained."""
         return self.cells[0].dir.parent
 
     @property

@@ -63,6 +63,7 @@ class Pace:
     """The folder of that cell."""
 
     def seconds(self, config: Study) -> float:
+        """Seconds that a cell of this config takes at this pace."""
         steps = config.trainer.steps * self.step_s
         return self.rest_s + steps + evaluations(config) * self.eval_s
 

@@ -75,8 +75,10 @@ def _setting(item: dataclasses.Field[Any], hint: Any, meaning: str) -> str:
     notes = [meaning.rstrip(".")] if meaning else []
     notes += [legal.said()] if legal is not None and not isinstance(default, list) else []
     if default not in ("", None, []):
-        shown = ",".join(default) if isinstance(default, list) else str(default)
-        notes.append(f"default {shown.lower() if isinstance(default, bool) else shown}")
+        default_text = ",".join(default) if isinstance(default, list) else str(default)
+        notes.append(
+            f"default {default_text.lower() if isinstance(default, bool) else default_text}"
+        )
     return _wrapped(f"{item.name}={_kind(hint)}", "; ".join(notes))
 
 

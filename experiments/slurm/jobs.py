@@ -35,6 +35,8 @@ _KEPT: dict[str, Any] = {}
 
 @dataclass(frozen=True)
 class States:
+    """States of jobs as the queue has them."""
+
     of: dict[str, str]
     """Id -> state; `GONE` where it is not among them."""
     notices: set[str] = field(default_factory=set)

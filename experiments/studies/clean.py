@@ -51,6 +51,8 @@ class Removable:
 
 @dataclass(frozen=True)
 class Options(AnyStudyOptions):
+    """Options of `experiments.studies.clean`: the study, and whether to delete."""
+
     yes: bool = option("take it away; without it nothing is touched", False)
 
 

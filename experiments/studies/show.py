@@ -40,6 +40,8 @@ NEAREST = 5
 
 @dataclass(frozen=True)
 class Options:
+    """Options of `experiments.studies.show`: the cell, and where to look for it."""
+
     cell: str = option("folder, name, or beginning of the name, of a cell", required=True)
     study: str | None = option("the study to look in; all of runs_dir where it is left out")
     runs_dir: Path = option("folder that holds the studies", Path("runs"))

@@ -146,6 +146,8 @@ def _stored(client: Any, run_id: str) -> set[Point]:
 
 @dataclass(frozen=True)
 class Options:
+    """Options of `experiments.tracking`: the study, and the store to project it to."""
+
     what: str = word("project the records of a study to MLflow again", "rebuild")
     study: str = option("name of the study", required=True, legal=Name())
     runs_dir: Path = option("folder that holds the studies", Path("runs"))

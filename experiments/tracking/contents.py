@@ -53,6 +53,7 @@ class Contents(NamedTuple):
 
 
 def of_cell(cell: Cell) -> Contents:
+    """Description, data, samples and picture of a cell, from its records."""
     lines = recorded(cell.dir)
     series = {name: _series(lines, name) for name in charts.CHARTS}
     return Contents(_description(cell, series), _data(cell), _samples(cell), _picture(series))
@@ -200,12 +201,12 @@ def _samples(cell: Cell) -> dict[str, list[Any]]:
             verdict = reasons.get(row.get("rollout_id"), {})
             text = row.get("answer")
             row["answer"] = row.get("completion") if text is None else text
-            shown, last = (
+            first, last = (
                 [short(row.get(name), keys) for name in names] for names in (_SHOWN, _LAST)
             )
             labels = ", ".join(map(str, verdict.get("labels") or []))
             verdict_texts = [verdict.get("outcome"), labels, verdict.get("reason")]
-            rows.append([*shown, *(bounded(each, keys) for each in verdict_texts), *last])
+            rows.append([*first, *(bounded(each, keys) for each in verdict_texts), *last])
     columns = [*_SHOWN, *_VERDICT, *_LAST]
     return {"columns": columns, "data": plain(rows)} if rows else {}
 

@@ -107,12 +107,14 @@ def kept_run(folder: Path) -> dict[str, Any]:
     return run if {"uri", "run_id"} <= run.keys() else {}
 
 
-def keep_run(folder: Path, ids: dict[str, str], run_id: str, sent: int) -> None:
+def keep_run(folder: Path, ids: dict[str, str], run_id: str, last_sent: int) -> None:
+    """Note in a cell's ``mlflow.json`` its run and the last step that MLflow has of it."""
     place = {key: ids[key] for key in ("uri", "experiment_id", "parent_run_id")}
-    write_json(folder / "mlflow.json", {**place, "run_id": run_id, "sent": sent})
+    write_json(folder / "mlflow.json", {**place, "run_id": run_id, "sent": last_sent})
 
 
 def send(client: Any, run_id: str, points: Iterable[Point], tags: dict[str, str]) -> None:
+    """Log points and tags on a run, in batches that MLflow takes."""
     from mlflow.entities import Metric, RunTag
 
     heartbeat = [RunTag(key, value) for key, value in tags.items()]
@@ -211,6 +213,7 @@ def _log_pictures(client: Any, run_id: str, page: Path) -> None:
 
 
 def one_line(error: Exception) -> str:
+    """An error in one line of at most 300 characters, without secrets."""
     return redact(f"{type(error).__name__}: {' '.join(str(error).split())}")[:300]
 
 

@@ -54,20 +54,20 @@ def send_traces(client: Any, ids: Mapping[str, str], run_id: str, cell: Cell) ->
 
 def _tidy_traces(client: Any, experiment_id: str, run_id: str, names: Container[str]) -> set[str]:
     """Which of these calls a run has as traces; others of ours, and doubles, are deleted."""
-    kept: set[str] = set()
+    stored: set[str] = set()
     surplus = []
     traces = client.search_traces(locations=[experiment_id], run_id=run_id, include_spans=False)
     for trace in traces:
         name = trace.info.tags.get(MADE)
         if name is None:
             continue  # somebody else's
-        if name in names and name not in kept:
-            kept.add(name)
+        if name in names and name not in stored:
+            stored.add(name)
         else:
             surplus.append(trace.info.trace_id)
     if surplus:
         client.delete_traces(experiment_id, trace_ids=surplus)
-    return kept
+    return stored
 
 
 @contextlib.contextmanager

@@ -266,6 +266,7 @@ class _InPlace(CacheLayerMixin):
         return self.keys[used], self.values[used]
 
     def spread(self, owner_B: Tensor, further: int) -> None:
+        """Give each of B rows the cache of its owner, with room for ``further`` tokens."""
         self.rows = len(owner_B)
         self.keys, self.values = (
             torch.nn.functional.pad(x[owner_B], (0, 0, 0, further))
@@ -273,6 +274,7 @@ class _InPlace(CacheLayerMixin):
         )
 
     def drop(self, holes: Tensor, movers: Tensor, count: int) -> None:
+        """Keep ``count`` rows: those of ``movers`` move to ``holes``."""
         self.rows = count
         for x in (self.keys, self.values):
             x[holes, :, : self.length] = x[movers, :, : self.length]

@@ -62,7 +62,8 @@ class Layout(ABC):
     """
 
     @abstractmethod
-    def attend(self, q: Tensor, k: Tensor, v: Tensor, scale: float | None) -> Tensor: ...
+    def attend(self, q: Tensor, k: Tensor, v: Tensor, scale: float | None) -> Tensor:
+        """Attention of one layer; ``scale`` of None is 1 / sqrt(D)."""
 
 
 class OneToken(Layout):

@@ -202,12 +202,12 @@ def counter_of(source: Source, config: Study) -> Callable[[str], int] | None:
     return by_policy(source.tokenizer())
 
 
-def written(
+def write_programs(
     source: Source, player: Player, rows: Sequence[Row], samples: int = 1
 ) -> list[list[str | None]]:
     """What a policy writes to each row, ``samples`` times; None where it could not be asked."""
-    shown = {row.prompt_id: player.world.prompt_for(row, learning=False) for row in rows}
-    turns = {f"{name} {k}": shown[name] for name in shown for k in range(samples)}
+    prompts = {row.prompt_id: player.world.prompt_for(row, learning=False) for row in rows}
+    turns = {f"{name} {k}": prompts[name] for name in prompts for k in range(samples)}
     texts: dict[str, str | None] = {}
     source.answer(turns, lambda row: texts.update({row["prompt"]: row["response"]}))
     return [[texts[f"{row.prompt_id} {k}"] for k in range(samples)] for row in rows]
@@ -219,7 +219,7 @@ def _policies(
     store: Store,
     rows: Sequence[Row],
     policy: Source,
-    chosen: set[str],
+    names_chosen: set[str],
 ) -> tuple[list[Method], dict[str, str], int]:
     """The policy, first, and what is compared with it of policies; who they are; and the requests
     that went to the executor."""
@@ -228,18 +228,18 @@ def _policies(
     with Player(config, store, config.workflow.form, counter_of(policy, config)) as player:
         player.world.check()
         greedy = _source(replace(limited, temperature=0.0))
-        own = _runs(player, rows, written(greedy, player, rows))
+        own = _runs(player, rows, write_programs(greedy, player, rows))
         methods = [Method(TRAINED, own)]
-        if "untrained" in chosen:
+        if "untrained" in names_chosen:
             before = _source(replace(limited, temperature=0.0, checkpoint=0))
             models["untrained"] = before.model
-            texts = [each[0] for each in written(before, player, rows)]
+            texts = [each[0] for each in write_programs(before, player, rows)]
             pairs = [(row, text) for row, text in zip(rows, texts, strict=True) if text is not None]
             budgets = _budgets(rows, own)
             runs = player.repeat(*map(list, zip(*pairs, strict=True)), budgets) if pairs else {}
             methods.append(Method("untrained", {row.prompt_id: [] for row in rows} | runs))
-        if "oracle_best_of_k" in chosen:
-            several = written(_source(limited), player, rows, _samples(options))
+        if "oracle_best_of_k" in names_chosen:
+            several = write_programs(_source(limited), player, rows, _samples(options))
             runs = _runs(player, rows, several)
             methods.append(Method("oracle_best_of_k", runs, any_right, once=False))
         return methods, models, player.world.calls
@@ -296,7 +296,7 @@ def _programs(
     player: Player,
     rows: Sequence[Row],
     budgets: Mapping[str, float | None],
-    chosen: set[str],
+    names_chosen: set[str],
 ) -> list[Method]:
     """The baselines that are programs for all rows of a domain or data set."""
 
@@ -305,15 +305,15 @@ def _programs(
         return Method(name, player.repeat(of, [program(row) for row in of], budgets))
 
     methods = []
-    if "direct" in chosen:
+    if "direct" in names_chosen:
         methods.append(play("direct", lambda row: TEMPLATES["custom"]))
-    if {"chain_of_thought", "self_consistency"} & chosen:
+    if {"chain_of_thought", "self_consistency"} & names_chosen:
         thought = play("chain_of_thought", lambda row: TEMPLATES[THOUGHT])
-        methods += [thought] if "chain_of_thought" in chosen else []
-        if "self_consistency" in chosen:
+        methods += [thought] if "chain_of_thought" in names_chosen else []
+        if "self_consistency" in names_chosen:
             fitting = _fitting(rows, thought.runs, budgets)
             methods.append(Method("self_consistency", fitting, once=False))
-    if "templates" in chosen:
+    if "templates" in names_chosen:
         for name in TEMPLATES:
             offered = baselines.offered_in(name)
             members = [row for row in rows if baselines.domain_of(row) in offered]
@@ -321,16 +321,16 @@ def _programs(
                 methods.append(
                     play(f"template/{name}", lambda row, name=name: TEMPLATES[name], members)
                 )
-    if "aflow" in chosen:
+    if "aflow" in names_chosen:
         method = play("aflow", lambda row: TEMPLATES[baselines.first_template(row)])
         starts = {row.dataset: baselines.first_template(row) for row in rows}
         methods.append(replace(method, programs=starts))
-    if "fixed_best" in chosen:
+    if "fixed_best" in names_chosen:
         best = _fixed_best(options, config, player, rows)
         method = play("fixed_best", lambda row: best[row.dataset][1])
         programs = {name: program for name, (program, _) in best.items()}
         methods.append(replace(method, programs=programs))
-    if "random" in chosen:
+    if "random" in names_chosen:
         methods.append(play("random", lambda row: baselines.random_program(row, options.seed)))
     return methods
 
@@ -355,7 +355,7 @@ def _fixed_best(
     """Data set -> the template, or of a run of the short form the program that its policy wrote
     most often in that domain, which does best on rows to train on; its name and its class."""
     assert options.run is not None
-    written = baselines.frequent(options.run) if config.workflow.form == "dsl" else {}
+    frequent = baselines.frequent(options.run) if config.workflow.form == "dsl" else {}
     training = sample(task_module(config.task.name).rows(config.task, "train"), LOOKED_AT)
     sets = by_set(training)
     offered = {name: baselines.offered_in(name) for name in TEMPLATES}
@@ -363,8 +363,8 @@ def _fixed_best(
     for name, members in by_set(rows).items():
         domain = baselines.domain_of(members[0])
         candidates = {each: TEMPLATES[each] for each in TEMPLATES if domain in offered[each]}
-        if domain in written:
-            text, program = written[domain]
+        if domain in frequent:
+            text, program = frequent[domain]
             candidates[text] = program
         trial_rows = sets.get(name, [row for row in training if baselines.domain_of(row) == domain])
         trial_rows = trial_rows[:CHOOSING]

@@ -45,6 +45,8 @@ TRIED = ("role", "contract", "operators", "rules", "domain", "problem")
 
 @dataclass(frozen=True)
 class Options:
+    """Options of the command ``optimise``: the block, its new version, and the rows."""
+
     what: str = word("try a new version of a block", "optimise")
     run: Path | None = option("folder of the run whose policy writes the programs")
     checkpoint: int | None = option("step of the run's checkpoint", legal=Number(low=0))
@@ -125,7 +127,7 @@ def _setting(options: Options) -> tuple[Study, optimise.Writer, Any]:
     assert source is not None
 
     def write(player: Player, rows: Any) -> list[str | None]:
-        return [each[0] for each in evaluation.written(source, player, rows)]
+        return [each[0] for each in evaluation.write_programs(source, player, rows)]
 
     return config, write, evaluation.counter_of(source, config)
 
@@ -209,9 +211,14 @@ def main(options: Options) -> int:
             keep(folder, name, new_text, version)
     with writes("out", options.out):
         write_json(options.out, result)
-    shown = "no interval" if interval is None else f"95 % {interval[0]:+.3f} to {interval[1]:+.3f}"
+    interval_text = (
+        "no interval" if interval is None else f"95 % {interval[0]:+.3f} to {interval[1]:+.3f}"
+    )
     end = f"adopted as version {version} in {folder}" if adopted else "not adopted"
-    print(f"{difference.value:+.3f} ({shown}) over {difference.n} problems: {end}. {options.out}")
+    print(
+        f"{difference.value:+.3f} ({interval_text}) over {difference.n} problems: {end}."
+        f" {options.out}"
+    )
     return 0
 
 

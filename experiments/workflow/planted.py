@@ -127,12 +127,12 @@ class InProcess:
         spent_in = spent_out = 0
         for attempt in range(1, ATTEMPTS + 1):
             draw = f"{question.sample} {attempt}\0{text}".encode("utf-8", "surrogatepass")
-            asked = self._operators.read(text, hashlib.blake2b(draw, digest_size=12).digest())
+            request = self._operators.read(text, hashlib.blake2b(draw, digest_size=12).digest())
             rights = []
-            if asked.row is not None:
-                truths = self._truths.truths([asked.row] * len(asked.answers), asked.answers)
+            if request.row is not None:
+                truths = self._truths.truths([request.row] * len(request.answers), request.answers)
                 rights = [certain(truth).score == 1.0 for truth in truths]
-            reply = self._operators.reply(asked, rights)
+            reply = self._operators.reply(request, rights)
             spent_in, spent_out = spent_in + reply.tokens_in, spent_out + reply.tokens_out
             if reply.text:
                 break
@@ -171,10 +171,10 @@ class World:
             alike[kin] += (values,)
             key = (name, alike[kin])
             if key not in self._calls:
-                self._calls[key] = await self._made(name, list(arguments), alike[kin])
-            result, tokens, asked = self._calls[key]
+                self._calls[key] = await self._call_result(name, list(arguments), alike[kin])
+            result, tokens, model_calls = self._calls[key]
             spent[0] += tokens
-            spent[1] += asked
+            spent[1] += model_calls
             if spent[0] > budget.tokens or spent[1] > budget.model_calls:
                 raise _Spent
             return result
@@ -185,7 +185,7 @@ class World:
             return Trial(None, spent[0])
         return Trial(answer, spent[0])
 
-    async def _made(
+    async def _call_result(
         self, name: str, names: list[str], calls: Sequence[tuple[Any, ...]]
     ) -> tuple[dict[str, Any], int, int]:
         """Result, tokens and model calls of the last of some calls that are alike."""

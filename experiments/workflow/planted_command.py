@@ -21,6 +21,8 @@ from study.screen import visible
 
 @dataclass(frozen=True)
 class Options(StudyOptions):
+    """Options of the command ``planted``: the study."""
+
     what: str = word("say what programs come to", "planted")
 
 

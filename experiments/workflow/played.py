@@ -130,12 +130,12 @@ class Player:
         for draw in range(MOST_REPEATS):
             if not pairs:
                 break
-            chosen, programs = [row for row, _ in pairs], [text for _, text in pairs]
-            for row, played in zip(chosen, self.play(chosen, programs, draw), strict=True):
+            rows_left, programs = [row for row, _ in pairs], [text for _, text in pairs]
+            for row, played in zip(rows_left, self.play(rows_left, programs, draw), strict=True):
                 runs[row.prompt_id].append(played)
             by_set = {
-                name: [row for row in chosen if row.dataset == name]
-                for name in {row.dataset for row in chosen}
+                name: [row for row in rows_left if row.dataset == name]
+                for name in {row.dataset for row in rows_left}
             }
             short = {
                 name

@@ -42,6 +42,8 @@ Place = tuple[str | int, str | int]
 
 @dataclass(frozen=True)
 class Options:
+    """Options of the command ``reward``: the programs, and the formula."""
+
     what: str = word("pay executed programs", "reward")
     rows: Path = option("JSONL file of executed programs", required=True)
     reward: str = option("formula", legal=Choice(tuple(FORMULAS)), required=True)

@@ -168,7 +168,7 @@ def _repair_trace(answer: Answer) -> Trace:
 def metrics(records: Sequence[Mapping[str, Any]]) -> dict[str, float]:
     """Shares of all programs of a step, and means over those that ran."""
     outcomes = [record["outcome"] for record in records]
-    ran = [record for record in records if record["outcome"] == Ending.OK]
+    executed = [record for record in records if record["outcome"] == Ending.OK]
     total = len(records)
     shas = {record["ast_sha"] for record in records if record["ast_sha"] is not None}
 
@@ -183,18 +183,20 @@ def metrics(records: Sequence[Mapping[str, Any]]) -> dict[str, float]:
     return {
         "workflow/parse": share((Ending.SYNTAX_ERROR,)),
         "workflow/contract": share(REFUSED),
-        "workflow/executed": len(ran) / total,
-        "workflow/extractable": sum(record[f"{FEATURE}format"] == 1.0 for record in ran) / total,
+        "workflow/executed": len(executed) / total,
+        "workflow/extractable": sum(record[f"{FEATURE}format"] == 1.0 for record in executed)
+        / total,
         "workflow/masked": sum(outcome in INFRASTRUCTURE for outcome in outcomes) / total,
         "workflow/unique_ast": len(shas) / total,
         **mean("repaired", records),
         **mean("fallback", records),
-        **mean("calls", ran),
-        **mean("tokens", ran),
+        **mean("calls", executed),
+        **mean("tokens", executed),
         **{
-            f"workflow/flag/{flag}": sum(flag in record["flags"] for record in ran) / len(ran)
+            f"workflow/flag/{flag}": sum(flag in record["flags"] for record in executed)
+            / len(executed)
             for flag in ("constant", "judge_address", "option_list", "echo_problem")
-            if ran
+            if executed
         },
     }
 

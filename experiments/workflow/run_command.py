@@ -35,6 +35,8 @@ from study.system.files import write_json
 
 @dataclass(frozen=True)
 class Options:
+    """Options of the command ``run``: the programs, the problem, and who answers."""
+
     what: str = word("run programs", "run")
     program: Path | None = option("file with one completion")
     programs: Path | None = option("JSONL file of programs, each run on the same problem")

@@ -35,6 +35,8 @@ AT_ONCE = 2
 
 @dataclass(frozen=True)
 class Options:
+    """Options of the command ``validate``: the programs, and their form."""
+
     what: str = word("say whether programs can work", "validate")
     program: Path | None = option("file with one completion")
     folder: Path | None = option("folder with graph.py and prompt.py files")

@@ -126,8 +126,8 @@ class Programs:
             problem = dataclasses.replace(problem, prompt=HIDDEN[problem.domain], entry_point="")
         if settings.prompt == "problem":
             messages = ({"role": "user", "content": problem.prompt},)
-            shown = row.messages if settings.shows_problem else messages
-            return shown, f"{settings.prompt}{second}"
+            prompt_messages = row.messages if settings.shows_problem else messages
+            return prompt_messages, f"{settings.prompt}{second}"
         buffer = settings.buffer
         examples = self.buffer if learning and buffer.shots else None
         prompt = self._prompter.prompt(problem, examples, settings.cap, buffer.shots, buffer.mode)
