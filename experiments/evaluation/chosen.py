@@ -125,7 +125,7 @@ def _choose_items(items: list[Item], count: int, method: str, seed: int) -> list
 
 
 @dataclass(frozen=True)
-class Seen:
+class TrainedRows:
     """What a policy was trained on. The same problem may be a row of another set, as MATH-500's are
     rows of MATH, so prompts count as well as ids."""
 
@@ -153,7 +153,7 @@ class Seen:
         )
 
 
-def trained_on(options: Options) -> Seen | None:
+def trained_on(options: Options) -> TrainedRows | None:
     """What the policy that answers was trained on: the rows in its records, and the train rows of
     its prepared folder, which may come yet. None where its training is not known.
     Raises UserError: ``run=`` is no cell, or its records are damaged."""
@@ -179,7 +179,7 @@ def trained_on(options: Options) -> Seen | None:
     except UserError as error:
         say(f"What {cell} was trained on is told by its records alone: {error}")
         whole = False
-    return Seen(frozenset(ids), frozenset(prompts), table, datasets, whole)
+    return TrainedRows(frozenset(ids), frozenset(prompts), table, datasets, whole)
 
 
 def prompt_of(item: Item, method: str | None) -> str:

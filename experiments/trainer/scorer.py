@@ -189,18 +189,18 @@ class Scorer:
             with _timed(seconds, "world"):
                 executed_N = self._play(step, rows, texts_N, completion_ids)
             answers_N = [each.answer for each in executed_N]
-            texts_of_answers_N = [answer or "" for answer in answers_N]
+            judged_N = [answer or "" for answer in answers_N]
             rules_N: Sequence[Sequence[RuleResult]] = [()] * len(rows)
             with _timed(seconds, "rules"):
                 if self.rules is not None:
-                    rules_N = self.rules.check(rows, texts_of_answers_N)
+                    rules_N = self.rules.check(rows, judged_N)
             with _timed(seconds, "truth"):
                 truths_N = self._truths(rows, executed_N)
             lengths_N = map(len, completion_ids)
             inputs_N = [
                 self._inputs(*rollout)
                 for rollout in zip(
-                    rows, texts_of_answers_N, lengths_N, truths_N, rules_N, executed_N, strict=True
+                    rows, judged_N, lengths_N, truths_N, rules_N, executed_N, strict=True
                 )
             ]
             with _timed(seconds, "judge"):
@@ -311,17 +311,15 @@ class Scorer:
 
     def _truths(self, rows: Sequence[Row], executed_N: Sequence[Executed]) -> list[RuleTruth]:
         """What the rules say of each answer; None where there is none to ask about."""
-        answered = [
+        pairs = [
             (row, each.answer)
             for row, each in zip(rows, executed_N, strict=True)
             if each.has_answer
         ]
-        truths = iter(
-            self.oracle.truths([row for row, _ in answered], [text for _, text in answered])
-        )
+        truths = iter(self.oracle.truths([row for row, _ in pairs], [text for _, text in pairs]))
         if any(judge.judge.simulated for judge in (self.acting, *self.shadows)):
             # judges are shown "" of these, and what a simulated one says must be known
-            cut = [row for row, answer in answered if answer is None]
+            cut = [row for row, answer in pairs if answer is None]
             self.oracle.truths(cut, [""] * len(cut))
         return [next(truths) if each.has_answer else None for each in executed_N]
 
@@ -411,10 +409,8 @@ class Scorer:
                 zip(self.shadows, under_way.ahead[1:], strict=True)
             ):
                 if panel_J_N or ahead.asked:  # what is paid for is kept, and counts in the budget
-                    shadow_votes_N = (
-                        panel_J_N[place] if panel_J_N else self._ask(shadow, inputs_N, ahead)
-                    )
-                    record.verdicts += _verdict_rows(record.step, "shadow", shadow, shadow_votes_N)
+                    panel_N = panel_J_N[place] if panel_J_N else self._ask(shadow, inputs_N, ahead)
+                    record.verdicts += _verdict_rows(record.step, "shadow", shadow, panel_N)
             self.on_missing(record.step, record.rollouts, record.verdicts, record.calls)
             votes = [vote for votes in votes_N for vote in votes]
             raise too_many_missing(str(error), votes, self.acting.judge) from error

@@ -171,7 +171,7 @@ def test_traces_that_mlflow_takes_at_the_last_try_are_not_lost(cell, monkeypatch
             kept.add(name)
 
     monkeypatch.setattr(traces, "_send", send)
-    monkeypatch.setattr(traces, "_kept", lambda *_: set(kept))
+    monkeypatch.setattr(traces, "_tidy_traces", lambda *_: set(kept))
     ids = {"uri": "sqlite://", "experiment_id": "1"}
     late = 0
     traces.send_traces(None, ids, "run", cell)
