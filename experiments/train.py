@@ -90,10 +90,10 @@ def run_cell(folder: Path, threads: int = 1) -> int:
                 return _run_leased(folder, threads)
         if processes.count() > 1:
             return cells.BUSY  # an end that the launcher passes on to the other processes
-    but_policy = (
+    policy_note = (
         "" if (folder / "policy").is_dir() else ", though its policy folder was taken away since"
     )
-    print(f"the cell {folder.name} is done{but_policy}: nothing is trained or written", flush=True)
+    print(f"the cell {folder.name} is done{policy_note}: nothing is trained or written", flush=True)
     return 0
 
 

@@ -96,8 +96,8 @@ def _holds(items_there: Sequence[Item], items: Sequence[Item]) -> bool:
 def _fill_policy(options: BiasSetOptions, items: Sequence[Item], out: Path, seed: int) -> None:
     """Let the policy answer; its thinking stands beside the answer."""
     typed = {name: getattr(options, name) for name in GENERATION}
-    options_given = frozenset(options.given & {*GENERATION})
-    source = source_of(Asked("rubric", out=out, seed=seed, given=options_given, **typed))
+    keys_given = frozenset(options.given & {*GENERATION})
+    source = source_of(Asked("rubric", out=out, seed=seed, given=keys_given, **typed))
     assert source is not None, "a policy is named"
     author = Author(*_author_of(options, source), how="policy")
     settings = source.settings

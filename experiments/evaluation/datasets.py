@@ -180,7 +180,7 @@ def _collected(options: Options, judge: Judge | None) -> tuple[list[Part], Colle
 def _grade(part: Part, collected: Collected, grader: Grader) -> Graded:
     """The answers to the rows of one set with what the rule says of each."""
     without_answer: list[tuple[str, int]] = []
-    given_answers: list[tuple[Item, int, str | None, int | None]] = []
+    to_grade: list[tuple[Item, int, str | None, int | None]] = []
     for item in part.rows:
         responses = collected.responses.get(item.id, [])
         for response in responses:
@@ -189,15 +189,15 @@ def _grade(part: Part, collected: Collected, grader: Grader) -> Graded:
                 continue
             tokens = response.fields.get("tokens")
             tokens = tokens if type(tokens) is int else None
-            given_answers.append((item, response.sample, answer_of(response.text), tokens))
+            to_grade.append((item, response.sample, answer_of(response.text), tokens))
         if not responses:
             without_answer.append((item.id, 0))
-    print(f"{len(given_answers)} answers to {part.name} are graded", flush=True)
-    items, texts = [item for item, *_ in given_answers], [text for _, _, text, _ in given_answers]
+    print(f"{len(to_grade)} answers to {part.name} are graded", flush=True)
+    items, texts = [item for item, *_ in to_grade], [text for _, _, text, _ in to_grade]
     scores = score(items, texts, grader)
     answers = [
         Answer(item, sample, result, text, tokens)
-        for (item, sample, text, tokens), result in zip(given_answers, scores, strict=True)
+        for (item, sample, text, tokens), result in zip(to_grade, scores, strict=True)
     ]
     scored = {answer.item.id: answer.item for answer in answers if answer.score is not None}
     constant = baselines.constant(list(scored.values()), part.whole, grader)

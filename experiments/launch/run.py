@@ -223,7 +223,7 @@ def report(todo: Sequence[Cell], stale: bool) -> None:
     _could_write("notebook", write_notebook, study_dir, f"python -m experiments.notebook {this}")
 
 
-def _could_write(thing: str, write: Callable[[Path], object], study_dir: Path, again: str) -> bool:
+def _could_write(name: str, write: Callable[[Path], object], study_dir: Path, again: str) -> bool:
     """Whether something about a study could be written. Why not is said with the command that
     writes it ``again``, and the runs stay what they are."""
     try:
@@ -232,12 +232,12 @@ def _could_write(thing: str, write: Callable[[Path], object], study_dir: Path, a
         if stopping.interrupted(error):
             raise KeyboardInterrupt from error
         if trouble := storage.explained(error, study_dir):
-            print(f"The {thing} could not be written. {trouble}")
+            print(f"The {name} could not be written. {trouble}")
             return False
-        logging.exception("the %s could not be written", thing)
+        logging.exception("the %s could not be written", name)
         why = visible(f"{type(error).__name__}: {error}")
         print(
-            f"The {thing} could not be written ({why}). The runs are whole; to try again, type:"
+            f"The {name} could not be written ({why}). The runs are whole; to try again, type:"
             f" {typed(again)}"
         )
         return False

@@ -177,13 +177,13 @@ def check_memory(
         if peak(parts) <= room:
             continue
         sizes = ", ".join(f"{name} {size / GIB:.1f}" for name, size in parts.items())
-        but_vllm = (
+        vllm_note = (
             f", of which vLLM takes {(available - room) / GIB:.1f}" if room < available else ""
         )
         text = (
             f"A step of policy={config.policy.name} takes about {peak(parts) / GIB:.1f} GiB"
             f" ({sizes}; prompts of {PROMPT_TOKENS} tokens), and {where} has"
-            f" {available / GIB:.1f} GiB{but_vllm}. {_remedy(config, parts, room)}"
+            f" {available / GIB:.1f} GiB{vllm_note}. {_remedy(config, parts, room)}"
         )
         if refuse and parts["weights"] + parts["training"] > room:
             raise UserError(text)

@@ -31,17 +31,17 @@ def arguments_of(cell: Cell) -> list[str]:
     if cell.config.shadow:
         arguments.append(f"shadow={value_text(list(cell.config.shadow))}")
     try:
-        (cell_made,) = cells_of(arguments)
-        settings = _settings(cell_made.data, cell.data)
+        (rebuilt,) = cells_of(arguments)
+        settings = _settings(rebuilt.data, cell.data)
         typed = [*arguments, *(f"{key}={value_text(value)}" for key, value in settings.items())]
-        (cell_made,) = cells_of(typed)
+        (rebuilt,) = cells_of(typed)
     except (UserError, ValueError):
         return []
-    if cell_made.id != cell.id:
+    if rebuilt.id != cell.id:
         return []
     factors = value_text(list(cell.config.factors))
     return (
-        typed if cell_made.config.factors == cell.config.factors else [*typed, f"factors={factors}"]
+        typed if rebuilt.config.factors == cell.config.factors else [*typed, f"factors={factors}"]
     )
 
 

@@ -108,8 +108,8 @@ async def validate(
     )
     calls, answers = None, {}
     if tree is not None and outcome_of(diagnostics) is Ending.OK:
-        calls, answers, found_running = await _dry_run(program, tree, stage, problem)
-        diagnostics = [*diagnostics, *found_running]
+        calls, answers, dry_run_diagnostics = await _dry_run(program, tree, stage, problem)
+        diagnostics = [*diagnostics, *dry_run_diagnostics]
     diagnostics = sorted(set(diagnostics))
     return Report(
         outcome_of(diagnostics),

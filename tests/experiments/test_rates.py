@@ -68,7 +68,7 @@ def test_the_same_again_is_expected_to_take_what_it_took(study, todo) -> None:
     told = {each.judge.name: each for each in spending(todo, Rates(study))}
     for name, sums in taken(study).items():
         each = told[name]
-        assert each.known and each.calls.value == pytest.approx(sums["attempts"])
+        assert each.is_known and each.calls.value == pytest.approx(sums["attempts"])
         read = each.fresh.value + each.cached.value
         assert read == pytest.approx(sums["tokens_in"])
         assert each.out.value == pytest.approx(sums["tokens_out"])
@@ -217,4 +217,4 @@ def test_evaluations_have_rates_of_their_own(study, fair, monkeypatch) -> None:
         assert each.calls.value == pytest.approx(plain.calls + 0.5 * held_out.calls)
     del told["sim-fair", EVALUATIONS]  # of a run that evaluates nothing
     (each,) = spending([replace(fair, config=config)], Rates(study))
-    assert each.known and each.calls.value == pytest.approx(plain.calls + held_out.calls)
+    assert each.is_known and each.calls.value == pytest.approx(plain.calls + held_out.calls)
