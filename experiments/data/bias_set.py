@@ -15,7 +15,7 @@ from typing import Any
 from experiments.data.bias_set_options import GENERATION, RULED, BiasSetOptions
 from experiments.evaluation.collect import fill, read_responses
 from experiments.evaluation.generate import Source, source_of
-from experiments.evaluation.options import Options as Asked
+from experiments.evaluation.options import Options as Evaluation
 from judges.ask.replies import open_store
 from judges.ask.session import Session
 from judges.probes import biasset, slots
@@ -97,7 +97,7 @@ def _fill_policy(options: BiasSetOptions, items: Sequence[Item], out: Path, seed
     """Let the policy answer; its thinking stands beside the answer."""
     typed = {name: getattr(options, name) for name in GENERATION}
     keys_given = frozenset(options.given & {*GENERATION})
-    source = source_of(Asked("rubric", out=out, seed=seed, given=keys_given, **typed))
+    source = source_of(Evaluation("rubric", out=out, seed=seed, given=keys_given, **typed))
     assert source is not None, "a policy is named"
     author = Author(*_author_of(options, source), how="policy")
     settings = source.settings

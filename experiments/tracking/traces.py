@@ -22,10 +22,18 @@ LOOKED_AT = 100
 MADE = "judgedrift.call"
 """Tag of a trace that names its verdict: rollout, judge, and which of several it is."""
 TRIES = 3
-_ASKED = ("grading", "grading_version", "prompt_sha", "judge_id", "served_model", "finish_reason")
-_ASKED += ("attempts", "tokens_in", "tokens_cached", "tokens_out", "cost_usd", "from_cache", "key")
+_REQUEST = ("grading", "grading_version", "prompt_sha", "judge_id", "served_model", "finish_reason")
+_REQUEST += (
+    "attempts",
+    "tokens_in",
+    "tokens_cached",
+    "tokens_out",
+    "cost_usd",
+    "from_cache",
+    "key",
+)
 _VERDICT = ("rollout_id", "step", "role", "judge", "outcome", "labels", "score", "reason", "text")
-_VERDICT += ("reasoning", "latency_s", "sample_index", *_ASKED)
+_VERDICT += ("reasoning", "latency_s", "sample_index", *_REQUEST)
 _ROLLOUT = ("rollout_id", "prompt", "answer", "completion", "judge_score", "truth")
 
 
@@ -172,7 +180,7 @@ def _rollouts(folder: Path, step: int) -> dict[str, dict[str, Any]]:
 
 
 def _settings(verdict: Mapping[str, Any], keys: Sequence[str]) -> dict[str, Any]:
-    settings = {name: verdict[name] for name in _ASKED if verdict[name] is not None}
+    settings = {name: verdict[name] for name in _REQUEST if verdict[name] is not None}
     return {
         name: bounded(value, keys, 200) if isinstance(value, str) else value
         for name, value in settings.items()
