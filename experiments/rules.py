@@ -32,11 +32,12 @@ def audit(rows: Sequence[Row], response: str, pool: Pool) -> dict[str, Any]:
     rules."""
     judged = RuleRunner(pool).check(rows, [response] * len(rows))
     results = [result for row in judged for result in row]
-    lost = [result for result in results if result.outcome is Outcome.SANDBOX]
-    if lost:
+    failures = [result for result in results if result.outcome is Outcome.SANDBOX]
+    if failures:
         raise UserError(
-            f"The sandbox ({pool.tier}) failed on {len(lost)} of {len(results)} rules, first on "
-            f"{lost[0].rule.id}: {lost[0].detail}. Free memory or processes and type it again."
+            f"The sandbox ({pool.tier}) failed on {len(failures)} of {len(results)} rules, first on"
+            f" {failures[0].rule.id}: {failures[0].detail}. Free memory or processes and type it"
+            " again."
         )
     shares = [sum(result.passed is True for result in row) / len(row) for row in judged if row]
     categories: dict[str, dict[str, int]] = {}
@@ -71,6 +72,8 @@ def audit(rows: Sequence[Row], response: str, pool: Pool) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class Options:
+    """Options of `experiments.rules`: the file of rules, the response, and the sandbox."""
+
     what: str = word("run every rule of a file on one response", "audit")
     file: Path = option("Parquet or JSONL of rows with rules", required=True)
     response: str = option("the response, which may be empty", required=True, empty=True)

@@ -48,6 +48,8 @@ def table(tier: Tier) -> bool:
 
 @dataclass(frozen=True)
 class Options:
+    """Options of `experiments.sandbox`: which tier has to hold."""
+
     tier: Tier | None = option(
         "the one tier to try, which must hold; without it any that holds is enough",
         legal=Choice(TIERS),

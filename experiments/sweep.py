@@ -261,21 +261,27 @@ def _flags_apart(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
         f"{word}=all" if word in ("--info", "-i") and behind not in (values or ()) else word
         for word, behind in pairwise([*arguments, ""])
     ]
-    given = _parsed(parser, typed)
-    words: list[str] = given.overrides
-    commands = [given.run, given.multirun, given.cfg, given.info, given.shell_completion]
+    flags_given = _parsed(parser, typed)
+    words: list[str] = flags_given.overrides
+    commands = [
+        flags_given.run,
+        flags_given.multirun,
+        flags_given.cfg,
+        flags_given.info,
+        flags_given.shell_completion,
+    ]
     if sum(map(bool, commands)) > 1:
         raise _unfit_flags("only one of --run, --multirun, --cfg, --info can be given")
-    if given.resolve and not given.cfg:
+    if flags_given.resolve and not flags_given.cfg:
         raise _unfit_flags("--resolve goes with --cfg")
-    if given.shell_completion:
+    if flags_given.shell_completion:
         raise _unfit_flags("for --shell-completion there is: judgedrift completion bash")
-    if given.experimental_rerun is not None:
+    if flags_given.experimental_rerun is not None:
         raise _unfit_flags("a sweep is run again by the same command, which needs no rerun file")
-    flags, left = [], list(words)
+    flags, words_left = [], list(words)
     for word in typed:
-        if left and word == left[0]:
-            del left[0]
+        if words_left and word == words_left[0]:
+            del words_left[0]
         else:
             flags.append(word)
     return words, flags

@@ -90,8 +90,10 @@ def run_cell(folder: Path, threads: int = 1) -> int:
                 return _run_leased(folder, threads)
         if processes.count() > 1:
             return cells.BUSY  # an end that the launcher passes on to the other processes
-    lost = "" if (folder / "policy").is_dir() else ", though its policy folder was taken away since"
-    print(f"the cell {folder.name} is done{lost}: nothing is trained or written", flush=True)
+    policy_note = (
+        "" if (folder / "policy").is_dir() else ", though its policy folder was taken away since"
+    )
+    print(f"the cell {folder.name} is done{policy_note}: nothing is trained or written", flush=True)
     return 0
 
 
@@ -225,7 +227,7 @@ def train(cell: Cell, threads: int) -> None:
         log = stack.enter_context(RunLog(cell))
         for line in recorder.metrics():
             log.add(line["step"], line["time_ms"], line["metrics"])
-        heart = stack.enter_context(Heartbeat(cell.dir, _drawn(cell.dir)))
+        heart = stack.enter_context(Heartbeat(cell.dir, _tokens_drawn(cell.dir)))
         if step < steps:
             learn(cell, threads, checkpoint, recorder, log, rules, heart, alarm)
         heart.phase("saving")
@@ -263,9 +265,9 @@ def learn(
     torch.set_num_threads(threads)
     disable_progress_bar()
     judges = (config.judge, *config.shadow_judges)
-    paid = (*judges, config.executor) if config.world == "workflow" else judges
+    paid_models = (*judges, config.executor) if config.world == "workflow" else judges
     evaluated = evaluations_before(cell.dir)[-1:]
-    budget = Budget(config.cost, paid, spent_before(cell.dir), *evaluated)
+    budget = Budget(config.cost, paid_models, spent_before(cell.dir), *evaluated)
     with heart.waiting("warming"):
         rows = task_module(config.task.name).rows(config.task, "train")
         check_scaffold(config.scaffold, checked(rows))
@@ -276,8 +278,8 @@ def learn(
         metrics, step = line["metrics"], line["step"]
         log.add(step, line["time_ms"], metrics)
         cells.set_status(cell.dir, step=step)
-        shown = "  ".join(f"{n} {metrics[n]:.4g}" for n in SHOWN if metrics.get(n) is not None)
-        print(f"step {step}/{config.trainer.steps}  {shown}", flush=True)
+        numbers = "  ".join(f"{n} {metrics[n]:.4g}" for n in SHOWN if metrics.get(n) is not None)
+        print(f"step {step}/{config.trainer.steps}  {numbers}", flush=True)
 
     with ExitStack() as stack:
         config = stack.enter_context(reached(cell))
@@ -335,13 +337,13 @@ SHOWN = (
 )
 
 
-def _drawn(folder: Path) -> int:
+def _tokens_drawn(folder: Path) -> int:
     """Tokens of the completions on record, as far as they can be read."""
-    drawn = 0
+    tokens = 0
     # of what is lost, whoever needs what it holds says so
     for _, table in read_all(folder / "rollouts", ["tokens"], lost=[]):
-        drawn += sum(filter(None, table.to_pydict().get("tokens", [])))
-    return drawn
+        tokens += sum(filter(None, table.to_pydict().get("tokens", [])))
+    return tokens
 
 
 def environment(threads: int) -> dict[str, Any]:
@@ -378,6 +380,8 @@ def git_state(folder: Path) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class Options:
+    """Options of `experiments.train`: the cell, and its torch threads."""
+
     cell: Path = option("folder of the run, runs/STUDY/CELL", required=True)
     threads: int | None = option(
         "torch threads; one for each CPU where it is left out", legal=Number(low=1, high=1024)

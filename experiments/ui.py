@@ -25,6 +25,8 @@ from study.errors import UserError
 
 @dataclass(frozen=True)
 class Options(AnyStudyOptions):
+    """Options of `experiments.ui`: the study, and whether only to print the link."""
+
     print_only: bool = option("print the command and the link", False)
 
 

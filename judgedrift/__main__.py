@@ -44,8 +44,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def by_name() -> dict[str, str]:
     """Module -> how its command is typed; of two names, the one that puts nothing before the
     rest."""
-    named = sorted(COMMANDS.items(), key=lambda item: not item[1].given)
-    return {entry.module: f"{NAME} {name}" for name, entry in named}
+    entries = sorted(COMMANDS.items(), key=lambda item: not item[1].given)
+    return {entry.module: f"{NAME} {name}" for name, entry in entries}
 
 
 def run(name: str, words: Sequence[str]) -> int:
@@ -61,10 +61,10 @@ def _run(name: str, words: Sequence[str]) -> int:
     if set(HELP) & set(words):
         if entry.module == SWEEP:
             about = sweep_help.ABOUT_PLAN if name == "plan" else sweep_help.ABOUT
-            told = sweep_help.text(typed, examples, about)
+            help_text = sweep_help.text(typed, examples, about)
         else:
-            told = declared(entry.module).named(typed, examples).help()
-        return unless_unread(functools.partial(_print, told))
+            help_text = declared(entry.module).named(typed, examples).help()
+        return unless_unread(functools.partial(_print, help_text))
     main = import_module(module_of(entry.module)).main
     if isinstance(main, Command):
         return main.named(typed, examples)([*entry.given, *words])
@@ -101,8 +101,10 @@ def overview() -> int:
 def _no_command(words: Sequence[str]) -> str:
     word = words[0]
     if "=" in word:
-        given = shown(" ".join(words))
-        return f"{given} has no command before it. Type for example: {NAME} sweep {given}"
+        words_shown = shown(" ".join(words))
+        return (
+            f"{words_shown} has no command before it. Type for example: {NAME} sweep {words_shown}"
+        )
     near = nearest(word, COMMANDS)
     guess = f" Did you mean {any_of(near)}?" if near else ""
     return f"{shown(word)!r} is not a command of {NAME}.{guess} To see all commands, type: {NAME}"

@@ -69,6 +69,8 @@ LAST = {"bash": "complete -F _judgedrift", "zsh": "compdef _judgedrift"}
 
 @dataclass(frozen=True)
 class Options:
+    """Options of `judgedrift.completion`: the shell, and the word to complete behind."""
+
     shell: str = word("the shell that completes", *SHARED)
     program: str = option("the word behind which it completes, such as an alias", NAME, Name())
 
@@ -82,12 +84,12 @@ def main(options: Options) -> int:
 
 def script(shell: str, program: str = NAME) -> str:
     """What the shell has to read, to complete behind the word ``program``."""
-    known = {name: " ".join(keys_of(entry.module)) for name, entry in COMMANDS.items()}
+    command_keys = {name: " ".join(keys_of(entry.module)) for name, entry in COMMANDS.items()}
     commands = shlex.quote(" ".join(COMMANDS))
     body = SHARED[shell]
     return "\n".join(
         [
-            _keys_function(known),
+            _keys_function(command_keys),
             _values_function(),
             "_judgedrift() {",
             f"    local commands={commands}",
@@ -97,10 +99,10 @@ def script(shell: str, program: str = NAME) -> str:
     )
 
 
-def _keys_function(known: Mapping[str, str]) -> str:
+def _keys_function(command_keys: Mapping[str, str]) -> str:
     """The function that sets ``names`` to the keys of a command."""
     by_keys: dict[str, list[str]] = {}
-    for name, text in known.items():
+    for name, text in command_keys.items():
         by_keys.setdefault(text, []).append(name)
     cases = [
         f"    {'|'.join(names)}) names={shlex.quote(text)} ;;" for text, names in by_keys.items()

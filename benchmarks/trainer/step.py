@@ -54,13 +54,13 @@ class Clock(TrainerCallback):
 
     def __init__(self) -> None:
         self.seconds: list[float] = []
-        self.begun = 0.0
+        self.has_begun = 0.0
 
     def on_step_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         now = time.process_time()
-        if self.begun:
-            self.seconds.append(now - self.begun)
-        self.begun = now
+        if self.has_begun:
+            self.seconds.append(now - self.has_begun)
+        self.has_begun = now
 
 
 def step_seconds(policy: Policy, trainer: dict[str, Any], fast: bool, steps: int) -> list[float]:

@@ -77,6 +77,8 @@ class Vocabulary:
 
 @dataclass(frozen=True)
 class Options:
+    """Options of `experiments.config`: the file to import."""
+
     file: Path = option("YAML file with settings of the sources", key="import", required=True)
 
 
@@ -224,10 +226,10 @@ def value_text(place: Place) -> str:
     return value if re.fullmatch(r"[A-Za-z0-9_./:+-]+", value) else f"'{value}'"
 
 
-def unfit(place: Place, wanted: str) -> UserError:
+def unfit(place: Place, legal: str) -> UserError:
     """The error of a value that is not what it must be."""
     return UserError(
-        f"{place.path} is {bounds.shown(place.value)} in the file, and must be {wanted}. Put it"
+        f"{place.path} is {bounds.shown(place.value)} in the file, and must be {legal}. Put it"
         " right, or take it out."
     )
 
@@ -240,11 +242,11 @@ def _flag(place: Place) -> bool:
 
 def _preset(group: str, name: str) -> str:
     """The preset of a group that a model's name or path means; empty where none does."""
-    wanted = plain_name(name.rstrip("/").rpartition("/")[2])
-    if group == "policy" and wanted in ("qwen257b", "qwen257binstruct"):
+    plain = plain_name(name.rstrip("/").rpartition("/")[2])
+    if group == "policy" and plain in ("qwen257b", "qwen257binstruct"):
         return "qwen25-7b"  # of the two presets of this model, that of the mixture
     names = {plain_name(preset): preset for preset in preset_names(group)}
-    close = [wanted, f"{wanted}instruct", wanted.removesuffix("instruct")]
+    close = [plain, f"{plain}instruct", plain.removesuffix("instruct")]
     return next((names[text] for text in close if text in names), "")
 
 
@@ -325,8 +327,8 @@ def _domains(place: Place) -> Lines:
     """One weight for each domain, by its name."""
     value = place.value
     if not isinstance(value, dict):
-        wanted = f"a table of {', '.join(DOMAINS)}: the sources differ in the order of a list"
-        raise unfit(place, wanted)
+        legal = f"a table of {', '.join(DOMAINS)}: the sources differ in the order of a list"
+        raise unfit(place, legal)
     weights = {str(key).lower(): weight for key, weight in value.items()}
     if unknown := [key for key in weights if key not in DOMAINS]:
         raise UserError(
@@ -335,8 +337,8 @@ def _domains(place: Place) -> Lines:
         )
     for key, weight in weights.items():
         if isinstance(weight, bool) or not isinstance(weight, int | float) or not weight > 0:
-            shown = f"{key}: {bounds.shown(weight)}"
-            raise UserError(f"{place.path} has {shown}. A weight is a number above 0.")
+            entry = f"{key}: {bounds.shown(weight)}"
+            raise UserError(f"{place.path} has {entry}. A weight is a number above 0.")
     return [f"task.options.domains.{key}={weight!r}" for key, weight in weights.items()]
 
 

@@ -71,27 +71,29 @@ def _without_placeholders(value: Any, name: str = "") -> Any:
         return {key: _without_placeholders(item, str(key)) for key, item in value.items()}
     if isinstance(value, list):
         return [_without_placeholders(item, name) for item in value]
-    held = isinstance(value, str) and "key" in name.lower()
-    return None if held and value.strip().lower() in PLACEHOLDERS else value
+    may_be_key = isinstance(value, str) and "key" in name.lower()
+    return None if may_be_key and value.strip().lower() in PLACEHOLDERS else value
 
 
 def _executor(place: Place) -> Lines:
     text = value_text(place)
-    wanted = plain_name(str(place.value).rstrip("/").rpartition("/")[2])
+    plain = plain_name(str(place.value).rstrip("/").rpartition("/")[2])
     names = {plain_name(name): name for name in preset_names("executor")}
-    if wanted in names:
-        return [f"executor={names[wanted]}"]
+    if plain in names:
+        return [f"executor={names[plain]}"]
     return ["executor=openai-compatible", f"executor.endpoint.model={text}"]
 
 
 def _operators(place: Place) -> Lines:
     """Names of operators, as a list or with commas between them."""
     value = place.value
-    given = value if isinstance(value, list) else str(value).split(",")
-    names = [str(name).strip() for name in given]
+    entries = value if isinstance(value, list) else str(value).split(",")
+    names = [str(name).strip() for name in entries]
     if unknown := [name for name in names if name not in OPERATORS]:
-        shown = ", ".join(map(bounds.shown, unknown))
-        raise UserError(f"{place.path} names {shown}. The operators are {', '.join(OPERATORS)}.")
+        unknown_names = ", ".join(map(bounds.shown, unknown))
+        raise UserError(
+            f"{place.path} names {unknown_names}. The operators are {', '.join(OPERATORS)}."
+        )
     return [f"workflow.operators=[{','.join(dict.fromkeys(names))}]"]
 
 
@@ -150,11 +152,11 @@ def _models(content: dict[str, Any], file: Path) -> dict[str, dict[str, Any]]:
                 f"{file}: the model {bounds.shown(name)} is {bounds.shown(settings)} and should be"
                 " a table with base_url and model_name."
             )
-        known = (*TABLE["model"], *TABLE["model_without"])
-        if unknown := [str(key) for key in settings if str(key) not in known]:
+        legal = (*TABLE["model"], *TABLE["model_without"])
+        if unknown := [str(key) for key in settings if str(key) not in legal]:
             raise UserError(
                 f"{file}: {bounds.shown(name)} has keys that are not known:"
-                f" {', '.join(map(bounds.shown, unknown))}. Known are {', '.join(known)}."
+                f" {', '.join(map(bounds.shown, unknown))}. Known are {', '.join(legal)}."
             )
     return {str(name): dict(settings) for name, settings in models.items()}
 
@@ -162,27 +164,27 @@ def _models(content: dict[str, Any], file: Path) -> dict[str, dict[str, Any]]:
 def _executor_of(models: dict[str, dict[str, Any]], lines: Lines, file: Path) -> Lines:
     """Address and sampling of the executor that the training names, or of the only model."""
     settings = dict(line.split("=", 1) for line in lines if not line.startswith("#"))
-    wanted = settings.get("executor.endpoint.model", settings.get("executor", "")).strip("'")
+    named_model = settings.get("executor.endpoint.model", settings.get("executor", "")).strip("'")
     by_plain = {plain_name(name): name for name in models}
-    name = by_plain.get(plain_name(wanted)) or (next(iter(models)) if len(models) == 1 else "")
+    name = by_plain.get(plain_name(named_model)) or (next(iter(models)) if len(models) == 1 else "")
     if not name:
         raise UserError(
             f"{file} has the models {', '.join(map(bounds.shown, models))}, and the executor is"
-            f" {bounds.shown(wanted or 'not named')}. Give aflow_executor_model in file= one of"
-            " these names."
+            f" {bounds.shown(named_model or 'not named')}. Give aflow_executor_model in file= one"
+            " of these names."
         )
-    made = [] if "executor" in settings else ["executor=openai-compatible"]
+    settings_lines = [] if "executor" in settings else ["executor=openai-compatible"]
     served = models[name].get("model_name", models[name].get("model", name))
     for key, value in ({"model_name": served} | models[name]).items():
         place = Place(f"{name}.{key}", {}, value)
         if why := TABLE["model_without"].get(key):
-            made.append(f"# {place.path}: {why}")
+            settings_lines.append(f"# {place.path}: {why}")
         elif key != "model":
             setting = TABLE["model"][key]
-            made.append(f"{setting}={value_text(place)}")
+            settings_lines.append(f"{setting}={value_text(place)}")
             if setting in settings:
                 lines.remove(f"{setting}={settings[setting]}")
-    return made
+    return settings_lines
 
 
 def _same_model(lines: Lines) -> Lines:

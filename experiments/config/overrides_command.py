@@ -17,6 +17,8 @@ from study.screen import visible
 
 @dataclass(frozen=True)
 class Options:
+    """Options of the command ``overrides``: the published files."""
+
     what: str = word("published settings as ours", "overrides")
     file: Path = option("YAML file in the style of training.yaml", required=True)
     llm: Path | None = option("YAML file in the style of aflow_llm.yaml")

@@ -59,6 +59,8 @@ BIAS = ("biasset",)
 
 @dataclass(frozen=True)
 class Options(BiasSetOptions):
+    """Options of `experiments.data`: what to do, to which rows, and where they go."""
+
     what: str = word(
         "fetch the files of sets, prepare rows, verify them, make rows of your own file, draw from"
         " them as a run does, describe a task's, or make the set that probes judges for biases",
@@ -121,11 +123,11 @@ class Options(BiasSetOptions):
             raise UserError(
                 "task.path= has no meaning with draw. Give the prepared folder as path=."
             )
-        wanted = "task." if self.task else ("data.", "task.") if self.what == "draw" else "data."
-        wanted = "judge." if self.what == "biasset" else wanted
+        prefix = "task." if self.task else ("data.", "task.") if self.what == "draw" else "data."
+        prefix = "judge." if self.what == "biasset" else prefix
         for typed in self.overrides:
-            if not typed.lstrip("+~").startswith(wanted):
-                raise UserError(f"{typed} has no meaning here: settings begin with {wanted}.")
+            if not typed.lstrip("+~").startswith(prefix):
+                raise UserError(f"{typed} has no meaning here: settings begin with {prefix}.")
 
     def sets(self, default: str = "official") -> Data:
         """The preset of verifiable sets, with what was typed over it."""
@@ -164,8 +166,8 @@ def _register(options: Options) -> dict[str, Any]:
     path = options.path or Path()
     data = options.sets("plan-c")
     if not data.cut:
-        wanted = "two numbers such as [5,1]: registered rows are one file, which is cut"
-        bounds.refuse("data.cut", "[]", wanted)
+        legal = "two numbers such as [5,1]: registered rows are one file, which is cut"
+        bounds.refuse("data.cut", "[]", legal)
     out = _folder(options, register.stem_of(path))
     return prepare(register.parts(path), data, out, _command(options, data))
 

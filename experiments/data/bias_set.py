@@ -15,7 +15,7 @@ from typing import Any
 from experiments.data.bias_set_options import GENERATION, RULED, BiasSetOptions
 from experiments.evaluation.collect import fill, read_responses
 from experiments.evaluation.generate import Source, source_of
-from experiments.evaluation.options import Options as Asked
+from experiments.evaluation.options import Options as Evaluation
 from judges.ask.replies import open_store
 from judges.ask.session import Session
 from judges.probes import biasset, slots
@@ -52,9 +52,9 @@ def _start(options: BiasSetOptions, path: Path | None, out: Path, seed: int) -> 
         items = biasset.read(path)
         if not out.exists() or out.resolve() == path.resolve():
             return items
-        begun = biasset.read(out)
-        if _holds(begun, items):
-            return begun
+        items_there = biasset.read(out)
+        if _holds(items_there, items):
+            return items_there
         if not options.overwrite:
             raise UserError(
                 f"out={out} exists and lacks texts or prompts of path={path}. Leave path= out to go"
@@ -65,8 +65,8 @@ def _start(options: BiasSetOptions, path: Path | None, out: Path, seed: int) -> 
         return biasset.build(options.n, seed)
     items = biasset.read(out)
     if not options.fill or "n" in options.given:
-        wanted = biasset.build(options.n, seed)
-        same = [item["id"] for item in items] == [item["id"] for item in wanted]
+        new_items = biasset.build(options.n, seed)
+        same = [item["id"] for item in items] == [item["id"] for item in new_items]
         if not same and (options.fill or not options.overwrite):
             raise UserError(
                 f"out={out} holds {len(items)} other prompts than n={options.n} seed={seed} draws."
@@ -79,15 +79,15 @@ def _start(options: BiasSetOptions, path: Path | None, out: Path, seed: int) -> 
                 " would lose. Type fill= to fill the rest, another out=, or overwrite=true."
             )
         if not options.fill:
-            return wanted
+            return new_items
     return items
 
 
-def _holds(begun: Sequence[Item], items: Sequence[Item]) -> bool:
-    """Whether ``begun`` has the prompts of ``items`` with every text of theirs."""
-    return [item["id"] for item in begun] == [item["id"] for item in items] and all(
+def _holds(items_there: Sequence[Item], items: Sequence[Item]) -> bool:
+    """Whether ``items_there`` has the prompts of ``items`` with every text of theirs."""
+    return [item["id"] for item in items_there] == [item["id"] for item in items] and all(
         after["responses"][slot] == text
-        for before, after in zip(items, begun, strict=True)
+        for before, after in zip(items, items_there, strict=True)
         for slot, text in before["responses"].items()
         if text
     )
@@ -96,31 +96,31 @@ def _holds(begun: Sequence[Item], items: Sequence[Item]) -> bool:
 def _fill_policy(options: BiasSetOptions, items: Sequence[Item], out: Path, seed: int) -> None:
     """Let the policy answer; its thinking stands beside the answer."""
     typed = {name: getattr(options, name) for name in GENERATION}
-    given = frozenset(options.given & {*GENERATION})
-    source = source_of(Asked("rubric", out=out, seed=seed, given=given, **typed))
+    keys_given = frozenset(options.given & {*GENERATION})
+    source = source_of(Evaluation("rubric", out=out, seed=seed, given=keys_given, **typed))
     assert source is not None, "a policy is named"
-    author = Author(*_whose(options, source), how="policy")
+    author = Author(*_author_of(options, source), how="policy")
     settings = source.settings
-    wanted = slots.todo(items, [POLICY], author, options.overwrite, str(out), settings)
+    slots_to_fill = slots.todo(items, [POLICY], author, options.overwrite, str(out), settings)
     made_with = json.dumps([source.model, settings], sort_keys=True)
     stamp = hashlib.sha256(made_with.encode()).hexdigest()[:8]
     answers = out.with_name(f"{out.stem}.answers-{stamp}.jsonl")
-    turns = {item["id"]: item["meta"]["prompt_messages"] for item, _ in wanted}
+    turns = {item["id"]: item["meta"]["prompt_messages"] for item, _ in slots_to_fill}
     try:
         fill(source, turns, answers)
     finally:  # whatever stops it; the same command asks for what is not there
-        if _take(wanted, answers, author):
+        if _take(slots_to_fill, answers, author):
             biasset.write(out, items)
         else:
             answers.unlink(missing_ok=True)
 
 
-def _take(wanted: Sequence[tuple[Item, str]], answers: Path, author: Author) -> int:
+def _take(slots_to_fill: Sequence[tuple[Item, str]], answers: Path, author: Author) -> int:
     """Put the answers of a file, and why some could not be had, into the set. Returns how many
     texts there were."""
     rows = read_responses(answers, torn=True) if answers.is_file() else []
     by_id = {row.prompt: row for row in rows}
-    for item, slot in wanted:
+    for item, slot in slots_to_fill:
         if row := by_id.get(item["id"]):
             slots.put(item, slot, author, _answered(row.text, row.fields))
     return sum(row.text is not None for row in rows)
@@ -142,7 +142,7 @@ def _answered(text: str | None, fields: Any) -> Written:
     return Written(answer, checks=checks, beside=beside)
 
 
-def _whose(options: BiasSetOptions, source: Source) -> tuple[str, str]:
+def _author_of(options: BiasSetOptions, source: Source) -> tuple[str, str]:
     """Name and family of who answers: those of a preset whose model it is, as far as one is known;
     of a run, the model's own name and the family of its policy."""
     if options.run is not None:
@@ -152,8 +152,8 @@ def _whose(options: BiasSetOptions, source: Source) -> tuple[str, str]:
     for group in ("judge", "policy"):
         for name in preset_names(group):
             preset = read_preset(group, name)
-            served, asked = preset.get("serve") or {}, preset.get("endpoint") or {}
-            models = {name, preset.get("path"), served.get("model"), asked.get("model")}
+            served, endpoint = preset.get("serve") or {}, preset.get("endpoint") or {}
+            models = {name, preset.get("path"), served.get("model"), endpoint.get("model")}
             if model and options.adapter is None and model.rstrip("/") in models:
                 return name, str(preset.get("family") or "")
     return source.model, ""
@@ -163,7 +163,7 @@ def _fill_variants(
     options: BiasSetOptions, items: Sequence[Item], out: Path, overrides: Sequence[str]
 ) -> None:
     """Let a judge preset, or rules, write the variants."""
-    chosen = options.slots or VARIANTS
+    variants = options.slots or VARIANTS
     if options.rewriter == RULED:
         if not any(slots.base_of(item, "")[0] for item in items):
             raise UserError(
@@ -171,16 +171,16 @@ def _fill_variants(
                 " type fill=ypolicy_raw first, or name a judge as rewriter, which writes ycorrect"
                 " as well."
             )
-        slots.fill_by_rules(slots.todo(items, chosen, RULES, options.overwrite, str(out)))
+        slots.fill_by_rules(slots.todo(items, variants, RULES, options.overwrite, str(out)))
         return
     judge = load_judge(options.rewriter, *overrides)
     check_writer(judge)
     author = Author(judge.name, judge.family)
-    wanted = slots.todo(items, chosen, author, options.overwrite, str(out))
+    slots_to_fill = slots.todo(items, variants, author, options.overwrite, str(out))
     options.runs_dir.mkdir(parents=True, exist_ok=True)
     with (
         open_store(options.runs_dir) as store,
-        Session(judge, store) if wanted else nullcontext() as session,
+        Session(judge, store) if slots_to_fill else nullcontext() as session,
     ):
         if session is not None:
-            slots.fill_by_model(wanted, author, session, lambda: biasset.write(out, items))
+            slots.fill_by_model(slots_to_fill, author, session, lambda: biasset.write(out, items))

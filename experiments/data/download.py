@@ -45,7 +45,7 @@ def download(data: Data, out: Path) -> dict[str, Any]:
     A set that the hub does not give is looked for in the data folder.
     Raises UserError: neither has it.
     """
-    taken: dict[str, Any] = {}
+    files_of: dict[str, Any] = {}
     closed = "HF_HUB_OFFLINE is set" if constants.HF_HUB_OFFLINE else ""
     for name in data.datasets:
         try:
@@ -65,8 +65,8 @@ def download(data: Data, out: Path) -> dict[str, Any]:
         files = {
             split: {"path": str(path), "sha256": sha256(path)} for split, path in paths.items()
         }
-        taken[name] = {"hub_revision": revision or None, "files": files}
-    return taken
+        files_of[name] = {"hub_revision": revision or None, "files": files}
+    return files_of
 
 
 def completed(name: str, data: Data) -> Data:

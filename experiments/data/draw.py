@@ -77,21 +77,23 @@ def _counted(order: Order, counts: Counter[tuple[str, int]], length: int) -> dic
     ends = mixture.used_up(length)
     sets: dict[str, dict[str, Any]] = {}
     for name, pool in mixture.pools.items():
-        drawn = [count for (dataset, _), count in counts.items() if dataset == name]
+        counts_of_rows = [count for (dataset, _), count in counts.items() if dataset == name]
         sets[name] = {
             "domain": pool.domain,
             "weight": mixture.sets[name],
-            "drawn": sum(drawn),
+            "drawn": sum(counts_of_rows),
             "rows": pool.rows,
-            "distinct": len(drawn),
-            "most_repeats": max(drawn, default=0),
-            "effective": sum(drawn) ** 2 / sum(n * n for n in drawn) if drawn else 0.0,
+            "distinct": len(counts_of_rows),
+            "most_repeats": max(counts_of_rows, default=0),
+            "effective": sum(counts_of_rows) ** 2 / sum(n * n for n in counts_of_rows)
+            if counts_of_rows
+            else 0.0,
             "used_up_at": ends.get(name),
         }
     domains = {}
     for domain, weight in mixture.domains.items():
-        drawn = sum(entry["drawn"] for entry in sets.values() if entry["domain"] == domain)
+        counts_of_rows = sum(entry["drawn"] for entry in sets.values() if entry["domain"] == domain)
         target = weight / sum(mixture.domains.values())
-        domains[domain] = {"weight": weight, "target": target, "drawn": drawn}
-        domains[domain]["share"] = drawn / length
+        domains[domain] = {"weight": weight, "target": target, "drawn": counts_of_rows}
+        domains[domain]["share"] = counts_of_rows / length
     return {"domains": domains, "datasets": sets}

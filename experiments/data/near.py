@@ -80,16 +80,16 @@ def signatures(rows: Iterable[Question]) -> Iterator[list[int]]:
     """The MinHash signature of each row, as `BANDS` whole numbers."""
     from datasketch import MinHash
 
-    made = MinHash(PERMUTATIONS, seed=1, hashfunc=zlib.crc32)
+    minhash = MinHash(PERMUTATIONS, seed=1, hashfunc=zlib.crc32)
     width = PERMUTATIONS // BANDS
     mix = np.random.default_rng(1).integers(1, 2**63, width, dtype=np.uint64) | np.uint64(1)
     for row in rows:
-        made.clear()
-        made.update_batch([word.encode("utf-8", "surrogatepass") for word in shingles(row.text)])
-        yield (made.hashvalues.reshape(BANDS, width) * mix).sum(axis=1).tolist()
+        minhash.clear()
+        minhash.update_batch([word.encode("utf-8", "surrogatepass") for word in shingles(row.text)])
+        yield (minhash.hashvalues.reshape(BANDS, width) * mix).sum(axis=1).tolist()
 
 
-class Seen:
+class NearIndex:
     """Questions that others are compared with."""
 
     def __init__(self) -> None:
@@ -124,10 +124,10 @@ def _keys(row: Question, bands: list[int]) -> Iterator[int]:
 
 def pairs(rows: Sequence[Question]) -> Iterator[tuple[int, int]]:
     """(place, place of an earlier one) of rows that nearly repeat each other."""
-    seen = Seen()
+    index = NearIndex()
     for place, bands in enumerate(signatures(rows)):
-        yield from ((place, other) for other in seen.like(rows[place], bands))
-        seen.add(rows[place], bands)
+        yield from ((place, other) for other in index.like(rows[place], bands))
+        index.add(rows[place], bands)
 
 
 def crossing(
@@ -136,15 +136,15 @@ def crossing(
     """((side, place), (side, place)) of each row that nearly repeats one of an earlier side, and of
     that one. A row that does is not compared with later sides."""
     sides = {name: rows for name, rows in sides.items() if rows}
-    seen, places = Seen(), []
+    index, places = NearIndex(), []
     for number, (name, rows) in enumerate(sides.items(), start=1):
-        kept = []
+        fresh = []
         for place, bands in enumerate(signatures(rows)) if len(sides) > 1 else ():
-            match = next(seen.like(rows[place], bands), None)
+            match = next(index.like(rows[place], bands), None)
             if match is not None:
                 yield (name, place), places[match]
             elif number < len(sides):
-                kept.append((place, bands))
-        for place, bands in kept:
-            seen.add(rows[place], bands)
+                fresh.append((place, bands))
+        for place, bands in fresh:
+            index.add(rows[place], bands)
             places.append((name, place))

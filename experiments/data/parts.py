@@ -70,35 +70,35 @@ def _hash(path: Path) -> str:
 def part(name: str, data: Data) -> Part:
     """A set as a preset takes it.
     Raises UserError: the data folder has no file of it, or none of the split that it needs."""
-    known, root = sets.source(name), data.folder(name)
+    source, root = sets.source(name), data.folder(name)
     paths = sets.located(name, root)
-    here = [split for split in known.files if split in paths]
-    cut_from = next((split for split in known.cut if split in paths), "") if data.cut else ""
+    here = [split for split in source.files if split in paths]
+    cut_from = next((split for split in source.cut if split in paths), "") if data.cut else ""
     if cut_from:
         here = [cut_from]
-    elif not {"all", *known.test} & set(here):
-        wanted = ", ".join(file for split in known.test for file in known.files[split])
+    elif not {"all", *source.test} & set(here):
+        files = ", ".join(file for split in source.test for file in source.files[split])
         raise UserError(
-            f"{root} has no test split of {name}: none of {wanted}, with or without .gz. Add it,"
+            f"{root} has no test split of {name}: none of {files}, with or without .gz. Add it,"
             f" or leave {name} out: datasets=..."
         )
-    chosen = {
-        split: path for split, path in paths.items() if split in here or split in known.beside
+    files_of_split = {
+        split: path for split, path in paths.items() if split in here or split in source.beside
     }
     ids = sanitised() if name == "mbpp" and data.mbpp == "sanitised" else None
 
     def items() -> Iterator[tuple[str, Item]]:
         for split in here:
-            yield from sets.read(name, split, chosen)
+            yield from sets.read(name, split, files_of_split)
 
     return Part(
         name=name,
-        domain=known.domain,
-        licence=known.licence,
-        origin=known.origin,
-        paths=chosen,
+        domain=source.domain,
+        licence=source.licence,
+        origin=source.origin,
+        paths=files_of_split,
         cut_from=cut_from,
-        test=tuple(known.test),
+        test=tuple(source.test),
         prompts=prompt.hashes(name),
         items=items,
         fate=lambda item: "" if ids is None or item.meta["task_id"] in ids else "not_sanitised",

@@ -88,14 +88,14 @@ def prepare(
 def _prepare(parts: Sequence[Part], data: Data, out: Path, command: str) -> dict[str, Any]:
     out.parent.mkdir(parents=True, exist_ok=True)
     lock = out.parent / f".{out.name}.lock"
-    held = locks.take(lock)
+    holder = locks.take(lock)
     busy = UserError(f"out={out} is being prepared by another process. Wait for it to end.")
-    if held is None:
+    if holder is None:
         raise busy
     work = out.parent / f".{out.name}.partial"
-    with held:
+    with holder:
         # a file that its holder has just removed locks nobody out
-        if not _is(lock, os.fstat(held.fileno())):
+        if not _is(lock, os.fstat(holder.fileno())):
             raise busy
         shutil.rmtree(work, ignore_errors=True)
         try:
@@ -227,7 +227,7 @@ def _unwritable(chunk: Sequence[tuple[str, Item]]) -> UserError:
 
 def _assign(scan: Scan, data: Data) -> None:
     """The split of every row, before what leaks is looked for."""
-    places = [place for place, given in enumerate(scan.split) if not given]
+    places = [place for place, split_name in enumerate(scan.split) if not split_name]
     groups = [scan.groups[place] for place in places]
     tests: set[str] = set()
     if scan.part.cut_from:
@@ -277,9 +277,9 @@ def _choose(scan: Scan, data: Data) -> None:
     places.sort(key=lambda place: split.rank(scan.ids[place], data.seed))
     looked_at = places[:MOST]
     texts = [scan.questions[place].text for place in looked_at]
-    chosen = {looked_at[number] for number in choose(texts, data.choose)}
+    places_chosen = {looked_at[number] for number in choose(texts, data.choose)}
     for place in places:
-        if place not in chosen:
+        if place not in places_chosen:
             scan.split[place] = "not_chosen"
 
 
@@ -297,9 +297,9 @@ def _near(scans: Sequence[Scan]) -> Iterator[dict[str, str]]:
         name: [scan.questions[place] for scan, place in members] for name, members in rows.items()
     }
     for sides in ((TEST, "out"), (TEST, VALIDATION, TRAIN)):
-        for (name, number), (held, other) in near.crossing({key: questions[key] for key in sides}):
+        for (name, number), (side, other) in near.crossing({key: questions[key] for key in sides}):
             scan, place = rows[name][number]
-            like, like_place = rows[held][other]
+            like, like_place = rows[side][other]
             scan.split[place] = "near_duplicates"
             yield {"left_out": scan.ids[place], "like": like.ids[like_place]}
 
@@ -313,21 +313,21 @@ def _entry(scan: Scan) -> dict[str, Any]:
     tally = Counter(scan.split)
     rows = {"read": len(scan.ids), **_counts(scan)}
     left_out = {reason: tally[reason] for reason in sorted(set(tally) - set(SPLITS))}
-    kept = scan.at(*SPLITS)
+    in_splits = scan.at(*SPLITS)
     entry = {
         **scan.described,
         "rows": rows,
         "left_out": left_out,
-        "groups": len({scan.groups[place] for place in kept}),
+        "groups": len({scan.groups[place] for place in in_splits}),
     }
     if scan.untested:
-        entry["without_tests"] = len(scan.untested.intersection(kept))
+        entry["without_tests"] = len(scan.untested.intersection(in_splits))
     if any(question.context for question in scan.questions):
-        entry["without_context"] = sum(not scan.questions[place].context for place in kept)
+        entry["without_context"] = sum(not scan.questions[place].context for place in in_splits)
     return entry
 
 
-def _chosen(scan: Scan, name: str) -> Iterator[pa.RecordBatch]:
+def _batches_of(scan: Scan, name: str) -> Iterator[pa.RecordBatch]:
     """The rows of a set in one split, with split and group as they are prepared."""
     start = 0
     with pa.OSFile(str(scan.path)) as file, pa.ipc.open_file(file) as reader:
@@ -346,7 +346,7 @@ def _chosen(scan: Scan, name: str) -> Iterator[pa.RecordBatch]:
 
 def _write_rows(scans: Sequence[Scan], work: Path) -> None:
     with pa.OSFile(str(work / ROWS), "wb") as sink, pa.ipc.new_file(sink, SCHEMA) as writer:
-        batches = (rows for name in SPLITS for scan in scans for rows in _chosen(scan, name))
+        batches = (rows for name in SPLITS for scan in scans for rows in _batches_of(scan, name))
         waiting: list[pa.RecordBatch] = []
         for rows in batches:
             waiting.append(rows)
@@ -365,7 +365,7 @@ def _write_tests(scans: Sequence[Scan], work: Path) -> dict[str, Any]:
             continue
         path = work / "test" / f"{scan.part.name}_test.jsonl"
         with path.open("w", encoding="utf-8") as file:
-            for rows in _chosen(scan, TEST):
+            for rows in _batches_of(scan, TEST):
                 for record in rows.to_pylist():
                     file.write(json.dumps(_short(record), ensure_ascii=False) + "\n")
         entries[scan.part.name] = {

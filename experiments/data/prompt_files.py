@@ -155,7 +155,7 @@ def verify(path: Path) -> dict[str, Any]:
     task = Task(name=manifest["task"], path=str(path), options={"form": form})
     rows = manifest["rows"]
     again = description(task, prompts.load(task))["rows"]
-    wanted = {key: rows.get(key, 0) for key in ("distinct", "train", "eval")}
-    if {key: again.get(key, 0) for key in wanted} != wanted:
-        raise UserError(f"path={path} reads as {again}, and its manifest says {wanted}.")
+    noted = {key: rows.get(key, 0) for key in ("distinct", "train", "eval")}
+    if {key: again.get(key, 0) for key in noted} != noted:
+        raise UserError(f"path={path} reads as {again}, and its manifest says {noted}.")
     return manifest

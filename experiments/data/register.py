@@ -38,8 +38,8 @@ def parts(path: Path) -> list[Part]:
             " object {problem, answer, type} in each line."
         )
     stem = stem_of(path)
-    taken = (*SETS, *preset_names("data"), DOWNLOADED.name)
-    bounds.check("the name of the file", stem, bounds.Name(reserved=taken))
+    reserved = (*SETS, *preset_names("data"), DOWNLOADED.name)
+    bounds.check("the name of the file", stem, bounds.Name(reserved=reserved))
     types = list(dict.fromkeys(kind for _, kind, _ in _typed(path)))
     if not types:
         raise UserError(f"path={path} holds no rows. Give one JSON object per line.")
@@ -131,7 +131,7 @@ def _own_id(record: dict, where: str) -> str:
 def _repeats(path: Path) -> frozenset[int]:
     """The rows whose problem has come before with the same answer.
     Raises UserError: it has come before with another one, or an id stands twice."""
-    seen: dict[tuple[str, str], tuple[str, tuple[str, ...]]] = {}
+    first_of: dict[tuple[str, str], tuple[str, tuple[str, ...]]] = {}
     ids: dict[str, str] = {}
     repeats = set()
     for row, (where, kind, record) in enumerate(_typed(path)):
@@ -142,10 +142,10 @@ def _repeats(path: Path) -> frozenset[int]:
         key = (kind, address(f"{item.context or ''}\n{item.question}"))
         answer = " ".join(_answer(record, where).lower().split())
         right = (item.reference, item.tests) if kind == "code" else (answer,)
-        before, right_before = seen.setdefault(key, (line, right))
+        before, right_before = first_of.setdefault(key, (line, right))
         if right_before != right:
-            wanted = "a problem has one answer, and of code the same tests"
-            refuse(where, f"the problem of {before} with another answer", wanted)
+            legal = "a problem has one answer, and of code the same tests"
+            refuse(where, f"the problem of {before} with another answer", legal)
         if before != line:
             repeats.add(row)
     return frozenset(repeats)

@@ -34,14 +34,14 @@ def cut(groups: Sequence[str], parts: Sequence[int], seed: int) -> set[str]:
     ``n * parts[1] / sum(parts)`` to the nearest, halves up; a group that would pass it is left out.
     """
     total = sum(parts)
-    wanted = (2 * len(groups) * parts[1] + total) // (2 * total)
+    n_test = (2 * len(groups) * parts[1] + total) // (2 * total)
     sizes = Counter(groups)
-    chosen, rows = set(), 0
+    test_groups, rows = set(), 0
     for group in sorted(sizes, key=lambda name: (rank(name, seed), name)):
-        if rows + sizes[group] <= wanted:
-            chosen.add(group)
+        if rows + sizes[group] <= n_test:
+            test_groups.add(group)
             rows += sizes[group]
-    return chosen
+    return test_groups
 
 
 def joined(groups: Sequence[str], questions: Sequence[Question]) -> list[str]:

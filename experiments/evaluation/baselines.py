@@ -127,10 +127,10 @@ class Table:
         here = self.here
         if (method, model) == (here.method, here.model):
             return (here, list(self.votes.values())) if self.votes else None
-        wanted = (method, model, here.dataset, here.split, here.rows)
+        key = (method, model, here.dataset, here.split, here.rows)
         for other in self.elsewhere if model is not None else ():
-            what = (other.dataset, other.split, other.rows)
-            if (other.method, other.model, *what) == wanted:
+            data = (other.dataset, other.split, other.rows)
+            if (other.method, other.model, *data) == key:
                 votes = votes_on(other, list(self.votes))
                 if votes and any(votes):
                     return other, [answers for answers in votes if answers]
@@ -142,7 +142,7 @@ class Table:
             return None
         other, rows = answers
         credits = [[float(vote.correct) for vote in votes] for votes in rows]
-        return shown(rate(credits), rows) | {"file": str(other.path)}
+        return accuracy_of(rate(credits), rows) | {"file": str(other.path)}
 
     def _vote(self) -> dict[str, Any] | None:
         """The vote of as many samples as take the tokens of one answer here, at least one; of all
@@ -154,7 +154,7 @@ class Table:
         if other is not self.here and other.tokens and self.here.tokens:
             k = max(1, min(k, int(self.here.tokens / other.tokens)))
         tokens = None if other.tokens is None else k * other.tokens
-        entry = shown(majority(rows, k), rows)
+        entry = accuracy_of(majority(rows, k), rows)
         return entry | {"votes": k, "tokens": tokens, "file": str(other.path)}
 
     def _best(self) -> dict[str, Any] | None:
@@ -168,7 +168,7 @@ class Table:
             other, several = answers
         k = min(map(len, several))
         best = best_of([votes[:k] for votes in several])
-        return shown(best, several) | {"k": k, "file": str(other.path)}
+        return accuracy_of(best, several) | {"k": k, "file": str(other.path)}
 
     def _command(self, label: str, **words: Any) -> dict[str, Any]:
         """A baseline that is not there, and what to type for it."""
@@ -211,12 +211,12 @@ def constant(rows: Sequence[Item], whole: Sequence[Item], grader: Grader) -> dic
     code = whole[0].domain == "code"
     answer = CONSTANT if code else constant_answer(whole)
     texts = [answer.format(name=item.entry_point) if code else answer for item in rows]
-    scores = [told for told in score(rows, texts, grader) if told is not None]
-    credits = [[float(told.correct)] for told in scores]
-    return shown(rate(credits), credits) | {"answer": answer}
+    scores = [result for result in score(rows, texts, grader) if result is not None]
+    credits = [[float(result.correct)] for result in scores]
+    return accuracy_of(rate(credits), credits) | {"answer": answer}
 
 
-def shown(estimate: Estimate, rows: Sequence[Any]) -> dict[str, Any]:
+def accuracy_of(estimate: Estimate, rows: Sequence[Any]) -> dict[str, Any]:
     """A baseline's accuracy, its interval, and the rows that it was taken over."""
     interval = [estimate.low, estimate.high]
     return {"accuracy": estimate.value, "ci95": interval, "n": len(rows)}

@@ -44,6 +44,7 @@ class Part:
 
     @property
     def domain(self) -> str:
+        """The domain of the data set."""
         return SETS[self.dataset].domain
 
     @property
@@ -56,13 +57,13 @@ def load_sets(names: Iterable[str], root: str | None) -> dict[str, list[Item]]:
     """Set -> its reported rows in official order. Raises UserError: a file that is not there or not
     of the form, or two sets with the same rows."""
     data: Data = load_data("official", [f"data.root={json.dumps(root)}"] if root else [])
-    chosen = list(dict.fromkeys(names))
-    if set(TWICE) <= set(chosen):
+    datasets = list(dict.fromkeys(names))
+    if set(TWICE) <= set(datasets):
         raise UserError(
             "math500 is a part of the 5,000 rows of math, and its result would be no second one."
             " Give one of them: datasets=math, or datasets=math500."
         )
-    return {name: reported(name, data.folder(name)) for name in chosen}
+    return {name: reported(name, data.folder(name)) for name in datasets}
 
 
 def default_sets() -> list[str]:
@@ -75,21 +76,27 @@ def choose_rows(
 ) -> list[Part]:
     """The rows to evaluate of each split: none that the policy was trained on, the first ``limit``
     or those that ``select`` chooses. Raises UserError: nothing is left of a split."""
-    seen = trained_on(options)
-    chosen = []
+    trained_rows = trained_on(options)
+    parts = []
     for name, items in sets.items():
         for split in splits.get(name, SETS[name].test):
             whole = tuple(item for item in items if item.split == split)
-            unseen = [item for item in whole if seen is None or not seen.holds(item)]
+            unseen = [
+                item for item in whole if trained_rows is None or not trained_rows.holds(item)
+            ]
             if not unseen:
                 raise UserError(
                     f"{name} has no row in its {split} split that the policy was not trained on."
                     f" Leave it out: type datasets= with the others."
                 )
             rows = tuple(_selected(unseen, options))
-            trained = len(whole) - len(unseen) if seen is not None and seen.whole else None
-            chosen.append(Part(name, split, rows, whole, trained))
-    return chosen
+            trained = (
+                len(whole) - len(unseen)
+                if trained_rows is not None and trained_rows.whole
+                else None
+            )
+            parts.append(Part(name, split, rows, whole, trained))
+    return parts
 
 
 def _selected(items: list[Item], options: Options) -> list[Item]:
@@ -107,18 +114,18 @@ def _selected(items: list[Item], options: Options) -> list[Item]:
                 f"select=facility chooses {MOST} rows at most, and limit={limit}. Type"
                 f" limit={MOST} or less, or select=random."
             )
-        items = _drawn(items, MOST, "random", options.seed)
-    return _drawn(items, limit, options.select, options.seed)
+        items = _choose_items(items, MOST, "random", options.seed)
+    return _choose_items(items, limit, options.select, options.seed)
 
 
-def _drawn(items: list[Item], count: int, method: str, seed: int) -> list[Item]:
+def _choose_items(items: list[Item], count: int, method: str, seed: int) -> list[Item]:
     """``count`` of the rows, in their order."""
     places = choose([item.question for item in items], count, method, seed=seed)
     return [items[place] for place in places]
 
 
 @dataclass(frozen=True)
-class Seen:
+class TrainedRows:
     """What a policy was trained on. The same problem may be a row of another set, as MATH-500's are
     rows of MATH, so prompts count as well as ids."""
 
@@ -146,7 +153,7 @@ class Seen:
         )
 
 
-def trained_on(options: Options) -> Seen | None:
+def trained_on(options: Options) -> TrainedRows | None:
     """What the policy that answers was trained on: the rows in its records, and the train rows of
     its prepared folder, which may come yet. None where its training is not known.
     Raises UserError: ``run=`` is no cell, or its records are damaged."""
@@ -172,10 +179,10 @@ def trained_on(options: Options) -> Seen | None:
     except UserError as error:
         say(f"What {cell} was trained on is told by its records alone: {error}")
         whole = False
-    return Seen(frozenset(ids), frozenset(prompts), table, datasets, whole)
+    return TrainedRows(frozenset(ids), frozenset(prompts), table, datasets, whole)
 
 
-def asked(item: Item, method: str | None) -> str:
+def prompt_of(item: Item, method: str | None) -> str:
     """The prompt of a row, with the request to write down the steps where the method has one."""
     return f"{item.prompt}\n\n{_request(item.domain)}" if method in STEPS else item.prompt
 

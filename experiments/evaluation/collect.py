@@ -91,8 +91,8 @@ def collect(
         paths = [options.responses]
     else:
         guard(options.out, source.model, options.what, judge)
-        paths = _generated(options, source, turns)
-    wanted = {keys[text.strip()] if keys else text.strip() for text in turns}
+        paths = _generate_files(options, source, turns)
+    prompt_keys = {keys[text.strip()] if keys else text.strip() for text in turns}
     answered: dict[Any, list[Response]] = defaultdict(list)
     beside = truncated = 0
     models: set[str | None] = set()
@@ -116,7 +116,7 @@ def collect(
                     " response per prompt."
                 )
             lines[key] = response.line
-            if key not in wanted:
+            if key not in prompt_keys:
                 beside += 1
             else:
                 truncated += response.fields.get("stop") == "length"
@@ -127,11 +127,11 @@ def collect(
     files = [{"path": str(path.resolve()), "sha256": sha256(path)} for path in paths]
     settings = None if source is None else source.settings
     collected = Collected(dict(answered), model, files, beside, truncated, settings)
-    complete(collected, len(wanted), paths[0], options.allow_missing)
+    complete(collected, len(prompt_keys), paths[0], options.allow_missing)
     return collected
 
 
-def _generated(options: Options, source: Source, turns: Turns) -> list[Path]:
+def _generate_files(options: Options, source: Source, turns: Turns) -> list[Path]:
     """One file of responses per sample, each filled up by a seed of its own."""
     samples, out = options.samples, options.out
     if samples > 1 and not source.settings["temperature"]:
@@ -145,9 +145,11 @@ def _generated(options: Options, source: Source, turns: Turns) -> list[Path]:
     if out.resolve() in [path.resolve() for path in paths]:
         raise UserError(f"out and responses_out are both {out}. Give them different names.")
     for number, path in enumerate(paths):
-        asked = source_of(replace(options, seed=options.seed + number)) if number else source
-        assert asked is not None
-        fill(asked, turns, path)
+        seeded_source = (
+            source_of(replace(options, seed=options.seed + number)) if number else source
+        )
+        assert seeded_source is not None
+        fill(seeded_source, turns, path)
     return paths
 
 
@@ -165,18 +167,18 @@ def model_of(responses: Iterable[Response], path: Path) -> str | None:
     return models.pop() if models else None
 
 
-def complete(collected: Collected, chosen: int, path: Path, allowed: bool) -> None:
-    """Refuse answers to fewer than the ``chosen`` prompts where that is not ``allowed``.
+def complete(collected: Collected, n_prompts: int, path: Path, allow_missing: bool) -> None:
+    """Refuse answers to fewer than ``n_prompts`` prompts unless ``allow_missing``.
     Raises UserError: for that, and where there is no answer at all."""
-    answered, failed = len(collected.texts), collected.failed
-    if not answered:
+    n_answered, failed = len(collected.texts), collected.failed
+    if not n_answered:
         raise UserError(f"{path} has no response that could be scored.")
-    if answered < chosen and not allowed:
+    if n_answered < n_prompts and not allow_missing:
         again = f" {failed} could not be generated; the same command asks for them again."
         again = f" Answers of null: {failed}." if collected.settings is None else again
         again = again if failed else ""
         raise UserError(
-            f"{path} answers {answered} of {chosen} prompts.{again} Type allow_missing=true to"
+            f"{path} answers {n_answered} of {n_prompts} prompts.{again} Type allow_missing=true to"
             " score those that are there; the result then says how many are missing."
         )
 
@@ -184,8 +186,8 @@ def complete(collected: Collected, chosen: int, path: Path, allowed: bool) -> No
 def fill(source: Source, turns: Turns, path: Path) -> None:
     """Write the responses that ``path`` does not have yet; those it has stay. Raises UserError
     where ``path`` is of another model or other settings, or the source cannot answer."""
-    done = reopen(path, source.model, source.settings)
-    todo = {prompt: messages for prompt, messages in turns.items() if prompt not in done}
+    answered = reopen(path, source.model, source.settings)
+    todo = {prompt: messages for prompt, messages in turns.items() if prompt not in answered}
     if not todo:
         return
     print(f"{len(todo)} of {len(turns)} responses to generate into {path}", flush=True)

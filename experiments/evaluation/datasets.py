@@ -26,7 +26,7 @@ from experiments.evaluation.metrics import (
     votes_of,
 )
 from experiments.evaluation.options import Options
-from experiments.evaluation.predictions import given, matched, read_predictions
+from experiments.evaluation.predictions import collect_predictions, matched, read_predictions
 from experiments.evaluation.results import guard, track, write_in_study, write_result
 from experiments.evaluation.rubric import differs, grade, trained_under
 from judges.ask.identity import build_grading
@@ -74,7 +74,7 @@ def evaluate_datasets(options: Options) -> None:
     parts, collected = _collected(options, judge)
     unsafe = options.sandbox == "unsafe"
     with Grader(workers=max(2, cpus()), unsafe=unsafe) as grader:
-        graded = [_graded(part, collected, grader) for part in parts]
+        graded = [_grade(part, collected, grader) for part in parts]
         faults = dict(grader.faults)
     if judge is not None:
         _ask(judge, graded, options.runs_dir)
@@ -103,7 +103,7 @@ def evaluate_datasets(options: Options) -> None:
     }
     if judge is not None:
         grading = {"name": judge.grading.name, **judge.grading.options}
-        result |= {"judge": _named(judge), "grading": grading, "same_judge": same}
+        result |= {"judge": _judge_fields(judge), "grading": grading, "same_judge": same}
     if collected.settings is not None:
         result |= {"generation": collected.settings, "n_truncated": collected.truncated}
     write_result(options.out, result)
@@ -154,7 +154,7 @@ def _collected(options: Options, judge: Judge | None) -> tuple[list[Part], Colle
         parts = chosen.choose_rows(sets, {}, options)
         _check(parts, options, judge)
         rows = [item for part in parts for item in part.rows]
-        prompts = {item.id: chosen.asked(item, options.method) for item in rows}
+        prompts = {item.id: chosen.prompt_of(item, options.method) for item in rows}
         turns = {text: [{"role": "user", "content": text}] for text in prompts.values()}
         collected = collect(options, turns, judge=name)
         by_prompt = collected.responses
@@ -172,36 +172,36 @@ def _collected(options: Options, judge: Judge | None) -> tuple[list[Part], Colle
             splits[item.dataset].append(item.split)
     parts = chosen.choose_rows(sets, splits, options)
     _check(parts, options, judge)
-    collected = given(lines, pairs, parts, options.predictions, options.allow_missing)
+    collected = collect_predictions(lines, pairs, parts, options.predictions, options.allow_missing)
     guard(options.out, collected.model, options.what, name)
     return parts, collected
 
 
-def _graded(part: Part, collected: Collected, grader: Grader) -> Graded:
+def _grade(part: Part, collected: Collected, grader: Grader) -> Graded:
     """The answers to the rows of one set with what the rule says of each."""
-    lost: list[tuple[str, int]] = []
-    asked: list[tuple[Item, int, str | None, int | None]] = []
+    without_answer: list[tuple[str, int]] = []
+    to_grade: list[tuple[Item, int, str | None, int | None]] = []
     for item in part.rows:
         responses = collected.responses.get(item.id, [])
         for response in responses:
             if response.text is None:
-                lost.append((item.id, response.sample))
+                without_answer.append((item.id, response.sample))
                 continue
             tokens = response.fields.get("tokens")
             tokens = tokens if type(tokens) is int else None
-            asked.append((item, response.sample, answer_of(response.text), tokens))
+            to_grade.append((item, response.sample, answer_of(response.text), tokens))
         if not responses:
-            lost.append((item.id, 0))
-    print(f"{len(asked)} answers to {part.name} are graded", flush=True)
-    items, texts = [item for item, *_ in asked], [text for _, _, text, _ in asked]
+            without_answer.append((item.id, 0))
+    print(f"{len(to_grade)} answers to {part.name} are graded", flush=True)
+    items, texts = [item for item, *_ in to_grade], [text for _, _, text, _ in to_grade]
     scores = score(items, texts, grader)
     answers = [
-        Answer(item, sample, told, text, tokens)
-        for (item, sample, text, tokens), told in zip(asked, scores, strict=True)
+        Answer(item, sample, result, text, tokens)
+        for (item, sample, text, tokens), result in zip(to_grade, scores, strict=True)
     ]
     scored = {answer.item.id: answer.item for answer in answers if answer.score is not None}
     constant = baselines.constant(list(scored.values()), part.whole, grader)
-    return Graded(part, answers, lost, constant)
+    return Graded(part, answers, without_answer, constant)
 
 
 def _ask(judge: Judge, graded: Sequence[Graded], runs_dir: Path) -> None:
@@ -209,7 +209,7 @@ def _ask(judge: Judge, graded: Sequence[Graded], runs_dir: Path) -> None:
     was thinking is put to no judge: it would pass for an empty one, which may be right."""
     truths: dict[tuple[str, str | None], RuleTruth] = {}
     rows = {}
-    asked = []
+    pairs_to_judge = []
     for of_set in graded:
         for place, answer in enumerate(of_set.answers):
             if answer.score is None or answer.text is None:
@@ -217,16 +217,16 @@ def _ask(judge: Judge, graded: Sequence[Graded], runs_dir: Path) -> None:
             row = rows.setdefault(answer.item.id, item_row(answer.item, answer.item.split))
             correct = answer.score.correct
             truths[row.prompt_id, answer.text] = Truth(float(correct), (correct,))
-            asked.append((of_set.answers, place, row, answer.text))
+            pairs_to_judge.append((of_set.answers, place, row, answer.text))
     by_prompt = {row.prompt_id: row for row in rows.values()}
 
-    def told(rows: Sequence[Row], answers: Sequence[str | None]) -> list[RuleTruth]:
+    def rule_truths(rows: Sequence[Row], answers: Sequence[str | None]) -> list[RuleTruth]:
         pairs = zip(rows, answers, strict=True)
         return [truths.get((row.prompt_id, answer), NO_TRUTH) for row, answer in pairs]
 
-    oracle = Oracle(by_prompt.get, told)
-    verdicts = grade(judge, oracle, [(row, text) for _, _, row, text in asked], runs_dir)
-    for (answers, place, _, _), verdict in zip(asked, verdicts, strict=True):
+    oracle = Oracle(by_prompt.get, rule_truths)
+    verdicts = grade(judge, oracle, [(row, text) for _, _, row, text in pairs_to_judge], runs_dir)
+    for (answers, place, _, _), verdict in zip(pairs_to_judge, verdicts, strict=True):
         answers[place] = replace(answers[place], verdict=verdict.score)
 
 
@@ -248,11 +248,11 @@ def _entry(
         "n_unscored": sum(answer.score is None for answer in answers),
         "n_trained_on": part.trained_on,
         "ci95": measured.intervals,
-        "judge": None if judge is None else _named(judge),
+        "judge": None if judge is None else _judge_fields(judge),
         "confusion": None if judge is None else judged(answers),
         "tokens": sum(tokens) / len(tokens) if tokens else None,
         "hashes": {
-            "prompt": digest(chosen.asked(item, options.method) for item in part.rows),
+            "prompt": digest(chosen.prompt_of(item, options.method) for item in part.rows),
             "data": digest(map(_data, part.rows)),
             "split": digest(map(_data, part.whole)),
             "predictions": predictions,
@@ -334,7 +334,7 @@ def _place_in_study(options: Options) -> Path | None:
     return cell.parent / "results" / "evaluation" / name
 
 
-def _named(judge: Judge) -> dict[str, Any]:
+def _judge_fields(judge: Judge) -> dict[str, Any]:
     return {"name": judge.name, "model": judge.endpoint.model, "revision": judge.revision}
 
 

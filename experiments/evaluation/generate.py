@@ -106,11 +106,13 @@ def source_of(options: Options) -> Source | None:
     options = replace(options, dtype=options.dtype or policy["dtype"])
     warmed = is_warmed(freeze(Policy, policy))
     if folder is None:
-        named, path = policy.get("chat_template"), policy["path"]
+        template_name, path = policy.get("chat_template"), policy["path"]
         if warmed and options.run is not None:
             cell = load_cell(options.run)
             path = first_path(cell.config.policy, cell.config.task, cache_of(cell))
-        template = options.chat_template or (template_file(named) if named else None)
+        template = options.chat_template or (
+            template_file(template_name) if template_name else None
+        )
         return _folder(replace(options, chat_template=template), path, None)
     if (folder / "adapter_config.json").is_file():
         return _folder(options, None if warmed else policy["path"], folder)
@@ -127,8 +129,8 @@ def _untrained(run: Path) -> dict[str, Any]:
 def _decoding(options: Options) -> dict[str, Any]:
     """How answers are decoded; part of what a file of responses is compared with."""
     names = ("temperature", "top_p", "max_tokens", "seed", "thinking")
-    drawn = {"top_k": options.top_k} if options.top_k else {}
-    return {name: getattr(options, name) for name in names} | drawn
+    top_k = {"top_k": options.top_k} if options.top_k else {}
+    return {name: getattr(options, name) for name in names} | top_k
 
 
 def _folder(options: Options, model: str | None, adapter: Path | None) -> Source:
@@ -255,9 +257,9 @@ def answer_all(
     with merged(model) as policy:
         for start in range(0, len(order), options.batch):
             batch = order[start : start + options.batch]
-            asked = [texts[prompt] for prompt in batch]
-            asked_ids = tokenizer(asked, add_special_tokens=False)["input_ids"]
-            room = min(options.max_tokens, context - max(map(len, asked_ids)))
+            batch_texts = [texts[prompt] for prompt in batch]
+            batch_ids = tokenizer(batch_texts, add_special_tokens=False)["input_ids"]
+            room = min(options.max_tokens, context - max(map(len, batch_ids)))
             if room < 1:
                 for prompt in batch:
                     keep(failed(prompt, f"the prompt does not fit the context of {context} tokens"))
@@ -272,7 +274,7 @@ def answer_all(
                 greedy=options.temperature == 0,
             )
             draws_B_L = np.stack([_draws(options.seed, prompt, room) for prompt in batch])
-            ids_B = completions(policy, asked_ids, sampling, tokenizer.pad_token_id, draws_B_L)
+            ids_B = completions(policy, batch_ids, sampling, tokenizer.pad_token_id, draws_B_L)
             for prompt, ids in zip(batch, ids_B, strict=True):
                 stopped = ids[-1] in ends
                 text = tokenizer.decode(ids[:-1] if stopped else ids, skip_special_tokens=True)

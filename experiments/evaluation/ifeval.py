@@ -56,7 +56,7 @@ class Checked:
 
     strict: tuple[bool, ...]
     loose: tuple[bool, ...]
-    drawn: bool = False
+    is_random: bool = False
     """Whether a checker had to draw one of its parameters at random."""
 
 
@@ -179,7 +179,7 @@ def check(
         return Checked(nothing, nothing)
     edited = dict.fromkeys(get_loose_transformations(response)[1:])
     variants = [text for text in edited if text.strip() and text != response]
-    strict, loose, drawn = [], [], False
+    strict, loose, is_random = [], [], False
     state = random.getstate()
     random.seed(f"{seed} {prompt.key}")
     try:
@@ -192,12 +192,12 @@ def check(
             checker.build_description(**{k: v for k, v in kwargs.items() if v is not None})
             if "prompt" in (checker.get_instruction_args() or {}):
                 checker.build_description(prompt=prompt.text)
-            drawn |= random.getstate() != before
+            is_random |= random.getstate() != before
             strict.append(bool(checker.check_following(response)))
             loose.append(strict[-1] or any(map(checker.check_following, variants)))
     finally:
         random.setstate(state)
-    return Checked(tuple(strict), tuple(loose), drawn)
+    return Checked(tuple(strict), tuple(loose), is_random)
 
 
 def score(
@@ -239,7 +239,7 @@ def score(
         "n_missing": len(prompts) - len(results),
         "n_empty": empty,
         "n_truncated_thinking": truncated,
-        "drawn": [prompt.key for prompt, checked in results if checked.drawn],
+        "drawn": [prompt.key for prompt, checked in results if checked.is_random],
         "per_type": _per_type(results),
     }
 

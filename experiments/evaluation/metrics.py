@@ -77,10 +77,12 @@ class Measured:
 
     @property
     def metrics(self) -> dict[str, float]:
+        """Name of each metric -> its value."""
         return {name: estimate.value for name, estimate in self.estimates.items()}
 
     @property
     def intervals(self) -> dict[str, list[float]]:
+        """Name of each metric -> the two ends of its 95 % interval."""
         return {name: [each.low, each.high] for name, each in self.estimates.items()}
 
 
@@ -94,8 +96,8 @@ def measure(graded: Sequence[Answer], dataset: str, domain: str, method: str | N
     least = min((len(answers) for answers in rows), default=0)
 
     def means(value: Callable[[Score], float], of: Callable[[Item], bool]) -> Estimate:
-        chosen = [answers for answers in rows if of(answers[0].item)]
-        scores = [[each.score for each in answers if each.score] for answers in chosen]
+        selected = [answers for answers in rows if of(answers[0].item)]
+        scores = [[each.score for each in answers if each.score] for answers in selected]
         return rate([list(map(value, of_row)) for of_row in scores])
 
     estimates = {"accuracy": means(_correct, _every)}
@@ -210,8 +212,8 @@ def judged(graded: Sequence[Answer]) -> dict[str, Any]:
     """
     table: Counter[tuple[bool, bool]] = Counter()
     calls: dict[str, dict[bool, list[float]]] = {}
-    shown = [each for each in graded if each.score is not None and each.text is not None]
-    for answer in shown:
+    scored = [each for each in graded if each.score is not None and each.text is not None]
+    for answer in scored:
         if answer.score is not None and answer.verdict is not None:
             passed, right = answer.verdict >= THRESHOLD, answer.score.correct
             table[passed, right] += 1
@@ -224,7 +226,7 @@ def judged(graded: Sequence[Answer]) -> dict[str, Any]:
         "fp": table[True, False],
         "fn": table[False, True],
         "tn": table[False, False],
-        "unscored": sum(each.verdict is None for each in shown),
+        "unscored": sum(each.verdict is None for each in scored),
         "cut_off": sum(each.score is not None and each.text is None for each in graded),
         **{name: each.value for name, each in rates.items()},
         "ci95": {name: [each.low, each.high] for name, each in rates.items()},

@@ -28,6 +28,8 @@ BASELINES = (
 
 @dataclass(frozen=True)
 class Options:
+    """Options of `experiments.evaluate`: the evaluation, who answers, and the judge."""
+
     what: str = word("the evaluation", "ifeval", *JUDGED, *PLAYED)
     responses: Path | None = option(
         "JSONL of answers; in place of it they are generated", only=("ifeval", *GRADED)

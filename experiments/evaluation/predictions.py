@@ -82,7 +82,7 @@ def matched(
     return pairs
 
 
-def given(
+def collect_predictions(
     lines: Sequence[Line],
     pairs: Sequence[tuple[str, Item, Response]],
     parts: Sequence[Part],
@@ -91,10 +91,10 @@ def given(
 ) -> Collected:
     """The answers to the rows of ``parts``, by id. Raises UserError: rows without an answer that
     are not allowed, or lines of several models."""
-    wanted = {item.id for part in parts for item in part.rows}
+    ids = {item.id for part in parts for item in part.rows}
     answers: dict[Any, list[Response]] = defaultdict(list)
     for _, item, response in pairs:
-        if item.id in wanted:
+        if item.id in ids:
             answers[item.id].append(response)
     for responses in answers.values():
         responses.sort(key=lambda response: response.sample)
@@ -102,7 +102,7 @@ def given(
     model = model_of((response for *_, response in lines), path)
     beside = len(lines) - sum(map(len, answers.values()))
     collected = Collected(dict(answers), model, files, beside, 0, None)
-    complete(collected, len(wanted), path, allow_missing)
+    complete(collected, len(ids), path, allow_missing)
     return collected
 
 

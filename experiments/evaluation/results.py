@@ -97,8 +97,8 @@ def _set_aside(target: Path, before: Mapping[str, Any]) -> None:
 
 def _file_of(result: Mapping[str, Any]) -> tuple[str, str]:
     """Path and hash of the first file of responses behind a result."""
-    named = result["responses"]
-    first = named[0] if isinstance(named, list) else named
+    files = result["responses"]
+    first = files[0] if isinstance(files, list) else files
     return str(first["path"]), str(first["sha256"])
 
 
@@ -122,7 +122,7 @@ def track(
     step = options.checkpoint
     if step is None:
         step = int(read_status(cell).get("step", 0))
-    found = Evaluation(
+    entry = Evaluation(
         name=evaluation,
         step=step,
         model=str(result["model"]),
@@ -131,9 +131,9 @@ def track(
         time_ms=int(time.time() * 1000),
         metrics={f"{PREFIX}{evaluation}/{name}": value for name, value in numbers.items()},
     )
-    keep_evaluation(cell, found)
+    keep_evaluation(cell, entry)
     try:
-        model_id = send_evaluation(client_of(run["uri"]), run, cell.resolve().name, found)
+        model_id = send_evaluation(client_of(run["uri"]), run, cell.resolve().name, entry)
     except load_mlflow().exceptions.MlflowException as error:
         raise UserError(
             f"The result is written, and the tracking store {run['uri']} does not take it:"

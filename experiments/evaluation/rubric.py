@@ -47,7 +47,7 @@ ROOM = 2048
 class Rows:
     """What is evaluated, and what stands beside it in the same data."""
 
-    chosen: tuple[Row, ...]
+    selected: tuple[Row, ...]
     unruled: int
     """Rows of the split without criteria, which no rubric can grade."""
     prompt_ids: Mapping[str, str]
@@ -66,22 +66,26 @@ def evaluate_rubric(options: Options) -> None:
             f"The evaluation {name} needs a task. Type for example: python -m experiments.evaluate"
             f" {name} task=healthbench judge=qwen3-32b run=runs/STUDY/CELL out=FILE.json"
         )
-    judge, task = _composed(options.judge, task_name, options.overrides, official)
+    judge, task = _compose(options.judge, task_name, options.overrides, official)
     trained = trained_under(options)
     same = None if trained is None else not differs(judge, trained, options)
     split = options.split or "eval"
     if official and options.split is None and (trained or {}).get("task") != task.name:
         split = "all"  # nobody was trained on any of it, as far as is known
     rows = held_out(task, split, options)
-    check_rows(build_grading(judge), rows.chosen)
-    turns = {row.prompt_text(): row.messages for row in rows.chosen}
+    check_rows(build_grading(judge), rows.selected)
+    turns = {row.prompt_text(): row.messages for row in rows.selected}
     answers = collect(options, turns, rows.prompt_ids, judge.name)
     # no rule can tell of prompts from a file, which may have none to train on
     truth = (lambda *_: None) if task_module(task.name) is prompts else oracle(task)
     texts = answers.texts
-    asked = [(row, answer_of(text)) for row in rows.chosen for text in texts.get(row.prompt_id, ())]
-    graded = grade(judge, truth, asked, options.runs_dir)
-    criteria = [[row.prompt_id, *((c.text, c.points) for c in row.criteria)] for row in rows.chosen]
+    to_grade = [
+        (row, answer_of(text)) for row in rows.selected for text in texts.get(row.prompt_id, ())
+    ]
+    graded = grade(judge, truth, to_grade, options.runs_dir)
+    criteria = [
+        [row.prompt_id, *((c.text, c.points) for c in row.criteria)] for row in rows.selected
+    ]
     digest = hashlib.blake2b(json.dumps(criteria).encode(), digest_size=8).hexdigest()
     signed = judge.grading.options.get("clip") == "none"
     generation = {} if answers.settings is None else {"generation": answers.settings}
@@ -91,11 +95,11 @@ def evaluate_rubric(options: Options) -> None:
         "judge": {"name": judge.name, "model": judge.endpoint.model, "revision": judge.revision},
         "grading": {"name": judge.grading.name, **judge.grading.options},
         "same_judge": same,
-        "task": {"name": task.name, "split": split, "rows": len(rows.chosen)},
+        "task": {"name": task.name, "split": split, "rows": len(rows.selected)},
         "dataset": {"name": f"{task.name}-{split}", "digest": digest},
         "n_without_criteria": rows.unruled,
-        "n_rules_not_run": sum(len(row.rules) for row in rows.chosen),
-        "n_missing": len(rows.chosen) - len({sample.row.prompt_id for sample in graded}),
+        "n_rules_not_run": sum(len(row.rules) for row in rows.selected),
+        "n_missing": len(rows.selected) - len({sample.row.prompt_id for sample in graded}),
         "n_failed_generation": answers.failed,
         "n_beside": answers.beside,
         "responses": answers.files,
@@ -142,14 +146,14 @@ def differs(judge: Judge, trained: Trained, options: Options) -> bool:
     return False
 
 
-def _composed(
+def _compose(
     judge_name: str, task_name: str, overrides: Sequence[str], official: bool
 ) -> tuple[Judge, Task]:
     """Judge and task by name; the official grading is a default that the user's words precede."""
-    named = {word.lstrip("+~").partition("=")[0] for word in overrides}
-    usual = [word for key, word in OFFICIAL.items() if key not in named] if official else []
+    keys = {word.lstrip("+~").partition("=")[0] for word in overrides}
+    usual = [word for key, word in OFFICIAL.items() if key not in keys] if official else []
     judge, task = load_presets(judge_name, task_name, overrides=[*usual, *overrides])
-    if official and "judge.sampling.max_tokens" not in named:
+    if official and "judge.sampling.max_tokens" not in keys:
         room = max(judge.sampling.max_tokens, ROOM)
         judge = replace(judge, sampling=replace(judge.sampling, max_tokens=room))
     return judge, task
@@ -173,8 +177,8 @@ def held_out(task: Task, split: str, options: Options) -> Rows:
             " give task.path a file that has."
         )
     prompt_ids = {row.prompt_text().strip(): row.prompt_id for row in every}
-    chosen = tuple(rows[: options.limit])
-    return Rows(chosen, len(in_split) - len(rows), prompt_ids)
+    selected = tuple(rows[: options.limit])
+    return Rows(selected, len(in_split) - len(rows), prompt_ids)
 
 
 def grade(
@@ -215,8 +219,8 @@ def _write_samples(target: Path, graded: Sequence[Graded], result: Mapping[str, 
         lines.append(json.dumps(line | {"votes": votes}, ensure_ascii=False) + "\n")
         numbers[prompt] += 1
     files = [file["sha256"] for file in result["responses"]]
-    whose = json.dumps([*files, result["judge"], result["grading"]])
-    name = hashlib.sha256(whose.encode()).hexdigest()[:8]
+    origin = json.dumps([*files, result["judge"], result["grading"]])
+    name = hashlib.sha256(origin.encode()).hexdigest()[:8]
     path = target.with_name(f"{target.stem}.samples-{name}.jsonl")
     write_text(path, "".join(lines))
     return path

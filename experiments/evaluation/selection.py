@@ -79,15 +79,15 @@ def stratified(strata: Sequence[str], k: int, seed: int = 0) -> list[int]:
     draw = random.Random(f"probe {seed}")
     sizes = Counter(strata)
     shares = {label: k * sizes[label] / len(strata) for label in sorted(sizes)}
-    wanted = {label: math.floor(share) for label, share in shares.items()}
-    by_remainder = sorted(shares, key=lambda label: (wanted[label] - shares[label], label))
-    for label in by_remainder[: k - sum(wanted.values())]:
-        wanted[label] += 1
-    chosen: list[int] = []
-    for label, count in wanted.items():
+    counts = {label: math.floor(share) for label, share in shares.items()}
+    by_remainder = sorted(shares, key=lambda label: (counts[label] - shares[label], label))
+    for label in by_remainder[: k - sum(counts.values())]:
+        counts[label] += 1
+    places_chosen: list[int] = []
+    for label, count in counts.items():
         places = [place for place, stratum in enumerate(strata) if stratum == label]
-        chosen += draw.sample(places, count)
-    return sorted(chosen)
+        places_chosen += draw.sample(places, count)
+    return sorted(places_chosen)
 
 
 def embed(texts: Sequence[str]) -> np.ndarray:
@@ -100,9 +100,9 @@ def embed(texts: Sequence[str]) -> np.ndarray:
         for word, times in Counter(_WORD.findall(text.lower())).items():
             digest = hashlib.blake2b(word.encode(), digest_size=8).digest()
             counts[place, int.from_bytes(digest, "big") % BUCKETS] += times
-    seen = (counts > 0).sum(axis=0)
+    texts_with_word = (counts > 0).sum(axis=0)
     weights = np.where(counts > 0, 1 + np.log(np.maximum(counts, 1)), 0.0)
-    weights *= np.log((1 + len(texts)) / (1 + seen)) + 1
+    weights *= np.log((1 + len(texts)) / (1 + texts_with_word)) + 1
     length = np.linalg.norm(weights, axis=1, keepdims=True)
     return weights / np.where(length > 0, length, 1.0)
 
@@ -124,14 +124,14 @@ def facility_location(
     kernel = np.ascontiguousarray(kernel_N_N, dtype=float)
     n = len(kernel)
     away = np.zeros((n, 0)) if away_N_M is None else away_N_M
-    chosen = [place for place, gain in _maximised(kernel, k, away) if gain > NO_GAIN]
-    near = np.concatenate([kernel[:, chosen], away, np.zeros((n, 1))], axis=1).max(axis=1)
-    while len(chosen) < k:
-        free = [place for place in range(n) if place not in chosen]
+    places = [place for place, gain in _maximised(kernel, k, away) if gain > NO_GAIN]
+    near = np.concatenate([kernel[:, places], away, np.zeros((n, 1))], axis=1).max(axis=1)
+    while len(places) < k:
+        free = [place for place in range(n) if place not in places]
         nearest = min(free, key=lambda place: (round(near[place], 9), place))
-        chosen.append(nearest)
+        places.append(nearest)
         near = np.maximum(near, kernel[:, nearest])
-    return sorted(chosen)
+    return sorted(places)
 
 
 def _maximised(kernel: np.ndarray, k: int, away: np.ndarray) -> list[tuple[int, float]]:

@@ -32,6 +32,7 @@ class Graded:
 
     @property
     def score(self) -> float | None:
+        """The mean score of the votes; None without any."""
         return mean_score(self.votes)
 
 

@@ -36,12 +36,12 @@ class AlarmBell:
         self._call: Call | None = None
         self._next = 0.0
 
-    def tick(self, new: Sequence[Alarm], told: Callable[[], Mapping[str, Any]]) -> str:
+    def tick(self, new: Sequence[Alarm], read_totals: Callable[[], Mapping[str, Any]]) -> str:
         """To be called about once a second. Returns what went wrong with the last call, or nothing.
 
         Args:
             new: alarms since the last time.
-            told: gives the totals of the sweep.
+            read_totals: gives the totals of the sweep.
         """
         if not self._command:
             return ""
@@ -50,7 +50,7 @@ class AlarmBell:
         if self._call is not None and self._call.ended():
             trouble, self._call = self._call.trouble(), None
         if self._waiting and self._call is None and time.monotonic() >= self._next:
-            facts = facts_of("alarm", self._study, "running", told(), self._waiting)
+            facts = facts_of("alarm", self._study, "running", read_totals(), self._waiting)
             self._call, self._waiting = Call(self._command, facts), []
             self._next = time.monotonic() + PAUSE_S
         return trouble
@@ -71,7 +71,7 @@ def facts_of(
     event: str,
     study: str,
     state: str,
-    told: Mapping[str, Any],
+    sweep_totals: Mapping[str, Any],
     rung: Sequence[Alarm] = (),
     **more: Any,
 ) -> dict[str, Any]:
@@ -80,13 +80,15 @@ def facts_of(
     Args:
         event: alarm or end.
         state: of the sweep: running, done, unfinished, stopped or failed.
-        told: `experiments.monitor.read.totals` of its cells.
+        sweep_totals: `experiments.monitor.read.totals` of its cells.
         rung: the alarms that it is about.
         more: further facts, texts for people among them.
     """
-    said = [f"{alarm.cell}  {alarm.said()}" for alarm in rung]
-    others = f"; and {len(said) - 1} more alarms" if len(said) > 1 else ""
-    words = f"{said[0]}{others}" if event == "alarm" else f"{state}. {summary(dict(told))}"
+    sentences = [f"{alarm.cell}  {alarm.describe()}" for alarm in rung]
+    others = f"; and {len(sentences) - 1} more alarms" if len(sentences) > 1 else ""
+    words = (
+        f"{sentences[0]}{others}" if event == "alarm" else f"{state}. {summary(dict(sweep_totals))}"
+    )
     facts = {
         "event": event,
         "study": study,
@@ -94,7 +96,7 @@ def facts_of(
         "summary": f"{study}: {words}",
         "time": datetime.now(UTC).isoformat(timespec="seconds"),
         **more,
-        "totals": dict(told),
+        "totals": dict(sweep_totals),
         "alarms": [dataclasses.asdict(alarm) for alarm in rung[:MOST_ALARMS]],
         "alarms_in_all": len(rung),
     }

@@ -42,7 +42,7 @@ class Board:
         }
         self._readers: dict[Path, CellReader] = {}
         """Of the cells that an engine runs now."""
-        self._begun: dict[Path, float] = {}
+        self._began_at: dict[Path, float] = {}
         self._looked: dict[Path, tuple[Any, ...]] = {}
         """Cell -> what its alarms were told by."""
         self._round: list[Path] = []
@@ -50,12 +50,13 @@ class Board:
 
     @property
     def views(self) -> list[View]:
+        """The views of all cells of the sweep, in its order."""
         return list(self._views.values())
 
-    def begun(self, folder: Path) -> None:
+    def begin(self, folder: Path) -> None:
         """An engine runs this cell now, or will as soon as there is room."""
         if folder not in self._readers:
-            self._readers[folder], self._begun[folder] = CellReader(folder), time.time()
+            self._readers[folder], self._began_at[folder] = CellReader(folder), time.time()
 
     def ended(self, folder: Path) -> None:
         """An engine is done with this cell, whatever became of it."""
@@ -88,7 +89,7 @@ class Board:
     def _begins(self, folder: Path, view: View) -> str:
         """The state of a cell that an engine runs and that seems to have ended: so it was left by
         an earlier sweep, or this host cannot see its process and its lock."""
-        alive = view.status.get("beat", 0.0) > self._begun[folder]
+        alive = view.status.get("beat", 0.0) > self._began_at[folder]
         return "running" if alive and view.status.get("state") == "running" else "new"
 
     def new_alarms(self) -> list[Alarm]:
@@ -96,6 +97,7 @@ class Board:
         return self._rings.new([alarm for view in self.views for alarm in view.alarms])
 
     def totals(self) -> dict[str, Any]:
+        """Sums over the cells; see `experiments.monitor.read.totals`."""
         return totals(self.views)
 
     def line(self) -> str:
@@ -103,5 +105,6 @@ class Board:
         return f"{clock(time.time())}  {summary(self.totals())}"
 
     def screen(self, width: int, height: int | None) -> Group:
+        """The table of the cells, fitted to ``width`` characters and ``height`` lines."""
         notes = [view.problem for view in self.views if view.problem]
         return screen(self.study, self.views, self.totals(), notes, width, height)

@@ -16,10 +16,10 @@ from study.cell.cells import Cell
 def run(todo: Sequence[Cell], watch: Watch) -> None:
     """Run the cells to their ends, here."""
     slots = slots_of(todo)
-    watch.say(slots.said(len(todo)))
+    watch.say(slots.describe(len(todo)))
     folders = [cell.dir for cell in todo]
-    told = (watch.ended, watch.tick, watch.skips)
-    run_pool(folders, slots.at_once, slots.threads, *told, slots.lease)
+    callbacks = (watch.ended, watch.tick, watch.skips)
+    run_pool(folders, slots.at_once, slots.threads, *callbacks, slots.lease)
 
 
 def supervise(cell: Cell) -> int:

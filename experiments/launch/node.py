@@ -60,15 +60,15 @@ def describe(packages: Sequence[str], sign: str) -> dict[str, Any]:
         versions[package] = "none"
         with contextlib.suppress(importlib.metadata.PackageNotFoundError):
             versions[package] = importlib.metadata.version(package)
-    seen = None
+    sign_text = None
     with contextlib.suppress(OSError):
-        seen = Path(sign).read_text(encoding="utf-8")
+        sign_text = Path(sign).read_text(encoding="utf-8")
     return {
         "host": socket.gethostname(),
         "python": ".".join(platform.python_version_tuple()[:2]),
         "packages": versions,
         "files": files,
-        "sign": seen,
+        "sign": sign_text,
         "writable": os.access(Path(sign).parent, os.W_OK),
     }
 
@@ -76,17 +76,17 @@ def describe(packages: Sequence[str], sign: str) -> dict[str, Any]:
 @contextmanager
 def announced(study_dir: Path) -> Generator[Path]:
     """Within the block a file lies in the study's folder by which a node shows that it sees it."""
-    for left in study_dir.glob(f"{SIGN}*"):  # by a sweep that was killed
-        if not locks.is_held(left):
-            left.unlink(missing_ok=True)
+    for leftover in study_dir.glob(f"{SIGN}*"):  # by a sweep that was killed
+        if not locks.is_held(leftover):
+            leftover.unlink(missing_ok=True)
     study_dir.mkdir(parents=True, exist_ok=True)
     text = uuid.uuid4().hex
     sign = study_dir.absolute() / f"{SIGN}{text[:12]}"
-    held = locks.take(sign)
-    assert held is not None
-    with held:
-        held.write(text)
-        held.flush()
+    lock = locks.take(sign)
+    assert lock is not None
+    with lock:
+        lock.write(text)
+        lock.flush()
         try:
             yield sign
         finally:
@@ -136,9 +136,9 @@ def check_node(here: dict[str, Any], there: dict[str, Any], sign: Path) -> None:
         )
     shared = there["sign"] == here["sign"] and there["writable"]
     if not shared and not url_of(sign.parent):  # who runs a cell of a URL fetches it
-        what = "does not see" if there["sign"] != here["sign"] else "may not write to"
+        trouble = "does not see" if there["sign"] != here["sign"] else "may not write to"
         raise UserError(
-            f"The node {there['host']} {what} the study's folder {sign.parent}, where cells keep"
+            f"The node {there['host']} {trouble} the study's folder {sign.parent}, where cells keep"
             " their records. Mount it there under the same path, or type runs_dir=PATH with a"
             " folder that every node shares."
         )
@@ -154,12 +154,12 @@ def clock_offset(ask: Callable[[], float], now: Callable[[], float]) -> tuple[fl
     """
     best = (0.0, float("inf"))
     for _ in range(ROUND_TRIPS):
-        asked = now()
+        sent_at = now()
         there = ask()
-        answered = now()
-        half = abs(answered - asked) / 2
+        answered_at = now()
+        half = abs(answered_at - sent_at) / 2
         if half < best[1]:
-            best = (there - (asked + answered) / 2, half)
+            best = (there - (sent_at + answered_at) / 2, half)
     return best
 
 

@@ -75,12 +75,15 @@ class Queue:
     def take(self, node: str, places: Sequence[Place]) -> tuple[str, Path] | None:
         """The next cell for a slot on ``node``: of a judge that is asked there, else of one that is
         asked nowhere, else the first; with its judge."""
-        asked = {place.judge for place in places if place.judge}
-        there = {place.judge for place in places if place.node == node}
+        judges_in_use = {place.judge for place in places if place.judge}
+        judges_on_node = {place.judge for place in places if place.node == node}
         waiting = [judge for judge, folders in self._free.items() if folders]
         if not waiting:
             return None
-        judge = min(waiting, key=lambda name: 0 if name in there else 2 if name in asked else 1)
+        judge = min(
+            waiting,
+            key=lambda name: 0 if name in judges_on_node else 2 if name in judges_in_use else 1,
+        )
         return judge, self._free[judge].popleft()
 
     def park(self, folder: Path) -> None:
@@ -115,13 +118,14 @@ class Sweep:
         self._working: dict[Any, Place] = {}
         """What a slot was asked -> the slot."""
         self._idle: list[Place] = []
-        self._lost: Counter[Path] = Counter()
+        self._losses: Counter[Path] = Counter()
         self._failed: Counter[str] = Counter()
         self._looked = self._ticked = 0.0
         self._peopled = time.monotonic()
-        self._begun = False
+        self._has_begun = False
 
     def run(self) -> None:
+        """Train the queued cells in slots on the nodes until none is left."""
         try:
             while self._queue or self._running():
                 if time.monotonic() - self._looked > LOOK_S:
@@ -152,12 +156,12 @@ class Sweep:
         self._ever |= nodes  # where the last GPU is lost, cells do not go on without
         needed = needs(self._configs, self._ever)
         large = {name: capacity(resources, needed) for name, resources in nodes.items()}
-        if asked := [name for name in nodes if large[name] and name not in self._nodes]:
-            for name, why in self._examiner.refusals(asked, needed.get("GPU", 0)).items():
+        if unexamined := [name for name in nodes if large[name] and name not in self._nodes]:
+            for name, why in self._examiner.refusals(unexamined, needed.get("GPU", 0)).items():
                 self._nodes[name] = ""
                 if why:
                     self._refuse(name, why)
-        silent = [name for name in asked if name not in self._nodes]
+        silent = [name for name in unexamined if name not in self._nodes]
         for name in silent:
             if self._looked > self._silent.setdefault(name, self._looked + SILENT_S):
                 self._silent[name] = math.inf
@@ -168,15 +172,15 @@ class Sweep:
         useful = [name for name in nodes if large[name] and self._nodes.get(name) == ""]
         if useful:
             self._peopled = self._looked
-        elif not (self._begun or silent) or self._looked - self._peopled > EMPTY_S:
+        elif not (self._has_begun or silent) or self._looked - self._peopled > EMPTY_S:
             raise self._no_node(nodes, needed, len(silent))
         else:
             self._looked = 0.0  # nobody works: look again at once
         for place in list(self._idle):
             if place.node not in useful:
                 self._drop(place)
-        wanted = len(self._queue) + len(self._running())
-        room = min(self._config.sweep.workers or wanted, wanted) - len(self._places)
+        cells_left = len(self._queue) + len(self._running())
+        room = min(self._config.sweep.workers or cells_left, cells_left) - len(self._places)
         for name in useful:
             missing = large[name] - sum(place.node == name for place in self._places)
             share = max(1, int(nodes[name].get("CPU", 1)) // large[name])
@@ -188,7 +192,7 @@ class Sweep:
     def _no_node(
         self, nodes: dict[str, dict[str, float]], needed: dict[str, float], silent: int
     ) -> UserError:
-        told = ", ".join(f"{name} {amount:g}" for name, amount in needed.items())
+        amounts = ", ".join(f"{name} {amount:g}" for name, amount in needed.items())
         refused = [why for name, why in self._nodes.items() if why and name in nodes]
         if refused:
             return UserError(f"No node of the cluster may train these cells. {refused[0]}")
@@ -203,9 +207,9 @@ class Sweep:
             for resources in nodes.values()
         )
         return UserError(
-            f"A cell takes {told}, and no node of the cluster has that much: {largest or 'none'}."
-            " Type a smaller sweep.cpus_per_cell, sweep.gpus_per_cell or sweep.memory_per_cell_gb,"
-            " or start a larger node: ray start --address=HOST:PORT"
+            f"A cell takes {amounts}, and no node of the cluster has that much:"
+            f" {largest or 'none'}. Type a smaller sweep.cpus_per_cell, sweep.gpus_per_cell or"
+            " sweep.memory_per_cell_gb, or start a larger node: ray start --address=HOST:PORT"
         )
 
     def _make(self, node: str, needed: dict[str, float], threads: int) -> None:
@@ -218,8 +222,8 @@ class Sweep:
         ).remote()
         place = Place(actor, node)
         self._places.append(place)
-        begun = actor.begin.remote(pool.PRELOAD, threads, self._config.device, self._keys)
-        self._working[begun] = place
+        ref = actor.begin.remote(pool.PRELOAD, threads, self._config.device, self._keys)
+        self._working[ref] = place
 
     def _drop(self, place: Place) -> None:
         """Let go of a slot that does nothing, and of what it holds."""
@@ -261,7 +265,7 @@ class Sweep:
             self._refuse(place.node, str(answer))
             self._drop(place)
             return
-        self._begun = True
+        self._has_begun = True
         self._failed.pop(place.node, None)
         if folder is not None and answer == cells.BUSY:
             self._queue.park(folder)
@@ -280,14 +284,14 @@ class Sweep:
                 why = first_line(error)
                 self._refuse(place.node, f"Every slot is lost at once that is made there ({why}).")
             return
-        self._lost[folder] += 1
-        if self._lost[folder] > retries:
+        self._losses[folder] += 1
+        if self._losses[folder] > retries:
             _wait_left([folder])
             self._watch.ended(folder, pool.ORPHANED)
             return
         self._watch.say(
             f"{folder.name}: what ran it on the node {place.node[:12]} was lost; it goes on from"
-            f" its last checkpoint ({self._lost[folder]} of {retries} times)"
+            f" its last checkpoint ({self._losses[folder]} of {retries} times)"
         )
         self._queue.park(folder)
 

@@ -132,20 +132,20 @@ def needs(configs: Sequence[Study], nodes: dict[str, dict[str, float]]) -> dict[
     most = max((int(node.get("GPU", 0)) for node in nodes.values()), default=0)
     available = 0 if config.device == "cpu" else max(most, math.ceil(sweep.gpus_per_cell))
     share = gpus_per_cell(config, available)
-    taken = {
+    amounts = {
         "CPU": sweep.cpus_per_cell or sweep.threads or 1,
         "GPU": share,
         "memory": memory_per_cell(configs, share > 0),
     }
-    return {name: amount for name, amount in taken.items() if amount}
+    return {name: amount for name, amount in amounts.items() if amount}
 
 
 def capacity(resources: dict[str, float], needed: dict[str, float]) -> int:
     """How many cells a node holds at once; one that shares a GPU lies on a single one."""
-    held = {name: int(resources.get(name, 0) / amount + 1e-9) for name, amount in needed.items()}
+    counts = {name: int(resources.get(name, 0) / amount + 1e-9) for name, amount in needed.items()}
     if 0 < needed.get("GPU", 0) < 1:
-        held["GPU"] = int(resources.get("GPU", 0)) * int(1 / needed["GPU"] + 1e-9)
-    return min(held.values())
+        counts["GPU"] = int(resources.get("GPU", 0)) * int(1 / needed["GPU"] + 1e-9)
+    return min(counts.values())
 
 
 def on_node(node_id: str) -> Any:
@@ -162,7 +162,7 @@ class Examiner:
     def __init__(self, ray: Any, todo: Sequence[Cell], sign: Path) -> None:
         self._ray, self._todo, self._sign = ray, todo, sign
         self._here = node.describe(RAY, str(sign))
-        self._asked: dict[str, Any] = {}
+        self._requests: dict[str, Any] = {}
         """Node that has not answered -> what it was asked."""
         ray.cloudpickle.register_pickle_by_value(node)  # a node may have nothing of ours
         self._describe, self._time, self._gpus = (
@@ -178,12 +178,12 @@ class Examiner:
             nodes: their ids, the same ones again until they have answered.
             share: of a GPU that a cell takes.
         """
-        self._asked = {name: self._asked.get(name) or self._ask(name) for name in nodes}
-        refs = list(self._asked.values())
+        self._requests = {name: self._requests.get(name) or self._ask(name) for name in nodes}
+        refs = list(self._requests.values())
         ready, _ = self._ray.wait(refs, num_returns=len(refs), timeout=PAUSE_S)
         examined = {
             name: self._refusal(name, ref, share)
-            for name, ref in self._asked.items()
+            for name, ref in self._requests.items()
             if ref in ready
         }
         return {name: why for name, why in examined.items() if why is not None}

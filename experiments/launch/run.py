@@ -72,20 +72,22 @@ def _run(todo: Sequence[Cell], mine: Sequence[Cell], elsewhere: Callable[[], Non
         theirs = stack.enter_context(taken_up(todo)) if elsewhere is None else set()
         states = {cell.dir: cells.state(cell.dir) for cell in mine}
         new = [cell for cell in mine if states[cell.dir] not in ("done", "running")]
-        left = [cell for cell in mine if states[cell.dir] == "running" and cell.dir in theirs]
-        if not new and not left:
+        still_running = [
+            cell for cell in mine if states[cell.dir] == "running" and cell.dir in theirs
+        ]
+        if not new and not still_running:
             return _nothing_to_run(todo, mine)
         started = time.perf_counter()
         check_machine(new, not here)
-        reached = stack.enter_context(leases(models_of([*new, *left]), study_dir.parent))
+        reached = stack.enter_context(leases(models_of([*new, *still_running]), study_dir.parent))
         check_study(study_dir, todo, todo[0].config.factors)  # again: servers took their time
         writable(study_dir.parent)
-        preflight([*new, *left], reached)
+        preflight([*new, *still_running], reached)
         if here:
             start_server(todo[0].config.device)
             stack.enter_context(warming(new))
         mlflow_ids = stack.enter_context(_opened(todo, new, mine))
-        run_cells([*new, *left]) if elsewhere is None else elsewhere()
+        run_cells([*new, *still_running]) if elsewhere is None else elsewhere()
         exchange.fetch(study_dir)  # what other machines have run
         whole = len(mine) == len(todo) or _states(todo) == {"done"}
         if whole:
@@ -93,7 +95,9 @@ def _run(todo: Sequence[Cell], mine: Sequence[Cell], elsewhere: Callable[[], Non
     if whole and "running" not in _states(todo):
         write_json(study_dir / SUMMARY, plan.rows(todo, todo[0].config.factors))
     exchange.push(study_dir)
-    print(f"{plural(len(new) + len(left), 'cell')} in {time.perf_counter() - started:.1f} s")
+    print(
+        f"{plural(len(new) + len(still_running), 'cell')} in {time.perf_counter() - started:.1f} s"
+    )
     return conclude(todo, mlflow_ids, mine)
 
 
@@ -103,12 +107,12 @@ def _nothing_to_run(todo: Sequence[Cell], mine: Sequence[Cell]) -> int:
     study, study_dir = todo[0].config.study, todo[0].dir.parent
     if len(mine) < len(todo):
         study = f"this share of {study}"
-    done = sum(cells.state(cell.dir) == "done" for cell in mine)
-    if done == len(mine):
-        print(f"All {plural(done, 'cell')} of {study} are done; nothing to run.")
+    n_done = sum(cells.state(cell.dir) == "done" for cell in mine)
+    if n_done == len(mine):
+        print(f"All {plural(n_done, 'cell')} of {study} are done; nothing to run.")
     else:
         print(
-            f"{done} of {len(mine)} cells of {study} are done, and another sweep runs the others "
+            f"{n_done} of {len(mine)} cells of {study} are done, and another sweep runs the others "
             "now: nothing is started here."
         )
     mlflow_ids = read_study(study_dir).get("mlflow", {})
@@ -143,10 +147,10 @@ def _opened(
         yield mlflow_ids
         ended = "FINISHED"
     except BaseException as error:
-        told = stopping.interrupted(error)
-        if told or isinstance(error, storage.DiskError):
+        interrupted = stopping.interrupted(error)
+        if interrupted or isinstance(error, storage.DiskError):
             ended = "KILLED"
-        limit = time.monotonic() + (LAST_S if told else 0)
+        limit = time.monotonic() + (LAST_S if interrupted else 0)
         while time.monotonic() < limit and "running" in _states(new):
             time.sleep(0.2)
         raise
@@ -212,12 +216,14 @@ def report(todo: Sequence[Cell], stale: bool) -> None:
         except UserError as error:
             print(f"What is planted could not be written. {error}")
     this = study_words(config.study, config.runs_dir)
-    if _written("report", analysis.write_report, study_dir, f"python -m analysis.report {this}"):
+    if _could_write(
+        "report", analysis.write_report, study_dir, f"python -m analysis.report {this}"
+    ):
         print(f"report written in {time.perf_counter() - started:.1f} s")
-    _written("notebook", write_notebook, study_dir, f"python -m experiments.notebook {this}")
+    _could_write("notebook", write_notebook, study_dir, f"python -m experiments.notebook {this}")
 
 
-def _written(what: str, write: Callable[[Path], object], study_dir: Path, again: str) -> bool:
+def _could_write(name: str, write: Callable[[Path], object], study_dir: Path, again: str) -> bool:
     """Whether something about a study could be written. Why not is said with the command that
     writes it ``again``, and the runs stay what they are."""
     try:
@@ -226,12 +232,12 @@ def _written(what: str, write: Callable[[Path], object], study_dir: Path, again:
         if stopping.interrupted(error):
             raise KeyboardInterrupt from error
         if trouble := storage.explained(error, study_dir):
-            print(f"The {what} could not be written. {trouble}")
+            print(f"The {name} could not be written. {trouble}")
             return False
-        logging.exception("the %s could not be written", what)
+        logging.exception("the %s could not be written", name)
         why = visible(f"{type(error).__name__}: {error}")
         print(
-            f"The {what} could not be written ({why}). The runs are whole; to try again, type:"
+            f"The {name} could not be written ({why}). The runs are whole; to try again, type:"
             f" {typed(again)}"
         )
         return False
@@ -258,7 +264,7 @@ def conclude(todo: Sequence[Cell], tracked: dict[str, Any], mine: Sequence[Cell]
         )
     states = [(cell, cells.state(cell.dir)) for cell in mine]
     running = [cell for cell, state in states if state == "running"]
-    left = [(cell, state) for cell, state in states if state not in ("done", "running")]
+    unfinished = [(cell, state) for cell, state in states if state not in ("done", "running")]
     for cell in running:
         status, log = read_status(cell.dir), cell.dir / "log.txt"
         began = time.strftime("%Y-%m-%d %H:%M", time.localtime(status.get("started", 0)))
@@ -268,31 +274,31 @@ def conclude(todo: Sequence[Cell], tracked: dict[str, Any], mine: Sequence[Cell]
             f"to watch it: tail -f {log}"
         )
         print(visible(whereabouts))
-    for cell, state in left:
+    for cell, state in unfinished:
         print(f"{cell.name} is {state}; its log: {cell.dir / 'log.txt'}")
     if running:
         print(
             "When those have ended, run the same command again: it takes up what is left and "
             "writes the report."
         )
-    elif left:
+    elif unfinished:
         print("Run the same command again to continue where these stopped.")
     elif others := {cell.id for cell in todo} - {cell.id for cell in mine}:
-        _say_others([cell for cell in todo if cell.id in others], config)
-    return 1 if running or left else 0
+        _print_other_shards([cell for cell in todo if cell.id in others], config)
+    return 1 if running or unfinished else 0
 
 
-def _say_others(others: Sequence[Cell], config: Study) -> None:
+def _print_other_shards(others: Sequence[Cell], config: Study) -> None:
     """What is left of the other shares, and what to type once nothing is."""
     states = [(cell, cells.state(cell.dir)) for cell in others]
-    left = [(cell, state) for cell, state in states if state != "done"]
-    if not left:
+    unfinished = [(cell, state) for cell, state in states if state != "done"]
+    if not unfinished:
         return
     print(
-        f"Shard {config.sweep.shard} is done. Of the other shards {len(left)} cells are not done in"
-        f" {others[0].dir.parent}:"
+        f"Shard {config.sweep.shard} is done. Of the other shards {len(unfinished)} cells are not"
+        f" done in {others[0].dir.parent}:"
     )
-    for cell, state in left:
+    for cell, state in unfinished:
         print(f"  {cell.name} is {state}")
     print(
         "The last shard writes the report. Where the machines share no folder, copy the study's"

@@ -60,17 +60,17 @@ def taken_up(todo: Sequence[Cell]) -> Generator[set[Path]]:
     study_dir = todo[0].dir.parent
     folder = study_dir / FOLDER
     folder.mkdir(parents=True, exist_ok=True)
-    held = locks.take(folder / "lock")
-    if held is None:
-        whose = " ".join((folder / SWEEP).read_text().split()) or "another sweep"
+    lock = locks.take(folder / "lock")
+    if lock is None:
+        owner = " ".join((folder / SWEEP).read_text().split()) or "another sweep"
         raise UserError(
-            f"The study {study_dir.name} is in use: {whose} submits its cells to Slurm, in"
+            f"The study {study_dir.name} is in use: {owner} submits its cells to Slurm, in"
             f" {study_dir}. Two that do so would submit cells twice. Wait for it or stop it with"
             f" Ctrl-C, where it runs; or type another name, for example: study={study_dir.name}-2"
         )
-    with held:
+    with lock:
         (folder / SWEEP).write_text(f"process {os.getpid()} on {socket.gethostname()}")
-        ledger = _read(folder)
+        ledger = _read_ledger(folder)
         yield {cell.dir for cell in todo if cell.name in ledger}
 
 
@@ -86,7 +86,7 @@ def run(todo: Sequence[Cell], watch: Watch) -> None:
         threads, limit = slots.threads, slots.at_once
     else:
         array = queue.most_of_an_array()
-    jobs = {folder.parent / name: queued for name, queued in _read(folder).items()}
+    jobs = {folder.parent / name: queued for name, queued in _read_ledger(folder).items()}
     others = {cell: jobs.pop(cell) for cell in [*jobs] if cell not in watch.cell_of}
     waiting = [(cell.dir, 0) for cell in todo if cell.dir not in jobs]
     for cell in jobs:
@@ -111,15 +111,15 @@ def run(todo: Sequence[Cell], watch: Watch) -> None:
                 continue
             asked_at = time.monotonic()
             states = queue.states([queued.id for queued in jobs.values()], local)
-            for text in states.said:
+            for text in states.notices:
                 say(text)
             state_of = {cell: states.of.get(queued.id, queue.GONE) for cell, queued in jobs.items()}
-            gone = [cell for cell, state in state_of.items() if state not in queue.ALIVE]
-            for cell in gone:
+            ended = [cell for cell, state in state_of.items() if state not in queue.ALIVE]
+            for cell in ended:
                 if cells.state(cell) == "running":
                     continue
                 queued, state = jobs.pop(cell), state_of[cell]
-                if not _lost(cell, queued, state) or queued.tries > config.sweep.retries:
+                if not _is_lost(cell, queued, state) or queued.tries > config.sweep.retries:
                     _tell(cell, queued, state, watch)
                     continue
                 waiting.append((cell, queued.tries))
@@ -127,7 +127,7 @@ def run(todo: Sequence[Cell], watch: Watch) -> None:
                     f"{cell.name}: its job {queued.id} was lost ({state.lower()}); it is"
                     f" submitted again, {queued.tries} of {config.sweep.retries} times"
                 )
-            if gone:
+            if ended:
                 _write(folder, others | jobs)
     except BaseException as error:
         if stopping.interrupted(error) and not local and not stopping.told_by_user():
@@ -143,7 +143,7 @@ def run(todo: Sequence[Cell], watch: Watch) -> None:
         _write(folder, others)
 
 
-def _lost(cell: Path, queued: Job, state: str) -> bool:
+def _is_lost(cell: Path, queued: Job, state: str) -> bool:
     """Whether a job is gone without a word of its cell, and nobody cancelled it."""
     return _code(cell, queued) is None and state != queue.CANCELLED
 
@@ -180,7 +180,7 @@ def _submitted(
     try:
         # Ctrl-C is for the sweep, which then ends what it submitted
         with _as_at_login(), surroundings(), stopping.deaf_to_terminal(), executor.batch():
-            made = [executor.submit(job, str(cell), threads, visible) for cell, _ in batch]
+            submissions = [executor.submit(job, str(cell), threads, visible) for cell, _ in batch]
     except FailedJobError as error:
         raise UserError(
             f"Slurm does not take {len(batch)} cells of {config.study} as jobs:"
@@ -188,7 +188,7 @@ def _submitted(
             " sweep.gpus_per_cell, cpus_per_cell and memory_per_cell_gb."
         ) from error
     jobs: dict[Path, Job] = {}
-    for (cell, tries), before, submitted in zip(batch, ended, made, strict=True):
+    for (cell, tries), before, submitted in zip(batch, ended, submissions, strict=True):
         queue.keep(submitted)
         jobs[cell] = Job(submitted.job_id, tries + 1, before)
     return jobs
@@ -218,7 +218,7 @@ def _cancel(jobs: Mapping[Path, Job], local: bool, watch: Watch) -> None:
                 watch.ended(cell, cells.STOPPED)
 
 
-def _read(folder: Path) -> dict[str, Job]:
+def _read_ledger(folder: Path) -> dict[str, Job]:
     """Cell's name -> its job, as an earlier sweep left them; none where that cannot be read."""
     with contextlib.suppress(Damaged, TypeError):
         return {name: Job(**queued) for name, queued in read_json(folder / LEDGER).items()}

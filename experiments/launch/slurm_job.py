@@ -70,7 +70,7 @@ def _run(place: Path, threads: int, visible: Mapping[str, str] | None) -> int:
 
 def _record(place: Path, code: int, problem: str) -> None:
     """Say in the cell's status why it did not begin."""
-    if (held := cells.lock(place, wait_s=2.0)) is not None:
-        with held:
+    if (lock := cells.lock(place, wait_s=2.0)) is not None:
+        with lock:
             end = {"state": "failed", "phase": "failed", "exit_code": code, "error": problem}
             cells.set_status(place, ended=time.time(), **end)

@@ -54,7 +54,7 @@ class Watch:
         self._refusals = Refusals()
         self._console = Console()
         self._live: Live | None = None
-        self._said: set[str] = set()
+        self._shown_texts: set[str] = set()
         self._heartbeat = time.monotonic() + HEARTBEAT_S
         self._look = 0.0
 
@@ -73,7 +73,7 @@ class Watch:
             self._live.stop()
             self._live = None
         self._say_once(self._bell.close(wait=kind is None))
-        if kind is None and self._refusals.left:
+        if kind is None and self._refusals.not_started:
             self.say(self._refusals.paragraph())
 
     def say(self, text: str) -> None:
@@ -84,7 +84,7 @@ class Watch:
         """To be asked before a cell is started; where it says so, the cell is left as it is."""
         if self._refusals.covers(self.cell_of[folder]):
             return True
-        self.board.begun(folder)
+        self.board.begin(folder)
         return False
 
     def ended(self, folder: Path, code: int) -> None:
@@ -118,7 +118,7 @@ class Watch:
             self._draw()
             return
         for alarm in new:
-            self.say(f"ALARM  {alarm.cell}  {alarm.said()} Type: {alarm.type}")
+            self.say(f"ALARM  {alarm.cell}  {alarm.describe()} Type: {alarm.type}")
         if now >= self._heartbeat:
             self._heartbeat = now + HEARTBEAT_S
             self.say(self.board.line())
@@ -139,8 +139,8 @@ class Watch:
         self._live.update(self.board.screen(width, max(1, height - BELOW)), refresh=True)
 
     def _say_once(self, text: str) -> None:
-        if text and text not in self._said:
-            self._said.add(text)
+        if text and text not in self._shown_texts:
+            self._shown_texts.add(text)
             self.say(text)
 
 
@@ -149,22 +149,22 @@ class Refusals:
     judge is its address, its key and its model here, since those are what is refused."""
 
     def __init__(self) -> None:
-        self.left: list[str] = []
+        self.not_started: list[str] = []
         """Names of the cells that were not started."""
         self._refused: dict[tuple[str, str, str], str] = {}
 
     def add(self, cell: Cell, error: str) -> None:
         """A cell of which ``error`` says that a judge was refused."""
-        asked = [judge for judge in judges_of([cell]) if judge.endpoint.url.startswith("http")]
-        named = [judge for judge in asked if judge.endpoint.url in error]
-        for judge in named or asked:
+        hosted = [judge for judge in judges_of([cell]) if judge.endpoint.url.startswith("http")]
+        named_in_error = [judge for judge in hosted if judge.endpoint.url in error]
+        for judge in named_in_error or hosted:
             self._refused[_account(judge)] = judge.name
 
     def covers(self, cell: Cell) -> bool:
         """Whether the cell asks a judge that was refused; it is then noted as left."""
         refused = any(_account(judge) in self._refused for judge in judges_of([cell]))
         if refused:
-            self.left.append(cell.name)
+            self.not_started.append(cell.name)
         return refused
 
     def paragraph(self) -> str:
@@ -172,9 +172,10 @@ class Refusals:
         names = ", ".join(dict.fromkeys(self._refused.values()))
         return typed(
             f"The endpoint of {names} refused its key, its account or its model, so "
-            f"{len(self.left)} cells that ask it were not started and stay as they were: "
-            f"{', '.join(self.left)}. Put the key, the account or judge.endpoint.model right, see "
-            f"that it answers with python -m judges.check, and run the same command again."
+            f"{len(self.not_started)} cells that ask it were not started and stay as they were: "
+            f"{', '.join(self.not_started)}. Put the key, the account or judge.endpoint.model"
+            " right, see that it answers with python -m judges.check, and run the same command"
+            " again."
         )
 
 

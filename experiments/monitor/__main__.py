@@ -37,6 +37,8 @@ SHOWS = ("disagreements",)
 
 @dataclass(frozen=True)
 class Options(StudyOptions):
+    """Options of the monitor: the study, how often to look, and what to print."""
+
     once: bool = option("say how things stand, and end", False)
     json: bool = option("one JSON object a line each time, for programs", False)
     restart: bool = option(
@@ -82,7 +84,7 @@ class Watch:
         self.views: list[View] = []
         self._restarted: dict[str, str] = {}
         """Cell -> what came of its restart."""
-        self._said: dict[str, tuple[Any, ...]] = {}
+        self._printed_notes: dict[str, tuple[Any, ...]] = {}
         self._rings = Rings()
 
     def look(self) -> bool:
@@ -95,8 +97,8 @@ class Watch:
             self.views = self.reader.views()
         for view in self.views:
             view.alarms = alarms(view, str(self.options.runs_dir))
-        done = bool(self.views) and all(view.state == "done" for view in self.views)
-        return done or self.options.once
+        all_done = bool(self.views) and all(view.state == "done" for view in self.views)
+        return all_done or self.options.once
 
     def notes(self) -> list[str]:
         """What could not be read, and what was restarted."""
@@ -120,37 +122,38 @@ class Watch:
             raise BrokenPipeError
 
     def print_json(self) -> None:
+        """Print totals, cells and alarms as one JSON object; new notes go to stderr."""
         for note in self._new_notes():
             print(note, file=sys.stderr)
-        said = {
+        record = {
             "study": self.options.study,
             "time": datetime.now(UTC).isoformat(timespec="milliseconds"),
             "totals": totals(self.views),
             "cells": [view.as_json() for view in self.views],
             "alarms": [dataclasses.asdict(alarm) for view in self.views for alarm in view.alarms],
         }
-        print(json.dumps(plain(said), allow_nan=False))
+        print(json.dumps(plain(record), allow_nan=False))
 
     def print_lines(self) -> None:
         """A line for each cell that changed since the last time, and for each alarm that is new."""
-        now, first = time.time(), not self._said
+        now, first = time.time(), not self._printed_notes
         rung = self._rings.new([alarm for view in self.views for alarm in view.alarms])
         for view in self.views:
             changed = (view.state, view.stalled, view.step, view.steps, view.judge)
-            if self._said.get(view.cell) != changed:
-                self._said[view.cell] = changed
+            if self._printed_notes.get(view.cell) != changed:
+                self._printed_notes[view.cell] = changed
                 print(visible(line(view, now)))
             for alarm in rung:
                 if alarm.cell == view.cell:
-                    print(visible(f"ALARM  {alarm.cell}  {alarm.said()} Type: {alarm.type}"))
+                    print(visible(f"ALARM  {alarm.cell}  {alarm.describe()} Type: {alarm.type}"))
         for note in self._new_notes():
             print(note)
         if first:
             print(summary(totals(self.views)))
 
     def _new_notes(self) -> list[str]:
-        new = [note for note in self.notes() if note not in self._said]
-        self._said |= dict.fromkeys(new, ())
+        new = [note for note in self.notes() if note not in self._printed_notes]
+        self._printed_notes |= dict.fromkeys(new, ())
         return [visible(note) for note in new]
 
     def run_screen(self) -> int:
@@ -161,33 +164,33 @@ class Watch:
 
         console = Console(highlight=False)
 
-        def shown(height: int | None) -> Any:
+        def render(height: int | None) -> Any:
             width = console.width
-            told = totals(self.views)
-            return screen(self.options.study, self.views, told, self.notes(), width, height)
+            sums = totals(self.views)
+            return screen(self.options.study, self.views, sums, self.notes(), width, height)
 
         if not self.options.once:
             stopping.take_signals()
             with Live(console=console, screen=True, auto_refresh=False) as live:
                 while not self.look():
-                    live.update(shown(console.height), refresh=True)
+                    live.update(render(console.height), refresh=True)
                     time.sleep(self.options.every)
         else:
             self.look()
-        console.print(shown(None), soft_wrap=True)
+        console.print(render(None), soft_wrap=True)
         return 0
 
 
 def _show(options: Options) -> int:
     search = Disagreements(options.folder, options.domain or "")
-    chosen = search.find(options.limit)
-    for each in chosen:
+    disagreements = search.find(options.limit)
+    for each in disagreements:
         print(json.dumps(plain(dataclasses.asdict(each))) if options.json else f"{each.text()}\n")
     for problem in search.problems:
         print(visible(problem), file=sys.stderr)
     looked = f"{search.answers} answers of the newest recorded steps"
     if not options.json:
-        print(f"{len(chosen)} disagreements, newest first; looked at {looked}.")
+        print(f"{len(disagreements)} disagreements, newest first; looked at {looked}.")
     return 0
 
 

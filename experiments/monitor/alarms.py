@@ -37,9 +37,9 @@ def alarms(view: View, runs_dir: str = "runs") -> list[Alarm]:
     if view.state in ("running", "killed", "failed"):
         rules += [_starved, _truncated, _no_signal]
     rules.append(_gap)
-    told = [rule(view, study) for rule in rules]
-    there = [alarm for alarm in told if alarm is not None]
-    return [replace(alarm, cell=view.cell, type=typed(alarm.type)) for alarm in there]
+    checked = [rule(view, study) for rule in rules]
+    raised = [alarm for alarm in checked if alarm is not None]
+    return [replace(alarm, cell=view.cell, type=typed(alarm.type)) for alarm in raised]
 
 
 class Rings:
@@ -62,11 +62,11 @@ def _ended(view: View, study: str) -> Alarm | None:
         return None
     error = str(view.status.get("error") or "") if view.state == "failed" else ""
     why = f": {' '.join(error.split())[:300]}" if error else ""
-    seen = f"ended at step {view.step}{_of(view.steps)}{why}"
+    sentence = f"ended at step {view.step}{_of(view.steps)}{why}"
     ended = view.status.get("ended") if view.state == "failed" else None
     when = ended or view.status.get("beat")
     again = f"python -m experiments.train cell={shlex.quote(str(view.folder))}"
-    return Alarm("", view.state, _sentence(seen), again, since_time=when)
+    return Alarm("", view.state, _sentence(sentence), again, since_time=when)
 
 
 def _stalled(view: View, study: str) -> Alarm | None:
@@ -74,14 +74,14 @@ def _stalled(view: View, study: str) -> Alarm | None:
         return None
     host, pid = view.status.get("host", "?"), view.status.get("pid", "?")
     phase = f" while {view.phase}" if view.phase else ""
-    seen = (
+    sentence = (
         f"no sign of life for {view.beat_age_s:.0f} s{phase} after step {view.step}"
         f"{_of(view.steps)}; {view.silent_limit_s:.0f} s are normal (process {pid} on {host})."
     )
     restart = f"python -m experiments.monitor {study} restart=true"
     if not on_this_host(view):
         restart = f"ssh {shlex.quote(str(host))}, and there: {restart}"
-    return Alarm("", "stalled", seen, restart, since_time=view.status.get("beat"))
+    return Alarm("", "stalled", sentence, restart, since_time=view.status.get("beat"))
 
 
 def _starved(view: View, study: str) -> Alarm | None:
@@ -93,12 +93,12 @@ def _starved(view: View, study: str) -> Alarm | None:
     if since is None:
         return None
     recent = statistics.fmean(value for _, value in shares[-IN_A_ROW:])
-    seen = (
+    sentence = (
         f"{recent:.0%} of the judge's verdicts are missing over the last {IN_A_ROW} steps; at"
         f" {most:.0%} of one step the cell stops."
     )
     check = f"python -m judges.check judge={shlex.quote(view.judge or 'NAME')}"
-    return Alarm("", "starved judge", seen, check, since)
+    return Alarm("", "starved judge", sentence, check, since)
 
 
 def _truncated(view: View, study: str) -> Alarm | None:
@@ -108,11 +108,11 @@ def _truncated(view: View, study: str) -> Alarm | None:
         return None
     recent = statistics.fmean(value for _, value in shares[-IN_A_ROW:])
     length = view.config.get("trainer.max_completion_length")
-    seen = f"{recent:.0%} of the last completions are cut off at {length or 'their'} tokens."
+    sentence = f"{recent:.0%} of the last completions are cut off at {length or 'their'} tokens."
     double = 2 * length if isinstance(length, int) else "N"
     other = shlex.quote(f"study={view.folder.parent.name}-2")
     longer = f"python -m experiments.sweep ... {other} trainer.max_completion_length={double}"
-    return Alarm("", "truncation", seen, longer, since)
+    return Alarm("", "truncation", sentence, longer, since)
 
 
 def _no_signal(view: View, study: str) -> Alarm | None:
@@ -125,14 +125,16 @@ def _no_signal(view: View, study: str) -> Alarm | None:
     confusion = f"python -m analysis.confusion {study} out=confusion.json"
     if dead:
         names = " and ".join(dead)
-        seen = f"in {names} all rollouts of a group get the same reward: nothing is learned there."
-        return Alarm("", "no signal", seen, confusion, min(dead.values()))
+        sentence = (
+            f"in {names} all rollouts of a group get the same reward: nothing is learned there."
+        )
+        return Alarm("", "no signal", sentence, confusion, min(dead.values()))
     series = view.series.get("reward/frac_zero_std", [])
     since = _since(series, lambda window: min(window) >= DEAD)
     if since is None:
         return None
-    seen = "all rollouts of a group get the same reward: nothing is learned."
-    return Alarm("", "no signal", seen, confusion, since)
+    sentence = "all rollouts of a group get the same reward: nothing is learned."
+    return Alarm("", "no signal", sentence, confusion, since)
 
 
 def _gap(view: View, study: str) -> Alarm | None:
@@ -142,17 +144,17 @@ def _gap(view: View, study: str) -> Alarm | None:
         return None
     keyword = str(view.config.get("judge.simulated.keyword") or "")
     by_itself = explained(truths, view.folder, first, keyword)
-    left = [(step, gap - by_itself.get(step, 0.0)) for step, gap in gaps]
-    if (risen := rise_of_gap(left, view.steps or 0)) is None:
+    unexplained = [(step, gap - by_itself.get(step, 0.0)) for step, gap in gaps]
+    if (risen := rise_of_gap(unexplained, view.steps or 0)) is None:
         return None
     usual = statistics.fmean(gap for step, gap in gaps if step <= first)
     recent = gaps[-IN_A_ROW:]
     now = statistics.fmean(gap for _, gap in recent)
-    seen = f"judge - truth rose from {usual:+z.2f} in the first steps to {now:+z.2f}"
+    sentence = f"judge - truth rose from {usual:+z.2f} in the first steps to {now:+z.2f}"
     part = statistics.fmean(by_itself.get(step, 0.0) for step, _ in recent)
     if part >= 0.005:
-        seen += f", {part:.2f} of it as the judge's scores of the first steps let expect"
-    return Alarm("", "gap onset", f"{seen}.", f"python -m analysis.onset {study}", risen[0])
+        sentence += f", {part:.2f} of it as the judge's scores of the first steps let expect"
+    return Alarm("", "gap onset", f"{sentence}.", f"python -m analysis.onset {study}", risen[0])
 
 
 def _first_steps(steps: int) -> int:

@@ -54,11 +54,11 @@ class Disagreement:
             f"{self.cell}  step {self.step}  {place}".rstrip()
             + f"\n  {verdict}: {self.judge} says {self.judge_score:.2f}, the rule {self.truth:.2f}"
         )
-        told = [("prompt", self.prompt), ("answer", self.answer), (self.judge, self.words)]
-        return "\n".join(visible(line) for line in (head, *(_told(*each) for each in told)))
+        quotes = [("prompt", self.prompt), ("answer", self.answer), (self.judge, self.words)]
+        return "\n".join(visible(line) for line in (head, *(_labelled(*each) for each in quotes)))
 
 
-def _told(name: str, text: str) -> str:
+def _labelled(name: str, text: str) -> str:
     return f"  {name}:\n{textwrap.indent(text.strip() or '(nothing)', 4 * ' ')}"
 
 
@@ -88,15 +88,15 @@ class Disagreements:
     def find(self, limit: int) -> list[Disagreement]:
         """The newest ones, ``limit`` at most.
         Raises UserError: a domain that no answer has that was looked at."""
-        chosen = list(islice(self._all(), limit))
-        if self.domain and self.domain not in self.domains and not chosen:
+        newest = list(islice(self._all(), limit))
+        if self.domain and self.domain not in self.domains and not newest:
             legal = ", ".join(map(visible, sorted(self.domains)))
             has = f"Legal are {legal}" if legal else "Its rows name no domain: leave domain= out"
             raise UserError(
                 f"domain={visible(self.domain)} is not a domain of this study's last"
                 f" {len(self.newest)} recorded steps. {has}."
             )
-        return chosen
+        return newest
 
     def _all(self) -> Iterator[Disagreement]:
         for part in self.newest:
@@ -125,33 +125,33 @@ class Disagreements:
         rows = [dict.fromkeys(_ROLLOUT) | row for row in table.to_pylist()]
         words = self._words(at_step(cell / "verdicts", part.step))
         for row, (_, score) in zip(reversed(rows), reversed(places), strict=True):
-            judge, said = words.get(str(row["rollout_id"]), ("judge", "(no verdict on record)"))
+            judge, reply = words.get(str(row["rollout_id"]), ("judge", "(no verdict on record)"))
             yield Disagreement(
                 *(cell.name, row["step"], str(row["rollout_id"])),
                 *(row["domain"], row["dataset"], row["item"]),
                 *(judge, score, row["truth"]),
                 prompt=_end(row["prompt"] or ""),
                 answer=_start(row["answer"] or ""),
-                words=_start(said),
+                words=_start(reply),
             )
 
     def _words(self, part: Part) -> dict[str, tuple[str, str]]:
         """Rollout id -> the acting judge's name, and what it said in all its votes."""
-        told: dict[str, tuple[str, str]] = {}
+        replies: dict[str, tuple[str, str]] = {}
         try:
             rows = read_part(part, _VERDICT).to_pylist()
         except Damaged as error:
             self.problems.append(left_out(error))
-            return told
+            return replies
         for row in (dict.fromkeys(_VERDICT) | row for row in rows):
             if row["role"] != "acting":
                 continue
-            said = [str(row[name]) for name in ("reasoning", "text") if row[name]]
-            said = said or [str(row["reason"] or row["outcome"] or "")]
-            _, before = told.get(str(row["rollout_id"]), ("", ""))
-            every = "\n".join([*filter(None, [before]), *said])
-            told[str(row["rollout_id"])] = (str(row["judge"] or "judge"), every)
-        return told
+            texts = [str(row[name]) for name in ("reasoning", "text") if row[name]]
+            texts = texts or [str(row["reason"] or row["outcome"] or "")]
+            _, before = replies.get(str(row["rollout_id"]), ("", ""))
+            every = "\n".join([*filter(None, [before]), *texts])
+            replies[str(row["rollout_id"])] = (str(row["judge"] or "judge"), every)
+        return replies
 
 
 def _age(part: Part) -> tuple[float, int]:

@@ -112,8 +112,8 @@ def fitted(
     size = np.sqrt((within**2).mean(axis=0))
     if size[0] < 1e-6:
         return None
-    kept = size[:-1] > 1e-6
-    x = within[:, :-1][:, kept] / size[:-1][kept]
+    varies = size[:-1] > 1e-6
+    x = within[:, :-1][:, varies] / size[:-1][varies]
     inverse = np.linalg.pinv(x.T @ x)
     slope_K = inverse @ (x.T @ within[:, -1])
     pulls = np.zeros((len(counts), x.shape[1]))
@@ -121,11 +121,11 @@ def fitted(
     free, rows = max(1, len(x) - len(counts) - x.shape[1]), len(counts)
     factor = rows / max(1, rows - 1) * (len(x) - rows) / free
     se = (factor * ((pulls @ inverse[0]) ** 2).sum()) ** 0.5 / size[0]
-    means = (sums / counts[:, None] - columns.mean(axis=0))[:, np.append(kept, True)]
-    steep_K = np.append(-slope_K / size[:-1][kept], 1.0)
+    means = (sums / counts[:, None] - columns.mean(axis=0))[:, np.append(varies, True)]
+    steep_K = np.append(-slope_K / size[:-1][varies], 1.0)
     away = means[:, 0] * counts
     of_group = away @ (means @ steep_K) / max(away @ means[:, 0], 1e-12)
-    centred = (columns - columns.mean(axis=0))[:, np.append(kept, True)]
+    centred = (columns - columns.mean(axis=0))[:, np.append(varies, True)]
     steep_K[0] = 0.0
     rest_N = score_N.mean() + centred @ steep_K - of_group * means[group_N, 0]
     place = np.unique((truth_N * BINS).round(), return_inverse=True)[1]

@@ -37,18 +37,19 @@ def line(view: View, now: float) -> str:
 
 
 def state(view: View) -> str:
+    """The state of a cell, where one that stalled is not called running."""
     return "stalled" if view.stalled else view.state
 
 
 def accuracies(view: View) -> str:
     """Each domain's accuracy at the last held-out evaluation."""
-    known = {name: each["accuracy"] for name, each in view.domains.items()}
-    told = [
+    by_domain = {name: each["accuracy"] for name, each in view.domains.items()}
+    texts = [
         f"{name} {value:.2f}".replace(" 0.", " .")
-        for name, value in known.items()
+        for name, value in by_domain.items()
         if value is not None
     ]
-    return " ".join(told) or UNKNOWN
+    return " ".join(texts) or UNKNOWN
 
 
 def summary(totals: dict[str, Any]) -> str:
@@ -75,10 +76,12 @@ def summary(totals: dict[str, Any]) -> str:
 
 
 def number(value: float | None, form: str = ".2f") -> str:
+    """A number in ``form``; a dash where there is none."""
     return UNKNOWN if value is None else format(value, form)
 
 
 def share(value: float | None) -> str:
+    """A share in whole percent; a dash where there is none."""
     return UNKNOWN if value is None else f"{value:.0%}"
 
 
@@ -126,9 +129,9 @@ def scale(values: Sequence[float], least: float) -> tuple[float, float]:
     return low - slack, high + slack
 
 
-def bar(done: int, of: int | None, width: int) -> str:
+def bar(step: int, of: int | None, width: int) -> str:
     """A bar of steps."""
-    full = round(width * min(done / of, 1.0)) if of else 0
+    full = round(width * min(step / of, 1.0)) if of else 0
     return "━" * full + "╌" * (width - full)
 
 

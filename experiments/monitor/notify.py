@@ -63,20 +63,20 @@ def check_notify(command: str, key: str = "sweep.notify") -> None:
     """Refuse a command that cannot be started. It is not repeated, for it may hold a secret;
     ``key`` is where it was given.
     Raises UserError: it is no command line, or its program is not there."""
-    given = f"The command of {key}"
+    subject = f"The command of {key}"
     try:
         words = shlex.split(command)
     except ValueError as error:
         raise UserError(
-            f"{given} is not a command line ({first_line(error)}). {EXAMPLE}."
+            f"{subject} is not a command line ({first_line(error)}). {EXAMPLE}."
         ) from error
     if command and not words:
-        raise UserError(f"{given} names no command. {EXAMPLE}.")
+        raise UserError(f"{subject} names no command. {EXAMPLE}.")
     if words and shutil.which(words[0]) is None:
         plain = key == "sweep.notify" and may_be_shown(words[0])
         program = visible(words[0]) if plain else "a word that is not shown, for it may be a key"
         raise UserError(
-            f"{given} starts {program}, which is not a program here: it is neither on the"
+            f"{subject} starts {program}, which is not a program here: it is neither on the"
             f" PATH nor a file that may be executed. No shell reads it, so that pipes, $NAME and ;"
             f" mean nothing in it. {EXAMPLE}."
         )
@@ -127,8 +127,10 @@ class Call:
             self._read()
             how = f"signal {-code}" if code < 0 else f"exit code {code}"
             last = self._words.decode("utf-8", "replace").strip().splitlines()[-1:]
-            said = "".join(f": {redact(visible(line), self._hidden)[:LONGEST]}" for line in last)
-            self._trouble = f"ended with {how}{said}"
+            last_line = "".join(
+                f": {redact(visible(line), self._hidden)[:LONGEST]}" for line in last
+            )
+            self._trouble = f"ended with {how}{last_line}"
         self._close()
         return True
 

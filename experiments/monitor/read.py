@@ -52,7 +52,7 @@ class Alarm:
     since_time: float | None = None
     """In seconds since 1970."""
 
-    def said(self) -> str:
+    def describe(self) -> str:
         """What was seen, and since when, for people; times are this host's."""
         since = "" if self.since_step is None else f" Since step {self.since_step}."
         if self.since_time is not None:
@@ -112,12 +112,14 @@ class View:
 
     @property
     def stalled(self) -> bool:
+        """Whether it says that it runs and has been silent for longer than is normal."""
         silent = self.beat_age_s is not None and self.beat_age_s > self.silent_limit_s
         return self.state == "running" and silent
 
     def as_json(self) -> dict[str, Any]:
-        told = {key: getattr(self, key) for key in JSON_KEYS}
-        return told | {"alarms": [asdict(alarm) for alarm in self.alarms]}
+        """The fields of `JSON_KEYS` and the alarms, for programs."""
+        record = {key: getattr(self, key) for key in JSON_KEYS}
+        return record | {"alarms": [asdict(alarm) for alarm in self.alarms]}
 
 
 class CellReader:
@@ -278,13 +280,14 @@ def state_of(view: View) -> str:
     if state not in ("running", "done"):
         return state
     silent = view.beat_age_s is None or view.beat_age_s > SILENT_S
-    gone = on_this_host(view) and not has_process(view.status.get("pid"))
-    if (silent or gone) and not locks.is_held(view.folder / cells.LOCK):
+    is_gone = on_this_host(view) and not has_process(view.status.get("pid"))
+    if (silent or is_gone) and not locks.is_held(view.folder / cells.LOCK):
         return "killed"
     return "running"
 
 
 def on_this_host(view: View) -> bool:
+    """Whether the cell was last run on this host."""
     return view.status.get("host") == socket.gethostname()
 
 
@@ -338,7 +341,7 @@ def totals(views: Sequence[View]) -> dict[str, Any]:
     running = [view for view in views if view.state == "running"]
     speeds = [view.s_per_step for view in views if view.s_per_step is not None]
     usual = statistics.median(speeds) if speeds else None
-    left = [
+    seconds_left = [
         (view.steps - view.step) * pace
         for view in views
         if view.state in ("running", "new") and view.steps is not None
@@ -355,7 +358,7 @@ def totals(views: Sequence[View]) -> dict[str, Any]:
         "tokens_per_s": sum(rates) if rates else None,
         "calls": _summed(views, "cost/calls"),
         "usd": _summed(views, "cost/usd"),
-        "eta_s": sum(left) / len(running) if running and left else None,
+        "eta_s": sum(seconds_left) / len(running) if running and seconds_left else None,
         "unscored": _unscored(views),
         "alarms": sum(len(view.alarms) for view in views),
     }

@@ -125,19 +125,19 @@ def screen(
     room = None if height is None else max(3, height - len(head) - 2)
     spare = None if room is None else max(LINES + 2, room // 3, room - len(views) - len(notes))
     foot = _alarm_lines(views, names, width, spare)
-    told = [line for note in notes for line in _wrapped(note, width, "yellow", LINES)]
-    if room is not None and len(told) > (most := max(2, room // 6)):
-        more = f"and {len(told) - most + 1} more lines like these: see once=true"
-        told = [*told[: most - 1], *_wrapped(more, width, "yellow", 1)]
-    shown, left = sorted(views, key=_interest), []
-    if room is not None and len(shown) > (rows := max(2, room - len(foot) - len(told))):
-        shown, left = shown[: rows - 1], shown[rows - 1 :]
-    body = _table(shown, names, width)
-    if left:
-        counts = Counter(state(view) for view in left)
+    note_lines = [line for note in notes for line in _wrapped(note, width, "yellow", LINES)]
+    if room is not None and len(note_lines) > (most := max(2, room // 6)):
+        more = f"and {len(note_lines) - most + 1} more lines like these: see once=true"
+        note_lines = [*note_lines[: most - 1], *_wrapped(more, width, "yellow", 1)]
+    rows_shown, hidden = sorted(views, key=_interest), []
+    if room is not None and len(rows_shown) > (rows := max(2, room - len(foot) - len(note_lines))):
+        rows_shown, hidden = rows_shown[: rows - 1], rows_shown[rows - 1 :]
+    body = _table(rows_shown, names, width)
+    if hidden:
+        counts = Counter(state(view) for view in hidden)
         words = ", ".join(f"{count} {name}" for name, count in counts.items())
-        body += _wrapped(f"  and {len(left)} more cells: {words}", width, "dim", 1)
-    return Group(*[*head, *body, *foot, *told][:height])
+        body += _wrapped(f"  and {len(hidden)} more cells: {words}", width, "dim", 1)
+    return Group(*[*head, *body, *foot, *note_lines][:height])
 
 
 def _wrapped(words: str, width: int, style: str, most: int | None = None) -> list[Text]:
@@ -171,21 +171,21 @@ def _alarm_lines(
     then how many more there are."""
     by_kind = {kind: [a for v in views for a in v.alarms if a.kind == kind] for kind in KINDS}
     turns = itertools.zip_longest(*by_kind.values())
-    left = [alarm for turn in turns for alarm in turn if alarm is not None]
+    waiting = [alarm for turn in turns for alarm in turn if alarm is not None]
     lines: list[Text] = []
-    while left:
-        alarm = left[0]
-        words = f"! {names[alarm.cell]}  {alarm.said()}"
-        told = _wrapped(words, width, "bold yellow", LINES)
-        told += _wrapped(f"    {alarm.type}", width, "cyan")
-        if lines and room is not None and len(lines) + len(told) + (len(left) > 1) > room:
+    while waiting:
+        alarm = waiting[0]
+        words = f"! {names[alarm.cell]}  {alarm.describe()}"
+        alarm_lines = _wrapped(words, width, "bold yellow", LINES)
+        alarm_lines += _wrapped(f"    {alarm.type}", width, "cyan")
+        if lines and room is not None and len(lines) + len(alarm_lines) + (len(waiting) > 1) > room:
             break
-        lines += told
-        left.pop(0)
-    if left:
-        counts = Counter(alarm.kind for alarm in left)
+        lines += alarm_lines
+        waiting.pop(0)
+    if waiting:
+        counts = Counter(alarm.kind for alarm in waiting)
         more = ", ".join(f"{count} {kind}" for kind, count in counts.items())
-        lines += _wrapped(f"! and {len(left)} more alarms: {more}", width, "bold yellow", 1)
+        lines += _wrapped(f"! and {len(waiting)} more alarms: {more}", width, "bold yellow", 1)
     return lines
 
 
@@ -196,28 +196,28 @@ def names_of(views: Sequence[View]) -> dict[str, str]:
     return {cell: visible(cell if counts[name] > 1 else name) for cell, name in short.items()}
 
 
-def _table(shown: Sequence[View], names: dict[str, str], width: int) -> list[Text]:
+def _table(views: Sequence[View], names: dict[str, str], width: int) -> list[Text]:
     """Header and rows; columns that say nothing of any cell are left out."""
     from rich.text import Text
 
-    texts = {column: [visible(column.text(view)) for view in shown] for column in COLUMNS}
+    texts = {column: [visible(column.text(view)) for view in views] for column in COLUMNS}
     sizes = {
-        column: min(WIDEST, max(map(len, (column.header, *told))))
-        for column, told in texts.items()
-        if any(text not in ("", UNKNOWN) for text in told)
+        column: min(WIDEST, max(map(len, (column.header, *cells_of_column))))
+        for column, cells_of_column in texts.items()
+        if any(text not in ("", UNKNOWN) for text in cells_of_column)
     }
-    longest = max((len(names[view.cell]) for view in shown), default=4)
-    left = width - 2 - min(longest, NAME)
+    longest = max((len(names[view.cell]) for view in views), default=4)
+    room = width - 2 - min(longest, NAME)
     for column in sorted(sizes, key=lambda column: column.rank):
-        if left < sizes[column] + 2:
+        if room < sizes[column] + 2:
             del sizes[column]
         else:
-            left -= sizes[column] + 2
-    first = max(1, min(longest, min(longest, NAME) + left))
+            room -= sizes[column] + 2
+    first = max(1, min(longest, min(longest, NAME) + room))
     headers = [_fitted(each, each.header, sizes[each]) for each in COLUMNS if each in sizes]
     head = "  ".join(["  " + "cell".ljust(first), *headers]).rstrip()
     lines = [Text(cut(head, width), "dim", no_wrap=True)]
-    for place, view in enumerate(shown):
+    for place, view in enumerate(views):
         dim = "dim" if view.state == "done" else ""
         name = _shortened(names[view.cell], first)
         line = Text(f"{'!' if view.alarms else ' '} {name:<{first}}", dim, no_wrap=True)

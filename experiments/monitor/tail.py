@@ -81,18 +81,18 @@ class Tail:
                 return False
             data = self._added()
         except FileNotFoundError:
-            had = bool(self.series or self.problem)
+            had_content = bool(self.series or self.problem)
             self._forget()
-            return had
+            return had_content
         except (OSError, Damaged) as error:
             why = error.why if isinstance(error, Damaged) else error.strerror or str(error)
             self.problem = f"{where(self.path)} cannot be read ({why})"
             return False
         self._offset += len(data)
         lines = data.split(b"\n")
-        kept = [line for line in lines if not is_altered(line)]
-        self._damaged += len(lines) - len(kept)
-        data = b"\n".join(kept)
+        sound = [line for line in lines if not is_altered(line)]
+        self._damaged += len(lines) - len(sound)
+        data = b"\n".join(sound)
         steps = [self._last, *map(int, _STEP.findall(data))]
         self._last = max(steps)
         if any(step <= before for before, step in pairwise(steps)):
@@ -104,8 +104,8 @@ class Tail:
         for line in _thinned_text(data):
             self._add(line)
         self.series = {name: thinned(values) for name, values in self.series.items()}
-        lost = "lines that are not steps as they were written, and are left out"
-        self.problem = f"{where(self.path)}: {lost}: {self._damaged}" if self._damaged else ""
+        problem = "lines that are not steps as they were written, and are left out"
+        self.problem = f"{where(self.path)}: {problem}: {self._damaged}" if self._damaged else ""
         return len(lines) > 1
 
     def _each_once(self) -> bytes:
@@ -158,10 +158,10 @@ class Tail:
 @lru_cache(maxsize=4096)
 def of_domain(name: str) -> tuple[str, str] | None:
     """The domain and what is told of it, where a metric is one of `OF_DOMAIN`."""
-    start, _, what = name.rpartition("/")
-    if not start.startswith(DOMAIN) or what not in OF_DOMAIN:
+    start, _, measure = name.rpartition("/")
+    if not start.startswith(DOMAIN) or measure not in OF_DOMAIN:
         return None
-    return start.removeprefix(DOMAIN), what
+    return start.removeprefix(DOMAIN), measure
 
 
 def thinned(values: Series) -> Series:

@@ -49,6 +49,8 @@ LAST_S = 60.0
 
 @dataclass(frozen=True)
 class Options:
+    """Options of `experiments.pipeline`: the rows, the device, stages and settings."""
+
     data: str = preset("data", "")
     datasets: list[str] = option(
         "sets to fetch, prepare and evaluate, in place of the preset's", [], Choice(tuple(SETS))
@@ -91,8 +93,8 @@ def plan_of(options: Options) -> Plan:
     rows_typed = bool(options.data or typed or options.datasets)
     if rows_typed and not options.typed("task.path="):
         words.append(f"task.path=data/{name}")
-    wanted = set(options.stages) - set(options.skip)
-    chosen = tuple(stage for stage in STAGES if stage in wanted)
+    stages = set(options.stages) - set(options.skip)
+    in_order = tuple(stage for stage in STAGES if stage in stages)
     evaluation = [text.partition(EVALUATE)[2] for text in options.typed(EVALUATE)]
     reader = command("experiments.evaluate datasets run=runs/STUDY/CELL out=FILE", "", Evaluation)
     reader(lambda options: 0).read(["datasets", "run=CELL", "out=result.json", *evaluation])
@@ -104,7 +106,7 @@ def plan_of(options: Options) -> Plan:
         tuple(evaluation),
         options.device,
         variables,
-        chosen,
+        in_order,
     )
     if rows_typed and plan.folder is None:
         task = plan.cells[0].config.task.name
@@ -215,13 +217,13 @@ def call(step: Step) -> int:
 def _run_locked(plan: Plan) -> int:
     """`run`, for whoever holds the study's pipeline."""
     launch.writable(plan.study_dir)
-    held = locks.take(plan.study_dir / ".pipeline.lock")
-    if held is None:
+    lock = locks.take(plan.study_dir / ".pipeline.lock")
+    if lock is None:
         raise UserError(
             f"Another process runs a pipeline of {plan.study_dir.name} now. Wait for it to end, or"
             " type another study=NAME."
         )
-    with held:
+    with lock:
         return run(plan, Notes(plan.study_dir))
 
 
@@ -239,7 +241,7 @@ def work(options: Options) -> int:
     )
     if pending:
         launch.check_settings(plan.cells)
-        if "train" in plan.chosen:
+        if "train" in plan.stages:
             launch.check_policies(plan.cells)
     if options.plan:
         show(stages)

@@ -153,10 +153,10 @@ class Notes:
             ) from error
         self._write()
 
-    def replaced(self, gone: Iterable[Path], by: Path) -> None:
+    def replaced(self, files_replaced: Iterable[Path], by: Path) -> None:
         """Note that one file now holds what others held. Where one of those is not what was noted
         of it, nothing is changed: it stays known as damaged."""
-        names = {str(path.absolute()) for path in gone}
+        names = {str(path.absolute()) for path in files_replaced}
         changed = False
         for note in self._steps.values():
             for files in filter(None, (note["reads"], note.get("leaves"))):

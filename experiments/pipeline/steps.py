@@ -45,11 +45,12 @@ class Plan:
     device: str
     variables: dict[str, str]
     """Environment of a command that computes on ``device``."""
-    chosen: tuple[str, ...]
+    stages: tuple[str, ...]
     """The stages that are to be done."""
 
     @property
     def study_dir(self) -> Path:
+        """The folder of the study that is trained."""
         return self.cells[0].dir.parent
 
     @property
@@ -72,7 +73,7 @@ def _draws(cell: Cell) -> bool:
 def steps_of(plan: Plan, stage: str) -> list[Step] | str:
     """The steps of a stage by what is there now, or why it is left out.
     Raises UserError: settings that do not go together, or files of data.root that are not there."""
-    if stage not in plan.chosen:
+    if stage not in plan.stages:
         return "it is not asked for"
     folder, task = plan.folder, plan.cells[0].config.task.name
     if stage in ("download", "prepare") and folder is None:
@@ -85,10 +86,13 @@ def steps_of(plan: Plan, stage: str) -> list[Step] | str:
         return [_train(plan, folder)]
     if stage == "report":
         return [_report(plan)]
-    named = any(word.startswith("datasets=") for word in plan.evaluation)
-    if folder is None and not named:
+    names_datasets = any(word.startswith("datasets=") for word in plan.evaluation)
+    if folder is None and not names_datasets:
         return f"task={task} is not of verifiable sets; evaluate.datasets= names some"
-    return [_evaluate(plan, cell, "" if named else _tested(plan, folder)) for cell in plan.cells]
+    return [
+        _evaluate(plan, cell, "" if names_datasets else _tested(plan, folder))
+        for cell in plan.cells
+    ]
 
 
 def _tested(plan: Plan, folder: Path | None) -> str:
@@ -158,11 +162,14 @@ def check_folder(step: Step, before: Sequence[str]) -> None:
     folder = Path(step.words[-1].partition("=")[2])
     if not (folder / MANIFEST).exists():
         return
-    made = set(shlex.split(read_manifest(folder).get("command", ""))[2:])
-    wanted = _settings(step.words)
-    made.discard(ROOT)
-    if made not in (wanted, _settings(before)):
-        theirs, ours = (" ".join(sorted(words)) for words in (made - wanted, wanted - made))
+    words_before = set(shlex.split(read_manifest(folder).get("command", ""))[2:])
+    words_now = _settings(step.words)
+    words_before.discard(ROOT)
+    if words_before not in (words_now, _settings(before)):
+        theirs, ours = (
+            " ".join(sorted(words))
+            for words in (words_before - words_now, words_now - words_before)
+        )
         raise UserError(
             f"{folder} was prepared with {theirs or 'nothing'} in place of {ours or 'nothing'}, and"
             " is not replaced. Type task.path=ANOTHER_FOLDER, or skip=download,prepare to train on"
@@ -179,7 +186,7 @@ def _settings(words: Sequence[str]) -> set[str]:
 def _train(plan: Plan, folder: Path | None) -> Step:
     words = ["experiments.sweep", *plan.sweep]
     words += [f"device={plan.device}"] if plan.device else []
-    words += ["sweep.report=false"] if "report" in plan.chosen else []
+    words += ["sweep.report=false"] if "report" in plan.stages else []
 
     def again(outcome: Outcome) -> None:
         for place in cells.study_cells(plan.study_dir):
@@ -274,12 +281,12 @@ def _report(plan: Plan) -> Step:
     return Step(
         *("report", "report", words),
         {},
-        lambda: [path for place in _done(study_dir) for path in _records(place)],
+        lambda: [path for place in _done_cells(study_dir) for path in _records(place)],
         lambda: [study_dir / name for name in REPORT],
     )
 
 
-def _done(study_dir: Path) -> list[Path]:
+def _done_cells(study_dir: Path) -> list[Path]:
     """The cells of the study that have come to their end. Raises UserError: there is none."""
     folders = [folder for folder in cells.study_cells(study_dir) if cells.is_done(folder)]
     if not folders:

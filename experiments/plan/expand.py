@@ -111,13 +111,13 @@ class _Composer:
         self._loader = loader
         self._parser = OverridesParser.create()
         self.read = functools.cache(self._read)
-        self.chosen = functools.cache(self._chosen)
+        self.presets_tree = functools.cache(self._presets_tree)
 
     def composed(self, overrides: Sequence[str]) -> DictConfig:
         """The config of a cell. Raises UserError: what Hydra is set to holds a secret."""
         values = [value for value in map(self.read, overrides) if value is not None]
         presets = tuple(text for text in overrides if self.read(text) is None)
-        config: DictConfig = pickle.loads(self.chosen(presets))  # faster than a deep copy
+        config: DictConfig = pickle.loads(self.presets_tree(presets))  # faster than a deep copy
         ConfigLoaderImpl._apply_overrides_to_config(values, config)
         return config
 
@@ -130,7 +130,7 @@ class _Composer:
             raise ConfigCompositionException(f"{text}: {error}.") from error
         return values[0] if values else None
 
-    def _chosen(self, presets: tuple[str, ...]) -> bytes:
+    def _presets_tree(self, presets: tuple[str, ...]) -> bytes:
         """The tree of these presets, pickled."""
         config = self._loader.load_configuration(NAME, list(presets), RunMode.RUN)
         _check_usual(config.hydra)

@@ -103,14 +103,14 @@ def step_memory(shape: Shape, config: Study, prompt_tokens: int = PROMPT_TOKENS)
     else:
         tokens = trainer.micro_batch * length
         logits = 4 * tokens * min(shape.vocabulary, 32768)
-    kept = tokens * _kept_per_token(shape, trainer.gradient_checkpointing) * size
-    asked = processes_of(config)
+    activations = tokens * _kept_per_token(shape, trainer.gradient_checkpointing) * size
+    parallel = processes_of(config)
     generation = cache * (1 if trainer.fast else rollouts) + merged
     return {
-        "weights": copies * shape.weights * size // asked.weights_in,
-        "training": trained * size * (1 + ADAM_STATES) // asked.training_in,
+        "weights": copies * shape.weights * size // parallel.weights_in,
+        "training": trained * size * (1 + ADAM_STATES) // parallel.training_in,
         "generation": generation if trainer.vllm.mode == "none" else 0,
-        "update": kept + logits,
+        "update": activations + logits,
     }
 
 
@@ -173,26 +173,28 @@ def check_memory(
             continue
         parts = step_memory(shape, config)
         vllm = config.trainer.vllm
-        left = available * (1 - vllm.gpu_memory if vllm.mode == "colocate" else 1)
-        if peak(parts) <= left:
+        room = available * (1 - vllm.gpu_memory if vllm.mode == "colocate" else 1)
+        if peak(parts) <= room:
             continue
-        told = ", ".join(f"{name} {size / GIB:.1f}" for name, size in parts.items())
-        taken = f", of which vLLM takes {(available - left) / GIB:.1f}" if left < available else ""
+        sizes = ", ".join(f"{name} {size / GIB:.1f}" for name, size in parts.items())
+        vllm_note = (
+            f", of which vLLM takes {(available - room) / GIB:.1f}" if room < available else ""
+        )
         text = (
             f"A step of policy={config.policy.name} takes about {peak(parts) / GIB:.1f} GiB"
-            f" ({told}; prompts of {PROMPT_TOKENS} tokens), and {where} has"
-            f" {available / GIB:.1f} GiB{taken}. {_remedy(config, parts, left)}"
+            f" ({sizes}; prompts of {PROMPT_TOKENS} tokens), and {where} has"
+            f" {available / GIB:.1f} GiB{vllm_note}. {_remedy(config, parts, room)}"
         )
-        if refuse and parts["weights"] + parts["training"] > left:
+        if refuse and parts["weights"] + parts["training"] > room:
             raise UserError(text)
         say(text)
 
 
-def _remedy(config: Study, parts: dict[str, int], left: float) -> str:
-    """What to type to make the largest part smaller; ``left`` is what is available."""
+def _remedy(config: Study, parts: dict[str, int], room: float) -> str:
+    """What to type to make the largest part smaller; ``room`` is what is available."""
     trainer = config.trainer
     copied = config.policy.lora is None and trainer.beta == 0 and trainer.reference > 0
-    if copied and peak(parts) - parts["weights"] // 2 <= left:
+    if copied and peak(parts) - parts["weights"] // 2 <= room:
         return "Type trainer.reference=0, which keeps no copy of the initial weights"
     if config.policy.lora is None and parts["training"] > parts["weights"]:
         return "Train an adapter instead of all weights, for example: policy.lora.r=64"

@@ -48,19 +48,19 @@ def check_engine(todo: Sequence[Cell], launcher: Sequence[str] = ()) -> None:
 
 
 def _check_slurm(config: Study) -> None:
-    asked = config.sweep
-    if asked.slurm.cluster == "slurm" and not config.plan and shutil.which("sbatch") is None:
+    sweep = config.sweep
+    if sweep.slurm.cluster == "slurm" and not config.plan and shutil.which("sbatch") is None:
         raise UserError(
             "sweep.engine=slurm submits cells by sbatch, which is not on the PATH here. Type the"
             " command on a login node of the cluster; or sweep.slurm.cluster=local, which runs"
             " the jobs on this machine; or leave sweep.engine out."
         )
-    if asked.gpus_per_cell != int(asked.gpus_per_cell):
+    if sweep.gpus_per_cell != int(sweep.gpus_per_cell):
         raise UserError(
-            f"sweep.gpus_per_cell={asked.gpus_per_cell:g} shares a GPU, and Slurm gives each job"
+            f"sweep.gpus_per_cell={sweep.gpus_per_cell:g} shares a GPU, and Slurm gives each job"
             " whole ones. Type sweep.gpus_per_cell=1"
         )
-    if asked.slurm.cluster == "slurm" and config.plan:
+    if sweep.slurm.cluster == "slurm" and config.plan:
         return
     with tempfile.TemporaryDirectory() as folder:
         executor_of(config, folder)

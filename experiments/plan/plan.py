@@ -24,7 +24,7 @@ from experiments.plan.estimate import (
     thought,
 )
 from experiments.plan.needs import HERE
-from experiments.plan.rates import NOTHING, Rates, Span, Usage, span, whose
+from experiments.plan.rates import NOTHING, Rates, Span, Usage, describe_cells, span
 from experiments.plan.slots import slots_of
 from judges.serving.book import auto_served
 from judges.serving.vllm_command import gpus_of_replica
@@ -48,7 +48,7 @@ def show_plan(todo: Sequence[Cell]) -> int:
     lines = rows(todo, todo[0].config.factors, costs)
     print_table(lines, f"{todo[0].config.study}: {plural(len(todo), 'cell')}", ("error",))
     states = [line["state"] for line in lines]
-    left = [cell for cell, state in zip(todo, states, strict=True) if state != "done"]
+    unfinished = [cell for cell, state in zip(todo, states, strict=True) if state != "done"]
     total = {name: sum(cost[name] for cost in costs) for name in costs[0]}
     still = sum(cost["calls"] for cost, state in zip(costs, states, strict=True) if state != "done")
     print(
@@ -58,16 +58,16 @@ def show_plan(todo: Sequence[Cell]) -> int:
         " what has to be asked again is not added"
     )
     rates = Rates(todo[0].dir.parent)
-    told = [
-        *usage_lines(left, rates),
+    sentences = [
+        *usage_lines(unfinished, rates),
         *price_lines(todo, rates),
-        *limit_lines(left, rates),
+        *limit_lines(unfinished, rates),
         *executor_lines(todo),
-        *time_lines(left, rates),
+        *time_lines(unfinished, rates),
         *order_lines(todo),
         *power_lines(*design(todo)),
     ]
-    for line in told:
+    for line in sentences:
         print(line)
     return 0
 
@@ -85,9 +85,9 @@ class Spending:
     usd: Span = NOTHING
     most_usd: float = 0.0
     """Where every answer and reply is as long as it may be, and nothing is stored or cached."""
-    known: bool = True
+    is_known: bool = True
     """Whether finished cells told it of every cell."""
-    told_by: set[Path] = field(default_factory=set)
+    source_cells: set[Path] = field(default_factory=set)
     """The folders of those."""
 
 
@@ -102,37 +102,37 @@ def spending(todo: Sequence[Cell], rates: Rates) -> list[Spending]:
     return list(every.values())
 
 
-def _add(total: Spending, each: Asks, found: Sequence[Usage]) -> None:
+def _add(total: Spending, each: Asks, measured: Sequence[Usage]) -> None:
     """Add what a judge takes in one more cell, as it did in finished ones."""
-    usages, price = found or [UNKNOWN], each.judge.price
-    total.known = total.known and bool(found)
-    total.told_by |= {usage.cell for usage in found}
+    usages, price = measured or [UNKNOWN], each.judge.price
+    total.is_known = total.is_known and bool(measured)
+    total.source_cells |= {usage.cell for usage in measured}
 
     def over(amount: float, of: Sequence[float]) -> Span:
-        return (span(of) if found else Span(of[0], of[0], of[0])) * amount
+        return (span(of) if measured else Span(of[0], of[0], of[0])) * amount
 
     total.calls += over(each.calls, [u.calls for u in usages])
     total.fresh += over(each.tokens_in, [u.tokens_in * (1 - u.cached) for u in usages])
     total.cached += over(each.tokens_in, [u.tokens_in * u.cached for u in usages])
     total.out += over(each.tokens_out, [u.tokens_out for u in usages])
-    paid = [
+    usd = [
         each.tokens_in * u.tokens_in * (1 - u.cached) * price.input
         + each.tokens_in * u.tokens_in * u.cached * (price.cached or price.input)
         + each.tokens_out * u.tokens_out * price.output
         for u in usages
     ]
-    total.usd += over(1e-6, paid)
+    total.usd += over(1e-6, usd)
     total.most_usd += (each.longest_in * price.input + each.longest_out * price.output) / 1e6
 
 
-def usage_lines(left: Sequence[Cell], rates: Rates) -> list[str]:
+def usage_lines(unfinished: Sequence[Cell], rates: Rates) -> list[str]:
     """What will be sent, by what was sent in cells like these."""
-    if not left:
+    if not unfinished:
         return []
-    every = spending(left, rates)
-    if not all(each.known for each in every):
-        unknown = ", ".join(each.judge.name for each in every if not each.known)
-        longest = max(cell.config.trainer.max_completion_length for cell in left)
+    every = spending(unfinished, rates)
+    if not all(each.is_known for each in every):
+        unknown = ", ".join(each.judge.name for each in every if not each.is_known)
+        longest = max(cell.config.trainer.max_completion_length for cell in unfinished)
         return [
             f"No finished cell tells what {unknown} will be asked. So it is assumed that the"
             " verdict store holds nothing yet, that an answer takes"
@@ -144,9 +144,9 @@ def usage_lines(left: Sequence[Cell], rates: Rates) -> list[str]:
         name: sum((getattr(each, name) for each in every), NOTHING)
         for name in ("calls", "fresh", "cached", "out")
     }
-    told_by = whose(folder for each in every for folder in each.told_by)
+    sources = describe_cells(folder for each in every for folder in each.source_cells)
     return [
-        f"As it was in {told_by}, cells that are not done send about"
+        f"As it was in {sources}, cells that are not done send about"
         f" {_count(sums['calls'])} calls, with {_count(sums['fresh'])} tokens in fresh,"
         f" {_count(sums['cached'])} cached, and {_count(sums['out'])} out; the verdict store"
         " answers what was asked before"
@@ -167,7 +167,7 @@ def price_lines(todo: Sequence[Cell], rates: Rates) -> list[str]:
     for each in priced:
         price, usd = each.judge.price, each.usd
         cached = price.cached or price.input
-        around = f" (${usd.low:,.2f} to ${usd.high:,.2f})" if each.known else ""
+        around = f" (${usd.low:,.2f} to ${usd.high:,.2f})" if each.is_known else ""
         source = f"; {price.source}" if price.source else "; judge.price says not since when"
         lines.append(
             f"{each.judge.name} would cost about ${usd.value:,.2f}{around} in all cells, and "
@@ -183,22 +183,23 @@ def price_lines(todo: Sequence[Cell], rates: Rates) -> list[str]:
     return lines or ["Simulated judges cost nothing"]
 
 
-def limit_lines(left: Sequence[Cell], rates: Rates) -> list[str]:
+def limit_lines(unfinished: Sequence[Cell], rates: Rates) -> list[str]:
     """The limits of ``cost`` beside what the dearest cell is expected to take; nothing where no
     judge costs anything and no limit is set."""
     lines = []
-    each = [(cell, spending([cell], rates)) for cell in left]
+    each = [(cell, spending([cell], rates)) for cell in unfinished]
     usd = {cell.name: sum(one.usd.value for one in every) for cell, every in each}
     calls = {cell.name: sum(one.calls.value for one in every) for cell, every in each}
-    for name, taken, form in (("max_usd", usd, "${:,.2f}"), ("max_calls", calls, "{:,.0f}")):
-        limits = {getattr(cell.config.cost, name) for cell in left} - {None}
-        most = max(taken.values(), default=0.0)
+    for name, amounts, form in (("max_usd", usd, "${:,.2f}"), ("max_calls", calls, "{:,.0f}")):
+        limits = {getattr(cell.config.cost, name) for cell in unfinished} - {None}
+        most = max(amounts.values(), default=0.0)
         if limits:
             limit = min(limits)
             verdict = "reached before its end" if most > limit else "enough"
             lines.append(
-                f"cost.{name}={limit:g} for each cell, {form.format(limit * len(left))} for "
-                f"{len(left)}: the dearest takes about {form.format(most)}, so that is {verdict}"
+                f"cost.{name}={limit:g} for each cell, {form.format(limit * len(unfinished))} for "
+                f"{len(unfinished)}: the dearest takes about {form.format(most)}, so that is"
+                f" {verdict}"
             )
         elif name == "max_usd" and most > 0:
             lines.append(
@@ -219,14 +220,15 @@ def executor_lines(todo: Sequence[Cell]) -> list[str]:
     programs = [cell.config for cell in todo if cell.config.world == "workflow"]
     if not programs:
         return []
-    made = sum(expected(cell)["completions"] for cell in todo if cell.config in programs)
+    completions = sum(expected(cell)["completions"] for cell in todo if cell.config in programs)
     most = max(config.workflow.limits.model_calls for config in programs)
     thinking = max(thought(config.executor) for config in programs)
-    tokens = round(made * MODEL_CALLS * (OPERATOR_TOKENS + thinking))
+    tokens = round(completions * MODEL_CALLS * (OPERATOR_TOKENS + thinking))
     return [
-        f"{made:,} programs, and about {MODEL_CALLS * made:,} calls of their operators' model at"
-        f" {MODEL_CALLS} each, with {tokens:,} tokens out; {most * made:,} calls at the most."
-        " Calls that a step has twice and what the store holds are not taken off"
+        f"{completions:,} programs, and about {MODEL_CALLS * completions:,} calls of their"
+        f" operators' model at {MODEL_CALLS} each, with {tokens:,} tokens out;"
+        f" {most * completions:,} calls at the most. Calls that a step has twice and what the store"
+        " holds are not taken off"
     ]
 
 
@@ -295,43 +297,46 @@ def _last_end(seconds: Sequence[float], at_once: int) -> float:
     return max(slots)
 
 
-def time_lines(left: Sequence[Cell], rates: Rates) -> list[str]:
+def time_lines(unfinished: Sequence[Cell], rates: Rates) -> list[str]:
     """Wall time and GPU-hours of what is not done, by the pace of finished cells."""
-    if not left:
+    if not unfinished:
         return []
-    config = left[0].config
-    paces = [rates.paces(cell.config) for cell in left]
+    config = unfinished[0].config
+    paces = [rates.paces(cell.config) for cell in unfinished]
     here = config.sweep.engine in HERE
-    slots = slots_of(left) if here else None
+    slots = slots_of(unfinished) if here else None
     gpus = slots.gpus_each if slots else config.sweep.gpus_per_cell
     if not all(paces):
-        these = "these" if len(left) > 1 else "this one"
+        these = "these" if len(unfinished) > 1 else "this one"
         return [
             f"Time: not known until cells like {these} ran. To know it, run a few steps, and then"
             " plan again: the same command with one seed,"
             f" trainer.steps=5 and study={config.study}-pace in place of plan=true"
         ]
-    found = [
+    spans = [
         span([pace.seconds(cell.config) for pace in of_cell])
-        for cell, of_cell in zip(left, paces, strict=True)
+        for cell, of_cell in zip(unfinished, paces, strict=True)
     ]
-    told_by = whose(pace.cell for of_cell in paces for pace in of_cell)
-    times = Times(found)
+    sources = describe_cells(pace.cell for of_cell in paces for pace in of_cell)
+    times = Times(spans)
     total = sum(times.each, NOTHING)
-    times.at_once = slots.at_once if slots else config.sweep.workers or len(left)
+    times.at_once = slots.at_once if slots else config.sweep.workers or len(unfinished)
     lines = [
-        f"Time: about {_spell(times.wall())} for {plural(len(left), 'cell')}, {times.at_once} at"
-        f" once, or {_spell(total)} of one cell after another, and then the report; by {told_by}"
+        f"Time: about {_spell(times.wall())} for {plural(len(unfinished), 'cell')}, {times.at_once}"
+        f" at once, or {_spell(total)} of one cell after another, and then the report; by {sources}"
     ]
     hours = total * (gpus / 3600)
     served = sum(
-        gpus_of_replica(model)[0] * model.serve.replicas for model in auto_served(models_of(left))
+        gpus_of_replica(model)[0] * model.serve.replicas
+        for model in auto_served(models_of(unfinished))
     )
     if gpus:
         lines.append(f"GPU-hours: about {_hours(hours)} of cells, at {gpus:g} GPUs each")
     if served:
-        kept = times.wall() * (served / 3600)
-        lines.append(f"GPU-hours: about {_hours(kept)} of {served} GPUs of the judges' servers")
+        server_hours = times.wall() * (served / 3600)
+        lines.append(
+            f"GPU-hours: about {_hours(server_hours)} of {served} GPUs of the judges' servers"
+        )
     return lines
 
 

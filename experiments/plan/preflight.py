@@ -138,9 +138,9 @@ def check_once(todo: Sequence[Cell]) -> None:
         if differing := undeclared([flatten(cell.data) for cell in same], ()):
             raise UserError(
                 f"Several combinations of this sweep are one cell, {folder.name}: they differ only"
-                f" in {_told(differing)}, which changes nothing of what is trained. Where arms set"
-                " what is also typed, as judge=, leave that out; else type one value of what"
-                " differs."
+                f" in {_describe_differences(differing)}, which changes nothing of what is trained."
+                " Where arms set what is also typed, as judge=, leave that out; else type one value"
+                " of what differs."
             )
         raise UserError(
             f"The cell {folder.name} is asked for twice: a value stands twice in a list of values,"
@@ -166,9 +166,9 @@ def check_arms(todo: Sequence[Cell], factors: Sequence[str]) -> None:
     differences = undeclared([cell.identity for cell in todo], factors)
     if differences:
         raise UserError(
-            f"The arms of this sweep differ in {_told(differences)}, which is not a declared "
-            f"factor (declared: {', '.join(factors)}). A comparison of judges must not change "
-            "anything else by the way. If it is meant, type: "
+            f"The arms of this sweep differ in {_describe_differences(differences)}, which is not a"
+            f" declared factor (declared: {', '.join(factors)}). A comparison of judges must not"
+            " change anything else by the way. If it is meant, type: "
             f"'factors=[{','.join([*factors, *differences])}]' study=NEW_NAME"
         )
 
@@ -190,13 +190,13 @@ def check_study(study_dir: Path, todo: Sequence[Cell], factors: Sequence[str]) -
     if differences:
         raise UserError(
             f"The study {name} in {study_dir} was started with another config: "
-            f"{_told(differences)} (first value: the study's). Its declared factors are "
-            f"{', '.join(factors)}; anything else must stay. Type another name, for example: "
+            f"{_describe_differences(differences)} (first value: the study's). Its declared factors"
+            f" are {', '.join(factors)}; anything else must stay. Type another name, for example: "
             f"study={name}-2"
         )
 
 
-def _told(differences: dict[str, list[Any]]) -> str:
+def _describe_differences(differences: dict[str, list[Any]]) -> str:
     return "; ".join(
         f"{key} = {' | '.join(map(str, values))}" for key, values in differences.items()
     )
@@ -247,12 +247,12 @@ def check_inputs(todo: Sequence[Cell]) -> None:
         if evaluation not in evaluable:
             check_held_out(config)
             evaluable.add(evaluation)
-        asked = [for_judge(row, config.reward.rules) for row in rows]
+        judged_rows = [for_judge(row, config.reward.rules) for row in rows]
         for judge in judges_of([cell]):
             grading = dataclasses.asdict(judge.grading)
             pair = json.dumps([task, config.reward.rules, grading, size])
             if pair not in gradable:
-                check_rows(build_grading(judge), asked, size)
+                check_rows(build_grading(judge), judged_rows, size)
                 gradable.add(pair)
     sandboxed(todo)
 
@@ -357,8 +357,8 @@ def check_launcher(arguments: Sequence[str]) -> None:
     from hydra.errors import HydraException
     from hydra.utils import get_class
 
-    wanted = next((text for text in arguments if text.startswith("hydra/launcher=")), "")
-    name = wanted.partition("=")[2].strip()
+    launcher = next((text for text in arguments if text.startswith("hydra/launcher=")), "")
+    name = launcher.partition("=")[2].strip()
     try:
         with initialize_config_dir(str(CONF), version_base="1.3"):
             composed = compose("sweep", overrides=list(arguments), return_hydra_config=True)

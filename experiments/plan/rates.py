@@ -63,6 +63,7 @@ class Pace:
     """The folder of that cell."""
 
     def seconds(self, config: Study) -> float:
+        """Seconds that a cell of this config takes at this pace."""
         steps = config.trainer.steps * self.step_s
         return self.rest_s + steps + evaluations(config) * self.eval_s
 
@@ -103,7 +104,7 @@ class Rates:
     def usage(self, config: Study, each: Asks) -> list[Usage]:
         """Of this judge, or else of others with its grading, for answers like those of ``config``;
         empty where no such cell has finished."""
-        key = (_answers(config), each.judge.name, repr(_asking(each.judge)), each.folder)
+        key = (_answers(config), each.judge.name, repr(_request_traits(each.judge)), each.folder)
         if key not in self._usages:
             self._usages[key] = list(self._find_usages(config, each))
         return self._usages[key]
@@ -115,7 +116,7 @@ class Rates:
             for cell in self._cells
             if _answers(cell.config) == _answers(config)
             for other in (cell.config.judge, *cell.config.shadow_judges)
-            if _asking(other) == _asking(judge)
+            if _request_traits(other) == _request_traits(judge)
         ]
         same = [(cell, name) for cell, name in like if name == judge.name]
         for cell, name in (same or like)[:ENOUGH]:
@@ -130,24 +131,24 @@ class Rates:
         if key not in self._paces:
             like = [cell for cell in self._cells if _steps(cell.config) == key]
             here = [cell for cell in like if _host(cell.dir) == socket.gethostname()]
-            found = [_pace(cell.dir) for cell in (here or like)[:ENOUGH]]
-            self._paces[key] = [pace for pace in found if pace is not None]
+            measured = [_pace(cell.dir) for cell in (here or like)[:ENOUGH]]
+            self._paces[key] = [pace for pace in measured if pace is not None]
         return self._paces[key]
 
     @functools.cached_property
     def _cells(self) -> list[Cell]:
-        found = []
+        finished = []
         for folder in newest(self._study_dir):
             if "stopped_at" in read_status(folder, []):
                 continue  # of fewer steps than its config says
             try:
-                found.append(cells.load_cell(folder))
+                finished.append(cells.load_cell(folder))
             except UserError:
                 continue  # of another version, or damaged
-        return found
+        return finished
 
 
-def whose(folders: Iterable[Path]) -> str:
+def describe_cells(folders: Iterable[Path]) -> str:
     """How many cells of which studies, in words."""
     studies = Counter(folder.parent.name for folder in sorted(set(folders)))
     return ", ".join(
@@ -176,11 +177,11 @@ def _answers(config: Study) -> tuple[Any, ...]:
     )
 
 
-def _asking(judge: Judge) -> tuple[Any, ...]:
+def _request_traits(judge: Judge) -> tuple[Any, ...]:
     """On what a judge's requests and the length of its replies depend."""
     sampling = judge.sampling
-    drawn = sampling.temperature > 0
-    return judge.grading, judge.simulated is None, sampling.votes, sampling.thinking, drawn
+    is_sampled = sampling.temperature > 0
+    return judge.grading, judge.simulated is None, sampling.votes, sampling.thinking, is_sampled
 
 
 def _steps(config: Study) -> tuple[Any, ...]:
@@ -204,22 +205,22 @@ def _host(folder: Path) -> str:
 def _usages(folder: Path) -> dict[tuple[str, str], Usage]:
     """Judge and `Asks.folder` -> what it was asked there in a finished cell; empty where some of
     that cannot be read, since a part of it would look like less."""
-    asked: dict[tuple[str, str], Counter[str]] = {}
-    lost: list[Damaged] = []
+    totals: dict[tuple[str, str], Counter[str]] = {}
+    damaged: list[Damaged] = []
     for inside in ("", EVALUATIONS):
-        for _, table in read_all(folder / inside / "verdicts", _COLUMNS, lost=lost):
+        for _, table in read_all(folder / inside / "verdicts", _COLUMNS, lost=damaged):
             if set(_COLUMNS) - set(table.column_names):
                 return {}  # of another version
             columns = (table[name].to_pylist() for name in _COLUMNS)
             for judge, stored, *amounts in zip(*columns, strict=True):
-                sums = asked.setdefault((str(judge), inside), Counter())
+                sums = totals.setdefault((str(judge), inside), Counter())
                 if not stored:
                     for name, amount in zip(_COLUMNS[2:], amounts, strict=True):
                         sums[name] += amount or 0
     usages = {}
     for each in asks(cells.load_cell(folder).config):
-        sums = asked.get((each.judge.name, each.folder))
-        if lost or sums is None or not each.calls:
+        sums = totals.get((each.judge.name, each.folder))
+        if damaged or sums is None or not each.calls:
             continue
         usages[each.judge.name, each.folder] = Usage(
             sums["attempts"] / each.calls,
@@ -241,11 +242,11 @@ def _pace(folder: Path) -> Pace | None:
         for before, after in pairwise(steps)
         if (seconds := _time(after) - _time(before) - (after["metrics"].get(EVALUATED) or 0)) > 0
     ]
-    pauses = pauses or _known(steps, "time/step_s")
+    pauses = pauses or _values_of(steps, "time/step_s")
     seconds = read_status(folder, []).get("seconds")
     if not pauses or seconds is None:
         return None
-    evals = _known(lines, EVALUATED)
+    evals = _values_of(lines, EVALUATED)
     step_s = statistics.median(pauses)
     rest = max(0.0, seconds - len(steps) * step_s - sum(evals))
     return Pace(step_s, statistics.fmean(evals) if evals else 0.0, rest, folder)
@@ -256,6 +257,6 @@ def _time(line: Mapping[str, Any]) -> float:
     return line["time_ms"] / 1000
 
 
-def _known(lines: Sequence[dict[str, Any]], metric: str) -> list[float]:
+def _values_of(lines: Sequence[dict[str, Any]], metric: str) -> list[float]:
     values = [line["metrics"].get(metric) for line in lines]
     return [value for value in values if value is not None]

@@ -20,20 +20,20 @@ _SHARD = re.compile(r"([0-9]{1,5})/([0-9]{1,5})", re.ASCII)
 def share_of(todo: Sequence[Cell]) -> list[Cell]:
     """The cells that are run here, of the study's ``todo``: all but for ``engine=shard``.
     Raises UserError: ``sweep.shard`` is not a share, or is given to another engine."""
-    asked = todo[0].config.sweep
-    if asked.engine != "shard" and not asked.shard:
+    sweep = todo[0].config.sweep
+    if sweep.engine != "shard" and not sweep.shard:
         return list(todo)
-    match = _SHARD.fullmatch(asked.shard)
+    match = _SHARD.fullmatch(sweep.shard)
     number, count = (int(text) for text in match.groups()) if match else (0, 0)
     if not 1 <= number <= count <= MOST:
         raise UserError(
-            f"sweep.shard={asked.shard[:80]} is no share: it must be I/N with whole numbers, where"
+            f"sweep.shard={sweep.shard[:80]} is no share: it must be I/N with whole numbers, where"
             f" N is at most {MOST} and I from 1 to N. For the first of two machines, type shard=1/2"
         )
-    if asked.engine != "shard":
+    if sweep.engine != "shard":
         raise UserError(
-            f"sweep.shard={asked.shard} is of sweep.engine=shard, and sweep.engine={asked.engine}"
-            f" is given. Type shard={asked.shard}, or leave sweep.shard out."
+            f"sweep.shard={sweep.shard} is of sweep.engine=shard, and sweep.engine={sweep.engine}"
+            f" is given. Type shard={sweep.shard}, or leave sweep.shard out."
         )
     mine = shares(todo, count)[number - 1]
     return [cell for cell in todo if cell.id in mine]

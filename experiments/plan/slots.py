@@ -28,7 +28,7 @@ class Slots:
     gpus: tuple[Gpu, ...]
     gpus_each: float
 
-    def said(self, count: int) -> str:
+    def describe(self, count: int) -> str:
         """A line on what becomes of ``count`` cells."""
         text = (
             f"{plural(count, 'cell')} to run, {self.at_once} at once,"
@@ -55,13 +55,13 @@ def slots_of(todo: Sequence[Cell]) -> Slots:
     """What each of the cells gets, by the settings of their sweep and what is here.
     Raises UserError: a device, or as many GPUs as asked for, are not here."""
     config = todo[0].config
-    asked = config.sweep
+    sweep = config.sweep
     usable = tuple(usable_gpus(config.device))
     gpus_each, fit = fitting(usable, todo)
-    at_once = asked.workers
+    at_once = sweep.workers
     if not at_once:
         several = processes_of(config).count > 1 and not gpus_each  # they share the CPUs
-        at_once = 1 if several else cpus() // max(1, asked.cpus_per_cell)
+        at_once = 1 if several else cpus() // max(1, sweep.cpus_per_cell)
         need = memory_per_cell(trainings(todo), gpus_each > 0)
         available = free_memory()
         if need and available:
@@ -69,7 +69,7 @@ def slots_of(todo: Sequence[Cell]) -> Slots:
     if gpus_each:
         at_once = min(at_once, fit)
     at_once = max(1, min(at_once, len(todo)))
-    threads = asked.threads or asked.cpus_per_cell or max(1, cpus() // at_once)
+    threads = sweep.threads or sweep.cpus_per_cell or max(1, cpus() // at_once)
     return Slots(at_once, threads, usable, gpus_each)
 
 
@@ -89,17 +89,17 @@ def fitting(usable: Sequence[Gpu], todo: Sequence[Cell]) -> tuple[float, int]:
         and not config.device  # the cells have the GPU that it names, the models any other
     ]
     wants = [gpus_of_replica(model) for model in served for _ in range(model.serve.replicas)]
-    left = left_by(len(usable), wants)
+    parts_left = left_by(len(usable), wants)
     if each < 1:
-        fit = sum(parts // parts_of(each) for parts in left or [])
+        fit = sum(parts // parts_of(each) for parts in parts_left or [])
     else:
-        fit = sum(parts == PARTS for parts in left or []) // int(each)
+        fit = sum(parts == PARTS for parts in parts_left or []) // int(each)
     if not fit:
         names = ", ".join(f"{model.role}={model.name}" for model in served)
-        wanted = sum(count for count, _ in wants)
+        gpus_served = sum(count for count, _ in wants)
         raise UserError(
-            f"This sweep serves {names} here, on {wanted} GPUs, and each cell wants {each:g}. This"
-            f" process may use {len(usable)}, so nothing is left for a cell. Serve on another"
+            f"This sweep serves {names} here, on {gpus_served} GPUs, and each cell wants {each:g}."
+            f" This process may use {len(usable)}, so nothing is left for a cell. Serve on another"
             " machine; or where a server runs already, leave serve.auto=true out; or let them share"
             f" a GPU, by for example {served[0].role}.serve.gpu_memory_utilization=.5"
             " sweep.gpus_per_cell=.5"

@@ -66,8 +66,8 @@ def text(typed: str, examples: Sequence[str] = EXAMPLES, about: str = ABOUT) -> 
 
 
 def _groups() -> dict[str, list[str]]:
-    named = {group: preset_names(group) for group in FIRST if (CONF / group).is_dir()}
-    return {group: [name for name in names if name != "base"] for group, names in named.items()}
+    presets = {group: preset_names(group) for group in FIRST if (CONF / group).is_dir()}
+    return {group: [name for name in names if name != "base"] for group, names in presets.items()}
 
 
 def _setting(item: dataclasses.Field[Any], hint: Any, meaning: str) -> str:
@@ -75,8 +75,10 @@ def _setting(item: dataclasses.Field[Any], hint: Any, meaning: str) -> str:
     notes = [meaning.rstrip(".")] if meaning else []
     notes += [legal.describe()] if legal is not None and not isinstance(default, list) else []
     if default not in ("", None, []):
-        shown = ",".join(default) if isinstance(default, list) else str(default)
-        notes.append(f"default {shown.lower() if isinstance(default, bool) else shown}")
+        default_text = ",".join(default) if isinstance(default, list) else str(default)
+        notes.append(
+            f"default {default_text.lower() if isinstance(default, bool) else default_text}"
+        )
     return _wrapped(f"{item.name}={_kind(hint)}", "; ".join(notes))
 
 
@@ -96,11 +98,11 @@ def _wrapped(head: str, rest: str) -> str:
 def _meanings(cls: type) -> dict[str, str]:
     """Field of a dataclass of the schema -> the text that stands below it in the source."""
     tree = ast.parse(inspect.getsource(schema))
-    (found,) = [
+    (definition,) = [
         node for node in tree.body if isinstance(node, ast.ClassDef) and node.name == cls.__name__
     ]
     meanings = {}
-    for field, below in zip(found.body, found.body[1:], strict=False):
+    for field, below in zip(definition.body, definition.body[1:], strict=False):
         is_text = isinstance(below, ast.Expr) and isinstance(below.value, ast.Constant)
         if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name) and is_text:
             meanings[field.target.id] = " ".join(str(below.value.value).split())

@@ -196,10 +196,10 @@ def training_of(cell: Path) -> Trained | None:
         data = read_yaml(cell / "config.yaml")
         judge = data["judge"]
         model = judge["endpoint"].get("model") or ""
-        named = {"judge": judge["name"], "judge_model": model, "task": data["task"]["name"]}
+        names = {"judge": judge["name"], "judge_model": model, "task": data["task"]["name"]}
     except (OSError, KeyError, TypeError, Damaged):
         return None
-    return {"place": str(cell), **named}
+    return {"place": str(cell), **names}
 
 
 def same_model(first: str, second: str) -> bool:

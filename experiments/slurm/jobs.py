@@ -35,9 +35,11 @@ _KEPT: dict[str, Any] = {}
 
 @dataclass(frozen=True)
 class States:
+    """States of jobs as the queue has them."""
+
     of: dict[str, str]
     """Id -> state; `GONE` where it is not among them."""
-    said: set[str] = field(default_factory=set)
+    notices: set[str] = field(default_factory=set)
     """What somebody should be told, once."""
 
 
@@ -47,22 +49,22 @@ def states(ids: Sequence[str], local: bool) -> States:
         return States({id: "RUNNING" for id in ids if _lives(id)})
     arrays = sorted({id.partition("_")[0] for id in ids})
     command = ["squeue", "--noheader", "--array", "--states=all", "--format=%i|%T|%r"]
-    code, out, err = _asked([*command, f"--jobs={','.join(arrays)}"])
+    code, out, err = _run_command([*command, f"--jobs={','.join(arrays)}"])
     if code and "Invalid job id" not in err:
-        told = f"Slurm's queue does not answer ({err[:200]}); asking again"
-        return States(dict.fromkeys(ids, "UNKNOWN"), {told})
+        notices = f"Slurm's queue does not answer ({err[:200]}); asking again"
+        return States(dict.fromkeys(ids, "UNKNOWN"), {notices})
     lines = [line.split("|") for line in out.splitlines()]
     rows = [line for line in lines if len(line) == 3]
     reasons = {reason for _, state, reason in rows if state == "PENDING"} - set(COMMON)
-    told = {f"Slurm lets jobs of this study wait: {reason}" for reason in reasons}
-    return States({id: state for id, state, _ in rows}, told)
+    notices = {f"Slurm lets jobs of this study wait: {reason}" for reason in reasons}
+    return States({id: state for id, state, _ in rows}, notices)
 
 
 def cancel(ids: Sequence[str], local: bool) -> None:
     """Tell jobs to end. Slurm kills what does not."""
     if not local:
         for start in range(0, len(ids), 500):
-            _asked(["scancel", *ids[start : start + 500]])
+            _run_command(["scancel", *ids[start : start + 500]])
         return
     for id in ids:
         if _lives(id):
@@ -73,7 +75,7 @@ def cancel(ids: Sequence[str], local: bool) -> None:
 def kill(ids: Sequence[str]) -> None:
     """Kill what jobs of this machine still run."""
     for id in ids:
-        for child in _asked(["ps", "-o", "pid=", "--ppid", id])[1].split():
+        for child in _run_command(["ps", "-o", "pid=", "--ppid", id])[1].split():
             with contextlib.suppress(ProcessLookupError):
                 os.kill(int(child), signal.SIGKILL)
 
@@ -86,7 +88,7 @@ def keep(job: Any) -> None:
 def _lives(id: str) -> bool:
     if id in _KEPT:
         return not _KEPT[id].done()
-    _, out, _ = _asked(["ps", "-o", "command=", "-p", id])
+    _, out, _ = _run_command(["ps", "-o", "command=", "-p", id])
     return "submitit" in out
 
 
@@ -104,23 +106,23 @@ def clear(folder: Path, id: str) -> None:
 
 def most_of_an_array() -> int:
     """The most jobs that this cluster takes as one array."""
-    _, out, _ = _asked(["scontrol", "show", "config"])
+    _, out, _ = _run_command(["scontrol", "show", "config"])
     match = re.search(r"MaxArraySize\s*=\s*([0-9]{1,9})", out)
     return max(1, min(int(match[1]), MOST)) if match else 1000
 
 
 def has_gpus(partition: str) -> bool:
     """Whether the nodes of a partition, or of any where it is not named, have GPUs."""
-    named = [f"--partition={partition}"] if partition else []
-    return "gpu" in _asked(["sinfo", "--noheader", "--format=%G", *named])[1]
+    options = [f"--partition={partition}"] if partition else []
+    return "gpu" in _run_command(["sinfo", "--noheader", "--format=%G", *options])[1]
 
 
-def _asked(command: Sequence[str]) -> tuple[int, str, str]:
+def _run_command(command: Sequence[str]) -> tuple[int, str, str]:
     """Exit code, output and errors of a command; 127 where it cannot be run or does not answer."""
     try:
-        done = subprocess.run(
+        process = subprocess.run(
             command, capture_output=True, text=True, timeout=COMMAND_S, check=False
         )
-        return done.returncode, done.stdout, " ".join(done.stderr.split())
+        return process.returncode, process.stdout, " ".join(process.stderr.split())
     except (OSError, subprocess.TimeoutExpired) as error:
         return 127, "", str(error)

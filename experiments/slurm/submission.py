@@ -15,25 +15,25 @@ def executor_of(config: Study, folder: str | Path) -> Any:
     Raises UserError: ``sweep.slurm.more`` has a setting that submitit does not take."""
     import submitit
 
-    asked, slurm = config.sweep, config.sweep.slurm
+    sweep, slurm = config.sweep, config.sweep.slurm
     executor = submitit.AutoExecutor(folder, cluster=slurm.cluster)
-    gpus = int(asked.gpus_per_cell)
+    gpus = int(sweep.gpus_per_cell)
     if slurm.cluster == "slurm" and not gpus and config.device != "cpu":
         gpus = int(queue.has_gpus(slurm.partition))
-    asked_of_slurm = {
+    options = {
         "partition": slurm.partition,
         "account": slurm.account,
         "constraint": slurm.constraint,
         "setup": slurm.setup,
-        "array_parallelism": asked.workers,
+        "array_parallelism": sweep.workers,
     }
-    slurm_settings = {key: value for key, value in asked_of_slurm.items() if value} | slurm.more
+    slurm_settings = {key: value for key, value in options.items() if value} | slurm.more
     settings: dict[str, Any] = {
         "name": f"judgedrift-{config.study}",
         "timeout_min": slurm.time_min,
-        "cpus_per_task": asked.cpus_per_cell or asked.threads or 1,
+        "cpus_per_task": sweep.cpus_per_cell or sweep.threads or 1,
         "gpus_per_node": gpus or None,
-        "mem_gb": asked.memory_per_cell_gb or None,
+        "mem_gb": sweep.memory_per_cell_gb or None,
         "slurm_array_parallelism": queue.MOST,
     }
     try:

@@ -24,21 +24,25 @@ _PLAIN = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_./:+-]*")
 def arguments_of(cell: Cell) -> list[str]:
     """The arguments of a sweep of this one cell; empty where none makes a cell of its hash, as for
     one of an older version."""
-    chosen = [f"{group}={name}" for group in GROUPS if (name := _preset(group, cell.data[group]))]
-    chosen += [f"study={cell.config.study}", f"seed={cell.config.seed}"]
+    arguments = [
+        f"{group}={name}" for group in GROUPS if (name := _preset(group, cell.data[group]))
+    ]
+    arguments += [f"study={cell.config.study}", f"seed={cell.config.seed}"]
     if cell.config.shadow:
-        chosen.append(f"shadow={value_text(list(cell.config.shadow))}")
+        arguments.append(f"shadow={value_text(list(cell.config.shadow))}")
     try:
-        (made,) = cells_of(chosen)
-        settings = _settings(made.data, cell.data)
-        typed = [*chosen, *(f"{key}={value_text(value)}" for key, value in settings.items())]
-        (made,) = cells_of(typed)
+        (rebuilt,) = cells_of(arguments)
+        settings = _settings(rebuilt.data, cell.data)
+        typed = [*arguments, *(f"{key}={value_text(value)}" for key, value in settings.items())]
+        (rebuilt,) = cells_of(typed)
     except (UserError, ValueError):
         return []
-    if made.id != cell.id:
+    if rebuilt.id != cell.id:
         return []
     factors = value_text(list(cell.config.factors))
-    return typed if made.config.factors == cell.config.factors else [*typed, f"factors={factors}"]
+    return (
+        typed if rebuilt.config.factors == cell.config.factors else [*typed, f"factors={factors}"]
+    )
 
 
 def _preset(group: str, data: dict[str, Any]) -> str:
@@ -57,13 +61,13 @@ def _preset(group: str, data: dict[str, Any]) -> str:
     return best
 
 
-def _settings(made: dict[str, Any], wanted: dict[str, Any]) -> dict[str, Any]:
-    """Keys to set in ``made`` so that it is what ``wanted`` is, as far as that is in the hash."""
-    here, there = identifying(made), identifying(wanted)
+def _settings(data: dict[str, Any], target: dict[str, Any]) -> dict[str, Any]:
+    """Keys to set in ``data`` so that it is what ``target`` is, as far as that is in the hash."""
+    here, there = identifying(data), identifying(target)
     settings: dict[str, Any] = {}
     for key in sorted({*here, *there}):
         if here.get(key, ABSENT) != there.get(key, ABSENT) and not key.startswith(FILLED):
-            path, value = _at(wanted, key)
+            path, value = _at(target, key)
             if value != ABSENT:
                 settings[path] = value
     return settings

@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from experiments.studies.list import studies
-from experiments.studies.sizes import said, size
+from experiments.studies.sizes import format_size, size
 from judges.serving import orphans
 from judges.serving.book import BOOK, Service, services
 from study.cell import cells
@@ -51,6 +51,8 @@ class Removable:
 
 @dataclass(frozen=True)
 class Options(AnyStudyOptions):
+    """Options of `experiments.studies.clean`: the study, and whether to delete."""
+
     yes: bool = option("take it away; without it nothing is touched", False)
 
 
@@ -59,23 +61,29 @@ def main(options: Options) -> int:
     """Exit codes: 0, 2 for a user's error."""
     runs_dir = options.runs_dir
     if options.folder is not None:
-        found = list(of_study(options.folder))
+        removable = list(of_study(options.folder))
     else:
-        found = [*of_folder(runs_dir), *(r for each in studies(runs_dir) for r in of_study(each))]
-    if not found:
+        removable = [
+            *of_folder(runs_dir),
+            *(r for each in studies(runs_dir) for r in of_study(each)),
+        ]
+    if not removable:
         print(f"Nothing in {shown(runs_dir)} may go.")
         return 0
-    sizes = {each.path: size(each.path) for each in found}
+    sizes = {each.path: size(each.path) for each in removable}
     lines = [
-        {"what": each.kind, "size": said(sizes[each.path]), "where": str(each.path)}
-        for each in found
+        {"what": each.kind, "size": format_size(sizes[each.path]), "where": str(each.path)}
+        for each in removable
     ]
-    print_table(lines, f"may go: {said(sum(sizes.values()))}")
+    print_table(lines, f"may go: {format_size(sum(sizes.values()))}")
     if not options.yes:
         print("Nothing was touched. To take all of it away, type the same with yes=true")
         return 0
-    gone = [each for each in found if remove(each)]
-    print(f"Gone: {len(gone)} of {len(found)}, {said(sum(sizes[each.path] for each in gone))}.")
+    removed = [each for each in removable if remove(each)]
+    print(
+        f"Gone: {len(removed)} of {len(removable)},"
+        f" {format_size(sum(sizes[each.path] for each in removed))}."
+    )
     return 0
 
 
@@ -138,11 +146,11 @@ def _remove(each: Removable) -> bool:
     if each.cell is None:
         each.path.unlink(missing_ok=True)
         return True
-    held = cells.lock(each.cell)
-    if held is None:
+    lock = cells.lock(each.cell)
+    if lock is None:
         print(f"{each.cell.name} is in use by now, and stays as it is")
         return False
-    with held:
+    with lock:
         if each.kind == CHECKPOINTS and not (
             cells.is_done(each.cell) and _spares_checkpoints(each.cell)
         ):

@@ -12,7 +12,7 @@ from collections import Counter
 from pathlib import Path
 
 from analysis.records.arms import arm_names
-from experiments.studies.sizes import said, size
+from experiments.studies.sizes import format_size, size
 from study.cell import cells, exchange
 from study.cell.places import shown
 from study.cell.status import STATES, read_status
@@ -41,32 +41,32 @@ def main(options: AnyStudyOptions) -> int:
 
 def studies(runs_dir: Path) -> list[Path]:
     """The folders of all studies, by name."""
-    found = {path.parent for path in runs_dir.glob("*/study.json")}
-    return sorted(found | {path.parent.parent for path in runs_dir.glob("*/*/config.yaml")})
+    folders = {path.parent for path in runs_dir.glob("*/study.json")}
+    return sorted(folders | {path.parent.parent for path in runs_dir.glob("*/*/config.yaml")})
 
 
 def _of_study(folder: Path) -> dict[str, str]:
-    held = cells.study_cells(folder)
-    counts = Counter(map(cells.state, held))
+    folders = cells.study_cells(folder)
+    counts = Counter(map(cells.state, folders))
     report = folder / "report" / "bias_report.html"
     return {
         "study": folder.name,
-        "cells": str(len(held)),
+        "cells": str(len(folders)),
         "state": ", ".join(f"{counts[state]} {state}" for state in STATES if counts[state]),
-        "arms": str(len(set(arms(folder, held)))),
+        "arms": str(len(set(arms(folder, folders)))),
         "report": "yes" if report.exists() else "",
-        "last change": _when(max((_changed(cell) for cell in held), default=_changed(folder))),
-        "size": said(size(folder)),
+        "last change": _when(max((_changed(cell) for cell in folders), default=_changed(folder))),
+        "size": format_size(size(folder)),
     }
 
 
 def _print_cells(folder: Path) -> None:
-    held = cells.study_cells(folder)
-    if not held:
+    folders = cells.study_cells(folder)
+    if not folders:
         print(f"{folder} holds no cell.")
         return
     lines = []
-    for cell, arm in zip(held, arms(folder, held), strict=True):
+    for cell, arm in zip(folders, arms(folder, folders), strict=True):
         status = read_status(cell)
         lines.append(
             {
@@ -76,17 +76,19 @@ def _print_cells(folder: Path) -> None:
                 "step": f"{status.get('step', 0)}/{status.get('steps', '?')}",
                 "seconds": f"{status['seconds']:.1f}" if "seconds" in status else "",
                 "last change": _when(_changed(cell)),
-                "size": said(size(cell)),
+                "size": format_size(size(cell)),
             }
         )
-    print_table(lines, f"{folder.name}: {plural(len(held), 'cell')}, {said(size(folder))}")
-    print(f"One of them: judgedrift show cell={held[0].name} study={folder.name}")
+    print_table(
+        lines, f"{folder.name}: {plural(len(folders), 'cell')}, {format_size(size(folder))}"
+    )
+    print(f"One of them: judgedrift show cell={folders[0].name} study={folder.name}")
 
 
-def arms(folder: Path, held: list[Path]) -> list[str]:
+def arms(folder: Path, folders: list[Path]) -> list[str]:
     """The arm of each of a study's cells; a config that cannot be read has no name."""
     configs = []
-    for cell in held:
+    for cell in folders:
         try:
             configs.append(read_yaml(cell / "config.yaml"))
         except (Damaged, FileNotFoundError):

@@ -19,7 +19,7 @@ import yaml
 
 from experiments.studies.again import arguments_of
 from experiments.studies.list import studies
-from experiments.studies.sizes import said, size
+from experiments.studies.sizes import format_size, size
 from study.cell import cells, exchange
 from study.cell.cells import Cell
 from study.cell.places import local, shown
@@ -40,6 +40,8 @@ NEAREST = 5
 
 @dataclass(frozen=True)
 class Options:
+    """Options of `experiments.studies.show`: the cell, and where to look for it."""
+
     cell: str = option("folder, name, or beginning of the name, of a cell", required=True)
     study: str | None = option("the study to look in; all of runs_dir where it is left out")
     runs_dir: Path = option("folder that holds the studies", Path("runs"))
@@ -57,7 +59,7 @@ def main(options: Options) -> int:
         return 0
     _print_state(cell)
     _print_numbers(folder)
-    print_table(_files(folder), f"files, {said(size(folder))}")
+    print_table(_files(folder), f"files, {format_size(size(folder))}")
     print("what makes it the cell it is (all of its config: config=true):")
     for key, value in identifying(cell.data).items():
         print(visible(f"  {key} = {value}"))
@@ -72,25 +74,27 @@ def find(name: str, runs_dir: Path, study: str | None = None) -> Path:
     if (place / "config.yaml").exists():
         return place.absolute()
     folders = [runs_dir / study] if study else studies(runs_dir)
-    held = [cell for folder in folders for cell in cells.study_cells(folder)]
-    wanted = Path(name).name
-    fitting = [cell for cell in held if cell.name == wanted]
-    fitting = fitting or [cell for cell in held if wanted and cell.name.startswith(wanted)]
+    candidates = [cell for folder in folders for cell in cells.study_cells(folder)]
+    cell_name = Path(name).name
+    fitting = [cell for cell in candidates if cell.name == cell_name]
+    fitting = fitting or [
+        cell for cell in candidates if cell_name and cell.name.startswith(cell_name)
+    ]
     if len(fitting) == 1:
         return fitting[0].absolute()
     if fitting:
-        told = ", ".join(str(cell) for cell in fitting[:NEAREST])
+        matches = ", ".join(str(cell) for cell in fitting[:NEAREST])
         more = f" and {len(fitting) - NEAREST} more" if len(fitting) > NEAREST else ""
         raise UserError(
-            f"cell={name} is the beginning of {len(fitting)} cells: {told}{more}. Type"
+            f"cell={name} is the beginning of {len(fitting)} cells: {matches}{more}. Type"
             f" cell={fitting[0]}"
         )
-    names = [cell.name for cell in held]
-    nearest = difflib.get_close_matches(wanted, names, n=NEAREST, cutoff=0.4) or names[:NEAREST]
+    names = [cell.name for cell in candidates]
+    nearest = difflib.get_close_matches(cell_name, names, n=NEAREST, cutoff=0.4) or names[:NEAREST]
     where = shown(runs_dir / study) if study else shown(runs_dir)
-    there = f"The nearest are {', '.join(nearest)}" if nearest else f"{where} holds no cell"
+    hint = f"The nearest are {', '.join(nearest)}" if nearest else f"{where} holds no cell"
     listing = f"judgedrift list runs_dir={runs_dir}" + (f" study={study}" if study else "")
-    raise UserError(f"cell={name} is not a cell in {where}. {there}. To see all, type: {listing}")
+    raise UserError(f"cell={name} is not a cell in {where}. {hint}. To see all, type: {listing}")
 
 
 def again(cell: Cell) -> str:
@@ -127,7 +131,7 @@ def _print_numbers(folder: Path) -> None:
         print("No step is recorded yet.\n")
         return
     first, last = lines[0], lines[-1]
-    names = [name for name in _named(last["metrics"]) if name in first["metrics"]]
+    names = [name for name in _names_shown(last["metrics"]) if name in first["metrics"]]
     columns = (f"step {first['step']}", f"step {last['step']}")
     rows = [
         {
@@ -141,7 +145,7 @@ def _print_numbers(folder: Path) -> None:
         print_table(rows, "numbers")
 
 
-def _named(metrics: dict[str, Any]) -> list[str]:
+def _names_shown(metrics: dict[str, Any]) -> list[str]:
     """The numbers that are shown."""
     costs = sorted(name for name in metrics if name.startswith("cost/"))
     return [*(name for name in NUMBERS if name in metrics), *costs]
@@ -160,7 +164,7 @@ def _files(folder: Path) -> list[dict[str, str]]:
         {
             "file": path.name + "/" * path.is_dir(),
             "files": str(sum(each.is_file() for each in path.rglob("*"))) if path.is_dir() else "",
-            "size": said(size(path)),
+            "size": format_size(size(path)),
         }
         for path in places
     ]

@@ -23,7 +23,7 @@ def _bytes(path: Path) -> int:
         return 0
 
 
-def said(count: float) -> str:
+def format_size(count: float) -> str:
     """Bytes in three digits, such as 1.24 GB."""
     for unit in UNITS:
         if count < 999.5 or unit == UNITS[-1]:

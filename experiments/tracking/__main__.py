@@ -103,26 +103,26 @@ def _rebuild_cell(client: Any, ids: dict[str, str], folder: Path) -> tuple[str, 
             return state, "not started, no run"
         cell = dataclasses.replace(cells.load_cell(folder), dir=folder)
         lines = recorded(folder)
-        wanted: set[Point] = set()
+        recorded_points: set[Point] = set()
         for line in lines:
-            wanted.update(points(line["step"], line["time_ms"], line["metrics"]))
+            recorded_points.update(points(line["step"], line["time_ms"], line["metrics"]))
         run_id, _ = open_run(client, ids, cell)
-        names = {point.name for point in wanted}
+        names = {point.name for point in recorded_points}
         stored = _stored(client, run_id)
         evaluated = {p for p in stored if p.name.startswith(PREFIX) and p.name not in names}
-        replaced = bool(stored - wanted - evaluated)
+        replaced = bool(stored - recorded_points - evaluated)
         if replaced:
             client.delete_run(run_id)
             (folder / "mlflow.json").unlink()
             run_id, _ = open_run(client, ids, cell)
             stored = set()
-        missing = sorted(wanted - stored, key=lambda point: (point.step, point.name))
+        missing = sorted(recorded_points - stored, key=lambda point: (point.step, point.name))
         send(client, run_id, missing, {})
         send_contents(client, ids, run_id, cell)
         send_traces(client, ids, run_id, cell)
         run = {**ids, "run_id": run_id}
-        for found in kept_evaluations(folder):
-            send_evaluation(client, run, cell.name, found)
+        for evaluation in kept_evaluations(folder):
+            send_evaluation(client, run, cell.name, evaluation)
         if replaced:  # evaluations that were not written down when they were made
             send(client, run_id, sorted(evaluated - _stored(client, run_id)), {})
         last_ms = max((line["time_ms"] for line in lines), default=int(time.time() * 1000))
@@ -132,7 +132,7 @@ def _rebuild_cell(client: Any, ids: dict[str, str], folder: Path) -> tuple[str, 
         if status.get("tracking_problem"):
             cells.set_status(folder, tracking_problem="")
     how = ", replacing a run of other points" if replaced else ""
-    return state, f"run {run_id}, {len(wanted)} points, {len(missing)} sent{how}"
+    return state, f"run {run_id}, {len(recorded_points)} points, {len(missing)} sent{how}"
 
 
 def _stored(client: Any, run_id: str) -> set[Point]:
@@ -146,6 +146,8 @@ def _stored(client: Any, run_id: str) -> set[Point]:
 
 @dataclass(frozen=True)
 class Options:
+    """Options of `experiments.tracking`: the study, and the store to project it to."""
+
     what: str = word("project the records of a study to MLflow again", "rebuild")
     study: str = option("name of the study", required=True, legal=Name())
     runs_dir: Path = option("folder that holds the studies", Path("runs"))

@@ -53,6 +53,7 @@ class Contents(NamedTuple):
 
 
 def of_cell(cell: Cell) -> Contents:
+    """Description, data, samples and picture of a cell, from its records."""
     lines = recorded(cell.dir)
     series = {name: _series(lines, name) for name in charts.CHARTS}
     return Contents(_description(cell, series), _data(cell), _samples(cell), _picture(series))
@@ -62,16 +63,16 @@ def send_contents(client: Any, ids: Mapping[str, str], run_id: str, cell: Cell) 
     """Put the contents of a cell on its run; sent again, they take the place of the former ones."""
     from mlflow.entities import Dataset, DatasetInput, InputTag
 
-    found = of_cell(cell)
-    client.set_tag(run_id, summary.DESCRIPTION, found.description)
+    contents = of_cell(cell)
+    client.set_tag(run_id, summary.DESCRIPTION, contents.description)
     context = [InputTag("mlflow.data.context", "training")]
-    _log_data(client, run_id, DatasetInput(Dataset(**found.data), context))
-    if found.table:
-        client.log_text(run_id, json.dumps(found.table), SAMPLES)
+    _log_data(client, run_id, DatasetInput(Dataset(**contents.data), context))
+    if contents.table:
+        client.log_text(run_id, json.dumps(contents.table), SAMPLES)
         listed = json.dumps([{"path": SAMPLES, "type": "table"}])
         client.set_tag(run_id, "mlflow.loggedArtifacts", listed)
-    if found.picture:
-        client.log_text(run_id, found.picture, f"figures/{PICTURE}")
+    if contents.picture:
+        client.log_text(run_id, contents.picture, f"figures/{PICTURE}")
     policy = cell.dir / "policy"
     steps = [part.step for part in parts(cell.dir / "rollouts")]
     if policy.is_dir() and steps:
@@ -119,8 +120,8 @@ def short(value: Any, keys: Iterable[str] = (), most: int = LONGEST) -> Any:
 
 def _series(lines: Sequence[Mapping[str, Any]], name: str) -> list[tuple[int, float]]:
     """Step and value of a metric, from step 1 on."""
-    found = ((line["step"], line["metrics"].get(name)) for line in lines if line["step"])
-    return [(step, float(value)) for step, value in found if value is not None]
+    points = ((line["step"], line["metrics"].get(name)) for line in lines if line["step"])
+    return [(step, float(value)) for step, value in points if value is not None]
 
 
 def _description(cell: Cell, series: Mapping[str, list[tuple[int, float]]]) -> str:
@@ -132,7 +133,7 @@ def _description(cell: Cell, series: Mapping[str, list[tuple[int, float]]]) -> s
         "reward": config.reward.name,
         "seed": config.seed,
     }
-    named = ", ".join(f"{key} **{summary.escaped(value)}**" for key, value in who.items())
+    settings = ", ".join(f"{key} **{summary.escaped(value)}**" for key, value in who.items())
     rows = [
         {
             "": title,
@@ -145,8 +146,8 @@ def _description(cell: Cell, series: Mapping[str, list[tuple[int, float]]]) -> s
     table = summary.markdown_table(rows) if rows else "No step is on record yet."
     where = summary.escaped(f"{config.study}/{cell.name}")
     return (
-        f"{named}\n\n{table}\n\nAnswers with their verdicts: `{SAMPLES}` under *Artifacts*, and the"
-        f" *Traces* of this run. The records are the folder {where} of the runs."
+        f"{settings}\n\n{table}\n\nAnswers with their verdicts: `{SAMPLES}` under *Artifacts*, and"
+        f" the *Traces* of this run. The records are the folder {where} of the runs."
     )
 
 
@@ -183,13 +184,13 @@ def _data(cell: Cell) -> dict[str, str]:
 
 def _samples(cell: Cell) -> dict[str, list[Any]]:
     folder, keys = cell.dir, projection.keys_of(cell)
-    there = parts(folder / "rollouts")
-    if not there:
+    step_parts = parts(folder / "rollouts")
+    if not step_parts:
         return {}
-    chosen = dict.fromkeys((0, len(there) // 2, len(there) - 1))
+    places = dict.fromkeys((0, len(step_parts) // 2, len(step_parts) - 1))
     rows: list[list[Any]] = []
-    for place in chosen:
-        part = there[place]
+    for place in places:
+        part = step_parts[place]
         try:
             rollouts = read_part(part, _COLUMNS).to_pylist()
         except Damaged as damage:
@@ -200,12 +201,12 @@ def _samples(cell: Cell) -> dict[str, list[Any]]:
             verdict = reasons.get(row.get("rollout_id"), {})
             text = row.get("answer")
             row["answer"] = row.get("completion") if text is None else text
-            shown, last = (
+            first, last = (
                 [short(row.get(name), keys) for name in names] for names in (_SHOWN, _LAST)
             )
             labels = ", ".join(map(str, verdict.get("labels") or []))
-            said = [verdict.get("outcome"), labels, verdict.get("reason")]
-            rows.append([*shown, *(bounded(each, keys) for each in said), *last])
+            verdict_texts = [verdict.get("outcome"), labels, verdict.get("reason")]
+            rows.append([*first, *(bounded(each, keys) for each in verdict_texts), *last])
     columns = [*_SHOWN, *_VERDICT, *_LAST]
     return {"columns": columns, "data": plain(rows)} if rows else {}
 
@@ -226,18 +227,18 @@ def gap(row: Mapping[str, Any]) -> float:
 def _acting(folder: Path, step: int) -> dict[str, dict[str, Any]]:
     """Rollout -> the first verdict of the acting judge at a step, as far as it can be read."""
     part = next((part for part in parts(folder) if part.step == step), None)
-    found: dict[str, dict[str, Any]] = {}
+    verdicts: dict[str, dict[str, Any]] = {}
     if part is None:
-        return found
+        return verdicts
     try:
         rows = read_part(part, _REASONS).to_pylist()
     except Damaged as damage:
         say(left_out(damage))
-        return found
+        return verdicts
     for row in rows:
         if row["role"] == "acting":
-            found.setdefault(row["rollout_id"], row)
-    return found
+            verdicts.setdefault(row["rollout_id"], row)
+    return verdicts
 
 
 # --- picture
@@ -248,12 +249,12 @@ _COLOURS = {"judge/mean": "#b4560f", "truth/mean": "#1a6b8a"}
 
 def _picture(series: Mapping[str, list[tuple[int, float]]]) -> str:
     """Judge and truth over the steps, on one scale."""
-    drawn = {name: series[name] for name in _COLOURS if len(series[name]) > 1}
-    if not drawn:
+    curves = {name: series[name] for name in _COLOURS if len(series[name]) > 1}
+    if not curves:
         return ""
-    steps = [step for values in drawn.values() for step, _ in values]
-    known = [0.0, 1.0, *(value for values in drawn.values() for _, value in values)]
-    first, last, low, high = min(steps), max(steps), min(known), max(known)
+    steps = [step for values in curves.values() for step, _ in values]
+    scale = [0.0, 1.0, *(value for values in curves.values() for _, value in values)]
+    first, last, low, high = min(steps), max(steps), min(scale), max(scale)
     across, up = _WIDTH - _LEFT - 150, _HEIGHT - _BOTTOM - 20
 
     def x(step: int) -> float:
@@ -272,8 +273,8 @@ def _picture(series: Mapping[str, list[tuple[int, float]]]) -> str:
         f'<text x="{x(step):.1f}" y="{_HEIGHT - 20}" text-anchor="middle">{step}</text>'
         for step in dict.fromkeys((first, last))
     ]
-    labels = _apart([y(values[-1][1]) for values in drawn.values()])
-    for (name, values), label in zip(drawn.items(), labels, strict=True):
+    labels = _apart([y(values[-1][1]) for values in curves.values()])
+    for (name, values), label in zip(curves.items(), labels, strict=True):
         points = " ".join(f"{x(step):.1f},{y(value):.1f}" for step, value in values)
         colour = _COLOURS[name]
         shapes.append(

@@ -35,9 +35,9 @@ class Evaluation:
     metrics: dict[str, float]
 
 
-def keep_evaluation(cell: Path, found: Evaluation) -> None:
+def keep_evaluation(cell: Path, evaluation: Evaluation) -> None:
     """Write down what was found, for a rebuild."""
-    append_line(cell / EVALUATED, json.dumps(asdict(found)))
+    append_line(cell / EVALUATED, json.dumps(asdict(evaluation)))
 
 
 def kept_evaluations(cell: Path) -> Iterator[Evaluation]:
@@ -65,23 +65,23 @@ def _is_number(value: Any) -> bool:
     return type(value) in (int, float)
 
 
-def send_evaluation(client: Any, run: Mapping[str, str], cell: str, found: Evaluation) -> str:
+def send_evaluation(client: Any, run: Mapping[str, str], cell: str, evaluation: Evaluation) -> str:
     """Log an evaluation of a cell's policy in the cell's run; the id of its LoggedModel. Sent
     again, it is the same."""
     from mlflow.entities import Metric
 
-    model_id = logged_model(client, run, cell, found.step, found.model)
+    model_id = logged_model(client, run, cell, evaluation.step, evaluation.model)
     metrics = [
         Metric(
             name,
             value,
-            found.time_ms,
-            found.step,
+            evaluation.time_ms,
+            evaluation.step,
             model_id=model_id,
-            dataset_name=found.dataset,
-            dataset_digest=found.digest,
+            dataset_name=evaluation.dataset,
+            dataset_digest=evaluation.digest,
         )
-        for name, value in found.metrics.items()
+        for name, value in evaluation.metrics.items()
     ]
     for start in range(0, len(metrics), 900):
         client.log_batch(run["run_id"], metrics=metrics[start : start + 900])

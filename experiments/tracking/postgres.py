@@ -104,6 +104,6 @@ def explained(uri: str, error: Exception) -> str:
         words |= {"host": parts.hostname or "localhost", "port": parts.port or 5432}
         words |= {"user": unquote(parts.username or "USER")}
         words |= {"database": unquote(parts.path.strip("/") or "DB")}
-    said = [remedy for pattern, remedy in REMEDIES.items() if re.search(pattern, line, re.I)]
-    remedy = (said or [START])[0].format(**words)
+    remedies = [remedy for pattern, remedy in REMEDIES.items() if re.search(pattern, line, re.I)]
+    remedy = (remedies or [START])[0].format(**words)
     return f"MLflow could not open the store {redact(uri)} ({line}). {remedy}. {OTHERWISE}"

@@ -43,7 +43,7 @@ class Point(NamedTuple):
 def axes(cell: Cell) -> dict[str, str]:
     """What a study groups by, for parameters and tags alike; a value that is not set reads "-"."""
     config, judge, policy = cell.config, cell.config.judge, cell.config.policy
-    named = {
+    values = {
         "judge.name": judge.name,
         "judge.family": judge.family,
         "judge.size": judge.size,
@@ -64,8 +64,8 @@ def axes(cell: Cell) -> dict[str, str]:
         for key, value in flatten(cell.data).items()
         if any(_sweeps(factor, key, cell.data) for factor in config.factors)
     }
-    unset = {key: "-" for key, value in named.items() if value == ""}
-    return _texts(cell, {**swept, **named}) | unset
+    unset = {key: "-" for key, value in values.items() if value == ""}
+    return _texts(cell, {**swept, **values}) | unset
 
 
 def params(cell: Cell) -> dict[str, str]:

@@ -73,7 +73,7 @@ def open_run(client: Any, ids: dict[str, str], cell: Cell) -> tuple[str, int]:
         "judgedrift.role": "cell",
     }
     path = cell.dir / "environment.json"
-    environment = _left(path, "commit and sandbox are left out of MLflow")
+    environment = _read_or_empty(path, "commit and sandbox are left out of MLflow")
     if commit := environment.get("git", {}).get("commit"):
         tags["mlflow.source.git.commit"] = str(commit)
     if sandbox := environment.get("sandbox"):
@@ -92,7 +92,7 @@ def open_run(client: Any, ids: dict[str, str], cell: Cell) -> tuple[str, int]:
     return run_id, last.get("sent", -1)
 
 
-def _left(path: Path, instead: str) -> dict[str, Any]:
+def _read_or_empty(path: Path, instead: str) -> dict[str, Any]:
     """A file of `verify.FORMS`; one that is damaged counts as absent, and that is said."""
     try:
         return read_form(path)
@@ -103,16 +103,18 @@ def _left(path: Path, instead: str) -> dict[str, Any]:
 
 def kept_run(folder: Path) -> dict[str, Any]:
     """What `keep_run` kept; empty where that is damaged."""
-    run = _left(folder / "mlflow.json", "the run is looked up in MLflow")
+    run = _read_or_empty(folder / "mlflow.json", "the run is looked up in MLflow")
     return run if {"uri", "run_id"} <= run.keys() else {}
 
 
-def keep_run(folder: Path, ids: dict[str, str], run_id: str, sent: int) -> None:
+def keep_run(folder: Path, ids: dict[str, str], run_id: str, last_sent: int) -> None:
+    """Note in a cell's ``mlflow.json`` its run and the last step that MLflow has of it."""
     place = {key: ids[key] for key in ("uri", "experiment_id", "parent_run_id")}
-    write_json(folder / "mlflow.json", {**place, "run_id": run_id, "sent": sent})
+    write_json(folder / "mlflow.json", {**place, "run_id": run_id, "sent": last_sent})
 
 
 def send(client: Any, run_id: str, points: Iterable[Point], tags: dict[str, str]) -> None:
+    """Log points and tags on a run, in batches that MLflow takes."""
     from mlflow.entities import Metric, RunTag
 
     heartbeat = [RunTag(key, value) for key, value in tags.items()]
@@ -171,24 +173,24 @@ def close_parent(
         if ended_ms is not None:  # a parent that was made later cannot have ended before it began
             ended_ms = max(ended_ms, client.get_run(run_id).info.start_time)
         client.set_terminated(run_id, status, end_time=ended_ms)
-        told = {summary.DESCRIPTION: summary.description(study_dir)}
-        send(client, run_id, summary.arm_points(study_dir), told)
+        tags = {summary.DESCRIPTION: summary.description(study_dir)}
+        send(client, run_id, summary.arm_points(study_dir), tags)
         if status == "KILLED" and not whole:
             return True
         for path, place in summary.report_files(study_dir):
             client.log_artifact(run_id, str(path), place)
             if path.suffix == ".html" and place == "report":
                 _log_pictures(client, run_id, path)
-        lost: Lost | None = None
+        loss: Lost | None = None
         for folder in cells.study_cells(study_dir)[:MOST_LOOKED_AT]:
             try:
                 _complete(client, ids, folder)
             except Damaged as damage:
                 say(left_out(damage))
             except Lost as error:
-                lost = error
-        if lost is not None:
-            raise lost
+                loss = error
+        if loss is not None:
+            raise loss
     except Exception as error:
         _log.warning("MLflow could not close the study's run: %s", one_line(error))
         return False
@@ -211,6 +213,7 @@ def _log_pictures(client: Any, run_id: str, page: Path) -> None:
 
 
 def one_line(error: Exception) -> str:
+    """An error in one line of at most 300 characters, without secrets."""
     return redact(f"{type(error).__name__}: {' '.join(str(error).split())}")[:300]
 
 
@@ -226,7 +229,7 @@ class RunLog:
         self._client: Any = None
         self._ids: dict[str, str] = {}
         self._run_id = ""
-        self._sent = -1
+        self._last_sent = -1
         self._points: list[Point] = []
         self._steps: set[int] = set()
         self._problem = ""
@@ -250,7 +253,7 @@ class RunLog:
             time_ms: when the step was recorded first, milliseconds since the epoch.
             metrics: name to value; what is not finite is counted in ``tracking/nonfinite``.
         """
-        if not self.cell.config.tracking.enabled or step <= self._sent:
+        if not self.cell.config.tracking.enabled or step <= self._last_sent:
             return
         self._points.extend(projection.points(step, time_ms, metrics))
         self._steps.add(step)
@@ -266,7 +269,7 @@ class RunLog:
             places = artifacts_of(config.tracking)
             self._ids = initialise(uri, runs_dir, config.study, config.factors, places)
         self._client = client_of(uri)
-        run_id, self._sent = open_run(self._client, self._ids, self.cell)
+        run_id, self._last_sent = open_run(self._client, self._ids, self.cell)
         self._client.update_run(run_id, status="RUNNING")
         self._run_id = run_id
         send(self._client, run_id, [], _heartbeat())
@@ -276,8 +279,8 @@ class RunLog:
             self._open()
         if self._points:
             send(self._client, self._run_id, self._points, _heartbeat())
-            self._sent = max(self._sent, *self._steps)
-            keep_run(self.cell.dir, self._ids, self._run_id, self._sent)
+            self._last_sent = max(self._last_sent, *self._steps)
+            keep_run(self.cell.dir, self._ids, self._run_id, self._last_sent)
             self._points, self._steps = [], set()
 
     def _end(self, status: str) -> None:

@@ -60,8 +60,11 @@ def load_mlflow() -> Any:
     """Import MLflow with telemetry, server jobs, unpickling and async logging switched off."""
     for name, value in CLIENT_SWITCHES.items():
         os.environ.setdefault(name, value)
-    for said in ("The ``noload`` loader strategy is deprecated", ".{0,9}Any type hint is inferred"):
-        warnings.filterwarnings("ignore", message=said)
+    for message in (
+        "The ``noload`` loader strategy is deprecated",
+        ".{0,9}Any type hint is inferred",
+    ):
+        warnings.filterwarnings("ignore", message=message)
     import mlflow
 
     logging.getLogger("mlflow").setLevel(logging.WARNING)
@@ -231,8 +234,8 @@ def _prepare_sqlite(uri: str, database: Path, runs_dir: Path) -> None:
     artifacts = str(runs_dir.absolute() / "mlartifacts")
     if not database.exists() or not database.stat().st_size:
         fresh = database.with_name(f".{database.name}.new")
-        for left in database.parent.glob(f"{fresh.name}*"):
-            left.unlink()
+        for leftover in database.parent.glob(f"{fresh.name}*"):
+            leftover.unlink()
         load_sql_store()(f"sqlite:///{fresh}", artifacts).engine.dispose()
         fresh.chmod(0o600)
         fresh.replace(database)
@@ -260,8 +263,8 @@ def _experiment(client: Any, uri: str, runs_dir: Path, study: str, artifacts: st
         place = f"{artifacts}/{study}" if artifacts else None
         if not place and not served:
             place = (runs_dir.absolute() / "mlartifacts" / study).as_uri()
-        made = client.create_experiment(study, artifact_location=place)
-        experiment = client.get_experiment(made)
+        new_id = client.create_experiment(study, artifact_location=place)
+        experiment = client.get_experiment(new_id)
     experiment_id = experiment.experiment_id
     if experiment.lifecycle_stage == "deleted":
         client.restore_experiment(experiment_id)
@@ -285,8 +288,8 @@ def _parent(
         "judgedrift.factors": ",".join(factors),
         "study": study,
     }
-    made = client.create_run(experiment_id, start_time=started_ms, tags=tags, run_name=study)
-    return made.info.run_id
+    new_run = client.create_run(experiment_id, start_time=started_ms, tags=tags, run_name=study)
+    return new_run.info.run_id
 
 
 def ui_command(uri: str) -> str:

@@ -57,12 +57,12 @@ def summary_of(study_dir: Path) -> dict[str, Any]:
     """What the report left for other programs: ``rows``, ``headlines``, ``numbers``; those that are
     not of their form are left out."""
     path = study_dir / "report" / _SUMMARY
-    said = read_left(path, "the study's run in MLflow is described without it")
-    rows = said.get("rows")
+    content = read_left(path, "the study's run in MLflow is described without it")
+    rows = content.get("rows")
     if not (isinstance(rows, list) and rows and all(isinstance(row, dict) for row in rows)):
         rows = []
-    sentences = said.get("headlines")
-    numbers = said.get("numbers")
+    sentences = content.get("headlines")
+    numbers = content.get("numbers")
     return {
         "rows": rows,
         "headlines": sentences if isinstance(sentences, dict) else {},
@@ -72,18 +72,18 @@ def summary_of(study_dir: Path) -> dict[str, Any]:
 
 def description(study_dir: Path) -> str:
     """The study in Markdown: what each judge taught, a table of its arms, and where more stands."""
-    name, told = study_dir.name, summary_of(study_dir)
-    if not (told["headlines"] or told["rows"]):
+    name, content = study_dir.name, summary_of(study_dir)
+    if not (content["headlines"] or content["rows"]):
         return (
             f"**{escaped(name)}** has no report yet. To write it, and to send it here, type "
             f"`python -m analysis.report study={name}` and then "
             f"`python -m experiments.tracking rebuild study={name}`."
         )
     blocks = [f"## {escaped(name)}: what each judge taught"]
-    lines = [_headline(*each) for each in told["headlines"].items()]
+    lines = [_headline(*each) for each in content["headlines"].items()]
     blocks += ["\n".join(lines[:MOST_HEADLINES])]
-    if told["rows"]:
-        blocks += [markdown_table(told["rows"])]
+    if content["rows"]:
+        blocks += [markdown_table(content["rows"])]
     last = (
         "The whole report is `report/bias_report.html` under *Artifacts*, its figures are in "
         "`figures/`. The numbers of each arm are the metrics `arm/...` of this run."
@@ -99,8 +99,8 @@ def description(study_dir: Path) -> str:
 
 def _headline(arm: str, sentence: Any) -> str:
     """What an arm taught, as an item of a list, with its name in bold as in the report."""
-    said, name = escaped(sentence), escaped(arm)
-    return f"- **{name}**{said.removeprefix(name)}" if said.startswith(name) else f"- {said}"
+    text, name = escaped(sentence), escaped(arm)
+    return f"- **{name}**{text.removeprefix(name)}" if text.startswith(name) else f"- {text}"
 
 
 def arm_points(study_dir: Path) -> list[Point]:
@@ -128,8 +128,8 @@ def pictures(page: str) -> Iterator[Picture]:
         words = re.findall(r"\w+", unescape(_TAG.sub(" ", caption)).lower())[:6]
         name = "-".join([f"{number:02d}", *words])[:80]
         for start, ending in _KINDS.items():
-            _, found, rest = figure.partition(start)
-            if not found:
+            _, mark, rest = figure.partition(start)
+            if not mark:
                 continue
             try:
                 content = base64.b64decode(re.split("[\"']", rest, maxsplit=1)[0], validate=True)
@@ -139,9 +139,9 @@ def pictures(page: str) -> Iterator[Picture]:
             break
         else:
             drawing = alone(figure)
-            _, found, rest = figure.partition("<svg")
-            if not drawing and found and "</svg>" in rest:  # of a page of other makers
-                drawing = _standing_alone(found + rest[: rest.rindex("</svg>")] + "</svg>")
+            _, mark, rest = figure.partition("<svg")
+            if not drawing and mark and "</svg>" in rest:  # of a page of other makers
+                drawing = _standing_alone(mark + rest[: rest.rindex("</svg>")] + "</svg>")
             if drawing:
                 yield Picture(f"{name}.svg", drawing.encode())
 
@@ -149,23 +149,23 @@ def pictures(page: str) -> Iterator[Picture]:
 def _standing_alone(drawing: str) -> str:
     """An SVG of a page as a file of its own, which has to name its language."""
     head = drawing.partition(">")[0]
-    named = "" if "xmlns=" in head else ' xmlns="http://www.w3.org/2000/svg"'
+    namespaces = "" if "xmlns=" in head else ' xmlns="http://www.w3.org/2000/svg"'
     if "xlink:" in drawing and "xmlns:xlink=" not in head:
-        named += ' xmlns:xlink="http://www.w3.org/1999/xlink"'
-    return drawing.replace("<svg", f"<svg{named}", 1)
+        namespaces += ' xmlns:xlink="http://www.w3.org/1999/xlink"'
+    return drawing.replace("<svg", f"<svg{namespaces}", 1)
 
 
 def report_files(study_dir: Path) -> list[tuple[Path, str]]:
     """The files of the report's folder, and older pages beside it, each with the folder of its
     artifact; links, and what is very large, are left out."""
     paths: Iterable[Path] = [*sorted(study_dir.glob("*.html")), *_files(study_dir / "report")]
-    found = []
+    files = []
     for path in paths:
         if path.is_file() and not path.is_symlink() and path.stat().st_size <= LARGEST_FILE:
             inside = path.parent.relative_to(study_dir)
             place = "report" if inside == Path() else inside.as_posix()
-            found.append((path, place))
-    return found[:MOST_FILES]
+            files.append((path, place))
+    return files[:MOST_FILES]
 
 
 def _files(folder: Path) -> Iterator[Path]:

@@ -22,10 +22,18 @@ LOOKED_AT = 100
 MADE = "judgedrift.call"
 """Tag of a trace that names its verdict: rollout, judge, and which of several it is."""
 TRIES = 3
-_ASKED = ("grading", "grading_version", "prompt_sha", "judge_id", "served_model", "finish_reason")
-_ASKED += ("attempts", "tokens_in", "tokens_cached", "tokens_out", "cost_usd", "from_cache", "key")
+_REQUEST = ("grading", "grading_version", "prompt_sha", "judge_id", "served_model", "finish_reason")
+_REQUEST += (
+    "attempts",
+    "tokens_in",
+    "tokens_cached",
+    "tokens_out",
+    "cost_usd",
+    "from_cache",
+    "key",
+)
 _VERDICT = ("rollout_id", "step", "role", "judge", "outcome", "labels", "score", "reason", "text")
-_VERDICT += ("reasoning", "latency_s", "sample_index", *_ASKED)
+_VERDICT += ("reasoning", "latency_s", "sample_index", *_REQUEST)
 _ROLLOUT = ("rollout_id", "prompt", "answer", "completion", "judge_score", "truth")
 
 
@@ -40,9 +48,9 @@ def send_traces(client: Any, ids: Mapping[str, str], run_id: str, cell: Cell) ->
     trace_to(ids["uri"])
     keys = keys_of(cell)
     times = {line["step"]: line["time_ms"] for line in recorded(cell.dir)}
-    calls = {_name(verdict): (verdict, rollout) for verdict, rollout in chosen(cell.dir)}
+    calls = {_name(verdict): (verdict, rollout) for verdict, rollout in choose_verdicts(cell.dir)}
     for attempt in range(TRIES + 1):
-        missing = calls.keys() - _kept(client, ids["experiment_id"], run_id, calls)
+        missing = calls.keys() - _tidy_traces(client, ids["experiment_id"], run_id, calls)
         if not missing:
             return
         if attempt < TRIES:
@@ -52,22 +60,22 @@ def send_traces(client: Any, ids: Mapping[str, str], run_id: str, cell: Cell) ->
     raise Lost(f"MLflow lost {len(missing)} traces of the judge calls of {cell.name}")
 
 
-def _kept(client: Any, experiment_id: str, run_id: str, wanted: Container[str]) -> set[str]:
+def _tidy_traces(client: Any, experiment_id: str, run_id: str, names: Container[str]) -> set[str]:
     """Which of these calls a run has as traces; others of ours, and doubles, are deleted."""
-    kept: set[str] = set()
-    gone = []
-    found = client.search_traces(locations=[experiment_id], run_id=run_id, include_spans=False)
-    for trace in found:
+    stored: set[str] = set()
+    surplus = []
+    traces = client.search_traces(locations=[experiment_id], run_id=run_id, include_spans=False)
+    for trace in traces:
         name = trace.info.tags.get(MADE)
         if name is None:
             continue  # somebody else's
-        if name in wanted and name not in kept:
-            kept.add(name)
+        if name in names and name not in stored:
+            stored.add(name)
         else:
-            gone.append(trace.info.trace_id)
-    if gone:
-        client.delete_traces(experiment_id, trace_ids=gone)
-    return kept
+            surplus.append(trace.info.trace_id)
+    if surplus:
+        client.delete_traces(experiment_id, trace_ids=surplus)
+    return stored
 
 
 @contextlib.contextmanager
@@ -100,7 +108,7 @@ def _send(
     span = client.start_trace(
         f"judge {verdict['judge']}",
         span_type="LLM",
-        inputs=_asked(rollout, keys),
+        inputs=_inputs(rollout, keys),
         attributes=_settings(verdict, keys),
         tags={
             "judge.name": str(verdict["judge"]),
@@ -117,43 +125,43 @@ def _send(
     lasted = int(1e9 * (latency or 0.0))
     client.end_trace(
         span.trace_id,
-        outputs=_said(verdict, rollout, keys),
+        outputs=_outputs(verdict, rollout, keys),
         status="OK" if verdict["outcome"] == "scored" else "ERROR",
         end_time_ns=began + lasted if began else None,
     )
 
 
-def chosen(folder: Path) -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:
+def choose_verdicts(folder: Path) -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:
     """At most `MOST` verdicts with their rollouts: failures, the latest first, then the acting
     judge's that are furthest above the truth at the last step. What cannot be read is left out,
     which is said."""
-    there = parts(folder / "verdicts")
+    verdict_parts = parts(folder / "verdicts")
     failed: list[tuple[Part, str, str, int]] = []
-    for part in reversed(there[-LOOKED_AT:]):
+    for part in reversed(verdict_parts[-LOOKED_AT:]):
         names = ("rollout_id", "judge", "outcome", "sample_index")
         for row in _rows(part, names):
             if row["outcome"] != "scored" and len(failed) < MOST:
                 failed.append((part, row["rollout_id"], row["judge"], row["sample_index"]))
         if len(failed) >= MOST:
             break
-    taken = 0
-    for part, *wanted in failed:
+    count = 0
+    for part, *key in failed:
         rollouts = _rollouts(folder, part.step)
         for row in _rows(part, _VERDICT):
-            if [row["rollout_id"], row["judge"], row["sample_index"]] == wanted:
+            if [row["rollout_id"], row["judge"], row["sample_index"]] == key:
                 yield row, rollouts.get(row["rollout_id"], {})
-                taken += 1
+                count += 1
                 break
-    if taken >= MOST or not there:
+    if count >= MOST or not verdict_parts:
         return
-    rollouts = _rollouts(folder, there[-1].step)
+    rollouts = _rollouts(folder, verdict_parts[-1].step)
     scored = [
         row
-        for row in _rows(there[-1], _VERDICT)
+        for row in _rows(verdict_parts[-1], _VERDICT)
         if row["outcome"] == "scored" and row["role"] == "acting" and not row["sample_index"]
     ]
     scored.sort(key=lambda row: -gap(rollouts.get(row["rollout_id"], {})))
-    for row in scored[: MOST - taken]:
+    for row in scored[: MOST - count]:
         yield row, rollouts.get(row["rollout_id"], {})
 
 
@@ -172,23 +180,23 @@ def _rollouts(folder: Path, step: int) -> dict[str, dict[str, Any]]:
 
 
 def _settings(verdict: Mapping[str, Any], keys: Sequence[str]) -> dict[str, Any]:
-    known = {name: verdict[name] for name in _ASKED if verdict[name] is not None}
+    settings = {name: verdict[name] for name in _REQUEST if verdict[name] is not None}
     return {
         name: bounded(value, keys, 200) if isinstance(value, str) else value
-        for name, value in known.items()
+        for name, value in settings.items()
     }
 
 
-def _asked(rollout: Mapping[str, Any], keys: Sequence[str]) -> dict[str, str]:
+def _inputs(rollout: Mapping[str, Any], keys: Sequence[str]) -> dict[str, str]:
     answer = rollout.get("answer")
     answer = rollout.get("completion") if answer is None else answer
     return {"prompt": bounded(rollout.get("prompt"), keys), "answer": bounded(answer, keys)}
 
 
-def _said(
+def _outputs(
     verdict: Mapping[str, Any], rollout: Mapping[str, Any], keys: Sequence[str]
 ) -> dict[str, Any]:
-    said = {
+    outputs = {
         "outcome": verdict["outcome"],
         "score": short(verdict["score"], keys),
         "truth": short(rollout.get("truth"), keys),
@@ -197,4 +205,4 @@ def _said(
         "reply": bounded(verdict["text"], keys),
         "reasoning": bounded(verdict["reasoning"], keys),
     }
-    return {name: value for name, value in said.items() if value not in (None, "", [])}
+    return {name: value for name, value in outputs.items() if value not in (None, "", [])}

@@ -52,7 +52,9 @@ class Alarm:
             return None
         columns = zip(*self._steps.values(), strict=True)
         scores, truths, features = (np.concatenate(column) for column in columns)
-        step_P = np.repeat(list(self._steps), [len(kept[0]) for kept in self._steps.values()])
+        step_P = np.repeat(
+            list(self._steps), [len(columns_of_step[0]) for columns_of_step in self._steps.values()]
+        )
         axes = ("", "", self._config.seed, False, step_P)
         run = Run(*axes, scores, scores, truths, scores, features, FEATURES)
         return max(self._steps) if stops(run, self._config.trainer.steps) else None

@@ -46,12 +46,14 @@ def domain_metrics(
     metrics: dict[str, float] = {}
     for domain in sorted(present):
         here = np.array(domains_P) == domain
-        told = _of_domain({name: matrix[here] for name, matrix in values.items()})
+        measures = _of_domain({name: matrix[here] for name, matrix in values.items()})
         for name, mix in mixes.items():
             nothing = 0.0 if mix and np.isfinite(sum(mix.values())) else np.nan
-            told[name] = mix.get(domain, nothing)
+            measures[name] = mix.get(domain, nothing)
         metrics |= {
-            f"domain/{domain}/{name}": value for name, value in told.items() if np.isfinite(value)
+            f"domain/{domain}/{name}": value
+            for name, value in measures.items()
+            if np.isfinite(value)
         }
     return metrics
 

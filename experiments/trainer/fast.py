@@ -126,7 +126,7 @@ def logprobs(
     )
 
 
-Asked = Callable[[Any, Tensor, Tensor, int], Tensor]
+LogprobsOf = Callable[[Any, Tensor, Tensor, int], Tensor]
 """(model, ids_B_L, mask_B_L, keep) -> log-probabilities (B, keep)."""
 
 PADS = 16
@@ -134,7 +134,7 @@ CHECKED_TOKENS = 32
 
 
 def difference(
-    model: Any, ids_B_L: Tensor, mask_B_L: Tensor, keep: int, ours: Asked, trl: Asked
+    model: Any, ids_B_L: Tensor, mask_B_L: Tensor, keep: int, ours: LogprobsOf, trl: LogprobsOf
 ) -> tuple[float, float]:
     """How far apart the two paths are on two rows, and how far TRL's is from itself.
 
@@ -150,7 +150,7 @@ def difference(
     trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
     ends = [trained[0], trained[-1]] if trained and torch.is_grad_enabled() else []
 
-    def outcome(path: Asked, pads: int) -> tuple[Tensor, list[Tensor]]:
+    def outcome(path: LogprobsOf, pads: int) -> tuple[Tensor, list[Tensor]]:
         padded = (torch.nn.functional.pad(x, (pads, 0)) for x in (ids, mask))
         values = path(model, *padded, width)
         grads = torch.autograd.grad(values.sum(), ends, allow_unused=True) if ends else ()
@@ -171,9 +171,9 @@ def difference(
 
 def _alike(prompts_B_P: Tensor) -> list[int]:
     """Two rows of one prompt, or the first two where no prompt comes twice."""
-    seen: dict[tuple[int, ...], int] = {}
+    first_row: dict[tuple[int, ...], int] = {}
     for row, prompt in enumerate(prompts_B_P.tolist()):
-        if (first := seen.setdefault(tuple(prompt), row)) != row:
+        if (first := first_row.setdefault(tuple(prompt), row)) != row:
             return [first, row]
     return list(range(min(2, len(prompts_B_P))))
 

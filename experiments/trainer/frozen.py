@@ -31,8 +31,8 @@ def common_uniforms(seed: int, names: Sequence[str], length: int) -> np.ndarray:
     """
     digests = [hashlib.blake2b(name.encode(), digest_size=8).digest() for name in names]
     keys = [np.array([seed, int.from_bytes(each, "big")], np.uint64) for each in digests]
-    drawn = [np.random.Generator(np.random.Philox(key=key)).random(length) for key in keys]
-    return np.array(drawn).reshape(-1, length)
+    uniforms = [np.random.Generator(np.random.Philox(key=key)).random(length) for key in keys]
+    return np.array(uniforms).reshape(-1, length)
 
 
 def greedy(trainer: Any, prompts: Sequence[Any]) -> list[list[int]]:
@@ -40,14 +40,14 @@ def greedy(trainer: Any, prompts: Sequence[Any]) -> list[list[int]]:
 
     No random number is drawn, and the policy is afterwards as it was.
     """
-    return _answered(trainer, prompts, _sampling(trainer, greedy=True), None)
+    return _answer(trainer, prompts, _sampling(trainer, greedy=True), None)
 
 
 def sampled(trainer: Any, prompts: Sequence[Any], names: Sequence[str]) -> list[list[int]]:
     """A completion of each prompt, drawn as in training, as token ids: see `common_uniforms`."""
     sampling = _sampling(trainer)
     uniform = common_uniforms(trainer.args.seed, names, sampling.max_new_tokens)
-    return _answered(trainer, prompts, sampling, uniform)
+    return _answer(trainer, prompts, sampling, uniform)
 
 
 def _sampling(trainer: Any, greedy: bool = False) -> Sampling:
@@ -62,7 +62,7 @@ def _sampling(trainer: Any, greedy: bool = False) -> Sampling:
 
 
 @torch.no_grad()
-def _answered(
+def _answer(
     trainer: Any, prompts: Sequence[Any], sampling: Sampling, uniform_N_L: np.ndarray | None
 ) -> list[list[int]]:
     """Completions as token ids; ``uniform_N_L`` of None is for greedy ones."""
@@ -76,18 +76,18 @@ def _answered(
         at_once = min(most, rows_at_once(policy, longest))
         for start in range(0, len(order), at_once):
             indexes = order[start : start + at_once]
-            asked = [prompt_ids[index] for index in indexes]
+            batch = [prompt_ids[index] for index in indexes]
             if uniform_N_L is None:
-                uniform = torch.zeros(len(asked), length).numpy()
+                uniform = torch.zeros(len(batch), length).numpy()
             else:
                 uniform = uniform_N_L[indexes]
             if trainer.rollout_func is not None:  # the way that draws a step's completions
-                once = list(dict.fromkeys(map(tuple, asked)))
+                once = list(dict.fromkeys(map(tuple, batch)))
                 place = {ids: number for number, ids in enumerate(once)}
-                owner = [place[tuple(ids)] for ids in asked]
-                answered = generate(policy, once, owner, sampling, uniform)
+                owner = [place[tuple(ids)] for ids in batch]
+                answers = generate(policy, once, owner, sampling, uniform)
             else:
                 padding = trainer._tokenizer.pad_token_id
-                answered = seeded_by_transformers(policy, asked, sampling, padding, uniform)
-            completions |= dict(zip(indexes, answered, strict=True))
+                answers = seeded_by_transformers(policy, batch, sampling, padding, uniform)
+            completions |= dict(zip(indexes, answers, strict=True))
     return [completions[index] for index in range(len(prompt_ids))]

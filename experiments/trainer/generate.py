@@ -164,14 +164,18 @@ def by_transformers(
     ids_B = [torch.tensor(prompt) for prompt in prompts]
     ids_B_L = pad_sequence(ids_B, True, padding, "left").to(model.device)
     mask_B_L = pad_sequence([torch.ones_like(ids) for ids in ids_B], True, 0, "left")
-    drawn = {"temperature": sampling.temperature, "top_p": sampling.top_p, "top_k": sampling.top_k}
+    sampling_options = {
+        "temperature": sampling.temperature,
+        "top_p": sampling.top_p,
+        "top_k": sampling.top_k,
+    }
     before = model.generation_config
     # in place of the model's own, whose penalties would decode behind our back
     model.generation_config = GenerationConfig(
         do_sample=not sampling.greedy,
         eos_token_id=list(sampling.eos_token_ids),
         pad_token_id=padding,
-        **({} if sampling.greedy else drawn),
+        **({} if sampling.greedy else sampling_options),
     )
     try:
         answers_B_L = model.generate(
@@ -262,6 +266,7 @@ class _InPlace(CacheLayerMixin):
         return self.keys[used], self.values[used]
 
     def spread(self, owner_B: Tensor, further: int) -> None:
+        """Give each of B rows the cache of its owner, with room for ``further`` tokens."""
         self.rows = len(owner_B)
         self.keys, self.values = (
             torch.nn.functional.pad(x[owner_B], (0, 0, 0, further))
@@ -269,6 +274,7 @@ class _InPlace(CacheLayerMixin):
         )
 
     def drop(self, holes: Tensor, movers: Tensor, count: int) -> None:
+        """Keep ``count`` rows: those of ``movers`` move to ``holes``."""
         self.rows = count
         for x in (self.keys, self.values):
             x[holes, :, : self.length] = x[movers, :, : self.length]

@@ -56,7 +56,7 @@ class RecordingTrainer(InOrder):
         scorer: None in every process of a cell but the first.
         scaffold: what each rollout of a step is shown before it answers; None shows nothing.
         fast_path: whether to share prefixes where the model can take it.
-        shown: prompt id -> what the policy is shown and trained on, where that is not the row.
+        prompt_for: prompt id -> what the policy is shown and trained on, where that is not the row.
         reference: of which share of the groups log-probabilities under the initial policy are
             recorded at beta = 0 too.
     """
@@ -66,7 +66,7 @@ class RecordingTrainer(InOrder):
         scorer: Scorer | None,
         scaffold: Scaffolder | None = None,
         fast_path: bool = True,
-        shown: Callable[[str], Messages] | None = None,
+        prompt_for: Callable[[str], Messages] | None = None,
         reference: float = 0.0,
         **kwargs: Any,
     ) -> None:
@@ -85,8 +85,8 @@ class RecordingTrainer(InOrder):
         self._layouts = prefix.layouts(self.accelerator.device)
         self.shares_prefixes = fast_path and self._install()
         self._scaffold = scaffold
-        self._prompt_of = shown
-        self._shown: list[Shown] | None = None
+        self._prompt_for = prompt_for
+        self._scaffolded: list[Shown] | None = None
         self._prompt_ids: list[str] = []
         self._row_logprobs: torch.Tensor | None = None
         self.record_step: RecordStep | None = None
@@ -142,7 +142,7 @@ class RecordingTrainer(InOrder):
         try:
             self.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
         except Exception as error:
-            if checkpoint is None or (self.record_step is not None and self.record_step.begun):
+            if checkpoint is None or (self.record_step is not None and self.record_step.has_begun):
                 raise
             raise UserError(
                 f"{checkpoint} is as it was written, but cannot be loaded "
@@ -156,15 +156,15 @@ class RecordingTrainer(InOrder):
         """A card per checkpoint says nothing that the cell's own files do not."""
 
     def _tokenize_prompts(self, prompts: list[Any]) -> Any:
-        if self._shown is not None and self._scaffold is not None and self._scaffold.keep:
-            prompts = [list(shown.messages) for shown in self._shown]
+        if self._scaffolded is not None and self._scaffold is not None and self._scaffold.keep:
+            prompts = [list(prompt.messages) for prompt in self._scaffolded]
         return super()._tokenize_prompts(prompts)
 
     def scaffolded_prompt_ids(self) -> list[list[int]] | None:
         """Token ids of what each rollout of this step is shown; None where nothing is."""
-        if self._shown is None:
+        if self._scaffolded is None:
             return None
-        return super()._tokenize_prompts([list(shown.messages) for shown in self._shown])[0]
+        return super()._tokenize_prompts([list(prompt.messages) for prompt in self._scaffolded])[0]
 
     def _generate_single_turn(
         self,
@@ -183,22 +183,24 @@ class RecordingTrainer(InOrder):
         )
 
     def _generate_and_score_completions(self, inputs: list[dict[str, Any]]) -> dict[str, Any]:
-        if self._prompt_of is not None:  # the prompt that is sampled from is the one trained on
+        if self._prompt_for is not None:  # the prompt that is sampled from is the one trained on
             inputs = [
-                example | {"prompt": list(self._prompt_of(example["prompt_id"]))}
+                example | {"prompt": list(self._prompt_for(example["prompt_id"]))}
                 for example in inputs
             ]
         # never in evaluation: what a policy can do is asked of it without help
         if self._scaffold is not None and self.accelerator.unwrap_model(self.model).training:
-            shown_N = self._scaffold(gather_object(inputs), self.state.global_step + 1)
-            self._shown = shown_N[self.accelerator.process_index * len(inputs) :][: len(inputs)]
+            scaffolded_N = self._scaffold(gather_object(inputs), self.state.global_step + 1)
+            self._scaffolded = scaffolded_N[self.accelerator.process_index * len(inputs) :][
+                : len(inputs)
+            ]
         self._prompt_ids = [example["prompt_id"] for example in inputs]
         self._heart.phase("generating")
         try:
             output = super()._generate_and_score_completions(inputs)
             self._record(output)
         finally:
-            self._shown = None
+            self._scaffolded = None
             if self._scorer is not None:
                 self._scorer.drop()
         return output
@@ -218,10 +220,10 @@ class RecordingTrainer(InOrder):
         # TRL shuffles and splits every tensor of this dict alike, so the index finds its way back
         first = self.accelerator.process_index * len(lengths_n)
         output["row_index"] = torch.arange(first, first + len(lengths_n), device=device)
-        shown_N = None
-        if self._shown is not None:
+        scaffolded_N = None
+        if self._scaffolded is not None:
             logprobs_n = self._scaffolded_logprobs(output)
-            shown_N = gather_object(list(zip(self._shown, logprobs_n, strict=True)))
+            scaffolded_N = gather_object(list(zip(self._scaffolded, logprobs_n, strict=True)))
         starts_N = None
         if self._reference_share:
             starts_N = gather(self._start_logprobs(output)).tolist()
@@ -236,10 +238,10 @@ class RecordingTrainer(InOrder):
         if starts_N is not None:
             for row, start in zip(record.rollouts, starts_N, strict=True):
                 row[f"{COMPONENT}reference_logprob"] = start if start == start else None
-        if shown_N is not None:
-            for row, (shown, logprob) in zip(record.rollouts, shown_N, strict=True):
-                row["scaffold_items"] = list(shown.items)
-                row[f"{COMPONENT}scaffold_ratio"] = shown.ratio
+        if scaffolded_N is not None:
+            for row, (scaffolded, logprob) in zip(record.rollouts, scaffolded_N, strict=True):
+                row["scaffold_items"] = list(scaffolded.items)
+                row[f"{COMPONENT}scaffold_ratio"] = scaffolded.ratio
                 row[f"{COMPONENT}scaffold_logprob"] = logprob
 
     def _start_logprobs(self, output: dict[str, Any]) -> torch.Tensor:
@@ -249,8 +251,8 @@ class RecordingTrainer(InOrder):
         of_all, size = output["completion_mask"].sum(1), self.num_generations or 1
         groups = len(of_all) * self.accelerator.num_processes // size
         first = len(of_all) * self.accelerator.process_index
-        told = max(0, math.ceil(self._reference_share * groups) * size - first)
-        rows = slice(max(told, size))  # every process computes, for weights may be spread
+        measured = max(0, math.ceil(self._reference_share * groups) * size - first)
+        rows = slice(max(measured, size))  # every process computes, for weights may be spread
         ids = torch.cat([output["prompt_ids"][rows], output["completion_ids"][rows]], dim=1)
         masks = output["prompt_mask"][rows], output["completion_mask"][rows]
         policy = self.accelerator.unwrap_model(self.model)
@@ -274,12 +276,12 @@ class RecordingTrainer(InOrder):
                 policy.train(training)
         starts_n = torch.full_like(of_all, math.nan, dtype=torch.float32)
         starts_n[rows] = (logprobs_n_L * masks[1]).sum(1).float()
-        starts_n[told:] = math.nan
+        starts_n[measured:] = math.nan
         return starts_n
 
     def _scaffolded_logprobs(self, output: dict[str, Any]) -> list[float]:
         """log pi(completion | scaffolded prompt) of each rollout, summed over its tokens."""
-        assert self._shown is not None
+        assert self._scaffolded is not None
         ids = [torch.tensor(prompt) for prompt in self.scaffolded_prompt_ids() or []]
         device = output["completion_ids"].device
         ones = [torch.ones_like(prompt) for prompt in ids]
@@ -365,7 +367,9 @@ class RecordingTrainer(InOrder):
                 return fast.logprobs(model, *rows, self._layer_weights, self._layouts[0])[0]
 
         try:
-            apart, allowed = fast.difference(policy, *args, ours, lambda *asked: trl(*asked)[0])
+            apart, allowed = fast.difference(
+                policy, *args, ours, lambda *arguments: trl(*arguments)[0]
+            )
         except (RuntimeError, TypeError, ValueError) as error:
             words = " ".join(str(error).split())[:200]
             return f"the packed forward failed ({type(error).__name__}: {words})."
@@ -427,15 +431,15 @@ def make_trainer(
         alarm: that may end the run (``correction.stop``); None as the scorer.
     """
     row_of = lookup(config.task) if scorer is None else scorer.oracle.row_of
-    shown = None
+    prompt_for = None
     if scorer is not None and scorer.world.prompts:
-        shown = prompt_of(scorer.world, row_of)
+        prompt_for = prompt_of(scorer.world, row_of)
     trainer = RecordingTrainer(
         scorer,
-        scaffold=None if config.scaffold.name == "none" else Scaffolder(config, row_of, shown),
+        scaffold=None if config.scaffold.name == "none" else Scaffolder(config, row_of, prompt_for),
         fast_path=config.trainer.fast,
         reference=config.trainer.reference,
-        shown=shown,
+        prompt_for=prompt_for,
         model=model,
         args=grpo_config(config, output_dir),
         train_dataset=prompt_dataset(rows),

@@ -90,15 +90,15 @@ class HeldOut(TrainerCallback):
         if self.config.trainer.keep_steps:
             self._keep(step)
         world, heart = self.scorer.world, self.scorer.heart
-        shown = [list(world.shown(row, learning=False)) for row in self.rows]
-        ids, size = greedy(self.trainer, shown), 1 + self.config.trainer.eval_samples
+        prompts = [list(world.prompt_for(row, learning=False)) for row in self.rows]
+        ids, size = greedy(self.trainer, prompts), 1 + self.config.trainer.eval_samples
         ids_N = ids
         if size > 1:
             names = [f"{row.prompt_id} {k}" for row in self.rows for k in range(size - 1)]
-            drawn = sampled(self.trainer, [s for s in shown for _ in range(size - 1)], names)
+            samples = sampled(self.trainer, [s for s in prompts for _ in range(size - 1)], names)
             ids_N = []
             for row, first in enumerate(ids):
-                ids_N += [first, *drawn[row * (size - 1) :][: size - 1]]
+                ids_N += [first, *samples[row * (size - 1) :][: size - 1]]
         assert self.scorer.decode is not None, "the trainer has been made"
         rows_N = [row for row in self.rows for _ in range(size)]
         texts_N, before = self.scorer.decode(ids_N), world.calls
@@ -111,7 +111,7 @@ class HeldOut(TrainerCallback):
                 measured = self._frozen(step, rows_N, texts_N, ids_N, executed_N, played)
             elif not world.answers_early:
                 calls = [call for each in executed_N for call in each.calls]
-                measured = self._paid(played, usd_of_calls(calls))
+                measured = self._add_cost(played, usd_of_calls(calls))
         for item, tokens in zip(items, ids, strict=True):
             item["stop"] = self._end(tokens)
         lines = "".join(json.dumps({"step": step, **item}) + "\n" for item in items)
@@ -134,7 +134,7 @@ class HeldOut(TrainerCallback):
         with self._judges() as judges:
             before = sum(judge.calls for judge in judges)
             record = self.scorer.look(step, rows_N, texts_N, tokens_N, executed_N, size, judges)
-            sent = played + sum(judge.calls for judge in judges) - before
+            calls = played + sum(judge.calls for judge in judges) - before
         for rollout, tokens in zip(record.rollouts, ids_N, strict=True):
             rollout["stop"] = self._end(tokens)
         self.recorder.write_evaluation(step, record.rollouts, record.verdicts, record.calls)
@@ -143,7 +143,7 @@ class HeldOut(TrainerCallback):
         for name, column in (("truth", "truth"), ("judge", "judge_score")):
             if scores := [row[column] for row in record.rollouts if row[column] is not None]:
                 means[f"{DRAWN}{name}"] = fmean(scores)
-        return means | self._paid(sent, usd)
+        return means | self._add_cost(calls, usd)
 
     @contextmanager
     def _judges(self) -> Generator[list[Session]]:
@@ -155,17 +155,17 @@ class HeldOut(TrainerCallback):
             for session in (scorer.acting, *scorer.shadows):
                 if session.drifts:
                     name = session.judge.name
-                    given = scorer.pending.verdicts if scorer.pending is not None else ()
-                    asked = verdicts_by(self.folder, name)
-                    asked += sum(row["judge"] == name for row in given)
-                    session = Session(session.judge, None, scorer.oracle, calls_before=asked)
+                    of_step = scorer.pending.verdicts if scorer.pending is not None else ()
+                    calls_before = verdicts_by(self.folder, name)
+                    calls_before += sum(row["judge"] == name for row in of_step)
+                    session = Session(session.judge, None, scorer.oracle, calls_before=calls_before)
                     stack.enter_context(session)
                 else:
                     stack.enter_context(session.batch())
                 judges.append(session)
             yield judges
 
-    def _paid(self, calls: int, usd: float) -> dict[str, float]:
+    def _add_cost(self, calls: int, usd: float) -> dict[str, float]:
         if self.scorer.budget is not None:
             self.scorer.budget.add_evaluation(calls, usd)
         return dict(zip(EVAL_COST, (float(calls), usd), strict=True))
@@ -176,25 +176,25 @@ class HeldOut(TrainerCallback):
     def _items(self, texts: Sequence[str], executed: Sequence[Executed]) -> list[dict[str, Any]]:
         """What the rules say of each row's answer, as JSON; ``correct`` is null where they could
         not tell. ``executed`` is what each of the texts came to."""
-        told_of = self._told([each.answer for each in executed])
+        results = self._rule_results([each.answer for each in executed])
         items = []
-        for row, text, each, by_rule in zip(self.rows, texts, executed, told_of, strict=True):
+        for row, text, each, by_rule in zip(self.rows, texts, executed, results, strict=True):
             played = each.played
-            lost = played is not None and played.outcome in INFRASTRUCTURE
-            told = _missing(played.outcome) if played is not None and lost else by_rule
+            is_lost = played is not None and played.outcome in INFRASTRUCTURE
+            result = _missing(played.outcome) if played is not None and is_lost else by_rule
             place = {
                 "id": row.item or row.prompt_id,
                 "dataset": row.dataset or self.config.task.name,
                 "domain": row.domain,
                 "sample": 0,
             }
-            ran = {}
+            outcome = {}
             if each.played is not None:
-                ran = {"answer": each.answer, "outcome": each.played.outcome}
-            items.append(place | told | {"completion": text} | ran)
+                outcome = {"answer": each.answer, "outcome": each.played.outcome}
+            items.append(place | result | {"completion": text} | outcome)
         return items
 
-    def _told(self, answers: Sequence[str | None]) -> list[dict[str, Any]]:
+    def _rule_results(self, answers: Sequence[str | None]) -> list[dict[str, Any]]:
         """What the rules say of each row's answer; the oracle remembers it for the judges."""
         if hasattr(self.task, "scores"):
             scores = self.task.scores(self.rows, answers)
@@ -264,16 +264,16 @@ def summary(items: Sequence[dict[str, Any]]) -> dict[str, float]:
     metrics: dict[str, float] = {}
     by_domain: dict[str, list[float]] = defaultdict(list)
     for name, members in sorted(by_set.items()):
-        known = [item for item in members if item["correct"] is not None]
+        scored = [item for item in members if item["correct"] is not None]
         metrics[f"eval/{name}/n"] = float(len(members))
-        metrics[f"eval/{name}/missing"] = float(len(members) - len(known))
-        if not known:
+        metrics[f"eval/{name}/missing"] = float(len(members) - len(scored))
+        if not scored:
             continue
-        accuracy = fmean(item["correct"] for item in known)
+        accuracy = fmean(item["correct"] for item in scored)
         metrics[f"eval/{name}/accuracy"] = accuracy
-        metrics[f"eval/{name}/score"] = fmean(item["score"] for item in known)
-        for value in sorted({value for item in known for value in item.get("values", {})}):
-            numbers = [item["values"][value] for item in known if value in item["values"]]
+        metrics[f"eval/{name}/score"] = fmean(item["score"] for item in scored)
+        for value in sorted({value for item in scored for value in item.get("values", {})}):
+            numbers = [item["values"][value] for item in scored if value in item["values"]]
             metrics[f"eval/{name}/{value}"] = fmean(numbers)
         by_domain[members[0]["domain"]].append(accuracy)
     means = {domain: fmean(values) for domain, values in by_domain.items() if domain}

@@ -47,9 +47,9 @@ def step_metrics(record: StepRecord, keyword: str) -> dict[str, float]:
         values = [row[key] for row in rows if (key := f"{COMPONENT}scaffold_{name}") in row]
         if values:
             metrics[f"scaffold/{name}"] = sum(values) / len(values)
-    shown = [len(row["scaffold_items"]) for row in rows if "scaffold_items" in row]
-    if shown:
-        metrics["scaffold/shown"] = sum(shown) / len(shown)
+    n_items = [len(row["scaffold_items"]) for row in rows if "scaffold_items" in row]
+    if n_items:
+        metrics["scaffold/shown"] = sum(n_items) / len(n_items)
     metrics["policy/unanswered_frac"] = sum(row["answer"] is None for row in rows) / len(rows)
     values_N_K = measured([row["answer"] for row in rows if row["answer"] is not None], keyword)
     for name, column in zip(FEATURES, values_N_K.T.tolist(), strict=True):

@@ -82,6 +82,7 @@ class InOrder(GRPOTrainer):
 
     @property
     def prompts_per_step(self) -> int:
+        """P, the prompts of one step."""
         return self.args.generation_batch_size // self.args.num_generations
 
     def state_at(self, step: int) -> dict[str, Any]:

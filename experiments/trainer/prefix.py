@@ -62,7 +62,8 @@ class Layout(ABC):
     """
 
     @abstractmethod
-    def attend(self, q: Tensor, k: Tensor, v: Tensor, scale: float | None) -> Tensor: ...
+    def attend(self, q: Tensor, k: Tensor, v: Tensor, scale: float | None) -> Tensor:
+        """Attention of one layer; ``scale`` of None is 1 / sqrt(D)."""
 
 
 class OneToken(Layout):
@@ -240,9 +241,9 @@ def block_mask(sees: Any, tokens: int, device: torch.device) -> BlockMask:
     some, every = torch.zeros(2, count, count, dtype=torch.bool, device=device)
     for row in range(count):
         rows = places[row * BLOCK : (row + 1) * BLOCK]
-        seen = rows.new_zeros(BLOCK, count * BLOCK, dtype=torch.bool)
-        seen[: len(rows), :tokens] = sees(None, None, rows[:, None], places[None])
-        blocks = seen.view(BLOCK, count, BLOCK)
+        visible = rows.new_zeros(BLOCK, count * BLOCK, dtype=torch.bool)
+        visible[: len(rows), :tokens] = sees(None, None, rows[:, None], places[None])
+        blocks = visible.view(BLOCK, count, BLOCK)
         some[row], every[row] = blocks.any(2).any(0), blocks.all(2).all(0)
 
     def listed(blocks: Tensor) -> tuple[Tensor, Tensor]:

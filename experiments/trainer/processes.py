@@ -68,75 +68,76 @@ def processes_of(config: Study) -> Processes:
         return Processes()
     remedy = f"Type sweep.accelerate=FILE, such as {SHIPPED / 'fsdp.yaml'}, or leave it out."
     try:
-        asked = read_yaml(Path(file), remedy)
+        settings = read_yaml(Path(file), remedy)
     except FileNotFoundError:
         shipped = ", ".join(sorted(path.name for path in SHIPPED.glob("*.yaml")))
         raise UserError(
             f"sweep.accelerate={file} is not a file. Shipped in {SHIPPED} are {shipped}. {remedy}"
         ) from None
-    kind, count = asked.get("distributed_type"), asked.get("num_processes")
+    kind, count = settings.get("distributed_type"), settings.get("num_processes")
     if kind not in KINDS:
         raise _illegal(file, "distributed_type", kind, f"one of {', '.join(KINDS)}", remedy)
     if type(count) is not int or not 2 <= count <= 4096:
         raise _illegal(file, "num_processes", count, "a whole number from 2 to 4096", remedy)
-    if asked.get("num_machines", 1) != 1:
-        machines = asked["num_machines"]
+    if settings.get("num_machines", 1) != 1:
+        machines = settings["num_machines"]
         raise _illegal(file, "num_machines", machines, "1: a cell runs on one machine", remedy)
-    deepspeed = asked.get("deepspeed_config")
+    deepspeed = settings.get("deepspeed_config")
     stage = deepspeed.get("zero_stage", 2) if isinstance(deepspeed, dict) else 0
     if kind == "DEEPSPEED" and stage not in (0, 1, 2, 3):
         raise _illegal(file, "deepspeed_config.zero_stage", stage, "from 0 to 3", remedy)
     if kind != "DEEPSPEED":
         stage = 0
-    return Processes(count, kind, stage, asked.get("use_cpu") is True)
+    return Processes(count, kind, stage, settings.get("use_cpu") is True)
 
 
-def _illegal(file: str, key: str, value: Any, wanted: str, remedy: str) -> UserError:
+def _illegal(file: str, key: str, value: Any, legal: str, remedy: str) -> UserError:
     return UserError(
-        f"sweep.accelerate={file} has {key}: {str(value)[:80]}, which must be {wanted}. {remedy}"
+        f"sweep.accelerate={file} has {key}: {str(value)[:80]}, which must be {legal}. {remedy}"
     )
 
 
 def gpus_per_cell(config: Study, available: int) -> float:
     """GPUs of each cell where ``available`` may be used: whole ones, or a share of one.
     Raises UserError: ``sweep.gpus_per_cell`` is not legal, or more than there are."""
-    asked, device = config.sweep.gpus_per_cell, config.device
+    per_cell, device = config.sweep.gpus_per_cell, config.device
     processes = processes_of(config)
-    if asked > 1 and asked != int(asked):
+    if per_cell > 1 and per_cell != int(per_cell):
         raise UserError(
-            f"sweep.gpus_per_cell={asked:g} is not legal: it must be a whole number, or a share of"
-            f" one GPU. Type for example: sweep.gpus_per_cell={int(asked)}"
+            f"sweep.gpus_per_cell={per_cell:g} is not legal: it must be a whole number, or a share"
+            f" of one GPU. Type for example: sweep.gpus_per_cell={int(per_cell)}"
         )
-    if asked and device == "cpu":
+    if per_cell and device == "cpu":
         raise UserError(
-            f"sweep.gpus_per_cell={asked:g} wants GPUs and device=cpu none. Leave one of them out."
+            f"sweep.gpus_per_cell={per_cell:g} wants GPUs and device=cpu none. Leave one of them"
+            " out."
         )
     if processes.count > 1 and not processes.on_cpu:
-        if asked not in (0, processes.count):
+        if per_cell not in (0, processes.count):
             raise UserError(
-                f"sweep.gpus_per_cell={asked:g} does not go with the {processes.count} processes"
+                f"sweep.gpus_per_cell={per_cell:g} does not go with the {processes.count} processes"
                 f" that sweep.accelerate={config.sweep.accelerate} asks for, which have a GPU"
                 " each. Leave sweep.gpus_per_cell out."
             )
         _check_gpus(config, processes.count, available)
         return float(processes.count)
-    if asked > available:
+    if per_cell > available:
         here = plural(available, "GPU")
         less = f"Type sweep.gpus_per_cell={available}." if available else "Leave it out."
         raise UserError(
-            f"sweep.gpus_per_cell={asked:g} is more than there is: this process may use {here}"
+            f"sweep.gpus_per_cell={per_cell:g} is more than there is: this process may use {here}"
             f" here{f' with device={device}' if device else ''}. {less}"
         )
     if processes.on_cpu:
         return 0.0
-    return asked or float(available > 0)
+    return per_cell or float(available > 0)
 
 
-def _check_gpus(config: Study, wanted: int, available: int) -> None:
-    if available < wanted:
+def _check_gpus(config: Study, needed: int, available: int) -> None:
+    if available < needed:
         fewer = f"write num_processes: {available} in a copy of the file, " if available > 1 else ""
         raise UserError(
-            f"sweep.accelerate={config.sweep.accelerate} asks for {wanted} processes with a GPU"
+            f"sweep.accelerate={config.sweep.accelerate} asks for {needed} processes with a GPU"
             f" each, and this machine has {available}. Type this where they are, {fewer}or leave"
             " sweep.accelerate out."
         )
@@ -145,10 +146,10 @@ def _check_gpus(config: Study, wanted: int, available: int) -> None:
 def check_processes(todo: Sequence[Cell]) -> None:
     """Refuse to begin where GPUs or DeepSpeed are missing that the cells' processes need."""
     for config in {cell.config.sweep.accelerate: cell.config for cell in todo}.values():
-        asked, available = processes_of(config), len(gpus())
-        if asked.kind and not asked.on_cpu:
-            _check_gpus(config, asked.count, available)
-        if asked.kind == "DEEPSPEED" and importlib.util.find_spec("deepspeed") is None:
+        processes, available = processes_of(config), len(gpus())
+        if processes.kind and not processes.on_cpu:
+            _check_gpus(config, processes.count, available)
+        if processes.kind == "DEEPSPEED" and importlib.util.find_spec("deepspeed") is None:
             raise UserError(
                 f"sweep.accelerate={config.sweep.accelerate} needs DeepSpeed, which cannot be "
                 "imported here. Type pip install deepspeed, or "
@@ -162,12 +163,16 @@ def launch(folder: Path, config: Study, threads: int) -> int:
     Args:
         threads: torch threads of all of them.
     """
-    asked = processes_of(config)
+    processes = processes_of(config)
     words = [sys.executable, "-m", "accelerate.commands.launch", "--main_process_port", "0"]
     words += ["--config_file", str(Path(config.sweep.accelerate).absolute()), "-m"]
-    words += ["experiments.train", f"cell={folder}", f"threads={max(1, threads // asked.count)}"]
+    words += [
+        "experiments.train",
+        f"cell={folder}",
+        f"threads={max(1, threads // processes.count)}",
+    ]
     # accelerate numbers CPUs, and torch does not load what was saved from cpu:0
-    variables = {"ACCELERATE_TORCH_DEVICE": "cpu"} if asked.on_cpu else {}
+    variables = {"ACCELERATE_TORCH_DEVICE": "cpu"} if processes.on_cpu else {}
     began = time.time()
     child = subprocess.Popen(
         words,

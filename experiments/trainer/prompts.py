@@ -23,12 +23,12 @@ def prompt_dataset(rows: Sequence[Row]) -> Any:
 def prompt_of(world: World, row_of: Callable[[str], Row | None]) -> Callable[[str], Messages]:
     """Prompt id -> what a policy in that world is shown of the row."""
 
-    def shown(prompt_id: str) -> Messages:
+    def prompt_for(prompt_id: str) -> Messages:
         row = row_of(prompt_id)
         assert row is not None, "the trainer asks about rows of the task alone"
-        return world.shown(row)
+        return world.prompt_for(row)
 
-    return shown
+    return prompt_for
 
 
 class _Prompts:
@@ -57,29 +57,29 @@ class Scaffolder:
 
     Args:
         row_of: prompt id -> row of the task.
-        shown: prompt id -> what the policy is shown, where that is not the row.
+        prompt_for: prompt id -> what the policy is shown, where that is not the row.
     """
 
     def __init__(
         self,
         config: Study,
         row_of: Callable[[str], Row | None],
-        shown: Callable[[str], Messages] | None = None,
+        prompt_for: Callable[[str], Messages] | None = None,
     ) -> None:
         self.config = config
         self.row_of = row_of
-        self.shown = shown
+        self.prompt_for = prompt_for
         self.keep = config.scaffold.keep
 
     def __call__(self, inputs: list[dict[str, Any]], step: int) -> list[Shown]:
         config, size = self.config, self.config.trainer.group_size
-        shown = []
+        prompts = []
         for index, example in enumerate(inputs):
             row = self.row_of(example["prompt_id"])
             assert row is not None, "the trainer asks about rows of the task alone"
-            if self.shown is not None:
-                row = replace(row, messages=self.shown(row.prompt_id))
+            if self.prompt_for is not None:
+                row = replace(row, messages=self.prompt_for(row.prompt_id))
             place = index % size
             steps, seed = config.trainer.steps, config.seed
-            shown.append(show(config.scaffold, row, place, size, step, steps, seed))
-        return shown
+            prompts.append(show(config.scaffold, row, place, size, step, steps, seed))
+        return prompts

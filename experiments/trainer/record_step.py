@@ -43,11 +43,11 @@ class RecordStep(TrainerCallback):
         self.mix = mix
         """Domain -> nominal share of the rows; empty where they have no domain."""
         self.usage = Usage()
-        self.begun = False
+        self.has_begun = False
         """Whether a step has begun: until then a resumed run only reads its checkpoint."""
 
     def on_step_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        self.begun = True
+        self.has_begun = True
 
     def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         if self.scorer is not None:

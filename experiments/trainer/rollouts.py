@@ -50,9 +50,9 @@ class Rollouts:
 
     def __call__(self, prompts: list[Any], trainer: Any) -> dict[str, Any]:
         prompt_ids = trainer._tokenize_prompts(prompts)[0]
-        asked_ids = trainer.scaffolded_prompt_ids() or prompt_ids
+        shown_ids = trainer.scaffolded_prompt_ids() or prompt_ids
         index_of: dict[tuple[int, ...], int] = {}
-        owner = [index_of.setdefault(tuple(ids), len(index_of)) for ids in asked_ids]
+        owner = [index_of.setdefault(tuple(ids), len(index_of)) for ids in shown_ids]
         length = trainer.max_completion_length
         first = trainer.accelerator.process_index * len(owner)
         uniform = uniforms(self.seed, trainer.state.global_step + 1, first + len(owner), length)
@@ -70,11 +70,11 @@ class Rollouts:
             at_once = rows_at_once(policy, longest)
             for start in range(0, len(owner), at_once):
                 owners = owner[start : start + at_once]
-                asked = sorted(set(owners))
+                prompts_here = sorted(set(owners))
                 completion_ids += generate(
                     policy,
-                    [prompts_U[index] for index in asked],
-                    [asked.index(index) for index in owners],
+                    [prompts_U[index] for index in prompts_here],
+                    [prompts_here.index(index) for index in owners],
                     sampling,
                     uniform[first + start :],
                     functools.partial(self._ended, start),

@@ -189,18 +189,18 @@ class Scorer:
             with _timed(seconds, "world"):
                 executed_N = self._play(step, rows, texts_N, completion_ids)
             answers_N = [each.answer for each in executed_N]
-            said_N = [answer or "" for answer in answers_N]
+            judged_N = [answer or "" for answer in answers_N]
             rules_N: Sequence[Sequence[RuleResult]] = [()] * len(rows)
             with _timed(seconds, "rules"):
                 if self.rules is not None:
-                    rules_N = self.rules.check(rows, said_N)
+                    rules_N = self.rules.check(rows, judged_N)
             with _timed(seconds, "truth"):
                 truths_N = self._truths(rows, executed_N)
             lengths_N = map(len, completion_ids)
             inputs_N = [
                 self._inputs(*rollout)
                 for rollout in zip(
-                    rows, said_N, lengths_N, truths_N, rules_N, executed_N, strict=True
+                    rows, judged_N, lengths_N, truths_N, rules_N, executed_N, strict=True
                 )
             ]
             with _timed(seconds, "judge"):
@@ -223,9 +223,9 @@ class Scorer:
                 for shadow, shadow_votes_N in zip(self.shadows, shadows_J_N, strict=True):
                     record.verdicts += _verdict_rows(step, "shadow", shadow, shadow_votes_N)
             if self.budget is not None:
-                sent = sum(session.calls for session in (self.acting, *self.shadows))
-                sent += self.world.calls
-                self.budget.add(sent - sum(under_way.calls), record.verdicts, record.calls or ())
+                calls = sum(session.calls for session in (self.acting, *self.shadows))
+                calls += self.world.calls
+                self.budget.add(calls - sum(under_way.calls), record.verdicts, record.calls or ())
             self.world.learn(record.rollouts)
         record.metrics = judge_metrics([vote for votes in votes_N for vote in votes]) | {
             "time/judge_s": seconds["judge"],
@@ -311,17 +311,17 @@ class Scorer:
 
     def _truths(self, rows: Sequence[Row], executed_N: Sequence[Executed]) -> list[RuleTruth]:
         """What the rules say of each answer; None where there is none to ask about."""
-        asked = [
+        pairs = [
             (row, each.answer)
             for row, each in zip(rows, executed_N, strict=True)
             if each.has_answer
         ]
-        told = iter(self.oracle.truths([row for row, _ in asked], [text for _, text in asked]))
+        truths = iter(self.oracle.truths([row for row, _ in pairs], [text for _, text in pairs]))
         if any(judge.judge.simulated for judge in (self.acting, *self.shadows)):
             # judges are shown "" of these, and what a simulated one says must be known
-            cut = [row for row, answer in asked if answer is None]
+            cut = [row for row, answer in pairs if answer is None]
             self.oracle.truths(cut, [""] * len(cut))
-        return [next(told) if each.has_answer else None for each in executed_N]
+        return [next(truths) if each.has_answer else None for each in executed_N]
 
     def _inputs(
         self,
@@ -400,8 +400,8 @@ class Scorer:
         judge, group_size = self.config.judge, self.config.trainer.group_size
         policy, most = judge.on_failure, judge.max_unscored_frac
         others = [[mean_score(votes) for votes in each_N] for each_N in panel_J_N]
-        heard = StepVerdicts(self.config, record.step, group_size, inputs_N, votes_N, others)
-        scores_N, columns_N = self.corrector(heard)
+        verdicts = StepVerdicts(self.config, record.step, group_size, inputs_N, votes_N, others)
+        scores_N, columns_N = self.corrector(verdicts)
         try:
             rewarded = composed(self.config, inputs_N, scores_N, group_size, policy, most)
         except TooManyMissing as error:
@@ -409,8 +409,8 @@ class Scorer:
                 zip(self.shadows, under_way.ahead[1:], strict=True)
             ):
                 if panel_J_N or ahead.has_requests:  # paid for, so kept, and counts in the budget
-                    told = panel_J_N[place] if panel_J_N else self._ask(shadow, inputs_N, ahead)
-                    record.verdicts += _verdict_rows(record.step, "shadow", shadow, told)
+                    panel_N = panel_J_N[place] if panel_J_N else self._ask(shadow, inputs_N, ahead)
+                    record.verdicts += _verdict_rows(record.step, "shadow", shadow, panel_N)
             self.on_missing(record.step, record.rollouts, record.verdicts, record.calls)
             votes = [vote for votes in votes_N for vote in votes]
             raise too_many_missing(str(error), votes, self.acting.judge) from error
@@ -447,8 +447,8 @@ def _component_shares(record: StepRecord, group_size: int) -> dict[str, float]:
         for row in record.rollouts
     ]
     starts = range(0, len(terms), group_size)
-    told = effective_share([terms[start : start + group_size] for start in starts])
-    return {f"workflow/share/{name}": share for name, share in told.items() if share == share}
+    shares = effective_share([terms[start : start + group_size] for start in starts])
+    return {f"workflow/share/{name}": share for name, share in shares.items() if share == share}
 
 
 def _penalty_metrics(terms: Sequence[dict[str, float | None]]) -> dict[str, float]:
@@ -480,11 +480,11 @@ def judge_metrics(verdicts: Sequence[Verdict]) -> dict[str, float]:
     metrics["judge/unscored_frac"] = len(unscored) / total
     different = sum(DIFFERENT in v.reason for v in unscored)
     metrics["judge/different_verdicts_frac"] = different / total
-    if asked := [v for v in verdicts if not v.from_cache]:
-        metrics["judge/latency_s"] = sum(v.latency_s for v in asked) / len(asked)
-        metrics["cost/tokens_in"] = float(sum(v.tokens_in or 0 for v in asked))
-        metrics["cost/tokens_out"] = float(sum(v.tokens_out or 0 for v in asked))
-        metrics["cost/usd"] = sum(v.cost_usd or 0.0 for v in asked)
+    if fresh := [v for v in verdicts if not v.from_cache]:
+        metrics["judge/latency_s"] = sum(v.latency_s for v in fresh) / len(fresh)
+        metrics["cost/tokens_in"] = float(sum(v.tokens_in or 0 for v in fresh))
+        metrics["cost/tokens_out"] = float(sum(v.tokens_out or 0 for v in fresh))
+        metrics["cost/usd"] = sum(v.cost_usd or 0.0 for v in fresh)
     return metrics
 
 

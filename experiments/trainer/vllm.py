@@ -103,12 +103,12 @@ def check_vllm(todo: Sequence[Cell], elsewhere: bool = False) -> None:
 
 def check_sharing(users: Sequence[Cell], elsewhere: bool) -> None:
     """Refuse a server that would be given the weights of two policies at a time."""
-    asked = Counter(
+    users_of = Counter(
         base_url(cell.config.trainer.vllm.url)
         for cell in users
         if cell.config.trainer.vllm.mode == "server"
     )
-    url, count = next(iter(asked.most_common(1)), ("", 0))
+    url, count = next(iter(users_of.most_common(1)), ("", 0))
     if count > 1 and (elsewhere or users[0].config.sweep.workers != 1):
         raise UserError(
             f"{count} cells ask the server at trainer.vllm.url={url}, which holds the weights of "

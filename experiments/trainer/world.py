@@ -67,7 +67,7 @@ class World(Protocol):
         """Requests sent to an executor so far."""
         ...
 
-    def shown(self, row: Row, learning: bool = True) -> Messages:
+    def prompt_for(self, row: Row, learning: bool = True) -> Messages:
         """What the policy is shown of a row; where it is not ``learning``, what never changes."""
         ...
 
@@ -91,7 +91,7 @@ class Direct:
     prompts: bool = False
     calls: int = 0
 
-    def shown(self, row: Row, learning: bool = True) -> Messages:
+    def prompt_for(self, row: Row, learning: bool = True) -> Messages:
         """The row as it is."""
         return row.messages
 

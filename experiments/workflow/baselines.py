@@ -28,8 +28,8 @@ def offered_in(template: str) -> tuple[str, ...]:
     """The domains that offer all operators of a template."""
     tree, _ = static.read(find(TEMPLATES[template], "python"))
     assert tree is not None
-    made = [OPERATORS[name] for name in static.made(tree)]
-    return tuple(domain for domain in DOMAINS if all(domain in each.domains for each in made))
+    operators = [OPERATORS[name] for name in static.operators_made(tree)]
+    return tuple(domain for domain in DOMAINS if all(domain in each.domains for each in operators))
 
 
 def first_template(row: Row) -> str:

@@ -68,15 +68,15 @@ def check_text(block: str, before: str, text: str, where: str) -> None:
     """Refuse what cannot take the place of a block's text.
     Raises UserError: it is empty, too long, or has other places to fill."""
     cap = BLOCKS[block].get("cap")
-    wanted = placeholders(before)
+    names = placeholders(before)
     instead = ""
     if not text.strip():
         instead = "it is empty"
     elif cap is not None and (tokens := by_rule(text)) > cap:
         instead = f"it has {tokens} tokens, and at most {cap} are legal"
-    elif sorted(placeholders(text)) != sorted(wanted):
-        named = ", ".join(f"{{{name}}}" for name in wanted) or "none"
-        instead = f"it has other words in braces than the block's: {named}, each as often"
+    elif sorted(placeholders(text)) != sorted(names):
+        braces = ", ".join(f"{{{name}}}" for name in names) or "none"
+        instead = f"it has other words in braces than the block's: {braces}, each as often"
     if instead:
         raise UserError(f"The text of the block {block} in {where} cannot be used: {instead}.")
 

@@ -25,7 +25,7 @@ class _Paths:
     def __init__(self, function: ast.FunctionDef | ast.AsyncFunctionDef) -> None:
         self.uses: list[tuple[ast.Name, str]] = []
         arguments = function.args
-        given = {
+        parameters = {
             argument.arg
             for argument in (
                 *(*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs),
@@ -38,12 +38,13 @@ class _Paths:
             if isinstance(node, (ast.Global, ast.Nonlocal)):
                 outer.update(node.names)
             self.local.update(_binds(node))
-        self.local -= outer | given
+        self.local -= outer | parameters
         self.loops: list[list[Bound]] = []
         """What is bound at each break, for the loops around."""
         self.block(function.body, set())
 
     def block(self, body: list[ast.stmt], bound: set[str]) -> Bound:
+        """The names bound behind these statements; None where their end is never reached."""
         for statement in body:
             after = self.statement(statement, bound)
             if after is None:  # what follows is never reached
@@ -52,6 +53,7 @@ class _Paths:
         return bound
 
     def statement(self, node: ast.stmt, bound: set[str]) -> Bound:
+        """The names bound behind one statement; None where nothing follows it."""
         if isinstance(node, ast.If):
             self.expression(node.test, bound)
             return _both(self.block(node.body, set(bound)), self.block(node.orelse, set(bound)))
@@ -97,6 +99,7 @@ class _Paths:
     def loop(
         self, node: ast.While | ast.For | ast.AsyncFor, head: ast.expr, bound: set[str]
     ) -> Bound:
+        """The names bound behind a loop, over its breaks and its regular end."""
         self.expression(head, bound)
         inside = set(bound)
         if not isinstance(node, ast.While):
@@ -113,6 +116,7 @@ class _Paths:
         return after
 
     def attempt(self, node: ast.Try, bound: set[str]) -> Bound:
+        """The names bound behind a ``try``, over its body and its handlers."""
         ended = self.block(node.body, set(bound))
         if ended is not None:
             ended = self.block(node.orelse, ended)
@@ -162,10 +166,12 @@ class _Paths:
         self.children(node, bound)
 
     def children(self, node: ast.AST, bound: set[str]) -> None:
+        """Look at the expressions inside a node."""
         for child in ast.iter_child_nodes(node):
             self.expression(child, bound)
 
     def read(self, node: ast.AST, bound: set[str]) -> None:
+        """Note a local name that is read before it is bound, once."""
         if isinstance(node, ast.Name) and node.id in self.local and node.id not in bound:
             self.uses.append((node, node.id))
             bound.add(node.id)  # once is enough

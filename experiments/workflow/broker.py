@@ -145,7 +145,7 @@ class Broker:
 
     def __post_init__(self) -> None:
         self._places = asyncio.Semaphore(self.budget.at_once)
-        self._asked: Counter[str] = Counter()
+        self._calls_before: Counter[str] = Counter()
         self._paths: dict[int, int] = {}
         self.repeated = 0
         """Calls that were made before with the same arguments."""
@@ -194,8 +194,8 @@ class Broker:
             prompt = f"{instruction.text}\n\n{prompt}" if instruction.text else prompt
             parameters = instruction.parameters
         messages = ({"role": "user", "content": prompt},)
-        sample = self._asked[prompt]
-        self._asked[prompt] += 1
+        sample = self._calls_before[prompt]
+        self._calls_before[prompt] += 1
         place = trace.model_calls  # of several at once the order is that in which they are asked
         trace.model_calls += 1
         trace.keys.append("")
@@ -266,15 +266,15 @@ class _Desk:
         self.broker, self.operator, self.trace = broker, operator, trace
         self.domain, self.entry_point = broker.problem.domain, broker.problem.entry_point
         key = repr((broker.problem.id, operator.name, sorted(arguments.items())))
-        broker.repeated += broker._asked[key] > 0
-        broker._asked[key] += 1
-        seed = f"{key} {broker._asked[key]}".encode("utf-8", "surrogatepass")
+        broker.repeated += broker._calls_before[key] > 0
+        broker._calls_before[key] += 1
+        seed = f"{key} {broker._calls_before[key]}".encode("utf-8", "surrogatepass")
         self.random = Random(hashlib.sha256(seed).digest())
-        self.left = operator.max_model_calls
+        self.model_calls_left = operator.max_model_calls
 
     async def ask(self, prompt: str) -> str:
-        self.left -= 1
-        assert self.left >= 0, f"{self.operator.name} asks more often than it declares"
+        self.model_calls_left -= 1
+        assert self.model_calls_left >= 0, f"{self.operator.name} asks more often than it declares"
         return await self.broker.ask(self.operator, prompt, self.trace)
 
     async def compute(self, source: str, function: str) -> tuple[str | None, str]:

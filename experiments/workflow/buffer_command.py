@@ -33,6 +33,8 @@ from study.tasks.files import refuse, short
 
 @dataclass(frozen=True)
 class Options:
+    """Options of the command ``buffer``: the programs, the query, and how to choose."""
+
     what: str = word("build an experience buffer and ask it for examples", "buffer")
     rows: Path = option("JSONL file of executed programs", required=True)
     query: str = option("the problem that examples are looked for: a JSON file", required=True)

@@ -27,8 +27,8 @@ SAMPLE = 64
 def check_world(config: Study, rows: Sequence[Row]) -> None:
     """Raises UserError: world, reward, executor, judge and task do not go together."""
     programs = config.world == "workflow"
-    paid = config.reward.name in FORMULAS
-    if programs != paid:
+    pays_programs = config.reward.name in FORMULAS
+    if programs != pays_programs:
         instead = (
             f"world=workflow needs a reward of programs. Type reward={next(iter(FORMULAS))}, or"
             f" one of {', '.join(FORMULAS)}"
@@ -96,8 +96,8 @@ def check_executor(config: Study) -> None:
 
 def _model_of(model: Model) -> str:
     """The model behind an endpoint, as far as the settings tell."""
-    asked = model.endpoint.extra_body.get("model") or model.serve.model or model.endpoint.model
-    return "" if model.simulated is not None else str(asked)
+    name = model.endpoint.extra_body.get("model") or model.serve.model or model.endpoint.model
+    return "" if model.simulated is not None else str(name)
 
 
 def _check_judges(config: Study) -> None:

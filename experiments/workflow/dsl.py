@@ -45,6 +45,7 @@ class Step:
 
     @property
     def chooses(self) -> bool:
+        """Whether it is an operator whose verdict chooses what comes next."""
         return bool(self.operator and self.body)
 
 
@@ -70,26 +71,31 @@ class _Parser:
         self.at = 0
 
     def refuse(self, why: str, place: int | None = None) -> NoReturn:
+        """Raise Refused, with the place in the text: the next token's without ``place``."""
         place = self.tokens[min(self.at, len(self.tokens) - 1)][1] if place is None else place
         raise Refused(1, "syntax", f"{why} at character {place + 1} of the DSL")
 
     def peek(self) -> str:
+        """The next token; empty at the end."""
         return self.tokens[self.at][0] if self.at < len(self.tokens) else ""
 
-    def take(self, wanted: str) -> None:
-        if self.peek() != wanted:
+    def take(self, symbol: str) -> None:
+        """Read ``symbol``. Raises Refused: another token is next."""
+        if self.peek() != symbol:
             if not self.tokens:
                 raise Refused(1, "no_program", "there is no program")
-            self.refuse(f"{wanted} is missing before {self.peek() or 'the end'}")
+            self.refuse(f"{symbol} is missing before {self.peek() or 'the end'}")
         self.at += 1
 
     def program(self) -> list[Step]:
+        """The steps of the whole text."""
         steps = self.steps(0)
         if self.peek():
             self.refuse(f"unexpected {self.peek()!r}")
         return steps
 
     def steps(self, depth: int) -> list[Step]:
+        """Steps with arrows between them."""
         if depth > DEEPEST:
             raise Refused(1, "size", f"more than {DEEPEST} brackets in each other")
         steps = [self.step(depth + 1)]
@@ -99,6 +105,7 @@ class _Parser:
         return steps
 
     def step(self, depth: int) -> Step:
+        """One step: a list, a loop, an operator, or a choice behind one."""
         token = self.peek()
         if token == "[":
             self.at += 1
@@ -166,9 +173,9 @@ def check(steps: list[Step]) -> None:
             raise Refused(1, "operator_arguments", f"? follows Review or Test, not {step.operator}")
     _check_lists(steps)
     if (wrong := _without_solution(steps)) is not None:
-        made = ", ".join(MAKERS)
+        makers = ", ".join(MAKERS)
         raise Refused(
-            1, "operator_arguments", f"{wrong} has no solution yet: begin with one of {made}"
+            1, "operator_arguments", f"{wrong} has no solution yet: begin with one of {makers}"
         )
 
 
@@ -249,7 +256,7 @@ class _Writer:
         self.names = names
         self.parts: list[list[str]] = []
         """Methods of the parts of lists."""
-        self.named = 0
+        self.n_parts = 0
 
     def write(self, steps: list[Step]) -> str:
         """The source of the class."""
@@ -273,22 +280,25 @@ class _Writer:
         return "\n".join(lines) + "\n"
 
     def method(self, name: str, steps: list[Step]) -> list[str]:
+        """The lines of a method that does these steps."""
         lines = [f"    async def {name}(self, {STATE}):", "        solutions = [solution]"]
         self.body(steps, 2, lines)
         return [*lines, "        return solution"]
 
     def body(self, steps: list[Step], depth: int, lines: list[str]) -> None:
+        """Add the lines of some steps, ``depth`` levels deep."""
         behind = [step.operator for step in steps[1:]]
         for step, then in zip(steps, [*behind, ""], strict=True):
             self.step(step, depth, lines, collects=then in ENSEMBLES)
 
     def step(self, step: Step, depth: int, lines: list[str], collects: bool) -> None:
+        """Add the lines of one step; where it ``collects``, each turn of a loop starts alike."""
         indent = "    " * depth
         if step.branches:
             calls = []
             for branch in step.branches:
-                self.named += 1
-                name = f"part_{self.named}"
+                self.n_parts += 1
+                name = f"part_{self.n_parts}"
                 calls.append(f"self.{name}({STATE})")
                 self.parts.append(self.method(name, branch))
             lines.append(f"{indent}solutions = await asyncio.gather({', '.join(calls)})")
@@ -315,6 +325,7 @@ class _Writer:
                 self.body(step.other, depth + 1, lines)
 
     def call(self, name: str, indent: str, lines: list[str]) -> None:
+        """Add the lines of an operator's call."""
         arguments, key = call_of(name)
         arguments = arguments.replace("{task}", TASK)
         lines.append(f"{indent}result = await self.{snake(name)}({arguments})")

@@ -85,7 +85,7 @@ def evaluate_workflow(options: Options) -> None:
     policy = source_of(options)
     assert policy is not None
     guard(options.out, policy.model, options.what)
-    chosen = set(BASELINES if "all" in options.baselines else options.baselines)
+    names_chosen = set(BASELINES if "all" in options.baselines else options.baselines)
     rows = chosen_rows(options, config)
     with ExitStack() as stack:
         grading: Any = nullcontext()
@@ -93,10 +93,10 @@ def evaluate_workflow(options: Options) -> None:
             grading = task_module(config.task.name).grading(config.sandbox == "unsafe")
         stack.enter_context(grading)
         store = stack.enter_context(store_of(options, config))
-        methods, models, calls = _policies(options, config, store, rows, policy, chosen)
+        methods, models, calls = _policies(options, config, store, rows, policy, names_chosen)
         budgets = _budgets(rows, methods[0].runs)
         with Player(config, store, "python", checked=False) as player:
-            methods += _programs(options, config, player, rows, budgets, chosen)
+            methods += _programs(options, config, player, rows, budgets, names_chosen)
             calls += player.world.calls
     sets = {name or config.task.name: members for name, members in by_set(rows).items()}
     entries = [
@@ -170,19 +170,21 @@ def chosen_rows(options: Options, config: Study) -> list[Row]:
     Raises UserError: there is none."""
     module = task_module(config.task.name)
     splits = SPLITS[options.split or "eval"]
-    chosen: list[Row] = []
+    rows_chosen: list[Row] = []
     for split in splits:
         rows = module.rows(config.task, split)
-        room = len(rows) if options.limit is None else min(len(rows), options.limit - len(chosen))
+        room = (
+            len(rows) if options.limit is None else min(len(rows), options.limit - len(rows_chosen))
+        )
         # held-out rows are a mixture already, and rows to train on stand one set behind the other
         spread = len(rows) if split == "train" else room
-        chosen += [rows[place * spread // room] for place in range(room)]
-    if not chosen:
+        rows_chosen += [rows[place * spread // room] for place in range(room)]
+    if not rows_chosen:
         raise UserError(
             f"task={config.task.name} has no row in its split {options.split or 'eval'}. Type"
             " split=train, or split=all."
         )
-    return chosen
+    return rows_chosen
 
 
 def by_set(rows: Sequence[Row]) -> dict[str, list[Row]]:
@@ -200,12 +202,12 @@ def counter_of(source: Source, config: Study) -> Callable[[str], int] | None:
     return by_policy(source.tokenizer())
 
 
-def written(
+def write_programs(
     source: Source, player: Player, rows: Sequence[Row], samples: int = 1
 ) -> list[list[str | None]]:
     """What a policy writes to each row, ``samples`` times; None where it could not be asked."""
-    shown = {row.prompt_id: player.world.shown(row, learning=False) for row in rows}
-    turns = {f"{name} {k}": shown[name] for name in shown for k in range(samples)}
+    prompts = {row.prompt_id: player.world.prompt_for(row, learning=False) for row in rows}
+    turns = {f"{name} {k}": prompts[name] for name in prompts for k in range(samples)}
     texts: dict[str, str | None] = {}
     source.answer(turns, lambda row: texts.update({row["prompt"]: row["response"]}))
     return [[texts[f"{row.prompt_id} {k}"] for k in range(samples)] for row in rows]
@@ -217,7 +219,7 @@ def _policies(
     store: Store,
     rows: Sequence[Row],
     policy: Source,
-    chosen: set[str],
+    names_chosen: set[str],
 ) -> tuple[list[Method], dict[str, str], int]:
     """The policy, first, and what is compared with it of policies; who they are; and the requests
     that went to the executor."""
@@ -226,18 +228,18 @@ def _policies(
     with Player(config, store, config.workflow.form, counter_of(policy, config)) as player:
         player.world.check()
         greedy = _source(replace(limited, temperature=0.0))
-        own = _runs(player, rows, written(greedy, player, rows))
+        own = _runs(player, rows, write_programs(greedy, player, rows))
         methods = [Method(TRAINED, own)]
-        if "untrained" in chosen:
+        if "untrained" in names_chosen:
             before = _source(replace(limited, temperature=0.0, checkpoint=0))
             models["untrained"] = before.model
-            texts = [each[0] for each in written(before, player, rows)]
-            asked = [(row, text) for row, text in zip(rows, texts, strict=True) if text is not None]
+            texts = [each[0] for each in write_programs(before, player, rows)]
+            pairs = [(row, text) for row, text in zip(rows, texts, strict=True) if text is not None]
             budgets = _budgets(rows, own)
-            runs = player.repeat(*map(list, zip(*asked, strict=True)), budgets) if asked else {}
+            runs = player.repeat(*map(list, zip(*pairs, strict=True)), budgets) if pairs else {}
             methods.append(Method("untrained", {row.prompt_id: [] for row in rows} | runs))
-        if "oracle_best_of_k" in chosen:
-            several = written(_source(limited), player, rows, _samples(options))
+        if "oracle_best_of_k" in names_chosen:
+            several = write_programs(_source(limited), player, rows, _samples(options))
             runs = _runs(player, rows, several)
             methods.append(Method("oracle_best_of_k", runs, any_right, once=False))
         return methods, models, player.world.calls
@@ -274,8 +276,8 @@ def _runs(player: Player, rows: Sequence[Row], texts: Sequence[Sequence[str | No
     ]
     runs: Runs = {row.prompt_id: [] for row in rows}
     if pairs:
-        asked, programs = map(list, zip(*pairs, strict=True))
-        for row, played in zip(asked, player.play(asked, programs), strict=True):
+        rows_played, programs = map(list, zip(*pairs, strict=True))
+        for row, played in zip(rows_played, player.play(rows_played, programs), strict=True):
             runs[row.prompt_id].append(played)
     return runs
 
@@ -294,7 +296,7 @@ def _programs(
     player: Player,
     rows: Sequence[Row],
     budgets: Mapping[str, float | None],
-    chosen: set[str],
+    names_chosen: set[str],
 ) -> list[Method]:
     """The baselines that are programs for all rows of a domain or data set."""
 
@@ -303,15 +305,15 @@ def _programs(
         return Method(name, player.repeat(of, [program(row) for row in of], budgets))
 
     methods = []
-    if "direct" in chosen:
+    if "direct" in names_chosen:
         methods.append(play("direct", lambda row: TEMPLATES["custom"]))
-    if {"chain_of_thought", "self_consistency"} & chosen:
+    if {"chain_of_thought", "self_consistency"} & names_chosen:
         thought = play("chain_of_thought", lambda row: TEMPLATES[THOUGHT])
-        methods += [thought] if "chain_of_thought" in chosen else []
-        if "self_consistency" in chosen:
+        methods += [thought] if "chain_of_thought" in names_chosen else []
+        if "self_consistency" in names_chosen:
             fitting = _fitting(rows, thought.runs, budgets)
             methods.append(Method("self_consistency", fitting, once=False))
-    if "templates" in chosen:
+    if "templates" in names_chosen:
         for name in TEMPLATES:
             offered = baselines.offered_in(name)
             members = [row for row in rows if baselines.domain_of(row) in offered]
@@ -319,16 +321,16 @@ def _programs(
                 methods.append(
                     play(f"template/{name}", lambda row, name=name: TEMPLATES[name], members)
                 )
-    if "aflow" in chosen:
+    if "aflow" in names_chosen:
         method = play("aflow", lambda row: TEMPLATES[baselines.first_template(row)])
         starts = {row.dataset: baselines.first_template(row) for row in rows}
         methods.append(replace(method, programs=starts))
-    if "fixed_best" in chosen:
+    if "fixed_best" in names_chosen:
         best = _fixed_best(options, config, player, rows)
         method = play("fixed_best", lambda row: best[row.dataset][1])
-        named = {name: program for name, (program, _) in best.items()}
-        methods.append(replace(method, programs=named))
-    if "random" in chosen:
+        programs = {name: program for name, (program, _) in best.items()}
+        methods.append(replace(method, programs=programs))
+    if "random" in names_chosen:
         methods.append(play("random", lambda row: baselines.random_program(row, options.seed)))
     return methods
 
@@ -353,7 +355,7 @@ def _fixed_best(
     """Data set -> the template, or of a run of the short form the program that its policy wrote
     most often in that domain, which does best on rows to train on; its name and its class."""
     assert options.run is not None
-    written = baselines.frequent(options.run) if config.workflow.form == "dsl" else {}
+    frequent = baselines.frequent(options.run) if config.workflow.form == "dsl" else {}
     training = sample(task_module(config.task.name).rows(config.task, "train"), LOOKED_AT)
     sets = by_set(training)
     offered = {name: baselines.offered_in(name) for name in TEMPLATES}
@@ -361,15 +363,18 @@ def _fixed_best(
     for name, members in by_set(rows).items():
         domain = baselines.domain_of(members[0])
         candidates = {each: TEMPLATES[each] for each in TEMPLATES if domain in offered[each]}
-        if domain in written:
-            text, program = written[domain]
+        if domain in frequent:
+            text, program = frequent[domain]
             candidates[text] = program
-        asked = sets.get(name, [row for row in training if baselines.domain_of(row) == domain])
-        asked = asked[:CHOOSING]
-        print(f"fixed_best: {len(candidates)} programs on {len(asked)} rows of {name}", flush=True)
+        trial_rows = sets.get(name, [row for row in training if baselines.domain_of(row) == domain])
+        trial_rows = trial_rows[:CHOOSING]
+        print(
+            f"fixed_best: {len(candidates)} programs on {len(trial_rows)} rows of {name}",
+            flush=True,
+        )
         shares = {}
         for candidate, program in candidates.items():
-            played = player.play(asked, [program] * len(asked))
+            played = player.play(trial_rows, [program] * len(trial_rows))
             shares[candidate] = sum(each.vote is not None and each.vote.correct for each in played)
         winner = max(shares, key=lambda candidate: shares[candidate])
         best[name] = (winner, candidates[winner])
@@ -412,8 +417,8 @@ def _entry(rows: Sequence[Row], method: Method, own: Method, seed: int) -> dict[
 
 def _rate(runs: Runs, judge: Judge) -> Estimate:
     """The share of rows that are right; those of which nothing can be said are left out."""
-    known = [right for right in map(judge, runs.values()) if right is not None]
-    return rate([[float(right)] for right in known])
+    rights = [right for right in map(judge, runs.values()) if right is not None]
+    return rate([[float(right)] for right in rights])
 
 
 def estimate(value: Estimate) -> dict[str, Any]:

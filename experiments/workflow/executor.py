@@ -167,12 +167,12 @@ def read_lines(key: str, path: Path) -> list[dict[str, Any]]:
     if not path.is_file():
         raise UserError(f"{key}={path} is not a file. Give a file with one JSON object a line.")
     try:
-        records, lost = sound_records(path.read_bytes(), json_object)
+        records, n_bad = sound_records(path.read_bytes(), json_object)
     except OSError as error:
         raise UserError(f"{key}={path} cannot be read: {error.strerror}.") from error
-    if lost:
+    if n_bad:
         raise UserError(
-            f"{key}={path} has {plural(lost, 'line')} without a whole JSON object. Correct"
+            f"{key}={path} has {plural(n_bad, 'line')} without a whole JSON object. Correct"
             f" the file, such as by: {json.dumps({'text': '...'})}"
         )
     return [record for _, record in records]

@@ -107,13 +107,15 @@ class Buffer:
         for entry in sorted((*self.entries, *admitted), key=lambda entry: entry.order):
             if distinct.setdefault(entry.key, entry) is not entry:
                 refused["duplicate"] += 1
-        kept: list[Entry] = []
+        admitted_entries: list[Entry] = []
         for domain in dict.fromkeys(entry.domain for entry in distinct.values()):
             candidates = [entry for entry in distinct.values() if entry.domain == domain]
-            chosen = _best(candidates, self.quantile)
-            refused["below"] += len(candidates) - len(chosen)
-            kept += chosen
-        return replace(self, entries=tuple(kept), refused={name: refused[name] for name in REASONS})
+            best = _best(candidates, self.quantile)
+            refused["below"] += len(candidates) - len(best)
+            admitted_entries += best
+        return replace(
+            self, entries=tuple(admitted_entries), refused={name: refused[name] for name in REASONS}
+        )
 
     def retrieve(self, query: Query, mode: str = "cosine", k: int = 3) -> list[tuple[Entry, float]]:
         """At most k examples for a problem, each with its cosine, the first the most useful one.
@@ -199,8 +201,8 @@ class _Index:
     def retrieve(self, query: Query, mode: str, k: int) -> list[tuple[Entry, float]]:
         words = shingles(query.problem)
         # as the vectorizer transforms one set, several times as fast
-        known = map(self.vectorizer.vocabulary_.get, words)
-        places = [place for place in known if place is not None]
+        columns = map(self.vectorizer.vocabulary_.get, words)
+        places = [place for place in columns if place is not None]
         weights = self.vectorizer.idf_[places]
         held, vector = np.zeros((2, self.vectors.shape[1]))
         held[places] = 1.0

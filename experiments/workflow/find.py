@@ -25,7 +25,7 @@ _FENCE = re.compile(r"^[ \t]{0,8}(?:`{3}|~{3})", re.M)
 def find(completion: str, form: str | None = None) -> Program:
     """The program in a completion, of the form that is asked for, or of either.
     Raises Refused: there is none, there are several, or it is a DSL that cannot work."""
-    answer = _spoken(completion)
+    answer = _strip_thinking(completion)
     if answer is None:
         raise Refused(1, "no_program", "the completion was cut off while it was thinking")
     if len(answer) > 8 * MOST_BYTES:  # that much prose, at most
@@ -55,7 +55,7 @@ def find(completion: str, form: str | None = None) -> Program:
     return Program(source, "python", source, offset)
 
 
-def _spoken(completion: str) -> str | None:
+def _strip_thinking(completion: str) -> str | None:
     """A completion without its thinking; None where it was cut off while it thought. Marks of
     thinking that stand in the texts of a program alone, such as an instruction, are none."""
     answer = answer_of(completion)
@@ -66,8 +66,8 @@ def _spoken(completion: str) -> str | None:
     if not sources and begin is not None:
         sources = [completion[begin.start() :]]
     if len(sources) == 1 and _is_whole(sources[0]):
-        rest = completion.replace(sources[0], "", 1)
-        return completion.strip() if answer_of(rest) == rest.strip() else answer
+        others = completion.replace(sources[0], "", 1)
+        return completion.strip() if answer_of(others) == others.strip() else answer
     return answer
 
 

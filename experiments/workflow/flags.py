@@ -83,10 +83,12 @@ def judge_address(answer: str) -> bool:
 def option_list(answer: str) -> bool:
     """Whether it gives several candidates where one answer is asked for."""
     plain = " ".join(answer.split())
-    stated = {" ".join(text.casefold().split()).strip(" *_$.") for text in _STATED.findall(answer)}
+    statements = {
+        " ".join(text.casefold().split()).strip(" *_$.") for text in _STATED.findall(answer)
+    }
     boxed = {"".join(text.split()) for text in _BOXED.findall(answer)}
-    named = {" ".join(text.casefold().split()) for text in _NAMED.findall(answer)}
-    if len(stated) > 1 or len(boxed) > 1 or len(named) > 1:
+    answers = {" ".join(text.casefold().split()) for text in _NAMED.findall(answer)}
+    if len(statements) > 1 or len(boxed) > 1 or len(answers) > 1:
         return True
     lines = [line for line in answer.splitlines() if line.strip()]
     items = [line for line in lines if _LISTED.match(line)]
@@ -98,5 +100,8 @@ def option_list(answer: str) -> bool:
 
 def echo_problem(answer: str, problem: str) -> bool:
     """Whether the problem stands in the answer."""
-    said, asked = " ".join(answer.split()), " ".join(problem.split())
-    return bool(asked) and (asked == said or (len(asked) >= SHORTEST_ECHO and asked in said))
+    answer_words, problem_words = " ".join(answer.split()), " ".join(problem.split())
+    return bool(problem_words) and (
+        problem_words == answer_words
+        or (len(problem_words) >= SHORTEST_ECHO and problem_words in answer_words)
+    )

@@ -24,8 +24,8 @@ State = dict[str, Any]
 
 async def interpret(steps: list[Step], problem: Problem, ask: Ask) -> str:
     """The solution that a program of `dsl.parse` ends with. Raises what ``ask`` raises."""
-    begun = {"problem": problem.prompt, "entry_point": problem.entry_point}
-    return await _part(steps, {**begun, "solution": "", "feedback": ""}, ask)
+    inputs = {"problem": problem.prompt, "entry_point": problem.entry_point}
+    return await _part(steps, {**inputs, "solution": "", "feedback": ""}, ask)
 
 
 async def _part(steps: list[Step], state: State, ask: Ask) -> str:
@@ -50,14 +50,14 @@ async def _step(step: Step, state: State, ask: Ask, collects: bool) -> bool:
         state["solution"] = state["solutions"][0]
         return False
     if step.turns:
-        made, begun = [], state["solution"]
+        solutions, start = [], state["solution"]
         for _ in range(step.turns):
             if collects:
-                state["solution"] = begun
+                state["solution"] = start
             if await _all(step.body, state, ask):
                 return True
-            made.append(state["solution"])
-        state["solutions"] = made
+            solutions.append(state["solution"])
+        state["solutions"] = solutions
         return False
     arguments, key = _call(step.operator)
     result = await ask(step.operator, {name: value(state) for name, value in arguments.items()})
@@ -79,9 +79,9 @@ def _call(name: str) -> tuple[dict[str, Callable[[State], Any]], str]:
     text, key = call_of(name)
     call = ast.parse(f"call({text.replace('{task}', 'task')})", mode="eval").body
     assert isinstance(call, ast.Call)
-    given = {keyword.arg: _value(keyword.value) for keyword in call.keywords}
+    keywords = {keyword.arg: _value(keyword.value) for keyword in call.keywords}
     arguments = {
-        argument.name: given.get(argument.name, _constant(argument.default))
+        argument.name: keywords.get(argument.name, _constant(argument.default))
         for argument in OPERATORS[name].arguments
     }
     return arguments, key

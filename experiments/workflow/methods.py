@@ -40,6 +40,7 @@ class Method:
         """Name -> operators whose results a list of that name holds."""
 
     def read(self) -> None:
+        """Check attributes, arguments, awaits and keys of the method, and say what is wrong."""
         awaited = self._awaited()
         for node in self.nodes:
             if isinstance(node, ast.Attribute):
@@ -69,6 +70,7 @@ class Method:
         return None
 
     def attribute(self, node: ast.Attribute) -> None:
+        """Say where an attribute of self, or of an operator that self holds, is unknown."""
         value = node.value
         if isinstance(value, ast.Name) and value.id == self.me and self.me:
             unknown = self.names is not None and node.attr not in self.names
@@ -84,8 +86,9 @@ class Method:
             self.say(node, "unknown_attribute", f"self.{value.attr} has no attribute {node.attr}")
 
     def arguments(self, node: ast.Call, operator: Operator) -> None:
-        given = [keyword.arg for keyword in node.keywords]
-        if None in given or any(isinstance(item, ast.Starred) for item in node.args):
+        """Say where a call does not fit the arguments that ``operator`` declares."""
+        keywords = [keyword.arg for keyword in node.keywords]
+        if None in keywords or any(isinstance(item, ast.Starred) for item in node.args):
             return
         names = [argument.name for argument in operator.arguments]
         placed = names[: len(node.args)]
@@ -93,11 +96,11 @@ class Method:
         wrong = ""
         if len(node.args) > len(names):
             wrong = f"takes {len(names)} arguments and not {len(node.args)}"
-        elif unknown := [str(name) for name in given if name not in names]:
+        elif unknown := [str(name) for name in keywords if name not in names]:
             wrong = f"has no argument {unknown[0]}"
-        elif twice := [str(name) for name in given if name in placed]:
+        elif twice := [str(name) for name in keywords if name in placed]:
             wrong = f"is given {twice[0]} twice"
-        elif missing := sorted(required - {*placed, *map(str, given)}, key=names.index):
+        elif missing := sorted(required - {*placed, *map(str, keywords)}, key=names.index):
             wrong = f"needs {', '.join(missing)}"
         if wrong:
             self.say(node, "operator_arguments", f"{operator.name} {wrong}")
@@ -120,6 +123,7 @@ class Method:
         return names
 
     def awaited(self, node: ast.Call, name: str, awaited: set[str]) -> None:
+        """Say where the call of ``name`` is not awaited; ``awaited`` are names that may be."""
         parent = self.parents[node]
         while isinstance(parent, (ast.IfExp, ast.NamedExpr)):
             parent = self.parents[parent]
@@ -234,6 +238,7 @@ class Method:
                 self.single[node.value.id] = None
 
     def key(self, node: ast.Subscript) -> None:
+        """Say where the result of an operator has no such key."""
         index = node.slice
         if not isinstance(index, ast.Constant) or not isinstance(index.value, str):
             return

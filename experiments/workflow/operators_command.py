@@ -59,6 +59,8 @@ def markdown() -> str:
 
 @dataclass(frozen=True)
 class Options:
+    """Options of the command ``operators``: where to write them, and in which form."""
+
     what: str = word("say what operators there are", "operators")
     out: Path | None = output("JSON file for the result")
     docs: bool = option("print them as a table for the docs", False)

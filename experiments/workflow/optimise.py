@@ -49,7 +49,7 @@ Writer = Callable[[Player, Sequence[Row]], list[str | None]]
 """Writes a program for each row, as a player's prompts ask for it; None where it could not."""
 
 
-def drawn(run: Path) -> set[str]:
+def trained_prompts(run: Path) -> set[str]:
     """Ids of the prompts that a run has trained on."""
     return {
         name
@@ -90,12 +90,12 @@ def _is_validation(row: Row) -> bool:
 def faults(run: Path, form: str) -> list[tuple[str, int]]:
     """What was wrong most often with the programs of a run, in words, and how often."""
     counts: Counter[str] = Counter()
-    read = 0
+    n_read = 0
     for part in reversed(parts(run / "rollouts")):
         for record in read_part(part, ["outcome", "completion"]).to_pylist():
-            if record["outcome"] in (None, Ending.OK) or read == READ:
+            if record["outcome"] in (None, Ending.OK) or n_read == READ:
                 continue
-            read += 1
+            n_read += 1
             counts.update(_faults_of(record["completion"], form) or {record["outcome"]})
     return counts.most_common(COMMONEST)
 
@@ -106,18 +106,22 @@ def _faults_of(completion: str, form: str) -> set[str]:
         diagnostics = static.read(find(completion, form))[1]
     except Refused as refused:
         diagnostics = [refused.diagnostic]
-    return {f"{said.code}: {said.message}"[:300] for said in diagnostics if said.level == "error"}
+    return {
+        f"{diagnostic.code}: {diagnostic.message}"[:300]
+        for diagnostic in diagnostics
+        if diagnostic.level == "error"
+    }
 
 
 def proposal(block: str, text: str, errors: Sequence[tuple[str, int]]) -> str:
     """What a proposer is asked."""
-    named = [f"- {said} ({count} times)" for said, count in errors]
+    lines = [f"- {error} ({count} times)" for error, count in errors]
     places = ", ".join(f"{{{name}}}" for name in placeholders(text)) or "none"
     return fill(
         (FOLDER / "proposal.txt").read_text(encoding="utf-8"),
         block=block,
         text=text,
-        errors="\n".join(named) or "- nothing is known",
+        errors="\n".join(lines) or "- nothing is known",
         cap=str(BLOCKS[block].get("cap", ROOM)),
         places=places,
     )
@@ -125,7 +129,7 @@ def proposal(block: str, text: str, errors: Sequence[tuple[str, int]]) -> str:
 
 def propose(executor: Executor, store: Store, truths: Oracle, prompt: str) -> str:
     """The block in a model's reply. Raises UserError: it cannot be asked, or writes none."""
-    (reply,) = asked(executor, store, truths, "Propose", [({"role": "user", "content": prompt},)])
+    (reply,) = ask_all(executor, store, truths, "Propose", [({"role": "user", "content": prompt},)])
     text = field_of("block", reply or "")
     if not text or not text.strip():
         raise UserError(
@@ -135,7 +139,7 @@ def propose(executor: Executor, store: Store, truths: Oracle, prompt: str) -> st
     return text.strip()
 
 
-def asked(
+def ask_all(
     executor: Executor,
     store: Store,
     truths: Oracle,

@@ -45,6 +45,8 @@ TRIED = ("role", "contract", "operators", "rules", "domain", "problem")
 
 @dataclass(frozen=True)
 class Options:
+    """Options of the command ``optimise``: the block, its new version, and the rows."""
+
     what: str = word("try a new version of a block", "optimise")
     run: Path | None = option("folder of the run whose policy writes the programs")
     checkpoint: int | None = option("step of the run's checkpoint", legal=Number(low=0))
@@ -125,16 +127,16 @@ def _setting(options: Options) -> tuple[Study, optimise.Writer, Any]:
     assert source is not None
 
     def write(player: Player, rows: Any) -> list[str | None]:
-        return [each[0] for each in evaluation.written(source, player, rows)]
+        return [each[0] for each in evaluation.write_programs(source, player, rows)]
 
     return config, write, evaluation.counter_of(source, config)
 
 
 def _by_executor(config: Study, runs_dir: Path, player: Player, rows: Any) -> list[str | None]:
-    prompts = [player.world.shown(row, learning=False) for row in rows]
+    prompts = [player.world.prompt_for(row, learning=False) for row in rows]
     with open_store(runs_dir, config.store) as store:
         truths = oracle(config.task)
-        return optimise.asked(config.executor, store, truths, "Policy", prompts)
+        return optimise.ask_all(config.executor, store, truths, "Policy", prompts)
 
 
 @command(
@@ -160,7 +162,7 @@ def main(options: Options) -> int:
         check_text(options.block, old_text, new_text, where)
         if new_text.strip() == old_text.strip():
             raise UserError(f"{where} is the block {name} as it is: there is nothing to try.")
-        without = set() if options.run is None else optimise.drawn(options.run)
+        without = set() if options.run is None else optimise.trained_prompts(options.run)
         split, rows = optimise.validation_rows(config, options.limit, options.seed, without, domain)
         grading: Any = nullcontext()
         if runs_code(config.task):
@@ -209,9 +211,14 @@ def main(options: Options) -> int:
             keep(folder, name, new_text, version)
     with writes("out", options.out):
         write_json(options.out, result)
-    shown = "no interval" if interval is None else f"95 % {interval[0]:+.3f} to {interval[1]:+.3f}"
+    interval_text = (
+        "no interval" if interval is None else f"95 % {interval[0]:+.3f} to {interval[1]:+.3f}"
+    )
     end = f"adopted as version {version} in {folder}" if adopted else "not adopted"
-    print(f"{difference.value:+.3f} ({shown}) over {difference.n} problems: {end}. {options.out}")
+    print(
+        f"{difference.value:+.3f} ({interval_text}) over {difference.n} problems: {end}."
+        f" {options.out}"
+    )
     return 0
 
 

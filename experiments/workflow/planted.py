@@ -66,7 +66,7 @@ TAILS = (
 def small_programs() -> list[str]:
     """A maker, or an ensemble of makers, and at most one more step; behind a maker alone two, of
     which the second is a choice. Those that no domain offers all operators of are left out."""
-    begun = [
+    ensembles = [
         *(f"({maker}) * 3 -> {name}" for maker in MAKERS for name in dsl.ENSEMBLES),
         *(
             f"[{first}, {second}] -> {name}"
@@ -74,13 +74,13 @@ def small_programs() -> list[str]:
             for name in dsl.ENSEMBLES
         ),
     ]
-    one = [f"{begin} -> {tail}" for begin in (*MAKERS, *begun) for tail in TAILS]
+    one = [f"{begin} -> {tail}" for begin in (*MAKERS, *ensembles) for tail in TAILS]
     two = [
         f"{maker} -> {first} -> {second}"
         for maker, first, second in itertools.product(MAKERS, TAILS, TAILS)
         if "?" not in first and "?" in second
     ]
-    return [text for text in (*MAKERS, *begun, *one, *two) if offered(text)]
+    return [text for text in (*MAKERS, *ensembles, *one, *two) if offered(text)]
 
 
 def offered(text: str) -> set[str]:
@@ -127,12 +127,12 @@ class InProcess:
         spent_in = spent_out = 0
         for attempt in range(1, ATTEMPTS + 1):
             draw = f"{question.sample} {attempt}\0{text}".encode("utf-8", "surrogatepass")
-            asked = self._operators.read(text, hashlib.blake2b(draw, digest_size=12).digest())
+            request = self._operators.read(text, hashlib.blake2b(draw, digest_size=12).digest())
             rights = []
-            if asked.row is not None:
-                told = self._truths.truths([asked.row] * len(asked.answers), asked.answers)
-                rights = [certain(truth).score == 1.0 for truth in told]
-            reply = self._operators.reply(asked, rights)
+            if request.row is not None:
+                truths = self._truths.truths([request.row] * len(request.answers), request.answers)
+                rights = [certain(truth).score == 1.0 for truth in truths]
+            reply = self._operators.reply(request, rights)
             spent_in, spent_out = spent_in + reply.tokens_in, spent_out + reply.tokens_out
             if reply.text:
                 break
@@ -171,10 +171,10 @@ class World:
             alike[kin] += (values,)
             key = (name, alike[kin])
             if key not in self._calls:
-                self._calls[key] = await self._made(name, list(arguments), alike[kin])
-            result, tokens, asked = self._calls[key]
+                self._calls[key] = await self._call_result(name, list(arguments), alike[kin])
+            result, tokens, model_calls = self._calls[key]
             spent[0] += tokens
-            spent[1] += asked
+            spent[1] += model_calls
             if spent[0] > budget.tokens or spent[1] > budget.model_calls:
                 raise _Spent
             return result
@@ -185,7 +185,7 @@ class World:
             return Trial(None, spent[0])
         return Trial(answer, spent[0])
 
-    async def _made(
+    async def _call_result(
         self, name: str, names: list[str], calls: Sequence[tuple[Any, ...]]
     ) -> tuple[dict[str, Any], int, int]:
         """Result, tokens and model calls of the last of some calls that are alike."""
@@ -249,9 +249,9 @@ def planted(
         truths = oracle(replace(task, eval_rows=MANY))
         scores = {j.name: Scores(j.simulated) for j in judges if j.simulated is not None}
         totals = runner.run(_totals(list(texts.values()), rows, settings, truths, scores, workshop))
-    made = {}
+    expectations = {}
     for (sha, text), (truth, score, tokens) in zip(texts.items(), totals, strict=True):
-        made[sha] = {
+        expectations[sha] = {
             "dsl": text,
             "small": sha in small,
             "truth": truth,
@@ -263,7 +263,7 @@ def planted(
         "executor": executor.name,
         "problems": PROBLEMS,
         "datasets": _datasets(task, rows),
-        "programs": made,
+        "programs": expectations,
     }
 
 
@@ -354,8 +354,8 @@ async def _totals(
 def _worth(row: Row, answer: str, truths: Oracle, scores: Mapping[str, Scores]) -> list[float]:
     """Truth, 0 tokens, and each judge's score of one answer."""
     item: Item = row.spec["item"]
-    told = answer_code(item, answer) if item.domain == "code" else answer
-    truth = certain(truths.truths([row], [told])[0])
+    text = answer_code(item, answer) if item.domain == "code" else answer
+    truth = certain(truths.truths([row], [text])[0])
     return [truth.score, 0.0, *(judge.of(row, answer, truth) for judge in scores.values())]
 
 

@@ -21,13 +21,15 @@ from study.screen import visible
 
 @dataclass(frozen=True)
 class Options(StudyOptions):
+    """Options of the command ``planted``: the study."""
+
     what: str = word("say what programs come to", "planted")
 
 
-def best(found: dict[str, Any], domain: str, judge: str | None) -> tuple[str, float, float]:
+def best(contents: dict[str, Any], domain: str, judge: str | None) -> tuple[str, float, float]:
     """The small program that a judge likes best in a domain, or the truth where it is None: its
     text, what it is liked, and its truth; all data sets of the domain count alike."""
-    names = [name for name, each in found["datasets"].items() if each["domain"] == domain]
+    names = [name for name, each in contents["datasets"].items() if each["domain"] == domain]
 
     def mean(by_dataset: dict[str, float]) -> float:
         return sum(by_dataset[name] for name in names) / len(names)
@@ -35,7 +37,7 @@ def best(found: dict[str, Any], domain: str, judge: str | None) -> tuple[str, fl
     def liked(program: dict[str, Any]) -> float:
         return mean(program["truth"] if judge is None else program["score"][judge])
 
-    program = max((each for each in found["programs"].values() if each["small"]), key=liked)
+    program = max((each for each in contents["programs"].values() if each["small"]), key=liked)
     return program["dsl"], liked(program), mean(program["truth"])
 
 
@@ -43,15 +45,15 @@ def best(found: dict[str, Any], domain: str, judge: str | None) -> tuple[str, fl
 def main(options: Options) -> int:
     """Exit codes: 0 written, 2 for a user's error."""
     with writes("study", options.folder):
-        found = write_planted(options.folder)
-    judges = list(next(iter(found["programs"].values()))["score"])
+        contents = write_planted(options.folder)
+    judges = list(next(iter(contents["programs"].values()))["score"])
     print(
-        f"{len(found['programs'])} programs, {len(judges)} judges, the world of"
-        f" {len(found['cells'])} cells. {options.folder / FILE}"
+        f"{len(contents['programs'])} programs, {len(judges)} judges, the world of"
+        f" {len(contents['cells'])} cells. {options.folder / FILE}"
     )
-    for domain in dict.fromkeys(each["domain"] for each in found["datasets"].values()):
+    for domain in dict.fromkeys(each["domain"] for each in contents["datasets"].values()):
         for judge in (None, *judges):
-            text, liked, truth = best(found, domain, judge)
+            text, liked, truth = best(contents, domain, judge)
             who = "truth" if judge is None else judge
             print(visible(f"{domain}: {who} likes {text} best ({liked:.2f}, truth {truth:.2f})"))
     return 0

@@ -83,15 +83,15 @@ class Player:
         todo = [(row, key[1]) for key, row in pairs.items() if (*key, draw) not in self._memo]
         if todo:
             self.world.executor.draw = draw
-            asked, programs = [row for row, _ in todo], [text for _, text in todo]
-            executed = self.world.play(asked, programs)
-            for (row, text), played in zip(todo, self._told(asked, executed), strict=True):
+            rows_todo, programs = [row for row, _ in todo], [text for _, text in todo]
+            executed = self.world.play(rows_todo, programs)
+            for (row, text), played in zip(todo, self._results(rows_todo, executed), strict=True):
                 self._memo[row.prompt_id, text, draw] = played
         return [
             self._memo[row.prompt_id, text, draw] for row, text in zip(rows, texts, strict=True)
         ]
 
-    def _told(self, rows: Sequence[Row], executed: Sequence[Executed]) -> list[Played]:
+    def _results(self, rows: Sequence[Row], executed: Sequence[Executed]) -> list[Played]:
         with_answer = [place for place, each in enumerate(executed) if each.answer is not None]
         truths = self._oracle.truths(
             [rows[place] for place in with_answer],
@@ -103,21 +103,21 @@ class Player:
                 " run of a task with a rule truth, such as task=workflow-mini or task=mixed."
             )
         truth_at = dict(zip(with_answer, truths, strict=True))
-        told = []
+        results = []
         for place, (row, each) in enumerate(zip(rows, executed, strict=True)):
             assert each.played is not None
             tokens, outcome = each.columns[f"{FEATURE}tokens"], each.played.outcome
             truth = truth_at.get(place)
             if outcome in INFRASTRUCTURE:
-                told.append(Played(None, tokens, outcome))
+                results.append(Played(None, tokens, outcome))
             elif each.answer is None:
-                told.append(Played(Vote(None, False), tokens))
+                results.append(Played(Vote(None, False), tokens))
             elif isinstance(truth, Truth):
-                told.append(Played(Vote(vote(row.domain, each.answer), truth.right), tokens))
+                results.append(Played(Vote(vote(row.domain, each.answer), truth.right), tokens))
             else:
                 why = "no rule can tell" if truth is None else truth.reason
-                told.append(Played(None, tokens, why))
-        return told
+                results.append(Played(None, tokens, why))
+        return results
 
     def repeat(
         self, rows: Sequence[Row], texts: Sequence[str], budgets: Mapping[str, float | None]
@@ -130,12 +130,12 @@ class Player:
         for draw in range(MOST_REPEATS):
             if not pairs:
                 break
-            chosen, programs = [row for row, _ in pairs], [text for _, text in pairs]
-            for row, played in zip(chosen, self.play(chosen, programs, draw), strict=True):
+            rows_left, programs = [row for row, _ in pairs], [text for _, text in pairs]
+            for row, played in zip(rows_left, self.play(rows_left, programs, draw), strict=True):
                 runs[row.prompt_id].append(played)
             by_set = {
-                name: [row for row in chosen if row.dataset == name]
-                for name in {row.dataset for row in chosen}
+                name: [row for row in rows_left if row.dataset == name]
+                for name in {row.dataset for row in rows_left}
             }
             short = {
                 name
@@ -167,11 +167,11 @@ def falls_short(runs: Sequence[Sequence[Played]], budget: float | None) -> bool:
 def mean_tokens(runs: Sequence[Sequence[Played]]) -> float | None:
     """Mean over rows of the tokens of their runs, those left out of which nothing can be said; None
     where a count is unknown, or no row is left."""
-    told = [[played.tokens for played in each if played.vote is not None] for each in runs]
-    told = [each for each in told if each]
-    if not told or any(None in each for each in told):
+    counts = [[played.tokens for played in each if played.vote is not None] for each in runs]
+    counts = [each for each in counts if each]
+    if not counts or any(None in each for each in counts):
         return None
-    return fmean(sum(filter(None, each)) for each in told)
+    return fmean(sum(filter(None, each)) for each in counts)
 
 
 def voted(runs: Sequence[Played]) -> bool | None:

@@ -63,16 +63,16 @@ def make_problem(record: Mapping[str, Any]) -> Problem:
     return Problem(id, domain, prompt, entry_point, tuple(tests), group_key)
 
 
-def read_problem(given: str, key: str = "problem") -> Problem:
+def read_problem(source: str, key: str = "problem") -> Problem:
     """The problem that is given as JSON or as the path of a file with it; ``key`` is the option.
     Raises UserError: there is none."""
-    text = given
-    if not given.lstrip().startswith("{"):
-        path = Path(given)
+    text = source
+    if not source.lstrip().startswith("{"):
+        path = Path(source)
         try:
             text = read_text(path, f"Give {LEGAL}, or a file with one.")
         except FileNotFoundError as error:
-            raise UserError(f"{key}={given} is no file. Give {LEGAL}, or such a file.") from error
+            raise UserError(f"{key}={source} is no file. Give {LEGAL}, or such a file.") from error
         except Damaged as error:
             raise UserError(f"{key}={error}") from error
     try:

@@ -157,13 +157,13 @@ class Prompter:
 
     def _few_shots(self, examples: Sequence[Example]) -> Block:
         frame, _, sha = self.texts.text("few_shots", "")
-        shown = GAP.join(example.text for example in examples)
+        texts = GAP.join(example.text for example in examples)
         tokens = self.count(fill(frame, examples="")) + sum(example.tokens for example in examples)
         return Block(
             "few_shots",
             self.texts.version("few_shots", ""),
             sha,
-            fill(frame, examples=shown),
+            fill(frame, examples=texts),
             tokens if examples else 0,
             kept=bool(examples),
         )
@@ -171,8 +171,8 @@ class Prompter:
     def _problem(self, problem: Problem) -> Block:
         frame, called, sha = self.texts.text("problem", "")
         mark = hashlib.blake2b(problem.prompt.encode("utf-8", "surrogatepass"), digest_size=6)
-        asked = GAP + fill(called, entry_point=problem.entry_point) if problem.entry_point else ""
-        text = fill(frame, mark=mark.hexdigest(), problem=problem.prompt, entry_point=asked)
+        request = GAP + fill(called, entry_point=problem.entry_point) if problem.entry_point else ""
+        text = fill(frame, mark=mark.hexdigest(), problem=problem.prompt, entry_point=request)
         return self._block("problem", text, problem.domain, sha)
 
     def _fenced(self, program: str) -> str:
@@ -202,9 +202,9 @@ def _tokens(blocks: Sequence[Block]) -> int:
 
 
 def _messages(blocks: Sequence[Block]) -> tuple[dict[str, str], ...]:
-    kept = [block for block in blocks if block.kept]
+    in_prompt = [block for block in blocks if block.kept]
     parts = {
-        "system": [block.text for block in kept if block.id in SYSTEM],
-        "user": [block.text for block in kept if block.id not in SYSTEM],
+        "system": [block.text for block in in_prompt if block.id in SYSTEM],
+        "user": [block.text for block in in_prompt if block.id not in SYSTEM],
     }
     return tuple({"role": role, "content": GAP.join(texts)} for role, texts in parts.items())

@@ -26,6 +26,8 @@ from study.system.files import write_json
 
 @dataclass(frozen=True)
 class Options:
+    """Options of the command ``prompt``: the problem, the examples, and the limits."""
+
     what: str = word("make the prompt of a problem", "prompt")
     problem: str = option("the problem: a JSON file", required=True)
     buffer: Path | None = option("JSONL file of executed programs, for examples")

@@ -20,6 +20,8 @@ LONGEST = 16_384
 
 def repair_prompt(program: str, report: Report, form: str) -> str:
     """What the executor is asked."""
-    errors = [said for said in report.diagnostics if said.level == "error"][:MOST_ERRORS]
-    listed = "\n".join(f"line {said.line}: {said.message}" for said in errors)
+    errors = [diagnostic for diagnostic in report.diagnostics if diagnostic.level == "error"][
+        :MOST_ERRORS
+    ]
+    listed = "\n".join(f"line {diagnostic.line}: {diagnostic.message}" for diagnostic in errors)
     return fill(PROMPT, program=program[:LONGEST], errors=listed, form=FORMS[form])

@@ -42,6 +42,8 @@ Place = tuple[str | int, str | int]
 
 @dataclass(frozen=True)
 class Options:
+    """Options of the command ``reward``: the programs, and the formula."""
+
     what: str = word("pay executed programs", "reward")
     rows: Path = option("JSONL file of executed programs", required=True)
     reward: str = option("formula", legal=Choice(tuple(FORMULAS)), required=True)
@@ -97,11 +99,11 @@ def read_played(options: Options) -> dict[Place, ExecutedProgram]:
             refuse(
                 where, f"member {place[1]} of group {place[0]} again", "members of a group differ"
             )
-        played[place] = _played(record, options, where)
+        played[place] = _read_program(record, options, where)
     return played
 
 
-def _played(record: Mapping[str, Any], options: Options, where: str) -> ExecutedProgram:
+def _read_program(record: Mapping[str, Any], options: Options, where: str) -> ExecutedProgram:
     needed = ("correct",) if options.source is None else ("judge", "rule")
     if not any(key in record for key in needed):
         columns = ", ".join(map(str, record))
@@ -120,8 +122,8 @@ def _played(record: Mapping[str, Any], options: Options, where: str) -> Executed
             f"{where}: {', '.join(unknown)} is unknown of a program that ran and has a verdict."
             " Give a number from 0 to 1, or make correct null."
         )
-    known = {key: value for key, value in shares.items() if value is not None}
-    return ExecutedProgram(outcome, correct, **known, **verdicts)
+    known_shares = {key: value for key, value in shares.items() if value is not None}
+    return ExecutedProgram(outcome, correct, **known_shares, **verdicts)
 
 
 @command(

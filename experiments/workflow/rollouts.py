@@ -61,17 +61,17 @@ def columns(rollout: Rollout, settings: Workflow) -> dict[str, Any]:
     effective = rollout.fallback or own
     report, broker = effective.report, effective.broker
     flags = effective.flags(problem)
-    named = [name for name, said in flags.items() if said is True]
-    told: dict[str, Any] = {
+    flags_raised = [name for name, is_raised in flags.items() if is_raised is True]
+    values: dict[str, Any] = {
         "outcome": str(effective.outcome),
         "form": None if report.program is None else report.program.form,
         "program_sha": None if report.program is None else report.program.sha,
         "ast_sha": None if report.tree is None else ast_sha(report.tree),
-        "flags": named,
+        "flags": flags_raised,
     }
     if rollout.repair is not None:
         mended = rollout.repair.execution
-        told |= {
+        values |= {
             "repair": rollout.repair.answer.text,
             "repair_outcome": str(mended.outcome),
             "repair_answer": mended.answer,
@@ -91,7 +91,7 @@ def columns(rollout: Rollout, settings: Workflow) -> dict[str, Any]:
         "fallback": float(rollout.fallback is not None),
         **{f"op/{name}": float(counts[name]) for name in OPERATORS},
     }
-    return told | {f"{FEATURE}{name}": value for name, value in features.items()}
+    return values | {f"{FEATURE}{name}": value for name, value in features.items()}
 
 
 def measures(execution: Execution, problem: Problem, settings: Workflow) -> dict[str, float | None]:
@@ -127,7 +127,7 @@ def calls(rollout: Rollout, again: bool) -> list[dict[str, Any]]:
     for the same run."""
     traces = [*_traces(rollout.execution), *_traces(rollout.fallback)]
     if rollout.repair is not None:
-        traces += [_asked(rollout.repair.answer), *_traces(rollout.repair.execution)]
+        traces += [_repair_trace(rollout.repair.answer), *_traces(rollout.repair.execution)]
     return [
         {
             "call": place,
@@ -151,7 +151,7 @@ def _traces(execution: Execution | None) -> list[Trace]:
     return [] if broker is None else sorted(broker.traces, key=lambda trace: trace.number)
 
 
-def _asked(answer: Answer) -> Trace:
+def _repair_trace(answer: Answer) -> Trace:
     """The question for a mended program, as a call of its own."""
     return Trace(
         REPAIR,
@@ -168,7 +168,7 @@ def _asked(answer: Answer) -> Trace:
 def metrics(records: Sequence[Mapping[str, Any]]) -> dict[str, float]:
     """Shares of all programs of a step, and means over those that ran."""
     outcomes = [record["outcome"] for record in records]
-    ran = [record for record in records if record["outcome"] == Ending.OK]
+    executed = [record for record in records if record["outcome"] == Ending.OK]
     total = len(records)
     shas = {record["ast_sha"] for record in records if record["ast_sha"] is not None}
 
@@ -177,24 +177,26 @@ def metrics(records: Sequence[Mapping[str, Any]]) -> dict[str, float]:
 
     def mean(name: str, of: Sequence[Mapping[str, Any]]) -> dict[str, float]:
         values = [record[f"{FEATURE}{name}"] for record in of]
-        told = [value for value in values if value is not None]
-        return {f"workflow/{name}": fmean(told)} if told else {}
+        numbers = [value for value in values if value is not None]
+        return {f"workflow/{name}": fmean(numbers)} if numbers else {}
 
     return {
         "workflow/parse": share((Ending.SYNTAX_ERROR,)),
         "workflow/contract": share(REFUSED),
-        "workflow/executed": len(ran) / total,
-        "workflow/extractable": sum(record[f"{FEATURE}format"] == 1.0 for record in ran) / total,
+        "workflow/executed": len(executed) / total,
+        "workflow/extractable": sum(record[f"{FEATURE}format"] == 1.0 for record in executed)
+        / total,
         "workflow/masked": sum(outcome in INFRASTRUCTURE for outcome in outcomes) / total,
         "workflow/unique_ast": len(shas) / total,
         **mean("repaired", records),
         **mean("fallback", records),
-        **mean("calls", ran),
-        **mean("tokens", ran),
+        **mean("calls", executed),
+        **mean("tokens", executed),
         **{
-            f"workflow/flag/{flag}": sum(flag in record["flags"] for record in ran) / len(ran)
+            f"workflow/flag/{flag}": sum(flag in record["flags"] for record in executed)
+            / len(executed)
             for flag in ("constant", "judge_address", "option_list", "echo_problem")
-            if ran
+            if executed
         },
     }
 
@@ -203,13 +205,13 @@ def entries(
     records: Sequence[Mapping[str, Any]], row_of: Callable[[str], Row | None]
 ) -> list[Entry]:
     """Recorded rollouts as candidates of the buffer; those that did not run are none."""
-    made = []
+    candidates = []
     for record in records:
         row = row_of(record["prompt_id"])
         if row is None or record["outcome"] != Ending.OK or record["feature/fallback"]:
             continue
         truth = record["truth"]
-        made.append(
+        candidates.append(
             Entry(
                 row.prompt_id,
                 row.domain or "qa",
@@ -221,7 +223,7 @@ def entries(
                 record["reward"],
             )
         )
-    return made
+    return candidates
 
 
 def _tokens(execution: Execution) -> float | None:

@@ -26,7 +26,7 @@ def text_of(record: Mapping[str, Any], key: str, where: str, empty: bool = False
     """A text of a row. Raises UserError: it is missing, of another type, or blank."""
     value = record.get(key)
     if not isinstance(value, str) or not (empty or value.strip()):
-        refuse(where, f"{key} {_said(record, key)}", f"{key} is a text")
+        refuse(where, f"{key} {_shown_value(record, key)}", f"{key} is a text")
     return value
 
 
@@ -34,7 +34,7 @@ def name_of(record: Mapping[str, Any], key: str, where: str) -> str | int:
     """What names a row: a text or a whole number. Raises UserError: it is neither."""
     value = record.get(key)
     if isinstance(value, bool) or not isinstance(value, str | int):
-        refuse(where, f"{key} {_said(record, key)}", f"{key} is a text or a whole number")
+        refuse(where, f"{key} {_shown_value(record, key)}", f"{key} is a text or a whole number")
     return value
 
 
@@ -48,7 +48,7 @@ def word_of(record: Mapping[str, Any], key: str, words: tuple[str, ...], where: 
     """One of some words. Raises UserError: it is another, or missing."""
     value = record.get(key)
     if value not in words:
-        refuse(where, f"{key} {_said(record, key)}", f"{key} is one of {', '.join(words)}")
+        refuse(where, f"{key} {_shown_value(record, key)}", f"{key} is one of {', '.join(words)}")
     return value
 
 
@@ -59,7 +59,7 @@ def number_of(record: Mapping[str, Any], key: str, where: str) -> float | None:
     if value is None:
         return None
     if not isinstance(value, int | float) or not _finite(value):
-        refuse(where, f"{key} {_said(record, key)}", f"{key} is a finite number, or null")
+        refuse(where, f"{key} {_shown_value(record, key)}", f"{key} is a finite number, or null")
     return float(value)
 
 
@@ -67,7 +67,9 @@ def share_of(record: Mapping[str, Any], key: str, where: str) -> float | None:
     """A number from 0 to 1, as `number_of`. Raises UserError: it is anything else."""
     value = number_of(record, key, where)
     if value is not None and not 0 <= value <= 1:
-        refuse(where, f"{key} {_said(record, key)}", f"{key} is a number from 0 to 1, or null")
+        refuse(
+            where, f"{key} {_shown_value(record, key)}", f"{key} is a number from 0 to 1, or null"
+        )
     return value
 
 
@@ -78,5 +80,5 @@ def _finite(value: float) -> bool:
         return False
 
 
-def _said(record: Mapping[str, Any], key: str) -> str:
+def _shown_value(record: Mapping[str, Any], key: str) -> str:
     return short(record[key]) if key in record else "missing"

@@ -57,12 +57,14 @@ class Execution:
         """One line on what is wrong; empty where nothing is."""
         if self.played is not None:
             return self.played.why
-        errors = [said for said in self.report.diagnostics if said.level == "error"]
+        errors = [
+            diagnostic for diagnostic in self.report.diagnostics if diagnostic.level == "error"
+        ]
         return errors[0].message if errors else ""
 
     def flags(self, problem: Problem) -> dict[str, Any]:
         """What is noticed of the program and its answer, and is not punished."""
-        shown: dict[str, Any] = {
+        values: dict[str, Any] = {
             "constant": self.report.constant,
             "literal_share": None,
             "judge_address": None,
@@ -71,7 +73,7 @@ class Execution:
         }
         report, answer = self.report, self.answer
         if answer is None:
-            return shown
+            return values
         tree = report.tree
         if tree is None and report.program is not None:
             tree = static.read(report.program)[0]
@@ -79,7 +81,7 @@ class Execution:
         if report.program is not None:
             literals += report.program.prompts.values()
         replies = self.broker.replies if self.broker else []
-        return shown | {
+        return values | {
             "literal_share": flags.literal_share(answer, literals, replies),
             "judge_address": flags.judge_address(answer),
             "option_list": flags.option_list(answer),

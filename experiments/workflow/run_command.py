@@ -35,6 +35,8 @@ from study.system.files import write_json
 
 @dataclass(frozen=True)
 class Options:
+    """Options of the command ``run``: the programs, the problem, and who answers."""
+
     what: str = word("run programs", "run")
     program: Path | None = option("file with one completion")
     programs: Path | None = option("JSONL file of programs, each run on the same problem")
@@ -64,10 +66,10 @@ async def runs(
     with Stage(1 + len(WORLDS)) as stage, Workshop(stage.tier, 1) as workshop:
         records = []
         for item in candidates:
-            asked = dataclasses.replace(problem, domain=item.domain or problem.domain)
+            own_problem = dataclasses.replace(problem, domain=item.domain or problem.domain)
             execution = await execute(
                 item.text,
-                asked,
+                own_problem,
                 script.again(),
                 stage,
                 workshop,
@@ -75,7 +77,7 @@ async def runs(
                 item.form or form,
                 item.prompts,
             )
-            records.append(record(execution, asked, stage))
+            records.append(record(execution, own_problem, stage))
         return records
 
 
@@ -94,12 +96,15 @@ def main(options: Options) -> int:
     script = read_script(options.script)
     script.price = Price(options.price_input or 0.0, output=options.price_output or 0.0)
     records = asyncio.run(runs(candidates, problem, script, options.static, options.form))
-    named = [item.name | each for item, each in zip(candidates, records, strict=True)]
+    named_records = [item.name | each for item, each in zip(candidates, records, strict=True)]
     with writes("out", options.out):
-        write_json(options.out, {"runs": named} if options.programs is not None else named[0])
-    for shown in named[:20]:
-        said = f" ({shown['why']})" if shown["why"] else ""
-        name = shown.get("path", shown.get("id"))
-        print(visible(f"{name}: {shown['outcome']}{said}, {len(shown['calls'])} operator calls"))
+        write_json(
+            options.out,
+            {"runs": named_records} if options.programs is not None else named_records[0],
+        )
+    for entry in named_records[:20]:
+        reason = f" ({entry['why']})" if entry["why"] else ""
+        name = entry.get("path", entry.get("id"))
+        print(visible(f"{name}: {entry['outcome']}{reason}, {len(entry['calls'])} operator calls"))
     print(options.out)
     return 0

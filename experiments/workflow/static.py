@@ -55,7 +55,7 @@ def nodes_of(tree: ast.AST) -> int:
     return len(flat(tree))
 
 
-def made(tree: ast.AST) -> list[str]:
+def operators_made(tree: ast.AST) -> list[str]:
     """The operators that a program makes, in order and each once."""
     names = [
         (node.lineno, node.col_offset, node.func.attr)
@@ -93,12 +93,14 @@ class _Reader:
                     self.say(node, "maybe_unbound", f"some path does not bind {name}")
 
     def say(self, node: ast.AST, code: str, message: str) -> None:
+        """Note what is wrong at a node."""
         line = self.program.line(getattr(node, "lineno", 1))
         self.diagnostics.append(Diagnostic(line, code, message))
 
     # what is forbidden
 
     def forbidden(self, node: ast.AST) -> None:
+        """Say where a node imports or names what is forbidden."""
         if isinstance(node, ast.Import):
             for alias in node.names:
                 self.module(node, alias.name, alias.asname)
@@ -135,6 +137,7 @@ class _Reader:
         )
 
     def module(self, node: ast.AST, name: str, alias: str | None) -> None:
+        """Check one module of an ``import``."""
         if headers.is_module(name, alias):
             return
         if name not in MODULES:
@@ -143,6 +146,7 @@ class _Reader:
             self.asyncio.add(alias or name)
 
     def members(self, node: ast.ImportFrom) -> None:
+        """Check a ``from ... import``."""
         name, members = node.module or "", [alias.name for alias in node.names]
         plain = all(alias.asname is None for alias in node.names)
         if not node.level and plain and headers.is_member(name, members):
@@ -155,6 +159,7 @@ class _Reader:
                     self.say(node, "import", f"asyncio.{member} is forbidden")
 
     def attribute(self, node: ast.Attribute) -> None:
+        """Check an attribute of asyncio, and that none of operator is assigned."""
         if (
             isinstance(node.value, ast.Name)
             and node.value.id in self.asyncio
@@ -171,6 +176,7 @@ class _Reader:
     # the contract
 
     def contract(self, workflow: ast.ClassDef) -> None:
+        """Check what the class Workflow has to be."""
         methods = {node.name: node for node in workflow.body if isinstance(node, FUNCTIONS)}
         self.attributes: dict[str, Results] = {}
         """What __init__ and others make: name -> operators; empty for what is none."""
@@ -179,7 +185,7 @@ class _Reader:
                 if node.value.id == "prompt_custom" and node.attr not in self.program.prompts:
                     self.say(node, "unknown_prompt", f"there is no prompt {node.attr}")
                 elif node.value.id == "operator" and isinstance(node.ctx, ast.Load):
-                    self.made(node)
+                    self.check_operator(node)
         self.call_method(workflow, methods.get("__call__"))
         self.init_method(workflow, methods.get("__init__"))
         for function in methods.values():
@@ -205,7 +211,7 @@ class _Reader:
                 function, self.attributes, self.parents, None if inherits else names, self.say
             ).read()
 
-    def made(self, node: ast.Attribute) -> None:
+    def check_operator(self, node: ast.Attribute) -> None:
         """Look at ``operator.X`` and at how it is made."""
         if node.attr not in OPERATORS:
             self.say(node, "unknown_operator", f"there is no operator {node.attr}")
@@ -215,17 +221,18 @@ class _Reader:
             self.say(call, "unknown_attribute", f"operators have no attribute {call.attr}")
         if not isinstance(call, ast.Call) or call.func is not node:
             return
-        given = [keyword.arg for keyword in call.keywords]
-        starred = None in given or any(isinstance(item, ast.Starred) for item in call.args)
+        keywords = [keyword.arg for keyword in call.keywords]
+        starred = None in keywords or any(isinstance(item, ast.Starred) for item in call.args)
         if not starred and (
-            not 1 <= len(call.args) + len(given) <= 2
-            or not set(given) <= {"llm", "name"}
-            or not (call.args or "llm" in given)
+            not 1 <= len(call.args) + len(keywords) <= 2
+            or not set(keywords) <= {"llm", "name"}
+            or not (call.args or "llm" in keywords)
         ):
             what = f"operator.{node.attr} is made with the client alone: ({node.attr}(self.llm))"
             self.say(call, "operator_arguments", what)
 
     def init_method(self, workflow: ast.ClassDef, init: Function | None) -> None:
+        """Check the signature of ``__init__``."""
         needed = "__init__(self, name, llm_config, dataset)"
         if init is None:
             self.say(workflow, "signature", f"Workflow has no {needed}")
@@ -238,6 +245,7 @@ class _Reader:
             self.say(init, "signature", f"__init__ does not take {needed}")
 
     def call_method(self, workflow: ast.ClassDef, call: Function | None) -> None:
+        """Check the signature of ``__call__``."""
         if call is None:
             self.say(workflow, "no_call", "Workflow has no __call__")
             return

@@ -103,11 +103,13 @@ async def validate(
         return Report(outcome_of([*only]), only, seconds=seconds)
     program = dataclasses.replace(program, prompts=dict(prompts or {}))
     tree, diagnostics = static.read(program)
-    operators = program.operators or (tuple(static.made(tree)) if tree is not None else ())
+    operators = program.operators or (
+        tuple(static.operators_made(tree)) if tree is not None else ()
+    )
     calls, answers = None, {}
     if tree is not None and outcome_of(diagnostics) is Ending.OK:
-        calls, answers, seen = await _dry_run(program, tree, stage, problem)
-        diagnostics = [*diagnostics, *seen]
+        calls, answers, dry_run_diagnostics = await _dry_run(program, tree, stage, problem)
+        diagnostics = [*diagnostics, *dry_run_diagnostics]
     diagnostics = sorted(set(diagnostics))
     return Report(
         outcome_of(diagnostics),

@@ -35,6 +35,8 @@ AT_ONCE = 2
 
 @dataclass(frozen=True)
 class Options:
+    """Options of the command ``validate``: the programs, and their form."""
+
     what: str = word("say whether programs can work", "validate")
     program: Path | None = option("file with one completion")
     folder: Path | None = option("folder with graph.py and prompt.py files")
@@ -76,7 +78,7 @@ def main(options: Options) -> int:
         write_json(options.out, {"programs": rows, "counts": counts})
     for row, report in list(zip(rows, results, strict=True))[:20]:
         wrong = next((line for line in report.diagnostics if line.level == "error"), None)
-        said = f": line {wrong.line}, {wrong.code}: {wrong.message}" if wrong else ""
-        print(visible(f"{row.get('path', row.get('id'))}: {row['outcome']}{said}"))
+        error = f": line {wrong.line}, {wrong.code}: {wrong.message}" if wrong else ""
+        print(visible(f"{row.get('path', row.get('id'))}: {row['outcome']}{error}"))
     print(f"{', '.join(f'{n} {outcome}' for outcome, n in counts.items())}. {options.out}")
     return 0

@@ -108,7 +108,7 @@ class Programs:
         """Requests sent to the executor so far."""
         return self.executor.asker.channel.calls
 
-    def shown(self, row: Row, learning: bool = True) -> Messages:
+    def prompt_for(self, row: Row, learning: bool = True) -> Messages:
         """Layer 1: what the policy is shown of a row; while it is learning, with examples."""
         return self.prompt(row, learning)[0]
 
@@ -126,8 +126,8 @@ class Programs:
             problem = dataclasses.replace(problem, prompt=HIDDEN[problem.domain], entry_point="")
         if settings.prompt == "problem":
             messages = ({"role": "user", "content": problem.prompt},)
-            shown = row.messages if settings.shows_problem else messages
-            return shown, f"{settings.prompt}{second}"
+            prompt_messages = row.messages if settings.shows_problem else messages
+            return prompt_messages, f"{settings.prompt}{second}"
         buffer = settings.buffer
         examples = self.buffer if learning and buffer.shots else None
         prompt = self._prompter.prompt(problem, examples, settings.cap, buffer.shots, buffer.mode)
@@ -140,16 +140,16 @@ class Programs:
         played = self._loop.run(self._play(rows, texts))
         self.executor.asker.stop_if_refused()
         outcomes = [each.played.outcome for each in played if each.played is not None]
-        lost = sum(outcome in INFRASTRUCTURE for outcome in outcomes)
+        n_lost = sum(outcome in INFRASTRUCTURE for outcome in outcomes)
         most = self.config.executor.max_failed_frac
-        if lost > most * len(played):
+        if n_lost > most * len(played):
             why = next(
                 each.why
                 for each in played
                 if each.played is not None and each.played.outcome in INFRASTRUCTURE
             )
             raise TooManyFailed(
-                f"{lost} of the {len(played)} programs of this step were ended by executor="
+                f"{n_lost} of the {len(played)} programs of this step were ended by executor="
                 f"{self.config.executor.name} or the sandbox, and not by what they are: {why}. "
                 "Nothing was learned from them. Start the executor again, and type the same "
                 "command: it goes on from the last checkpoint; executor.max_failed_frac=SHARE "
@@ -168,13 +168,13 @@ class Programs:
         run = partial(self._execute, stage=stage, workshop=workshop)
         executed = await gather(partial(run, *pairs[place]) for place in first.values())
         by_pair = dict(zip(first, executed, strict=True))
-        told = []
+        results = []
         for place, (row, (problem, text)) in enumerate(zip(rows, pairs, strict=True)):
             each = by_pair[problem.id, text]
             again = first[problem.id, text] != place
             version = self.prompt(row)[1]
-            told.append(self._told(each, version, again))
-        return told
+            results.append(self._executed(each, version, again))
+        return results
 
     def _open(self) -> tuple[Stage, Workshop]:
         """The sandboxes, made by the thread that uses them."""
@@ -229,7 +229,7 @@ class Programs:
         mended = await run(answer.text, form=self.settings.form)
         return rollouts.Repair(answer, mended)
 
-    def _told(self, rollout: rollouts.Rollout, version: str, again: bool) -> Executed:
+    def _executed(self, rollout: rollouts.Rollout, version: str, again: bool) -> Executed:
         columns = rollouts.columns(rollout, self.settings) | {"prompt_version": version}
         effective = rollout.fallback or rollout.execution
         shares = {name: columns[f"{FEATURE}{name}"] for name in SHARES}
@@ -247,13 +247,13 @@ class Programs:
 
     def metrics(self, records: Sequence[Mapping[str, Any]]) -> dict[str, float]:
         """Rates over all programs of a step, and means over those that ran."""
-        told = rollouts.metrics(records)
+        values = rollouts.metrics(records)
         if self.settings.buffer.shots:
-            told["workflow/buffer_size"] = float(len(self.buffer.entries))
-            told["workflow/buffer_sha"] = float(int(self.buffer.sha[:12], 16))
+            values["workflow/buffer_size"] = float(len(self.buffer.entries))
+            values["workflow/buffer_sha"] = float(int(self.buffer.sha[:12], 16))
             if (contamination := self.buffer.contamination) is not None:
-                told["workflow/contamination"] = contamination
-        return told
+                values["workflow/contamination"] = contamination
+        return values
 
     def check(self) -> None:
         """Raises UserError: the executor does not answer, or serves another model."""
@@ -293,5 +293,5 @@ def _valid(text: str, form: str) -> Report:
 
 def version_of(prompt: Prompt) -> str:
     """12 hex digits over the texts that a prompt is made of, whatever was put into them."""
-    kept = " ".join(f"{block.id} {block.sha}" for block in prompt.blocks if block.kept)
-    return hashlib.sha256(kept.encode()).hexdigest()[:12]
+    hashes = " ".join(f"{block.id} {block.sha}" for block in prompt.blocks if block.kept)
+    return hashlib.sha256(hashes.encode()).hexdigest()[:12]

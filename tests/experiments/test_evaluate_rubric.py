@@ -401,4 +401,4 @@ def test_a_row_of_healthbench_that_cannot_be_graded_may_be_answered(tmp_path, ca
     assert main([*words, "allow_missing=true"]) == 2
     assert "has no response that could be scored" in capsys.readouterr().err
     rows = held_out(load_presets("sim-fair", "healthbench")[1], "all", Options())
-    assert (len(rows.chosen), len(rows.prompt_ids)) == (499, 500)
+    assert (len(rows.selected), len(rows.prompt_ids)) == (499, 500)

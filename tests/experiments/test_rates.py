@@ -22,9 +22,9 @@ from experiments.plan.rates import (
     Usage,
     _pace,
     _usages,
+    describe_cells,
     newest,
     span,
-    whose,
 )
 from study.cell import cells
 from study.cell.cells import Cell
@@ -68,7 +68,7 @@ def test_the_same_again_is_expected_to_take_what_it_took(study, todo) -> None:
     told = {each.judge.name: each for each in spending(todo, Rates(study))}
     for name, sums in taken(study).items():
         each = told[name]
-        assert each.known and each.calls.value == pytest.approx(sums["attempts"])
+        assert each.is_known and each.calls.value == pytest.approx(sums["attempts"])
         read = each.fresh.value + each.cached.value
         assert read == pytest.approx(sums["tokens_in"])
         assert each.out.value == pytest.approx(sums["tokens_out"])
@@ -86,7 +86,7 @@ def test_other_seeds_and_longer_runs_take_in_proportion(study, fair) -> None:
 def test_a_judge_that_never_ran_is_told_by_one_with_its_grading(study, fair) -> None:
     new = replace(fair.config, judge=replace(fair.config.judge, name="sim-new"))
     found = Rates(study).usage(new, asks(new)[0])
-    assert whose(usage.cell for usage in found) == f"4 finished cells of {study.name}"
+    assert describe_cells(usage.cell for usage in found) == f"4 finished cells of {study.name}"
     other = replace(new, policy=replace(new.policy, path="another"))
     assert Rates(study).usage(other, asks(other)[0]) == []
 
@@ -120,8 +120,10 @@ def test_each_line_names_the_cells_that_it_rests_on_whichever_was_made_before(st
     assert (_count(nothing), _count(some)) == ("0", "1,000 (900 to 1,200)")
     usage_lines(todo, rates)
     (line,) = time_lines(fair, rates)
-    assert f"by {whose(cell.dir for cell in fair)}" in line
-    assert whose([*(cell.dir for cell in fair), fair[0].dir]).startswith(f"{len(fair)} finished")
+    assert f"by {describe_cells(cell.dir for cell in fair)}" in line
+    assert describe_cells([*(cell.dir for cell in fair), fair[0].dir]).startswith(
+        f"{len(fair)} finished"
+    )
 
 
 def test_an_evaluation_is_no_part_of_the_step_that_it_follows(tmp_path) -> None:
@@ -215,4 +217,4 @@ def test_evaluations_have_rates_of_their_own(study, fair, monkeypatch) -> None:
         assert each.calls.value == pytest.approx(plain.calls + 0.5 * held_out.calls)
     del told["sim-fair", EVALUATIONS]  # of a run that evaluates nothing
     (each,) = spending([replace(fair, config=config)], Rates(study))
-    assert each.known and each.calls.value == pytest.approx(plain.calls + held_out.calls)
+    assert each.is_known and each.calls.value == pytest.approx(plain.calls + held_out.calls)

@@ -60,8 +60,8 @@ def test_a_cell_that_has_ended_says_how_and_how_much_it_drew(whole):
 
 def test_a_cell_that_goes_on_counts_from_its_records(whole, tmp_path):
     cell = shutil.copytree(whole, tmp_path / whole.name)
-    assert train._drawn(cell) == read_json(whole / "status.json")["tokens"]
+    assert train._tokens_drawn(cell) == read_json(whole / "status.json")["tokens"]
     first, second = parts(in_parts(cell) / "rollouts")
     left = sum(read_part(first)["tokens"].to_pylist())
     second.path.write_bytes(second.path.read_bytes()[:-20])
-    assert train._drawn(cell) == left
+    assert train._tokens_drawn(cell) == left

@@ -16,7 +16,7 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from experiments import ui
 from experiments.studies import again, clean, show
 from experiments.studies import list as listing
-from experiments.studies.sizes import said, size
+from experiments.studies.sizes import format_size, size
 from experiments.sweep import cells_of
 from judges.serving.book import BOOK, Book, Replica, Service
 from judges.serving.server import start_time
@@ -47,7 +47,7 @@ def printed(capsys: pytest.CaptureFixture[str]) -> Printed:
 
 def test_sizes_have_three_digits(tmp_path: Path) -> None:
     sizes = {0: "0 B", 999: "999 B", 1000: "1 kB", 1234567: "1.23 MB", 5e15: "5e+03 TB"}
-    assert {n: said(n) for n in sizes} == sizes
+    assert {n: format_size(n) for n in sizes} == sizes
     (tmp_path / "a").mkdir()
     (tmp_path / "a" / "b").write_bytes(b"123")
     (tmp_path / "link").symlink_to(tmp_path / "a")
@@ -57,7 +57,7 @@ def test_sizes_have_three_digits(tmp_path: Path) -> None:
 
 def test_studies_are_listed_with_state_arms_and_size(study: Path, printed: Printed) -> None:
     shown = printed(listing.main, f"runs_dir={study.parent}")
-    assert study.name in shown and "4 done" in shown and said(size(study)) in shown
+    assert study.name in shown and "4 done" in shown and format_size(size(study)) in shown
     shown = printed(listing.main, f"runs_dir={study.parent}", f"study={study.name}")
     held = cells.study_cells(study)
     assert len(held) == 4 and all(cell.name in shown for cell in held)
@@ -193,7 +193,7 @@ def test_a_server_without_owner_is_stopped_before_its_book_goes(left_server, pri
     service, process = left_server
     runs, book = f"runs_dir={service.folder.parent.parent}", service.folder / BOOK
     shown = printed(clean.main, runs)
-    assert str(book) in shown and f"may go: {said(size(book))}" in shown
+    assert str(book) in shown and f"may go: {format_size(size(book))}" in shown
     assert process.poll() is None
     threading.Thread(target=process.wait, daemon=True).start()  # as init does for an orphan
     assert "Gone: 1 of 1" in printed(clean.main, runs, "yes=true")

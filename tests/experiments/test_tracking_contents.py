@@ -151,7 +151,7 @@ def test_a_run_has_each_call_once_and_none_of_an_earlier_choice(projected: Proje
     wanted = sorted(call.info.tags[traces.MADE] for call in calls_of(client, ids, run_id))
     theirs = client.start_trace("theirs", experiment_id=ids["experiment_id"], run_id=run_id)
     client.end_trace(theirs.trace_id)
-    first, *others = list(traces.chosen(folder))
+    first, *others = list(traces.choose_verdicts(folder))
     earlier = ({**first[0], "rollout_id": "earlier"}, first[1])
     for call in (first, earlier):  # a double, and what was chosen before the cell went on
         traces._send(client, ids, run_id, call, {}, [])
@@ -171,7 +171,7 @@ def test_traces_that_mlflow_takes_at_the_last_try_are_not_lost(cell, monkeypatch
             kept.add(name)
 
     monkeypatch.setattr(traces, "_send", send)
-    monkeypatch.setattr(traces, "_kept", lambda *_: set(kept))
+    monkeypatch.setattr(traces, "_tidy_traces", lambda *_: set(kept))
     ids = {"uri": "sqlite://", "experiment_id": "1"}
     late = 0
     traces.send_traces(None, ids, "run", cell)
@@ -187,7 +187,7 @@ def test_a_call_says_how_long_it_took_or_that_nobody_knows(projected: Projected)
     study, client, ids = projected
     folder = cells.study_cells(study)[0]
     run_id = read_json(folder / "mlflow.json")["run_id"]
-    verdict, rollout = next(traces.chosen(folder))
+    verdict, rollout = next(traces.choose_verdicts(folder))
     for number, latency in enumerate((None, 0.25)):
         timed = {**verdict, "rollout_id": f"timed-{number}", "latency_s": latency}
         traces._send(client, ids, run_id, (timed, rollout), {}, [])
@@ -201,7 +201,7 @@ def test_a_damaged_part_is_said(cell: cells.Cell, capsys: pytest.CaptureFixture[
         for path in (cell.dir / kind).iterdir():
             path.write_bytes(b"PAR1 cut")
         assert contents.of_cell(cell).table == {} or kind == "verdicts"
-        list(traces.chosen(cell.dir))
+        list(traces.choose_verdicts(cell.dir))
         assert f"{kind}/" in capsys.readouterr().err
 
 
@@ -240,15 +240,15 @@ def test_two_cells_that_end_at_one_moment_both_name_their_data(projected: Projec
 def test_a_call_shows_what_was_said_and_no_more() -> None:
     said = dict.fromkeys(traces._VERDICT) | {"outcome": "scored", "score": 0.12345, "reason": ""}
     shown = {"outcome": "scored", "score": 0.123, "truth": 0.5}
-    assert traces._said(said, {"truth": 0.5}, []) == shown
+    assert traces._outputs(said, {"truth": 0.5}, []) == shown
 
 
 def test_failed_verdicts_come_first(study: Path) -> None:
     (folder,) = (each for each in cells.study_cells(study) if "flaky-s3" in each.name)
-    outcomes = [verdict["outcome"] for verdict, _ in traces.chosen(folder)]
+    outcomes = [verdict["outcome"] for verdict, _ in traces.choose_verdicts(folder)]
     assert outcomes[0] != "scored"
     assert set(outcomes[outcomes.index("scored") :]) == {"scored"}
-    assert all(rollout["prompt"] for _, rollout in traces.chosen(folder))
+    assert all(rollout["prompt"] for _, rollout in traces.choose_verdicts(folder))
 
 
 def test_samples_are_a_table_of_short_texts_without_keys(cell: cells.Cell, monkeypatch) -> None:
@@ -278,7 +278,7 @@ def test_keys_of_the_judges_reach_neither_samples_nor_traces(projected, monkeypa
     study, client, ids = projected
     folder = cells.study_cells(study)[0]
     cell = cells.load_cell(folder)
-    prompt = next(traces.chosen(folder))[1]["prompt"]
+    prompt = next(traces.choose_verdicts(folder))[1]["prompt"]
     monkeypatch.setenv("JUDGE_KEY", prompt)  # a key that a judge's reply or a policy gives away
     endpoint = dataclasses.replace(cell.config.judge.endpoint, api_key_env="JUDGE_KEY")
     judge = dataclasses.replace(cell.config.judge, endpoint=endpoint)
@@ -302,7 +302,7 @@ def test_the_picture_is_a_drawing_of_judge_and_truth() -> None:
 
 def test_a_cell_without_records_has_a_description(cell: cells.Cell, tmp_path: Path) -> None:
     assert contents.of_cell(dataclasses.replace(cell, dir=tmp_path)).description
-    assert list(traces.chosen(tmp_path)) == []
+    assert list(traces.choose_verdicts(tmp_path)) == []
 
 
 def test_evaluations_come_back_with_their_models(projected, tmp_path, moved) -> None:

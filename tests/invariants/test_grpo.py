@@ -119,7 +119,7 @@ class Shows(Direct):
 
     prompts = True
 
-    def shown(self, row, learning=True):
+    def prompt_for(self, row, learning=True):
         return ({"role": "system", "content": "name some words"}, *row.messages)
 
 
@@ -134,7 +134,7 @@ def test_recorded_logprob_is_that_of_the_sampling_distribution(world, tmp_path, 
             parameter.copy_(run_of.start[name])
     rows = {row.prompt_id: row for row in TASKS[TASK.name].rows(TASK, "train")}
     for record, text in zip(run_of.records[:8], run_of.ids[0], strict=True):
-        messages = list(world.shown(rows[record["prompt_id"]]))
+        messages = list(world.prompt_for(rows[record["prompt_id"]]))
         prompt = tokenizer.apply_chat_template(
             messages, add_generation_prompt=True, return_dict=False
         )

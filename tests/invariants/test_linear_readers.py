@@ -20,7 +20,7 @@ from experiments.workflow import flags, static
 from experiments.workflow.experience import normal_form
 from experiments.workflow.find import find
 from experiments.workflow.operators.base import field_of, place_of
-from experiments.workflow.operators.review import said
+from experiments.workflow.operators.review import read_verdict
 from experiments.workflow.operators.sc_ensemble import vote
 from experiments.workflow.program import Refused
 from judges import parse
@@ -136,7 +136,7 @@ def operator_reply(text: str) -> None:
     """What an executor said to the operators that look for something in it."""
     field_of("answer", text)
     place_of(text, 3)
-    said(text)
+    read_verdict(text)
     for domain in ("math", "qa", "code"):
         vote(domain, text)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from experiments.workflow.operators.base import Argument, Desk, Operator, field_of, spoken
+from experiments.workflow.operators.base import Argument, Desk, Operator, field_of, strip_thinking
 from judges.grading.delimiters import fill
 
 AGAIN = (
@@ -15,18 +15,22 @@ AGAIN = (
 
 async def play(arguments: dict[str, Any], desk: Desk, operator: Operator) -> dict[str, Any]:
     """What stands in the tags; where a second reply has none either, all of it is the answer."""
-    prompt = operator.asked(**arguments)
+    prompt = operator.fill_prompt(**arguments)
     reply = await desk.ask(prompt)
-    answer = field_of("answer", spoken(reply))
+    answer = field_of("answer", strip_thinking(reply))
     if answer is None:
-        again = fill(AGAIN, asked=prompt, reply=spoken(reply))
+        again = fill(AGAIN, asked=prompt, reply=strip_thinking(reply))
         reply = await desk.ask(again) or reply
-        answer = field_of("answer", spoken(reply))
+        answer = field_of("answer", strip_thinking(reply))
     thought = field_of("thought", reply) or ""
     if answer:
         return {"thought": thought, "answer": answer}
     error = "the reply is empty" if not reply.strip() else "the reply has no answer tag"
-    return {"thought": thought, "answer": spoken(reply) if answer is None else "", "error": error}
+    return {
+        "thought": thought,
+        "answer": strip_thinking(reply) if answer is None else "",
+        "error": error,
+    }
 
 
 OPERATOR = Operator(

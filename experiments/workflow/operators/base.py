@@ -95,7 +95,7 @@ class Operator:
         """SHA-256 of the prompt's template."""
         return hashlib.sha256(self.prompt.encode()).hexdigest()
 
-    def asked(self, **values: str) -> str:
+    def fill_prompt(self, **values: str) -> str:
         """The prompt with its values."""
         return fill(self.prompt, **values)
 
@@ -128,7 +128,7 @@ def field_of(name: str, text: str) -> str | None:
     return tags.sub("", inner).strip()
 
 
-def spoken(text: str) -> str:
+def strip_thinking(text: str) -> str:
     """A reply without thinking; all of it where it was cut off while it thought, which may be a tag
     that is asked for."""
     answer = answer_of(text)
@@ -138,16 +138,16 @@ def spoken(text: str) -> str:
 def place_of(reply: str, n: int) -> int | None:
     """Which of ``n`` lettered solutions a reply names, from 0; None where it names none or several.
     A letter counts alone, in a tag, or behind "solution", "answer" or "option"."""
-    text = field_of("solution_letter", reply) or spoken(reply)
+    text = field_of("solution_letter", reply) or strip_thinking(reply)
     for pattern in (
         r"\A[\s\"'`(\[*]{0,8}([A-Za-z])[\s\"'`)\]*.:]{0,8}\Z",
         r"(?i:\b(?:solution|answer|option|choice)(?:\s{1,4}is)?\s{0,4}:?\s{0,4})[(\[*\"]{0,2}([A-Z])\b",
         r"\A[\s\"'`(\[*]{0,8}([A-Z])[)\].:*]",
     ):
-        named = {LETTERS.index(letter.upper()) for letter in re.findall(pattern, text)}
-        if len(named) == 1 and (place := named.pop()) < n:
+        places = {LETTERS.index(letter.upper()) for letter in re.findall(pattern, text)}
+        if len(places) == 1 and (place := places.pop()) < n:
             return place
-        if named:
+        if places:
             return None
     return None
 
@@ -157,7 +157,9 @@ def lettered(solutions: list[str]) -> str:
     return "\n\n".join(f"{LETTERS[n]}:\n{text}" for n, text in enumerate(solutions))
 
 
-def code_of(reply: str, blocks: list[str], wanted: Callable[[str], bool]) -> str:
-    """The code of a reply: of its fenced ``blocks`` the last that is ``wanted``, else the first,
+def code_of(reply: str, blocks: list[str], is_wanted: Callable[[str], bool]) -> str:
+    """The code of a reply: of its fenced ``blocks`` the last that ``is_wanted``, else the first,
     else all of it."""
-    return next((block for block in reversed(blocks) if wanted(block)), [*blocks, reply][0]).strip()
+    return next(
+        (block for block in reversed(blocks) if is_wanted(block)), [*blocks, reply][0]
+    ).strip()

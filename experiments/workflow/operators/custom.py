@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from experiments.workflow.operators.base import Argument, Desk, Operator, spoken
+from experiments.workflow.operators.base import Argument, Desk, Operator, strip_thinking
 
 
 async def play(arguments: dict[str, Any], desk: Desk, operator: Operator) -> dict[str, Any]:
     """The reply as it is."""
-    text = spoken(await desk.ask(operator.asked(**arguments)))
+    text = strip_thinking(await desk.ask(operator.fill_prompt(**arguments)))
     return {"response": text, "error": "" if text else "the reply is empty"}
 
 

@@ -4,19 +4,19 @@ from __future__ import annotations
 
 from typing import Any
 
-from experiments.workflow.operators.base import Argument, Desk, Operator, code_of, spoken
+from experiments.workflow.operators.base import Argument, Desk, Operator, code_of, strip_thinking
 from study.truth.code import blocks, defines
 
 
 async def play(arguments: dict[str, Any], desk: Desk, operator: Operator) -> dict[str, Any]:
     """The code of the reply, whole: nothing of it is taken out."""
     name = arguments["entry_point"]
-    prompt = operator.asked(**arguments)
-    reply = spoken(await desk.ask(prompt))
+    prompt = operator.fill_prompt(**arguments)
+    reply = strip_thinking(await desk.ask(prompt))
     code = code_of(reply, blocks(reply), lambda block: defines(block, name))
     if name and not defines(code, name):
         again = f"{prompt}\n\nYour last reply did not define {name}. Return the whole function."
-        reply = spoken(await desk.ask(again)) or reply
+        reply = strip_thinking(await desk.ask(again)) or reply
         code = code_of(reply, blocks(reply), lambda block: defines(block, name))
     if not code:
         return {"response": "", "error": "the reply is empty"}

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from experiments.workflow.operators.base import Argument, Desk, Operator, field_of, spoken
+from experiments.workflow.operators.base import Argument, Desk, Operator, field_of, strip_thinking
 
 
 async def play(arguments: dict[str, Any], desk: Desk, operator: Operator) -> dict[str, Any]:
     """The reply, under both names that programs use."""
-    prompt = operator.asked(problem=arguments["problem"], solution=arguments["solution"])
-    reply = spoken(await desk.ask(prompt))
+    prompt = operator.fill_prompt(problem=arguments["problem"], solution=arguments["solution"])
+    reply = strip_thinking(await desk.ask(prompt))
     text = field_of("solution", reply) or reply
     error = "" if text else "the reply is empty"
     return {"solution": text, "response": text, "error": error}

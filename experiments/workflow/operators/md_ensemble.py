@@ -30,7 +30,7 @@ async def play(arguments: dict[str, Any], desk: Desk, operator: Operator) -> dic
     replies = await asyncio.gather(
         *(
             desk.ask(
-                operator.asked(
+                operator.fill_prompt(
                     problem=arguments["problem"],
                     solutions=lettered([solutions[place] for place in order]),
                 )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from experiments.workflow.operators.base import Argument, Desk, Operator, code_of, spoken
+from experiments.workflow.operators.base import Argument, Desk, Operator, code_of, strip_thinking
 from study.truth.code import blocks, defines
 
 ROUNDS = 3
@@ -22,7 +22,7 @@ async def play(arguments: dict[str, Any], desk: Desk, operator: Operator) -> dic
     """Up to three rounds of writing and running, each told what went wrong in the last."""
     code, wrong, feedback = "", "", ""
     for _ in range(ROUNDS):
-        reply = spoken(await desk.ask(operator.asked(**arguments, feedback=feedback)))
+        reply = strip_thinking(await desk.ask(operator.fill_prompt(**arguments, feedback=feedback)))
         code = code_of(reply, blocks(reply), lambda block: defines(block, "solve"))
         if not code:
             wrong = "the reply is empty"

@@ -5,12 +5,12 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from experiments.workflow.operators.base import Argument, Desk, Operator, field_of, spoken
+from experiments.workflow.operators.base import Argument, Desk, Operator, field_of, strip_thinking
 
 _WORD = re.compile(r"\W{0,8}(true|false)\b", re.IGNORECASE)
 
 
-def said(reply: str) -> bool | None:
+def read_verdict(reply: str) -> bool | None:
     """True or False as the reply says it, in its tag or as its first word; None for neither."""
     tagged = field_of("review_result", reply)
     word = _WORD.match(reply if tagged is None else tagged)
@@ -19,14 +19,14 @@ def said(reply: str) -> bool | None:
 
 async def play(arguments: dict[str, Any], desk: Desk, operator: Operator) -> dict[str, Any]:
     """A real bool; a reply that says neither, twice, is no approval."""
-    prompt = operator.asked(**arguments)
-    reply = spoken(await desk.ask(prompt))
-    if (result := said(reply)) is None:
+    prompt = operator.fill_prompt(**arguments)
+    reply = strip_thinking(await desk.ask(prompt))
+    if (result := read_verdict(reply)) is None:
         again = (
             f"{prompt}\n\nYour last reply had no True or False between the tags. Reply once more."
         )
-        reply = spoken(await desk.ask(again)) or reply
-        result = said(reply)
+        reply = strip_thinking(await desk.ask(again)) or reply
+        result = read_verdict(reply)
     tagged = field_of("feedback", reply)
     feedback = _WORD.sub("", reply, count=1).strip(" .:,\n") if tagged is None else tagged
     if result is None:

@@ -10,7 +10,7 @@ from experiments.workflow.operators.base import (
     Operator,
     code_of,
     field_of,
-    spoken,
+    strip_thinking,
 )
 from study.truth.code import blocks, defines
 
@@ -21,7 +21,7 @@ FORMS = {"code": "Return the whole code in one ```python block."}
 async def play(arguments: dict[str, Any], desk: Desk, operator: Operator) -> dict[str, Any]:
     """The new solution; of code its block alone."""
     form = FORMS.get(desk.domain, "Return the corrected solution with its final answer.")
-    reply = spoken(await desk.ask(operator.asked(**arguments, form=form)))
+    reply = strip_thinking(await desk.ask(operator.fill_prompt(**arguments, form=form)))
     text = field_of("solution", reply) or reply
     if desk.domain == "code" and (fenced := blocks(text)):
         text = code_of(text, fenced, lambda block: defines(block, desk.entry_point))

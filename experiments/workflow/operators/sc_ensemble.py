@@ -55,13 +55,13 @@ async def play(arguments: dict[str, Any], desk: Desk, operator: Operator) -> dic
     if len(places) == 1:
         return {"response": solutions[places[0]]}
     desk.random.shuffle(places)
-    shown = lettered([solutions[place] for place in places])
-    reply = await desk.ask(operator.asked(problem=arguments["problem"], solutions=shown))
-    chosen = place_of(reply, len(places))
-    if chosen is None:
+    listing = lettered([solutions[place] for place in places])
+    reply = await desk.ask(operator.fill_prompt(problem=arguments["problem"], solutions=listing))
+    letter = place_of(reply, len(places))
+    if letter is None:
         error = "the reply names no solution" if reply.strip() else "the reply is empty"
         return {"response": solutions[min(places)], "error": error}
-    return {"response": solutions[places[chosen]]}
+    return {"response": solutions[places[letter]]}
 
 
 OPERATOR = Operator(

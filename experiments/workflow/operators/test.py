@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from experiments.workflow.operators.base import Argument, Desk, Operator, code_of, spoken
+from experiments.workflow.operators.base import Argument, Desk, Operator, code_of, strip_thinking
 from study.truth.code import blocks, defines
 
 ROUNDS = 3
@@ -26,9 +26,9 @@ async def play(arguments: dict[str, Any], desk: Desk, operator: Operator) -> dic
             return {"result": True, "solution": solution}
         if turn == rounds:
             break
-        reply = spoken(
+        reply = strip_thinking(
             await desk.ask(
-                operator.asked(
+                operator.fill_prompt(
                     problem=arguments["problem"], entry_point=name, solution=code, wrong=wrong
                 )
             )

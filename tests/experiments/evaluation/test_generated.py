@@ -70,11 +70,11 @@ def test_only_answers_that_are_evaluated_count_as_truncated(evaluate, root):
 
 def test_prompts_of_a_method_have_hashes_of_their_own(root):
     item = reported("gsm8k", root)[0]
-    assert chosen.asked(item, "direct") == item.prompt == chosen.asked(item, None)
-    asked = chosen.asked(item, "cot")
+    assert chosen.prompt_of(item, "direct") == item.prompt == chosen.prompt_of(item, None)
+    asked = chosen.prompt_of(item, "cot")
     assert asked.startswith(item.prompt) and "step by step" in asked
     program = reported("mbpp", root)[0]
-    assert "block of code" in chosen.asked(program, "sc").removeprefix(program.prompt)
+    assert "block of code" in chosen.prompt_of(program, "sc").removeprefix(program.prompt)
 
 
 def killed_after(url, root, out, answers):

@@ -116,7 +116,7 @@ def test_a_row_of_another_set_with_the_same_problem_was_trained_on(root):
     """As the rows of MATH-500 are rows of MATH under other ids."""
     (root / "math500").mkdir()
     shutil.copy(root / "math" / "test.jsonl", root / "math500" / "test.jsonl")
-    seen = chosen.Seen(frozenset(), frozenset({reported("math", root)[1].prompt}), None, ())
+    seen = chosen.TrainedRows(frozenset(), frozenset({reported("math", root)[1].prompt}), None, ())
     assert [seen.holds(item) for item in reported("math500", root)] == [False, True, False]
 
 

@@ -13,7 +13,7 @@ from experiments.workflow.broker import COMPUTE
 from experiments.workflow.executor import Answer
 from experiments.workflow.operators import OPERATORS
 from experiments.workflow.operators.base import field_of, place_of
-from experiments.workflow.operators.review import said
+from experiments.workflow.operators.review import read_verdict
 from experiments.workflow.problem import Problem
 from tests.conftest import ROOT
 from tests.experiments.workflow.theatre import SUM, Answering
@@ -90,7 +90,7 @@ def test_an_answer_without_tags_is_asked_for_again_and_then_taken_as_it_is(theat
 
 def test_custom_keeps_instruction_and_input_apart(theatre):
     result, _ = theatre.call("Custom", {"input": "{instruction}", "instruction": "{input}"}, "x")
-    assert OPERATORS["Custom"].asked(input="b{instruction}", instruction="a{input}") == (
+    assert OPERATORS["Custom"].fill_prompt(input="b{instruction}", instruction="a{input}") == (
         "a{input}\n\n---\n\nb{instruction}"
     )
     assert result["response"] == "x"
@@ -234,7 +234,7 @@ def test_format_has_its_text_under_both_names(theatre):
     ],
 )  # fmt: skip
 def test_a_review_is_a_bool(reply, result):
-    assert said(reply) is result
+    assert read_verdict(reply) is result
 
 
 def test_revise_asks_for_code_only_where_the_answer_is_code(theatre):
@@ -261,7 +261,7 @@ def test_an_eleventh_operator_is_one_file(tmp_path, monkeypatch):
     (tmp_path / "shout.py").write_text(
         "from experiments.workflow.operators.base import Argument, Operator\n"
         "async def play(arguments, desk, operator):\n"
-        "    return {'response': (await desk.ask(operator.asked(**arguments))).upper()}\n"
+        "    return {'response': (await desk.ask(operator.fill_prompt(**arguments))).upper()}\n"
         "OPERATOR = Operator('Shout', 'Says it loudly.', (Argument('input'),), {'response': 'str'},"
         " 'Say: {input}', play)\n"
     )

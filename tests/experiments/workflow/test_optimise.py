@@ -271,4 +271,4 @@ def test_the_policy_of_a_run_is_shown_both_and_its_programs_count(
     assert (result["n"], result["n_missing"], result["adopted"]) == (10, 0, False)
     assert (result["old"]["accuracy"], result["new"]["accuracy"]) == (0.0, 0.0)
     assert result["old"]["prompt_version"] != result["new"]["prompt_version"]
-    assert optimise.drawn(folder) == {drawn.prompt_id}
+    assert optimise.trained_prompts(folder) == {drawn.prompt_id}

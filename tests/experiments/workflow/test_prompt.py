@@ -231,7 +231,7 @@ def test_the_examples_of_the_contract_are_programs():
     program = find(shown["python"].blocks[1].text)
     tree, diagnostics = static.read(program)
     assert program.form == "python" and diagnostics == []
-    assert static.made(tree) == ["AnswerGenerate"]
+    assert static.operators_made(tree) == ["AnswerGenerate"]
     for line in ("[AnswerGenerate, Custom] -> ScEnsemble", "Custom -> Review ? Revise : done"):
         assert find(line, "dsl").operators
     for piece in ("Review ? Revise : done", "-> ScEnsemble", ") * 2", "[A, B]"):

@@ -47,9 +47,9 @@ def test_a_phrase_stands_in_the_prompt_of_its_operator_and_in_no_other(name):
 def test_the_solutions_of_a_real_prompt_are_found(name):
     operator = OPERATORS[name]
     if PROMPTS[name]["role"] in ("corrects", "checks", "chooses") or name == "Programmer":
-        text = operator.asked(**VALUES | {"problem": "What is 6 * 7?"})
+        text = operator.fill_prompt(**VALUES | {"problem": "What is 6 * 7?"})
     else:
-        text = operator.asked(**VALUES)
+        text = operator.fill_prompt(**VALUES)
     hint = "\n".join(operator.hints.values())
     wanted = [SHOWN, "Answer: 43"] if PROMPTS[name]["role"] == "chooses" else [SHOWN]
     for asked in (text, f"{hint}\n\n{text}"):
@@ -60,8 +60,8 @@ def test_the_solutions_of_a_real_prompt_are_found(name):
 def test_a_first_call_is_shown_no_solution():
     problem = {**VALUES, **dict.fromkeys(("problem", "input"), "What is 6 * 7?")}
     for name in ("Custom", "AnswerGenerate", "CustomCodeGenerate"):
-        assert solutions(name, OPERATORS[name].asked(**problem)) == []
-    text = OPERATORS["Programmer"].asked(**problem | {"analysis": "None"})
+        assert solutions(name, OPERATORS[name].fill_prompt(**problem)) == []
+    text = OPERATORS["Programmer"].fill_prompt(**problem | {"analysis": "None"})
     assert solutions("Programmer", text) == []
-    again = AGAIN.format(asked=OPERATORS["AnswerGenerate"].asked(**VALUES), reply="forty-two")
+    again = AGAIN.format(asked=OPERATORS["AnswerGenerate"].fill_prompt(**VALUES), reply="forty-two")
     assert solutions("AnswerGenerate", again) == [SHOWN]

@@ -221,7 +221,7 @@ def test_a_policy_is_shown_the_problem_or_as_a_treatment_none(config, rows):
     for settings in ({}, layered):
         with world_of(config, **settings, shows_problem=False) as world:
             assert world.prompts
-            text = "\n".join(turn["content"] for turn in world.shown(row))
+            text = "\n".join(turn["content"] for turn in world.prompt_for(row))
             assert row.prompt_text() not in text and HIDDEN["math"] in text
 
 
