@@ -61,9 +61,10 @@ def write_page(
     answers = read_answers(study_dir)
     choice = choose(answers, most, seed)
     if not choice.total:
+        why = answers.problems[0] if answers.problems else "no run of it has ended a step"
         raise UserError(
-            f"{shown(answers.folder)} has no answer on record: no run of it has ended a step. Look"
-            f" how far they are: python -m experiments.monitor study={answers.folder.name}"
+            f"{shown(answers.folder)} has no answer on record: {why}. Look how far its runs are:"
+            f" python -m experiments.monitor study={answers.folder.name}"
         )
     page_content = content(answers, choice, int(most_mb * 1e6) - FRAME)
     path = out or answers.folder / PLACE

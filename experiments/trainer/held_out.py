@@ -8,7 +8,6 @@ answered in ``kept``, both by step; steps that are trained again are evaluated a
 
 from __future__ import annotations
 
-import json
 import time
 from collections import defaultdict
 from collections.abc import Callable, Generator, Sequence
@@ -31,7 +30,6 @@ from study.cell.records import DRAWN, EVAL_COST, EVALUATIONS, HELD_OUT, OVERALL,
 from study.endings import INFRASTRUCTURE
 from study.errors import UserError
 from study.rows import Row, Truth
-from study.system.files import write_text
 from study.tasks import task_module
 from study.truth.score import columns
 
@@ -114,8 +112,7 @@ class HeldOut(TrainerCallback):
                 measured = self._add_cost(played, usd_of_calls(calls))
         for item, tokens in zip(items, ids, strict=True):
             item["stop"] = self._end(tokens)
-        lines = "".join(json.dumps({"step": step, **item}) + "\n" for item in items)
-        write_text(_items_file(self.folder, step), lines)
+        self.recorder.write_items(step, items)
         measured["time/eval_s"] = time.perf_counter() - began
         return summary(items) | measured
 
@@ -249,10 +246,6 @@ def clear(folder: Path, step: int) -> None:
             checkpoints.remove(path)
     for path in (folder / KEPT).glob(".step-*"):
         checkpoints.remove(path)
-
-
-def _items_file(folder: Path, step: int) -> Path:
-    return folder / EVALUATIONS / f"step-{step:06d}.jsonl"
 
 
 def summary(items: Sequence[dict[str, Any]]) -> dict[str, float]:

@@ -131,7 +131,9 @@ def read_metrics(folder: Path) -> tuple[list[dict[str, Any]], list[str]]:
 
 
 _SIGNED = b', "digest": "'
-_OF_LINE = {"step", "time_ms", "metrics", "cell", "training", "digest"}
+_TEXTS = ("cell", "training", "evaluated", "digest")
+"""What a line says of itself: cell, training, digest of the evaluation's answers, and its own."""
+_OF_LINE = {"step", "time_ms", "metrics", *_TEXTS}
 
 
 def _line_text(line: Mapping[str, Any]) -> str:
@@ -174,7 +176,7 @@ def step_line(line: bytes) -> dict[str, Any] | None:
             return None
     renamed = {FORMER.get(name, name): value for name, value in metrics.items()}
     return {"step": whole[0], "time_ms": whole[1], "metrics": renamed} | {
-        name: str(content[name]) for name in ("cell", "training", "digest") if name in content
+        name: str(content[name]) for name in _TEXTS if name in content
     }
 
 
@@ -186,6 +188,7 @@ class Recorder:
     def __init__(self, folder: Path, after_step: int = 0) -> None:
         self.folder = folder
         self._loose: set[Path] = set()
+        self._evaluated: dict[int, str] = {}
         lines, problems = read_metrics(folder)
         self._times = {line["step"]: line["time_ms"] for line in lines}
         self._keep_damaged(problems)
@@ -243,11 +246,17 @@ class Recorder:
         """Record the metrics of a step: step 0 has no more than that. Returns the line."""
         time_ms = self._times.get(step, int(time.time() * 1000))
         line = {"step": step, "time_ms": time_ms, "metrics": metrics, "cell": cell_id(self.folder)}
-        training = training_of(self.folder)
-        signed = {**line, **({"training": training} if training else {}), "digest": ""}
-        append_line(self._metrics_path, _line_text(signed))
+        more = {"training": training_of(self.folder), "evaluated": self._evaluated.get(step)}
+        more = {name: text for name, text in more.items() if text}
+        append_line(self._metrics_path, _line_text({**line, **more, "digest": ""}))
         self._loose.add(self._metrics_path)
         return line
+
+    def write_items(self, step: int, items: Sequence[Mapping[str, Any]]) -> None:
+        """Record what the rules said of each held-out row, before the line of the step."""
+        text = "".join(json.dumps({"step": step, **item}) + "\n" for item in items)
+        write_text(items_file(self.folder, step), text)
+        self._evaluated[step] = xxhash.xxh3_64_hexdigest(text.encode())
 
     def write_evaluation(
         self,
@@ -339,6 +348,11 @@ def schema_of(fields: Sequence[tuple[str, Any]]) -> pa.Schema:
     return pa.schema(
         [(name, arrow_type(kind) if isinstance(kind, str) else kind) for name, kind in fields]
     )
+
+
+def items_file(cell: Path, step: int) -> Path:
+    """Where the greedy answers to held-out rows of a step are, a line each."""
+    return cell / EVALUATIONS / f"step-{step:06d}.jsonl"
 
 
 def part_name(step: int) -> str:

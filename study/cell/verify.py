@@ -11,6 +11,8 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+import xxhash
+
 from study.cell.cells import (
     Cell,
     is_done,
@@ -27,6 +29,7 @@ from study.cell.records import (
     EVALUATIONS,
     KINDS,
     METRICS,
+    items_file,
     read_metrics,
     recorded,
     step_of,
@@ -35,7 +38,7 @@ from study.cell.records import (
 from study.cell.signature import training_of
 from study.cell.status import read_status
 from study.config.identity import identifying
-from study.system.files import Damaged, read_json, read_yaml, say
+from study.system.files import Damaged, read_json, read_text, read_yaml, say
 
 MAGIC = b"PAR1"
 FORMS: dict[str, dict[str, type]] = {
@@ -125,9 +128,25 @@ def unsound(cell: Cell | Path) -> list[str]:
     for kind in KINDS:
         sentences += _unsound_parts(folder / kind)
         sentences += lost_steps(folder / EVALUATIONS / kind)
+    sentences += _altered_items(folder, lines)
     made = {line["step"] for line in lines}
     if is_done(folder) and (more := sorted(_steps_of(folder / "rollouts") - made)):
         sentences.append(f"{where(folder / METRICS)} has no line of step {_listed(more)}.")
+    return sentences
+
+
+def _altered_items(folder: Path, lines: Iterable[dict[str, Any]]) -> list[str]:
+    """Evaluations whose answers are not those that the line of their step is of."""
+    sentences = []
+    for line in lines:
+        path = items_file(folder, line["step"])
+        if digest := line.get("evaluated"):
+            try:
+                altered = xxhash.xxh3_64_hexdigest(read_text(path).encode()) != digest
+            except (FileNotFoundError, Damaged):
+                altered = True
+            if altered:
+                sentences.append(f"{where(path)} is not what was written.")
     return sentences
 
 

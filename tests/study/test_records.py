@@ -12,9 +12,11 @@ from study.cell.records import (
     VERDICT,
     Recorder,
     frame_types,
+    items_file,
     read_metrics,
     rollout_id,
 )
+from study.cell.verify import unsound
 from study.verdict import Outcome
 from tests.study.test_verdict import verdict
 
@@ -97,6 +99,18 @@ def test_a_run_that_goes_on_keeps_which_lines_were_signed(tmp_path):
     assert [line.count('"digest"') for line in before.splitlines()] == [0, 1]
     Recorder(tmp_path, 2)
     assert path.read_text() == before
+
+
+def test_answers_to_held_out_rows_are_those_of_their_line(tmp_path):
+    recorder = Recorder(tmp_path)
+    recorder.write_items(2, [{"id": "a", "correct": True}])
+    recorder.write_line(2, {"eval/averages/math": 1.0})
+    path, sentence = items_file(tmp_path, 2), "step-000002.jsonl is not what was written."
+    assert not any(each.endswith(sentence) for each in unsound(tmp_path))
+    path.write_text(path.read_text().replace("true", "false"))
+    assert any(each.endswith(sentence) for each in unsound(tmp_path))
+    path.unlink()
+    assert any(each.endswith(sentence) for each in unsound(tmp_path))
 
 
 def test_metrics_of_older_studies_are_read_by_the_names_that_they_have_now(tmp_path):
