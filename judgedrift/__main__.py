@@ -16,7 +16,7 @@ from importlib import import_module
 from textwrap import fill
 
 from experiments.plan import sweep_help
-from judgedrift.commands import BRIEF, COMMANDS, NAME, STAGES, SWEEP
+from judgedrift.commands import BRIEF, COMMANDS, NAME, STAGES, SWEEP, WORKFLOW, in_one_word
 from study.cli import Command, shown_examples
 from study.config.bounds import shown
 from study.config.presets import any_of, nearest
@@ -35,6 +35,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if words[0] == "--version":
         print(f"{NAME} {importlib.metadata.version(NAME)}")
         return 0
+    words = in_one_word(words)
     if words[0] not in COMMANDS:
         print(_no_command(words), file=sys.stderr)
         return 2
@@ -45,7 +46,8 @@ def by_name() -> dict[str, str]:
     """Module -> how its command is typed; of two names, the one that puts nothing before the
     rest."""
     entries = sorted(COMMANDS.items(), key=lambda item: not item[1].given)
-    return {entry.module: f"{NAME} {name}" for name, entry in entries}
+    names = {entry.module: f"{NAME} {name}" for name, entry in entries}
+    return {**names, f"experiments.{WORKFLOW}": f"{NAME} {WORKFLOW}"}
 
 
 def run(name: str, words: Sequence[str]) -> int:
@@ -56,8 +58,10 @@ def run(name: str, words: Sequence[str]) -> int:
 
 def _run(name: str, words: Sequence[str]) -> int:
     entry = COMMANDS[name]
-    typed = f"{NAME} {name}"
-    examples = [f"{typed} {example}".rstrip() for example in entry.examples]
+    typed, first = f"{NAME} {name}", ""
+    if name.startswith(f"{WORKFLOW}-"):
+        typed, first = f"{NAME} {WORKFLOW}", f"{entry.given[0]} "
+    examples = [f"{typed} {first}{example}".rstrip() for example in entry.examples]
     if set(HELP) & set(words):
         if entry.module == SWEEP:
             about = sweep_help.ABOUT_PLAN if name == "plan" else sweep_help.ABOUT
@@ -88,7 +92,8 @@ def overview() -> int:
     for stage, commands in STAGES.items():
         if stage in BRIEF:
             indent = " " * (len(stage) + 2)
-            print(fill(f"{stage}: {' '.join(commands)}", subsequent_indent=indent))
+            names = f"{stage}: {' '.join(commands)}"
+            print(fill(names, subsequent_indent=indent, break_on_hyphens=False))
             continue
         print(f"{stage}:")
         for name, entry in commands.items():

@@ -9,6 +9,8 @@ from study.system.tables import table
 NAME = "judgedrift"
 SWEEP = "experiments.sweep"
 """The one command that Hydra reads, not `study.cli`."""
+WORKFLOW = "workflow"
+"""``judgedrift workflow NAME`` is ``judgedrift workflow-NAME``."""
 
 
 @dataclass(frozen=True)
@@ -35,6 +37,12 @@ STAGES = {
     for stage, rows in table(__file__).items()
 }
 """Stage -> name -> command, in the order in which a study is made."""
-BRIEF = ("Estimate", "Tables", "Tools")
+BRIEF = ("Estimate", "Tables", "Tools", "Programs")
 """Stages whose commands are listed by name alone: few studies need one."""
 COMMANDS = {name: entry for stage in STAGES.values() for name, entry in stage.items()}
+
+
+def in_one_word(words: list[str]) -> list[str]:
+    """What was typed behind ``judgedrift``, with the command's name as the table has it."""
+    name = "-".join(words[:2])
+    return [name, *words[2:]] if words[0] == WORKFLOW and name in COMMANDS else words

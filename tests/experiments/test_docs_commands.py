@@ -19,7 +19,7 @@ import pytest
 from experiments.plan.preflight import check_arms, check_factors
 from experiments.sweep import cells_of
 from experiments.workflow.__main__ import MODULES
-from judgedrift.commands import COMMANDS
+from judgedrift.commands import COMMANDS, in_one_word
 from study.config.schema import register
 from study.declared import module_of
 from study.errors import UserError
@@ -144,6 +144,7 @@ def typed(words: list[str], here: Path) -> None:
         else:
             assert (ROOT / rest[0]).is_file()
     elif program == "judgedrift":
+        rest = in_one_word(rest)
         entry = COMMANDS[rest[0]]
         module(entry.module, [*entry.given, *rest[1:]], here)
     elif program == "make":

@@ -54,7 +54,8 @@ def test_alone_it_prints_every_command_in_the_order_of_a_study(capsys) -> None:
 
 def test_what_is_said_to_type_is_typed_as_the_command_was(monkeypatch, capsys) -> None:
     error = UserError(
-        "Type python -m experiments.sweep --cfg job, or python -m experiments.workflow."
+        "Type python -m experiments.sweep --cfg job, python -m experiments.workflow run --help,"
+        " or python -m tests.mutants."
     )
 
     def refuse(options: object) -> int:
@@ -64,7 +65,10 @@ def test_what_is_said_to_type_is_typed_as_the_command_was(monkeypatch, capsys) -
     command = Command(refuse, "experiments.ui", "", AnyStudyOptions)
     assert main(["ui"]) == 2
     told = capsys.readouterr().err
-    assert told == "Type judgedrift sweep --cfg job, or python -m experiments.workflow.\n"
+    assert told == (
+        "Type judgedrift sweep --cfg job, judgedrift workflow run --help, or python -m"
+        " tests.mutants.\n"
+    )
     assert str(error).startswith("Type python -m experiments.sweep --cfg job")
     assert judgedrift.by_name()["experiments.monitor"] == "judgedrift monitor"
 
@@ -85,10 +89,12 @@ def test_the_help_of_every_command_has_its_examples_and_loads_nothing_heavy() ->
     assert listed.endswith("LOADED []\n")
     assert [text.split("\n")[0] for text in texts] == list(COMMANDS)
     for text, (name, entry) in zip(texts, COMMANDS.items(), strict=True):
-        assert f"usage: judgedrift {name}" in text
+        in_words = name.replace("workflow-", "workflow ")
+        assert f"usage: judgedrift {in_words}" in text
         brief = any(name in STAGES[stage] for stage in BRIEF)  # their defaults are an estimator's
         assert brief or text.endswith("\nloaded\n"), text[-90:]
-        assert all(f"judgedrift {name} {example}".rstrip() in text for example in entry.examples)
+        typed = [f"judgedrift {in_words} {example}".rstrip() for example in entry.examples]
+        assert all(each in text for each in typed)
         assert f"python -m {entry.module}" not in text
 
 
@@ -122,6 +128,16 @@ def test_what_is_wrong_is_one_paragraph(words, said, capsys) -> None:
     assert main(words) == 2
     printed = capsys.readouterr()
     assert said in printed.err and printed.err.count("\n") == 1 and printed.out == ""
+
+
+def test_a_workflow_command_is_typed_in_one_word_or_in_two(capsys) -> None:
+    helps = []
+    for words in (["workflow-validate"], ["workflow", "validate"]):
+        assert main([*words, "--help"]) == 0
+        helps.append(capsys.readouterr().out)
+    assert helps[0] == helps[1] and "usage: judgedrift workflow validate " in helps[0]
+    assert main(["workflow", "nothing"]) == 2
+    assert "Did you mean workflow-" in capsys.readouterr().err
 
 
 def test_a_command_by_its_other_name_leaves_the_first_as_it_was() -> None:
