@@ -90,7 +90,7 @@ def test_the_help_of_every_command_has_its_examples_and_loads_nothing_heavy() ->
     assert [text.split("\n")[0] for text in texts] == list(COMMANDS)
     for text, (name, entry) in zip(texts, COMMANDS.items(), strict=True):
         in_words = name.replace("workflow-", "workflow ")
-        assert f"usage: judgedrift {in_words}" in text
+        assert f"usage: judgedrift {in_words.partition(' ')[0]}" in text
         brief = any(name in STAGES[stage] for stage in BRIEF)  # their defaults are an estimator's
         assert brief or text.endswith("\nloaded\n"), text[-90:]
         typed = [f"judgedrift {in_words} {example}".rstrip() for example in entry.examples]
