@@ -4,20 +4,18 @@ from __future__ import annotations
 
 import sys
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from analysis.display.printed import show
 from analysis.dose.mediation import study
-from study.cli import StudyOptions, command, option, output
+from study.cli import ResultOptions, command, option
 from study.config.bounds import Choice
 from study.features import FEATURES
 
 
 @dataclass(frozen=True)
-class Options(StudyOptions):
+class Options(ResultOptions):
     feature: str = option("the behaviour", "length", Choice(FEATURES))
-    out: Path | None = output("JSON file for the numbers")
 
 
 @command("analysis.mediation study=dose-response", __doc__, Options)

@@ -4,23 +4,21 @@ from __future__ import annotations
 
 import sys
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
 from analysis.display.printed import show, with_problems
 from analysis.dose.errors_in_variables import study
-from study.cli import StudyOptions, command, option, output
+from study.cli import ResultOptions, command, option
 from study.config.bounds import Choice, Number
 from study.features import FEATURES
 
 
 @dataclass(frozen=True)
-class Options(StudyOptions):
+class Options(ResultOptions):
     feature: str = option("the behaviour", "length", Choice(FEATURES))
     steps: int = option("first steps that are read", 1, Number(low=1))
-    out: Path | None = output("JSON file for the numbers")
 
 
 @command("analysis.natural study=quickstart", __doc__, Options)

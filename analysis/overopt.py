@@ -12,13 +12,12 @@ from analysis.onset.overopt import rows
 from analysis.onset.words import best_of_n_text, overopt_text
 from analysis.records.runs import read_runs
 from analysis.statistics.estimate import columns
-from study.cli import StudyOptions, command, output
+from study.cli import ResultOptions, command, output
 from study.system.files import write_json
 
 
 @dataclass(frozen=True)
-class Options(StudyOptions):
-    out: Path | None = output("JSON file for the numbers")
+class Options(ResultOptions):
     best_of_n: Path | None = output("JSON file for what choosing by each judge would give")
 
 

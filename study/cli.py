@@ -164,6 +164,20 @@ class StudyOptions:
 
 
 @dataclass(frozen=True)
+class ResultOptions(StudyOptions):
+    """Options of a command that also writes what it prints."""
+
+    out: Path | None = output("JSON file for the numbers")
+
+
+@dataclass(frozen=True)
+class FigureOptions(ResultOptions):
+    """Options of a command that also draws what it prints."""
+
+    figure: Path | None = output("file for the figure")
+
+
+@dataclass(frozen=True)
 class AnyStudyOptions:
     """Options of every command that looks at one study, or at all of a folder."""
 

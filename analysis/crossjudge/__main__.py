@@ -4,22 +4,19 @@ from __future__ import annotations
 
 import sys
 from dataclasses import dataclass
-from pathlib import Path
 
 import pandas as pd
 
 from analysis.crossjudge.estimate import figure, mean_gains, study
 from analysis.display.printed import show, with_problems
 from analysis.drift.substitution import LEAST
-from study.cli import StudyOptions, command, option, output
+from study.cli import FigureOptions, command, option
 from study.config.bounds import Number
 
 
 @dataclass(frozen=True)
-class Options(StudyOptions):
+class Options(FigureOptions):
     least: float = option("SDs that count as a substitution", LEAST, Number(above=0))
-    out: Path | None = output("JSON file for the numbers")
-    figure: Path | None = output("file for the figure")
 
 
 @command("analysis.crossjudge study=quickstart", __doc__, Options)

@@ -4,22 +4,19 @@ from __future__ import annotations
 
 import sys
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from analysis.display.printed import show, with_problems
 from analysis.dose.display import dose_caption, dose_response
 from analysis.dose.estimate import left_out, straight, study
-from study.cli import StudyOptions, command, option, output
+from study.cli import FigureOptions, command, option
 from study.config.bounds import Choice
 from study.features import FEATURES
 
 
 @dataclass(frozen=True)
-class Options(StudyOptions):
+class Options(FigureOptions):
     feature: str = option("the behaviour", "length", Choice(FEATURES))
-    out: Path | None = output("JSON file for the numbers")
-    figure: Path | None = output("file for the figure")
 
 
 @command("analysis.dose study=dose-response", __doc__, Options)

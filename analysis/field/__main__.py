@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 from dataclasses import asdict, dataclass
-from pathlib import Path
 
 from analysis.display.printed import show, with_problems, without_infinities
 from analysis.drift.estimate import usable_cells
@@ -13,18 +12,17 @@ from analysis.field.estimate import THRESHOLDS, of_runs
 from analysis.onset.estimate import dosed, line
 from analysis.records.replays import with_replays
 from analysis.records.runs import read_study
-from study.cli import StudyOptions, command, option, output
+from study.cli import ResultOptions, command, option
 from study.config.bounds import Choice
 from study.features import FEATURES
 
 
 @dataclass(frozen=True)
-class Options(StudyOptions):
+class Options(ResultOptions):
     feature: str | None = option(
         "the shortcut to look for; what the judge was dosed with where it is left out",
         legal=Choice(tuple(FEATURES)),
     )
-    out: Path | None = output("JSON file for the numbers")
 
 
 @command("analysis.field study=quickstart", __doc__, Options)

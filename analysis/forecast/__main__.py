@@ -10,12 +10,12 @@ from analysis.display.printed import show
 from analysis.forecast.estimate import ask, figure, forecast
 from analysis.forecast.study import in_units
 from analysis.forecast.words import text
-from study.cli import StudyOptions, command, option, output
+from study.cli import FigureOptions, command, option
 from study.config.bounds import Name, Number
 
 
 @dataclass(frozen=True)
-class Options(StudyOptions):
+class Options(FigureOptions):
     judges: str = option("presets with commas between, or study: those of the study", "study")
     steps: int = option("first steps that are read", 1, Number(low=1))
     fit: str = option(
@@ -29,8 +29,6 @@ class Options(StudyOptions):
         "",
         empty=True,
     )
-    out: Path | None = output("JSON file for the numbers")
-    figure: Path | None = output("file for the figure")
 
 
 @command("analysis.forecast study=quickstart judges=sim-fair,sim-verbose", __doc__, Options)

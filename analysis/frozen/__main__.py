@@ -3,24 +3,17 @@
 from __future__ import annotations
 
 import sys
-from dataclasses import dataclass
-from pathlib import Path
 
 from analysis.display.printed import show, with_problems
 from analysis.drift.estimate import base_arm, usable_cells
 from analysis.frozen.arm import held_out_table
 from analysis.frozen.words import frozen_text
 from analysis.records.runs import read_study
-from study.cli import StudyOptions, command, output
+from study.cli import ResultOptions, command
 
 
-@dataclass(frozen=True)
-class Options(StudyOptions):
-    out: Path | None = output("JSON file for the numbers")
-
-
-@command("analysis.frozen study=quickstart", __doc__, Options)
-def main(options: Options) -> int:
+@command("analysis.frozen study=quickstart", __doc__, ResultOptions)
+def main(options: ResultOptions) -> int:
     """Exit codes: 0 printed, 2 a user's error."""
     records = read_study(options.folder)
     cells = usable_cells(records.table)

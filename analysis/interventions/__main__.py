@@ -3,24 +3,17 @@
 from __future__ import annotations
 
 import sys
-from dataclasses import dataclass
-from pathlib import Path
 
 from analysis.display.printed import show
 from analysis.interventions.estimate import numbers, of_records
 from analysis.interventions.words import interventions_text
 from analysis.records.runs import read_study
-from study.cli import StudyOptions, command, output
+from study.cli import ResultOptions, command
 from study.errors import UserError
 
 
-@dataclass(frozen=True)
-class Options(StudyOptions):
-    out: Path | None = output("JSON file for the numbers")
-
-
-@command("analysis.interventions study=interventions", __doc__, Options)
-def main(options: Options) -> int:
+@command("analysis.interventions study=interventions", __doc__, ResultOptions)
+def main(options: ResultOptions) -> int:
     """Exit codes: 0 printed, 2 a user's error."""
     records = read_study(options.folder)
     interventions = of_records(records)

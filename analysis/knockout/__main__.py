@@ -3,24 +3,17 @@
 from __future__ import annotations
 
 import sys
-from dataclasses import dataclass
-from pathlib import Path
 
 from analysis.display.printed import show
 from analysis.knockout.estimate import numbers, of_study
 from analysis.knockout.words import knockout_text
 from analysis.records.runs import read_runs
-from study.cli import StudyOptions, command, output
+from study.cli import ResultOptions, command
 from study.errors import UserError
 
 
-@dataclass(frozen=True)
-class Options(StudyOptions):
-    out: Path | None = output("JSON file for the numbers")
-
-
-@command("analysis.knockout study=knockout", __doc__, Options)
-def main(options: Options) -> int:
+@command("analysis.knockout study=knockout", __doc__, ResultOptions)
+def main(options: ResultOptions) -> int:
     """Exit codes: 0 printed, 2 a user's error."""
     runs, problems = read_runs(options.folder)
     knockouts = of_study(runs)

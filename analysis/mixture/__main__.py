@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 from dataclasses import dataclass
-from pathlib import Path
 
 from analysis.display.printed import show, with_problems
 from analysis.drift.estimate import usable_cells
@@ -13,17 +12,16 @@ from analysis.mixture import words as mixture
 from analysis.mixture.estimate import numbers, of_runs
 from analysis.records.runs import read_study
 from analysis.statistics.estimate import LEVEL
-from study.cli import StudyOptions, command, option, output
+from study.cli import ResultOptions, command, option
 from study.config.bounds import Number
 from study.errors import UserError
 
 
 @dataclass(frozen=True)
-class Options(StudyOptions):
+class Options(ResultOptions):
     window: int = option("steps of a window; 0: as many as the counts allow", 0, Number(low=0))
     threshold: float = option("the judge says yes from this score on", THRESHOLD, Number(0, high=1))
     level: float = option("level of the intervals", LEVEL, Number(above=0, below=1))
-    out: Path | None = output("JSON file for the numbers")
 
 
 @command("analysis.mixture study=mixed-quickstart out=mixture.json", __doc__, Options)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 from dataclasses import asdict, dataclass
-from pathlib import Path
 
 from analysis.display.printed import show, with_problems
 from analysis.onset.estimate import dosed, line
@@ -12,20 +11,19 @@ from analysis.onset.threshold_grid import FEWEST_HIGH, HIGH
 from analysis.onset.words import onset_text
 from analysis.records.runs import read_runs
 from analysis.statistics.estimate import columns
-from study.cli import StudyOptions, command, option, output
+from study.cli import ResultOptions, command, option
 from study.config.bounds import Choice
 from study.features import FEATURES
 
 
 @dataclass(frozen=True)
-class Options(StudyOptions):
+class Options(ResultOptions):
     feature: str | None = option(
         "the shortcut to look for; what the judge was dosed with where it is left out",
         legal=Choice(tuple(FEATURES)),
     )
     high: float = option("score from which a rollout counts as high", HIGH)
     fewest: int = option("high rollouts that a step needs", FEWEST_HIGH)
-    out: Path | None = output("JSON file for the numbers")
 
 
 @command("analysis.onset study=quickstart", __doc__, Options)

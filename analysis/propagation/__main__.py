@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 from dataclasses import dataclass
-from pathlib import Path
 
 import pandas as pd
 
@@ -12,15 +11,13 @@ from analysis.display.printed import show
 from analysis.propagation import SCALES
 from analysis.propagation.estimate import figure, study
 from analysis.propagation.words import text
-from study.cli import StudyOptions, command, option, output
+from study.cli import FigureOptions, command, option
 from study.config.bounds import Choice
 
 
 @dataclass(frozen=True)
-class Options(StudyOptions):
+class Options(FigureOptions):
     scale: str = option("how a push becomes a shift", "adam", Choice(SCALES))
-    out: Path | None = output("JSON file for the numbers")
-    figure: Path | None = output("file for the figure")
 
 
 @command("analysis.propagation study=quickstart", __doc__, Options)

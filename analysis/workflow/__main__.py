@@ -16,15 +16,14 @@ from analysis.records.runs import read_study
 from analysis.workflow import log as workflow_log
 from analysis.workflow import words as printed
 from analysis.workflow.arm import numbers, of_study
-from study.cli import StudyOptions, command, option, output
+from study.cli import ResultOptions, command, option
 from study.errors import UserError
 
 
 @dataclass(frozen=True)
-class Options(StudyOptions):
+class Options(ResultOptions):
     study: str = option("name of the study", "")
     log: Path | None = option("a log of others, JSON lines, in place of a study")
-    out: Path | None = output("JSON file for the numbers")
 
     def check(self) -> None:
         """Refuse both or neither, and a study that is not there."""
