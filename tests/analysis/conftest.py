@@ -180,7 +180,8 @@ def write_held_out(cell: Path) -> None:
     for kind in ("rollouts", "verdicts"):
         folder = cell / "evaluations" / kind
         folder.mkdir(parents=True)
-        shutil.copy(cell / kind / "step-000001.parquet", folder)
+        first = cell / kind / records.part_name(1)
+        records.write_rows(folder / first.name, pq.read_table(first).replace_schema_metadata(None))
 
 
 def write_kl(study: Path, steps: int) -> Path:
@@ -205,7 +206,7 @@ VERDICT = schema(  # as of verdicts that others gave
 
 
 def write_part(folder: Path, step: int, rows: list[dict[str, Any]], schema: pa.Schema) -> None:
-    pq.write_table(pa.Table.from_pylist(rows, schema), folder / f"step-{step:06d}.parquet")
+    records.write_rows(folder / records.part_name(step), pa.Table.from_pylist(rows, schema))
 
 
 @pytest.fixture

@@ -55,7 +55,7 @@ def _write_cell(study: Path, arm: str, seed: int) -> None:
     preset = {"name": judge, "on_failure": "unscored"}
     config = run_config(study, seed, preset, "mixed", arm=arm, reward=reward)
     config["trainer"] = {"steps": STEPS, "scale_rewards": "group"}
-    cell = write_head(study / arm, config, STEPS)
+    cell = write_head(study / judge, config, STEPS)
     rng = np.random.default_rng([seed, sum(map(ord, arm))])
     lines = [{"step": 0, "time_ms": 0, "metrics": held_out(arm, seed, 0)}]
     for step in range(1, STEPS + 1):

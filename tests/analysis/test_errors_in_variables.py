@@ -16,6 +16,7 @@ from analysis.dose.errors_in_variables import (
     slopes,
 )
 from analysis.natural import main
+from study.config.identity import digest
 from study.features import features
 from tests.analysis.conftest import config_of
 from tests.conftest import in_parts
@@ -83,9 +84,10 @@ def test_a_study_of_three_judges_is_read(copied, answered):
     """Copies of a real study's runs under the name of a third judge, whose scores favour length."""
     study = copied("three")
     for cell in sorted(in_parts(study).glob("sim-fair-*")):
-        other = shutil.copytree(cell, study / cell.name.replace("sim-fair", "sim-long"))
-        with config_of(other) as config:
+        copy = shutil.copytree(cell, study / "copy")
+        with config_of(copy) as config:
             config["judge"]["name"] = "sim-long"
+        other = copy.rename(study / f"sim-long-s{config['seed']}-{digest(config)}")
         for part in (other / "rollouts").glob("*.parquet"):
             table = pq.read_table(part)
             pairs = zip(table["truth"].to_pylist(), table["answer"].to_pylist(), strict=True)

@@ -31,7 +31,7 @@ def write(recorder: Recorder, step: int) -> None:
 
 
 def contents(folder: Path) -> dict[str, bytes]:
-    lines = [{**line, "time_ms": 0} for line in recorded(folder)]
+    lines = [{**line, "time_ms": 0, "digest": ""} for line in recorded(folder)]
     found = {str(p.relative_to(folder)): p.read_bytes() for p in folder.rglob("step-*.parquet")}
     return {**found, "metrics": json.dumps(lines).encode()}
 
