@@ -162,9 +162,11 @@ def _other_means(rollouts: pd.DataFrame, logged: pd.DataFrame, metric: str, colu
 
 
 def _lost_lines(rollouts: pd.DataFrame, logged: pd.DataFrame, done: bool) -> str:
-    """A step has a line where it has rollouts."""
+    """A step has a line where it has rollouts; the last one of a run that goes on may have none
+    yet."""
     steps = set(rollouts["step"].astype(int))
-    lines = set(logged["step"].astype(int))
-    last = max(steps if done else lines, default=0)
-    missing_steps = {step for step in steps - lines if step <= last}
+    last = max(steps, default=0)
+    missing_steps = {
+        step for step in steps - set(logged["step"].astype(int)) if done or step < last
+    }
     return f"its metrics have no line of step {min(missing_steps)}" if missing_steps else ""

@@ -15,7 +15,7 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-from study.cell.signature import training_of
+from study.cell.signature import ANOTHER, training_of
 from study.errors import UserError
 from study.system.files import sha256, write_json
 
@@ -39,19 +39,20 @@ def path_of(folder: Path, step: int) -> Path:
     return folder / f"checkpoint-{step}"
 
 
-def seal(checkpoint: Path, cell_id: str) -> None:
+def seal(checkpoint: Path, cell_id: str, training: str = "") -> None:
     """Bring every file of ``checkpoint`` to disk, then write the manifest.
 
     Args:
         checkpoint: its folder, with all of its files.
         cell_id: hash of the config that made it.
+        training: `study.cell.signature.training_of` the cell, if it is one.
     """
     manifest = checkpoint / COMPLETE
     paths = sorted(p for p in checkpoint.rglob("*") if p.is_file() and p != manifest)
     files = {str(path.relative_to(checkpoint)): _noted(path) for path in paths}
     for folder in {path.parent for path in paths} | {checkpoint, checkpoint.parent}:
         sync(folder)
-    write_json(manifest, {"cell": cell_id, "files": files})
+    write_json(manifest, {"cell": cell_id, "training": training, "files": files})
     sync(checkpoint)
 
 
@@ -122,6 +123,9 @@ def foreign(policy: Path, cell_id: str, whole: bool = True) -> str:
         manifest = read_manifest(policy)
         if manifest["cell"] != cell_id and re.fullmatch(r"[0-9a-f]{10}", cell_id):
             return f"was trained in the cell {manifest['cell']}"
+        own, training = training_of(policy.parent), manifest.get("training")
+        if own and training and own != training:
+            return f"is of {ANOTHER}"
         return difference(policy, manifest["files"]) if whole else ""
     except (OSError, ValueError) as error:
         return str(error)
@@ -221,7 +225,8 @@ def save_policy(checkpoint: Path, policy: Path) -> None:
         (fresh / name).parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(checkpoint / name, fresh / name)
         _noted(fresh / name)
-    write_json(fresh / COMPLETE, {"cell": manifest["cell"], "files": files})
+    origin = {name: manifest.get(name, "") for name in ("cell", "training")}
+    write_json(fresh / COMPLETE, origin | {"files": files})
     sync(fresh)
     remove(policy)
     fresh.rename(policy)

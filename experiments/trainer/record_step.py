@@ -16,6 +16,7 @@ from experiments.trainer.scorer import Scorer
 from experiments.trainer.usage import Usage
 from study.cell import exchange
 from study.cell.records import Recorder
+from study.cell.signature import training_of
 
 
 class RecordStep(TrainerCallback):
@@ -83,6 +84,7 @@ class RecordStep(TrainerCallback):
             return
         self.recorder.sync()
         folder = Path(args.output_dir)
-        checkpoints.seal(checkpoints.path_of(folder, state.global_step), self.cell_id)
+        path = checkpoints.path_of(folder, state.global_step)
+        checkpoints.seal(path, self.cell_id, training_of(self.recorder.folder))
         checkpoints.rotate(folder)
         exchange.push(self.recorder.folder)

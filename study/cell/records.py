@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 import xxhash
 
-from study.cell.signature import Hashed, cell_id, other_origin, training_of
+from study.cell.signature import METRICS, Hashed, cell_id, other_origin, training_of
 from study.system.files import (
     Damaged,
     append_line,
@@ -55,7 +55,6 @@ REPLAYED = {
 """Columns of a rollout that another judge or failure policy has scored again."""
 NEVER_MISSING = ("step", "group", "member", "sample_index", "call")
 """Whole numbers that every row has; others may be missing, and are read as NaN then."""
-METRICS = "metrics.jsonl"
 FORMER = {
     **{f"system/{name}": f"time/{name}" for name in ("step_s", "judge_s", "world_s", "reward_s")},
     **{f"system/{name}": f"time/{name}" for name in ("truth_s", "rules_s", "eval_s")},
@@ -122,7 +121,7 @@ def read_metrics(folder: Path) -> tuple[list[dict[str, Any]], list[str]]:
             problems.append(f"{where(path)} line {number} is not a step and was left out")
         elif origin := other_origin(folder, content):
             problems.append(f"{where(path)} line {number} is of {origin} and was left out")
-        elif signed and "digest" not in content:
+        elif "digest" not in content and (signed or "training" in content):
             problems.append(f"{where(path)} line {number} is unsigned and was left out")
         else:
             steps[content["step"]] = content

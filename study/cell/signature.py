@@ -26,10 +26,11 @@ from study.system.files import Damaged, read_json
 KEY = "judgedrift.signature"
 """Key of a Parquet file's footer."""
 UNKNOWN = "?" * 32
+METRICS = "metrics.jsonl"
+LONGEST_LINE = 1 << 20
+"""Bytes of the first line of metrics."""
 MOST_FILES = 1 << 16
 """So many files are known to be as they were written."""
-
-
 ANOTHER = "another training of this cell"
 UNSIGNED = (
     "some files of records are unsigned, as older versions wrote them, and whether they were"
@@ -65,22 +66,40 @@ def cell_id(cell: Path) -> str:
 
 def training_of(cell: Path) -> str:
     """What tells one training of a cell from another, of the same config in another place or at
-    another time: drawn when its status is first written, and kept there. Empty where there is none.
+    another time: drawn when its status is first written. The lines of metrics have it, each under
+    its digest; before there are any, the status alone. Empty in a cell of an older version.
     """
-    path = cell / "status.json"
+    return logged_training(cell) or _read_training(cell / "status.json")
+
+
+def logged_training(cell: Path) -> str:
+    """The training that the first line of a cell's metrics is of; empty where it names none."""
+    return _read_training(cell / METRICS)
+
+
+def _read_training(path: Path) -> str:
+    """The training that stands in a status, or in the first line of metrics."""
     try:
-        stat = os.stat(path)
-        stamp = stat.st_ino, stat.st_size, stat.st_mtime_ns
+        status = os.stat(path)
+        stamp = status.st_ino, status.st_size, status.st_mtime_ns
         before, training = _trainings.get(path, (None, ""))
         if before != stamp:
-            training = read_json(path).get("training")
+            training = (_first_line if path.name == METRICS else read_json)(path).get("training")
             training = training if isinstance(training, str) else ""
             if len(_trainings) >= MOST_FILES:
                 _trainings.clear()
             _trainings[path] = stamp, training
-    except (OSError, Damaged):
+    except (OSError, Damaged, ValueError, AttributeError, RecursionError):
         return ""
     return training
+
+
+def _first_line(path: Path) -> dict[str, Any]:
+    """The object in the first line of a file; none where it is no regular file."""
+    if not path.is_file():
+        return {}
+    with path.open("rb") as file:
+        return json.loads(file.readline(LONGEST_LINE))
 
 
 def other_origin(cell: Path, line: Mapping[str, Any]) -> str:
@@ -196,8 +215,11 @@ def contradiction(path: Path, signature: Signature, steps: tuple[int, int], rows
     place = place_of(path)
     if signature.place != place:
         return f"was written as {signature.place} and lies at the place of {place}"
-    if _differ(signature.training, training_of(cell_of(path))):
+    cell = cell_of(path)
+    if _differ(signature.training, training_of(cell)):
         return f"is of {ANOTHER}"
+    if not signature.training and logged_training(cell):
+        return "was written by an older version than its run"
     if signature.steps != steps:
         return "was written as steps {} to {} under another name".format(*signature.steps)
     if signature.rows != rows:
@@ -264,7 +286,7 @@ def is_unsigned(path: Path) -> bool:
 
 
 _trainings: dict[Path, tuple[tuple[int, int, int], str]] = {}
-"""Status -> inode, size and time, and the training that stands in it."""
+"""Status or metrics -> inode, size and time, and the training that stands in it."""
 _digests_of: dict[Path, tuple[tuple[int, int, int], dict[int, str]]] = {}
 """File -> inode, size and time, and the digests of its bytes from each place on."""
 

@@ -127,10 +127,12 @@ def unsound(cell: Cell | Path) -> list[str]:
     sentences += [f"{problem}." for problem in problems]
     for kind in KINDS:
         sentences += _unsound_parts(folder / kind)
-        sentences += lost_steps(folder / EVALUATIONS / kind)
+        sentences += _unsound_parts(folder / EVALUATIONS / kind)
     sentences += _altered_items(folder, lines)
     made = {line["step"] for line in lines}
-    if is_done(folder) and (more := sorted(_steps_of(folder / "rollouts") - made)):
+    steps = _steps_of(folder / "rollouts")
+    last = max(steps, default=0)  # of a run that goes on it may have no line yet
+    if more := sorted(step for step in steps - made if step < last or is_done(folder)):
         sentences.append(f"{where(folder / METRICS)} has no line of step {_listed(more)}.")
     return sentences
 

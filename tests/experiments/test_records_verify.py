@@ -17,7 +17,7 @@ from experiments.policies.load import trained_policy
 from experiments.records import main
 from study.cell import merged
 from study.cell.parts import merged_files
-from study.cell.records import KINDS, part_name, write_rows
+from study.cell.records import KINDS, part_name, recorded, write_rows
 from study.cell.signature import UNSIGNED
 from study.errors import UserError
 from tests.rewritten import unsigned
@@ -196,12 +196,33 @@ def of_another_study(study: Path) -> None:
 
 def of_another_training(study: Path) -> None:
     """The verdicts of a cell of the same config that was trained elsewhere."""
+    elsewhere = shutil.copytree(first(study), study.parent / "elsewhere" / first(study).name)
+    (elsewhere / "metrics.jsonl").unlink()
+    (elsewhere / "status.json").write_text('{"training": "0badc0de"}')
+    part = elsewhere / "verdicts" / FIRST
+    write_rows(part, pq.read_table(part).replace_schema_metadata(None))
+    shutil.copy(part, first(study) / "verdicts")
+
+
+def other_status(study: Path) -> None:
     path = first(study) / "status.json"
-    status = path.read_text()
-    path.write_text(re.sub(r'"training": "[0-9a-f]+"', '"training": "0badc0de"', status))
-    verdicts = first(study) / "verdicts" / FIRST
-    write_rows(verdicts, pq.read_table(verdicts).replace_schema_metadata(None))
-    path.write_text(status)
+    path.write_text(re.sub(r'"training": "[0-9a-f]+"', '"training": "0badc0de"', path.read_text()))
+
+
+def older_part(study: Path) -> None:
+    """A part that an older version signed, in a run of this one."""
+    lines, part = first(study) / "metrics.jsonl", first(study) / "verdicts" / FIRST
+    before = lines.read_bytes(), (first(study) / "status.json").read_bytes()
+    lines.unlink()
+    (first(study) / "status.json").write_text("{}")
+    write_rows(part, pq.read_table(part).replace_schema_metadata(None))
+    lines.write_bytes(before[0])
+    (first(study) / "status.json").write_bytes(before[1])
+
+
+def unsigned_lines(study: Path) -> None:
+    path = first(study) / "metrics.jsonl"
+    path.write_text(re.sub(r', "digest": "[0-9a-f]+"\}\n', "}\n", path.read_text()))
 
 
 def unsigned_line(study: Path) -> None:
@@ -259,7 +280,10 @@ FILES: dict[str, Callable[[Path], object]] = {
     "no rollouts": lambda study: kind_gone(study, "rollouts"),
     "no verdicts": lambda study: kind_gone(study, "verdicts"),
     "a part of another training": of_another_training,
+    "a status of another training": other_status,
+    "a part of an older version": older_part,
     "an unsigned line behind signed ones": unsigned_line,
+    "all lines unsigned": unsigned_lines,
     "another cell's name": lambda study: first(study).rename(
         first(study).with_name(first(study).name.replace("-s3-", "-s5-"))
     ),
@@ -277,6 +301,13 @@ def test_files_that_were_confused_are_named(study, capsys, damage):
     FILES[damage](study)
     assert verify(study) == 1
     assert first(study).name in capsys.readouterr().out
+
+
+def test_a_status_of_another_training_leaves_the_records_readable(study):
+    other_status(study)
+    records = read_study(study)
+    assert len(records.runs) == 2 and all("parquet" not in text for text in records.problems)
+    assert len(recorded(first(study))) == 2
 
 
 def test_a_sound_study_has_no_problem_and_an_unsigned_one_says_so(study, capsys):
