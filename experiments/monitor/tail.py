@@ -19,12 +19,11 @@ from study.cell.records import (
     HELD_OUT,
     METRICS,
     OVERALL,
-    is_altered,
     read_metrics,
     step_line,
     where,
 )
-from study.cell.signature import other_origin
+from study.cell.signature import is_altered, other_origin
 from study.system.files import Damaged
 
 SPREAD, RECENT = 48, 24

@@ -19,7 +19,15 @@ from typing import TYPE_CHECKING, Any
 
 import xxhash
 
-from study.cell.signature import METRICS, Hashed, cell_id, other_origin, training_of
+from study.cell.signature import (
+    METRICS,
+    SIGNED,
+    Hashed,
+    cell_id,
+    is_altered,
+    other_origin,
+    training_of,
+)
 from study.system.files import (
     Damaged,
     append_line,
@@ -129,7 +137,6 @@ def read_metrics(folder: Path) -> tuple[list[dict[str, Any]], list[str]]:
     return list(steps.values()), problems
 
 
-_SIGNED = b', "digest": "'
 _TEXTS = ("cell", "training", "evaluated", "digest")
 """What a line says of itself: cell, training, digest of the evaluation's answers, and its own."""
 _OF_LINE = {"step", "time_ms", "metrics", *_TEXTS}
@@ -142,16 +149,7 @@ def _line_text(line: Mapping[str, Any]) -> str:
     if "digest" not in line:
         return text
     digest = xxhash.xxh3_64_hexdigest(text.encode())
-    return f'{text[:-1]}{_SIGNED.decode()}{digest}"}}'
-
-
-def is_altered(line: bytes) -> bool:
-    """Whether a line of ``metrics.jsonl`` has another digest than its text; one of an older version
-    has none."""
-    text, signed, digest = line.rstrip(b"\r").rpartition(_SIGNED)
-    if not signed:
-        return b'"digest"' in line
-    return digest != xxhash.xxh3_64_hexdigest(text + b"}").encode() + b'"}'
+    return f'{text[:-1]}{SIGNED.decode()}{digest}"}}'
 
 
 def step_line(line: bytes) -> dict[str, Any] | None:

@@ -27,6 +27,8 @@ KEY = "judgedrift.signature"
 """Key of a Parquet file's footer."""
 UNKNOWN = "?" * 32
 METRICS = "metrics.jsonl"
+SIGNED = b', "digest": "'
+"""What stands before the digest at the end of a line of metrics."""
 LONGEST_LINE = 1 << 20
 """Bytes of the first line of metrics."""
 MOST_FILES = 1 << 16
@@ -95,11 +97,22 @@ def _read_training(path: Path) -> str:
 
 
 def _first_line(path: Path) -> dict[str, Any]:
-    """The object in the first line of a file; none where it is no regular file."""
+    """The object in the first line of metrics; an empty one where it is altered, or the file is no
+    regular one."""
     if not path.is_file():
         return {}
     with path.open("rb") as file:
-        return json.loads(file.readline(LONGEST_LINE))
+        line = file.readline(LONGEST_LINE).rstrip(b"\n")
+    return {} if is_altered(line) else json.loads(line)
+
+
+def is_altered(line: bytes) -> bool:
+    """Whether a line of ``metrics.jsonl`` has another digest than its text; one of an older version
+    has none."""
+    text, signed, digest = line.rstrip(b"\r").rpartition(SIGNED)
+    if not signed:
+        return b'"digest"' in line
+    return digest != xxhash.xxh3_64_hexdigest(text + b"}").encode() + b'"}'
 
 
 def other_origin(cell: Path, line: Mapping[str, Any]) -> str:

@@ -303,11 +303,14 @@ def test_files_that_were_confused_are_named(study, capsys, damage):
     assert first(study).name in capsys.readouterr().out
 
 
-def test_a_status_of_another_training_leaves_the_records_readable(study):
-    other_status(study)
+@pytest.mark.parametrize(("name", "lines"), [("status.json", 2), ("metrics.jsonl", 1)])
+def test_a_wrong_training_in_one_file_leaves_the_records_readable(study, name, lines):
+    path = first(study) / name
+    text = re.sub(r'"training": "[0-9a-f]+"', '"training": "0badc0de"', path.read_text(), count=1)
+    path.write_text(text)
     records = read_study(study)
     assert len(records.runs) == 2 and all("parquet" not in text for text in records.problems)
-    assert len(recorded(first(study))) == 2
+    assert len(recorded(first(study))) == lines
 
 
 def test_a_sound_study_has_no_problem_and_an_unsigned_one_says_so(study, capsys):
