@@ -7,7 +7,7 @@ inside it is found when it is read.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -126,8 +126,8 @@ def unsound(cell: Cell | Path) -> list[str]:
     lines, problems = read_metrics(folder)
     sentences += [f"{problem}." for problem in problems]
     for kind in KINDS:
-        sentences += _unsound_parts(folder / kind)
-        sentences += _unsound_parts(folder / EVALUATIONS / kind)
+        sentences += _unsound_parts(folder / kind, lines)
+        sentences += _unsound_parts(folder / EVALUATIONS / kind, lines)
     sentences += _altered_items(folder, lines)
     made = {line["step"] for line in lines}
     steps = _steps_of(folder / "rollouts")
@@ -141,8 +141,8 @@ def _altered_items(folder: Path, lines: Iterable[dict[str, Any]]) -> list[str]:
     """Evaluations whose answers are not those that the line of their step is of."""
     sentences = []
     for line in lines:
-        path = items_file(folder, line["step"])
         if digest := line.get("evaluated"):
+            path = items_file(folder, line["step"])
             try:
                 altered = xxhash.xxh3_64_hexdigest(read_text(path).encode()) != digest
             except (FileNotFoundError, Damaged):
@@ -152,9 +152,9 @@ def _altered_items(folder: Path, lines: Iterable[dict[str, Any]]) -> list[str]:
     return sentences
 
 
-def _unsound_parts(folder: Path) -> list[str]:
+def _unsound_parts(folder: Path, lines: Sequence[dict[str, Any]]) -> list[str]:
     if not folder.is_dir():
-        return lost_steps(folder)
+        return lost_steps(folder, lines)
     sentences = foreign_parts(folder)
     for path in sorted(folder.iterdir()):
         why = _outside(path) if step_of(path) is not None else ""
@@ -162,13 +162,17 @@ def _unsound_parts(folder: Path) -> list[str]:
             why = damage.why
         if why:
             sentences.append(f"{where(path)} is damaged: it {why}.")
-    return sentences + lost_steps(folder)
+    return sentences + lost_steps(folder, lines)
 
 
-def lost_steps(folder: Path) -> list[str]:
+def lost_steps(folder: Path, lines: Sequence[dict[str, Any]] | None = None) -> list[str]:
     """A sentence where a kind of records lacks steps: those that a line of metrics is of, that are
     before its last, or that have records of the other kind. The last step of a run that goes on may
-    be being written. A kind that another program left empty lacks none."""
+    be being written. A kind that another program left empty lacks none.
+
+    Args:
+        lines: the cell's metrics, where they were read before.
+    """
     cell, name = folder.parent, f"{folder.parent.name}/{folder.name}"
     if held_out := cell.name == EVALUATIONS:
         cell, name = cell.parent, f"{cell.parent.name}/{name}"
@@ -178,16 +182,17 @@ def lost_steps(folder: Path) -> list[str]:
     if done and not held_out:
         last = max(last, int(read_status(cell, []).get("step", 0)))
     expected = on_record if held_out else set(range(1, last + 1))
-    expected = {step for step in expected if done or step < last} | _logged(cell, held_out)
+    expected = {step for step in expected if done or step < last} | _logged(
+        recorded(cell) if lines is None else lines, held_out
+    )
     if not folder.is_dir():
         return [f"{name} is gone."] if expected else []
     missing = sorted(expected - there) if there or training_of(cell) else []
     return [f"{name} has no part of step {_listed(missing)}."] if missing else []
 
 
-def _logged(cell: Path, held_out: bool) -> set[int]:
+def _logged(lines: Sequence[dict[str, Any]], held_out: bool) -> set[int]:
     """The steps whose rollouts, or drawn answers to held-out rows, a line of metrics is of."""
-    lines = recorded(cell)
     if not held_out:
         return {line["step"] for line in lines if line["step"]}  # step 0 is before the first
     return {
