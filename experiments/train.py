@@ -223,7 +223,7 @@ def train(cell: Cell, threads: int) -> None:
             if runs_code(cell.config.task):
                 grading = task_module(cell.config.task.name).grading(unsafe)
                 sandbox = {"sandbox": str(stack.enter_context(grading).tier)}
-            write_json(cell.dir / "environment.json", environment(threads) | sandbox)
+            write_json(cell.dir / "environment.json", environment(threads) | sandbox, signed=True)
         log = stack.enter_context(RunLog(cell))
         for line in recorder.metrics():
             log.add(line["step"], line["time_ms"], line["metrics"])

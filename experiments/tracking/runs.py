@@ -110,7 +110,7 @@ def kept_run(folder: Path) -> dict[str, Any]:
 def keep_run(folder: Path, ids: dict[str, str], run_id: str, last_sent: int) -> None:
     """Note in a cell's ``mlflow.json`` its run and the last step that MLflow has of it."""
     place = {key: ids[key] for key in ("uri", "experiment_id", "parent_run_id")}
-    write_json(folder / "mlflow.json", {**place, "run_id": run_id, "sent": last_sent})
+    write_json(folder / "mlflow.json", {**place, "run_id": run_id, "sent": last_sent}, signed=True)
 
 
 def send(client: Any, run_id: str, points: Iterable[Point], tags: dict[str, str]) -> None:

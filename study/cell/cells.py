@@ -15,8 +15,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
-import yaml
-
 from study.cell import places
 from study.cell.records import recorded
 from study.cell.signature import cell_id
@@ -24,7 +22,7 @@ from study.cell.status import read_status
 from study.config.identity import digest, identifying
 from study.config.schema import Study, freeze
 from study.system import locks
-from study.system.files import Damaged, read_json, read_text, read_yaml, write_json, write_text
+from study.system.files import Damaged, read_json, read_text, read_yaml, write_json, write_yaml
 
 LOCK = ".lock"
 STOPPED = 3
@@ -136,7 +134,7 @@ def save_cell(cell: Cell) -> None:
 
 def save_config(cell: Cell) -> None:
     """Write the resolved config, for whoever holds the cell."""
-    write_text(cell.dir / "config.yaml", yaml.safe_dump(cell.data, sort_keys=False))
+    write_yaml(cell.dir / "config.yaml", cell.data)
 
 
 def set_status(folder: Path, **changes: Any) -> None:
@@ -145,7 +143,7 @@ def set_status(folder: Path, **changes: Any) -> None:
     with _WRITING:
         status = {**read_status(folder), **changes, "cell": cell_id(folder)}
         status.setdefault("training", _training(folder))
-        write_json(folder / "status.json", status, durable=False)
+        write_json(folder / "status.json", status, durable=False, signed=True)
 
 
 def _training(folder: Path) -> str:

@@ -277,9 +277,12 @@ def _read_groups(
         group_steps = {group.number: {s for s, n in group.steps.items() if n} for group in groups}
         numbers = [group.number for group in groups]
         why = _other_steps(path.parent.name, footer, group_steps)
-        if why := why or Contents.of(path).altered(footer, numbers):
+        contents = Contents.of(path)
+        data = contents.unread() if len(numbers) == footer.num_row_groups else None
+        if why := why or contents.altered(footer, numbers, data):
             raise Damaged(path, why, _REMEDY, at)
-        with pq.ParquetFile(path, metadata=footer, page_checksum_verification=True) as file:
+        source = path if data is None else pa.BufferReader(data)
+        with pq.ParquetFile(source, metadata=footer, page_checksum_verification=True) as file:
             names = _chosen(groups[0].columns, columns)
             table = file.read_row_groups(numbers, names)
         return _checked(path, footer, table.select(names), _REMEDY, at)

@@ -21,7 +21,7 @@ from typing import IO, Any
 
 import xxhash
 
-from study.system.files import Damaged, read_json
+from study.system.files import LARGEST, Damaged, read_json
 
 KEY = "judgedrift.signature"
 """Key of a Parquet file's footer."""
@@ -260,8 +260,13 @@ class Contents:
         return cls(path, digests)
 
     def unread(self) -> bytes | None:
-        """The bytes of a file of which nothing is known, to be read and hashed in one."""
-        return None if self.digests else self.path.read_bytes()
+        """The bytes of a file that is not large and whose rows nothing is known of, to be read and
+        hashed in one."""
+        return (
+            None
+            if 0 in self.digests or os.stat(self.path).st_size > LARGEST
+            else self.path.read_bytes()
+        )
 
     def altered(self, footer: Any, groups: Sequence[int], data: bytes | None = None) -> str:
         """Why the footer or row groups are not what was written, by their digests in the footer;

@@ -22,7 +22,7 @@ FORMAT = 2
 
 def write_study(study_dir: Path, described: dict[str, Any]) -> None:
     """Write ``study.json``: name, factors, base config and MLflow ids, with the format."""
-    write_json(study_dir / "study.json", {"format": FORMAT, **described})
+    write_json(study_dir / "study.json", {"format": FORMAT, **described}, signed=True)
 
 
 def read_study(study_dir: Path, problems: list[str] | None = None) -> dict[str, Any]:

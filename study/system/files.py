@@ -18,6 +18,7 @@ from collections.abc import Callable, Generator, Hashable, Iterable, Mapping
 from pathlib import Path
 from typing import IO, Any
 
+import xxhash
 import yaml
 from yaml.constructor import SafeConstructor
 from yaml.cyaml import CParser
@@ -44,6 +45,9 @@ _TEXTS = ("str", "merge", "value")
 _SCALARS = frozenset("null bool int float binary timestamp".split())
 _NOT_YAML = (yaml.YAMLError, ValueError, LookupError, AttributeError, OverflowError)
 """What PyYAML raises for a text that is none, or for a value that is not of its tag."""
+_DIGEST = "file_digest"
+_JSON_DIGEST, _YAML_DIGEST = (f',\n "{_DIGEST}": "', '"\n}'), (f"# {_DIGEST}: ", "")
+"""What stands before and behind the digest at the end of a signed file."""
 LEFTOVER = re.compile(r"\..+\.[a-z0-9_]{8}")
 """What a file is called until it is whole."""
 PRINTED_LINES: set[str] = set()
@@ -136,10 +140,31 @@ def write_text(path: Path, text: str, durable: bool = True) -> None:
     write_bytes(path, text.encode("utf-8"), durable)
 
 
-def write_json(path: Path, data: Any, durable: bool = True) -> None:
-    """Replace ``path`` by ``data`` as indented JSON; a number that is missing is null."""
+def write_json(path: Path, data: Any, durable: bool = True, signed: bool = False) -> None:
+    """Replace ``path`` by ``data`` as indented JSON; a number that is missing is null. If
+    ``signed``, an object ends with a digest of its text, which `read_json` checks."""
     text = json.dumps(plain(data), indent=1, allow_nan=False)
+    if signed:
+        text = _signed(text.removesuffix("\n}"), _JSON_DIGEST)
     write_text(path, text + "\n", durable)
+
+
+def write_yaml(path: Path, data: Any) -> None:
+    """Replace ``path`` by ``data`` as YAML, and a comment with a digest of its text, which
+    `read_yaml` checks."""
+    text = _signed(yaml.safe_dump(data, sort_keys=False), _YAML_DIGEST)
+    write_text(path, text + "\n")
+
+
+def _signed(text: str, ends: tuple[str, str]) -> str:
+    return xxhash.xxh3_64_hexdigest(text.encode("utf-8")).join((text + ends[0], ends[1]))
+
+
+def _check_digest(path: Path, text: str, ends: tuple[str, str], remedy: str) -> None:
+    """Raises Damaged: the text of a signed file is not that of which its digest is."""
+    if _signed(text.rpartition(ends[0])[0], ends) != text.removesuffix("\n"):
+        own = f"If you changed it yourself, take out the {_DIGEST} at its end"
+        raise Damaged(path, "is not as it was written", f"{remedy}. {own}" if remedy else own)
 
 
 def plain(value: Any) -> Any:
@@ -219,6 +244,9 @@ def read_json(path: Path, remedy: str = "") -> dict[str, Any]:
     if not isinstance(content, dict):
         kind = type(content).__name__
         raise Damaged(path, f"holds a JSON {kind} where an object should be", remedy)
+    if _DIGEST in content:
+        _check_digest(path, text, _JSON_DIGEST, remedy)
+        del content[_DIGEST]
     return content
 
 
@@ -259,6 +287,8 @@ def read_yaml(path: Path, remedy: str = "") -> dict[str, Any]:
     text = read_text(path, remedy, LARGEST_YAML)
     if not text.endswith("\n"):
         raise Damaged(path, "ends in the middle of a line", remedy)
+    if f"\n{_YAML_DIGEST[0]}" in text:
+        _check_digest(path, text, _YAML_DIGEST, remedy)
     try:
         content = _YamlReader(text).read()
     except _YamlLimitError as error:

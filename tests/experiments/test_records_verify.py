@@ -173,8 +173,7 @@ def flipped(study: Path) -> None:
 
 
 def reseeded(study: Path) -> None:
-    path = first(study) / "config.yaml"
-    path.write_text(path.read_text().replace("\nseed: 3\n", "\nseed: 4\n"))
+    put(first(study) / "config.yaml", r"^seed: 3$", "seed: 4")
 
 
 def other_metric(study: Path) -> None:
@@ -189,9 +188,14 @@ def lost_line(study: Path) -> None:
     path.write_text("".join(lines[:-2] + lines[-1:]))
 
 
+def put(path: Path, pattern: str, instead: str) -> None:
+    text, count = re.subn(pattern, instead, path.read_text(), flags=re.M)
+    assert count
+    path.write_text(text)
+
+
 def of_another_study(study: Path) -> None:
-    path = first(study) / "config.yaml"
-    path.write_text(re.sub(r"^study: .*$", "study: elsewhere", path.read_text(), flags=re.M))
+    put(first(study) / "config.yaml", r"^study: .*$", "study: elsewhere")
 
 
 def of_another_training(study: Path) -> None:
@@ -205,8 +209,7 @@ def of_another_training(study: Path) -> None:
 
 
 def other_status(study: Path) -> None:
-    path = first(study) / "status.json"
-    path.write_text(re.sub(r'"training": "[0-9a-f]+"', '"training": "0badc0de"', path.read_text()))
+    put(first(study) / "status.json", r'"training": "[0-9a-f]+"', '"training": "0badc0de"')
 
 
 def older_part(study: Path) -> None:
@@ -291,6 +294,18 @@ FILES: dict[str, Callable[[Path], object]] = {
     "a metric is another": other_metric,
     "a line of metrics lost": lost_line,
     "a cell of another study": of_another_study,
+    "time of training changed": lambda study: put(
+        first(study) / "status.json", r'"seconds": .*,', '"seconds": 9.0,'
+    ),
+    "end undone": lambda study: put(
+        first(study) / "status.json", r'("step|"steps|"stopped_at)": \d+', r'\1": 1'
+    ),
+    "packages changed": lambda study: put(
+        first(study) / "environment.json", r'"torch": "[^"]*"', '"torch": "1"'
+    ),
+    "arm taken from the config": lambda study: put(
+        first(study) / "config.yaml", r"^arm: .*\n", ""
+    ),
     "weights changed": lambda study: next(
         (first(study) / "policy").glob("*.safetensors")).write_bytes(b"0"),
 }  # fmt: skip

@@ -11,6 +11,7 @@ from study.system.files import (
     read_yaml,
     write_json,
     write_text,
+    write_yaml,
     writing,
 )
 from tests.conftest import python
@@ -163,3 +164,42 @@ def test_json_without_bounds_is_refused(tmp_path, name):
     write_text(path, text)
     with pytest.raises(Damaged, match=why):
         read_json(path)
+
+
+SIGNED = {
+    "state": "done",
+    "step": 6,
+    "cost": 0.5,
+    "error": "a \u00e9 # file_digest",
+    "runs": [{"a": None}],
+}
+
+
+@pytest.mark.parametrize(
+    ("write", "read"),
+    [(lambda *args: write_json(*args, signed=True), read_json), (write_yaml, read_yaml)],
+    ids=["json", "yaml"],
+)
+def test_a_signed_file_reads_as_it_was_written_or_not_at_all(tmp_path, write, read):
+    path = tmp_path / "signed"
+    write(path, SIGNED)
+    assert read(path) == SIGNED
+    sound = path.read_bytes()
+    last_line = sound.rstrip(b"}\n").rindex(b"\n")
+    for place in range(last_line):
+        path.write_bytes(sound[:place] + bytes([sound[place] ^ 1]) + sound[place + 1 :])
+        with pytest.raises(Damaged):
+            read(path)
+    unsigned = sound[:last_line].rstrip(b",") + (b"\n}\n" if read is read_json else b"\n")
+    path.write_bytes(unsigned)  # as an older version wrote it, or who changed it on purpose
+    assert read(path) == SIGNED
+
+
+def test_what_to_do_with_a_config_that_was_changed_on_purpose(tmp_path):
+    path = tmp_path / "config.yaml"
+    write_yaml(path, {"seed": 1})
+    path.write_text(path.read_text().replace("1", "2", 1))
+    with pytest.raises(
+        Damaged, match=r"not as it was written\. Do this\. If you changed it yourself"
+    ):
+        read_yaml(path, "Do this")
