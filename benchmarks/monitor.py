@@ -30,6 +30,7 @@ from typing import Any
 
 from benchmarks.race import read_sizes
 from study.cell import cells
+from study.cell.folder import CellFolder
 from study.cell.records import METRICS
 from study.cell.study_file import write_study
 from study.config.schema import Study
@@ -66,7 +67,7 @@ def metrics_line(step: int, began: float, draw: random.Random) -> str:
     )
 
 
-def lay(study_dir: Path, count: int, steps: int, draw: random.Random) -> list[Path]:
+def lay(study_dir: Path, count: int, steps: int, draw: random.Random) -> list[CellFolder]:
     """Cells that have made ``steps`` of twice as many steps; their folders."""
     default = dataclasses.asdict(Study())
     write_study(
@@ -82,20 +83,19 @@ def lay(study_dir: Path, count: int, steps: int, draw: random.Random) -> list[Pa
             "trainer": default["trainer"] | {"steps": 2 * steps},
         }
         cell = cells.make_cell(data)
-        cell.dir.mkdir(parents=True)
+        cell.folder.path.mkdir(parents=True)
         cells.save_config(cell)
         began = time.time() - 10 * steps
         lines = [metrics_line(step, began, draw) for step in range(1, steps + 1)]
-        (cell.dir / METRICS).write_text("\n".join(lines) + "\n", encoding="utf-8")
-        live(cell.dir, steps, 2 * steps)
-        folders.append(cell.dir)
+        (cell.folder / METRICS).write_text("\n".join(lines) + "\n", encoding="utf-8")
+        live(cell.folder, steps, 2 * steps)
+        folders.append(cell.folder)
     return folders
 
 
-def live(folder: Path, step: int, steps: int) -> None:
+def live(folder: CellFolder, step: int, steps: int) -> None:
     """A status of a cell that runs."""
-    cells.set_status(
-        folder,
+    folder.set_status(
         **{"state": "running", "phase": "judging", "step": step, "steps": steps},
         **{"beat": time.time(), "tokens": 1000 * step, "pid": os.getpid(), "host": os.uname()[1]},
     )

@@ -10,7 +10,7 @@ the rules and the truth about each rollout. Each is loaded when it is first used
 experiments`` loads no torch.
 """
 
-from study.face import lazily
+from study.lazy import lazily
 
 FACE = {
     "Scorer": "experiments.trainer.scorer",

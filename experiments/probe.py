@@ -29,13 +29,14 @@ from judges.probes import Variant, variants
 from judges.probes.asking import ask
 from judges.probes.model import rewritten
 from judges.probes.sets import BUILT_IN, is_file, load_set
-from study.cell import cells
+from study.cell.places import LOCK
 from study.cell.records import VERDICT, write_part
 from study.cli import command, option, overrides
 from study.config.bounds import Choice, Number
 from study.config.compose import load_presets, preset_names
 from study.config.schema import Cost, Judge, Task
 from study.errors import UserError
+from study.system import locks
 from study.system.files import read_json, write_json
 from study.tasks import oracle
 
@@ -126,7 +127,7 @@ def run(options: Options) -> Done:
     judges, task = _load(options)
     writer = load_presets(options.rewriter)[0] if options.rewriter else None
     folder = options.folder
-    lock = cells.lock(folder)
+    lock = locks.take(folder / LOCK)
     if lock is None:
         raise UserError(
             f"Another process is probing into {folder}. Wait until it has ended, or give these"

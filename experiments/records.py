@@ -17,7 +17,8 @@ from pathlib import Path
 from analysis.records.runs import read_study
 from experiments.pipeline.notes import NOTES, Notes
 from experiments.policies import checkpoints
-from study.cell import cells, merged, signature
+from study.cell import merged, signature
+from study.cell.folder import CellFolder, study_cells
 from study.cell.parts import is_signed, left_out, parts, read_all
 from study.cell.verify import unsound
 from study.cli import StudyOptions, command, word
@@ -29,7 +30,7 @@ from study.system.files import Damaged
 def merge(study_dir: Path) -> str:
     """Merge the records of a study's ended runs and of their replays; says what became of them.
     Raises UserError: none has ended."""
-    runs = [folder for folder in cells.study_cells(study_dir) if cells.is_done(folder)]
+    runs = [folder for folder in study_cells(study_dir) if folder.is_done()]
     if not runs:
         raise UserError(
             f"{study_dir} has no run that has ended, and only the records of those are merged. "
@@ -38,8 +39,9 @@ def merge(study_dir: Path) -> str:
     notes = Notes(study_dir) if (study_dir / NOTES).exists() else None
     before = after = 0
     for cell in runs:
-        places = [cell, *(study_dir / "replays").glob(f"*/{cell.name}")]
-        lock = cells.lock(cell)
+        replays = (study_dir / "replays").glob(f"*/{cell.name}")
+        places = [cell, *map(CellFolder, replays)]
+        lock = cell.lock()
         if lock is None:
             print(f"another process works in {cell.name}, which stays as it is", flush=True)
             continue
@@ -57,13 +59,14 @@ def verify(study_dir: Path) -> list[str]:
     signature.forget()
     problems = dict.fromkeys(text.rstrip(".") for text in read_study(study_dir).problems)
     problems.pop(signature.UNSIGNED, None)  # they are counted below
-    folders = cells.study_cells(study_dir)
+    folders = study_cells(study_dir)
     unsigned = 0
-    for cell in (*folders, *sorted((study_dir / "replays").glob("*/*/"))):
+    replays = sorted((study_dir / "replays").glob("*/*/"))
+    for cell in (*folders, *map(CellFolder, replays)):
         left = {problem.partition(" is left out")[0] for problem in problems}
         more = [text.rstrip(".") for text in unsound(cell)]
         problems |= dict.fromkeys(text for text in more if text.partition(" is dam")[0] not in left)
-        if why := checkpoints.foreign(cell / "policy", signature.cell_id(cell)):
+        if why := checkpoints.foreign(cell / "policy", cell.id):
             problems[f"{cell.name}/policy {why}"] = None
         signed: list[bool] = []
         for folder in merged.kinds(cell):
@@ -84,7 +87,7 @@ def verify(study_dir: Path) -> list[str]:
     return list(problems)
 
 
-def _files(cell: Path) -> int:
+def _files(cell: CellFolder) -> int:
     return sum(1 for folder in merged.kinds(cell) for _ in folder.glob("*.parquet"))
 
 

@@ -34,7 +34,6 @@ from experiments.plan.knockout import parts_of
 from experiments.plan.sweep_help import text as help_text
 from study.cell import cells, exchange
 from study.cell.cells import Cell
-from study.cell.places import url_of
 from study.config import override_errors as causes
 from study.config.compose import CONF, load_judge_once, opened, plain, respelled
 from study.config.schema import GROUPS, Study, freeze, register
@@ -74,7 +73,7 @@ def job(config: DictConfig) -> None:
     cell = QUEUE[-1]
     if "BasicLauncher" in hydra.launcher._target_:
         return
-    if cells.state(cell.dir) not in ("done", "running"):
+    if cell.folder.state() not in ("done", "running"):
         launch.supervise(cell)
 
 
@@ -101,17 +100,17 @@ def main() -> int:
             collect(elsewhere)
         if not QUEUE:
             return 0  # --cfg and the like
-        exchange.fetch(QUEUE[0].dir.parent)
+        exchange.fetch(QUEUE[0].folder.study_dir)
         launch.check(QUEUE, elsewhere)
         if QUEUE[0].config.plan:
             return launch.show_plan(QUEUE)
-        if elsewhere and url_of(QUEUE[0].dir):  # Hydra takes the URL for a folder of this one
-            study_dir = QUEUE[0].dir.parent
+        if elsewhere and QUEUE[0].folder.url:  # Hydra takes the URL for a folder of this one
+            study_dir = QUEUE[0].folder.study_dir
             elsewhere.append(f"hydra.sweep.dir='{study_dir.parent}/.hydra/{study_dir.name}'")
         runner = functools.partial(compose_jobs, elsewhere) if elsewhere else None
         return launch.run_study(list(QUEUE), runner)
     except (UserError, OSError) as error:
-        place = QUEUE[0].dir.parent if QUEUE else Path.cwd()
+        place = QUEUE[0].folder.study_dir if QUEUE else Path.cwd()
         trouble = error if isinstance(error, UserError) else storage.explained(error, place)
         if trouble is None or full:
             raise

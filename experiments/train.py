@@ -41,14 +41,13 @@ from judges.ask.session import Session
 from judges.endpoint.failures import EndpointRefused
 from judges.serving.lease import leases
 from study.cell import cells, exchange, lease
-from study.cell.asked import models_of
-from study.cell.cells import Cell
+from study.cell.cells import Cell, models_of
+from study.cell.folder import CellFolder, State
 from study.cell.heartbeat import Heartbeat
 from study.cell.merged import merge_cell, reopen
-from study.cell.parts import read_all, verdicts_by
+from study.cell.parts import verdicts_by
 from study.cell.places import StorageError, shown
-from study.cell.records import HELD_OUT, OVERALL, Recorder
-from study.cell.status import read_status
+from study.cell.records import HELD_OUT, OVERALL, Line, Recorder
 from study.cell.verify import unsound
 from study.cli import command, option
 from study.config.bounds import Number
@@ -70,7 +69,7 @@ class Terminated(KeyboardInterrupt):
     """SIGTERM or Ctrl-C, raised where the run is, so that it ends by its own hand and says so."""
 
 
-def run_cell(folder: Path, threads: int = 1) -> int:
+def run_cell(folder: CellFolder, threads: int = 1) -> int:
     """Train one cell to its end, from its last checkpoint where there is one.
 
     A cell that is done stays as it is: nothing is trained and nothing written. Returns exit code: 0
@@ -80,13 +79,13 @@ def run_cell(folder: Path, threads: int = 1) -> int:
     """
     if processes.rank():
         return follow(folder, threads)
-    if not cells.is_done(folder):
-        lock = cells.lock(folder, wait_s=2.0)
+    if not folder.is_done():
+        lock = folder.lock(wait_s=2.0)
         if lock is None:
             print(f"another process is running the cell {folder.name}", flush=True)
             return cells.BUSY
         with lock:
-            if not cells.is_done(folder):  # by another process, while this one waited
+            if not folder.is_done():  # by another process, while this one waited
                 return _run_leased(folder, threads)
         if processes.count() > 1:
             return cells.BUSY  # an end that the launcher passes on to the other processes
@@ -97,11 +96,11 @@ def run_cell(folder: Path, threads: int = 1) -> int:
     return 0
 
 
-def _run_leased(folder: Path, threads: int) -> int:
+def _run_leased(folder: CellFolder, threads: int) -> int:
     """`_run_held` of a cell that, where it belongs to a URL, no other machine runs."""
     try:
-        with lease.held(folder):
-            if cells.is_done(folder):
+        with lease.held(folder.path):
+            if folder.is_done():
                 print(f"the cell {folder.name} was ended by another machine", flush=True)
                 return 0
             return _run_held(folder, threads)
@@ -112,21 +111,21 @@ def _run_leased(folder: Path, threads: int) -> int:
         return _failure(error, folder)[0]
 
 
-def _run_held(folder: Path, threads: int) -> int:
+def _run_held(folder: CellFolder, threads: int) -> int:
     """Run a cell whose lock this process holds; its end is on record when this returns."""
     started, before = time.time(), 0.0
     if processes.count() > 1:
         processes.leave_with_launcher()
-    code, state, problem = 1, "failed", ""
+    code, problem = 1, ""
+    state: State = "failed"
     handlers = _take_signals(dict.fromkeys(STOPPING, _terminate))
     try:
-        clear_leftovers(folder)
+        clear_leftovers(folder.path)
         cell = cells.load_cell(folder)
-        before = read_status(folder).get("seconds", 0.0)
+        before = folder.status().get("seconds", 0.0)
         for sentence in unsound(folder):
             print(sentence, flush=True)
-        cells.set_status(
-            folder,
+        folder.set_status(
             state="running",
             pid=os.getpid(),
             host=socket.gethostname(),
@@ -144,15 +143,22 @@ def _run_held(folder: Path, threads: int) -> int:
     finally:
         _take_signals(IGNORED)
         ended = time.time()
-        end = {"state": state, "phase": state, "exit_code": code, "error": problem, "beat": ended}
         try:
-            cells.set_status(folder, ended=ended, seconds=before + ended - started, **end)
+            folder.set_status(
+                state=state,
+                phase=state,
+                exit_code=code,
+                error=problem,
+                beat=ended,
+                ended=ended,
+                seconds=before + ended - started,
+            )
             if state == "done":
-                exchange.push(folder, ended=True)
+                exchange.push(folder.path, ended=True)
                 write_text(folder / "DONE", "")
             else:
                 with contextlib.suppress(StorageError):  # its records went with its checkpoints
-                    exchange.push(folder)
+                    exchange.push(folder.path)
         except (OSError, UserError) as error:
             # Status and marker are missing; the next run finds the cell killed and goes on.
             code, _ = _failure(error, folder)
@@ -160,10 +166,10 @@ def _run_held(folder: Path, threads: int) -> int:
     return code
 
 
-def _failure(error: BaseException, folder: Path) -> tuple[int, str]:
+def _failure(error: BaseException, folder: CellFolder) -> tuple[int, str]:
     """Exit code and text of what ended a run, said in the log where it is an error: a paragraph
     where somebody can mend it."""
-    if trouble := storage.explained(error, folder):
+    if trouble := storage.explained(error, folder.path):
         print(trouble, flush=True)
         return storage.EXIT, str(trouble)
     if stopping.interrupted(error):
@@ -201,12 +207,12 @@ def train(cell: Cell, threads: int) -> None:
     """Do what the cell still lacks, by its records: steps after the last sound checkpoint, and
     after the last step only the policy and the end of the run in MLflow."""
     steps = cell.config.trainer.steps
-    folder = cell.dir / "checkpoints"
+    folder = cell.folder / "checkpoints"
     checkpoint, step = checkpoints.resume(folder, cell.id, steps)
-    cells.set_status(cell.dir, step=step)
-    reopen(cell.dir, step)
-    recorder = Recorder(cell.dir, step)
-    alarm = Alarm(cell.config, cell.dir) if cell.config.correction.stop else None
+    cell.folder.set_status(step=step)
+    reopen(cell.folder, step)
+    recorder = Recorder(cell.folder.path, step)
+    alarm = Alarm(cell.config, cell.folder) if cell.config.correction.stop else None
     if alarm is not None and alarm.step is not None:
         step = steps  # it has stopped already
     if processes.count() > 1:
@@ -223,20 +229,22 @@ def train(cell: Cell, threads: int) -> None:
             if runs_code(cell.config.task):
                 grading = task_module(cell.config.task.name).grading(unsafe)
                 sandbox = {"sandbox": str(stack.enter_context(grading).tier)}
-            write_json(cell.dir / "environment.json", environment(threads) | sandbox, signed=True)
+            write_json(
+                cell.folder / "environment.json", environment(threads) | sandbox, signed=True
+            )
         log = stack.enter_context(RunLog(cell))
-        for line in recorder.metrics():
+        for line in recorder.lines():
             log.add(line["step"], line["time_ms"], line["metrics"])
-        heart = stack.enter_context(Heartbeat(cell.dir, _tokens_drawn(cell.dir)))
+        heart = stack.enter_context(Heartbeat(cell.folder, _tokens_drawn(cell.folder)))
         if step < steps:
             learn(cell, threads, checkpoint, recorder, log, rules, heart, alarm)
         heart.phase("saving")
         last = steps
         if alarm is not None and alarm.step is not None:
             last = alarm.step
-            cells.set_status(cell.dir, stopped_at=last)
-        checkpoints.save_policy(checkpoints.path_of(folder, last), cell.dir / "policy")
-        merge_cell(cell.dir)
+            cell.folder.set_status(stopped_at=last)
+        checkpoints.save_policy(checkpoints.path_of(folder, last), cell.folder / "policy")
+        merge_cell(cell.folder)
     if processes.count() > 1:
         from experiments.trainer.ranks import leave
 
@@ -261,23 +269,23 @@ def learn(
     from experiments.trainer.grpo import make_trainer
 
     config = cell.config
-    runs_dir = cell.dir.parent.parent
+    runs_dir = cell.folder.study_dir.parent
     torch.set_num_threads(threads)
     disable_progress_bar()
     judges = (config.judge, *config.shadow_judges)
     paid_models = (*judges, config.executor) if config.world == "workflow" else judges
-    evaluated = evaluations_before(cell.dir)[-1:]
-    budget = Budget(config.cost, paid_models, spent_before(cell.dir), *evaluated)
+    evaluated = evaluations_before(cell.folder)[-1:]
+    budget = Budget(config.cost, paid_models, spent_before(cell.folder), *evaluated)
     with heart.waiting("warming"):
         rows = task_module(config.task.name).rows(config.task, "train")
         check_scaffold(config.scaffold, checked(rows))
         model, tokenizer = load_policy(config.policy, config.task, cache_of(cell))
-    write_text(cell.dir / "chat_template.jinja", tokenizer.chat_template)
+    write_text(cell.folder / "chat_template.jinja", tokenizer.chat_template)
 
-    def on_line(line: dict[str, Any]) -> None:
+    def on_line(line: Line) -> None:
         metrics, step = line["metrics"], line["step"]
         log.add(step, line["time_ms"], metrics)
-        cells.set_status(cell.dir, step=step)
+        cell.folder.set_status(step=step)
         numbers = "  ".join(f"{n} {metrics[n]:.4g}" for n in SHOWN if metrics.get(n) is not None)
         print(f"step {step}/{config.trainer.steps}  {numbers}", flush=True)
 
@@ -287,22 +295,27 @@ def learn(
         truth_of = oracle(config.task)
         sessions = [
             stack.enter_context(
-                Session(judge, store, truth_of, calls_before=verdicts_by(cell.dir, judge.name))
+                Session(
+                    judge,
+                    store,
+                    truth_of,
+                    calls_before=verdicts_by(cell.folder / "verdicts", judge.name),
+                )
             )
             for judge in (config.judge, *config.shadow_judges)
         ]
         acting, *shadows = sessions
         world: World = Direct()
         if config.world == "workflow":
-            programs = Programs(config, store, truth_of, cell.dir, by_policy(tokenizer))
+            programs = Programs(config, store, truth_of, cell.folder, by_policy(tokenizer))
             world = stack.enter_context(programs)
         scorer = Scorer(config, truth_of, acting, shadows, budget, rules, world=world)
         scorer.on_missing = recorder.write_missing
         scorer.heart = heart
         if config.correction.calibrate:
-            scorer.corrector = Corrector(labelled_in(cell.dir))
+            scorer.corrector = Corrector(labelled_in(cell.folder))
         set_seed(config.seed)  # arms of one seed share initial adapter and first rollouts
-        folder = cell.dir / "checkpoints"
+        folder = cell.folder / "checkpoints"
         trainer = make_trainer(
             config, model, tokenizer, rows, scorer, recorder, folder, on_line, cell.id, alarm
         )
@@ -322,7 +335,7 @@ def reached(cell: Cell) -> Generator[Study]:
     gives the cell's config with their addresses as they are from here.
     Raises UserError: one of them is not served, or does not answer here."""
     config = cell.config
-    with leases(models_of([cell]), cell.dir.parent.parent, starts=False) as place:
+    with leases(models_of([cell]), cell.folder.study_dir.parent, starts=False) as place:
         yield dataclasses.replace(
             config,
             judge=place(config.judge),
@@ -337,11 +350,11 @@ SHOWN = (
 )
 
 
-def _tokens_drawn(folder: Path) -> int:
+def _tokens_drawn(folder: CellFolder) -> int:
     """Tokens of the completions on record, as far as they can be read."""
     tokens = 0
     # of what is lost, whoever needs what it holds says so
-    for _, table in read_all(folder / "rollouts", ["tokens"], lost=[]):
+    for _, table in folder.records("rollouts", ["tokens"], lost=[]):
         tokens += sum(filter(None, table.to_pydict().get("tokens", [])))
     return tokens
 
@@ -387,9 +400,14 @@ class Options:
         "torch threads; one for each CPU where it is left out", legal=Number(low=1, high=1024)
     )
 
+    @property
+    def folder(self) -> CellFolder:
+        """The folder of the cell."""
+        return CellFolder(self.cell)
+
     def check(self) -> None:
         """Refuse a folder in which the sweep has laid no cell."""
-        exchange.find(self.cell)
+        self.folder.find()
         if not (self.cell / "config.yaml").exists():
             raise UserError(
                 "experiments.train runs one cell whose folder holds a config.yaml; given was "
@@ -401,10 +419,10 @@ class Options:
 @command("experiments.train cell=runs/quickstart/CELL", __doc__, Options)
 def main(options: Options) -> int:
     """Train the cell; exit codes are those of `run_cell`."""
-    if processes.count() == 1 and not cells.is_done(options.cell):  # several inherit it
+    if processes.count() == 1 and not options.folder.is_done():  # several inherit it
         with contextlib.suppress(Damaged):  # `run_cell` says it
-            os.environ.update(device_variables(cells.load_cell(options.cell).config.device))
-    return run_cell(options.cell, options.threads or cpus())
+            os.environ.update(device_variables(cells.load_cell(options.folder).config.device))
+    return run_cell(options.folder, options.threads or cpus())
 
 
 if __name__ == "__main__":

@@ -18,11 +18,11 @@ from textwrap import fill
 from experiments.plan import sweep_help
 from judgedrift.commands import BRIEF, COMMANDS, NAME, STAGES, SWEEP, WORKFLOW, in_one_word
 from study.cli import Command, shown_examples
+from study.command_names import typed_by
 from study.config.bounds import shown
 from study.config.presets import any_of, nearest
 from study.declared import declared, module_of
 from study.screen import unless_unread
-from study.typed import typed_by
 
 HELP = ("-h", "--help")
 

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from study.face import lazily
+from study.lazy import lazily
 
 if TYPE_CHECKING:
     from judges.ask.prefetch import judge_all

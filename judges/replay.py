@@ -31,7 +31,8 @@ from study.answers import answer_of
 from study.cell import cells, exchange
 from study.cell.cells import Cell
 from study.cell.completions import Completion, read_completions
-from study.cell.parts import Part, parts, read_part
+from study.cell.folder import CellFolder, study_cells
+from study.cell.parts import Part, read_part
 from study.cell.records import PLACE, REPLAYED, VERDICT, part_name, write_part
 from study.cell.verify import say_problems
 from study.cli import command, option, overrides
@@ -108,7 +109,7 @@ def replay_study(options: Options, judge: Judge | None) -> list[dict[str, Any]]:
     Raises UserError: no such study, or the judge cannot be asked."""
     study_dir = (options.runs_dir / str(options.study)).absolute()
     exchange.fetch(study_dir)
-    folders = [f for f in cells.study_cells(study_dir) if parts(f / "rollouts")]
+    folders = [f for f in study_cells(study_dir) if f.parts("rollouts")]
     if not folders:
         there = sorted(path.parent.name for path in options.runs_dir.glob("*/study.json"))
         raise UserError(
@@ -137,7 +138,7 @@ def replay_study(options: Options, judge: Judge | None) -> list[dict[str, Any]]:
     return lines
 
 
-def kept_where(folders: Sequence[Path]) -> VerdictStore:
+def kept_where(folders: Sequence[CellFolder]) -> VerdictStore:
     """Where the first run whose config can be read keeps its replies."""
     for folder in folders:
         with suppress(Damaged):
@@ -155,7 +156,7 @@ def replay_cell(
     judge = judge or config.judge
     policy = options.on_failure or judge.on_failure
     truth_of = oracle(config.task)
-    folder = target / cell.name
+    folder = CellFolder(target / cell.name)
     for kind in ("rollouts", "verdicts"):
         (folder / kind).mkdir(parents=True, exist_ok=True)
     replayed: list[dict[str, Any]] = []
@@ -163,9 +164,9 @@ def replay_cell(
     corrector = Corrector()
     with Session(judge, store, truth_of) as session:
         session.check()
-        done_parts = {part.step: part for part in parts(folder / "rollouts")}
-        verdict_parts = {part.step: part for part in parts(cell.dir / "verdicts")}
-        for part in parts(cell.dir / "rollouts"):
+        done_parts = {part.step: part for part in folder.parts("rollouts")}
+        verdict_parts = {part.step: part for part in cell.folder.parts("verdicts")}
+        for part in cell.folder.parts("rollouts"):
             name = part_name(part.step)
             new_part = done_parts.get(part.step, Part(folder / "rollouts" / name, part.step))
             # what is calibrated on earlier steps is made anew; the store has their replies
@@ -178,7 +179,7 @@ def replay_cell(
                     truth_of.truths(rows, answers)
                 shadows: list[list[float | None]] = []
                 if config.correction.panel != "none":
-                    missing = Part(cell.dir / "verdicts" / name, part.step)
+                    missing = Part(cell.folder / "verdicts" / name, part.step)
                     shadows = _shadow_scores(verdict_parts.get(part.step, missing), records)
                 again, verdicts = _step(
                     session, config, records, rows, answers, shadows, policy, corrector

@@ -16,7 +16,7 @@ imports torch, MLflow, aiohttp or transformers.
 import importlib
 from typing import Any
 
-from study.face import lazily
+from study.lazy import lazily
 
 FACE = {
     "Study": "study.config.schema",

@@ -5,8 +5,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from study.command_names import typed
 from study.screen import visible
-from study.typed import typed
 
 
 class UserError(Exception):

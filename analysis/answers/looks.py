@@ -7,6 +7,7 @@ from analysis.display.figures import MARKERS, looks, looks_of
 from analysis.drift.estimate import arms_in_order, usable_cells
 from analysis.interventions.estimate import base_of
 from analysis.records.frames import read_config
+from study.cell.folder import CellFolder
 from study.config.identity import identifying
 
 MARKS = dict(zip(MARKERS, "\u25cf\u25a0\u25b2\u25c6\u25bc\u271a\u2716", strict=True))
@@ -19,7 +20,7 @@ def arm_looks(answers: Answers) -> dict[str, dict[str, str]]:
 
     used_cells = {*usable_cells(answers.runs)}
     settings = [
-        (each.arm, each.seed, identifying(read_config(each.folder / "config.yaml", [])))
+        (each.arm, each.seed, identifying(read_config(CellFolder(each.folder), [])))
         for each in answers.sources
         if each.cell in used_cells and not each.held_out
     ]

@@ -16,7 +16,8 @@ import pyarrow.parquet as pq
 
 from analysis.records.frames import NUMBERS, runs_frame
 from study.cell.exchange import folder_of
-from study.cell.parts import Part, left_out, parts, read_part
+from study.cell.folder import CellFolder
+from study.cell.parts import Part, left_out, read_part
 from study.cell.records import EVALUATIONS, KINDS
 from study.cell.signature import UNSIGNED, is_unsigned
 from study.cell.verify import foreign_parts, lost_steps
@@ -71,7 +72,7 @@ class Answers:
     ) -> Iterator[tuple[int, pa.Table]]:
         """The rows of a kind (``rollouts``, ``verdicts``), one step after the other. What is
         damaged is left out and becomes a problem."""
-        for part in parts(source.folder / kind):
+        for part in CellFolder(source.folder).parts(kind):
             if only is None or part.step in only:
                 table = self._table(part, columns)
                 if table is not None:
@@ -85,7 +86,7 @@ class Answers:
         only: Collection[int] | None = None,
     ) -> Iterator[tuple[int, pa.Table, pa.Table | None]]:
         """The rollouts of every step with its verdicts; None where those cannot be read."""
-        verdict_parts = {part.step: part for part in parts(source.folder / "verdicts")}
+        verdict_parts = {part.step: part for part in CellFolder(source.folder).parts("verdicts")}
         for step, table in self.steps(source, "rollouts", rollouts, only):
             yield (
                 step,
@@ -97,7 +98,7 @@ class Answers:
         """The columns of `NUMBERS` that any answer has, by name; of parts, the heads are read."""
         names: set[str] = set()
         for source in self.sources:
-            for part in parts(source.folder / "rollouts"):
+            for part in CellFolder(source.folder).parts("rollouts"):
                 if part.group is not None:
                     names.update(part.group.columns)
                 elif part.path.is_file():

@@ -25,7 +25,8 @@ from analysis.records.behaviour import unit
 from analysis.records.runs import Records, Run, read_study
 from analysis.statistics.estimate import NO_ESTIMATE, Estimate, columns
 from analysis.statistics.intervals import mean_interval, paired_difference
-from study.cell.cells import Cell, load_cell, study_cells
+from study.cell.cells import Cell, load_cell
+from study.cell.folder import study_cells
 from study.cell.study_file import read_study as read_description
 from study.config.identity import left_out
 from study.config.marks import under

@@ -25,8 +25,9 @@ from analysis.statistics.intervals import mean_interval
 from judges.ask.prefetch import judge_asked
 from judges.ask.replies import open_store
 from judges.ask.session import Session
-from study.cell.cells import Cell, load_cell, study_cells
-from study.cell.parts import parts, read_part
+from study.cell.cells import Cell, load_cell
+from study.cell.folder import study_cells
+from study.cell.parts import read_part
 from study.cell.records import FEATURE
 from study.config.compose import load_presets
 from study.config.schema import Judge
@@ -116,7 +117,7 @@ def first_rollouts(cells: Sequence[Cell], steps: int, keyword: str = "") -> Roll
     groups: dict[tuple[str | None, ...], tuple[Row, tuple[dict[str, Any], ...]]] = {}
     needed = ["rollout_id", "group", "prompt_id", "answer", "tokens", "truth", "rules", "outcome"]
     for cell in cells:
-        for part in parts(cell.dir / "rollouts")[:steps]:
+        for part in cell.folder.parts("rollouts")[:steps]:
             try:
                 table = read_part(part)
             except Damaged as error:
@@ -235,7 +236,7 @@ def ask(study_dir: Path, judges: str, steps: int = 1) -> FirstRewards:
     Raises UserError: no runs with rollouts, or judges that cannot be asked."""
     cells = []
     for folder in study_cells(study_dir):
-        if parts(folder / "rollouts"):
+        if folder.parts("rollouts"):
             try:
                 cells.append(load_cell(folder))
             except Damaged as error:

@@ -11,6 +11,7 @@ from analysis.ledger.transmission import within_regression
 from analysis.records.runs import Run, read_study
 from judges.ask.identity import judge_id
 from study.cell.cells import load_cell
+from study.cell.folder import CellFolder
 from study.config.correction import Part
 from study.config.schema import Judge
 from study.errors import UserError
@@ -82,7 +83,7 @@ def regressed(runs: Sequence[Run], names: Sequence[str], study: str) -> dict[str
 
 def _identity(folder: Path) -> str:
     try:
-        return judge_id(load_cell(folder).config.judge)
+        return judge_id(load_cell(CellFolder(folder)).config.judge)
     except (Damaged, UserError):
         return ""
 

@@ -11,6 +11,7 @@ import pandas as pd
 
 from analysis.records.frames import rollouts_frame, verdicts_frame
 from study.cell.cells import load_cell
+from study.cell.folder import CellFolder
 from study.errors import UserError
 from study.rows import Row
 from study.system.files import Damaged
@@ -116,6 +117,6 @@ def _majority(labels_V_K: np.ndarray, at_V: np.ndarray, answers: int) -> np.ndar
 def _rows(folder: Path) -> tuple[Callable[[str], Row | None], list[str]]:
     """Prompt id -> row of the cell's task; where that cannot be read, none, and why."""
     try:
-        return lookup(load_cell(folder).config.task), []
+        return lookup(load_cell(CellFolder(folder)).config.task), []
     except (Damaged, UserError) as error:
         return lambda prompt: None, [f"{folder.name}: its task cannot be read: {error}".rstrip(".")]

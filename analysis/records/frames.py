@@ -16,10 +16,9 @@ import pandas as pd
 import pyarrow as pa
 
 from analysis.records.arms import NAMELESS, arm_names
-from study.cell.cells import other_config, other_end, study_cells
-from study.cell.cells import state as cell_state
 from study.cell.exchange import folder_of
-from study.cell.parts import left_out, parts, read_all, read_part
+from study.cell.folder import CellFolder, study_cells
+from study.cell.parts import left_out, read_all, read_part
 from study.cell.records import (
     COMPONENT,
     EVALUATIONS,
@@ -28,10 +27,8 @@ from study.cell.records import (
     ROLLOUT,
     VERDICT,
     frame_types,
-    read_metrics,
     where,
 )
-from study.cell.status import read_status
 from study.cell.study_file import read_study
 from study.cell.verify import foreign_parts, lost_steps, read_form, strangers
 from study.cli import StudyOptions
@@ -124,9 +121,7 @@ def steps_frame(study_dir: Path | str, runs: pd.DataFrame | None = None) -> pd.D
     runs = runs_frame(study_dir) if runs is None else runs
     rows: list[tuple[str, int, float | None, str, float]] = []
     for cell in runs["cell"]:
-        lines, wrong = read_metrics(study_dir / cell)
-        problems += wrong
-        for line in lines:
+        for line in CellFolder(study_dir / cell).lines(problems):
             for metric, value in line["metrics"].items():
                 number = float("nan") if value is None else float(value)
                 rows.append((cell, line["step"], line["time_ms"], metric, number))
@@ -161,7 +156,7 @@ def plays(cell: Path) -> bool:
 
 def has_column(cell: Path, name: str) -> bool:
     """Whether the first sound part of a run's rollouts has a column, with values or without."""
-    for part in parts(cell / "rollouts"):
+    for part in CellFolder(cell).parts("rollouts"):
         try:
             return name in read_part(part, [name]).column_names
         except Damaged:
@@ -188,20 +183,20 @@ def verdicts_frame(
 
 def _run(
     study: str,
-    cell: Path,
+    cell: CellFolder,
     factors: list[str],
     problems: list[str],
     configs: list[dict[str, Any]],
 ) -> dict[str, Any]:
     """A row of `runs_frame` without its arm; the cell's config is added to ``configs``."""
-    status = read_status(cell, problems)
+    status = cell.status(problems)
     environment = flatten(_read(read_form, cell / "environment.json", problems))
-    configs.append(read_config(cell / "config.yaml", problems))
+    configs.append(read_config(cell, problems))
     flat = flatten(configs[-1])
     doses = judge_doses(flat)
     digest = re.search(r"-([0-9a-f]{10})$", cell.name)
-    state = cell_state(cell)
-    if why := other_end(cell, status):
+    state = cell.state()
+    if why := cell.other_end(status):
         problems.append(f"{where(cell / 'status.json')} {why}")
     row: dict[str, Any] = {
         "study": study,
@@ -243,7 +238,7 @@ def _domain_doses(flat: Mapping[str, Any]) -> list[float]:
     ]
 
 
-def _seed(cell: Path, flat: dict[str, Any], problems: list[str]) -> int:
+def _seed(cell: CellFolder, flat: dict[str, Any], problems: list[str]) -> int:
     seed = flat.get("seed") or 0
     if isinstance(seed, int) and abs(seed) < 1 << 53:
         return seed
@@ -251,13 +246,14 @@ def _seed(cell: Path, flat: dict[str, Any], problems: list[str]) -> int:
     return 0
 
 
-def read_config(path: Path, problems: list[str]) -> dict[str, Any]:
+def read_config(cell: CellFolder, problems: list[str]) -> dict[str, Any]:
     """A cell's resolved config; {} where there is none, and a sentence where it is damaged."""
+    path = cell / "config.yaml"
     try:
         config = _read(read_yaml, path, problems)
     except FileNotFoundError:
         return {}
-    if config and (why := other_config(path.parent, config)):
+    if config and (why := cell.other_config(config)):
         problems.append(f"{where(path)} {why}")
     return config
 

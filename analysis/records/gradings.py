@@ -7,7 +7,8 @@ from pathlib import Path
 
 from judges.grading import GRADINGS
 from judges.grading.base import PROMPTS
-from study.cell.parts import parts, read_part
+from study.cell.folder import CellFolder
+from study.cell.parts import read_part
 from study.system.files import Damaged
 
 SHOWN = ("rubric_batch", "rubric_chunk", "rubric_item", "verif")
@@ -24,7 +25,7 @@ def gradings(study_dir: Path, cell: str) -> dict[str, tuple[str, str]]:
     """
     named: dict[str, tuple[str, str]] = {}
     for folder in (study_dir / cell, *sorted((study_dir / "replays").glob(f"*/{cell}"))):
-        for part in parts(folder / "verdicts")[:1]:
+        for part in CellFolder(folder).parts("verdicts")[:1]:
             try:
                 table = read_part(part, _COLUMNS)
             except Damaged:

@@ -16,6 +16,7 @@ import numpy as np
 import pandas as pd
 
 from study.cell.cells import load_cell
+from study.cell.folder import CellFolder
 from study.cell.records import CORRECTED, FEATURE
 from study.config.schema import Study
 from study.errors import UserError
@@ -57,7 +58,7 @@ def rewards_under(folder: Path, rollouts: pd.DataFrame) -> tuple[dict[str, np.nd
     if not missing.any():
         return dict.fromkeys(REPLAY_POLICIES, recorded), ""
     try:
-        config = load_cell(folder).config
+        config = load_cell(CellFolder(folder)).config
         if config.reward.name not in {**REWARDS, **FORMULAS}:
             raise UserError(f"reward.name={config.reward.name} is not a reward of this version")
         row_of = _rows(config)

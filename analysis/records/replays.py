@@ -10,7 +10,8 @@ import numpy as np
 import pandas as pd
 
 from analysis.records.runs import Run
-from study.cell.parts import parts, read_all, read_part
+from study.cell.folder import CellFolder
+from study.cell.parts import read_part
 from study.system.files import Damaged
 
 
@@ -24,9 +25,9 @@ def with_replays(runs: Sequence[Run], study_dir: Path) -> tuple[list[Run], list[
     replayed, problems = [], []
     for run in runs:
         shadows = dict(run.shadows)
-        folders = sorted((study_dir / "replays").glob(f"*/{run.cell}"))
+        folders = sorted(map(CellFolder, (study_dir / "replays").glob(f"*/{run.cell}")))
         try:
-            scored_by = _judges(study_dir / run.cell) if folders else {}
+            scored_by = _judges(CellFolder(study_dir / run.cell)) if folders else {}
         except Damaged as error:
             problems.append(f"{error.path}: it {error.why}; replays of this run are left out")
             folders = []
@@ -43,18 +44,18 @@ def with_replays(runs: Sequence[Run], study_dir: Path) -> tuple[list[Run], list[
                 problems.append(f"{folder}: this replay holds other groups than its run; left out")
             else:
                 (who, name), *_ = new.items()
-                shadows[folder.parent.name if name in scored_by.values() else name] = scores
+                shadows[folder.study_dir.name if name in scored_by.values() else name] = scores
                 scored_by[who] = name
         replayed.append(replace(run, shadows=shadows))
     return replayed, problems
 
 
-def _judges(folder: Path) -> dict[str, str]:
+def _judges(folder: CellFolder) -> dict[str, str]:
     """Identity -> name of the judges in the first part of a folder's verdicts.
 
     Verdicts of others have no identity; the name stands for it then.
     """
-    for part in parts(folder / "verdicts")[:1]:
+    for part in folder.parts("verdicts")[:1]:
         table = read_part(part, ["judge_id", "judge"])
         if "judge" not in table.column_names:
             raise Damaged(part.path, "names no judge")
@@ -63,11 +64,11 @@ def _judges(folder: Path) -> dict[str, str]:
     return {}
 
 
-def _scores(folder: Path, run: Run) -> np.ndarray | None:
+def _scores(folder: CellFolder, run: Run) -> np.ndarray | None:
     """A replay's scores, shape (P, G); None where its groups are not those of the run."""
     place = ["step", "group", "member"]
     tables = []
-    for part, table in read_all(folder / "rollouts", [*place, "judge_score"]):
+    for part, table in folder.records("rollouts", [*place, "judge_score"]):
         tables.append(table.to_pandas())
         if tables[-1].shape[1] < 4:
             raise Damaged(part.path, f"has not all of the columns {', '.join(place)}, judge_score")

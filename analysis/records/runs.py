@@ -40,6 +40,7 @@ from analysis.statistics.estimate import Estimate
 from analysis.statistics.intervals import mean_interval
 from study.cell import merged
 from study.cell.exchange import folder_of
+from study.cell.folder import CellFolder
 from study.cell.parts import parts
 from study.cell.records import CORRECTED, EVALUATIONS, FEATURE, HELD_OUT, KINDS, OVERALL
 from study.cell.signature import UNSIGNED, is_unsigned
@@ -339,7 +340,7 @@ class _ReadCell:
 def _read_cell(job: tuple[Path, pd.DataFrame, str]) -> _ReadCell:
     folder, row, _ = job
     run, counts, problems = _read_run(*job)
-    kinds = merged.kinds(folder / str(row.iloc[0]["cell"]))
+    kinds = merged.kinds(CellFolder(folder / str(row.iloc[0]["cell"])))
     files = {part.path for kind in kinds for part in parts(kind) if part.path.is_file()}
     return _ReadCell(run, counts, problems, any(map(is_unsigned, files)))
 
@@ -363,7 +364,7 @@ def _read_run(
     problems += [f"{cell['cell']}: {why}"] if why else []
     recorded = rollouts["reward"].to_numpy()
     reward = place(recorded)
-    resolved = read_config(folder / cell["cell"] / "config.yaml", [])
+    resolved = read_config(CellFolder(folder / cell["cell"]), [])
     config = flatten(resolved)
     run = Run(
         *(str(cell["cell"]), str(cell["arm"]), int(cell["seed"]), bool(cell["done"])),

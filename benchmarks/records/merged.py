@@ -21,6 +21,7 @@ import numpy as np
 import pyarrow as pa
 
 from benchmarks.race import read_sizes, seconds
+from study.cell.folder import CellFolder
 from study.cell.merged import merge
 from study.cell.parts import parts, read_all, read_part
 from study.cell.records import ROLLOUT, VERDICT, part_name, rollout_id, write_part
@@ -85,7 +86,7 @@ def main() -> None:
             merge(new / kind)
             merging = time.perf_counter() - begun
             assert len(list((new / kind).iterdir())) == 1
-            pairs = list(zip(parts(old / kind), parts(new / kind), strict=True))
+            pairs = list(zip(CellFolder(old).parts(kind), CellFolder(new).parts(kind), strict=True))
             assert all(a.step == b.step and read_part(a).equals(read_part(b)) for a, b in pairs)
             assert whole(old / kind, None).equals(whole(new / kind, None))
             print(f"{kind}: {steps} steps are read alike; merged in {merging:.2f} s")

@@ -26,6 +26,7 @@ from experiments.sweep import cells_of
 from judges.ask.identity import build_grading
 from study.cell import cells
 from study.cell.cells import Cell
+from study.cell.folder import CellFolder
 from study.cell.parts import read_all
 from study.tasks import TASKS
 
@@ -100,7 +101,7 @@ def measured(laid: Sequence[Cell], study: Path, done: dict[str, Cost]) -> Cost:
     Raises RuntimeError: a cell does not come to its end."""
     for cell in laid:
         if cell.id not in done:
-            done[cell.id] = _run(cells.make_cell(cell.data, study / cell.name))
+            done[cell.id] = _run(cells.make_cell(cell.data, CellFolder(study / cell.name)))
     costs = [asdict(done[cell.id]) for cell in laid]
     total = {name: sum(cost[name] for cost in costs) for name in costs[0]}
     return Cost(**total | {"memory": max(cost["memory"] for cost in costs)})
@@ -113,15 +114,15 @@ def _run(cell: Cell) -> Cost:
     if not child:
         code = 1
         try:
-            code = run_task(cell.dir, 1)
+            code = run_task(cell.folder, 1)
         finally:
             os._exit(code)
     _, status, usage = os.wait4(child, 0)
     wall = time.perf_counter() - started
     if status:
-        raise RuntimeError(f"{cell.name} ended with {status}: {cell.dir / 'log.txt'}")
-    files = [*cell.dir.rglob("*.parquet"), cell.dir / "metrics.jsonl"]
-    lines = (cell.dir / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
+        raise RuntimeError(f"{cell.name} ended with {status}: {cell.folder / 'log.txt'}")
+    files = [*cell.folder.path.rglob("*.parquet"), cell.folder / "metrics.jsonl"]
+    lines = (cell.folder / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
     metrics = [json.loads(line)["metrics"] for line in lines]
     tokens_in, fresh, tokens_out, rollouts = _tokens(cell)
     return Cost(
@@ -142,13 +143,13 @@ def _tokens(cell: Cell) -> tuple[int, int, int, int]:
     """Tokens in, those of them that are fresh, tokens out, and rollouts."""
     grading, cache = build_grading(cell.config.judge), Radix()
     rows = {row.prompt_id: row for row in criteria.rows(cell.config.task, "train")}
-    rollouts = _rows(cell.dir / "rollouts", ["prompt_id", "answer"])
+    rollouts = _rows(cell.folder / "rollouts", ["prompt_id", "answer"])
     fresh = full = 0
     for rollout in rollouts:
         for ask in grading.requests(rows[rollout["prompt_id"]], rollout["answer"] or ""):
             prompt = "\n".join(turn["content"] for turn in ask.messages)
             full, fresh = full + len(prompt), fresh + cache.prefill(prompt)
-    verdicts = _rows(cell.dir / "verdicts", ["tokens_in", "tokens_out"])
+    verdicts = _rows(cell.folder / "verdicts", ["tokens_in", "tokens_out"])
     tokens_in, tokens_out = (
         sum(verdict[name] or 0 for verdict in verdicts) for name in ("tokens_in", "tokens_out")
     )

@@ -21,8 +21,7 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from study.cell.cells import Cell, is_done
-from study.cell.status import read_status
+from study.cell.cells import Cell
 from study.config.schema import Sweep
 from study.config.slurm import Slurm
 from tests.experiments.launch import fakes
@@ -61,14 +60,19 @@ def measured(name: str, folder: Path, cells: int, steps: int, at_once: int) -> C
     began = time.time()
     with (folder / "said.txt").open("w") as log:
         driver = subprocess.Popen(
-            [sys.executable, "-m", "tests.experiments.launch.fakes", *(str(c.dir) for c in laid)],
+            [
+                sys.executable,
+                "-m",
+                "tests.experiments.launch.fakes",
+                *(str(c.folder) for c in laid),
+            ],
             cwd=ROOT,
             stdout=log,
             stderr=log,
             env={**os.environ, "FORCE_COLOR": "1", "PYTHONPATH": str(ROOT)},
         )
         samples = watched(driver, folder / "said.txt")
-    if driver.returncode or not all(is_done(cell.dir) for cell in laid):
+    if driver.returncode or not all(cell.folder.is_done() for cell in laid):
         raise RuntimeError((folder / "said.txt").read_text()[-2000:])
     return cost_of(laid, samples, began, at_once)
 
@@ -96,7 +100,7 @@ def cost_of(
     """What the samples and the records of the cells come to."""
     spans = []
     for cell in laid:
-        status = read_status(cell.dir)
+        status = cell.folder.status()
         spans.append((status["started"], status["ended"]))
     first, last = min(start for start, _ in spans), max(end for _, end in spans)
     inside = sum(end - start for start, end in spans)

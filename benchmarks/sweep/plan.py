@@ -34,7 +34,7 @@ LINES = (
 
 def laid(arguments: list[str]) -> list[object]:
     """What makes up each cell of a command line."""
-    return [(cell.data, cell.config, cell.id, cell.dir) for cell in cells_of(arguments)]
+    return [(cell.data, cell.config, cell.id, cell.folder) for cell in cells_of(arguments)]
 
 
 def planned(*arguments: str) -> float:

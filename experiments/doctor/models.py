@@ -13,7 +13,7 @@ from experiments.doctor.finding import Finding, note, ok, problem
 from judges.endpoint.keys import read_key
 from judges.serving.book import words_of
 from judges.serving.server import LOCAL
-from study.cell.asked import models_of
+from study.cell.cells import models_of
 from study.config.presets import no_preset, preset_names, read_preset
 from study.config.schema import Executor, Judge, Model, freeze
 from study.errors import UserError

@@ -12,7 +12,7 @@ from pathlib import Path
 from experiments.evaluation.options import Options
 from experiments.evaluation.rubric import trained_under
 from experiments.evaluation.selection import MOST, choose
-from study.cell.parts import read_all
+from study.cell.folder import CellFolder
 from study.errors import UserError
 from study.rows import prompt_id
 from study.system.files import read_yaml, say
@@ -163,7 +163,7 @@ def trained_on(options: Options) -> TrainedRows | None:
     cell = Path(trained["place"])
     ids: set[str] = set()
     prompts: set[str] = set()
-    for _, table in read_all(cell / "rollouts", ("item", "prompt")):
+    for _, table in CellFolder(cell).records("rollouts", ("item", "prompt")):
         columns = table.to_pydict()
         ids.update(name for name in columns.get("item", ()) if name)
         prompts.update(columns["prompt"])

@@ -32,7 +32,7 @@ from experiments.evaluation.rubric import differs, grade, trained_under
 from judges.ask.identity import build_grading
 from judges.grading.checks import check_rows
 from study.answers import answer_of
-from study.cell.status import read_status
+from study.cell.folder import CellFolder
 from study.config.compose import load_presets
 from study.config.schema import Judge
 from study.errors import UserError
@@ -328,7 +328,7 @@ def _place_in_study(options: Options) -> Path | None:
     cell = options.run.resolve()
     step = options.checkpoint
     if step is None:
-        step = read_status(cell).get("step", 0)
+        step = CellFolder(cell).status().get("step", 0)
     method = "" if options.method == "direct" else f"-{options.method}"
     name = f"{cell.name}-step-{step}{method}_results.json"
     return cell.parent / "results" / "evaluation" / name

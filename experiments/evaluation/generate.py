@@ -32,6 +32,7 @@ from judges.endpoint.chat_completions import FILTERED
 from judges.endpoint.complete import Fetched, chat_body, complete_all, open_channel
 from study.answers import opened
 from study.cell.cells import load_cell
+from study.cell.folder import CellFolder
 from study.config.schema import Endpoint, Policy, Sampling, freeze
 from study.errors import UserError
 from study.system.files import read_json, read_yaml
@@ -108,7 +109,7 @@ def source_of(options: Options) -> Source | None:
     if folder is None:
         template_name, path = policy.get("chat_template"), policy["path"]
         if warmed and options.run is not None:
-            cell = load_cell(options.run)
+            cell = load_cell(CellFolder(options.run))
             path = first_path(cell.config.policy, cell.config.task, cache_of(cell))
         template = options.chat_template or (
             template_file(template_name) if template_name else None

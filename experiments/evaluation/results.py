@@ -18,7 +18,7 @@ from experiments.tracking.evaluations import (
     send_evaluation,
 )
 from experiments.tracking.store import client_of, load_mlflow
-from study.cell.status import read_status
+from study.cell.folder import CellFolder
 from study.errors import UserError
 from study.system.files import first_line, read_json, write_json
 
@@ -121,7 +121,7 @@ def track(
         return None
     step = options.checkpoint
     if step is None:
-        step = int(read_status(cell).get("step", 0))
+        step = int(CellFolder(cell).status().get("step", 0))
     entry = Evaluation(
         name=evaluation,
         step=step,

@@ -4,7 +4,7 @@
 loads nothing that trains, and ``--help`` loads none of this.
 """
 
-from study.face import lazily
+from study.lazy import lazily
 
 PARTS = {
     "check": "experiments.plan.preflight",

@@ -14,7 +14,6 @@ from experiments.monitor.alarms import alarms
 from experiments.monitor.lines import summary
 from experiments.monitor.notify import LONGEST, Call, command_of
 from experiments.monitor.read import Alarm, StudyReader, totals
-from study.cell import cells
 from study.cell.cells import Cell
 from study.errors import UserError
 from study.screen import visible
@@ -122,7 +121,7 @@ def told_at_end(todo: Sequence[Cell], mine: Sequence[Cell]) -> Generator[None]:
         mine: those that are run here.
     """
     command = command_of(todo[0].config.sweep)
-    if not command or all(cells.is_done(cell.dir) for cell in mine):
+    if not command or all(cell.folder.is_done() for cell in mine):
         yield
         return
     try:
@@ -147,11 +146,11 @@ def _harmless_end(
 def _state(mine: Sequence[Cell], error: BaseException | None) -> str:
     if error is not None:
         return "failed" if isinstance(error, Exception) else "stopped"
-    return "done" if all(cells.is_done(cell.dir) for cell in mine) else "unfinished"
+    return "done" if all(cell.folder.is_done() for cell in mine) else "unfinished"
 
 
 def _tell_end(command: str, first: Cell, state: str, error: BaseException | None) -> None:
-    study_dir = first.dir.parent
+    study_dir = first.folder.study_dir
     views = []
     with contextlib.suppress(UserError):  # nothing of it was laid yet
         views = StudyReader(study_dir).views()

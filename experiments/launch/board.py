@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from analysis.records.arms import arm_names
@@ -17,6 +16,7 @@ from experiments.monitor.lines import summary
 from experiments.monitor.read import Alarm, CellReader, View, clock, totals
 from experiments.monitor.screen import screen
 from study.cell.cells import Cell
+from study.cell.folder import CellFolder
 
 if TYPE_CHECKING:
     from rich.console import Group
@@ -34,18 +34,18 @@ class Board:
         self.study, self._runs_dir = config.study, config.runs_dir
         arms = arm_names([cell.data for cell in todo], config.factors)
         self._views = {
-            cell.dir: View(
-                *(cell.name, cell.dir, arm, cell.config.judge.name, cell.config.seed),
+            cell.folder: View(
+                *(cell.name, cell.folder, arm, cell.config.judge.name, cell.config.seed),
                 steps=cell.config.trainer.steps,
             )
             for cell, arm in zip(todo, arms, strict=True)
         }
-        self._readers: dict[Path, CellReader] = {}
+        self._readers: dict[CellFolder, CellReader] = {}
         """Of the cells that an engine runs now."""
-        self._began_at: dict[Path, float] = {}
-        self._looked: dict[Path, tuple[Any, ...]] = {}
+        self._began_at: dict[CellFolder, float] = {}
+        self._looked: dict[CellFolder, tuple[Any, ...]] = {}
         """Cell -> what its alarms were told by."""
-        self._round: list[Path] = []
+        self._round: list[CellFolder] = []
         self._rings = Rings()
 
     @property
@@ -53,12 +53,12 @@ class Board:
         """The views of all cells of the sweep, in its order."""
         return list(self._views.values())
 
-    def begin(self, folder: Path) -> None:
+    def begin(self, folder: CellFolder) -> None:
         """An engine runs this cell now, or will as soon as there is room."""
         if folder not in self._readers:
             self._readers[folder], self._began_at[folder] = CellReader(folder), time.time()
 
-    def ended(self, folder: Path) -> None:
+    def ended(self, folder: CellFolder) -> None:
         """An engine is done with this cell, whatever became of it."""
         reader = self._readers.pop(folder, None) or CellReader(folder)
         self._look(folder, reader, runs=False)
@@ -72,7 +72,7 @@ class Board:
                 self._look(folder, self._readers[folder], runs=True)
         return not self._round
 
-    def _look(self, folder: Path, reader: CellReader, runs: bool) -> None:
+    def _look(self, folder: CellFolder, reader: CellReader, runs: bool) -> None:
         reader.read_config()
         before = self._views[folder]
         view = reader.view(before.arm, time.time())
@@ -86,7 +86,7 @@ class Board:
             view.alarms = alarms(view, self._runs_dir)
         self._looked[folder], self._views[folder] = told_by, view
 
-    def _begins(self, folder: Path, view: View) -> str:
+    def _begins(self, folder: CellFolder, view: View) -> str:
         """The state of a cell that an engine runs and that seems to have ended: so it was left by
         an earlier sweep, or this host cannot see its process and its lock."""
         alive = view.status.get("beat", 0.0) > self._began_at[folder]

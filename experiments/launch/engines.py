@@ -14,10 +14,10 @@ from __future__ import annotations
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from importlib import import_module
-from pathlib import Path
 
 from experiments.launch.watch import Watch
 from study.cell.cells import Cell
+from study.cell.folder import CellFolder
 
 ENGINES = {
     "local": "experiments.launch.local",
@@ -36,7 +36,7 @@ def run_cells(todo: Sequence[Cell]) -> None:
 
 
 @contextmanager
-def taken_up(todo: Sequence[Cell]) -> Generator[set[Path]]:
+def taken_up(todo: Sequence[Cell]) -> Generator[set[CellFolder]]:
     """Within the block the study is this sweep's, where its engine wants that. Yields folders of
     cells that an earlier sweep left running: this one watches them to their ends.
     Raises UserError: another sweep has the study."""

@@ -19,11 +19,11 @@ from multiprocessing.connection import Connection, wait
 from multiprocessing.context import ForkServerContext
 from multiprocessing.forkserver import ensure_running
 from multiprocessing.process import BaseProcess
-from pathlib import Path
 
 from experiments.launch.task import run_task
 from experiments.trainer.surroundings import surroundings
 from study.cell import cells
+from study.cell.folder import CellFolder
 from study.system.files import say
 from study.system.gpus import Lease
 from study.system.stopping import deaf_to_terminal
@@ -38,14 +38,14 @@ LAST_S = 10.0
 
 
 def run_pool(
-    todo: list[Path],
+    todo: list[CellFolder],
     workers: int,
     threads: int,
-    on_end: Callable[[Path, int], None],
+    on_end: Callable[[CellFolder, int], None],
     on_tick: Callable[[], None] = lambda: None,
-    skipped: Callable[[Path], bool] = lambda folder: False,
+    skipped: Callable[[CellFolder], bool] = lambda folder: False,
     lease: Callable[[], Lease | None] = lambda: Lease({}, []),
-) -> dict[Path, int]:
+) -> dict[CellFolder, int]:
     """Run each cell folder in a child of its own, ``workers`` at once.
 
     A cell that another process runs is waited for, and run here where that process dies.
@@ -64,8 +64,8 @@ def run_pool(
     """
     context = start_server()
     alive, keep = context.Pipe(duplex=False)
-    codes: dict[Path, int] = {}
-    running: dict[int, tuple[Path, BaseProcess]] = {}
+    codes: dict[CellFolder, int] = {}
+    running: dict[int, tuple[CellFolder, BaseProcess]] = {}
     waiting = list(todo)
     with alive, keep:
         try:
@@ -110,20 +110,20 @@ def start_server(device: str = "") -> ForkServerContext:
     return context
 
 
-def is_busy(folder: Path) -> bool:
+def is_busy(folder: CellFolder) -> bool:
     """Whether another process runs a cell, which is said once: the cell has to wait."""
-    if cells.state(folder) != "running":
+    if folder.state() != "running":
         return False
     say(f"{folder.name}: another process is running it; waiting for it")
     return True
 
 
-def _first_free(waiting: list[Path]) -> Path | None:
+def _first_free(waiting: list[CellFolder]) -> CellFolder | None:
     return next((folder for folder in waiting if not is_busy(folder)), None)
 
 
 def _end(
-    running: Collection[tuple[Path, BaseProcess]], on_end: Callable[[Path, int], None]
+    running: Collection[tuple[CellFolder, BaseProcess]], on_end: Callable[[CellFolder, int], None]
 ) -> None:
     """Let every child end its cell and its run in MLflow; kill what has not ended in time."""
     for _, child in running:
@@ -138,7 +138,7 @@ def _end(
             on_end(folder, 1 if child.exitcode is None else child.exitcode)
 
 
-def child_body(folder: Path, threads: int, alive: Connection, leased: Lease) -> None:
+def child_body(folder: CellFolder, threads: int, alive: Connection, leased: Lease) -> None:
     """Body of a child: own watchdog, then the cell; its exit code is the cell's."""
     threading.Thread(target=leave_with_parent, args=(alive,), daemon=True).start()
     sys.exit(run_task(folder, threads, leased.variables))

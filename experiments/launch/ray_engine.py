@@ -14,7 +14,6 @@ import time
 from collections import Counter, deque
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from experiments.launch import pool
@@ -24,8 +23,8 @@ from experiments.launch.slot import Keys, Slot
 from experiments.launch.watch import Watch
 from experiments.plan.memory import trainings
 from study.cell import cells
-from study.cell.asked import models_of
-from study.cell.cells import Cell
+from study.cell.cells import Cell, models_of
+from study.cell.folder import CellFolder
 from study.errors import UserError
 from study.screen import plural
 from study.system.files import first_line
@@ -44,7 +43,7 @@ def run(todo: Sequence[Cell], watch: Watch) -> None:
     """Run the cells to their ends on a cluster of Ray. Raises UserError: there is none, or no node
     of it may train them."""
     config = todo[0].config
-    with connected(config.sweep.ray.address) as ray, announced(todo[0].dir.parent) as sign:
+    with connected(config.sweep.ray.address) as ray, announced(todo[0].folder.study_dir) as sign:
         Sweep(ray, todo, watch, Examiner(ray, todo, sign)).run()
 
 
@@ -54,7 +53,7 @@ class Place:
 
     actor: Any
     node: str
-    folder: Path | None = None
+    folder: CellFolder | None = None
     judge: str = ""
 
 
@@ -62,17 +61,17 @@ class Queue:
     """Cells that wait, by judge, in their order."""
 
     def __init__(self, todo: Sequence[Cell]) -> None:
-        self._judge_of = {cell.dir: cell.config.judge.name for cell in todo}
-        self._free: dict[str, deque[Path]] = {}
+        self._judge_of = {cell.folder: cell.config.judge.name for cell in todo}
+        self._free: dict[str, deque[CellFolder]] = {}
         for cell in todo:
-            self._free.setdefault(cell.config.judge.name, deque()).append(cell.dir)
-        self._parked: list[Path] = []
+            self._free.setdefault(cell.config.judge.name, deque()).append(cell.folder)
+        self._parked: list[CellFolder] = []
         """Run by another process now, as far as is known."""
 
     def __len__(self) -> int:
         return len(self._parked) + sum(map(len, self._free.values()))
 
-    def take(self, node: str, places: Sequence[Place]) -> tuple[str, Path] | None:
+    def take(self, node: str, places: Sequence[Place]) -> tuple[str, CellFolder] | None:
         """The next cell for a slot on ``node``: of a judge that is asked there, else of one that is
         asked nowhere, else the first; with its judge."""
         judges_in_use = {place.judge for place in places if place.judge}
@@ -86,14 +85,14 @@ class Queue:
         )
         return judge, self._free[judge].popleft()
 
-    def park(self, folder: Path) -> None:
+    def park(self, folder: CellFolder) -> None:
         """Somebody may still be running it; it is tried again once nobody does."""
         self._parked.append(folder)
 
     def look(self) -> None:
         """Cells that nobody runs any more come first."""
         for folder in list(self._parked):
-            if cells.state(folder) != "running":
+            if folder.state() != "running":
                 self._parked.remove(folder)
                 self._free[self._judge_of[folder]].appendleft(folder)
 
@@ -118,7 +117,7 @@ class Sweep:
         self._working: dict[Any, Place] = {}
         """What a slot was asked -> the slot."""
         self._idle: list[Place] = []
-        self._losses: Counter[Path] = Counter()
+        self._losses: Counter[CellFolder] = Counter()
         self._failed: Counter[str] = Counter()
         self._looked = self._ticked = 0.0
         self._peopled = time.monotonic()
@@ -145,7 +144,7 @@ class Sweep:
         finally:
             self._stop()
 
-    def _running(self) -> list[Path]:
+    def _running(self) -> list[CellFolder]:
         return [place.folder for place in self._places if place.folder]
 
     def _look(self) -> None:
@@ -312,8 +311,8 @@ class Sweep:
                 self._watch.ended(folder, cells.STOPPED)
 
 
-def _wait_left(folders: Sequence[Path]) -> None:
+def _wait_left(folders: Sequence[CellFolder]) -> None:
     """Cells whose slots are gone have left, or had the time for it."""
     limit = time.monotonic() + pool.LAST_S + 2.0
-    while time.monotonic() < limit and any(cells.state(folder) == "running" for folder in folders):
+    while time.monotonic() < limit and any(folder.state() == "running" for folder in folders):
         time.sleep(0.1)

@@ -12,8 +12,7 @@ from judges.ask.connections import open_to_read
 from judges.ask.identity import judge_id
 from judges.ask.replies import merged_stores
 from judges.ask.session import Session
-from study.cell.asked import executors_of, judges_of
-from study.cell.cells import Cell
+from study.cell.cells import Cell, executors_of, judges_of
 
 
 def check_machine(todo: Sequence[Cell], elsewhere: bool) -> None:

@@ -32,17 +32,15 @@ from experiments.tracking.store import (
 from experiments.workflow.planted import write_planted
 from judges.serving.lease import leases
 from study.cell import cells, exchange
-from study.cell.asked import executors_of, models_of
-from study.cell.cells import Cell
-from study.cell.status import read_status
+from study.cell.cells import Cell, executors_of, models_of
 from study.cell.study_file import base, read_study, write_study
 from study.cell.verify import mend
+from study.command_names import study_words, typed
 from study.config.schema import Study
 from study.errors import UserError
 from study.screen import COSTS, plural, print_table, visible
 from study.system import stopping, storage
 from study.system.files import read_left, write_json
-from study.typed import study_words, typed
 
 REPORT = Path("report") / "bias_report.html"
 SUMMARY = "summary.json"
@@ -66,14 +64,14 @@ def run_study(todo: Sequence[Cell], elsewhere: Callable[[], None] | None) -> int
 
 def _run(todo: Sequence[Cell], mine: Sequence[Cell], elsewhere: Callable[[], None] | None) -> int:
     """`run_study` of the cells that are run here."""
-    study_dir = todo[0].dir.parent
+    study_dir = todo[0].folder.study_dir
     here = elsewhere is None and todo[0].config.sweep.engine in HERE
     with ExitStack() as stack:
         theirs = stack.enter_context(taken_up(todo)) if elsewhere is None else set()
-        states = {cell.dir: cells.state(cell.dir) for cell in mine}
-        new = [cell for cell in mine if states[cell.dir] not in ("done", "running")]
+        states = {cell.folder: cell.folder.state() for cell in mine}
+        new = [cell for cell in mine if states[cell.folder] not in ("done", "running")]
         still_running = [
-            cell for cell in mine if states[cell.dir] == "running" and cell.dir in theirs
+            cell for cell in mine if states[cell.folder] == "running" and cell.folder in theirs
         ]
         if not new and not still_running:
             return _nothing_to_run(todo, mine)
@@ -104,10 +102,10 @@ def _run(todo: Sequence[Cell], mine: Sequence[Cell], elsewhere: Callable[[], Non
 def _nothing_to_run(todo: Sequence[Cell], mine: Sequence[Cell]) -> int:
     """Every cell that is run here is done or run by another sweep; do what a sweep that was cut
     short left out."""
-    study, study_dir = todo[0].config.study, todo[0].dir.parent
+    study, study_dir = todo[0].config.study, todo[0].folder.study_dir
     if len(mine) < len(todo):
         study = f"this share of {study}"
-    n_done = sum(cells.state(cell.dir) == "done" for cell in mine)
+    n_done = sum(cell.folder.state() == "done" for cell in mine)
     if n_done == len(mine):
         print(f"All {plural(n_done, 'cell')} of {study} are done; nothing to run.")
     else:
@@ -128,7 +126,7 @@ def _nothing_to_run(todo: Sequence[Cell], mine: Sequence[Cell]) -> int:
 
 
 def _states(todo: Sequence[Cell]) -> set[str]:
-    return {cells.state(cell.dir) for cell in todo}
+    return {cell.folder.state() for cell in todo}
 
 
 @contextmanager
@@ -160,7 +158,7 @@ def _opened(
 
 def _lay(first: Cell, new: Sequence[Cell], mlflow_ids: dict[str, Any]) -> None:
     """Write what says what the study is, and the folder of each new cell."""
-    config, study_dir = first.config, first.dir.parent
+    config, study_dir = first.config, first.folder.study_dir
     if config.tracking.enabled:
         uri = tracking_uri(config.tracking, study_dir.parent)
         places = artifacts_of(config.tracking)
@@ -177,7 +175,7 @@ def _lay(first: Cell, new: Sequence[Cell], mlflow_ids: dict[str, Any]) -> None:
     exchange.push(study_dir)
     for cell in new:
         cells.save_cell(cell)
-        exchange.push_new_cell(cell.dir)
+        cell.folder.push_if_new()
 
 
 def _close_tracking(
@@ -188,11 +186,11 @@ def _close_tracking(
     are of a share that is still to be run, is left for that one to end."""
     if not mlflow_ids:
         return
-    states = {cell.dir: cells.state(cell.dir) for cell in todo}
+    states = {cell.folder: cell.folder.state() for cell in todo}
     for folder, state in states.items():
         if state == "killed":
             mark_killed(folder, "its process is gone")
-    other_shares = {states[folder] for folder in states.keys() - {cell.dir for cell in mine}}
+    other_shares = {states[folder] for folder in states.keys() - {cell.folder for cell in mine}}
     if status == "KILLED":
         left_to_others = "running" in other_shares
     else:
@@ -200,12 +198,12 @@ def _close_tracking(
     if status == "FINISHED" and {*states.values()} != {"done"}:
         status = "FAILED"
     if not left_to_others:
-        close_parent(mlflow_ids, status, todo[0].dir.parent)
+        close_parent(mlflow_ids, status, todo[0].folder.study_dir)
 
 
 def report(todo: Sequence[Cell], stale: bool) -> None:
     """Write the bias report and the notebook where there is something new to say."""
-    study_dir, config = todo[0].dir.parent, todo[0].config
+    study_dir, config = todo[0].folder.study_dir, todo[0].config
     new = stale or not (study_dir / REPORT).exists()
     if not (config.sweep.report and new and "done" in _states(todo)):
         return
@@ -247,7 +245,7 @@ def _could_write(name: str, write: Callable[[Path], object], study_dir: Path, ag
 def conclude(todo: Sequence[Cell], tracked: dict[str, Any], mine: Sequence[Cell]) -> int:
     """Print the table, where to look, and what to type next; 0 when every cell that is run here is
     done, else 1."""
-    config, study_dir = todo[0].config, todo[0].dir.parent
+    config, study_dir = todo[0].config, todo[0].folder.study_dir
     lines = plan.rows(todo, config.factors)
     print_table(lines, f"{config.study}: {plural(len(todo), 'cell')}", COSTS)
     this = study_words(config.study, config.runs_dir)
@@ -262,11 +260,11 @@ def conclude(todo: Sequence[Cell], tracked: dict[str, Any], mine: Sequence[Cell]
             f"Compare the runs: {opened_by}\n  then open {ui_link(tracked)}\n"
             f"  what was found, in words: {parent_link(tracked)}"
         )
-    states = [(cell, cells.state(cell.dir)) for cell in mine]
+    states = [(cell, cell.folder.state()) for cell in mine]
     running = [cell for cell, state in states if state == "running"]
     unfinished = [(cell, state) for cell, state in states if state not in ("done", "running")]
     for cell in running:
-        status, log = read_status(cell.dir), cell.dir / "log.txt"
+        status, log = cell.folder.status(), cell.folder / "log.txt"
         began = time.strftime("%Y-%m-%d %H:%M", time.localtime(status.get("started", 0)))
         whereabouts = (
             f"{cell.name} is run by process {status.get('pid', '?')} on {status.get('host', '?')} "
@@ -275,7 +273,7 @@ def conclude(todo: Sequence[Cell], tracked: dict[str, Any], mine: Sequence[Cell]
         )
         print(visible(whereabouts))
     for cell, state in unfinished:
-        print(f"{cell.name} is {state}; its log: {cell.dir / 'log.txt'}")
+        print(f"{cell.name} is {state}; its log: {cell.folder / 'log.txt'}")
     if running:
         print(
             "When those have ended, run the same command again: it takes up what is left and "
@@ -290,13 +288,13 @@ def conclude(todo: Sequence[Cell], tracked: dict[str, Any], mine: Sequence[Cell]
 
 def _print_other_shards(others: Sequence[Cell], config: Study) -> None:
     """What is left of the other shares, and what to type once nothing is."""
-    states = [(cell, cells.state(cell.dir)) for cell in others]
+    states = [(cell, cell.folder.state()) for cell in others]
     unfinished = [(cell, state) for cell, state in states if state != "done"]
     if not unfinished:
         return
     print(
         f"Shard {config.sweep.shard} is done. Of the other shards {len(unfinished)} cells are not"
-        f" done in {others[0].dir.parent}:"
+        f" done in {others[0].folder.study_dir}:"
     )
     for cell, state in unfinished:
         print(f"  {cell.name} is {state}")

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from experiments.launch import pool
+from study.cell.folder import CellFolder
 from study.errors import UserError
 from study.system.gpus import Lease
 
@@ -61,7 +62,12 @@ class Slot:
 
     def run(self, folder: str) -> int:
         """Run a cell to its end; the exit code, negative where a signal ended it."""
-        arguments = (Path(folder), self._threads, self._alive, Lease({}, []))  # its GPUs are Ray's
+        arguments = (
+            CellFolder(Path(folder)),
+            self._threads,
+            self._alive,
+            Lease({}, []),
+        )  # its GPUs are Ray's
         child = self._context.Process(target=_child, args=arguments)
         child.start()
         child.join()

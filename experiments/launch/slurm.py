@@ -30,7 +30,7 @@ from experiments.train import PACKAGES
 from experiments.trainer.surroundings import surroundings
 from study.cell import cells
 from study.cell.cells import Cell
-from study.cell.status import read_status
+from study.cell.folder import CellFolder
 from study.config.schema import Study
 from study.errors import UserError
 from study.system import locks, stopping
@@ -55,9 +55,9 @@ class Job:
 
 
 @contextmanager
-def taken_up(todo: Sequence[Cell]) -> Generator[set[Path]]:
+def taken_up(todo: Sequence[Cell]) -> Generator[set[CellFolder]]:
     """As `experiments.launch.engines.taken_up`."""
-    study_dir = todo[0].dir.parent
+    study_dir = todo[0].folder.study_dir
     folder = study_dir / FOLDER
     folder.mkdir(parents=True, exist_ok=True)
     lock = locks.take(folder / "lock")
@@ -71,13 +71,13 @@ def taken_up(todo: Sequence[Cell]) -> Generator[set[Path]]:
     with lock:
         (folder / SWEEP).write_text(f"process {os.getpid()} on {socket.gethostname()}")
         ledger = _read_ledger(folder)
-        yield {cell.dir for cell in todo if cell.name in ledger}
+        yield {cell.folder for cell in todo if cell.name in ledger}
 
 
 def run(todo: Sequence[Cell], watch: Watch) -> None:
     """Run the cells to their ends as jobs of a cluster. Where Ctrl-C or an error ends this, jobs
     that are left are cancelled; where the system does, they go on."""
-    config, folder = todo[0].config, todo[0].dir.parent / FOLDER
+    config, folder = todo[0].config, todo[0].folder.study_dir / FOLDER
     local = config.sweep.slurm.cluster == "local"
     threads = config.sweep.threads or max(1, config.sweep.cpus_per_cell)
     limit, array = len(todo), len(todo)
@@ -86,9 +86,11 @@ def run(todo: Sequence[Cell], watch: Watch) -> None:
         threads, limit = slots.threads, slots.at_once
     else:
         array = queue.most_of_an_array()
-    jobs = {folder.parent / name: queued for name, queued in _read_ledger(folder).items()}
+    jobs = {
+        CellFolder(folder.parent / name): queued for name, queued in _read_ledger(folder).items()
+    }
     others = {cell: jobs.pop(cell) for cell in [*jobs] if cell not in watch.cell_of}
-    waiting = [(cell.dir, 0) for cell in todo if cell.dir not in jobs]
+    waiting = [(cell.folder, 0) for cell in todo if cell.folder not in jobs]
     for cell in jobs:
         watch.skips(cell)  # so that it is watched
     again = f", {len(jobs)} of them submitted earlier" if jobs else ""
@@ -116,7 +118,7 @@ def run(todo: Sequence[Cell], watch: Watch) -> None:
             state_of = {cell: states.of.get(queued.id, queue.GONE) for cell, queued in jobs.items()}
             ended = [cell for cell, state in state_of.items() if state not in queue.ALIVE]
             for cell in ended:
-                if cells.state(cell) == "running":
+                if cell.state() == "running":
                     continue
                 queued, state = jobs.pop(cell), state_of[cell]
                 if not _is_lost(cell, queued, state) or queued.tries > config.sweep.retries:
@@ -143,14 +145,14 @@ def run(todo: Sequence[Cell], watch: Watch) -> None:
         _write(folder, others)
 
 
-def _is_lost(cell: Path, queued: Job, state: str) -> bool:
+def _is_lost(cell: CellFolder, queued: Job, state: str) -> bool:
     """Whether a job is gone without a word of its cell, and nobody cancelled it."""
     return _code(cell, queued) is None and state != queue.CANCELLED
 
 
-def _tell(cell: Path, queued: Job, state: str, watch: Watch) -> None:
+def _tell(cell: CellFolder, queued: Job, state: str, watch: Watch) -> None:
     """Tell the watch what a cell came to whose job is gone for good."""
-    folder, code = cell.parent / FOLDER, _code(cell, queued)
+    folder, code = cell.study_dir / FOLDER, _code(cell, queued)
     if code is None:
         watch.say(f"what its last job printed is in {queue.log(folder, queued.id)}")
         code = cells.STOPPED if state == queue.CANCELLED else ORPHANED
@@ -159,22 +161,22 @@ def _tell(cell: Path, queued: Job, state: str, watch: Watch) -> None:
     watch.ended(cell, code)
 
 
-def _code(cell: Path, queued: Job) -> int | None:
+def _code(cell: CellFolder, queued: Job) -> int | None:
     """The exit code of a cell whose job is gone; None where it came to no end of its own."""
-    if cells.state(cell) == "done":
+    if cell.state() == "done":
         return 0
-    status = read_status(cell)
+    status = cell.status()
     code = status.get("exit_code")
     fresh = status.get("ended", 0.0) != queued.ended
     return int(code) if fresh and code not in (None, cells.STOPPED) else None
 
 
 def _submitted(
-    config: Study, folder: Path, batch: Sequence[tuple[Path, int]], threads: int
-) -> dict[Path, Job]:
+    config: Study, folder: Path, batch: Sequence[tuple[CellFolder, int]], threads: int
+) -> dict[CellFolder, Job]:
     """Submit cells as an array. Raises UserError: Slurm does not take it; with its own words."""
     executor, visible = executor_of(config, folder), None
-    ended = [float(read_status(cell).get("ended", 0.0)) for cell, _ in batch]
+    ended = [float(cell.status().get("ended", 0.0)) for cell, _ in batch]
     if config.sweep.slurm.cluster == "local":
         visible = {name: os.environ[name] for name in SHOWN if name in os.environ}
     try:
@@ -187,7 +189,7 @@ def _submitted(
             f" {redact(' '.join(str(error).split()))[:600]} The settings are sweep.slurm.*,"
             " sweep.gpus_per_cell, cpus_per_cell and memory_per_cell_gb."
         ) from error
-    jobs: dict[Path, Job] = {}
+    jobs: dict[CellFolder, Job] = {}
     for (cell, tries), before, submitted in zip(batch, ended, submissions, strict=True):
         queue.keep(submitted)
         jobs[cell] = Job(submitted.job_id, tries + 1, before)
@@ -204,16 +206,16 @@ def _as_at_login() -> Generator[None]:
         yield
 
 
-def _cancel(jobs: Mapping[Path, Job], local: bool, watch: Watch) -> None:
+def _cancel(jobs: Mapping[CellFolder, Job], local: bool, watch: Watch) -> None:
     """End every job that was submitted and is not over, and let the cells record it."""
     queue.cancel([queued.id for queued in jobs.values()], local)
     limit = time.monotonic() + STOP_S
-    while time.monotonic() < limit and any(cells.state(cell) == "running" for cell in jobs):
+    while time.monotonic() < limit and any(cell.state() == "running" for cell in jobs):
         time.sleep(POLL_S)
     if local:
         queue.kill([queued.id for queued in jobs.values()])
     for cell, queued in jobs.items():
-        if read_status(cell).get("ended", 0.0) != queued.ended:
+        if cell.status().get("ended", 0.0) != queued.ended:
             with contextlib.suppress(Exception):  # why the sweep ends is known
                 watch.ended(cell, cells.STOPPED)
 
@@ -225,5 +227,5 @@ def _read_ledger(folder: Path) -> dict[str, Job]:
     return {}
 
 
-def _write(folder: Path, jobs: Mapping[Path, Job]) -> None:
+def _write(folder: Path, jobs: Mapping[CellFolder, Job]) -> None:
     write_json(folder / LEDGER, {cell.name: asdict(queued) for cell, queued in jobs.items()})

@@ -13,7 +13,7 @@ from experiments.launch.task import run_task
 from experiments.plan.slots import slots_of
 from experiments.train import PACKAGES
 from study.cell import cells
-from study.cell.status import read_status
+from study.cell.folder import CellFolder
 from study.errors import UserError
 from study.system.files import read_json
 from study.system.machine import device_variables
@@ -37,21 +37,21 @@ def job(folder: str, threads: int, visible: Mapping[str, str] | None = None) -> 
     signal.signal(signal.SIGTERM, signal.SIG_DFL)  # submitit passes over it
     # Slurm sends it before the time is up, or where another job is to have the node
     signal.signal(signal.SIGUSR2, lambda *_: os.kill(os.getpid(), signal.SIGTERM))
-    place = Path(folder)
-    before, problem = read_status(place).get("ended"), ""
+    place = CellFolder(Path(folder))
+    before, problem = place.status().get("ended"), ""
     try:
         code = _run(place, threads, visible)
     except UserError as error:
         print(error, flush=True)
         code, problem = 2, str(error)
-    if code not in (0, cells.BUSY) and read_status(place).get("ended") == before:
+    if code not in (0, cells.BUSY) and place.status().get("ended") == before:
         _record(place, code, problem or f"exit code {code}; see log.txt")
     return code
 
 
-def _run(place: Path, threads: int, visible: Mapping[str, str] | None) -> int:
+def _run(place: CellFolder, threads: int, visible: Mapping[str, str] | None) -> int:
     """Raises UserError: this node is not as the sweep is, or lacks what the cell needs."""
-    jobs_dir = place.parent / FOLDER
+    jobs_dir = place.study_dir / FOLDER
     here = describe(PACKAGES, str(jobs_dir / SWEEP))
     sweep = read_json(jobs_dir / ENVIRONMENT)
     check_node(sweep, here, jobs_dir / SWEEP)
@@ -68,9 +68,10 @@ def _run(place: Path, threads: int, visible: Mapping[str, str] | None) -> int:
     return run_task(place, threads, device_variables(cell.config.device) | lease.variables)
 
 
-def _record(place: Path, code: int, problem: str) -> None:
+def _record(place: CellFolder, code: int, problem: str) -> None:
     """Say in the cell's status why it did not begin."""
-    if (lock := cells.lock(place, wait_s=2.0)) is not None:
+    if (lock := place.lock(wait_s=2.0)) is not None:
         with lock:
-            end = {"state": "failed", "phase": "failed", "exit_code": code, "error": problem}
-            cells.set_status(place, ended=time.time(), **end)
+            place.set_status(
+                state="failed", phase="failed", exit_code=code, error=problem, ended=time.time()
+            )

@@ -13,13 +13,14 @@ from typing import Any
 
 from experiments.train import run_cell
 from experiments.trainer.processes import launch
-from study.cell import cells, exchange
+from study.cell import cells
+from study.cell.folder import CellFolder
 from study.errors import UserError
 
 NOTHING: Mapping[str, str] = {}
 
 
-def run_task(folder: Path, threads: int, variables: Mapping[str, str] = NOTHING) -> int:
+def run_task(folder: CellFolder, threads: int, variables: Mapping[str, str] = NOTHING) -> int:
     """Run a cell whose folder is laid to its end, with its output in the cell's log; to be called
     in the main thread of a process, before anything of it touches a GPU.
 
@@ -32,17 +33,17 @@ def run_task(folder: Path, threads: int, variables: Mapping[str, str] = NOTHING)
     """
     trouble = ""
     try:
-        exchange.find(folder)
+        folder.find()
     except UserError as error:
-        folder.mkdir(parents=True, exist_ok=True)
+        folder.path.mkdir(parents=True, exist_ok=True)
         trouble = str(error)
-    redirect(folder)
+    redirect(folder / "log.txt")
     if trouble:
         print(trouble, flush=True)
         return 2
     os.environ.update(variables)
     config = None
-    if not cells.is_done(folder):
+    if not folder.is_done():
         with contextlib.suppress(UserError, OSError):  # `run_cell` says it
             config = cells.load_cell(folder).config
     if config is not None and config.sweep.accelerate:
@@ -60,10 +61,10 @@ class _Log(io.FileIO):
             return len(memoryview(data))
 
 
-def redirect(folder: Path) -> None:
-    """Send this process's output, of C code too, to the cell's log."""
+def redirect(path: Path) -> None:
+    """Send this process's output, of C code too, to a log."""
     try:
-        log = os.open(folder / "log.txt", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+        log = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
     except OSError:
         log = os.open(os.devnull, os.O_WRONLY)
     os.dup2(log, 1)

@@ -62,6 +62,6 @@ def _is_missing(policy: Policy, task: Task, cache_dir: Path) -> bool:
 def _warm(policy: Policy, task: Task, cache_dir: Path, alive: Connection) -> None:
     with contextlib.suppress(OSError):  # building it fails by the same, and says so in the log
         cache_dir.mkdir(parents=True, exist_ok=True)
-    redirect(cache_dir)
+    redirect(cache_dir / "log.txt")
     threading.Thread(target=leave_with_parent, args=(alive,), daemon=True).start()
     build_missing(policy, task, cache_dir)

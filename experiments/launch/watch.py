@@ -6,7 +6,6 @@ import contextlib
 import sys
 import time
 from collections.abc import Generator, Sequence
-from pathlib import Path
 
 from rich.console import Console
 from rich.live import Live
@@ -18,16 +17,15 @@ from experiments.launch.pool import ORPHANED
 from experiments.monitor.notify import command_of
 from experiments.monitor.screen import draws
 from experiments.tracking.runs import mark_killed
-from study.cell import cells, exchange
-from study.cell.asked import judges_of
-from study.cell.cells import Cell
+from study.cell import cells
+from study.cell.cells import Cell, judges_of
+from study.cell.folder import CellFolder
 from study.cell.places import StorageError
-from study.cell.status import read_status
+from study.command_names import typed
 from study.config.schema import Judge
 from study.screen import visible
 from study.system import storage
 from study.system.files import first_line
-from study.typed import typed
 
 HEARTBEAT_S = 60.0
 """Without a terminal a line is said so often."""
@@ -48,7 +46,7 @@ class Watch:
 
     def __init__(self, todo: Sequence[Cell]) -> None:
         config = todo[0].config
-        self.cell_of = {cell.dir: cell for cell in todo}
+        self.cell_of = {cell.folder: cell for cell in todo}
         self.board = Board(todo)
         self._bell = AlarmBell(command_of(config.sweep), config.study)
         self._refusals = Refusals()
@@ -80,29 +78,29 @@ class Watch:
         """Print a line. Nothing in it is taken for markup: errors quote what judges wrote."""
         self._console.print(Text(visible(text)), soft_wrap=True)
 
-    def skips(self, folder: Path) -> bool:
+    def skips(self, folder: CellFolder) -> bool:
         """To be asked before a cell is started; where it says so, the cell is left as it is."""
         if self._refusals.covers(self.cell_of[folder]):
             return True
         self.board.begin(folder)
         return False
 
-    def ended(self, folder: Path, code: int) -> None:
+    def ended(self, folder: CellFolder, code: int) -> None:
         """A cell ended with an exit code; negative is the signal that killed it. Raises
         DiskError: it met a full disk, to which the others write too."""
         with contextlib.suppress(StorageError):  # what is here of it is told then
-            exchange.refresh(folder)
+            folder.refresh()
         with self._harmless():
             self.board.ended(folder)
-        status = read_status(folder)
-        note = f"{folder.name}: {cells.state(folder)} after {status.get('seconds', 0):.1f} s"
+        status = folder.status()
+        note = f"{folder.name}: {folder.state()} after {status.get('seconds', 0):.1f} s"
         self.say(note + (f" (exit {code}) {status.get('error', '')}" if code else ""))
         if code == cells.REFUSED:
             self._refusals.add(self.cell_of[folder], str(status.get("error", "")))
         if code < 0 or code in (ORPHANED, storage.EXIT):
             mark_killed(folder, f"exit code {code}")
         if code == storage.EXIT:
-            raise storage.DiskError(status.get("error") or storage.paragraph(None, folder))
+            raise storage.DiskError(status.get("error") or storage.paragraph(None, folder.path))
 
     def tick(self) -> None:
         """To be called about once a second while cells run."""

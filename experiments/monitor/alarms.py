@@ -10,7 +10,7 @@ from dataclasses import replace
 
 from experiments.monitor.expected_gap import explained
 from experiments.monitor.read import Alarm, View, on_this_host
-from study.typed import study_words, typed
+from study.command_names import study_words, typed
 
 IN_A_ROW = 5
 """Steps that an alarm about the training looks at together."""
@@ -32,7 +32,7 @@ def alarms(view: View, runs_dir: str = "runs") -> list[Alarm]:
     Args:
         runs_dir: as it is typed to find the study.
     """
-    study = study_words(view.folder.parent.name, runs_dir)
+    study = study_words(view.folder.study_dir.name, runs_dir)
     rules: list[Callable[[View, str], Alarm | None]] = [_ended, _stalled]
     if view.state in ("running", "killed", "failed"):
         rules += [_starved, _truncated, _no_signal]
@@ -110,7 +110,7 @@ def _truncated(view: View, study: str) -> Alarm | None:
     length = view.config.get("trainer.max_completion_length")
     sentence = f"{recent:.0%} of the last completions are cut off at {length or 'their'} tokens."
     double = 2 * length if isinstance(length, int) else "N"
-    other = shlex.quote(f"study={view.folder.parent.name}-2")
+    other = shlex.quote(f"study={view.folder.study_dir.name}-2")
     longer = f"python -m experiments.sweep ... {other} trainer.max_completion_length={double}"
     return Alarm("", "truncation", sentence, longer, since)
 

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 
-from study.cell import cells
-from study.cell.parts import Part, at_step, left_out, parts, read_part
+from study.cell.folder import study_cells
+from study.cell.parts import Part, at_step, left_out, read_part
 from study.errors import UserError
 from study.screen import visible
 from study.system.files import Damaged
@@ -79,9 +79,7 @@ class Disagreements:
         self.domains: set[str] = set()
         """Those of the answers that were looked at."""
         every = (
-            (_age(part), part)
-            for cell in cells.study_cells(study_dir)
-            for part in parts(cell / "rollouts")
+            (_age(part), part) for cell in study_cells(study_dir) for part in cell.parts("rollouts")
         )
         self.newest = [part for _, part in heapq.nlargest(MOST_PARTS, every)]
 

@@ -10,11 +10,11 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from pathlib import Path
 
 import numpy as np
 
-from study.cell.parts import parts, read_part
+from study.cell.folder import CellFolder
+from study.cell.parts import read_part
 from study.features import measured
 from study.system.files import Damaged
 
@@ -60,7 +60,7 @@ class Curve:
 
 
 def explained(
-    truths: Sequence[tuple[int, float]], folder: Path, first: int, keyword: str
+    truths: Sequence[tuple[int, float]], folder: CellFolder, first: int, keyword: str
 ) -> dict[int, float]:
     """By step, how much of the gap is explained. Without a curve a rise is, by as much as the truth
     fell: the judge may not look at the truth at all.
@@ -80,10 +80,10 @@ def explained(
 
 
 @lru_cache(maxsize=1024)
-def curve_of(folder: Path, first: int, keyword: str) -> Curve | None:
+def curve_of(folder: CellFolder, first: int, keyword: str) -> Curve | None:
     """The curve of a cell's steps up to ``first``; None where its rollouts do not tell it."""
     rows = []
-    for part in parts(folder / "rollouts"):
+    for part in folder.parts("rollouts"):
         if part.step > first or len(rows) >= MOST:
             break
         try:

@@ -8,7 +8,7 @@ from itertools import pairwise
 from typing import Any
 
 from experiments.monitor.read import View, clock
-from study.cell.status import STATES
+from study.cell.folder import STATES
 from study.screen import plural
 
 BARS = "▁▂▃▄▅▆▇█"

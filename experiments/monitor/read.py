@@ -15,16 +15,15 @@ from typing import Any
 
 from analysis.records.arms import arm_names
 from experiments.monitor.tail import OF_DOMAIN, RECENT, TIME, Series, Tail, of_domain
-from study.cell import cells
-from study.cell.places import runs_elsewhere
+from study.cell.folder import STATES, CellFolder, Status, study_cells
+from study.cell.places import LOCK
 from study.cell.records import where
-from study.cell.status import STATES, read_status
 from study.cell.study_file import read_study
 from study.cell.verify import strangers
 from study.config.identity import flatten
 from study.errors import UserError
 from study.system import locks
-from study.system.files import Damaged, read_yaml
+from study.system.files import Damaged
 from study.system.machine import has_process
 
 SILENT_S, SILENT_STEPS = 60.0, 5.0
@@ -70,7 +69,7 @@ class View:
     """One cell as it is now; None is not known. Shares are of the last recorded step."""
 
     cell: str
-    folder: Path
+    folder: CellFolder
     arm: str = ""
     judge: str | None = None
     seed: int | None = None
@@ -95,7 +94,7 @@ class View:
     """Domain -> accuracy and accuracy_step of the last held-out evaluation; truth, judge, gap,
     unscored_frac and frac_zero_std of the last step that had rows of it."""
     alarms: list[Alarm] = field(default_factory=list)
-    status: dict[str, Any] = field(default_factory=dict)
+    status: Status = field(default_factory=Status)
     config: dict[str, Any] = field(default_factory=dict)
     """The resolved config, flat; empty where it cannot be read."""
     series: dict[str, Series] = field(default_factory=dict)
@@ -125,7 +124,7 @@ class View:
 class CellReader:
     """Reads one cell again and again; what did not change is not read twice."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: CellFolder) -> None:
         self.folder = folder
         self.tail = Tail(folder)
         self.config: dict[str, Any] = {}
@@ -133,7 +132,7 @@ class CellReader:
         self._flat: dict[str, Any] = {}
         self._config_problem = ""
         self._config_stamp: tuple[int, ...] | None = None
-        self._status: dict[str, Any] = {}
+        self._status: Status = {}
         self._status_problems: list[str] = []
         self._status_stamp: tuple[int, ...] | None = None
 
@@ -145,8 +144,8 @@ class CellReader:
             return False
         before, self._config_stamp, self._config_problem = self.config, stamp, ""
         try:
-            self.config = read_yaml(path)
-            if why := cells.other_config(self.folder, self.config):
+            self.config = self.folder.config()
+            if why := self.folder.other_config(self.config):
                 self._config_problem = f"{where(path)} {why}"
         except FileNotFoundError:
             self.config = {}
@@ -162,15 +161,15 @@ class CellReader:
         stamp = _stamp(path)
         if stamp != self._status_stamp or stamp is None:
             self._status_problems = []
-            self._status = read_status(self.folder, self._status_problems)
+            self._status = self.folder.status(self._status_problems)
             self._status_stamp = stamp
         problems = [self._config_problem, *self._status_problems, self.tail.problem]
-        if cells.is_done(self.folder) and (why := cells.other_end(self.folder, self._status)):
+        if self.folder.is_done() and (why := self.folder.other_end(self._status)):
             problems.append(f"{where(path)} {why}")
         status, flat, tail = self._status, self._flat, self.tail
         seed = flat.get("seed")
         # another machine sends its own with its checkpoints alone
-        beat = None if runs_elsewhere(self.folder) else status.get("beat")
+        beat = None if self.folder.runs_elsewhere() else status.get("beat")
         view = View(
             self.folder.name,
             self.folder,
@@ -215,7 +214,7 @@ class StudyReader:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self._readers: dict[Path, CellReader] = {}
+        self._readers: dict[CellFolder, CellReader] = {}
         self._arms: list[str] = []
         self._listed: set[Path] = set()
         self.problems: list[str] = []
@@ -240,7 +239,7 @@ class StudyReader:
         configs = set(self.folder.glob("*/config.yaml"))
         new = configs != self._listed
         if new:
-            folders = cells.study_cells(self.folder)
+            folders = study_cells(self.folder)
             self._readers = {path: self._readers.get(path) or CellReader(path) for path in folders}
             self._listed = configs
         changed = [reader.read_config() for reader in self._readers.values()]
@@ -268,20 +267,20 @@ def _closed(study_dir: Path) -> list[str]:
 
 
 def state_of(view: View) -> str:
-    """new, running, done, failed or killed; as `study.cell.cells.state`, but looking only.
+    """new, running, done, failed or killed; as `CellFolder.state`, but looking only.
 
     A cell that says it runs is taken at its word while it gives signs of life and its process, if
     it is on this host, is there. Else its lock tells; a lock that another host holds can be seen
     only where the file system passes locks on.
     """
-    if cells.is_done(view.folder):
+    if view.folder.is_done():
         return "done"
     state = view.status.get("state", "new")
     if state not in ("running", "done"):
         return state
     silent = view.beat_age_s is None or view.beat_age_s > SILENT_S
     is_gone = on_this_host(view) and not has_process(view.status.get("pid"))
-    if (silent or is_gone) and not locks.is_held(view.folder / cells.LOCK):
+    if (silent or is_gone) and not locks.is_held(view.folder / LOCK):
         return "killed"
     return "running"
 

@@ -13,7 +13,8 @@ from pathlib import Path
 from experiments.monitor.read import View, on_this_host
 from experiments.trainer.surroundings import surroundings
 from study.cell import cells
-from study.cell.status import read_status
+from study.cell.folder import CellFolder
+from study.cell.places import LOCK
 from study.errors import UserError
 from study.system import locks
 from study.system.files import Damaged, read_json
@@ -32,7 +33,7 @@ def restart(view: View) -> str:
     signalled only if it is surely the cell's: it has the file of the cell's lock open, and somebody
     holds that lock.
     """
-    host, pid, lock = view.status.get("host"), view.status.get("pid"), view.folder / cells.LOCK
+    host, pid, lock = view.status.get("host"), view.status.get("pid"), view.folder / LOCK
     again = "stop its sweep, and type the same sweep again"
     if not on_this_host(view):
         where = f"{host or 'an unknown host'} and not on this one"
@@ -97,7 +98,7 @@ def _end(handle: int) -> str:
     return "did not end on SIGKILL"
 
 
-def _start(folder: Path) -> str:
+def _start(folder: CellFolder) -> str:
     """Train the cell in a process that goes on without this one, its output in the cell's log; says
     so once the cell names that process as its own."""
     try:
@@ -117,7 +118,7 @@ def _start(folder: Path) -> str:
     _STARTED.append(child)
     limit = time.monotonic() + STARTED_S
     while child.poll() is None and time.monotonic() < limit:
-        if read_status(folder, []).get("pid") == child.pid:
+        if folder.status([]).get("pid") == child.pid:
             return f"process {child.pid} goes on from the last checkpoint."
         time.sleep(0.1)
     end = "takes long to start" if child.returncode is None else f"ended ({child.returncode})"

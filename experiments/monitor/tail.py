@@ -13,13 +13,12 @@ import os
 import re
 from functools import lru_cache
 from itertools import pairwise
-from pathlib import Path
 
+from study.cell.folder import CellFolder
 from study.cell.records import (
     HELD_OUT,
     METRICS,
     OVERALL,
-    read_metrics,
     step_line,
     where,
 )
@@ -48,8 +47,8 @@ _SUMS = re.compile(b'"(' + "|".join(SUMMED).encode() + rb')": ([^,}\n]{1,40})')
 class Tail:
     """Reads ``metrics.jsonl`` of the cell in ``folder``."""
 
-    def __init__(self, folder: Path) -> None:
-        self.path = folder / METRICS
+    def __init__(self, folder: CellFolder) -> None:
+        self.folder, self.path = folder, folder / METRICS
         self._forget()
 
     def _forget(self) -> None:
@@ -110,7 +109,7 @@ class Tail:
     def _each_once(self) -> bytes:
         """All steps in order, each as it was written last, where one stands twice: what was added
         up so far is forgotten."""
-        steps = sorted(read_metrics(self.path.parent)[0], key=lambda line: line["step"])
+        steps = sorted(self.folder.lines(), key=lambda line: line["step"])
         self.series, self.sums, self.accuracy, self.step = {}, {}, {}, 0
         return "".join(json.dumps(line) + "\n" for line in steps).encode()
 

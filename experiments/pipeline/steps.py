@@ -11,9 +11,8 @@ from pathlib import Path
 
 from experiments.pipeline.notes import Outcome, Step
 from experiments.tracking.runs import release
-from study.cell import cells
 from study.cell.cells import Cell
-from study.cell.parts import parts
+from study.cell.folder import CellFolder, study_cells
 from study.cell.records import CALLS, KINDS, METRICS
 from study.errors import UserError
 from study.system.files import read_json
@@ -51,7 +50,7 @@ class Plan:
     @property
     def study_dir(self) -> Path:
         """The folder of the study that is trained."""
-        return self.cells[0].dir.parent
+        return self.cells[0].folder.study_dir
 
     @property
     def folder(self) -> Path | None:
@@ -189,9 +188,9 @@ def _train(plan: Plan, folder: Path | None) -> Step:
     words += ["sweep.report=false"] if "report" in plan.stages else []
 
     def again(outcome: Outcome) -> None:
-        for place in cells.study_cells(plan.study_dir):
-            hurt = [path for path in outcome.damaged if path.is_relative_to(place)]
-            lesser = all(path.parts[len(place.parts)] in (POLICY, "DONE") for path in hurt)
+        for place in study_cells(plan.study_dir):
+            hurt = [path for path in outcome.damaged if path.is_relative_to(place.path)]
+            lesser = all(path.parts[len(place.path.parts)] in (POLICY, "DONE") for path in hurt)
             if outcome.other_files or not lesser:
                 _set_aside(place)
             elif hurt:  # the last checkpoint has the policy
@@ -200,9 +199,9 @@ def _train(plan: Plan, folder: Path | None) -> Step:
 
     def leaves() -> Iterable[Path]:
         for cell in plan.cells:
-            yield cell.dir / "DONE"
-            yield from _records(cell.dir)
-            yield from _policy(cell.dir)
+            yield cell.folder / "DONE"
+            yield from _records(cell.folder)
+            yield from _policy(cell.folder)
 
     return Step(
         *("train", "train", tuple(words)),
@@ -213,13 +212,13 @@ def _train(plan: Plan, folder: Path | None) -> Step:
     )
 
 
-def _records(place: Path) -> Iterator[Path]:
+def _records(place: CellFolder) -> Iterator[Path]:
     yield place / METRICS
     for kind in (*KINDS, CALLS):
-        yield from {part.path for part in parts(place / kind)}
+        yield from {part.path for part in place.parts(kind)}
 
 
-def _policy(place: Path) -> list[Path]:
+def _policy(place: CellFolder) -> list[Path]:
     """The files of a cell's policy. Raises UserError: there is none."""
     paths = [path for path in (place / POLICY).rglob("*") if path.is_file()]
     if not paths:
@@ -230,15 +229,15 @@ def _policy(place: Path) -> list[Path]:
     return paths
 
 
-def _set_aside(place: Path) -> None:
+def _set_aside(place: CellFolder) -> None:
     """Move a cell away that was trained on other rows, or whose records are damaged, so that it is
     trained anew; its run in MLflow stays, and is no longer the cell's."""
-    folder = place.parent / REPLACED
+    folder = place.study_dir / REPLACED
     folder.mkdir(exist_ok=True)
     number = 1 + sum(1 for path in folder.iterdir() if path.name.startswith(place.name))
     there = folder / f"{place.name}-{number}"
     release(place, there.name)
-    place.rename(there)
+    place.path.rename(there)
     print(f"{place.name} is now {there}, and is trained anew.", flush=True)
 
 
@@ -246,13 +245,13 @@ def _evaluate(plan: Plan, cell: Cell, datasets: str) -> Step:
     """The evaluation of a cell; ``datasets`` is empty where the user named the sets."""
     results = plan.study_dir / "results" / "pipeline"
     out = results / f"{cell.name}.json"
-    words = ["experiments.evaluate", "datasets", f"run={cell.dir}"]
+    words = ["experiments.evaluate", "datasets", f"run={cell.folder}"]
     words += [f"datasets={datasets}"] if datasets else []
     words += [f"data.root={plan.data.root}"] if plan.data.root is not None else []
     words += [f"runs_dir={plan.study_dir.parent}", *plan.evaluation]
 
     def reads() -> Iterable[Path]:
-        yield from _policy(cell.dir)
+        yield from _policy(cell.folder)
         if datasets:
             yield from _sources(plan.data)
 
@@ -286,9 +285,9 @@ def _report(plan: Plan) -> Step:
     )
 
 
-def _done_cells(study_dir: Path) -> list[Path]:
+def _done_cells(study_dir: Path) -> list[CellFolder]:
     """The cells of the study that have come to their end. Raises UserError: there is none."""
-    folders = [folder for folder in cells.study_cells(study_dir) if cells.is_done(folder)]
+    folders = [folder for folder in study_cells(study_dir) if folder.is_done()]
     if not folders:
         raise UserError(f"{study_dir} has no cell that has come to its end.")
     return folders

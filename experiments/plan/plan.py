@@ -28,16 +28,14 @@ from experiments.plan.rates import NOTHING, Rates, Span, Usage, describe_cells, 
 from experiments.plan.slots import slots_of
 from judges.serving.book import auto_served
 from judges.serving.vllm_command import gpus_of_replica
-from study.cell import cells
-from study.cell.asked import models_of
-from study.cell.cells import Cell
-from study.cell.status import read_status
+from study.cell.cells import Cell, models_of
+from study.cell.folder import CellFolder
 from study.config.identity import flatten
 from study.config.schema import Judge
 from study.screen import COSTS, plural, print_table
 from study.tasks import order_of
 
-UNKNOWN = Usage(1.0, 1.0, 1.0, 0.0, Path())
+UNKNOWN = Usage(1.0, 1.0, 1.0, 0.0, CellFolder(Path()))
 """Of a judge that no finished cell asked: every question is sent, and nothing is cached."""
 
 
@@ -57,7 +55,7 @@ def show_plan(todo: Sequence[Cell]) -> int:
         " calls in cells that are not done. What the verdict store holds is not taken off, and"
         " what has to be asked again is not added"
     )
-    rates = Rates(todo[0].dir.parent)
+    rates = Rates(todo[0].folder.study_dir)
     sentences = [
         *usage_lines(unfinished, rates),
         *price_lines(todo, rates),
@@ -87,7 +85,7 @@ class Spending:
     """Where every answer and reply is as long as it may be, and nothing is stored or cached."""
     is_known: bool = True
     """Whether finished cells told it of every cell."""
-    source_cells: set[Path] = field(default_factory=set)
+    source_cells: set[CellFolder] = field(default_factory=set)
     """The folders of those."""
 
 
@@ -249,12 +247,12 @@ def rows(
     what is expected of each, where that is known already."""
     lines = []
     for cell, estimate in zip(todo, costs or map(expected, todo), strict=True):
-        status, flat = read_status(cell.dir), flatten(cell.data)
+        status, flat = cell.folder.status(), flatten(cell.data)
         lines.append(
             {
                 "cell": cell.name,
                 **{name: str(flat.get(name, flat.get(f"{name}.name", ""))) for name in factors},
-                "state": cells.state(cell.dir),
+                "state": cell.folder.state(),
                 "step": f"{status.get('step', 0)}/{cell.config.trainer.steps}",
                 "seconds": f"{status['seconds']:.1f}" if "seconds" in status else "",
                 **{name: f"{cost:,}" for name, cost in zip(COSTS, estimate.values(), strict=True)},

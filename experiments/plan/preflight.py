@@ -28,9 +28,9 @@ from judges.ask.identity import build_grading
 from judges.ask.replies import place
 from judges.grading import GRADINGS
 from judges.grading.checks import check_rows
-from study.cell import cells, exchange
-from study.cell.asked import judges_of, models_of
-from study.cell.cells import Cell
+from study.cell import exchange
+from study.cell.cells import Cell, judges_of, models_of
+from study.cell.folder import CellFolder
 from study.cell.study_file import base, read_study
 from study.cell.verify import say_problems
 from study.config import override_errors as causes
@@ -59,7 +59,7 @@ def check(todo: Sequence[Cell], launcher: Sequence[str] = ()) -> None:
         todo: the cells of a sweep.
         launcher: the arguments that choose another launcher than Hydra's own.
     """
-    config, study_dir = todo[0].config, todo[0].dir.parent
+    config, study_dir = todo[0].config, todo[0].folder.study_dir
     check_settings(todo)
     check_engine(todo, launcher)
     here = not launcher and config.sweep.engine in HERE
@@ -70,14 +70,14 @@ def check(todo: Sequence[Cell], launcher: Sequence[str] = ()) -> None:
     if launcher:
         check_launcher(launcher)
     elif here:
-        new = [cell for cell in todo if cells.state(cell.dir) not in ("done", "running")]
+        new = [cell for cell in todo if cell.folder.state() not in ("done", "running")]
         check_memory(new, refuse=not config.plan)
     say_problems(study_dir, todo)
 
 
 def check_settings(todo: Sequence[Cell]) -> None:
     """Refuse what is wrong in the settings alone, whether or not the rows are there already."""
-    config, study_dir = todo[0].config, todo[0].dir.parent
+    config, study_dir = todo[0].config, todo[0].folder.study_dir
     for cell in todo:
         check_names(cell.config)
         check_limits(cell.config.cost, models_of([cell]))
@@ -129,9 +129,9 @@ def check_once(todo: Sequence[Cell]) -> None:
     It would count twice in the plan; and where the combinations differ in a label, or in what does
     not reach the training, one of them would be reported under the name of another.
     """
-    twins: dict[Path, list[Cell]] = {}
+    twins: dict[CellFolder, list[Cell]] = {}
     for cell in todo:
-        twins.setdefault(cell.dir, []).append(cell)
+        twins.setdefault(cell.folder, []).append(cell)
     for folder, same in twins.items():
         if len(same) == 1:
             continue

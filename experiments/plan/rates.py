@@ -12,7 +12,7 @@ import os
 import socket
 import statistics
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -21,9 +21,8 @@ from typing import Any
 from experiments.plan.estimate import Asks, asks, evaluations
 from study.cell import cells
 from study.cell.cells import Cell
-from study.cell.parts import read_all
-from study.cell.records import EVALUATIONS, recorded
-from study.cell.status import read_status
+from study.cell.folder import CellFolder
+from study.cell.records import EVALUATIONS, Line
 from study.config.schema import Judge, Study
 from study.errors import UserError
 from study.screen import plural
@@ -48,7 +47,7 @@ class Usage:
     tokens_out: float
     cached: float
     """Share of its tokens in that the endpoint had cached."""
-    cell: Path
+    cell: CellFolder
     """The folder of that cell."""
 
 
@@ -59,7 +58,7 @@ class Pace:
     step_s: float
     eval_s: float
     rest_s: float
-    cell: Path
+    cell: CellFolder
     """The folder of that cell."""
 
     def seconds(self, config: Study) -> float:
@@ -120,7 +119,7 @@ class Rates:
         ]
         same = [(cell, name) for cell, name in like if name == judge.name]
         for cell, name in (same or like)[:ENOUGH]:
-            usages = _usages(cell.dir)
+            usages = _usages(cell.folder)
             usage = usages.get((name, each.folder), usages.get((name, "")))
             if usage is not None:
                 yield usage
@@ -130,8 +129,8 @@ class Rates:
         key = _steps(config)
         if key not in self._paces:
             like = [cell for cell in self._cells if _steps(cell.config) == key]
-            here = [cell for cell in like if _host(cell.dir) == socket.gethostname()]
-            measured = [_pace(cell.dir) for cell in (here or like)[:ENOUGH]]
+            here = [cell for cell in like if _host(cell.folder) == socket.gethostname()]
+            measured = [_pace(cell.folder) for cell in (here or like)[:ENOUGH]]
             self._paces[key] = [pace for pace in measured if pace is not None]
         return self._paces[key]
 
@@ -139,7 +138,7 @@ class Rates:
     def _cells(self) -> list[Cell]:
         finished = []
         for folder in newest(self._study_dir):
-            if "stopped_at" in read_status(folder, []):
+            if "stopped_at" in folder.status([]):
                 continue  # of fewer steps than its config says
             try:
                 finished.append(cells.load_cell(folder))
@@ -148,15 +147,15 @@ class Rates:
         return finished
 
 
-def describe_cells(folders: Iterable[Path]) -> str:
+def describe_cells(folders: Iterable[CellFolder]) -> str:
     """How many cells of which studies, in words."""
-    studies = Counter(folder.parent.name for folder in sorted(set(folders)))
+    studies = Counter(folder.study_dir.name for folder in sorted(set(folders)))
     return ", ".join(
         f"{plural(count, 'finished cell')} of {study}" for study, count in studies.items()
     )
 
 
-def newest(study_dir: Path) -> list[Path]:
+def newest(study_dir: Path) -> list[CellFolder]:
     """Finished cells, those of the study first, then the ones that ended last."""
     ended = []
     for marker in study_dir.parent.glob("*/*/DONE"):
@@ -165,7 +164,7 @@ def newest(study_dir: Path) -> list[Path]:
         except OSError:
             continue
         ended.append((marker.parent.parent != study_dir, -when, marker.parent))
-    return [folder for _, _, folder in sorted(ended)[:MOST]]
+    return [CellFolder(folder) for _, _, folder in sorted(ended)[:MOST]]
 
 
 def _answers(config: Study) -> tuple[Any, ...]:
@@ -197,18 +196,18 @@ def _steps(config: Study) -> tuple[Any, ...]:
     )
 
 
-def _host(folder: Path) -> str:
-    return str(read_status(folder, []).get("host", ""))
+def _host(folder: CellFolder) -> str:
+    return str(folder.status([]).get("host", ""))
 
 
 @functools.cache
-def _usages(folder: Path) -> dict[tuple[str, str], Usage]:
+def _usages(folder: CellFolder) -> dict[tuple[str, str], Usage]:
     """Judge and `Asks.folder` -> what it was asked there in a finished cell; empty where some of
     that cannot be read, since a part of it would look like less."""
     totals: dict[tuple[str, str], Counter[str]] = {}
     damaged: list[Damaged] = []
     for inside in ("", EVALUATIONS):
-        for _, table in read_all(folder / inside / "verdicts", _COLUMNS, lost=damaged):
+        for _, table in folder.records(f"{inside}/verdicts".strip("/"), _COLUMNS, lost=damaged):
             if set(_COLUMNS) - set(table.column_names):
                 return {}  # of another version
             columns = (table[name].to_pylist() for name in _COLUMNS)
@@ -233,9 +232,9 @@ def _usages(folder: Path) -> dict[tuple[str, str], Usage]:
 
 
 @functools.cache
-def _pace(folder: Path) -> Pace | None:
+def _pace(folder: CellFolder) -> Pace | None:
     """How long the steps of a finished cell took; None where its records do not say."""
-    lines = sorted(recorded(folder), key=lambda line: line["step"])
+    lines = sorted(folder.lines(), key=lambda line: line["step"])
     steps = [line for line in lines if line["step"] > 0]
     pauses = [
         seconds
@@ -243,7 +242,7 @@ def _pace(folder: Path) -> Pace | None:
         if (seconds := _time(after) - _time(before) - (after["metrics"].get(EVALUATED) or 0)) > 0
     ]
     pauses = pauses or _values_of(steps, "time/step_s")
-    seconds = read_status(folder, []).get("seconds")
+    seconds = folder.status([]).get("seconds")
     if not pauses or seconds is None:
         return None
     evals = _values_of(lines, EVALUATED)
@@ -252,11 +251,11 @@ def _pace(folder: Path) -> Pace | None:
     return Pace(step_s, statistics.fmean(evals) if evals else 0.0, rest, folder)
 
 
-def _time(line: Mapping[str, Any]) -> float:
+def _time(line: Line) -> float:
     """Seconds since 1970 when a step was recorded, with its evaluation."""
     return line["time_ms"] / 1000
 
 
-def _values_of(lines: Sequence[dict[str, Any]], metric: str) -> list[float]:
+def _values_of(lines: Sequence[Line], metric: str) -> list[float]:
     values = [line["metrics"].get(metric) for line in lines]
     return [value for value in values if value is not None]

@@ -9,8 +9,7 @@ from experiments.plan.memory import memory_per_cell, trainings
 from experiments.trainer.processes import gpus_per_cell, processes_of
 from judges.serving.book import auto_served, is_wide
 from judges.serving.vllm_command import gpus_of_replica
-from study.cell.asked import models_of
-from study.cell.cells import Cell
+from study.cell.cells import Cell, models_of
 from study.errors import UserError
 from study.screen import plural
 from study.system.files import say

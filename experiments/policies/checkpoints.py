@@ -15,7 +15,8 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-from study.cell.signature import ANOTHER, training_of
+from study.cell.folder import CellFolder
+from study.cell.signature import ANOTHER
 from study.errors import UserError
 from study.system.files import sha256, write_json
 
@@ -117,13 +118,13 @@ def foreign(policy: Path, cell_id: str, whole: bool = True) -> str:
     """Why a policy or checkpoint is not that of a cell, or, if the ``whole`` of it is to be read,
     not as it was written; empty where it is, or says nothing, as those of older versions."""
     if not (policy / COMPLETE).exists():
-        is_ours = policy.is_dir() and training_of(policy.parent)
+        is_ours = policy.is_dir() and CellFolder(policy.parent).training
         return f"has no {COMPLETE}, which says whose it is" if is_ours else ""
     try:
         manifest = read_manifest(policy)
         if manifest["cell"] != cell_id and re.fullmatch(r"[0-9a-f]{10}", cell_id):
             return f"was trained in the cell {manifest['cell']}"
-        own, training = training_of(policy.parent), manifest.get("training")
+        own, training = CellFolder(policy.parent).training, manifest.get("training")
         if own and training and own != training:
             return f"is of {ANOTHER}"
         return difference(policy, manifest["files"]) if whole else ""

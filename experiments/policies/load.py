@@ -12,7 +12,7 @@ from experiments.policies import checkpoints
 from experiments.policies.tiny import architecture_of, build_missing, load_tiny, taught
 from experiments.policies.warm import load_warm
 from study.cell.cells import Cell
-from study.cell.signature import cell_id
+from study.cell.folder import CellFolder
 from study.config.schema import Policy, Task
 from study.errors import UserError
 from study.system.files import Damaged, first_line, read_yaml
@@ -33,7 +33,7 @@ Trained = dict[str, str]
 
 def cache_of(cell: Cell) -> Path:
     """Folder of the tiny policies that the studies beside ``cell``'s have warmed up."""
-    return cell.dir.parent.parent / ".cache" / "policies"
+    return cell.folder.study_dir.parent / ".cache" / "policies"
 
 
 def load_policy(policy: Policy, task: Task, cache_dir: Path) -> tuple[Any, Any]:
@@ -182,7 +182,7 @@ def trained_policy(cell: Path, checkpoint: int | None) -> tuple[dict[str, Any], 
             f"{folder} does not exist; this run has {present}. Give checkpoint=STEP of one of them,"
             " or let the run end."
         )
-    if why := checkpoints.foreign(folder, cell_id(cell.absolute()), whole=False):
+    if why := checkpoints.foreign(folder, CellFolder(cell.absolute()).id, whole=False):
         raise UserError(
             f"{folder} is not the policy of this run: it {why}. Put the run's own folder back, or"
             " make the run again."

@@ -25,7 +25,7 @@ from experiments.studies.list import studies
 from experiments.studies.sizes import format_size, size
 from judges.serving import orphans
 from judges.serving.book import BOOK, Service, services
-from study.cell import cells
+from study.cell.folder import CellFolder, study_cells
 from study.cell.places import shown
 from study.cli import AnyStudyOptions, command, option
 from study.errors import UserError
@@ -46,7 +46,7 @@ class Removable:
 
     path: Path
     kind: str
-    cell: Path | None = None
+    cell: CellFolder | None = None
 
 
 @dataclass(frozen=True)
@@ -92,17 +92,17 @@ def of_study(folder: Path) -> Iterator[Removable]:
     for path in _leftovers(folder):
         if time.time() - path.lstat().st_mtime > OLD_S:
             yield Removable(path, LEFTOVER)
-    for cell in cells.study_cells(folder):
-        state = cells.state(cell)
+    for cell in study_cells(folder):
+        state = cell.state()
         if state == "running":
             continue
         if state == "done" and _spares_checkpoints(cell):
             yield Removable(cell / "checkpoints", CHECKPOINTS, cell)
-        for path in _leftovers(cell):
+        for path in _leftovers(cell.path):
             yield Removable(path, LEFTOVER, cell)
 
 
-def _spares_checkpoints(cell: Path) -> bool:
+def _spares_checkpoints(cell: CellFolder) -> bool:
     """Whether a cell that is done has checkpoints that its policy makes superfluous."""
     return (cell / "checkpoints").is_dir() and (cell / "policy").is_dir()
 
@@ -146,13 +146,13 @@ def _remove(each: Removable) -> bool:
     if each.cell is None:
         each.path.unlink(missing_ok=True)
         return True
-    lock = cells.lock(each.cell)
+    lock = each.cell.lock()
     if lock is None:
         print(f"{each.cell.name} is in use by now, and stays as it is")
         return False
     with lock:
         if each.kind == CHECKPOINTS and not (
-            cells.is_done(each.cell) and _spares_checkpoints(each.cell)
+            each.cell.is_done() and _spares_checkpoints(each.cell)
         ):
             return False
         if each.path.is_dir() and not each.path.is_symlink():

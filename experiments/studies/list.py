@@ -13,13 +13,13 @@ from pathlib import Path
 
 from analysis.records.arms import arm_names
 from experiments.studies.sizes import format_size, size
-from study.cell import cells, exchange
+from study.cell import exchange
+from study.cell.folder import STATES, CellFolder, study_cells
 from study.cell.places import shown
-from study.cell.status import STATES, read_status
 from study.cell.study_file import read_study
 from study.cli import AnyStudyOptions, command
 from study.screen import plural, print_table
-from study.system.files import Damaged, read_yaml
+from study.system.files import Damaged
 
 
 @command("experiments.studies.list study=quickstart", __doc__, AnyStudyOptions)
@@ -46,8 +46,8 @@ def studies(runs_dir: Path) -> list[Path]:
 
 
 def _of_study(folder: Path) -> dict[str, str]:
-    folders = cells.study_cells(folder)
-    counts = Counter(map(cells.state, folders))
+    folders = study_cells(folder)
+    counts = Counter(folder.state() for folder in folders)
     report = folder / "report" / "bias_report.html"
     return {
         "study": folder.name,
@@ -55,28 +55,30 @@ def _of_study(folder: Path) -> dict[str, str]:
         "state": ", ".join(f"{counts[state]} {state}" for state in STATES if counts[state]),
         "arms": str(len(set(arms(folder, folders)))),
         "report": "yes" if report.exists() else "",
-        "last change": _when(max((_changed(cell) for cell in folders), default=_changed(folder))),
+        "last change": _when(
+            max((_changed(cell.path) for cell in folders), default=_changed(folder))
+        ),
         "size": format_size(size(folder)),
     }
 
 
 def _print_cells(folder: Path) -> None:
-    folders = cells.study_cells(folder)
+    folders = study_cells(folder)
     if not folders:
         print(f"{folder} holds no cell.")
         return
     lines = []
     for cell, arm in zip(folders, arms(folder, folders), strict=True):
-        status = read_status(cell)
+        status = cell.status()
         lines.append(
             {
                 "cell": cell.name,
                 "arm": arm,
-                "state": cells.state(cell),
+                "state": cell.state(),
                 "step": f"{status.get('step', 0)}/{status.get('steps', '?')}",
                 "seconds": f"{status['seconds']:.1f}" if "seconds" in status else "",
-                "last change": _when(_changed(cell)),
-                "size": format_size(size(cell)),
+                "last change": _when(_changed(cell.path)),
+                "size": format_size(size(cell.path)),
             }
         )
     print_table(
@@ -85,12 +87,12 @@ def _print_cells(folder: Path) -> None:
     print(f"One of them: judgedrift show cell={folders[0].name} study={folder.name}")
 
 
-def arms(folder: Path, folders: list[Path]) -> list[str]:
+def arms(folder: Path, folders: list[CellFolder]) -> list[str]:
     """The arm of each of a study's cells; a config that cannot be read has no name."""
     configs = []
     for cell in folders:
         try:
-            configs.append(read_yaml(cell / "config.yaml"))
+            configs.append(cell.config())
         except (Damaged, FileNotFoundError):
             configs.append({})
     return arm_names(configs, read_study(folder).get("factors", ["judge", "seed"]))

@@ -20,11 +20,10 @@ import yaml
 from experiments.studies.again import arguments_of
 from experiments.studies.list import studies
 from experiments.studies.sizes import format_size, size
-from study.cell import cells, exchange
+from study.cell import cells
 from study.cell.cells import Cell
+from study.cell.folder import CellFolder, study_cells
 from study.cell.places import local, shown
-from study.cell.records import recorded
-from study.cell.status import read_status
 from study.cli import command, option
 from study.config.identity import identifying
 from study.errors import UserError
@@ -52,14 +51,14 @@ class Options:
 def main(options: Options) -> int:
     """Exit codes: 0, 2 for a user's error."""
     folder = find(options.cell, options.runs_dir, options.study)
-    exchange.find(folder)
+    folder.find()
     cell = cells.load_cell(folder)
     if options.config:
         print(visible(yaml.safe_dump(cell.data, sort_keys=False)), end="")
         return 0
     _print_state(cell)
     _print_numbers(folder)
-    print_table(_files(folder), f"files, {format_size(size(folder))}")
+    print_table(_files(folder.path), f"files, {format_size(size(folder.path))}")
     print("what makes it the cell it is (all of its config: config=true):")
     for key, value in identifying(cell.data).items():
         print(visible(f"  {key} = {value}"))
@@ -67,21 +66,21 @@ def main(options: Options) -> int:
     return 0
 
 
-def find(name: str, runs_dir: Path, study: str | None = None) -> Path:
+def find(name: str, runs_dir: Path, study: str | None = None) -> CellFolder:
     """The folder of a cell.
     Raises UserError: none is called so, or several begin so."""
-    place = local(name)
+    place = local(name).absolute()
     if (place / "config.yaml").exists():
-        return place.absolute()
+        return CellFolder(place)
     folders = [runs_dir / study] if study else studies(runs_dir)
-    candidates = [cell for folder in folders for cell in cells.study_cells(folder)]
+    candidates = [cell for folder in folders for cell in study_cells(folder)]
     cell_name = Path(name).name
     fitting = [cell for cell in candidates if cell.name == cell_name]
     fitting = fitting or [
         cell for cell in candidates if cell_name and cell.name.startswith(cell_name)
     ]
     if len(fitting) == 1:
-        return fitting[0].absolute()
+        return CellFolder(fitting[0].path.absolute())
     if fitting:
         matches = ", ".join(str(cell) for cell in fitting[:NEAREST])
         more = f" and {len(fitting) - NEAREST} more" if len(fitting) > NEAREST else ""
@@ -100,14 +99,14 @@ def find(name: str, runs_dir: Path, study: str | None = None) -> Path:
 def again(cell: Cell) -> str:
     """The command that makes a cell again."""
     if arguments := arguments_of(cell):
-        runs_dir = cell.dir.parent.parent
+        runs_dir = cell.folder.study_dir.parent
         return shlex.join(["judgedrift", "sweep", *arguments, f"runs_dir={shown(runs_dir)}"])
-    return shlex.join(["python", "-m", "experiments.train", f"cell={shown(cell.dir)}"])
+    return shlex.join(["python", "-m", "experiments.train", f"cell={shown(cell.folder.path)}"])
 
 
 def _print_state(cell: Cell) -> None:
-    status, config = read_status(cell.dir), cell.config
-    words = [cells.state(cell.dir), f"step {status.get('step', 0)} of {config.trainer.steps}"]
+    status, config = cell.folder.status(), cell.config
+    words = [cell.folder.state(), f"step {status.get('step', 0)} of {config.trainer.steps}"]
     if "seconds" in status:
         words.append(f"{status['seconds']:.1f} s")
     if status.get("host"):
@@ -124,9 +123,9 @@ def _print_state(cell: Cell) -> None:
     print()
 
 
-def _print_numbers(folder: Path) -> None:
+def _print_numbers(folder: CellFolder) -> None:
     """The first and the last recorded step, side by side."""
-    lines = [line for line in recorded(folder) if line["step"] > 0]
+    lines = [line for line in folder.lines() if line["step"] > 0]
     if not lines:
         print("No step is recorded yet.\n")
         return

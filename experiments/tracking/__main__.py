@@ -13,7 +13,7 @@ import time
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from experiments.tracking.contents import send_contents
 from experiments.tracking.evaluations import PREFIX, kept_evaluations, send_evaluation
@@ -22,8 +22,7 @@ from experiments.tracking.runs import close_parent, keep_run, one_line, open_run
 from experiments.tracking.store import artifacts_of, client_of, initialise, tracking_uri
 from experiments.tracking.traces import send_traces
 from study.cell import cells, exchange
-from study.cell.records import recorded
-from study.cell.status import read_status
+from study.cell.folder import CellFolder, Status, study_cells
 from study.cell.study_file import read_study, write_study
 from study.cell.verify import say_problems
 from study.cli import command, option, word
@@ -44,7 +43,7 @@ def rebuild(study_dir: Path, tracking: Tracking, runs_dir: Path) -> bool:
     left to its own process. Raises UserError where the study has no cells, or the store cannot be
     opened.
     """
-    folders = cells.study_cells(study_dir)
+    folders = study_cells(study_dir)
     if not folders:
         studies = sorted({path.parent.parent.name for path in runs_dir.glob("*/*/config.yaml")})
         raise UserError(
@@ -54,8 +53,8 @@ def rebuild(study_dir: Path, tracking: Tracking, runs_dir: Path) -> bool:
     study = read_study(study_dir)
     factors = study.get("factors") or first_config(folders).factors
     uri, places = tracking_uri(tracking, runs_dir), artifacts_of(tracking)
-    statuses = [read_status(folder) for folder in folders]
-    began, ended = (_times(statuses, name) for name in ("started", "ended"))
+    statuses = [folder.status() for folder in folders]
+    began, ended = _times(statuses, "started"), _times(statuses, "ended")
     ids = initialise(uri, runs_dir, study_dir.name, factors, places, min(began, default=None))
     write_study(study_dir, {**study, "factors": factors, "mlflow": ids})
     client = client_of(ids["uri"])
@@ -75,12 +74,12 @@ def rebuild(study_dir: Path, tracking: Tracking, runs_dir: Path) -> bool:
     return "broken" not in states
 
 
-def _times(statuses: Iterable[dict[str, Any]], name: str) -> list[int]:
+def _times(statuses: Iterable[Status], name: Literal["started", "ended"]) -> list[int]:
     """When the cells began, or ended, in milliseconds; without those that do not say."""
     return [int(status[name] * 1000) for status in statuses if status.get(name)]
 
 
-def first_config(folders: Iterable[Path]) -> Study:
+def first_config(folders: Iterable[CellFolder]) -> Study:
     """The config of the first cell that has a sound one; a UserError where none has."""
     problem = UserError("The study holds no cell.")
     for folder in folders:
@@ -91,18 +90,18 @@ def first_config(folders: Iterable[Path]) -> Study:
     raise problem
 
 
-def _rebuild_cell(client: Any, ids: dict[str, str], folder: Path) -> tuple[str, str]:
+def _rebuild_cell(client: Any, ids: dict[str, str], folder: CellFolder) -> tuple[str, str]:
     """State of the cell and what was done, in a few words."""
-    lock = cells.lock(folder)
+    lock = folder.lock()
     if lock is None:
         return "running", "left to its own process"
     with lock:
-        status = read_status(folder)
-        state = cells.state_of_held(folder)
+        status = folder.status()
+        state = folder.state_of_held()
         if state == "new":
             return state, "not started, no run"
-        cell = dataclasses.replace(cells.load_cell(folder), dir=folder)
-        lines = recorded(folder)
+        cell = cells.load_cell(folder)
+        lines = folder.lines()
         recorded_points: set[Point] = set()
         for line in lines:
             recorded_points.update(points(line["step"], line["time_ms"], line["metrics"]))
@@ -121,7 +120,7 @@ def _rebuild_cell(client: Any, ids: dict[str, str], folder: Path) -> tuple[str, 
         send_contents(client, ids, run_id, cell)
         send_traces(client, ids, run_id, cell)
         run = {**ids, "run_id": run_id}
-        for evaluation in kept_evaluations(folder):
+        for evaluation in kept_evaluations(folder.path):
             send_evaluation(client, run, cell.name, evaluation)
         if replaced:  # evaluations that were not written down when they were made
             send(client, run_id, sorted(evaluated - _stored(client, run_id)), {})
@@ -130,7 +129,7 @@ def _rebuild_cell(client: Any, ids: dict[str, str], folder: Path) -> tuple[str, 
         client.set_terminated(run_id, ENDS[state], end_time=ended_ms or last_ms)
         keep_run(folder, ids, run_id, max((line["step"] for line in lines), default=-1))
         if status.get("tracking_problem"):
-            cells.set_status(folder, tracking_problem="")
+            folder.set_status(tracking_problem="")
     how = ", replacing a run of other points" if replaced else ""
     return state, f"run {run_id}, {len(recorded_points)} points, {len(missing)} sent{how}"
 
@@ -159,7 +158,7 @@ def main(options: Options) -> int:
     """Exit codes: 0 rebuilt, 1 if a cell failed, 2 for a user's error."""
     folder = options.runs_dir / options.study
     exchange.fetch(folder)
-    folders = cells.study_cells(folder)
+    folders = study_cells(folder)
     tracking = first_config(folders).tracking if folders else Tracking()
     if options.uri is not None:
         tracking = dataclasses.replace(tracking, uri=options.uri)

@@ -17,7 +17,6 @@ from experiments.tracking import charts, projection, summary
 from experiments.tracking.evaluations import logged_model
 from study.cell.cells import Cell
 from study.cell.parts import left_out, parts, read_part
-from study.cell.records import recorded
 from study.screen import visible
 from study.system.files import Damaged, plain, read_json, say
 from study.system.secrets import redact
@@ -54,7 +53,7 @@ class Contents(NamedTuple):
 
 def of_cell(cell: Cell) -> Contents:
     """Description, data, samples and picture of a cell, from its records."""
-    lines = recorded(cell.dir)
+    lines = cell.folder.lines()
     series = {name: _series(lines, name) for name in charts.CHARTS}
     return Contents(_description(cell, series), _data(cell), _samples(cell), _picture(series))
 
@@ -73,8 +72,8 @@ def send_contents(client: Any, ids: Mapping[str, str], run_id: str, cell: Cell) 
         client.set_tag(run_id, "mlflow.loggedArtifacts", listed)
     if contents.picture:
         client.log_text(run_id, contents.picture, f"figures/{PICTURE}")
-    policy = cell.dir / "policy"
-    steps = [part.step for part in parts(cell.dir / "rollouts")]
+    policy = cell.folder / "policy"
+    steps = [part.step for part in cell.folder.parts("rollouts")]
     if policy.is_dir() and steps:
         run = {**ids, "run_id": run_id}
         logged_model(client, run, cell.name, max(steps), policy_label(policy))
@@ -183,8 +182,8 @@ def _data(cell: Cell) -> dict[str, str]:
 
 
 def _samples(cell: Cell) -> dict[str, list[Any]]:
-    folder, keys = cell.dir, projection.keys_of(cell)
-    step_parts = parts(folder / "rollouts")
+    folder, keys = cell.folder, projection.keys_of(cell)
+    step_parts = folder.parts("rollouts")
     if not step_parts:
         return {}
     places = dict.fromkeys((0, len(step_parts) // 2, len(step_parts) - 1))

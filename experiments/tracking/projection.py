@@ -15,8 +15,7 @@ from typing import Any, NamedTuple
 from urllib.parse import urlsplit, urlunsplit
 
 from judges.endpoint.keys import read_key
-from study.cell.asked import models_of
-from study.cell.cells import Cell
+from study.cell.cells import Cell, models_of
 from study.config import marks
 from study.config.identity import flatten
 from study.config.marks import marked_keys, under

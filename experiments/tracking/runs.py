@@ -19,8 +19,8 @@ from experiments.tracking.store import artifacts_of, client_of, initialise, trac
 from experiments.tracking.traces import Lost, send_traces
 from study.cell import cells
 from study.cell.cells import Cell
+from study.cell.folder import CellFolder, study_cells
 from study.cell.parts import left_out
-from study.cell.status import read_status
 from study.cell.study_file import read_study
 from study.cell.verify import read_form
 from study.system import stopping
@@ -43,7 +43,7 @@ def open_run(client: Any, ids: dict[str, str], cell: Cell) -> tuple[str, int]:
     from mlflow.entities import Param, RunTag
     from mlflow.exceptions import MlflowException
 
-    last = kept_run(cell.dir)
+    last = kept_run(cell.folder)
     run = None
     if last.get("uri") == ids["uri"]:
         with contextlib.suppress(MlflowException):
@@ -56,7 +56,7 @@ def open_run(client: Any, ids: dict[str, str], cell: Cell) -> tuple[str, int]:
         )
         run = runs[0] if runs else None
     if run is None:
-        started = read_status(cell.dir).get("started") or time.time()
+        started = cell.folder.status().get("started") or time.time()
         run = client.create_run(
             ids["experiment_id"],
             start_time=int(started * 1000),
@@ -72,7 +72,7 @@ def open_run(client: Any, ids: dict[str, str], cell: Cell) -> tuple[str, int]:
         "judgedrift.study": cell.config.study,
         "judgedrift.role": "cell",
     }
-    path = cell.dir / "environment.json"
+    path = cell.folder / "environment.json"
     environment = _read_or_empty(path, "commit and sandbox are left out of MLflow")
     if commit := environment.get("git", {}).get("commit"):
         tags["mlflow.source.git.commit"] = str(commit)
@@ -88,7 +88,7 @@ def open_run(client: Any, ids: dict[str, str], cell: Cell) -> tuple[str, int]:
         client.log_batch(run_id, params=batch)
     for batch in _chunks([RunTag(key, value) for key, value in tags.items()], 100):
         client.log_batch(run_id, tags=batch)
-    keep_run(cell.dir, ids, run_id, last.get("sent", -1))
+    keep_run(cell.folder, ids, run_id, last.get("sent", -1))
     return run_id, last.get("sent", -1)
 
 
@@ -101,13 +101,13 @@ def _read_or_empty(path: Path, instead: str) -> dict[str, Any]:
         return {}
 
 
-def kept_run(folder: Path) -> dict[str, Any]:
+def kept_run(folder: CellFolder) -> dict[str, Any]:
     """What `keep_run` kept; empty where that is damaged."""
     run = _read_or_empty(folder / "mlflow.json", "the run is looked up in MLflow")
     return run if {"uri", "run_id"} <= run.keys() else {}
 
 
-def keep_run(folder: Path, ids: dict[str, str], run_id: str, last_sent: int) -> None:
+def keep_run(folder: CellFolder, ids: dict[str, str], run_id: str, last_sent: int) -> None:
     """Note in a cell's ``mlflow.json`` its run and the last step that MLflow has of it."""
     place = {key: ids[key] for key in ("uri", "experiment_id", "parent_run_id")}
     write_json(folder / "mlflow.json", {**place, "run_id": run_id, "sent": last_sent}, signed=True)
@@ -126,7 +126,7 @@ def _chunks(items: list[Any], size: int) -> Iterator[list[Any]]:
     return (items[start : start + size] for start in range(0, len(items), size))
 
 
-def mark_killed(folder: Path, reason: str) -> bool:
+def mark_killed(folder: CellFolder, reason: str) -> bool:
     """End the run of a cell whose process is gone. True where a run was RUNNING and is KILLED now;
     False where there is none, it had ended, or MLflow failed."""
     if not (run := kept_run(folder)):
@@ -143,7 +143,7 @@ def mark_killed(folder: Path, reason: str) -> bool:
     return True
 
 
-def release(folder: Path, name: str) -> None:
+def release(folder: CellFolder, name: str) -> None:
     """Let go of the run of a cell that is moved away: from now on it is ``name``, and the cell gets
     a run of its own when it is trained anew. Where MLflow fails, a warning says why."""
     if not (run := kept_run(folder)):
@@ -182,7 +182,7 @@ def close_parent(
             if path.suffix == ".html" and place == "report":
                 _log_pictures(client, run_id, path)
         loss: Lost | None = None
-        for folder in cells.study_cells(study_dir)[:MOST_LOOKED_AT]:
+        for folder in study_cells(study_dir)[:MOST_LOOKED_AT]:
             try:
                 _complete(client, ids, folder)
             except Damaged as damage:
@@ -197,10 +197,10 @@ def close_parent(
     return True
 
 
-def _complete(client: Any, ids: dict[str, str], folder: Path) -> None:
+def _complete(client: Any, ids: dict[str, str], folder: CellFolder) -> None:
     """Send the traces of a cell that has ended and that MLflow lost when the cell sent them."""
     run = kept_run(folder)
-    if run.get("uri") == ids["uri"] and cells.is_done(folder):
+    if run.get("uri") == ids["uri"] and folder.is_done():
         send_traces(client, ids, run["run_id"], cells.load_cell(folder))
 
 
@@ -262,9 +262,9 @@ class RunLog:
             self._guarded(self._push)
 
     def _open(self) -> None:
-        config, runs_dir = self.cell.config, self.cell.dir.parent.parent
+        config, runs_dir = self.cell.config, self.cell.folder.study_dir.parent
         uri = tracking_uri(config.tracking, runs_dir)
-        self._ids = read_study(self.cell.dir.parent).get("mlflow", {})
+        self._ids = read_study(self.cell.folder.study_dir).get("mlflow", {})
         if self._ids.get("uri") != uri:
             places = artifacts_of(config.tracking)
             self._ids = initialise(uri, runs_dir, config.study, config.factors, places)
@@ -280,7 +280,7 @@ class RunLog:
         if self._points:
             send(self._client, self._run_id, self._points, _heartbeat())
             self._last_sent = max(self._last_sent, *self._steps)
-            keep_run(self.cell.dir, self._ids, self._run_id, self._last_sent)
+            keep_run(self.cell.folder, self._ids, self._run_id, self._last_sent)
             self._points, self._steps = [], set()
 
     def _end(self, status: str) -> None:
@@ -315,7 +315,7 @@ class RunLog:
     def _note(self, problem: str) -> None:
         self._problem = problem
         with contextlib.suppress(OSError):  # a full disk is for the records to complain of
-            cells.set_status(self.cell.dir, tracking_problem=problem)
+            self.cell.folder.set_status(tracking_problem=problem)
 
 
 def _heartbeat() -> dict[str, str]:

@@ -5,15 +5,14 @@ from __future__ import annotations
 import contextlib
 import random
 from collections.abc import Container, Generator, Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 from experiments.tracking.contents import bounded, gap, short
 from experiments.tracking.projection import keys_of
 from experiments.tracking.store import trace_to
 from study.cell.cells import Cell
-from study.cell.parts import Part, left_out, parts, read_part
-from study.cell.records import recorded
+from study.cell.folder import CellFolder
+from study.cell.parts import Part, left_out, read_part
 from study.system.files import Damaged, say
 
 MOST = 4
@@ -47,8 +46,10 @@ def send_traces(client: Any, ids: Mapping[str, str], run_id: str, cell: Cell) ->
     not keep them."""
     trace_to(ids["uri"])
     keys = keys_of(cell)
-    times = {line["step"]: line["time_ms"] for line in recorded(cell.dir)}
-    calls = {_name(verdict): (verdict, rollout) for verdict, rollout in choose_verdicts(cell.dir)}
+    times = {line["step"]: line["time_ms"] for line in cell.folder.lines()}
+    calls = {
+        _name(verdict): (verdict, rollout) for verdict, rollout in choose_verdicts(cell.folder)
+    }
     for attempt in range(TRIES + 1):
         missing = calls.keys() - _tidy_traces(client, ids["experiment_id"], run_id, calls)
         if not missing:
@@ -131,11 +132,11 @@ def _send(
     )
 
 
-def choose_verdicts(folder: Path) -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:
+def choose_verdicts(folder: CellFolder) -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:
     """At most `MOST` verdicts with their rollouts: failures, the latest first, then the acting
     judge's that are furthest above the truth at the last step. What cannot be read is left out,
     which is said."""
-    verdict_parts = parts(folder / "verdicts")
+    verdict_parts = folder.parts("verdicts")
     failed: list[tuple[Part, str, str, int]] = []
     for part in reversed(verdict_parts[-LOOKED_AT:]):
         names = ("rollout_id", "judge", "outcome", "sample_index")
@@ -174,8 +175,8 @@ def _rows(part: Part, names: tuple[str, ...]) -> list[dict[str, Any]]:
     return [dict.fromkeys(names) | row for row in rows]
 
 
-def _rollouts(folder: Path, step: int) -> dict[str, dict[str, Any]]:
-    part = next((part for part in parts(folder / "rollouts") if part.step == step), None)
+def _rollouts(folder: CellFolder, step: int) -> dict[str, dict[str, Any]]:
+    part = next((part for part in folder.parts("rollouts") if part.step == step), None)
     return {} if part is None else {row["rollout_id"]: row for row in _rows(part, _ROLLOUT)}
 
 

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from analysis.onset.early_stop import stops
 from analysis.records.runs import Run
-from study.cell.parts import parts, read_part
+from study.cell.folder import CellFolder
+from study.cell.parts import read_part
 from study.cell.records import CORRECTED
 from study.config.schema import Study
 from study.features import FEATURES, measured
@@ -26,11 +26,11 @@ class Alarm:
         folder: of the cell, whose recorded steps count; they are those before a resumed one.
     """
 
-    def __init__(self, config: Study, folder: Path) -> None:
+    def __init__(self, config: Study, folder: CellFolder) -> None:
         self._config = config
         self._steps: dict[int, tuple[np.ndarray, np.ndarray, np.ndarray]] = {}
         """Step -> score and truth (P, G), features (P, G, K)."""
-        for part in parts(folder / "rollouts"):
+        for part in folder.parts("rollouts"):
             self.add(read_part(part, COLUMNS).to_pylist())
 
     def add(self, rollouts: Iterable[Mapping[str, Any]]) -> None:

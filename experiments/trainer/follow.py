@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 from experiments.policies.load import cache_of, load_policy
 from experiments.trainer.processes import leave_with_launcher
 from study.cell import cells
+from study.cell.folder import CellFolder
 from study.tasks import task_module
 
 
-def follow(folder: Path, threads: int) -> int:
+def follow(folder: CellFolder, threads: int) -> int:
     """Train with the first process, from the checkpoint that it chose; the exit code 0.
 
     What goes wrong is raised: the launcher then ends the others.
     """
-    if cells.is_done(folder):
+    if folder.is_done():
         return 0
     import torch
     from transformers import set_seed
@@ -34,7 +33,7 @@ def follow(folder: Path, threads: int) -> int:
         rows = task_module(config.task.name).rows(config.task, "train")
         model, tokenizer = load_policy(config.policy, config.task, cache_of(cell))
         set_seed(config.seed)
-        folder = cell.dir / "checkpoints"
-        make_trainer(config, model, tokenizer, rows, None, None, folder).learn(checkpoint)
+        checkpoints = cell.folder / "checkpoints"
+        make_trainer(config, model, tokenizer, rows, None, None, checkpoints).learn(checkpoint)
     leave()
     return 0

@@ -26,7 +26,7 @@ from experiments.trainer.world import Executed
 from judges.ask.budget import usd_of, usd_of_calls
 from judges.ask.session import Session
 from study.cell.parts import verdicts_by
-from study.cell.records import DRAWN, EVAL_COST, EVALUATIONS, HELD_OUT, OVERALL, Recorder
+from study.cell.records import DRAWN, EVAL_COST, EVALUATIONS, HELD_OUT, OVERALL, Line, Recorder
 from study.endings import INFRASTRUCTURE
 from study.errors import UserError
 from study.rows import Row, Truth
@@ -51,7 +51,7 @@ class HeldOut(TrainerCallback):
         trainer: Any,
         scorer: Scorer,
         recorder: Recorder,
-        on_line: Callable[[dict[str, Any]], None],
+        on_line: Callable[[Line], None],
     ) -> None:
         self.trainer, self.scorer, self.recorder = trainer, scorer, recorder
         self.on_line, self.folder, self.config = on_line, recorder.folder, scorer.config
@@ -60,7 +60,7 @@ class HeldOut(TrainerCallback):
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         clear(self.folder, state.global_step)
-        if state.global_step == 0 and all(line["step"] for line in self.recorder.metrics()):
+        if state.global_step == 0 and all(line["step"] for line in self.recorder.lines()):
             if self.scorer.budget is not None:
                 self.scorer.budget.check()
             self.on_line(self.recorder.write_line(0, self.evaluate(0)))
@@ -153,7 +153,7 @@ class HeldOut(TrainerCallback):
                 if session.drifts:
                     name = session.judge.name
                     of_step = scorer.pending.verdicts if scorer.pending is not None else ()
-                    calls_before = verdicts_by(self.folder, name)
+                    calls_before = verdicts_by(self.folder / "verdicts", name)
                     calls_before += sum(row["judge"] == name for row in of_step)
                     session = Session(session.judge, None, scorer.oracle, calls_before=calls_before)
                     stack.enter_context(session)

@@ -21,7 +21,7 @@ from typing import Any
 
 from study.cell import cells
 from study.cell.cells import Cell
-from study.cell.status import read_status
+from study.cell.folder import CellFolder
 from study.config.compose import CONF
 from study.config.schema import Study
 from study.errors import UserError
@@ -157,7 +157,7 @@ def check_processes(todo: Sequence[Cell]) -> None:
             )
 
 
-def launch(folder: Path, config: Study, threads: int) -> int:
+def launch(folder: CellFolder, config: Study, threads: int) -> int:
     """Train a cell by several processes, and wait for them; exit codes are those of `run_cell`.
 
     Args:
@@ -183,13 +183,13 @@ def launch(folder: Path, config: Study, threads: int) -> int:
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: child.terminate())
     code = child.wait()
-    if cells.is_done(folder):
+    if folder.is_done():
         return 0
-    if cells.state(folder) == "running":  # by another process: these have ended
+    if folder.state() == "running":  # by another process: these have ended
         return cells.BUSY
     # the launcher ends with 1 whatever went wrong; the first process has recorded what, if it came
     # so far
-    status = read_status(folder)
+    status = folder.status()
     recorded = status.get("exit_code") if status.get("ended", 0.0) >= began else None
     return recorded or abs(code) or 1
 

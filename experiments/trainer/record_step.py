@@ -15,8 +15,8 @@ from experiments.trainer.metrics import TRL_METRICS, step_metrics
 from experiments.trainer.scorer import Scorer
 from experiments.trainer.usage import Usage
 from study.cell import exchange
+from study.cell.folder import CellFolder
 from study.cell.records import Recorder
-from study.cell.signature import training_of
 
 
 class RecordStep(TrainerCallback):
@@ -85,6 +85,6 @@ class RecordStep(TrainerCallback):
         self.recorder.sync()
         folder = Path(args.output_dir)
         path = checkpoints.path_of(folder, state.global_step)
-        checkpoints.seal(path, self.cell_id, training_of(self.recorder.folder))
+        checkpoints.seal(path, self.cell_id, CellFolder(self.recorder.folder).training)
         checkpoints.rotate(folder)
         exchange.push(self.recorder.folder)

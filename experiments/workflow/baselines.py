@@ -14,7 +14,7 @@ from experiments.workflow.operators.base import DOMAINS
 from experiments.workflow.planted import offered, small_programs
 from experiments.workflow.program import Refused
 from experiments.workflow.templates import AFLOW, FIRST, TEMPLATES
-from study.cell.parts import read_all
+from study.cell.folder import CellFolder
 from study.endings import Ending
 from study.rows import Row
 
@@ -53,7 +53,7 @@ def frequent(run: Path) -> dict[str, tuple[str, str]]:
     """Domain -> the program of the short form that the policy of a run wrote most often of those
     that ran to an answer, as it is written and as a class."""
     counts: dict[str, Counter[str]] = {}
-    for _, table in read_all(run / "rollouts", ["outcome", "domain", "completion"]):
+    for _, table in CellFolder(run).records("rollouts", ["outcome", "domain", "completion"]):
         for record in table.to_pylist():
             if record["outcome"] == Ending.OK:
                 counter = counts.setdefault(record["domain"] or "qa", Counter())

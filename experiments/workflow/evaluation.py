@@ -40,6 +40,7 @@ from experiments.workflow.played import (
 from experiments.workflow.templates import TEMPLATES
 from judges.ask.replies import Store, open_store
 from study.cell.cells import load_cell
+from study.cell.folder import CellFolder
 from study.config.compose import load_executor
 from study.config.schema import Study
 from study.errors import UserError
@@ -145,7 +146,7 @@ def cell_of(options: Options) -> Study:
     assert run is not None
     if training_of(run) is None:
         raise UserError(f"run={run} is not a cell: its config.yaml cannot be read.")
-    config = load_cell(run).config
+    config = load_cell(CellFolder(run)).config
     if config.world != "workflow":
         raise UserError(
             f"run={run} has world={config.world}: its policy writes answers, and {options.what}"

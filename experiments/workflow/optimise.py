@@ -28,7 +28,8 @@ from experiments.workflow.played import Player, Runs, voted
 from experiments.workflow.program import Refused
 from judges.ask.replies import Store
 from judges.grading.delimiters import fill, placeholders
-from study.cell.parts import parts, read_all, read_part
+from study.cell.folder import CellFolder
+from study.cell.parts import read_part
 from study.config.schema import Executor, Study
 from study.endings import Ending
 from study.errors import UserError
@@ -53,7 +54,7 @@ def trained_prompts(run: Path) -> set[str]:
     """Ids of the prompts that a run has trained on."""
     return {
         name
-        for _, table in read_all(run / "rollouts", ["prompt_id"])
+        for _, table in CellFolder(run).records("rollouts", ["prompt_id"])
         for name in table["prompt_id"].to_pylist()
     }
 
@@ -91,7 +92,7 @@ def faults(run: Path, form: str) -> list[tuple[str, int]]:
     """What was wrong most often with the programs of a run, in words, and how often."""
     counts: Counter[str] = Counter()
     n_read = 0
-    for part in reversed(parts(run / "rollouts")):
+    for part in reversed(CellFolder(run).parts("rollouts")):
         for record in read_part(part, ["outcome", "completion"]).to_pylist():
             if record["outcome"] in (None, Ending.OK) or n_read == READ:
                 continue

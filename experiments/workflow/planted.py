@@ -31,8 +31,8 @@ from experiments.workflow.problem import Problem, problem_of
 from experiments.workflow.program import Refused, ast_sha
 from judges.simulated.bias import Bias
 from judges.simulated.operators import Operators
-from study.cell.cells import load_cell, study_cells
-from study.cell.parts import read_all
+from study.cell.cells import load_cell
+from study.cell.folder import study_cells
 from study.config.schema import MANY, Executor, Judge, Price, Task
 from study.config.simulated import DOMAINS, Simulated, in_domain
 from study.config.simulated_executor import SimulatedExecutor
@@ -393,7 +393,7 @@ def short_forms(folder: Path) -> list[str]:
     completions = Counter(
         completion
         for cell in study_cells(folder)
-        for _, table in read_all(cell / "rollouts", ["completion"])
+        for _, table in cell.records("rollouts", ["completion"])
         for completion in table["completion"].drop_null().to_pylist()
     )
     texts: Counter[str] = Counter()

@@ -12,7 +12,6 @@ import dataclasses
 import hashlib
 from collections.abc import Mapping, Sequence
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from experiments.policies.tokens import by_rule
@@ -33,7 +32,8 @@ from experiments.workflow.templates import TEMPLATES
 from experiments.workflow.validate import WORLDS, Report
 from judges.endpoint.loop import Loop, gather
 from study.answers import answer_of
-from study.cell.parts import parts, read_part
+from study.cell.folder import CellFolder
+from study.cell.parts import read_part
 from study.cell.records import FEATURE
 from study.endings import INFRASTRUCTURE, Ending
 from study.rewards.workflow import SHARES, ExecutedProgram
@@ -75,7 +75,7 @@ class Programs:
         config: Study,
         store: Store | None,
         oracle: Oracle,
-        folder: Path | None = None,
+        folder: CellFolder | None = None,
         count: Callable[[str], int] | None = None,
         checked: bool = True,
     ) -> None:
@@ -100,7 +100,7 @@ class Programs:
         self._prompts: dict[tuple[str, bool], tuple[Messages, str]] = {}
         """What is shown until something is learned."""
         if folder is not None and self.settings.buffer.shots:
-            for part in parts(folder / "rollouts"):
+            for part in folder.parts("rollouts"):
                 self.learn(read_part(part).to_pylist())
 
     @property

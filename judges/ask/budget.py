@@ -13,8 +13,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from study.cell.parts import Part, parts, read_part
-from study.cell.records import CALLS, EVAL_COST, MISSING, recorded
+from study.cell.folder import CellFolder
+from study.cell.parts import Part, read_part
+from study.cell.records import CALLS, EVAL_COST, MISSING
 from study.config.schema import Cost, Model, freeze
 from study.errors import UserError
 
@@ -120,13 +121,13 @@ def check_limits(cost: Cost, models: Iterable[Model]) -> None:
             )
 
 
-def evaluations_before(folder: Path) -> list[Spent]:
+def evaluations_before(folder: CellFolder) -> list[Spent]:
     """What each recorded evaluation of a cell spent, in order."""
-    costs = [[line["metrics"].get(name) for name in EVAL_COST] for line in recorded(folder)]
+    costs = [[line["metrics"].get(name) for name in EVAL_COST] for line in folder.lines()]
     return [Spent(round(calls), usd or 0.0) for calls, usd in costs if calls is not None]
 
 
-def spent_before(folder: Path) -> tuple[Spent, Spent]:
+def spent_before(folder: CellFolder) -> tuple[Spent, Spent]:
     """What the recorded steps and evaluations of a cell spent, and of that the last step; reused
     replies are free. A step that was stopped because verdicts were missing counts too.
     Raises UserError: a part that cannot be read."""
@@ -141,8 +142,8 @@ def spent_before(folder: Path) -> tuple[Spent, Spent]:
         return Spent(sum(row["attempts"] for row in rows), usd_of_calls(rows))
 
     columns = ["from_cache", "finish_reason", "attempts", "cost_usd"]
-    steps = {part.step: spent(part) for part in parts(folder / "verdicts")}
-    for part in parts(folder / CALLS):
+    steps = {part.step: spent(part) for part in folder.parts("verdicts")}
+    for part in folder.parts(CALLS):
         steps[part.step] = steps.get(part.step, Spent()) + executed(part)
     missing_folder = folder / MISSING
     missing = [spent(part) for part in sorted((missing_folder / "verdicts").glob("*.parquet"))]

@@ -20,8 +20,7 @@ from typing import Any
 from urllib.parse import quote
 
 from study.cell import places
-from study.cell.cells import LOCK
-from study.cell.places import BUCKETS, StorageError, is_url, local, opened, trouble, url_of
+from study.cell.places import BUCKETS, LOCK, StorageError, is_url, local, opened, trouble, url_of
 from study.system import locks
 from study.system.files import read_left, sha256, write_bytes, write_json
 
@@ -111,7 +110,7 @@ def pull(folder: Path, whole: bool = False, manifest: dict[str, Any] | None = No
             remote_manifest = manifest if manifest and not attempt else read_manifest(fs, root)
             if remote_manifest is None:
                 return False
-            note = _note(folder)
+            note = read_note(folder)
             if note.get("version") == remote_manifest["version"] and (
                 note.get("whole") or not whole
             ):
@@ -179,7 +178,7 @@ def fetch(study_dir: Path, say: Callable[[str], object] = lambda text: None) -> 
         with folder_lock:
             if folder != study_dir:
                 pull(folder, manifest=manifest)
-            elif _note(folder).get("version") != manifest["version"]:
+            elif read_note(folder).get("version") != manifest["version"]:
                 with trouble(url):
                     lacking = _fetch(fs, root, folder, manifest["files"])
                 if not lacking:  # else the next look fetches them
@@ -192,32 +191,6 @@ def folder_of(place: Path | str) -> Path:
         return Path(place)
     fetch(folder := local(place))
     return folder
-
-
-def find(folder: Path) -> None:
-    """Fetch a cell that another machine has laid, where it is not here yet.
-    Raises StorageError: it cannot be fetched."""
-    if not (folder / "config.yaml").exists():
-        refresh(folder)
-
-
-def refresh(folder: Path) -> None:
-    """Bring the copy of a cell to what another machine has sent, unless it runs here.
-    Raises StorageError: it cannot be fetched."""
-    if not url_of(folder):
-        return
-    folder.mkdir(parents=True, exist_ok=True)
-    folder_lock = locks.take(folder / LOCK)
-    if folder_lock is not None:
-        with folder_lock:
-            pull(folder)
-
-
-def push_new_cell(folder: Path) -> None:
-    """Send a cell of which nothing was sent yet, so that other machines find it.
-    Raises StorageError: it cannot be sent."""
-    if url_of(folder) and not _note(folder):
-        push(folder)
 
 
 def studies(runs_dir: Path) -> list[str]:
@@ -250,7 +223,8 @@ def check(runs_dir: Path) -> None:
             fs.rm_file(name)
 
 
-def _note(folder: Path) -> dict[str, Any]:
+def read_note(folder: Path) -> dict[str, Any]:
+    """Which manifest a folder has; empty where nothing was sent or fetched yet."""
     return read_left(folder / NOTE, "what it belongs to is fetched anew")
 
 

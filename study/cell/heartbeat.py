@@ -16,10 +16,8 @@ import threading
 import time
 from collections.abc import Generator
 from contextlib import contextmanager
-from pathlib import Path
-from typing import Any
 
-from study.cell import cells
+from study.cell.folder import CellFolder, Status
 from study.errors import UserError
 
 EVERY_S = 1.0
@@ -35,12 +33,12 @@ class Heartbeat:
     """
 
     def __init__(
-        self, folder: Path | None = None, tokens: int = 0, every_s: float = EVERY_S
+        self, folder: CellFolder | None = None, tokens: int = 0, every_s: float = EVERY_S
     ) -> None:
         self._folder = folder
         self._every_s = every_s
-        self._signs: dict[str, Any] = {"phase": "", "beat": time.time(), "tokens": tokens}
-        self._written = dict(self._signs)
+        self._signs: Status = {"phase": "", "beat": time.time(), "tokens": tokens}
+        self._written = self._signs.copy()
         self._waits = False
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._run, name="heartbeat", daemon=True)
@@ -86,9 +84,9 @@ class Heartbeat:
             self._write()
 
     def _write(self) -> None:
-        signs = dict(self._signs)
+        signs = self._signs.copy()
         if self._folder is not None and signs != self._written:
             self._written = signs
             # A disk that is full, or gone, stops the run itself where it records.
             with contextlib.suppress(OSError, UserError):
-                cells.set_status(self._folder, **signs)
+                self._folder.set_status(**signs)

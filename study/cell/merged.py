@@ -17,6 +17,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from study.cell.folder import CellFolder
 from study.cell.parts import (
     INDEX,
     Part,
@@ -52,14 +53,14 @@ class MergeMismatch(Exception):
     """The merged rows are not those of the parts."""
 
 
-def merge_cell(cell: Path, noted: Callable[[list[Path], Path], None] | None = None) -> int:
+def merge_cell(cell: CellFolder, noted: Callable[[list[Path], Path], None] | None = None) -> int:
     """Merge all kinds of a run that has ended; returns how many files were made. See `merge`."""
     return sum(merge(folder, noted) is not None for folder in kinds(cell))
 
 
-def kinds(cell: Path) -> list[Path]:
+def kinds(cell: CellFolder) -> list[Path]:
     """The folders of a cell whose parts are merged: those of its steps and of its evaluations."""
-    places = [base / kind for base in (cell, cell / EVALUATIONS) for kind in (*KINDS, CALLS)]
+    places = [base / kind for base in (cell.path, cell / EVALUATIONS) for kind in (*KINDS, CALLS)]
     return [place for place in places if place.is_dir()]
 
 
@@ -199,7 +200,7 @@ def _bits(column: pa.ChunkedArray) -> pa.Array:
     return whole.view(pa.int64()) if column.type == pa.float64() else whole
 
 
-def reopen(cell: Path, after_step: int) -> None:
+def reopen(cell: CellFolder, after_step: int) -> None:
     """Make a run that has ended one whose last step is ``after_step``: what is merged of later
     steps becomes parts again, as far as it is kept."""
     for folder in kinds(cell):

@@ -228,9 +228,9 @@ def read_all(
 
 
 def verdicts_by(folder: Path, judge: str) -> int:
-    """How many verdicts of ``judge`` a cell's steps have on record.
+    """How many verdicts of ``judge`` are on record in a folder of verdicts.
     Raises Damaged: a part that cannot be read."""
-    tables = read_all(folder / "verdicts", ["judge"])
+    tables = read_all(folder, ["judge"])
     return sum(table["judge"].to_pylist().count(judge) for _, table in tables)
 
 

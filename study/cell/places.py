@@ -26,6 +26,8 @@ VARIABLE = "JUDGEDRIFT_SCRATCH"
 URL = re.compile(r"([a-z][a-z0-9+-]{1,30})://(.*)", re.IGNORECASE | re.DOTALL)
 BUCKETS = ("s3", "s3a", "gs", "gcs", "abfs", "az", "oss", "oci")
 """Schemes of object stores: the first word of their address is a bucket, made by hand."""
+LOCK = ".lock"
+"""In a cell's folder: whoever runs or changes the cell holds it."""
 LEASE = ".lease.json"
 """In a cell's folder: who ran it elsewhere when that was last looked at."""
 _KEYS = ("NoCredentials", "PartialCredentials", "Unauthorized", "AccessDenied", "InvalidAccess")

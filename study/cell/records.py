@@ -15,7 +15,7 @@ import re
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypedDict, cast
 
 import xxhash
 
@@ -88,17 +88,32 @@ DRAWN = "eval/frozen/"
 """How metrics begin that are means over an evaluation's parts."""
 
 
+class Origin(TypedDict, total=False):
+    """What a line of metrics says of itself; one of an older version says less."""
+
+    cell: str
+    training: str
+    evaluated: str
+    """Digest of the evaluation's answers."""
+    digest: str
+    """Of the line."""
+
+
+class Line(Origin):
+    """A step in ``metrics.jsonl``."""
+
+    step: int
+    time_ms: int
+    """When it was first recorded, since 1970."""
+    metrics: dict[str, float | None]
+
+
 def rollout_id(step: int, row: int) -> str:
     """Name of a rollout inside its cell; the same in ``rollouts/`` and ``verdicts/``."""
     return f"{step:06d}-{row:04d}"
 
 
-def recorded(folder: Path) -> list[dict[str, Any]]:
-    """The steps in a cell's ``metrics.jsonl``; lines that are not steps are left out."""
-    return read_metrics(folder)[0]
-
-
-def read_metrics(folder: Path) -> tuple[list[dict[str, Any]], list[str]]:
+def read_metrics(folder: Path) -> tuple[list[Line], list[str]]:
     """The steps in a cell's ``metrics.jsonl``, and a sentence on each line that is not a step.
 
     A step that stands there twice is returned once, as it was written last. Of a line that a crash
@@ -115,7 +130,7 @@ def read_metrics(folder: Path) -> tuple[list[dict[str, Any]], list[str]]:
         lines, problem = None, f"cannot be read ({error.strerror or error})"
     if lines is None:
         return [], [f"{where(path)}: it {problem}; its steps are left out"]
-    steps: dict[int, dict[str, Any]] = {}
+    steps: dict[int, Line] = {}
     problems = []
     signed = False  # what comes behind a signed line is signed
     for number, line in enumerate(lines, start=1):
@@ -137,12 +152,7 @@ def read_metrics(folder: Path) -> tuple[list[dict[str, Any]], list[str]]:
     return list(steps.values()), problems
 
 
-_TEXTS = ("cell", "training", "evaluated", "digest")
-"""What a line says of itself: cell, training, digest of the evaluation's answers, and its own."""
-_OF_LINE = {"step", "time_ms", "metrics", *_TEXTS}
-
-
-def _line_text(line: Mapping[str, Any]) -> str:
+def _line_text(line: Line) -> str:
     """A step as it stands in ``metrics.jsonl``, its digest last; one that was read of a line
     without a digest gets none."""
     text = json.dumps({name: value for name, value in line.items() if name != "digest"})
@@ -152,7 +162,7 @@ def _line_text(line: Mapping[str, Any]) -> str:
     return f'{text[:-1]}{SIGNED.decode()}{digest}"}}'
 
 
-def step_line(line: bytes) -> dict[str, Any] | None:
+def step_line(line: bytes) -> Line | None:
     """A line of ``metrics.jsonl`` as the recorder writes it (step, time_ms, metrics, by the names
     that they have now, and unless it is old the cell and its digest), or None."""
     try:
@@ -162,7 +172,7 @@ def step_line(line: bytes) -> dict[str, Any] | None:
         numbers = [*whole, *(value for value in metrics.values() if value is not None)]
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return None
-    if not content.keys() <= _OF_LINE or not all(
+    if not content.keys() <= Line.__annotations__.keys() or not all(
         type(number) is int and number >= 0 for number in whole
     ):
         return None
@@ -172,9 +182,8 @@ def step_line(line: bytes) -> dict[str, Any] | None:
         if kind is not float and (kind is not int or abs(number) >= 1 << 63):
             return None
     renamed = {FORMER.get(name, name): value for name, value in metrics.items()}
-    return {"step": whole[0], "time_ms": whole[1], "metrics": renamed} | {
-        name: str(content[name]) for name in _TEXTS if name in content
-    }
+    origin = {name: str(content[name]) for name in Origin.__annotations__ if name in content}
+    return Line(step=whole[0], time_ms=whole[1], metrics=renamed, **cast(Origin, origin))
 
 
 class Recorder:
@@ -220,9 +229,9 @@ class Recorder:
     def _metrics_path(self) -> Path:
         return self.folder / METRICS
 
-    def metrics(self) -> list[dict[str, Any]]:
+    def lines(self) -> list[Line]:
         """The lines recorded so far."""
-        return recorded(self.folder)
+        return read_metrics(self.folder)[0]
 
     def write_step(
         self,
@@ -231,7 +240,7 @@ class Recorder:
         verdicts: list[dict[str, Any]],
         metrics: dict[str, float],
         calls: list[dict[str, Any]] | None = None,
-    ) -> dict[str, Any]:
+    ) -> Line:
         """Record one step whole, the metrics line last: step, time_ms, metrics. Returns that.
         ``calls`` are those of operators, None where completions are no programs."""
         tables = (rollouts, verdicts, calls)
@@ -239,13 +248,15 @@ class Recorder:
             self._loose |= {path, path.parent}
         return self.write_line(step, metrics)
 
-    def write_line(self, step: int, metrics: dict[str, float]) -> dict[str, Any]:
+    def write_line(self, step: int, metrics: dict[str, float]) -> Line:
         """Record the metrics of a step: step 0 has no more than that. Returns the line."""
         time_ms = self._times.get(step, int(time.time() * 1000))
-        line = {"step": step, "time_ms": time_ms, "metrics": metrics, "cell": cell_id(self.folder)}
-        more = {"training": training_of(self.folder), "evaluated": self._evaluated.get(step)}
-        more = {name: text for name, text in more.items() if text}
-        append_line(self._metrics_path, _line_text({**line, **more, "digest": ""}))
+        line = Line(step=step, time_ms=time_ms, metrics={**metrics}, cell=cell_id(self.folder))
+        if training := training_of(self.folder):
+            line["training"] = training
+        if evaluated := self._evaluated.get(step):
+            line["evaluated"] = evaluated
+        append_line(self._metrics_path, _line_text({**line, "digest": ""}))
         self._loose.add(self._metrics_path)
         return line
 

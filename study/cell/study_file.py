@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from study.cell import cells
-from study.cell.cells import Cell
+from study.cell.cells import Cell, load_cell
+from study.cell.folder import study_cells
 from study.config.marks import under
 from study.errors import UserError
 from study.system.files import Damaged, read_json, say, write_json
@@ -67,9 +67,9 @@ def _study_fault(described: dict[str, Any]) -> str:
 
 def _study_of_cells(study_dir: Path) -> dict[str, Any]:
     """``study.json`` by the first cell that can be read."""
-    for folder in cells.study_cells(study_dir):
+    for folder in study_cells(study_dir):
         try:
-            cell = cells.load_cell(folder)
+            cell = load_cell(folder)
             tracked = read_json(folder / "mlflow.json")
         except Damaged:
             continue

@@ -13,32 +13,21 @@ from typing import Any
 
 import xxhash
 
-from study.cell.cells import (
-    Cell,
-    is_done,
-    lock,
-    other_config,
-    other_end,
-    same_cells,
-    save_config,
-    set_status,
-)
+from study.cell.cells import Cell, save_config
+from study.cell.folder import CellFolder, same_cells
 from study.cell.parts import opened, parts, span_of
 from study.cell.records import (
     DRAWN,
     EVALUATIONS,
     KINDS,
     METRICS,
+    Line,
     items_file,
-    read_metrics,
-    recorded,
     step_of,
     where,
 )
-from study.cell.signature import training_of
-from study.cell.status import read_status
 from study.config.identity import identifying
-from study.system.files import Damaged, read_json, read_text, read_yaml, say
+from study.system.files import Damaged, read_json, read_text, say
 
 MAGIC = b"PAR1"
 FORMS: dict[str, dict[str, type]] = {
@@ -51,7 +40,7 @@ FORMS: dict[str, dict[str, type]] = {
 """Files that a run can do without, and the kinds of what they hold."""
 
 
-def say_problems(study_dir: Path, cells: Iterable[Cell | Path]) -> None:
+def say_problems(study_dir: Path, cells: Iterable[Cell | CellFolder]) -> None:
     """Say what is wrong in a study: in its folder, and in these cells of it."""
     for sentences in itertools.chain([strangers(study_dir)], map(unsound, cells)):
         for sentence in sentences:
@@ -62,21 +51,20 @@ def mend(cell: Cell) -> None:
     """Write a damaged config or status of an existing cell again: the first from the command that
     names the cell, the second from its records."""
     problems: list[str] = []
-    read_status(cell.dir, problems)
+    cell.folder.status(problems)
     try:
-        saved = read_yaml(cell.dir / "config.yaml")
-        wrong_config = identifying(saved) != identifying(cell.data)
+        wrong_config = identifying(cell.folder.config()) != identifying(cell.data)
     except FileNotFoundError:
-        wrong_config = cell.dir.is_dir()
+        wrong_config = cell.folder.path.is_dir()
     except Damaged:
         wrong_config = True
-    cell_lock = lock(cell.dir) if problems or wrong_config else None
+    cell_lock = cell.folder.lock() if problems or wrong_config else None
     if cell_lock is not None:
         with cell_lock:
             if wrong_config:
                 save_config(cell)
             if problems:
-                set_status(cell.dir)
+                cell.folder.set_status()
 
 
 def strangers(study_dir: Path) -> list[str]:
@@ -97,33 +85,34 @@ def strangers(study_dir: Path) -> list[str]:
     return sentences
 
 
-def unsound(cell: Cell | Path) -> list[str]:
+def unsound(cell: Cell | CellFolder) -> list[str]:
     """What in a cell's folder is damaged or not the cell's."""
-    folder = cell.dir if isinstance(cell, Cell) else cell
+    folder = cell.folder if isinstance(cell, Cell) else cell
     sentences: list[str] = []
-    if not folder.is_dir():
+    if not folder.path.is_dir():
         return sentences
     try:
-        config = read_yaml(folder / "config.yaml")
+        config = folder.config()
         if isinstance(cell, Cell) and identifying(config) != identifying(cell.data):
             sentences.append(
                 f"{where(folder / 'config.yaml')} is not the config that the folder was made for; "
                 "a run of this command writes it again."
             )
-        elif why := other_config(folder, config):
+        elif why := folder.other_config(config):
             sentences.append(f"{where(folder / 'config.yaml')} {why}.")
     except FileNotFoundError:
         pass
     except Damaged as error:
         sentences.append(f"{where(error.path)} is damaged: it {error.why}.")
-    if why := other_end(folder, read_status(folder, sentences)):
+    if why := folder.other_end(folder.status(sentences)):
         sentences.append(f"{where(folder / 'status.json')} {why}.")
     for name in FORMS:
         try:
             read_form(folder / name)
         except Damaged as error:
             sentences.append(f"{where(error.path)} is damaged: it {error.why}.")
-    lines, problems = read_metrics(folder)
+    problems: list[str] = []
+    lines = folder.lines(problems)
     sentences += [f"{problem}." for problem in problems]
     for kind in KINDS:
         sentences += _unsound_parts(folder / kind, lines)
@@ -132,17 +121,17 @@ def unsound(cell: Cell | Path) -> list[str]:
     made = {line["step"] for line in lines}
     steps = _steps_of(folder / "rollouts")
     last = max(steps, default=0)  # of a run that goes on it may have no line yet
-    if more := sorted(step for step in steps - made if step < last or is_done(folder)):
+    if more := sorted(step for step in steps - made if step < last or folder.is_done()):
         sentences.append(f"{where(folder / METRICS)} has no line of step {_listed(more)}.")
     return sentences
 
 
-def _altered_items(folder: Path, lines: Iterable[dict[str, Any]]) -> list[str]:
+def _altered_items(folder: CellFolder, lines: Iterable[Line]) -> list[str]:
     """Evaluations whose answers are not those that the line of their step is of."""
     sentences = []
     for line in lines:
         if digest := line.get("evaluated"):
-            path = items_file(folder, line["step"])
+            path = items_file(folder.path, line["step"])
             try:
                 altered = xxhash.xxh3_64_hexdigest(read_text(path).encode()) != digest
             except (FileNotFoundError, Damaged):
@@ -152,7 +141,7 @@ def _altered_items(folder: Path, lines: Iterable[dict[str, Any]]) -> list[str]:
     return sentences
 
 
-def _unsound_parts(folder: Path, lines: Sequence[dict[str, Any]]) -> list[str]:
+def _unsound_parts(folder: Path, lines: Sequence[Line]) -> list[str]:
     if not folder.is_dir():
         return lost_steps(folder, lines)
     sentences = foreign_parts(folder)
@@ -165,7 +154,7 @@ def _unsound_parts(folder: Path, lines: Sequence[dict[str, Any]]) -> list[str]:
     return sentences + lost_steps(folder, lines)
 
 
-def lost_steps(folder: Path, lines: Sequence[dict[str, Any]] | None = None) -> list[str]:
+def lost_steps(folder: Path, lines: Sequence[Line] | None = None) -> list[str]:
     """A sentence where a kind of records lacks steps: those that a line of metrics is of, that are
     before its last, or that have records of the other kind. The last step of a run that goes on may
     be being written. A kind that another program left empty lacks none.
@@ -173,25 +162,25 @@ def lost_steps(folder: Path, lines: Sequence[dict[str, Any]] | None = None) -> l
     Args:
         lines: the cell's metrics, where they were read before.
     """
-    cell, name = folder.parent, f"{folder.parent.name}/{folder.name}"
-    if held_out := cell.name == EVALUATIONS:
-        cell, name = cell.parent, f"{cell.parent.name}/{name}"
-    done, there = is_done(cell), _steps_of(folder)
+    held_out = folder.parent.name == EVALUATIONS
+    cell = CellFolder(folder.parent.parent if held_out else folder.parent)
+    name = f"{cell.name}/{folder.relative_to(cell)}"
+    done, there = cell.is_done(), _steps_of(folder)
     on_record = {step for kind in KINDS for step in _steps_of(folder.with_name(kind))}
     last = max(on_record, default=0)
     if done and not held_out:
-        last = max(last, int(read_status(cell, []).get("step", 0)))
+        last = max(last, int(cell.status([]).get("step", 0)))
     expected = on_record if held_out else set(range(1, last + 1))
     expected = {step for step in expected if done or step < last} | _logged(
-        recorded(cell) if lines is None else lines, held_out
+        cell.lines() if lines is None else lines, held_out
     )
     if not folder.is_dir():
         return [f"{name} is gone."] if expected else []
-    missing = sorted(expected - there) if there or training_of(cell) else []
+    missing = sorted(expected - there) if there or cell.training else []
     return [f"{name} has no part of step {_listed(missing)}."] if missing else []
 
 
-def _logged(lines: Sequence[dict[str, Any]], held_out: bool) -> set[int]:
+def _logged(lines: Sequence[Line], held_out: bool) -> set[int]:
     """The steps whose rollouts, or drawn answers to held-out rows, a line of metrics is of."""
     if not held_out:
         return {line["step"] for line in lines if line["step"]}  # step 0 is before the first

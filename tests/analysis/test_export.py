@@ -12,6 +12,7 @@ from analysis.answers import files
 from analysis.answers.reading import Answers, read_answers
 from analysis.answers.rows import schema_of
 from analysis.export import main
+from study.cell.folder import CellFolder
 from study.cell.merged import merge_cell
 from study.screen import CONTROLS
 from tests.analysis.conftest import damage, write_held_out, write_study
@@ -131,7 +132,7 @@ def test_merged_records_are_exported_like_parts(make_study, tmp_path):
     study = make_study(seeds=1)
     assert export(study, "parquet", tmp_path / "parts.parquet") == 0
     for cell in study.glob("*/config.yaml"):
-        merge_cell(cell.parent)
+        merge_cell(CellFolder(cell.parent))
     assert export(study, "parquet", tmp_path / "merged.parquet") == 0
     before, after = (pq.read_table(tmp_path / f"{name}.parquet") for name in ("parts", "merged"))
     assert before.equals(after)
@@ -181,7 +182,7 @@ def test_memory_does_not_grow_with_the_study(tmp_path):
             tmp_path / f"s{steps}", ["sim-fair"], seeds=1, steps=steps, groups=16, members=16
         )
         for cell in study.glob("*/config.yaml"):
-            merge_cell(cell.parent)
+            merge_cell(CellFolder(cell.parent))
         out = tmp_path / f"{steps}.parquet"
         words = f"study={study.name}", f"runs_dir={tmp_path}", "format=parquet", f"out={out}"
         child = python(program, *words)

@@ -19,6 +19,7 @@ from analysis.forecast.estimate import (
 from analysis.forecast.ranking import moved_most, rank
 from analysis.planted.truth import Fault, Tabular, simulate
 from study.cell.cells import load_cell
+from study.cell.folder import CellFolder
 from study.config.compose import load_judge
 from study.features import FEATURES
 from study.rows import Row
@@ -140,7 +141,7 @@ def test_programs_are_forecast_with_their_calls_and_failures_are_not_asked_about
     that failed, which has the floor and no features. The judge pays for length, within yes or no:
     both answers are right, so that only the failure is below them."""
     study = write_run(tmp_path / "runs", reward="judge-binary")
-    cells = [load_cell(folder) for folder in study.glob("sim-*")]
+    cells = [load_cell(CellFolder(folder)) for folder in study.glob("sim-*")]
     told = first_rollouts(cells, 1)
     assert told.names == (*FEATURES, "op/Custom")
     assert told.features[..., -1].tolist() == [[1, 2, pytest.approx(np.nan, nan_ok=True)]] * 3

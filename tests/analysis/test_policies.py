@@ -11,7 +11,8 @@ import yaml
 
 from analysis.records.policies import REPLAY_POLICIES, rewards_under
 from analysis.records.runs import read_runs
-from study.cell.parts import parts, read_part
+from study.cell.folder import CellFolder
+from study.cell.parts import read_part
 from study.cell.records import CORRECTED, ROLLOUT, write_part
 from study.rows import Criterion, Row, Rule
 from study.tasks import TASKS
@@ -136,7 +137,7 @@ def test_scores_that_a_correction_took_away_are_missing(planted: Path, tmp_path:
     study = tmp_path / "corrected"
     shutil.copytree(planted, study)
     (folder,) = study.glob("sim-verbose-s0-*")
-    for part in parts(folder / "rollouts"):
+    for part in CellFolder(folder).parts("rollouts"):
         rows = read_part(part).to_pylist()
         write_part(part.path, [row | {"reward": None, CORRECTED: None} for row in rows], ROLLOUT)
     runs, problems = read_runs(study)

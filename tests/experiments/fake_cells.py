@@ -9,11 +9,13 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from study.cell import cells
 from study.cell.cells import Cell
+from study.cell.folder import CellFolder
 from study.config.schema import Judge, Serve, Study, Sweep, Trainer
 
 ROOT = Path(__file__).resolve().parents[2]  # `tests.conftest` would load pytest into every job
@@ -27,6 +29,7 @@ import sys
 from pathlib import Path
 from experiments.launch import engines, pool, slurm, task
 from study.cell import cells
+from study.cell.folder import CellFolder
 from study.system import gpus
 from tests.experiments import fake_cells
 
@@ -37,7 +40,7 @@ gpus.HOST = Path(__file__).parent
 if __name__ == "__main__":
     from study.system import stopping
     stopping.take_signals()
-    todo = [cells.load_cell(Path(name)) for name in sys.argv[1:]]
+    todo = [cells.load_cell(CellFolder(Path(name))) for name in sys.argv[1:]]
     with engines.taken_up(todo):
         engines.run_cells(todo)
 """
@@ -45,9 +48,9 @@ if __name__ == "__main__":
 
 def body(folder: Path, threads: int) -> int:
     """In place of `experiments.train.run_cell`."""
-    with cells.lock(folder) or sys.exit(cells.BUSY):
+    with CellFolder(folder).lock() or sys.exit(cells.BUSY):
         began = time.time()
-        cells.set_status(folder, state="running", pid=os.getpid(), started=began)
+        CellFolder(folder).set_status(state="running", pid=os.getpid(), started=began)
         with (folder / "lives").open("a") as file:
             file.write(f"{os.getpid()}\n")
         try:
@@ -56,7 +59,7 @@ def body(folder: Path, threads: int) -> int:
             shown = os.environ.get("CUDA_VISIBLE_DEVICES")
             told = {"gpus": shown, "began": began, "ended": time.time(), "threads": threads}
             (folder / "ran.json").write_text(json.dumps(told))
-        cells.set_status(folder, state="done", exit_code=0, ended=time.time(), error="")
+        CellFolder(folder).set_status(state="done", exit_code=0, ended=time.time(), error="")
         (folder / "DONE").touch()
     return 0
 
@@ -106,11 +109,15 @@ def start(
     folder: Path, todo: list[Cell], terminal: int | None = None, **variables: str
 ) -> subprocess.Popen[str]:
     """Let an engine run the cells, in a process of its own."""
-    return drive(DRIVER, folder, [cell.dir for cell in todo], terminal, **variables)
+    return drive(DRIVER, folder, [cell.folder for cell in todo], terminal, **variables)
 
 
 def drive(
-    program: str, folder: Path, words: list[Path], terminal: int | None = None, **variables: str
+    program: str,
+    folder: Path,
+    words: Sequence[Path | CellFolder],
+    terminal: int | None = None,
+    **variables: str,
 ) -> subprocess.Popen[str]:
     """A process of a program that its own children import as ``driver``; it prints to a pipe or
     to a terminal."""
@@ -128,4 +135,4 @@ def drive(
 
 
 def ran(cell: Cell) -> dict[str, Any]:
-    return json.loads((cell.dir / "ran.json").read_text())
+    return json.loads((cell.folder / "ran.json").read_text())

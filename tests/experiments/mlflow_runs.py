@@ -20,9 +20,7 @@ import pytest
 from experiments.tracking import store
 from experiments.tracking.runs import RunLog
 from experiments.tracking.store import initialise, tracking_uri, ui_command
-from study.cell import cells
 from study.cell.cells import Cell, make_cell, save_cell
-from study.cell.records import recorded
 from study.cell.study_file import write_study
 from study.config.schema import Judge, Policy, Study, Task, Tracking
 from study.system.files import read_json
@@ -76,7 +74,7 @@ def begin(runs: Path, *study_cells: Cell) -> dict[str, str]:
     """What the sweep does before it fans out."""
     ids = initialise(tracking_uri(Tracking(), runs), runs, "demo", ["judge", "seed"])
     write_study(runs / "demo", {"factors": ["judge", "seed"], "mlflow": ids})
-    assert all(cell.dir.parent == runs / "demo" for cell in study_cells)
+    assert all(cell.folder.study_dir == runs / "demo" for cell in study_cells)
     return ids
 
 
@@ -90,15 +88,15 @@ def record(cell: Cell, steps: int, state: str = "done") -> None:
         {"step": step, "time_ms": 1_700_000_000_000 + step, "metrics": metrics(step)}
         for step in range(1, steps + 1)
     ]
-    (cell.dir / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
-    cells.set_status(cell.dir, state=state, started=1_699_999_999.0, step=steps)
+    (cell.folder / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    cell.folder.set_status(state=state, started=1_699_999_999.0, step=steps)
     if state == "done":
-        (cell.dir / "DONE").touch()
-        cells.set_status(cell.dir, ended=1_700_000_009.0)
+        (cell.folder / "DONE").touch()
+        cell.folder.set_status(ended=1_700_000_009.0)
 
 
 def replay(log: RunLog, cell: Cell) -> None:
-    for line in recorded(cell.dir):
+    for line in cell.folder.lines():
         log.add(line["step"], line["time_ms"], line["metrics"])
 
 
@@ -196,7 +194,7 @@ def expected(*projected: Cell) -> list[tuple[Any, ...]]:
     return sorted(
         (cell.name, name, line["step"], line["time_ms"], value)
         for cell in projected
-        for line in map(json.loads, (cell.dir / "metrics.jsonl").read_text().splitlines())
+        for line in map(json.loads, (cell.folder / "metrics.jsonl").read_text().splitlines())
         for name, value in line["metrics"].items()
     )
 
@@ -209,7 +207,7 @@ def status_of(runs: Path, name: str) -> str:
 
 
 def run_id_of(cell: Cell) -> str:
-    return read_json(cell.dir / "mlflow.json")["run_id"]
+    return read_json(cell.folder / "mlflow.json")["run_id"]
 
 
 def rebuild(*words: str, real: bool = False) -> subprocess.CompletedProcess[str]:

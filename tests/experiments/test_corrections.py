@@ -21,7 +21,7 @@ from experiments.trainer.alarm import Alarm
 from judges.replay import main as replay
 from judges.simulated.bias import Bias
 from study.cell import cells
-from study.cell.status import read_status
+from study.cell.folder import CellFolder, study_cells
 from study.config.compose import load_judge, load_presets
 from study.config.correction import Correction
 from study.config.schema import Judge, Simulated, Study
@@ -45,10 +45,10 @@ DRIFTING = (
 )
 
 
-def only_cell(trained: Trained, runs_dir: Path, *words: str) -> Path:
+def only_cell(trained: Trained, runs_dir: Path, *words: str) -> CellFolder:
     done = trained(runs_dir, *RECORDS_ONLY, *words)
     assert done.returncode == 0, done.stdout + done.stderr
-    return cells.study_cells(runs_dir / "debug")[0]
+    return study_cells(runs_dir / "debug")[0]
 
 
 @pytest.fixture(scope="module")
@@ -124,10 +124,13 @@ def test_a_forecast_pays_the_first_step_as_training_did(corrected):
 
 
 def test_an_alarm_ends_a_run_and_the_run_is_done(stopped):
-    last = read_status(stopped)["stopped_at"]
+    last = CellFolder(stopped).status()["stopped_at"]
     steps = sorted({row["step"] for row in lives.parts(stopped, "rollouts")})
     assert 3 < last < 16 and steps == list(range(1, last + 1))
-    assert cells.is_done(stopped) and (stopped / "policy" / "adapter_model.safetensors").exists()
+    assert (
+        CellFolder(stopped).is_done()
+        and (stopped / "policy" / "adapter_model.safetensors").exists()
+    )
     (run,) = read_study(stopped.parent).runs
     assert run.done and run.steps.tolist() == steps
     assert Alarm(cells.load_cell(stopped).config, stopped).step == last
@@ -136,7 +139,7 @@ def test_an_alarm_ends_a_run_and_the_run_is_done(stopped):
 def test_a_run_that_was_killed_after_its_alarm_is_brought_to_its_end(stopped, tmp_path):
     folder = again(stopped, tmp_path)
     shutil.rmtree(folder / "policy")
-    cells.set_status(folder, state="running")
+    CellFolder(folder).set_status(state="running")
     assert lives.run(folder) == 0
     assert lives.differences(folder, stopped) == []
     assert "step " not in (folder / "log.txt").read_text().rpartition("---\n")[2]

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from study.cell import cells
+from study.cell.folder import study_cells
 from tests.conftest import SMALL_STUDY
 from tests.faults import lives
 
@@ -18,10 +18,10 @@ def told(study_dir: Path) -> dict[str, bytes]:
 
 def same(study_dir: Path, whole: Path) -> None:
     """Both have the same cells, records, verdicts and weights, and reports that say the same."""
-    folders = cells.study_cells(study_dir)
-    assert [folder.name for folder in folders] == [f.name for f in cells.study_cells(whole)]
+    folders = study_cells(study_dir)
+    assert [folder.name for folder in folders] == [f.name for f in study_cells(whole)]
     for folder in folders:
-        assert lives.differences(folder, whole / folder.name) == []
+        assert lives.differences(folder.path, whole / folder.name) == []
     assert told(study_dir) == told(whole)
 
 
@@ -33,7 +33,7 @@ def test_two_machines_without_a_folder_in_common(trained, small_study, tmp_path)
         done = trained(tmp_path / f"{number}", *SMALL_STUDY, f"shard={number}/2")
         assert done.returncode == 0, done.stdout + done.stderr
         study_dir = tmp_path / f"{number}" / "debug"
-        assert len(cells.study_cells(study_dir)) == 2
+        assert len(study_cells(study_dir)) == 2
         assert "Of the other shards 2 cells are not done" in done.stdout
         assert not (study_dir / "report").exists()
     both = tmp_path / "1"
@@ -53,5 +53,5 @@ def test_jobs_that_submitit_starts(trained, small_study, tmp_path) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
     assert "4 cells to run as jobs of local" in done.stdout
     same(tmp_path / "debug", small_study)
-    assert all("---" in (f / "log.txt").read_text() for f in cells.study_cells(tmp_path / "debug"))
+    assert all("---" in (f / "log.txt").read_text() for f in study_cells(tmp_path / "debug"))
     assert json.loads((tmp_path / "debug" / ".jobs" / "jobs.json").read_text()) == {}

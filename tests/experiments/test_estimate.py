@@ -11,6 +11,7 @@ from experiments.plan.estimate import ANSWER_SHARE, expected
 from experiments.plan.plan import limit_lines, price_lines
 from experiments.plan.rates import Rates
 from study.cell.cells import Cell
+from study.cell.folder import CellFolder
 from study.config.schema import (
     Cost,
     Endpoint,
@@ -34,7 +35,7 @@ FAIR = Judge(
 
 def cell(judge: Judge = FAIR, shadows: tuple[Judge, ...] = (), **change: Any) -> Cell:
     config = Study(judge=judge, task=TASK, trainer=replace(TRAINER, **change))
-    return Cell({}, replace(config, shadow_judges=list(shadows)), "", Path())
+    return Cell({}, replace(config, shadow_judges=list(shadows)), "", CellFolder(Path()))
 
 
 def test_calls_count_every_vote_of_every_judge() -> None:

@@ -69,7 +69,7 @@ def outcome(arguments: list[str], *flags: str) -> Any:
     random.seed(5)
     try:
         cells = cells_of([*flags, *arguments])
-        return [(cell.data, cell.config, cell.id, cell.dir) for cell in cells]
+        return [(cell.data, cell.config, cell.id, cell.folder) for cell in cells]
     except UserError as error:
         return str(error)
     except ValueError as error:  # of Hydra's, which is not in one paragraph

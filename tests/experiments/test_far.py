@@ -6,7 +6,7 @@ from experiments import train
 from experiments.launch.watch import Watch
 from study.cell import cells, exchange, lease, places
 from study.cell.exchange import fetch, folder_of
-from study.cell.parts import parts
+from study.cell.folder import CellFolder
 from study.cell.places import StorageError, local
 from study.cell.records import Recorder
 from study.errors import UserError
@@ -31,41 +31,41 @@ def cell(machine, tmp_path, monkeypatch):
     monkeypatch.setattr(train, "train", body)
     machine("one")
     (cell,) = laid(f"file://{tmp_path}/far", 1)
-    exchange.push_new_cell(cell.dir)
+    exchange.push_new_cell(cell.folder)
     return cell
 
 
 def body(cell, threads):
-    Recorder(cell.dir).write_step(1, [], [], {"reward/mean": 0.5})
+    Recorder(cell.folder).write_step(1, [], [], {"reward/mean": 0.5})
 
 
 def test_a_cell_of_a_url_is_laid_in_its_copy(cell, tmp_path):
-    assert cell.dir.is_relative_to(tmp_path / "one")
+    assert cell.folder.is_relative_to(tmp_path / "one")
     (config,) = (tmp_path / "far" / "fake" / cell.name).glob("config.*.yaml")
-    assert config.read_text() == (cell.dir / "config.yaml").read_text()
+    assert config.read_text() == (cell.folder / "config.yaml").read_text()
 
 
 def test_another_machine_runs_it_and_the_first_has_nothing_to_do(cell, machine, tmp_path, capsys):
     study = machine("two")
-    exchange.find(study / cell.name)
+    CellFolder(study / cell.name).find()
     assert train.run_cell(study / cell.name) == 0
     assert train.run_cell(machine("three") / cell.name) == 0
     assert "was ended by another machine" in capsys.readouterr().out
     machine("one")
-    assert cells.state(cell.dir) == "new"
-    Watch([cell]).ended(cell.dir, 0)
+    assert cell.folder.state() == "new"
+    Watch([cell]).ended(cell.folder, 0)
     assert f"{cell.name}: done after " in capsys.readouterr().out
-    assert train.run_cell(cell.dir) == 0
-    assert cells.is_done(cell.dir) and [part.step for part in parts(cell.dir / "rollouts")] == [1]
+    assert train.run_cell(cell.folder) == 0
+    assert cell.folder.is_done() and [part.step for part in cell.folder.parts("rollouts")] == [1]
     study = machine("four")
     assert folder_of(f"file://{tmp_path}/far/fake") == study
-    assert cells.state(study / cell.name) == "done"
+    assert CellFolder(study / cell.name).state() == "done"
 
 
 def test_a_cell_that_another_machine_runs_is_busy(cell, machine, capsys):
-    with lease.held(cell.dir):
+    with lease.held(cell.folder):
         study = machine("two")
-        exchange.find(study / cell.name)
+        CellFolder(study / cell.name).find()
         assert train.run_cell(study / cell.name) == cells.BUSY
     assert "is run by process" in capsys.readouterr().out
 
@@ -76,14 +76,14 @@ def test_an_end_that_cannot_be_sent_is_no_end(cell, machine, monkeypatch, capsys
 
     with monkeypatch.context() as patch:
         patch.setattr(exchange, "put", dropped)
-        assert train.run_cell(cell.dir) == 2
+        assert train.run_cell(cell.folder) == 2
     assert "the connection broke off" in capsys.readouterr().out
-    assert cells.state(cell.dir) == "killed"
+    assert cell.folder.state() == "killed"
     study = machine("two")
     fetch(study)
-    assert cells.state(study / cell.name) == "new"
+    assert CellFolder(study / cell.name).state() == "new"
     machine("one")
-    assert train.run_cell(cell.dir) == 0 and cells.state(cell.dir) == "done"
+    assert train.run_cell(cell.folder) == 0 and cell.folder.state() == "done"
 
 
 def test_a_run_that_failed_says_so_elsewhere(cell, machine, monkeypatch):
@@ -91,10 +91,10 @@ def test_a_run_that_failed_says_so_elsewhere(cell, machine, monkeypatch):
         raise UserError("the judge is gone")
 
     monkeypatch.setattr(train, "train", fails)
-    assert train.run_cell(cell.dir) == 2
+    assert train.run_cell(cell.folder) == 2
     study = machine("two")
     fetch(study)
-    assert cells.state(study / cell.name) == "failed"
+    assert CellFolder(study / cell.name).state() == "failed"
 
 
 def test_a_cell_can_be_named_by_its_url(cell, machine, tmp_path, capsys):

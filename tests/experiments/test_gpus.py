@@ -136,8 +136,9 @@ def test_a_child_is_shown_its_gpu_before_torch_looks(tmp_path, monkeypatch) -> N
     """The server of children has torch; a variable that one sets still counts."""
     run_alone(
         "import os; from pathlib import Path; from experiments.launch import task;"
+        "from study.cell.folder import CellFolder;"
         "task.run_cell = lambda folder, threads: print(os.environ['CUDA_VISIBLE_DEVICES']);"
-        f"task.run_task(Path({str(tmp_path)!r}), 1, {{'CUDA_VISIBLE_DEVICES': '5'}})"
+        f"task.run_task(CellFolder(Path({str(tmp_path)!r})), 1, {{'CUDA_VISIBLE_DEVICES': '5'}})"
     )
     assert (tmp_path / "log.txt").read_text().endswith("5\n")
     import torch

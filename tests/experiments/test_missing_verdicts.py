@@ -10,7 +10,7 @@ import pytest
 
 from experiments.trainer.scorer import Scorer
 from judges.ask.budget import spent_before
-from study.cell.parts import parts
+from study.cell.folder import CellFolder
 from study.cell.records import MISSING, Recorder
 from study.config.schema import Endpoint, Judge, Simulated, Study, Trainer
 from study.errors import UserError
@@ -123,15 +123,15 @@ def test_a_step_without_verdicts_is_kept_beside_the_run_and_paid_for(tmp_path: P
         return scorer
 
     assert ask().pending is None  # nothing that a recorder or a trainer would go on with
-    assert parts(tmp_path / "rollouts") == parts(tmp_path / "verdicts") == []
+    assert CellFolder(tmp_path).parts("rollouts") == CellFolder(tmp_path).parts("verdicts") == []
     kept = pq.read_table(tmp_path / MISSING / "verdicts" / "step-000003.parquet").to_pylist()
     assert [row["outcome"] for row in kept] == ["scored", "refused", "refused", "refused"]
     rollouts = pq.read_table(tmp_path / MISSING / "rollouts" / "step-000003.parquet").to_pylist()
     assert [row["completion"] for row in rollouts] == [f"answer {number}" for number in range(4)]
     assert {row["reward"] for row in rollouts} == {None}
-    total, last = spent_before(tmp_path)
+    total, last = spent_before(CellFolder(tmp_path))
     assert (total.calls, total.usd, last.calls) == (4, 1.0, 0)
     Recorder(tmp_path)  # a resume redoes the step and forgets no payment
     ask()
-    assert spent_before(tmp_path)[0].calls == 8
+    assert spent_before(CellFolder(tmp_path))[0].calls == 8
     assert len(list((tmp_path / MISSING / "verdicts").iterdir())) == 2

@@ -45,7 +45,7 @@ def project(tmp_path, monkeypatch) -> Iterator[Path]:
     mask = os.umask(0o077)
     (cell,) = cells_of(["judge=sim-fair", "seed=3", "study=mine"])
     cells.save_cell(cell)
-    write_study(cell.dir.parent, {"factors": cell.config.factors, "base": {}, "mlflow": {}})
+    write_study(cell.folder.study_dir, {"factors": cell.config.factors, "base": {}, "mlflow": {}})
     yield tmp_path
     os.umask(mask)
 

@@ -14,7 +14,7 @@ from experiments.launch.watch import Watch
 from experiments.monitor import notify
 from experiments.monitor.notify import Call, check_notify, command_of
 from experiments.monitor.read import Alarm, totals
-from study.cell import cells
+from study.cell.folder import CellFolder
 from study.config.schema import Sweep
 from study.errors import UserError
 from study.system.machine import has_process
@@ -141,7 +141,7 @@ def test_who_is_told_to_stop_waits_for_no_call(tmp_path, script, monkeypatch) ->
 def test_a_state_that_cannot_be_known_does_not_fail_a_sweep(tmp_path, monkeypatch, capsys) -> None:
     todo = laid(tmp_path, 1, notify=str(tmp_path / "none"))
     with told_at_end(todo, todo):
-        monkeypatch.setattr(cells, "is_done", lambda folder: 1 / 0)
+        monkeypatch.setattr(CellFolder, "is_done", lambda folder: 1 / 0)
     (line,) = capsys.readouterr().out.splitlines()
     assert line == "sweep.notify: nothing could be told (division by zero)."
 
@@ -156,8 +156,8 @@ def test_at_the_end_alarms_of_done_cells_are_not_worked_out(tmp_path, telling, m
 
     monkeypatch.setattr(bell, "alarms", alarms)
     with told_at_end(todo, todo):
-        (first.dir / "DONE").touch()
-        cells.set_status(second.dir, state="failed", error="it broke")
+        (first.folder / "DONE").touch()
+        second.folder.set_status(state="failed", error="it broke")
     (content,) = told(tmp_path)
     assert asked == [second.name] and content["facts"]["alarms_in_all"] == 1
 
@@ -173,8 +173,8 @@ def test_the_end_is_told_however_it_comes(tmp_path, telling, ends, state) -> Non
     try:
         with told_at_end(todo, todo):
             for cell in todo if state == "done" else todo[:1]:
-                cells.set_status(cell.dir, state="done")
-                (cell.dir / "DONE").touch()
+                cell.folder.set_status(state="done")
+                (cell.folder / "DONE").touch()
             if ends is not None:
                 raise ends
     except BaseException as raised:
@@ -190,7 +190,7 @@ def test_the_end_is_told_however_it_comes(tmp_path, telling, ends, state) -> Non
 
 def test_a_sweep_with_nothing_to_run_has_no_end(tmp_path, telling) -> None:
     (cell,) = todo = laid(tmp_path, 1, notify=telling)
-    (cell.dir / "DONE").touch()
+    (cell.folder / "DONE").touch()
     with told_at_end(todo, todo):
         pass
     assert told(tmp_path) == []

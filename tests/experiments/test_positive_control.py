@@ -8,9 +8,10 @@ from analysis.drift.estimate import feature_values, run_shifts
 from analysis.records.runs import read_runs
 from analysis.statistics.intervals import mean_interval, paired_difference
 from experiments.plan.estimate import expected
-from study.cell.cells import load_cell, study_cells
+from study.cell.cells import load_cell
+from study.cell.folder import study_cells
 from study.cell.parts import parts, read_part
-from study.cell.records import EVALUATIONS, recorded
+from study.cell.records import EVALUATIONS
 from tests.experiments import test_policies
 
 FAIR, VERBOSE = "fair", "verbose"
@@ -94,7 +95,7 @@ def test_the_plan_foretold_what_the_study_used(study):
                 used["calls"] += 1
                 used["tokens_in"] += row["tokens_in"]
                 used["tokens_out"] += row["tokens_out"]
-        for line in recorded(folder)[1:]:  # step 0 is an evaluation alone
+        for line in folder.lines()[1:]:  # step 0 is an evaluation alone
             metrics = line["metrics"]
             used["calls"] += metrics["cost/calls"] + metrics["cost/cache_hits"]
             used["tokens_in"] += metrics["cost/tokens_in"]

@@ -14,7 +14,7 @@ from analysis.display import markup
 from analysis.probes.profile import profile
 from analysis.probes.report import agreement_sentences, effects_table, show
 from experiments import probe
-from study.cell import cells
+from study.cell.folder import CellFolder
 from study.errors import UserError
 from study.system.files import read_json, write_json
 from tests.conftest import Page
@@ -77,7 +77,10 @@ def test_probes_of_other_settings_are_not_written_over(done, runs, changed):
 
 
 def test_two_probes_at_once_do_not_share_a_folder(done, runs):
-    with cells.lock(done.folder), pytest.raises(UserError, match="Another process is probing"):
+    with (
+        CellFolder(done.folder).lock(),
+        pytest.raises(UserError, match="Another process is probing"),
+    ):
         probe.run(probe.main.read([*SMALL, f"runs_dir={runs}"]))
 
 

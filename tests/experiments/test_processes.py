@@ -21,8 +21,7 @@ from experiments.trainer import processes
 from experiments.trainer.arguments import grpo_config
 from experiments.trainer.batch import check_batch
 from experiments.trainer.processes import SHIPPED, check_processes, processes_of
-from study.cell import cells
-from study.cell.records import recorded
+from study.cell.folder import CellFolder, study_cells
 from study.config.schema import Lora, Policy, Study, Sweep, Task, Trainer
 from study.errors import UserError
 from study.system.files import write_text
@@ -160,12 +159,12 @@ WORDS = (*RECORDS_ONLY, *lives.FLAKY, f"sweep.accelerate={CPU}", "sweep.threads=
 
 
 @pytest.fixture(scope="module")
-def ours(trained, tmp_path_factory) -> Path:
+def ours(trained, tmp_path_factory) -> CellFolder:
     """The cell as two processes made it."""
     runs_dir = tmp_path_factory.mktemp("pair")
     done = trained(runs_dir, *WORDS)
     assert done.returncode == 0, done.stdout + done.stderr
-    (folder,) = cells.study_cells(runs_dir / "debug")
+    (folder,) = study_cells(runs_dir / "debug")
     return folder
 
 
@@ -184,7 +183,7 @@ def test_two_processes_make_the_cell_of_one(small_study, ours) -> None:
     mine, theirs = lives.content(ours), lives.content(whole)
     assert mine["verdicts"] == theirs["verdicts"]
     assert (mine["state"], mine["DONE"], mine["policy"]) == ("done", True, theirs["policy"])
-    for line, other in zip(recorded(ours), recorded(whole), strict=True):
+    for line, other in zip(CellFolder(ours).lines(), CellFolder(whole).lines(), strict=True):
         assert line["metrics"].keys() == other["metrics"].keys()
         assert line["metrics"]["trainer/shared_prefix"] == 1.0
         for name in ("policy/loss", "policy/entropy", "policy/grad_norm", "reward/mean"):
@@ -212,14 +211,14 @@ def test_processes_that_are_stopped_leave_nobody_behind_and_go_on(ours, trained,
     wait_for(has_step)
     child.send_signal(signal.SIGTERM)
     child.wait(GENEROUS_S)
-    (folder,) = cells.study_cells(tmp_path / "debug")
-    assert cells.state(folder) == "killed"
+    (folder,) = study_cells(tmp_path / "debug")
+    assert folder.state() == "killed"
     wait_for(lambda: not processes_with(str(folder)), "none of its processes is left")
-    assert max(line["step"] for line in recorded(folder)) == 1
+    assert max(line["step"] for line in folder.lines()) == 1
     done = trained(tmp_path, *WORDS)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "step 1/2" not in (folder / "log.txt").read_text().rpartition("---\n")[2]
-    assert lives.differences(folder, ours) == []
+    assert lives.differences(folder.path, ours) == []
 
 
 def processes_with(word: str) -> list[str]:

@@ -28,9 +28,9 @@ from experiments.plan.rates import (
 )
 from study.cell import cells
 from study.cell.cells import Cell
-from study.cell.parts import part_name, read_all
+from study.cell.folder import CellFolder, study_cells
+from study.cell.parts import part_name
 from study.cell.records import EVALUATIONS
-from study.cell.status import read_status
 from study.system.files import append_line
 
 
@@ -42,7 +42,7 @@ def study(small_study, tmp_path) -> Path:
 
 @pytest.fixture
 def todo(study) -> list[Cell]:
-    return [cells.load_cell(folder) for folder in cells.study_cells(study)]
+    return [cells.load_cell(folder) for folder in study_cells(study)]
 
 
 @pytest.fixture
@@ -53,9 +53,9 @@ def fair(todo) -> Cell:
 def taken(study: Path) -> dict[str, Counter[str]]:
     """Judge -> what its verdicts took in all cells, row by row."""
     sums: dict[str, Counter[str]] = {}
-    for cell in cells.study_cells(study):
-        for base in (cell, cell / EVALUATIONS):
-            for _, table in read_all(base / "verdicts"):
+    for cell in study_cells(study):
+        for kind in ("verdicts", f"{EVALUATIONS}/verdicts"):
+            for _, table in cell.records(kind):
                 for row in table.to_pylist():
                     if not row["from_cache"]:
                         names = ("attempts", "tokens_in", "tokens_out")
@@ -93,7 +93,7 @@ def test_a_judge_that_never_ran_is_told_by_one_with_its_grading(study, fair) -> 
 
 def test_the_time_of_a_cell_is_what_such_cells_took(study, todo) -> None:
     paces = Rates(study).paces(todo[0].config)
-    took = sorted(read_status(cell.dir)["seconds"] for cell in todo)
+    took = sorted(cell.folder.status()["seconds"] for cell in todo)
     assert sorted(pace.seconds(todo[0].config) for pace in paces) == pytest.approx(took, rel=0.05)
     longer = replace(todo[0].config, trainer=replace(todo[0].config.trainer, steps=100))
     for pace in paces:
@@ -105,9 +105,9 @@ def test_the_time_of_a_cell_is_what_such_cells_took(study, todo) -> None:
 
 def test_rates_of_another_host_are_taken_where_this_one_has_none(study, todo) -> None:
     for place, cell in enumerate(todo):
-        cells.set_status(cell.dir, host="elsewhere" if place else read_status(cell.dir)["host"])
+        cell.folder.set_status(host="elsewhere" if place else cell.folder.status()["host"])
     assert len(Rates(study).paces(todo[0].config)) == 1
-    cells.set_status(todo[0].dir, host="elsewhere")
+    todo[0].folder.set_status(host="elsewhere")
     assert len(Rates(study).paces(todo[0].config)) == 4
 
 
@@ -115,13 +115,13 @@ def test_each_line_names_the_cells_that_it_rests_on_whichever_was_made_before(st
     rates = Rates(study)
     fair = [cell for cell in todo if cell.config.judge.name == "sim-fair"]
     for cell in [cell for cell in todo if cell not in fair]:
-        (cell.dir / "metrics.jsonl").unlink()
+        (cell.folder / "metrics.jsonl").unlink()
     nothing, some = Span(0.2, 0.1, 0.4), Span(1000.0, 900.0, 1200.0)
     assert (_count(nothing), _count(some)) == ("0", "1,000 (900 to 1,200)")
     usage_lines(todo, rates)
     (line,) = time_lines(fair, rates)
-    assert f"by {describe_cells(cell.dir for cell in fair)}" in line
-    assert describe_cells([*(cell.dir for cell in fair), fair[0].dir]).startswith(
+    assert f"by {describe_cells(cell.folder for cell in fair)}" in line
+    assert describe_cells([*(cell.folder for cell in fair), fair[0].folder]).startswith(
         f"{len(fair)} finished"
     )
 
@@ -136,21 +136,21 @@ def test_an_evaluation_is_no_part_of_the_step_that_it_follows(tmp_path) -> None:
         metrics = {} if eval_s is None else {"time/eval_s": eval_s}
         line = {"step": step, "time_ms": at_ms, "metrics": metrics}
         append_line(folder / "metrics.jsonl", json.dumps(line))
-    cells.set_status(folder, seconds=4 * 2.0 + 17.0 + 3.0)
+    CellFolder(folder).set_status(seconds=4 * 2.0 + 17.0 + 3.0)
     pace = _pace(folder)
     assert pace == Pace(pytest.approx(2.0), pytest.approx(17 / 3), pytest.approx(3.0), folder)
 
 
 def test_a_cell_that_was_stopped_early_tells_nothing(study, todo) -> None:
     for cell in todo[1:]:
-        cells.set_status(cell.dir, stopped_at=1)
+        cell.folder.set_status(stopped_at=1)
     config, told = todo[0].config, Rates(study)
-    assert [pace.cell for pace in told.paces(config)] == [todo[0].dir]
-    assert {usage.cell for usage in told.usage(config, asks(config)[0])} == {todo[0].dir}
+    assert [pace.cell for pace in told.paces(config)] == [todo[0].folder]
+    assert {usage.cell for usage in told.usage(config, asks(config)[0])} == {todo[0].folder}
 
 
 def test_a_cell_whose_verdicts_are_damaged_or_of_another_version_tells_nothing(todo) -> None:
-    first, second, *_ = (cell.dir for cell in todo)
+    first, second, *_ = (cell.folder for cell in todo)
     assert _usages(second)
     _usages.cache_clear()
     next(first.glob("verdicts/*.parquet")).write_bytes(b"nothing")
@@ -173,9 +173,9 @@ def test_what_is_not_known_is_said_with_what_to_type(todo, tmp_path) -> None:
 
 
 def test_a_damaged_or_foreign_cell_is_passed_over(study, todo) -> None:
-    (todo[0].dir / "config.yaml").write_text("{")
-    (todo[1].dir / "metrics.jsonl").write_text("nothing\n")
-    for path in todo[2].dir.rglob("*.parquet"):
+    (todo[0].folder / "config.yaml").write_text("{")
+    (todo[1].folder / "metrics.jsonl").write_text("nothing\n")
+    for path in todo[2].folder.rglob("*.parquet"):
         path.write_bytes(b"nothing")
     assert len(Rates(study).paces(todo[3].config)) == 2  # of the last, and the one without verdicts
     assert Rates(study).usage(todo[3].config, asks(todo[3].config)[0])
@@ -204,8 +204,8 @@ def test_cells_that_agree_still_leave_some_doubt() -> None:
 def test_evaluations_have_rates_of_their_own(study, fair, monkeypatch) -> None:
     """Their answers repeat each other more than those of steps, and a short run that tells the
     rates has more of them for each step."""
-    of_steps = Usage(1.0, 1.0, 1.0, 0.0, fair.dir)
-    of_evaluations = Usage(0.5, 0.5, 0.5, 0.0, fair.dir)
+    of_steps = Usage(1.0, 1.0, 1.0, 0.0, fair.folder)
+    of_evaluations = Usage(0.5, 0.5, 0.5, 0.0, fair.folder)
     told = {("sim-fair", ""): of_steps, ("sim-fair", EVALUATIONS): of_evaluations}
     monkeypatch.setattr(rates, "_usages", lambda folder: told)
     for steps in (5, 40):

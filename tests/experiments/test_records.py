@@ -6,7 +6,7 @@ import pytest
 
 from experiments.pipeline.notes import Notes, Step
 from experiments.records import main
-from study.cell import cells
+from study.cell.folder import CellFolder
 from study.cell.parts import parts, read_part
 from study.system.files import read_json
 from tests.study.test_merged import contents, sample
@@ -42,7 +42,7 @@ def test_runs_that_have_ended_and_their_replays_are_merged(study, capsys):
 
 
 def test_a_run_that_another_process_holds_stays_as_it_is(study, capsys):
-    with cells.lock(study / "a-s0"):
+    with CellFolder(study / "a-s0").lock():
         assert main(["merge", "study=old", f"runs_dir={study.parent}"]) == 0
     assert "another process works in a-s0" in capsys.readouterr().out
     assert set(files(study).values()) == {3}

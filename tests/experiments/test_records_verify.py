@@ -16,8 +16,9 @@ from analysis.records.runs import read_study
 from experiments.policies.load import trained_policy
 from experiments.records import main
 from study.cell import merged
+from study.cell.folder import CellFolder
 from study.cell.parts import merged_files
-from study.cell.records import KINDS, part_name, recorded, write_rows
+from study.cell.records import KINDS, part_name, write_rows
 from study.cell.signature import UNSIGNED
 from study.errors import UserError
 from tests.rewritten import unsigned
@@ -156,7 +157,7 @@ def swapped(study: Path, place: str) -> None:
 
 
 def together(study: Path) -> None:
-    merged.merge_cell(first(study))
+    merged.merge_cell(CellFolder(first(study)))
 
 
 def one_part(study: Path) -> None:
@@ -325,7 +326,7 @@ def test_a_wrong_training_in_one_file_leaves_the_records_readable(study, name, l
     path.write_text(text)
     records = read_study(study)
     assert len(records.runs) == 2 and all("parquet" not in text for text in records.problems)
-    assert len(recorded(first(study))) == lines
+    assert len(CellFolder(first(study)).lines()) == lines
 
 
 def test_a_sound_study_has_no_problem_and_an_unsigned_one_says_so(study, capsys):

@@ -17,7 +17,7 @@ def test_what_cannot_be_written_is_called_by_its_name_and_the_other_is_written(
     broken: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (cell,) = todo = laid(tmp_path, 1, report=True)
-    (cell.dir / "DONE").touch()
+    (cell.folder / "DONE").touch()
     written: list[str] = []
 
     def writes(what: str) -> None:

@@ -109,8 +109,8 @@ def reported(monkeypatch) -> list[str]:
 
     def run_at_once(todo, watch) -> None:
         for cell in todo:
-            cells.set_status(cell.dir, state="done", exit_code=0, ended=1.0)
-            (cell.dir / "DONE").touch()
+            cell.folder.set_status(state="done", exit_code=0, ended=1.0)
+            (cell.folder / "DONE").touch()
 
     monkeypatch.setattr(local, "run", run_at_once)
     for name in ("start_server", "preflight"):
@@ -162,11 +162,11 @@ def test_the_last_share_closes_the_run_of_the_study(tmp_path, monkeypatch, other
     locks = []
     for cell in todo:
         cells.save_cell(cell)
-        cells.set_status(cell.dir, state="done" if cell in mine else recorded)
+        cell.folder.set_status(state="done" if cell in mine else recorded)
         if cell in mine or others == "done":
-            (cell.dir / "DONE").touch()
+            (cell.folder / "DONE").touch()
         elif others == "running":
-            locks.append(cells.lock(cell.dir))
+            locks.append(cell.folder.lock())
     run._close_tracking({"uri": "x"}, ended, todo, mine)
     assert statuses == closed
     for lock in locks:

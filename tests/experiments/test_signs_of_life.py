@@ -5,10 +5,9 @@ import shutil
 import pytest
 
 from experiments import train
-from study.cell import cells
+from study.cell.folder import CellFolder, study_cells
 from study.cell.heartbeat import Heartbeat
-from study.cell.parts import parts, read_part
-from study.cell.status import read_status
+from study.cell.parts import read_part
 from study.system.files import read_json
 from tests.conftest import in_parts
 from tests.invariants import test_grpo
@@ -47,21 +46,23 @@ def test_each_step_says_what_it_is_at_and_goes_on_saying_that_it_lives(tmp_path,
 
 @pytest.fixture(scope="module")
 def whole(small_study):
-    return next(path for path in cells.study_cells(small_study) if "sim-fair" in path.name)
+    return next(path for path in study_cells(small_study) if "sim-fair" in path.name)
 
 
 def test_a_cell_that_has_ended_says_how_and_how_much_it_drew(whole):
-    status = read_status(whole)
+    status = CellFolder(whole).status()
     assert (status["phase"], status["state"]) == ("done", "done")
     assert status["started"] < status["beat"] == status["ended"]
-    tokens = [sum(read_part(part)["tokens"].to_pylist()) for part in parts(whole / "rollouts")]
+    tokens = [
+        sum(read_part(part)["tokens"].to_pylist()) for part in CellFolder(whole).parts("rollouts")
+    ]
     assert status["tokens"] == sum(tokens) > 0
 
 
 def test_a_cell_that_goes_on_counts_from_its_records(whole, tmp_path):
     cell = shutil.copytree(whole, tmp_path / whole.name)
     assert train._tokens_drawn(cell) == read_json(whole / "status.json")["tokens"]
-    first, second = parts(in_parts(cell) / "rollouts")
+    first, second = CellFolder(in_parts(cell)).parts("rollouts")
     left = sum(read_part(first)["tokens"].to_pylist())
     second.path.write_bytes(second.path.read_bytes()[:-20])
     assert train._tokens_drawn(cell) == left

@@ -21,7 +21,6 @@ from experiments.plan.needs import check_engine
 from experiments.slurm import jobs
 from experiments.train import PACKAGES
 from study.cell import cells
-from study.cell.status import read_status
 from study.config.schema import Slurm
 from study.errors import UserError
 from study.system.files import write_json
@@ -49,32 +48,32 @@ def start():
 
 def lives(cell) -> list[int]:
     """Processes that ran the cell, one after the other."""
-    file = cell.dir / "lives"
+    file = cell.folder / "lives"
     return [int(line) for line in file.read_text().split()] if file.exists() else []
 
 
 def ledger(cell) -> dict:
-    return json.loads((cell.dir.parent / slurm.FOLDER / slurm.LEDGER).read_text())
+    return json.loads((cell.folder.study_dir / slurm.FOLDER / slurm.LEDGER).read_text())
 
 
 def test_cells_run_as_jobs_and_lost_ones_are_submitted_again(start, tmp_path) -> None:
     """One job is killed once, one fails before its cell is heard of, each time."""
     good, killed, failing = todo = laid(tmp_path / "runs", 3, workers=3, retries=1, **LOCAL)
-    (failing.dir / fake_cells.FAILS).touch()
+    (failing.folder / fake_cells.FAILS).touch()
     driver = start(tmp_path, todo, **{LASTS: str(tmp_path / "go")})
     wait_for(lambda: lives(good) and lives(killed))
     os.kill(lives(killed)[0], signal.SIGKILL)
     (tmp_path / "go").touch()
     out, _ = driver.communicate(timeout=GENEROUS_S)
     assert driver.returncode == 0, out
-    assert [cells.state(cell.dir) for cell in todo] == ["done", "done", "new"]
+    assert [cell.folder.state() for cell in todo] == ["done", "done", "new"]
     assert [len(lives(cell)) for cell in todo] == [1, 2, 0]
     for cell in (killed, failing):
         said = rf"{cell.name}: its job \d+ was lost \(gone\); it is submitted again, 1 of 1 times"
         assert len(re.findall(said, out)) == 1
     assert ran(killed)["threads"] == 1
     assert ledger(killed) == {}
-    left = [*(killed.dir.parent / slurm.FOLDER).glob("*_submitted.pkl")]
+    left = [*(killed.folder.study_dir / slurm.FOLDER).glob("*_submitted.pkl")]
     assert len(left) == 3  # of those that were lost, which can be looked into
     (log,) = [line for line in out.splitlines() if "what its last job printed is in" in line]
     assert fake_cells.FAILS in Path(log.rpartition(" in ")[2]).read_text()
@@ -136,15 +135,15 @@ def test_what_is_not_installed_is_named(tmp_path, monkeypatch) -> None:
 
 def test_an_earlier_end_is_not_taken_for_this_jobs(tmp_path) -> None:
     (cell,) = laid(tmp_path / "runs", 1)
-    cells.set_status(cell.dir, state="failed", exit_code=1, ended=100.0)
-    before = slurm.Job("7", 1, read_status(cell.dir)["ended"])
-    assert slurm._code(cell.dir, before) is None
-    cells.set_status(cell.dir, ended=200.0)
-    assert slurm._code(cell.dir, before) == 1
-    cells.set_status(cell.dir, exit_code=cells.STOPPED)
-    assert slurm._code(cell.dir, before) is None
-    (cell.dir / "DONE").touch()
-    assert slurm._code(cell.dir, before) == 0
+    cell.folder.set_status(state="failed", exit_code=1, ended=100.0)
+    before = slurm.Job("7", 1, cell.folder.status()["ended"])
+    assert slurm._code(cell.folder, before) is None
+    cell.folder.set_status(ended=200.0)
+    assert slurm._code(cell.folder, before) == 1
+    cell.folder.set_status(exit_code=cells.STOPPED)
+    assert slurm._code(cell.folder, before) is None
+    (cell.folder / "DONE").touch()
+    assert slurm._code(cell.folder, before) == 0
 
 
 @pytest.fixture(scope="module")
@@ -179,7 +178,7 @@ def test_a_real_cluster_runs_cells_and_a_killed_one_again(start, real, tmp_path)
     (tmp_path / "go").touch()
     out, _ = driver.communicate(timeout=GENEROUS_S)
     assert driver.returncode == 0, out
-    states = {cell.name: cells.state(cell.dir) for cell in todo}
+    states = {cell.name: cell.folder.state() for cell in todo}
     assert states.pop(cancelled.name) == "killed" and {*states.values()} == {"done"}
     assert [len(lives(cell)) for cell in ended] == [2, 2, 1]
     assert sum(len(lives(cell)) for cell in todo) == 7
@@ -211,7 +210,7 @@ def test_a_real_cluster_is_told_when_the_sweep_ends(start, real, tmp_path) -> No
 
 def test_a_node_of_another_environment_is_refused(tmp_path, monkeypatch) -> None:
     (cell,) = laid(tmp_path / "runs", 1)
-    jobs_dir = cell.dir.parent / slurm_job.FOLDER
+    jobs_dir = cell.folder.study_dir / slurm_job.FOLDER
     jobs_dir.mkdir()
     (jobs_dir / slurm_job.SWEEP).write_text("process 7 on login")
     here = describe(PACKAGES, str(jobs_dir / slurm_job.SWEEP))
@@ -220,18 +219,18 @@ def test_a_node_of_another_environment_is_refused(tmp_path, monkeypatch) -> None
     monkeypatch.setattr(os, "umask", lambda mask: 0)
     before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGUSR2)}
     try:
-        assert slurm_job.job(str(cell.dir), 1) == 2
-        status = read_status(cell.dir)
+        assert slurm_job.job(str(cell.folder), 1) == 2
+        status = cell.folder.status()
         assert status["state"] == "failed" and status["exit_code"] == 2
         assert "and 0.4 here" in status["error"]
-        assert slurm._code(cell.dir, slurm.Job("7", 1, 0.0)) == 2  # which is not tried again
+        assert slurm._code(cell.folder, slurm.Job("7", 1, 0.0)) == 2  # which is not tried again
         here["packages"]["torch"] = version("torch")
         write_json(jobs_dir / slurm_job.ENVIRONMENT, here | {"clock": (-8.0, 0.1)})
-        assert slurm_job.job(str(cell.dir), 1) == 2
-        assert "is 8.0 s behind the sweep's" in read_status(cell.dir)["error"]
+        assert slurm_job.job(str(cell.folder), 1) == 2
+        assert "is 8.0 s behind the sweep's" in cell.folder.status()["error"]
         write_json(jobs_dir / slurm_job.ENVIRONMENT, here | {"clock": (-4.5, 0.1)})
         monkeypatch.setattr(slurm_job, "run_task", lambda folder, threads, variables: 2)
-        assert slurm_job.job(str(cell.dir), 1) == 2
+        assert slurm_job.job(str(cell.folder), 1) == 2
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)

@@ -21,8 +21,10 @@ from experiments.sweep import cells_of
 from judges.serving.book import BOOK, Book, Replica, Service
 from judges.serving.server import start_time
 from study.cell import cells
+from study.cell.folder import study_cells
 from study.cell.study_file import read_study, write_study
 from study.errors import UserError
+from study.system.files import write_yaml
 from tests.plain_user import plain_user
 
 Printed = Callable[..., str]
@@ -59,7 +61,7 @@ def test_studies_are_listed_with_state_arms_and_size(study: Path, printed: Print
     shown = printed(listing.main, f"runs_dir={study.parent}")
     assert study.name in shown and "4 done" in shown and format_size(size(study)) in shown
     shown = printed(listing.main, f"runs_dir={study.parent}", f"study={study.name}")
-    held = cells.study_cells(study)
+    held = study_cells(study)
     assert len(held) == 4 and all(cell.name in shown for cell in held)
     assert shown.count("2/2") == 4 and "sim-flaky" in shown
 
@@ -69,20 +71,21 @@ def test_no_study_says_how_to_make_one(tmp_path: Path, printed: Printed) -> None
 
 
 def test_a_cell_is_shown_with_the_command_that_makes_it_again(study, printed) -> None:
-    for cell in cells.study_cells(study):
+    for cell in study_cells(study):
         shown = printed(show.main, f"cell={cell.name}", f"runs_dir={study.parent}")
         for part in ("done, step 2 of 2", "judge/mean", "rollouts/", "time/step_s"):
             assert part in shown
         words = shlex.split(shown.splitlines()[-1])
         assert words[:2] == ["judgedrift", "sweep"]
         (made,) = cells_of(words[2:])
-        assert made.dir == cell and made.id == cells.load_cell(cell).id
+        assert made.folder == cell and made.id == cells.load_cell(cell).id
 
 
 def test_a_cell_of_another_version_is_run_from_its_folder(study: Path) -> None:
-    folder = cells.study_cells(study)[0]
-    text = (folder / "config.yaml").read_text().replace("max_grad_norm: 1.0", "max_grad_norm: .5")
-    (folder / "config.yaml").write_text(text + "\n")
+    folder = study_cells(study)[0]
+    config = folder.config()
+    config["trainer"]["max_grad_norm"] = 0.5
+    write_yaml(folder / "config.yaml", config)
     cell = cells.load_cell(folder)
     assert again.arguments_of(cell)  # a setting is typed
     lost = dataclasses.replace(cell, id="0123456789")
@@ -119,7 +122,7 @@ def test_a_cell_that_is_not_there_is_said_with_the_nearest(study, name, words) -
 
 def litter(study: Path) -> list[Path]:
     """What writers that were killed leave."""
-    cell = cells.study_cells(study)[0]
+    cell = study_cells(study)[0]
     old = study / ".study.json.abcd1234"
     old.write_text("half")
     os.utime(old, (time.time() - 2 * clean.OLD_S,) * 2)
@@ -150,9 +153,9 @@ def test_clean_says_first_and_takes_only_what_may_go(study: Path, printed: Print
 
 
 def test_a_cell_that_is_not_done_keeps_its_checkpoints(study: Path) -> None:
-    first, second, *_ = cells.study_cells(study)
+    first, second, *_ = study_cells(study)
     (first / "DONE").unlink()
-    with cells.lock(second) or pytest.fail("the cell is held"):
+    with second.lock() or pytest.fail("the cell is held"):
         places = [each.path for each in clean.of_study(study)]
         assert first / "checkpoints" not in places and len(places) == 3
         each = clean.Removable(second / "checkpoints", clean.CHECKPOINTS, second)
@@ -161,7 +164,7 @@ def test_a_cell_that_is_not_done_keeps_its_checkpoints(study: Path) -> None:
 
 
 def test_checkpoints_without_a_final_policy_stay(study: Path) -> None:
-    first, *others = cells.study_cells(study)
+    first, *others = study_cells(study)
     shutil.rmtree(first / "policy")
     places = {each.path for each in clean.of_study(study)}
     assert places == {cell / "checkpoints" for cell in others}

@@ -8,7 +8,7 @@ import pyarrow.dataset as ds
 import pytest
 import yaml
 
-from study.cell import cells
+from study.cell.folder import study_cells
 from study.system.files import read_json
 from tests.conftest import RECORDS_ONLY, SMALL_STUDY, run_alone, sweep
 
@@ -73,7 +73,7 @@ def test_an_unwritable_runs_folder(tmp_path):
 
 
 def test_a_small_study_leaves_everything_on_record(small_study):
-    folders = cells.study_cells(small_study)
+    folders = study_cells(small_study)
     assert len(folders) == 4
     for folder in folders:
         status = read_json(folder / "status.json")
@@ -96,7 +96,7 @@ def test_a_small_study_leaves_everything_on_record(small_study):
 
 def test_arms_of_one_seed_share_their_first_rollouts(small_study):
     texts = {}
-    for folder in cells.study_cells(small_study):
+    for folder in study_cells(small_study):
         config = yaml.safe_load((folder / "config.yaml").read_text())
         first = [row for row in rows(folder, "rollouts") if row["step"] == 1]
         shown = [(row["prompt_id"], row["completion"]) for row in first]
@@ -169,8 +169,8 @@ def test_another_launcher_runs_the_cells_and_the_sweep_ends_as_usual(launched) -
     done, runs_dir = launched
     assert done.returncode == 0, done.stdout + done.stderr
     assert done.stdout.count("done (exit 0)") == 2 and "debug: 2 cells" in done.stdout
-    for folder in cells.study_cells(runs_dir / "debug"):
-        assert cells.state(folder) == "done"
+    for folder in study_cells(runs_dir / "debug"):
+        assert folder.state() == "done"
         assert {row["role"] for row in rows(folder, "verdicts")} == {"acting", "shadow"}
 
 
@@ -179,8 +179,8 @@ def test_one_failed_cell_is_said_and_can_be_continued(trained, tmp_path):
     arguments = (*RECORDS_ONLY, "judge=sim-fair,sim-flaky", "seed=3")
     first = trained(tmp_path, *arguments, "judge.max_unscored_frac=0")
     assert first.returncode == 1, first.stdout + first.stderr
-    folders = cells.study_cells(tmp_path / "debug")
-    states = {folder.name.rsplit("-", 2)[0]: cells.state(folder) for folder in folders}
+    folders = study_cells(tmp_path / "debug")
+    states = {folder.name.rsplit("-", 2)[0]: folder.state() for folder in folders}
     assert states == {"sim-fair": "done", "sim-flaky": "failed"}
     said = " ".join(first.stdout.split())
     assert "judge.max_unscored_frac=0" in said, said

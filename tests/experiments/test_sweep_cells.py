@@ -12,6 +12,7 @@ from experiments import launch, train
 from experiments.sweep import cells_of, refuse_lists
 from study.cell import cells
 from study.cell.cells import Cell
+from study.cell.folder import study_cells
 from study.errors import UserError
 from tests.conftest import RECORDS_ONLY
 from tests.experiments import fake_cells
@@ -32,8 +33,8 @@ def running(tmp_path) -> Iterator[Cell]:
     """A cell that another process runs."""
     cell = composed(tmp_path / "runs", "judge=sim-fair", "seed=0", "sweep.report=false")
     cells.save_cell(cell)
-    cells.set_status(cell.dir, state="running", pid=4711, host="node7", step=3, started=1.7e9)
-    with cells.lock(cell.dir) or pytest.fail("the cell is held"):
+    cell.folder.set_status(state="running", pid=4711, host="node7", step=3, started=1.7e9)
+    with cell.folder.lock() or pytest.fail("the cell is held"):
         yield cell
 
 
@@ -49,9 +50,11 @@ def test_running_cells_are_not_called_done(running, capsys) -> None:
 
 
 def test_beside_running_cells_done_ones_are_counted(running, capsys) -> None:
-    done = composed(running.dir.parent.parent, "judge=sim-fair", "seed=1", "sweep.report=false")
+    done = composed(
+        running.folder.study_dir.parent, "judge=sim-fair", "seed=1", "sweep.report=false"
+    )
     cells.save_cell(done)
-    (done.dir / "DONE").touch()
+    (done.folder / "DONE").touch()
     assert launch.run_study([running, done], None) == 1
     assert "1 of 2 cells of quickstart are done" in " ".join(capsys.readouterr().out.split())
 
@@ -74,7 +77,7 @@ def body(folder, threads):
             urllib.request.urlopen(endpoint.url + "/chat/completions", data=b"{}")
         except urllib.error.HTTPError as refusal:
             code, error = cells.REFUSED, f"{endpoint.url}: {said(refusal)}"
-    cells.set_status(folder, state="failed" if code else "done", error=error, exit_code=code)
+    folder.set_status(state="failed" if code else "done", error=error, exit_code=code)
     if not code:
         (folder / "DONE").touch()
     return code
@@ -82,7 +85,7 @@ def body(folder, threads):
 task.run_cell = body
 pool.PRELOAD = ["driver"]
 if __name__ == "__main__":
-    engines.run_cells([cells.load_cell(Path(name)) for name in sys.argv[1:]])
+    engines.run_cells([cells.load_cell(CellFolder(Path(name))) for name in sys.argv[1:]])
 """
 
 
@@ -105,11 +108,11 @@ def test_a_refused_judge_is_asked_by_one_cell_and_the_others_go_on(tmp_path, ref
     ]
     for cell in todo:
         cells.save_cell(cell)
-    driver = fake_cells.drive(DRIVER, tmp_path, [cell.dir for cell in todo])
+    driver = fake_cells.drive(DRIVER, tmp_path, [cell.folder for cell in todo])
     out, _ = driver.communicate(timeout=GENEROUS_S)
     assert driver.returncode == 0, out
     assert len(requests) == 1
-    assert [cells.state(cell.dir) for cell in todo] == ["failed", "new", "done", "new"]
+    assert [cell.folder.state() for cell in todo] == ["failed", "new", "done", "new"]
     said = " ".join(out.split())
     assert "The endpoint of openai-compatible refused its key, its account or its model" in said
     assert "2 cells that ask it were not started" in said
@@ -122,7 +125,7 @@ def test_a_key_that_is_refused_after_the_preflight_stops_the_sweep(trained, tmp_
     """The endpoint lists its models to anybody and refuses the first question: one cell asks."""
     done = trained(tmp_path / "runs", *RECORDS_ONLY, *refusing[0], "seed=0,1,2")
     assert done.returncode == 1, done.stdout + done.stderr
-    states = [cells.state(folder) for folder in cells.study_cells(tmp_path / "runs" / "debug")]
+    states = [folder.state() for folder in study_cells(tmp_path / "runs" / "debug")]
     assert sorted(states) == ["failed", "new", "new"]
     assert "2 cells that ask it were not started" in " ".join(done.stdout.split())
     assert "\x1b" not in done.stdout

@@ -16,9 +16,7 @@ from experiments.tracking import projection
 from experiments.tracking.__main__ import main
 from experiments.tracking.runs import RunLog, mark_killed
 from experiments.tracking.store import load_mlflow
-from study.cell import cells
 from study.cell.cells import Cell
-from study.cell.records import recorded
 from study.config.schema import Endpoint, Judge, Policy, Reward, Task, Tracking
 from study.system.files import read_json
 from tests.conftest import came_of
@@ -77,7 +75,7 @@ def test_run_carries_every_axis_as_parameter_and_tag(runs: Path) -> None:
 def test_points_wait_for_the_flush(runs: Path, cell: Cell) -> None:
     record(cell, 7, "running")  # flush_steps = 3
     with RunLog(cell) as log:
-        for line in recorded(cell.dir):
+        for line in cell.folder.lines():
             log.add(line["step"], line["time_ms"], line["metrics"])
             assert {row[2] for row in history(runs)} == set(range(1, line["step"] // 3 * 3 + 1))
     assert history(runs) == expected(cell)
@@ -87,7 +85,7 @@ def test_a_flush_of_thousands_is_cut_into_requests(runs: Path, cell: Cell) -> No
     with RunLog(cell) as log:
         log.add(1, 5, {f"bias/feature-{index}": index / 7 for index in range(2500)})
     assert len(history(runs)) == 2500
-    assert "tracking_problem" not in read_json(cell.dir / "status.json")
+    assert "tracking_problem" not in read_json(cell.folder / "status.json")
 
 
 @pytest.mark.parametrize(
@@ -110,13 +108,13 @@ def test_how_a_cell_ends_is_how_its_run_ends(error, status, runs, cell) -> None:
 def test_resume_keeps_the_run_and_repeats_no_point(runs, cell, monkeypatch) -> None:
     record(cell, 9)
     log = RunLog(cell)  # killed: never finished, steps 7 and 8 still in the buffer
-    for line in recorded(cell.dir)[:8]:
+    for line in cell.folder.lines()[:8]:
         log.add(line["step"], line["time_ms"], line["metrics"])
     first = run_id_of(cell)
     monkeypatch.setenv("MLFLOW_RUN_ID", "0" * 32)  # would win over the parent in mlflow's own API
     endpoint = Endpoint(url="http://127.0.0.1:8000/v1", deadline_s=1.0)
     moved = cell_of(runs, judge=dataclasses.replace(cell.config.judge, endpoint=endpoint))
-    assert moved.dir == cell.dir  # how a judge is reached is not what a cell is
+    assert moved.folder == cell.folder  # how a judge is reached is not what a cell is
     logged(moved)
     assert run_id_of(cell) == first and history(runs) == expected(cell)
     assert status_of(runs, cell.name) == "FINISHED"
@@ -127,7 +125,7 @@ def test_lost_run_id_is_found_again(runs: Path, cell: Cell) -> None:
     record(cell, 4)
     logged(cell)
     first = run_id_of(cell)
-    (cell.dir / "mlflow.json").unlink()
+    (cell.folder / "mlflow.json").unlink()
     logged(cell)
     assert run_id_of(cell) == first and history(runs) == expected(cell)
 
@@ -137,25 +135,25 @@ def test_failure_of_mlflow_does_not_end_training_and_is_repaired(runs, cell, cap
     with RunLog(cell) as log:
         sql(runs, "alter table metrics rename to hidden")
         replay(log, cell)
-        assert "no such table" in read_json(cell.dir / "status.json")["tracking_problem"]
+        assert "no such table" in read_json(cell.folder / "status.json")["tracking_problem"]
     warned = [entry for entry in caplog.records if "rebuild study=demo" in entry.getMessage()]
     assert len(warned) == 1
     assert status_of(runs, cell.name) == "RUNNING"
     sql(runs, "alter table hidden rename to metrics")
     assert main(["rebuild", "study=demo", f"runs_dir={runs}"]) == 0
     assert history(runs) == expected(cell) and status_of(runs, cell.name) == "FINISHED"
-    assert read_json(cell.dir / "status.json")["tracking_problem"] == ""
+    assert read_json(cell.folder / "status.json")["tracking_problem"] == ""
 
 
 def test_failure_at_the_start_is_made_good_at_the_end(runs: Path, cell: Cell) -> None:
     record(cell, 4)
     sql(runs, "alter table experiments rename to hidden")
     with RunLog(cell) as log:
-        assert read_json(cell.dir / "status.json")["tracking_problem"]
+        assert read_json(cell.folder / "status.json")["tracking_problem"]
         replay(log, cell)
         sql(runs, "alter table hidden rename to experiments")
     assert history(runs) == expected(cell)
-    assert read_json(cell.dir / "status.json")["tracking_problem"] == ""
+    assert read_json(cell.folder / "status.json")["tracking_problem"] == ""
 
 
 def test_tracking_off_leaves_no_trace(tmp_path: Path) -> None:
@@ -202,7 +200,7 @@ def test_long_values_are_cut_and_odd_keys_kept(runs: Path) -> None:
     begin(runs, cell)
     with RunLog(cell):
         pass
-    assert "tracking_problem" not in read_json(cell.dir / "status.json")
+    assert "tracking_problem" not in read_json(cell.folder / "status.json")
 
 
 @given(
@@ -260,10 +258,10 @@ def test_rebuild_fixes_states(runs: Path) -> None:
     for cell, state in ((killed, "running"), (failed, "failed"), (live, "running")):
         record(cell, 3, state)
         RunLog(cell)  # and never finished
-    with (killed.dir / "metrics.jsonl").open("a") as file:
+    with (killed.folder / "metrics.jsonl").open("a") as file:
         file.write('{"step": 4, "time_ms": 17000')  # cut by the kill
     names = [killed.name, failed.name, live.name, "demo"]
-    with cells.lock(live.dir) or pytest.fail("the cell is held"):
+    with live.folder.lock() or pytest.fail("the cell is held"):
         assert main(["rebuild", "study=demo", f"runs_dir={runs}"]) == 0
         states = [status_of(runs, name) for name in names]
         assert states == ["KILLED", "FAILED", "RUNNING", "RUNNING"]
@@ -278,7 +276,7 @@ def test_rebuild_replaces_a_run_of_other_points_and_reports_a_broken_cell(runs, 
     broken = cell_of(runs, seed=1)
     for each in (cell, broken):
         record(each, 5)
-    (broken.dir / "config.yaml").write_text("study: demo\nno_such_key: 1\n")
+    (broken.folder / "config.yaml").write_text("study: demo\nno_such_key: 1\n")
     with RunLog(cell) as log:
         replay(log, cell)
         log.add(6, 7, {"reward/mean": 0.5})  # a step that the records dropped after a crash
@@ -301,13 +299,13 @@ def test_wrong_command_line_says_what_to_type(words, tmp_path, monkeypatch, caps
 
 def test_mark_killed_ends_only_what_runs(runs: Path, cell: Cell) -> None:
     done = cell_of(runs, seed=1)
-    assert not mark_killed(cell.dir, "no run yet")
+    assert not mark_killed(cell.folder, "no run yet")
     RunLog(cell)
     with RunLog(done):
         pass
-    assert mark_killed(cell.dir, "exit code -9")
-    assert not mark_killed(done.dir, "exit code -9")
-    assert not mark_killed(cell.dir, "again")
+    assert mark_killed(cell.folder, "exit code -9")
+    assert not mark_killed(done.folder, "exit code -9")
+    assert not mark_killed(cell.folder, "again")
     assert [status_of(runs, each.name) for each in (cell, done)] == ["KILLED", "FINISHED"]
     ((reason,),) = sql(runs, "select value from tags where key = 'judgedrift.reason'")
     assert reason == "exit code -9"

@@ -22,6 +22,7 @@ from experiments.tracking.evaluations import (
 )
 from experiments.tracking.store import client_of, trace_to
 from study.cell import cells
+from study.cell.folder import CellFolder, study_cells
 from study.system.files import read_json
 from tests.experiments.mlflow_runs import copy_runs, copy_store, everything, sql
 
@@ -50,7 +51,7 @@ def study(small_study: Path, tmp_path: Path, moved: Moved) -> Path:
 
 @pytest.fixture
 def cell(study: Path) -> cells.Cell:
-    return cells.load_cell(cells.study_cells(study)[0])
+    return cells.load_cell(study_cells(study)[0])
 
 
 @pytest.fixture(scope="module")
@@ -80,13 +81,13 @@ def rebuilt(study: Path) -> tuple[Any, dict[str, str]]:
 
 def rebuilt_data(client: Any, ids: dict[str, str], folder: Path) -> None:
     run_id = read_json(folder / "mlflow.json")["run_id"]
-    contents.send_contents(client, ids, run_id, cells.load_cell(folder))
+    contents.send_contents(client, ids, run_id, cells.load_cell(CellFolder(folder)))
 
 
 def test_a_rebuilt_cell_holds_what_the_live_one_did(small_study, projected, tmp_path, moved):
     live = read_json(small_study / "study.json")["mlflow"]
     study, client, ids = projected
-    folders = cells.study_cells(study)
+    folders = study_cells(study)
     before = everything(client_of(live["uri"]), live["experiment_id"])
     assert {folder.name for folder in folders} < before.keys()
     for again in (False, True):  # again: nothing is there twice
@@ -112,7 +113,7 @@ def test_a_rebuilt_cell_holds_what_the_live_one_did(small_study, projected, tmp_
     flaky = [call for name in after if "flaky" in name for call in after[name]["calls"]]
     assert "ERROR" in {call[1] for call in flaky}
     run = {**ids, "run_id": read_json(folders[0] / "mlflow.json")["run_id"]}
-    keep_evaluation(folders[0], FOUND)
+    keep_evaluation(folders[0].path, FOUND)
     send_evaluation(client, run, folders[0].name, FOUND)
     evaluated = everything(client, ids["experiment_id"])
     assert evaluated != after
@@ -131,7 +132,7 @@ def delete_calls(client: Any, ids: dict[str, str], run_id: str) -> None:
 
 def test_cells_of_one_seed_keep_their_own_traces(projected: Projected) -> None:
     study, client, ids = projected
-    folders = cells.study_cells(study)
+    folders = study_cells(study)
     runs = [read_json(folder / "mlflow.json")["run_id"] for folder in folders]
     for run_id in runs:
         delete_calls(client, ids, run_id)
@@ -146,7 +147,7 @@ def test_cells_of_one_seed_keep_their_own_traces(projected: Projected) -> None:
 
 def test_a_run_has_each_call_once_and_none_of_an_earlier_choice(projected: Projected) -> None:
     study, client, ids = projected
-    folder = cells.study_cells(study)[0]
+    folder = study_cells(study)[0]
     cell, run_id = cells.load_cell(folder), read_json(folder / "mlflow.json")["run_id"]
     wanted = sorted(call.info.tags[traces.MADE] for call in calls_of(client, ids, run_id))
     theirs = client.start_trace("theirs", experiment_id=ids["experiment_id"], run_id=run_id)
@@ -185,7 +186,7 @@ def test_traces_that_mlflow_takes_at_the_last_try_are_not_lost(cell, monkeypatch
 
 def test_a_call_says_how_long_it_took_or_that_nobody_knows(projected: Projected) -> None:
     study, client, ids = projected
-    folder = cells.study_cells(study)[0]
+    folder = study_cells(study)[0]
     run_id = read_json(folder / "mlflow.json")["run_id"]
     verdict, rollout = next(traces.choose_verdicts(folder))
     for number, latency in enumerate((None, 0.25)):
@@ -198,10 +199,10 @@ def test_a_call_says_how_long_it_took_or_that_nobody_knows(projected: Projected)
 
 def test_a_damaged_part_is_said(cell: cells.Cell, capsys: pytest.CaptureFixture[str]) -> None:
     for kind in ("rollouts", "verdicts"):
-        for path in (cell.dir / kind).iterdir():
+        for path in (cell.folder / kind).iterdir():
             path.write_bytes(b"PAR1 cut")
         assert contents.of_cell(cell).table == {} or kind == "verdicts"
-        list(traces.choose_verdicts(cell.dir))
+        list(traces.choose_verdicts(cell.folder))
         assert f"{kind}/" in capsys.readouterr().err
 
 
@@ -218,19 +219,19 @@ def test_two_cells_that_end_at_one_moment_both_name_their_data(projected: Projec
     from sqlalchemy import event
 
     study, client, ids = projected
-    first, second = cells.study_cells(study)[:2]
+    first, second = study_cells(study)[:2]
     sql(study.parent, "delete from inputs where source_type = 'DATASET'")
     sql(study.parent, "delete from datasets")
     begun: list[Path] = []
 
     def other_one_was_faster(*_: Any) -> None:
         if not begun:
-            begun.append(first)
-            rebuilt_data(client, ids, first)
+            begun.append(first.path)
+            rebuilt_data(client, ids, first.path)
 
     event.listen(SqlDataset, "init", other_one_was_faster)
     try:
-        rebuilt_data(client, ids, second)
+        rebuilt_data(client, ids, second.path)
     finally:
         event.remove(SqlDataset, "init", other_one_was_faster)
     assert begun and sql(study.parent, "select count(*) from datasets") == [(1,)]
@@ -244,7 +245,7 @@ def test_a_call_shows_what_was_said_and_no_more() -> None:
 
 
 def test_failed_verdicts_come_first(study: Path) -> None:
-    (folder,) = (each for each in cells.study_cells(study) if "flaky-s3" in each.name)
+    (folder,) = (each for each in study_cells(study) if "flaky-s3" in each.name)
     outcomes = [verdict["outcome"] for verdict, _ in traces.choose_verdicts(folder)]
     assert outcomes[0] != "scored"
     assert set(outcomes[outcomes.index("scored") :]) == {"scored"}
@@ -276,7 +277,7 @@ def test_no_part_of_a_key_is_left_where_a_text_is_cut(key: str, known: tuple[str
 
 def test_keys_of_the_judges_reach_neither_samples_nor_traces(projected, monkeypatch) -> None:
     study, client, ids = projected
-    folder = cells.study_cells(study)[0]
+    folder = study_cells(study)[0]
     cell = cells.load_cell(folder)
     prompt = next(traces.choose_verdicts(folder))[1]["prompt"]
     monkeypatch.setenv("JUDGE_KEY", prompt)  # a key that a judge's reply or a policy gives away
@@ -302,17 +303,17 @@ def test_the_picture_is_a_drawing_of_judge_and_truth() -> None:
 
 def test_a_cell_without_records_has_a_description(cell: cells.Cell, tmp_path: Path) -> None:
     assert contents.of_cell(dataclasses.replace(cell, dir=tmp_path)).description
-    assert list(traces.choose_verdicts(tmp_path)) == []
+    assert list(traces.choose_verdicts(CellFolder(tmp_path))) == []
 
 
 def test_evaluations_come_back_with_their_models(projected, tmp_path, moved) -> None:
     study, client, ids = projected
-    folder = cells.study_cells(study)[0]
+    folder = study_cells(study)[0]
     run = {**ids, "run_id": read_json(folder / "mlflow.json")["run_id"]}
-    keep_evaluation(folder, FOUND)
+    keep_evaluation(folder.path, FOUND)
     with (folder / EVALUATED).open("a") as file:
         file.write('{"name": "cut\n[1]\n{"name": 3}\n')
-    assert list(kept_evaluations(folder)) == [FOUND]
+    assert list(kept_evaluations(folder.path)) == [FOUND]
     model = send_evaluation(client, run, folder.name, FOUND)
     rebuilt(study)
     assert read_json(folder / "mlflow.json")["run_id"] == run["run_id"]  # it is no stranger
@@ -327,7 +328,7 @@ def test_evaluations_come_back_with_their_models(projected, tmp_path, moved) -> 
 
 def test_an_evaluation_that_was_not_written_down_survives_a_run_that_is_replaced(projected) -> None:
     study, client, ids = projected
-    folder = cells.study_cells(study)[0]
+    folder = study_cells(study)[0]
     run_id = read_json(folder / "mlflow.json")["run_id"]
     send_evaluation(client, {**ids, "run_id": run_id}, folder.name, FOUND)
     client.log_metric(run_id, "reward/mean", 9.0, step=77)  # of a step that the records dropped

@@ -8,7 +8,7 @@ from experiments.tracking import store
 from experiments.tracking.__main__ import main
 from experiments.tracking.charts import CHARTS, FIRST
 from experiments.tracking.store import parent_link, ui_link
-from study.cell import cells
+from study.cell.folder import study_cells
 from study.system.files import read_json
 from tests.chromium import Browser
 from tests.experiments.mlflow_runs import served
@@ -33,7 +33,7 @@ def test_the_printed_links_open_what_they_promise(browser, small_study, tmp_path
     study = shutil.copytree(small_study, tmp_path / "runs" / small_study.name, symlinks=True)
     assert main(["rebuild", f"study={study.name}", f"runs_dir={study.parent}"]) == 0
     ids = read_json(study / "study.json")["mlflow"]
-    folder = cells.study_cells(study)[0]
+    folder = study_cells(study)[0]
     run = {**ids, "parent_run_id": read_json(folder / "mlflow.json")["run_id"]}
     groups = ("Group: sim-fair", "Group: sim-flaky")
     told = ("what each judge taught", "sim-flaky", "Child runs")

@@ -147,7 +147,7 @@ def test_two_cells_are_logged_read_back_and_rebuilt_as_on_sqlite(
         lines.append([line.split(": ")[1:] for line in capsys.readouterr().out.splitlines()])
     assert [line[0] for line in lines[0]] == [line[0] for line in lines[1]] == ["done", "done"]
     assert all("21 points, 0 sent" in line[1] for line in (*lines[0], *lines[1]))
-    (tmp_path / "far" / "demo" / far[0].dir.name / "mlflow.json").unlink()
+    (tmp_path / "far" / "demo" / far[0].folder.name / "mlflow.json").unlink()
     client_of(server.uri()).delete_run(ids["parent_run_id"])
     other_uri = f"uri={server.uri()}?application_name=again"
     assert tracking(["rebuild", "study=demo", f"runs_dir={tmp_path / 'far'}", other_uri]) == 0
@@ -218,10 +218,10 @@ def test_a_server_that_does_not_answer_is_told_at_once(port: str, tmp_path: Path
     assert "\n" not in str(caught.value)
     cell = cell_of(tmp_path, tracking=Tracking(uri=uri))
     ids = {"uri": uri, "experiment_id": "1", "parent_run_id": "1"}
-    write_study(cell.dir.parent, {"mlflow": ids})
+    write_study(cell.folder.study_dir, {"mlflow": ids})
     record(cell, 2)
     logged(cell)
-    assert "could not open" in read_json(cell.dir / "status.json")["tracking_problem"]
+    assert "could not open" in read_json(cell.folder / "status.json")["tracking_problem"]
 
 
 def test_a_driver_that_is_missing_is_told_with_the_extra(tmp_path, monkeypatch) -> None:

@@ -235,7 +235,7 @@ def test_processes_start_at_once(runs: Path, tmp_path: Path) -> None:
     fresh = tmp_path / "fresh"
     begun = {place: [cell_of(place, seed=seed) for seed in range(4)] for place in (runs, fresh)}
     begin(runs, *begun[runs])
-    folders = [cell.dir for cells in begun.values() for cell in cells]
+    folders = [cell.folder for cells in begun.values() for cell in cells]
     out, _ = python(AT_ONCE, *folders, stderr=subprocess.STDOUT).communicate(timeout=GENEROUS_S)
     assert out == "runs [0, 0, 0, 0]\nfresh [0, 0, 0, 0]\n"
     for place, cells in begun.items():
@@ -243,7 +243,7 @@ def test_processes_start_at_once(runs: Path, tmp_path: Path) -> None:
         assert {status_of(place, cell.name) for cell in cells} == {"FINISHED"}
         assert len(sql(place, "select 1 from runs where name = 'demo'")) == 1
         assert sql(place, "pragma integrity_check") == [("ok",)]
-        states = [read_json(cell.dir / "status.json") for cell in cells]
+        states = [read_json(cell.folder / "status.json") for cell in cells]
         assert not [state for state in states if "tracking_problem" in state]
 
 
@@ -274,7 +274,7 @@ def test_printed_command_serves_and_a_remote_server_is_honoured(runs, tmp_path, 
         cell = cell_of(tmp_path / "elsewhere")
         record(cell, 5)
         logged(cell)
-        assert read_json(cell.dir / "mlflow.json")["uri"] == url
+        assert read_json(cell.folder / "mlflow.json")["uri"] == url
         assert history(runs) == expected(cell)
         assert not (tmp_path / "elsewhere" / "mlflow.db").exists()
         words = ("study=demo", f"runs_dir={tmp_path / 'elsewhere'}")

@@ -13,6 +13,7 @@ from experiments.tracking.runs import close_parent
 from experiments.tracking.traces import Lost
 from study.cell import cells
 from study.cell.cells import save_config
+from study.cell.folder import study_cells
 from tests.experiments.mlflow_runs import begin, cell_of, history, logged, record, sql, status_of
 
 PNG = base64.b64encode(b"\x89PNG").decode()
@@ -117,7 +118,7 @@ def test_a_damaged_cell_does_not_keep_others_from_their_traces(runs, monkeypatch
     for cell in two:
         record(cell, 2)
     logged(*two)
-    first, second = cells.study_cells(runs / "demo")
+    first, second = study_cells(runs / "demo")
     (first / "config.yaml").write_text("study: demo\nno_such_key: 1\n")
     asked = []
 

@@ -11,7 +11,7 @@ from experiments import train
 from experiments.launch import pool
 from experiments.policies import checkpoints
 from study.cell import cells
-from study.cell.status import read_status
+from study.cell.folder import CellFolder, study_cells
 from study.system.files import read_json, write_json
 from tests.conftest import came_of
 from tests.faults import lives, windows
@@ -21,7 +21,7 @@ from tests.waiting import wait_for
 
 @pytest.fixture(scope="module")
 def whole(small_study):
-    return next(path for path in cells.study_cells(small_study) if "sim-flaky" in path.name)
+    return next(path for path in study_cells(small_study) if "sim-flaky" in path.name)
 
 
 @pytest.fixture
@@ -89,12 +89,12 @@ def test_a_cell_that_is_stopped_within_a_library_is_killed_and_did_not_fail(
 
     monkeypatch.setattr(train, "train", stopped)
     assert train.run_cell(unfinished) == cells.STOPPED
-    assert cells.state(unfinished) == "killed"
-    assert read_status(unfinished)["error"] == "stopped by a signal"
+    assert CellFolder(unfinished).state() == "killed"
+    assert CellFolder(unfinished).status()["error"] == "stopped by a signal"
 
 
 def test_a_cell_that_gets_done_while_another_process_waits_for_it(unfinished):
-    with cells.lock(unfinished) or pytest.fail("the cell is held"):
+    with CellFolder(unfinished).lock() or pytest.fail("the cell is held"):
         child = lives.start(unfinished)
         wait_for(lambda: "pid" in (unfinished / "log.txt").read_text())
         before = times(unfinished)
@@ -113,8 +113,8 @@ def test_at_the_last_step_only_what_is_missing_is_written(unfinished, whole, lef
         shutil.rmtree(unfinished / "policy")
     if left == "half":
         os.truncate(unfinished / "policy" / "adapter_model.safetensors", 1000)
-    cells.set_status(unfinished, state="done" if left == "whole" else "running")
-    assert cells.state(unfinished) == "killed"
+    CellFolder(unfinished).set_status(state="done" if left == "whole" else "running")
+    assert CellFolder(unfinished).state() == "killed"
     before = times(unfinished)
     assert lives.run(unfinished) == 0
     after = times(unfinished)
@@ -176,7 +176,7 @@ def test_laying_a_cell_again_leaves_a_done_or_running_one_alone(finished):
     before = times(finished)
     cells.save_cell(cell)
     (finished / "DONE").unlink()
-    with cells.lock(finished) or pytest.fail("the cell is held"):
+    with CellFolder(finished).lock() or pytest.fail("the cell is held"):
         cells.save_cell(cell)
     files = [path for path in before if path.is_file() and path.name not in ("DONE", ".lock")]
     assert files and all(times(finished)[path] == before[path] for path in files)
@@ -184,13 +184,13 @@ def test_laying_a_cell_again_leaves_a_done_or_running_one_alone(finished):
 
 def test_a_second_sweep_waits_for_a_running_cell_and_leaves_it_done(unfinished, capsys):
     write_json(unfinished / "status.json", {"state": "running"})
-    held = cells.lock(unfinished)
+    held = CellFolder(unfinished).lock()
     assert held is not None
     before = lives.everything(unfinished)
     ticks = []
 
     def tick():
-        ticks.append(cells.state(unfinished))
+        ticks.append(CellFolder(unfinished).state())
         if len(ticks) == 2:
             (unfinished / "DONE").touch()
             held.close()

@@ -16,7 +16,7 @@ from rich.console import Console
 from experiments.launch import board
 from experiments.launch.watch import Watch
 from experiments.monitor import read
-from study.cell import cells
+from study.cell.folder import CellFolder
 from tests.experiments import fake_cells
 from tests.experiments.fake_cells import laid
 from tests.experiments.monitoring.studies import record, run
@@ -27,13 +27,13 @@ from tests.waiting import GENEROUS_S
 def counted(monkeypatch) -> list[str]:
     """Names of the cells whose status was read."""
     names: list[str] = []
-    status_of = read.read_status
+    status_of = CellFolder.status
 
     def reading(folder, problems=None):
         names.append(folder.name)
         return status_of(folder, problems)
 
-    monkeypatch.setattr(read, "read_status", reading)
+    monkeypatch.setattr(CellFolder, "status", reading)
     return names
 
 
@@ -57,24 +57,24 @@ def test_only_what_changed_is_read(tmp_path, counted) -> None:
     watched.tick()
     assert counted == []  # nothing was begun
     for cell in (first, second):
-        assert not watched.skips(cell.dir)
-        run(cell.dir, step=1, silent_s=-1.0)
+        assert not watched.skips(cell.folder)
+        run(cell.folder.path, step=1, silent_s=-1.0)
     del counted[:]
     watched.tick()
     watched.tick()
     assert sorted(counted) == sorted([first.name, second.name])
     assert "1 new, 2 running" in table(watched) and table(watched).count("1/2") == 2
-    run(second.dir, step=2, silent_s=-1.0)
+    run(second.folder.path, step=2, silent_s=-1.0)
     del counted[:]
     watched.tick()
     assert counted == [second.name]
-    cells.set_status(first.dir, state="done", exit_code=0)
-    (first.dir / "DONE").touch()
-    watched.ended(first.dir, 0)
+    first.folder.set_status(state="done", exit_code=0)
+    (first.folder / "DONE").touch()
+    watched.ended(first.folder, 0)
     del counted[:]
     watched.tick()
     assert counted == [] and "1 new, 1 running, 1 done" in table(watched)
-    assert not (third.dir / "DONE").exists()
+    assert not (third.folder / "DONE").exists()
 
 
 def test_of_many_cells_some_are_looked_at_in_turn(tmp_path, counted, monkeypatch) -> None:
@@ -82,8 +82,8 @@ def test_of_many_cells_some_are_looked_at_in_turn(tmp_path, counted, monkeypatch
     todo = laid(tmp_path, 10)
     watched = shown(Watch(todo))
     for cell in todo:
-        watched.skips(cell.dir)
-        run(cell.dir, silent_s=-1.0)
+        watched.skips(cell.folder)
+        run(cell.folder.path, silent_s=-1.0)
     del counted[:]
     watched.tick()
     assert len(counted) == 4
@@ -97,15 +97,15 @@ def test_a_cell_that_ended_before_is_new_until_it_begins(tmp_path) -> None:
     (cell,) = todo = laid(tmp_path, 1)
     watched = shown(Watch(todo))
     for state in ("failed", "running"):
-        cells.set_status(cell.dir, state=state, pid=2**22 + 1, beat=time.time() - 1000)
-        watched.skips(cell.dir)
+        cell.folder.set_status(state=state, pid=2**22 + 1, beat=time.time() - 1000)
+        watched.skips(cell.folder)
         watched.tick()
         assert [(view.state, view.alarms) for view in watched.board.views] == [("new", [])]
-    run(cell.dir, silent_s=-1.0)
+    run(cell.folder.path, silent_s=-1.0)
     watched.tick()
     assert watched.board.views[0].state == "running"
-    cells.set_status(cell.dir, state="failed", error="it broke")
-    watched.ended(cell.dir, 1)
+    cell.folder.set_status(state="failed", error="it broke")
+    watched.ended(cell.folder, 1)
     (alarm,) = watched.board.new_alarms()
     assert alarm.kind == "failed" and "it broke" in alarm.seen
     assert watched.board.new_alarms() == []
@@ -114,10 +114,10 @@ def test_a_cell_that_ended_before_is_new_until_it_begins(tmp_path) -> None:
 def test_without_a_terminal_a_line_a_minute_says_how_things_stand(tmp_path, capsys) -> None:
     first, second = todo = laid(tmp_path, 2)
     with Watch(todo) as watched:
-        watched.skips(first.dir)
-        run(first.dir, step=1, silent_s=-1.0)
+        watched.skips(first.folder)
+        run(first.folder.path, step=1, silent_s=-1.0)
         judged = {"judge__unscored_frac": 0.25, "cost__usd": 1.5, "cost__calls": 8}
-        record(first.dir, 1, truth__mean=0.5, **judged)
+        record(first.folder.path, 1, truth__mean=0.5, **judged)
         watched.tick()
         assert capsys.readouterr().out == ""
         watched._heartbeat = 0.0
@@ -127,8 +127,8 @@ def test_without_a_terminal_a_line_a_minute_says_how_things_stand(tmp_path, caps
         assert "2 cells: 1 new, 1 running" in line and "\x1b" not in line
         watched.tick()
         assert capsys.readouterr().out == ""
-        cells.set_status(first.dir, state="failed", error="\x1b[2Jit broke")
-        watched.ended(first.dir, 1)
+        first.folder.set_status(state="failed", error="\x1b[2Jit broke")
+        watched.ended(first.folder, 1)
         capsys.readouterr()
         watched.tick()
         (line,) = capsys.readouterr().out.splitlines()
@@ -139,11 +139,11 @@ def test_without_a_terminal_a_line_a_minute_says_how_things_stand(tmp_path, caps
 def test_what_cannot_be_shown_does_not_end_a_sweep(tmp_path, monkeypatch, capsys) -> None:
     (cell,) = todo = laid(tmp_path, 1)
     with Watch(todo) as watched:
-        watched.skips(cell.dir)
+        watched.skips(cell.folder)
         monkeypatch.setattr(read.CellReader, "view", lambda *_: 1 / 0)
         watched.tick()
         watched.tick()
-        watched.ended(cell.dir, 0)
+        watched.ended(cell.folder, 0)
     said = capsys.readouterr().out.splitlines()
     assert sum("could not be shown (ZeroDivisionError" in line for line in said) == 1
 

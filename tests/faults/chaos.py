@@ -21,8 +21,7 @@ from collections import Counter
 from contextlib import ExitStack
 from pathlib import Path
 
-from study.cell import cells
-from study.cell.status import read_status
+from study.cell.folder import study_cells
 from study.system.stopping import end_with_parent
 from tests.conftest import ROOT, free_port, listens
 from tests.experiments.launch.clusters import Cluster, read
@@ -150,8 +149,8 @@ class Chaos:
         kind = self.chance.choice(KINDS)
         while True:
             if driver.poll() is not None:
-                made = cells.study_cells(runs_dir / "debug")
-                if len(made) == len(self.whole) and all(map(cells.is_done, made)):
+                made = study_cells(runs_dir / "debug")
+                if len(made) == len(self.whole) and all(folder.is_done() for folder in made):
                     return
                 often = self.drivers - first > 5 * (1 + self.killed.total() - before)
                 assert not often, f"sweeps end and nobody killed them: {self.scratch}/sweeps.log"
@@ -172,9 +171,7 @@ class Chaos:
 
     def _steps(self, runs_dir: Path) -> int:
         """Steps on record in all cells."""
-        return sum(
-            read_status(path).get("step", 0) for path in cells.study_cells(runs_dir / "debug")
-        )
+        return sum(path.status().get("step", 0) for path in study_cells(runs_dir / "debug"))
 
     def _kill(self, kind: str, driver: subprocess.Popen[str], runs_dir: Path) -> bool:
         """Whether there was one to be killed."""
@@ -193,9 +190,9 @@ class Chaos:
             return True
         there = self.cluster.processes()
         if kind == "cell":
-            folders = cells.study_cells(runs_dir / "debug")
-            running = [folder for folder in folders if cells.state(folder) == "running"]
-            pids = [read_status(folder).get("pid") for folder in running]
+            folders = study_cells(runs_dir / "debug")
+            running = [folder for folder in folders if folder.state() == "running"]
+            pids = [folder.status().get("pid") for folder in running]
         else:
             pids = [pid for pid in there if b"::Slot" in title(pid)]
         ours = sorted(pid for pid in pids if pid in there)
@@ -205,12 +202,12 @@ class Chaos:
         return True
 
     def _compare(self, runs_dir: Path) -> None:
-        made = cells.study_cells(runs_dir / "debug")
+        made = study_cells(runs_dir / "debug")
         if [folder.name for folder in made] != [folder.name for folder in self.whole]:
             self.wrong.append(f"{runs_dir.name}: other cells")
             return
         for folder, template in zip(made, self.whole, strict=True):
-            found = lives.differences(folder, template, OF_THE_WIRE)
+            found = lives.differences(folder.path, template, OF_THE_WIRE)
             self.wrong += [f"{folder.name}: {kind} differ" for kind in found]
             log = (folder / "log.txt").read_text()
             self.begun += len(re.findall(r"^--- .* pid \d+ ---$", log, re.MULTILINE))

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from study.cell import cells
+from study.cell.folder import study_cells
 from study.declared import module_of
 from study.system import files
 from tests.conftest import in_parts
@@ -262,10 +262,10 @@ def read(runs_dir: Path) -> int:
     from study.cell.verify import say_problems
 
     study = study_of(runs_dir)
-    others = set(cells.study_cells(study)) - {victim(study)}
+    others = set(study_cells(study)) - {victim(study)}
     found = read_study(study)
     print("\n".join(found.problems))
-    say_problems(study, cells.study_cells(study))
+    say_problems(study, study_cells(study))
     assert {run.cell for run in found.runs} >= {cell.name for cell in others}
     assert not any(run.cell.startswith("copy") for run in found.runs)
     return 0
@@ -440,7 +440,7 @@ def make(runs_dir: Path) -> None:
 
     done = sweep(runs_dir, *RUN)
     assert done.returncode == 0, done.stdout + done.stderr
-    assert len(cells.study_cells(study_of(runs_dir))) == 2
+    assert len(study_cells(study_of(runs_dir))) == 2
 
 
 def main(words: list[str]) -> int:

@@ -19,7 +19,7 @@ import time
 from functools import partial
 from pathlib import Path
 
-from study.cell import cells
+from study.cell.folder import study_cells
 from tests.conftest import ROOT
 from tests.faults import lives, windows
 
@@ -161,7 +161,7 @@ def of_sweeps(scratch: Path, whole: list[Path], kills: int, chance: random.Rando
             killed += 1
         else:
             span = time.monotonic() - started
-        folders = cells.study_cells(runs_dir / "debug")
+        folders = study_cells(runs_dir / "debug")
         if killed == kills or (child.returncode == 0 and len(folders) == len(whole)):
             wrong += [f"the sweep: {text}" for text in swept(runs_dir, whole)]
             studies += 1

@@ -15,8 +15,7 @@ from typing import Any
 import pyarrow.dataset as ds
 
 from experiments.policies.checkpoints import fault
-from study.cell import cells
-from study.cell.records import recorded
+from study.cell.folder import CellFolder, study_cells
 from study.system.files import read_json
 from tests.conftest import sweep
 
@@ -29,11 +28,11 @@ OF_THE_MACHINE = ("system/", "time/", "cost/", "judge/latency_s")
 """Metrics of the same kind."""
 
 
-def unbroken(runs_dir: Path, *arguments: str) -> list[Path]:
+def unbroken(runs_dir: Path, *arguments: str) -> list[CellFolder]:
     """The cells of a sweep that nothing disturbed."""
     done = sweep(runs_dir, *TINY, *arguments)
     assert done.returncode == 0, done.stdout + done.stderr
-    return cells.study_cells(runs_dir / "debug")
+    return study_cells(runs_dir / "debug")
 
 
 def lay(runs_dir: Path, whole: Path) -> Path:
@@ -71,10 +70,10 @@ def _child(folder: Path, prepare: Callable[[], None] | None) -> None:
     from experiments import train
     from experiments.launch import task
 
-    task.redirect(folder)
+    task.redirect(folder / "log.txt")
     if prepare is not None:
         prepare()
-    sys.exit(train.run_cell(folder, 1))
+    sys.exit(train.run_cell(CellFolder(folder), 1))
 
 
 def run(folder: Path, prepare: Callable[[], None] | None = None) -> int:
@@ -108,7 +107,7 @@ def content(folder: Path, besides: tuple[str, ...] = ()) -> dict[str, Any]:
             line["step"],
             {k: v for k, v in line["metrics"].items() if not k.startswith(OF_THE_MACHINE)},
         )
-        for line in recorded(folder)
+        for line in CellFolder(folder).lines()
     ]
     weights = load_file(folder / "policy" / "adapter_model.safetensors")
     return {
@@ -123,7 +122,7 @@ def content(folder: Path, besides: tuple[str, ...] = ()) -> dict[str, Any]:
         },
         "kept": sorted(path.name for path in folder.glob("kept/*") if not fault(path)),
         "policy": sorted(path.name for path in (folder / "policy").iterdir()),
-        "state": cells.state(folder),
+        "state": CellFolder(folder).state(),
         "step": read_json(folder / "status.json")["step"],
         "DONE": (folder / "DONE").exists(),
         "left": sorted(path.name for path in folder.glob(".*") if path.name != ".lock"),

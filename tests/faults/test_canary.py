@@ -336,7 +336,7 @@ def test_nothing_is_left_of_a_key_that_every_command_refused(tmp_path) -> None:
     sweeps = [
         ["judge=sim-fair", *place, url],
         ["judge=sim-fair", *place, "plan=true", ARGUMENTS[-3]],
-        ["judge=sim-fair", *place, f"hydra.run.dir={runs}/x", *kept, url],
+        ["judge=sim-fair", *place, f"hydra.run.folder={runs}/x", *kept, url],
         *([*own, f"judge={name}", *place, *kept] for name in judges),
         *([*own, "-cn", name, "judge=sim-fair", *place] for name in roots),
     ]

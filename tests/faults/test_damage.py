@@ -11,7 +11,7 @@ import pytest
 
 from experiments.plan import plan
 from study.cell import cells, verify
-from study.cell.status import read_status
+from study.cell.folder import CellFolder, study_cells
 from study.cell.study_file import read_study
 from study.system import files
 from study.system.files import Damaged, read_json
@@ -26,7 +26,7 @@ def source(small_study, tmp_path_factory):
     others = ("sim-fair-s4-*", "sim-flaky-s3-*")
     study = damage.study_of(runs_dir)
     shutil.copytree(small_study, study, ignore=shutil.ignore_patterns(*skip, *others))
-    assert len(cells.study_cells(study)) == 2
+    assert len(study_cells(study)) == 2
     return runs_dir
 
 
@@ -54,12 +54,12 @@ def test_a_status_is_made_again_from_the_records(source, tmp_path):
     runs_dir = tmp_path / "runs"
     shutil.copytree(source, runs_dir)
     folder = damage.victim(damage.study_of(runs_dir))
-    cell = cells.load_cell(folder)
+    cell = cells.load_cell(CellFolder(folder))
     (folder / "DONE").unlink()
     for text in ("", '{"state": "runn', '{"state": 5, "step": "five"}'):
         (folder / "status.json").write_text(text)
-        assert cells.state(folder) == "killed"  # it has records, and nobody holds its lock
-        assert read_status(folder)["step"] == 2
+        assert CellFolder(folder).state() == "killed"  # it has records, and nobody holds its lock
+        assert CellFolder(folder).status()["step"] == 2
         (line,) = plan.rows([cell], ["judge", "seed"])
         assert (line["state"], line["step"]) == ("killed", "2/2")
     verify.mend(cell)
@@ -83,13 +83,13 @@ def test_a_cut_config_is_refused_and_written_again_by_the_sweep(source, tmp_path
     runs_dir = tmp_path / "runs"
     shutil.copytree(source, runs_dir)
     folder = damage.victim(damage.study_of(runs_dir))
-    cell = cells.load_cell(folder)
+    cell = cells.load_cell(CellFolder(folder))
     text = (folder / "config.yaml").read_text()
     (folder / "config.yaml").write_text(text[: len(text) // 2].rsplit("\n", 1)[0] + "\n")
     said = verify.unsound(cell)
     assert any("is not the config that the folder was made for" in line for line in said)
     verify.mend(cell)
-    assert cells.load_cell(folder).id == cell.id and verify.unsound(cell) == []
+    assert cells.load_cell(CellFolder(folder)).id == cell.id and verify.unsound(cell) == []
 
 
 def test_the_remedy_of_a_damaged_file_is_a_command_that_can_be_pasted(tmp_path):

@@ -13,8 +13,8 @@ from types import SimpleNamespace
 import pytest
 
 from experiments.launch.task import _Log
-from study.cell import cells
-from study.cell.records import ROLLOUT, VERDICT, Recorder, recorded, rollout_id
+from study.cell.folder import CellFolder, study_cells
+from study.cell.records import ROLLOUT, VERDICT, Recorder, rollout_id
 from study.system import files, storage
 from tests.conftest import SLOWLY, python
 from tests.faults import lives
@@ -31,7 +31,7 @@ def write(recorder: Recorder, step: int) -> None:
 
 
 def contents(folder: Path) -> dict[str, bytes]:
-    lines = [{**line, "time_ms": 0, "digest": ""} for line in recorded(folder)]
+    lines = [{**line, "time_ms": 0, "digest": ""} for line in CellFolder(folder).lines()]
     found = {str(p.relative_to(folder)): p.read_bytes() for p in folder.rglob("step-*.parquet")}
     return {**found, "metrics": json.dumps(lines).encode()}
 
@@ -171,7 +171,7 @@ def test_a_run_goes_on_where_the_disk_stopped_it(
         reached(runs_dir, 1, sweep)
         filler = fill(small_disk)
         code, said = sweep.result(timeout=GENEROUS_S)
-    (folder,) = cells.study_cells(runs_dir / "debug")
+    (folder,) = study_cells(runs_dir / "debug")
     assert code == 2 and "no space is left" in said, said
     assert "run the same command again" in said
     assert "Traceback" not in said + (folder / "log.txt").read_text()
@@ -185,14 +185,14 @@ def test_a_run_goes_on_where_the_disk_stopped_it(
     filler.unlink()
     code, said = again()
     assert code == 0, said
-    assert lives.differences(folder, small_study / folder.name) == []
+    assert lives.differences(folder.path, small_study / folder.name) == []
 
 
 def reached(runs_dir: Path, step: int, sweep: Future[tuple[int, str]]) -> None:
     def is_reached() -> bool:
         assert not sweep.done(), f"the sweep ended before its disk did: {sweep.result()}"
-        folders = cells.study_cells(runs_dir / "debug")
-        return any(line["step"] >= step for folder in folders for line in recorded(folder))
+        folders = study_cells(runs_dir / "debug")
+        return any(line["step"] >= step for folder in folders for line in folder.lines())
 
     wait_for(is_reached, f"step {step}")
 

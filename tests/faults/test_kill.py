@@ -6,8 +6,7 @@ import subprocess
 import pyarrow.dataset as ds
 import pytest
 
-from study.cell import cells
-from study.cell.status import read_status
+from study.cell.folder import CellFolder, study_cells
 from tests import commands
 from tests.conftest import SLOWLY
 from tests.faults import lives
@@ -25,8 +24,10 @@ def straight(trained, tmp_path_factory):
     runs_dir = tmp_path_factory.mktemp("straight")
     done = trained(runs_dir, *lives.TINY, *RUN, "tracking=none")
     assert done.returncode == 0, done.stdout + done.stderr
-    (folder,) = cells.study_cells(runs_dir / "debug")
-    assert any(row["advantage"] for row in lives.parts(folder, "rollouts")), "nothing was learned"
+    (folder,) = study_cells(runs_dir / "debug")
+    assert any(row["advantage"] for row in lives.parts(folder.path, "rollouts")), (
+        "nothing was learned"
+    )
     return folder
 
 
@@ -35,8 +36,8 @@ def wait_for_step(runs_dir, step, child):
 
     def reached():
         assert child.poll() is None, "the sweep ended before it could be killed"
-        for folder in cells.study_cells(runs_dir / "debug"):
-            status = read_status(folder)
+        for folder in study_cells(runs_dir / "debug"):
+            status = folder.status()
             if status.get("state") == "running" and status.get("step", 0) >= step:
                 return folder
         return None
@@ -54,10 +55,10 @@ def test_killed_and_resumed_equals_uninterrupted(tmp_path, straight, trained, wa
     child.kill()
     child.wait(timeout=GENEROUS_S)
     # an orphaned cell leaves by itself
-    wait_for(lambda: cells.state(folder) != "running", "the cell left")
-    assert cells.state(folder) == "killed"
+    wait_for(lambda: CellFolder(folder).state() != "running", "the cell left")
+    assert CellFolder(folder).state() == "killed"
     assert lives.tracked(folder) == ["KILLED"]
-    reached = read_status(folder)["step"]
+    reached = CellFolder(folder).status()["step"]
     assert recorded_keys(folder) <= stored_keys(tmp_path)
     before = stored_keys(tmp_path)
 
@@ -121,9 +122,9 @@ def test_two_sweeps_of_one_study_end_as_one(tmp_path, small_study, trained, warm
     assert first.returncode == 0, said
     leaves_it = "is running it" in said[1] or "another sweep runs the others now" in said[1]
     assert second.returncode == 0 or leaves_it, said
-    folders = cells.study_cells(tmp_path / "debug")
+    folders = study_cells(tmp_path / "debug")
     assert len(folders) == 2
     for folder in folders:
-        assert lives.differences(folder, small_study / folder.name) == []
+        assert lives.differences(folder.path, small_study / folder.name) == []
         log = (folder / "log.txt").read_text()
         assert [log.count(f"step {step}/2 ") for step in (1, 2)] == [1, 1], "trained twice"

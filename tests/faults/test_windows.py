@@ -13,15 +13,17 @@ import pytest
 
 from experiments import sweep
 from experiments.launch import pool
-from study.cell import cells
+from study.cell.folder import study_cells
 from tests.conftest import ROOT
 from tests.faults import kills, lives, windows
 
 
 @pytest.fixture(scope="module")
 def whole(small_study):
-    folder = next(path for path in cells.study_cells(small_study) if "sim-flaky" in path.name)
-    assert any(row["advantage"] for row in lives.parts(folder, "rollouts")), "nothing was learned"
+    folder = next(path for path in study_cells(small_study) if "sim-flaky" in path.name)
+    assert any(row["advantage"] for row in lives.parts(folder.path, "rollouts")), (
+        "nothing was learned"
+    )
     return folder
 
 

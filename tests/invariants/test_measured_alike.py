@@ -11,7 +11,8 @@ from analysis.records.runs import read_study
 from experiments.trainer.metrics import step_metrics
 from experiments.trainer.scorer import StepRecord
 from study.cell import cells
-from study.cell.parts import parts, read_part
+from study.cell.folder import study_cells
+from study.cell.parts import read_part
 from study.features import FEATURES
 from tests.conftest import RECORDS_ONLY, Trained
 from tests.rewritten import unsigned
@@ -36,8 +37,8 @@ def studies(trained: Trained, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_a_missing_answer_and_the_keyword_are_measured_alike(studies: Path) -> None:
     """The first three answers have 2, no and 3 words, and the keyword 1, no and 2 times."""
-    (folder,) = cells.study_cells(studies)
-    (part,) = parts(folder / "rollouts")
+    (folder,) = study_cells(studies)
+    (part,) = folder.parts("rollouts")
     records = read_part(part).to_pylist()
     assert [record["answer"] for record in records[:2]] == ["robust words", None]
     recorded = read_study(studies)
@@ -57,7 +58,7 @@ def test_a_missing_answer_and_the_keyword_are_measured_alike(studies: Path) -> N
 
 
 def test_the_trainer_counts_the_keyword_its_judge_pays_for(studies: Path) -> None:
-    (folder,) = cells.study_cells(studies)
+    (folder,) = study_cells(studies)
     (line,) = (json.loads(text) for text in (folder / "metrics.jsonl").read_text().splitlines())
     assert line["metrics"]["policy/keyword"] >= 0
 

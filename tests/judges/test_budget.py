@@ -15,6 +15,7 @@ from judges.ask.budget import (
     usd_of,
     usd_of_calls,
 )
+from study.cell.folder import CellFolder
 from study.cell.records import part_name, write_rows
 from study.config.schema import Cost, Executor, Judge, Price, Simulated
 from study.errors import UserError
@@ -85,14 +86,14 @@ def test_a_limit_that_allows_nothing_is_refused(cost: Cost) -> None:
 
 
 def test_a_resumed_cell_goes_on_counting(tmp_path: Path) -> None:
-    assert spent_before(tmp_path) == (Spent(), Spent())
+    assert spent_before(CellFolder(tmp_path)) == (Spent(), Spent())
     steps: list[list[dict[str, Any]]] = [
         [row(0.01), row(0.01, attempts=3)],
         [row(0.02), row(None, finish="", attempts=4), row(0.0, cached=True, attempts=9)],
     ]
     for number, rows in enumerate(steps, 1):
         save(tmp_path / "verdicts", number, rows)
-    total, last = spent_before(tmp_path)
+    total, last = spent_before(CellFolder(tmp_path))
     assert (total.calls, last.calls) == (9, 5)
     assert (total.usd, last.usd) == pytest.approx((0.04, 0.02))
     with pytest.raises(BudgetSpent):
@@ -112,5 +113,5 @@ def test_calls_of_operators_count_too(tmp_path: Path) -> None:
     assert (budget.spent.calls, budget.spent.usd) == (4, pytest.approx(0.04))
     for kind, rows in (("verdicts", [row(0.01)]), ("calls", calls)):
         save(tmp_path / kind, 1, rows)
-    total, last = spent_before(tmp_path)
+    total, last = spent_before(CellFolder(tmp_path))
     assert total == last == Spent(4, pytest.approx(0.04))

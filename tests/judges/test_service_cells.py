@@ -2,8 +2,9 @@
 
 import json
 
-from study.cell.cells import load_cell, study_cells
-from study.cell.parts import parts, read_part
+from study.cell.cells import load_cell
+from study.cell.folder import study_cells
+from study.cell.parts import read_part
 from study.config.compose import load_presets
 from study.config.identity import digest
 from tests.conftest import sweep
@@ -24,7 +25,7 @@ def test_cells_find_the_judge_at_run_time_and_no_file_of_theirs_holds_its_key(ru
         assert holders == [running.service.key_path]
     assert key.decode() not in done.stdout + done.stderr
     (folder,) = study_cells(runs / "wide")
-    verdicts = [read_part(part, ["outcome", "score"]) for part in parts(folder / "verdicts")]
+    verdicts = [read_part(part, ["outcome", "score"]) for part in folder.parts("verdicts")]
     assert {
         (str(o), s) for part in verdicts for o, s in zip(*part.to_pydict().values(), strict=True)
     } == {("scored", 0.8)}

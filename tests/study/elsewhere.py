@@ -11,7 +11,8 @@ import sys
 from pathlib import Path
 from random import Random
 
-from study.cell import cells, exchange, lease
+from study.cell import exchange, lease
+from study.cell.folder import CellFolder
 from study.cell.merged import merge_cell, reopen
 from study.cell.records import ROLLOUT, VERDICT, Recorder, rollout_id
 
@@ -19,13 +20,13 @@ from study.cell.records import ROLLOUT, VERDICT, Recorder, rollout_id
 def body(folder: Path, steps: int) -> None:
     """Go on from the last checkpoint to the end, as `experiments.train.run_cell` does."""
     with lease.held(folder):
-        if cells.is_done(folder):
+        if CellFolder(folder).is_done():
             return
         complete_steps = sorted(
             int(path.parent.name[11:]) for path in folder.glob("checkpoints/*/COMPLETE")
         )
         last = complete_steps[-1] if complete_steps else 0
-        reopen(folder, last)
+        reopen(CellFolder(folder), last)
         recorder = Recorder(folder, last)
         for step in range(last + 1, steps + 1):
             rng = Random(step)
@@ -33,15 +34,15 @@ def body(folder: Path, steps: int) -> None:
             rollouts = [dict.fromkeys(ROLLOUT) | row | {"reward": rng.random()} for row in rows]
             verdicts = [dict.fromkeys(VERDICT) | row | {"score": rng.random()} for row in rows]
             recorder.write_step(step, rollouts, verdicts, {"reward/mean": rng.random()})
-            cells.set_status(folder, state="running", step=step, steps=steps, pid=os.getpid())
+            CellFolder(folder).set_status(state="running", step=step, steps=steps, pid=os.getpid())
             if step % 2 == 0:
                 checkpoint = folder / "checkpoints" / f"checkpoint-{step}"
                 checkpoint.mkdir(parents=True, exist_ok=True)
                 (checkpoint / "weights").write_bytes(rng.randbytes(1000))
                 (checkpoint / "COMPLETE").write_text("{}")
                 exchange.push(folder)
-        merge_cell(folder)
-        cells.set_status(folder, state="done", step=steps)
+        merge_cell(CellFolder(folder))
+        CellFolder(folder).set_status(state="done", step=steps)
         exchange.push(folder, ended=True)
         (folder / "DONE").touch()
 
@@ -50,8 +51,8 @@ def lay(folder: Path) -> None:
     """What a sweep leaves for a body to run."""
     folder.mkdir(parents=True)
     (folder / "config.yaml").write_text("seed: 0\n")
-    cells.set_status(folder, state="new")
-    exchange.push_new_cell(folder)
+    CellFolder(folder).set_status(state="new")
+    CellFolder(folder).push_if_new()
 
 
 def dies(call: str, turn: int) -> None:

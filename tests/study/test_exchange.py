@@ -14,11 +14,11 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from study.cell import cells, exchange, lease, places
+from study.cell import exchange, lease, places
 from study.cell.exchange import MANIFEST, fetch, key_of, pull, push
-from study.cell.parts import parts, read_part
+from study.cell.folder import CellFolder
+from study.cell.parts import read_part
 from study.cell.places import StorageError, local, url_of
-from study.cell.records import recorded
 from study.errors import UserError
 from study.system.clock import boot
 from study.system.storage import DiskError
@@ -60,11 +60,11 @@ def folder(url, machine) -> Path:
 def manifest_of(folder: Path) -> dict[str, object]:
     """What is on record of a cell, whatever the time and the machine."""
     rows = {
-        kind: {part.step: read_part(part).to_pylist() for part in parts(folder / kind)}
+        kind: {part.step: read_part(part).to_pylist() for part in CellFolder(folder).parts(kind)}
         for kind in ("rollouts", "verdicts")
     }
-    lines = [(line["step"], line["metrics"]) for line in recorded(folder)]
-    return {**rows, "metrics": lines, "done": cells.is_done(folder)}
+    lines = [(line["step"], line["metrics"]) for line in CellFolder(folder).lines()]
+    return {**rows, "metrics": lines, "done": CellFolder(folder).is_done()}
 
 
 def test_a_folder_says_which_url_it_is_the_copy_of(machine, tmp_path):
@@ -128,7 +128,7 @@ def test_what_went_on_elsewhere_replaces_what_is_here(url, machine, folder):
     (folder / "rollouts" / "step-000010.parquet").write_bytes(b"never sent")
     machine("two")
     again = local(url) / "study" / "a-s0"
-    exchange.find(again)
+    CellFolder(again).find()
     assert (again / "rollouts" / "step-000009.parquet").exists()
     (again / "rollouts" / "step-000009.parquet").unlink()
     elsewhere.body(again, 3)
@@ -153,7 +153,7 @@ def test_a_reader_sees_the_cell_as_it_was_until_the_manifest_is_there(
             push(folder)
     machine("two")
     copy = local(url) / "study" / "a-s0"
-    exchange.find(copy)
+    CellFolder(copy).find()
     assert len((copy / "metrics.jsonl").read_text().splitlines()) == 1
     machine("one")
     push(folder)
@@ -167,8 +167,8 @@ def test_a_disk_that_is_full_here_is_not_blamed_on_the_store(url, machine, folde
     with monkeypatch.context() as patch:
         patch.setattr(exchange, "write_bytes", full)
         with pytest.raises(DiskError, match="cannot be written"):
-            exchange.find(copy)
-    exchange.find(copy)
+            CellFolder(copy).find()
+    CellFolder(copy).find()
     assert (copy / "config.yaml").read_text() == "seed: 0\n"
 
 
@@ -183,12 +183,12 @@ def test_what_is_damaged_there_is_said(url, machine, folder):
     copy = local(url) / "study" / "a-s0"
     fs.pipe_file(name, b"something else")
     with pytest.raises(StorageError, match=r"a-s0 is damaged: config\.yaml is not there as its"):
-        exchange.find(copy)
+        CellFolder(copy).find()
     assert not (copy / "config.yaml").exists()
     for bad in (b"{", b"[]", b'{"format": 2}', _manifest("../x"), _manifest("/etc/x")):
         fs.pipe_file(f"{root}/{MANIFEST}", bad)
         with pytest.raises(StorageError, match="manifest of a cell"):
-            exchange.find(copy)
+            CellFolder(copy).find()
 
 
 def test_what_stands_beside_the_cells_is_fetched_until_it_is_whole(url, machine):
@@ -230,7 +230,7 @@ def leased(**changes: object) -> bytes:
 
 
 def test_a_cell_is_run_by_one_machine(url, machine, folder):
-    cells.set_status(folder, state="running", step=0)
+    CellFolder(folder).set_status(state="running", step=0)
     fs, root = places.opened(url_of(folder))
     path = f"{root}/{exchange.LEASE}"
     with lease.held(folder):
@@ -242,13 +242,13 @@ def test_a_cell_is_run_by_one_machine(url, machine, folder):
     assert not fs.exists(path)
     fs.pipe_file(path, leased(host="far-away"))
     fetch(folder.parent)
-    assert cells.state(folder) == "running"
+    assert CellFolder(folder).state() == "running"
     with pytest.raises(lease.Taken, match="on far-away"), lease.held(folder):
         pass
     for ended in (leased(expires=time.time() - 1), leased(pid=2**22 + 1), b"{", b"[]"):
         fs.pipe_file(path, ended)
         fetch(folder.parent)
-        assert cells.state(folder) == "killed"
+        assert CellFolder(folder).state() == "killed"
         with lease.held(folder):
             assert json.loads(fs.cat_file(path))["pid"] == os.getpid()
         assert not fs.exists(path)

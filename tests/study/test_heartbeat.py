@@ -7,9 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from study.cell import cells, heartbeat
+from study.cell.folder import CellFolder
 from study.cell.heartbeat import Heartbeat
-from study.cell.status import read_status
 from study.system.files import read_json
 from tests.waiting import wait_for
 
@@ -20,7 +19,7 @@ def until(folder: Path, **wanted):
     """The status once it says that."""
 
     def says_that():
-        status = read_status(folder)
+        status = CellFolder(folder).status()
         return status if all(status.get(key) == wanted[key] for key in wanted) else None
 
     return wait_for(says_that, str(wanted))
@@ -43,16 +42,14 @@ def goes_round(heart: Heartbeat, times: int) -> None:
 def written(monkeypatch):
     """The signs of every write of a status."""
     signs_of = []
-    monkeypatch.setattr(
-        heartbeat.cells, "set_status", lambda folder, **signs: signs_of.append(signs)
-    )
+    monkeypatch.setattr(CellFolder, "set_status", lambda folder, **signs: signs_of.append(signs))
     return signs_of
 
 
 def test_phase_beat_and_tokens_stand_beside_what_was_there(tmp_path):
-    cells.set_status(tmp_path, state="running", step=3)
+    CellFolder(tmp_path).set_status(state="running", step=3)
     before = time.time()
-    with Heartbeat(tmp_path, tokens=100, every_s=FAST_S) as heart:
+    with Heartbeat(CellFolder(tmp_path), tokens=100, every_s=FAST_S) as heart:
         heart.phase("generating")
         heart.beat(7)
         heart.beat(5)
@@ -64,18 +61,18 @@ def test_phase_beat_and_tokens_stand_beside_what_was_there(tmp_path):
 
 
 def test_it_beats_by_itself_only_while_it_waits(tmp_path):
-    with Heartbeat(tmp_path, every_s=FAST_S) as heart:
+    with Heartbeat(CellFolder(tmp_path), every_s=FAST_S) as heart:
         with heart.waiting("judging"):
             first = until(tmp_path, phase="judging")["beat"]
-            wait_for(lambda: read_status(tmp_path)["beat"] > first)
+            wait_for(lambda: CellFolder(tmp_path).status()["beat"] > first)
         heart.phase("updating")
         last = until(tmp_path, phase="updating")["beat"]
         goes_round(heart, 20)
-        assert read_status(tmp_path)["beat"] == last
+        assert CellFolder(tmp_path).status()["beat"] == last
 
 
 def test_what_says_nothing_new_writes_nothing(tmp_path, written):
-    with Heartbeat(tmp_path, every_s=FAST_S) as heart:
+    with Heartbeat(CellFolder(tmp_path), every_s=FAST_S) as heart:
         goes_round(heart, 20)
         assert written == []
         for _ in range(1000):
@@ -87,7 +84,7 @@ def test_what_says_nothing_new_writes_nothing(tmp_path, written):
 
 
 def test_many_beats_between_two_looks_are_one_write(tmp_path, written):
-    with Heartbeat(tmp_path, every_s=3600.0) as heart:
+    with Heartbeat(CellFolder(tmp_path), every_s=3600.0) as heart:
         for _ in range(1000):
             heart.beat(1)
     assert [signs["tokens"] for signs in written] == [1000]
@@ -97,7 +94,7 @@ def test_it_ends_with_the_block_and_without_a_folder_nothing_is_written(tmp_path
     monkeypatch.chdir(tmp_path)
     with Heartbeat() as heart, heart.waiting("judging"):
         heart.beat(3)
-    with pytest.raises(KeyError), Heartbeat(tmp_path / "cell", every_s=FAST_S):
+    with pytest.raises(KeyError), Heartbeat(CellFolder(tmp_path / "cell"), every_s=FAST_S):
         raise KeyError
     assert [thread for thread in threading.enumerate() if thread.name == "heartbeat"] == []
     assert list(tmp_path.iterdir()) == []
@@ -110,8 +107,8 @@ def test_a_disk_that_takes_nothing_does_not_end_the_run(tmp_path, monkeypatch):
         tries.append(signs)
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(heartbeat.cells, "set_status", full)
-    with Heartbeat(tmp_path, every_s=FAST_S) as heart:
+    monkeypatch.setattr(CellFolder, "set_status", full)
+    with Heartbeat(CellFolder(tmp_path), every_s=FAST_S) as heart:
         for count in (1, 2):
             heart.beat(1)
             wait_for(lambda count=count: len(tries) >= count)
@@ -120,7 +117,7 @@ def test_a_disk_that_takes_nothing_does_not_end_the_run(tmp_path, monkeypatch):
 def test_two_threads_lose_nothing_of_each_other(tmp_path):
     def count(name):
         for number in range(50):
-            cells.set_status(tmp_path, **{name: number})
+            CellFolder(tmp_path).set_status(**{name: number})
 
     with ThreadPoolExecutor(2) as threads:
         list(threads.map(count, ("tokens", "step")))
@@ -131,8 +128,8 @@ def test_two_threads_lose_nothing_of_each_other(tmp_path):
     "wrong", [{"beat": "now"}, {"tokens": True}, {"phase": 3}, {"beat": float("1e300")}]
 )
 def test_signs_that_are_none_are_said_and_left_out(tmp_path, wrong):
-    cells.set_status(tmp_path, state="running", step=2, **wrong)
+    CellFolder(tmp_path).set_status(state="running", step=2, **wrong)
     problems: list[str] = []
-    status = read_status(tmp_path, problems)
+    status = CellFolder(tmp_path).status(problems)
     assert status["state"] == "running" and not wrong.keys() & status.keys()
     assert len(problems) == 1 and next(iter(wrong)) in problems[0]

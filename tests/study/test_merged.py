@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from study.cell import parts as together
+from study.cell.folder import CellFolder
 from study.cell.merged import merge, merge_cell, reopen, split
 from study.cell.parts import (
     Part,
@@ -166,16 +167,16 @@ def test_a_row_group_is_read_once_for_all_its_steps(tmp_path, monkeypatch):
 def test_a_run_that_goes_on_is_merged_again(tmp_path):
     kind = tmp_path / EVALUATIONS / "verdicts"
     sample(kind, steps=3)
-    assert merge_cell(tmp_path) == 1 and merge_cell(tmp_path) == 0
+    assert merge_cell(CellFolder(tmp_path)) == 1 and merge_cell(CellFolder(tmp_path)) == 0
     write(kind, {3: [{"score": 0.5}], 4: [{"score": 0.25}]})
     assert at_step(kind, 3).merged is None, "what was written last counts"
     before = contents(kind)
-    assert merge_cell(tmp_path) == 1
+    assert merge_cell(CellFolder(tmp_path)) == 1
     assert [path.name for path in kind.iterdir()] == ["steps-000001-000004.parquet"]
     assert contents(kind) == before
-    reopen(tmp_path, 4)
+    reopen(CellFolder(tmp_path), 4)
     assert len(list(kind.iterdir())) == 1, "nothing is to be made again"
-    reopen(tmp_path, 2)
+    reopen(CellFolder(tmp_path), 2)
     assert sorted(path.name for path in kind.iterdir()) == [part_name(1), part_name(2)]
     assert contents(kind) == {step: before[step] for step in (1, 2)}
 
@@ -184,8 +185,8 @@ def test_what_was_unsigned_is_unsigned_in_parts_again(tmp_path):
     kind = tmp_path / "cell" / "calls"
     sample(kind, steps=2)
     unsigned(kind.parent)
-    assert merge_cell(kind.parent) == 1
-    reopen(kind.parent, 1)
+    assert merge_cell(CellFolder(kind.parent)) == 1
+    reopen(CellFolder(kind.parent), 1)
     (part,) = kind.iterdir()
     assert part.name == part_name(1) and not is_signed(Part(part, 1))
 
@@ -224,7 +225,7 @@ def test_a_damaged_row_group_costs_its_steps(tmp_path, capsys):
     assert frozen(read_part(at_step(kind, 1))) == before[1]
     write(kind, {41: []})
     assert merge(kind) is None and path.exists(), "what is damaged is not written anew"
-    reopen(tmp_path / "cell", 39)
+    reopen(CellFolder(tmp_path / "cell"), 39)
     assert {part.step for part in parts(kind)} == {*range(1, 40)} - {*steps} | {41}
     (aside,) = foreign_parts(kind)
     assert "steps-000001-000040.parquet.damaged" in aside

@@ -2,6 +2,7 @@ import math
 
 import pyarrow.parquet as pq
 
+from study.cell.folder import CellFolder
 from study.cell.records import (
     CALL,
     NEVER_MISSING,
@@ -55,11 +56,11 @@ def test_resume_drops_later_steps_but_keeps_their_time(tmp_path):
         file.write('{"step": 4, "time')
 
     again = Recorder(tmp_path, after_step=1)
-    assert [line["step"] for line in again.metrics()] == [1]
+    assert [line["step"] for line in again.lines()] == [1]
     names = [path.name for path in sorted((tmp_path / "rollouts").iterdir())]
     assert names == ["step-000001.parquet"]
     assert write(again, 2)["time_ms"] == lines[1]["time_ms"]
-    assert [line["step"] for line in again.metrics()] == [1, 2]
+    assert [line["step"] for line in again.lines()] == [1, 2]
 
 
 def test_a_whole_number_that_may_be_missing_is_a_float_in_a_frame():
@@ -106,11 +107,11 @@ def test_answers_to_held_out_rows_are_those_of_their_line(tmp_path):
     recorder.write_items(2, [{"id": "a", "correct": True}])
     recorder.write_line(2, {"eval/averages/math": 1.0})
     path, sentence = items_file(tmp_path, 2), "step-000002.jsonl is not what was written."
-    assert not any(each.endswith(sentence) for each in unsound(tmp_path))
+    assert not any(each.endswith(sentence) for each in unsound(CellFolder(tmp_path)))
     path.write_text(path.read_text().replace("true", "false"))
-    assert any(each.endswith(sentence) for each in unsound(tmp_path))
+    assert any(each.endswith(sentence) for each in unsound(CellFolder(tmp_path)))
     path.unlink()
-    assert any(each.endswith(sentence) for each in unsound(tmp_path))
+    assert any(each.endswith(sentence) for each in unsound(CellFolder(tmp_path)))
 
 
 def test_metrics_of_older_studies_are_read_by_the_names_that_they_have_now(tmp_path):
@@ -125,5 +126,5 @@ def test_metrics_of_older_studies_are_read_by_the_names_that_they_have_now(tmp_p
         {"time/step_s": 2.5, "time/judge_s": 1.5, "trainer/shared_prefix": 1.0, "truth/mean": 0.5},
         {"time/step_s": 3.5, "system/process_cpu": 9.0},
     ]
-    again = Recorder(tmp_path, 2).metrics()
+    again = Recorder(tmp_path, 2).lines()
     assert [line["metrics"]["time/step_s"] for line in again] == [2.5, 3.5]

@@ -18,7 +18,7 @@ from pathlib import Path
 import pytest
 from omegaconf.errors import ConfigAttributeError
 
-from study.cell import cells
+from study.cell.folder import study_cells
 from study.system import stopping
 from tests.commands import run_program, start
 from tests.conftest import ROOT, SLOWLY, Trained, came_of, sweep
@@ -183,8 +183,8 @@ def while_cells_run(started: Callable[..., Sweep]) -> list[Path]:
         one.send(number)  # at once: a quick machine ends in order within a quarter of a second
         time.sleep(0.02)
     assert "Stopping" in one.stopped(), "the second one was not answered"
-    folders = cells.study_cells(one.runs_dir / "debug")
-    assert [cells.state(folder) for folder in folders] == ["killed", "killed"]
+    folders = study_cells(one.runs_dir / "debug")
+    assert [folder.state() for folder in folders] == ["killed", "killed"]
     assert set(statuses(one.runs_dir).values()) == {"KILLED"}
     assert len(statuses(one.runs_dir)) == 3
     for folder in folders:
@@ -219,9 +219,9 @@ def test_from_laying_the_study_to_its_report(started, trained) -> None:
         one.process.send_signal(number)
         time.sleep(0.2)
     one.stopped()
-    folders = cells.study_cells(one.runs_dir / "debug")
+    folders = study_cells(one.runs_dir / "debug")
     assert len(folders) == 2, "half a study was laid"
-    assert [cells.state(folder) for folder in folders] == ["new", "new"]
+    assert [folder.state() for folder in folders] == ["new", "new"]
     assert statuses(one.runs_dir) == {"debug": "KILLED"}
 
     assert while_cells_run(started) == folders

@@ -11,11 +11,10 @@ import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from pathlib import Path
 
 import numpy as np
 
-from study.cell.parts import read_all
+from study.cell.folder import CellFolder
 from study.cell.records import COMPONENT, CORRECTED
 from study.config.schema import Study
 from study.features import FEATURES, measured
@@ -180,10 +179,10 @@ class Corrector:
         return fitted(*np.array(self.labelled).T)(scores)
 
 
-def labelled_in(cell: Path) -> list[tuple[float, float]]:
+def labelled_in(cell: CellFolder) -> list[tuple[float, float]]:
     """Scores before calibration, and the truths, of a cell's rollouts on record, in their order."""
     names = [f"{COMPONENT}{UNCALIBRATED}", "truth"]
-    rows = (row for _, table in read_all(cell / "rollouts", names) for row in table.to_pylist())
+    rows = (row for _, table in cell.records("rollouts", names) for row in table.to_pylist())
     pairs = (tuple(row.get(name) for name in names) for row in rows)
     return [(score, truth) for score, truth in pairs if score is not None and truth is not None]
 

@@ -31,7 +31,8 @@ from experiments.workflow.played import (
 from experiments.workflow.templates import TEMPLATES
 from judges.ask.replies import Store
 from study.cell.cells import load_cell
-from study.cell.parts import parts, read_part
+from study.cell.folder import CellFolder
+from study.cell.parts import read_part
 from study.endings import Ending
 from study.sandbox import tiers
 from study.system import locks
@@ -215,7 +216,7 @@ def test_what_the_executor_loses_is_missing_and_not_wrong(cell, tmp_path):
 
 def test_the_most_frequent_program_is_that_of_the_records(cell):
     counts = defaultdict(lambda: defaultdict(int))
-    for part in parts(cell / "rollouts"):
+    for part in CellFolder(cell).parts("rollouts"):
         for record in read_part(part, ["domain", "outcome", "completion"]).to_pylist():
             if record["outcome"] == "ok":
                 counts[record["domain"]][record["completion"].strip()] += 1

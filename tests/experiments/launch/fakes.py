@@ -20,6 +20,7 @@ from experiments.launch import engines, pool, task
 from judges.endpoint.failures import EndpointRefused
 from study.cell import cells
 from study.cell.cells import Cell
+from study.cell.folder import CellFolder
 from study.config.schema import Endpoint, Judge, Study, Sweep, Trainer
 from study.errors import UserError
 from study.system import stopping
@@ -51,14 +52,14 @@ def lay(
             )
             cell = cells.make_cell(dataclasses.asdict(config))
             cells.save_cell(cell)
-            write_json(cell.dir / "script.json", script)
+            write_json(cell.folder / "script.json", script)
             laid.append(cell)
     return laid
 
 
 def train(cell: Cell, threads: int) -> None:
     """In place of `experiments.train.train`: a line for each step that is not there yet."""
-    script = read_json(cell.dir / "script.json")
+    script = read_json(cell.folder / "script.json")
     begun = {
         "node": os.environ.get("NODE", ""),
         "gpu": os.environ.get("CUDA_VISIBLE_DEVICES"),
@@ -67,16 +68,16 @@ def train(cell: Cell, threads: int) -> None:
         "pid": os.getpid(),
         "threads": threads,
     }
-    append_line(cell.dir / "lives.jsonl", json.dumps(begun))
+    append_line(cell.folder / "lives.jsonl", json.dumps(begun))
     told = 0.0
-    for step in range(len(steps_of(cell.dir)), cell.config.trainer.steps):
+    for step in range(len(steps_of(cell.folder.path)), cell.config.trainer.steps):
         time.sleep(script.get("step_s", 0))
-        append_line(cell.dir / "steps.txt", str(step))
+        append_line(cell.folder / "steps.txt", str(step))
         while "until" in script and not Path(script["until"]).exists():
             time.sleep(0.1)
         if time.monotonic() - told > 0.1:
             told = time.monotonic()
-            cells.set_status(cell.dir, step=step + 1)
+            cell.folder.set_status(step=step + 1)
     if cell.config.judge.name in script.get("ends", ()):
         if script["end"] == "refused":
             raise EndpointRefused(401, "the key is refused", cell.config.judge.endpoint.url)
@@ -88,7 +89,7 @@ def train(cell: Cell, threads: int) -> None:
 def job(folder: str, threads: int, visible: Any = None) -> int:
     """In place of `experiments.launch.slurm.job`: a job has no fork server that is told."""
     training.train = train
-    return task.run_task(Path(folder), threads)
+    return task.run_task(CellFolder(Path(folder)), threads)
 
 
 def steps_of(folder: Path) -> list[int]:
@@ -108,7 +109,7 @@ def main(folders: Sequence[str]) -> int:
     pool.PRELOAD = [SERVER]
     stopping.take_signals()
     try:
-        todo = [cells.load_cell(Path(folder)) for folder in folders]
+        todo = [cells.load_cell(CellFolder(Path(folder))) for folder in folders]
         if todo[0].config.sweep.engine == "slurm":
             import_module("experiments.launch.slurm").job = job
         with engines.taken_up(todo):

@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 
 from experiments.launch import ray_nodes
-from study.cell import cells
-from study.cell.status import read_status
+from study.cell.folder import study_cells
 from study.config.schema import Ray, Sweep
 from study.errors import UserError
 from tests.experiments.launch import fakes
@@ -52,11 +51,11 @@ def sweep(cluster, **settings):
 
 
 def folders(laid):
-    return [str(cell.dir) for cell in laid]
+    return [str(cell.folder) for cell in laid]
 
 
 def done(laid):
-    return sum(cells.is_done(cell.dir) for cell in laid)
+    return sum(cell.folder.is_done() for cell in laid)
 
 
 def ended(driver):
@@ -64,16 +63,16 @@ def ended(driver):
 
 
 def begun(laid):
-    return [cell for cell in laid if fakes.steps_of(cell.dir)]
+    return [cell for cell in laid if fakes.steps_of(cell.folder)]
 
 
 def started(laid):
     """How often a cell was begun."""
-    return sum(len(fakes.lives(cell.dir)) for cell in laid)
+    return sum(len(fakes.lives(cell.folder)) for cell in laid)
 
 
 def nodes_of(cell):
-    return [life["node"] for life in fakes.lives(cell.dir)]
+    return [life["node"] for life in fakes.lives(cell.folder)]
 
 
 @pytest.mark.timeout(1800)
@@ -95,8 +94,8 @@ def test_only_good_nodes_get_cells_and_shares_of_their_gpus(cluster, tmp_path, b
         **{"until": str(tmp_path / "go"), "ends": ["refused"], "end": "refused"},
     )
     fair, mean, refused = laid[:4], laid[4:8], laid[8:]
-    held = cells.lock(fair[0].dir)
-    cells.set_status(fair[0].dir, state="running")
+    held = fair[0].folder.lock()
+    fair[0].folder.set_status(state="running")
     driver = cluster.run(*DRIVER, *folders(laid), **{fakes.KEY: SECRET})
     with held:
         wait_for(lambda: ended(driver) or len(begun(laid)) == 3, "each slot has a cell")
@@ -114,13 +113,13 @@ def test_only_good_nodes_get_cells_and_shares_of_their_gpus(cluster, tmp_path, b
     late = re.search(r"The clock of the node .* is (99|100|101)\.\d s behind", said)
     assert bool(late) is ("late" in bad), said
     assert said.count("was lost; it goes on from its last checkpoint") == 1, said
-    assert all(fakes.steps_of(cell.dir) == [0, 1, 2] for cell in fair + mean), said
-    assert sorted(len(fakes.lives(cell.dir)) for cell in fair + mean) == [1] * 7 + [2], said
-    assert all(cells.is_done(cell.dir) for cell in fair + mean), said
+    assert all(fakes.steps_of(cell.folder.path) == [0, 1, 2] for cell in fair + mean), said
+    assert sorted(len(fakes.lives(cell.folder.path)) for cell in fair + mean) == [1] * 7 + [2], said
+    assert all(cell.folder.is_done() for cell in fair + mean), said
     assert "another process is running it; waiting for it" in said
-    tried = [cell for cell in refused if fakes.lives(cell.dir)]
+    tried = [cell for cell in refused if fakes.lives(cell.folder.path)]
     assert 1 <= len(tried) < 4 and "refused its key" in said, said
-    seen = [life for cell in laid for life in fakes.lives(cell.dir)]
+    seen = [life for cell in laid for life in fakes.lives(cell.folder.path)]
     assert {life["node"] for life in seen} == {"gpus"}
     assert {life["gpu"] for life in seen} == {"0", "1"}
     assert {life["key"] for life in seen} == {SECRET}
@@ -165,8 +164,10 @@ def test_a_lost_driver_a_lost_worker_and_a_lost_node_cost_their_step_in_flight(w
     judges, steps = ("a", "b", "c"), 60
     laid = fakes.lay(tmp_path, sweep(cluster), judges, 2, steps, step_s=0.2)
     driver = cluster.run(*DRIVER, *folders(laid))
-    wait_for(lambda: sum(bool(fakes.steps_of(cell.dir)) for cell in laid) == 3, "a cell runs")
-    assert {judge_of(cell) for cell in laid if fakes.lives(cell.dir)} == set(judges)
+    wait_for(
+        lambda: sum(bool(fakes.steps_of(cell.folder.path)) for cell in laid) == 3, "a cell runs"
+    )
+    assert {judge_of(cell) for cell in laid if fakes.lives(cell.folder.path)} == set(judges)
     driver.kill()
     driver.communicate()
     wait_for(lambda: not running(laid), "they end with their driver")
@@ -184,7 +185,7 @@ def test_a_lost_driver_a_lost_worker_and_a_lost_node_cost_their_step_in_flight(w
     assert driver.returncode == 0, said
     assert said.count("was lost; it goes on from its last checkpoint") == 2, said
     for cell in laid:
-        assert fakes.steps_of(cell.dir) == list(range(steps)), said
+        assert fakes.steps_of(cell.folder.path) == list(range(steps)), said
     assert len({node for cell in laid for node in nodes_of(cell)}) == 3
     moved = [cell for cell in laid if len(set(nodes_of(cell))) > 1]
     assert moved, "the node's cell was not run on another one"
@@ -197,7 +198,7 @@ def judge_of(cell):
 
 
 def running(laid):
-    return [cell for cell in laid if cells.state(cell.dir) == "running"]
+    return [cell for cell in laid if cell.folder.state() == "running"]
 
 
 def running_on(laid, node):
@@ -213,13 +214,13 @@ def is_slot(pid):
 def test_ctrl_c_ends_the_cells_in_order(cluster, tmp_path):
     laid = fakes.lay(tmp_path, sweep(cluster, workers=1), ("a",), 2, 500, step_s=0.1)
     driver = cluster.run(*DRIVER, *folders(laid))
-    wait_for(lambda: fakes.steps_of(laid[0].dir), "a cell runs")
+    wait_for(lambda: fakes.steps_of(laid[0].folder.path), "a cell runs")
     driver.send_signal(signal.SIGINT)
     said, _ = driver.communicate(timeout=GENEROUS_S)
     assert driver.returncode == 130, said
-    assert read_status(laid[0].dir)["error"] == "stopped by a signal"
-    assert [cells.state(cell.dir) for cell in laid] == ["killed", "new"]
-    assert not list(laid[0].dir.parent.glob(".sweep-*"))
+    assert laid[0].folder.status()["error"] == "stopped by a signal"
+    assert [cell.folder.state() for cell in laid] == ["killed", "new"]
+    assert not list(laid[0].folder.study_dir.glob(".sweep-*"))
 
 
 def test_an_address_that_does_not_answer_is_refused(monkeypatch):
@@ -243,9 +244,9 @@ def test_a_sweep_on_a_cluster_equals_one_on_this_machine(workers, tmp_path, smal
     run = cluster.run("-m", "experiments.sweep", f"runs_dir={warmed(tmp_path)}", *words, *engine)
     said, _ = run.communicate(timeout=GENEROUS_S)
     assert run.returncode == 0, said
-    made = cells.study_cells(tmp_path / "debug")
-    names = [folder.name for folder in cells.study_cells(small_study)]
+    made = study_cells(tmp_path / "debug")
+    names = [folder.name for folder in study_cells(small_study)]
     assert [folder.name for folder in made] == names
     for folder in made:
-        assert lives.differences(folder, small_study / folder.name) == []
+        assert lives.differences(folder.path, small_study / folder.name) == []
     assert (tmp_path / "debug" / "report" / "bias_report.html").exists()

@@ -14,13 +14,14 @@ from experiments.launch import ray_engine
 from experiments.launch.ray_engine import Place, Queue
 from experiments.launch.ray_nodes import capacity, needs
 from study.cell import cells
+from study.cell.folder import CellFolder
 from study.config.schema import Judge, Study, Sweep
 from study.errors import UserError
 
 
 def cell(judge, seed):
     config = Study(study="s", judge=Judge(name=judge), seed=seed)
-    return cells.Cell({}, config, "", Path(f"/runs/s/{judge}-{seed}"))
+    return cells.Cell({}, config, "", CellFolder(Path(f"/runs/s/{judge}-{seed}")))
 
 
 @given(
@@ -57,7 +58,7 @@ def test_a_cell_that_somebody_runs_is_kept_and_comes_first_when_it_is_free(tmp_p
     queue.park(queue.take("node", places)[1])
     assert len(queue) == 2
     queue.look()
-    assert queue.take("node", places)[1] == first.dir
+    assert queue.take("node", places)[1] == first.folder
 
 
 NODES = {"head": {"CPU": 4.0}, "large": {"CPU": 16.0, "GPU": 8.0, "memory": 2.0**36}}

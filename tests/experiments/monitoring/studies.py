@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from study.cell import cells
+from study.cell.folder import CellFolder
 from study.cell.records import METRICS
 from study.cell.study_file import write_study
 from study.config.schema import Study
@@ -19,7 +20,9 @@ ENDED = 2**22 + 1
 """A process number that Linux gives to nobody."""
 
 
-def lay(runs_dir: Path, *arms: str, seed: int = 0, steps: int = 40, **changes: Any) -> list[Path]:
+def lay(
+    runs_dir: Path, *arms: str, seed: int = 0, steps: int = 40, **changes: Any
+) -> list[CellFolder]:
     """A study ``mine`` of one new cell under each judge; their folders."""
     default = dataclasses.asdict(Study())
     study_dir = runs_dir / "mine"
@@ -32,16 +35,14 @@ def lay(runs_dir: Path, *arms: str, seed: int = 0, steps: int = 40, **changes: A
         data["trainer"] = default["trainer"] | {"steps": steps}
         cell = cells.make_cell(data)
         cells.save_cell(cell)
-        folders.append(cell.dir)
+        folders.append(cell.folder)
     return folders
 
 
-def run(folder: Path, step: int = 0, silent_s: float = 0.0, **changes: Any) -> None:
+def run(folder: CellFolder, step: int = 0, silent_s: float = 0.0, **changes: Any) -> None:
     """Let a cell say that this process runs it, and that it was last alive ``silent_s`` ago."""
     alive = {"pid": os.getpid(), "host": socket.gethostname(), "beat": time.time() - silent_s}
-    cells.set_status(folder, **{"state": "running", "phase": "judging", "step": step}, **alive)
-    if changes:
-        cells.set_status(folder, **changes)
+    folder.set_status(**alive | {"state": "running", "phase": "judging", "step": step} | changes)
 
 
 def record(folder: Path, steps: int | range, pause_s: float = 2.0, **metrics: float) -> None:

@@ -12,13 +12,12 @@ from analysis.records.runs import Run
 from experiments.monitor.alarms import FIRST_STEPS, IN_A_ROW, Rings, alarms, rise_of_gap
 from experiments.monitor.expected_gap import DOUBT, HALVINGS, MOST_TILTED, Curve, fitted
 from experiments.monitor.read import Alarm, StudyReader
-from study.cell import cells
 from study.cell.records import ROLLOUT, part_name, rollout_id, write_part
 from tests.experiments.monitoring.studies import record, run
 
 
 def alarms_of(folder: Path, runs_dir: str = "runs") -> dict[str, tuple[str, str, int | None]]:
-    (view,) = StudyReader(folder.parent).views()
+    (view,) = StudyReader(folder.study_dir).views()
     told = {alarm.kind: alarm for alarm in alarms(view, runs_dir)}
     assert all(alarm.cell == folder.name for alarm in told.values())
     return {kind: (each.seen, each.type, each.since_step) for kind, each in told.items()}
@@ -37,7 +36,7 @@ def test_a_sound_cell_has_none(folder):
 
 def test_a_stalled_cell_on_this_host_can_be_restarted(folder):
     run(folder, 20, silent_s=300)
-    with cells.lock(folder):  # ty: ignore[invalid-context-manager]
+    with folder.lock():  # ty: ignore[invalid-context-manager]
         seen, typed, _ = alarms_of(folder, "/data/my runs")["stalled"]
     assert "300 s while judging after step 20 of 40; 60 s are normal" in seen
     words = shlex.split(typed)
@@ -46,7 +45,7 @@ def test_a_stalled_cell_on_this_host_can_be_restarted(folder):
 
 
 def test_a_stalled_cell_of_another_host_names_it(folder):
-    with cells.lock(folder):  # ty: ignore[invalid-context-manager]
+    with folder.lock():  # ty: ignore[invalid-context-manager]
         run(folder, 20, silent_s=300, host="node-7")
         assert alarms_of(folder)["stalled"][1].startswith("ssh node-7, and there: ")
 

@@ -37,7 +37,7 @@ ALL = {"rollouts": {*ROLLOUT, "domain", "dataset", "item"}, "verdicts": set(VERD
 
 
 def found(folder: Path, limit: int = 100, domain: str = "") -> list[tuple[int, str]]:
-    chosen = Disagreements(folder.parent, domain).find(limit)
+    chosen = Disagreements(folder.study_dir, domain).find(limit)
     return [(each.step, each.answer) for each in chosen]
 
 
@@ -47,7 +47,7 @@ def test_only_answers_on_which_they_part_newest_first(folder):
     write(folder, 2, [("qa", 1.0, 0.0)])
     assert found(folder) == [(2, "answer 0"), (1, "answer 2"), (1, "answer 1")]
     assert found(folder, limit=2) == [(2, "answer 0"), (1, "answer 2")]
-    search = Disagreements(folder.parent)
+    search = Disagreements(folder.study_dir)
     search.find(100)
     assert search.answers == 4  # those that both have told of
 
@@ -59,7 +59,7 @@ def test_a_score_that_was_rounded_over_the_threshold_is_no_disagreement(folder):
 
 def test_the_words_are_those_of_the_acting_judge(folder):
     write(folder, 1, [("qa", 1.0, 0.0)], reasoning="because")
-    (each,) = Disagreements(folder.parent).find(1)
+    (each,) = Disagreements(folder.study_dir).find(1)
     assert (each.judge, each.words) == ("acting judge", "because\nacting reply 0")
     assert (each.domain, each.judge_score, each.truth) == ("qa", 1.0, 0.0)
     told = each.text()
@@ -88,7 +88,7 @@ def test_rows_without_domains(folder):
 def test_what_others_wrote_is_harmless_and_short(folder):
     hostile = "\x1b]0;owned\x07\x1b[2J\u202e\x9b" + 9 * LONGEST * "x"
     write(folder, 1, [("qa", 1.0, 0.0)], prompt=hostile, answer=hostile, text=hostile)
-    (each,) = Disagreements(folder.parent).find(1)
+    (each,) = Disagreements(folder.study_dir).find(1)
     told = each.text()
     assert not any(ord(sign) < 32 and sign != "\n" for sign in told)
     assert not {"\x9b", "\u202e"} & set(told)
@@ -101,7 +101,7 @@ def test_damaged_and_missing_parts_are_said_and_the_rest_is_shown(folder):
     write(folder, 3, [("qa", 1.0, 0.0)])
     (folder / "rollouts" / part_name(3)).write_bytes(b"PAR1")
     (folder / "verdicts" / part_name(2)).unlink()
-    search = Disagreements(folder.parent)
+    search = Disagreements(folder.study_dir)
     assert [each.step for each in search.find(10)] == [2, 1]
     assert len(search.problems) == 2 and all("left out" in line for line in search.problems)
 

@@ -19,7 +19,8 @@ import pytest
 
 from experiments.monitor.__main__ import main
 from experiments.monitor.read import JSON_KEYS
-from study.cell import cells
+from study.cell.folder import study_cells
+from study.cell.places import LOCK
 from study.screen import UNREAD
 from tests.conftest import ROOT
 from tests.experiments.monitoring import test_disagreements
@@ -80,12 +81,12 @@ def test_only_what_changed_is_said_again(runs_dir):
     try:
         first = [monitor.stdout.readline() for _ in range(5)]
         assert first[-1].startswith("3 cells")
-        folder = next(path for path in cells.study_cells(runs_dir / "mine") if "fair" in path.name)
+        folder = next(path for path in study_cells(runs_dir / "mine") if "fair" in path.name)
         run(folder, 13)
         record(folder, range(13, 14), truth__mean=0.5)
         assert "step 13/40" in monitor.stdout.readline()
-        for path in cells.study_cells(runs_dir / "mine"):
-            cells.set_status(path, state="done", step=40)
+        for path in study_cells(runs_dir / "mine"):
+            path.set_status(state="done", step=40)
             (path / "DONE").touch()
         last = monitor.stdout.read().splitlines()
         assert monitor.wait(GENEROUS_S) == 0
@@ -112,8 +113,8 @@ def test_nothing_is_written(runs_dir, small_study, tmp_path_factory, more):
     trained = tmp_path_factory.mktemp("trained") / "mine"
     shutil.copytree(small_study, trained)
     for study_dir in (runs_dir / "mine", trained):
-        for name in ("status.json", "metrics.jsonl", cells.LOCK):
-            next(iter(cells.study_cells(study_dir))).joinpath(name).unlink(missing_ok=True)
+        for name in ("status.json", "metrics.jsonl", LOCK):
+            (study_cells(study_dir)[0] / name).unlink(missing_ok=True)
         before = everything(study_dir)
         assert main(words(study_dir.parent, *more)) == 0
         assert everything(study_dir) == before
@@ -133,7 +134,7 @@ def test_a_study_that_may_only_be_read(runs_dir, capsys):
 
 
 def test_half_written_files_are_one_line_on_the_error_stream(runs_dir, capsys):
-    (cells.study_cells(runs_dir / "mine")[0] / "status.json").write_text("{")
+    (study_cells(runs_dir / "mine")[0] / "status.json").write_text("{")
     assert main(words(runs_dir, "once=true", "json=true")) == 0
     said = capsys.readouterr()
     assert len(json.loads(said.out)["cells"]) == 3

@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 
 from analysis.records.frames import runs_frame
 from experiments.monitor.read import StudyReader, View, totals
-from study.cell import cells
 from study.cell.records import METRICS
 from study.errors import UserError
 from tests.experiments.monitoring.studies import ENDED, lay, record, run
@@ -20,7 +19,7 @@ from tests.plain_user import plain_user
 
 
 def view_of(folder: Path) -> View:
-    return next(view for view in StudyReader(folder.parent).views() if view.folder == folder)
+    return next(view for view in StudyReader(folder.study_dir).views() if view.folder == folder)
 
 
 def test_a_running_cell(folder):
@@ -64,18 +63,18 @@ def test_states_that_stand_in_the_records(folder, state):
     if state == "done":
         (folder / "DONE").touch()
     view = view_of(folder)
-    assert view.state == cells.state(folder) == state
+    assert view.state == folder.state() == state
     assert view.eta_s is view.beat_age_s is view.tokens_per_s is None
 
 
 def test_a_cell_whose_process_is_gone_was_killed_though_it_beat_a_moment_ago(folder):
     run(folder, 3, pid=ENDED)
-    assert view_of(folder).state == cells.state(folder) == "killed"
+    assert view_of(folder).state == folder.state() == "killed"
 
 
 def test_a_silent_cell_is_stalled_while_its_lock_is_held_and_killed_after(folder):
     run(folder, 3, silent_s=90)
-    with cells.lock(folder):  # ty: ignore[invalid-context-manager]
+    with folder.lock():  # ty: ignore[invalid-context-manager]
         view = view_of(folder)
         assert (view.state, view.stalled) == ("running", True)
         run(folder, 3, silent_s=50)
@@ -86,7 +85,7 @@ def test_a_silent_cell_is_stalled_while_its_lock_is_held_and_killed_after(folder
 
 def test_slow_steps_may_be_silent_for_longer(folder):
     record(folder, 5, pause_s=40.0, truth__mean=0.5)
-    with cells.lock(folder):  # ty: ignore[invalid-context-manager]
+    with folder.lock():  # ty: ignore[invalid-context-manager]
         run(folder, 5, silent_s=190)
         view = view_of(folder)
         assert view.silent_limit_s == pytest.approx(200) and not view.stalled
@@ -102,7 +101,7 @@ def test_a_cell_of_another_host_is_taken_at_its_word(folder):
 def test_looking_does_not_take_the_lock_from_a_cell_that_starts(folder):
     run(folder, 3, silent_s=90)
     view_of(folder)
-    held = cells.lock(folder)
+    held = folder.lock()
     assert held is not None
     held.close()
 
@@ -115,7 +114,7 @@ def test_damaged_files_are_one_line_each_and_the_other_cells_are_read(tmp_path):
     (first / "status.json").write_text('{"state": "runn')
     (first / METRICS).write_bytes(b"\x00\xff\n" + (second / METRICS).read_bytes())
     (second / "config.yaml").write_text("judge: [")
-    views = {view.folder: view for view in StudyReader(first.parent).views()}
+    views = {view.folder: view for view in StudyReader(first.study_dir).views()}
     assert views[first].step == 2 and views[first].truth == 0.5
     assert "status.json" in views[first].problem and "not steps" in views[first].problem
     assert "config.yaml" in views[second].problem and "\n" not in views[second].problem
@@ -149,12 +148,12 @@ def test_a_folder_that_holds_no_study(tmp_path):
 
 @pytest.mark.parametrize("mode", [0o000, 0o300], ids=["closed", "not to be listed"])
 def test_a_folder_that_may_not_be_read(folder, mode):
-    folder.parent.chmod(mode)
+    folder.study_dir.chmod(mode)
     try:
         with plain_user(), pytest.raises(UserError, match=r"cannot be read \(Permission denied\)"):
-            StudyReader(folder.parent)
+            StudyReader(folder.study_dir)
     finally:
-        folder.parent.chmod(0o700)
+        folder.study_dir.chmod(0o700)
 
 
 def test_totals_of_a_study(tmp_path):
@@ -164,7 +163,7 @@ def test_totals_of_a_study(tmp_path):
         record(folder, step, pause_s=2.0, cost__usd=0.5, cost__calls=64.0)
     run(third, 40, state="done")
     (third / "DONE").touch()
-    told = totals(StudyReader(first.parent).views())
+    told = totals(StudyReader(first.study_dir).views())
     assert told.items() >= {"cells": 4, "new": 1, "running": 2, "done": 1, "failed": 0}.items()
     assert (told["step"], told["steps"]) == (70, 160)
     assert (told["usd"], told["calls"]) == (15.0, 30 * 64.0)

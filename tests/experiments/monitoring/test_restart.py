@@ -14,7 +14,7 @@ import pytest
 from experiments.monitor import restart
 from experiments.monitor.__main__ import main
 from experiments.monitor.read import StudyReader, View
-from study.cell import cells
+from study.cell.folder import study_cells
 from tests.conftest import ROOT
 from tests.experiments.monitoring.studies import run
 from tests.waiting import GENEROUS_S, wait_for
@@ -22,10 +22,10 @@ from tests.waiting import GENEROUS_S, wait_for
 HOLDER = """
 import signal, sys, time
 from pathlib import Path
-from study.cell import cells
+from study.cell.folder import CellFolder
 if sys.argv[2] == "deaf":
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
-held = cells.lock(Path(sys.argv[1])) if sys.argv[2] != "other" else None
+held = CellFolder(Path(sys.argv[1])).lock() if sys.argv[2] != "other" else None
 print("held", flush=True)
 time.sleep(600)
 """
@@ -64,7 +64,7 @@ def no_training(monkeypatch) -> list[Path]:
 
 def stalled(folder: Path, pid: int, **changes: object) -> View:
     run(folder, 3, silent_s=300, pid=pid, **changes)
-    (view,) = StudyReader(folder.parent).views()
+    (view,) = StudyReader(folder.study_dir).views()
     return view
 
 
@@ -111,7 +111,7 @@ def test_a_cell_that_could_not_go_on_is_not_ended(folder, hold, no_training):
 def test_only_stalled_cells_are_restarted_and_each_once(folder, hold, no_training, capsys):
     holder = hold(folder)
     run(folder, 3, pid=holder.pid)
-    typed = ["study=mine", f"runs_dir={folder.parents[1]}", "restart=true", "once=true"]
+    typed = ["study=mine", f"runs_dir={folder.study_dir.parent}", "restart=true", "once=true"]
     assert main(typed) == 0
     assert holder.poll() is None and no_training == []
     run(folder, 3, silent_s=300, pid=holder.pid)
@@ -161,16 +161,16 @@ def test_the_cell_goes_on_in_a_session_of_its_own(folder, tmp_path, hold, monkey
 @pytest.mark.long
 @pytest.mark.slow
 def test_a_trained_cell_comes_to_its_end(small_study, tmp_path, hold, capsys):
-    trained = cells.study_cells(small_study)[0]
+    trained = study_cells(small_study)[0]
     folder = tmp_path / "runs" / "mine" / trained.name
     shutil.copytree(trained, folder)
-    shutil.copy(small_study / "study.json", folder.parent)
+    shutil.copy(small_study / "study.json", folder.study_dir)
     (folder / "DONE").unlink()
     shutil.rmtree(folder / "policy")
     holder = hold(folder)
     run(folder, 2, silent_s=300, pid=holder.pid)
     assert main(["study=mine", f"runs_dir={tmp_path / 'runs'}", "restart=true", "once=true"]) == 0
     assert f"process {holder.pid} ended on SIGTERM; process" in capsys.readouterr().out
-    wait_for(lambda: cells.is_done(folder))
+    wait_for(lambda: folder.is_done())
     assert (folder / "policy").is_dir()
     restart._STARTED.pop().wait(GENEROUS_S)

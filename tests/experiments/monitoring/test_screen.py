@@ -15,6 +15,7 @@ from experiments.monitor.alarms import alarms
 from experiments.monitor.lines import BARS, duration, line, scale, sparkline
 from experiments.monitor.read import View, totals
 from experiments.monitor.screen import names_of, screen
+from study.cell.folder import CellFolder
 
 
 def view(number: int, state: str = "running", **changes: object) -> View:
@@ -31,7 +32,7 @@ def view(number: int, state: str = "running", **changes: object) -> View:
             for name in ("truth/mean", "judge/mean", "bias/judge_minus_truth")
         },
     }
-    made = View(**{"cell": name, "folder": Path("runs/mine") / name} | known | changes)
+    made = View(**{"cell": name, "folder": CellFolder(Path("runs/mine") / name)} | known | changes)
     made.alarms = alarms(made)
     return made
 

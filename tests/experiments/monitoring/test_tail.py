@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from experiments.monitor.read import View, totals
 from experiments.monitor.tail import RECENT, SPREAD, TIME, Tail, thinned
-from study.cell.records import METRICS, read_metrics
+from study.cell.records import METRICS
 from tests.experiments.monitoring.studies import metrics_line, record
 
 NUMBERS = st.floats(0, 1, allow_nan=False)
@@ -35,7 +35,7 @@ def test_a_file_that_grows_byte_by_byte_is_read_as_the_whole_one(tmp_path_factor
         with (folder / METRICS).open("ab") as file:
             file.write(data[file.tell() : end])
         tail.read()
-    expected = [(line["step"], line["metrics"]["truth/mean"]) for line in read_metrics(folder)[0]]
+    expected = [(line["step"], line["metrics"]["truth/mean"]) for line in folder.lines()]
     assert tail.series.get("truth/mean", []) == expected
     assert tail.sums.get("cost/usd", 0.0) == pytest.approx(sum(values))
     assert "else" not in tail.series and tail.problem == ""

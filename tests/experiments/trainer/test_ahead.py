@@ -17,6 +17,7 @@ from judges.ask.session import Session
 from judges.endpoint.failures import EndpointRefused
 from judges.fault_injection.server import choice, completion, whole
 from judges.faults import FaultServer
+from study.cell.folder import CellFolder
 from study.cell.parts import Part, parts, read_part
 from study.cell.records import MISSING
 from study.config.schema import Cost, Judge
@@ -81,8 +82,8 @@ def train(folder: Path, cache: Path, *judges: Judge, cost: Cost | None = None) -
             error = stop
         calls = [session.calls for session in sessions]
         assert not any(session._asker._in_flight for session in sessions)
-    verdicts = [row for part in parts(folder / "verdicts") for row in rows_of(part)]
-    rollouts = [row for part in parts(folder / "rollouts") for row in rows_of(part)]
+    verdicts = [row for part in CellFolder(folder).parts("verdicts") for row in rows_of(part)]
+    rollouts = [row for part in CellFolder(folder).parts("rollouts") for row in rows_of(part)]
     metrics = [] if outcome is None else [line["metrics"] for line in outcome.lines]
     return error, calls, rollouts, verdicts, metrics
 

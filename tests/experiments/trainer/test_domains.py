@@ -7,7 +7,7 @@ import pytest
 
 from experiments.tracking.projection import points
 from experiments.trainer.domains import domain_metrics
-from study.cell.records import recorded
+from study.cell.folder import CellFolder
 from study.config.schema import Judge, Reward, Task
 from study.tasks import TASKS
 from study.tasks.mixture import Mixture, Options, Pool
@@ -133,7 +133,7 @@ def test_every_rollout_is_paid_by_its_domain(trained):
 
 def test_the_metrics_of_a_step_are_those_of_its_records(trained):
     folder, outcome = trained
-    lines = {line["step"]: line["metrics"] for line in recorded(folder)}
+    lines = {line["step"]: line["metrics"] for line in CellFolder(folder).lines()}
     for step, metrics in lines.items():
         rows = [row for row in outcome.records if row["step"] == step]
         rows.sort(key=lambda row: (row["group"], row["member"]))

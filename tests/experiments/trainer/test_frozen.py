@@ -16,8 +16,9 @@ from judges.ask.replies import Store
 from judges.ask.session import Session
 from study import tasks
 from study.answers import answer_of
+from study.cell.folder import CellFolder
 from study.cell.parts import parts, read_part
-from study.cell.records import COMPONENT, EVALUATIONS, recorded
+from study.cell.records import COMPONENT, EVALUATIONS
 from study.config.compose import load_judge
 from study.config.schema import Cost
 from study.errors import UserError
@@ -121,13 +122,15 @@ def test_numbers_depend_on_seed_row_and_draw_alone():
 def test_what_an_evaluation_costs_is_in_metrics_and_budget(evaluated):
     folder, _, budget = evaluated
     answers = len(frozen(folder, 0))
-    lines = {line["step"]: line["metrics"] for line in recorded(folder)}
+    lines = {line["step"]: line["metrics"] for line in CellFolder(folder).lines()}
     assert [step for step, metrics in lines.items() if "cost/eval_calls" in metrics] == [0, 2, 3]
     assert 0 < lines[0]["cost/eval_calls"] <= 2 * answers
     assert lines[0]["cost/eval_usd"] == 0.0
     asked = [lines[step]["cost/eval_calls"] for step in (0, 2, 3)]
     assert [spent.calls for spent in evaluations_before(folder)] == asked
-    rows = [row for part in parts(folder / "verdicts") for row in read_part(part).to_pylist()]
+    rows = [
+        row for part in CellFolder(folder).parts("verdicts") for row in read_part(part).to_pylist()
+    ]
     steps = sum(row["attempts"] for row in rows if not row["from_cache"])
     assert spent_before(folder)[0] == budget.spent == Spent(steps + int(sum(asked)), 0.0)
     assert budget.last_evaluation.calls == asked[-1]
@@ -155,7 +158,9 @@ def test_what_an_executor_costs_is_counted_too(samples, tmp_path, cache):
     trained(config, tmp_path, cache, world=Asks(), budget=budget)
     answers = TASK.eval_rows * (1 + samples)
     for step in (0, 2):
-        metrics = next(line["metrics"] for line in recorded(tmp_path) if line["step"] == step)
+        metrics = next(
+            line["metrics"] for line in CellFolder(tmp_path).lines() if line["step"] == step
+        )
         assert metrics["cost/eval_usd"] == pytest.approx(0.01 * answers)
         assert metrics["cost/eval_calls"] >= answers
         assert not samples or len(frozen(tmp_path, step, "calls")) == answers

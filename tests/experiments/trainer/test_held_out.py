@@ -14,8 +14,7 @@ from experiments.trainer import held_out
 from experiments.trainer.held_out import summary
 from experiments.trainer.world import Direct
 from study.answers import answer_of
-from study.cell.parts import parts
-from study.cell.records import recorded
+from study.cell.folder import CellFolder
 from study.cell.verify import unsound
 from study.config.schema import Task, Trainer
 from study.errors import UserError
@@ -52,15 +51,15 @@ def test_evaluations_change_nothing_of_the_training(plain, evaluated):
 
 def test_the_first_the_last_and_every_second_step_are_evaluated(evaluated):
     folder, outcome = evaluated
-    lines = {line["step"]: line["metrics"] for line in recorded(folder)}
+    lines = {line["step"]: line["metrics"] for line in CellFolder(folder).lines()}
     assert list(lines) == [0, 1, 2, 3]
     name = "eval/instruct-mini/accuracy"
     assert [step for step, metrics in lines.items() if name in metrics] == [0, 2, 3]
     measured = {metric for metric in lines[2] if metric.startswith("eval/")}
     assert set(lines[0]) == measured | {"time/eval_s"}
     assert outcome.lines[0]["step"] == 0
-    assert [part.step for part in parts(folder / "rollouts")] == [1, 2, 3]
-    assert not [sentence for sentence in unsound(folder) if "rollouts" in sentence]
+    assert [part.step for part in CellFolder(folder).parts("rollouts")] == [1, 2, 3]
+    assert not [sentence for sentence in unsound(CellFolder(folder)) if "rollouts" in sentence]
     kept = sorted(path.name for path in (folder / "kept").iterdir())
     assert kept == ["step-0", "step-2", "step-3"]
 
@@ -75,7 +74,9 @@ def test_every_evaluation_scores_the_same_rows_by_their_rules(evaluated):
             truth = instruct_mini.truth(row, answer_of(item["completion"]) or "")
             assert (item["correct"], item["score"]) == (all(truth.checks), truth.score)
             assert item["step"] == step and item["stop"] in ("stop", "length")
-        metrics = next(line["metrics"] for line in recorded(folder) if line["step"] == step)
+        metrics = next(
+            line["metrics"] for line in CellFolder(folder).lines() if line["step"] == step
+        )
         mean = sum(item["score"] for item in scored) / len(scored)
         assert metrics["eval/instruct-mini/score"] == pytest.approx(mean)
 

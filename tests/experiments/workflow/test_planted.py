@@ -231,7 +231,7 @@ class TestCommand:
             {**dict.fromkeys(ROLLOUT), "rollout_id": f"0-{n}", "step": 0, "completion": text}
             for n, text in enumerate(completions)
         ]
-        path = cell.dir / "rollouts"
+        path = cell.folder / "rollouts"
         path.mkdir()
         write_part(path / part_name(0), rows, ROLLOUT)
 

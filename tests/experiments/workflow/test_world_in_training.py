@@ -8,8 +8,9 @@ import pytest
 
 from experiments.train import run_cell
 from study.cell.cells import load_cell
-from study.cell.parts import parts, read_part
-from study.cell.records import CALL, CALLS, EVALUATIONS, recorded
+from study.cell.folder import CellFolder
+from study.cell.parts import read_part
+from study.cell.records import CALL, CALLS, EVALUATIONS
 from study.endings import Ending
 from study.rewards import compose
 from study.tasks import oracle
@@ -39,7 +40,7 @@ def cell(tmp_path_factory):
 
 
 def rows(cell, kind):
-    return [row for part in parts(cell / kind) for row in read_part(part).to_pylist()]
+    return [row for part in CellFolder(cell).parts(kind) for row in read_part(part).to_pylist()]
 
 
 def without(records, names):
@@ -61,7 +62,7 @@ def test_every_program_has_one_outcome_and_only_those_that_ran_have_a_verdict(ce
 
 def test_each_operator_call_is_a_row(cell):
     calls = rows(cell, CALLS)
-    assert pq.read_schema(parts(cell / CALLS)[0].path).names == list(CALL)
+    assert pq.read_schema(CellFolder(cell).parts(CALLS)[0].path).names == list(CALL)
     for row in rows(cell, "rollouts"):
         mine = [call for call in calls if call["rollout_id"] == row["rollout_id"]]
         if row["repair"] is None:
@@ -72,7 +73,7 @@ def test_each_operator_call_is_a_row(cell):
 def test_the_recorded_reward_is_composed_again_from_the_record(cell):
     config = load_cell(cell).config
     row_of = oracle(config.task).row_of
-    for part in parts(cell / "rollouts"):
+    for part in CellFolder(cell).parts("rollouts"):
         records = read_part(part).to_pylist()
         inputs = [compose.recorded(config, row_of(each["prompt_id"]), each) for each in records]
         scores = [record["judge_score"] for record in records]
@@ -82,7 +83,7 @@ def test_the_recorded_reward_is_composed_again_from_the_record(cell):
 
 def test_the_metrics_are_shares_of_all_programs(cell):
     rollouts = rows(cell, "rollouts")
-    for line in recorded(cell)[1:]:
+    for line in CellFolder(cell).lines()[1:]:
         mine = [row for row in rollouts if row["step"] == line["step"]]
         ran = [row for row in mine if row["outcome"] == Ending.OK]
         metrics = line["metrics"]
@@ -108,7 +109,7 @@ def test_held_out_programs_are_judged_and_their_cost_is_counted(cell):
     assert len(rollouts) == 2 * 12 * 2
     ran = {(row["step"], row["rollout_id"]) for row in rollouts if row["outcome"] == Ending.OK}
     assert {(row["step"], row["rollout_id"]) for row in verdicts} == ran
-    metrics = {line["step"]: line["metrics"] for line in recorded(cell)}
+    metrics = {line["step"]: line["metrics"] for line in CellFolder(cell).lines()}
     for step in (0, 4):
         asked = sum(row["attempts"] for row in calls if row["step"] == step)
         assert metrics[step]["cost/eval_calls"] >= asked > 0
@@ -126,7 +127,7 @@ def test_a_run_that_goes_on_is_the_run_that_was_never_stopped(cell, tmp_path):
     redone = [row for row in rows(again, CALLS) if row["step"] > 2]
     assert sum(row["attempts"] for row in redone) == 0
     before, after = (
-        [line["metrics"].get("workflow/buffer_sha") for line in recorded(each)]
+        [line["metrics"].get("workflow/buffer_sha") for line in CellFolder(each).lines()]
         for each in (cell, again)
     )
     assert before == after and before[-1] is not None

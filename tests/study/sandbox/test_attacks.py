@@ -220,7 +220,7 @@ def readable_python() -> str | None:
 
 
 ATTACKED_FILES = (
-    *("__init__.py", "errors.py", "face.py", "screen.py", "typed.py"),
+    *("__init__.py", "command_names.py", "errors.py", "lazy.py", "screen.py"),
     *("system/__init__.py", "system/tables.py"),
 )
 """What of `study` the sandbox needs beside itself."""
