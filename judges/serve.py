@@ -174,7 +174,7 @@ def serve_vllm(model: Model, options: Options) -> None:
             if service.read() is not None:
                 print(end(service))
                 return
-        print(lease.sweep_up(model, port, options.runs_dir))
+        print(lease.sweep_up(port, options.runs_dir))
         return
     if options.print_only:
         print("\n".join(vllm_command.shown(model, model.serve.bind or host, port)))

@@ -15,16 +15,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NoReturn
 
-from judges.serving import orphans, server
+from judges.serving import server
 from judges.serving.book import (
     EXPIRY_S,
-    LOST,
-    READY,
-    STARTING,
     STOPPING,
     VERSION,
     Book,
-    Replica,
     Service,
     beating,
     is_wide,
@@ -32,7 +28,7 @@ from judges.serving.book import (
     service_of,
 )
 from judges.serving.key import opened
-from judges.serving.server import ANY_PORT, MOVE, Server
+from judges.serving.server import ANY_PORT, LOST, MOVE, READY, STARTING, Server
 from judges.serving.vllm_command import arguments, check_model, launcher
 from study.config.schema import Model
 from study.errors import UserError
@@ -75,11 +71,13 @@ class _Run:
     index: int
     port: int
     server: Server
-    state: str = STARTING
-    since: float = 0.0
+    since: float
     """By the monotonic clock, when it was started."""
-    restarts: int = 0
     silent: int = 0
+
+    def becomes(self, state: str) -> None:
+        """Change the state of its server."""
+        self.server = dataclasses.replace(self.server, state=state)
 
 
 class Keeper:
@@ -132,7 +130,7 @@ class Keeper:
                 servers = [run.server for run in self._runs]
                 seconds = server.wait_ready(self._model, servers, meanwhile=self._obey)
                 for run in self._runs:
-                    run.state = READY
+                    run.becomes(READY)
                 self._state = READY
                 self._write()
                 if on_ready is not None:
@@ -156,7 +154,7 @@ class Keeper:
             self._began = now(service.folder)
             self._write()
         # What an owner leaves that was killed is ending, and has the ports and the GPUs till then.
-        if book is None or not orphans.end_servers(service, book):
+        if book is None or not service.end_servers(book):
             return []
         return [server.port_of(each.url) for each in book.replicas]
 
@@ -219,45 +217,46 @@ class Keeper:
 
     def _look(self, run: _Run, asks: bool) -> None:
         """See after one replica, and start it again where it has ended or does not answer."""
-        if run.state == LOST:
+        if run.server.state == LOST:
             return
         age = time.monotonic() - run.since
         if not server.alive(run.server):
             self._again(run, "ended")
             return
-        if run.state == STARTING or asks:
+        if run.server.state == STARTING or asks:
             if server.healthy(self._model, run.server.url):
                 run.silent = 0
-                if run.state == STARTING:
-                    run.state, run.since = READY, time.monotonic()
+                if run.server.state == STARTING:
+                    run.becomes(READY)
+                    run.since = time.monotonic()
                     print(f"{run.server.url} answers again", flush=True)
                     self._write()
-            elif run.state == STARTING:
+            elif run.server.state == STARTING:
                 if age > self._model.serve.start_timeout_s:
                     self._again(run, "did not answer in time")
             else:
                 run.silent += 1
                 if run.silent >= SILENT:
                     self._again(run, "runs and does not answer")
-        if run.state == READY and age > FORGIVEN_S:
-            run.restarts = 0
+        if run.server.state == READY and age > FORGIVEN_S:
+            run.server = dataclasses.replace(run.server, restarts=0)
 
     def _again(self, run: _Run, why: str) -> None:
         server.stop([run.server], patience_s=5.0)
         print(f"{run.server.url} {why}; its log is {run.server.log}", flush=True)
-        if run.restarts >= RESTARTS:
-            run.state = LOST
+        if run.server.restarts >= RESTARTS:
+            run.becomes(LOST)
             self._write()
-            if all(each.state == LOST for each in self._runs):
+            if all(each.server.state == LOST for each in self._runs):
                 raise UserError(
                     f"No replica of {self.service.name} is left: each was started again {RESTARTS}"
                     f" times and ended.{server.tail(self._model, run.server)}"
                 )
             return
-        run.restarts, run.silent = run.restarts + 1, 0
         run.port = self._free(run.port)
-        run.server = self._launch(run.index, run.port)
-        run.state, run.since = STARTING, time.monotonic()
+        launched = self._launch(run.index, run.port)
+        run.server = dataclasses.replace(launched, restarts=run.server.restarts + 1)
+        run.since, run.silent = time.monotonic(), 0
         self._write()
 
     def _obey(self) -> None:
@@ -311,19 +310,13 @@ class Keeper:
             self.service.touch()
 
     def _write(self) -> None:
-        replicas = [
-            Replica(
-                run.server.url,
-                run.server.pid,
-                run.server.started,
-                run.state,
-                run.restarts,
-                run.server.log,
-            )
-            for run in self._runs
-        ]
-        model_name = self._model.endpoint.model
         book = Book(
-            VERSION, model_name, self._state, self._began, self._owner, replicas, self._kept_by
+            version=VERSION,
+            model=self._model.endpoint.model,
+            state=self._state,
+            began=self._began,
+            owner=self._owner,
+            replicas=[run.server for run in self._runs],
+            kept_by=self._kept_by,
         )
         self.service.write(book)

@@ -34,6 +34,7 @@ from study.system.machine import usable_gpus
 from study.system.secrets import redact
 from study.system.stopping import end_with_parent
 
+STARTING, READY, LOST = "starting", "ready", "lost"
 POLL_S = 0.5
 TAIL_LINES = 20
 STOP_S = 30.0
@@ -57,10 +58,13 @@ class Process:
 
 @dataclass(frozen=True)
 class Server(Process):
-    """One vLLM process."""
+    """One vLLM process, a replica of what it serves. ``state`` is starting, ready or lost: not
+    started any more."""
 
     url: str
     log: str
+    state: str = STARTING
+    restarts: int = 0
 
 
 def start(

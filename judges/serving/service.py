@@ -16,13 +16,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from judges.endpoint.replicas import MOVED, Addresses
-from judges.serving import orphans, server
+from judges.serving import server
 from judges.serving.book import (
     ELSEWHERE,
     EXPIRY_S,
-    LOST,
-    READY,
-    STARTING,
+    USERS,
     Book,
     Holder,
     Place,
@@ -34,6 +32,7 @@ from judges.serving.book import (
 )
 from judges.serving.keeper import RESTARTS
 from judges.serving.key import opened
+from judges.serving.server import LOST, READY, STARTING
 from judges.serving.spawn import ERROR, spawn
 from study.config.schema import Judge, Model
 from study.errors import UserError
@@ -252,8 +251,15 @@ def end(service: Service, patience_s: float = 2 * server.STOP_S) -> str:
         if book is None:
             return f"{service.name} is not served"
         _refuse_users(service)
-        if orphans.clear(service):
-            return f"{service.name} had lost its owner, {book.owner}; its book is cleared"
+        left = [str(each.pid) for each in book.replicas if server.alive(each)]
+        if service.clear_ownerless():
+            stopped = f"stopped process {', '.join(left)}; " if left else ""
+            return f"{service.name} had lost its owner, {book.owner}; {stopped}its book is cleared"
+        if book.kept_by == USERS:
+            raise UserError(
+                f"{service.name} is on the loopback of {book.owner.host} and can be stopped there:"
+                " give the same command on that host."
+            )
         write_text(service.stop_path, "")
     until = time.monotonic() + patience_s
     while time.monotonic() < until:

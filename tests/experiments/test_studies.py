@@ -18,8 +18,8 @@ from experiments.studies import again, clean, show
 from experiments.studies import list as listing
 from experiments.studies.sizes import format_size, size
 from experiments.sweep import cells_of
-from judges.serving.book import BOOK, Book, Replica, Service
-from judges.serving.server import start_time
+from judges.serving.book import BOOK, Book, Service
+from judges.serving.server import Server, start_time
 from study.cell import cells
 from study.cell.study_file import read_study, write_study
 from study.errors import UserError
@@ -181,7 +181,7 @@ def left_server(tmp_path: Path) -> Iterator[Left]:
     started = start_time(process.pid) or ""
     log = service.folder / "a.log"
     log.write_text("what it said")
-    replica = Replica("http://127.0.0.1:1/v1", process.pid, started, "ready", 0, str(log))
+    replica = Server(process.pid, started, "http://127.0.0.1:1/v1", str(log), state="ready")
     owner = dataclasses.replace(service.me(), pid=2**22 + 1)
     service.write(Book(1, "tiny", "ready", 0.0, owner, [replica]))
     yield service, process

@@ -16,9 +16,10 @@ from judges.ask.identity import judge_id
 from judges.ask.session import Session
 from judges.check import HARMLESS, probe
 from judges.endpoint.replicas import MOVED
-from judges.serving import book, keeper, orphans, server, service
-from judges.serving.book import Holder, Replica, Service, service_of
+from judges.serving import book, keeper, server, service
+from judges.serving.book import Holder, Service, service_of
 from judges.serving.keeper import Keeper
+from judges.serving.server import Server
 from judges.serving.service import use
 from study.config.schema import Serve
 from study.errors import UserError
@@ -165,7 +166,7 @@ def test_an_owner_that_is_killed_takes_its_servers_along_and_is_replaced(runs):
 
 
 def test_servers_that_a_killed_owner_left_are_ended_before_new_ones_start(runs, monkeypatch):
-    monkeypatch.setattr(orphans, "LEFT_S", 0.2)
+    monkeypatch.setattr(book, "LEFT_S", 0.2)
     monkeypatch.setattr(server.stop, "__defaults__", (0.5,))
     monkeypatch.setenv("FAKE_VLLM", "stubborn")
     model = judge()
@@ -239,7 +240,7 @@ def test_clients_go_on_with_the_others_and_a_dead_replica_is_started_again_a_few
     model = judge(replicas=2)
     with keeping(model, runs) as running, use(model, runs, starts=False) as reached:
 
-        def second() -> Replica:
+        def second() -> Server:
             return running.service.read().replicas[1]
 
         first_pid = second().pid

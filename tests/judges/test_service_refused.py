@@ -60,8 +60,8 @@ def test_a_book_that_is_damaged_or_newer(runs, capsys):
             Keeper(model, runs, service=served).keep()
     assert serve.main([f"runs_dir={runs}", "status=true"]) == 0
     assert "is damaged" in " ".join(capsys.readouterr().out.split())
-    write_json(served.folder / book.BOOK, whole | {"version": 2, "more": 1})
-    assert "is of version 2" in refused(model, runs)
+    write_json(served.folder / book.BOOK, whole | {"version": 3, "more": 1})
+    assert "is of version 3" in refused(model, runs)
 
 
 def test_a_keeper_mends_its_own_book(runs):
@@ -132,7 +132,7 @@ def test_a_cell_is_told_of_a_server_on_the_loopback_of_another_host(runs):
     port = server.port_of(model.endpoint.url)
     with leases([model], runs, starts=False) as reached:
         assert reached(model) == model
-    write_json(runs / "servers" / f"node-z-{port}.json", {})
+    write_json(runs / "servers" / f"node-z-{port}" / book.BOOK, {})
     with (
         pytest.raises(UserError, match=r"on the loopback of node-z.*serve\.bind=0\.0\.0\.0"),
         leases([model], runs, starts=False),
