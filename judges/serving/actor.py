@@ -82,7 +82,7 @@ def start_actor(model: Model, runs_dir: Path, port: int) -> None:
             f"on=ray serves from whichever node has room, and without {role}.serve.bind a server"
             f" answers its own node alone. Give {role}.serve.bind=0.0.0.0."
         )
-    ray = _cluster()
+    ray = _connected_ray()
     gpus = serve.tensor_parallel * serve.replicas if serve.device == "gpu" else 0
     most = max(node["Resources"].get("GPU", 0.0) for node in ray.nodes() if node["Alive"])
     if most < gpus:
@@ -117,7 +117,7 @@ def start_actor(model: Model, runs_dir: Path, port: int) -> None:
         raise UserError(problem)
 
 
-def _cluster() -> Any:
+def _connected_ray() -> Any:
     """The package Ray, connected to the cluster of RAY_ADDRESS.
     Raises UserError: Ray is not installed, or no cluster answers."""
     try:

@@ -49,7 +49,7 @@ BEAT_S = 10.0
 EXPIRY_S = 120.0
 """The age at which a sign of life from another host has lapsed; more than a network file system
 takes to show a new file to other hosts."""
-LEFT_S = 20.0
+ORPHANS_END_S = 20.0
 """How long servers of an owner that was killed may take to end before they are killed."""
 APART_S = 30.0
 """How far the clocks of two hosts may be apart."""
@@ -214,14 +214,14 @@ class Service:
     def _lives(self, holder: Holder, sign: Path) -> bool:
         if self.sees(holder):
             return alive(holder)
-        given_at = stamp(sign)
-        return given_at is not None and now(self.folder) - given_at <= EXPIRY_S
+        given_at = touched_at(sign)
+        return given_at is not None and folder_clock(self.folder) - given_at <= EXPIRY_S
 
     def users(self) -> Iterator[Holder]:
         """The living users, one after the other."""
-        return (holder for _, holder in self._signs())
+        return (holder for _, holder in self._living_users())
 
-    def _signs(self) -> Iterator[tuple[Path, Holder]]:
+    def _living_users(self) -> Iterator[tuple[Path, Holder]]:
         for path in sorted(self.users_dir.glob("*.json")):
             try:
                 holder: Holder = freeze(Holder, read_json(path), "")
@@ -230,28 +230,28 @@ class Service:
             if self._lives(holder, path):
                 yield path, holder
 
-    def enter(self, again: Path | None = None) -> Path:
+    def add_user(self, again: Path | None = None) -> Path:
         """Become a user, ``again`` under the same name; gives the file that is to be touched, and
         in the end removed."""
-        user = self.me()
+        user = self.this_process()
         path = again or self.users_dir / f"{user.host}-{user.pid}-{secrets.token_hex(4)}.json"
         write_json(path, dataclasses.asdict(user), durable=False)
         return path
 
-    def me(self) -> Holder:
+    def this_process(self) -> Holder:
         """This process, at this place."""
         pid = os.getpid()
         return Holder(pid, start_time(pid) or "", self.place.host, self.place.kernel)
 
-    def tidy(self) -> None:
+    def remove_lapsed_users(self) -> None:
         """Remove users' signs of life that have lapsed. The caller holds the lock."""
         there = set(self.users_dir.glob("*.json"))
-        for path in there - {path for path, _ in self._signs()}:
+        for path in there - {path for path, _ in self._living_users()}:
             path.unlink(missing_ok=True)
 
     def clear(self) -> None:
         """Remove what says that somebody serves, and the key. The caller holds the lock."""
-        self.tidy()
+        self.remove_lapsed_users()
         for path in (self.stop_path, self.key_path, self.folder / BOOK):
             path.unlink(missing_ok=True)
 
@@ -260,7 +260,7 @@ class Service:
         processes of this place; whether they are. Elsewhere they end with their owner."""
         if not self.sees(book.owner):
             return False
-        server.stop(book.replicas, LEFT_S)
+        server.stop(book.replicas, ORPHANS_END_S)
         return True
 
     def clear_ownerless(self) -> bool:
@@ -277,10 +277,10 @@ class Service:
 
 def auto_served(models: Iterable[Model]) -> list[Model]:
     """Each of the models that a sweep serves where nobody does, once."""
-    return list({words_of(model): model for model in models if model.serve.auto}.values())
+    return list({server_identity(model): model for model in models if model.serve.auto}.values())
 
 
-def words_of(model: Model) -> str:
+def server_identity(model: Model) -> str:
     """How a model is served and reached: equal for models that share a server."""
     return repr((model.endpoint, model.serve))
 
@@ -320,7 +320,7 @@ def services(runs_dir: Path) -> list[Service]:
     return [Service(path.parent) for path in sorted(paths)]
 
 
-def now(folder: Path) -> float:
+def folder_clock(folder: Path) -> float:
     """Seconds since 1970 by the clock that stamps the files of ``folder``, or by that of this host
     where it may only be read."""
     try:
@@ -329,7 +329,7 @@ def now(folder: Path) -> float:
         return time.time()
 
 
-def stamp(path: Path) -> float | None:
+def touched_at(path: Path) -> float | None:
     """When a file was touched last, by the same clock; None where there is none. It is opened,
     since a network file system then asks its server instead of its memory."""
     try:

@@ -23,10 +23,10 @@ from judges.serving.book import (
     Service,
     auto_served,
     beating,
+    folder_clock,
     is_wide,
     loopback_service,
-    now,
-    words_of,
+    server_identity,
 )
 from judges.serving.server import (
     LOCAL,
@@ -35,12 +35,12 @@ from judges.serving.server import (
     STOP_S,
     address,
     alive,
-    models,
+    served_models,
     start,
     stop,
     wait_ready,
 )
-from judges.serving.service import end, use
+from judges.serving.service import end_service, use
 from judges.serving.vllm_command import arguments
 from study.config.schema import Endpoint, Model
 from study.errors import UserError
@@ -61,19 +61,19 @@ def leases(
     Raises:
         UserError: as `lease` and `judges.serving.service.use`.
     """
-    wanted = {words_of(model): model for model in auto_served(models)}
+    wanted = {server_identity(model): model for model in auto_served(models)}
     endpoints: dict[str, Endpoint] = {}
     with ExitStack() as stack:
-        for words, model in wanted.items():
+        for identity, model in wanted.items():
             if is_wide(model):
-                endpoints[words] = stack.enter_context(use(model, runs_dir, starts)).endpoint
+                endpoints[identity] = stack.enter_context(use(model, runs_dir, starts)).endpoint
             elif starts:
                 stack.enter_context(lease(model, runs_dir))
             else:
                 _refuse_other_host(model, runs_dir)
 
         def reached(model: Model) -> Model:
-            endpoint = endpoints.get(words_of(model), model.endpoint)
+            endpoint = endpoints.get(server_identity(model), model.endpoint)
             return dataclasses.replace(model, endpoint=endpoint)
 
         yield reached
@@ -81,10 +81,10 @@ def leases(
 
 def _refuse_other_host(model: Model, runs_dir: Path) -> None:
     """Refuse a server that was started on the loopback of another host than this process's."""
-    host, port = _where(model)
+    host, port = _loopback_address(model)
     here = loopback_service(port, runs_dir).folder
     elsewhere = [path.parent for path in here.parent.glob(f"*-{port}/{BOOK}")]
-    if not elsewhere or here in elsewhere or models(model, address(host, port)) is not None:
+    if not elsewhere or here in elsewhere or served_models(model, address(host, port)) is not None:
         return
     names = ", ".join(folder.name.removesuffix(f"-{port}") for folder in elsewhere)
     raise UserError(
@@ -101,7 +101,7 @@ def lease(model: Model, runs_dir: Path) -> Generator[list[str]]:
 
     A server that somebody else started at the same address is used, and not stopped.
     Raises UserError: it cannot be started, or the address is taken by another server."""
-    host, port = _where(model)
+    host, port = _loopback_address(model)
     service = loopback_service(port, runs_dir)
     service.users_dir.mkdir(parents=True, exist_ok=True)
     try:
@@ -129,10 +129,10 @@ def sweep_up(port: int, runs_dir: Path) -> str:
     service.users_dir.mkdir(parents=True, exist_ok=True)
     with service.locked():
         _take_over_older(service)
-    return end(service) if service.read() else "no server was left behind"
+    return end_service(service) if service.read() else "no server was left behind"
 
 
-def _where(model: Model) -> tuple[str, int]:
+def _loopback_address(model: Model) -> tuple[str, int]:
     parts = urlsplit(model.endpoint.url)
     host, port = parts.hostname or "", parts.port
     host = "127.0.0.1" if host == "0.0.0.0" else host  # beyond loopback is said by serve.bind
@@ -168,7 +168,7 @@ def _join(model: Model, host: str, port: int, runs_dir: Path, service: Service) 
             f" {', '.join(str(user.pid) for user in users)}. Give this {model.role} another port in"
             f" {model.role}.endpoint.url, or wait."
         )
-    if not replicas and (served := models(model, address(host, port))) is not None:
+    if not replicas and (served := served_models(model, address(host, port))) is not None:
         if model.endpoint.model in served:
             return None
         raise UserError(
@@ -176,7 +176,7 @@ def _join(model: Model, host: str, port: int, runs_dir: Path, service: Service) 
             f" Stop it, or give this {model.role} another port in {model.role}.endpoint.url."
         )
     with ExitStack() as undo:
-        sign = service.enter()
+        sign, owner = service.add_user(), service.this_process()
         undo.callback(_leave, service, sign)
         if book is None or not up or not same:
             stop(replicas)
@@ -184,8 +184,8 @@ def _join(model: Model, host: str, port: int, runs_dir: Path, service: Service) 
                 version=VERSION,
                 model=model.endpoint.model,
                 state=STARTING,
-                began=now(service.folder),
-                owner=service.me(),
+                began=folder_clock(service.folder),
+                owner=owner,
                 replicas=start(model, host, port, runs_dir, attached=False),
                 kept_by=USERS,
                 commands=commands,
@@ -193,7 +193,7 @@ def _join(model: Model, host: str, port: int, runs_dir: Path, service: Service) 
             service.write(book)  # before it is ready: a killed starter leaves no server unknown
         wait_ready(model, book.replicas)
         ready = [dataclasses.replace(each, state=READY) for each in book.replicas]
-        service.write(dataclasses.replace(book, state=READY, owner=service.me(), replicas=ready))
+        service.write(dataclasses.replace(book, state=READY, owner=owner, replicas=ready))
         undo.pop_all()
     return sign
 
@@ -227,7 +227,7 @@ def _take_over_older(service: Service) -> None:
         "model": "",
         "state": READY,
         "began": path.stat().st_mtime,
-        "owner": users[0] if users else dataclasses.asdict(service.me()),
+        "owner": users[0] if users else dataclasses.asdict(service.this_process()),
         "replicas": [server | {"state": READY} for server in record["servers"]],
         "kept_by": USERS,
         "commands": record["command"],

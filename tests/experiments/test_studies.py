@@ -182,7 +182,7 @@ def left_server(tmp_path: Path) -> Iterator[Left]:
     log = service.folder / "a.log"
     log.write_text("what it said")
     replica = Server(process.pid, started, "http://127.0.0.1:1/v1", str(log), state="ready")
-    owner = dataclasses.replace(service.me(), pid=2**22 + 1)
+    owner = dataclasses.replace(service.this_process(), pid=2**22 + 1)
     service.write(Book(1, "tiny", "ready", 0.0, owner, [replica]))
     yield service, process
     process.kill()
@@ -204,7 +204,7 @@ def test_a_server_without_owner_is_stopped_before_its_book_goes(left_server, pri
 def test_a_service_without_owner_that_is_used_stays(left_server: Left) -> None:
     service, process = left_server
     (found,) = clean.of_folder(service.folder.parent.parent)
-    service.enter()
+    service.add_user()
     assert list(clean.of_folder(service.folder.parent.parent)) == []
     assert clean.remove(found) is False
     assert service.read() is not None and process.poll() is None

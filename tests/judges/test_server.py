@@ -16,7 +16,7 @@ from judges.serve import main
 from judges.serving import server, vllm_command
 from judges.serving.book import Book, Service, loopback_service, services
 from judges.serving.lease import lease, leases
-from judges.serving.service import end
+from judges.serving.service import end_service
 from study.config.schema import Judge
 from study.errors import UserError
 from study.system.files import Damaged, read_json, write_json
@@ -51,14 +51,14 @@ def started(one: Judge, runs_dir: Path) -> Generator[list[server.Server]]:
 def test_a_server_starts_answers_and_leaves_nothing_behind(fake):
     [one] = servers = server.start(judge(), "127.0.0.1", free_port(), fake)
     assert server.wait_ready(judge(), servers) < 30
-    assert server.models(judge(), one.url) == ["tiny"] and server.alive(one)
+    assert server.served_models(judge(), one.url) == ["tiny"] and server.alive(one)
     assert os.getpgid(one.pid) == one.pid != os.getpgid(0)
     log = Path(one.log).read_text()
     assert log.startswith("$ vllm serve org/Tiny --served-model-name tiny --host 127.0.0.1 --port")
     assert "'VLLM_NO_USAGE_STATS': '1'" in log
     server.stop(servers)
     assert not server.alive(one) and not Path(f"/proc/{one.pid}").exists()
-    assert server.models(judge(), one.url) is None
+    assert server.served_models(judge(), one.url) is None
     server.stop(servers)  # again does nothing
 
 
@@ -78,7 +78,7 @@ def test_a_key_opens_our_own_server(fake, monkeypatch):
     kept = dataclasses.replace(plain, endpoint=endpoint)
     with started(kept, fake) as servers:
         server.wait_ready(kept, servers)
-        assert server.models(plain, servers[0].url) is None  # without the key: 401
+        assert server.served_models(plain, servers[0].url) is None  # without the key: 401
 
 
 @pytest.mark.parametrize(
@@ -101,9 +101,9 @@ def test_a_server_that_will_not_end_is_killed_with_its_children(fake, monkeypatc
     monkeypatch.setenv("FAKE_VLLM", "stubborn")
     [one] = servers = server.start(judge(), "127.0.0.1", free_port(), fake)
     server.wait_ready(judge(), servers)
-    assert len(server._group(one.pid)) == 2
+    assert len(server._group_members(one.pid)) == 2
     server.stop(servers, patience_s=0.3)
-    assert server._group(one.pid) == []
+    assert server._group_members(one.pid) == []
 
 
 def test_stop_spares_a_process_that_only_inherited_the_pid():
@@ -214,7 +214,7 @@ def running(pid: int) -> bool:
 def test_the_last_user_stops_the_server(fake):
     one = judge(free_port())
     with lease(one, fake) as urls:
-        assert urls == [one.endpoint.url] and server.models(one, urls[0]) == ["tiny"]
+        assert urls == [one.endpoint.url] and server.served_models(one, urls[0]) == ["tiny"]
         pid = pid_of(fake)
         with lease(one, fake):
             assert pid_of(fake) == pid and users_of(fake) == [os.getpid()] * 2
@@ -280,7 +280,7 @@ def test_a_shared_server_is_listed_and_swept_by_its_name_on_its_host_alone(fake,
     for sign in served.users_dir.iterdir():  # another host knows a user by its sign alone
         os.utime(sign, (0, 0))
     with pytest.raises(UserError, match=f"on the loopback of {socket.gethostname()}"):
-        end(elsewhere)
+        end_service(elsewhere)
     assert running(pid) and main(asks) == 0
     assert f"; stopped process {pid}; " in capsys.readouterr().out and not running(pid)
 
@@ -333,11 +333,11 @@ def test_a_sweep_leases_each_server_once_and_only_those_it_should_start(fake):
     strict = dataclasses.replace(first, name="tiny-strict")  # another prompt, the same server
     second, other = judge(free_port(), auto=True), judge(free_port())
     with leases([first, strict, first, second, other], fake):
-        assert server.models(first, first.endpoint.url) == ["tiny"]
-        assert server.models(second, second.endpoint.url) == ["tiny"]
-        assert server.models(other, other.endpoint.url) is None
+        assert server.served_models(first, first.endpoint.url) == ["tiny"]
+        assert server.served_models(second, second.endpoint.url) == ["tiny"]
+        assert server.served_models(other, other.endpoint.url) is None
         assert [len(list(each.users())) for each in services(fake)] == [1, 1]
-    assert server.models(first, first.endpoint.url) is None
+    assert server.served_models(first, first.endpoint.url) is None
     assert book(fake) is None
 
 
@@ -349,7 +349,7 @@ def test_a_server_that_died_is_started_anew(fake):
         wait_for(lambda: not running(before))
         with lease(one, fake):
             assert pid_of(fake) != before
-            assert server.models(one, one.endpoint.url) == ["tiny"]
+            assert server.served_models(one, one.endpoint.url) == ["tiny"]
     assert book(fake) is None
 
 
