@@ -25,9 +25,9 @@ from judges.endpoint.complete import chat_body, complete_all
 from judges.serving import lease, server, vllm_command
 from judges.serving.actor import start_actor
 from judges.serving.book import ELSEWHERE, LOOPBACK, is_wide, service_of, services
-from judges.serving.keeper import Keeper, Taken, taken
+from judges.serving.keeper import Keeper, Taken
 from judges.serving.server import ANY_PORT, LOCAL, Server
-from judges.serving.service import end, rows, use
+from judges.serving.service import end_service, service_rows, use
 from judges.simulated.app import simulated_app
 from judges.simulated.operators import operators_app
 from study.cli import command, option, overrides, preset
@@ -114,7 +114,7 @@ def _load(options: Options) -> tuple[Model, Task]:
 
 def show_services(runs_dir: Path) -> None:
     """Print all services of a runs folder."""
-    if lines := rows(runs_dir):
+    if lines := service_rows(runs_dir):
         print_table(lines, f"Services in {runs_dir / 'servers'}")
     else:
         print(f"There is no service in {runs_dir / 'servers'}.")
@@ -130,7 +130,7 @@ def stop_service(options: Options) -> None:
             f" {options.runs_dir / 'servers'} there is {', '.join(by_name) or 'none'}. Type"
             " stop=true service=NAME."
         )
-    print(end(service))
+    print(end_service(service))
 
 
 def serve_simulated(model: Model, task: Task, options: Options) -> None:
@@ -172,12 +172,12 @@ def serve_vllm(model: Model, options: Options) -> None:
         for each in (model, wide):
             service = service_of(each, options.runs_dir)
             if service.read() is not None:
-                print(end(service))
+                print(end_service(service))
                 return
-        print(lease.sweep_up(model, port, options.runs_dir))
+        print(lease.sweep_up(port, options.runs_dir))
         return
     if options.print_only:
-        print("\n".join(vllm_command.shown(model, model.serve.bind or host, port)))
+        print("\n".join(vllm_command.shell_commands(model, model.serve.bind or host, port)))
         return
     if options.detached or options.on == "ray":
         detach(model, port, options)
@@ -207,7 +207,7 @@ def detach(model: Model, port: int, options: Options) -> None:
     service = service_of(model, options.runs_dir)
     book = service.read()
     if book is not None and service.owned(book):
-        raise Taken(taken(service, book))
+        raise Taken(service, book)
     local = options.on == "local"
     if not local:
         start_actor(model, options.runs_dir, port)
@@ -215,7 +215,11 @@ def detach(model: Model, port: int, options: Options) -> None:
     with use(model, options.runs_dir, starts=local, while_used=False, port=port) as reached:
         urls = (reached.endpoint.url, *reached.endpoint.replicas)
         logs = str(service.folder)
-        _announce(reached, [Server(0, "", url, logs) for url in urls], time.monotonic() - began)
+        _announce(
+            reached,
+            [Server(pid=0, started="", url=url, log=logs) for url in urls],
+            time.monotonic() - began,
+        )
     where = f" runs_dir={options.runs_dir}" if options.runs_dir != Path("runs") else ""
     stops = f"python -m judges.serve stop=true service={service.name}{where}"
     print(f"stop it with: {stops}", flush=True)

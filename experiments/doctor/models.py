@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 
 from experiments.doctor.finding import Finding, note, ok, problem
 from judges.endpoint.keys import read_key
-from judges.serving.book import words_of
+from judges.serving.book import server_identity
 from judges.serving.server import LOCAL
 from study.cell.cells import models_of
 from study.config.presets import no_preset, preset_names, read_preset
@@ -44,7 +44,7 @@ def of_experiment(name: str) -> list[Model]:
 
 def distinct(models: Sequence[Model]) -> list[Model]:
     """Those that differ in their name or in how they are reached."""
-    return list({(each.role, each.name, words_of(each)): each for each in models}.values())
+    return list({(each.role, each.name, server_identity(each)): each for each in models}.values())
 
 
 def keys(models: Sequence[Model]) -> Finding:

@@ -23,7 +23,6 @@ from pathlib import Path
 
 from experiments.studies.list import studies
 from experiments.studies.sizes import format_size, size
-from judges.serving import orphans
 from judges.serving.book import BOOK, Service, services
 from study.cell.folder import CellFolder, study_cells
 from study.cell.places import shown
@@ -142,7 +141,7 @@ def _remove(each: Removable) -> bool:
     if each.kind == SERVER:
         service = Service(each.path.parent)
         with service.locked():
-            return orphans.clear(service)
+            return service.clear_ownerless()
     if each.cell is None:
         each.path.unlink(missing_ok=True)
         return True

@@ -7,18 +7,17 @@ through Ray.
 
 from __future__ import annotations
 
-import dataclasses
 import os
 import socket
 import threading
 from pathlib import Path
 from typing import Any
 
-from judges.serving.book import is_wide, service_of
+from judges.serving.book import Book, Holder, is_wide, service_of
 from judges.serving.keeper import Keeper
 from judges.serving.server import STOP_S
 from judges.serving.vllm_command import ROOT
-from study.config.schema import GROUPS, Model, freeze
+from study.config.schema import Model
 from study.errors import UserError
 from study.system.files import first_line
 
@@ -31,20 +30,18 @@ class ServiceActor:
     """Keeps a service in a thread, until it is stopped or nothing of it can be kept.
 
     Args:
-        role: judge or executor.
-        data: that model, as plain nested data.
+        model: the judge or executor that is served.
         runs_dir: the folder that all nodes share.
         port: the first that is tried.
     """
 
-    def __init__(self, role: str, data: dict[str, Any], runs_dir: str, port: int) -> None:
+    def __init__(self, model: Model, runs_dir: Path, port: int) -> None:
         import ray
 
         context = ray.get_runtime_context()
         self._actor = context.current_actor
-        model: Model = freeze(GROUPS[role], data)
         kept_by = f"ray {context.gcs_address}"  # of which there is one actor of this name
-        self._keeper = Keeper(model, Path(runs_dir), port=port, kept_by=kept_by)
+        self._keeper = Keeper(model, runs_dir, port=port, kept_by=kept_by)
         self._start_ended = threading.Event()
         """It answers, or it is known why not."""
         self._error: UserError | None = None
@@ -54,7 +51,7 @@ class ServiceActor:
         import ray
 
         try:
-            print(self._keeper.keep(self._ready), flush=True)
+            print(self._keeper.keep(lambda *_: self._start_ended.set()), flush=True)
         except UserError as error:
             print(error, flush=True)
             if not self._start_ended.is_set():
@@ -63,20 +60,15 @@ class ServiceActor:
                 return  # whoever waits is told, and ends the actor
         ray.kill(self._actor, no_restart=True)
 
-    def _ready(self, *_: Any) -> None:
-        self._start_ended.set()
-
     def ready(self) -> str:
         """Wait until every replica answers; empty, or why the service could not be started."""
         self._start_ended.wait()
         return str(self._error or "")
 
-    def state(self) -> dict[str, Any]:
-        """Owner, replicas, state and users as the book has them."""
+    def state(self) -> tuple[Book | None, list[Holder]]:
+        """The book, and the living users."""
         service = self._keeper.service
-        book = service.read()
-        users = list(map(str, service.users()))
-        return {"users": users} | (dataclasses.asdict(book) if book else {})
+        return service.read(), list(service.users())
 
 
 def start_actor(model: Model, runs_dir: Path, port: int) -> None:
@@ -90,7 +82,7 @@ def start_actor(model: Model, runs_dir: Path, port: int) -> None:
             f"on=ray serves from whichever node has room, and without {role}.serve.bind a server"
             f" answers its own node alone. Give {role}.serve.bind=0.0.0.0."
         )
-    ray = _cluster()
+    ray = _connected_ray()
     gpus = serve.tensor_parallel * serve.replicas if serve.device == "gpu" else 0
     most = max(node["Resources"].get("GPU", 0.0) for node in ray.nodes() if node["Alive"])
     if most < gpus:
@@ -111,7 +103,7 @@ def start_actor(model: Model, runs_dir: Path, port: int) -> None:
         num_gpus=gpus,
         runtime_env={"env_vars": {"PYTHONPATH": str(ROOT)}},
     )
-    actor: Any = options.remote(role, dataclasses.asdict(model), str(runs_dir.absolute()), port)
+    actor: Any = options.remote(model, runs_dir.absolute(), port)
     try:
         problem = ray.get(actor.ready.remote(), timeout=serve.start_timeout_s + STOP_S)
     except ray.exceptions.RayError as error:
@@ -125,7 +117,7 @@ def start_actor(model: Model, runs_dir: Path, port: int) -> None:
         raise UserError(problem)
 
 
-def _cluster() -> Any:
+def _connected_ray() -> Any:
     """The package Ray, connected to the cluster of RAY_ADDRESS.
     Raises UserError: Ray is not installed, or no cluster answers."""
     try:

@@ -1,10 +1,13 @@
 """The book of a served judge: what is served, where it answers, who owns it and who uses it.
 
-A service is a folder, ``runs/servers/NAME``, that all nodes read; its name is made of what is
-served, so whoever needs the same finds the same.
+A service is a folder, ``runs/servers/NAME``, that all nodes read. One that has a keeper
+(`judges.serving.keeper`) is named after what is served, so whoever needs the same finds the same;
+one that its users share on their host's loopback (`judges.serving.lease`) is named HOST-PORT, where
+they look for it.
 
-    service.json  a `Book`; its owner touches it as a sign of life
+    service.json  a `Book`; its keeper touches it as a sign of life
     users/        a file per user, which that user touches as a sign of life
+    .lock         held by who changes owner or users
     key           the API key, for the account alone that started the service
     stop          somebody asked the owner to end
 
@@ -18,6 +21,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
+import math
 import os
 import re
 import secrets
@@ -30,32 +34,39 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from judges.serving.server import Process, alive, start_time
+from judges.serving import server
+from judges.serving.server import Process, Server, alive, start_time
 from judges.serving.vllm_command import arguments
 from study.config.schema import Model, freeze
 from study.errors import UserError
 from study.system import clock, locks
 from study.system.files import Damaged, read_json, write_json
 
-VERSION = 1
+VERSION = 2
+"""2 since users on loopback have a book, too, and ``commands`` are in it."""
 BEAT_S = 10.0
 """How often a sign of life is given."""
 EXPIRY_S = 120.0
 """The age at which a sign of life from another host has lapsed; more than a network file system
 takes to show a new file to other hosts."""
+ORPHANS_END_S = 20.0
+"""How long servers of an owner that was killed may take to end before they are killed."""
 APART_S = 30.0
 """How far the clocks of two hosts may be apart."""
 LOOPBACK = ("", "localhost", "127.0.0.1", "::1")
 ELSEWHERE = "elsewhere"
 """``serve.bind`` of who uses a service and never starts one."""
 BOOK = "service.json"
-STARTING, READY, STOPPING, LOST = "starting", "ready", "stopping", "lost"
+STOPPING = "stopping"
+USERS = "its users"
+"""``kept_by`` of a service without a keeper: the last of its users stops it."""
 
 
 @dataclass(frozen=True)
 class Place:
     """A host as its processes see it; ``kernel`` names its boot and, in a container, what processes
-    can be seen there."""
+    can be seen there. Users of its loopback leave it empty: the host's name is that of their
+    service, and when a process started says in which boot."""
 
     host: str
     kernel: str
@@ -82,19 +93,6 @@ class Holder(Process):
 
 
 @dataclass(frozen=True)
-class Replica:
-    """One server of a service, on its owner's host. ``state`` is starting, ready or lost: not
-    started any more."""
-
-    url: str
-    pid: int
-    started: str
-    state: str
-    restarts: int
-    log: str
-
-
-@dataclass(frozen=True)
 class Book:
     """What is written of a service. ``state`` is starting, ready or stopping."""
 
@@ -105,9 +103,13 @@ class Book:
     began: float
     """Seconds since 1970, by the clock of the folder."""
     owner: Holder
-    replicas: list[Replica]
+    replicas: list[Server]
+    """On its owner's host."""
     kept_by: str = ""
-    """What sees to it that there is one owner, such as a Ray cluster; empty where nothing does."""
+    """What sees to it that there is one owner, such as a Ray cluster, or `USERS`, of whom the owner
+    is one; empty where nothing does."""
+    commands: list[list[str]] = field(default_factory=list)
+    """What vLLM was told for each replica, where the service's name does not say it."""
 
 
 @dataclass(frozen=True)
@@ -158,9 +160,10 @@ class Service:
                 " example `chronyc makestep` on it), and run the same command again."
             )
 
-    def locked(self) -> AbstractContextManager[None]:
-        """Nobody else changes owner or users within the block."""
-        return locks.held(self.folder / ".lock")
+    def locked(self, wait_s: float = math.inf) -> AbstractContextManager[None]:
+        """Nobody else changes owner or users within the block.
+        Raises LockTimeout: somebody else held the lock all of ``wait_s``."""
+        return locks.held(self.folder / ".lock", wait_s)
 
     def read(self) -> Book | None:
         """The book, None where nobody serves.
@@ -196,20 +199,29 @@ class Service:
         os.utime(self.folder / BOOK)
 
     def owned(self, book: Book) -> bool:
-        """Whether the owner lives."""
+        """Whether the owner lives; one of `USERS` does while any user lives, and elsewhere nobody
+        may say that none does."""
+        if book.kept_by == USERS:
+            return not self.sees(book.owner) or any(self.users())
         return self._lives(book.owner, self.folder / BOOK)
 
+    def sees(self, holder: Holder) -> bool:
+        """Whether the process can be looked up from here."""
+        if not holder.kernel:
+            return holder.host == self.place.host
+        return holder.kernel == self.place.kernel
+
     def _lives(self, holder: Holder, sign: Path) -> bool:
-        if holder.kernel == self.place.kernel:
+        if self.sees(holder):
             return alive(holder)
-        given_at = stamp(sign)
-        return given_at is not None and now(self.folder) - given_at <= EXPIRY_S
+        given_at = touched_at(sign)
+        return given_at is not None and folder_clock(self.folder) - given_at <= EXPIRY_S
 
     def users(self) -> Iterator[Holder]:
         """The living users, one after the other."""
-        return (holder for _, holder in self._signs())
+        return (holder for _, holder in self._living_users())
 
-    def _signs(self) -> Iterator[tuple[Path, Holder]]:
+    def _living_users(self) -> Iterator[tuple[Path, Holder]]:
         for path in sorted(self.users_dir.glob("*.json")):
             try:
                 holder: Holder = freeze(Holder, read_json(path), "")
@@ -218,38 +230,57 @@ class Service:
             if self._lives(holder, path):
                 yield path, holder
 
-    def enter(self, again: Path | None = None) -> Path:
+    def add_user(self, again: Path | None = None) -> Path:
         """Become a user, ``again`` under the same name; gives the file that is to be touched, and
         in the end removed."""
-        user = self.me()
+        user = self.this_process()
         path = again or self.users_dir / f"{user.host}-{user.pid}-{secrets.token_hex(4)}.json"
         write_json(path, dataclasses.asdict(user), durable=False)
         return path
 
-    def me(self) -> Holder:
+    def this_process(self) -> Holder:
         """This process, at this place."""
         pid = os.getpid()
         return Holder(pid, start_time(pid) or "", self.place.host, self.place.kernel)
 
-    def tidy(self) -> None:
+    def remove_lapsed_users(self) -> None:
         """Remove users' signs of life that have lapsed. The caller holds the lock."""
         there = set(self.users_dir.glob("*.json"))
-        for path in there - {path for path, _ in self._signs()}:
+        for path in there - {path for path, _ in self._living_users()}:
             path.unlink(missing_ok=True)
 
     def clear(self) -> None:
         """Remove what says that somebody serves, and the key. The caller holds the lock."""
-        self.tidy()
+        self.remove_lapsed_users()
         for path in (self.stop_path, self.key_path, self.folder / BOOK):
             path.unlink(missing_ok=True)
+
+    def end_servers(self, book: Book) -> bool:
+        """End what still runs of the servers in a book whose owner is gone, where they are
+        processes of this place; whether they are. Elsewhere they end with their owner."""
+        if not self.sees(book.owner):
+            return False
+        server.stop(book.replicas, ORPHANS_END_S)
+        return True
+
+    def clear_ownerless(self) -> bool:
+        """End the servers of a service without an owner and take its book away; whether that was
+        done. One that has an owner, or a user who may start it again, stays. The caller holds the
+        lock."""
+        book = self.read()
+        if book is None or self.owned(book) or any(self.users()):
+            return False
+        self.end_servers(book)
+        self.clear()
+        return True
 
 
 def auto_served(models: Iterable[Model]) -> list[Model]:
     """Each of the models that a sweep serves where nobody does, once."""
-    return list({words_of(model): model for model in models if model.serve.auto}.values())
+    return list({server_identity(model): model for model in models if model.serve.auto}.values())
 
 
-def words_of(model: Model) -> str:
+def server_identity(model: Model) -> str:
     """How a model is served and reached: equal for models that share a server."""
     return repr((model.endpoint, model.serve))
 
@@ -276,13 +307,20 @@ def service_of(model: Model, runs_dir: Path, place: Place | None = None) -> Serv
     return Service((runs_dir / "servers" / name_of(model, place)).absolute(), place)
 
 
+def loopback_service(port: int, runs_dir: Path) -> Service:
+    """The service that users of this host share at a port of its loopback, whether or not there is
+    one yet."""
+    place = Place(socket.gethostname(), kernel="")
+    return Service((runs_dir / "servers" / f"{place.host}-{port}").absolute(), place)
+
+
 def services(runs_dir: Path) -> list[Service]:
     """All services of a runs folder, by name."""
     paths = (runs_dir / "servers").absolute().glob(f"*/{BOOK}")
     return [Service(path.parent) for path in sorted(paths)]
 
 
-def now(folder: Path) -> float:
+def folder_clock(folder: Path) -> float:
     """Seconds since 1970 by the clock that stamps the files of ``folder``, or by that of this host
     where it may only be read."""
     try:
@@ -291,7 +329,7 @@ def now(folder: Path) -> float:
         return time.time()
 
 
-def stamp(path: Path) -> float | None:
+def touched_at(path: Path) -> float | None:
     """When a file was touched last, by the same clock; None where there is none. It is opened,
     since a network file system then asks its server instead of its memory."""
     try:

@@ -15,24 +15,20 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NoReturn
 
-from judges.serving import orphans, server
+from judges.serving import server
 from judges.serving.book import (
     EXPIRY_S,
-    LOST,
-    READY,
-    STARTING,
     STOPPING,
     VERSION,
     Book,
-    Replica,
     Service,
     beating,
+    folder_clock,
     is_wide,
-    now,
     service_of,
 )
-from judges.serving.key import opened
-from judges.serving.server import ANY_PORT, MOVE, Server
+from judges.serving.key import with_key
+from judges.serving.server import ANOTHER_PORT, ANY_PORT, LOST, READY, STARTING, Server
 from judges.serving.vllm_command import arguments, check_model, launcher
 from study.config.schema import Model
 from study.errors import UserError
@@ -44,7 +40,7 @@ RESTARTS = 3
 FORGIVEN_S = 3600.0
 LOOK_S = 1.0
 HEALTH_S = 10.0
-SILENT = 6
+SILENT_LOOKS = 6
 """Looks in a row without an answer after which a replica is started again."""
 
 
@@ -55,31 +51,31 @@ Announce = Callable[[Model, Sequence[Server], float], None]
 class Taken(UserError):
     """Somebody who lives serves this already."""
 
-
-def taken(service: Service, book: Book) -> str:
-    """What whoever wants to serve the same is told."""
-    return (
-        f"{service.name} is served already, by {book.owner}. Use it, or see who does: python -m"
-        " judges.serve status=true"
-    )
+    def __init__(self, service: Service, book: Book) -> None:
+        super().__init__(
+            f"{service.name} is served already, by {book.owner}. Use it, or see who does: python -m"
+            " judges.serve status=true"
+        )
 
 
-class _Over(Exception):
+class _ServiceEnds(Exception):
     """The service is to end; the text says why."""
 
 
 @dataclass
-class _Run:
+class _RunningReplica:
     """A replica as its keeper sees it."""
 
     index: int
     port: int
     server: Server
-    state: str = STARTING
-    since: float = 0.0
+    since: float
     """By the monotonic clock, when it was started."""
-    restarts: int = 0
     silent: int = 0
+
+    def becomes(self, state: str) -> None:
+        """Change the state of its server."""
+        self.server = dataclasses.replace(self.server, state=state)
 
 
 class Keeper:
@@ -106,8 +102,8 @@ class Keeper:
         """Set by another thread: the service is to end."""
         self._model, self._while_used, self._kept_by = model, while_used, kept_by
         self._port = port
-        self._owner = self.service.me()
-        self._runs: list[_Run] = []
+        self._owner = self.service.this_process()
+        self._runs: list[_RunningReplica] = []
         self._leases: list[Lease] = []
         """The GPUs of each replica, which stay its own while it is started again."""
         self._began = 0.0
@@ -125,56 +121,57 @@ class Keeper:
         if is_wide(self._model):
             self._bind, self._reached = self._model.serve.bind, server.reached_by(self._model)
         self.service.prepare()
-        ports = self._take()
+        ports = self._become_owner()
         try:
             with beating(self._touch):
                 self._start(ports)
                 servers = [run.server for run in self._runs]
-                seconds = server.wait_ready(self._model, servers, meanwhile=self._obey)
+                seconds = server.wait_ready(self._model, servers, meanwhile=self._end_if_due)
                 for run in self._runs:
-                    run.state = READY
+                    run.becomes(READY)
                 self._state = READY
                 self._write()
                 if on_ready is not None:
                     on_ready(self._model, servers, seconds)
                 self._watch()
-        except _Over as over:
-            return str(over)
+        except _ServiceEnds as ends:
+            return str(ends)
         finally:
             self._end()
 
-    def _take(self) -> list[int]:
+    def _become_owner(self) -> list[int]:
         """Become the owner; gives the ports of an owner that was killed on this host."""
         service = self.service
         with service.locked():
             book = service.read()
             succeeds = book is not None and bool(book.kept_by) and book.kept_by == self._kept_by
             if book is not None and service.owned(book) and not succeeds:
-                raise Taken(taken(service, book))
-            self._model = opened(self._model, service, makes=True)
+                raise Taken(service, book)
+            self._model = with_key(self._model, service, makes=True)
             service.stop_path.unlink(missing_ok=True)
-            self._began = now(service.folder)
+            self._began = folder_clock(service.folder)
             self._write()
         # What an owner leaves that was killed is ending, and has the ports and the GPUs till then.
-        if book is None or not orphans.end_servers(service, book):
+        if book is None or not service.end_servers(book):
             return []
         return [server.port_of(each.url) for each in book.replicas]
 
     def _watch(self) -> NoReturn:
-        """Look after the replicas. Raises _Over: as `_obey`. Raises UserError: none is left."""
+        """Look after the replicas.
+        Raises _ServiceEnds: as `_end_if_due`. Raises UserError: none is left."""
         service = self.service
         looked = tidied = time.monotonic()
         while True:
             try:
-                self._obey()
+                self._end_if_due()
                 if time.monotonic() - tidied >= EXPIRY_S:
                     tidied = time.monotonic()
                     with service.locked():
-                        service.tidy()
+                        service.remove_lapsed_users()
                 asks = time.monotonic() - looked >= HEALTH_S
                 looked = time.monotonic() if asks else looked
                 for run in self._runs:
-                    self._look(run, asks)
+                    self._check_replica(run, asks)
             except OSError as error:  # another owner takes over if this lasts
                 print(f"{service.folder} cannot be used: {error}", flush=True)
             self.halted.wait(LOOK_S)
@@ -183,9 +180,9 @@ class Keeper:
         for index in range(self._model.serve.replicas):
             first = self._port + index if self._port else 0
             wanted = ports[index] if index < len(ports) else first
-            port = self._free(wanted)
+            port = self._free_port(wanted)
             self._leases.append(server.lease_gpus(self._model))
-            run = _Run(index, port, self._launch(index, port), since=time.monotonic())
+            run = _RunningReplica(index, port, self._launch(index, port), since=time.monotonic())
             self._runs.append(run)
             print(
                 f"{self.service.name} starts as process {run.server.pid} on port {port}; its log"
@@ -200,12 +197,12 @@ class Keeper:
         launched = server.launch(self._model, self._bind, port, index, log, leased)
         return dataclasses.replace(launched, url=server.address(self._reached, port))
 
-    def _free(self, port: int) -> int:
+    def _free_port(self, port: int) -> int:
         """``port`` if nothing listens there, else any port that is free. On loopback a service is
         found by its port, so it has no other.
         Raises UserError: it is on loopback, and its port is taken."""
         if not is_wide(self._model):
-            server.listen(self._bind, port, MOVE).close()
+            server.listen(self._bind, port, ANOTHER_PORT).close()
             return port
         try:
             server.listen(self._bind, port, ANY_PORT).close()
@@ -217,53 +214,54 @@ class Keeper:
         with server.listen(self._bind, 0, instead) as listener:
             return listener.getsockname()[1]
 
-    def _look(self, run: _Run, asks: bool) -> None:
+    def _check_replica(self, run: _RunningReplica, asks: bool) -> None:
         """See after one replica, and start it again where it has ended or does not answer."""
-        if run.state == LOST:
+        if run.server.state == LOST:
             return
         age = time.monotonic() - run.since
         if not server.alive(run.server):
-            self._again(run, "ended")
+            self._restart(run, "ended")
             return
-        if run.state == STARTING or asks:
+        if run.server.state == STARTING or asks:
             if server.healthy(self._model, run.server.url):
                 run.silent = 0
-                if run.state == STARTING:
-                    run.state, run.since = READY, time.monotonic()
+                if run.server.state == STARTING:
+                    run.becomes(READY)
+                    run.since = time.monotonic()
                     print(f"{run.server.url} answers again", flush=True)
                     self._write()
-            elif run.state == STARTING:
+            elif run.server.state == STARTING:
                 if age > self._model.serve.start_timeout_s:
-                    self._again(run, "did not answer in time")
+                    self._restart(run, "did not answer in time")
             else:
                 run.silent += 1
-                if run.silent >= SILENT:
-                    self._again(run, "runs and does not answer")
-        if run.state == READY and age > FORGIVEN_S:
-            run.restarts = 0
+                if run.silent >= SILENT_LOOKS:
+                    self._restart(run, "runs and does not answer")
+        if run.server.state == READY and age > FORGIVEN_S:
+            run.server = dataclasses.replace(run.server, restarts=0)
 
-    def _again(self, run: _Run, why: str) -> None:
+    def _restart(self, run: _RunningReplica, why: str) -> None:
         server.stop([run.server], patience_s=5.0)
         print(f"{run.server.url} {why}; its log is {run.server.log}", flush=True)
-        if run.restarts >= RESTARTS:
-            run.state = LOST
+        if run.server.restarts >= RESTARTS:
+            run.becomes(LOST)
             self._write()
-            if all(each.state == LOST for each in self._runs):
+            if all(each.server.state == LOST for each in self._runs):
                 raise UserError(
                     f"No replica of {self.service.name} is left: each was started again {RESTARTS}"
                     f" times and ended.{server.tail(self._model, run.server)}"
                 )
             return
-        run.restarts, run.silent = run.restarts + 1, 0
-        run.port = self._free(run.port)
-        run.server = self._launch(run.index, run.port)
-        run.state, run.since = STARTING, time.monotonic()
+        run.port = self._free_port(run.port)
+        launched = self._launch(run.index, run.port)
+        run.server = dataclasses.replace(launched, restarts=run.server.restarts + 1)
+        run.since, run.silent = time.monotonic(), 0
         self._write()
 
-    def _obey(self) -> None:
-        """Raises _Over: told to end, replaced by another owner, or used by nobody any more."""
+    def _end_if_due(self) -> None:
+        """Raises _ServiceEnds: told to end, replaced by another owner, or used by nobody now."""
         if self.halted.is_set():
-            raise _Over("it was told to end")
+            raise _ServiceEnds("it was told to end")
         service = self.service
         try:
             book = service.read()
@@ -273,17 +271,19 @@ class Keeper:
         except (UserError, OSError):
             return
         if book is None or book.owner != self._owner:
-            raise _Over("another owner took its place" if book else "its book was taken away")
+            raise _ServiceEnds(
+                "another owner took its place" if book else "its book was taken away"
+            )
         stops = service.stop_path.exists()
         if (stops or self._while_used) and not any(service.users()):
             with service.locked():
                 if not any(service.users()):  # nobody came meanwhile
-                    self._leave()
-                    raise _Over("it was told to end" if stops else "nobody uses it any more")
+                    self._admit_nobody()
+                    raise _ServiceEnds("it was told to end" if stops else "nobody uses it any more")
         elif stops:
             service.stop_path.unlink(missing_ok=True)  # whoever asked sees it, and says who does
 
-    def _leave(self) -> None:
+    def _admit_nobody(self) -> None:
         """From now on nobody new may use it; the caller holds the lock."""
         self._state = STOPPING
         self._write()
@@ -291,7 +291,7 @@ class Keeper:
     def _end(self) -> None:
         with suppress(OSError), self.service.locked():
             if self._is_mine():
-                self._leave()
+                self._admit_nobody()
         server.stop([run.server for run in self._runs])
         for leased in self._leases:
             leased.close()
@@ -311,19 +311,13 @@ class Keeper:
             self.service.touch()
 
     def _write(self) -> None:
-        replicas = [
-            Replica(
-                run.server.url,
-                run.server.pid,
-                run.server.started,
-                run.state,
-                run.restarts,
-                run.server.log,
-            )
-            for run in self._runs
-        ]
-        model_name = self._model.endpoint.model
         book = Book(
-            VERSION, model_name, self._state, self._began, self._owner, replicas, self._kept_by
+            version=VERSION,
+            model=self._model.endpoint.model,
+            state=self._state,
+            began=self._began,
+            owner=self._owner,
+            replicas=[run.server for run in self._runs],
+            kept_by=self._kept_by,
         )
         self.service.write(book)

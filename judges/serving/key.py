@@ -17,13 +17,13 @@ from study.config.schema import Model
 from study.errors import UserError
 from study.system.files import Damaged, read_text
 
-_BRING = (
+_OWN_KEY_ADVICE = (
     "Or bring a key of your own, the same for who serves and who asks: `export JUDGE_KEY=...` on"
     " every node, and {role}.endpoint.api_key_env=JUDGE_KEY in both commands."
 )
 
 
-def opened(model: Model, service: Service, makes: bool = False) -> Model:
+def with_key(model: Model, service: Service, makes: bool = False) -> Model:
     """``model`` with the key of its service in a variable of this process. A key that the model's
     own ``api_key_env`` names takes its place; a service on loopback has none.
 
@@ -58,7 +58,7 @@ def _make(path: Path, role: str) -> None:
         path.unlink()
         raise UserError(
             f"{path} would hold the API key of the service, and its file system lets other accounts"
-            f" read it. {_BRING.format(role=role)}"
+            f" read it. {_OWN_KEY_ADVICE.format(role=role)}"
         )
 
 
@@ -75,5 +75,5 @@ def _read(path: Path, model: Model) -> str:
         raise UserError(
             f"{path} should hold the API key of the service of {model.role}={model.name}: it {why}."
             " Only the account that started the service can read it. Run this as that account (see:"
-            f" ls -l {path}). {_BRING.format(role=model.role)}"
+            f" ls -l {path}). {_OWN_KEY_ADVICE.format(role=model.role)}"
         ) from None

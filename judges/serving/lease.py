@@ -10,26 +10,37 @@ import dataclasses
 import os
 import socket
 from collections.abc import Callable, Generator, Iterable
-from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from contextlib import ExitStack, contextmanager, nullcontext
+from functools import partial
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from judges.serving.book import auto_served, is_wide, words_of
+from judges.serving.book import (
+    BOOK,
+    USERS,
+    VERSION,
+    Book,
+    Service,
+    auto_served,
+    beating,
+    folder_clock,
+    is_wide,
+    loopback_service,
+    server_identity,
+)
 from judges.serving.server import (
     LOCAL,
+    READY,
+    STARTING,
     STOP_S,
-    Process,
-    Server,
     address,
     alive,
-    models,
+    served_models,
     start,
-    start_time,
     stop,
     wait_ready,
 )
-from judges.serving.service import use
+from judges.serving.service import end_service, use
 from judges.serving.vllm_command import arguments
 from study.config.schema import Endpoint, Model
 from study.errors import UserError
@@ -50,19 +61,19 @@ def leases(
     Raises:
         UserError: as `lease` and `judges.serving.service.use`.
     """
-    wanted = {words_of(model): model for model in auto_served(models)}
+    wanted = {server_identity(model): model for model in auto_served(models)}
     endpoints: dict[str, Endpoint] = {}
     with ExitStack() as stack:
-        for words, model in wanted.items():
+        for identity, model in wanted.items():
             if is_wide(model):
-                endpoints[words] = stack.enter_context(use(model, runs_dir, starts)).endpoint
+                endpoints[identity] = stack.enter_context(use(model, runs_dir, starts)).endpoint
             elif starts:
                 stack.enter_context(lease(model, runs_dir))
             else:
                 _refuse_other_host(model, runs_dir)
 
         def reached(model: Model) -> Model:
-            endpoint = endpoints.get(words_of(model), model.endpoint)
+            endpoint = endpoints.get(server_identity(model), model.endpoint)
             return dataclasses.replace(model, endpoint=endpoint)
 
         yield reached
@@ -70,12 +81,12 @@ def leases(
 
 def _refuse_other_host(model: Model, runs_dir: Path) -> None:
     """Refuse a server that was started on the loopback of another host than this process's."""
-    host, port = _where(model)
-    here = _book(runs_dir, port)[0]
-    elsewhere = [path for path in here.parent.glob(f"*-{port}.json") if path != here]
-    if here.exists() or not elsewhere or models(model, address(host, port)) is not None:
+    host, port = _loopback_address(model)
+    here = loopback_service(port, runs_dir).folder
+    elsewhere = [path.parent for path in here.parent.glob(f"*-{port}/{BOOK}")]
+    if not elsewhere or here in elsewhere or served_models(model, address(host, port)) is not None:
         return
-    names = ", ".join(path.stem.removesuffix(f"-{port}") for path in elsewhere)
+    names = ", ".join(folder.name.removesuffix(f"-{port}") for folder in elsewhere)
     raise UserError(
         f"{model.role}={model.name} is served on the loopback of {names}, and this cell runs on"
         f" {socket.gethostname()}, which does not reach it. Serve it for all nodes: run the sweep"
@@ -84,54 +95,44 @@ def _refuse_other_host(model: Model, runs_dir: Path) -> None:
 
 
 @contextmanager
-def lease(model: Model, runs_dir: Path) -> Generator[list[str], None, None]:
+def lease(model: Model, runs_dir: Path) -> Generator[list[str]]:
     """Run the judge's server during the block, shared with all processes that need it; gives the
     addresses of its replicas.
 
     A server that somebody else started at the same address is used, and not stopped.
     Raises UserError: it cannot be started, or the address is taken by another server."""
-    host, port = _where(model)
-    path, lock = _book(runs_dir, port)
-    me = Process(os.getpid(), start_time(os.getpid()) or "")
+    host, port = _loopback_address(model)
+    service = loopback_service(port, runs_dir)
+    service.users_dir.mkdir(parents=True, exist_ok=True)
     try:
         # Whoever starts the server holds the lock until it is ready.
-        with locks.held(lock, model.serve.start_timeout_s + STOP_S):
-            joined = _join(model, host, port, runs_dir, path, me)
+        with service.locked(model.serve.start_timeout_s + STOP_S):
+            sign = _join(model, host, port, runs_dir, service)
     except locks.LockTimeout:
         raise UserError(
             f"Another process has been starting the server of {model.role}={model.name} for more"
-            f" than {model.serve.start_timeout_s:g} s; see {path.parent}."
+            f" than {model.serve.start_timeout_s:g} s; see {service.folder.parent}."
         ) from None
-    try:
-        yield [address(host, port + index) for index in range(model.serve.replicas)]
-    finally:
-        if joined:
-            with locks.held(lock):
-                _Book.read(path).leave(me)
+    with beating(partial(os.utime, sign)) if sign else nullcontext():
+        try:
+            yield [address(host, port + index) for index in range(model.serve.replicas)]
+        finally:
+            if sign:
+                with service.locked():
+                    _leave(service, sign)
 
 
-def sweep_up(model: Model, port: int, runs_dir: Path) -> str:
-    """Stop the leased server at ``port`` and return what was done.
+def sweep_up(port: int, runs_dir: Path) -> str:
+    """Stop the shared server at ``port`` and return what was done.
     Raises UserError: a living process uses it."""
-    path, lock = _book(runs_dir, port)
-    with locks.held(lock):
-        book = _Book.read(path)
-        if book.users:
-            raise UserError(
-                f"The server of {model.role}={model.name} is in use by process {_pids(book.users)};"
-                " it stops when the last of them ends."
-            )
-        stopped = [server for server in book.servers if alive(server)]
-        stop(book.servers)
-        path.unlink(missing_ok=True)
-    return f"stopped process {_pids(stopped)}" if stopped else "no server was left behind"
+    service = loopback_service(port, runs_dir)
+    service.users_dir.mkdir(parents=True, exist_ok=True)
+    with service.locked():
+        _take_over_older(service)
+    return end_service(service) if service.read() else "no server was left behind"
 
 
-def _pids(processes: Iterable[Process]) -> str:
-    return ", ".join(str(process.pid) for process in processes)
-
-
-def _where(model: Model) -> tuple[str, int]:
+def _loopback_address(model: Model) -> tuple[str, int]:
     parts = urlsplit(model.endpoint.url)
     host, port = parts.hostname or "", parts.port
     host = "127.0.0.1" if host == "0.0.0.0" else host  # beyond loopback is said by serve.bind
@@ -152,72 +153,84 @@ def _where(model: Model) -> tuple[str, int]:
     return host, port
 
 
-@dataclass
-class _Book:
-    """What is recorded of the server at a port: its command, processes and living users."""
-
-    path: Path
-    command: list[list[str]]
-    servers: list[Server]
-    users: list[Process]
-
-    @classmethod
-    def read(cls, path: Path) -> _Book:
-        state = read_json(path)
-        users = [Process(**user) for user in state.get("users", [])]
-        servers = [Server(**server) for server in state.get("servers", [])]
-        return cls(path, state.get("command", []), servers, list(filter(alive, users)))
-
-    def write(self) -> None:
-        state = dataclasses.asdict(self)
-        write_json(self.path, {name: state[name] for name in ("command", "servers", "users")})
-
-    def leave(self, me: Process) -> None:
-        """Remove a user; the last one stops the servers."""
-        if me in self.users:
-            self.users.remove(me)  # once: a process may hold several leases
-        if self.users:
-            self.write()
-            return
-        stop(self.servers)
-        self.path.unlink(missing_ok=True)
-
-
-def _book(runs_dir: Path, port: int) -> tuple[Path, Path]:
-    """The file of the `_Book` of a port, and its lock."""
-    folder = runs_dir / "servers"
-    folder.mkdir(parents=True, exist_ok=True)
-    path = folder / f"{socket.gethostname()}-{port}.json"
-    return path, path.with_suffix(".lock")
-
-
-def _join(model: Model, host: str, port: int, runs_dir: Path, path: Path, me: Process) -> bool:
-    """Add a user, and start the server if needed; False if somebody else's server is used."""
-    book = _Book.read(path)
-    command = [arguments(model, host, port + index) for index in range(model.serve.replicas)]
-    same = book.command == command
-    up = bool(book.servers) and all(map(alive, book.servers))
-    if up and not same and book.users:
+def _join(model: Model, host: str, port: int, runs_dir: Path, service: Service) -> Path | None:
+    """Become a user, and start the server if needed; gives the user's sign of life, None where
+    somebody else's server is used. The caller holds the lock."""
+    _take_over_older(service)
+    book = service.read()
+    replicas = book.replicas if book else []
+    commands = [arguments(model, host, port + index) for index in range(model.serve.replicas)]
+    same = book is not None and book.commands == commands
+    up = bool(replicas) and all(map(alive, replicas))
+    if up and not same and (users := list(service.users())):
         raise UserError(
             f"The server at {model.endpoint.url} runs with other settings for process"
-            f" {_pids(book.users)}. Give this {model.role} another port in"
+            f" {', '.join(str(user.pid) for user in users)}. Give this {model.role} another port in"
             f" {model.role}.endpoint.url, or wait."
         )
-    if not book.servers and (served := models(model, address(host, port))) is not None:
+    if not replicas and (served := served_models(model, address(host, port))) is not None:
         if model.endpoint.model in served:
-            return False
+            return None
         raise UserError(
             f"At {model.endpoint.url} another server serves {', '.join(served) or 'no model'}."
             f" Stop it, or give this {model.role} another port in {model.role}.endpoint.url."
         )
-    if not up or not same:
-        stop(book.servers)
-        book.servers = start(model, host, port, runs_dir, attached=False)
-        book.command, book.users = command, []
-    book.users.append(me)
-    book.write()  # before it is ready: a killed starter leaves no server unknown
     with ExitStack() as undo:
-        undo.callback(lambda: _Book.read(path).leave(me))
-        wait_ready(model, book.servers)
+        sign, owner = service.add_user(), service.this_process()
+        undo.callback(_leave, service, sign)
+        if book is None or not up or not same:
+            stop(replicas)
+            book = Book(
+                version=VERSION,
+                model=model.endpoint.model,
+                state=STARTING,
+                began=folder_clock(service.folder),
+                owner=owner,
+                replicas=start(model, host, port, runs_dir, attached=False),
+                kept_by=USERS,
+                commands=commands,
+            )
+            service.write(book)  # before it is ready: a killed starter leaves no server unknown
+        wait_ready(model, book.replicas)
+        ready = [dataclasses.replace(each, state=READY) for each in book.replicas]
+        service.write(dataclasses.replace(book, state=READY, owner=owner, replicas=ready))
         undo.pop_all()
-    return True
+    return sign
+
+
+def _leave(service: Service, sign: Path) -> None:
+    """Remove a user; the last one stops the servers. The caller holds the lock."""
+    sign.unlink(missing_ok=True)
+    book = service.read()
+    if book is None:
+        return
+    if remaining := next(service.users(), None):
+        service.write(dataclasses.replace(book, owner=remaining))
+        return
+    stop(book.replicas)
+    service.clear()
+
+
+def _take_over_older(service: Service) -> None:
+    """Make the book of a file HOST-PORT.json, in which releases before books of version 2 have the
+    server of a port: its users count, and its server is shared. The caller holds the lock."""
+    path = service.folder.with_name(f"{service.name}.json")
+    record = read_json(path)
+    if not record:
+        return
+    here = {"host": service.place.host, "kernel": service.place.kernel}
+    users = [user | here for user in record["users"]]
+    for number, user in enumerate(users):
+        write_json(service.users_dir / f"{service.place.host}-{user['pid']}-{number}.json", user)
+    book = {
+        "version": VERSION,
+        "model": "",
+        "state": READY,
+        "began": path.stat().st_mtime,
+        "owner": users[0] if users else dataclasses.asdict(service.this_process()),
+        "replicas": [server | {"state": READY} for server in record["servers"]],
+        "kept_by": USERS,
+        "commands": record["command"],
+    }
+    write_json(service.folder / BOOK, book)  # what is wrong with it is said when it is read
+    path.unlink()

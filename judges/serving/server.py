@@ -34,11 +34,12 @@ from study.system.machine import usable_gpus
 from study.system.secrets import redact
 from study.system.stopping import end_with_parent
 
+STARTING, READY, LOST = "starting", "ready", "lost"
 POLL_S = 0.5
 TAIL_LINES = 20
 STOP_S = 30.0
 """How long a server may take to end by itself before it is killed."""
-MOVE = "another port, and judge.endpoint.url with it; type for example port=8200."
+ANOTHER_PORT = "another port, and judge.endpoint.url with it; type for example port=8200."
 ANY_PORT = "another address; type for example port=0 to take any free port."
 ANY_ADDRESS = ("0.0.0.0", "::")
 LOCAL = ("127.0.0.1", "localhost", "::1", "0.0.0.0")
@@ -57,10 +58,13 @@ class Process:
 
 @dataclass(frozen=True)
 class Server(Process):
-    """One vLLM process."""
+    """One vLLM process, a replica of what it serves. ``state`` is starting, ready or lost: not
+    started any more."""
 
     url: str
     log: str
+    state: str = STARTING
+    restarts: int = 0
 
 
 def start(
@@ -76,7 +80,7 @@ def start(
         _command(model, host, place, index)
     check_model(model.serve.model)
     for place in ports:
-        listen(host, place, MOVE).close()
+        listen(host, place, ANOTHER_PORT).close()
     folder = runs_dir / "servers"
     folder.mkdir(parents=True, exist_ok=True)
     servers: list[Server] = []
@@ -117,7 +121,12 @@ def launch(
             preexec_fn=end_with_parent if attached else None,
         )
     _CHILDREN[process.pid] = process
-    return Server(process.pid, start_time(process.pid) or "", address(host, port), str(log))
+    return Server(
+        pid=process.pid,
+        started=start_time(process.pid) or "",
+        url=address(host, port),
+        log=str(log),
+    )
 
 
 def lease_gpus(model: Model) -> Lease:
@@ -248,7 +257,7 @@ def wait_ready(
                 )
             meanwhile()
             time.sleep(POLL_S)
-        served = models(model, server.url)
+        served = served_models(model, server.url)
         if model.endpoint.model not in (served or []):
             raise UserError(
                 f"The server at {server.url} serves {', '.join(served or []) or 'no model'}, and"
@@ -258,7 +267,7 @@ def wait_ready(
     return time.monotonic() - began
 
 
-def models(model: Model, url: str) -> list[str] | None:
+def served_models(model: Model, url: str) -> list[str] | None:
     """The models that the endpoint at ``url`` lists; None if nothing answers there."""
     body = get(model, f"{url}/models")
     if body is None:
@@ -273,7 +282,7 @@ def healthy(model: Model, url: str) -> bool:
     """Whether the server at ``url`` is well and serves the model that is asked for."""
     if get(model, url.removesuffix("/v1") + "/health") is None:
         return False
-    return model.endpoint.model in (models(model, url) or [])
+    return model.endpoint.model in (served_models(model, url) or [])
 
 
 def get(model: Model, url: str) -> bytes | None:
@@ -300,9 +309,9 @@ def stop(servers: Sequence[Server], patience_s: float = STOP_S) -> None:
             os.kill(server.pid, signal.SIGTERM)
     deadline = time.monotonic() + patience_s
     for server in ours:
-        while _group(server.pid) and time.monotonic() < deadline:
+        while _group_members(server.pid) and time.monotonic() < deadline:
             time.sleep(0.1)
-        while _group(server.pid):
+        while _group_members(server.pid):
             with suppress(ProcessLookupError):
                 os.killpg(server.pid, signal.SIGKILL)
             time.sleep(0.05)
@@ -331,7 +340,7 @@ def start_time(pid: int) -> str | None:
     return f"{clock.boot()}-{fields[19]}" if fields else None
 
 
-def _group(pgid: int) -> list[int]:
+def _group_members(pgid: int) -> list[int]:
     """The running processes of a process group."""
     return [
         int(name)

@@ -16,25 +16,24 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from judges.endpoint.replicas import MOVED, Addresses
-from judges.serving import orphans, server
+from judges.serving import server
 from judges.serving.book import (
     ELSEWHERE,
     EXPIRY_S,
-    LOST,
-    READY,
-    STARTING,
+    USERS,
     Book,
     Holder,
     Place,
     Service,
     beating,
-    now,
+    folder_clock,
     service_of,
     services,
 )
 from judges.serving.keeper import RESTARTS
-from judges.serving.key import opened
-from judges.serving.spawn import ERROR, spawn
+from judges.serving.key import with_key
+from judges.serving.server import LOST, READY, STARTING
+from judges.serving.spawn import ERROR, spawn_keeper
 from study.config.schema import Judge, Model
 from study.errors import UserError
 from study.system.files import write_text
@@ -80,7 +79,7 @@ class _Starter:
                 raise UserError(why.strip() or f"{self.service.name} ended; see {self.log}.")
             return  # another was first
         self.log_offset = self.log.stat().st_size if self.log.exists() else 0
-        self.process = spawn(self.model, self.runs_dir, self.while_used, self.port, self.log)
+        self.process = spawn_keeper(self.model, self.runs_dir, self.while_used, self.port, self.log)
 
 
 @contextmanager
@@ -109,7 +108,11 @@ def use(
     starter = None
     if starts and model.serve.bind != ELSEWHERE:
         starter = _Starter(
-            model, service, runs_dir, while_used, port or server.port_of(model.endpoint.url)
+            model,
+            service,
+            runs_dir,
+            while_used=while_used,
+            port=port or server.port_of(model.endpoint.url),
         )
     restarts_left = RESTARTS
     reached: Model | None = None
@@ -117,22 +120,22 @@ def use(
     last_urls: list[str] = []
     """Addresses in the book when they were looked at last."""
     with service.locked():
-        sign = service.enter()
+        sign = service.add_user()
 
-    def live() -> None:
+    def give_sign() -> None:
         """Give a sign of life; see to an owner that was killed."""
         nonlocal restarts_left
         try:
             os.utime(sign)
         except FileNotFoundError:  # this process stood still for long, and is a user all the same
-            service.enter(sign)
+            service.add_user(sign)
         if reached is None:
             return
         book = service.read()
         if book is not None and service.owned(book):
-            if book.state == READY and (urls := _answering(reached, book, last_urls)):
+            if book.state == READY and (urls := _answering_urls(reached, book, last_urls)):
                 MOVED[first] = tuple(urls)
-                whole = _listed(book)
+                whole = _kept_urls(book)
                 last_urls[:] = whole if len(whole) == len(urls) else []
         elif starter is not None and restarts_left > 0:
             if starter.process is None or starter.process.poll() is not None:
@@ -141,7 +144,7 @@ def use(
 
     with ExitStack() as stack:
         stack.callback(sign.unlink, missing_ok=True)
-        stack.enter_context(beating(live))
+        stack.enter_context(beating(give_sign))
         model = _reach(model, service, starter)
         first = (model.endpoint.url, *model.endpoint.replicas)
         MOVED[first] = first
@@ -160,10 +163,10 @@ def _reach(model: Model, service: Service, starter: _Starter | None) -> Model:
         owned = book is not None and service.owned(book)
         alone = moment if owned else alone
         if book is not None and owned and book.state == READY:
-            with_key = opened(model, service)
-            if urls := _answering(with_key, book):
-                endpoint = dataclasses.replace(with_key.endpoint, url=urls[0], replicas=urls[1:])
-                return dataclasses.replace(with_key, endpoint=endpoint)
+            reached = with_key(model, service)
+            if urls := _answering_urls(reached, book):
+                endpoint = dataclasses.replace(reached.endpoint, url=urls[0], replicas=urls[1:])
+                return dataclasses.replace(reached, endpoint=endpoint)
             if moment - silent > UNREACHED_S:
                 raise _unreached(model, service, book)
         else:
@@ -180,15 +183,15 @@ def _reach(model: Model, service: Service, starter: _Starter | None) -> Model:
         time.sleep(POLL_S)
 
 
-def _listed(book: Book) -> list[str]:
+def _kept_urls(book: Book) -> list[str]:
     """Addresses of the replicas that are not given up."""
     return [each.url for each in book.replicas if each.state != LOST]
 
 
-def _answering(model: Model, book: Book, last_urls: Sequence[str] = ()) -> list[str]:
+def _answering_urls(model: Model, book: Book, last_urls: Sequence[str] = ()) -> list[str]:
     """Addresses of the replicas that answer now, then of those that are being started again; none
     where none answers, or where they are the ``last_urls``."""
-    urls = _listed(book)
+    urls = _kept_urls(book)
     if urls == list(last_urls):
         return []
     well = [url for url in urls if server.healthy(model, url)]
@@ -217,7 +220,7 @@ def _absent(model: Model, service: Service, book: Book | None) -> UserError:
     )
 
 
-def rows(runs_dir: Path) -> list[dict[str, str]]:
+def service_rows(runs_dir: Path) -> list[dict[str, str]]:
     """One line per service of a runs folder, for a table; a book that is damaged is one, too."""
     lines = []
     for service in services(runs_dir):
@@ -239,12 +242,12 @@ def rows(runs_dir: Path) -> list[dict[str, str]]:
         line["replicas"] = f"{well} of {len(book.replicas)} well, {restarts} restarts"
         line["owner"] = str(book.owner)
         line["users"] = _describe_users(users)
-        line["age"] = f"{max(0.0, now(service.folder) - book.began) / 60:.0f} min"
+        line["age"] = f"{max(0.0, folder_clock(service.folder) - book.began) / 60:.0f} min"
         line["address"] = " ".join(each.url for each in book.replicas)
     return lines
 
 
-def end(service: Service, patience_s: float = 2 * server.STOP_S) -> str:
+def end_service(service: Service, patience_s: float = 2 * server.STOP_S) -> str:
     """Stop a service that nobody uses, wherever its owner is, and return what was done.
     Raises UserError: somebody uses it, or the owner does not end."""
     with service.locked():
@@ -252,8 +255,15 @@ def end(service: Service, patience_s: float = 2 * server.STOP_S) -> str:
         if book is None:
             return f"{service.name} is not served"
         _refuse_users(service)
-        if orphans.clear(service):
-            return f"{service.name} had lost its owner, {book.owner}; its book is cleared"
+        left = [str(each.pid) for each in book.replicas if server.alive(each)]
+        if service.clear_ownerless():
+            stopped = f"stopped process {', '.join(left)}; " if left else ""
+            return f"{service.name} had lost its owner, {book.owner}; {stopped}its book is cleared"
+        if book.kept_by == USERS:
+            raise UserError(
+                f"{service.name} is on the loopback of {book.owner.host} and can be stopped there:"
+                " give the same command on that host."
+            )
         write_text(service.stop_path, "")
     until = time.monotonic() + patience_s
     while time.monotonic() < until:

@@ -21,7 +21,7 @@ ERROR = "error: "
 """What the log of a keeper has before the paragraph that says why it could not serve."""
 
 
-def spawn(
+def spawn_keeper(
     model: Model, runs_dir: Path, while_used: bool, port: int, log: Path
 ) -> subprocess.Popen[bytes]:
     """Start a process that keeps a service and outlives this one; what it says is added to ``log``.
@@ -62,7 +62,12 @@ def keep_service() -> int:
     model: Model = freeze(GROUPS[settings["role"]], settings["model"])
     stopping.take_signals()
     try:
-        keeper = Keeper(model, Path(settings["runs_dir"]), settings["while_used"], settings["port"])
+        keeper = Keeper(
+            model,
+            Path(settings["runs_dir"]),
+            while_used=settings["while_used"],
+            port=settings["port"],
+        )
         print(f"{keeper.service.name} ends: {keeper.keep()}", flush=True)
     except Taken as taken:
         print(taken, flush=True)

@@ -29,7 +29,7 @@ PARALLEL = {
     "data": ("--data-parallel-size", "-dp"),
 }
 """What multiplies the GPUs of a server -> its flags in ``serve.extra``."""
-OURS = ("--host", "--port", "--served-model-name")
+RESERVED_ARGUMENTS = ("--host", "--port", "--served-model-name")
 """Arguments that other settings give, so ``serve.extra`` cannot."""
 
 
@@ -76,7 +76,7 @@ def _check(model: Model) -> None:
             f" {model.role}.endpoint.model={Path(serve.model).name.lower()}."
         )
     for word in serve.extra:
-        if word.partition("=")[0] in OURS:
+        if word.partition("=")[0] in RESERVED_ARGUMENTS:
             raise UserError(
                 f"{model.role}.serve.extra holds {word}, which follows from {model.role}.endpoint:"
                 f" set {model.role}.endpoint.model, or give judges.serve host=... and port=...."
@@ -149,12 +149,12 @@ def gpus_of_replica(model: Model) -> tuple[int, float]:
     return math.prod(sizes.values()), serve.gpu_memory_utilization or 1.0
 
 
-def shown(model: Model, host: str, port: int) -> list[str]:
+def shell_commands(model: Model, host: str, port: int) -> list[str]:
     """One shell command line per replica, as ``server.start`` would run it."""
     lines = []
     command = ["vllm"]  # to be run on another machine
     with contextlib.suppress(UserError):
-        command = [_short(word) for word in launcher(model.serve.device)]
+        command = [_short_path(word) for word in launcher(model.serve.device)]
     for index in range(model.serve.replicas):
         words = [*command, "serve", *arguments(model, host, port + index)]
         added = environment(model, index)
@@ -167,7 +167,7 @@ def shown(model: Model, host: str, port: int) -> list[str]:
     return lines
 
 
-def _short(word: str) -> str:
+def _short_path(word: str) -> str:
     path = Path(word)
     if path.is_relative_to(ROOT) and Path.cwd() == ROOT:
         return str(path.relative_to(ROOT))

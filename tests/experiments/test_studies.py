@@ -18,8 +18,8 @@ from experiments.studies import again, clean, show
 from experiments.studies import list as listing
 from experiments.studies.sizes import format_size, size
 from experiments.sweep import cells_of
-from judges.serving.book import BOOK, Book, Replica, Service
-from judges.serving.server import start_time
+from judges.serving.book import BOOK, Book, Service
+from judges.serving.server import Server, start_time
 from study.cell import cells
 from study.cell.folder import study_cells
 from study.cell.study_file import read_study, write_study
@@ -184,8 +184,8 @@ def left_server(tmp_path: Path) -> Iterator[Left]:
     started = start_time(process.pid) or ""
     log = service.folder / "a.log"
     log.write_text("what it said")
-    replica = Replica("http://127.0.0.1:1/v1", process.pid, started, "ready", 0, str(log))
-    owner = dataclasses.replace(service.me(), pid=2**22 + 1)
+    replica = Server(process.pid, started, "http://127.0.0.1:1/v1", str(log), state="ready")
+    owner = dataclasses.replace(service.this_process(), pid=2**22 + 1)
     service.write(Book(1, "tiny", "ready", 0.0, owner, [replica]))
     yield service, process
     process.kill()
@@ -207,7 +207,7 @@ def test_a_server_without_owner_is_stopped_before_its_book_goes(left_server, pri
 def test_a_service_without_owner_that_is_used_stays(left_server: Left) -> None:
     service, process = left_server
     (found,) = clean.of_folder(service.folder.parent.parent)
-    service.enter()
+    service.add_user()
     assert list(clean.of_folder(service.folder.parent.parent)) == []
     assert clean.remove(found) is False
     assert service.read() is not None and process.poll() is None

@@ -42,7 +42,7 @@ def serving() -> Iterator[Callable[..., str]]:
             )
         )
         url = f"http://127.0.0.1:{port}/v1"
-        wait_for(lambda: server.models(Judge(), url) is not None)
+        wait_for(lambda: server.served_models(Judge(), url) is not None)
         return url
 
     yield start

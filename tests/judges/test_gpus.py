@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from judges.serving import server
-from judges.serving.book import READY
+from judges.serving.server import READY
 from study.errors import UserError
 from study.system.gpus import take
 from study.system.machine import usable_gpus

@@ -100,7 +100,7 @@ def until(process, word):
 def group(lines):
     """The process that a line names, and all of its group."""
     pid = int(re.search(r"as process (\d+);", lines[0])[1])
-    return pid, server._group(pid)
+    return pid, server._group_members(pid)
 
 
 def test_vllm_is_started_probed_and_stopped(fake):
@@ -117,7 +117,7 @@ def test_vllm_is_started_probed_and_stopped(fake):
     process.send_signal(signal.SIGINT)
     _, errors = process.communicate(timeout=GENEROUS_S)
     assert (process.returncode, errors) == (0, "")
-    assert [server._group(pid) for pid in pids] == [[], []]
+    assert [server._group_members(pid) for pid in pids] == [[], []]
 
 
 def test_a_killed_serve_takes_vllm_with_it(fake):
@@ -127,7 +127,7 @@ def test_a_killed_serve_takes_vllm_with_it(fake):
     assert members == [pid]
     process.kill()
     process.communicate()
-    wait_for(lambda: server._group(pid) == [])
+    wait_for(lambda: server._group_members(pid) == [])
 
 
 def test_a_server_that_dies_later_ends_serve_with_its_log(fake):
@@ -162,7 +162,7 @@ def test_a_server_whose_verdict_is_of_no_use_is_kept_until_it_is_terminated(fake
     process.terminate()
     _, errors = process.communicate(timeout=GENEROUS_S)
     assert process.returncode == 0 and "not scored" in errors and "Traceback" not in errors
-    assert server._group(pid) == []
+    assert server._group_members(pid) == []
 
 
 def test_print_only_starts_nothing(capsys, tmp_path):
@@ -204,7 +204,7 @@ def test_smollm2_is_served_judges_and_leaves_no_process(tmp_path):
         process.terminate()
         _, errors = process.communicate(timeout=GENEROUS_S)
     assert process.returncode == 0, errors
-    assert server._group(pid) == []
+    assert server._group_members(pid) == []
     for member, start in zip(members, started, strict=True):
         assert server.start_time(member) != start  # gone, or the pid is somebody else's
 

@@ -1,7 +1,6 @@
 """vLLM as a process, and who stops a server that is shared."""
 
 import dataclasses
-import json
 import os
 import re
 import signal
@@ -10,16 +9,19 @@ import subprocess
 from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from judges.serve import main
-from judges.serving import server
+from judges.serving import server, vllm_command
+from judges.serving.book import Book, Service, loopback_service, services
 from judges.serving.lease import lease, leases
+from judges.serving.service import end_service
 from study.config.schema import Judge
 from study.errors import UserError
+from study.system.files import Damaged, read_json, write_json
 from tests.conftest import free_port, python
+from tests.judges.services import B
 from tests.judges.services import served as judge
 from tests.waiting import GENEROUS_S, wait_for
 
@@ -49,14 +51,14 @@ def started(one: Judge, runs_dir: Path) -> Generator[list[server.Server]]:
 def test_a_server_starts_answers_and_leaves_nothing_behind(fake):
     [one] = servers = server.start(judge(), "127.0.0.1", free_port(), fake)
     assert server.wait_ready(judge(), servers) < 30
-    assert server.models(judge(), one.url) == ["tiny"] and server.alive(one)
+    assert server.served_models(judge(), one.url) == ["tiny"] and server.alive(one)
     assert os.getpgid(one.pid) == one.pid != os.getpgid(0)
     log = Path(one.log).read_text()
     assert log.startswith("$ vllm serve org/Tiny --served-model-name tiny --host 127.0.0.1 --port")
     assert "'VLLM_NO_USAGE_STATS': '1'" in log
     server.stop(servers)
     assert not server.alive(one) and not Path(f"/proc/{one.pid}").exists()
-    assert server.models(judge(), one.url) is None
+    assert server.served_models(judge(), one.url) is None
     server.stop(servers)  # again does nothing
 
 
@@ -76,7 +78,7 @@ def test_a_key_opens_our_own_server(fake, monkeypatch):
     kept = dataclasses.replace(plain, endpoint=endpoint)
     with started(kept, fake) as servers:
         server.wait_ready(kept, servers)
-        assert server.models(plain, servers[0].url) is None  # without the key: 401
+        assert server.served_models(plain, servers[0].url) is None  # without the key: 401
 
 
 @pytest.mark.parametrize(
@@ -99,9 +101,9 @@ def test_a_server_that_will_not_end_is_killed_with_its_children(fake, monkeypatc
     monkeypatch.setenv("FAKE_VLLM", "stubborn")
     [one] = servers = server.start(judge(), "127.0.0.1", free_port(), fake)
     server.wait_ready(judge(), servers)
-    assert len(server._group(one.pid)) == 2
+    assert len(server._group_members(one.pid)) == 2
     server.stop(servers, patience_s=0.3)
-    assert server._group(one.pid) == []
+    assert server._group_members(one.pid) == []
 
 
 def test_stop_spares_a_process_that_only_inherited_the_pid():
@@ -188,13 +190,21 @@ def left_by_a_killed_user(port: int, runs_dir: Path) -> int:
     return pid_of(runs_dir)
 
 
-def book(runs_dir: Path) -> dict[str, Any]:
-    files = list((runs_dir / "servers").glob("*.json"))
-    return json.loads(files[0].read_text()) if files else {}
+def book(runs_dir: Path) -> Book | None:
+    """The book of the only service of a runs folder; None where nothing is served."""
+    found = services(runs_dir)
+    return found[0].read() if found else None
+
+
+def users_of(runs_dir: Path) -> list[int]:
+    """The processes of the living users of each service of a runs folder."""
+    return [user.pid for service in services(runs_dir) for user in service.users()]
 
 
 def pid_of(runs_dir: Path) -> int:
-    return book(runs_dir)["servers"][0]["pid"]
+    served = book(runs_dir)
+    assert served is not None
+    return served.replicas[0].pid
 
 
 def running(pid: int) -> bool:
@@ -204,12 +214,12 @@ def running(pid: int) -> bool:
 def test_the_last_user_stops_the_server(fake):
     one = judge(free_port())
     with lease(one, fake) as urls:
-        assert urls == [one.endpoint.url] and server.models(one, urls[0]) == ["tiny"]
+        assert urls == [one.endpoint.url] and server.served_models(one, urls[0]) == ["tiny"]
         pid = pid_of(fake)
         with lease(one, fake):
-            assert pid_of(fake) == pid and len(book(fake)["users"]) == 2
-        assert running(pid) and len(book(fake)["users"]) == 1
-    assert not running(pid) and book(fake) == {}
+            assert pid_of(fake) == pid and users_of(fake) == [os.getpid()] * 2
+        assert running(pid) and users_of(fake) == [os.getpid()]
+    assert not running(pid) and book(fake) is None
 
 
 def test_processes_that_start_at_once_share_one_server(fake):
@@ -219,12 +229,12 @@ def test_processes_that_start_at_once_share_one_server(fake):
         lines = [one.stdout.readline() for one in users if one.stdout]
         assert lines == [f"http://127.0.0.1:{port}/v1\n"] * 3
         pid = pid_of(fake)
-        assert len(book(fake)["users"]) == 3
+        assert sorted(users_of(fake)) == sorted(one.pid for one in users)
         for left, one in enumerate(users[:2]):
             one.communicate("\n", timeout=GENEROUS_S)
             assert one.returncode == 0 and running(pid), left
         users[2].communicate("\n", timeout=GENEROUS_S)
-        assert users[2].returncode == 0 and not running(pid) and book(fake) == {}
+        assert users[2].returncode == 0 and not running(pid) and book(fake) is None
     finally:
         for one in users:
             one.kill()
@@ -236,8 +246,8 @@ def test_a_user_that_was_killed_counts_no_more(fake):
     pid = left_by_a_killed_user(port, fake)
     assert running(pid)  # nobody was left to stop it
     with lease(judge(port), fake):
-        assert pid_of(fake) == pid and len(book(fake)["users"]) == 1
-    assert not running(pid) and book(fake) == {}
+        assert pid_of(fake) == pid and users_of(fake) == [os.getpid()]
+    assert not running(pid) and book(fake) is None
 
 
 def test_what_a_killed_user_left_can_be_swept_up(fake, capsys):
@@ -250,8 +260,72 @@ def test_what_a_killed_user_left_can_be_swept_up(fake, capsys):
     assert capsys.readouterr().out == "no server was left behind\n"
     pid = left_by_a_killed_user(port, fake)
     assert main(asks) == 0
-    assert capsys.readouterr().out == f"stopped process {pid}\n"
-    assert not running(pid) and book(fake) == {}
+    assert f"; stopped process {pid}; its book is cleared\n" in capsys.readouterr().out
+    assert not running(pid) and book(fake) is None
+
+
+def test_a_shared_server_is_listed_and_swept_by_its_name_on_its_host_alone(fake, capsys):
+    port = free_port()
+    served = loopback_service(port, fake)
+    asks = [f"runs_dir={fake}", "stop=true", f"service={served.name}"]
+    with lease(judge(port), fake):
+        assert main([f"runs_dir={fake}", "status=true"]) == 0
+        listed = " ".join(capsys.readouterr().out.split())
+        assert served.name in listed and "1 of 1 well" in listed and "ready" in listed
+        assert main(asks) == 2 and f"in use by process {os.getpid()}" in capsys.readouterr().err
+    pid = left_by_a_killed_user(port, fake)
+    elsewhere = Service(served.folder, B)
+    left = elsewhere.read()
+    assert left is not None and elsewhere.owned(left) and not served.owned(left)
+    for sign in served.users_dir.iterdir():  # another host knows a user by its sign alone
+        os.utime(sign, (0, 0))
+    with pytest.raises(UserError, match=f"on the loopback of {socket.gethostname()}"):
+        end_service(elsewhere)
+    assert running(pid) and main(asks) == 0
+    assert f"; stopped process {pid}; " in capsys.readouterr().out and not running(pid)
+
+
+def test_a_user_of_before_the_last_boot_counts_no_more(fake):
+    port = free_port()
+    served = loopback_service(port, fake)
+    pid = left_by_a_killed_user(port, fake)
+    (sign,) = served.users_dir.iterdir()
+    write_json(sign, read_json(sign) | {"pid": os.getpid(), "started": f"{'0' * 32}-1"})
+    assert users_of(fake) == []
+    with lease(judge(port, max_num_seqs=4), fake):
+        assert pid_of(fake) != pid and not running(pid)
+    assert list(served.users_dir.iterdir()) == []
+
+
+@pytest.mark.parametrize("is_used", [True, False])
+def test_a_server_in_a_file_of_an_older_release_is_shared(fake, is_used):
+    port = free_port()
+    one = judge(port)
+    [left] = servers = server.start(one, "127.0.0.1", port, fake, attached=False)
+    server.wait_ready(one, servers)
+    me = {"pid": os.getpid(), "started": server.start_time(os.getpid())}
+    written = {"pid": left.pid, "started": left.started, "url": left.url, "log": left.log}
+    command = [vllm_command.arguments(one, "127.0.0.1", port)]
+    users = [me] if is_used else []
+    older = fake / "servers" / f"{socket.gethostname()}-{port}.json"
+    write_json(older, {"command": command, "servers": [written], "users": users})
+    with lease(one, fake):
+        assert pid_of(fake) == left.pid and not older.exists()
+        assert users_of(fake) == [os.getpid()] * (1 + is_used)
+    assert running(left.pid) is is_used  # its older user goes on
+    server.stop(servers)
+
+
+def test_what_an_older_release_left_can_be_swept_up(fake, capsys):
+    port = free_port()
+    older = fake / "servers" / f"{socket.gethostname()}-{port}.json"
+    written = {"pid": 2**22 + 1, "started": "x", "url": f"http://127.0.0.1:{port}/v1", "log": ""}
+    write_json(older, {"command": [], "servers": [written], "users": []})
+    assert main(["judge=qwen3-4b", f"port={port}", "stop=true", f"runs_dir={fake}"]) == 0
+    assert "its book is cleared" in capsys.readouterr().out and not older.exists()
+    older.write_text("{")
+    with pytest.raises(Damaged, match="json is damaged"), lease(judge(port), fake):
+        pass
 
 
 def test_a_sweep_leases_each_server_once_and_only_those_it_should_start(fake):
@@ -259,13 +333,12 @@ def test_a_sweep_leases_each_server_once_and_only_those_it_should_start(fake):
     strict = dataclasses.replace(first, name="tiny-strict")  # another prompt, the same server
     second, other = judge(free_port(), auto=True), judge(free_port())
     with leases([first, strict, first, second, other], fake):
-        assert server.models(first, first.endpoint.url) == ["tiny"]
-        assert server.models(second, second.endpoint.url) == ["tiny"]
-        assert server.models(other, other.endpoint.url) is None
-        records = [json.loads(path.read_text()) for path in (fake / "servers").glob("*.json")]
-        assert [len(record["users"]) for record in records] == [1, 1]
-    assert server.models(first, first.endpoint.url) is None
-    assert book(fake) == {}
+        assert server.served_models(first, first.endpoint.url) == ["tiny"]
+        assert server.served_models(second, second.endpoint.url) == ["tiny"]
+        assert server.served_models(other, other.endpoint.url) is None
+        assert [len(list(each.users())) for each in services(fake)] == [1, 1]
+    assert server.served_models(first, first.endpoint.url) is None
+    assert book(fake) is None
 
 
 def test_a_server_that_died_is_started_anew(fake):
@@ -276,8 +349,8 @@ def test_a_server_that_died_is_started_anew(fake):
         wait_for(lambda: not running(before))
         with lease(one, fake):
             assert pid_of(fake) != before
-            assert server.models(one, one.endpoint.url) == ["tiny"]
-    assert book(fake) == {}
+            assert server.served_models(one, one.endpoint.url) == ["tiny"]
+    assert book(fake) is None
 
 
 def test_a_server_started_by_hand_is_used_and_left_alone(fake):
@@ -285,7 +358,7 @@ def test_a_server_started_by_hand_is_used_and_left_alone(fake):
     with started(one, fake) as servers:
         server.wait_ready(one, servers)
         with lease(one, fake):
-            assert book(fake) == {}
+            assert book(fake) is None
         assert server.alive(servers[0])
         asks_more = dataclasses.replace(one.endpoint, model="tiny-2")
         with (
@@ -305,14 +378,15 @@ def test_other_settings_have_to_wait_for_the_users(fake):
     ):
         pass
     with lease(other, fake):
-        assert book(fake)["command"][0][-2:] == ["--max-num-seqs", "4"]
+        served = book(fake)
+        assert served is not None and served.commands[0][-2:] == ["--max-num-seqs", "4"]
 
 
 def test_a_lease_that_cannot_start_leaves_nothing(fake, monkeypatch):
     monkeypatch.setenv("FAKE_VLLM", "die")
     with pytest.raises(UserError, match="OutOfMemoryError"), lease(judge(free_port()), fake):
         pass
-    assert book(fake) == {}
+    assert book(fake) is None
 
 
 @pytest.mark.parametrize(

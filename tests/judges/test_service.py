@@ -16,9 +16,10 @@ from judges.ask.identity import judge_id
 from judges.ask.session import Session
 from judges.check import HARMLESS, probe
 from judges.endpoint.replicas import MOVED
-from judges.serving import book, keeper, orphans, server, service
-from judges.serving.book import Holder, Replica, Service, service_of
+from judges.serving import book, keeper, server, service
+from judges.serving.book import Holder, Service, service_of
 from judges.serving.keeper import Keeper
+from judges.serving.server import Server
 from judges.serving.service import use
 from study.config.schema import Serve
 from study.errors import UserError
@@ -40,8 +41,8 @@ def test_a_cell_of_another_node_finds_it_asks_it_and_is_counted(runs):
             assert probe(reached).outcome is Outcome.scored
             assert [user.host for user in running.service.users()] == ["node-b"]
         assert list(running.service.users()) == []
-        assert server.models(model, urls[0]) is None  # without the key: 401
-    assert running.service.read() is None and server.models(model, urls[0]) is None
+        assert server.served_models(model, urls[0]) is None  # without the key: 401
+    assert running.service.read() is None and server.served_models(model, urls[0]) is None
 
 
 def test_where_a_judge_is_served_is_not_what_it_is():
@@ -72,7 +73,7 @@ def test_a_key_that_somebody_brings_takes_the_place_of_one_made(runs, monkeypatc
     with keeping(brought, runs) as running, use(brought, runs, starts=False, place=B) as reached:
         assert not running.service.key_path.exists()
         assert probe(reached).outcome is Outcome.scored
-        assert server.models(model, reached.endpoint.url) is None
+        assert server.served_models(model, reached.endpoint.url) is None
 
 
 def test_two_prompts_share_a_service_and_other_settings_make_another():
@@ -94,7 +95,7 @@ def test_a_lease_of_another_host_lapses_and_the_last_one_ends_the_service(runs):
     model = judge()
     served = service_of(model, runs, A)
     served.prepare()
-    stale = Service(served.folder, B).enter()
+    stale = Service(served.folder, B).add_user()
     with keeping(model, runs, A, while_used=True) as running:
         assert [user.host for user in served.users()] == ["node-b"]
         book_file = served.folder / book.BOOK
@@ -102,7 +103,7 @@ def test_a_lease_of_another_host_lapses_and_the_last_one_ends_the_service(runs):
             written_ns = book_file.stat().st_mtime_ns
             wait_for(lambda written_ns=written_ns: book_file.stat().st_mtime_ns > written_ns)
         assert served.read().state == "ready"  # its sign of life is fresh, whoever gave it
-        old = book.now(served.folder) - book.EXPIRY_S - 1
+        old = book.folder_clock(served.folder) - book.EXPIRY_S - 1
         os.utime(stale, (old, old))
         assert list(served.users()) == []
         wait_for(lambda: running.endings)
@@ -115,12 +116,12 @@ def test_a_sign_of_life_that_is_damaged_counts_while_it_is_fresh(runs):
     for text in ("{", "", '{"pid": "x"}'):
         sign = served.users_dir / "node-b-7-0a1b.json"
         sign.write_text(text)
-        served.tidy()
+        served.remove_lapsed_users()
         assert [user.host for user in served.users()] == ["node-b-7-0a1b"]
-        old = book.now(served.folder) - book.EXPIRY_S - 1
+        old = book.folder_clock(served.folder) - book.EXPIRY_S - 1
         os.utime(sign, (old, old))
         assert list(served.users()) == []
-        served.tidy()
+        served.remove_lapsed_users()
         assert not sign.exists()
 
 
@@ -165,7 +166,7 @@ def test_an_owner_that_is_killed_takes_its_servers_along_and_is_replaced(runs):
 
 
 def test_servers_that_a_killed_owner_left_are_ended_before_new_ones_start(runs, monkeypatch):
-    monkeypatch.setattr(orphans, "LEFT_S", 0.2)
+    monkeypatch.setattr(book, "ORPHANS_END_S", 0.2)
     monkeypatch.setattr(server.stop, "__defaults__", (0.5,))
     monkeypatch.setenv("FAKE_VLLM", "stubborn")
     model = judge()
@@ -180,7 +181,7 @@ def test_servers_that_a_killed_owner_left_are_ended_before_new_ones_start(runs, 
     served.write(dataclasses.replace(book_then, owner=owner, replicas=[replica]))
     monkeypatch.delenv("FAKE_VLLM")
     with keeping(model, runs):
-        assert not server.alive(left) and server._group(left.pid) == []
+        assert not server.alive(left) and server._group_members(left.pid) == []
         assert served.read().replicas[0].url == replica.url
 
 
@@ -210,7 +211,7 @@ def test_an_owner_of_another_host_is_replaced_when_its_sign_of_life_has_lapsed(r
     served.write(dataclasses.replace(old, owner=dataclasses.replace(old.owner, kernel="kernel-c")))
     with pytest.raises(keeper.Taken, match=r"process .* on node-a"):
         Keeper(model, runs, service=served).keep()
-    past = book.now(served.folder) - book.EXPIRY_S - 1
+    past = book.folder_clock(served.folder) - book.EXPIRY_S - 1
     os.utime(served.folder / book.BOOK, (past, past))
     with keeping(model, runs, A):
         assert served.read().owner.kernel == "kernel-a"
@@ -239,7 +240,7 @@ def test_clients_go_on_with_the_others_and_a_dead_replica_is_started_again_a_few
     model = judge(replicas=2)
     with keeping(model, runs) as running, use(model, runs, starts=False) as reached:
 
-        def second() -> Replica:
+        def second() -> Server:
             return running.service.read().replicas[1]
 
         first_pid = second().pid
@@ -264,7 +265,7 @@ def test_clients_go_on_with_the_others_and_a_dead_replica_is_started_again_a_few
 
 
 def test_a_replica_that_runs_and_does_not_answer_is_started_again(runs, monkeypatch):
-    monkeypatch.setattr(keeper, "SILENT", 2)
+    monkeypatch.setattr(keeper, "SILENT_LOOKS", 2)
     with keeping(judge(), runs) as running:
         pid = running.service.read().replicas[0].pid
         monkeypatch.setattr(server, "healthy", lambda *_: False)

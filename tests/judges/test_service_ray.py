@@ -64,7 +64,7 @@ def test_a_cell_on_another_node_asks_an_actor_that_is_started_again_and_stopped(
     handle = cluster.get_actor(served.name, namespace=actor.NAMESPACE)
     states = [each for each in cluster.nodes() if each["Resources"].get("GPU")]
     assert node not in [each["NodeID"] for each in states]
-    assert cluster.get(handle.state.remote())["owner"]["pid"] == written.owner.pid
+    assert cluster.get(handle.state.remote()) == (written, [])
 
     os.kill(written.owner.pid, signal.SIGKILL)  # as a node that is lost
 

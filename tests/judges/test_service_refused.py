@@ -60,8 +60,8 @@ def test_a_book_that_is_damaged_or_newer(runs, capsys):
             Keeper(model, runs, service=served).keep()
     assert serve.main([f"runs_dir={runs}", "status=true"]) == 0
     assert "is damaged" in " ".join(capsys.readouterr().out.split())
-    write_json(served.folder / book.BOOK, whole | {"version": 2, "more": 1})
-    assert "is of version 2" in refused(model, runs)
+    write_json(served.folder / book.BOOK, whole | {"version": 3, "more": 1})
+    assert "is of version 3" in refused(model, runs)
 
 
 def test_a_keeper_mends_its_own_book(runs):
@@ -132,7 +132,7 @@ def test_a_cell_is_told_of_a_server_on_the_loopback_of_another_host(runs):
     port = server.port_of(model.endpoint.url)
     with leases([model], runs, starts=False) as reached:
         assert reached(model) == model
-    write_json(runs / "servers" / f"node-z-{port}.json", {})
+    write_json(runs / "servers" / f"node-z-{port}" / book.BOOK, {})
     with (
         pytest.raises(UserError, match=r"on the loopback of node-z.*serve\.bind=0\.0\.0\.0"),
         leases([model], runs, starts=False),
@@ -155,7 +155,7 @@ def test_a_detached_service_is_listed_used_and_stopped(runs, capsys):
     assert served.name == name and server.alive(owner)
     assert serve.main([*words, "detached=true"]) == 2
     assert f"{name} is served already" in capsys.readouterr().err
-    sign = served.enter()
+    sign = served.add_user()
     assert serve.main([f"runs_dir={runs}", "status=true"]) == 0
     shown = capsys.readouterr().out
     assert name in shown and "1 of 1 well" in " ".join(shown.split())
@@ -175,7 +175,7 @@ def test_a_service_whose_owner_is_gone_can_be_cleared(runs, capsys):
     with keeping(model, runs):
         left = served.read()
     served.write(dataclasses.replace(left, owner=dataclasses.replace(left.owner, pid=2**22 + 1)))
-    assert "its owner is gone" in service.rows(runs)[0]["state"]
+    assert "its owner is gone" in service.service_rows(runs)[0]["state"]
     assert serve.main([f"runs_dir={runs}", "stop=true", f"service={served.name}"]) == 0
     assert "its book is cleared" in capsys.readouterr().out and served.read() is None
 

@@ -86,7 +86,7 @@ def test_without_vllm_it_says_what_to_type(tmp_path, monkeypatch):
     with pytest.raises(UserError, match="make vllm-cpu"):
         vllm_command.launcher("cpu")
     # Yet the command can be printed, for another machine.
-    assert vllm_command.shown(judge(), "127.0.0.1", 8000) == [
+    assert vllm_command.shell_commands(judge(), "127.0.0.1", 8000) == [
         "VLLM_NO_USAGE_STATS=1 vllm serve org/Tiny --served-model-name tiny --host 127.0.0.1"
         " --port 8000 --tensor-parallel-size 1"
     ]
@@ -94,7 +94,7 @@ def test_without_vllm_it_says_what_to_type(tmp_path, monkeypatch):
 
 def test_a_shell_reads_the_printed_line_as_the_same_words():
     preset, _ = load_presets("qwen3-32b")
-    [line] = vllm_command.shown(preset, "127.0.0.1", 8000)
+    [line] = vllm_command.shell_commands(preset, "127.0.0.1", 8000)
     assert shlex.split(line)[3:] == QWEN  # behind VLLM_NO_USAGE_STATS=1 vllm serve
 
 
@@ -103,7 +103,7 @@ def test_the_key_is_in_no_argument_and_in_no_printed_line(monkeypatch):
     endpoint = dataclasses.replace(judge().endpoint, api_key_env="TINY_KEY")
     kept = dataclasses.replace(judge(), endpoint=endpoint)
     assert vllm_command.environment(kept)["VLLM_API_KEY"] == "secret-value"
-    [line] = vllm_command.shown(kept, "127.0.0.1", 8000)
+    [line] = vllm_command.shell_commands(kept, "127.0.0.1", 8000)
     assert "VLLM_API_KEY=$TINY_KEY" in line and "secret-value" not in line
 
 
