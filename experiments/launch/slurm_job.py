@@ -15,6 +15,7 @@ from experiments.train import PACKAGES
 from study.cell import cells
 from study.cell.status import read_status
 from study.errors import UserError
+from study.finding import stop_at_problem
 from study.system.files import read_json
 from study.system.machine import device_variables
 
@@ -54,9 +55,9 @@ def _run(place: Path, threads: int, visible: Mapping[str, str] | None) -> int:
     jobs_dir = place.parent / FOLDER
     here = describe(PACKAGES, str(jobs_dir / SWEEP))
     sweep = read_json(jobs_dir / ENVIRONMENT)
-    check_node(sweep, here, jobs_dir / SWEEP)
+    stop_at_problem(check_node(sweep, here, jobs_dir / SWEEP))
     (theirs, within), (ours, within_here) = sweep["clock"], clock_of_folder(jobs_dir)
-    check_clock(here["host"], theirs - ours, within + within_here)
+    stop_at_problem(check_clock(here["host"], theirs - ours, within + within_here))
     cell = cells.load_cell(place)
     if visible is None:
         return run_task(place, threads, device_variables(cell.config.device))

@@ -25,11 +25,12 @@ from study.cell import cells, exchange
 from study.cell.records import recorded
 from study.cell.status import read_status
 from study.cell.study_file import read_study, write_study
-from study.cell.verify import say_problems
+from study.cell.verify import check_records
 from study.cli import command, option, word
 from study.config.bounds import Name
 from study.config.schema import Study, Tracking
 from study.errors import UserError
+from study.finding import stop_at_problem
 
 ENDS = {"done": "FINISHED", "failed": "FAILED", "killed": "KILLED"}
 """State of a cell to status of its run."""
@@ -59,7 +60,7 @@ def rebuild(study_dir: Path, tracking: Tracking, runs_dir: Path) -> bool:
     ids = initialise(uri, runs_dir, study_dir.name, factors, places, min(began, default=None))
     write_study(study_dir, {**study, "factors": factors, "mlflow": ids})
     client = client_of(ids["uri"])
-    say_problems(study_dir, folders)
+    stop_at_problem(check_records(study_dir, folders))
     states = set()
     for folder in folders:
         try:

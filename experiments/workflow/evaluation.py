@@ -43,6 +43,7 @@ from study.cell.cells import load_cell
 from study.config.compose import load_executor
 from study.config.schema import Study
 from study.errors import UserError
+from study.finding import stop_at_problem
 from study.rows import Row
 from study.screen import print_table
 from study.system.files import write_text
@@ -155,7 +156,7 @@ def cell_of(options: Options) -> Study:
     if options.executor:
         executor = load_executor(options.executor, overrides=options.overrides)[0]
         config = replace(config, executor=executor)
-        check_executor(config)
+        stop_at_problem(check_executor(config))
     return config
 
 
