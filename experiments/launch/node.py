@@ -22,7 +22,7 @@ import uuid
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import NotRequired, TypedDict
 
 from experiments.plan.memory import GIB, check_memory
 from study.cell.cells import Cell
@@ -38,7 +38,23 @@ NAMED = 3
 """Files that a refusal names, at most."""
 
 
-def describe(packages: Sequence[str], sign: str) -> dict[str, Any]:
+class Node(TypedDict):
+    """What a node is, as `describe` says it there."""
+
+    host: str
+    python: str
+    packages: dict[str, str]
+    """Name -> version, ``none`` where it is not installed."""
+    files: dict[str, str]
+    """Source file of this project -> digest of its bytes."""
+    sign: str | None
+    """The text of the sign; None where it is not seen."""
+    writable: bool
+    clock: NotRequired[tuple[float, float]]
+    """`clock_of_folder` where a sweep is, for jobs that begin later."""
+
+
+def describe(packages: Sequence[str], sign: str) -> Node:
     """What this node is: host, Python, versions of ``packages``, a digest of each source file of
     this project, the text of the file ``sign``, and whether its folder can be written.
 
@@ -93,14 +109,13 @@ def announced(study_dir: Path) -> Generator[Path]:
             sign.unlink(missing_ok=True)
 
 
-def identity(described: dict[str, Any]) -> str:
+def identity(node: Node) -> str:
     """A digest of an environment: equal for nodes that may train cells of one sweep."""
-    parts = [described["python"], sorted(described["packages"].items())]
-    parts.append(sorted(described["files"].items()))
+    parts = [node["python"], sorted(node["packages"].items()), sorted(node["files"].items())]
     return hashlib.sha256(repr(parts).encode()).hexdigest()[:16]
 
 
-def differences(here: dict[str, Any], there: dict[str, Any]) -> list[str]:
+def differences(here: Node, there: Node) -> list[str]:
     """In what the environment of another node differs from this one's; none where it is equal."""
     lines = []
     if there["python"] != here["python"]:
@@ -118,7 +133,7 @@ def differences(here: dict[str, Any], there: dict[str, Any]) -> list[str]:
     return lines
 
 
-def check_node(here: dict[str, Any], there: dict[str, Any], sign: Path) -> Iterator[Finding]:
+def check_node(here: Node, there: Node, sign: Path) -> Iterator[Finding]:
     """Refuse a node ``there`` that has another environment than this one, or does not see the
     folder of the study, or may not write there.
 

@@ -7,8 +7,9 @@ import signal
 import time
 from collections.abc import Mapping
 from pathlib import Path
+from typing import cast
 
-from experiments.launch.node import check_clock, check_node, clock_of_folder, describe
+from experiments.launch.node import Node, check_clock, check_node, clock_of_folder, describe
 from experiments.launch.task import run_task
 from experiments.plan.slots import slots_of
 from experiments.train import PACKAGES
@@ -54,7 +55,7 @@ def _run(place: Path, threads: int, visible: Mapping[str, str] | None) -> int:
     """Raises UserError: this node is not as the sweep is, or lacks what the cell needs."""
     jobs_dir = place.parent / FOLDER
     here = describe(PACKAGES, str(jobs_dir / SWEEP))
-    sweep = read_json(jobs_dir / ENVIRONMENT)
+    sweep = cast(Node, read_json(jobs_dir / ENVIRONMENT))
     stop_at_problem(check_node(sweep, here, jobs_dir / SWEEP))
     (theirs, within), (ours, within_here) = sweep["clock"], clock_of_folder(jobs_dir)
     stop_at_problem(check_clock(here["host"], theirs - ours, within + within_here))
