@@ -118,7 +118,7 @@ def drained(handle: int) -> None:
         pass
 
 
-def share_of_a_core(words: list[str], folders: list[Path], steps: int, seconds: int) -> float:
+def share_of_a_core(words: list[str], folders: list[CellFolder], steps: int, seconds: int) -> float:
     """CPU seconds of a monitor on a terminal by wall seconds, its start left out."""
     draw = random.Random(1)
     ours, theirs = pty.openpty()

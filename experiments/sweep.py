@@ -38,6 +38,7 @@ from study.config import override_errors as causes
 from study.config.compose import CONF, load_judge_once, opened, plain, respelled
 from study.config.schema import GROUPS, Study, freeze, register
 from study.errors import UserError
+from study.finding import stop_at_problem
 from study.screen import unless_unread
 from study.system import stopping, storage
 from study.system.secret_names import may_hold_key
@@ -71,9 +72,8 @@ def job(config: DictConfig) -> None:
     except UserError as error:
         raise Refused(error) from error
     cell = QUEUE[-1]
-    if "BasicLauncher" in hydra.launcher._target_:
-        return
-    if cell.folder.state() not in ("done", "running"):
+    elsewhere = "BasicLauncher" not in hydra.launcher._target_
+    if elsewhere and cell.folder.state() not in ("done", "running"):
         launch.supervise(cell)
 
 
@@ -101,7 +101,7 @@ def main() -> int:
         if not QUEUE:
             return 0  # --cfg and the like
         exchange.fetch(QUEUE[0].folder.study_dir)
-        launch.check(QUEUE, elsewhere)
+        stop_at_problem(launch.check_sweep(QUEUE, elsewhere))
         if QUEUE[0].config.plan:
             return launch.show_plan(QUEUE)
         if elsewhere and QUEUE[0].folder.url:  # Hydra takes the URL for a folder of this one

@@ -34,12 +34,13 @@ from study.cell.completions import Completion, read_completions
 from study.cell.folder import CellFolder, study_cells
 from study.cell.parts import Part, read_part
 from study.cell.records import PLACE, REPLAYED, VERDICT, part_name, write_part
-from study.cell.verify import say_problems
+from study.cell.verify import check_records
 from study.cli import command, option, overrides
 from study.config.bounds import Choice, Name, check
 from study.config.compose import load_presets, preset_names
 from study.config.schema import Judge, Study, VerdictStore
 from study.errors import UserError
+from study.finding import stop_at_problem
 from study.rewards import compose
 from study.rewards.advantages import advantages, alignment, rank_change, sign_flips, silenced
 from study.rewards.corrections.corrector import Corrector, StepVerdicts
@@ -116,7 +117,7 @@ def replay_study(options: Options, judge: Judge | None) -> list[dict[str, Any]]:
             f"study={options.study} has no rollouts in {options.runs_dir}. There are "
             f"{', '.join(there) or 'no studies'}. Type for example: study=quickstart"
         )
-    say_problems(study_dir, folders)
+    stop_at_problem(check_records(study_dir, folders))
     lines = []
     name = f"{judge.name}-{judge_id(judge)}" if judge else "own"
     name += f"-{options.on_failure}" if options.on_failure else ""

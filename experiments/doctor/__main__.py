@@ -11,17 +11,14 @@ ask on this machine answers; endpoints elsewhere are asked with endpoints=true.
 from __future__ import annotations
 
 import sys
-import textwrap
 from dataclasses import dataclass
 from pathlib import Path
 
 from experiments.doctor import machine, models, packages, tracking
-from experiments.doctor.finding import Finding, State
 from study.cli import command, option
 from study.config.schema import Model
-from study.screen import plural, visible
-
-WIDTH = 100
+from study.finding import Finding, print_findings
+from study.screen import plural
 
 
 @dataclass(frozen=True)
@@ -38,12 +35,7 @@ class Options:
 @command("experiments.doctor judge=smollm2-135m", __doc__, Options)
 def main(options: Options) -> int:
     """Exit codes: 0 nothing is wrong, 1 something is, 2 for a user's error."""
-    lines = findings(options)
-    width = max(len(each.what) for each in lines)
-    for each in lines:
-        print(_line(each, width))
-    problems = sum(each.state is State.PROBLEM for each in lines)
-    if problems:
+    if problems := print_findings(findings(options)):
         print(f"\n{plural(problems, 'problem')}: what to type stands behind each.")
         return 1
     options_given = [("experiment", options.experiment or ""), ("judge", ",".join(options.judge))]
@@ -75,21 +67,6 @@ def findings(options: Options) -> list[Finding]:
         models.keys(models_named),
         *models.endpoints(models_named, options.endpoints),
     ]
-
-
-def _line(each: Finding, width: int) -> str:
-    """One finding, with what to type on a line of its own."""
-    head = f"{each.state:<8} {each.what:<{width}}  "
-    margin = " " * len(head)
-    text = textwrap.fill(
-        visible(each.message),
-        WIDTH,
-        initial_indent=head,
-        subsequent_indent=margin,
-        break_on_hyphens=False,
-        break_long_words=False,
-    )
-    return f"{text}\n{margin}type: {visible(each.type)}" if each.type else text
 
 
 if __name__ == "__main__":

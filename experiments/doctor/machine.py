@@ -8,10 +8,10 @@ import shutil
 import sys
 from pathlib import Path
 
-from experiments.doctor.finding import Finding, note, ok, problem
 from experiments.studies.sizes import format_size
 from study.cell.places import shown, url_of
 from study.errors import UserError
+from study.finding import Finding, note, ok, problem
 from study.sandbox import tiers
 from study.system.machine import cpus, free_memory, installed_cpus, memory, usable_gpus
 from study.system.mounts import network_kind

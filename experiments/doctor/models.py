@@ -9,7 +9,6 @@ from concurrent.futures import ThreadPoolExecutor
 from importlib import import_module
 from urllib.parse import urlsplit
 
-from experiments.doctor.finding import Finding, note, ok, problem
 from judges.endpoint.keys import read_key
 from judges.serving.book import server_identity
 from judges.serving.server import LOCAL
@@ -17,6 +16,7 @@ from study.cell.cells import models_of
 from study.config.presets import no_preset, preset_names, read_preset
 from study.config.schema import Executor, Judge, Model, freeze
 from study.errors import UserError
+from study.finding import Finding, note, ok, problem
 from study.system.secret_names import shown_place
 from study.system.secrets import redact
 

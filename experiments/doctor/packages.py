@@ -7,9 +7,9 @@ import tomllib
 from importlib import metadata
 from pathlib import Path
 
-from experiments.doctor.finding import Finding, note, ok, problem
 from judges.serving.vllm_command import CPU_PYTHON
 from study.config.presets import CONF
+from study.finding import Finding, note, ok, problem
 
 ROOT = CONF.parent
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")

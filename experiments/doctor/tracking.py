@@ -6,10 +6,10 @@ import contextlib
 import sqlite3
 from pathlib import Path
 
-from experiments.doctor.finding import Finding, ok, problem
 from experiments.tracking.store import tracking_uri
 from study.config.schema import Tracking
 from study.errors import UserError
+from study.finding import Finding, ok, problem
 from study.system.secrets import redact
 
 
@@ -36,18 +36,12 @@ def store(here: dict[str, str], runs_dir: Path) -> Finding:
             sqlite3.connect(f"file:{path}?mode=ro", uri=True, timeout=0.5)
         ) as database:
             runs = database.execute("select count(*) from runs").fetchone()[0]
-    except sqlite3.OperationalError as error:
+    except sqlite3.DatabaseError as error:
         if "locked" in str(error):
             return ok("MLflow", f"{version}, store {path} is in use now")
-        return _broken(version, path, error)
-    except sqlite3.DatabaseError as error:
-        return _broken(version, path, error)
+        return problem(
+            "MLflow",
+            f"{version}, store {path} cannot be read ({error})",
+            f"mv {path} {path}.old, then judgedrift tracking rebuild study=NAME",
+        )
     return ok("MLflow", f"{version}, store {path} holds {runs} runs")
-
-
-def _broken(version: str, path: Path, error: Exception) -> Finding:
-    return problem(
-        "MLflow",
-        f"{version}, store {path} cannot be read ({error})",
-        f"mv {path} {path}.old, then judgedrift tracking rebuild study=NAME",
-    )

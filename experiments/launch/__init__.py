@@ -7,13 +7,13 @@ loads nothing that trains, and ``--help`` loads none of this.
 from study.lazy import lazily
 
 PARTS = {
-    "check": "experiments.plan.preflight",
+    "check_sweep": "experiments.plan.preflight",
     "show_plan": "experiments.plan.plan",
     "run_study": "experiments.launch.run",
     "supervise": "experiments.launch.local",
     "check_policies": "experiments.plan.preflight",
-    "check_settings": "experiments.plan.preflight",
-    "writable": "experiments.plan.preflight",
+    "check_configs": "experiments.plan.preflight",
+    "check_writable": "experiments.plan.preflight",
 }
 
 

@@ -11,8 +11,8 @@ study for one sweep, and yields the folders of the cells that an earlier one lef
 
 from __future__ import annotations
 
-from collections.abc import Generator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from importlib import import_module
 
 from experiments.launch.watch import Watch
@@ -35,14 +35,9 @@ def run_cells(todo: Sequence[Cell]) -> None:
         import_module(ENGINES[todo[0].config.sweep.engine]).run(todo, watch)
 
 
-@contextmanager
-def taken_up(todo: Sequence[Cell]) -> Generator[set[CellFolder]]:
+def taken_up(todo: Sequence[Cell]) -> AbstractContextManager[set[CellFolder]]:
     """Within the block the study is this sweep's, where its engine wants that. Yields folders of
     cells that an earlier sweep left running: this one watches them to their ends.
     Raises UserError: another sweep has the study."""
     engine = import_module(ENGINES[todo[0].config.sweep.engine])
-    if not hasattr(engine, "taken_up"):
-        yield set()
-        return
-    with engine.taken_up(todo) as folders:
-        yield folders
+    return engine.taken_up(todo) if hasattr(engine, "taken_up") else nullcontext(set())

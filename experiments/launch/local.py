@@ -16,12 +16,18 @@ def run(todo: Sequence[Cell], watch: Watch) -> None:
     """Run the cells to their ends, here."""
     slots = slots_of(todo)
     watch.say(slots.describe(len(todo)))
-    folders = [cell.folder for cell in todo]
-    callbacks = (watch.ended, watch.tick, watch.skips)
-    run_pool(folders, slots.at_once, slots.threads, *callbacks, slots.lease)
+    run_pool(
+        [cell.folder for cell in todo],
+        workers=slots.at_once,
+        threads=slots.threads,
+        on_end=watch.ended,
+        on_tick=watch.tick,
+        skipped=watch.skips,
+        lease=slots.lease,
+    )
 
 
-def supervise(cell: Cell) -> int:
+def supervise(cell: Cell) -> None:
     """Run one cell in a child to its end, for launchers that call the job where it should run."""
 
     def ended(folder: CellFolder, code: int) -> None:
@@ -29,4 +35,4 @@ def supervise(cell: Cell) -> int:
 
     start_server(cell.config.device)
     slots = slots_of([cell])
-    return run_pool([cell.folder], 1, slots.threads, ended, lease=slots.lease)[cell.folder]
+    run_pool([cell.folder], workers=1, threads=slots.threads, on_end=ended, lease=slots.lease)

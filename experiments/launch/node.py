@@ -5,7 +5,7 @@ with a view of the runs folder, and with GPUs that are large enough.
         here = describe(PACKAGES, str(sign))
         check_node(here, there, sign)           # `there`: what `describe` returned on the node
 
-Each refusal is a UserError of one paragraph. Nothing here knows how a node is reached.
+Each check is as `study.finding` says. Nothing here knows how a node is reached.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ import platform
 import socket
 import time
 import uuid
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import NotRequired, TypedDict
 
 from experiments.plan.memory import GIB, check_memory
 from study.cell.cells import Cell
 from study.cell.places import url_of
-from study.errors import UserError
+from study.finding import Finding, problem
 from study.system import clock, locks
 
 CLOCKS_S = 5.0
@@ -38,7 +38,23 @@ NAMED = 3
 """Files that a refusal names, at most."""
 
 
-def describe(packages: Sequence[str], sign: str) -> dict[str, Any]:
+class Node(TypedDict):
+    """What a node is, as `describe` says it there."""
+
+    host: str
+    python: str
+    packages: dict[str, str]
+    """Name -> version, ``none`` where it is not installed."""
+    files: dict[str, str]
+    """Source file of this project -> digest of its bytes."""
+    sign: str | None
+    """The text of the sign; None where it is not seen."""
+    writable: bool
+    clock: NotRequired[tuple[float, float]]
+    """`clock_of_folder` where a sweep is, for jobs that begin later."""
+
+
+def describe(packages: Sequence[str], sign: str) -> Node:
     """What this node is: host, Python, versions of ``packages``, a digest of each source file of
     this project, the text of the file ``sign``, and whether its folder can be written.
 
@@ -93,14 +109,13 @@ def announced(study_dir: Path) -> Generator[Path]:
             sign.unlink(missing_ok=True)
 
 
-def identity(described: dict[str, Any]) -> str:
+def identity(node: Node) -> str:
     """A digest of an environment: equal for nodes that may train cells of one sweep."""
-    parts = [described["python"], sorted(described["packages"].items())]
-    parts.append(sorted(described["files"].items()))
+    parts = [node["python"], sorted(node["packages"].items()), sorted(node["files"].items())]
     return hashlib.sha256(repr(parts).encode()).hexdigest()[:16]
 
 
-def differences(here: dict[str, Any], there: dict[str, Any]) -> list[str]:
+def differences(here: Node, there: Node) -> list[str]:
     """In what the environment of another node differs from this one's; none where it is equal."""
     lines = []
     if there["python"] != here["python"]:
@@ -118,9 +133,9 @@ def differences(here: dict[str, Any], there: dict[str, Any]) -> list[str]:
     return lines
 
 
-def check_node(here: dict[str, Any], there: dict[str, Any], sign: Path) -> None:
-    """Raises UserError: the node ``there`` has another environment than this one, or does not see
-    the folder of the study, or may not write there.
+def check_node(here: Node, there: Node, sign: Path) -> Iterator[Finding]:
+    """Refuse a node ``there`` that has another environment than this one, or does not see the
+    folder of the study, or may not write there.
 
     Args:
         here: what `describe` returns where the sweep is.
@@ -128,19 +143,21 @@ def check_node(here: dict[str, Any], there: dict[str, Any], sign: Path) -> None:
         sign: of `announced`.
     """
     if identity(here) != identity(there):
-        raise UserError(
+        yield problem(
+            "node",
             f"The node {there['host']} has another environment than the sweep"
             f" ({identity(there)}, not {identity(here)}): {'; '.join(differences(here, there))}."
             " Its cells could not be compared with the others. Install the same there, in the same"
-            " commit: pip install -c constraints.txt -e . Or take the node out of the cluster."
+            " commit: pip install -c constraints.txt -e . Or take the node out of the cluster.",
         )
     shared = there["sign"] == here["sign"] and there["writable"]
     if not shared and not url_of(sign.parent):  # who runs a cell of a URL fetches it
         trouble = "does not see" if there["sign"] != here["sign"] else "may not write to"
-        raise UserError(
+        yield problem(
+            "node",
             f"The node {there['host']} {trouble} the study's folder {sign.parent}, where cells keep"
             " their records. Mount it there under the same path, or type runs_dir=PATH with a"
-            " folder that every node shares."
+            " folder that every node shares.",
         )
 
 
@@ -169,23 +186,23 @@ def clock_of_folder(folder: Path) -> tuple[float, float]:
     return clock_offset(lambda: clock.of_folder(folder), time.time)
 
 
-def check_clock(host: str, offset_s: float, within_s: float) -> None:
-    """Raises UserError: clocks are further apart than `CLOCKS_S`, whatever the round trip hid."""
-    if abs(offset_s) - within_s <= CLOCKS_S:
-        return
-    order = "ahead of" if offset_s > 0 else "behind"
-    raise UserError(
-        f"The clock of the node {host} is {abs(offset_s):.1f} s {order} the sweep's, and"
-        f" {CLOCKS_S:g} s is the most they may be apart: leases on verdicts would end too early or"
-        " too late, and times on record would not be in order. Set it by NTP, for example: chronyc"
-        " makestep"
-    )
+def check_clock(host: str, offset_s: float, within_s: float) -> Iterator[Finding]:
+    """Refuse clocks that are further apart than `CLOCKS_S`, whatever the round trip hid."""
+    if abs(offset_s) - within_s > CLOCKS_S:
+        order = "ahead of" if offset_s > 0 else "behind"
+        yield problem(
+            "clock",
+            f"The clock of the node {host} is {abs(offset_s):.1f} s {order} the sweep's, and"
+            f" {CLOCKS_S:g} s is the most they may be apart: leases on verdicts would end too early"
+            " or too late, and times on record would not be in order. Set it by NTP, for example:"
+            " chronyc makestep",
+        )
 
 
 def check_gpus(
     todo: Sequence[Cell], host: str, gpus: Sequence[tuple[str, int]], share: float
-) -> None:
-    """Raises UserError: a step of a cell cannot fit on the smallest GPU of a node.
+) -> Iterator[Finding]:
+    """Refuse a node on whose smallest GPU a step of a cell cannot fit.
 
     Args:
         gpus: name and bytes of each, as `study.system.machine.gpus` says; nothing is checked
@@ -197,4 +214,4 @@ def check_gpus(
     name, size = min(gpus, key=lambda gpu: gpu[1])
     whole = f"the GPU {name} ({size / GIB:.1f} GiB) of the node {host}"
     device = whole if share >= 1 else f"a share of {share:g} of {whole}"
-    check_memory(todo, device=(device, int(size * min(1.0, share))))
+    yield from check_memory(todo, device=(device, int(size * min(1.0, share))))

@@ -23,6 +23,7 @@ from experiments.trainer.processes import gpus_per_cell
 from study.cell.cells import Cell
 from study.config.schema import Study
 from study.errors import UserError
+from study.finding import stop_at_problem
 from study.system.files import first_line
 from study.system.machine import cpus, gpus
 from study.system.secrets import redact
@@ -197,17 +198,16 @@ class Examiner:
         where = on_node(name)
         try:
             there = self._ray.get(ref)
-            node.check_node(self._here, there, self._sign)
+            stop_at_problem(node.check_node(self._here, there, self._sign))
             ask = self._time.options(scheduling_strategy=where)
-            offset = node.clock_offset(
+            offset_s, within_s = node.clock_offset(
                 lambda: self._ray.get(ask.remote(), timeout=TOLD_S), time.time
             )
-            node.check_clock(there["host"], *offset)
+            stop_at_problem(node.check_clock(there["host"], offset_s, within_s))
             if share:
                 listed = self._gpus.options(scheduling_strategy=where).remote()
-                node.check_gpus(
-                    self._todo, there["host"], self._ray.get(listed, timeout=TOLD_S), share
-                )
+                gpus_there = self._ray.get(listed, timeout=TOLD_S)
+                stop_at_problem(node.check_gpus(self._todo, there["host"], gpus_there, share))
         except UserError as error:
             return str(error)
         except self._ray.exceptions.GetTimeoutError:

@@ -1,10 +1,12 @@
-"""What must be there and answer before cells are trained; a plan asks for none of it."""
+"""What must be there and answer before cells are trained; a plan asks for none of it. Each check is
+as `study.finding` says."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
+from experiments.plan.preflight import check_study, check_writable
 from experiments.trainer.processes import check_processes
 from experiments.trainer.vllm import check_vllm
 from judges.ask.asker import check_endpoint
@@ -13,9 +15,10 @@ from judges.ask.identity import judge_id
 from judges.ask.replies import merged_stores
 from judges.ask.session import Session
 from study.cell.cells import Cell, executors_of, judges_of
+from study.finding import Finding
 
 
-def check_machine(todo: Sequence[Cell], elsewhere: bool) -> None:
+def check_machine(todo: Sequence[Cell], elsewhere: bool) -> Iterator[Finding]:
     """The GPUs, packages and servers are there that the cells are trained by.
 
     Args:
@@ -23,19 +26,30 @@ def check_machine(todo: Sequence[Cell], elsewhere: bool) -> None:
         elsewhere: another launcher runs them, perhaps on other machines.
     """
     if not elsewhere:
-        check_processes(todo)
+        yield from check_processes(todo)
         for path in merged_stores(todo[0].config.store):
             open_to_read(path).close()
-    check_vllm(todo, elsewhere)
+    yield from check_vllm(todo, elsewhere)
 
 
-def preflight(todo: Sequence[Cell], reached: Callable[[Any], Any] = lambda model: model) -> None:
-    """Every judge of the sweep answers, with its key, before anything is trained; ``reached`` says
-    how a model is reached from here."""
-    for judge in {judge_id(judge): reached(judge) for judge in judges_of(todo)}.values():
+def check_start(
+    todo: Sequence[Cell], asking: Sequence[Cell], reached: Callable[[Any], Any]
+) -> Iterator[Finding]:
+    """What may have changed while judges were served: the study is still this one, its folder takes
+    files, and every judge and executor answers, with its key.
+
+    Args:
+        todo: the cells of the sweep.
+        asking: those that are about to ask.
+        reached: how a model is reached from here.
+    """
+    study_dir = todo[0].folder.study_dir
+    yield from check_study(study_dir, todo, todo[0].config.factors)
+    yield from check_writable(study_dir.parent)
+    for judge in {judge_id(judge): reached(judge) for judge in judges_of(asking)}.values():
         if judge.endpoint.url.startswith("http"):
             with Session(judge, None) as session:
                 session.check()
-    for executor in {repr(each): reached(each) for each in executors_of(todo)}.values():
+    for executor in {repr(each): reached(each) for each in executors_of(asking)}.values():
         if executor.endpoint.url.startswith("http"):
             check_endpoint(executor)

@@ -7,18 +7,16 @@ import time
 from collections.abc import Callable, Generator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import Any
 
 import analysis
 from analysis.report.study_notebook import write_notebook
 from experiments.launch.bell import told_at_end
 from experiments.launch.engines import run_cells, taken_up
 from experiments.launch.pool import start_server
-from experiments.launch.ready import check_machine, preflight
+from experiments.launch.ready import check_machine, check_start
 from experiments.launch.warm import warming
 from experiments.plan import plan
 from experiments.plan.needs import HERE
-from experiments.plan.preflight import check_study, writable
 from experiments.plan.shard import share_of
 from experiments.tracking.runs import close_parent, mark_killed
 from experiments.tracking.store import (
@@ -38,6 +36,7 @@ from study.cell.verify import mend
 from study.command_names import study_words, typed
 from study.config.schema import Study
 from study.errors import UserError
+from study.finding import stop_at_problem
 from study.screen import COSTS, plural, print_table, visible
 from study.system import stopping, storage
 from study.system.files import read_left, write_json
@@ -70,22 +69,20 @@ def _run(todo: Sequence[Cell], mine: Sequence[Cell], elsewhere: Callable[[], Non
         theirs = stack.enter_context(taken_up(todo)) if elsewhere is None else set()
         states = {cell.folder: cell.folder.state() for cell in mine}
         new = [cell for cell in mine if states[cell.folder] not in ("done", "running")]
-        still_running = [
+        unfinished = new + [
             cell for cell in mine if states[cell.folder] == "running" and cell.folder in theirs
         ]
-        if not new and not still_running:
+        if not unfinished:
             return _nothing_to_run(todo, mine)
         started = time.perf_counter()
-        check_machine(new, not here)
-        reached = stack.enter_context(leases(models_of([*new, *still_running]), study_dir.parent))
-        check_study(study_dir, todo, todo[0].config.factors)  # again: servers took their time
-        writable(study_dir.parent)
-        preflight([*new, *still_running], reached)
+        stop_at_problem(check_machine(new, not here))
+        reached = stack.enter_context(leases(models_of(unfinished), study_dir.parent))
+        stop_at_problem(check_start(todo, unfinished, reached))
         if here:
             start_server(todo[0].config.device)
             stack.enter_context(warming(new))
         mlflow_ids = stack.enter_context(_opened(todo, new, mine))
-        run_cells([*new, *still_running]) if elsewhere is None else elsewhere()
+        run_cells(unfinished) if elsewhere is None else elsewhere()
         exchange.fetch(study_dir)  # what other machines have run
         whole = len(mine) == len(todo) or _states(todo) == {"done"}
         if whole:
@@ -93,9 +90,7 @@ def _run(todo: Sequence[Cell], mine: Sequence[Cell], elsewhere: Callable[[], Non
     if whole and "running" not in _states(todo):
         write_json(study_dir / SUMMARY, plan.rows(todo, todo[0].config.factors))
     exchange.push(study_dir)
-    print(
-        f"{plural(len(new) + len(still_running), 'cell')} in {time.perf_counter() - started:.1f} s"
-    )
+    print(f"{plural(len(unfinished), 'cell')} in {time.perf_counter() - started:.1f} s")
     return conclude(todo, mlflow_ids, mine)
 
 
@@ -132,12 +127,12 @@ def _states(todo: Sequence[Cell]) -> set[str]:
 @contextmanager
 def _opened(
     todo: Sequence[Cell], new: Sequence[Cell], mine: Sequence[Cell]
-) -> Generator[dict[str, Any]]:
+) -> Generator[dict[str, str]]:
     """Lay the study and the cells ``new``; however the block ends, no run of theirs stays open.
 
     Yields what the study's run in MLflow is known by, nothing where tracking is off.
     """
-    mlflow_ids: dict[str, Any] = {}
+    mlflow_ids: dict[str, str] = {}
     ended = "FAILED"
     try:
         with stopping.held():  # laid whole or not at all, and no run in MLflow that nobody knows
@@ -156,7 +151,7 @@ def _opened(
         _close_tracking(mlflow_ids, ended, todo, mine)
 
 
-def _lay(first: Cell, new: Sequence[Cell], mlflow_ids: dict[str, Any]) -> None:
+def _lay(first: Cell, new: Sequence[Cell], mlflow_ids: dict[str, str]) -> None:
     """Write what says what the study is, and the folder of each new cell."""
     config, study_dir = first.config, first.folder.study_dir
     if config.tracking.enabled:
@@ -179,7 +174,7 @@ def _lay(first: Cell, new: Sequence[Cell], mlflow_ids: dict[str, Any]) -> None:
 
 
 def _close_tracking(
-    mlflow_ids: dict[str, Any], status: str, todo: Sequence[Cell], mine: Sequence[Cell]
+    mlflow_ids: dict[str, str], status: str, todo: Sequence[Cell], mine: Sequence[Cell]
 ) -> None:
     """End the runs of cells that were killed, and the study's own, with the report beside it:
     FINISHED only where every cell is done. A study some of whose cells are run by another sweep, or
@@ -242,7 +237,7 @@ def _could_write(name: str, write: Callable[[Path], object], study_dir: Path, ag
     return True
 
 
-def conclude(todo: Sequence[Cell], tracked: dict[str, Any], mine: Sequence[Cell]) -> int:
+def conclude(todo: Sequence[Cell], tracked: dict[str, str], mine: Sequence[Cell]) -> int:
     """Print the table, where to look, and what to type next; 0 when every cell that is run here is
     done, else 1."""
     config, study_dir = todo[0].config, todo[0].folder.study_dir

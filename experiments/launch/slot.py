@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Mapping, Sequence
+from multiprocessing.connection import Connection
 from multiprocessing.context import ForkServerContext
 from pathlib import Path
-from typing import Any
 
 from experiments.launch import pool
 from study.cell.folder import CellFolder
@@ -62,12 +62,7 @@ class Slot:
 
     def run(self, folder: str) -> int:
         """Run a cell to its end; the exit code, negative where a signal ended it."""
-        arguments = (
-            CellFolder(Path(folder)),
-            self._threads,
-            self._alive,
-            Lease({}, []),
-        )  # its GPUs are Ray's
+        arguments = (CellFolder(Path(folder)), self._threads, self._alive)
         child = self._context.Process(target=_child, args=arguments)
         child.start()
         child.join()
@@ -76,6 +71,6 @@ class Slot:
         return 1 if code is None else code
 
 
-def _child(*arguments: Any) -> None:
+def _child(folder: CellFolder, threads: int, alive: Connection) -> None:
     os.setsid()  # Ray kills the group of a lost worker at once; a cell ends in order, by its pipe
-    pool.child_body(*arguments)
+    pool.child_body(folder, threads, alive, Lease({}, []))  # the GPUs are leased by Ray

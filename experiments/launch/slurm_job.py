@@ -7,14 +7,16 @@ import signal
 import time
 from collections.abc import Mapping
 from pathlib import Path
+from typing import cast
 
-from experiments.launch.node import check_clock, check_node, clock_of_folder, describe
+from experiments.launch.node import Node, check_clock, check_node, clock_of_folder, describe
 from experiments.launch.task import run_task
 from experiments.plan.slots import slots_of
 from experiments.train import PACKAGES
 from study.cell import cells
 from study.cell.folder import CellFolder
 from study.errors import UserError
+from study.finding import stop_at_problem
 from study.system.files import read_json
 from study.system.machine import device_variables
 
@@ -53,10 +55,10 @@ def _run(place: CellFolder, threads: int, visible: Mapping[str, str] | None) -> 
     """Raises UserError: this node is not as the sweep is, or lacks what the cell needs."""
     jobs_dir = place.study_dir / FOLDER
     here = describe(PACKAGES, str(jobs_dir / SWEEP))
-    sweep = read_json(jobs_dir / ENVIRONMENT)
-    check_node(sweep, here, jobs_dir / SWEEP)
+    sweep = cast(Node, read_json(jobs_dir / ENVIRONMENT))
+    stop_at_problem(check_node(sweep, here, jobs_dir / SWEEP))
     (theirs, within), (ours, within_here) = sweep["clock"], clock_of_folder(jobs_dir)
-    check_clock(here["host"], theirs - ours, within + within_here)
+    stop_at_problem(check_clock(here["host"], theirs - ours, within + within_here))
     cell = cells.load_cell(place)
     if visible is None:
         return run_task(place, threads, device_variables(cell.config.device))

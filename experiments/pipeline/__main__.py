@@ -30,6 +30,7 @@ from study.config.bounds import Choice
 from study.config.marks import field_types
 from study.config.schema import Study
 from study.errors import UserError
+from study.finding import stop_at_problem
 from study.screen import visible
 from study.system import locks
 from study.system.machine import device_variables
@@ -216,7 +217,7 @@ def call(step: Step) -> int:
 
 def _run_locked(plan: Plan) -> int:
     """`run`, for whoever holds the study's pipeline."""
-    launch.writable(plan.study_dir)
+    stop_at_problem(launch.check_writable(plan.study_dir))
     lock = locks.take(plan.study_dir / ".pipeline.lock")
     if lock is None:
         raise UserError(
@@ -231,7 +232,7 @@ def work(options: Options) -> int:
     """Plan or run. Raises UserError: all that can be known to be wrong before anything is run."""
     plan = plan_of(options)
     if plan.study_dir.exists() and not plan.study_dir.is_dir():
-        launch.check_settings(plan.cells)  # which says so
+        stop_at_problem(launch.check_configs(plan.cells))  # which says so
     stages = survey(plan, Notes(plan.study_dir))
     pending = any(
         not outcome.done
@@ -240,9 +241,9 @@ def work(options: Options) -> int:
         for _, outcome in steps
     )
     if pending:
-        launch.check_settings(plan.cells)
+        stop_at_problem(launch.check_configs(plan.cells))
         if "train" in plan.stages:
-            launch.check_policies(plan.cells)
+            stop_at_problem(launch.check_policies(plan.cells))
     if options.plan:
         show(stages)
     elif pending:

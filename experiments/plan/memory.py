@@ -1,7 +1,7 @@
 """What memory a step of training takes, said before launch, and what to lower where it is short.
 
     need = step_memory(read_shape(Path(config.policy.path)), config)   # GiB by part
-    check_memory(todo)               # says, or refuses, what does not fit
+    stop_at_problem(check_memory(todo))   # says, or refuses, what does not fit
 
 Weights, gradients and moments are counted from the policy's ``config.json`` and exact: where they
 alone do not fit, the policy is refused. What generation and the update add is an estimate, from
@@ -11,15 +11,14 @@ the tensors that a Llama-like layer keeps for backward: where it does not fit, o
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from experiments.trainer.processes import gpus_per_cell, processes_of
 from study.cell.cells import Cell
 from study.config.schema import Study
-from study.errors import UserError
-from study.system.files import say
+from study.finding import Finding, note, problem
 from study.system.machine import memory, usable_gpus
 
 GIB = 2**30
@@ -152,19 +151,13 @@ def _main_memory(config: Study, on_gpu: bool) -> int:
     return peak(step_memory(shape, config)) if shape else 0
 
 
-def check_memory(
-    todo: Sequence[Cell], refuse: bool = True, device: tuple[str, int] | None = None
-) -> None:
-    """Say that a step may not fit the device of this machine; refuse what cannot.
+def check_memory(todo: Sequence[Cell], device: tuple[str, int] | None = None) -> Iterator[Finding]:
+    """Note that a step may not fit the device of this machine; it is a problem where weights,
+    gradients and moments alone are larger. Each says the parts, and what to lower first.
 
     Args:
         todo: the cells to train there.
-        refuse: False only says it.
         device: another machine's, in words, and its bytes.
-
-    Raises:
-        UserError: weights, gradients and moments alone are larger than the device; with the parts,
-            and what to lower first.
     """
     where, available = device or (_device(todo[0].config) if todo else ("", 0))
     for config in trainings(todo):
@@ -185,9 +178,8 @@ def check_memory(
             f" ({sizes}; prompts of {PROMPT_TOKENS} tokens), and {where} has"
             f" {available / GIB:.1f} GiB{vllm_note}. {_remedy(config, parts, room)}"
         )
-        if refuse and parts["weights"] + parts["training"] > room:
-            raise UserError(text)
-        say(text)
+        alone = parts["weights"] + parts["training"]
+        yield (problem if alone > room else note)("memory", text)
 
 
 def _remedy(config: Study, parts: dict[str, int], room: float) -> str:

@@ -5,13 +5,12 @@ from __future__ import annotations
 import importlib.util
 import shutil
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from experiments.plan.shard import share_of
 from experiments.slurm.submission import executor_of
 from study.cell.cells import Cell
-from study.config.schema import Study
-from study.errors import UserError
+from study.finding import Finding, problem
 
 HERE = ("local", "shard")
 """Engines that train on this machine: what it lacks is refused before they begin."""
@@ -19,46 +18,46 @@ PACKAGES = {"ray": "ray", "slurm": "submitit"}
 """Engine -> the package that it needs; the extra that brings it is called as the engine."""
 
 
-def check_engine(todo: Sequence[Cell], launcher: Sequence[str] = ()) -> None:
+def check_engine(todo: Sequence[Cell], launcher: Sequence[str] = ()) -> Iterator[Finding]:
     """Refuse an engine that is not installed, settings that it does not take, several engines, or
     one beside Hydra's ``launcher``. A plan asks only what concerns no other machine."""
-    config = todo[0].config
-    if launcher and config.sweep.engine != "local":
-        raise UserError(
-            f"sweep.engine={config.sweep.engine} and {launcher[0]} both say where cells run. Leave"
-            " one of them out."
+    config, sweep = todo[0].config, todo[0].config.sweep
+    if launcher and sweep.engine != "local":
+        yield problem(
+            "engine",
+            f"sweep.engine={sweep.engine} and {launcher[0]} both say where cells run. Leave"
+            " one of them out.",
         )
     for key in ("engine", "shard"):
         values = list(dict.fromkeys(getattr(cell.config.sweep, key) for cell in todo))
         if len(values) > 1:
-            raise UserError(
+            yield problem(
+                "engine",
                 f"sweep.{key}= is one for all cells of a sweep, and {','.join(values)} are given."
-                " Type one of them."
+                " Type one of them.",
             )
     share_of(todo)
-    engine = config.sweep.engine
-    if (package := PACKAGES.get(engine)) and importlib.util.find_spec(package) is None:
-        raise UserError(
-            f"sweep.engine={engine} needs {package}, which is not installed here. Type"
-            f" pip install -e .[{engine}], or leave sweep.engine out to run the cells on this"
-            " machine."
+    if (package := PACKAGES.get(sweep.engine)) and importlib.util.find_spec(package) is None:
+        yield problem(
+            "engine",
+            f"sweep.engine={sweep.engine} needs {package}, which is not installed here. Type"
+            f" pip install -e .[{sweep.engine}], or leave sweep.engine out to run the cells on this"
+            " machine.",
         )
-    if engine == "slurm":
-        _check_slurm(config)
-
-
-def _check_slurm(config: Study) -> None:
-    sweep = config.sweep
+    if sweep.engine != "slurm":
+        return
     if sweep.slurm.cluster == "slurm" and not config.plan and shutil.which("sbatch") is None:
-        raise UserError(
+        yield problem(
+            "engine",
             "sweep.engine=slurm submits cells by sbatch, which is not on the PATH here. Type the"
             " command on a login node of the cluster; or sweep.slurm.cluster=local, which runs"
-            " the jobs on this machine; or leave sweep.engine out."
+            " the jobs on this machine; or leave sweep.engine out.",
         )
     if sweep.gpus_per_cell != int(sweep.gpus_per_cell):
-        raise UserError(
+        yield problem(
+            "engine",
             f"sweep.gpus_per_cell={sweep.gpus_per_cell:g} shares a GPU, and Slurm gives each job"
-            " whole ones. Type sweep.gpus_per_cell=1"
+            " whole ones. Type sweep.gpus_per_cell=1",
         )
     if sweep.slurm.cluster == "slurm" and config.plan:
         return

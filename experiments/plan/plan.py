@@ -272,20 +272,14 @@ def design(todo: Sequence[Cell]) -> tuple[int, int]:
     return min(map(len, seeds.values())), len(seeds)
 
 
-@dataclass
-class Times:
-    """Seconds of some cells, and of all of them on so many slots."""
-
-    each: list[Span] = field(default_factory=list)
-    at_once: int = 1
-
-    def wall(self) -> Span:
-        """Cells begin in their order, each in the slot that is free first."""
-        ends = [
-            _last_end([getattr(one, name) for one in self.each], self.at_once)
-            for name in ("value", "low", "high")
-        ]
-        return Span(*ends)
+def wall_time(each: Sequence[Span], at_once: int) -> Span:
+    """Seconds of all cells of ``each`` seconds on ``at_once`` slots: they begin in their order,
+    each in the slot that is free first."""
+    return Span(
+        value=_last_end([one.value for one in each], at_once),
+        low=_last_end([one.low for one in each], at_once),
+        high=_last_end([one.high for one in each], at_once),
+    )
 
 
 def _last_end(seconds: Sequence[float], at_once: int) -> float:
@@ -316,11 +310,11 @@ def time_lines(unfinished: Sequence[Cell], rates: Rates) -> list[str]:
         for cell, of_cell in zip(unfinished, paces, strict=True)
     ]
     sources = describe_cells(pace.cell for of_cell in paces for pace in of_cell)
-    times = Times(spans)
-    total = sum(times.each, NOTHING)
-    times.at_once = slots.at_once if slots else config.sweep.workers or len(unfinished)
+    total = sum(spans, NOTHING)
+    at_once = slots.at_once if slots else config.sweep.workers or len(unfinished)
+    wall = wall_time(spans, at_once)
     lines = [
-        f"Time: about {_spell(times.wall())} for {plural(len(unfinished), 'cell')}, {times.at_once}"
+        f"Time: about {_spell(wall)} for {plural(len(unfinished), 'cell')}, {at_once}"
         f" at once, or {_spell(total)} of one cell after another, and then the report; by {sources}"
     ]
     hours = total * (gpus / 3600)
@@ -331,7 +325,7 @@ def time_lines(unfinished: Sequence[Cell], rates: Rates) -> list[str]:
     if gpus:
         lines.append(f"GPU-hours: about {_hours(hours)} of cells, at {gpus:g} GPUs each")
     if served:
-        server_hours = times.wall() * (served / 3600)
+        server_hours = wall * (served / 3600)
         lines.append(
             f"GPU-hours: about {_hours(server_hours)} of {served} GPUs of the judges' servers"
         )

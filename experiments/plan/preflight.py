@@ -1,15 +1,15 @@
 """All that is checked when a sweep is planned: names, inputs, places, launcher. Nothing here asks a
-judge; `experiments.launch.ready` does."""
+judge; `experiments.launch.ready` does. Each check is as `study.finding` says."""
 
 from __future__ import annotations
 
 import dataclasses
 import json
 import os
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from importlib import metadata
 from pathlib import Path
-from typing import Any
 
 from omegaconf.errors import OmegaConfBaseException
 
@@ -30,16 +30,15 @@ from judges.grading import GRADINGS
 from judges.grading.checks import check_rows
 from study.cell import exchange
 from study.cell.cells import Cell, judges_of, models_of
-from study.cell.folder import CellFolder
 from study.cell.study_file import base, read_study
-from study.cell.verify import say_problems
+from study.cell.verify import check_records
 from study.config import override_errors as causes
 from study.config.compose import CONF
 from study.config.identity import flatten, left_out
 from study.config.marks import under
 from study.config.presets import nearest
 from study.config.schema import Study
-from study.errors import UserError
+from study.finding import Finding, State, problem
 from study.rewards.checks import check_reward, for_judge
 from study.rewards.corrections.checks import check_correction
 from study.rewards.formulas import REWARDS
@@ -52,45 +51,47 @@ from study.tasks import TASKS, checked, nominal_mix, order_of, runs_code, tells_
 from study.tasks.scaffold import check as check_scaffold
 
 
-def check(todo: Sequence[Cell], launcher: Sequence[str] = ()) -> None:
-    """Refuse, with a UserError, all that can be found wrong without touching disk or network much.
+def check_sweep(todo: Sequence[Cell], launcher: Sequence[str] = ()) -> Iterator[Finding]:
+    """The stage of a plan: all that can be found wrong without touching disk or network much. A
+    plan says what a sweep refuses for its memory.
 
     Args:
         todo: the cells of a sweep.
         launcher: the arguments that choose another launcher than Hydra's own.
     """
     config, study_dir = todo[0].config, todo[0].folder.study_dir
-    check_settings(todo)
-    check_engine(todo, launcher)
+    yield from check_configs(todo)
+    yield from check_engine(todo, launcher)
     here = not launcher and config.sweep.engine in HERE
     if here:
-        check_device(todo)
-    check_once(todo)
-    check_inputs(todo)
+        yield from check_device(todo)
+    yield from check_once(todo)
+    yield from check_inputs(todo)
     if launcher:
-        check_launcher(launcher)
+        yield from check_launcher(launcher)
     elif here:
         new = [cell for cell in todo if cell.folder.state() not in ("done", "running")]
-        check_memory(new, refuse=not config.plan)
-    say_problems(study_dir, todo)
+        for finding in check_memory(new):
+            yield dataclasses.replace(finding, state=State.NOTE) if config.plan else finding
+    yield from check_records(study_dir, todo)
 
 
-def check_settings(todo: Sequence[Cell]) -> None:
+def check_configs(todo: Sequence[Cell]) -> Iterator[Finding]:
     """Refuse what is wrong in the settings alone, whether or not the rows are there already."""
     config, study_dir = todo[0].config, todo[0].folder.study_dir
     for cell in todo:
-        check_names(cell.config)
+        yield from check_names(cell.config)
         check_limits(cell.config.cost, models_of([cell]))
     source = "sweep.notify_env" if config.sweep.notify_env else "sweep.notify"
     check_notify(command_of(config.sweep), source)
-    check_factors(todo)
-    check_arms(todo, config.factors)
+    yield from check_factors(todo)
+    yield from check_arms(todo, config.factors)
     runs_dir = study_dir.parent
     if any(
         path.exists() and not path.is_dir() for path in (study_dir, runs_dir, *runs_dir.parents)
     ):
-        raise _unwritable(runs_dir, "a part of it is a file")
-    check_study(study_dir, todo, config.factors)
+        yield _unwritable(runs_dir, "a part of it is a file")
+    yield from check_study(study_dir, todo, config.factors)
     if "$" not in os.path.expandvars(config.store.dir):  # else a variable of the nodes
         place(runs_dir, config.store)
     if config.tracking.enabled:
@@ -98,61 +99,65 @@ def check_settings(todo: Sequence[Cell]) -> None:
         artifacts_of(config.tracking)
 
 
-def check_device(todo: Sequence[Cell]) -> None:
+def check_device(todo: Sequence[Cell]) -> Iterator[Finding]:
     """Refuse a device or GPUs that are not there, or several devices, before anything is fetched or
     trained."""
     devices = list(dict.fromkeys(cell.config.device for cell in todo))
     if len(devices) > 1:
-        raise UserError(
+        yield problem(
+            "device",
             f"device= is one for all cells of a sweep, and {','.join(devices)} are given. Type one"
-            " of them, and the other cells in a sweep of their own."
+            " of them, and the other cells in a sweep of their own.",
         )
     fitting(usable_gpus(devices[0]), todo)
 
 
-def check_factors(todo: Sequence[Cell]) -> None:
+def check_factors(todo: Sequence[Cell]) -> Iterator[Finding]:
     """Refuse a declared factor that is not a key of the config: nothing could differ in it."""
     keys = {key for cell in todo for key in flatten(cell.data)}
     factors = todo[0].config.factors
     for factor in factors:
         if not any(under(key, [factor]) for key in keys):
-            raise UserError(
+            yield problem(
+                "factors",
                 f"factors={','.join(factors)} names {factor}, which is not a key of the config, so "
                 "no arm can differ in it. To see every key, type: python -m experiments.sweep "
-                "--cfg job"
+                "--cfg job",
             )
 
 
-def check_once(todo: Sequence[Cell]) -> None:
+def check_once(todo: Sequence[Cell]) -> Iterator[Finding]:
     """Refuse a cell that is asked for twice.
 
     It would count twice in the plan; and where the combinations differ in a label, or in what does
     not reach the training, one of them would be reported under the name of another.
     """
-    twins: dict[CellFolder, list[Cell]] = {}
-    for cell in todo:
-        twins.setdefault(cell.folder, []).append(cell)
-    for folder, same in twins.items():
-        if len(same) == 1:
-            continue
-        if differing := undeclared([flatten(cell.data) for cell in same], ()):
-            raise UserError(
+    counts = Counter(cell.folder for cell in todo)
+    for folder in [folder for folder in counts if counts[folder] > 1]:
+        if differing := undeclared(
+            [flatten(cell.data) for cell in todo if cell.folder == folder], ()
+        ):
+            yield problem(
+                "cells",
                 f"Several combinations of this sweep are one cell, {folder.name}: they differ only"
                 f" in {_describe_differences(differing)}, which changes nothing of what is trained."
                 " Where arms set what is also typed, as judge=, leave that out; else type one value"
-                " of what differs."
+                " of what differs.",
             )
-        raise UserError(
+        yield problem(
+            "cells",
             f"The cell {folder.name} is asked for twice: a value stands twice in a list of values,"
-            " such as seed=0,0. Type each value once."
+            " such as seed=0,0. Type each value once.",
         )
 
 
-def undeclared(flats: Sequence[dict[str, Any]], factors: Sequence[str]) -> dict[str, list[Any]]:
+def undeclared(
+    flats: Sequence[Mapping[str, object]], factors: Sequence[str]
+) -> dict[str, list[object]]:
     """Keys outside the declared factors that differ between flat configs, with their values."""
-    differing: dict[str, list[Any]] = {}
+    differing: dict[str, list[object]] = {}
     for key in sorted({key for flat in flats for key in flat if not under(key, factors)}):
-        values: list[Any] = []
+        values: list[object] = []
         for flat in flats:
             if (value := flat.get(key, left_out(key))) not in values:
                 values.append(value)
@@ -161,48 +166,51 @@ def undeclared(flats: Sequence[dict[str, Any]], factors: Sequence[str]) -> dict[
     return differing
 
 
-def check_arms(todo: Sequence[Cell], factors: Sequence[str]) -> None:
+def check_arms(todo: Sequence[Cell], factors: Sequence[str]) -> Iterator[Finding]:
     """Refuse arms that differ in more than the declared factors."""
     differences = undeclared([cell.identity for cell in todo], factors)
     if differences:
-        raise UserError(
+        yield problem(
+            "arms",
             f"The arms of this sweep differ in {_describe_differences(differences)}, which is not a"
             f" declared factor (declared: {', '.join(factors)}). A comparison of judges must not"
             " change anything else by the way. If it is meant, type: "
-            f"'factors=[{','.join([*factors, *differences])}]' study=NEW_NAME"
+            f"'factors=[{','.join([*factors, *differences])}]' study=NEW_NAME",
         )
 
 
-def check_study(study_dir: Path, todo: Sequence[Cell], factors: Sequence[str]) -> None:
+def check_study(study_dir: Path, todo: Sequence[Cell], factors: Sequence[str]) -> Iterator[Finding]:
     """Refuse a study folder that was started with other factors or another base config."""
     started = read_study(study_dir)
     if not started:
         return
     name = study_dir.name
     if sorted(started["factors"]) != sorted(factors):
-        raise UserError(
+        yield problem(
+            "study",
             f"The study {name} in {study_dir} declared the factors "
             f"{', '.join(started['factors'])}; this command declares {', '.join(factors)}. "
-            f"A study keeps its factors. Type another name, for example: study={name}-2"
+            f"A study keeps its factors. Type another name, for example: study={name}-2",
         )
     bases = [base(cell, factors) for cell in todo]
     differences = undeclared([started.get("base", bases[0]), *bases], factors)
     if differences:
-        raise UserError(
+        yield problem(
+            "study",
             f"The study {name} in {study_dir} was started with another config: "
             f"{_describe_differences(differences)} (first value: the study's). Its declared factors"
             f" are {', '.join(factors)}; anything else must stay. Type another name, for example: "
-            f"study={name}-2"
+            f"study={name}-2",
         )
 
 
-def _describe_differences(differences: dict[str, list[Any]]) -> str:
+def _describe_differences(differences: Mapping[str, Sequence[object]]) -> str:
     return "; ".join(
         f"{key} = {' | '.join(map(str, values))}" for key, values in differences.items()
     )
 
 
-def check_names(config: Study) -> None:
+def check_names(config: Study) -> Iterator[Finding]:
     """Refuse unknown names, with the legal ones, a judge without one, and numbers that do not go
     together."""
     for key, name, legal in (
@@ -211,23 +219,25 @@ def check_names(config: Study) -> None:
         ("judge.grading.name", config.judge.grading.name, GRADINGS),
     ):
         if name not in legal:
-            raise UserError(
+            yield problem(
+                "names",
                 f"{key}={name} is not known. Legal are {', '.join(sorted(legal))}. "
-                f"Type for example: {key}={next(iter(legal))}"
+                f"Type for example: {key}={next(iter(legal))}",
             )
     processes = processes_of(config).count
     check_batch(config.trainer, processes)
-    check_options(config, processes)
+    yield from check_options(config, processes)
     if not config.judge.name:
-        raise UserError(
+        yield problem(
+            "names",
             "There is no judge: judge.name is empty. Type judge=PRESET, a file of conf/judge, for"
-            " example judge=sim-fair"
+            " example judge=sim-fair",
         )
 
 
-def check_inputs(todo: Sequence[Cell]) -> None:
+def check_inputs(todo: Sequence[Cell]) -> Iterator[Finding]:
     """Refuse prompts that cannot be read or graded, and a policy whose folder has no model."""
-    check_policies(todo)
+    yield from check_policies(todo)
     gradable: set[str] = set()
     evaluable: set[str] = set()
     rows_of: dict[str, Sequence[Row]] = {}
@@ -241,11 +251,11 @@ def check_inputs(todo: Sequence[Cell]) -> None:
         check_reward(config.reward, config.judge, rows, length, mix)
         domains = {*mix, *(row.domain for row in rows)}
         check_correction(config, tells_truth(config.task, rows), domains)
-        check_world(config, rows)
+        yield from check_world(config, rows)
         check_scaffold(config.scaffold, rows)
         evaluation = json.dumps([task, cell.data["trainer"], config.sweep.accelerate])
         if evaluation not in evaluable:
-            check_held_out(config)
+            yield from check_held_out(config)
             evaluable.add(evaluation)
         judged_rows = [for_judge(row, config.reward.rules) for row in rows]
         for judge in judges_of([cell]):
@@ -257,7 +267,7 @@ def check_inputs(todo: Sequence[Cell]) -> None:
     sandboxed(todo)
 
 
-def check_policies(todo: Sequence[Cell]) -> None:
+def check_policies(todo: Sequence[Cell]) -> Iterator[Finding]:
     """Refuse a policy whose folder has no model, and the tiny one on a task it cannot learn."""
     for cell in todo:
         check_policy(cell.config.policy, cell.config.task)
@@ -265,47 +275,53 @@ def check_policies(todo: Sequence[Cell]) -> None:
         path = Path(policy.path)
         is_folder = len(path.parts) > 2 or path.is_absolute()  # a hub id is owner/name
         if is_folder and not (path / "config.json").exists():
-            raise UserError(
+            yield problem(
+                "policy",
                 f"policy={policy.name} wants its model in {path}, where there is no config.json. "
                 f"To make it, type: python -m experiments.models get {policy.name}; to use "
-                "another one, type: policy.path=FOLDER or policy.path=OWNER/NAME"
+                "another one, type: policy.path=FOLDER or policy.path=OWNER/NAME",
             )
 
 
-def check_held_out(config: Study) -> None:
+def check_held_out(config: Study) -> Iterator[Finding]:
     """Refuse evaluations of held-out rows that there are not, or that no rule can score, and kept
     policies of steps that are not evaluated."""
     every, task, samples = config.trainer.eval_steps, config.task, config.trainer.eval_samples
     off = "trainer.eval_steps=0" + (" trainer.eval_samples=0" if samples else "")
     if samples and not every:
-        raise UserError(
+        yield problem(
+            "held-out rows",
             f"trainer.eval_samples={samples} draws more answers to the held-out rows of evaluated"
             " steps, and trainer.eval_steps=0 evaluates none. Type for example"
-            f" trainer.eval_steps={config.trainer.steps}, or trainer.eval_samples=0"
+            f" trainer.eval_steps={config.trainer.steps}, or trainer.eval_samples=0",
         )
     if config.trainer.keep_steps and not every:
-        raise UserError(
+        yield problem(
+            "held-out rows",
             "trainer.keep_steps=true keeps the policies of evaluated steps, and"
-            " trainer.eval_steps=0 evaluates none. Type for example trainer.eval_steps=10"
+            " trainer.eval_steps=0 evaluates none. Type for example trainer.eval_steps=10",
         )
     if every and (kind := processes_of(config).kind) in ("FSDP", "DEEPSPEED"):
-        raise UserError(
+        yield problem(
+            "held-out rows",
             f"trainer.eval_steps={every} asks a policy whose weights are whole in one process, and"
-            f" {kind} spreads them. Type {off}"
+            f" {kind} spreads them. Type {off}",
         )
     if not every:
         return
     held_out = TASKS[task.name].rows(task, "eval")
     if not len(held_out):
-        raise UserError(
+        yield problem(
+            "held-out rows",
             f"trainer.eval_steps={every} scores held-out rows, and task={task.name} has none with"
-            f" task.eval_rows={task.eval_rows}. Type task.eval_rows=64, or {off}"
+            f" task.eval_rows={task.eval_rows}. Type task.eval_rows=64, or {off}",
         )
     if not samples and not tells_truth(task, held_out):
-        raise UserError(
+        yield problem(
+            "held-out rows",
             f"trainer.eval_steps={every} scores held-out rows by rule, and task={task.name} has no"
             " rule truth: none of its rows has a reference answer. Type trainer.eval_samples=4,"
-            " which lets the judges score them too, or trainer.eval_steps=0"
+            " which lets the judges score them too, or trainer.eval_steps=0",
         )
 
 
@@ -320,7 +336,7 @@ def sandboxed(todo: Sequence[Cell]) -> None:
         tiers.find(unsafe=ruled == {"unsafe"})
 
 
-def writable(runs_dir: Path) -> None:
+def check_writable(runs_dir: Path) -> Iterator[Finding]:
     """The runs folder exists and takes files."""
     try:
         runs_dir.mkdir(parents=True, exist_ok=True)
@@ -331,13 +347,14 @@ def writable(runs_dir: Path) -> None:
     except OSError as error:
         if trouble := storage.explained(error, runs_dir):
             raise trouble from error
-        raise _unwritable(runs_dir, error.strerror) from error
+        yield _unwritable(runs_dir, error.strerror)
 
 
-def _unwritable(runs_dir: Path, why: str | None) -> UserError:
-    return UserError(
+def _unwritable(runs_dir: Path, why: str | None) -> Finding:
+    return problem(
+        "runs folder",
         f"The runs folder {runs_dir} cannot be written ({why}). It must be a folder that you may "
-        "write to. Type another one: runs_dir=PATH"
+        "write to. Type another one: runs_dir=PATH",
     )
 
 
@@ -350,7 +367,7 @@ LAUNCHERS = {
 HERE_INSTEAD = "To run the cells on this machine, leave it out."
 
 
-def check_launcher(arguments: Sequence[str]) -> None:
+def check_launcher(arguments: Sequence[str]) -> Iterator[Finding]:
     """Refuse a launcher, chosen by these arguments, that is not installed or does not take its
     settings."""
     from hydra import compose, initialize_config_dir
@@ -364,14 +381,14 @@ def check_launcher(arguments: Sequence[str]) -> None:
             composed = compose("sweep", overrides=list(arguments), return_hydra_config=True)
         get_class(composed.hydra.launcher._target_)
     except (HydraException, OmegaConfBaseException, ImportError) as error:
-        raise UserError(f"{_no_launcher(name, arguments, error)} {HERE_INSTEAD}") from error
+        yield problem("launcher", f"{_no_launcher(name, arguments, error)} {HERE_INSTEAD}")
 
 
 def _no_launcher(name: str, arguments: Sequence[str], error: Exception) -> str:
     """Why another launcher cannot be used, and what to type."""
     if name.startswith("ray"):
         return f"hydra/launcher={name} is not used here. To run on Ray, type sweep.engine=ray."
-    if name in LAUNCHERS and not _installed(LAUNCHERS[name]):
+    if name in LAUNCHERS and not any(metadata.distributions(name=LAUNCHERS[name])):
         return (
             f"hydra/launcher={name} needs the package {LAUNCHERS[name]}, which is not installed"
             " here. Type pip install -e '.[launchers]'."
@@ -385,10 +402,3 @@ def _no_launcher(name: str, arguments: Sequence[str], error: Exception) -> str:
             " pip install -e '.[launchers]'."
         )
     return f"{' '.join(arguments)} cannot be used here ({causes.own_words(error)})."
-
-
-def _installed(package: str) -> bool:
-    try:
-        return bool(metadata.version(package))
-    except metadata.PackageNotFoundError:
-        return False

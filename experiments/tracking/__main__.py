@@ -24,11 +24,12 @@ from experiments.tracking.traces import send_traces
 from study.cell import cells, exchange
 from study.cell.folder import CellFolder, Status, study_cells
 from study.cell.study_file import read_study, write_study
-from study.cell.verify import say_problems
+from study.cell.verify import check_records
 from study.cli import command, option, word
 from study.config.bounds import Name
 from study.config.schema import Study, Tracking
 from study.errors import UserError
+from study.finding import stop_at_problem
 
 ENDS = {"done": "FINISHED", "failed": "FAILED", "killed": "KILLED"}
 """State of a cell to status of its run."""
@@ -58,7 +59,7 @@ def rebuild(study_dir: Path, tracking: Tracking, runs_dir: Path) -> bool:
     ids = initialise(uri, runs_dir, study_dir.name, factors, places, min(began, default=None))
     write_study(study_dir, {**study, "factors": factors, "mlflow": ids})
     client = client_of(ids["uri"])
-    say_problems(study_dir, folders)
+    stop_at_problem(check_records(study_dir, folders))
     states = set()
     for folder in folders:
         try:

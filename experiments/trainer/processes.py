@@ -14,7 +14,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -25,6 +25,7 @@ from study.cell.folder import CellFolder
 from study.config.compose import CONF
 from study.config.schema import Study
 from study.errors import UserError
+from study.finding import Finding, problem
 from study.screen import plural
 from study.system.files import read_yaml
 from study.system.machine import gpus
@@ -143,17 +144,18 @@ def _check_gpus(config: Study, needed: int, available: int) -> None:
         )
 
 
-def check_processes(todo: Sequence[Cell]) -> None:
+def check_processes(todo: Sequence[Cell]) -> Iterator[Finding]:
     """Refuse to begin where GPUs or DeepSpeed are missing that the cells' processes need."""
     for config in {cell.config.sweep.accelerate: cell.config for cell in todo}.values():
         processes, available = processes_of(config), len(gpus())
         if processes.kind and not processes.on_cpu:
             _check_gpus(config, processes.count, available)
         if processes.kind == "DEEPSPEED" and importlib.util.find_spec("deepspeed") is None:
-            raise UserError(
+            yield problem(
+                "processes",
                 f"sweep.accelerate={config.sweep.accelerate} needs DeepSpeed, which cannot be "
                 "imported here. Type pip install deepspeed, or "
-                f"sweep.accelerate={SHIPPED / 'fsdp.yaml'}"
+                f"sweep.accelerate={SHIPPED / 'fsdp.yaml'}",
             )
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import importlib.util
 import json
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -16,7 +16,7 @@ from experiments.policies.load import same_model
 from judges.serving.server import get
 from study.cell.cells import Cell
 from study.config.schema import Judge, Study
-from study.errors import UserError
+from study.finding import Finding, problem
 from study.system.machine import gpus
 
 
@@ -49,29 +49,33 @@ def base_url(url: str) -> str:
     return url.rstrip("/").removesuffix("/v1")
 
 
-def check_options(config: Study, processes: int) -> None:
+def check_options(config: Study, processes: int) -> Iterator[Finding]:
     """Refuse options that do not go together; ``processes`` train the cell."""
     vllm = config.trainer.vllm
     if vllm.mode == "server" and not urlsplit(vllm.url).netloc:
-        raise UserError(
+        yield problem(
+            "vLLM",
             f"trainer.vllm.mode=server asks a server, and trainer.vllm.url={vllm.url!r} is not an "
-            f"address. Type trainer.vllm.url=http://127.0.0.1:8000, once {command(config)} runs."
+            f"address. Type trainer.vllm.url=http://127.0.0.1:8000, once {command(config)} runs.",
         )
     if vllm.mode != "server" and vllm.url:
-        raise UserError(
+        yield problem(
+            "vLLM",
             f"trainer.vllm.url={vllm.url} would not be asked, because trainer.vllm.mode="
-            f"{vllm.mode}. Type trainer.vllm.mode=server, or leave the address out."
+            f"{vllm.mode}. Type trainer.vllm.mode=server, or leave the address out.",
         )
     if vllm.mode == "colocate" and processes % vllm.tensor_parallel:
-        raise UserError(
+        yield problem(
+            "vLLM",
             f"trainer.vllm.tensor_parallel={vllm.tensor_parallel} does not divide the {processes} "
             "processes of the cell, one for each GPU. Type trainer.vllm.tensor_parallel=1, or "
-            "sweep.accelerate=FILE with a file whose num_processes it divides."
+            "sweep.accelerate=FILE with a file whose num_processes it divides.",
         )
 
 
-def check_vllm(todo: Sequence[Cell], elsewhere: bool = False) -> None:
-    """Refuse to begin where vLLM, a GPU or the server that cells need is missing.
+def check_vllm(todo: Sequence[Cell], elsewhere: bool = False) -> Iterator[Finding]:
+    """Refuse to begin where vLLM, a GPU or the server that cells need is missing, or a server would
+    be given the weights of two policies at a time.
 
     Args:
         todo: the cells that are about to be trained.
@@ -81,47 +85,37 @@ def check_vllm(todo: Sequence[Cell], elsewhere: bool = False) -> None:
     if not users:
         return
     if importlib.util.find_spec("vllm") is None:
-        raise UserError(
+        yield problem(
+            "vLLM",
             f"trainer.vllm.mode={users[0].config.trainer.vllm.mode} needs vLLM in this "
             "environment, and it cannot be imported. Type pip install -e '.[gpu]', or "
-            "trainer.vllm.mode=none."
+            "trainer.vllm.mode=none.",
         )
     if not elsewhere and not gpus():
-        raise UserError(
+        yield problem(
+            "vLLM",
             f"trainer.vllm.mode={users[0].config.trainer.vllm.mode} passes the policy's weights on "
-            "from GPU to GPU, and this machine has none. Type trainer.vllm.mode=none."
+            "from GPU to GPU, and this machine has none. Type trainer.vllm.mode=none.",
         )
-    servers = {
-        base_url(cell.config.trainer.vllm.url): cell.config
-        for cell in users
-        if cell.config.trainer.vllm.mode == "server"
-    }
-    check_sharing(users, elsewhere)
-    for url, config in servers.items():
-        check_server(url, config)
+    asking = [cell.config for cell in users if cell.config.trainer.vllm.mode == "server"]
+    users_of = Counter(base_url(config.trainer.vllm.url) for config in asking)
+    for url, count in users_of.most_common(1):
+        if count > 1 and (elsewhere or asking[0].sweep.workers != 1):
+            yield problem(
+                "vLLM",
+                f"{count} cells ask the server at trainer.vllm.url={url}, which holds the weights"
+                " of one policy at a time. Type sweep.workers=1"
+                + (" and leave the launcher out." if elsewhere else "."),
+            )
+    for url, config in {base_url(config.trainer.vllm.url): config for config in asking}.items():
+        yield from check_server(url, config)
 
 
-def check_sharing(users: Sequence[Cell], elsewhere: bool) -> None:
-    """Refuse a server that would be given the weights of two policies at a time."""
-    users_of = Counter(
-        base_url(cell.config.trainer.vllm.url)
-        for cell in users
-        if cell.config.trainer.vllm.mode == "server"
-    )
-    url, count = next(iter(users_of.most_common(1)), ("", 0))
-    if count > 1 and (elsewhere or users[0].config.sweep.workers != 1):
-        raise UserError(
-            f"{count} cells ask the server at trainer.vllm.url={url}, which holds the weights of "
-            "one policy at a time. Type sweep.workers=1"
-            + (" and leave the launcher out." if elsewhere else ".")
-        )
-
-
-def check_server(url: str, config: Study) -> None:
+def check_server(url: str, config: Study) -> Iterator[Finding]:
     """Refuse a server that does not answer, takes no weights, or serves another model."""
     start = f"Start it in another terminal: {command(config)}"
     if get(Judge(), f"{url}/health") is None:
-        raise UserError(f"No vLLM server answers at trainer.vllm.url={url}. {start}")
+        yield problem("vLLM", f"No vLLM server answers at trainer.vllm.url={url}. {start}")
     try:
         info = json.loads(get(Judge(), f"{url}/server_info?config_format=json") or b"{}")
         settings = info["vllm_config"]
@@ -130,14 +124,16 @@ def check_server(url: str, config: Study) -> None:
     except (ValueError, KeyError, TypeError, RecursionError):
         takes_weights, model = False, ""
     if not takes_weights:
-        raise UserError(
+        yield problem(
+            "vLLM",
             f"The server at trainer.vllm.url={url} takes no weights, so it would go on answering "
-            f"as the untrained policy. {start}"
+            f"as the untrained policy. {start}",
         )
     if not same_model(model, config.policy.path):
-        raise UserError(
+        yield problem(
+            "vLLM",
             f"The server at trainer.vllm.url={url} serves {model[:200]!r}, and the policy is "
-            f"{config.policy.path}. {start}"
+            f"{config.policy.path}. {start}",
         )
 
 

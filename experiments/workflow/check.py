@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from experiments.policies.load import same_model
 from experiments.policies.tokens import by_rule
@@ -14,6 +14,7 @@ from judges.grading.base import GroupGrading
 from study.config.compose import preset_names
 from study.config.schema import Model, Study
 from study.errors import UserError
+from study.finding import Finding, problem
 from study.rewards.workflow import FORMULAS
 from study.rows import Row
 from study.tasks import tells_truth
@@ -24,8 +25,8 @@ SAMPLE = 64
 """Rows whose prompts are made."""
 
 
-def check_world(config: Study, rows: Sequence[Row]) -> None:
-    """Raises UserError: world, reward, executor, judge and task do not go together."""
+def check_world(config: Study, rows: Sequence[Row]) -> Iterator[Finding]:
+    """Refuse a world, a reward, an executor, judges and a task that do not go together."""
     programs = config.world == "workflow"
     pays_programs = config.reward.name in FORMULAS
     if programs != pays_programs:
@@ -36,26 +37,36 @@ def check_world(config: Study, rows: Sequence[Row]) -> None:
             else f"reward={config.reward.name} is one of programs. Type world=workflow"
             " executor=NAME with it, or another reward, such as reward=judge"
         )
-        raise UserError(f"world={config.world} reward={config.reward.name}: {instead}.")
+        yield problem("world", f"world={config.world} reward={config.reward.name}: {instead}.")
     if not programs:
         return
-    check_executor(config)
-    _check_judges(config)
+    yield from check_executor(config)
+    for judge in (config.judge, *config.shadow_judges):
+        if isinstance(build_grading(judge), GroupGrading):
+            yield problem(
+                "judges",
+                f"judge.grading.name={judge.grading.name} of judge={judge.name} compares the"
+                " answers of a group, and programs may leave some without an answer. Choose"
+                " judge.grading.name=likert or binary.",
+            )
     if processes_of(config).count > 1:
-        raise UserError(
+        yield problem(
+            "world",
             "world=workflow executes programs in the one process of a cell, and sweep.accelerate="
-            f"{config.sweep.accelerate} trains a cell in several. Leave sweep.accelerate out."
+            f"{config.sweep.accelerate} trains a cell in several. Leave sweep.accelerate out.",
         )
     if config.reward.rules != "ignore":
-        raise UserError(
+        yield problem(
+            "world",
             f"reward.rules={config.reward.rules} runs the rules of rows on answers, which a reward"
-            " of programs is not made of. Type reward.rules=ignore."
+            " of programs is not made of. Type reward.rules=ignore.",
         )
     if not tells_truth(config.task, rows):
-        raise UserError(
+        yield problem(
+            "world",
             f"world=workflow takes tasks with a rule truth, and task={config.task.name} has none:"
             " none of its rows has a reference answer. Type for example task=mixed"
-            " task.path=FOLDER."
+            " task.path=FOLDER.",
         )
     if config.workflow.prompt == "layered":
         workflow = config.workflow
@@ -64,33 +75,36 @@ def check_world(config: Study, rows: Sequence[Row]) -> None:
             try:
                 prompter.prompt(problem_of(row), None, config.workflow.cap, 0)
             except UserError as error:
-                raise UserError(f"workflow.{error}") from error
+                yield problem("world", f"workflow.{error}")
 
 
-def check_executor(config: Study) -> None:
-    """Raises UserError: no executor, one that cannot work, or that does not know the task."""
+def check_executor(config: Study) -> Iterator[Finding]:
+    """Refuse no executor, one that cannot work, or that does not know the task."""
     executor = config.executor
     if not executor.name:
         names = [name for name in preset_names("executor") if name != "none"]
-        raise UserError(
+        yield problem(
+            "executor",
             "world=workflow needs an executor, the model that programs ask. Type executor=NAME"
-            f" with one of {', '.join(names)}."
+            f" with one of {', '.join(names)}.",
         )
     check_settings(executor)
     if executor.simulated is not None and config.task.name != PLANTED:
-        raise UserError(
+        yield problem(
+            "executor",
             f"executor={executor.name} is simulated and knows the problems of task={PLANTED} alone,"
-            f" and task={config.task.name} is given. Type task={PLANTED}, or another executor."
+            f" and task={config.task.name} is given. Type task={PLANTED}, or another executor.",
         )
     if config.allow_same_model:
         return
     for judge in (config.judge, *config.shadow_judges):
         models = [_model_of(judge), _model_of(executor)]
         if all(models) and same_model(*models):
-            raise UserError(
+            yield problem(
+                "executor",
                 f"judge={judge.name} and executor={executor.name} are one model ({models[0]}),"
                 " which would judge its own answers. Choose another judge or executor; if that is"
-                " what you study, type allow_same_model=true, which is recorded."
+                " what you study, type allow_same_model=true, which is recorded.",
             )
 
 
@@ -98,13 +112,3 @@ def _model_of(model: Model) -> str:
     """The model behind an endpoint, as far as the settings tell."""
     name = model.endpoint.extra_body.get("model") or model.serve.model or model.endpoint.model
     return "" if model.simulated is not None else str(name)
-
-
-def _check_judges(config: Study) -> None:
-    for judge in (config.judge, *config.shadow_judges):
-        if isinstance(build_grading(judge), GroupGrading):
-            raise UserError(
-                f"judge.grading.name={judge.grading.name} of judge={judge.name} compares the"
-                " answers of a group, and programs may leave some without an answer. Choose"
-                " judge.grading.name=likert or binary."
-            )

@@ -44,6 +44,7 @@ from study.cell.folder import CellFolder
 from study.config.compose import load_executor
 from study.config.schema import Study
 from study.errors import UserError
+from study.finding import stop_at_problem
 from study.rows import Row
 from study.screen import print_table
 from study.system.files import write_text
@@ -156,7 +157,7 @@ def cell_of(options: Options) -> Study:
     if options.executor:
         executor = load_executor(options.executor, overrides=options.overrides)[0]
         config = replace(config, executor=executor)
-        check_executor(config)
+        stop_at_problem(check_executor(config))
     return config
 
 

@@ -36,6 +36,7 @@ from study.config.bounds import Choice, Number
 from study.config.compose import load_executor
 from study.config.schema import Study, Workflow
 from study.errors import UserError
+from study.finding import stop_at_problem
 from study.system.files import read_text, write_json
 from study.tasks import oracle, runs_code, task_module
 
@@ -106,7 +107,7 @@ def _setting(options: Options) -> tuple[Study, optimise.Writer, Any]:
             task=task,
             workflow=Workflow(form=options.form or FORMS[0]),
         )
-        check_executor(replace(config, allow_same_model=True))
+        stop_at_problem(check_executor(replace(config, allow_same_model=True)))
         return config, partial(_by_executor, config, options.runs_dir), None
     evaluated = Evaluated(
         "workflow",

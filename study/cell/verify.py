@@ -7,7 +7,7 @@ inside it is found when it is read.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +27,8 @@ from study.cell.records import (
     where,
 )
 from study.config.identity import identifying
-from study.system.files import Damaged, read_json, read_text, say
+from study.finding import Finding, note
+from study.system.files import Damaged, read_json, read_text
 
 MAGIC = b"PAR1"
 FORMS: dict[str, dict[str, type]] = {
@@ -40,11 +41,10 @@ FORMS: dict[str, dict[str, type]] = {
 """Files that a run can do without, and the kinds of what they hold."""
 
 
-def say_problems(study_dir: Path, cells: Iterable[Cell | CellFolder]) -> None:
-    """Say what is wrong in a study: in its folder, and in these cells of it."""
+def check_records(study_dir: Path, cells: Iterable[Cell | CellFolder]) -> Iterator[Finding]:
+    """Note what is wrong in a study: in its folder, and in these cells of it."""
     for sentences in itertools.chain([strangers(study_dir)], map(unsound, cells)):
-        for sentence in sentences:
-            say(sentence)
+        yield from (note("records", sentence) for sentence in sentences)
 
 
 def mend(cell: Cell) -> None:

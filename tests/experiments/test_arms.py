@@ -5,6 +5,7 @@ from experiments.plan.preflight import check_arms, check_study
 from study.cell.cells import make_cell
 from study.cell.study_file import base, write_study
 from study.errors import UserError
+from study.finding import stop_at_problem
 
 
 def cell(judge="a", seed=0, rate=0.1, votes=1):
@@ -20,12 +21,12 @@ def cell(judge="a", seed=0, rate=0.1, votes=1):
 
 
 def test_arms_may_differ_in_declared_factors():
-    check_arms([cell("a", 0), cell("b", 1, votes=2)], ["judge", "seed"])
+    stop_at_problem(check_arms([cell("a", 0), cell("b", 1, votes=2)], ["judge", "seed"]))
 
 
 def test_another_difference_is_named_with_its_values():
     with pytest.raises(UserError) as caught:
-        check_arms([cell(rate=0.1), cell(rate=0.2)], ["judge", "seed"])
+        stop_at_problem(check_arms([cell(rate=0.1), cell(rate=0.2)], ["judge", "seed"]))
     message = str(caught.value)
     assert "trainer.learning_rate = 0.1 | 0.2" in message
     assert "factors=[judge,seed,trainer.learning_rate]" in message
@@ -34,17 +35,17 @@ def test_another_difference_is_named_with_its_values():
 
 def test_a_factor_prefix_is_a_path_not_a_string():
     with pytest.raises(UserError, match="seed"):
-        check_arms([cell(seed=0), cell(seed=1)], ["judge", "see"])
+        stop_at_problem(check_arms([cell(seed=0), cell(seed=1)], ["judge", "see"]))
 
 
 def test_a_study_keeps_its_factors_and_its_base(tmp_path):
     factors = ["judge", "seed"]
     write_study(tmp_path, {"factors": factors, "base": base(cell(), factors)})
-    check_study(tmp_path, [cell("z", 7)], ["seed", "judge"])
+    stop_at_problem(check_study(tmp_path, [cell("z", 7)], ["seed", "judge"]))
     with pytest.raises(UserError, match=r"trainer\.learning_rate = 0\.1 \| 0\.2"):
-        check_study(tmp_path, [cell(rate=0.2)], factors)
+        stop_at_problem(check_study(tmp_path, [cell(rate=0.2)], factors))
     with pytest.raises(UserError, match="declared the factors judge, seed"):
-        check_study(tmp_path, [cell()], ["judge"])
+        stop_at_problem(check_study(tmp_path, [cell()], ["judge"]))
 
 
 def test_a_design_counts_arms_and_the_seeds_of_the_poorest():

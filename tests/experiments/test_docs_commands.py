@@ -23,6 +23,7 @@ from judgedrift.commands import COMMANDS, in_one_word
 from study.config.schema import register
 from study.declared import module_of
 from study.errors import UserError
+from study.finding import stop_at_problem
 from tests.conftest import ROOT
 
 APART = {
@@ -173,8 +174,8 @@ def module(name: str, words: list[str], here: Path) -> None:
     if name == "experiments.sweep":
         cells = cells_of([filled(word, here) for word in words])
         assert cells
-        check_factors(cells)
-        check_arms(cells, cells[0].config.factors)
+        stop_at_problem(check_factors(cells))
+        stop_at_problem(check_arms(cells, cells[0].config.factors))
     elif name == "experiments.workflow":
         first = importlib.import_module(MODULES[words[0]])
         first.main.read([filled(word, here) for word in words])

@@ -10,8 +10,9 @@ import pytest
 
 from experiments.doctor import __main__ as doctor
 from experiments.doctor import machine, models, packages, tracking
-from experiments.doctor.finding import Finding, State, note, ok, problem
+from study import finding
 from study.errors import UserError
+from study.finding import Finding, State, note, ok, problem
 from study.sandbox import tiers
 from tests.conftest import run_alone
 
@@ -28,7 +29,7 @@ def test_everything_is_on_one_screen_and_nothing_heavy_is_loaded(tmp_path) -> No
     )
     *screen, loaded = run_alone(program).splitlines()
     assert loaded.startswith("LOADED [] ") and loaded[-1] in "01"
-    assert len(screen) <= 32 and max(map(len, screen)) <= 2 * doctor.WIDTH
+    assert len(screen) <= 32 and max(map(len, screen)) <= 2 * finding.WIDTH
     wanted = "python packages torch GPU vLLM CPUs memory disk sandbox MLflow keys endpoints".split()
     named = {line[9:].split("  ")[0].strip() for line in screen if line[:1] != " "}
     assert named >= set(wanted)

@@ -17,6 +17,7 @@ from experiments.plan.preflight import check_once
 from experiments.sweep import cells_of
 from study.config.schema import register
 from study.errors import UserError
+from study.finding import stop_at_problem
 from tests import composing
 
 PRESETS = (
@@ -183,4 +184,4 @@ def test_what_hydra_answers_with_a_traceback_is_one_paragraph(typed, words, inst
 def test_combinations_that_are_one_cell_are_refused(typed, told) -> None:
     """Else the last label would stand in the report for what another arm trained."""
     with pytest.raises(UserError, match=told):
-        check_once(cells_of(typed))
+        stop_at_problem(check_once(cells_of(typed)))

@@ -18,7 +18,7 @@ def test_a_name_that_is_not_there_is_answered_with_those_that_are():
     said = "'experiments' has no attribute 'Scorers'; it offers Scorer"
     with pytest.raises(AttributeError, match=said):
         _ = experiments.Scorers
-    with pytest.raises(AttributeError, match="it offers check, show_plan"):
+    with pytest.raises(AttributeError, match="it offers check_sweep, show_plan"):
         _ = launch.runs
 
 

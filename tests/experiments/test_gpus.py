@@ -8,6 +8,7 @@ from experiments.plan.preflight import check_device
 from experiments.plan.slots import slots_of
 from experiments.trainer.processes import SHIPPED
 from study.errors import UserError
+from study.finding import stop_at_problem
 from study.system.machine import usable_gpus
 from tests.conftest import run_alone
 from tests.experiments.fake_cells import LASTS, laid, made, ran, start
@@ -84,7 +85,7 @@ def test_slots_are_by_cores_memory_and_gpus(tmp_path, gpus_here, monkeypatch) ->
 def test_gpus_that_no_cell_can_have_are_refused(tmp_path, gpus_here, here, sweep, said) -> None:
     gpus_here(here)
     with pytest.raises(UserError, match=said):
-        check_device(made(tmp_path / "runs", 1, **sweep))
+        stop_at_problem(check_device(made(tmp_path / "runs", 1, **sweep)))
 
 
 @pytest.mark.parametrize(
@@ -108,7 +109,7 @@ def test_cells_get_what_judges_leave(
     monkeypatch.setattr("experiments.plan.slots.free_memory", lambda: 2**40)
     gpus_here(here)
     todo = made(tmp_path / "runs", 20, serve={"auto": True, **serve}, **sweep)
-    check_device(todo)
+    stop_at_problem(check_device(todo))
     slots = slots_of(todo)
     assert (slots.gpus_each, slots.at_once) == (each, at_once)
 
@@ -127,7 +128,7 @@ def test_a_judge_that_leaves_nothing_is_refused(tmp_path, gpus_here, here, serve
     gpus_here(here)
     todo = made(tmp_path / "runs", 2, serve={"auto": True, **serve}, **sweep)
     with pytest.raises(UserError, match="nothing is left for a cell") as refused:
-        check_device(todo)
+        stop_at_problem(check_device(todo))
     assert "judge=fake here" in str(refused.value) and f"use {here}," in str(refused.value)
     assert "gpu_memory_utilization=.5 sweep.gpus_per_cell=.5" in str(refused.value)
 

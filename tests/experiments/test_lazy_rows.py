@@ -14,6 +14,7 @@ from study.cell.parts import read_part
 from study.config.schema import Grading, Judge, Policy, Reward, Simulated, Study, Task
 from study.config.simulated import Domain, Domains
 from study.errors import UserError
+from study.finding import stop_at_problem
 from study.tasks import TASKS, instruct_mini, oracle
 from tests import lazy_task
 from tests.conftest import sweep
@@ -41,7 +42,7 @@ def laid(tmp_path, **changes):
 
 def test_a_plan_looks_at_a_sample(tmp_path, capsys):
     cell = laid(tmp_path)
-    preflight.check_inputs([cell, cell])
+    stop_at_problem(preflight.check_inputs([cell, cell]))
     assert plan.show_plan([cell]) == 0
     assert "judge calls in all" in capsys.readouterr().out
     assert 0 < len(lazy_task.MADE) < SIZE / 50
@@ -50,14 +51,14 @@ def test_a_plan_looks_at_a_sample(tmp_path, capsys):
 def test_a_row_that_cannot_be_graded_is_found_in_the_sample(tmp_path):
     judge = dataclasses.replace(laid(tmp_path).config.judge, grading=Grading("rubric_item"))
     with pytest.raises(UserError, match="cannot grade the row"):
-        preflight.check_inputs([laid(tmp_path, judge=judge)])
+        stop_at_problem(preflight.check_inputs([laid(tmp_path, judge=judge)]))
 
 
 def test_a_reward_by_domain_fits_the_domains_of_the_rows(tmp_path):
     def check(domains):
         reward = Reward(name="by-domain", domains=domains)
         few = dataclasses.replace(LARGE, train_rows=300)
-        preflight.check_inputs([laid(tmp_path, reward=reward, task=few)])
+        stop_at_problem(preflight.check_inputs([laid(tmp_path, reward=reward, task=few)]))
 
     paid = {"math": "rule", "qa": "judge", "code": "judge"}
     check(paid)
@@ -143,7 +144,7 @@ def test_a_run_by_rule_records_where_its_rows_are_from_and_what_it_could_not_kno
 )
 def test_a_plan_refuses_a_policy_that_the_run_would_refuse(tmp_path, policy, task, why):
     with pytest.raises(UserError, match=why):
-        preflight.check_inputs([laid(tmp_path, policy=policy, task=task)])
+        stop_at_problem(preflight.check_inputs([laid(tmp_path, policy=policy, task=task)]))
     if policy.path == load.TINY:
         with pytest.raises(UserError, match=why):
             load.load_policy(policy, task, tmp_path)

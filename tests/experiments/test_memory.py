@@ -11,12 +11,14 @@ import torch
 from peft import LoraConfig, get_peft_model
 from transformers import AutoModelForCausalLM, LlamaConfig, Qwen2Config, Qwen3Config
 
-from experiments.plan import memory
+from experiments.plan import memory, preflight
 from experiments.plan.memory import GIB, check_memory, peak, read_shape, step_memory
+from experiments.sweep import cells_of
 from experiments.trainer import fast, prefix
 from study.config.schema import Lora, Policy, Study, Sweep, Trainer
 from study.config.vllm import Vllm
 from study.errors import UserError
+from study.finding import note, problem, stop_at_problem
 from study.system import files, machine
 from tests.experiments.trainer.conftest import make_batch, make_model, whole
 
@@ -119,7 +121,7 @@ def test_a_config_that_does_not_say_its_shape_is_not_judged(tmp_path, text) -> N
     if text is not None:
         (tmp_path / "config.json").write_text(text)
     assert read_shape(tmp_path) is None
-    check_memory([cell(study(tmp_path))])
+    stop_at_problem(check_memory([cell(study(tmp_path))]))
 
 
 @pytest.mark.parametrize(
@@ -144,10 +146,10 @@ def test_what_may_not_fit_is_said_with_what_to_lower(
 ) -> None:
     cells = [cell(study(tmp_path, **settings))]
     the_gpu_has(4000 * GIB)
-    check_memory(cells)
+    stop_at_problem(check_memory(cells))
     assert capsys.readouterr().err == ""
     the_gpu_has(24 * GIB)
-    check_memory(cells)
+    stop_at_problem(check_memory(cells))
     said = capsys.readouterr().err
     assert "the GPU TEST has 24.0 GiB" in said and remedy in said
 
@@ -155,18 +157,29 @@ def test_what_may_not_fit_is_said_with_what_to_lower(
 def test_weights_that_cannot_fit_are_refused(tmp_path, the_gpu_has, capsys) -> None:
     the_gpu_has(24 * GIB)
     with pytest.raises(UserError, match=r"the GPU TEST has 24\.0 GiB.*policy\.lora\.r=64"):
-        check_memory([cell(study(tmp_path))])
-    check_memory([cell(study(tmp_path))], refuse=False)
-    assert "policy.lora.r=64" in capsys.readouterr().err
+        stop_at_problem(check_memory([cell(study(tmp_path))]))
+    assert capsys.readouterr().err == ""
+
+
+def test_a_plan_says_what_a_sweep_refuses(monkeypatch) -> None:
+    small = problem("memory", "The weights do not fit. Type policy.lora.r=64")
+    monkeypatch.setattr(preflight, "check_memory", lambda new: [small])
+    for words, found in (([], small), (["plan=true"], note(small.what, small.message))):
+        todo = cells_of(["judge=sim-fair", "seed=0", "study=never-run", *words])
+        assert list(preflight.check_sweep(todo)) == [found]
 
 
 def test_what_vllm_takes_is_not_there(tmp_path, the_gpu_has, capsys) -> None:
     settings = {"lora": Lora(r=64), "micro_batch": 8, "gradient_checkpointing": True}
     the_gpu_has(24 * GIB)
-    check_memory([cell(study(tmp_path, **settings, vllm=Vllm("server", "http://a:1")))])
+    stop_at_problem(
+        check_memory([cell(study(tmp_path, **settings, vllm=Vllm("server", "http://a:1")))])
+    )
     assert capsys.readouterr().err == ""
     with pytest.raises(UserError, match=r"has 24\.0 GiB, of which vLLM takes 12\.0\."):
-        check_memory([cell(study(tmp_path, **settings, vllm=Vllm("colocate", gpu_memory=0.5)))])
+        stop_at_problem(
+            check_memory([cell(study(tmp_path, **settings, vllm=Vllm("colocate", gpu_memory=0.5)))])
+        )
 
 
 def test_the_memory_of_this_process_is_its_groups(tmp_path) -> None:
@@ -210,9 +223,11 @@ def test_a_gpu_is_asked_where_there_is_one(tmp_path, monkeypatch) -> None:
     tool.write_text("#!/bin/sh\necho 'NVIDIA L40S, 46068'\n")
     Qwen2Config(**QWEN2_7B).save_pretrained(tmp_path)
     fits = study(tmp_path, Lora(r=64), gradient_checkpointing=True)
-    check_memory([cell(fits)])
+    stop_at_problem(check_memory([cell(fits)]))
     with pytest.raises(UserError) as refused:
-        check_memory([cell(dataclasses.replace(fits, sweep=Sweep(gpus_per_cell=0.25)))])
+        stop_at_problem(
+            check_memory([cell(dataclasses.replace(fits, sweep=Sweep(gpus_per_cell=0.25)))])
+        )
     said = str(refused.value)
     assert "takes about" in said and "a share of 0.25 of the GPU NVIDIA L40S has 11.2 GiB" in said
     assert "\n" not in said and "Type " in said
@@ -223,15 +238,13 @@ def test_the_plans_own_policies_say_their_shape(tmp_path) -> None:
     assert read_shape(tmp_path).weights == 7_615_283_200  # Qwen2.5-7B without norms, biases
 
 
-def test_a_copy_that_does_not_fit_can_be_left_out(tmp_path, the_gpu_has, monkeypatch) -> None:
+def test_a_copy_that_does_not_fit_can_be_left_out(tmp_path, the_gpu_has) -> None:
     """All weights are trained without a penalty: the initial ones are kept to be measured."""
     settings = {"micro_batch": 8, "gradient_checkpointing": True}
     without = peak(step_memory(read_shape(tmp_path), study(tmp_path, reference=0.0, **settings)))
     the_gpu_has(without + GIB)
-    check_memory([cell(study(tmp_path, reference=0.0, **settings))])
-    said = []
-    monkeypatch.setattr(memory, "say", said.append)
-    check_memory([cell(study(tmp_path, **settings))], refuse=False)
-    assert len(said) == 1 and said[0].endswith(
+    stop_at_problem(check_memory([cell(study(tmp_path, reference=0.0, **settings))]))
+    (finding,) = check_memory([cell(study(tmp_path, **settings))])
+    assert finding.message.endswith(
         "Type trainer.reference=0, which keeps no copy of the initial weights"
     )

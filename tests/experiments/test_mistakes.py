@@ -5,6 +5,7 @@ import re
 import shlex
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from hydra.core.global_hydra import GlobalHydra
@@ -40,7 +41,7 @@ def project(tmp_path, monkeypatch) -> Iterator[Path]:
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr(stopping, "take_signals", lambda: None)
     monkeypatch.setattr(machine, "gpus", list)
-    monkeypatch.setattr(preflight, "_installed", lambda package: False)
+    monkeypatch.setattr(preflight, "metadata", SimpleNamespace(distributions=lambda name: []))
     GlobalHydra.instance().clear()
     mask = os.umask(0o077)
     (cell,) = cells_of(["judge=sim-fair", "seed=3", "study=mine"])

@@ -8,6 +8,7 @@ from experiments.launch.pool import surroundings
 from experiments.plan.preflight import check_device
 from experiments.sweep import cells_of
 from study.errors import UserError
+from study.finding import stop_at_problem
 from study.system import machine
 from tests.experiments import fake_cells
 from tests.waiting import GENEROUS_S, alive, wait_for
@@ -81,8 +82,8 @@ def test_a_device_is_told_to_cells_and_to_nobody_else(monkeypatch):
 
 def test_cells_of_one_sweep_compute_on_one_device():
     words = ["debug=tiny", "judge=sim-fair", "seed=0"]
-    check_device(cells_of([*words, "device=cpu"]))
+    stop_at_problem(check_device(cells_of([*words, "device=cpu"])))
     first, second = (cells_of([*words, f"device={name}"])[0] for name in ("cpu", "cuda:3"))
     assert first.id == second.id
     with pytest.raises(UserError, match="one for all cells"):
-        check_device(cells_of([*words, "device=cpu,cuda:3"]))
+        stop_at_problem(check_device(cells_of([*words, "device=cpu,cuda:3"])))

@@ -24,6 +24,7 @@ from experiments.trainer.processes import SHIPPED, check_processes, processes_of
 from study.cell.folder import CellFolder, study_cells
 from study.config.schema import Lora, Policy, Study, Sweep, Task, Trainer
 from study.errors import UserError
+from study.finding import stop_at_problem
 from study.system.files import write_text
 from tests.commands import start
 from tests.conftest import RECORDS_ONLY, SLOWLY
@@ -96,9 +97,9 @@ def test_rollouts_that_cannot_be_shared_are_refused(batch, said) -> None:
 def test_the_plan_counts_the_processes() -> None:
     trainer = Trainer(prompts_per_step=3, group_size=3, micro_batch=9)
     with pytest.raises(UserError, match=r"task\.name"):
-        check_names(by(CPU, trainer=trainer))
+        stop_at_problem(check_names(by(CPU, trainer=trainer)))
     with pytest.raises(UserError, match="do not divide the 9 rollouts"):
-        check_names(by(CPU, trainer=trainer, task=Task(name="instruct-mini")))
+        stop_at_problem(check_names(by(CPU, trainer=trainer, task=Task(name="instruct-mini"))))
 
 
 def test_a_step_stays_a_step(tmp_path, monkeypatch) -> None:
@@ -133,18 +134,18 @@ def test_gpus_and_deepspeed_are_there_before_launch(tmp_path, monkeypatch, gpus_
 
     gpus_here(2)
     assert memory._device(Study())[0] == "the GPU NVIDIA H200"
-    check_processes([cell("ddp-cpu")])
+    stop_at_problem(check_processes([cell("ddp-cpu")]))
     with pytest.raises(UserError, match=r"asks for 8 processes with a GPU each, .* has 2"):
-        check_processes([cell("ddp-cpu"), cell("fsdp")])
+        stop_at_problem(check_processes([cell("ddp-cpu"), cell("fsdp")]))
     gpus_here(8)
-    check_processes([cell("fsdp")])
+    stop_at_problem(check_processes([cell("fsdp")]))
     (tmp_path / "deepspeed").mkdir()
     (tmp_path / "deepspeed/__init__.py").touch()
     with monkeypatch.context() as patched:
         patched.syspath_prepend(tmp_path)
-        check_processes([cell("zero3")])
+        stop_at_problem(check_processes([cell("zero3")]))
     with pytest.raises(UserError, match="needs DeepSpeed"):
-        check_processes([cell("zero3")])
+        stop_at_problem(check_processes([cell("zero3")]))
 
 
 def test_parts_of_other_processes_are_no_policy() -> None:

@@ -12,7 +12,7 @@ import pytest
 
 from experiments.plan import rates
 from experiments.plan.estimate import asks
-from experiments.plan.plan import Times, _count, spending, time_lines, usage_lines
+from experiments.plan.plan import _count, spending, time_lines, usage_lines, wall_time
 from experiments.plan.rates import (
     APART,
     MOST,
@@ -191,9 +191,9 @@ def test_cells_of_the_study_come_first_and_few_are_read(tmp_path) -> None:
 
 def test_cells_begin_in_order_in_the_slot_that_is_free_first() -> None:
     each = [Span(seconds, seconds / 2, seconds * 2) for seconds in (4.0, 3.0, 2.0)]
-    wall = Times(each, 2).wall()
+    wall = wall_time(each, 2)
     assert (wall.value, wall.low, wall.high) == (5.0, 2.5, 10.0)
-    assert Times(each, 1).wall().value == 9.0 and Times(each, 8).wall().value == 4.0
+    assert wall_time(each, 1).value == 9.0 and wall_time(each, 8).value == 4.0
 
 
 def test_cells_that_agree_still_leave_some_doubt() -> None:

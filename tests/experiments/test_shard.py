@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from experiments import launch
-from experiments.launch import local, run
+from experiments.launch import local, ready, run
 from experiments.plan.needs import check_engine
 from experiments.plan.preflight import check_engine as checked_by_preflight
 from experiments.plan.shard import share_of, shares
@@ -17,6 +17,7 @@ from study.cell import cells
 from study.config.compose import respelled
 from study.config.schema import Judge, Study, Sweep, Task, Tracking
 from study.errors import UserError
+from study.finding import stop_at_problem
 
 
 @functools.cache
@@ -87,12 +88,12 @@ def test_what_is_no_share_is_refused(shard) -> None:
 def test_a_shard_of_another_engine_and_several_engines_are_refused() -> None:
     assert checked_by_preflight is check_engine
     with pytest.raises(UserError, match=r"sweep.engine=local is given. Type shard=1/2"):
-        check_engine(study_of({"a": 2}, shard="1/2"))
+        stop_at_problem(check_engine(study_of({"a": 2}, shard="1/2")))
     one = study_of({"a": 1}, engine="shard", shard="1/2")
     with pytest.raises(UserError, match="hydra/launcher=joblib both say where cells run"):
-        check_engine(one, ["hydra/launcher=joblib"])
+        stop_at_problem(check_engine(one, ["hydra/launcher=joblib"]))
     with pytest.raises(UserError, match="one for all cells"):
-        check_engine([*one, *study_of({"b": 1}, engine="shard", shard="2/2")])
+        stop_at_problem(check_engine([*one, *study_of({"b": 1}, engine="shard", shard="2/2")]))
 
 
 def test_it_is_typed_shortly() -> None:
@@ -113,8 +114,8 @@ def reported(monkeypatch) -> list[str]:
             (cell.folder / "DONE").touch()
 
     monkeypatch.setattr(local, "run", run_at_once)
-    for name in ("start_server", "preflight"):
-        monkeypatch.setattr(run, name, lambda *given: None)
+    monkeypatch.setattr(run, "start_server", lambda device: None)
+    monkeypatch.setattr(ready, "judges_of", lambda todo: [])
     monkeypatch.setattr(run.analysis, "write_report", lambda folder: said.append(folder.name))
     return said
 

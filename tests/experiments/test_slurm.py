@@ -23,6 +23,7 @@ from experiments.train import PACKAGES
 from study.cell import cells
 from study.config.schema import Slurm
 from study.errors import UserError
+from study.finding import stop_at_problem
 from study.system.files import write_json
 from tests.experiments import fake_cells
 from tests.experiments.fake_cells import LASTS, laid, ran
@@ -120,17 +121,17 @@ def test_what_is_stopped_is_cancelled(start, tmp_path) -> None:
 )
 def test_settings_that_it_does_not_take_are_refused(tmp_path, sweep, said) -> None:
     with pytest.raises(UserError, match=said):
-        check_engine(laid(tmp_path / "runs", 1, **(LOCAL | sweep)))
+        stop_at_problem(check_engine(laid(tmp_path / "runs", 1, **(LOCAL | sweep))))
 
 
 def test_what_is_not_installed_is_named(tmp_path, monkeypatch) -> None:
     todo = laid(tmp_path / "runs", 1, engine="slurm")
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(UserError, match=r"sbatch, which is not on the PATH .*cluster=local"):
-        check_engine(todo)
+        stop_at_problem(check_engine(todo))
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     with pytest.raises(UserError, match=r"needs submitit.* pip install -e \.\[slurm\]"):
-        check_engine(todo)
+        stop_at_problem(check_engine(todo))
 
 
 def test_an_earlier_end_is_not_taken_for_this_jobs(tmp_path) -> None:
@@ -164,7 +165,7 @@ def test_a_real_cluster_runs_cells_and_a_killed_one_again(start, real, tmp_path)
     """Five cells on arrays of three jobs at most; one job is killed, one is put back by Slurm, and
     one is cancelled, which stands."""
     todo = laid(tmp_path / "runs", 5, engine="slurm", retries=1)
-    check_engine(todo)
+    stop_at_problem(check_engine(todo))
     driver = start(tmp_path, todo, **{LASTS: str(tmp_path / "go")})
     wait_for(lambda: sum(bool(lives(cell)) for cell in todo) == 4)  # CPUs of the node
     job_of = {cell.name: ledger(cell)[cell.name]["id"] for cell in todo}

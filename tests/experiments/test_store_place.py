@@ -5,10 +5,11 @@ from pathlib import Path
 import pytest
 
 from experiments.launch.ready import check_machine
-from experiments.plan.preflight import check_settings
+from experiments.plan.preflight import check_configs
 from judges.ask import connections
 from study.config.schema import VerdictStore
 from study.errors import UserError
+from study.finding import stop_at_problem
 from tests.experiments.mlflow_runs import cell_of
 
 
@@ -27,13 +28,13 @@ def shared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 )
 def test_runs_on_a_network_disk_want_a_store_elsewhere(shared: Path, place: str) -> None:
     with pytest.raises(UserError, match=r"nfs4.*store\.dir=/var/tmp/judgedrift"):
-        check_settings([cell_of(shared)])
-    check_settings([cell_of(shared, store=VerdictStore(dir=place))])
+        stop_at_problem(check_configs([cell_of(shared)]))
+    stop_at_problem(check_configs([cell_of(shared, store=VerdictStore(dir=place))]))
     assert not (shared / "verdicts.db").exists()
 
 
 def test_a_merged_store_that_is_not_there_is_told_before_training(tmp_path: Path) -> None:
     cell = cell_of(tmp_path, store=VerdictStore(beside=[str(tmp_path / "all.db")]))
     with pytest.raises(UserError, match=r"no reply store .*all\.db"):
-        check_machine([cell], elsewhere=False)
-    check_machine([cell], elsewhere=True)
+        stop_at_problem(check_machine([cell], elsewhere=False))
+    stop_at_problem(check_machine([cell], elsewhere=True))

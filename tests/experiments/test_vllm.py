@@ -20,6 +20,7 @@ from study.config.identity import identifying
 from study.config.schema import Policy, Scaffold, Study, Sweep, Trainer
 from study.config.vllm import Vllm
 from study.errors import UserError
+from study.finding import stop_at_problem
 from tests.invariants.test_grpo import run, study
 
 
@@ -85,7 +86,7 @@ def test_an_address_and_a_share_of_memory_are_no_identity() -> None:
 )
 def test_options_that_do_not_go_together_are_refused(settings, said) -> None:
     with pytest.raises(UserError, match=said):
-        vllm.check_options(asking(**settings), processes=3)
+        stop_at_problem(vllm.check_options(asking(**settings), processes=3))
 
 
 class Served(BaseHTTPRequestHandler):
@@ -131,17 +132,17 @@ def info(model: str, transfer: Any) -> bytes:
 
 def test_what_is_missing_is_refused_before_launch(machine, monkeypatch) -> None:
     config = asking(mode="colocate")
-    vllm.check_vllm([cell(config), cell(Study())])
+    stop_at_problem(vllm.check_vllm([cell(config), cell(Study())]))
     (machine / "nvidia/nvidia-smi").unlink()
     with pytest.raises(UserError, match=r"this machine has none\. Type trainer\.vllm\.mode=none"):
-        vllm.check_vllm([cell(config)])
-    vllm.check_vllm([cell(config)], elsewhere=True)
+        stop_at_problem(vllm.check_vllm([cell(config)]))
+    stop_at_problem(vllm.check_vllm([cell(config)], elsewhere=True))
     (machine / "vllm/__init__.py").unlink()
     (machine / "vllm").rmdir()
     monkeypatch.undo()
     with pytest.raises(UserError, match=r"cannot be imported\. Type pip install"):
-        vllm.check_vllm([cell(config)])
-    vllm.check_vllm([cell(Study())])
+        stop_at_problem(vllm.check_vllm([cell(config)]))
+    stop_at_problem(vllm.check_vllm([cell(Study())]))
 
 
 @pytest.mark.parametrize(
@@ -159,10 +160,10 @@ def test_a_server_is_asked_what_it_can(machine, url, answer, said) -> None:
     Served.info = answer
     config = asking(mode="server", url=f"{url}/v1")
     if not said:
-        vllm.check_vllm([cell(config)])
+        stop_at_problem(vllm.check_vllm([cell(config)]))
         return
     with pytest.raises(UserError) as refused:
-        vllm.check_vllm([cell(config)])
+        stop_at_problem(vllm.check_vllm([cell(config)]))
     assert said in str(refused.value)
     command = f"trl vllm-serve --model Qwen/Qwen2.5-7B-Instruct --port {url.rpartition(':')[2]}"
     assert str(refused.value).endswith(command)
@@ -170,18 +171,18 @@ def test_a_server_is_asked_what_it_can(machine, url, answer, said) -> None:
 
 def test_a_server_that_does_not_answer_is_refused(machine) -> None:
     with pytest.raises(UserError, match=r"No vLLM server answers at trainer.vllm.url=http://127"):
-        vllm.check_vllm([cell(asking(mode="server", url="http://127.0.0.1:9"))])
+        stop_at_problem(vllm.check_vllm([cell(asking(mode="server", url="http://127.0.0.1:9"))]))
 
 
 def test_a_server_is_for_one_cell_at_a_time(machine, url) -> None:
     Served.info = info("Qwen2.5-7B-Instruct", {})
     several = [cell(asking(mode="server", url=url)), cell(asking(mode="server", url=f"{url}/"))]
     with pytest.raises(UserError, match=r"2 cells ask the server .* Type sweep.workers=1"):
-        vllm.check_vllm(several)
+        stop_at_problem(vllm.check_vllm(several))
     one_by_one = [cell(asking(Sweep(workers=1), mode="server", url=url)) for _ in range(2)]
-    vllm.check_vllm(one_by_one)
+    stop_at_problem(vllm.check_vllm(one_by_one))
     with pytest.raises(UserError, match="leave the launcher out"):
-        vllm.check_vllm(one_by_one, elsewhere=True)
+        stop_at_problem(vllm.check_vllm(one_by_one, elsewhere=True))
 
 
 class Engine:

@@ -259,13 +259,14 @@ def rebuild(runs_dir: Path) -> int:
 def read(runs_dir: Path) -> int:
     """What every analysis begins with: the study as arrays, and what is wrong in its folders."""
     from analysis.records.runs import read_study
-    from study.cell.verify import say_problems
+    from study.cell.verify import check_records
+    from study.finding import stop_at_problem
 
     study = study_of(runs_dir)
     others = set(study_cells(study)) - {victim(study)}
     found = read_study(study)
     print("\n".join(found.problems))
-    say_problems(study, study_cells(study))
+    stop_at_problem(check_records(study, study_cells(study)))
     assert {run.cell for run in found.runs} >= {cell.name for cell in others}
     assert not any(run.cell.startswith("copy") for run in found.runs)
     return 0

@@ -206,7 +206,34 @@ def too_long(root: Path) -> list[str]:
     ]
 
 
-@pytest.mark.parametrize("rule", [upward, circles, room_circles, crowded, inner_imports, too_long])
+def unread_findings(root: Path) -> list[str]:
+    """Calls of a check whose findings nobody takes: it is a generator, so nothing would be checked.
+    In tests too."""
+    paths = [*modules(root).values(), *sorted((root / "tests").rglob("*.py"))]
+    texts = {path: path.read_text(encoding="utf-8") for path in paths}
+    checks = {
+        node.name
+        for text in texts.values()
+        if "Iterator[Finding]" in text
+        for node in ast.walk(ast.parse(text))
+        if isinstance(node, ast.FunctionDef) and node.returns is not None
+        if ast.unparse(node.returns) == "Iterator[Finding]"
+    }
+    lines = []
+    for path, text in texts.items():
+        for node in ast.walk(ast.parse(text)) if any(name in text for name in checks) else ():
+            match node:
+                case ast.Expr(
+                    value=ast.Call(func=ast.Name(id=name) | ast.Attribute(attr=name))
+                ) if name in checks:
+                    lines.append(f"{path.relative_to(root)}:{node.lineno} checks nothing")
+    return lines
+
+
+RULES = (upward, circles, room_circles, crowded, inner_imports, too_long, unread_findings)
+
+
+@pytest.mark.parametrize("rule", RULES)
 def test_the_house_keeps_the_rule(rule):
     assert rule(ROOT) == []
 
@@ -243,6 +270,11 @@ FAULTS = {
         "async def f():\n    from judges.b import f\n",
     ),
     "a giant": (too_long, "study/a.py", "\n" * (MOST_LINES + 1)),
+    "a check that nobody runs": (
+        unread_findings,
+        "study/a.py",
+        "def check() -> Iterator[Finding]:\n    yield\n\n\ncheck()\n",
+    ),
     "a thick command": (too_long, "analysis/c.py", "\n" * (COMMAND_LINES + 1)),
 }
 
@@ -264,8 +296,7 @@ def test_a_planted_fault_is_seen(fault, tmp_path):
     (tmp_path / "study" / "other" / "c.py").write_text("from study.room import a\n")
     for path in ("room/a.py", "other/b.py", *(f"file_{k}.py" for k in range(MOST_FILES - 1))):
         (tmp_path / "study" / path).touch()
-    rules = (upward, circles, room_circles, crowded, inner_imports, too_long)
-    assert [rule(tmp_path) for rule in rules] == [[]] * len(rules)
+    assert [rule(tmp_path) for rule in RULES] == [[]] * len(RULES)
     rule, path, text = FAULTS[fault]
     (tmp_path / path).write_text(text)
     assert len(rule(tmp_path)) == 1

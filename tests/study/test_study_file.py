@@ -57,6 +57,7 @@ def test_a_study_that_was_not_started_is_empty(tmp_path: Path) -> None:
 def test_sweep_and_analysis_refuse_it(tmp_path: Path) -> None:
     (tmp_path / "study.json").write_text(json.dumps({**DESCRIBED, "format": 1}))
     todo = [make_cell({"study": tmp_path.name, "runs_dir": str(tmp_path.parent)})]
-    for reader in (lambda: check_study(tmp_path, todo, ["judge"]), lambda: runs_frame(tmp_path)):
+    readers = (lambda: list(check_study(tmp_path, todo, ["judge"])), lambda: runs_frame(tmp_path))
+    for reader in readers:
         with pytest.raises(UserError, match="format is 1 "):
             reader()

@@ -12,6 +12,7 @@ from experiments.launch import node
 from experiments.sweep import cells_of
 from experiments.train import PACKAGES
 from study.errors import UserError
+from study.finding import stop_at_problem
 from tests.commands import run_program
 from tests.conftest import ROOT
 
@@ -49,7 +50,7 @@ def here(sign):
 def test_an_equal_node_is_taken(here, sign):
     other = there(sign, ROOT)
     assert node.identity(here) == node.identity(other)
-    node.check_node(here, other, sign)
+    stop_at_problem(node.check_node(here, other, sign))
 
 
 def test_other_versions_and_other_code_are_refused_with_the_difference(here, sign, tmp_path):
@@ -65,7 +66,7 @@ def test_other_versions_and_other_code_are_refused_with_the_difference(here, sig
         (stale / "study" / path.name).write_text(path.read_text())
     (stale / "study" / "cells.py").write_text("# another one\n")
     with pytest.raises(UserError) as refused:
-        node.check_node(here, there(sign, stale, ROOT), sign)
+        stop_at_problem(node.check_node(here, there(sign, stale, ROOT), sign))
     text = str(refused.value)
     assert f"torch 0.0.1 there and {here['packages']['torch']} here" in text
     assert "the code differs in study/" in text and " more." in text
@@ -75,14 +76,14 @@ def test_other_versions_and_other_code_are_refused_with_the_difference(here, sig
 def test_a_node_without_the_environment_is_refused(here, sign):
     empty = {"python": "3.9", "packages": dict.fromkeys(PACKAGES, "none"), "files": {}}
     with pytest.raises(UserError, match=r"Python 3\.9 there.*peft none.*not installed there"):
-        node.check_node(here, here | empty, sign)
+        stop_at_problem(node.check_node(here, here | empty, sign))
 
 
 def test_a_node_that_does_not_see_the_folder_is_refused(here, sign):
     with pytest.raises(UserError, match=f"does not see the study's folder {sign.parent}"):
-        node.check_node(here, there(sign.with_name("elsewhere"), ROOT), sign)
+        stop_at_problem(node.check_node(here, there(sign.with_name("elsewhere"), ROOT), sign))
     with pytest.raises(UserError, match="may not write to the study's folder"):
-        node.check_node(here, here | {"writable": False}, sign)
+        stop_at_problem(node.check_node(here, here | {"writable": False}, sign))
 
 
 @given(
@@ -106,10 +107,10 @@ def test_the_offset_of_a_clock_is_as_good_as_its_round_trip_says(ahead, ways):
 
 
 def test_clocks_that_are_apart_are_refused_with_the_number():
-    node.check_clock("gpu-1", 4.9, 0.0)
-    node.check_clock("gpu-1", -8.0, 3.0)
+    stop_at_problem(node.check_clock("gpu-1", 4.9, 0.0))
+    stop_at_problem(node.check_clock("gpu-1", -8.0, 3.0))
     with pytest.raises(UserError, match=r"gpu-1 is 8\.0 s behind the sweep's, and 5 s is the most"):
-        node.check_clock("gpu-1", -8.0, 2.9)
+        stop_at_problem(node.check_clock("gpu-1", -8.0, 2.9))
 
 
 def test_the_clock_of_a_folder_is_this_host_s_where_the_folder_is_its_own(tmp_path):
@@ -125,7 +126,7 @@ def test_gpus_that_are_too_small_are_refused(tmp_path):
     words = [f"policy.path={tmp_path}", "policy.dtype=bfloat16", "judge=sim-fair", "seed=0"]
     todo = cells_of(words)
     gpus = [("A", 141 * 2**30), ("B", 80 * 2**30)]
-    node.check_gpus(todo, "gpu-1", gpus, 1.0)
-    node.check_gpus(todo, "gpu-1", [], 1.0)
+    stop_at_problem(node.check_gpus(todo, "gpu-1", gpus, 1.0))
+    stop_at_problem(node.check_gpus(todo, "gpu-1", [], 1.0))
     with pytest.raises(UserError, match=r"a share of 0\.1 of the GPU B \(80\.0 GiB\) of the node"):
-        node.check_gpus(todo, "gpu-1", gpus, 0.1)
+        stop_at_problem(node.check_gpus(todo, "gpu-1", gpus, 0.1))

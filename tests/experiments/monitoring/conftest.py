@@ -1,14 +1,12 @@
 """A study of one cell under the judge ``fair``, as most tests of this folder look at it."""
 
-from pathlib import Path
-
 import pytest
 
 from tests.experiments.monitoring.studies import lay
 
 
 @pytest.fixture
-def folder(tmp_path) -> Path:
+def folder(tmp_path) -> CellFolder:
     """The cell's folder; its study is ``mine`` in ``tmp_path``."""
     (made,) = lay(tmp_path, "fair")
     return made

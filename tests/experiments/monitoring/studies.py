@@ -45,7 +45,7 @@ def run(folder: CellFolder, step: int = 0, silent_s: float = 0.0, **changes: Any
     folder.set_status(**alive | {"state": "running", "phase": "judging", "step": step} | changes)
 
 
-def record(folder: Path, steps: int | range, pause_s: float = 2.0, **metrics: float) -> None:
+def record(folder: CellFolder, steps: int | range, pause_s: float = 2.0, **metrics: float) -> None:
     """Add the metrics lines of steps; ``truth__mean`` is truth/mean."""
     chosen = range(1, steps + 1) if isinstance(steps, int) else steps
     named = {name.replace("__", "/"): value for name, value in metrics.items()}

@@ -22,6 +22,7 @@ from study.cell.records import COMPONENT, EVALUATIONS
 from study.config.compose import load_judge
 from study.config.schema import Cost
 from study.errors import UserError
+from study.finding import stop_at_problem
 from study.rows import Truth
 from study.tasks import instruct_mini, oracle
 from study.truth import Score
@@ -251,5 +252,5 @@ def test_the_rules_are_run_once_for_each_answer(in_full, tmp_path, cache, monkey
 
 def test_settings_that_cannot_be_are_refused():
     with pytest.raises(UserError, match=r"eval_steps=0 evaluates none.*trainer\.eval_steps=2, or"):
-        check_held_out(study(eval_samples=3))
-    check_held_out(study(eval_steps=4, eval_samples=3))
+        stop_at_problem(check_held_out(study(eval_samples=3)))
+    stop_at_problem(check_held_out(study(eval_steps=4, eval_samples=3)))

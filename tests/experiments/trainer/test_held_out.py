@@ -18,6 +18,7 @@ from study.cell.folder import CellFolder
 from study.cell.verify import unsound
 from study.config.schema import Task, Trainer
 from study.errors import UserError
+from study.finding import stop_at_problem
 from study.tasks import TASKS, instruct_mini, mixed
 from study.tasks.mixed import item_row
 from study.truth import Score
@@ -232,7 +233,7 @@ def test_the_summary_by_hand():
 )
 def test_evaluations_that_cannot_be_are_refused(trainer, task, words):
     with pytest.raises(UserError, match=words):
-        check_held_out(replace(study(), trainer=trainer, task=task))
+        stop_at_problem(check_held_out(replace(study(), trainer=trainer, task=task)))
 
 
 def test_a_file_can_be_evaluated_where_it_has_references(tmp_path):
@@ -241,9 +242,9 @@ def test_a_file_can_be_evaluated_where_it_has_references(tmp_path):
     config = replace(study(), trainer=Trainer(eval_steps=5), task=task)
     path.write_text('{"prompt": "Why?", "split": "eval"}\n{"prompt": "When?"}\n')
     with pytest.raises(UserError, match="task=prompts has no rule truth"):
-        check_held_out(config)
+        stop_at_problem(check_held_out(config))
     path.write_text('{"prompt": "Why?", "split": "eval", "reference": "so"}\n{"prompt": "When?"}\n')
-    check_held_out(config)
+    stop_at_problem(check_held_out(config))
 
 
 @pytest.mark.parametrize("kind", ["FSDP", "DEEPSPEED"])
@@ -253,9 +254,9 @@ def test_weights_that_are_spread_are_not_evaluated(kind, tmp_path):
     config = study(eval_steps=4)
     config = replace(config, sweep=replace(config.sweep, accelerate=str(file)))
     with pytest.raises(UserError, match=rf"{kind} spreads them\. Type trainer\.eval_steps=0"):
-        check_held_out(config)
+        stop_at_problem(check_held_out(config))
 
 
 def test_evaluations_that_can_be_are_not():
-    check_held_out(study(eval_steps=4, keep_steps=True))
-    check_held_out(study())
+    stop_at_problem(check_held_out(study(eval_steps=4, keep_steps=True)))
+    stop_at_problem(check_held_out(study()))

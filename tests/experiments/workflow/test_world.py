@@ -15,6 +15,7 @@ from experiments.workflow.problem import problem_of
 from experiments.workflow.world import HIDDEN, Programs
 from judges.ask.replies import Store
 from study.errors import UserError
+from study.finding import stop_at_problem
 from study.tasks import oracle, task_module
 from study.tasks.mixed import item_row
 from study.truth.item import Item
@@ -263,10 +264,10 @@ def test_what_cannot_work_is_refused_in_one_paragraph(settings, told):
     config = config_of(*settings)
     rows = task_module(config.task.name).rows(config.task, "train")
     with pytest.raises(UserError, match=told) as error:
-        check_world(config, rows)
+        stop_at_problem(check_world(config, rows))
     assert "\n" not in str(error.value)
 
 
 def test_one_model_may_judge_itself_where_that_is_said():
     config = config_of(*SAME_MODEL, "allow_same_model=true")
-    check_world(config, task_module(config.task.name).rows(config.task, "train"))
+    stop_at_problem(check_world(config, task_module(config.task.name).rows(config.task, "train")))
