@@ -25,7 +25,7 @@ from judges.ask.identity import judge_id
 from judges.ask.prefetch import judge_asked
 from judges.ask.replies import Store, open_store
 from judges.ask.session import Session
-from judges.grading.checks import check_group
+from judges.grading.base import check_group
 from study import truth as rules
 from study.answers import answer_of
 from study.cell import cells, exchange

@@ -18,7 +18,7 @@ from experiments.policies.load import NOTE, Trained, training_of
 from judges.ask.identity import build_grading
 from judges.ask.replies import open_store
 from judges.ask.session import Session
-from judges.grading.checks import check_rows
+from judges.grading.base import check_rows
 from study.answers import answer_of
 from study.config.compose import load_presets
 from study.errors import UserError

@@ -12,8 +12,8 @@ from judges.ask.asker import Asker
 from judges.ask.identity import check_settings, request_keys
 from judges.endpoint.client import Body, Fetched, ask
 from judges.endpoint.dialects import chat_body, dialect_of
-from judges.endpoint.fields import one_line
 from judges.simulated.operators import operators_app
+from study.screen import one_line
 
 if TYPE_CHECKING:
     from judges.ask.replies import Store

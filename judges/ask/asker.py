@@ -14,13 +14,12 @@ from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
 from judges.ask.singleflight import SingleFlight
-from judges.endpoint.channel import Channel
-from judges.endpoint.client import EndpointRefused, Fault, Fetched, list_models
+from judges.endpoint.chat_completions import is_requested_model
+from judges.endpoint.client import Channel, EndpointRefused, Fault, Fetched, list_models
 from judges.endpoint.dialects import dialect_of
 from judges.endpoint.keys import check_key, read_key
 from judges.endpoint.loop import cancel
 from judges.endpoint.replicas import open_wire
-from judges.endpoint.served import is_requested_model
 from study.errors import UserError
 from study.verdict import Outcome
 

@@ -13,9 +13,9 @@ from collections.abc import Callable, Sequence
 from judges.endpoint.chat_completions import FILTERED
 from judges.endpoint.client import Body, Fetched
 from judges.endpoint.dialects import changed_body
-from judges.endpoint.fields import one_line
 from judges.grading.base import Grading
 from study.config.schema import Judge
+from study.screen import one_line
 from study.verdict import Outcome, Parsed, Reply, Request
 
 log = logging.getLogger(__name__)

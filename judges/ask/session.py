@@ -26,15 +26,14 @@ from judges.ask.reading import Retry, read
 from judges.ask.replies import content_key
 from judges.endpoint.client import Fetched, ask
 from judges.endpoint.dialects import check_dialect, judge_body
-from judges.endpoint.fields import one_line
 from judges.endpoint.loop import Loop, cancel, gather
-from judges.grading.base import AnswerGrading, Grading, GroupGrading
-from judges.grading.checks import check_group
+from judges.grading.base import AnswerGrading, Grading, GroupGrading, check_group
 from judges.grading.delimiters import escape_tokens
 from judges.grading.special_tokens import special_tokens
 from judges.simulated.app import simulated_app
 from judges.simulated.bias import drifts
 from study.errors import UserError
+from study.screen import one_line
 from study.verdict import Request, Verdict
 
 if TYPE_CHECKING:

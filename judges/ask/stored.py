@@ -19,9 +19,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from judges.ask.connections import open_to_read, unreadable
-from judges.endpoint.fields import check_value, one_line
+from judges.endpoint.chat_completions import check_value
 from study.cell.records import arrow_type
 from study.errors import UserError
+from study.screen import one_line
 from study.system.files import sync_files, writing
 
 LATEST_S = 1e11

@@ -14,9 +14,9 @@ import time
 from dataclasses import dataclass
 
 from judges.endpoint.chat_completions import FILTERED, excerpt
-from judges.endpoint.fields import one_line
 from judges.endpoint.transport import Answer
 from study.errors import UserError
+from study.screen import one_line
 from study.system.secrets import redact
 from study.verdict import Outcome, Reply
 

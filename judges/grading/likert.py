@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from functools import cached_property
 from typing import Any, ClassVar
 
-from judges.grading import base, bracket
+from judges.grading import base
 from judges.grading.base import NOTHING
 from judges.grading.delimiters import delimit
 from study.config import bounds
@@ -83,7 +83,7 @@ class Likert(base.OneRequest):
 
     def parse(self, reply: Reply, request: Request = NOTHING) -> Parsed:
         """The one ``[[number]]``; the same number may stand there more than once."""
-        return bracket.scored(reply, _score, "a [[score]], a number from 0 to 100")
+        return base.score_in_brackets(reply, _score, "a [[score]], a number from 0 to 100")
 
 
 def _score(text: str) -> float | None:

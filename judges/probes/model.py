@@ -15,7 +15,6 @@ from typing import Any
 from judges.ask.allowance import Allowance
 from judges.ask.replies import Store
 from judges.ask.session import Session
-from judges.endpoint.fields import writable
 from judges.grading.base import NOTHING, OneRequest, readable
 from judges.grading.delimiters import delimit
 from judges.probes.rewriters import TEXTS
@@ -23,6 +22,7 @@ from judges.probes.variants import Source
 from study.config.schema import Judge
 from study.errors import UserError
 from study.rows import Row
+from study.screen import writable
 from study.verdict import Outcome, Parsed, Reply, Request
 
 INSTRUCTIONS: dict[str, str] = TEXTS["instructions"]

@@ -13,7 +13,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from judges.ask.session import Session
-from judges.endpoint.fields import writable
 from judges.probes import biasset
 from judges.probes.biasset import CORRECT, POLICY, Item
 from judges.probes.model import INSTRUCTIONS, Answer, Rewrite, Same, same, written
@@ -21,6 +20,7 @@ from judges.probes.rewriters import corrupted, edits
 from judges.probes.variants import WRONG
 from study.errors import UserError
 from study.features import features
+from study.screen import writable
 
 LONGER, NEAR, NEAR_WORDS = 1.2, 0.5, 20
 """How many times as many words ``yverbose`` has at least; and by what share of its words, or by how

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from judges.ask.session import Session
+from judges.grading.comparing import Listwise
 from judges.grading.likert import Likert
-from judges.grading.listwise import Listwise
 from study.config.bounds import IllegalValue
 from study.config.compose import load_presets
 from study.errors import UserError

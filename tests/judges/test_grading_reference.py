@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 from judges.ask.identity import build_grading, judge_id
 from judges.ask.session import Session
 from judges.grading import GRADINGS
-from judges.grading.base import REFERENCE
-from judges.grading.checks import check_rows
+from judges.grading.base import REFERENCE, check_rows
 from judges.grading.delimiters import delimit, undelimit, without_delimited
 from judges.simulated.reply_format import read_question
 from study.config.schema import Grading, Judge, Simulated
