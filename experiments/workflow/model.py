@@ -7,9 +7,9 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from experiments.workflow.executor import ATTEMPTS, Answer, Down, Question
-from judges.ask.aggregate import cost_usd, total
 from judges.ask.asker import Asker
 from judges.ask.identity import check_settings, request_keys
+from judges.ask.reading import cost_usd, total
 from judges.endpoint.client import Body, Fetched, ask
 from judges.endpoint.dialects import chat_body, dialect_of
 from judges.simulated.operators import operators_app

@@ -1,7 +1,7 @@
 """Keeps judges' replies on disk by a hash of what was asked; safe under kill -9 and many writers.
 
 The store keeps replies, not grades: they are read at every look-up, so a better parser asks nobody
-again. It also holds leases, which say who is asking for a key now (`judges.ask.singleflight`).
+again. It also holds leases, which say who is asking for a key now (`asker.SingleFlight`).
 """
 
 from __future__ import annotations
@@ -10,22 +10,17 @@ import contextlib
 import hashlib
 import json
 import os
+import re
 import sqlite3
+import threading
 import time
 from collections.abc import Callable, Generator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from judges.ask.connections import (
-    BUSY_S,
-    VERSION,
-    Connections,
-    open_to_read,
-    refuse_network,
-    unreadable,
-)
-from judges.ask.stored import LISTED, SELECTED, UPSERT, legal_time, usable
+from judges.ask.connections import BUSY_S, VERSION, open_to_read, refuse_network, unreadable
+from judges.endpoint.chat_completions import check_value
 from study.config.schema import VerdictStore
 from study.errors import UserError
 from study.system import clock as host
@@ -33,6 +28,16 @@ from study.system import clock as host
 FILE = "verdicts.db"
 
 
+LATEST_S = 1e11
+"""The latest time of a row that counts as one."""
+LISTED = "(SELECT value FROM json_each(?))"
+"""Any number of keys, given to a query as one JSON list."""
+# The value as bytes: one that is not UTF-8 would fail the whole query.
+SELECTED = f"SELECT key, CAST(value AS BLOB), created FROM replies WHERE key IN {LISTED}"
+UPSERT = (
+    "INSERT INTO replies (key, value, created) VALUES (?, ?, ?) ON CONFLICT (key)"
+    " DO UPDATE SET value = excluded.value, created = excluded.created"
+)
 LONGEST_LEASE_S = 300.0
 """A lease that ends later than this from now is not from this clock, and does not count."""
 
@@ -59,6 +64,66 @@ Accept = Callable[[dict[str, Any]], bool]
 
 def _any(_: dict[str, Any]) -> bool:
     return True
+
+
+def read_value(data: bytes) -> dict[str, Any]:
+    """The value in a row. Raises ValueError, RecursionError: it cannot be used; says why."""
+    value = json.loads(data.decode())
+    check_value(value)
+    return value
+
+
+def usable(data: bytes) -> dict[str, Any] | None:
+    """The value in a row, None where it counts as not there."""
+    try:
+        return read_value(data)
+    except (ValueError, RecursionError):
+        return None
+
+
+def is_key(key: bytes) -> bool:
+    """Whether a row's key is the hash of what was asked."""
+    return re.fullmatch(b"[0-9a-f]{64}", key) is not None
+
+
+def legal_time(created: Any) -> float:
+    """When a row was stored, in seconds since the epoch; `LATEST_S` for what is no such time."""
+    return created if isinstance(created, float) and 0 <= created < LATEST_S else LATEST_S
+
+
+class Connections:
+    """Connections by ``opener``, each opened when its thread first asks for it; a forked child
+    opens new ones."""
+
+    def __init__(self, opener: Callable[[], sqlite3.Connection]) -> None:
+        self._opener = opener
+        self._local = threading.local()
+        self._lock = threading.Lock()
+        self._opened: list[tuple[int, sqlite3.Connection]] = []
+
+    def mine(self) -> sqlite3.Connection:
+        """The connection of this thread of this process."""
+        connection_of_process: tuple[int, sqlite3.Connection] | None = getattr(
+            self._local, "held", None
+        )
+        if connection_of_process is not None and connection_of_process[0] == os.getpid():
+            return connection_of_process[1]
+        connection = self._opener()
+        self._local.held = (os.getpid(), connection)
+        with self._lock:
+            # A parent's connection stays in this list after a fork, never used and never
+            # closed here: closing it in the child would drop the parent's file locks.
+            self._opened.append(self._local.held)
+        return connection
+
+    def close(self) -> None:
+        """Close those of this process; a later use opens a new one."""
+        with self._lock:
+            mine = [item for item in self._opened if item[0] == os.getpid()]
+            self._opened = [item for item in self._opened if item[0] != os.getpid()]
+        for _, connection in mine:
+            connection.close()
+        self._local = threading.local()
 
 
 class Store:

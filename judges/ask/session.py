@@ -19,10 +19,9 @@ from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from judges.ask.aggregate import cost_usd, joined_fields, member_fields
 from judges.ask.asker import Asker
 from judges.ask.identity import build_grading, check_settings, judge_id, request_keys
-from judges.ask.reading import Retry, read
+from judges.ask.reading import Retry, cost_usd, joined_fields, member_fields, read
 from judges.ask.replies import content_key
 from judges.endpoint.client import Fetched, ask
 from judges.endpoint.dialects import check_dialect, judge_body

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import sqlite3
 import tempfile
 import time
@@ -19,49 +18,14 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from judges.ask.connections import open_to_read, unreadable
-from judges.endpoint.chat_completions import check_value
+from judges.ask.replies import LATEST_S, is_key, legal_time, read_value
 from study.cell.records import arrow_type
 from study.errors import UserError
 from study.screen import one_line
 from study.system.files import sync_files, writing
 
-LATEST_S = 1e11
-"""The latest time of a row that counts as one."""
-LISTED = "(SELECT value FROM json_each(?))"
-"""Any number of keys, given to a query as one JSON list."""
-# The value as bytes: one that is not UTF-8 would fail the whole query.
-SELECTED = f"SELECT key, CAST(value AS BLOB), created FROM replies WHERE key IN {LISTED}"
-UPSERT = (
-    "INSERT INTO replies (key, value, created) VALUES (?, ?, ?) ON CONFLICT (key)"
-    " DO UPDATE SET value = excluded.value, created = excluded.created"
-)
 AT_ONCE = 2_000
 """Rows of an export that are held in memory."""
-
-
-def read_value(data: bytes) -> dict[str, Any]:
-    """The value in a row. Raises ValueError, RecursionError: it cannot be used; says why."""
-    value = json.loads(data.decode())
-    check_value(value)
-    return value
-
-
-def usable(data: bytes) -> dict[str, Any] | None:
-    """The value in a row, None where it counts as not there."""
-    try:
-        return read_value(data)
-    except (ValueError, RecursionError):
-        return None
-
-
-def is_key(key: bytes) -> bool:
-    """Whether a row's key is the hash of what was asked."""
-    return re.fullmatch(b"[0-9a-f]{64}", key) is not None
-
-
-def legal_time(created: Any) -> float:
-    """When a row was stored, in seconds since the epoch; `LATEST_S` for what is no such time."""
-    return created if isinstance(created, float) and 0 <= created < LATEST_S else LATEST_S
 
 
 def count(path: Path) -> int:

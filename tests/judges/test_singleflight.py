@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
+from judges.ask.asker import POLL_S, TAKE_OVER_S, SingleFlight, Value
 from judges.ask.replies import Store, content_key
-from judges.ask.singleflight import POLL_S, TAKE_OVER_S, SingleFlight, Value
 from judges.fault_injection.server import choice, completion, whole
 from judges.faults import FaultServer
 from tests.conftest import python

@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 from judges.ask import connections
 from judges.ask.connections import open_to_read
 from judges.ask.merging import merge
-from judges.ask.replies import Store, content_key, open_store
+from judges.ask.replies import Store, content_key, open_store, read_value
 from judges.ask.session import Session
-from judges.ask.stored import copy, read_value
+from judges.ask.stored import copy
 from judges.store import main
 from study.config.schema import Judge, Simulated, VerdictStore
 from study.errors import UserError
