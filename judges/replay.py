@@ -22,9 +22,8 @@ from typing import Any
 import numpy as np
 
 from judges.ask.identity import judge_id
-from judges.ask.prefetch import judge_asked
 from judges.ask.replies import Store, open_store
-from judges.ask.session import Session
+from judges.ask.session import Item, Session
 from judges.grading.base import check_group
 from study import truth as rules
 from study.answers import answer_of
@@ -48,7 +47,7 @@ from study.rows import Row
 from study.screen import print_table
 from study.system.files import Damaged, say, write_json
 from study.tasks import oracle
-from study.verdict import Verdict, mean_score
+from study.verdict import mean_score
 
 JUDGES = preset_names("judge")
 SCORED = ("judge_score", "reward", "advantage")
@@ -267,7 +266,8 @@ def _step(
     judged_inputs = [
         replace(rollout, answer=answer) for rollout, answer in zip(inputs, answers, strict=True)
     ]
-    votes_N = judge_asked(session, judged_inputs, size)
+    votes_N = session.ask_many([rollout.item for rollout in judged_inputs], size)
+    session.stop_if_refused()
     scores = [mean_score(votes) for votes in votes_N]
     step = records[0]["step"]
     corrected, _ = corrector(StepVerdicts(config, step, size, inputs, votes_N, shadows))
@@ -392,19 +392,17 @@ def replay_file(path: Path, judge: Judge, out: Path) -> dict[str, Any]:
     for completion in completions:
         by_prompt[completion.step, completion.row.prompt_id].append(completion)
     groups = list(by_prompt.values())
-    votes: list[list[Verdict]] = []
+    scores: list[list[float | None]] = []
     with Session(judge, None) as session:
         session.check()
         if session.compares:
             check_group(judge.grading.name, min(map(len, groups), default=2))
         for start in range(0, len(groups), AT_ONCE):
-            votes += _votes(session, groups[start : start + AT_ONCE])
+            scores += _scores(session, groups[start : start + AT_ONCE])
             session.stop_if_refused()
         calls = session.calls
-    scores = map(mean_score, votes)
     replayed: list[dict[str, Any]] = []
-    for number, members in enumerate(groups):
-        new = list(islice(scores, len(members)))
+    for number, (members, new) in enumerate(zip(groups, scores, strict=True)):
         after = advantages(np.array([new], dtype=float))[0].tolist()
         for index, (member, score, advantage) in enumerate(zip(members, new, after, strict=True)):
             place = {
@@ -421,16 +419,16 @@ def replay_file(path: Path, judge: Judge, out: Path) -> dict[str, Any]:
     return {"cell": path.name, "judge": judge.name, **compare(replayed), "calls": calls}
 
 
-def _votes(session: Session, groups: Sequence[Sequence[Completion]]) -> list[list[Verdict]]:
-    """The votes on each completion, in the order of the groups. Records of one prompt may bring
-    criteria of their own: only a grading that compares judges all of a group by its first row."""
-    items = [
-        [(member.row, answer_of(member.completion) or "") for member in members]
-        for members in groups
-    ]
-    if session.compares:
-        return session.groups([(group[0][0], [answer for _, answer in group]) for group in items])
-    return session.verdicts([item for group in items for item in group])
+def _scores(session: Session, groups: Sequence[Sequence[Completion]]) -> list[list[float | None]]:
+    """The score of each completion. Records of one prompt may bring criteria of their own: only a
+    grading that compares judges all of a group by its first row."""
+    size = max(map(len, groups))
+    items: list[Item | None] = []
+    for group in groups:
+        items += [(member.row, answer_of(member.completion) or "") for member in group]
+        items += [None] * (size - len(group))  # groups of one size
+    scores = iter(map(mean_score, session.ask_many(items, size)))
+    return [list(islice(scores, size))[: len(group)] for group in groups]
 
 
 @command("judges.replay study=quickstart judge=sim-fair", __doc__, Options)

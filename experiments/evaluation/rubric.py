@@ -192,7 +192,7 @@ def grade(
     runs_dir.mkdir(parents=True, exist_ok=True)
     with open_store(runs_dir) as store, Session(judge, store, truth) as session:
         session.check()
-        votes = session.verdicts([(row, answer or "") for row, answer in pairs])
+        votes = session.ask_many([(row, answer or "") for row, answer in pairs])
         session.stop_if_refused()
     return [
         Graded(row, answer, tuple(row_votes))

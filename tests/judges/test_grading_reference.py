@@ -148,7 +148,7 @@ def test_a_simulated_judge_knows_the_row_whatever_else_it_is_shown(name, referen
 
     items = [(of(domain), answer) for domain in ("", *DOMAINS) for answer in ("16", "15")]
     with Session(judge, None, oracle) as session:
-        scores = [draws[0].score for draws in session.verdicts(items)]
+        scores = [draws[0].score for draws in session.ask_many(items)]
     assert scores == [1.0, 0.0] * 4
 
 

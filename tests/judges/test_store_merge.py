@@ -302,7 +302,7 @@ def test_a_session_asks_nobody_for_what_is_beside(tmp_path: Path) -> None:
             open_store(tmp_path / runs, VerdictStore(beside=beside)) as store,
             Session(judge, store, lambda prompt, answer: Truth(0.5)) as session,
         ):
-            ((vote,),) = session.verdicts([(row, "an answer")])
+            ((vote,),) = session.ask_many([(row, "an answer")])
             verdicts.append((vote.from_cache, vote.score))
     assert verdicts == [(False, 0.5), (True, 0.5)]
 
