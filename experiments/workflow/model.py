@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from experiments.workflow.executor import ATTEMPTS, Answer, Down, Question
 from judges.ask.asker import Asker
-from judges.ask.identity import check_settings, request_keys
+from judges.ask.identity import check_settings
 from judges.ask.reading import cost_usd, total
 from judges.endpoint.client import Body, Fetched, ask
 from judges.endpoint.dialects import chat_body, dialect_of
@@ -44,7 +44,6 @@ class ModelExecutor:
         self.price = executor.price
         if executor.simulated is None and not (self.price.input or self.price.output):
             self.price = None
-        self._key = request_keys(executor)
         self.dialect = dialect_of(executor)
         thinks = self.dialect.thinking == "always" or bool(executor.sampling.thinking)
         self._thinks = thinks
@@ -70,7 +69,7 @@ class ModelExecutor:
             parameters,
             self.dialect,
         )
-        key = self._key(body, sample)
+        key = self.asker.key(body, sample)
         fetched = await self.asker.fetch(key, partial(self._send, body))
         if fetched.outcome is not None or not fetched.replies:
             raise Down(one_line(f"{fetched.outcome}: {fetched.reason}"))

@@ -11,13 +11,15 @@ import asyncio
 import dataclasses
 import logging
 import os
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextlib import ExitStack
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from judges.ask.replies import Accept, Store
-from judges.endpoint.chat_completions import is_requested_model
-from judges.endpoint.client import Channel, EndpointRefused, Fault, Fetched, list_models
+from judges.ask.identity import SCHEMA, simulated_settings
+from judges.ask.replies import Accept, Store, content_key
+from judges.endpoint.chat_completions import Stored, is_requested_model
+from judges.endpoint.client import Body, Channel, EndpointRefused, Fault, Fetched, list_models
 from judges.endpoint.dialects import dialect_of
 from judges.endpoint.keys import check_key, read_key
 from judges.endpoint.loop import cancel
@@ -44,16 +46,27 @@ AT_ONCE = 200
 GATHER_S = 0.002
 """How long a reply waits for others to be stored with it."""
 CLOSED = Fetched((), Outcome.aborted, "the session was closed")
-Value = dict[str, Any]
-"""What the store keeps under a key, or how asking for it failed."""
-Ask = Callable[[], Awaitable[Fetched]]
-Read = Callable[[Fetched], Fetched]
-"""Stored replies -> the same, as whoever asks reads them."""
+Ask = Callable[[], Coroutine[Any, Any, Fetched]]
 
 
-def as_stored(fetched: Fetched) -> Fetched:
-    """Replies as they are."""
-    return fetched
+def request_keys(model: Model) -> Callable[[Body, int], str]:
+    """(body, sample index) -> the store key of one draw: a hash over the very body that would be
+    sent, and the salt.
+
+    The number of votes and the parser are left out: the first of three draws is the draw that a
+    single vote makes, and reading a stored reply anew asks nobody.
+    """
+    same = {
+        "schema": SCHEMA,
+        "revision": model.revision,
+        "salt": model.sampling.salt,
+        "simulated": simulated_settings(model),
+    }
+
+    def request_key(body: Body, sample_index: int) -> str:
+        return content_key({**same, "body": body, "sample_index": sample_index})
+
+    return request_key
 
 
 def check_endpoint(model: Model) -> None:
@@ -79,6 +92,8 @@ class Asker:
 
     def __init__(self, model: Model, store: Store | None, inside: Asgi | None = None) -> None:
         self.model = model
+        self.key = request_keys(model)
+        """(body, sample index) -> where the replies to it are kept."""
         self.hits = 0
         """Replies found in the store, or already in flight."""
         endpoint = model.endpoint
@@ -94,23 +109,24 @@ class Asker:
         self,
         key: str,
         ask: Ask,
-        read: Read = as_stored,
-        around: Callable[[Ask], Awaitable[Fetched]] | None = None,
+        around: Callable[[Ask], Coroutine[Any, Any, Fetched]] | None = None,
     ) -> Fetched:
         """The replies under ``key``: ``ask`` obtains new ones, within ``around`` where that is
-        given. Who asks for the same at the same time shares them."""
+        given. Who asks for the same at the same time shares them. Those that others have obtained
+        are unread."""
         shared = key in self._in_flight or self.closing
         if self._single_flight is not None and not shared:
             stored = await self._single_flight.find(key)
             if stored is not None:
                 self.hits += 1
-                return read(Fetched.stored(stored))
+                return Fetched.stored(stored)
         flight = self._in_flight.get(key)
         first = flight is None
         if flight is None:
             if self.closing:
-                return read(CLOSED)
-            flight = asyncio.create_task(self._obtain(key, ask, read, around))
+                return CLOSED
+            claim = partial(self._claim, key, ask)
+            flight = asyncio.create_task(claim() if around is None else around(claim))
             self._in_flight[key] = flight
             flight.add_done_callback(lambda _: self.in_batch or self._in_flight.pop(key, None))
         try:
@@ -118,28 +134,20 @@ class Asker:
         except asyncio.CancelledError:
             if not flight.cancelled():
                 raise
-            return read(CLOSED)
+            return CLOSED
         if first:
             return fetched
         self.hits += 1
         return dataclasses.replace(fetched, from_cache=True, cost_usd=0.0)
 
-    async def _obtain(
-        self, key: str, ask: Ask, read: Read, around: Callable[[Ask], Awaitable[Fetched]] | None
-    ) -> Fetched:
-        def claim() -> Awaitable[Fetched]:
-            return self._claim(key, ask, read)
-
-        return await (claim() if around is None else around(claim))
-
-    async def _claim(self, key: str, ask: Ask, read: Read) -> Fetched:
+    async def _claim(self, key: str, ask: Ask) -> Fetched:
         """Ask, unless another of the processes that share the store is asking already."""
         if self._single_flight is None:
             return await ask()
         shared = await self._single_flight.claim(key)
         if shared is not None:
             self.hits += 1
-            return read(Fetched.stored(shared))
+            return Fetched.stored(shared)
         with ExitStack() as unasked:
             unasked.callback(self._single_flight.give_up, key)
             fetched = await ask()
@@ -150,7 +158,7 @@ class Asker:
             return fetched
         winner = await self._single_flight.put(key, mine)
         if winner != mine:  # its lease had lapsed and another was first: that is the reply
-            return dataclasses.replace(read(Fetched.stored(winner)), cost_usd=fetched.cost_usd)
+            return dataclasses.replace(Fetched.stored(winner), cost_usd=fetched.cost_usd)
         return fetched
 
     async def drop(self) -> None:
@@ -224,7 +232,7 @@ class Asker:
                 "these."
             )
 
-    def _accepted(self, value: dict[str, Any]) -> bool:
+    def _accepted(self, value: Stored) -> bool:
         """Whether stored replies are of this model; others are asked for again."""
         endpoint = self.model.endpoint
         model_name = str(endpoint.extra_body.get("model") or endpoint.model)
@@ -245,26 +253,26 @@ class SingleFlight:
         self._accept = accept
         self._lease_s = lease_s
         self._owner = f"{os.getpid()}-{os.urandom(8).hex()}"
-        self._claims: dict[str, asyncio.Future[Value | None]] = {}
-        self._waiting: dict[str, tuple[asyncio.Future[Value | None], float]] = {}
+        self._claims: dict[str, asyncio.Future[Stored | None]] = {}
+        self._waiting: dict[str, tuple[asyncio.Future[Stored | None], float]] = {}
         self._held: set[str] = set()
-        self._searches: list[tuple[str, asyncio.Future[Value | None]]] = []
-        self._puts: dict[str, tuple[Value, asyncio.Future[Value]]] = {}
-        self._failures: dict[str, Value | None] = {}
+        self._searches: list[tuple[str, asyncio.Future[Stored | None]]] = []
+        self._puts: dict[str, tuple[Stored, asyncio.Future[Stored]]] = {}
+        self._failures: dict[str, Stored | None] = {}
         self._flush_at: asyncio.Handle | None = None
         self._tending: asyncio.Task[None] | None = None
 
-    async def find(self, key: str) -> Value | None:
+    async def find(self, key: str) -> Stored | None:
         """What is stored under a key, if it is accepted."""
-        future: asyncio.Future[Value | None] = asyncio.Future()
+        future: asyncio.Future[Stored | None] = asyncio.Future()
         self._searches.append((key, future))
         self._soon(0.0)
         return await future
 
-    async def claim(self, key: str) -> Value | None:
+    async def claim(self, key: str) -> Stored | None:
         """Lease a key and return None, or wait for what another holder gets for it. `put` or
         `give_up` must end the lease. One claim per key at a time."""
-        future: asyncio.Future[Value | None] = asyncio.Future()
+        future: asyncio.Future[Stored | None] = asyncio.Future()
         self._claims[key] = future
         self._soon(0.0)
         try:
@@ -276,14 +284,14 @@ class SingleFlight:
             self._waiting.pop(key, None)
             raise
 
-    async def put(self, key: str, value: Value) -> Value:
+    async def put(self, key: str, value: Stored) -> Stored:
         """Store the reply; returns what the store holds then."""
-        future: asyncio.Future[Value] = asyncio.Future()
+        future: asyncio.Future[Stored] = asyncio.Future()
         self._puts[key] = (value, future)
         self._soon(GATHER_S)
         return await future
 
-    def give_up(self, key: str, failure: Value | None = None) -> None:
+    def give_up(self, key: str, failure: Stored | None = None) -> None:
         """End a claim without a reply; a failure is given to those who wait."""
         self._failures[key] = failure
         self._soon(GATHER_S)
@@ -360,7 +368,7 @@ class SingleFlight:
             if not future.done():
                 future.set_exception(error)
 
-    def _hand_out(self, key: str, shared: Value | None) -> None:
+    def _hand_out(self, key: str, shared: Stored | None) -> None:
         future, _ = self._waiting.pop(key)
         if not future.done():
             future.set_result(shared)

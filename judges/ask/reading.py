@@ -10,7 +10,6 @@ from __future__ import annotations
 import dataclasses
 import logging
 from collections.abc import Callable, Sequence
-from typing import Any
 
 from judges.endpoint.chat_completions import FILTERED
 from judges.endpoint.client import Body, Fetched
@@ -18,7 +17,7 @@ from judges.endpoint.dialects import changed_body
 from judges.grading.base import Grading
 from study.config.schema import Judge, Model
 from study.screen import one_line
-from study.verdict import Outcome, Parsed, Reply, Request
+from study.verdict import Outcome, Parsed, Reply, Request, Verdict
 
 log = logging.getLogger(__name__)
 
@@ -107,52 +106,53 @@ def read(
     return dataclasses.replace(fetched, request=request, reply=reply, parsed=grade)
 
 
-def joined_fields(parts: Sequence[Fetched]) -> dict[str, Any]:
-    """The fields of a verdict that add up over its requests. Texts are joined by blank lines;
-    the finish reason is the first that is not ``stop``."""
+def joined(verdict: Verdict, parts: Sequence[Fetched]) -> Verdict:
+    """The verdict with what adds up over its requests. Texts are joined by blank lines; the finish
+    reason is the first that is not ``stop``."""
     replies = [part.reply for part in parts if part.reply is not None]
     every = [reply for part in parts for reply in part.replies]
     finished = [reply.finish_reason for reply in replies]
     # what the replies say, also where another model answered than was asked
     served = [name for p in parts for name in (*(reply.model for reply in p.replies), p.served)]
-    return {
-        "text": "\n\n".join(reply.text for reply in replies),
-        "reasoning": "\n\n".join(reply.reasoning for reply in replies if reply.reasoning),
-        "finish_reason": next((word for word in finished if word != "stop"), "".join(finished[:1])),
-        "attempts": sum(part.attempts for part in parts),
-        "latency_s": sum(part.latency_s for part in parts),
-        "tokens_in": total(every, "tokens_in"),
-        "tokens_cached": total(every, "tokens_cached"),
-        "tokens_out": total(every, "tokens_out"),
-        "cost_usd": _paid(parts),
-        "from_cache": bool(parts) and all(part.from_cache for part in parts),
-        "served_model": ", ".join(dict.fromkeys(filter(None, served))),
-    }
+    return dataclasses.replace(
+        verdict,
+        text="\n\n".join(reply.text for reply in replies),
+        reasoning="\n\n".join(reply.reasoning for reply in replies if reply.reasoning),
+        finish_reason=next((word for word in finished if word != "stop"), "".join(finished[:1])),
+        attempts=sum(part.attempts for part in parts),
+        latency_s=sum(part.latency_s for part in parts),
+        tokens_in=total(every, "tokens_in"),
+        tokens_cached=total(every, "tokens_cached"),
+        tokens_out=total(every, "tokens_out"),
+        cost_usd=_paid(parts),
+        from_cache=bool(parts) and all(part.from_cache for part in parts),
+        served_model=", ".join(dict.fromkeys(filter(None, served))),
+    )
 
 
-def member_fields(parts: Sequence[Fetched], member: int) -> dict[str, Any]:
-    """The fields of one answer's verdict out of requests about several answers.
+def shared(verdict: Verdict, parts: Sequence[Fetched], member: int) -> Verdict:
+    """The verdict on one answer with its share of ``parts``, the requests about it and others.
 
     Attempts, tokens and cost are split evenly among the answers of each request, what does not
     divide going to the first shown, so that the sum over the group is what was spent. Texts and
     latency are those of all requests about the answer.
     """
-    mine = [part for part in parts if member in part.request.members]
-    fields = joined_fields(mine)
-    wholes = [joined_fields([part]) for part in mine]
-    for name in ("attempts", "tokens_in", "tokens_cached", "tokens_out"):
+    verdict = joined(verdict, parts)
+
+    def share(name: str) -> int | None:
         shares = []
-        for part, whole in zip(mine, wholes, strict=True):
-            amount = whole[name]
+        for part in parts:
+            amount = part.attempts if name == "attempts" else total(part.replies, name)
             if amount is not None:
                 each, rest = divmod(amount, len(part.request.members))
                 shares.append(each + (part.request.members.index(member) < rest))
-        fields[name] = sum(shares) if shares else None
-    if fields["cost_usd"] is not None:
-        fields["cost_usd"] = sum(
-            (part.cost_usd or 0.0) / len(part.request.members) for part in mine
-        )
-    return fields
+        return sum(shares) if shares else None
+
+    cost_usd = verdict.cost_usd
+    if cost_usd is not None:
+        cost_usd = sum((part.cost_usd or 0.0) / len(part.request.members) for part in parts)
+    counts = ("attempts", "tokens_in", "tokens_cached", "tokens_out")
+    return dataclasses.replace(verdict, cost_usd=cost_usd, **{name: share(name) for name in counts})
 
 
 def _paid(parts: Sequence[Fetched]) -> float | None:

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from judges.ask.connections import BUSY_S, VERSION, open_to_read, refuse_network, unreadable
-from judges.endpoint.chat_completions import check_value
+from judges.endpoint.chat_completions import Stored, check_value
 from study.config.schema import VerdictStore
 from study.errors import UserError
 from study.system import clock as host
@@ -42,7 +42,7 @@ LONGEST_LEASE_S = 300.0
 """A lease that ends later than this from now is not from this clock, and does not count."""
 
 
-Row = tuple[dict[str, Any], str, float]
+Row = tuple[Stored, str, float]
 """A value, its JSON, and when it was stored first, in seconds since the epoch."""
 
 
@@ -58,22 +58,20 @@ def content_key(data: Any) -> str:
     return hashlib.sha256(canonical(data)).hexdigest()
 
 
-Accept = Callable[[dict[str, Any]], bool]
+Accept = Callable[[Stored], bool]
 """Whether a stored value can be used; one that cannot counts as missing."""
 
 
-def _any(_: dict[str, Any]) -> bool:
+def _any(_: Stored) -> bool:
     return True
 
 
-def read_value(data: bytes) -> dict[str, Any]:
+def read_value(data: bytes) -> Stored:
     """The value in a row. Raises ValueError, RecursionError: it cannot be used; says why."""
-    value = json.loads(data.decode())
-    check_value(value)
-    return value
+    return check_value(json.loads(data.decode()))
 
 
-def usable(data: bytes) -> dict[str, Any] | None:
+def usable(data: bytes) -> Stored | None:
     """The value in a row, None where it counts as not there."""
     try:
         return read_value(data)
@@ -152,11 +150,11 @@ class Store:
         self._beside = [(each, Connections(partial(open_to_read, each))) for each in beside]
         self._each(Connections.mine)  # what cannot be used is said now
 
-    def get(self, key: str) -> dict[str, Any] | None:
+    def get(self, key: str) -> Stored | None:
         """The value stored under ``key``, or None."""
         return self.get_many([key]).get(key)
 
-    def get_many(self, keys: Sequence[str], accept: Accept = _any) -> dict[str, dict[str, Any]]:
+    def get_many(self, keys: Sequence[str], accept: Accept = _any) -> dict[str, Stored]:
         """The values of those ``keys`` that are stored and accepted, here or in a store beside;
         those that are found there are stored here, too."""
         values = self._stored(keys, accept)
@@ -173,26 +171,24 @@ class Store:
                 values |= self._put(rows, accept) if rows else {}
         return values
 
-    def _stored(self, keys: Sequence[str], accept: Accept) -> dict[str, dict[str, Any]]:
-        values: dict[str, dict[str, Any]] = {}
+    def _stored(self, keys: Sequence[str], accept: Accept) -> dict[str, Stored]:
+        values: dict[str, Stored] = {}
         with self._explain_errors():
             for key, data, _ in self._connection().execute(SELECTED, [json.dumps(keys)]):
                 if (value := usable(data)) is not None and accept(value):
                     values[key] = value
         return values
 
-    def put(self, key: str, value: dict[str, Any]) -> dict[str, Any]:
+    def put(self, key: str, value: Stored) -> Stored:
         """Store ``value`` unless ``key`` is taken; returns what the store holds then."""
         return self.put_many({key: value})[key]
 
-    def put_many(
-        self, values: Mapping[str, dict[str, Any]], accept: Accept = _any
-    ) -> dict[str, dict[str, Any]]:
+    def put_many(self, values: Mapping[str, Stored], accept: Accept = _any) -> dict[str, Stored]:
         """``put`` for several at once, all or none of them; their leases end."""
         now = time.time()
         return self._put({key: (v, _text(v), now) for key, v in values.items()}, accept)
 
-    def _put(self, rows: Mapping[str, Row], accept: Accept) -> dict[str, dict[str, Any]]:
+    def _put(self, rows: Mapping[str, Row], accept: Accept) -> dict[str, Stored]:
         with self.transaction() as connection:
             stored = self._stored([*rows], accept)
             new = [(key, *row[1:]) for key, row in rows.items() if key not in stored]
@@ -202,7 +198,7 @@ class Store:
 
     def lease(
         self, keys: Sequence[str], owner: str, seconds: float, accept: Accept = _any
-    ) -> tuple[set[str], dict[str, dict[str, Any]]]:
+    ) -> tuple[set[str], dict[str, Stored]]:
         """Lease the keys that are not stored and that nobody else has leased: those that the owner
         has to ask for, and the values that are stored already."""
         now = self.clock()
@@ -232,7 +228,7 @@ class Store:
                 [self.clock() + seconds, self._mine(owner), json.dumps(keys)],
             )
 
-    def release(self, failures: Mapping[str, dict[str, Any] | None], owner: str) -> None:
+    def release(self, failures: Mapping[str, Stored | None], owner: str) -> None:
         """End leases without a reply; a failure is told to those who wait."""
         now = self.clock()
         rows = [
@@ -244,7 +240,7 @@ class Store:
                 "UPDATE leases SET expires = ?, failure = ? WHERE key = ? AND owner = ?", rows
             )
 
-    def failed(self, keys: Sequence[str], since: float) -> dict[str, dict[str, Any]]:
+    def failed(self, keys: Sequence[str], since: float) -> dict[str, Stored]:
         """The failures of keys since a time of `clock`."""
         query = (
             f"SELECT key, failure FROM leases WHERE key IN {LISTED}"
@@ -359,7 +355,7 @@ class Store:
             )
 
 
-def _text(value: dict[str, Any]) -> str:
+def _text(value: Stored) -> str:
     return json.dumps(value, separators=(",", ":"))
 
 

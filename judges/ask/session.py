@@ -23,8 +23,8 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from judges.ask.asker import Asker
-from judges.ask.identity import build_grading, check_settings, judge_id, request_keys
-from judges.ask.reading import Retry, cost_usd, joined_fields, member_fields, read
+from judges.ask.identity import build_grading, check_settings, judge_id
+from judges.ask.reading import Retry, cost_usd, joined, read, shared
 from judges.ask.replies import content_key
 from judges.endpoint.client import Fetched, ask
 from judges.endpoint.dialects import check_dialect, judge_body
@@ -81,7 +81,6 @@ class Session:
         check_settings(judge)
         self.judge = judge
         self.judge_id = judge_id(judge)
-        self._request_key = request_keys(judge)
         self.drifts = judge.simulated is not None and drifts(judge.simulated)
         """Whether what the judge says depends on when it is asked; then nothing is stored."""
         self._store = None if self.drifts else store
@@ -222,22 +221,18 @@ class Session:
             requests = grading.group_requests(row, answers)
             parts = await _all([self._fetch(request, index) for request in requests])
             read = [(part.request, part.parsed) for part in parts]
-            return [
-                self._verdict(
-                    [part for part in parts if member in part.request.members],
-                    index,
-                    parsed,
-                    member_fields(parts, member),
-                )
-                for member, parsed in enumerate(grading.group_combine(row, answers, read))
-            ]
+            verdicts = []
+            for member, parsed in enumerate(grading.group_combine(row, answers, read)):
+                mine = [part for part in parts if member in part.request.members]
+                verdicts.append(shared(self._verdict(mine, index, parsed), mine, member))
+            return verdicts
         (answer,) = answers
         requests = grading.requests(row, answer)
         chains = await _all([self._chain(grading, row, answer, each, index) for each in requests])
         first = [parts[0] for parts in chains]
         parts = first + [part for parts in chains for part in parts[1:]]
         parsed = grading.combine(row, [(part.request, part.parsed) for part in parts])
-        return [self._verdict(first, index, parsed, joined_fields(parts))]
+        return [joined(self._verdict(first, index, parsed), parts)]
 
     async def _chain(
         self, grading: AnswerGrading, row: Row, answer: str, request: Request, index: int
@@ -258,11 +253,10 @@ class Session:
             for turn in request.messages
         ]
         body = judge_body(self.judge, self._grading.body(request), messages, index)
-        request = dataclasses.replace(request, key=self._request_key(body, index))
+        request = dataclasses.replace(request, key=self._asker.key(body, index))
         fetched = await self._asker.fetch(
             request.key,
             partial(self._ask, request, body, within_s),
-            partial(read, self._grading, request),
             None if self._allowance is None else partial(self._allowance.spend, self.judge),
         )
         # the same words about other members of a group, or what an allowance left unread
@@ -275,13 +269,7 @@ class Session:
         fetched = dataclasses.replace(fetched, cost_usd=cost)
         return read(self._grading, request, fetched, retry.parsed)
 
-    def _verdict(
-        self,
-        parts: Sequence[Fetched],
-        index: int,
-        parsed: Parsed,
-        spent: dict[str, Any],
-    ) -> Verdict:
+    def _verdict(self, parts: Sequence[Fetched], index: int, parsed: Parsed) -> Verdict:
         keys = [part.request.key for part in parts]
         return Verdict(
             judge_id=self.judge_id,
@@ -296,7 +284,6 @@ class Session:
             score=parsed.score,
             reason=one_line(parsed.reason),
             key=keys[0] if len(keys) == 1 else content_key(keys),
-            **spent,
         )
 
 

@@ -19,6 +19,7 @@ import pyarrow.parquet as pq
 
 from judges.ask.connections import open_to_read, unreadable
 from judges.ask.replies import LATEST_S, is_key, legal_time, read_value
+from judges.endpoint.chat_completions import Stored
 from study.cell.records import arrow_type
 from study.errors import UserError
 from study.screen import one_line
@@ -89,7 +90,7 @@ def _shown(key: bytes) -> str:
     return one_line(key.decode(errors="replace"), 64)
 
 
-def _rows(path: Path) -> Iterator[tuple[bytes, bytes, float, dict[str, Any] | str]]:
+def _rows(path: Path) -> Iterator[tuple[bytes, bytes, float, Stored | str]]:
     """Key, bytes, time and value of each row, in the order in which keys came; a text instead of a
     value says why it is unusable."""
     with closing(open_to_read(path)) as connection:
@@ -97,7 +98,7 @@ def _rows(path: Path) -> Iterator[tuple[bytes, bytes, float, dict[str, Any] | st
             for key, data, created in connection.execute(
                 "SELECT CAST(key AS BLOB), CAST(value AS BLOB), created FROM replies ORDER BY rowid"
             ):
-                value: dict[str, Any] | str
+                value: Stored | str
                 try:
                     value = read_value(data)
                 except (ValueError, RecursionError) as error:

@@ -12,7 +12,7 @@ import dataclasses
 import json
 import re
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NotRequired, TypedDict, cast
 
 from study.screen import one_line, writable
 from study.system.known_keys import blot_key
@@ -47,6 +47,20 @@ _DATED = re.compile(
     r"|[23]\d(?:0[1-9]|1[0-2]))",  # mistral-large-2411
     re.ASCII,
 )
+
+
+class Stored(TypedDict):
+    """A value of the store: how one question was answered. That of a failure is only told to those
+    who wait for the same."""
+
+    replies: list[dict[str, Any]]
+    """Each a `Reply`, oldest first; one or more, but for a failure."""
+    attempts: int
+    latency_s: float
+    outcome: NotRequired[str]
+    """Of a failure, as are the next two."""
+    reason: NotRequired[str]
+    served: NotRequired[str]
 
 
 class BadCompletion(Exception):
@@ -359,8 +373,8 @@ def _blotted(match: re.Match[str]) -> str:
     return text if wordy and not _RANDOM.search(text) else BLOT
 
 
-def check_value(value: Any) -> None:
-    """Check a value of the store.
+def check_value(value: Any) -> Stored:
+    """The same value, which the store may keep.
     Raises ValueError: it cannot be used; with the field and what is wrong with it."""
     if not isinstance(value, dict):
         raise ValueError("it is not a JSON object")
@@ -374,6 +388,7 @@ def check_value(value: Any) -> None:
         raise ValueError(f"`attempts` is {one_line(repr(attempts), 40)}")
     if type(seconds) not in (int, float) or not 0 <= seconds <= LONGEST_S:
         raise ValueError(f"`latency_s` is {one_line(repr(seconds), 40)}")
+    return cast("Stored", value)
 
 
 _FIELDS = {item.name for item in dataclasses.fields(Reply)}

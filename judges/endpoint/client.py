@@ -22,6 +22,7 @@ from judges.endpoint.chat_completions import (
     NAME_CHARACTERS,
     BadCompletion,
     ErrorBody,
+    Stored,
     Stream,
     clean,
     is_requested_model,
@@ -90,7 +91,7 @@ class Fetched:
     """Whether it came from the store or another request in flight."""
 
     @classmethod
-    def stored(cls, value: dict[str, Any]) -> Fetched:
+    def stored(cls, value: Stored) -> Fetched:
         """From a value of the store: it cost nothing now."""
         return cls(
             tuple(Reply(**reply) for reply in value["replies"]),
@@ -103,16 +104,16 @@ class Fetched:
             from_cache=True,
         )
 
-    def value(self) -> dict[str, Any]:
+    def value(self) -> Stored:
         """The value for the store; that of a failure is only told to those who wait."""
-        value = {
+        value: Stored = {
             "replies": [dataclasses.asdict(reply) for reply in self.replies],
             "attempts": self.attempts,
             "latency_s": round(self.latency_s, 4),
         }
-        if self.outcome is None:
-            return value
-        return value | {"outcome": self.outcome.value, "reason": self.reason, "served": self.served}
+        if self.outcome is not None:
+            value |= {"outcome": self.outcome.value, "reason": self.reason, "served": self.served}
+        return value
 
 
 @dataclass

@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 
-from judges.ask.asker import POLL_S, TAKE_OVER_S, SingleFlight, Value
+from judges.ask.asker import POLL_S, TAKE_OVER_S, SingleFlight
 from judges.ask.replies import Store, content_key
+from judges.endpoint.chat_completions import Stored
 from judges.fault_injection.server import choice, completion, whole
 from judges.faults import FaultServer
 from tests.conftest import python
@@ -105,7 +106,7 @@ def test_a_waiter_takes_over_from_a_killed_process(tmp_path: Path) -> None:
         assert store.lease([key], "me", 10.0) == (set(), {})  # it may be alive yet
         store._connection().execute("UPDATE leases SET expires = expires - 20")  # time passes
 
-        async def main() -> Value | None:
+        async def main() -> Stored | None:
             single_flight = SingleFlight(store)
             shared = await single_flight.claim(key)
             await single_flight.put(key, VALUE)
