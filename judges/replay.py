@@ -172,7 +172,8 @@ def replay_cell(
                 records, rows = _records(part, truth_of.row_of, config.trainer.group_size)
                 answers = [record["answer"] or "" for record in records]
                 if options.canonical:
-                    answers = [_alone(*pair) for pair in zip(rows, answers, strict=True)]
+                    pairs = zip(rows, answers, strict=True)
+                    answers = [_alone(row, answer) for row, answer in pairs]
                 if judge.simulated is not None:  # then it says at once what it says
                     truth_of.truths(rows, answers)
                 shadows: list[list[float | None]] = []
@@ -180,7 +181,14 @@ def replay_cell(
                     missing = Part(cell.dir / "verdicts" / name, part.step)
                     shadows = _shadow_scores(verdict_parts.get(part.step, missing), records)
                 again, verdicts = _step(
-                    session, config, records, rows, answers, shadows, policy, corrector
+                    session,
+                    config,
+                    records,
+                    rows,
+                    answers=answers,
+                    shadows=shadows,
+                    policy=policy,
+                    corrector=corrector,
                 )
                 if options.canonical:
                     verdicts = [row | _marked(row) for row in verdicts]
@@ -253,6 +261,7 @@ def _step(
     config: Study,
     records: list[dict[str, Any]],
     rows: list[Row],
+    *,
     answers: list[str],
     shadows: list[list[float | None]],
     policy: str,
@@ -262,7 +271,9 @@ def _step(
     ``answers`` are shown to the judge; the rest of a reward is made of what is on record, as are
     the scores by ``shadows``, of each shadow judge."""
     size = config.trainer.group_size
-    inputs = [compose.recorded(config, *pair) for pair in zip(rows, records, strict=True)]
+    inputs = [
+        compose.recorded(config, row, record) for row, record in zip(rows, records, strict=True)
+    ]
     judged_inputs = [
         replace(rollout, answer=answer) for rollout, answer in zip(inputs, answers, strict=True)
     ]
@@ -281,7 +292,7 @@ def _step(
         for verdict in votes
     ]
     replayed = [
-        _replayed(record, new, [record[name] for name in SCORED])
+        _replayed(record, new=new, old=[record[name] for name in SCORED])
         for record, *new in zip(records, scores, rewards, after, strict=True)
     ]
     return replayed, verdicts
@@ -302,7 +313,7 @@ def _shadow_scores(part: Part, records: Sequence[dict[str, Any]]) -> list[list[f
 
 
 def _replayed(
-    place: Mapping[str, Any], new: Sequence[float | None], old: Sequence[float | None]
+    place: Mapping[str, Any], *, new: Sequence[float | None], old: Sequence[float | None]
 ) -> dict[str, Any]:
     """A row of `REPLAYED`; ``new`` and ``old`` are judge score, reward and advantage."""
     return {
@@ -330,7 +341,7 @@ def compare(
     both = np.isfinite(new) & np.isfinite(old)
     varied = both.sum() > 1 and new[both].std() > 0 and old[both].std() > 0
     has_advantage = np.isfinite(before)
-    advantage_pairs = before[has_advantage], after[has_advantage]
+    old_advantages, new_advantages = before[has_advantage], after[has_advantage]
     members = 1 + max((row["member"] for row in replayed), default=0)
     numbers = {
         "unscored": _mean(
@@ -339,9 +350,9 @@ def compare(
         "score": _mean(new[np.isfinite(new)]),
         "original_score": _mean(old[np.isfinite(old)]),
         "correlation": float(np.corrcoef(new[both], old[both])[0, 1]) if varied else float("nan"),
-        "sign_flips": sign_flips(*advantage_pairs),
-        "silenced": silenced(*advantage_pairs),
-        "alignment": alignment(*advantage_pairs),
+        "sign_flips": sign_flips(old_advantages, new_advantages),
+        "silenced": silenced(old_advantages, new_advantages),
+        "alignment": alignment(old_advantages, new_advantages),
         "rank_change": rank_change(before.reshape(-1, members), after.reshape(-1, members))
         if len(replayed) % members == 0 and has_advantage.all()
         else float("nan"),
@@ -413,7 +424,7 @@ def replay_file(path: Path, judge: Judge, out: Path) -> dict[str, Any]:
                 "member": index,
             }
             old = (member.reward, member.reward, member.advantage)
-            replayed.append(_replayed(place, (score, score, advantage), old))
+            replayed.append(_replayed(place, new=(score, score, advantage), old=old))
     out.parent.mkdir(parents=True, exist_ok=True)
     write_part(out, replayed, REPLAYED)
     return {"cell": path.name, "judge": judge.name, **compare(replayed), "calls": calls}

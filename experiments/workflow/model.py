@@ -10,8 +10,8 @@ from experiments.workflow.executor import ATTEMPTS, Answer, Down, Question
 from judges.ask.asker import Asker
 from judges.ask.identity import check_settings
 from judges.ask.reading import cost_usd, total
-from judges.endpoint.client import Body, Fetched, ask
-from judges.endpoint.dialects import chat_body, dialect_of
+from judges.endpoint.client import Fetched, ask
+from judges.endpoint.dialects import Body, chat_body, dialect_of
 from judges.simulated.operators import operators_app
 from study.screen import one_line
 

@@ -11,7 +11,7 @@ import math
 import sys
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 
-from judges.ask.budget import Spent, check_limits, usd_of
+from judges.ask.budget import Spent, check_limits, usd_of_requests
 from judges.endpoint.client import Fetched
 from study.config.schema import Cost, Judge
 from study.verdict import Outcome
@@ -103,15 +103,8 @@ class Allowance:
 
     def _count(self, judge: Judge, batch: Sequence[Fetched]) -> None:
         sent = [fetched for fetched in batch if not fetched.from_cache]
-        rows = [
-            {
-                "from_cache": False,
-                "finish_reason": bool(fetched.replies),
-                "cost_usd": fetched.cost_usd,
-            }
-            for fetched in sent
-        ]
-        spent = Spent(sum(fetched.attempts for fetched in sent), usd_of(rows))
+        usd = usd_of_requests([fetched.cost_usd for fetched in sent if fetched.replies])
+        spent = Spent(sum(fetched.attempts for fetched in sent), usd)
         self.spent += spent
         _, dearest = self._last_batches.get(judge.name, (0, Spent()))
         if sent:

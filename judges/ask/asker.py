@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING, Any
 from judges.ask.identity import SCHEMA, simulated_settings
 from judges.ask.replies import Accept, Store, content_key
 from judges.endpoint.chat_completions import Stored, is_requested_model
-from judges.endpoint.client import Body, Channel, EndpointRefused, Fault, Fetched, list_models
-from judges.endpoint.dialects import dialect_of
+from judges.endpoint.client import Channel, EndpointRefused, Fault, Fetched, list_models
+from judges.endpoint.dialects import Body, dialect_of
 from judges.endpoint.keys import check_key, read_key
 from judges.endpoint.loop import cancel
 from judges.endpoint.replicas import open_wire
@@ -184,8 +184,7 @@ class Asker:
         endpoint, name = model.endpoint, model.endpoint.api_key_env
         key = f"the key in the environment variable {name}" if name else "a request without a key"
         see = f", see with `python -m judges.check judge={model.name}`," if role == "judge" else ""
-        raise EndpointRefused(
-            *refusal.parts,
+        raise refusal.saying(
             f"The endpoint {endpoint.url} of {role} {model.name or endpoint.model!r} refuses every "
             f"request ({refusal}): no later {'verdict' if role == 'judge' else 'reply'} would fare "
             f"better. It was sent {key}, and asked for {role}.endpoint.model={endpoint.model!r}. "
@@ -204,8 +203,7 @@ class Asker:
             served = await list_models(self.channel)
         except EndpointRefused as refusal:
             key = f"the key in the environment variable {name}" if name else "a request without key"
-            raise EndpointRefused(
-                *refusal.parts,
+            raise refusal.saying(
                 f"The {role}'s endpoint {endpoint.url} does not accept {key} ({refusal}). Check "
                 f"the key, its account and {role}.endpoint.url, or set {role}.endpoint.api_key_env "
                 "to the name of the variable that holds the right key.",

@@ -12,8 +12,8 @@ import logging
 from collections.abc import Callable, Sequence
 
 from judges.endpoint.chat_completions import FILTERED
-from judges.endpoint.client import Body, Fetched
-from judges.endpoint.dialects import changed_body
+from judges.endpoint.client import Fetched
+from judges.endpoint.dialects import Body, changed_body
 from judges.grading.base import Grading
 from study.config.schema import Judge, Model
 from study.screen import one_line

@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 
     from judges.ask.allowance import Allowance
     from judges.ask.replies import Store
-    from judges.endpoint.client import Body
+    from judges.endpoint.dialects import Body
     from judges.endpoint.transport import Asgi
     from study.config.schema import Judge
     from study.rows import Row, RuleTruth

@@ -28,6 +28,7 @@ from judges.endpoint.chat_completions import (
     is_requested_model,
     read_plain,
 )
+from judges.endpoint.dialects import Body
 from judges.endpoint.failures import (
     ERROR_BYTES,
     FINAL,
@@ -60,8 +61,6 @@ MANY_REFUSALS = 8
 CHARACTERS_PER_TOKEN = 4
 """For an estimate before the endpoint has counted."""
 
-Body = dict[str, Any]
-"""The JSON body of a request."""
 Again = Callable[[Reply], tuple[Body, str] | None]
 """Reply -> a changed request and what it changes; None if the reply is good enough."""
 

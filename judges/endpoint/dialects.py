@@ -16,6 +16,8 @@ from study.config.schema import Endpoint, Judge, Model, Sampling
 from study.errors import UserError
 from study.system.tables import table
 
+Body = dict[str, Any]
+"""The JSON body of a chat request."""
 REMINDER = (
     "Your last reply could not be read. Answer now, and give only what was asked for, in exactly "
     "the format asked for."
@@ -121,7 +123,7 @@ def chat_body(
     sample_index: int = 0,
     extra: Mapping[str, Any] | None = None,
     dialect: Dialect | None = None,
-) -> dict[str, Any]:
+) -> Body:
     """The JSON body of one request: the one place that knows what an endpoint is sent.
 
     ``extra`` (what a grading adds) and then ``endpoint.extra_body`` overrule what the sampling
@@ -155,16 +157,14 @@ def chat_body(
 
 def judge_body(
     judge: Judge, extra: Mapping[str, Any], messages: Sequence[Mapping[str, str]], sample_index: int
-) -> dict[str, Any]:
+) -> Body:
     """The body of one request to a judge; ``extra`` is what its grading adds."""
     return chat_body(
         judge.endpoint, judge.sampling, messages, sample_index, extra, dialect_of(judge)
     )
 
 
-def changed_body(
-    judge: Judge, body: Mapping[str, Any], remind: bool = False, budget: int = 1
-) -> dict[str, Any]:
+def changed_body(judge: Judge, body: Body, remind: bool = False, budget: int = 1) -> Body:
     """The body of a request for the same verdict that reminds of the format, or allows ``budget``
     times the tokens."""
     changed = dict(body)
@@ -182,7 +182,7 @@ def _limit(endpoint: Endpoint) -> str:
     return endpoint.max_tokens_field or "max_tokens"
 
 
-def spell_grading(dialect: Dialect, wanted: Mapping[str, Any]) -> dict[str, Any]:
+def spell_grading(dialect: Dialect, wanted: Mapping[str, Any]) -> Body:
     """What a grading adds to a request, as the endpoint takes it.
 
     ``structured_outputs`` ({"choice": [...]} or {"json": schema}) becomes the dialect's own form,

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar, TypedDict, TypeVar
 
 from judges.grading.delimiters import delimit, fill
 from judges.grading.vocabulary import LONGEST
@@ -33,6 +33,19 @@ NOTHING = Request()
 TAIL = 200
 """Characters of a reply in which some published readers look for a verdict."""
 _BRACKETS = re.compile(r"\[\[([^\[\]]*)\]\]")
+
+
+class Form(TypedDict, total=False):
+    """What a grading adds to the body of a request, as vLLM spells it."""
+
+    structured_outputs: dict[str, Any]
+    """``{"choice": [...]}`` or ``{"json": schema}``, to which a reply is forced."""
+    max_tokens: int
+    """In place of the sampling's."""
+    max_tokens_at_least: int
+    """Raises the sampling's token limit where it is lower."""
+    logprobs: bool
+    top_logprobs: int
 
 
 @dataclass(frozen=True, eq=False)
@@ -191,9 +204,8 @@ class Grading:
             parts.append("rubric hidden")
         return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:16]
 
-    def body(self, request: Request = NOTHING) -> dict[str, Any]:
-        """What the request carries beside messages and sampling. ``max_tokens_at_least`` raises
-        the sampling's token limit where it is lower."""
+    def body(self, request: Request = NOTHING) -> Form:
+        """What the request carries beside messages and sampling."""
         return {}
 
     def parse(self, reply: Reply, request: Request = NOTHING) -> Parsed:
@@ -335,7 +347,7 @@ def loosely(reply: Reply, tail: bool, words: tuple[str, ...]) -> Parsed:
     return Parsed(Outcome.scored, score=float(any(word in ending for word in words)))
 
 
-def binary_body(structured: bool, words: list[str]) -> dict[str, object]:
+def binary_body(structured: bool, words: list[str]) -> Form:
     """What the request of such a grading carries: room for a sentence, or a forced choice."""
     if structured:
         return {"structured_outputs": {"choice": [f"[[{word}]]" for word in words]}}

@@ -5,10 +5,10 @@ judge alone (`Binary`); does it follow all constraints of its row (`Verif`)?
 from __future__ import annotations
 
 import dataclasses
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from judges.grading import base
-from judges.grading.base import NOTHING
+from judges.grading.base import NOTHING, Form
 from judges.grading.delimiters import delimit
 from study.errors import UserError
 from study.rows import Row
@@ -56,7 +56,7 @@ class Binary(base.OneRequest):
             row, answer = dataclasses.replace(row, reference=answer), row.reference or ""
         return super().messages(row, answer)
 
-    def body(self, request: Request = NOTHING) -> dict[str, Any]:
+    def body(self, request: Request = NOTHING) -> Form:
         """Room for a sentence, or the forced verdict."""
         return base.binary_body(self.chosen["structured"], [YES, NO])
 

@@ -7,10 +7,10 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from judges.grading import base
-from judges.grading.base import NOTHING
+from judges.grading.base import NOTHING, Form
 from judges.grading.delimiters import delimit
 from study.rows import Row
 from study.verdict import Outcome, Parsed, Reply, Request
@@ -87,7 +87,7 @@ class Pairwise(base.GroupGrading):
             for members in ((i, j), (j, i))
         )
 
-    def body(self, request: Request = NOTHING) -> dict[str, Any]:
+    def body(self, request: Request = NOTHING) -> Form:
         """Room for a sentence, or the forced verdict."""
         return base.binary_body(self.chosen["structured"], ["A", "B", "tie"])
 
@@ -166,7 +166,7 @@ class Listwise(base.GroupGrading):
             for members in orders
         )
 
-    def body(self, request: Request = NOTHING) -> dict[str, Any]:
+    def body(self, request: Request = NOTHING) -> Form:
         """Room for a sentence and the ranking."""
         return {"max_tokens_at_least": 128 + TOKENS_PER_ANSWER * len(request.members)}
 

@@ -10,12 +10,11 @@ import re
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
 
 from judges.ask.allowance import Allowance
 from judges.ask.replies import Store
 from judges.ask.session import Item, Session
-from judges.grading.base import NOTHING, OneRequest, readable
+from judges.grading.base import NOTHING, Form, OneRequest, readable
 from judges.grading.delimiters import delimit
 from judges.probes.rewriters import TEXTS
 from judges.probes.variants import Source
@@ -43,7 +42,7 @@ class Writing(OneRequest):
         """One user turn of the words."""
         return [{"role": "user", "content": answer}]
 
-    def body(self, request: Request = NOTHING) -> dict[str, Any]:
+    def body(self, request: Request = NOTHING) -> Form:
         """Room for a long answer."""
         return {"max_tokens_at_least": self.options["room"]}
 
