@@ -23,7 +23,7 @@ import numpy as np
 
 from judges.ask.identity import judge_id
 from judges.ask.replies import Store, open_store
-from judges.ask.session import Item, Session
+from judges.ask.session import Session
 from judges.grading.base import check_group
 from study import truth as rules
 from study.answers import answer_of
@@ -434,7 +434,7 @@ def _scores(session: Session, groups: Sequence[Sequence[Completion]]) -> list[li
     """The score of each completion. Records of one prompt may bring criteria of their own: only a
     grading that compares judges all of a group by its first row."""
     size = max(map(len, groups))
-    items: list[Item | None] = []
+    items: list[tuple[Row, str] | None] = []
     for group in groups:
         items += [(member.row, answer_of(member.completion) or "") for member in group]
         items += [None] * (size - len(group))  # groups of one size

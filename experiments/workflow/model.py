@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from experiments.workflow.executor import ATTEMPTS, Answer, Down, Question
 from judges.ask.asker import Asker
@@ -103,5 +103,5 @@ class _Again:
         self.empty += not reply.text.strip()
         if reply.text.strip() or self.empty == ATTEMPTS:
             return None
-        changed: dict[str, Any] = {"seed": (self.body.get("seed") or 0) + 1_000_003 * self.empty}
+        changed: Body = {"seed": (self.body.get("seed") or 0) + 1_000_003 * self.empty}
         return self.body | changed, f"again {self.empty}"

@@ -28,6 +28,7 @@ from study.errors import UserError
 from study.verdict import Outcome
 
 if TYPE_CHECKING:
+    from judges.ask.allowance import Allowance
     from judges.endpoint.transport import Asgi
     from study.config.schema import Model
 
@@ -46,7 +47,6 @@ AT_ONCE = 200
 GATHER_S = 0.002
 """How long a reply waits for others to be stored with it."""
 CLOSED = Fetched((), Outcome.aborted, "the session was closed")
-Ask = Callable[[], Coroutine[Any, Any, Fetched]]
 
 
 def request_keys(model: Model) -> Callable[[Body, int], str]:
@@ -88,10 +88,17 @@ class Asker:
     Args:
         store: where replies are kept and found; None asks anew each time.
         inside: the application that answers, where the model is simulated in this process.
+        allowance: what may be spent on what the store cannot answer; None is no limit.
     """
 
-    def __init__(self, model: Model, store: Store | None, inside: Asgi | None = None) -> None:
-        self.model = model
+    def __init__(
+        self,
+        model: Model,
+        store: Store | None,
+        inside: Asgi | None = None,
+        allowance: Allowance | None = None,
+    ) -> None:
+        self.model, self._allowance = model, allowance
         self.key = request_keys(model)
         """(body, sample index) -> where the replies to it are kept."""
         self.hits = 0
@@ -105,15 +112,9 @@ class Asker:
         """Whether equal questions are asked once, also where the first has its reply already."""
         self.closing = False
 
-    async def fetch(
-        self,
-        key: str,
-        ask: Ask,
-        around: Callable[[Ask], Coroutine[Any, Any, Fetched]] | None = None,
-    ) -> Fetched:
-        """The replies under ``key``: ``ask`` obtains new ones, within ``around`` where that is
-        given. Who asks for the same at the same time shares them. Those that others have obtained
-        are unread."""
+    async def fetch(self, key: str, ask: Callable[[], Coroutine[Any, Any, Fetched]]) -> Fetched:
+        """The replies under ``key``: ``ask`` obtains new ones. Who asks for the same at the same
+        time shares them. Those that others have obtained are unread."""
         shared = key in self._in_flight or self.closing
         if self._single_flight is not None and not shared:
             stored = await self._single_flight.find(key)
@@ -126,7 +127,9 @@ class Asker:
             if self.closing:
                 return CLOSED
             claim = partial(self._claim, key, ask)
-            flight = asyncio.create_task(claim() if around is None else around(claim))
+            allowance = self._allowance
+            obtain = claim() if allowance is None else allowance.spend(self.model, claim)
+            flight = asyncio.create_task(obtain)
             self._in_flight[key] = flight
             flight.add_done_callback(lambda _: self.in_batch or self._in_flight.pop(key, None))
         try:
@@ -140,7 +143,7 @@ class Asker:
         self.hits += 1
         return dataclasses.replace(fetched, from_cache=True, cost_usd=0.0)
 
-    async def _claim(self, key: str, ask: Ask) -> Fetched:
+    async def _claim(self, key: str, ask: Callable[[], Coroutine[Any, Any, Fetched]]) -> Fetched:
         """Ask, unless another of the processes that share the store is asking already."""
         if self._single_flight is None:
             return await ask()

@@ -21,11 +21,8 @@ from study.verdict import Outcome, Parsed, Reply, Request, Verdict
 
 log = logging.getLogger(__name__)
 
-Parse = Callable[[Reply], Parsed]
-"""How a grading reads the reply to one request."""
 
-
-def read_reply(parse: Parse, reply: Reply) -> Parsed:
+def read_reply(parse: Callable[[Reply], Parsed], reply: Reply) -> Parsed:
     """What a reply says. A bug in the parser costs this verdict and not the run."""
     if reply.finish_reason == FILTERED:
         return Parsed(Outcome.refused, reason="the endpoint filtered the answer")
@@ -43,7 +40,7 @@ class Retry:
     the tokens. None after a reply with some of the labels: the session asks for the missing ones.
     """
 
-    def __init__(self, judge: Judge, body: Body, parse: Parse) -> None:
+    def __init__(self, judge: Judge, body: Body, parse: Callable[[Reply], Parsed]) -> None:
         self._judge, self._body, self._parse = judge, body, parse
         self._remind, self._budget = False, 1
         self.parsed: list[Parsed] = []
@@ -71,7 +68,7 @@ class Retry:
 
 
 def settle(
-    parse: Parse, replies: Sequence[Reply], parsed: Sequence[Parsed] = ()
+    parse: Callable[[Reply], Parsed], replies: Sequence[Reply], parsed: Sequence[Parsed] = ()
 ) -> tuple[Reply, Parsed]:
     """The reply that counts and what it says: the first that holds a grade, else the last. The
     reason says what was changed to obtain it. ``parsed`` are the first replies that have been read

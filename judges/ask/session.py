@@ -50,8 +50,6 @@ if TYPE_CHECKING:
     from study.verdict import Parsed
 
 T = TypeVar("T")
-Item = tuple["Row", str]
-"""A row and an answer to it."""
 
 
 class Session:
@@ -84,11 +82,11 @@ class Session:
         self.drifts = judge.simulated is not None and drifts(judge.simulated)
         """Whether what the judge says depends on when it is asked; then nothing is stored."""
         self._store = None if self.drifts else store
-        self._allowance = allowance
         self._tokens = special_tokens(judge)
         self._grading = grading or build_grading(judge)
         check_dialect(judge, self._grading.body(Request(criteria=(0,), members=(0, 1))))
-        self._asker = Asker(judge, self._store, _simulated(judge, oracle, calls_before))
+        inside = _simulated(judge, oracle, calls_before)
+        self._asker = Asker(judge, self._store, inside, allowance)
         self._submissions: set[asyncio.Task[Any]] = set()
         self._loop = Loop(self._asker.close)
 
@@ -129,7 +127,7 @@ class Session:
 
     def ask_many(
         self,
-        items: Sequence[Item | None],
+        items: Sequence[tuple[Row, str] | None],
         group_size: int = 1,
         draws: Sequence[int] | None = None,
     ) -> list[list[Verdict]]:
@@ -166,13 +164,13 @@ class Session:
             self._loop.run(self._drop())
 
     def _begin(
-        self, groups: Sequence[Sequence[Item]], draws: Sequence[int] | None
+        self, groups: Sequence[Sequence[tuple[Row, str]]], draws: Sequence[int] | None
     ) -> Future[list[list[Verdict]]]:
         """Begin to judge all answers of some groups, for `Ahead`; the future has their votes."""
         return self._loop.submit(self._votes(groups, draws))
 
     async def _votes(
-        self, groups: Sequence[Sequence[Item]], draws: Sequence[int] | None
+        self, groups: Sequence[Sequence[tuple[Row, str]]], draws: Sequence[int] | None
     ) -> list[list[Verdict]]:
         submission = asyncio.current_task()
         assert submission is not None
@@ -208,7 +206,7 @@ class Session:
         await cancel(self._submissions)
         await self._asker.drop()
 
-    async def _judge(self, group: Sequence[Item], index: int) -> list[Verdict]:
+    async def _judge(self, group: Sequence[tuple[Row, str]], index: int) -> list[Verdict]:
         """One verdict on each answer of a group, which is one answer where nothing compares."""
         grading, row, answers = self._grading, group[0][0], [answer for _, answer in group]
         if isinstance(grading, GroupGrading):
@@ -254,12 +252,9 @@ class Session:
         ]
         body = judge_body(self.judge, self._grading.body(request), messages, index)
         request = dataclasses.replace(request, key=self._asker.key(body, index))
-        fetched = await self._asker.fetch(
-            request.key,
-            partial(self._ask, request, body, within_s),
-            None if self._allowance is None else partial(self._allowance.spend, self.judge),
-        )
-        # the same words about other members of a group, or what an allowance left unread
+        ask = partial(self._ask, request, body, within_s)
+        fetched = await self._asker.fetch(request.key, ask)
+        # unread, or the same words about other members of a group
         return fetched if fetched.request == request else read(self._grading, request, fetched)
 
     async def _ask(self, request: Request, body: Body, within_s: float | None) -> Fetched:
@@ -301,7 +296,7 @@ class Ahead:
         self._session, self._draws = session, draws
         self._size = group_size if session.compares else 1
         """Answers that are asked about together."""
-        self._items: dict[int, Item] = {}
+        self._items: dict[int, tuple[Row, str]] = {}
         self._submitted: dict[int, tuple[Future[list[list[Verdict]]], int]] = {}
         """Place -> submission and place in it."""
 
@@ -310,7 +305,7 @@ class Ahead:
         """Whether anything was submitted."""
         return bool(self._submitted)
 
-    def submit(self, items: Mapping[int, Item]) -> None:
+    def submit(self, items: Mapping[int, tuple[Row, str]]) -> None:
         """Ask about answers that have ended, and do not wait: place in the step -> (row, answer).
 
         A grading that compares is asked once all of a group have ended. A judge that drifts is
@@ -321,7 +316,7 @@ class Ahead:
             groups = {place // self._size for place in items}
             self._begin({each for each in groups if len(self._places(each)) == self._size})
 
-    def votes(self, items: Sequence[Item | None]) -> list[list[Verdict]]:
+    def votes(self, items: Sequence[tuple[Row, str] | None]) -> list[list[Verdict]]:
         """The votes on all P * G answers; what was not submitted in these words is asked now.
         ``items`` and what is raised are as in `Session.ask_many`."""
         changed = {

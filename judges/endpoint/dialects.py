@@ -9,19 +9,39 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, NoReturn
+from typing import Any, Literal, NoReturn, TypedDict, cast
 
 from study.config import bounds
 from study.config.schema import Endpoint, Judge, Model, Sampling
 from study.errors import UserError
 from study.system.tables import table
 
-Body = dict[str, Any]
-"""The JSON body of a chat request."""
 REMINDER = (
     "Your last reply could not be read. Answer now, and give only what was asked for, in exactly "
     "the format asked for."
 )
+
+
+class Body(TypedDict, total=False):
+    """The JSON body of a chat request, or what a grading adds to it, spelled as vLLM does. Dialects
+    and ``endpoint.extra_body`` may give it further fields."""
+
+    model: str
+    messages: Sequence[Mapping[str, str]]
+    temperature: float
+    top_p: float
+    max_tokens: int
+    max_tokens_at_least: int
+    """Of a grading: raises the sampling's token limit where it is lower; it is not sent."""
+    seed: int
+    reasoning_effort: str
+    structured_outputs: dict[str, Any]
+    """``{"choice": [...]}`` or ``{"json": schema}``, to which a reply is forced."""
+    logprobs: bool
+    top_logprobs: int
+    chat_template_kwargs: dict[str, Any]
+    stream: bool
+    stream_options: dict[str, bool]
 
 
 @dataclass(frozen=True)
@@ -152,7 +172,7 @@ def chat_body(
         spelled[limit] = spelled.pop("max_tokens")
     if "max_tokens_at_least" in spelled:
         body[limit] = max(body[limit], spelled.pop("max_tokens_at_least"))
-    return body | spelled | endpoint.extra_body
+    return cast("Body", body | spelled | endpoint.extra_body)
 
 
 def judge_body(
@@ -167,14 +187,14 @@ def judge_body(
 def changed_body(judge: Judge, body: Body, remind: bool = False, budget: int = 1) -> Body:
     """The body of a request for the same verdict that reminds of the format, or allows ``budget``
     times the tokens."""
-    changed = dict(body)
+    changed: dict[str, Any] = dict(body)
     if remind:
         # In the last turn and not in one more: many chat templates want roles to alternate.
         *earlier, last = body["messages"]
         changed["messages"] = [*earlier, {**last, "content": f"{last['content']}\n\n{REMINDER}"}]
     if budget > 1:
         changed[_limit(judge.endpoint)] *= budget
-    return changed
+    return cast("Body", changed)
 
 
 def _limit(endpoint: Endpoint) -> str:
@@ -182,7 +202,7 @@ def _limit(endpoint: Endpoint) -> str:
     return endpoint.max_tokens_field or "max_tokens"
 
 
-def spell_grading(dialect: Dialect, wanted: Mapping[str, Any]) -> Body:
+def spell_grading(dialect: Dialect, wanted: Mapping[str, Any]) -> dict[str, Any]:
     """What a grading adds to a request, as the endpoint takes it.
 
     ``structured_outputs`` ({"choice": [...]} or {"json": schema}) becomes the dialect's own form,

@@ -13,8 +13,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any, ClassVar, TypedDict, TypeVar
+from typing import Any, ClassVar, TypeVar
 
+from judges.endpoint.dialects import Body
 from judges.grading.delimiters import delimit, fill
 from judges.grading.vocabulary import LONGEST
 from study.answers import strip_thinking
@@ -33,19 +34,6 @@ NOTHING = Request()
 TAIL = 200
 """Characters of a reply in which some published readers look for a verdict."""
 _BRACKETS = re.compile(r"\[\[([^\[\]]*)\]\]")
-
-
-class Form(TypedDict, total=False):
-    """What a grading adds to the body of a request, as vLLM spells it."""
-
-    structured_outputs: dict[str, Any]
-    """``{"choice": [...]}`` or ``{"json": schema}``, to which a reply is forced."""
-    max_tokens: int
-    """In place of the sampling's."""
-    max_tokens_at_least: int
-    """Raises the sampling's token limit where it is lower."""
-    logprobs: bool
-    top_logprobs: int
 
 
 @dataclass(frozen=True, eq=False)
@@ -204,7 +192,7 @@ class Grading:
             parts.append("rubric hidden")
         return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:16]
 
-    def body(self, request: Request = NOTHING) -> Form:
+    def body(self, request: Request = NOTHING) -> Body:
         """What the request carries beside messages and sampling."""
         return {}
 
@@ -347,7 +335,7 @@ def loosely(reply: Reply, tail: bool, words: tuple[str, ...]) -> Parsed:
     return Parsed(Outcome.scored, score=float(any(word in ending for word in words)))
 
 
-def binary_body(structured: bool, words: list[str]) -> Form:
+def binary_body(structured: bool, words: list[str]) -> Body:
     """What the request of such a grading carries: room for a sentence, or a forced choice."""
     if structured:
         return {"structured_outputs": {"choice": [f"[[{word}]]" for word in words]}}

@@ -7,8 +7,9 @@ from __future__ import annotations
 import dataclasses
 from typing import ClassVar
 
+from judges.endpoint.dialects import Body
 from judges.grading import base
-from judges.grading.base import NOTHING, Form
+from judges.grading.base import NOTHING
 from judges.grading.delimiters import delimit
 from study.errors import UserError
 from study.rows import Row
@@ -56,7 +57,7 @@ class Binary(base.OneRequest):
             row, answer = dataclasses.replace(row, reference=answer), row.reference or ""
         return super().messages(row, answer)
 
-    def body(self, request: Request = NOTHING) -> Form:
+    def body(self, request: Request = NOTHING) -> Body:
         """Room for a sentence, or the forced verdict."""
         return base.binary_body(self.chosen["structured"], [YES, NO])
 

@@ -9,8 +9,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
+from judges.endpoint.dialects import Body
 from judges.grading import base
-from judges.grading.base import NOTHING, Form
+from judges.grading.base import NOTHING
 from judges.grading.delimiters import delimit
 from study.rows import Row
 from study.verdict import Outcome, Parsed, Reply, Request
@@ -87,7 +88,7 @@ class Pairwise(base.GroupGrading):
             for members in ((i, j), (j, i))
         )
 
-    def body(self, request: Request = NOTHING) -> Form:
+    def body(self, request: Request = NOTHING) -> Body:
         """Room for a sentence, or the forced verdict."""
         return base.binary_body(self.chosen["structured"], ["A", "B", "tie"])
 
@@ -166,7 +167,7 @@ class Listwise(base.GroupGrading):
             for members in orders
         )
 
-    def body(self, request: Request = NOTHING) -> Form:
+    def body(self, request: Request = NOTHING) -> Body:
         """Room for a sentence and the ranking."""
         return {"max_tokens_at_least": 128 + TOKENS_PER_ANSWER * len(request.members)}
 

@@ -8,8 +8,9 @@ from collections.abc import Sequence
 from functools import cached_property
 from typing import ClassVar
 
+from judges.endpoint.dialects import Body
 from judges.grading import base
-from judges.grading.base import NOTHING, Form
+from judges.grading.base import NOTHING
 from judges.grading.delimiters import delimit
 from study.config import bounds
 from study.rows import Row
@@ -75,7 +76,7 @@ class Likert(base.OneRequest):
             return super().combine(row, failed or parts)
         return Parsed(Outcome.scored, score=sum(scores) / len(scores))
 
-    def body(self, request: Request = NOTHING) -> Form:
+    def body(self, request: Request = NOTHING) -> Body:
         """The form of a reply, where it is forced."""
         if not self.chosen["structured"]:
             return {}

@@ -9,8 +9,9 @@ import math
 from collections import deque
 from typing import Any, ClassVar
 
+from judges.endpoint.dialects import Body
 from judges.grading import base
-from judges.grading.base import NOTHING, Form
+from judges.grading.base import NOTHING
 from judges.grading.delimiters import delimit
 from study.answers import split
 from study.config import bounds
@@ -75,9 +76,9 @@ class SoftChoice(base.OneRequest):
             row, answer=delimit("answer", answer), positive=positive, negative=negative
         )
 
-    def body(self, request: Request = NOTHING) -> Form:
+    def body(self, request: Request = NOTHING) -> Body:
         """One forced word, the positive one named first, and its alternatives if soft."""
-        extra: Form = {
+        extra: Body = {
             "structured_outputs": {"choice": list(self.words)},
             "max_tokens": MAX_TOKENS,
         }

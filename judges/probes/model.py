@@ -13,8 +13,9 @@ from dataclasses import replace
 
 from judges.ask.allowance import Allowance
 from judges.ask.replies import Store
-from judges.ask.session import Item, Session
-from judges.grading.base import NOTHING, Form, OneRequest, readable
+from judges.ask.session import Session
+from judges.endpoint.dialects import Body
+from judges.grading.base import NOTHING, OneRequest, readable
 from judges.grading.delimiters import delimit
 from judges.probes.rewriters import TEXTS
 from judges.probes.variants import Source
@@ -42,7 +43,7 @@ class Writing(OneRequest):
         """One user turn of the words."""
         return [{"role": "user", "content": answer}]
 
-    def body(self, request: Request = NOTHING) -> Form:
+    def body(self, request: Request = NOTHING) -> Body:
         """Room for a long answer."""
         return {"max_tokens_at_least": self.options["room"]}
 
@@ -60,7 +61,7 @@ def writer(judge: Judge, store: Store | None, allowance: Allowance | None = None
     return Session(once, store, allowance=allowance, grading=Writing({"room": room}))
 
 
-def question(kind: str, row: Row, instruction: str = "", **answers: str) -> Item:
+def question(kind: str, row: Row, instruction: str = "", **answers: str) -> tuple[Row, str]:
     """What a writer is asked about a row: ``rewrite`` of an ``answer``, by an instruction; a right
     ``answer``, with the criteria shown; whether an ``answer`` says the ``same`` as an ``other``."""
     delimited = {name: delimit("answer", text) for name, text in answers.items()}
@@ -72,7 +73,7 @@ Text = tuple[str | None, str]
 """What a model wrote, or None and the reason."""
 
 
-def written(session: Session, questions: Sequence[Item]) -> list[Text]:
+def written(session: Session, questions: Sequence[tuple[Row, str]]) -> list[Text]:
     """The text of each reply of a writer."""
     return [
         (writable(strip_thinking(verdict.text)[0]), "")
