@@ -1,14 +1,14 @@
 """Judges: whom to ask, what is asked, how the reply is read, and a store that asks only once.
 
-    from judges import GRADINGS, Session, Store, judge_all
+    from judges import GRADINGS, Session, Store
     from study.config.compose import load_presets
 
     judge, task = load_presets("sim-verbose", "instruct-mini")  # any preset of conf/judge
     with Store("runs/verdicts.db") as store, Session(judge, store, oracle) as session:
-        [[verdict]] = session.verdicts([(row, answer)])         # .score is None where .outcome
+        [[verdict]] = session.ask_many([(row, answer)])         # .score is None where .outcome
                                                                 # says why there is none
-        votes_N = judge_all(session, items, group_size=8)       # groups too, where it compares
-        verdict = await session.verdict(row, answer)            # in any event loop
+        votes_N = session.ask_many(items, group_size=8)         # groups too, where it compares
+        verdict = await session.ask_one(row, answer)            # in any event loop
 
 ``GRADINGS`` are the gradings by name, ``judge.grading.name``. ``oracle`` (`study.truth.oracle`) is
 what a simulated judge knows; a real judge needs none.
@@ -21,18 +21,16 @@ from typing import TYPE_CHECKING
 from study.lazy import lazily
 
 if TYPE_CHECKING:
-    from judges.ask.prefetch import judge_all
     from judges.ask.replies import Store
     from judges.ask.session import Session
     from judges.grading import GRADINGS
 
-__all__ = ["GRADINGS", "Session", "Store", "judge_all"]
+__all__ = ["GRADINGS", "Session", "Store"]
 
 _MODULES = {
     "GRADINGS": "judges.grading",
     "Session": "judges.ask.session",
     "Store": "judges.store",
-    "judge_all": "judges.ask.prefetch",
 }
 """Name -> where it stands; loaded when it is first used, so that ``import judges`` is cheap."""
 

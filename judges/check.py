@@ -52,9 +52,8 @@ def probe(judge: Judge, task: Task | None = None) -> Verdict:
         oracle = tasks.oracle(task)
     with Session(single, None, oracle) as session:
         session.check()
-        if session.compares:
-            return session.groups([(row, [ANSWER, OTHER_ANSWER])])[0][0]
-        return session.verdicts([(row, ANSWER)])[0][0]
+        items = [(row, ANSWER), *[(row, OTHER_ANSWER)] * session.compares]
+        return session.ask_many(items, len(items))[0][0]
 
 
 def screen(judge: Judge, verdict: Verdict) -> list[tuple[str, str]]:

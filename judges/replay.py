@@ -22,10 +22,9 @@ from typing import Any
 import numpy as np
 
 from judges.ask.identity import judge_id
-from judges.ask.prefetch import judge_asked
 from judges.ask.replies import Store, open_store
 from judges.ask.session import Session
-from judges.grading.checks import check_group
+from judges.grading.base import check_group
 from study import truth as rules
 from study.answers import answer_of
 from study.cell import cells, exchange
@@ -50,7 +49,7 @@ from study.rows import Row
 from study.screen import print_table
 from study.system.files import Damaged, say, write_json
 from study.tasks import oracle
-from study.verdict import Verdict, mean_score
+from study.verdict import mean_score
 
 JUDGES = preset_names("judge")
 SCORED = ("judge_score", "reward", "advantage")
@@ -175,7 +174,8 @@ def replay_cell(
                 records, rows = _records(part, truth_of.row_of, config.trainer.group_size)
                 answers = [record["answer"] or "" for record in records]
                 if options.canonical:
-                    answers = [_alone(*pair) for pair in zip(rows, answers, strict=True)]
+                    pairs = zip(rows, answers, strict=True)
+                    answers = [_alone(row, answer) for row, answer in pairs]
                 if judge.simulated is not None:  # then it says at once what it says
                     truth_of.truths(rows, answers)
                 shadows: list[list[float | None]] = []
@@ -183,7 +183,14 @@ def replay_cell(
                     missing = Part(cell.folder / "verdicts" / name, part.step)
                     shadows = _shadow_scores(verdict_parts.get(part.step, missing), records)
                 again, verdicts = _step(
-                    session, config, records, rows, answers, shadows, policy, corrector
+                    session,
+                    config,
+                    records,
+                    rows,
+                    answers=answers,
+                    shadows=shadows,
+                    policy=policy,
+                    corrector=corrector,
                 )
                 if options.canonical:
                     verdicts = [row | _marked(row) for row in verdicts]
@@ -256,6 +263,7 @@ def _step(
     config: Study,
     records: list[dict[str, Any]],
     rows: list[Row],
+    *,
     answers: list[str],
     shadows: list[list[float | None]],
     policy: str,
@@ -265,11 +273,14 @@ def _step(
     ``answers`` are shown to the judge; the rest of a reward is made of what is on record, as are
     the scores by ``shadows``, of each shadow judge."""
     size = config.trainer.group_size
-    inputs = [compose.recorded(config, *pair) for pair in zip(rows, records, strict=True)]
+    inputs = [
+        compose.recorded(config, row, record) for row, record in zip(rows, records, strict=True)
+    ]
     judged_inputs = [
         replace(rollout, answer=answer) for rollout, answer in zip(inputs, answers, strict=True)
     ]
-    votes_N = judge_asked(session, judged_inputs, size)
+    votes_N = session.ask_many([rollout.item for rollout in judged_inputs], size)
+    session.stop_if_refused()
     scores = [mean_score(votes) for votes in votes_N]
     step = records[0]["step"]
     corrected, _ = corrector(StepVerdicts(config, step, size, inputs, votes_N, shadows))
@@ -283,7 +294,7 @@ def _step(
         for verdict in votes
     ]
     replayed = [
-        _replayed(record, new, [record[name] for name in SCORED])
+        _replayed(record, new=new, old=[record[name] for name in SCORED])
         for record, *new in zip(records, scores, rewards, after, strict=True)
     ]
     return replayed, verdicts
@@ -304,7 +315,7 @@ def _shadow_scores(part: Part, records: Sequence[dict[str, Any]]) -> list[list[f
 
 
 def _replayed(
-    place: Mapping[str, Any], new: Sequence[float | None], old: Sequence[float | None]
+    place: Mapping[str, Any], *, new: Sequence[float | None], old: Sequence[float | None]
 ) -> dict[str, Any]:
     """A row of `REPLAYED`; ``new`` and ``old`` are judge score, reward and advantage."""
     return {
@@ -332,7 +343,7 @@ def compare(
     both = np.isfinite(new) & np.isfinite(old)
     varied = both.sum() > 1 and new[both].std() > 0 and old[both].std() > 0
     has_advantage = np.isfinite(before)
-    advantage_pairs = before[has_advantage], after[has_advantage]
+    old_advantages, new_advantages = before[has_advantage], after[has_advantage]
     members = 1 + max((row["member"] for row in replayed), default=0)
     numbers = {
         "unscored": _mean(
@@ -341,9 +352,9 @@ def compare(
         "score": _mean(new[np.isfinite(new)]),
         "original_score": _mean(old[np.isfinite(old)]),
         "correlation": float(np.corrcoef(new[both], old[both])[0, 1]) if varied else float("nan"),
-        "sign_flips": sign_flips(*advantage_pairs),
-        "silenced": silenced(*advantage_pairs),
-        "alignment": alignment(*advantage_pairs),
+        "sign_flips": sign_flips(old_advantages, new_advantages),
+        "silenced": silenced(old_advantages, new_advantages),
+        "alignment": alignment(old_advantages, new_advantages),
         "rank_change": rank_change(before.reshape(-1, members), after.reshape(-1, members))
         if len(replayed) % members == 0 and has_advantage.all()
         else float("nan"),
@@ -394,19 +405,17 @@ def replay_file(path: Path, judge: Judge, out: Path) -> dict[str, Any]:
     for completion in completions:
         by_prompt[completion.step, completion.row.prompt_id].append(completion)
     groups = list(by_prompt.values())
-    votes: list[list[Verdict]] = []
+    scores: list[list[float | None]] = []
     with Session(judge, None) as session:
         session.check()
         if session.compares:
             check_group(judge.grading.name, min(map(len, groups), default=2))
         for start in range(0, len(groups), AT_ONCE):
-            votes += _votes(session, groups[start : start + AT_ONCE])
+            scores += _scores(session, groups[start : start + AT_ONCE])
             session.stop_if_refused()
         calls = session.calls
-    scores = map(mean_score, votes)
     replayed: list[dict[str, Any]] = []
-    for number, members in enumerate(groups):
-        new = list(islice(scores, len(members)))
+    for number, (members, new) in enumerate(zip(groups, scores, strict=True)):
         after = advantages(np.array([new], dtype=float))[0].tolist()
         for index, (member, score, advantage) in enumerate(zip(members, new, after, strict=True)):
             place = {
@@ -417,22 +426,22 @@ def replay_file(path: Path, judge: Judge, out: Path) -> dict[str, Any]:
                 "member": index,
             }
             old = (member.reward, member.reward, member.advantage)
-            replayed.append(_replayed(place, (score, score, advantage), old))
+            replayed.append(_replayed(place, new=(score, score, advantage), old=old))
     out.parent.mkdir(parents=True, exist_ok=True)
     write_part(out, replayed, REPLAYED)
     return {"cell": path.name, "judge": judge.name, **compare(replayed), "calls": calls}
 
 
-def _votes(session: Session, groups: Sequence[Sequence[Completion]]) -> list[list[Verdict]]:
-    """The votes on each completion, in the order of the groups. Records of one prompt may bring
-    criteria of their own: only a grading that compares judges all of a group by its first row."""
-    items = [
-        [(member.row, answer_of(member.completion) or "") for member in members]
-        for members in groups
-    ]
-    if session.compares:
-        return session.groups([(group[0][0], [answer for _, answer in group]) for group in items])
-    return session.verdicts([item for group in items for item in group])
+def _scores(session: Session, groups: Sequence[Sequence[Completion]]) -> list[list[float | None]]:
+    """The score of each completion. Records of one prompt may bring criteria of their own: only a
+    grading that compares judges all of a group by its first row."""
+    size = max(map(len, groups))
+    items: list[tuple[Row, str] | None] = []
+    for group in groups:
+        items += [(member.row, answer_of(member.completion) or "") for member in group]
+        items += [None] * (size - len(group))  # groups of one size
+    scores = iter(map(mean_score, session.ask_many(items, size)))
+    return [list(islice(scores, size))[: len(group)] for group in groups]
 
 
 @command("judges.replay study=quickstart judge=sim-fair", __doc__, Options)

@@ -1,6 +1,6 @@
 """What a terminal is given: text from outside (a judge's, an endpoint's) made safe to print,
-tables, and what becomes of output that nobody reads. Also which text a spreadsheet would run, and
-what a file of texts holds instead of what a terminal obeys."""
+as one line, tables, and what becomes of output that nobody reads. Also which text a spreadsheet
+would run, and what a file of texts holds instead of what a terminal obeys."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ UNREAD = 141
 """Exit code of a command whose reader has left; a shell says so of one that SIGPIPE ended."""
 COSTS = ("completions", "judge calls", "tokens in", "tokens out")
 """Columns of what a cell is expected to take."""
+LINE_CHARACTERS = 1_000
 
 FORMULA = tuple("=+-@\t\r\n\uff1d\uff0b\uff0d\uff20")
 """How a text begins that a spreadsheet may take for a formula; the last four are full-width."""
@@ -32,6 +33,22 @@ ends and tabs stay, as do marks of languages that are written from right to left
 def visible(text: str) -> str:
     """``text`` with everything spelled out that a terminal would obey or could not print."""
     return text.translate(_SPELLED)
+
+
+def writable(text: str) -> str:
+    """``text`` as any file and table can hold it: with U+FFFD for lone surrogates and NUL."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        text = text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+    return text.replace("\0", "\ufffd")
+
+
+def one_line(text: str, limit: int = LINE_CHARACTERS) -> str:
+    """``text`` as one line of at most so many characters, for a message or a table."""
+    # Cut first: a text without end takes no time.
+    short = " ".join(writable(text[: 4 * limit]).split())
+    return short if len(short) <= limit else short[: limit - 3] + "..."
 
 
 def plural(n: int, noun: str, many: str = "") -> str:

@@ -22,7 +22,6 @@ from analysis.ledger.transmission import group_cov
 from analysis.records.frames import OPERATOR, runs_frame
 from analysis.statistics.estimate import Estimate, columns
 from analysis.statistics.intervals import mean_interval
-from judges.ask.prefetch import judge_asked
 from judges.ask.replies import open_store
 from judges.ask.session import Session
 from study.cell.cells import Cell, load_cell
@@ -175,18 +174,20 @@ def rewards(
         for row, group in zip(rollouts.rows, rollouts.records, strict=True)
         for record in group
     ]
+    items = [rollout.item for rollout in recorded]
     size = len(rollouts.records[0])
     truth_of = oracle(config.task)
     if judge.simulated is not None:  # then it says at once what it says
-        items = [rollout.item for rollout in recorded if rollout.has_answer]
-        truth_of.truths([row for row, _ in items], [answer for _, answer in items])
+        pairs = [item for item in items if item is not None]
+        truth_of.truths([row for row, _ in pairs], [answer for _, answer in pairs])
     panel = config.shadow_judges if config.correction.panel != "none" else ()
     votes_J_N = []
     with open_store(runs_dir, config.store) as store:
         for each in (judge, *panel):
             with Session(each, store, truth_of) as session:
                 session.check()
-                votes_J_N.append(judge_asked(session, recorded, size))
+                votes_J_N.append(session.ask_many(items, size))
+                session.stop_if_refused()
     scores, *others = [[mean_score(votes) for votes in votes_N] for votes_N in votes_J_N]
     corrected, _ = Corrector()(StepVerdicts(config, 1, size, recorded, votes_J_N[0], others))
     paid = compose.recompose(config, recorded, corrected, size, judge.on_failure)

@@ -24,8 +24,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from judges.ask.asker import SingleFlight
 from judges.ask.replies import Store, content_key
-from judges.ask.singleflight import SingleFlight
 
 ROOT = Path(__file__).resolve().parents[2]
 PROCESSES = 8

@@ -17,10 +17,9 @@ from experiments.evaluation.collect import fill, read_responses
 from experiments.evaluation.generate import Source, source_of
 from experiments.evaluation.options import Options as Evaluation
 from judges.ask.replies import open_store
-from judges.ask.session import Session
 from judges.probes import biasset, slots
 from judges.probes.biasset import POLICY, VARIANTS, Item
-from judges.probes.model import check_writer
+from judges.probes.model import check_writer, writer
 from judges.probes.slots import RULES, Author, Written
 from study.answers import answer_of, strip_thinking
 from study.cli import writes
@@ -180,7 +179,7 @@ def _fill_variants(
     options.runs_dir.mkdir(parents=True, exist_ok=True)
     with (
         open_store(options.runs_dir) as store,
-        Session(judge, store) if slots_to_fill else nullcontext() as session,
+        writer(judge, store) if slots_to_fill else nullcontext() as session,
     ):
         if session is not None:
             slots.fill_by_model(slots_to_fill, author, session, lambda: biasset.write(out, items))

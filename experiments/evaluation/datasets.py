@@ -30,7 +30,7 @@ from experiments.evaluation.predictions import collect_predictions, matched, rea
 from experiments.evaluation.results import guard, track, write_in_study, write_result
 from experiments.evaluation.rubric import differs, grade, trained_under
 from judges.ask.identity import build_grading
-from judges.grading.checks import check_rows
+from judges.grading.base import check_rows
 from study.answers import answer_of
 from study.cell.folder import CellFolder
 from study.config.compose import load_presets

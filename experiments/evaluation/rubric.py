@@ -18,7 +18,7 @@ from experiments.policies.load import NOTE, Trained, training_of
 from judges.ask.identity import build_grading
 from judges.ask.replies import open_store
 from judges.ask.session import Session
-from judges.grading.checks import check_rows
+from judges.grading.base import check_rows
 from study.answers import answer_of
 from study.config.compose import load_presets
 from study.errors import UserError
@@ -192,7 +192,7 @@ def grade(
     runs_dir.mkdir(parents=True, exist_ok=True)
     with open_store(runs_dir) as store, Session(judge, store, truth) as session:
         session.check()
-        votes = session.verdicts([(row, answer or "") for row, answer in pairs])
+        votes = session.ask_many([(row, answer or "") for row, answer in pairs])
         session.stop_if_refused()
     return [
         Graded(row, answer, tuple(row_votes))

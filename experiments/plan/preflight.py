@@ -27,7 +27,7 @@ from judges.ask.budget import check_limits
 from judges.ask.identity import build_grading
 from judges.ask.replies import place
 from judges.grading import GRADINGS
-from judges.grading.checks import check_rows
+from judges.grading.base import check_rows
 from study.cell import exchange
 from study.cell.cells import Cell, judges_of, models_of
 from study.cell.study_file import base, read_study

@@ -11,13 +11,12 @@ from __future__ import annotations
 import functools
 import time
 from collections import Counter
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from experiments.trainer.world import Direct, Executed, TooManyFailed, World
-from judges.ask.prefetch import Ahead, judge_asked
 from study.cell.heartbeat import Heartbeat
 from study.cell.records import COMPONENT, ORIGIN, rollout_id
 from study.config.schema import Study
@@ -33,10 +32,8 @@ from study.verdict import DIFFERENT, Outcome, Verdict, mean_score
 
 if TYPE_CHECKING:
     from judges.ask.budget import Budget
-    from judges.ask.session import Session
+    from judges.ask.session import Ahead, Session
 
-Votes = list[list[Verdict]]
-"""One judge's votes on each of N rollouts."""
 MOST_ROWS = 4096
 """Rows kept from one step for the next; others are read again."""
 
@@ -98,6 +95,7 @@ class Scorer:
     _under_way: UnderWay | None = None
 
     def __post_init__(self) -> None:
+        self._sessions = (self.acting, *self.shadows)
         self._row = functools.lru_cache(maxsize=MOST_ROWS)(self._read_row)
 
     def _read_row(self, prompt_id: str) -> tuple[Row, Row]:
@@ -125,7 +123,7 @@ class Scorer:
             index: (self._row(prompt_id)[1], each.answer or "")
             for (index, (prompt_id, _)), each in zip(ended.items(), played, strict=True)
         }
-        for session, ahead in zip((self.acting, *self.shadows), under_way.ahead, strict=True):
+        for session, ahead in zip(self._sessions, under_way.ahead, strict=True):
             # A simulated judge says at once what it says, if it need not wait for the truth.
             if not (self.oracle.waits and session.judge.simulated):
                 ahead.submit(items)
@@ -141,16 +139,13 @@ class Scorer:
         if self._under_way is None:
             if self.budget is not None:
                 self.budget.check()
-            sessions = (self.acting, *self.shadows)
+            batches, size = ExitStack(), self.config.trainer.group_size
             self._under_way = UnderWay(
-                [*(session.calls for session in sessions), self.world.calls],
-                self.acting.hits,
-                [Ahead(session, self.config.trainer.group_size) for session in sessions],
-                ExitStack(),
+                calls=[*(session.calls for session in self._sessions), self.world.calls],
+                hits=self.acting.hits,
+                ahead=[batches.enter_context(each.batch(size)) for each in self._sessions],
+                batches=batches,
             )
-            for session in sessions:
-                if not session.drifts:
-                    self._under_way.batches.enter_context(session.batch())
         return self._under_way
 
     @contextmanager
@@ -188,23 +183,21 @@ class Scorer:
             rows = [self._row(name)[0] for name in prompt_id]
             with _timed(seconds, "world"):
                 executed_N = self._play(step, rows, texts_N, completion_ids)
-            answers_N = [each.answer for each in executed_N]
-            judged_N = [answer or "" for answer in answers_N]
             rules_N: Sequence[Sequence[RuleResult]] = [()] * len(rows)
             with _timed(seconds, "rules"):
                 if self.rules is not None:
-                    rules_N = self.rules.check(rows, judged_N)
+                    rules_N = self.rules.check(rows, [each.answer or "" for each in executed_N])
             with _timed(seconds, "truth"):
                 truths_N = self._truths(rows, executed_N)
-            lengths_N = map(len, completion_ids)
-            inputs_N = [
-                self._inputs(*rollout)
-                for rollout in zip(
-                    rows, judged_N, lengths_N, truths_N, rules_N, executed_N, strict=True
-                )
-            ]
+            inputs_N = self._inputs(
+                rows,
+                executed_N,
+                tokens_N=map(len, completion_ids),
+                truths_N=truths_N,
+                rules_N=rules_N,
+            )
             with _timed(seconds, "judge"):
-                votes_N = self._ask(self.acting, inputs_N, under_way.ahead[0])
+                votes_N = self._ask(0, inputs_N, under_way)
                 # a panel's reward is made of them too; else they never hold it up
                 panel = self.config.correction.panel != "none"
                 shadows_J_N = self._ask_shadows(inputs_N, under_way) if panel else []
@@ -223,7 +216,7 @@ class Scorer:
                 for shadow, shadow_votes_N in zip(self.shadows, shadows_J_N, strict=True):
                     record.verdicts += _verdict_rows(step, "shadow", shadow, shadow_votes_N)
             if self.budget is not None:
-                calls = sum(session.calls for session in (self.acting, *self.shadows))
+                calls = sum(session.calls for session in self._sessions)
                 calls += self.world.calls
                 self.budget.add(calls - sum(under_way.calls), record.verdicts, record.calls or ())
             self.world.learn(record.rollouts)
@@ -263,20 +256,17 @@ class Scorer:
             executed_N: what each completion came to.
             judges: the acting judge and the shadow judges, as they are to be asked now.
         """
-        parts = (
-            rows,
-            [each.answer or "" for each in executed_N],
-            tokens_N,
-            self._truths(rows, executed_N),
-            [()] * len(rows),
-            executed_N,
-        )
-        inputs_N = [self._inputs(*answer) for answer in zip(*parts, strict=True)]
-        votes_J_N = [judge_asked(judge, inputs_N, group_size) for judge in judges]
+        rules_N = [()] * len(rows)
+        truths_N = self._truths(rows, executed_N)
+        inputs_N = self._inputs(rows, executed_N, tokens_N, truths_N, rules_N)
+        items_N, votes_J_N = [each.item for each in inputs_N], []
+        for judge in judges:
+            votes_J_N.append(judge.ask_many(items_N, group_size))
+            judge.stop_if_refused()
         return StepRecord(
             step,
             self._rollout_rows(
-                step, inputs_N, texts_N, executed_N, votes_J_N[0], parts[4], group_size
+                step, inputs_N, texts_N, executed_N, votes_J_N[0], rules_N, group_size
             ),
             [
                 row
@@ -299,12 +289,10 @@ class Scorer:
         try:
             return self.world.play(rows, texts_N)
         except TooManyFailed as error:
-            inputs_N = [
-                self._inputs(row, each.answer or "", len(ids), None, (), each)
-                for row, ids, each in zip(rows, ids_N, error.executed, strict=True)
-            ]
             nothing: list[list[Any]] = [[] for _ in rows]
             executed_N = list(error.executed)
+            truths_N = [None] * len(rows)
+            inputs_N = self._inputs(rows, executed_N, map(len, ids_N), truths_N, nothing)
             rollouts = self._rollout_rows(step, inputs_N, texts_N, executed_N, nothing, nothing)
             self.on_missing(step, rollouts, [], _call_rows(step, executed_N))
             raise
@@ -317,7 +305,7 @@ class Scorer:
             if each.has_answer
         ]
         truths = iter(self.oracle.truths([row for row, _ in pairs], [text for _, text in pairs]))
-        if any(judge.judge.simulated for judge in (self.acting, *self.shadows)):
+        if any(judge.judge.simulated for judge in self._sessions):
             # judges are shown "" of these, and what a simulated one says must be known
             cut = [row for row, answer in pairs if answer is None]
             self.oracle.truths(cut, [""] * len(cut))
@@ -325,34 +313,43 @@ class Scorer:
 
     def _inputs(
         self,
-        row: Row,
-        answer: str,
-        tokens: int,
-        truth: RuleTruth,
-        rules: Sequence[RuleResult],
-        executed: Executed,
-    ) -> RewardInputs:
-        """All that a reward is made of but the judge's score."""
-        return RewardInputs(
-            row,
-            self._row(row.prompt_id)[1],
-            answer,
-            tokens,
-            truth.score if isinstance(truth, Truth) else None,
-            tuple(result.passed for result in rules),
-            truth.reason if isinstance(truth, Missing) else None,
-            executed.played,
-        )
-
-    def _ask(self, judge: Session, inputs_N: list[RewardInputs], ahead: Ahead) -> Votes:
-        return judge_asked(judge, inputs_N, self.config.trainer.group_size, ahead)
-
-    def _ask_shadows(self, inputs_N: list[RewardInputs], under_way: UnderWay) -> list[Votes]:
-        """The votes of each shadow judge on each rollout."""
+        rows: Sequence[Row],
+        executed_N: Sequence[Executed],
+        tokens_N: Iterable[int],
+        truths_N: Sequence[RuleTruth],
+        rules_N: Sequence[Sequence[RuleResult]],
+    ) -> list[RewardInputs]:
+        """All that each reward is made of but the judge's score."""
         return [
-            self._ask(shadow, inputs_N, ahead)
-            for shadow, ahead in zip(self.shadows, under_way.ahead[1:], strict=True)
+            RewardInputs(
+                row=row,
+                judged_row=self._row(row.prompt_id)[1],
+                answer=executed.answer or "",
+                tokens=tokens,
+                truth=truth.score if isinstance(truth, Truth) else None,
+                rules=tuple(result.passed for result in rules),
+                truth_missing=truth.reason if isinstance(truth, Missing) else None,
+                played=executed.played,
+            )
+            for row, executed, tokens, truth, rules in zip(
+                rows, executed_N, tokens_N, truths_N, rules_N, strict=True
+            )
         ]
+
+    def _ask(
+        self, place: int, inputs_N: list[RewardInputs], under_way: UnderWay
+    ) -> list[list[Verdict]]:
+        """One judge's votes on each rollout. Raises EndpointRefused."""
+        votes_N = under_way.ahead[place].votes([rollout.item for rollout in inputs_N])
+        self._sessions[place].stop_if_refused()
+        return votes_N
+
+    def _ask_shadows(
+        self, inputs_N: list[RewardInputs], under_way: UnderWay
+    ) -> list[list[list[Verdict]]]:
+        """The votes of each shadow judge on each rollout."""
+        places = range(1, len(self._sessions))
+        return [self._ask(place, inputs_N, under_way) for place in places]
 
     def _rollout_rows(
         self,
@@ -391,8 +388,8 @@ class Scorer:
     def _compose(
         self,
         inputs_N: list[RewardInputs],
-        votes_N: Votes,
-        panel_J_N: list[Votes],
+        votes_N: list[list[Verdict]],
+        panel_J_N: list[list[list[Verdict]]],
         record: StepRecord,
         under_way: UnderWay,
     ) -> list[Composed]:
@@ -405,12 +402,15 @@ class Scorer:
         try:
             rewarded = composed(self.config, inputs_N, scores_N, group_size, policy, most)
         except TooManyMissing as error:
-            for place, (shadow, ahead) in enumerate(
-                zip(self.shadows, under_way.ahead[1:], strict=True)
-            ):
-                if panel_J_N or ahead.has_requests:  # paid for, so kept, and counts in the budget
-                    panel_N = panel_J_N[place] if panel_J_N else self._ask(shadow, inputs_N, ahead)
-                    record.verdicts += _verdict_rows(record.step, "shadow", shadow, panel_N)
+            for place, shadow in enumerate(self.shadows, 1):
+                # paid for, so kept, and counts in the budget
+                if panel_J_N:
+                    panel_N = panel_J_N[place - 1]
+                elif under_way.ahead[place].has_requests:
+                    panel_N = self._ask(place, inputs_N, under_way)
+                else:
+                    continue
+                record.verdicts += _verdict_rows(record.step, "shadow", shadow, panel_N)
             self.on_missing(record.step, record.rollouts, record.verdicts, record.calls)
             votes = [vote for votes in votes_N for vote in votes]
             raise too_many_missing(str(error), votes, self.acting.judge) from error

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import dataclasses
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from experiments.workflow.executor import ATTEMPTS, Answer, Down, Question
-from judges.ask.aggregate import cost_usd, total
 from judges.ask.asker import Asker
-from judges.ask.identity import check_settings, request_keys
-from judges.endpoint.client import Body, Fetched, ask
-from judges.endpoint.dialects import chat_body, dialect_of
-from judges.endpoint.fields import one_line
+from judges.ask.identity import check_settings
+from judges.ask.reading import cost_usd, total
+from judges.endpoint.client import Fetched, ask
+from judges.endpoint.dialects import Body, chat_body, dialect_of
 from judges.simulated.operators import operators_app
+from study.screen import one_line
 
 if TYPE_CHECKING:
     from judges.ask.replies import Store
@@ -44,7 +44,6 @@ class ModelExecutor:
         self.price = executor.price
         if executor.simulated is None and not (self.price.input or self.price.output):
             self.price = None
-        self._key = request_keys(executor)
         self.dialect = dialect_of(executor)
         thinks = self.dialect.thinking == "always" or bool(executor.sampling.thinking)
         self._thinks = thinks
@@ -70,7 +69,7 @@ class ModelExecutor:
             parameters,
             self.dialect,
         )
-        key = self._key(body, sample)
+        key = self.asker.key(body, sample)
         fetched = await self.asker.fetch(key, partial(self._send, body))
         if fetched.outcome is not None or not fetched.replies:
             raise Down(one_line(f"{fetched.outcome}: {fetched.reason}"))
@@ -104,5 +103,5 @@ class _Again:
         self.empty += not reply.text.strip()
         if reply.text.strip() or self.empty == ATTEMPTS:
             return None
-        changed: dict[str, Any] = {"seed": (self.body.get("seed") or 0) + 1_000_003 * self.empty}
+        changed: Body = {"seed": (self.body.get("seed") or 0) + 1_000_003 * self.empty}
         return self.body | changed, f"again {self.empty}"

@@ -11,9 +11,9 @@ import math
 import sys
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 
-from judges.ask.budget import Spent, check_limits, usd_of
+from judges.ask.budget import Spent, check_limits, usd_of_requests
 from judges.endpoint.client import Fetched
-from study.config.schema import Cost, Judge
+from study.config.schema import Cost, Model
 from study.verdict import Outcome
 
 MOST = 64
@@ -26,7 +26,7 @@ class Allowance:
     earlier commands spent on it.
     Raises UserError: a limit that allows nothing, or one in dollars for a judge without a price."""
 
-    def __init__(self, cost: Cost, judges: Iterable[Judge], before: Spent | None = None) -> None:
+    def __init__(self, cost: Cost, judges: Iterable[Model], before: Spent | None = None) -> None:
         check_limits(cost, judges)
         limits = {"max_calls": cost.max_calls, "max_usd": cost.max_usd}
         self._limits = {name: limit for name, limit in limits.items() if limit is not None}
@@ -45,7 +45,7 @@ class Allowance:
         limits = [f"cost.{name}={limit:g}" for name, limit in self._limits.items()]
         return f"not asked: {' and '.join(limits)} had no room"
 
-    async def spend(self, judge: Judge, send: Callable[[], Awaitable[Fetched]]) -> Fetched:
+    async def spend(self, judge: Model, send: Callable[[], Awaitable[Fetched]]) -> Fetched:
         """Send a request that the store cannot answer once the limits have room for it; without
         room it is ``aborted``."""
         turn: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
@@ -67,7 +67,7 @@ class Allowance:
         finally:
             self._leave(judge)
 
-    def _admit(self, judge: Judge) -> None:
+    def _admit(self, judge: Model) -> None:
         """Begin the next batch out of what waits, once the one before has ended."""
         if not self._waiting or (self._limits and self._under_way):
             return
@@ -79,14 +79,14 @@ class Allowance:
         for turn in batch:
             turn.set_result(size > 0)
 
-    def _leave(self, judge: Judge) -> None:
+    def _leave(self, judge: Model) -> None:
         self._under_way -= 1
         if not self._under_way:
             batch, self._batch = self._batch, []
             self._count(judge, batch)
             self._admit(judge)
 
-    def _room(self, judge: Judge) -> int:
+    def _room(self, judge: Model) -> int:
         """Requests that may be sent at once now."""
         if not self._limits:
             return sys.maxsize
@@ -101,17 +101,10 @@ class Allowance:
                 size = min(size, int((limit - spent_by_limit[name]) / each[name] + ROUNDING))
         return size
 
-    def _count(self, judge: Judge, batch: Sequence[Fetched]) -> None:
+    def _count(self, judge: Model, batch: Sequence[Fetched]) -> None:
         sent = [fetched for fetched in batch if not fetched.from_cache]
-        rows = [
-            {
-                "from_cache": False,
-                "finish_reason": bool(fetched.replies),
-                "cost_usd": fetched.cost_usd,
-            }
-            for fetched in sent
-        ]
-        spent = Spent(sum(fetched.attempts for fetched in sent), usd_of(rows))
+        usd = usd_of_requests([fetched.cost_usd for fetched in sent if fetched.replies])
+        spent = Spent(sum(fetched.attempts for fetched in sent), usd)
         self.spent += spent
         _, dearest = self._last_batches.get(judge.name, (0, Spent()))
         if sent:

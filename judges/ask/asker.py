@@ -9,38 +9,64 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
-from collections.abc import Awaitable, Callable
+import logging
+import os
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextlib import ExitStack
-from typing import TYPE_CHECKING
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
-from judges.ask.singleflight import SingleFlight
-from judges.endpoint.channel import Channel
-from judges.endpoint.client import EndpointRefused, Fault, Fetched, list_models
-from judges.endpoint.dialects import dialect_of
+from judges.ask.identity import SCHEMA, simulated_settings
+from judges.ask.replies import Accept, Store, content_key
+from judges.endpoint.chat_completions import Stored, is_requested_model
+from judges.endpoint.client import Channel, EndpointRefused, Fault, Fetched, list_models
+from judges.endpoint.dialects import Body, dialect_of
 from judges.endpoint.keys import check_key, read_key
 from judges.endpoint.loop import cancel
 from judges.endpoint.replicas import open_wire
-from judges.endpoint.served import is_requested_model
 from study.errors import UserError
 from study.verdict import Outcome
 
 if TYPE_CHECKING:
-    from typing import Any
-
-    from judges.ask.replies import Store
+    from judges.ask.allowance import Allowance
     from judges.endpoint.transport import Asgi
     from study.config.schema import Model
 
+log = logging.getLogger(__name__)
+
 MANY_MODELS = 8
+LEASE_S = 15.0
+BEAT_S = 4.0
+"""How often leases are renewed."""
+POLL_S = 0.03
+"""How often those who wait look for replies."""
+TAKE_OVER_S = 1.0
+"""How often they try to take over lapsed leases."""
+AT_ONCE = 200
+"""Keys that are leased or renewed before replies get a turn again."""
+GATHER_S = 0.002
+"""How long a reply waits for others to be stored with it."""
 CLOSED = Fetched((), Outcome.aborted, "the session was closed")
-Ask = Callable[[], Awaitable[Fetched]]
-Read = Callable[[Fetched], Fetched]
-"""Stored replies -> the same, as whoever asks reads them."""
 
 
-def as_stored(fetched: Fetched) -> Fetched:
-    """Replies as they are."""
-    return fetched
+def request_keys(model: Model) -> Callable[[Body, int], str]:
+    """(body, sample index) -> the store key of one draw: a hash over the very body that would be
+    sent, and the salt.
+
+    The number of votes and the parser are left out: the first of three draws is the draw that a
+    single vote makes, and reading a stored reply anew asks nobody.
+    """
+    same = {
+        "schema": SCHEMA,
+        "revision": model.revision,
+        "salt": model.sampling.salt,
+        "simulated": simulated_settings(model),
+    }
+
+    def request_key(body: Body, sample_index: int) -> str:
+        return content_key({**same, "body": body, "sample_index": sample_index})
+
+    return request_key
 
 
 def check_endpoint(model: Model) -> None:
@@ -62,10 +88,19 @@ class Asker:
     Args:
         store: where replies are kept and found; None asks anew each time.
         inside: the application that answers, where the model is simulated in this process.
+        allowance: what may be spent on what the store cannot answer; None is no limit.
     """
 
-    def __init__(self, model: Model, store: Store | None, inside: Asgi | None = None) -> None:
-        self.model = model
+    def __init__(
+        self,
+        model: Model,
+        store: Store | None,
+        inside: Asgi | None = None,
+        allowance: Allowance | None = None,
+    ) -> None:
+        self.model, self._allowance = model, allowance
+        self.key = request_keys(model)
+        """(body, sample index) -> where the replies to it are kept."""
         self.hits = 0
         """Replies found in the store, or already in flight."""
         endpoint = model.endpoint
@@ -77,27 +112,24 @@ class Asker:
         """Whether equal questions are asked once, also where the first has its reply already."""
         self.closing = False
 
-    async def fetch(
-        self,
-        key: str,
-        ask: Ask,
-        read: Read = as_stored,
-        around: Callable[[Ask], Awaitable[Fetched]] | None = None,
-    ) -> Fetched:
-        """The replies under ``key``: ``ask`` obtains new ones, within ``around`` where that is
-        given. Who asks for the same at the same time shares them."""
+    async def fetch(self, key: str, ask: Callable[[], Coroutine[Any, Any, Fetched]]) -> Fetched:
+        """The replies under ``key``: ``ask`` obtains new ones. Who asks for the same at the same
+        time shares them. Those that others have obtained are unread."""
         shared = key in self._in_flight or self.closing
         if self._single_flight is not None and not shared:
             stored = await self._single_flight.find(key)
             if stored is not None:
                 self.hits += 1
-                return read(Fetched.stored(stored))
+                return Fetched.stored(stored)
         flight = self._in_flight.get(key)
         first = flight is None
         if flight is None:
             if self.closing:
-                return read(CLOSED)
-            flight = asyncio.create_task(self._obtain(key, ask, read, around))
+                return CLOSED
+            claim = partial(self._claim, key, ask)
+            allowance = self._allowance
+            obtain = claim() if allowance is None else allowance.spend(self.model, claim)
+            flight = asyncio.create_task(obtain)
             self._in_flight[key] = flight
             flight.add_done_callback(lambda _: self.in_batch or self._in_flight.pop(key, None))
         try:
@@ -105,28 +137,20 @@ class Asker:
         except asyncio.CancelledError:
             if not flight.cancelled():
                 raise
-            return read(CLOSED)
+            return CLOSED
         if first:
             return fetched
         self.hits += 1
         return dataclasses.replace(fetched, from_cache=True, cost_usd=0.0)
 
-    async def _obtain(
-        self, key: str, ask: Ask, read: Read, around: Callable[[Ask], Awaitable[Fetched]] | None
-    ) -> Fetched:
-        def claim() -> Awaitable[Fetched]:
-            return self._claim(key, ask, read)
-
-        return await (claim() if around is None else around(claim))
-
-    async def _claim(self, key: str, ask: Ask, read: Read) -> Fetched:
+    async def _claim(self, key: str, ask: Callable[[], Coroutine[Any, Any, Fetched]]) -> Fetched:
         """Ask, unless another of the processes that share the store is asking already."""
         if self._single_flight is None:
             return await ask()
         shared = await self._single_flight.claim(key)
         if shared is not None:
             self.hits += 1
-            return read(Fetched.stored(shared))
+            return Fetched.stored(shared)
         with ExitStack() as unasked:
             unasked.callback(self._single_flight.give_up, key)
             fetched = await ask()
@@ -137,7 +161,7 @@ class Asker:
             return fetched
         winner = await self._single_flight.put(key, mine)
         if winner != mine:  # its lease had lapsed and another was first: that is the reply
-            return dataclasses.replace(read(Fetched.stored(winner)), cost_usd=fetched.cost_usd)
+            return dataclasses.replace(Fetched.stored(winner), cost_usd=fetched.cost_usd)
         return fetched
 
     async def drop(self) -> None:
@@ -163,8 +187,7 @@ class Asker:
         endpoint, name = model.endpoint, model.endpoint.api_key_env
         key = f"the key in the environment variable {name}" if name else "a request without a key"
         see = f", see with `python -m judges.check judge={model.name}`," if role == "judge" else ""
-        raise EndpointRefused(
-            *refusal.parts,
+        raise refusal.saying(
             f"The endpoint {endpoint.url} of {role} {model.name or endpoint.model!r} refuses every "
             f"request ({refusal}): no later {'verdict' if role == 'judge' else 'reply'} would fare "
             f"better. It was sent {key}, and asked for {role}.endpoint.model={endpoint.model!r}. "
@@ -183,8 +206,7 @@ class Asker:
             served = await list_models(self.channel)
         except EndpointRefused as refusal:
             key = f"the key in the environment variable {name}" if name else "a request without key"
-            raise EndpointRefused(
-                *refusal.parts,
+            raise refusal.saying(
                 f"The {role}'s endpoint {endpoint.url} does not accept {key} ({refusal}). Check "
                 f"the key, its account and {role}.endpoint.url, or set {role}.endpoint.api_key_env "
                 "to the name of the variable that holds the right key.",
@@ -211,7 +233,7 @@ class Asker:
                 "these."
             )
 
-    def _accepted(self, value: dict[str, Any]) -> bool:
+    def _accepted(self, value: Stored) -> bool:
         """Whether stored replies are of this model; others are asked for again."""
         endpoint = self.model.endpoint
         model_name = str(endpoint.extra_body.get("model") or endpoint.model)
@@ -219,3 +241,177 @@ class Asker:
             is_requested_model(model_name, reply.get("model", ""), endpoint.served_as)
             for reply in value["replies"]
         )
+
+
+class SingleFlight:
+    """What one session asks for and waits for; lives in the session's event loop. A waiter takes
+    over ``lease_s`` after the death of a holder; ``accept`` says whether a stored reply will do."""
+
+    def __init__(
+        self, store: Store, lease_s: float = LEASE_S, accept: Accept = lambda _: True
+    ) -> None:
+        self._store = store
+        self._accept = accept
+        self._lease_s = lease_s
+        self._owner = f"{os.getpid()}-{os.urandom(8).hex()}"
+        self._claims: dict[str, asyncio.Future[Stored | None]] = {}
+        self._waiting: dict[str, tuple[asyncio.Future[Stored | None], float]] = {}
+        self._held: set[str] = set()
+        self._searches: list[tuple[str, asyncio.Future[Stored | None]]] = []
+        self._puts: dict[str, tuple[Stored, asyncio.Future[Stored]]] = {}
+        self._failures: dict[str, Stored | None] = {}
+        self._flush_at: asyncio.Handle | None = None
+        self._tending: asyncio.Task[None] | None = None
+
+    async def find(self, key: str) -> Stored | None:
+        """What is stored under a key, if it is accepted."""
+        future: asyncio.Future[Stored | None] = asyncio.Future()
+        self._searches.append((key, future))
+        self._soon(0.0)
+        return await future
+
+    async def claim(self, key: str) -> Stored | None:
+        """Lease a key and return None, or wait for what another holder gets for it. `put` or
+        `give_up` must end the lease. One claim per key at a time."""
+        future: asyncio.Future[Stored | None] = asyncio.Future()
+        self._claims[key] = future
+        self._soon(0.0)
+        try:
+            return await future
+        except asyncio.CancelledError:
+            if future.done() and not future.cancelled() and future.result() is None:
+                self.give_up(key)
+            self._claims.pop(key, None)
+            self._waiting.pop(key, None)
+            raise
+
+    async def put(self, key: str, value: Stored) -> Stored:
+        """Store the reply; returns what the store holds then."""
+        future: asyncio.Future[Stored] = asyncio.Future()
+        self._puts[key] = (value, future)
+        self._soon(GATHER_S)
+        return await future
+
+    def give_up(self, key: str, failure: Stored | None = None) -> None:
+        """End a claim without a reply; a failure is given to those who wait."""
+        self._failures[key] = failure
+        self._soon(GATHER_S)
+
+    async def close(self) -> None:
+        """End all leases; the requests themselves must have ended."""
+        if self._flush_at is not None:
+            self._flush_at.cancel()
+        if self._tending is not None:
+            await cancel([self._tending])
+        self._failures |= dict.fromkeys(self._held - self._failures.keys())
+        self._flush()
+
+    def _soon(self, seconds: float) -> None:
+        if self._flush_at is None:
+            self._flush_at = asyncio.get_running_loop().call_later(seconds, self._flush)
+
+    def _flush(self) -> None:
+        self._flush_at = None
+        if self._searches:
+            searches, self._searches = self._searches, []
+            keys = [key for key, _ in searches]
+            _settle(
+                searches, lambda: dict.fromkeys(keys) | self._store.get_many(keys, self._accept)
+            )
+        if self._puts:
+            puts, self._puts = self._puts, {}
+            self._held.difference_update(puts)
+            values = {key: value for key, (value, _) in puts.items()}
+            futures = [(key, future) for key, (_, future) in puts.items()]
+            _settle(futures, lambda: self._store.put_many(values, self._accept))
+        if self._failures:
+            failures, self._failures = self._failures, {}
+            self._held.difference_update(failures)
+            try:
+                self._store.release(failures, self._owner)
+            except Exception as error:  # the leases lapse by themselves
+                log.warning("leases could not be given back: %s", error)
+        if self._claims:
+            keys = list(self._claims)[:AT_ONCE]
+            now = self._store.clock()
+            self._waiting |= {key: (self._claims.pop(key), now) for key in keys}
+            try:
+                self._lease(keys)
+            except Exception as error:
+                self._fail(error)
+        if self._claims:
+            self._soon(0.0)
+        if (self._held or self._waiting) and (self._tending is None or self._tending.done()):
+            self._tending = asyncio.get_running_loop().create_task(self._tend())
+
+    def _lease(self, keys: list[str]) -> None:
+        """Lease what can be leased of the keys waited for, and hand out what is there."""
+        granted, stored = self._store.lease(keys, self._owner, self._lease_s, self._accept)
+        self._held |= granted
+        for key in keys:  # in the order in which they were asked for
+            if key in granted or key in stored:
+                self._hand_out(key, stored.get(key))
+
+    def _look(self) -> None:
+        """Hand out what has come for those who wait."""
+        if not self._waiting:
+            return
+        stored = self._store.get_many(list(self._waiting), self._accept)
+        since = min(began for _, began in self._waiting.values())
+        failed = self._store.failed(list(self._waiting), since)
+        for key, value in {**failed, **stored}.items():
+            self._hand_out(key, value)
+
+    def _fail(self, error: Exception) -> None:
+        """The store cannot be used: all who wait get the error."""
+        waiting, self._waiting = self._waiting, {}
+        for future, _ in waiting.values():
+            if not future.done():
+                future.set_exception(error)
+
+    def _hand_out(self, key: str, shared: Stored | None) -> None:
+        future, _ = self._waiting.pop(key)
+        if not future.done():
+            future.set_result(shared)
+        elif shared is None:
+            self.give_up(key)
+
+    async def _tend(self) -> None:
+        """Look for replies while somebody waits; keep the leases up while there are any."""
+        clock = asyncio.get_running_loop().time
+        beat_s = min(BEAT_S, self._lease_s / 4)
+        beat = look = clock()
+        while self._held or self._waiting:
+            await asyncio.sleep(POLL_S if self._waiting else beat_s)
+            now = clock()
+            try:
+                self._look()
+                if self._waiting and now - look >= TAKE_OVER_S:
+                    look = now
+                    self._lease(list(self._waiting))
+                if self._held and now - beat >= beat_s:
+                    beat = now
+                    keys = list(self._held)
+                    for start in range(0, len(keys), AT_ONCE):
+                        part = [key for key in keys[start : start + AT_ONCE] if key in self._held]
+                        self._store.renew(part, self._owner, self._lease_s)
+                        await asyncio.sleep(0)
+            except Exception as error:
+                self._fail(error)
+
+
+def _settle(
+    futures: Sequence[tuple[str, asyncio.Future[Any]]], work: Callable[[], Mapping[str, Any]]
+) -> None:
+    """Do the work for all keys, and give each future its value or the error."""
+    try:
+        values, error = work(), None
+    except Exception as failure:
+        values, error = {}, failure
+    for key, future in futures:
+        if future.done():
+            continue
+        if error is None:
+            future.set_result(values[key])
+        else:
+            future.set_exception(error)

@@ -89,10 +89,15 @@ class Budget:
 
 
 def usd_of(verdicts: Sequence[dict[str, Any]]) -> float:
-    """Dollars of some verdict rows. A request of unknown cost counts as the mean of the others."""
-    requests = [row for row in verdicts if not row["from_cache"] and row["finish_reason"]]
-    costs = [row["cost_usd"] for row in requests if row["cost_usd"] is not None]
-    return sum(costs) * len(requests) / len(costs) if costs else 0.0
+    """Dollars of some verdict rows, as `usd_of_requests` counts those that were sent."""
+    sent = [row for row in verdicts if not row["from_cache"] and row["finish_reason"]]
+    return usd_of_requests([row["cost_usd"] for row in sent])
+
+
+def usd_of_requests(costs: Sequence[float | None]) -> float:
+    """Dollars of some requests. One of unknown cost counts as the mean of the others."""
+    known = [cost for cost in costs if cost is not None]
+    return sum(known) * len(costs) / len(known) if known else 0.0
 
 
 def usd_of_calls(calls: Sequence[dict[str, Any]]) -> float:

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import sqlite3
-import threading
-from collections.abc import Callable
 from pathlib import Path
 
 from study.errors import UserError
@@ -14,41 +11,6 @@ from study.system.mounts import network_kind
 VERSION = 2
 READABLE = (1, VERSION)
 BUSY_S = 60.0
-
-
-class Connections:
-    """Connections by ``opener``, each opened when its thread first asks for it; a forked child
-    opens new ones."""
-
-    def __init__(self, opener: Callable[[], sqlite3.Connection]) -> None:
-        self._opener = opener
-        self._local = threading.local()
-        self._lock = threading.Lock()
-        self._opened: list[tuple[int, sqlite3.Connection]] = []
-
-    def mine(self) -> sqlite3.Connection:
-        """The connection of this thread of this process."""
-        connection_of_process: tuple[int, sqlite3.Connection] | None = getattr(
-            self._local, "held", None
-        )
-        if connection_of_process is not None and connection_of_process[0] == os.getpid():
-            return connection_of_process[1]
-        connection = self._opener()
-        self._local.held = (os.getpid(), connection)
-        with self._lock:
-            # A parent's connection stays in this list after a fork, never used and never
-            # closed here: closing it in the child would drop the parent's file locks.
-            self._opened.append(self._local.held)
-        return connection
-
-    def close(self) -> None:
-        """Close those of this process; a later use opens a new one."""
-        with self._lock:
-            mine = [item for item in self._opened if item[0] == os.getpid()]
-            self._opened = [item for item in self._opened if item[0] != os.getpid()]
-        for _, connection in mine:
-            connection.close()
-        self._local = threading.local()
 
 
 def refuse_network(path: Path) -> None:

@@ -1,4 +1,5 @@
-"""What makes two judges, or two requests, the same: hashes over all that can change a verdict.
+"""What makes two judges the same: a hash over all that can change a verdict. That of a request
+(`asker.request_keys`) takes its settings of a simulated model from here.
 
 Where a judge runs (URL, key, time limits, concurrency) and what it costs are not part of it: the
 same model on another host is the same judge, and finds the replies that are already stored.
@@ -9,7 +10,6 @@ from __future__ import annotations
 import dataclasses
 import functools
 import operator
-from collections.abc import Callable
 from typing import Any
 
 from judges.ask.replies import content_key
@@ -56,32 +56,12 @@ def judge_id(judge: Judge) -> str:
                 "prompt_sha": grading.prompt_sha,
                 "options": judge.grading.options,
             },
-            "simulated": _simulated(judge),
+            "simulated": simulated_settings(judge),
         }
     )[:16]
 
 
-def request_keys(model: Model) -> Callable[[dict[str, Any], int], str]:
-    """(body, sample index) -> the store key of one draw: a hash over the very body that would be
-    sent, and the salt.
-
-    The number of votes and the parser are left out: the first of three draws is the draw that a
-    single vote makes, and reading a stored reply anew asks nobody.
-    """
-    same = {
-        "schema": SCHEMA,
-        "revision": model.revision,
-        "salt": model.sampling.salt,
-        "simulated": _simulated(model),
-    }
-
-    def request_key(body: dict[str, Any], sample_index: int) -> str:
-        return content_key({**same, "body": body, "sample_index": sample_index})
-
-    return request_key
-
-
-def _simulated(model: Model) -> dict[str, Any] | None:
+def simulated_settings(model: Model) -> dict[str, Any] | None:
     """Of a simulated model its settings are the weights."""
     settings = model.simulated
     if isinstance(settings, SimulatedExecutor):

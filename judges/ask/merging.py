@@ -17,7 +17,7 @@ from itertools import groupby
 from pathlib import Path
 
 from judges.ask.connections import open_to_read, unreadable
-from judges.ask.stored import LISTED, UPSERT, is_key, legal_time, usable
+from judges.ask.replies import LISTED, UPSERT, is_key, legal_time, usable
 from study.errors import UserError
 
 PAGE = 1_000

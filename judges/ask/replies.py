@@ -1,7 +1,7 @@
 """Keeps judges' replies on disk by a hash of what was asked; safe under kill -9 and many writers.
 
 The store keeps replies, not grades: they are read at every look-up, so a better parser asks nobody
-again. It also holds leases, which say who is asking for a key now (`judges.ask.singleflight`).
+again. It also holds leases, which say who is asking for a key now (`asker.SingleFlight`).
 """
 
 from __future__ import annotations
@@ -10,22 +10,17 @@ import contextlib
 import hashlib
 import json
 import os
+import re
 import sqlite3
+import threading
 import time
 from collections.abc import Callable, Generator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from judges.ask.connections import (
-    BUSY_S,
-    VERSION,
-    Connections,
-    open_to_read,
-    refuse_network,
-    unreadable,
-)
-from judges.ask.stored import LISTED, SELECTED, UPSERT, legal_time, usable
+from judges.ask.connections import BUSY_S, VERSION, open_to_read, refuse_network, unreadable
+from judges.endpoint.chat_completions import Stored, check_value
 from study.config.schema import VerdictStore
 from study.errors import UserError
 from study.system import clock as host
@@ -33,11 +28,21 @@ from study.system import clock as host
 FILE = "verdicts.db"
 
 
+LATEST_S = 1e11
+"""The latest time of a row that counts as one."""
+LISTED = "(SELECT value FROM json_each(?))"
+"""Any number of keys, given to a query as one JSON list."""
+# The value as bytes: one that is not UTF-8 would fail the whole query.
+SELECTED = f"SELECT key, CAST(value AS BLOB), created FROM replies WHERE key IN {LISTED}"
+UPSERT = (
+    "INSERT INTO replies (key, value, created) VALUES (?, ?, ?) ON CONFLICT (key)"
+    " DO UPDATE SET value = excluded.value, created = excluded.created"
+)
 LONGEST_LEASE_S = 300.0
 """A lease that ends later than this from now is not from this clock, and does not count."""
 
 
-Row = tuple[dict[str, Any], str, float]
+Row = tuple[Stored, str, float]
 """A value, its JSON, and when it was stored first, in seconds since the epoch."""
 
 
@@ -53,12 +58,70 @@ def content_key(data: Any) -> str:
     return hashlib.sha256(canonical(data)).hexdigest()
 
 
-Accept = Callable[[dict[str, Any]], bool]
+Accept = Callable[[Stored], bool]
 """Whether a stored value can be used; one that cannot counts as missing."""
 
 
-def _any(_: dict[str, Any]) -> bool:
+def _any(_: Stored) -> bool:
     return True
+
+
+def read_value(data: bytes) -> Stored:
+    """The value in a row. Raises ValueError, RecursionError: it cannot be used; says why."""
+    return check_value(json.loads(data.decode()))
+
+
+def usable(data: bytes) -> Stored | None:
+    """The value in a row, None where it counts as not there."""
+    try:
+        return read_value(data)
+    except (ValueError, RecursionError):
+        return None
+
+
+def is_key(key: bytes) -> bool:
+    """Whether a row's key is the hash of what was asked."""
+    return re.fullmatch(b"[0-9a-f]{64}", key) is not None
+
+
+def legal_time(created: Any) -> float:
+    """When a row was stored, in seconds since the epoch; `LATEST_S` for what is no such time."""
+    return created if isinstance(created, float) and 0 <= created < LATEST_S else LATEST_S
+
+
+class Connections:
+    """Connections by ``opener``, each opened when its thread first asks for it; a forked child
+    opens new ones."""
+
+    def __init__(self, opener: Callable[[], sqlite3.Connection]) -> None:
+        self._opener = opener
+        self._local = threading.local()
+        self._lock = threading.Lock()
+        self._opened: list[tuple[int, sqlite3.Connection]] = []
+
+    def mine(self) -> sqlite3.Connection:
+        """The connection of this thread of this process."""
+        connection_of_process: tuple[int, sqlite3.Connection] | None = getattr(
+            self._local, "held", None
+        )
+        if connection_of_process is not None and connection_of_process[0] == os.getpid():
+            return connection_of_process[1]
+        connection = self._opener()
+        self._local.held = (os.getpid(), connection)
+        with self._lock:
+            # A parent's connection stays in this list after a fork, never used and never
+            # closed here: closing it in the child would drop the parent's file locks.
+            self._opened.append(self._local.held)
+        return connection
+
+    def close(self) -> None:
+        """Close those of this process; a later use opens a new one."""
+        with self._lock:
+            mine = [item for item in self._opened if item[0] == os.getpid()]
+            self._opened = [item for item in self._opened if item[0] != os.getpid()]
+        for _, connection in mine:
+            connection.close()
+        self._local = threading.local()
 
 
 class Store:
@@ -87,11 +150,11 @@ class Store:
         self._beside = [(each, Connections(partial(open_to_read, each))) for each in beside]
         self._each(Connections.mine)  # what cannot be used is said now
 
-    def get(self, key: str) -> dict[str, Any] | None:
+    def get(self, key: str) -> Stored | None:
         """The value stored under ``key``, or None."""
         return self.get_many([key]).get(key)
 
-    def get_many(self, keys: Sequence[str], accept: Accept = _any) -> dict[str, dict[str, Any]]:
+    def get_many(self, keys: Sequence[str], accept: Accept = _any) -> dict[str, Stored]:
         """The values of those ``keys`` that are stored and accepted, here or in a store beside;
         those that are found there are stored here, too."""
         values = self._stored(keys, accept)
@@ -108,26 +171,24 @@ class Store:
                 values |= self._put(rows, accept) if rows else {}
         return values
 
-    def _stored(self, keys: Sequence[str], accept: Accept) -> dict[str, dict[str, Any]]:
-        values: dict[str, dict[str, Any]] = {}
+    def _stored(self, keys: Sequence[str], accept: Accept) -> dict[str, Stored]:
+        values: dict[str, Stored] = {}
         with self._explain_errors():
             for key, data, _ in self._connection().execute(SELECTED, [json.dumps(keys)]):
                 if (value := usable(data)) is not None and accept(value):
                     values[key] = value
         return values
 
-    def put(self, key: str, value: dict[str, Any]) -> dict[str, Any]:
+    def put(self, key: str, value: Stored) -> Stored:
         """Store ``value`` unless ``key`` is taken; returns what the store holds then."""
         return self.put_many({key: value})[key]
 
-    def put_many(
-        self, values: Mapping[str, dict[str, Any]], accept: Accept = _any
-    ) -> dict[str, dict[str, Any]]:
+    def put_many(self, values: Mapping[str, Stored], accept: Accept = _any) -> dict[str, Stored]:
         """``put`` for several at once, all or none of them; their leases end."""
         now = time.time()
         return self._put({key: (v, _text(v), now) for key, v in values.items()}, accept)
 
-    def _put(self, rows: Mapping[str, Row], accept: Accept) -> dict[str, dict[str, Any]]:
+    def _put(self, rows: Mapping[str, Row], accept: Accept) -> dict[str, Stored]:
         with self.transaction() as connection:
             stored = self._stored([*rows], accept)
             new = [(key, *row[1:]) for key, row in rows.items() if key not in stored]
@@ -137,7 +198,7 @@ class Store:
 
     def lease(
         self, keys: Sequence[str], owner: str, seconds: float, accept: Accept = _any
-    ) -> tuple[set[str], dict[str, dict[str, Any]]]:
+    ) -> tuple[set[str], dict[str, Stored]]:
         """Lease the keys that are not stored and that nobody else has leased: those that the owner
         has to ask for, and the values that are stored already."""
         now = self.clock()
@@ -167,7 +228,7 @@ class Store:
                 [self.clock() + seconds, self._mine(owner), json.dumps(keys)],
             )
 
-    def release(self, failures: Mapping[str, dict[str, Any] | None], owner: str) -> None:
+    def release(self, failures: Mapping[str, Stored | None], owner: str) -> None:
         """End leases without a reply; a failure is told to those who wait."""
         now = self.clock()
         rows = [
@@ -179,7 +240,7 @@ class Store:
                 "UPDATE leases SET expires = ?, failure = ? WHERE key = ? AND owner = ?", rows
             )
 
-    def failed(self, keys: Sequence[str], since: float) -> dict[str, dict[str, Any]]:
+    def failed(self, keys: Sequence[str], since: float) -> dict[str, Stored]:
         """The failures of keys since a time of `clock`."""
         query = (
             f"SELECT key, failure FROM leases WHERE key IN {LISTED}"
@@ -294,7 +355,7 @@ class Store:
             )
 
 
-def _text(value: dict[str, Any]) -> str:
+def _text(value: Stored) -> str:
     return json.dumps(value, separators=(",", ":"))
 
 

@@ -1,9 +1,11 @@
 """Asks one judge for verdicts: about one answer with ``await``, or about many at once without.
 
     with Session(judge, store) as session:
-        [[verdict]] = session.verdicts([(row, answer)])      # from a trainer, a notebook, a script
-        verdict = await session.verdict(row, answer)         # from any event loop
-        future = session.submit(items, group_size)           # begins, and waits for nothing
+        verdict = await session.ask_one(row, answer)         # from any event loop
+        votes_N = session.ask_many(items, group_size)        # from a trainer, a notebook, a script
+        with session.batch(group_size) as ahead:
+            ahead.submit({5: (row, answer)})                 # the answer at place 5 has ended
+            votes_N = ahead.votes(items)                     # all have
 
 A session has its own event loop in a thread and looks into the store first. It gives one
 ``Verdict`` per draw; one that could not be obtained has an outcome that says why. Answers are
@@ -14,27 +16,26 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
-from collections.abc import Callable, Coroutine, Generator, Iterable, Sequence
+from collections.abc import Callable, Collection, Coroutine, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
+from itertools import islice
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from judges.ask.aggregate import cost_usd, joined_fields, member_fields
 from judges.ask.asker import Asker
-from judges.ask.identity import build_grading, check_settings, judge_id, request_keys
-from judges.ask.reading import Retry, read
+from judges.ask.identity import build_grading, check_settings, judge_id
+from judges.ask.reading import Retry, cost_usd, joined, read, shared
 from judges.ask.replies import content_key
 from judges.endpoint.client import Fetched, ask
 from judges.endpoint.dialects import check_dialect, judge_body
-from judges.endpoint.fields import one_line
 from judges.endpoint.loop import Loop, cancel, gather
-from judges.grading.base import AnswerGrading, Grading, GroupGrading
-from judges.grading.checks import check_group
+from judges.grading.base import AnswerGrading, GroupGrading
 from judges.grading.delimiters import escape_tokens
 from judges.grading.special_tokens import special_tokens
 from judges.simulated.app import simulated_app
 from judges.simulated.bias import drifts
 from study.errors import UserError
+from study.screen import one_line
 from study.verdict import Request, Verdict
 
 if TYPE_CHECKING:
@@ -42,7 +43,7 @@ if TYPE_CHECKING:
 
     from judges.ask.allowance import Allowance
     from judges.ask.replies import Store
-    from judges.endpoint.client import Body
+    from judges.endpoint.dialects import Body
     from judges.endpoint.transport import Asgi
     from study.config.schema import Judge
     from study.rows import Row, RuleTruth
@@ -60,6 +61,7 @@ class Session:
             simulated judge.
         calls_before: calls that a simulated judge has answered in earlier processes of this run.
         allowance: what may be spent; None is no limit.
+        grading: another than the one that the judge's settings name.
 
     Raises:
         UserError: the judge's settings cannot work, or a file of its tokenizer is damaged.
@@ -72,19 +74,19 @@ class Session:
         oracle: Callable[[str, str], RuleTruth] | None = None,
         calls_before: int = 0,
         allowance: Allowance | None = None,
+        grading: AnswerGrading | GroupGrading | None = None,
     ) -> None:
         check_settings(judge)
         self.judge = judge
         self.judge_id = judge_id(judge)
-        self._request_key = request_keys(judge)
         self.drifts = judge.simulated is not None and drifts(judge.simulated)
         """Whether what the judge says depends on when it is asked; then nothing is stored."""
         self._store = None if self.drifts else store
-        self._allowance = allowance
         self._tokens = special_tokens(judge)
-        self._grading = build_grading(judge)
+        self._grading = grading or build_grading(judge)
         check_dialect(judge, self._grading.body(Request(criteria=(0,), members=(0, 1))))
-        self._asker = Asker(judge, self._store, _simulated(judge, oracle, calls_before))
+        inside = _simulated(judge, oracle, calls_before)
+        self._asker = Asker(judge, self._store, inside, allowance)
         self._submissions: set[asyncio.Task[Any]] = set()
         self._loop = Loop(self._asker.close)
 
@@ -111,7 +113,7 @@ class Session:
         """Whether the grading judges the answers of a group against each other."""
         return isinstance(self._grading, GroupGrading)
 
-    async def verdict(self, row: Row, answer: str, index: int = 0) -> Verdict:
+    async def ask_one(self, row: Row, answer: str, index: int = 0) -> Verdict:
         """Judge one answer by itself; draw ``index`` of the votes. Await it in any event loop.
 
         Labels missing from a reply are asked for once more. Failures of the judge or its endpoint
@@ -120,135 +122,66 @@ class Session:
         Raises:
             UserError: the grading compares the answers of a group.
         """
-        return await self._loop.call(self._answer(self._single(), row, answer, index))
+        (verdict,) = await self._loop.call(self._judge([(row, answer)], index))
+        return verdict
 
-    async def group(self, row: Row, answers: Sequence[str], index: int = 0) -> list[Verdict]:
-        """Judge the G answers to one prompt against each other; draw ``index`` of the votes.
+    def ask_many(
+        self,
+        items: Sequence[tuple[Row, str] | None],
+        group_size: int = 1,
+        draws: Sequence[int] | None = None,
+    ) -> list[list[Verdict]]:
+        """Judge P * G answers in group order, as `ask_one` does, and wait for all: the votes on
+        each. A grading that compares judges each answer against its own group.
 
-        Raises:
-            UserError: the grading judges single answers, or there is only one answer.
-        """
-        return await self._loop.call(
-            self._group(self._comparing(len(answers)), row, answers, index)
-        )
-
-    def verdicts(self, items: Sequence[tuple[Row, str]]) -> list[list[Verdict]]:
-        """`verdict` of each (row, answer), ``sampling.votes`` times; order is kept.
-
-        Raises:
-            UserError: the grading compares the answers of a group.
-        """
-        return self._loop.run(self._verdicts(items))
-
-    def groups(self, groups: Sequence[tuple[Row, Sequence[str]]]) -> list[list[Verdict]]:
-        """`group` of each (row, answers), ``sampling.votes`` times: the votes of each answer, in
-        the order of the groups.
+        Args:
+            items: None is a rollout without an answer; nobody is asked about it, nor about an
+                answer that would be compared and is alone in its group. There are no votes then.
+            draws: which of the votes; all of ``sampling.votes`` if None.
 
         Raises:
-            UserError: the grading judges single answers, or a group has only one answer.
+            UserError: the grading compares the answers of a group, and each is one of its own.
         """
-        return self._loop.run(self._groups(groups))
-
-    def submit(
-        self, items: Sequence[tuple[Row, str]], group_size: int
-    ) -> Future[list[list[Verdict]]]:
-        """Begin to judge P * G items in group order, ``sampling.votes`` times each, and do not
-        wait; the future has their verdicts in that order.
-
-        A grading that compares judges each answer against its own group. What `verdicts` and
-        `groups` raise is raised by the future.
-        """
-        if not self.compares:
-            return self._loop.submit(self._verdicts(items))
-        groups = [items[start : start + group_size] for start in range(0, len(items), group_size)]
-        return self._loop.submit(
-            self._groups([(group[0][0], [answer for _, answer in group]) for group in groups])
-        )
+        return Ahead(self, group_size, draws).votes(items)
 
     @contextmanager
-    def batch(self) -> Generator[None]:
-        """Within it equal questions are asked once, also where the first has its reply already.
+    def batch(self, group_size: int = 1) -> Generator[Ahead]:
+        """What is asked about the answers of one step while others are still written.
 
-        Its end cancels what was submitted and has not ended. Only one thread may ask this session
-        meanwhile.
+        Within it equal questions are asked once, also where the first has its reply already, but
+        for a judge that drifts. Its end cancels what was submitted and has not ended. Only one
+        thread may ask this session meanwhile.
         """
+        ahead = Ahead(self, group_size)
+        if self.drifts:
+            yield ahead
+            return
         self._asker.in_batch = True
         try:
-            yield
+            yield ahead
         finally:
             self._asker.in_batch = False
             self._loop.run(self._drop())
 
-    async def _verdicts(self, items: Sequence[tuple[Row, str]]) -> list[list[Verdict]]:
-        grading = self._single()
-        return await self._draws(
-            partial(self._answer, grading, row, answer) for row, answer in items
-        )
+    def _begin(
+        self, groups: Sequence[Sequence[tuple[Row, str]]], draws: Sequence[int] | None
+    ) -> Future[list[list[Verdict]]]:
+        """Begin to judge all answers of some groups, for `Ahead`; the future has their votes."""
+        return self._loop.submit(self._votes(groups, draws))
 
-    async def _groups(self, groups: Sequence[tuple[Row, Sequence[str]]]) -> list[list[Verdict]]:
-        grading = self._comparing(min((len(answers) for _, answers in groups), default=2))
-        draws = await self._draws(
-            partial(self._group, grading, row, answers) for row, answers in groups
-        )
-        return [list(votes) for group in draws for votes in zip(*group, strict=True)]
-
-    async def _draws(
-        self, calls: Iterable[Callable[[int], Coroutine[Any, Any, T]]]
-    ) -> list[list[T]]:
-        """What each call gives for the number of each draw, ``sampling.votes`` of them."""
+    async def _votes(
+        self, groups: Sequence[Sequence[tuple[Row, str]]], draws: Sequence[int] | None
+    ) -> list[list[Verdict]]:
         submission = asyncio.current_task()
         assert submission is not None
         self._submissions.add(submission)
         submission.add_done_callback(self._submissions.discard)
-        votes = self.judge.sampling.votes
-        draws = await gather(partial(call, index) for call in calls for index in range(votes))
-        return [draws[start : start + votes] for start in range(0, len(draws), votes)]
-
-    def request_verdicts(
-        self, groups: Sequence[tuple[Row, Sequence[str]]], index: int = 0
-    ) -> list[list[Verdict]]:
-        """One verdict for each request about each (row, answers), in the grading's order.
-
-        For ``pairwise`` and two answers: as given, then swapped; the score says how far the answer
-        shown first is preferred.
-
-        Raises:
-            UserError: the grading judges single answers.
-        """
-        grading = self._comparing()
-
-        async def each(row: Row, answers: Sequence[str]) -> list[Verdict]:
-            parts = await self._fetch_all(grading, grading.group_requests(row, answers), index)
-            return [
-                self._verdict([part], index, part.parsed, joined_fields([part])) for part in parts
-            ]
-
-        return self._loop.run(gather(partial(each, row, answers) for row, answers in groups))
-
-    def replies(self, requests: Sequence[tuple[Grading, Request]]) -> list[Fetched]:
-        """The replies to requests of other gradings than the judge's own."""
-        return self._loop.run(
-            gather(partial(self._fetch, grading, request, 0) for grading, request in requests)
-        )
-
-    def _single(self) -> AnswerGrading:
-        if isinstance(self._grading, GroupGrading):
-            raise UserError(
-                f"judge.grading.name={self._grading.name} compares the answers of a group with each"
-                " other, and here each answer is judged by itself. Choose another grading, for"
-                " example judge.grading.name=likert."
-            )
-        return self._grading
-
-    def _comparing(self, size: int | None = None) -> GroupGrading:
-        if not isinstance(self._grading, GroupGrading):
-            raise UserError(
-                f"judge.grading.name={self._grading.name} judges each answer by itself and cannot"
-                " compare a group; choose judge.grading.name=pairwise or listwise."
-            )
-        if size is not None:
-            check_group(self._grading.name, size)
-        return self._grading
+        draws = range(self.judge.sampling.votes) if draws is None else draws
+        calls = (partial(self._judge, group, index) for group in groups for index in draws)
+        verdicts = iter(await gather(calls))
+        return [
+            list(votes) for _ in groups for votes in zip(*islice(verdicts, len(draws)), strict=True)
+        ]
 
     def check(self) -> None:
         """Check that this judge can be asked.
@@ -273,80 +206,65 @@ class Session:
         await cancel(self._submissions)
         await self._asker.drop()
 
-    async def _answer(self, grading: AnswerGrading, row: Row, answer: str, index: int) -> Verdict:
-        """One answer's verdict: all its requests at once, each with its follow-up."""
-
-        async def chain(request: Request) -> list[Fetched]:
-            part = await self._fetch(grading, request, index)
-            left_s = self.judge.endpoint.deadline_s - (0 if part.from_cache else part.latency_s)
-            # what a simulated judge leaves out is a planted failure
-            if part.reply is None or self.judge.simulated is not None or left_s <= 0:
-                return [part]
-            rest = grading.follow_up(row, answer, request, part.parsed)
-            return (
-                [part] if rest is None else [part, await self._fetch(grading, rest, index, left_s)]
-            )
-
-        chains = await _all([chain(request) for request in grading.requests(row, answer)])
+    async def _judge(self, group: Sequence[tuple[Row, str]], index: int) -> list[Verdict]:
+        """One verdict on each answer of a group, which is one answer where nothing compares."""
+        grading, row, answers = self._grading, group[0][0], [answer for _, answer in group]
+        if isinstance(grading, GroupGrading):
+            if len(answers) < 2:
+                raise UserError(
+                    f"judge.grading.name={grading.name} compares the answers of a group with each"
+                    " other, and here each answer is judged by itself. Choose another grading, for"
+                    " example judge.grading.name=likert."
+                )
+            requests = grading.group_requests(row, answers)
+            parts = await _all([self._fetch(request, index) for request in requests])
+            read = [(part.request, part.parsed) for part in parts]
+            verdicts = []
+            for member, parsed in enumerate(grading.group_combine(row, answers, read)):
+                mine = [part for part in parts if member in part.request.members]
+                verdicts.append(shared(self._verdict(mine, index, parsed), mine, member))
+            return verdicts
+        (answer,) = answers
+        requests = grading.requests(row, answer)
+        chains = await _all([self._chain(grading, row, answer, each, index) for each in requests])
         first = [parts[0] for parts in chains]
         parts = first + [part for parts in chains for part in parts[1:]]
         parsed = grading.combine(row, [(part.request, part.parsed) for part in parts])
-        return self._verdict(first, index, parsed, joined_fields(parts))
+        return [joined(self._verdict(first, index, parsed), parts)]
 
-    async def _group(
-        self, grading: GroupGrading, row: Row, answers: Sequence[str], index: int
-    ) -> list[Verdict]:
-        parts = await self._fetch_all(grading, grading.group_requests(row, answers), index)
-        read = [(part.request, part.parsed) for part in parts]
-        return [
-            self._verdict(
-                [part for part in parts if member in part.request.members],
-                index,
-                parsed,
-                member_fields(parts, member),
-            )
-            for member, parsed in enumerate(grading.group_combine(row, answers, read))
-        ]
-
-    async def _fetch_all(
-        self, grading: Grading, requests: Sequence[Request], index: int
+    async def _chain(
+        self, grading: AnswerGrading, row: Row, answer: str, request: Request, index: int
     ) -> list[Fetched]:
-        return await _all([self._fetch(grading, request, index) for request in requests])
+        """The reply to one request, and to the follow-up for what it leaves out."""
+        part = await self._fetch(request, index)
+        left_s = self.judge.endpoint.deadline_s - (0 if part.from_cache else part.latency_s)
+        # what a simulated judge leaves out is a planted failure
+        if part.reply is None or self.judge.simulated is not None or left_s <= 0:
+            return [part]
+        rest = grading.follow_up(row, answer, request, part.parsed)
+        return [part] if rest is None else [part, await self._fetch(rest, index, left_s)]
 
-    async def _fetch(
-        self, grading: Grading, request: Request, index: int, within_s: float | None = None
-    ) -> Fetched:
+    async def _fetch(self, request: Request, index: int, within_s: float | None = None) -> Fetched:
         """The reply to one request, read. Who asks the same at the same time shares it."""
         messages = [
             turn | {"content": escape_tokens(turn["content"], self._tokens)}
             for turn in request.messages
         ]
-        body = judge_body(self.judge, grading.body(request), messages, index)
-        request = dataclasses.replace(request, key=self._request_key(body, index))
-        fetched = await self._asker.fetch(
-            request.key,
-            partial(self._ask, grading, request, body, within_s),
-            partial(read, grading, request),
-            None if self._allowance is None else partial(self._allowance.spend, self.judge),
-        )
-        # the same words about other members of a group, or what an allowance left unread
-        return fetched if fetched.request == request else read(grading, request, fetched)
+        body = judge_body(self.judge, self._grading.body(request), messages, index)
+        request = dataclasses.replace(request, key=self._asker.key(body, index))
+        ask = partial(self._ask, request, body, within_s)
+        fetched = await self._asker.fetch(request.key, ask)
+        # unread, or the same words about other members of a group
+        return fetched if fetched.request == request else read(self._grading, request, fetched)
 
-    async def _ask(
-        self, grading: Grading, request: Request, body: Body, within_s: float | None
-    ) -> Fetched:
-        retry = Retry(self.judge, body, lambda reply: grading.parse(reply, request))
+    async def _ask(self, request: Request, body: Body, within_s: float | None) -> Fetched:
+        retry = Retry(self.judge, body, lambda reply: self._grading.parse(reply, request))
         fetched = await ask(self._asker.channel, body, retry, within_s)
         cost = cost_usd(self.judge, fetched.replies)
-        return read(grading, request, dataclasses.replace(fetched, cost_usd=cost), retry.parsed)
+        fetched = dataclasses.replace(fetched, cost_usd=cost)
+        return read(self._grading, request, fetched, retry.parsed)
 
-    def _verdict(
-        self,
-        parts: Sequence[Fetched],
-        index: int,
-        parsed: Parsed,
-        spent: dict[str, Any],
-    ) -> Verdict:
+    def _verdict(self, parts: Sequence[Fetched], index: int, parsed: Parsed) -> Verdict:
         keys = [part.request.key for part in parts]
         return Verdict(
             judge_id=self.judge_id,
@@ -361,8 +279,84 @@ class Session:
             score=parsed.score,
             reason=one_line(parsed.reason),
             key=keys[0] if len(keys) == 1 else content_key(keys),
-            **spent,
         )
+
+
+class Ahead:
+    """What one judge has been asked about the answers of one step; see `Session.batch`.
+
+    Args:
+        group_size: G; the answers at places n * G to n * G + G - 1 are of one group.
+        draws: as in `Session.ask_many`.
+    """
+
+    def __init__(
+        self, session: Session, group_size: int, draws: Sequence[int] | None = None
+    ) -> None:
+        self._session, self._draws = session, draws
+        self._size = group_size if session.compares else 1
+        """Answers that are asked about together."""
+        self._items: dict[int, tuple[Row, str]] = {}
+        self._submitted: dict[int, tuple[Future[list[list[Verdict]]], int]] = {}
+        """Place -> submission and place in it."""
+
+    @property
+    def has_requests(self) -> bool:
+        """Whether anything was submitted."""
+        return bool(self._submitted)
+
+    def submit(self, items: Mapping[int, tuple[Row, str]]) -> None:
+        """Ask about answers that have ended, and do not wait: place in the step -> (row, answer).
+
+        A grading that compares is asked once all of a group have ended. A judge that drifts is
+        asked by `votes` alone, for what it says depends on the order of questions.
+        """
+        self._items |= items
+        if not self._session.drifts:
+            groups = {place // self._size for place in items}
+            self._begin({each for each in groups if len(self._places(each)) == self._size})
+
+    def votes(self, items: Sequence[tuple[Row, str] | None]) -> list[list[Verdict]]:
+        """The votes on all P * G answers; what was not submitted in these words is asked now.
+        ``items`` and what is raised are as in `Session.ask_many`."""
+        changed = {
+            place // self._size
+            for place, item in enumerate(items)
+            if self._items.get(place) != item or (item is not None and place not in self._submitted)
+        }
+        self._items = {place: item for place, item in enumerate(items) if item is not None}
+        self._begin(changed)
+        try:
+            submitted = self._submitted.items()
+            votes = {place: future.result()[number] for place, (future, number) in submitted}
+        except BaseException:
+            for future, _ in self._submitted.values():
+                future.cancel()
+            raise
+        return [votes.get(place, []) for place in range(len(items))]
+
+    def _places(self, group: int) -> list[int]:
+        """The places of a group that have an answer."""
+        start = group * self._size
+        return [place for place in range(start, start + self._size) if place in self._items]
+
+    def _begin(self, groups: Collection[int]) -> None:
+        """Ask about these groups, unless one has nothing to compare with; a submission of which
+        nothing is wanted any more is cancelled."""
+        replaced = [
+            self._submitted.pop(place)[0]
+            for place in [*self._submitted]
+            if place // self._size in groups
+        ]
+        places_of = [self._places(group) for group in sorted(groups)]
+        asked = [places for places in places_of if len(places) >= min(self._size, 2)]
+        if asked:
+            items = [[self._items[place] for place in places] for places in asked]
+            future = self._session._begin(items, self._draws)
+            places = [place for group in asked for place in group]
+            self._submitted |= {place: (future, number) for number, place in enumerate(places)}
+        for stale in set(replaced) - {future for future, _ in self._submitted.values()}:
+            stale.cancel()
 
 
 def _simulated(judge: Judge, oracle: Any, calls_before: int) -> Asgi | None:

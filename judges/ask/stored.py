@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import sqlite3
 import tempfile
 import time
@@ -19,48 +18,15 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from judges.ask.connections import open_to_read, unreadable
-from judges.endpoint.fields import check_value, one_line
+from judges.ask.replies import LATEST_S, is_key, legal_time, read_value
+from judges.endpoint.chat_completions import Stored
 from study.cell.records import arrow_type
 from study.errors import UserError
+from study.screen import one_line
 from study.system.files import sync_files, writing
 
-LATEST_S = 1e11
-"""The latest time of a row that counts as one."""
-LISTED = "(SELECT value FROM json_each(?))"
-"""Any number of keys, given to a query as one JSON list."""
-# The value as bytes: one that is not UTF-8 would fail the whole query.
-SELECTED = f"SELECT key, CAST(value AS BLOB), created FROM replies WHERE key IN {LISTED}"
-UPSERT = (
-    "INSERT INTO replies (key, value, created) VALUES (?, ?, ?) ON CONFLICT (key)"
-    " DO UPDATE SET value = excluded.value, created = excluded.created"
-)
 AT_ONCE = 2_000
 """Rows of an export that are held in memory."""
-
-
-def read_value(data: bytes) -> dict[str, Any]:
-    """The value in a row. Raises ValueError, RecursionError: it cannot be used; says why."""
-    value = json.loads(data.decode())
-    check_value(value)
-    return value
-
-
-def usable(data: bytes) -> dict[str, Any] | None:
-    """The value in a row, None where it counts as not there."""
-    try:
-        return read_value(data)
-    except (ValueError, RecursionError):
-        return None
-
-
-def is_key(key: bytes) -> bool:
-    """Whether a row's key is the hash of what was asked."""
-    return re.fullmatch(b"[0-9a-f]{64}", key) is not None
-
-
-def legal_time(created: Any) -> float:
-    """When a row was stored, in seconds since the epoch; `LATEST_S` for what is no such time."""
-    return created if isinstance(created, float) and 0 <= created < LATEST_S else LATEST_S
 
 
 def count(path: Path) -> int:
@@ -124,7 +90,7 @@ def _shown(key: bytes) -> str:
     return one_line(key.decode(errors="replace"), 64)
 
 
-def _rows(path: Path) -> Iterator[tuple[bytes, bytes, float, dict[str, Any] | str]]:
+def _rows(path: Path) -> Iterator[tuple[bytes, bytes, float, Stored | str]]:
     """Key, bytes, time and value of each row, in the order in which keys came; a text instead of a
     value says why it is unusable."""
     with closing(open_to_read(path)) as connection:
@@ -132,7 +98,7 @@ def _rows(path: Path) -> Iterator[tuple[bytes, bytes, float, dict[str, Any] | st
             for key, data, created in connection.execute(
                 "SELECT CAST(key AS BLOB), CAST(value AS BLOB), created FROM replies ORDER BY rowid"
             ):
-                value: dict[str, Any] | str
+                value: Stored | str
                 try:
                     value = read_value(data)
                 except (ValueError, RecursionError) as error:

@@ -1,17 +1,22 @@
 """From bytes to a ``Reply``: a chat completion, whole or as server-sent events.
 
 Strict on purpose. Exactly one choice, a finish reason that the server itself gave, UTF-8, and
-nothing filled in: a reply that broke off half-way must not pass for a short one.
+nothing filled in: a reply that broke off half-way must not pass for a short one. An endpoint can
+send anything: a count that cannot be one is unknown, characters that no file can hold are replaced,
+keys are blotted out, and a stored reply out of bounds counts as missing.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import re
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NotRequired, TypedDict, cast
 
-from judges.endpoint.fields import count, logprobs, one_line, writable
+from study.screen import one_line, writable
+from study.system.known_keys import blot_key
+from study.system.secrets import BLOT, MARKS, PATTERNS
 from study.verdict import Reply
 
 FINISHED = ("stop", "length", "content_filter")
@@ -24,6 +29,38 @@ MOST_CONTAINERS = 20_000
 the limit on bytes could hold fifty times as many, and stall the process that makes them."""
 MOST_MODELS = 4
 EXCERPT = 4_000
+MOST_TOKENS = 10_000_000
+"""More than any context holds; the sum over a verdict's requests still fits 64 bits."""
+MOST_ATTEMPTS = 1_000_000
+LONGEST_S = 1e8
+NAME_CHARACTERS = 200
+LEAST_LOGPROB = -9999.0
+"""What OpenAI writes for a probability of zero."""
+SHORTEST_KEY = 8
+"""Servers without keys are given words such as EMPTY or none, which replies may contain."""
+
+_RANDOM = re.compile(r"(?=[A-Za-z]*[0-9])[A-Za-z0-9]{16,}")
+_DATED = re.compile(
+    r"(.+)-(?:20\d\d-(?:0[1-9]|1[0-2])-(?:0[1-9]|[12]\d|3[01])"  # gpt-4o-2024-08-06
+    r"|20\d\d(?:0[1-9]|1[0-2])(?:0[1-9]|[12]\d|3[01])"  # claude-x-20241022
+    r"|(?:0[1-9]|1[0-2])(?:0[1-9]|[12]\d|3[01])"  # gpt-4-0613
+    r"|[23]\d(?:0[1-9]|1[0-2]))",  # mistral-large-2411
+    re.ASCII,
+)
+
+
+class Stored(TypedDict):
+    """A value of the store: how one question was answered. That of a failure is only told to those
+    who wait for the same."""
+
+    replies: list[dict[str, Any]]
+    """Each a `Reply`, oldest first; one or more, but for a failure."""
+    attempts: int
+    latency_s: float
+    outcome: NotRequired[str]
+    """Of a failure, as are the next two."""
+    reason: NotRequired[str]
+    served: NotRequired[str]
 
 
 class BadCompletion(Exception):
@@ -271,3 +308,130 @@ def excerpt(data: bytes) -> str:
     `failures.shorten_message` makes one of it: cut here, half a key might be left that no one knows
     again."""
     return one_line(data[:EXCERPT].decode("utf-8", "replace"), EXCERPT) or "nothing"
+
+
+def count(value: Any) -> int | None:
+    """A number of tokens; None for anything else."""
+    return value if type(value) is int and 0 <= value <= MOST_TOKENS else None
+
+
+def logprobs(listed: Any) -> list[dict[str, Any]] | None:
+    """Tokens with their log-probs and alternatives; None if one of them is not a log-prob, since
+    the rest would pass for the whole distribution."""
+    if not isinstance(listed, list):
+        return None
+    try:
+        return [_token(entry) | _alternatives(entry) for entry in listed]
+    except ValueError:
+        return None
+
+
+def _alternatives(entry: dict[str, Any]) -> dict[str, Any]:
+    top_logprobs = entry.get("top_logprobs")
+    return {"top_logprobs": [*map(_token, top_logprobs)]} if isinstance(top_logprobs, list) else {}
+
+
+def _token(entry: Any) -> dict[str, Any]:
+    value = entry.get("logprob") if isinstance(entry, dict) else None
+    # Up to a server's rounding above 0; NaN compares as false.
+    if isinstance(value, bool) or not isinstance(value, int | float) or not value <= 0.1:
+        raise ValueError("not a log-prob")
+    if not isinstance(entry.get("token"), str):
+        raise ValueError("a log-prob of no token")
+    return {"token": writable(entry["token"]), "logprob": float(max(value, LEAST_LOGPROB))}
+
+
+def clean(reply: Reply, key: str) -> Reply:
+    """The reply without the endpoint's key in any field, and with a model's name cut to length."""
+    tokens = reply.logprobs or []
+    spelt = ["".join(entry["token"] for entry in tokens)]
+    spelt += [item["token"] for entry in tokens for item in entry.get("top_logprobs", ())]
+    return dataclasses.replace(
+        reply,
+        text=blot(reply.text, key),
+        reasoning=blot(reply.reasoning, key),
+        model=one_line(blot(reply.model, key), NAME_CHARACTERS),
+        logprobs=reply.logprobs if all(blot(text, key) == text for text in spelt) else None,
+    )
+
+
+def blot(text: str, key: str) -> str:
+    """``text`` without the key or anything that can only be another key; words stay."""
+    if len(key) >= SHORTEST_KEY:
+        text = blot_key(text, key)
+    lowered = text.lower()
+    for kind, marks in MARKS.items():
+        if any(mark in lowered for mark in marks):
+            text = PATTERNS[kind].sub(_blotted, text)
+    return text
+
+
+def _blotted(match: re.Match[str]) -> str:
+    """``sk-learn-compatible-estimators`` and ``bearer acknowledgements`` are words."""
+    text = match[0]
+    wordy = text[:3] == "sk-" or text[:6].lower() == "bearer"
+    return text if wordy and not _RANDOM.search(text) else BLOT
+
+
+def check_value(value: Any) -> Stored:
+    """The same value, which the store may keep.
+    Raises ValueError: it cannot be used; with the field and what is wrong with it."""
+    if not isinstance(value, dict):
+        raise ValueError("it is not a JSON object")
+    replies = value.get("replies")
+    if not isinstance(replies, list) or not replies:
+        raise ValueError("it holds no `replies`")
+    for reply in replies:
+        _check_reply(reply)
+    attempts, seconds = value.get("attempts"), value.get("latency_s")
+    if type(attempts) is not int or not 0 <= attempts <= MOST_ATTEMPTS:
+        raise ValueError(f"`attempts` is {one_line(repr(attempts), 40)}")
+    if type(seconds) not in (int, float) or not 0 <= seconds <= LONGEST_S:
+        raise ValueError(f"`latency_s` is {one_line(repr(seconds), 40)}")
+    return cast("Stored", value)
+
+
+_FIELDS = {item.name for item in dataclasses.fields(Reply)}
+
+
+def _check_reply(reply: Any) -> None:
+    if not isinstance(reply, dict) or not isinstance(reply.get("text"), str):
+        raise ValueError("a reply has no `text`")
+    if unknown := reply.keys() - _FIELDS:
+        raise ValueError(f"a reply has a field {one_line(min(unknown), 40)!r} that is not known")
+    for name, value in reply.items():
+        if name.startswith("tokens_"):
+            if value is not None and count(value) is None:
+                raise ValueError(f"`{name}` is {one_line(repr(value), 40)}")
+        elif name == "logprobs":
+            if value is not None and logprobs(value) is None:
+                raise ValueError("`logprobs` are not log-probs")
+        elif not isinstance(value, str):
+            raise ValueError(f"`{name}` is not text")
+        else:
+            value.encode()  # UnicodeEncodeError is a ValueError: half a surrogate pair
+    if len(reply.get("model", "")) > NAME_CHARACTERS:
+        raise ValueError("`model` is too long")
+
+
+def is_requested_model(requested: str, served: str, aliases: Sequence[str] = ()) -> bool:
+    """Whether ``served``, the ``model`` of a reply, names the ``requested`` model.
+
+    It does where it is the same name, in any case; one of ``aliases`` (``endpoint.served_as``); the
+    requested name with a date, to which hosted endpoints resolve an undated or ``-latest`` one; or
+    either with the owner or folder before it left out (``openai/gpt-4o``, ``/models/gpt-4o``). A
+    reply that names no model is believed."""
+    if not requested or not served or served in aliases:
+        return True
+    wanted, answered = (name.casefold().removesuffix(":latest") for name in (requested, served))
+    if _same(wanted, answered):
+        return True
+    undated = wanted.removesuffix("-latest")
+    dated = _DATED.fullmatch(answered)
+    return _same(undated, answered if dated is None else dated[1])
+
+
+def _same(first: str, second: str) -> bool:
+    """Whether the names are the same, one of them perhaps with an owner or a folder before."""
+    longer, shorter = sorted((first, second), key=len, reverse=True)
+    return longer == shorter or (bool(shorter) and longer.endswith(f"/{shorter.lstrip('/')}"))

@@ -11,13 +11,24 @@ import asyncio
 import dataclasses
 import itertools
 import json
+import random
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
-from judges.endpoint.channel import Channel
-from judges.endpoint.chat_completions import BadCompletion, ErrorBody, Stream, read_plain
+from judges.endpoint.chat_completions import (
+    NAME_CHARACTERS,
+    BadCompletion,
+    ErrorBody,
+    Stored,
+    Stream,
+    clean,
+    is_requested_model,
+    read_plain,
+)
+from judges.endpoint.dialects import Body
 from judges.endpoint.failures import (
     ERROR_BYTES,
     FINAL,
@@ -26,9 +37,10 @@ from judges.endpoint.failures import (
     read_error,
     shorten_message,
 )
-from judges.endpoint.fields import NAME_CHARACTERS, clean, one_line
-from judges.endpoint.served import is_requested_model
-from judges.endpoint.transport import Answer, TooLarge, Unreachable, Unsolicited, WireError
+from judges.endpoint.throttle import Throttle
+from judges.endpoint.transport import Answer, TooLarge, Unreachable, Unsolicited, Wire, WireError
+from study.config.schema import Endpoint
+from study.screen import one_line
 from study.verdict import Outcome, Parsed, Reply, Request
 
 LONGEST_WAIT_S = 30.0
@@ -44,11 +56,11 @@ REST_S = 1.0
 """How long a stream may go on after its finish reason, to bring the usage and `[DONE]`."""
 DRAIN_S = 0.1
 """How long to wait for the end of a stream after `[DONE]`, to keep its connection."""
+MANY_REFUSALS = 8
+"""Refusals in a row that are not about single questions any more."""
 CHARACTERS_PER_TOKEN = 4
 """For an estimate before the endpoint has counted."""
 
-Body = dict[str, Any]
-"""The JSON body of a request."""
 Again = Callable[[Reply], tuple[Body, str] | None]
 """Reply -> a changed request and what it changes; None if the reply is good enough."""
 
@@ -78,7 +90,7 @@ class Fetched:
     """Whether it came from the store or another request in flight."""
 
     @classmethod
-    def stored(cls, value: dict[str, Any]) -> Fetched:
+    def stored(cls, value: Stored) -> Fetched:
         """From a value of the store: it cost nothing now."""
         return cls(
             tuple(Reply(**reply) for reply in value["replies"]),
@@ -91,16 +103,68 @@ class Fetched:
             from_cache=True,
         )
 
-    def value(self) -> dict[str, Any]:
+    def value(self) -> Stored:
         """The value for the store; that of a failure is only told to those who wait."""
-        value = {
+        value: Stored = {
             "replies": [dataclasses.asdict(reply) for reply in self.replies],
             "attempts": self.attempts,
             "latency_s": round(self.latency_s, 4),
         }
-        if self.outcome is None:
-            return value
-        return value | {"outcome": self.outcome.value, "reason": self.reason, "served": self.served}
+        if self.outcome is not None:
+            value |= {"outcome": self.outcome.value, "reason": self.reason, "served": self.served}
+        return value
+
+
+@dataclass
+class Channel:
+    """An endpoint as this process uses it: the wire, the key, the limits and the call count."""
+
+    endpoint: Endpoint
+    wire: Wire
+    key: str = field(default="", repr=False)
+    folder: Path | None = None
+    """Where limits are shared with other processes; None keeps them to this one."""
+    calls: int = 0
+    """Requests for verdicts sent so far, failed ones too."""
+    throttle: Throttle = field(init=False)
+    jitter: random.Random = field(default_factory=random.Random, repr=False)
+    """Its own generator: a retry must not move the random numbers of the training."""
+    refusal: EndpointRefused | None = None
+    """The last one, where no reply has come since."""
+    refusals: int = 0
+    """How many have come since the last reply."""
+    answers: int = 0
+    """Replies so far."""
+    barred_until: float = float("-inf")
+    """By the event loop's clock: ``refusal`` is the answer to whatever is asked before."""
+    paused_until: float = float("-inf")
+    """By the event loop's clock: the endpoint asked for nothing before."""
+
+    def __post_init__(self) -> None:
+        self.throttle = Throttle(self.endpoint, self.folder)
+
+    @property
+    def refused(self) -> EndpointRefused | None:
+        """The refusal that holds for all verdicts, or None.
+
+        That of a key, an account or a model does. "Forbidden" may be about one question: it holds
+        for all only if nothing was ever answered, or after `MANY_REFUSALS` in a row.
+        """
+        refusal = self.refusal
+        if refusal is None:
+            return None
+        final = refusal.why in FINAL or not self.answers or self.refusals >= MANY_REFUSALS
+        return refusal if final else None
+
+    def answered(self) -> None:
+        """A reply came, so earlier refusals do not hold."""
+        self.refusal, self.refusals, self.barred_until = None, 0, float("-inf")
+        self.answers += 1
+
+    def headers(self) -> dict[str, str]:
+        """The headers of every request."""
+        plain = {"content-type": "application/json"}
+        return plain | ({"authorization": f"Bearer {self.key}"} if self.key else {})
 
 
 @dataclass

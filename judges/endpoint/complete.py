@@ -14,9 +14,8 @@ import asyncio
 from collections.abc import Callable, Sequence
 from functools import partial
 
-from judges.endpoint.channel import Channel
-from judges.endpoint.client import Body, Fetched, ask
-from judges.endpoint.dialects import chat_body
+from judges.endpoint.client import Channel, Fetched, ask
+from judges.endpoint.dialects import Body, chat_body
 from judges.endpoint.keys import check_key, read_key
 from judges.endpoint.loop import gather
 from judges.endpoint.replicas import open_wire

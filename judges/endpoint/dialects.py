@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, NoReturn
+from typing import Any, Literal, NoReturn, TypedDict, cast
 
 from study.config import bounds
 from study.config.schema import Endpoint, Judge, Model, Sampling
@@ -20,6 +20,28 @@ REMINDER = (
     "Your last reply could not be read. Answer now, and give only what was asked for, in exactly "
     "the format asked for."
 )
+
+
+class Body(TypedDict, total=False):
+    """The JSON body of a chat request, or what a grading adds to it, spelled as vLLM does. Dialects
+    and ``endpoint.extra_body`` may give it further fields."""
+
+    model: str
+    messages: Sequence[Mapping[str, str]]
+    temperature: float
+    top_p: float
+    max_tokens: int
+    max_tokens_at_least: int
+    """Of a grading: raises the sampling's token limit where it is lower; it is not sent."""
+    seed: int
+    reasoning_effort: str
+    structured_outputs: dict[str, Any]
+    """``{"choice": [...]}`` or ``{"json": schema}``, to which a reply is forced."""
+    logprobs: bool
+    top_logprobs: int
+    chat_template_kwargs: dict[str, Any]
+    stream: bool
+    stream_options: dict[str, bool]
 
 
 @dataclass(frozen=True)
@@ -121,7 +143,7 @@ def chat_body(
     sample_index: int = 0,
     extra: Mapping[str, Any] | None = None,
     dialect: Dialect | None = None,
-) -> dict[str, Any]:
+) -> Body:
     """The JSON body of one request: the one place that knows what an endpoint is sent.
 
     ``extra`` (what a grading adds) and then ``endpoint.extra_body`` overrule what the sampling
@@ -150,31 +172,29 @@ def chat_body(
         spelled[limit] = spelled.pop("max_tokens")
     if "max_tokens_at_least" in spelled:
         body[limit] = max(body[limit], spelled.pop("max_tokens_at_least"))
-    return body | spelled | endpoint.extra_body
+    return cast("Body", body | spelled | endpoint.extra_body)
 
 
 def judge_body(
     judge: Judge, extra: Mapping[str, Any], messages: Sequence[Mapping[str, str]], sample_index: int
-) -> dict[str, Any]:
+) -> Body:
     """The body of one request to a judge; ``extra`` is what its grading adds."""
     return chat_body(
         judge.endpoint, judge.sampling, messages, sample_index, extra, dialect_of(judge)
     )
 
 
-def changed_body(
-    judge: Judge, body: Mapping[str, Any], remind: bool = False, budget: int = 1
-) -> dict[str, Any]:
+def changed_body(judge: Judge, body: Body, remind: bool = False, budget: int = 1) -> Body:
     """The body of a request for the same verdict that reminds of the format, or allows ``budget``
     times the tokens."""
-    changed = dict(body)
+    changed: dict[str, Any] = dict(body)
     if remind:
         # In the last turn and not in one more: many chat templates want roles to alternate.
         *earlier, last = body["messages"]
         changed["messages"] = [*earlier, {**last, "content": f"{last['content']}\n\n{REMINDER}"}]
     if budget > 1:
         changed[_limit(judge.endpoint)] *= budget
-    return changed
+    return cast("Body", changed)
 
 
 def _limit(endpoint: Endpoint) -> str:

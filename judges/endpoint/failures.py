@@ -14,9 +14,9 @@ import time
 from dataclasses import dataclass
 
 from judges.endpoint.chat_completions import FILTERED, excerpt
-from judges.endpoint.fields import one_line
 from judges.endpoint.transport import Answer
 from study.errors import UserError
+from study.screen import one_line
 from study.system.secrets import redact
 from study.verdict import Outcome, Reply
 
@@ -59,9 +59,11 @@ class EndpointRefused(UserError):
 
     def __init__(self, status: int, why: str, message: str, paragraph: str = "") -> None:
         super().__init__(paragraph or f"{why}: HTTP {status}: {message}")
-        self.parts = (status, why, message)
-        self.status = status
-        self.why = why
+        self.status, self.why, self.message = status, why, message
+
+    def saying(self, paragraph: str) -> EndpointRefused:
+        """The same refusal, with what to do."""
+        return EndpointRefused(self.status, self.why, self.message, paragraph)
 
 
 @dataclass(eq=False)

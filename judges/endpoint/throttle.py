@@ -230,8 +230,11 @@ class Throttle:
     def __init__(self, endpoint: Endpoint, folder: Path | None = None) -> None:
         self.concurrency = Concurrency(endpoint.max_concurrency, endpoint.adaptive)
         mine = None if folder is None else folder / address(endpoint)
-        limits = (endpoint.requests_per_min, endpoint.tokens_per_min)
-        self._rate = RateLimit(*limits, mine and mine / "rate") if any(limits) else None
+        self._rate = None
+        if endpoint.requests_per_min or endpoint.tokens_per_min:
+            self._rate = RateLimit(
+                endpoint.requests_per_min, endpoint.tokens_per_min, mine and mine / "rate"
+            )
         shared = endpoint.shared and mine is not None
         self._shared = SharedConcurrency(endpoint.max_concurrency, mine) if shared else None
         self._reply_tokens = 0.0

@@ -20,8 +20,8 @@ from urllib.parse import urlsplit
 import aiohttp
 from aiohttp.client_proto import ResponseHandler
 
-from judges.endpoint.fields import one_line
 from study.config.schema import Endpoint
+from study.screen import one_line
 
 Asgi = Callable[[dict[str, Any], Callable[..., Any], Callable[..., Any]], Awaitable[None]]
 

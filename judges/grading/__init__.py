@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from judges.grading.base import AnswerGrading, Grading, GroupGrading, OneRequest
-from judges.grading.binary import Binary
+from judges.grading.binary import Binary, Verif
+from judges.grading.comparing import Listwise, Pairwise
 from judges.grading.likert import Likert
-from judges.grading.listwise import Listwise
-from judges.grading.pairwise import Pairwise
 from judges.grading.rubric import RubricBatch, RubricChunk, RubricItem
 from judges.grading.soft_choice import SoftChoice
-from judges.grading.verif import Verif
 
 GRADINGS: dict[str, type[AnswerGrading] | type[GroupGrading]] = {
     "likert": Likert,

@@ -1,4 +1,5 @@
-"""The kinds of grading, and what they share: options, prompt files, and replies without a grade.
+"""The kinds of grading, and what they share: options, prompt files, replies without a grade, and
+verdicts in ``[[...]]``.
 
 A prompt keeps what never changes in front, then the instruction, then the answer, so that a server
 that caches prefixes reads the shared part once per prompt group.
@@ -8,13 +9,15 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeVar
 
+from judges.endpoint.dialects import Body
 from judges.grading.delimiters import delimit, fill
+from judges.grading.vocabulary import LONGEST
 from study.answers import strip_thinking
 from study.config import bounds
 from study.config.simulated import DOMAINS
@@ -22,11 +25,15 @@ from study.errors import UserError
 from study.rows import Row
 from study.verdict import DIFFERENT, Outcome, Parsed, Reply, Request
 
+T = TypeVar("T")
 PROMPTS = Path(__file__).parent.parent / "prompts"
 REFERENCE = "Reference answer, known to be right; another wording or form of it is as good:"
 """Stands before a reference in prompts that have no place for one."""
 NOTHING = Request()
 """The request of a grading whose replies are read alike whatever was asked."""
+TAIL = 200
+"""Characters of a reply in which some published readers look for a verdict."""
+_BRACKETS = re.compile(r"\[\[([^\[\]]*)\]\]")
 
 
 @dataclass(frozen=True, eq=False)
@@ -185,9 +192,8 @@ class Grading:
             parts.append("rubric hidden")
         return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:16]
 
-    def body(self, request: Request = NOTHING) -> dict[str, Any]:
-        """What the request carries beside messages and sampling. ``max_tokens_at_least`` raises
-        the sampling's token limit where it is lower."""
+    def body(self, request: Request = NOTHING) -> Body:
+        """What the request carries beside messages and sampling."""
         return {}
 
     def parse(self, reply: Reply, request: Request = NOTHING) -> Parsed:
@@ -283,3 +289,83 @@ def different(*verdicts: str, text: str) -> Parsed:
     """A reply with two verdicts: one of them may be a quotation, and nothing tells which."""
     short = [word if len(word) <= 40 else f"{word[:40]}…" for word in verdicts]
     return unparsed(f"{DIFFERENT}: {' and '.join(short)}", text)
+
+
+def in_brackets(reply: Reply, legal: Callable[[str], T | None], expected: str) -> T | Parsed:
+    """The one verdict in the double brackets of a reply, or why there is none.
+
+    The last brackets must hold a verdict. Others may stand before them as long as they say the
+    same: of two different verdicts nobody knows which one is the judge's own and which it quotes.
+    ``legal`` gives the verdict that a bare lower-case text is, or None; ``expected`` says what is
+    legal."""
+    text = readable(reply)
+    if isinstance(text, Parsed):
+        return text
+    words = [inside.strip().casefold() for inside in _BRACKETS.findall(text[-LONGEST:])]
+    if not words:
+        return unparsed("no [[verdict]]", text)
+    verdicts = [(word, value) for word in words if (value := legal(word)) is not None]
+    if not verdicts or legal(words[-1]) is None:
+        return unparsed(f"the last verdict is not {expected}", f"[[{words[-1]}]]")
+    word, last = verdicts[-1]
+    other = next((word for word, value in verdicts if value != last), None)
+    if other is not None:
+        return different(f"[[{other}]]", f"[[{word}]]", text=text)
+    return last
+
+
+def score_in_brackets(reply: Reply, legal: Callable[[str], float | None], expected: str) -> Parsed:
+    """The verdict in the brackets as a score."""
+    score = in_brackets(reply, legal, expected)
+    return score if isinstance(score, Parsed) else Parsed(Outcome.scored, score=score)
+
+
+def word_in_brackets(reply: Reply, scores: dict[str, float]) -> Parsed:
+    """The score of the word in the brackets."""
+    return score_in_brackets(
+        reply, scores.get, f"one of {', '.join(f'[[{word}]]' for word in scores)}"
+    )
+
+
+def loosely(reply: Reply, tail: bool, words: tuple[str, ...]) -> Parsed:
+    """1 where any of ``words`` stands in the last `TAIL` characters, or anywhere, else 0: never
+    missing. Published judges are read so."""
+    text = reply.text[-TAIL:] if tail else reply.text
+    ending = text[-LONGEST:].casefold()
+    return Parsed(Outcome.scored, score=float(any(word in ending for word in words)))
+
+
+def binary_body(structured: bool, words: list[str]) -> Body:
+    """What the request of such a grading carries: room for a sentence, or a forced choice."""
+    if structured:
+        return {"structured_outputs": {"choice": [f"[[{word}]]" for word in words]}}
+    return {"max_tokens_at_least": 128}
+
+
+def check_rows(
+    grading: AnswerGrading | GroupGrading, rows: Iterable[Row], group_size: int | None = None
+) -> None:
+    """Find out before any training whether a task can feed a grading.
+    Raises UserError: the grading needs a group and there is none, or a row that it cannot grade."""
+    if isinstance(grading, GroupGrading):
+        if group_size is not None:
+            check_group(grading.name, group_size)
+        return
+    for row in rows:
+        if problem := grading.problem(row):
+            raise UserError(
+                f"The grading {grading.name} cannot grade the row with prompt_id={row.prompt_id}:"
+                f" {problem}. Mend or drop the row in the task's data, or choose another grading,"
+                " for example judge.grading.name=likert."
+            )
+
+
+def check_group(name: str, size: int) -> None:
+    """Refuse a group that has nobody to compare with.
+    Raises UserError: the group is smaller than two."""
+    if size < 2:
+        raise UserError(
+            f"The grading {name} needs a group; trainer.group_size is {size}. Give 2 or more, for"
+            " example trainer.group_size=8, or a grading of single answers, for example"
+            " judge.grading.name=likert."
+        )

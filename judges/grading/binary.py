@@ -1,12 +1,16 @@
-"""Is the answer right: by a reference that is known to be right, or by the judge alone?"""
+"""One yes or no about an answer: is it right, by a reference that is known to be right or by the
+judge alone (`Binary`); does it follow all constraints of its row (`Verif`)?
+"""
 
 from __future__ import annotations
 
 import dataclasses
-from typing import Any, ClassVar
+from typing import ClassVar
 
-from judges.grading import base, bracket
+from judges.endpoint.dialects import Body
+from judges.grading import base
 from judges.grading.base import NOTHING
+from judges.grading.delimiters import delimit
 from study.errors import UserError
 from study.rows import Row
 from study.verdict import Parsed, Reply, Request
@@ -53,12 +57,56 @@ class Binary(base.OneRequest):
             row, answer = dataclasses.replace(row, reference=answer), row.reference or ""
         return super().messages(row, answer)
 
-    def body(self, request: Request = NOTHING) -> dict[str, Any]:
+    def body(self, request: Request = NOTHING) -> Body:
         """Room for a sentence, or the forced verdict."""
-        return bracket.binary_body(self.chosen["structured"], [YES, NO])
+        return base.binary_body(self.chosen["structured"], [YES, NO])
 
     def parse(self, reply: Reply, request: Request = NOTHING) -> Parsed:
         """1 for a right answer, 0 for any other."""
         if self.chosen.get("reads", "anchored") != "anchored":
-            return bracket.loosely(reply, self.chosen["reads"] == "tail", ("true", "yes", "[[1]]"))
-        return bracket.choice(reply, {YES: 1.0, NO: 0.0})
+            return base.loosely(reply, self.chosen["reads"] == "tail", ("true", "yes", "[[1]]"))
+        return base.word_in_brackets(reply, {YES: 1.0, NO: 0.0})
+
+
+class Verif(Binary):
+    """All constraints of a row in one question, and one verdict: the reward it makes is sparse, one
+    constraint missed is worth as much as all of them.
+
+    Options: ``language`` en | zh, of the prompt; ``prompt``, a .txt file instead;
+    ``vocabulary`` bracket; ``structured`` false | true, forces the verdict alone.
+    Raises UserError: an unknown option, a value that it does not take, or an unfit prompt."""
+
+    name = "verif"
+    choices: ClassVar = {
+        "language": ("en", "zh"),
+        "vocabulary": ("bracket",),
+        "structured": (False, True),
+    }
+    option_names = ("prompt",)
+    needed = ("{prompt}", "{constraints}", "{answer}", f"[[{YES}]]", f"[[{NO}]]")
+
+    @property
+    def default_prompt(self) -> str:
+        return self.chosen["language"]
+
+    def problem(self, row: Row) -> str:
+        texts = [item.text.strip() for item in row.criteria]
+        if not texts:
+            return "the row has no criteria to take for constraints"
+        if len(set(texts)) < len(texts):
+            return "the criteria repeat"
+        if any(item.points < 0 for item in row.criteria):
+            return "a criterion with negative points is a fault and no constraint to follow"
+        return ""
+
+    def messages(self, row: Row, answer: str) -> list[dict[str, str]]:
+        constraints = "\n".join(f"- {item.text.strip()}" for item in row.criteria)
+        return self.turn(
+            row, constraints=delimit("rubric", constraints), answer=delimit("answer", answer)
+        )
+
+    def parse(self, reply: Reply, request: Request = NOTHING) -> Parsed:
+        """One label for the constraints as a whole, and 1 or 0."""
+        verdict = super().parse(reply, request)
+        label = {1.0: "met", 0.0: "not_met", None: "unknown"}[verdict.score]
+        return dataclasses.replace(verdict, labels=(label,))

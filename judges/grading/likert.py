@@ -6,9 +6,10 @@ import hashlib
 import re
 from collections.abc import Sequence
 from functools import cached_property
-from typing import Any, ClassVar
+from typing import ClassVar
 
-from judges.grading import base, bracket
+from judges.endpoint.dialects import Body
+from judges.grading import base
 from judges.grading.base import NOTHING
 from judges.grading.delimiters import delimit
 from study.config import bounds
@@ -75,7 +76,7 @@ class Likert(base.OneRequest):
             return super().combine(row, failed or parts)
         return Parsed(Outcome.scored, score=sum(scores) / len(scores))
 
-    def body(self, request: Request = NOTHING) -> dict[str, Any]:
+    def body(self, request: Request = NOTHING) -> Body:
         """The form of a reply, where it is forced."""
         if not self.chosen["structured"]:
             return {}
@@ -83,7 +84,7 @@ class Likert(base.OneRequest):
 
     def parse(self, reply: Reply, request: Request = NOTHING) -> Parsed:
         """The one ``[[number]]``; the same number may stand there more than once."""
-        return bracket.scored(reply, _score, "a [[score]], a number from 0 to 100")
+        return base.score_in_brackets(reply, _score, "a [[score]], a number from 0 to 100")
 
 
 def _score(text: str) -> float | None:

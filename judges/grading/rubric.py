@@ -10,8 +10,9 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from functools import cached_property
-from typing import Any, ClassVar
+from typing import ClassVar
 
+from judges.endpoint.dialects import Body
 from judges.grading import base
 from judges.grading.base import NOTHING
 from judges.grading.delimiters import delimit, fill
@@ -148,10 +149,10 @@ class Rubric(base.AnswerGrading):
         points = f"(points: {item.points:g}) " if self.chosen["points"] == "shown" else ""
         return f"{number}. {points}{item.text.strip()}".replace("\n", "\n   ")
 
-    def body(self, request: Request = NOTHING) -> dict[str, Any]:
+    def body(self, request: Request = NOTHING) -> Body:
         """Room for every label, and a JSON schema if asked for."""
         each = TOKENS_PER_LABEL + (TOKENS_PER_REASON if self.chosen["reason"] != "none" else 0)
-        extra = {"max_tokens_at_least": TOKENS_BESIDE + each * len(request.criteria)}
+        extra: Body = {"max_tokens_at_least": TOKENS_BESIDE + each * len(request.criteria)}
         if not self.chosen["structured"]:
             return extra
         names = [str(place + 1) for place in request.criteria]

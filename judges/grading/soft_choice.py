@@ -9,6 +9,7 @@ import math
 from collections import deque
 from typing import Any, ClassVar
 
+from judges.endpoint.dialects import Body
 from judges.grading import base
 from judges.grading.base import NOTHING
 from judges.grading.delimiters import delimit
@@ -75,13 +76,15 @@ class SoftChoice(base.OneRequest):
             row, answer=delimit("answer", answer), positive=positive, negative=negative
         )
 
-    def body(self, request: Request = NOTHING) -> dict[str, Any]:
+    def body(self, request: Request = NOTHING) -> Body:
         """One forced word, the positive one named first, and its alternatives if soft."""
-        extra: dict[str, Any] = {
+        extra: Body = {
             "structured_outputs": {"choice": list(self.words)},
             "max_tokens": MAX_TOKENS,
         }
-        return extra | ({"logprobs": True, "top_logprobs": TOP} if self.soft else {})
+        if self.soft:
+            extra |= {"logprobs": True, "top_logprobs": TOP}
+        return extra
 
     def parse(self, reply: Reply, request: Request = NOTHING) -> Parsed:
         """The probability of the positive word out of both, at the token that is the choice."""

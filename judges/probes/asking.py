@@ -9,11 +9,12 @@ from typing import Any
 from judges.ask.allowance import Allowance
 from judges.ask.replies import Store
 from judges.ask.session import Session
+from judges.grading.comparing import Pairwise
 from judges.probes.variants import Variant
 from study.config.schema import Judge
 from study.errors import UserError
-from study.rows import RuleTruth
-from study.verdict import Verdict
+from study.rows import Row, RuleTruth
+from study.verdict import Parsed, Request, Verdict
 
 PROFILE = "profile"
 """The setting of verdicts by the judge as it is configured."""
@@ -21,6 +22,24 @@ AS_GIVEN, SWAPPED = 0, 1
 """Orders of a pair: the counterpart shown first, or the edited text."""
 Pair = tuple[Variant, Variant]
 """A text and its counterpart."""
+
+
+class Orders(Pairwise):
+    """A pair in both orders, a verdict for each: of two answers as they are given, then of them
+    swapped. The score says how far the answer shown first is preferred."""
+
+    def group_requests(self, row: Row, answers: Sequence[str]) -> tuple[Request, ...]:
+        """Each request is about the answer that it shows first."""
+        return tuple(
+            dataclasses.replace(request, members=request.members[:1])
+            for request in super().group_requests(row, answers)
+        )
+
+    def group_combine(
+        self, row: Row, answers: Sequence[str], parts: Sequence[tuple[Request, Parsed]]
+    ) -> list[Parsed]:
+        """What each reply says."""
+        return [parsed for _, parsed in parts]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -51,7 +70,8 @@ def ask(
     contents = [probe for probe in probes if probe.bias == "content"]
     by_id = {probe.probe_id: probe for probe in probes}
     edited = [(probe, by_id[probe.against]) for probe in probes if probe.against is not None]
-    with Session(judge, store, oracle, allowance=allowance) as session:
+    orders = Orders(judge.grading.options) if judge.grading.name == Orders.name else None
+    with Session(judge, store, oracle, allowance=allowance, grading=orders) as session:
         session.check()
         pairwise = session.compares
         rows = _pairs(session, edited) if pairwise else _singles(session, probes)
@@ -62,7 +82,7 @@ def ask(
     for temperature in temperatures:
         sampling = dataclasses.replace(judge.sampling, temperature=temperature, votes=repeats)
         other, setting = dataclasses.replace(judge, sampling=sampling), f"repeat T={temperature:g}"
-        with Session(other, store, oracle, allowance=allowance) as session:
+        with Session(other, store, oracle, allowance=allowance, grading=orders) as session:
             if pairwise:
                 rows += _pairs(session, beside_best, setting)
             else:
@@ -81,7 +101,7 @@ def _ranked(contents: Sequence[Variant]) -> list[Pair]:
 def _singles(
     session: Session, probes: Sequence[Variant], setting: str = PROFILE
 ) -> list[dict[str, Any]]:
-    votes_of_each = session.verdicts([(probe.row, probe.text) for probe in probes])
+    votes_of_each = session.ask_many([(probe.row, probe.text) for probe in probes])
     session.stop_if_refused()
     return [
         _record(verdict, session.judge, probe, setting, None)
@@ -99,14 +119,14 @@ def _pairs(session: Session, pairs: Sequence[Pair], setting: str = PROFILE) -> l
             " it with judge.grading.name=pairwise, or with a grading of single answers, for"
             " example judge.grading.name=likert."
         )
-    questions = [(probe.row, (other.text, probe.text)) for probe, other in pairs]
+    items = [(probe.row, text) for probe, other in pairs for text in (other.text, probe.text)]
+    orders = [(probe, order) for probe, _ in pairs for order in (AS_GIVEN, SWAPPED)]
     return [
         _record(verdict, judge, probe, setting, order)
         for index in range(judge.sampling.votes)
-        for (probe, _), orders in zip(
-            pairs, session.request_verdicts(questions, index), strict=True
+        for (probe, order), [verdict] in zip(
+            orders, session.ask_many(items, 2, [index]), strict=True
         )
-        for order, verdict in zip((AS_GIVEN, SWAPPED), orders, strict=True)
     ]
 
 

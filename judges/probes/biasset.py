@@ -18,10 +18,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from judges.endpoint.fields import writable
 from study.answers import answer_of
 from study.errors import UserError
 from study.rows import Row
+from study.screen import writable
 from study.system.files import sha256, write_text
 from study.tasks import files, prompts, verif
 from study.tasks.where import FILES, VARIABLE, data_folder

@@ -10,19 +10,20 @@ import re
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
 
 from judges.ask.allowance import Allowance
 from judges.ask.replies import Store
 from judges.ask.session import Session
-from judges.endpoint.fields import writable
+from judges.endpoint.dialects import Body
 from judges.grading.base import NOTHING, OneRequest, readable
 from judges.grading.delimiters import delimit
 from judges.probes.rewriters import TEXTS
 from judges.probes.variants import Source
+from study.answers import strip_thinking
 from study.config.schema import Judge
 from study.errors import UserError
 from study.rows import Row
+from study.screen import writable
 from study.verdict import Outcome, Parsed, Reply, Request
 
 INSTRUCTIONS: dict[str, str] = TEXTS["instructions"]
@@ -30,14 +31,21 @@ TOKENS = 2048
 _VERDICT = re.compile(r"\[\[(SAME|DIFFERENT)\]\]")
 
 
-class _Writing(OneRequest):
-    """Any text is a good reply. The option of all is ``room``, the tokens of a reply at least."""
+class Writing(OneRequest):
+    """Asks for a text with the words that stand as the answer; any text is a good reply. Option:
+    ``room``, the tokens of a reply at least."""
 
+    name = "writing"
     option_names = ("room",)
+    _template = ""
 
-    def body(self, request: Request = NOTHING) -> dict[str, Any]:
+    def messages(self, row: Row, answer: str) -> list[dict[str, str]]:
+        """One user turn of the words."""
+        return [{"role": "user", "content": answer}]
+
+    def body(self, request: Request = NOTHING) -> Body:
         """Room for a long answer."""
-        return {"max_tokens_at_least": self.options.get("room", TOKENS)}
+        return {"max_tokens_at_least": self.options["room"]}
 
     def parse(self, reply: Reply, request: Request = NOTHING) -> Parsed:
         """Whether there is a whole text."""
@@ -45,68 +53,38 @@ class _Writing(OneRequest):
         return text if isinstance(text, Parsed) else Parsed(Outcome.scored, score=1.0)
 
 
-class Rewrite(_Writing):
-    """Another form of an answer. An option is the instruction."""
-
-    name = "rewrite"
-    option_names = ("instruction", "room")
-    _template: str = TEXTS["rewrite"]
-
-    def messages(self, row: Row, answer: str) -> list[dict[str, str]]:
-        """One user turn with the delimited prompt and answer."""
-        instruction = self.options["instruction"]
-        return self.turn(row, instruction=instruction, answer=delimit("answer", answer))
+def writer(judge: Judge, store: Store | None, allowance: Allowance | None = None) -> Session:
+    """A session that asks a model for texts, once for each; one of little context has half of it
+    for a reply."""
+    room = judge.context // 2 if 0 < judge.context < 2 * TOKENS else TOKENS
+    once = replace(judge, sampling=replace(judge.sampling, votes=1))
+    return Session(once, store, allowance=allowance, grading=Writing({"room": room}))
 
 
-class Answer(_Writing):
-    """A right answer to the prompt, whose criteria are shown."""
-
-    name = "answer"
-    _template: str = TEXTS["answer"]
-
-    def messages(self, row: Row, answer: str) -> list[dict[str, str]]:
-        """One user turn with the delimited prompt and criteria."""
-        return self.turn(row)
-
-
-class Same(_Writing):
-    """Whether an answer says what another does, which is an option."""
-
-    name = "same"
-    option_names = ("other", "room")
-    _template: str = TEXTS["same"]
-
-    def messages(self, row: Row, answer: str) -> list[dict[str, str]]:
-        """One user turn with the delimited prompt and both answers."""
-        other = delimit("answer", self.options["other"])
-        return self.turn(row, answer=delimit("answer", answer), other=other)
+def question(kind: str, row: Row, instruction: str = "", **answers: str) -> tuple[Row, str]:
+    """What a writer is asked about a row: ``rewrite`` of an ``answer``, by an instruction; a right
+    ``answer``, with the criteria shown; whether an ``answer`` says the ``same`` as an ``other``."""
+    delimited = {name: delimit("answer", text) for name, text in answers.items()}
+    (turn,) = Writing().filled(TEXTS[kind], row, instruction=instruction, **delimited)
+    return row, turn["content"]
 
 
 Text = tuple[str | None, str]
 """What a model wrote, or None and the reason."""
 
 
-def written(session: Session, questions: Sequence[tuple[OneRequest, Row, str]]) -> list[Text]:
-    """The text of each reply to a grading's request about a row and an answer; a model of little
-    context has half of it for a reply."""
-    context = session.judge.context
-    room = {"room": min(TOKENS, context // 2)} if 0 < context < 2 * TOKENS else {}
-    requests = []
-    for grading, row, answer in questions:
-        sized = replace(grading, options=grading.options | room)
-        requests += [(sized, request) for request in sized.requests(row, answer)]
-    texts: list[Text] = []
-    for fetched in session.replies(requests):
-        text = readable(fetched.reply) if fetched.reply is not None else None
-        if isinstance(text, str):
-            texts.append((writable(text), ""))
-        else:
-            texts.append((None, f"{fetched.parsed.outcome} from the rewriter"))
-    return texts
+def written(session: Session, questions: Sequence[tuple[Row, str]]) -> list[Text]:
+    """The text of each reply of a writer."""
+    return [
+        (writable(strip_thinking(verdict.text)[0]), "")
+        if verdict.outcome is Outcome.scored
+        else (None, f"{verdict.outcome} from the rewriter")
+        for [verdict] in session.ask_many(questions)
+    ]
 
 
 def same(text: str | None) -> bool | None:
-    """Whether a reply to `Same` says that two answers are alike; None where it does not say."""
+    """Whether a reply to ``same`` says that two answers are alike; None where it does not say."""
     verdicts = set(_VERDICT.findall(text or ""))
     return verdicts == {"SAME"} if len(verdicts) == 1 else None
 
@@ -139,10 +117,10 @@ def rewritten(
     texts_by_source = [dict(source.slot_texts) for source in sources]
     failures: Counter[str] = Counter()
     me = judge.name, judge.family
-    with Session(judge, store, allowance=allowance) as session:
+    with writer(judge, store, allowance) as session:
         session.check()
         questions = [
-            (Rewrite({"instruction": INSTRUCTIONS[slot]}), source.row, source.contents["correct"])
+            question("rewrite", source.row, INSTRUCTIONS[slot], answer=source.contents["correct"])
             for source, slot in ((sources[place], slot) for place, slot in empty_slots)
         ]
         texts = written(session, questions)

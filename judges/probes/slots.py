@@ -13,14 +13,14 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from judges.ask.session import Session
-from judges.endpoint.fields import writable
 from judges.probes import biasset
 from judges.probes.biasset import CORRECT, POLICY, Item
-from judges.probes.model import INSTRUCTIONS, Answer, Rewrite, Same, same, written
+from judges.probes.model import INSTRUCTIONS, question, same, written
 from judges.probes.rewriters import corrupted, edits
 from judges.probes.variants import WRONG
 from study.errors import UserError
 from study.features import features
+from study.screen import writable
 
 LONGER, NEAR, NEAR_WORDS = 1.2, 0.5, 20
 """How many times as many words ``yverbose`` has at least; and by what share of its words, or by how
@@ -148,12 +148,12 @@ def fill_by_model(
     session: Session,
     done: Callable[[], None] = lambda: None,
 ) -> None:
-    """Let a model write slots, right answers first, and tell whether it kept the meaning; ``done``
-    is called after each round of requests.
+    """Let the model of a `writer` write slots, right answers first, and tell whether it kept the
+    meaning; ``done`` is called after each round of requests.
     Raises UserError: its endpoint cannot be asked."""
     session.check()
     rights = [item for item, slot in wanted if slot == CORRECT]
-    questions = [(Answer({}), biasset.row_of(item), "") for item in rights]
+    questions = [question("answer", biasset.row_of(item)) for item in rights]
     for item, (text, why) in zip(rights, written(session, questions), strict=True):
         put(item, CORRECT, author, Written(text, why, checks={"meaning": None}))
     done()
@@ -163,13 +163,13 @@ def fill_by_model(
             put(item, slot, author, Written(None, "no text to start from"))
     jobs = [job for job in jobs if job[2]]
     rewrites = [
-        (Rewrite({"instruction": INSTRUCTIONS[slot]}), biasset.row_of(item), text)
+        question("rewrite", biasset.row_of(item), INSTRUCTIONS[slot], answer=text)
         for item, slot, _, text in jobs
     ]
     texts = written(session, rewrites)
     whole = [(job, text) for job, (text, _) in zip(jobs, texts, strict=True) if text is not None]
     compared = [
-        (Same({"other": before}), biasset.row_of(item), text)
+        question("same", biasset.row_of(item), answer=text, other=before)
         for (item, _, _, before), text in whole
     ]
     alike = iter([same(reply) for reply, _ in written(session, compared)])

@@ -15,7 +15,7 @@ import re
 from dataclasses import dataclass, field
 from typing import Any
 
-from judges.grading import binary, group, likert, listwise, pairwise
+from judges.grading import binary, comparing, likert
 from judges.grading.delimiters import undelimit, without_delimited
 from judges.grading.vocabulary import VOCABULARIES, form
 from judges.simulated.bias import Bias
@@ -115,7 +115,7 @@ def _answers(text: str) -> tuple[str, ...]:
     if (single := undelimit("answer", text)) is not None:
         return (single,)
     answers: list[str] = []
-    while (answer := undelimit(group.kind(len(answers)), text)) is not None:
+    while (answer := undelimit(comparing.kind(len(answers)), text)) is not None:
         answers.append(answer)
     return tuple(answers)
 
@@ -139,9 +139,9 @@ def _reply_format(instructions: str, answers: int, words: tuple[str, str] | None
         if form(vocabulary) in instructions:
             return vocabulary
     if answers > 1:
-        if pairwise.MARKER in instructions and answers == 2:
+        if comparing.TIE_MARKER in instructions and answers == 2:
             return "pair"
-        if listwise.MARKER in instructions:
+        if comparing.RANKING_MARKER in instructions:
             return "ranking"
     elif likert.MARKER in instructions:
         return "number"
@@ -179,11 +179,11 @@ def _write_verdict(values: list[float], question: Question) -> Message:
     if question.reply_format == "binary":
         return Message(f"[[{binary.YES if value >= 0.5 else binary.NO}]]")
     if question.reply_format == "pair":
-        better = "A" if value > values[1] else "B" if value < values[1] else pairwise.TIE
+        better = "A" if value > values[1] else "B" if value < values[1] else comparing.TIE
         return Message(f"[[{better}]]")
     if question.reply_format == "ranking":
         order = sorted(range(len(values)), key=lambda place: -values[place])
-        return Message(f"[[{' > '.join(map(group.letters, order))}]]")
+        return Message(f"[[{' > '.join(map(comparing.letters, order))}]]")
     assert question.words is not None, "a choice has words"
     positive, negative = question.words
     choice = positive if value >= 0.5 else negative

@@ -57,7 +57,7 @@ class Endpoint:
     replicas: list[str] = run_time(field(default_factory=list))
     """More addresses of the same model; each request goes to the least loaded one."""
     served_as: list[str] = run_time(field(default_factory=list))
-    """Other names that its replies may give for ``model``; see ``judges.endpoint.served``."""
+    """Other names that its replies may give for ``model``."""
 
 
 @dataclass(frozen=True)

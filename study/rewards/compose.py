@@ -58,9 +58,9 @@ class RewardInputs:
         return self.played is None or self.played.outcome == OK
 
     @property
-    def item(self) -> tuple[Row, str]:
-        """What a judge is asked about."""
-        return self.judged_row, self.answer
+    def item(self) -> tuple[Row, str] | None:
+        """What a judge is asked about; None where there is no answer."""
+        return (self.judged_row, self.answer) if self.has_answer else None
 
 
 def recorded(config: Study, row: Row, record: Mapping[str, Any]) -> RewardInputs:

@@ -61,7 +61,7 @@ def test_tokens_are_those_of_a_simulated_judge_that_is_asked_the_same() -> None:
     answer = ("word " * 100)[: round(ANSWER_SHARE * 50) * 4]
     rows = TASKS[TASK.name].rows(TASK, "train")
     with Session(FAIR, None, oracle(TASK)) as session:
-        verdicts = [draws[0] for draws in session.verdicts([(row, answer) for row in rows])]
+        verdicts = [draws[0] for draws in session.ask_many([(row, answer) for row in rows])]
     mean = sum(verdict.tokens_in or 0 for verdict in verdicts) / len(rows)
     found = expected(cell())
     assert found["tokens_in"] == pytest.approx(40 * mean, rel=1e-3)
@@ -76,7 +76,7 @@ def test_the_labels_of_a_simulated_rubric_judge_take_the_tokens_that_are_expecte
     answers = [("red blue green " * count).strip() for count in range(1, 9)]
     with Session(judge, None, oracle(TASK)) as session:
         asked = [(row, answer) for row in rows for answer in answers]
-        verdicts = [draws[0] for draws in session.verdicts(asked)]
+        verdicts = [draws[0] for draws in session.ask_many(asked)]
     mean = sum(verdict.tokens_out or 0 for verdict in verdicts) / len(asked)
     assert expected(cell(judge))["tokens_out"] == pytest.approx(40 * mean, rel=0.1)
 

@@ -1,6 +1,6 @@
 """A run that stops for want of verdicts says why, and keeps what it had paid for."""
 
-from concurrent.futures import Future
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -65,16 +65,18 @@ def test_a_reason_is_short_and_holds_no_key(monkeypatch):
 class Session:
     """Stands where a session stands: the first answer is scored and the others are refused."""
 
-    compares, drifts, calls, hits = False, True, 0, 0
+    calls, hits = 0, 0
     judge = Judge(name="mine")
 
-    def submit(self, items, group_size):
+    @contextmanager
+    def batch(self, group_size):
+        yield self
+
+    def votes(self, items):
         self.calls += len(items)
         paid = {"attempts": 1, "finish_reason": "stop", "cost_usd": 0.25}
         outcomes = [Outcome.scored] + [Outcome.refused] * (len(items) - 1)
-        future = Future()
-        future.set_result([[verdict(one, "content filter", **paid)] for one in outcomes])
-        return future
+        return [[verdict(one, "content filter", **paid)] for one in outcomes]
 
     def stop_if_refused(self):
         """It was not: single answers were."""

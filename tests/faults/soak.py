@@ -243,7 +243,7 @@ def soak(questions: list[Question], in_flight: int, folder: Path, idle_s: float 
                     found: list[list[Verdict]] = []
                     for start in range(0, len(mine), BATCH):
                         batch = mine[start : start + BATCH]
-                        found += session.verdicts([(ROW, question.text) for question in batch])
+                        found += session.ask_many([(ROW, question.text) for question in batch])
                         # a training writes a step down and lets it go; here all are kept
                         gc.freeze()
                     calls += session.calls
@@ -276,7 +276,7 @@ def soak(questions: list[Question], in_flight: int, folder: Path, idle_s: float 
 def warm_up(url: str) -> None:
     """Import what the first question would, which takes longer than anything later."""
     with Session(asked(url, attempts=1, api_key_env="SOAK_KEY"), None) as session:
-        session.verdicts([(ROW, "0 - 0")])
+        session.ask_many([(ROW, "0 - 0")])
 
 
 def checked(

@@ -108,7 +108,7 @@ def ended(one_word: None) -> Ended:
 
     def one(stream: bool, fault: str) -> tuple[Verdict, int, int, bool]:
         with Session(a_judge(servers[stream].url(fault), stream=stream), None) as session:
-            ((verdict,),) = session.verdicts([(ROW, "one")])
+            ((verdict,),) = session.ask_many([(ROW, "one")])
             refused = session._asker.channel.refused is not None
             return verdict, session.calls, servers[stream].calls[fault], refused
 
@@ -158,7 +158,7 @@ def test_no_fault_leaks_and_the_failure_table_adds_up(stream, server, tmp_path) 
             Store(tmp_path / "replies.db") as store,
             Session(a_judge(server.url(name), stream=stream), store) as session,
         ):
-            found = session.verdicts([(ROW, f"{name} {number}") for number in range(2)])
+            found = session.ask_many([(ROW, f"{name} {number}") for number in range(2)])
             return [verdict for draws in found for verdict in draws], session.calls
 
     server_before, seen_before = left_behind(), server.calls.total()
@@ -177,7 +177,7 @@ def test_no_fault_leaks_and_the_failure_table_adds_up(stream, server, tmp_path) 
     ):
         stored = store.get_many([verdict.key for verdict in verdicts])
         assert stored.keys() == {each.key for _, each in kept}
-        again = session.verdicts([item for item, _ in kept])
+        again = session.ask_many([item for item, _ in kept])
         assert session.calls == 0
     assert [draws[0].outcome for draws in again] == [each.outcome for _, each in kept]
     metrics = judge_metrics(verdicts)
@@ -206,6 +206,6 @@ def test_a_mix_is_scored_in_the_end(server: FaultServer) -> None:
         limits = {"attempts": 30, "deadline_s": 60.0, "idle_timeout_s": 0.6, "backoff_s": 0.001}
         asked = a_judge(url, stream=stream, **limits)
         with Session(asked, None) as session:
-            found = session.verdicts([(ROW, f"{number}") for number in range(60)])
+            found = session.ask_many([(ROW, f"{number}") for number in range(60)])
             assert session.calls == sum(draws[0].attempts for draws in found) > 60
         assert {draws[0].score for draws in found} == {1.0}

@@ -51,7 +51,7 @@ def test_nothing_is_lost_and_nothing_doubled(tmp_path, monkeypatch) -> None:
             judge = soak.asked(server.url(f"mix_{SHARE}"), stream, model="m", attempts=12, **limits)
             numbers = range(half * stream, half * (stream + 1))
             with Session(judge, store) as session:
-                found = session.verdicts([(soak.ROW, str(number)) for number in numbers])
+                found = session.ask_many([(soak.ROW, str(number)) for number in numbers])
                 assert [draws[0].score for draws in found] == [float(n) for n in numbers]
                 assert session.hits == 0
                 calls += session.calls

@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
-from judges.ask.prefetch import judge_all
 from judges.ask.replies import Store, canonical
 from judges.ask.session import Session
 from judges.grading.delimiters import without_delimited
@@ -138,7 +137,7 @@ def give(name: str, store: Store) -> tuple[int, int, list[str]]:
     with mock.patch("judges.ask.session._simulated", _app):
         session = Session(judge, store, truth)
     with session:
-        votes_N = judge_all(session, items(), GROUP)
+        votes_N = session.ask_many(items(), GROUP)
         lines = [_line(verdict.as_row()) for votes in votes_N for verdict in votes]
         return session.calls, session.hits, lines
 

@@ -1,5 +1,6 @@
 """Rows, and a judge behind an endpoint, for the tests of sessions."""
 
+from collections.abc import Sequence
 from typing import Any
 
 from judges.ask.replies import Store
@@ -21,8 +22,16 @@ def ask_once(
 ) -> tuple[Verdict, int]:
     """The verdict of a session of its own, and the calls that it made."""
     with Session(judge, store) as session:
-        ((verdict,),) = session.verdicts([item])
+        ((verdict,),) = session.ask_many([item])
         return verdict, session.calls
+
+
+def ask_group(
+    session: Session, row: Row, answers: Sequence[str], draws: Sequence[int] | None = None
+) -> list[Verdict]:
+    """The first of the votes on each of the answers, which are one group."""
+    votes_G = session.ask_many([(row, answer) for answer in answers], len(answers), draws)
+    return [votes[0] for votes in votes_G]
 
 
 def held(grading: str = "likert", votes: int = 1, **endpoint: Any) -> Judge:

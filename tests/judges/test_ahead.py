@@ -9,9 +9,8 @@ from typing import Any
 
 import pytest
 
-from judges.ask.prefetch import Ahead, judge_all
 from judges.ask.replies import Store
-from judges.ask.session import Session
+from judges.ask.session import Ahead, Session
 from study.config.schema import Endpoint, Failure, Grading, Judge, Sampling, Simulated
 from study.rows import Row, Truth
 from study.verdict import Outcome, Verdict
@@ -57,7 +56,7 @@ def afterwards(
 ) -> tuple[list[list[Verdict]], int]:
     """The verdicts on answers that have all ended before the judge is asked, and the calls."""
     with Session(judge, None, oracle) as session:
-        return judge_all(session, items, GROUP), session.calls
+        return session.ask_many(items, GROUP), session.calls
 
 
 @pytest.fixture(params=[False, True], ids=["no store", "store"])
@@ -72,11 +71,10 @@ def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Store | No
 @pytest.mark.parametrize("grading", GRADINGS)
 def test_verdicts_do_not_depend_on_when_answers_end(grading: str, store: Store | None) -> None:
     expected, calls = afterwards(noisy(grading))
-    with Session(noisy(grading), store, oracle) as session, session.batch():
-        ahead = Ahead(session, GROUP)
+    with Session(noisy(grading), store, oracle) as session, session.batch(GROUP) as ahead:
         for places in ENDS:
             ahead.submit({place: ITEMS[place] for place in places})
-        votes_N = judge_all(session, ITEMS, GROUP, ahead)
+        votes_N = ahead.votes(ITEMS)
         assert session.calls == calls
     assert without_costs(votes_N) == without_costs(expected)
     assert len({vote.score for votes in votes_N for vote in votes}) > 2
@@ -90,14 +88,13 @@ def test_a_group_is_asked_about_once_and_when_its_last_answer_has_ended(app: End
         return True
 
     app.say, app.free = lambda body: "[[A > B > C > D]]", free
-    with Session(held("listwise"), None) as session, session.batch():
-        ahead = Ahead(session, GROUP)
+    with Session(held("listwise"), None) as session, session.batch(GROUP) as ahead:
         for place in (4, 0, 1, 3):
             ahead.submit({place: ITEMS[place]})
         assert session.calls == 0
         ahead.submit({2: ITEMS[2], 5: ITEMS[5]})
         assert request_came.wait(GENEROUS_S) and len(app.texts) == 1
-        votes_N = judge_all(session, ITEMS, GROUP, ahead)
+        votes_N = ahead.votes(ITEMS)
         assert session.calls == len(ROWS)
     assert [sum(row.prompt_text() in text for text in app.texts) for row in ROWS] == [1, 1, 1]
     assert [len(votes) for votes in votes_N] == [1] * len(ITEMS)
@@ -111,12 +108,11 @@ def test_what_was_submitted_in_other_words_is_asked_anew(grading: str, again: in
     ]
     judge = noisy(grading, failure=Failure())
     expected, _ = afterwards(judge)
-    with Session(judge, None, oracle) as session, session.batch():
-        ahead = Ahead(session, GROUP)
+    with Session(judge, None, oracle) as session, session.batch(GROUP) as ahead:
         ahead.submit(dict(enumerate(drafts)))
-        judge_all(session, drafts, GROUP, ahead)
+        ahead.votes(drafts)
         before = session.calls
-        assert without_costs(judge_all(session, ITEMS, GROUP, ahead)) == without_costs(expected)
+        assert without_costs(ahead.votes(ITEMS)) == without_costs(expected)
         assert session.calls - before == judge.sampling.votes * again
 
 
@@ -131,7 +127,7 @@ def test_a_submission_of_which_nothing_is_wanted_any_more_is_cancelled(app: Endp
         ahead.submit({0: (ROWS[0], "a first draft")})
         ahead.submit({1: ITEMS[1], 2: (ROWS[0], "a second draft")})
         (stale, _), (in_part, _) = ahead._submitted[0], ahead._submitted[1]
-        votes_N = judge_all(session, ITEMS[:3], 1, ahead)
+        votes_N = ahead.votes(ITEMS[:3])
         assert stale.cancelled() and not in_part.cancelled()
     assert [vote.score for [vote] in votes_N] == [0.7] * 3
 
@@ -143,13 +139,12 @@ def test_equal_answers_are_asked_once_whenever_they_end(fault, faults, store, on
     judge = held("one-word", url=faults.url(fault))
 
     def ask(together: bool) -> tuple[Counter[Any], int, int]:
-        with Session(judge, store) as session, session.batch():
-            ahead = Ahead(session, 1)
+        with Session(judge, store) as session, session.batch() as ahead:
             if not together:
                 ahead.submit({1: item})
                 ahead._submitted[1][0].result()  # the first has its reply when the other ends
                 ahead.submit({2: other})
-            votes_N = judge_all(session, [item, item, other], 1, ahead)
+            votes_N = ahead.votes([item, item, other])
             flags = Counter((vote.outcome, vote.from_cache, vote.tokens_in) for [vote] in votes_N)
             return flags, session.calls, session.hits
 
@@ -165,8 +160,8 @@ def test_after_a_batch_a_question_is_asked_anew() -> None:
     with Session(noisy("likert"), None, oracle) as session:
         for calls in (2, 4):
             with session.batch():
-                session.submit([ITEMS[0]], 1).result()
-                session.submit([ITEMS[0]], 1).result()
+                session.ask_many([ITEMS[0]])
+                session.ask_many([ITEMS[0]])
             assert session.calls == calls  # two votes
 
 
@@ -180,8 +175,7 @@ def test_the_end_of_a_batch_leaves_nothing_in_flight(tmp_path: Path, app: Endpoi
 
     app.say, app.free = lambda body: "[[70]]", free
     with Store(tmp_path / "replies.db") as store, Session(held(), store) as session:
-        with pytest.raises(RuntimeError, match="generation failed"), session.batch():
-            ahead = Ahead(session, 1)
+        with pytest.raises(RuntimeError, match="generation failed"), session.batch() as ahead:
             ahead.submit({0: ITEMS[0], 1: ITEMS[1]})
             assert came.acquire(timeout=GENEROUS_S) and came.acquire(timeout=GENEROUS_S)
             raise RuntimeError("generation failed")
@@ -189,10 +183,10 @@ def test_the_end_of_a_batch_leaves_nothing_in_flight(tmp_path: Path, app: Endpoi
         before = session.calls
         may_answer.set()
         with Session(held(), store) as other:  # the leases were given back
-            assert other.verdicts([ITEMS[0]])[0][0].score == 0.7
+            assert other.ask_many([ITEMS[0]])[0][0].score == 0.7
             assert other.calls == 1
         with session.batch():
-            votes_N = judge_all(session, ITEMS[:2], 1)
+            votes_N = session.ask_many(ITEMS[:2])
         assert [vote.outcome for [vote] in votes_N] == [Outcome.scored] * 2
         assert session.calls - before == 1 and store.count() == 2
     assert len(app.texts) == 4
@@ -202,8 +196,8 @@ def test_a_batch_that_ends_at_once_asks_nothing_afterwards(app: Endpointed) -> N
     app.say, app.free = lambda body: "[[70]]", lambda content, texts: False
     items: list[tuple[Row, str]] = [(ROWS[0], f"answer {number}") for number in range(700)]
     with Session(held(max_concurrency=2), None) as session:
-        with session.batch():
-            session.submit(items, 1)
+        with session.batch() as ahead:
+            ahead.submit(dict(enumerate(items)))
         assert session.calls == len(app.texts) <= 2
         assert session._asker._in_flight == {} and session._submissions == set()
 
@@ -216,7 +210,7 @@ def test_a_judge_that_drifts_is_asked_in_order_and_by_nobody_else() -> None:
         for places in ENDS:
             ahead.submit({place: ITEMS[place] for place in places})
         assert session.calls == 0
-        assert without_costs(judge_all(session, ITEMS, GROUP, ahead)) == without_costs(expected)
+        assert without_costs(ahead.votes(ITEMS)) == without_costs(expected)
     order = [place for places in ENDS for place in places]
     votes_N, _ = afterwards(judge, [ITEMS[place] for place in order])
     by_place = dict(zip(order, without_costs(votes_N), strict=True))

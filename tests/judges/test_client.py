@@ -12,8 +12,7 @@ from typing import Any
 import pytest
 
 from judges.ask.reading import settle
-from judges.endpoint.channel import MANY_REFUSALS
-from judges.endpoint.client import Channel, EndpointRefused, Fetched
+from judges.endpoint.client import MANY_REFUSALS, Channel, EndpointRefused, Fetched
 from judges.endpoint.dialects import REMINDER
 from judges.endpoint.replicas import open_wire
 from judges.fault_injection.server import ANSWERS, error, events, whole

@@ -23,7 +23,7 @@ def test_the_face_is_enough_to_judge(tmp_path: Path) -> None:
         judges.Store(tmp_path / "replies.db") as store,
         judges.Session(judge, store, lambda prompt, answer: Truth(len(answer) / 4)) as session,
     ):
-        votes_N = judges.judge_all(session, [(row, "ab"), (row, "abc")], 2)
+        votes_N = session.ask_many([(row, "ab"), (row, "abc")], 2)
     assert [[vote.score for vote in votes] for votes in votes_N] == [[0.5], [0.75]]
     assert judge.grading.name in judges.GRADINGS
 

@@ -9,9 +9,20 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from judges.endpoint.chat_completions import BadCompletion, ErrorBody, Stream, read_plain
-from judges.endpoint.fields import BLOT, MOST_TOKENS, blot, check_value, clean, logprobs, one_line
+from judges.endpoint.chat_completions import (
+    BLOT,
+    MOST_TOKENS,
+    BadCompletion,
+    ErrorBody,
+    Stream,
+    blot,
+    check_value,
+    clean,
+    logprobs,
+    read_plain,
+)
 from study.cell.records import VERDICT, arrow_type
+from study.screen import one_line
 from study.system.secrets import MARKS, PATTERNS
 from study.verdict import Reply
 

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from judges.ask.session import Session
+from judges.grading.comparing import Listwise
 from judges.grading.likert import Likert
-from judges.grading.listwise import Listwise
 from study.config.bounds import IllegalValue
 from study.config.compose import load_presets
 from study.errors import UserError
@@ -62,7 +62,7 @@ def spread() -> dict[bool, float]:
         judge, task = load_presets("sim-dose", overrides=[*noisy, *([ensemble] if more else [])])
         rows = task_module(task.name).rows(task, "train")[:150]
         with Session(judge, None, oracle(task)) as session:
-            votes = session.verdicts([(row, "no answer at all") for row in rows])
+            votes = session.ask_many([(row, "no answer at all") for row in rows])
         scores = [vote.score for (vote,) in votes]
         variances[more] = float(np.var(np.array(scores, dtype=float)))
     return variances

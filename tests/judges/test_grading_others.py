@@ -8,12 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from judges.grading import GRADINGS, base
-from judges.grading.base import GroupGrading
-from judges.grading.checks import check_rows
+from judges.grading.base import GroupGrading, check_rows
+from judges.grading.comparing import Listwise, Pairwise, Ranking, kind, letters, shuffled
 from judges.grading.delimiters import undelimit
-from judges.grading.group import kind, letters, shuffled
-from judges.grading.listwise import Listwise, Ranking
-from judges.grading.pairwise import Pairwise
 from study.errors import UserError
 from study.rows import Criterion, Row, make_row
 from study.verdict import Outcome, Parsed, Reply, Request

@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 from judges.ask.identity import build_grading, judge_id
 from judges.ask.session import Session
 from judges.grading import GRADINGS
-from judges.grading.base import REFERENCE
-from judges.grading.checks import check_rows
+from judges.grading.base import REFERENCE, check_rows
 from judges.grading.delimiters import delimit, undelimit, without_delimited
 from judges.simulated.reply_format import read_question
 from study.config.schema import Grading, Judge, Simulated
@@ -149,7 +148,7 @@ def test_a_simulated_judge_knows_the_row_whatever_else_it_is_shown(name, referen
 
     items = [(of(domain), answer) for domain in ("", *DOMAINS) for answer in ("16", "15")]
     with Session(judge, None, oracle) as session:
-        scores = [draws[0].score for draws in session.verdicts(items)]
+        scores = [draws[0].score for draws in session.ask_many(items)]
     assert scores == [1.0, 0.0] * 4
 
 

@@ -9,8 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from judges.grading import GRADINGS
-from judges.grading.base import Grading
-from judges.grading.checks import check_rows
+from judges.grading.base import Grading, check_rows
 from judges.grading.delimiters import undelimit
 from judges.grading.rubric import Rubric
 from study.config.schema import Task

@@ -8,9 +8,10 @@ from typing import Any
 import pytest
 
 from experiments.trainer.scorer import judge_metrics
+from judges.ask.asker import request_keys
 from judges.ask.replies import Store, content_key
 from judges.ask.session import Session
-from judges.endpoint.dialects import REMINDER
+from judges.endpoint.dialects import REMINDER, judge_body
 from judges.grading import GRADINGS
 from judges.grading.delimiters import undelimit
 from study.config.schema import Endpoint, Grading, Judge, Price, Sampling
@@ -18,7 +19,7 @@ from study.errors import UserError
 from study.rows import Criterion, Row, make_row
 from study.verdict import Outcome
 from tests.judges.endpoints import Endpointed, text_of
-from tests.judges.sessions import ask_once
+from tests.judges.sessions import ask_group, ask_once
 
 TURN = ({"role": "user", "content": "Say hello."},)
 
@@ -99,7 +100,7 @@ def test_one_verdict_of_several_requests_adds_up(name, options, pieces, app, sto
     if count == 1:
         assert store.get(verdict.key) is not None
     with Session(scripted_judge(name, **options), store) as session:
-        ((again,),) = session.verdicts([(ROW, "hi")])
+        ((again,),) = session.ask_many([(ROW, "hi")])
         assert (session.calls, session.hits) == (0, count)
     assert again.from_cache and again.cost_usd == 0.0
     assert (again.key, again.labels, again.score) == (verdict.key, verdict.labels, verdict.score)
@@ -107,12 +108,15 @@ def test_one_verdict_of_several_requests_adds_up(name, options, pieces, app, sto
 
 def test_the_key_of_a_verdict_is_the_hash_of_its_requests_keys(app, store) -> None:
     with Session(scripted_judge("rubric_chunk", k=3), store) as session:
-        ((first,),) = session.verdicts([(ROW, "hi")])
-        ((other,),) = session.verdicts([(ROW, "ho")])
-        grading = GRADINGS["rubric_chunk"]({"k": 3})
-        requests = [(grading, request) for request in grading.requests(ROW, "hi")]
-        keys = [fetched.request.key for fetched in session.replies(requests)]
-        assert session.hits == len(keys) == 2
+        ((first,),) = session.ask_many([(ROW, "hi")])
+        ((other,),) = session.ask_many([(ROW, "ho")])
+    judge, key = session.judge, request_keys(session.judge)
+    grading = GRADINGS["rubric_chunk"]({"k": 3})
+    keys = [
+        key(judge_body(judge, grading.body(request), request.messages, 0), 0)
+        for request in grading.requests(ROW, "hi")
+    ]
+    assert len(keys) == 2
     assert first.key == content_key(keys) != other.key
     assert all(store.get(key) is not None for key in keys)
 
@@ -156,7 +160,7 @@ def test_a_reply_that_says_two_things_is_asked_again_once_and_counted(app: Endpo
         "[[70]]" if REMINDER in text_of(body) and "mend" in text_of(body) else quoting
     )
     with Session(scripted_judge("likert"), None) as session:
-        ((cured,), (lost,)) = session.verdicts([(ROW, "mend"), (ROW, "quote")])
+        ((cured,), (lost,)) = session.ask_many([(ROW, "mend"), (ROW, "quote")])
         assert session.calls == 4
     assert (cured.score, cured.reason) == (0.7, "asked again with a format reminder")
     assert (lost.outcome, lost.score) == (Outcome.unparsed, None)
@@ -198,7 +202,7 @@ def test_truncation_is_an_outcome_and_gets_more_room_once(app: Endpointed) -> No
 def test_votes_and_items_keep_their_order(app: Endpointed) -> None:
     app.say = lambda body: same_label(body, met="yes" in text_of(body))
     with Session(scripted_judge("rubric_chunk", votes=3, k=2), None) as session:
-        verdicts = session.verdicts([(ROW, "yes"), (ROW, "no"), (row_of(1), "yes")])
+        verdicts = session.ask_many([(ROW, "yes"), (ROW, "no"), (row_of(1), "yes")])
         assert session.calls == 3 * (3 + 3 + 1)
     assert [[verdict.score for verdict in draws] for draws in verdicts] == [
         [1.0] * 3, [0.0] * 3, [1.0] * 3
@@ -210,7 +214,7 @@ def test_votes_and_items_keep_their_order(app: Endpointed) -> None:
 def test_a_row_that_cannot_be_scored_is_not_asked_about(app: Endpointed) -> None:
     bad = make_row(TURN, (Criterion("Is rude.", -1.0),))
     with Session(scripted_judge("rubric_batch"), None) as session:
-        (bad_draws, good_draws) = session.verdicts([(bad, "hi"), (ROW, "hi")])
+        (bad_draws, good_draws) = session.ask_many([(bad, "hi"), (ROW, "hi")])
         assert session.calls == 1
     assert bad_draws[0].outcome is Outcome.unparsed and "positive points" in bad_draws[0].reason
     assert (bad_draws[0].attempts, bad_draws[0].cost_usd) == (0, 0.0)
@@ -234,7 +238,7 @@ def test_a_group_shares_what_its_requests_cost(app: Endpointed, store: Store) ->
     app.say = prefers("b")
     answers = ["a", "b", "c"]
     with Session(scripted_judge("pairwise"), store) as session:
-        verdicts = asyncio.run(session.group(ROW, answers))
+        verdicts = ask_group(session, ROW, answers)
         assert session.calls == 6
     assert [verdict.score for verdict in verdicts] == [0.25, 1.0, 0.25]
     assert "1 of 2 pairs turned" in verdicts[0].reason and verdicts[1].reason == ""
@@ -245,9 +249,9 @@ def test_a_group_shares_what_its_requests_cost(app: Endpointed, store: Store) ->
     assert {verdict.attempts for verdict in verdicts} == {2}
     assert len({verdict.key for verdict in verdicts}) == 3
     with Session(scripted_judge("pairwise"), store) as session:
-        again = asyncio.run(session.group(ROW, answers))
+        again = ask_group(session, ROW, answers)
         # a fourth answer meets the three that are known
-        more = asyncio.run(session.group(ROW, [*answers, "d"]))
+        more = ask_group(session, ROW, [*answers, "d"])
         assert session.calls == 6
     assert all(verdict.from_cache and verdict.cost_usd == 0.0 for verdict in again)
     assert [verdict.score for verdict in again] == [0.25, 1.0, 0.25]
@@ -257,7 +261,7 @@ def test_a_group_shares_what_its_requests_cost(app: Endpointed, store: Store) ->
 def test_one_ranking_is_shared_by_all(app: Endpointed) -> None:
     app.say = lambda body: "[[B > A > C]]"
     with Session(scripted_judge("listwise"), None) as session:
-        verdicts = asyncio.run(session.group(ROW, ["x", "y", "z"]))
+        verdicts = ask_group(session, ROW, ["x", "y", "z"])
         assert session.calls == 1
     assert sorted(verdict.score or 0.0 for verdict in verdicts) == [0.0, 0.5, 1.0]
     assert sorted(verdict.attempts for verdict in verdicts) == [0, 0, 1]
@@ -269,7 +273,7 @@ def test_one_ranking_is_shared_by_all(app: Endpointed) -> None:
 def test_a_ranking_that_cannot_be_read_is_asked_for_again_and_lost_for_all(app: Endpointed) -> None:
     app.say = lambda body: "[[A > B]]"
     with Session(scripted_judge("listwise"), None) as session:
-        verdicts = asyncio.run(session.group(ROW, ["x", "y", "z"]))
+        verdicts = ask_group(session, ROW, ["x", "y", "z"])
         assert session.calls == 2
     assert {verdict.outcome for verdict in verdicts} == {Outcome.unparsed}
 
@@ -277,7 +281,7 @@ def test_a_ranking_that_cannot_be_read_is_asked_for_again_and_lost_for_all(app: 
 def test_draws_of_a_group_are_asked_for_by_index(app: Endpointed) -> None:
     app.say = prefers("b")
     with Session(scripted_judge("pairwise", votes=2), None) as session:
-        first, second = (asyncio.run(session.group(ROW, ["a", "b"], index)) for index in (0, 1))
+        first, second = (ask_group(session, ROW, ["a", "b"], [index]) for index in (0, 1))
         assert session.calls == 4
     assert [verdict.sample_index for verdict in second] == [1, 1]
     assert first[0].key != second[0].key
@@ -286,15 +290,8 @@ def test_draws_of_a_group_are_asked_for_by_index(app: Endpointed) -> None:
 @pytest.mark.parametrize("name", ["pairwise", "listwise"])
 def test_a_group_of_one_and_single_answers_are_refused(name: str, app: Endpointed) -> None:
     with Session(scripted_judge(name), None) as session:
-        with pytest.raises(UserError, match=rf"{name} needs a group; trainer\.group_size is 1"):
-            asyncio.run(session.group(ROW, ["alone"]))
         with pytest.raises(UserError, match=rf"judge\.grading\.name={name} compares"):
-            session.verdicts([(ROW, "hi")])
+            session.ask_many([(ROW, "hi")])
         with pytest.raises(UserError, match="compares the answers of a group"):
-            asyncio.run(session.verdict(ROW, "hi"))
+            asyncio.run(session.ask_one(ROW, "hi"))
         assert session.calls == 0
-    with (
-        Session(scripted_judge("likert"), None) as session,
-        pytest.raises(UserError, match=r"judge\.grading\.name=likert.*pairwise or listwise"),
-    ):
-        asyncio.run(session.group(ROW, ["a", "b"]))

@@ -20,6 +20,7 @@ from judges.simulated.reply_format import Unanswerable, read_question
 from study.config.schema import Failure, Judge, Simulated
 from study.rows import Criterion, Row, Truth, make_row
 from study.verdict import Outcome, Verdict
+from tests.judges.sessions import ask_group
 from tests.judges.test_simulated import judge
 
 POINTS = (5.0, 3.0, -4.0, 2.0)
@@ -42,7 +43,7 @@ def oracle(prompt: str, answer: str) -> Truth | None:
 
 def verdicts(judge: Judge, answers: list[str], row: Row = ROW) -> list[Verdict]:
     with Session(judge, None, oracle) as session:
-        return [draws[0] for draws in session.verdicts([(row, answer) for answer in answers])]
+        return [draws[0] for draws in session.ask_many([(row, answer) for answer in answers])]
 
 
 ALL_CHECKS = ["".join(marks) for marks in itertools.product("01", repeat=4)]
@@ -67,7 +68,7 @@ def test_without_bias_the_labels_are_the_checks(vocabulary: str, layout: str) ->
 def test_a_rubric_in_pieces_makes_the_same_verdict(name, options, calls) -> None:
     whole = verdicts(judge("rubric_batch"), ALL_CHECKS)
     with Session(judge(name, options), None, oracle) as session:
-        results = [draws[0] for draws in session.verdicts([(ROW, text) for text in ALL_CHECKS])]
+        results = [draws[0] for draws in session.ask_many([(ROW, text) for text in ALL_CHECKS])]
         assert session.calls == calls * len(ALL_CHECKS)
     assert [(v.labels, v.score) for v in results] == [(v.labels, v.score) for v in whole]
     assert {verdict.attempts for verdict in results} == {calls}
@@ -84,14 +85,14 @@ def test_a_binary_verdict_is_a_threshold(name: str) -> None:
 def test_a_group_is_compared_by_value() -> None:
     answers = ["0011", "0000", "1111", "1100"]
     with Session(judge("pairwise"), None, oracle) as session:
-        results = asyncio.run(session.group(ROW, answers))
+        results = ask_group(session, ROW, answers)
         assert session.calls == 12
     # 0011 and 1100 tie: (1 + 0 + 0.5) / 3
     assert [verdict.score for verdict in results] == pytest.approx([0.5, 0.0, 1.0, 0.5])
     assert all(verdict.reason == "" for verdict in results)
     ranks = ["0011", "0000", "1111", "0001"]
     with Session(judge("listwise"), None, oracle) as session:
-        results = asyncio.run(session.group(ROW, ranks))
+        results = ask_group(session, ROW, ranks)
         assert session.calls == 1
     assert [verdict.score for verdict in results] == pytest.approx([2 / 3, 0.0, 1.0, 1 / 3])
 
@@ -99,7 +100,7 @@ def test_a_group_is_compared_by_value() -> None:
 def test_noise_turns_close_pairs_with_the_order() -> None:
     answers = [f"0011 number {place}" for place in range(6)]
     with Session(judge("pairwise", noise_sd=0.1), None, oracle) as session:
-        results = asyncio.run(session.group(ROW, answers))
+        results = ask_group(session, ROW, answers)
     assert any("turned with the order" in verdict.reason for verdict in results)
     assert sum(verdict.score or 0.0 for verdict in results) == pytest.approx(3.0)
 
@@ -199,7 +200,7 @@ def test_a_judged_text_cannot_ask_for_another_format() -> None:
         assert plain.outcome is tricked.outcome is Outcome.scored
         assert (plain.labels, plain.score) == (tricked.labels, tricked.score)
     with Session(judge("listwise"), None, oracle) as session:
-        scores = [verdict.score for verdict in asyncio.run(session.group(EQUAL, [forged, "0000"]))]
+        scores = [verdict.score for verdict in ask_group(session, EQUAL, [forged, "0000"])]
     assert scores == [1.0, 0.0]
 
 

@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from judges.ask.identity import build_grading, check_settings, judge_id, request_keys
+from judges.ask.asker import request_keys
+from judges.ask.identity import build_grading, check_settings, judge_id
 from judges.endpoint.dialects import judge_body
 from judges.serving.vllm_command import arguments
 from judges.simulated.bias import Bias

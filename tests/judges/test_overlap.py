@@ -11,7 +11,6 @@ from typing import Any
 
 import pytest
 
-from judges.ask.prefetch import judge_all
 from judges.ask.replies import Store
 from judges.ask.session import Session
 from study.config.schema import Cost
@@ -42,7 +41,7 @@ def test_a_follow_up_waits_for_no_other_answer(stored, app, tmp_path) -> None:
     app.say, app.free = partial_labels, free
     store = Store(tmp_path / "replies.db") if stored else None
     with Session(held("rubric_batch"), store) as session:
-        verdicts = session.verdicts([(ROWS[0], "answer A"), (ROWS[0], "answer B")])
+        verdicts = session.ask_many([(ROWS[0], "answer A"), (ROWS[0], "answer B")])
         assert session.calls == 4
     assert [draws[0].labels for draws in verdicts] == [("met", "met")] * 2
     assert [draws[0].score for draws in verdicts] == [1.0, 1.0]
@@ -59,7 +58,7 @@ def test_groups_and_votes_overlap(name, requests, app, tmp_path) -> None:
     app.say, app.free = lambda body: reply_text, lambda content, texts: len(texts) == total
     items = [(row, f"{row.prompt_text()} {member}") for row in ROWS for member in "xy"]
     with Store(tmp_path / "replies.db") as store, Session(held(name, votes=3), store) as session:
-        votes_N = judge_all(session, items, 2)
+        votes_N = session.ask_many(items, 2)
         assert (session.calls, store.count()) == (total, total)
     assert len(app.texts) == total
     assert [len(votes) for votes in votes_N] == [3] * 4
@@ -77,7 +76,7 @@ def test_a_verdict_can_be_awaited_in_any_loop(app: Endpointed) -> None:
 
     async def main(session: Session) -> None:
         one, other = await asyncio.gather(
-            session.verdict(ROWS[0], "a"), session.verdict(ROWS[1], "b", index=3)
+            session.ask_one(ROWS[0], "a"), session.ask_one(ROWS[1], "b", index=3)
         )
         assert (one.score, other.score) == (0.7, 0.7)
         assert (one.sample_index, other.sample_index) == (0, 3)
@@ -90,8 +89,8 @@ def test_an_awaited_verdict_that_is_given_up_leaves_the_session_usable(app: Endp
     app.say, app.free = lambda body: "[[70]]", lambda content, texts: "stuck" not in content
 
     async def main(session: Session) -> float | None:
-        stuck = asyncio.create_task(session.verdict(ROWS[0], "stuck"))
-        free = await session.verdict(ROWS[0], "free")
+        stuck = asyncio.create_task(session.ask_one(ROWS[0], "stuck"))
+        free = await session.ask_one(ROWS[0], "free")
         stuck.cancel()
         with pytest.raises(asyncio.CancelledError):
             await stuck
@@ -99,7 +98,7 @@ def test_an_awaited_verdict_that_is_given_up_leaves_the_session_usable(app: Endp
 
     with Session(held("likert"), None) as session:
         assert asyncio.run(main(session)) == 0.7
-        assert session.verdicts([(ROWS[1], "x")])[0][0].score == 0.7
+        assert session.ask_many([(ROWS[1], "x")])[0][0].score == 0.7
 
 
 def test_a_reply_is_parsed_once_and_a_body_built_once(app, monkeypatch, tmp_path) -> None:
@@ -120,9 +119,9 @@ def test_a_reply_is_parsed_once_and_a_body_built_once(app, monkeypatch, tmp_path
     app.say = lambda body: "[[70]]"
     items = [(ROWS[0], f"answer {number}") for number in range(7)]
     with Store(tmp_path / "replies.db") as store, Session(held("likert"), store) as session:
-        session.verdicts(items)
+        session.ask_many(items)
         assert counts == {"parse": 7, "body": 7}
-        session.verdicts(items)
+        session.ask_many(items)
         assert counts == {"parse": 14, "body": 14}
 
 
@@ -130,7 +129,7 @@ def test_closing_during_follow_ups_aborts_them(app: Endpointed) -> None:
     app.say, app.free = partial_labels, lambda content, texts: not is_follow_up(content)
 
     async def main(session: Session) -> Any:
-        task = asyncio.create_task(session.verdict(ROWS[0], "answer"))
+        task = asyncio.create_task(session.ask_one(ROWS[0], "answer"))
         await come(lambda: len(app.texts) == 2)
         await asyncio.to_thread(session.close)
         return await task
@@ -146,9 +145,9 @@ def test_an_allowance_holds_over_overlapping_groups(app: Endpointed) -> None:
     app.say = lambda body: "[[A]]"
     pairwise_judge = held("pairwise")
     allowance = Allowance(Cost(max_calls=5), [pairwise_judge])
-    groups = [(row, [f"{row.prompt_text()} {member}" for member in "xyz"]) for row in ROWS]
+    items = [(row, f"{row.prompt_text()} {member}") for row in ROWS for member in "xyz"]
     with Session(pairwise_judge, None, allowance=allowance) as session:
-        verdicts = session.groups(groups)
+        verdicts = session.ask_many(items, 3)
         assert (session.calls, len(app.texts), allowance.spent.calls) == (5, 5, 5)
     outcomes = [votes[0].outcome for votes in verdicts]
     assert outcomes[:2] == [Outcome.scored] * 2 and outcomes[3:] == [Outcome.aborted] * 3

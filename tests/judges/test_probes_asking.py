@@ -5,7 +5,6 @@ from typing import Any
 import pytest
 
 from judges.ask.allowance import Allowance
-from judges.ask.session import Session
 from judges.grading.delimiters import undelimit
 from judges.probes import Source, variants
 from judges.probes.asking import ask
@@ -98,12 +97,6 @@ def test_a_rewriter_s_texts_are_paid_for_too(app, store):
     filled, lost, calls = rewritten(held(), [SOURCE], store, one)
     assert calls == 1 and len(filled[0].slot_texts) == 1
     assert len(lost) == len(INSTRUCTIONS) - 1 and all("aborted" in line for line in lost)
-
-
-def test_a_judge_of_single_answers_has_no_verdict_on_a_pair(app, store):
-    with Session(held(), store) as session, pytest.raises(UserError, match="cannot compare"):
-        session.request_verdicts([(ROW, ("a", "b"))])
-    assert app.bodies == []
 
 
 def test_order_zero_shows_the_counterpart_first(app, store):

@@ -191,8 +191,8 @@ def test_smollm2_is_served_judges_and_leaves_no_process(tmp_path):
         row = check.HARMLESS
         with Session(judge, None) as session:
             answers = ["The capital of France is Paris.", "I do not know.", "Paris."]
-            verdicts = [one for one, *_ in session.verdicts([(row, text) for text in answers])]
-            again = [one for one, *_ in session.verdicts([(row, text) for text in answers])]
+            verdicts = [one for one, *_ in session.ask_many([(row, text) for text in answers])]
+            again = [one for one, *_ in session.ask_many([(row, text) for text in answers])]
         assert [verdict.outcome for verdict in verdicts] == [Outcome.scored] * 3
         # A soft choice is a probability, and float32 gives the same one twice.
         assert all(0 < verdict.score < 1 for verdict in verdicts)

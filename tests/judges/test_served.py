@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from judges.endpoint.served import is_requested_model
+from judges.endpoint.chat_completions import is_requested_model
 
 SAME = [
     ("m", "m"), ("Qwen3-32B", "qwen3-32b"), ("m", ""), ("", "anything"),

@@ -44,8 +44,8 @@ def test_a_simulated_judge_in_this_process(stream: bool, store: Store) -> None:
     with Session(judge, store, oracle) as session:
         session.check()
         assert session.calls == 0  # the preflight asks for no verdict
-        verdicts = session.verdicts(ITEMS)
-        assert session.verdicts([]) == []
+        verdicts = session.ask_many(ITEMS)
+        assert session.ask_many([]) == []
     scores = [[verdict.score for verdict in draws] for draws in verdicts]
     assert scores == [[(n % 5) / 4] for n in range(10)]
     first = verdicts[1][0]
@@ -60,11 +60,11 @@ def test_a_simulated_judge_in_this_process(stream: bool, store: Store) -> None:
 
 def test_stored_replies_are_not_asked_for_again(store: Store) -> None:
     with Session(FAIR, store, oracle) as session:
-        fresh = session.verdicts(ITEMS)
+        fresh = session.ask_many(ITEMS)
         # Four prompts and five lengths over ten items: all differ, so all were asked.
         assert (session.calls, session.hits, store.count()) == (10, 0, 10)
     with Session(FAIR, store, oracle) as session:
-        again = session.verdicts([*ITEMS[::-1], (ROWS[0], "new one")])
+        again = session.ask_many([*ITEMS[::-1], (ROWS[0], "new one")])
         assert (session.calls, session.hits) == (1, 10)
     for old, new in zip(fresh, again[-2::-1], strict=True):
         assert new[0].from_cache
@@ -75,19 +75,19 @@ def test_stored_replies_are_not_asked_for_again(store: Store) -> None:
 def test_the_same_question_in_flight_is_asked_once(faults: Any, one_word: Any) -> None:
     judge = http(faults.url("slow_0.1"), Price(input=1.0), max_concurrency=64)
     with Session(judge, None) as session:
-        verdicts = session.verdicts([(ROWS[0], "a")] * 5 + [(ROWS[0], "b")])
+        verdicts = session.ask_many([(ROWS[0], "a")] * 5 + [(ROWS[0], "b")])
         assert (session.calls, session.hits) == (2, 4)
         assert [draws[0].from_cache for draws in verdicts] == [False, True, True, True, True, False]
         assert [draws[0].cost_usd for draws in verdicts][:2] == [100 / 1e6, 0.0]
         # Without a store a later call asks again.
-        assert not session.verdicts([(ROWS[0], "a")])[0][0].from_cache
+        assert not session.ask_many([(ROWS[0], "a")])[0][0].from_cache
         assert session.calls == 3
 
 
 def test_threads_share_a_flight(faults: Any, one_word: Any, store: Store) -> None:
     before = faults.calls["slow_0.2"]
     with Session(http(faults.url("slow_0.2")), store) as session, ThreadPoolExecutor(4) as threads:
-        verdicts = list(threads.map(lambda _: session.verdicts([(ROWS[0], "x")]), range(4)))
+        verdicts = list(threads.map(lambda _: session.ask_many([(ROWS[0], "x")]), range(4)))
     assert [draws[0].score for (draws,) in verdicts] == [1.0] * 4
     assert faults.calls["slow_0.2"] - before == 1
     assert session.hits == 3
@@ -96,13 +96,13 @@ def test_threads_share_a_flight(faults: Any, one_word: Any, store: Store) -> Non
 def test_votes_are_draws_of_their_own(faults: Any, one_word: Any, store: Store) -> None:
     judge = http(faults.url("good"))
     with Session(replace(judge, sampling=Sampling(votes=3, seed=5)), store) as session:
-        (draws,) = session.verdicts([(ROWS[0], "x")])
+        (draws,) = session.ask_many([(ROWS[0], "x")])
         assert [verdict.sample_index for verdict in draws] == [0, 1, 2]
         assert len({verdict.key for verdict in draws}) == 3
         assert session.calls == 3
     assert sorted(body["seed"] for body in faults.bodies["good"][-3:]) == [5, 6, 7]
     with Session(replace(judge, sampling=Sampling(votes=4, seed=5)), store) as session:
-        (draws,) = session.verdicts([(ROWS[0], "x")])
+        (draws,) = session.ask_many([(ROWS[0], "x")])
         assert [verdict.from_cache for verdict in draws] == [True, True, True, False]
         assert [verdict.sample_index for verdict in draws] == [0, 1, 2, 3]
 
@@ -131,7 +131,7 @@ def test_the_first_writer_wins_over_our_own_reply(faults: Any, one_word: Any, st
         theirs = {"replies": [other], "attempts": 2, "latency_s": 9.0}
         timer = threading.Timer(0.05, store.put, (key, theirs))
         timer.start()
-        ((verdict,),) = session.verdicts([(ROWS[0], "x")])
+        ((verdict,),) = session.ask_many([(ROWS[0], "x")])
         timer.join()
     assert (verdict.score, verdict.text, verdict.from_cache) == (0.0, "not_met", True)
     assert verdict.cost_usd == 100 / 1e6  # our call was made and paid for
@@ -152,7 +152,7 @@ def test_closing_aborts_what_is_in_flight(faults: Any, one_word: Any, store: Sto
     before = faults.calls["hang"]
     verdicts: list[Any] = []
     items = [(ROWS[0], "x"), (ROWS[1], "y")]
-    thread = threading.Thread(target=lambda: verdicts.extend(session.verdicts(items)))
+    thread = threading.Thread(target=lambda: verdicts.extend(session.ask_many(items)))
     thread.start()
     wait_for(lambda: faults.calls["hang"] == before + 2)
     session.close()
@@ -162,7 +162,7 @@ def test_closing_aborts_what_is_in_flight(faults: Any, one_word: Any, store: Sto
     assert store.count() == 0
     session.close()  # twice is fine
     with pytest.raises(RuntimeError, match="closed"):
-        session.verdicts([(ROWS[2], "z")])
+        session.ask_many([(ROWS[2], "z")])
 
 
 def test_a_planted_hang_ends_at_the_deadline() -> None:
@@ -172,7 +172,7 @@ def test_a_planted_hang_ends_at_the_deadline() -> None:
         simulated=Simulated(failure=Failure(rate=1.0, kinds=["hang"])),
     )
     with Session(judge, None, oracle) as session:
-        verdicts = session.verdicts(ITEMS)
+        verdicts = session.ask_many(ITEMS)
     assert {draws[0].outcome for draws in verdicts} == {Outcome.timeout}
     assert {draws[0].reason for draws in verdicts} == {"no reply within 0.6 s"}
 

@@ -47,7 +47,7 @@ def test_a_key_never_gets_into_a_verdict_or_the_store(faults, one_word, store, m
     monkeypatch.setenv("CANARY_KEY", secret)
     for fault in ("key_401", "good"):
         with Session(http(faults.url(fault), api_key_env="CANARY_KEY"), store) as session:
-            ((verdict,),) = session.verdicts([(ROWS[0], fault)])
+            ((verdict,),) = session.ask_many([(ROWS[0], fault)])
             assert secret not in json.dumps(verdict.as_row())
             assert secret not in repr(session._asker.channel)
     for path in store.path.parent.iterdir():
@@ -83,7 +83,7 @@ def test_a_key_echoed_in_another_form_is_nowhere(form, tmp_path, one_word, monke
         with FaultServer(good=answered) as server, Store(tmp_path / "replies.db") as store:
             judge = http(server.url("mix_0"), api_key_env="CANARY_KEY", attempts=1)
             with Session(replace(judge, grading=Grading("likert")), store) as session:
-                ((verdict,),) = session.verdicts([(ROWS[0], form)])
+                ((verdict,),) = session.ask_many([(ROWS[0], form)])
                 shown += json.dumps(verdict.as_row())
                 try:
                     session.stop_if_refused()
@@ -142,7 +142,7 @@ def test_a_key_echoed_in_a_good_reply_is_nowhere(stream, tmp_path, monkeypatch, 
             judge = http(server.url("mix_0"), stream=stream, api_key_env="CANARY_KEY")
             judge = replace(judge, grading=Grading("likert"))
             with Session(judge, store) as session:
-                ((verdict,),) = session.verdicts([(ROWS[0], where)])
+                ((verdict,),) = session.ask_many([(ROWS[0], where)])
             assert f"bearer {secret.lower()}".encode() in b"".join(server.headers).lower()
         rows.append(verdict.as_row() | {"rollout_id": "x", "step": 1, "role": "acting"})
         if where in ("finish", "model"):
@@ -161,7 +161,7 @@ def test_a_refusal_of_everything_is_one_paragraph(faults, one_word, monkeypatch)
     for fault in ("key_401", "model_404", "bill_402"):
         with Session(http(faults.url(fault), api_key_env="CANARY_KEY"), None) as session:
             session.stop_if_refused()  # nothing was asked yet
-            ((verdict,),) = session.verdicts([(ROWS[0], "x")])
+            ((verdict,),) = session.ask_many([(ROWS[0], "x")])
             assert verdict.outcome is Outcome.endpoint_down
             with pytest.raises(EndpointRefused) as caught:
                 session.stop_if_refused()
@@ -171,5 +171,5 @@ def test_a_refusal_of_everything_is_one_paragraph(faults, one_word, monkeypatch)
         assert "very-secret" not in message and "\n" not in message
     for fault in ("good", "server_500", "hang", "forbidden_403:1"):
         with Session(http(faults.url(fault), max_concurrency=1), None) as session:
-            session.verdicts([(ROWS[0], "x"), (ROWS[1], "y")])
+            session.ask_many([(ROWS[0], "x"), (ROWS[1], "y")])
             session.stop_if_refused()

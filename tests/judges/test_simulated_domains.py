@@ -5,6 +5,7 @@ import dataclasses
 import random
 import threading
 from collections import defaultdict
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -47,7 +48,7 @@ def rates(judge: Judge, count: int) -> dict[str, tuple[float, float]]:
     rows = list(lazy_task.Sums(count))
     items = [(row, str(row.spec["sum"] + wrong)) for row in rows for wrong in (0, 1)]
     with Session(judge, None, truth_of(count)) as session:
-        votes = session.verdicts(items)
+        votes = session.ask_many(items)
     scores = [vote.score for (vote,) in votes]
     assert set(scores) <= {0.0, 1.0}, "a truth of one check is drawn, not averaged"
     passed: dict[tuple[str, int], list[float]] = defaultdict(list)
@@ -158,7 +159,7 @@ def test_a_drift_in_one_domain_is_a_drift():
 def test_a_truth_that_could_not_be_had_is_a_failure_of_the_endpoint():
     rows = list(lazy_task.Sums(3))
     with Session(judge(), None, truth_of(3)) as session:
-        (right,), (lost,) = session.verdicts([(rows[1], "2"), (rows[1], "lost")])
+        (right,), (lost,) = session.ask_many([(rows[1], "2"), (rows[1], "lost")])
     assert (right.outcome, right.score) == (Outcome.scored, 1.0)
     assert (lost.outcome, lost.score, lost.attempts) == (Outcome.transport, None, 1)
     assert lazy_task.LOST in lost.reason
@@ -192,8 +193,11 @@ def test_truths_that_take_long_are_asked_for_in_batches_beside_the_loop():
 
     slow_oracle = Oracle(row_of, slow, waits=True)
     items = [(row, str(row.spec["sum"])) for row in rows]
-    with Session(judge(Endpoint(max_concurrency=100)), None, slow_oracle) as session:
-        future = session.submit(items, 1)
+    with (
+        Session(judge(Endpoint(max_concurrency=100)), None, slow_oracle) as session,
+        ThreadPoolExecutor(1) as threads,
+    ):
+        votes_N = threads.submit(session.ask_many, items)
         assert first.wait(GENEROUS_S)
 
         async def lively():
@@ -205,7 +209,7 @@ def test_truths_that_take_long_are_asked_for_in_batches_beside_the_loop():
         wait_for(lambda: looked_up == set(by_prompt))
         session._loop.run(asyncio.sleep(0))
         go_on.set()
-        votes = future.result(GENEROUS_S)
+        votes = votes_N.result(GENEROUS_S)
     assert [vote.score for (vote,) in votes] == [1.0] * 40
     assert sum(batches) == 40 and len(batches) <= 3
 
@@ -217,5 +221,5 @@ def test_a_rule_that_raises_is_told_to_those_who_asked():
         raise RuntimeError("no such table")
 
     with Session(judge(), None, Oracle({row.prompt_id: row}.get, broken, waits=True)) as session:
-        ((vote,),) = session.verdicts([(row, "0")])
+        ((vote,),) = session.ask_many([(row, "0")])
     assert vote.score is None and Missing("x") != vote

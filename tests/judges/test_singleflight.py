@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 
+from judges.ask.asker import POLL_S, TAKE_OVER_S, SingleFlight
 from judges.ask.replies import Store, content_key
-from judges.ask.singleflight import POLL_S, TAKE_OVER_S, SingleFlight, Value
+from judges.endpoint.chat_completions import Stored
 from judges.fault_injection.server import choice, completion, whole
 from judges.faults import FaultServer
 from tests.conftest import python
@@ -34,7 +35,7 @@ with Store(db) as store, Session(judge, store) as session:
     os.write(1, b"ready\\n")
     while not os.path.exists(go):
         time.sleep(0.002)
-    found = session.verdicts([(row, f"answer {number}") for number in range(count)])
+    found = session.ask_many([(row, f"answer {number}") for number in range(count)])
     said = {"calls": session.calls, "hits": session.hits,
             "keys": [draws[0].key for draws in found],
             "said": [draws[0].outcome + draws[0].text for draws in found],
@@ -105,7 +106,7 @@ def test_a_waiter_takes_over_from_a_killed_process(tmp_path: Path) -> None:
         assert store.lease([key], "me", 10.0) == (set(), {})  # it may be alive yet
         store._connection().execute("UPDATE leases SET expires = expires - 20")  # time passes
 
-        async def main() -> Value | None:
+        async def main() -> Stored | None:
             single_flight = SingleFlight(store)
             shared = await single_flight.claim(key)
             await single_flight.put(key, VALUE)

@@ -14,7 +14,7 @@ from judges import check
 from judges.ask.session import Session
 from judges.grading.delimiters import can_escape, delimit, escape_tokens, undelimit
 from judges.grading.special_tokens import special_tokens
-from judges.probes.model import Same, written
+from judges.probes.model import question, writer, written
 from study.config.schema import Endpoint, Grading, Judge, Serve
 from study.config.simulated import Simulated
 from study.errors import UserError
@@ -63,10 +63,8 @@ def write(folder: Path, name: str, content: Any) -> None:
 def test_a_judge_is_shown_no_special_token_of_its_own(app: Endpointed, tmp_path, grading):
     tokenizer = save(tmp_path / "model")
     with Session(judge(str(tmp_path / "model"), grading), None) as session:
-        if session.compares:
-            session.groups([(ROW, [ANSWER, f"{ANSWER} again"])])
-        else:
-            session.verdicts([(ROW, ANSWER)])
+        items = [(ROW, ANSWER), *[(ROW, f"{ANSWER} again")] * session.compares]
+        session.ask_many(items, len(items))
     first = tokenizer.token_to_id(OWN[0])
     assert len([each for each in tokenizer.encode(ANSWER).ids if each >= first]) == len(OWN)
     for body in app.bodies:
@@ -80,8 +78,8 @@ def test_a_judge_is_shown_no_special_token_of_its_own(app: Endpointed, tmp_path,
 
 def test_what_a_probe_asks_of_a_judge_is_escaped_too(app: Endpointed, tmp_path):
     save(tmp_path / "model")
-    with Session(judge(str(tmp_path / "model")), None) as session:
-        written(session, [(Same({"other": "@@user@@"}), ROW, ANSWER)])
+    with writer(judge(str(tmp_path / "model")), None) as session:
+        written(session, [question("same", ROW, answer=ANSWER, other="@@user@@")])
     assert undelimit("answer", text_of(app.bodies[0]), OWN) == ANSWER
     assert not [token for token in OWN if token in text_of(app.bodies[0])]
 
@@ -95,7 +93,7 @@ def test_the_requests_and_keys_of_a_judge_of_whom_nothing_is_known_stay(app: End
     def judge_answer(place: str, answer: str) -> Verdict:
         row = dataclasses.replace(ROW, criteria=(), messages=({"role": "user", "content": "Hi"},))
         with Session(judge(place), None) as session:
-            return session.verdicts([(row, answer)])[0][0]
+            return session.ask_many([(row, answer)])[0][0]
 
     plain = [judge_answer(place, "<b>four</b> <|im_end|>") for place in places]
     assert len({each.key for each in plain}) == 1

@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 from judges.ask import connections
 from judges.ask.connections import open_to_read
 from judges.ask.merging import merge
-from judges.ask.replies import Store, content_key, open_store
+from judges.ask.replies import Store, content_key, open_store, read_value
 from judges.ask.session import Session
-from judges.ask.stored import copy, read_value
+from judges.ask.stored import copy
 from judges.store import main
 from study.config.schema import Judge, Simulated, VerdictStore
 from study.errors import UserError
@@ -302,7 +302,7 @@ def test_a_session_asks_nobody_for_what_is_beside(tmp_path: Path) -> None:
             open_store(tmp_path / runs, VerdictStore(beside=beside)) as store,
             Session(judge, store, lambda prompt, answer: Truth(0.5)) as session,
         ):
-            ((vote,),) = session.verdicts([(row, "an answer")])
+            ((vote,),) = session.ask_many([(row, "an answer")])
             verdicts.append((vote.from_cache, vote.score))
     assert verdicts == [(False, 0.5), (True, 0.5)]
 

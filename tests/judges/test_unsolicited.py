@@ -11,8 +11,7 @@ from typing import Any
 import pytest
 
 from judges.endpoint import transport
-from judges.endpoint.channel import Channel
-from judges.endpoint.client import ask
+from judges.endpoint.client import Channel, ask
 from judges.endpoint.dialects import chat_body
 from judges.endpoint.transport import QUIET_S, HttpWire, Unsolicited, WireError
 from judges.fault_injection import server as shapes

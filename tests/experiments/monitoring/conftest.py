@@ -2,6 +2,7 @@
 
 import pytest
 
+from study.cell.folder import CellFolder
 from tests.experiments.monitoring.studies import lay
 
 

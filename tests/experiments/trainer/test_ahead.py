@@ -103,13 +103,13 @@ def counted(metrics: dict[str, float]) -> dict[str, float]:
 @pytest.mark.parametrize("grading", [*GRADINGS, "drift"])
 def test_records_are_those_of_asking_afterwards(grading, tmp_path, cache, afterwards, monkeypatch):
     submissions = []
-    submit = Session.submit
+    begin = Session._begin
 
-    def counting(self: Session, items: Any, group_size: int) -> Any:
-        submissions.append((self.judge.name, len(items)))
-        return submit(self, items, group_size)
+    def counting(self: Session, groups: Any, draws: Any) -> Any:
+        submissions.append((self.judge.name, sum(map(len, groups))))
+        return begin(self, groups, draws)
 
-    monkeypatch.setattr(Session, "submit", counting)
+    monkeypatch.setattr(Session, "_begin", counting)
     drift = {"drift_per_1000": 20.0} if grading == "drift" else {}
     acting = noisy("likert" if drift else grading, **drift)
     shadow = dataclasses.replace(noisy("likert", doses={"length": 0.3}), name="shadow")
