@@ -127,6 +127,7 @@ def run(options: Options) -> Done:
     judges, task = _load(options)
     writer = load_presets(options.rewriter)[0] if options.rewriter else None
     folder = options.folder
+    folder.mkdir(parents=True, exist_ok=True)
     lock = locks.take(folder / LOCK)
     if lock is None:
         raise UserError(

@@ -45,10 +45,10 @@ DRIFTING = (
 )
 
 
-def only_cell(trained: Trained, runs_dir: Path, *words: str) -> CellFolder:
+def only_cell(trained: Trained, runs_dir: Path, *words: str) -> Path:
     done = trained(runs_dir, *RECORDS_ONLY, *words)
     assert done.returncode == 0, done.stdout + done.stderr
-    return study_cells(runs_dir / "debug")[0]
+    return study_cells(runs_dir / "debug")[0].path
 
 
 @pytest.fixture(scope="module")

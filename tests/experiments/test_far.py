@@ -31,7 +31,7 @@ def cell(machine, tmp_path, monkeypatch):
     monkeypatch.setattr(train, "train", body)
     machine("one")
     (cell,) = laid(f"file://{tmp_path}/far", 1)
-    exchange.push_new_cell(cell.folder)
+    cell.folder.push_if_new()
     return cell
 
 

@@ -58,13 +58,13 @@ def test_only_what_changed_is_read(tmp_path, counted) -> None:
     assert counted == []  # nothing was begun
     for cell in (first, second):
         assert not watched.skips(cell.folder)
-        run(cell.folder.path, step=1, silent_s=-1.0)
+        run(cell.folder, step=1, silent_s=-1.0)
     del counted[:]
     watched.tick()
     watched.tick()
     assert sorted(counted) == sorted([first.name, second.name])
     assert "1 new, 2 running" in table(watched) and table(watched).count("1/2") == 2
-    run(second.folder.path, step=2, silent_s=-1.0)
+    run(second.folder, step=2, silent_s=-1.0)
     del counted[:]
     watched.tick()
     assert counted == [second.name]
@@ -83,7 +83,7 @@ def test_of_many_cells_some_are_looked_at_in_turn(tmp_path, counted, monkeypatch
     watched = shown(Watch(todo))
     for cell in todo:
         watched.skips(cell.folder)
-        run(cell.folder.path, silent_s=-1.0)
+        run(cell.folder, silent_s=-1.0)
     del counted[:]
     watched.tick()
     assert len(counted) == 4
@@ -101,7 +101,7 @@ def test_a_cell_that_ended_before_is_new_until_it_begins(tmp_path) -> None:
         watched.skips(cell.folder)
         watched.tick()
         assert [(view.state, view.alarms) for view in watched.board.views] == [("new", [])]
-    run(cell.folder.path, silent_s=-1.0)
+    run(cell.folder, silent_s=-1.0)
     watched.tick()
     assert watched.board.views[0].state == "running"
     cell.folder.set_status(state="failed", error="it broke")
@@ -115,9 +115,9 @@ def test_without_a_terminal_a_line_a_minute_says_how_things_stand(tmp_path, caps
     first, second = todo = laid(tmp_path, 2)
     with Watch(todo) as watched:
         watched.skips(first.folder)
-        run(first.folder.path, step=1, silent_s=-1.0)
+        run(first.folder, step=1, silent_s=-1.0)
         judged = {"judge__unscored_frac": 0.25, "cost__usd": 1.5, "cost__calls": 8}
-        record(first.folder.path, 1, truth__mean=0.5, **judged)
+        record(first.folder, 1, truth__mean=0.5, **judged)
         watched.tick()
         assert capsys.readouterr().out == ""
         watched._heartbeat = 0.0

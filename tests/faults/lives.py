@@ -28,11 +28,11 @@ OF_THE_MACHINE = ("system/", "time/", "cost/", "judge/latency_s")
 """Metrics of the same kind."""
 
 
-def unbroken(runs_dir: Path, *arguments: str) -> list[CellFolder]:
+def unbroken(runs_dir: Path, *arguments: str) -> list[Path]:
     """The cells of a sweep that nothing disturbed."""
     done = sweep(runs_dir, *TINY, *arguments)
     assert done.returncode == 0, done.stdout + done.stderr
-    return study_cells(runs_dir / "debug")
+    return [cell.path for cell in study_cells(runs_dir / "debug")]
 
 
 def lay(runs_dir: Path, whole: Path) -> Path:

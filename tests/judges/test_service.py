@@ -188,7 +188,7 @@ def test_servers_that_a_killed_owner_left_are_ended_before_new_ones_start(runs, 
 def test_who_asks_already_follows_a_service_that_moves(runs):
     model = judge()
     with use(model, runs, starts=True) as reached, Session(reached, None) as session:
-        ask = partial(session.verdicts, [(HARMLESS, "Paris.")])
+        ask = partial(session.ask_many, [(HARMLESS, "Paris.")])
         assert ask()[0][0].outcome is Outcome.scored
         served = service_of(model, runs)
         before = served.read()

@@ -8,12 +8,16 @@ import pytest
 
 from experiments.monitor import disagreements
 from experiments.monitor.disagreements import LONGEST, Disagreements
+from study.cell.folder import CellFolder
 from study.cell.records import ROLLOUT, VERDICT, part_name, rollout_id, write_part
 from study.errors import UserError
 
 
 def write(
-    folder: Path, step: int, answers: list[tuple[str, float | None, float | None]], **said: Any
+    folder: CellFolder,
+    step: int,
+    answers: list[tuple[str, float | None, float | None]],
+    **said: Any,
 ) -> None:
     """Record a step of (domain, judge's score, truth), at a time that goes with the step."""
     rollouts, verdicts = [], []

@@ -4,7 +4,6 @@ import socket
 import subprocess
 import sys
 import time
-from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -12,13 +11,14 @@ from hypothesis import strategies as st
 
 from analysis.records.frames import runs_frame
 from experiments.monitor.read import StudyReader, View, totals
+from study.cell.folder import CellFolder
 from study.cell.records import METRICS
 from study.errors import UserError
 from tests.experiments.monitoring.studies import ENDED, lay, record, run
 from tests.plain_user import plain_user
 
 
-def view_of(folder: Path) -> View:
+def view_of(folder: CellFolder) -> View:
     return next(view for view in StudyReader(folder.study_dir).views() if view.folder == folder)
 
 

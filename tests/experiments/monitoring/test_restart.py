@@ -14,7 +14,7 @@ import pytest
 from experiments.monitor import restart
 from experiments.monitor.__main__ import main
 from experiments.monitor.read import StudyReader, View
-from study.cell.folder import study_cells
+from study.cell.folder import CellFolder, study_cells
 from tests.conftest import ROOT
 from tests.experiments.monitoring.studies import run
 from tests.waiting import GENEROUS_S, wait_for
@@ -62,7 +62,7 @@ def no_training(monkeypatch) -> list[Path]:
     return folders
 
 
-def stalled(folder: Path, pid: int, **changes: object) -> View:
+def stalled(folder: CellFolder, pid: int, **changes: object) -> View:
     run(folder, 3, silent_s=300, pid=pid, **changes)
     (view,) = StudyReader(folder.study_dir).views()
     return view
