@@ -24,8 +24,8 @@ from typing import Any
 import numpy as np
 from scipy.optimize import least_squares, minimize
 
-from analysis.ledger.transmission import centred, group_cov, known_mean
-from analysis.statistics.estimate import FLAT, NAN, Estimate, around
+from analysis.ledger.transmission import centred, group_cov
+from analysis.statistics.estimate import FLAT, NAN, Estimate, around, known_mean
 from analysis.statistics.intervals import student
 
 TRUTH = "truth"

@@ -25,11 +25,10 @@ from analysis.dose.estimate import trend_p
 from analysis.forecast import response
 from analysis.forecast.estimate import FirstRewards
 from analysis.forecast.response import FEWEST_ARMS, TRUTH, Response, Start
-from analysis.ledger.transmission import known_mean
 from analysis.propagation.calibration import FEWEST, inside, r2
 from analysis.records.behaviour import shift
 from analysis.records.runs import Run, step_means
-from analysis.statistics.estimate import NAN, NO_ESTIMATE, Estimate, around
+from analysis.statistics.estimate import NAN, NO_ESTIMATE, Estimate, around, known_mean
 from analysis.statistics.intervals import line, student
 from study.config.schema import Trainer
 from study.errors import UserError

@@ -16,12 +16,11 @@ import pandas as pd
 
 from analysis.display import markup
 from analysis.drift.estimate import feature_values, run_shifts
-from analysis.ledger.transmission import known_mean
 from analysis.propagation.calibration import Predicted
 from analysis.propagation.estimate import paths, predict, pushed
 from analysis.records.behaviour import unit
 from analysis.records.runs import Run
-from analysis.statistics.estimate import NAN, Estimate, columns
+from analysis.statistics.estimate import NAN, Estimate, columns, known_mean
 from analysis.statistics.intervals import mean_interval, ratio_of_means
 from study.config.marks import under
 

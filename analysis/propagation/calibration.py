@@ -10,8 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from analysis.ledger.transmission import known_mean
-from analysis.statistics.estimate import NAN, NO_ESTIMATE, Estimate, around
+from analysis.statistics.estimate import NAN, NO_ESTIMATE, Estimate, around, known_mean
 from analysis.statistics.intervals import line, student
 
 FEWEST = 3

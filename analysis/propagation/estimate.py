@@ -19,7 +19,7 @@ import numpy as np
 import pandas as pd
 
 from analysis.display.figures import looks, marks_of, style
-from analysis.ledger.transmission import group_cov, known_mean, split
+from analysis.ledger.transmission import group_cov, split
 from analysis.propagation.calibration import (
     AGAINST,
     FEWEST,
@@ -31,7 +31,7 @@ from analysis.propagation.calibration import (
 )
 from analysis.records.behaviour import shift, unit
 from analysis.records.runs import Run, read_runs, step_means
-from analysis.statistics.estimate import NO_ESTIMATE, columns
+from analysis.statistics.estimate import NO_ESTIMATE, columns, known_mean
 from study.errors import UserError
 
 PERMUTATIONS = 5

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field, fields
 from typing import Any
 
+import numpy as np
+
 LEVEL = 0.95
 NAN = float("nan")
 ENDS = (-float("inf"), float("inf"))
@@ -73,6 +75,12 @@ def columns(record: Any, **prefixes: str) -> dict[str, Any]:
             prefix = prefixes.get(name, f"{name}_")
             row |= {name: value.value, f"{prefix}low": value.low, f"{prefix}high": value.high}
     return row
+
+
+def known_mean(values: np.ndarray) -> float:
+    """Mean of the finite values, NaN for none."""
+    finite = values[np.isfinite(values)]
+    return float(finite.mean()) if len(finite) else NAN
 
 
 FLAT = 1e-6
