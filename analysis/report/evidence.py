@@ -20,7 +20,7 @@ import pandas as pd
 from analysis.crossjudge.estimate import Inflation, agreement, inflation, matrix
 from analysis.display.figures import DRAWN
 from analysis.dose.estimate import FEWEST as FEWEST_DOSES
-from analysis.dose.estimate import doses_of, response
+from analysis.dose.estimate import DoseResponse, doses_of, response
 from analysis.drift import estimate as drift
 from analysis.drift.substitution import Substitution, substitutions, why_no_substitution
 from analysis.families.estimate import Families
@@ -79,8 +79,8 @@ class Evidence:
     """`analysis.drift.estimate.moved`: p that no run moved on a behaviour."""
     failures: pd.DataFrame
     failures_by_length: pd.DataFrame
-    doses: list[dict[str, Any]]
-    """`analysis.dose.estimate.response` of each behaviour that is paid for in enough doses."""
+    doses: list[DoseResponse]
+    """Of each behaviour that is paid for in enough doses."""
     ledger: pd.DataFrame
     """`analysis.ledger.estimate.ledger`: one row per run and step."""
     ledger_by_arm: pd.DataFrame
@@ -241,7 +241,7 @@ def of_records(records: Records, cells: Sequence[str] | None = None) -> Evidence
     )
 
 
-def dose_responses(runs: Sequence[Run]) -> list[dict[str, Any]]:
+def dose_responses(runs: Sequence[Run]) -> list[DoseResponse]:
     """`analysis.dose.estimate.response` of every behaviour that the judges pay for in three
     doses."""
     return [

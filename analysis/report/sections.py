@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 from importlib.metadata import version
 from itertools import chain
-from typing import Any
 
 import pandas as pd
 from markupsafe import Markup
@@ -19,7 +18,7 @@ from analysis.display import markup
 from analysis.display.figures import looks
 from analysis.display.markup import TEXTS, paragraph, render_text
 from analysis.dose.display import dose_caption, dose_response, dose_table
-from analysis.dose.estimate import left_out, straight
+from analysis.dose.estimate import DoseResponse, left_out, straight
 from analysis.drift import estimate as drift
 from analysis.families import display as family_tables
 from analysis.field import display as field_tables
@@ -169,13 +168,12 @@ def doses(evidence: Evidence) -> list[str]:
     return [title("doses"), *fragments] if fragments else []
 
 
-def _dose(dose: dict[str, Any]) -> list[str]:
-    feature, fit = dose["feature"], straight(dose["lack_of_fit_p"])
-    others = left_out(dose["left_out"])
+def _dose(dose: DoseResponse) -> list[str]:
+    feature, fit = dose.feature, straight(dose.lack_of_fit_p)
     theory = dose_caption(dose)
-    by_dose = ", ".join(f"{amount:g} {shift:+.3g}" for amount, shift in dose["monotone"])
-    emax = f"; Emax: {dose['emax']['note']}" if dose["emax"]["note"] else ""
-    within = "within seeds" if dose["slope"]["unit"] == "seed" else "over runs"
+    by_dose = ", ".join(f"{amount:g} {shift:+.3g}" for amount, shift in dose.monotone)
+    emax = f"; Emax: {dose.emax.note}" if dose.emax.note else ""
+    within = "within seeds" if dose.slope.unit == "seed" else "over runs"
     return [
         picture("doses", dose_response, dose, feature=feature, theory=theory),
         sheet("doses", dose_table(dose), of=feature, feature=feature),
@@ -184,7 +182,7 @@ def _dose(dose: dict[str, Any]) -> list[str]:
                 f"Monotone fit, dose and shift in {feature}: {by_dose}.",
                 f"{fit[0].upper()}{fit[1:]}{emax}.",
                 f"Doses are permuted {within} for the trend.",
-                *([f"{others}."] if others else []),
+                *([f"{others}."] if (others := left_out(dose.left_out)) else []),
             ]
         ),
     ]
