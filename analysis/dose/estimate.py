@@ -21,12 +21,12 @@ from scipy import stats
 from scipy.optimize import OptimizeWarning, curve_fit, isotonic_regression
 
 from analysis.propagation.calibration import AGAINST
-from analysis.propagation.calibration import FEWEST as FEWEST_OTHERS
 from analysis.propagation.estimate import kl_limit, paths, predict
 from analysis.records.behaviour import shift
 from analysis.records.runs import Run, read_runs, step_means
 from analysis.statistics.estimate import NAN, Estimate, columns
 from analysis.statistics.intervals import Line, line, mean_interval
+from analysis.statistics.prediction import FEWEST as FEWEST_OTHERS
 from study.errors import UserError
 
 LABELS = ("judge.name", "judge.family", "judge.size", "judge.endpoint.model")

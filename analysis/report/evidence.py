@@ -38,10 +38,11 @@ from analysis.mixture.estimate import of_runs as mixture_of
 from analysis.onset.best_of_n import BestOfN, best_of_n
 from analysis.onset.estimate import Line, own_line
 from analysis.onset.overopt import rows
-from analysis.propagation.calibration import FEWEST, Calibration, Predicted, calibrate
+from analysis.propagation.calibration import Calibration, PushPrediction, calibrate
 from analysis.propagation.estimate import against, paths, placebos, predict
 from analysis.records.replays import with_replays
 from analysis.records.runs import Records, Run, on_each_core, read_study
+from analysis.statistics.prediction import FEWEST
 from analysis.workflow.arm import Workflow
 from analysis.workflow.arm import of_study as workflow_of
 from study.features import FEATURES
@@ -87,7 +88,7 @@ class Evidence:
     """`analysis.ledger.estimate.judge_table`: arm, metric, mean, low, high, n."""
     gap_parts: pd.DataFrame
     """`analysis.ledger.estimate.gap_table`: how far each part of judge - truth moved, by arm."""
-    predicted: list[Predicted]
+    predicted: list[PushPrediction]
     calibration: list[Calibration]
     no_prediction: str
     """Why nothing was predicted; empty where something was."""
@@ -275,7 +276,7 @@ def _score_scale(runs: Sequence[Run]) -> tuple[float, float]:
     return float(ends.min()), float(ends.max())
 
 
-def _predictions(runs: Sequence[Run]) -> tuple[list[Predicted], list[Calibration], str]:
+def _predictions(runs: Sequence[Run]) -> tuple[list[PushPrediction], list[Calibration], str]:
     long = [run for run in runs if len(np.unique(run.step_P)) > 1]
     if len(long) <= FEWEST:
         why = (
@@ -286,7 +287,7 @@ def _predictions(runs: Sequence[Run]) -> tuple[list[Predicted], list[Calibration
     trajectories = paths(long)
     predicted = predict(trajectories, "adam")
     calibration = calibrate(predicted, placebos(trajectories, "adam"))
-    has_r2 = any(line.r2 == line.r2 for line in calibration)
+    has_r2 = any(line.scores.r2 == line.scores.r2 for line in calibration)
     blank = against(predicted) or "No behaviour moved in a way that could be compared."
     why = "" if has_r2 else blank
     return predicted, calibration, why
