@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import sys
 from dataclasses import dataclass
-from typing import Any
 
 from analysis.display.printed import show
-from analysis.dose.mediation import study
+from analysis.dose.mediation import Mediation, study
+from analysis.statistics.estimate import columns
 from study.cli import ResultOptions, command, option
 from study.config.bounds import Choice
 from study.features import FEATURES
@@ -21,20 +21,25 @@ class Options(ResultOptions):
 @command("analysis.mediation study=dose-response", __doc__, Options)
 def main(options: Options) -> int:
     """Exit codes: 0 printed, 2 a user's error."""
-    result = study(options.folder, options.feature)
-    return show(options, result, lambda: _text(result))
+    runs, split = study(options.folder, options.feature)
+    numbers = {
+        **{"study": options.folder.name, "feature": options.feature, "unit": "run"},
+        "runs": runs.to_dict("records"),
+        **columns(split, indirect=""),
+    }
+    return show(options, numbers, lambda: _text(split, len(runs), options.feature))
 
 
-def _text(result: dict[str, Any]) -> str:
+def _text(split: Mediation, runs: int, feature: str) -> str:
     """The effect on the truth, through the behaviour and past it."""
+    total, indirect = split.total, split.indirect
     return (
-        f"truth per unit of dose, {len(result['runs'])} runs: total {result['total']:.3g}"
-        f" [{result['total_low']:.3g}, {result['total_high']:.3g}], through {result['feature']}"
-        f" {result['indirect']:.3g} [{result['low']:.3g}, {result['high']:.3g}], else"
-        f" {result['direct']:.3g}\n"
-        f"{result['feature']} per unit of dose {result['a']:.3g}, truth per unit of"
-        f" {result['feature']} {result['b']:.3g}; a common cause with a correlation of"
-        f" {result['rho']:.2f} would make all of the indirect effect. {result['note']}"
+        f"truth per unit of dose, {runs} runs: total {total.value:.3g} [{total.low:.3g},"
+        f" {total.high:.3g}], through {feature} {indirect.value:.3g} [{indirect.low:.3g},"
+        f" {indirect.high:.3g}], else {split.direct:.3g}\n"
+        f"{feature} per unit of dose {split.a.value:.3g}, truth per unit of {feature}"
+        f" {split.b.value:.3g}; a common cause with a correlation of {split.rho:.2f} would make all"
+        f" of the indirect effect. {split.note}"
     )
 
 

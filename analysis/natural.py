@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 from dataclasses import dataclass
-from typing import Any
 
 import pandas as pd
 
@@ -25,20 +24,26 @@ class Options(ResultOptions):
 def main(options: Options) -> int:
     """Exit codes: 0 printed, 2 a user's error."""
     result = study(options.folder, options.feature, options.steps)
-    return show(options, result, lambda: _text(result))
-
-
-def _text(result: dict[str, Any]) -> str:
-    """The bias of each judge, and the slopes of behaviour on it."""
-    judges, slopes = (
-        pd.DataFrame(result[key]).to_string(index=False, float_format="%.4g")
-        for key in ("judges", "slopes")
-    )
+    slopes = [
+        {"method": method, "slope": slope.value, "low": slope.low, "high": slope.high}
+        | {"judges": slope.n}
+        for method, slope in result.slopes.items()
+    ]
+    numbers = {
+        **{"study": options.folder.name, "feature": options.feature, "unit": "judge"},
+        **{"judges": result.judges, "reliability": result.reliability},
+        **{"slopes": slopes, "problems": result.problems},
+    }
+    tables = [
+        pd.DataFrame(rows).to_string(index=False, float_format="%.4g")
+        for rows in (result.judges, slopes)
+    ]
     between = (
-        f"\n{result['feature']} per unit of measured bias, judge by judge"
-        f" (reliability of the bias {result['reliability']:.3f}):"
+        f"\n{options.feature} per unit of measured bias, judge by judge"
+        f" (reliability of the bias {result.reliability:.3f}):"
     )
-    return with_problems([judges, between, slopes], result["problems"])
+    lines = [tables[0], between, tables[1]]
+    return show(options, numbers, lambda: with_problems(lines, result.problems))
 
 
 if __name__ == "__main__":

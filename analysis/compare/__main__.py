@@ -40,7 +40,7 @@ def main(options: Options) -> int:
     """Exit codes: 0 printed, 2 a user's error."""
     folders = [(options.runs_dir / name).absolute() for name in options.study]
     result = compare(*folders, steps=options.steps, forecast=options.forecast)
-    return show(options, result, lambda: text(result))
+    return show(options, result.numbers(), lambda: text(result))
 
 
 if __name__ == "__main__":

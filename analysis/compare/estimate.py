@@ -8,9 +8,8 @@ frozen evaluation where every finished run of both has it, and else by their rol
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -19,12 +18,13 @@ from analysis.drift import estimate as drift
 from analysis.forecast import units as forecast_units
 from analysis.forecast.estimate import FirstRewards, ask
 from analysis.forecast.response import FEWEST_ARMS
-from analysis.forecast.units import Candidates, Trained
+from analysis.forecast.units import Candidates, MethodScore, Trained
 from analysis.frozen.run import all_frozen, frozen_shifts
 from analysis.records.behaviour import unit
 from analysis.records.runs import Records, Run, read_study
-from analysis.statistics.estimate import NO_ESTIMATE, Estimate, columns
+from analysis.statistics.estimate import NO_ESTIMATE, Estimate
 from analysis.statistics.intervals import mean_interval, paired_difference
+from analysis.statistics.prediction import Prediction
 from study.cell.cells import Cell, load_cell
 from study.cell.folder import study_cells
 from study.cell.study_file import read_study as read_description
@@ -34,6 +34,8 @@ from study.errors import UserError
 from study.system.files import Damaged
 
 SCORES = ("truth", "judge_score", "gap")
+Place = tuple[str, str]
+"""A key of the config and an arm; no arm is all cells."""
 
 
 @dataclass(frozen=True)
@@ -70,22 +72,118 @@ class Side:
         runs = tuple(run for run in records.runs if run.cell in used_cells)
         return cls(folder.name, tuple(every), tuple(arms), factors, records, runs)
 
-    def values(self, key: str, arm: str | None = None) -> list[Any]:
+    def values(self, key: str, arm: str | None = None) -> list[object]:
         """What the cells, or those of one arm, have under a key of the config, each once."""
-        values: list[Any] = []
-        for cell, of in zip(self.cells, self.arms, strict=True):
-            value = cell.identity.get(key, left_out(key))
-            if arm in (None, of) and value not in values:
-                values.append(value)
-        return sorted(values, key=str)
+        values = [
+            cell.identity.get(key, left_out(key))
+            for cell, of in zip(self.cells, self.arms, strict=True)
+            if arm in (None, of)
+        ]
+        return sorted((v for place, v in enumerate(values) if v not in values[:place]), key=str)
 
     def keys(self) -> set[str]:
         """Every key that some cell's config has."""
         return {key for cell in self.cells for key in cell.identity}
 
+    def runs_of(self, arm: str) -> int:
+        """How many of the runs are of an arm."""
+        return sum(run.arm == arm for run in self.runs)
 
-def compare(left: Path, right: Path, steps: int = 1, forecast: bool = True) -> dict[str, Any]:
-    """Everything that `analysis.compare` tells, as plain data.
+
+@dataclass(frozen=True)
+class ShiftPair:
+    """How far an arm moved on a metric in either study, and ``diff``, the second less the first."""
+
+    metric: str
+    arm: str
+    shift: list[Estimate]
+    diff: Estimate
+
+    @property
+    def unit(self) -> str:
+        """Of the shifts."""
+        return "score" if self.metric in SCORES else unit(self.metric)
+
+
+@dataclass(frozen=True)
+class CrossForecast:
+    """The study ``of``, forecast by the runs of the study ``by``.
+
+    Attributes:
+        in_both: arms of both.
+        shifts: of every arm, beside the mean of the runs that were trained.
+        why_none: why there is no forecast; empty where there is.
+    """
+
+    of: str
+    by: str
+    in_both: Sequence[str] = ()
+    shifts: Sequence[Prediction] = ()
+    scores: Sequence[MethodScore] = ()
+    why_none: str = ""
+
+    def row(self) -> dict[str, object]:
+        """For JSON."""
+        forecast = {
+            "in_both": self.in_both,
+            "shifts": [
+                {"arm": each.arm, "metric": each.feature}
+                | {"forecast": _plain(each.predicted), "trained": _plain(each.observed)}
+                for each in self.shifts
+            ],
+            "scores": [score.row() for score in self.scores],
+        }
+        result = {"none": self.why_none} if self.why_none else forecast
+        return {"of": self.of, "by": self.by, **result}
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Everything that `analysis.compare` prints.
+
+    Attributes:
+        frozen: whether the shifts rest on frozen evaluation.
+        both, alone: arms of both studies, and of each without the other.
+        config: values that differ, of the one study and of the other.
+        problems: what could not be read.
+    """
+
+    sides: tuple[Side, Side]
+    frozen: bool
+    both: list[str]
+    alone: list[list[str]]
+    config: dict[Place, list[list[object]]]
+    shifts: list[ShiftPair]
+    forecasts: list[CrossForecast]
+    problems: list[str]
+
+    def numbers(self) -> dict[str, object]:
+        """For JSON."""
+        return {
+            "studies": [side.name for side in self.sides],
+            "runs": [len(side.runs) for side in self.sides],
+            "frozen": self.frozen,
+            "arms": {"both": self.both, "only": self.alone},
+            "arm_runs": {
+                arm: [side.runs_of(arm) for side in self.sides]
+                for arm in dict.fromkeys(arm for side in self.sides for arm in side.arms)
+            },
+            "config": [
+                {"key": key, "arm": arm, "values": values}
+                for (key, arm), values in self.config.items()
+            ],
+            "shifts": [
+                {"metric": row.metric, "unit": row.unit, "arm": row.arm}
+                | {"shift": [_plain(each) for each in row.shift], "diff": _plain(row.diff)}
+                for row in self.shifts
+            ],
+            "forecasts": [forecast.row() for forecast in self.forecasts],
+            "problems": self.problems,
+        }
+
+
+def compare(left: Path, right: Path, steps: int = 1, forecast: bool = True) -> Comparison:
+    """The studies in two folders, side by side.
 
     Args:
         left, right: folders of the studies.
@@ -93,52 +191,39 @@ def compare(left: Path, right: Path, steps: int = 1, forecast: bool = True) -> d
         forecast: whether each is forecast by the other, for which judges are asked of first
             rollouts what the store does not have.
     """
-    sides = (Side.read(left), Side.read(right))
-    one, other = sides
+    one, other = sides = (Side.read(left), Side.read(right))
     both = [arm for arm in dict.fromkeys(one.arms) if arm in other.arms]
-    return {
-        "studies": [one.name, other.name],
-        "runs": [len(side.runs) for side in sides],
-        "frozen": _frozen(sides),
-        "arms": {
-            "both": both,
-            "only": [sorted({*side.arms} - {*both}) for side in sides],
-        },
-        "arm_runs": {
-            arm: [sum(run.arm == arm for run in side.runs) for side in sides]
-            for arm in dict.fromkeys([*one.arms, *other.arms])
-        },
-        "config": differences(one, other, both),
-        "shifts": shifts(one, other),
-        "forecasts": forecasts((left, one), (right, other), steps) if forecast else [],
-        "problems": [problem for side in sides for problem in side.records.problems],
-    }
+    frozen = all(all_frozen(side.runs) for side in sides)
+    return Comparison(
+        sides=sides,
+        frozen=frozen,
+        both=both,
+        alone=[sorted({*side.arms} - {*both}) for side in sides],
+        config=differences(one, other, both),
+        shifts=shifts(one, other, frozen),
+        forecasts=forecasts((left, one), (right, other), steps) if forecast else [],
+        problems=[problem for side in sides for problem in side.records.problems],
+    )
 
 
-def differences(one: Side, other: Side, both: Sequence[str]) -> list[dict[str, Any]]:
+def differences(one: Side, other: Side, both: Sequence[str]) -> dict[Place, list[list[object]]]:
     """Keys of the config that the studies have in different values: of all cells where neither
     study declares it a factor, and of each arm that both have where one does. ``arm`` is empty for
     the first. Seeds are told once."""
     declared = {*one.factors, *other.factors}
-    rows = []
-    for key in sorted(one.keys() | other.keys()):
-        arms = [""] if key == "seed" or not under(key, declared) else both
-        for arm in arms:
-            values = [side.values(key, arm or None) for side in (one, other)]
-            if values[0] != values[1]:
-                rows.append({"key": key, "arm": arm, "values": values})
-    return rows
+    return {
+        (key, arm): values
+        for key in sorted(one.keys() | other.keys())
+        for arm in ([""] if key == "seed" or not under(key, declared) else both)
+        if (values := [side.values(key, arm or None) for side in (one, other)])[0] != values[1]
+    }
 
 
-def _frozen(sides: Sequence[Side]) -> bool:
-    return all(all_frozen(side.runs) for side in sides)
-
-
-def shifts(one: Side, other: Side) -> list[dict[str, Any]]:
+def shifts(one: Side, other: Side, frozen: bool) -> list[ShiftPair]:
     """How far each arm moved on truth, judge, their gap and every behaviour that varies, in each
     study; NaN where a study has no run of the arm. ``diff`` is the second less the first, paired by
-    seed; its interval is no narrower than the groups of these runs allow."""
-    frozen = _frozen((one, other))
+    seed; its interval is no narrower than the groups of these runs allow. ``frozen``: by frozen
+    evaluation, else by rollouts."""
     tables = [_shifts(side.runs, frozen) for side in (one, other)]
     arms = list(dict.fromkeys([*one.arms, *other.arms]))
     names = [*SCORES, *_varying([*one.runs, *other.runs])]
@@ -156,10 +241,7 @@ def shifts(one: Side, other: Side) -> list[dict[str, Any]]:
             if not any(np.isnan(each.value) for each in estimates):
                 within = drift.pair_variance(parts[1], parts[0])
                 pair = paired_difference(parts[1]["shift"], parts[0]["shift"], within=within)
-            rows.append(
-                {"metric": metric, "unit": "score" if metric in SCORES else unit(metric)}
-                | {"arm": arm, "shift": [_plain(each) for each in estimates], "diff": _plain(pair)}
-            )
+            rows.append(ShiftPair(metric, arm, estimates, pair))
     return rows
 
 
@@ -175,21 +257,20 @@ def _mean(part: pd.DataFrame) -> Estimate:
     return mean_interval(part["shift"].tolist(), within=part["group_var"].tolist())
 
 
-def _plain(each: Estimate) -> dict[str, Any]:
+def _plain(each: Estimate) -> dict[str, float]:
     return {"value": each.value, "low": each.low, "high": each.high, "n": each.n}
 
 
 def _varying(runs: Sequence[Run]) -> list[str]:
     """Behaviours that are not the same in every answer of some run."""
-    varying = []
-    for name in dict.fromkeys(name for run in runs for name in run.names):
-        for run in runs:
-            values = run.features[..., run.names.index(name)] if name in run.names else np.empty(0)
-            values = values[np.isfinite(values)]
-            if values.size and values.min() < values.max():
-                varying.append(name)
-                break
-    return varying
+    names = dict.fromkeys(name for run in runs for name in run.names)
+    return [name for name in names if any(_varies(run, name) for run in runs)]
+
+
+def _varies(run: Run, name: str) -> bool:
+    values = run.features[..., run.names.index(name)] if name in run.names else np.empty(0)
+    values = values[np.isfinite(values)]
+    return bool(values.size and values.min() < values.max())
 
 
 @dataclass(frozen=True)
@@ -201,9 +282,9 @@ class ForecastInputs:
     runs: Trained
 
 
-def forecasts(one: tuple[Path, Side], other: tuple[Path, Side], steps: int) -> list[dict[str, Any]]:
-    """Each study forecast by a fit on the runs of the other alone. Where one cannot be, ``none``
-    says why."""
+def forecasts(one: tuple[Path, Side], other: tuple[Path, Side], steps: int) -> list[CrossForecast]:
+    """Each study forecast by a fit on the runs of the other alone. Where one cannot be,
+    ``why_none`` says why."""
     inputs: list[ForecastInputs | UserError] = []
     for folder, side in (one, other):
         try:
@@ -223,9 +304,8 @@ def forecasts(one: tuple[Path, Side], other: tuple[Path, Side], steps: int) -> l
 
 def _forecast(
     of: ForecastInputs | UserError, by: ForecastInputs | UserError, name: str, fitted_on: str
-) -> dict[str, Any]:
+) -> CrossForecast:
     """The study ``name``, forecast by the runs of another."""
-    named = {"of": name, "by": fitted_on}
     try:
         for each in (of, by):
             if isinstance(each, UserError):
@@ -240,18 +320,11 @@ def _forecast(
         lines = forecast_units.forecasts(response_fit, of.first_rewards, of.judged)
         scores = forecast_units.scored(response_fit, of.first_rewards, of.judged, of.runs)
     except UserError as error:
-        return named | {"none": str(error)}
+        return CrossForecast(name, fitted_on, why_none=str(error))
     rows = []
     for line in lines:
-        of_arm = of.runs.arm == of.judged.arms.index(line.judge)
-        observed = of.runs.shift[of_arm, of.judged.start.names.index(line.feature)] * line.sd
-        estimates = {
-            "forecast": _plain(line.shift),
-            "trained": _plain(mean_interval(observed.tolist())),
-        }
-        rows.append({"arm": line.judge, "metric": line.feature} | estimates)
-    return named | {
-        "in_both": sorted({*of.judged.arms} & {*by.judged.arms}),
-        "shifts": rows,
-        "scores": [columns(score, slope="") for score in scores],
-    }
+        of_arm = of.runs.arm == of.judged.arms.index(line.arm)
+        trained = of.runs.shift[of_arm, of.judged.start.names.index(line.feature)] * line.sd
+        rows.append(replace(line, observed=mean_interval(trained.tolist())))
+    in_both = sorted({*of.judged.arms} & {*by.judged.arms})
+    return CrossForecast(name, fitted_on, in_both, rows, scores)

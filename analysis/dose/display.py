@@ -11,6 +11,7 @@ import pandas as pd
 from analysis.display import markup
 from analysis.display.figures import ALONE, DASHES, palette, single, style
 from analysis.display.markup import render_text
+from analysis.dose.estimate import DoseResponse
 from analysis.records.behaviour import unit
 
 if TYPE_CHECKING:
@@ -18,29 +19,29 @@ if TYPE_CHECKING:
 
 
 @style()
-def dose_response(dose: dict[str, Any]) -> Figure:
+def dose_response(dose: DoseResponse) -> Figure:
     """Shift of every run against its dose: line, curve, monotone fit, and the theory's lines.
 
     A theory far off the runs is cut at the edge, so that the runs can be seen.
     """
-    doses, shift = (np.array([run[key] for run in dose["runs"]]) for key in ("dose", "shift"))
+    doses, shift = (dose.runs[name].to_numpy() for name in ("dose", "shift"))
     grid = np.linspace(doses.min(), doses.max(), 200)
     figure, axes = single(ALONE, 4.2)
     blue, orange, green, red = palette(4)
     axes.axhline(0, color="0.7", linewidth=1)
     axes.scatter(doses, shift, s=26, color=blue, zorder=3, label="run")
-    fit, bent = dose["line"], dose["emax"]
-    axes.plot(grid, fit["intercept"] + fit["slope"] * grid, color=orange, label="line")
-    if not np.isnan(bent["emax"]) and not bent["note"]:
+    fit, bent = dose.line, dose.emax
+    axes.plot(grid, fit.intercept + fit.slope.value * grid, color=orange, label="line")
+    if not np.isnan(bent.emax) and not bent.note:
         d = grid - doses.min()
-        curve = bent["e0"] + bent["emax"] * d / (bent["ed50"] + d)
+        curve = bent.e0 + bent.emax * d / (bent.ed50 + d)
         axes.plot(grid, curve, color=green, linestyle="--", label="Emax")
-    xs, ys = zip(*dose["monotone"], strict=True)
+    xs, ys = zip(*dose.monotone, strict=True)
     axes.plot(xs, ys, color=red, linestyle=":", marker="_", label="monotone")
     low, high = axes.get_ylim()
-    for k, theory in enumerate(theory for theory in dose["theory"] if theory["points"]):
-        label = f"first order, beta = {theory['beta']:g}" if theory["beta"] > 0 else "first order"
-        xs, ys = zip(*theory["points"], strict=True)
+    for k, theory in enumerate(theory for theory in dose.theory if theory.points):
+        label = f"first order, beta = {theory.beta:g}" if theory.beta > 0 else "first order"
+        xs, ys = zip(*theory.points, strict=True)
         look: Any = {"linestyle": DASHES[k % len(DASHES)], "marker": "x", "markersize": 5}
         axes.plot(xs, ys, color="0.25", linewidth=1.5, label=label, **look)
     below, above = axes.get_ylim()
@@ -48,8 +49,8 @@ def dose_response(dose: dict[str, Any]) -> Figure:
     if below < low - room or above > high + room:
         note += " A line leaves the panel."
     axes.set(
-        xlabel=f"dose (score per SD of {dose['feature']})",
-        ylabel=f"shift in {dose['feature']} ({unit(dose['feature'])})",
+        xlabel=f"dose (score per SD of {dose.feature})",
+        ylabel=f"shift in {dose.feature} ({unit(dose.feature)})",
         ylim=(max(below, low - room), min(above, high + room)),
     )
     figure.legend(loc="outside upper center", ncols=3)
@@ -57,37 +58,35 @@ def dose_response(dose: dict[str, Any]) -> Figure:
     return figure
 
 
-def dose_caption(dose: dict[str, Any]) -> str:
+def dose_caption(dose: DoseResponse) -> str:
     """What the theory's lines in `dose_response` are, or why there is none."""
     sentences = []
-    for theory in dose["theory"]:
-        kind = "penalty" if theory["beta"] > 0 else "free"
-        sentence = render_text("theory", kind, beta=theory["beta"], feature=dose["feature"])
-        if theory["slope"] == theory["slope"]:
-            sentence += f"; observed / predicted slope {theory['amplification']:.2f}"
-        sentences.append(theory["note"] or f"{sentence}.")
+    for theory in dose.theory:
+        kind = "penalty" if theory.beta > 0 else "free"
+        sentence = render_text("theory", kind, beta=theory.beta, feature=dose.feature)
+        if theory.slope == theory.slope:
+            sentence += f"; observed / predicted slope {theory.amplification:.2f}"
+        sentences.append(theory.note or f"{sentence}.")
     return " ".join(sentences)
 
 
-def dose_table(dose: dict[str, Any]) -> pd.DataFrame:
+def dose_table(dose: DoseResponse) -> pd.DataFrame:
     """One row on a dose-response study: slope with its unit of inference, tests, theory."""
-    slope, measured = dose["slope"], unit(dose["feature"])
+    slope, measured = dose.slope, unit(dose.feature)
     amplified = {
-        f"observed / first-order slope, beta {theory['beta']:g}": theory["amplification"]
-        for theory in dose["theory"]
+        f"observed / first-order slope, beta {theory.beta:g}": theory.amplification
+        for theory in dose.theory
     }
     row = {
-        "behaviour": dose["feature"],
-        f"{measured} per unit of dose [95 %]": markup.estimate(
-            slope["slope"], slope["low"], slope["high"]
-        ),
-        "n": slope["n"],
-        "unit": slope["unit"],
-        "runs": len(dose["runs"]),
-        "trend p": markup.p_value(dose["trend_p"]),
-        "lack of fit p": markup.p_value(dose["lack_of_fit_p"]),
+        "behaviour": dose.feature,
+        f"{measured} per unit of dose [95 %]": markup.estimate(slope.value, slope.low, slope.high),
+        "n": slope.n,
+        "unit": slope.unit,
+        "runs": len(dose.runs),
+        "trend p": markup.p_value(dose.trend_p),
+        "lack of fit p": markup.p_value(dose.lack_of_fit_p),
         **amplified,
-        "unscored (share)": dose["unscored"],
-        "note": slope["note"],
+        "unscored (share)": dose.unscored,
+        "note": slope.note,
     }
     return pd.DataFrame([row])

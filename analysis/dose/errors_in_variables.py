@@ -7,8 +7,8 @@ differ in more than this bias), Deming's and SIMEX, beside the plain line. The j
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -111,7 +111,24 @@ def slopes(
     return by_method
 
 
-def study(folder: Path, feature: str, steps: int = 1) -> dict[str, Any]:
+@dataclass(frozen=True)
+class MeasuredBiases:
+    """Judges with their measured biases, and the slope of their runs' shift on the bias.
+
+    Attributes:
+        judges: arm, its bias with its standard error, its runs' mean shift with its standard error
+            (``spread``), and their number.
+        reliability: of the biases, see `reliability`.
+        slopes: by method.
+    """
+
+    judges: list[dict[str, str | float]]
+    reliability: float
+    slopes: dict[str, Estimate]
+    problems: list[str]
+
+
+def study(folder: Path, feature: str, steps: int = 1) -> MeasuredBiases:
     """Bias per judge on its runs' first ``steps`` steps, shift of its runs, and the slopes.
 
     The bias is the within-group regression of judge - truth on all behaviours at once, its standard
@@ -121,7 +138,7 @@ def study(folder: Path, feature: str, steps: int = 1) -> dict[str, Any]:
     done = [run for run in runs if run.done]
     k = FEATURES.index(feature)
     moved = {run.cell: shift(step_means(run, run.features[..., k])) for run in done}
-    judges = []
+    judges: list[dict[str, str | float]] = []
     for arm in dict.fromkeys(run.arm for run in done):
         of_arm = [run for run in done if run.arm == arm and np.isfinite(moved[run.cell])]
         if len(of_arm) < 2:
@@ -149,16 +166,4 @@ def study(folder: Path, feature: str, steps: int = 1) -> dict[str, Any]:
         by_method = slopes(bias, error, mean_shift, spread)
     except ValueError as wrong:
         raise UserError(f"{folder}: {wrong}. Train other judges, two seeds or more.") from wrong
-    return {
-        "study": folder.name,
-        "feature": feature,
-        "unit": "judge",
-        "judges": judges,
-        "reliability": reliability(bias, error),
-        "slopes": [
-            {"method": method, "slope": slope.value, "low": slope.low, "high": slope.high}
-            | {"judges": slope.n}
-            for method, slope in by_method.items()
-        ],
-        "problems": problems,
-    }
+    return MeasuredBiases(judges, reliability(bias, error), by_method, problems)

@@ -10,23 +10,23 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from itertools import permutations, product
 from math import factorial, isfinite, prod
 from pathlib import Path
-from typing import Any
 
 import numpy as np
+import pandas as pd
 from scipy import stats
 from scipy.optimize import OptimizeWarning, curve_fit, isotonic_regression
 
-from analysis.propagation.calibration import AGAINST, Predicted
-from analysis.propagation.calibration import FEWEST as FEWEST_OTHERS
+from analysis.propagation.calibration import AGAINST
 from analysis.propagation.estimate import kl_limit, paths, predict
 from analysis.records.behaviour import shift
 from analysis.records.runs import Run, read_runs, step_means
 from analysis.statistics.estimate import NAN, Estimate, columns
-from analysis.statistics.intervals import line, mean_interval
+from analysis.statistics.intervals import Line, line, mean_interval
+from analysis.statistics.prediction import FEWEST as FEWEST_OTHERS
 from study.errors import UserError
 
 LABELS = ("judge.name", "judge.family", "judge.size", "judge.endpoint.model")
@@ -51,6 +51,66 @@ class Curve:
     aic: float = NAN
     aic_line: float = NAN
     note: str = ""
+
+
+@dataclass(frozen=True)
+class Theory:
+    """First-order shift against dose, of the runs at one ``beta``.
+
+    ``points`` are (dose, mean over runs); ``slope`` is theirs over runs and ``amplification`` the
+    observed slope over it, NaN where there is no line; ``note`` says why there are no points.
+    """
+
+    beta: float
+    points: list[tuple[float, float]]
+    slope: float
+    amplification: float
+    note: str
+
+
+@dataclass(frozen=True)
+class DoseResponse:
+    """How much of a feature a unit of dose makes, over runs.
+
+    Attributes:
+        runs: cell, seed, dose, KL penalty (``beta``), and shifts of the feature and of the truth;
+            ``first_order``, the shift that theory predicts: under a penalty where that holds the
+            feature (`analysis.propagation.estimate.kl_limit`), else the run's cumulative push times
+            the scale of the other runs without one; ``unpredicted``, why it then predicts none.
+        left_out: runs under simulated judges that `doses_of` has not.
+        unscored: share of rollouts without a judge's score.
+        slope: `slope_by_seed`; ``line`` is over runs taken for independent.
+        monotone: `steps`.
+    """
+
+    feature: str
+    runs: pd.DataFrame
+    left_out: int
+    unscored: float
+    slope: Estimate
+    line: Line
+    lack_of_fit_p: float
+    monotone: list[tuple[float, float]]
+    emax: Curve
+    trend_p: float
+    theory: list[Theory]
+
+    def numbers(self) -> dict[str, object]:
+        """For JSON."""
+        return {
+            "feature": self.feature,
+            "unit": self.slope.unit,
+            "runs": self.runs.to_dict("records"),
+            "left_out": self.left_out,
+            "unscored": self.unscored,
+            "slope": self.slope.row("slope") | {"unit": self.slope.unit},
+            "line": columns(self.line, slope=""),
+            "lack_of_fit_p": self.lack_of_fit_p,
+            "monotone": self.monotone,
+            "emax": vars(self.emax),
+            "trend_p": self.trend_p,
+            "theory": [vars(line) for line in self.theory],
+        }
 
 
 def complete(dose: np.ndarray, seed: np.ndarray) -> bool:
@@ -167,9 +227,9 @@ def trend_p(
     return (int((abs(shuffled) >= least).sum()) + 1) / (draws + 1)
 
 
-def study(folder: Path, feature: str) -> dict[str, Any]:
-    """`response` of a study's finished runs. Raises UserError: no simulated judges, or fewer than
-    three doses of the feature."""
+def study(folder: Path, feature: str) -> tuple[DoseResponse, list[str]]:
+    """`response` of a study's finished runs, and what could not be read. Raises UserError: no
+    simulated judges, or fewer than three doses of the feature."""
     runs, problems = read_runs(folder)
     done = [run for run in runs if run.done]
     doses = len(set(doses_of(done, feature).values()))
@@ -178,7 +238,7 @@ def study(folder: Path, feature: str) -> dict[str, Any]:
             f"{folder} has finished runs under {doses} doses of {feature}, and a curve takes"
             f" {FEWEST}. Type: python -m experiments.sweep experiment=dose-response"
         )
-    return {"study": folder.name, **response(done, feature), "problems": problems}
+    return response(done, feature), problems
 
 
 def doses_of(runs: Sequence[Run], feature: str) -> dict[str, float]:
@@ -188,7 +248,7 @@ def doses_of(runs: Sequence[Run], feature: str) -> dict[str, float]:
     for another behaviour too, or errs in another way, is no point of it at any dose. Of several
     such curves it is the one of most doses, with a dose of 0 rather than without, of most runs.
     """
-    curves: dict[tuple[Any, ...], dict[str, float]] = {}
+    curves: dict[tuple[tuple[str, str], ...], dict[str, float]] = {}
     for run in runs:
         if feature not in run.names or run.doses is None:
             continue
@@ -202,7 +262,7 @@ def doses_of(runs: Sequence[Run], feature: str) -> dict[str, float]:
     return max(curves.values(), key=size, default={})
 
 
-def _beside(run: Run, feature: str) -> tuple[Any, ...]:
+def _beside(run: Run, feature: str) -> tuple[tuple[str, str], ...]:
     """What makes the judge of a run what it is, but its names and its dose of a feature."""
     dose = "judge.simulated.doses"
     settings = {
@@ -214,103 +274,73 @@ def _beside(run: Run, feature: str) -> tuple[Any, ...]:
     return tuple(sorted(settings.items()))
 
 
-def response(runs: Sequence[Run], feature: str) -> dict[str, Any]:
-    """Dose of every run, its shift, the fits and the theory, as plain data.
+def response(runs: Sequence[Run], feature: str) -> DoseResponse:
+    """Dose of every run, its shift, the fits and the theory.
 
-    ``beta`` of a run is its KL penalty, ``unscored`` the share of rollouts without a judge's score,
-    ``left_out`` the number of runs under simulated judges that `doses_of` has not.
     ``runs``: with `FEWEST` doses of the feature or more, see `doses_of`.
     """
     doses = doses_of(runs, feature)
     dosed = [run for run in runs if run.cell in doses]
     betas = {run.cell: float(run.config.get("trainer.beta") or 0.0) for run in dosed}
     every_path = paths(dosed)
-    trajectories = [path for path in every_path if path.feature == feature]
+    shifts = {path.cell: shift(path.level) for path in every_path if path.feature == feature}
     free = [path for path in every_path if betas[path.cell] == 0]
     predicted = {row.cell: row for row in predict(free, "adam") if row.feature == feature}
-    expected = first_order(dosed, feature, betas, predicted)
-    rows = [
+    rows = pd.DataFrame(
         {
             "cell": run.cell,
             "seed": run.seed,
             "dose": doses[run.cell],
             "beta": betas[run.cell],
-            "shift": shift(path.level),
+            "shift": shifts[run.cell],
             "truth": shift(step_means(run, run.truth)),
-            "first_order": expected[run.cell],
+            "first_order": predicted[run.cell].predicted.value
+            if run.cell in predicted
+            else kl_limit(run, betas[run.cell])[feature][0],
             "unpredicted": predicted[run.cell].note if run.cell in predicted else "",
         }
-        for run, path in zip(dosed, trajectories, strict=True)
-    ]
-    dose, moved, seed = (np.array([row[key] for row in rows]) for key in ("dose", "shift", "seed"))
+        for run in dosed
+    )
+    dose, moved, seed = (rows[name].to_numpy() for name in ("dose", "shift", "seed"))
     slope = slope_by_seed(dose, moved, seed)
     scored = sum(int(np.isfinite(run.judge).sum()) for run in dosed)
-    return {
-        "feature": feature,
-        "unit": slope.unit,
-        "runs": rows,
-        "left_out": sum(run.doses is not None and run.cell not in doses for run in runs),
-        "unscored": 1 - scored / sum(run.rollouts for run in dosed),
-        "slope": slope.row("slope") | {"unit": slope.unit},
-        "line": columns(line(dose, moved), slope=""),
-        "lack_of_fit_p": lack_of_fit(dose, moved, seed),
-        "monotone": steps(dose, moved),
-        "emax": asdict(emax(dose, moved)),
-        "trend_p": trend_p(dose, moved, blocks=seed if slope.unit == "seed" else None),
-        "theory": theory(rows),
-    }
+    return DoseResponse(
+        feature=feature,
+        runs=rows,
+        left_out=sum(run.doses is not None and run.cell not in doses for run in runs),
+        unscored=1 - scored / sum(run.rollouts for run in dosed),
+        slope=slope,
+        line=line(dose, moved),
+        lack_of_fit_p=lack_of_fit(dose, moved, seed),
+        monotone=steps(dose, moved),
+        emax=emax(dose, moved),
+        trend_p=trend_p(dose, moved, blocks=seed if slope.unit == "seed" else None),
+        theory=theory(rows),
+    )
 
 
-def first_order(
-    runs: Sequence[Run],
-    feature: str,
-    betas: Mapping[str, float],
-    predicted: Mapping[str, Predicted],
-) -> dict[str, float]:
-    """Cell -> shift of one feature that theory predicts; NaN where it predicts none.
-
-    Under a KL penalty (``betas`` by cell) it is where that holds the feature
-    (`analysis.propagation.estimate.kl_limit`); else what is ``predicted``: the run's cumulative
-    push times the scale of the other runs without a penalty.
-    """
-    return {
-        run.cell: kl_limit(run, betas[run.cell])[feature][0]
-        if betas[run.cell] > 0
-        else predicted[run.cell].predicted.value
-        for run in runs
-    }
-
-
-def theory(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """First-order shift against dose, one line for each beta among the runs of `study`.
-
-    ``points`` are (dose, mean over runs); ``slope`` is theirs over runs and ``amplification`` the
-    observed slope over it, NaN where there is no line; ``note`` says why there are no points.
-    """
+def theory(rows: pd.DataFrame) -> list[Theory]:
+    """First-order shift against dose, one line for each beta among the runs of a `DoseResponse`."""
     lines = []
-    for beta in sorted({row["beta"] for row in rows}):
-        at_beta = [row for row in rows if row["beta"] == beta]
-        numbers = np.array(
-            [[row[key] for key in ("dose", "shift", "first_order")] for row in at_beta]
-        )
+    for beta in sorted(rows["beta"].unique().tolist()):
+        at_beta = rows[rows["beta"] == beta]
+        numbers = at_beta[["dose", "shift", "first_order"]].to_numpy()
         dose, response, expected = numbers[np.isfinite(numbers[:, 2])].T
         points = [(float(d), float(expected[dose == d].mean())) for d in np.unique(dose)]
-        fit = {"beta": beta, "points": points, "slope": NAN, "amplification": NAN, "note": ""}
+        slope = amplification = NAN
         if len(dose) >= FEWEST and np.ptp(dose) > 0:
-            fit["slope"] = line(dose, expected).slope.value
-            if fit["slope"] != 0:
-                fit["amplification"] = line(dose, response).slope.value / fit["slope"]
-        if not points:
-            why = (
-                f"its scale is fitted on the other runs without a KL penalty, at least "
-                f"{FEWEST_OTHERS} with a logged gradient norm, and there are {len(at_beta) - 1}."
-            )
-            if beta > 0:
-                why = "the first step has no two rewards and answers to compare within a group."
-            elif any(row["unpredicted"] == AGAINST for row in at_beta):
-                why = f"{AGAINST}."
-            fit["note"] = f"No first-order prediction at beta = {beta:g}: {why}"
-        lines.append(fit)
+            slope = line(dose, expected).slope.value
+            amplification = line(dose, response).slope.value / slope if slope != 0 else NAN
+        why = (
+            f"its scale is fitted on the other runs without a KL penalty, at least "
+            f"{FEWEST_OTHERS} with a logged gradient norm, and there are {len(at_beta) - 1}."
+        )
+        if beta > 0:
+            why = "the first step has no two rewards and answers to compare within a group."
+        elif at_beta["unpredicted"].eq(AGAINST).any():
+            why = f"{AGAINST}."
+        note = "" if points else f"No first-order prediction at beta = {beta:g}: {why}"
+        lines.append(Theory(beta, points, slope, amplification, note))
     return lines
 
 

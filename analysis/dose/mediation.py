@@ -10,15 +10,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 from warnings import catch_warnings
 
 import numpy as np
+import pandas as pd
 from statsmodels.regression.linear_model import OLS
 from statsmodels.tools.sm_exceptions import SingularMatrixWarning
 
 from analysis.dose.estimate import study as doses
-from analysis.statistics.estimate import NAN, Estimate, columns
+from analysis.statistics.estimate import NAN, Estimate
 from study.errors import UserError
 
 FEWEST = 8
@@ -88,28 +88,23 @@ def mediate(
         return Estimate(float(value), float(low), float(high), n, "run")
 
     return Mediation(
-        n,
-        over_runs(total, *ends),
-        over_runs(a * b, low, high),
-        float(total - a * b),
-        float(a * b / total) if is_clear else NAN,
-        over_runs(a, *m_on_x.conf_int()[1]),
-        over_runs(b, *y_on_both.conf_int()[2]),
-        float(np.corrcoef(m_on_x.resid, y_on_x.resid)[0, 1]),
-        "; ".join(notes),
+        n=n,
+        total=over_runs(total, *ends),
+        indirect=over_runs(a * b, low, high),
+        direct=float(total - a * b),
+        share=float(a * b / total) if is_clear else NAN,
+        a=over_runs(a, *m_on_x.conf_int()[1]),
+        b=over_runs(b, *y_on_both.conf_int()[2]),
+        rho=float(np.corrcoef(m_on_x.resid, y_on_x.resid)[0, 1]),
+        note="; ".join(notes),
     )
 
 
-def study(folder: Path, feature: str) -> dict[str, Any]:
-    """Mediation over a study's finished runs under simulated judges, as plain data. Raises
-    UserError: too few runs, or no truth."""
-    rows = doses(folder, feature)["runs"]
-    dose, shift, truth = np.array([[row[k] for k in ("dose", "shift", "truth")] for row in rows]).T
+def study(folder: Path, feature: str) -> tuple[pd.DataFrame, Mediation]:
+    """Mediation over a study's finished runs under simulated judges. Raises UserError: too few
+    runs, or no truth."""
+    rows = doses(folder, feature)[0].runs
     try:
-        split = mediate(dose, shift, truth)
+        return rows, mediate(*(rows[name].to_numpy() for name in ("dose", "shift", "truth")))
     except ValueError as error:
         raise UserError(f"{folder}: {error}. Train more seeds or doses.") from error
-    return {
-        **{"study": folder.name, "feature": feature, "unit": "run", "runs": rows},
-        **columns(split, indirect=""),
-    }

@@ -36,8 +36,14 @@ def main(options: Options) -> int:
     """Exit codes: 0 printed, 2 a user's error."""
     probes = Path(options.probes) if options.probes else None
     first_rewards = ask(options.folder, "" if probes else options.judges, options.steps)
-    result = forecast(first_rewards) | in_units(first_rewards, options.folder, options.fit, probes)
-    return show(options, result, lambda: text(result), lambda: figure(result["pushes"]))
+    pushes = forecast(first_rewards)
+    units = in_units(first_rewards, options.folder, options.fit, probes)
+    return show(
+        options,
+        pushes.numbers() | units.numbers(),
+        lambda: text(pushes, units),
+        lambda: figure(pushes.pushes),
+    )
 
 
 if __name__ == "__main__":

@@ -8,7 +8,7 @@ end of training.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,7 @@ import numpy as np
 import pandas as pd
 
 from analysis.display.figures import looks, style
-from analysis.forecast.ranking import moved_most, rank
+from analysis.forecast.ranking import Ranked, rank
 from analysis.ledger.transmission import group_cov
 from analysis.records.frames import OPERATOR, runs_frame
 from analysis.statistics.estimate import Estimate, columns
@@ -41,13 +41,18 @@ from study.system.files import Damaged, say
 from study.tasks import lookup, oracle
 from study.verdict import mean_score
 
+Record = Mapping[str, Any]
+"""A rollout as its row of the records: columns differ by task."""
+SHOWN = 4
+"""Behaviours that are shown in full: those that the judges differ on most."""
+
 
 @dataclass(frozen=True)
 class Rollouts:
     """Groups of first rollouts: rows (P,), records (P, G) and the answers' features (P, G, K)."""
 
     rows: tuple[Row, ...]
-    records: tuple[tuple[dict[str, Any], ...], ...]
+    records: tuple[tuple[Record, ...], ...]
     features: np.ndarray
     names: tuple[str, ...]
 
@@ -113,7 +118,7 @@ def first_rollouts(cells: Sequence[Cell], steps: int, keyword: str = "") -> Roll
     """
     task = cells[0].config.task
     row_of = lookup(task)
-    groups: dict[tuple[str | None, ...], tuple[Row, tuple[dict[str, Any], ...]]] = {}
+    groups: dict[tuple[str | None, ...], tuple[Row, tuple[Record, ...]]] = {}
     needed = ["rollout_id", "group", "prompt_id", "answer", "tokens", "truth", "rules", "outcome"]
     for cell in cells:
         for part in cell.folder.parts("rollouts")[:steps]:
@@ -195,14 +200,15 @@ def rewards(
     return scores_P_G, paid_P_G
 
 
-def candidates(names: str, cells: Sequence[Cell], arms: dict[str, str]) -> dict[str, Any]:
+def candidates(
+    names: str, cells: Sequence[Cell], arms: Mapping[str, str]
+) -> dict[str, tuple[Judge, Cell]]:
     """Label -> (judge, cell whose configuration makes the reward): presets by name under that of
     the first run, or with ``study`` the judge of each arm under its own. Raises UserError: no such
     preset."""
     if names == "study":
         by_arm = {arms[cell.name]: (cell.config.judge, cell) for cell in cells}
         return {arm: by_arm[arm] for arm in dict.fromkeys(arms.values()) if arm in by_arm}
-
     return {name: (load_presets(name)[0], cells[0]) for name in names.split(",")}
 
 
@@ -260,40 +266,69 @@ def ask(study_dir: Path, judges: str, steps: int = 1) -> FirstRewards:
     for label, (judge, cell) in chosen.items():
         scores, paid[label] = rewards(judge, cell, rollouts, study_dir.parent)
         unscored[label] = float(np.isnan(scores[rollouts.has_answer]).mean())
-    cells_of = {label: cell for label, (_, cell) in chosen.items()}
-    truth_P_G = np.array(truth, dtype=float)
     return FirstRewards(
-        study_dir.name, steps, rollouts, truth_P_G, tuple(cells), paid, cells_of, unscored
+        study=study_dir.name,
+        steps=steps,
+        rollouts=rollouts,
+        truth=np.array(truth, dtype=float),
+        every=tuple(cells),
+        paid=paid,
+        cells={label: cell for label, (_, cell) in chosen.items()},
+        unscored=unscored,
     )
 
 
-def forecast(first_rewards: FirstRewards) -> dict[str, Any]:
-    """The push of every candidate on every behaviour, as plain data."""
+@dataclass(frozen=True)
+class Pushes:
+    """The push of every candidate on every behaviour, from the first ``steps`` steps of a study."""
+
+    study: str
+    steps: int
+    prompts: int
+    pushes: list[Push]
+    ranks: list[Ranked]
+
+    def numbers(self) -> dict[str, object]:
+        """For JSON."""
+        return {
+            **{"study": self.study, "steps": self.steps, "prompts": self.prompts, "unit": "prompt"},
+            "pushes": [columns(line, push="") for line in self.pushes],
+            "ranks": [columns(line, rank="") for line in self.ranks],
+        }
+
+
+def forecast(first_rewards: FirstRewards) -> Pushes:
+    """The push of every candidate on every behaviour, and their ranks."""
     lines: list[Push] = []
     by_judge = {}
     for label, paid in first_rewards.paid.items():
         scale = first_rewards.scale(label)
         lines += pushes(label, paid, first_rewards.rollouts, scale, first_rewards.unscored[label])
         by_judge[label] = covariances(paid, first_rewards.rollouts, scale)
-    return {
-        "study": first_rewards.study,
-        "steps": first_rewards.steps,
-        "prompts": len(first_rewards.rollouts.rows),
-        "unit": "prompt",
-        "pushes": [columns(line, push="") for line in lines],
-        "ranks": [
-            columns(line, rank="")
-            for line in (rank(by_judge, first_rewards.rollouts.names) if by_judge else ())
-        ],
-    }
+    return Pushes(
+        study=first_rewards.study,
+        steps=first_rewards.steps,
+        prompts=len(first_rewards.rollouts.rows),
+        pushes=lines,
+        ranks=rank(by_judge, first_rewards.rollouts.names) if by_judge else [],
+    )
 
 
-def figure(rows: list[dict[str, Any]]) -> Any:
+def moved_most(lines: Iterable[Push]) -> list[str]:
+    """The behaviours on which judges differ most, in SDs, the widest first."""
+    by_feature: dict[str, list[float]] = {}
+    for line in lines:
+        by_feature.setdefault(line.feature, []).append(line.in_sds)
+    spread = {name: float(np.ptp(v)) for name, v in by_feature.items() if np.isfinite(v).all()}
+    return sorted(spread, key=lambda name: -spread[name])[:SHOWN]
+
+
+def figure(lines: Sequence[Push]) -> Any:
     """The forecast push on the four behaviours that judges differ on most, with intervals."""
     from matplotlib.figure import Figure
 
-    names = moved_most(rows)
-    judges = sorted({row["judge"] for row in rows})
+    names = moved_most(lines)
+    judges = sorted({line.judge for line in lines})
     with style():
         size = (3.2 * len(names), 0.9 + 0.32 * len(judges))
         drawn = Figure(figsize=size, layout="constrained")
@@ -301,11 +336,11 @@ def figure(rows: list[dict[str, Any]]) -> Any:
         look = looks(judges)
         for panel, name in zip(panels[0], names, strict=True):
             panel.axvline(0, color="0.6", linewidth=1)
-            of_feature = {row["judge"]: row for row in rows if row["feature"] == name}
+            of_feature = {line.judge: line.push for line in lines if line.feature == name}
             for place, judge in enumerate(judges):
-                row, colour = of_feature[judge], look[judge]["color"]
-                panel.plot([row["low"], row["high"]], [place, place], color=colour)
-                panel.plot(row["push"], place, "o", color=colour)
+                push, colour = of_feature[judge], look[judge]["color"]
+                panel.plot([push.low, push.high], [place, place], color=colour)
+                panel.plot(push.value, place, "o", color=colour)
             panel.set(title=name, xlabel="Cov(advantage, behaviour)")
             panel.set_yticks(range(len(judges)), judges)
         panels[0][0].set_ylim(len(judges) - 0.4, -0.6)

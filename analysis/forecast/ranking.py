@@ -6,9 +6,8 @@ again for all of them at once, so what prompts share does not blur the order.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from scipy.stats import rankdata
@@ -16,8 +15,6 @@ from scipy.stats import rankdata
 from analysis.statistics.estimate import Estimate
 
 DRAWS = 2000
-SHOWN = 4
-"""Behaviours told in full: those that the judges differ on most."""
 
 
 @dataclass(frozen=True)
@@ -61,12 +58,3 @@ def rank(
             for judge, ends in zip(covariances, by_judge, strict=True)
         ]
     return lines
-
-
-def moved_most(pushes: Iterable[Mapping[str, Any]]) -> list[str]:
-    """The behaviours on which judges differ most, in SDs, the widest first."""
-    by_feature: dict[str, list[float]] = {}
-    for push in pushes:
-        by_feature.setdefault(push["feature"], []).append(push["in_sds"])
-    spread = {name: float(np.ptp(v)) for name, v in by_feature.items() if np.isfinite(v).all()}
-    return sorted(spread, key=lambda name: -spread[name])[:SHOWN]

@@ -19,13 +19,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 from scipy.optimize import least_squares, minimize
 
-from analysis.ledger.transmission import centred, group_cov, known_mean
-from analysis.statistics.estimate import FLAT, NAN, Estimate, around
+from analysis.ledger.transmission import centred, group_cov
+from analysis.statistics.estimate import FLAT, NAN, Estimate, around, known_mean
 from analysis.statistics.intervals import student
 
 TRUTH = "truth"
@@ -299,19 +298,3 @@ def _sizes(taught_R_K1: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Squares of what was taught, (R, K1), and their mean over behaviours, (R,)."""
     squares = taught_R_K1**2
     return squares, squares.mean(axis=-1)
-
-
-def to_json(response: Response) -> dict[str, Any]:
-    """As plain data; `from_json` reads it."""
-    return {
-        name: value.tolist() if isinstance(value, np.ndarray) else value
-        for name, value in vars(response).items()
-    }
-
-
-def from_json(data: dict[str, Any]) -> Response:
-    """What `to_json` wrote."""
-    arguments: dict[str, Any] = dict(data)
-    for name in ("drift", "step", "spread"):
-        arguments[name] = np.array(data[name], dtype=float)
-    return Response(**arguments)

@@ -3,31 +3,58 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from analysis.forecast import units as forecast_units
 from analysis.forecast.estimate import FirstRewards, ask
 from analysis.forecast.from_probes import probed
 from analysis.forecast.response import FEWEST_ARMS
-from analysis.forecast.units import Candidates, Fitted
+from analysis.forecast.units import Candidates, Fitted, Forecast, MethodScore
 from analysis.records.runs import Run, read_runs
-from analysis.statistics.estimate import columns
 from study.errors import UserError
+
+
+@dataclass(frozen=True)
+class InUnits:
+    """Shifts of every candidate, and, of those that were trained, how the forecasts came out.
+
+    Attributes:
+        fit: the study whose runs were fitted on.
+        ended_early: cells that an alarm ended early, which are in no fit and no score.
+        why_none: why there is nothing; empty where there is.
+    """
+
+    fit: str = ""
+    ended_early: Sequence[str] = ()
+    shifts: Sequence[Forecast] = ()
+    scores: Sequence[MethodScore] = ()
+    why_none: str = ""
+
+    def numbers(self) -> dict[str, object]:
+        """For JSON."""
+        if self.why_none:
+            return {"no_units": self.why_none}
+        return {
+            "fit": self.fit,
+            **({"ended_early": self.ended_early} if self.ended_early else {}),
+            "shifts": [line.row() for line in self.shifts],
+            "scores": [line.row() for line in self.scores],
+        }
 
 
 def in_units(
     first_rewards: FirstRewards, study_dir: Path, fit: str = "", probes: Path | None = None
-) -> dict[str, Any]:
-    """Shifts of every candidate, and, of those that were trained, how the forecasts came out.
+) -> InUnits:
+    """Shifts of every candidate, and how those of trained ones came out.
 
     Args:
         fit: a study beside this one whose fit is taken as it was kept; empty fits on this one's
             runs and keeps that as ``response-STEPS.json``.
         probes: a folder of probes, whose judges are then the candidates.
 
-    Without either, ``no_units`` says why there is nothing. Raises UserError: the fit of another
-    study is not there, or is of other behaviours; or no folder of probes.
+    Raises UserError: the fit of another study is not there, or is of other behaviours; or no folder
+    of probes.
     """
     try:
         judged = (
@@ -37,22 +64,16 @@ def in_units(
         response_fit = _fitted(first_rewards, study_dir, recorded, fit, None if probes else judged)
         lines = forecast_units.forecasts(response_fit, first_rewards, judged)
         runs = forecast_units.trained(recorded, judged)
-        scores = (
-            forecast_units.scored(response_fit, first_rewards, judged, runs)
-            if len(runs.arm)
-            else []
+        return InUnits(
+            fit=response_fit.study,
+            ended_early=[run.cell for run in recorded if forecast_units.ended_early(run)],
+            shifts=lines,
+            scores=forecast_units.scored(response_fit, first_rewards, judged, runs),
         )
     except UserError as error:
         if fit or probes:
             raise
-        return {"no_units": str(error)}
-    early = [run.cell for run in recorded if forecast_units.ended_early(run)]
-    return {
-        "fit": response_fit.study,
-        **({"ended_early": early} if early else {}),
-        "shifts": [columns(line, shift="") | dict(line.simpler) for line in lines],
-        "scores": [columns(line, slope="") for line in scores],
-    }
+        return InUnits(why_none=str(error))
 
 
 def _fitted(

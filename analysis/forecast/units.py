@@ -17,6 +17,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from scipy import stats
@@ -25,12 +26,11 @@ from analysis.dose.estimate import trend_p
 from analysis.forecast import response
 from analysis.forecast.estimate import FirstRewards
 from analysis.forecast.response import FEWEST_ARMS, TRUTH, Response, Start
-from analysis.ledger.transmission import known_mean
-from analysis.propagation.calibration import FEWEST, inside, r2
 from analysis.records.behaviour import shift
 from analysis.records.runs import Run, step_means
-from analysis.statistics.estimate import NAN, NO_ESTIMATE, Estimate, around
-from analysis.statistics.intervals import line, student
+from analysis.statistics.estimate import NAN, NO_ESTIMATE, Estimate, around, known_mean
+from analysis.statistics.intervals import student
+from analysis.statistics.prediction import Prediction, Scores, mean_crps, pearson, score
 from study.config.schema import Trainer
 from study.errors import UserError
 from study.rewards.advantages import advantages
@@ -186,8 +186,13 @@ def fitted(first_rewards: FirstRewards, judged: Candidates, runs: Trained) -> Fi
     )
 
     def build_fit(of: Response, in_fit_R: np.ndarray) -> Fitted:
-        simpler = {method: simple(method, judged, runs, in_fit_R) for method in SIMPLER}
-        return Fitted(first_rewards.study, first_rewards.steps, judged.start.names, of, simpler)
+        return Fitted(
+            study=first_rewards.study,
+            steps=first_rewards.steps,
+            names=judged.start.names,
+            response=of,
+            simpler={method: simple(method, judged, runs, in_fit_R) for method in SIMPLER},
+        )
 
     left_out = {
         judged.arms[arm]: build_fit(of, runs.arm != arm)
@@ -198,24 +203,15 @@ def fitted(first_rewards: FirstRewards, judged: Candidates, runs: Trained) -> Fi
 
 def save(path: Path, response_fit: Fitted) -> None:
     """Write what another study can be forecast with; `load` reads it."""
-    simpler = {
-        method: {
-            "level": each.level.tolist(),
-            "factor": each.factor,
-            "spread": each.spread.tolist(),
-        }
-        for method, each in response_fit.simpler.items()
+    data = {
+        "version": VERSION,
+        "study": response_fit.study,
+        "steps": response_fit.steps,
+        "names": list(response_fit.names),
+        "response": _to_json(response_fit.response),
+        "simpler": {method: _to_json(each) for method, each in response_fit.simpler.items()},
     }
-    write_json(
-        path,
-        {
-            "version": VERSION,
-            "study": response_fit.study,
-            "steps": response_fit.steps,
-            "names": list(response_fit.names),
-        }
-        | {"response": response.to_json(response_fit.response), "simpler": simpler},
-    )
+    write_json(path, data)
 
 
 def load(path: Path) -> Fitted:
@@ -233,12 +229,27 @@ def load(path: Path) -> Fitted:
             f"{path} is of version {data.get('version')}, and this is {VERSION}. Remove it, and "
             f"type python -m analysis.forecast study={path.parent.name} steps={data.get('steps')}"
         )
-    simpler = {
-        method: Simple(np.array(v["level"], float), v["factor"], np.array(v["spread"], float))
-        for method, v in data["simpler"].items()
+    return Fitted(
+        study=data["study"],
+        steps=data["steps"],
+        names=tuple(data["names"]),
+        response=Response(**_from_json(data["response"])),
+        simpler={method: Simple(**_from_json(each)) for method, each in data["simpler"].items()},
+    )
+
+
+def _to_json(fit: Response | Simple) -> dict[str, object]:
+    return {
+        name: value.tolist() if isinstance(value, np.ndarray) else value
+        for name, value in vars(fit).items()
     }
-    of = response.from_json(data["response"])
-    return Fitted(data["study"], data["steps"], tuple(data["names"]), of, simpler)
+
+
+def _from_json(data: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        name: np.array(value, dtype=float) if isinstance(value, list) else value
+        for name, value in data.items()
+    }
 
 
 def by(response_fit: Fitted, first_rewards: FirstRewards, judge: str) -> Fitted:
@@ -251,7 +262,7 @@ def by(response_fit: Fitted, first_rewards: FirstRewards, judge: str) -> Fitted:
 
 
 @dataclass(frozen=True)
-class Forecast:
+class Forecast(Prediction):
     """One judge and behaviour (or the truth): its shift in the behaviour's own unit, of one run.
 
     Attributes:
@@ -261,13 +272,25 @@ class Forecast:
         simpler: method -> the shift by each of `SIMPLER`.
     """
 
-    judge: str
-    feature: str
-    shift: Estimate
     sds: float
     sd: float
     drift: float
     simpler: Mapping[str, float]
+
+    def row(self) -> dict[str, object]:
+        """As a row of a table."""
+        return {
+            "judge": self.arm,
+            "feature": self.feature,
+            "shift": self.predicted.value,
+            "low": self.predicted.low,
+            "high": self.predicted.high,
+            "sds": self.sds,
+            "sd": self.sd,
+            "drift": self.drift,
+            "simpler": self.simpler,
+            **self.simpler,
+        }
 
 
 def forecasts(
@@ -288,46 +311,67 @@ def forecasts(
         simpler = {m: each.shifts(_x(m, judged)[[arm]])[0] for m, each in of.simpler.items()}
         for k, name in enumerate(start.names):
             sd, each = float(start.sd[k]), estimates[k]
-            ends = (each.value * sd, each.low * sd, each.high * sd, each.n, each.unit)
-            own = Estimate(*ends, note=each.note)
-            by_method = {method: float(values[k] * sd) for method, values in simpler.items()}
             lines.append(
-                Forecast(judge, name, own, each.value, sd, float(drift[k] * sd), by_method)
+                Forecast(
+                    cell="",
+                    arm=judge,
+                    feature=name,
+                    observed=NO_ESTIMATE,
+                    predicted=replace(
+                        each, value=each.value * sd, low=each.low * sd, high=each.high * sd
+                    ),
+                    sds=each.value,
+                    sd=sd,
+                    drift=float(drift[k] * sd),
+                    simpler={method: float(values[k] * sd) for method, values in simpler.items()},
+                )
             )
     return lines
 
 
 @dataclass(frozen=True)
-class Score:
+class MethodScore:
     """How one method's forecasts of a behaviour came out over runs, in SDs.
 
     Attributes:
+        scores: over runs.
         rho, p: rank correlation of forecast and mean observed shift over arms, permutation p; of
             the methods in `ORDERING`.
-        r2: 1 - SS(observed - forecast) / SS(observed - mean), negative where it is worse than that.
-        slope: of observed on forecast, with its t interval over runs.
-        inside: share of the runs in their 95 % prediction interval.
-        crps: mean continuous ranked probability score of the normal forecast, in SDs, lower is
-            better (Gneiting and Raftery 2007, eq. 21).
+        crps: `analysis.statistics.prediction.mean_crps`.
         moves: whether the mean shift of some arm is `MOVES` SDs or more.
     """
 
     method: str
     feature: str
-    arms: int
-    runs: int
+    scores: Scores
     rho: float
     p: float
-    r2: float
-    slope: Estimate
-    inside: float
     crps: float
     moves: bool
+
+    def row(self) -> dict[str, str | float]:
+        """As a row of a table."""
+        scores, slope = self.scores, self.scores.slope
+        return {
+            "method": self.method,
+            "feature": self.feature,
+            "arms": scores.arms,
+            "runs": scores.count,
+            "rho": self.rho,
+            "p": self.p,
+            "r2": scores.r2,
+            "slope": slope.value,
+            "low": slope.low,
+            "high": slope.high,
+            "inside": scores.inside,
+            "crps": self.crps,
+            "moves": self.moves,
+        }
 
 
 def scored(
     response_fit: Fitted, first_rewards: FirstRewards, judged: Candidates, runs: Trained
-) -> list[Score]:
+) -> list[MethodScore]:
     """Every method and behaviour over the finished runs; none where no run is finished."""
     estimates_by_method: dict[str, list[list[Estimate]]] = {
         m: [] for m in (FORECAST, *SIMPLER, REPETITION)
@@ -352,7 +396,17 @@ def scored(
             means = [known_mean(observed[runs.arm == arm]) for arm in np.unique(runs.arm)]
             moves = bool(np.nanmax(np.abs(means)) >= MOVES)
             lines += [
-                _score(method, name, runs.arm, observed, [row[k] for row in rows], moves)
+                _score(
+                    method,
+                    [
+                        Prediction(cell, judged.arms[arm], name, Estimate(value), row[k])
+                        for cell, arm, value, row in zip(
+                            runs.cells, runs.arm, observed.tolist(), rows, strict=True
+                        )
+                    ],
+                    judged.arms,
+                    moves,
+                )
                 for method, rows in estimates_by_method.items()
             ]
     return lines
@@ -367,38 +421,33 @@ def _with_spread(values: np.ndarray, spread: np.ndarray, free: int) -> list[Esti
 
 
 def _score(
-    method: str,
-    feature: str,
-    arm_R: np.ndarray,
-    observed_R: np.ndarray,
-    estimates_R: list[Estimate],
-    moves: bool,
-) -> Score:
-    value, low, high = np.array([(each.value, each.low, each.high) for each in estimates_R]).T
-    both = np.isfinite(value) & np.isfinite(observed_R)
-    arms = np.unique(arm_R[both])
-    x, y = (
-        np.array([known_mean(of[both & (arm_R == arm)]) for arm in arms])
-        for of in (value, observed_R)
-    )
-    rho, p = NAN, NAN
-    if method in ORDERING and len(arms) > 2 and np.ptp(x) > 0 and np.ptp(y) > 0:
-        places = stats.rankdata(x), stats.rankdata(y)
-        rho, p = float(np.corrcoef(*places)[0, 1]), trend_p(*places)
-    slope = NO_ESTIMATE
-    if both.sum() >= FEWEST and np.ptp(value[both]) > 0:
-        slope = line(value[both], observed_R[both]).slope
-    within = inside(observed_R, np.stack([value, low, high]))
-    free = np.array([max(1, each.n - 1) for each in estimates_R])
-    sd = (high - value) / student(free)
-    return Score(
-        *(method, feature, len(arms), int(both.sum()), rho, p),
-        *(r2(observed_R, value), slope, within, known_mean(crps(value, sd, observed_R)), moves),
+    method: str, predictions: list[Prediction], arms: Sequence[str], moves: bool
+) -> MethodScore:
+    rho, p = _order(predictions, arms) if method in ORDERING else (NAN, NAN)
+    return MethodScore(
+        method=method,
+        feature=predictions[0].feature,
+        scores=score(predictions),
+        rho=rho,
+        p=p,
+        crps=mean_crps(predictions),
+        moves=moves,
     )
 
 
-def crps(value: np.ndarray, sd: np.ndarray, observed: np.ndarray) -> np.ndarray:
-    """Continuous ranked probability score of normal forecasts, in the unit of ``observed``."""
-    z = np.divide(observed - value, sd, out=np.full(value.shape, NAN), where=sd > 0)
-    normal = stats.norm
-    return sd * (z * (2 * normal.cdf(z) - 1) + 2 * normal.pdf(z) - np.pi**-0.5)
+def _order(predictions: list[Prediction], arms: Sequence[str]) -> tuple[float, float]:
+    """Rank correlation over arms of the mean shifts that were forecast and observed, and its p."""
+    pairs_of = {
+        arm: np.array(
+            [
+                pair
+                for each in predictions
+                if each.arm == arm
+                if np.isfinite(pair := (each.predicted.value, each.observed.value)).all()
+            ]
+        )
+        for arm in arms
+    }
+    means = [list(map(known_mean, pairs.T)) for pairs in pairs_of.values() if len(pairs)]
+    places = stats.rankdata(np.array(means).reshape(-1, 2), axis=0)
+    return pearson(*places.T), trend_p(*places.T)

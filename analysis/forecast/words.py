@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
+import math
+from collections.abc import Sequence
 
 import pandas as pd
 
-from analysis.forecast.ranking import moved_most
-from analysis.forecast.units import FORECAST, MOVES
+from analysis.forecast.estimate import Pushes, moved_most
+from analysis.forecast.study import InUnits
+from analysis.forecast.units import FORECAST, MOVES, MethodScore
+from analysis.statistics.estimate import columns
 
 LEGEND = (
     "forecast: from the judge's bias on the first rollouts; covariance, bias: one factor times"
@@ -17,65 +20,64 @@ LEGEND = (
 )
 
 
-def text(result: dict[str, Any]) -> str:
+def text(pushes: Pushes, units: InUnits) -> str:
     """Pushes of every judge with the ranks of the behaviours that judges differ on most, then
-    shifts in units, and how they came out. ``result`` is that of `analysis.forecast`."""
-    lines = _pushes(result) if result["pushes"] else []
-    if "shifts" in result:
-        lines += _shifts(result)
-    if result.get("scores"):
-        lines += _scores(pd.DataFrame(result["scores"]))
-    if result.get("ended_early"):
-        cells = ", ".join(result["ended_early"])
-        lines.append(f"\nEnded early by an alarm, so in no fit and no score: {cells}")
-    if result.get("no_units"):
-        lines.append(f"\nNo shift in units: {result['no_units']}")
-    return "\n".join(lines)
+    shifts in units, and how they came out."""
+    early = ", ".join(units.ended_early)
+    texts = [
+        *(_pushes(pushes) if pushes.pushes else []),
+        *([] if units.why_none else _shifts(units, pushes.steps)),
+        *(_scores(units.scores) if units.scores else []),
+        f"\nEnded early by an alarm, so in no fit and no score: {early}" if early else "",
+        f"\nNo shift in units: {units.why_none}" if units.why_none else "",
+    ]
+    return "\n".join(filter(None, texts))
 
 
-def _pushes(result: dict[str, Any]) -> list[str]:
-    table = pd.DataFrame(result["pushes"])
+def _pushes(result: Pushes) -> list[str]:
+    table = pd.DataFrame([columns(line, push="") for line in result.pushes])
     lines = [
-        f"Push at the first step, in SDs of each behaviour ({result['prompts']} prompts):",
+        f"Push at the first step, in SDs of each behaviour ({result.prompts} prompts):",
         table.pivot(index="judge", columns="feature", values="in_sds").round(3).to_string(),
     ]
-    for name in moved_most(result["pushes"]):
+    for name in moved_most(result.pushes):
         heading = "push [95 % t interval over prompts], rank [95 % over prompts drawn again]"
         lines.append(f"\n{name}: {heading}")
-        pushes = table[table.feature == name].set_index("judge")
-        for line in sorted(result["ranks"], key=lambda line: line["rank"]):
-            if line["feature"] == name:
-                row = pushes.loc[line["judge"]]
-                place = f"  {line['rank']}. [{line['low']}, {line['high']}] {line['judge']}:"
-                lines.append(f"{place} {row.push:+.3g} [{row.low:+.3g}, {row.high:+.3g}]")
+        pushes = {line.judge: line.push for line in result.pushes if line.feature == name}
+        ranks = [line for line in result.ranks if line.feature == name]
+        for line in sorted(ranks, key=lambda line: line.rank.value):
+            push, rank = pushes[line.judge], line.rank
+            place = f"  {rank.value}. [{rank.low}, {rank.high}] {line.judge}:"
+            lines.append(f"{place} {push.value:+.3g} [{push.low:+.3g}, {push.high:+.3g}]")
     return lines
 
 
-def _shifts(result: dict[str, Any]) -> list[str]:
+def _shifts(units: InUnits, steps: int) -> list[str]:
     """Shifts of every judge, in the unit of each behaviour that is forecast."""
-    every = pd.DataFrame(result["shifts"])
-    table = every.dropna(subset=["shift"])
-    unknown = [judge for judge in every["judge"].unique() if judge not in set(table["judge"])]
-    estimates = [
-        f"{row['shift']:+.2g} [{row['low']:+.2g}, {row['high']:+.2g}]"
-        for row in table.to_dict("records")
+    shown = [line for line in units.shifts if not math.isnan(line.predicted.value)]
+    rows = [
+        (line.arm, line.feature, f"{each.value:+.2g} [{each.low:+.2g}, {each.high:+.2g}]")
+        for line in shown
+        for each in [line.predicted]
     ]
-    wide = table.assign(estimate=estimates).pivot(
-        index="judge", columns="feature", values="estimate"
-    )
-    names = list(dict.fromkeys(table["feature"]))
+    table = pd.DataFrame(rows, columns=["judge", "feature", "estimate"])
+    wide = table.pivot(index="judge", columns="feature", values="estimate")
+    names = list(dict.fromkeys(line.feature for line in shown))
     head = (
-        f"\nShift at the end of training [95 % of runs], from {result['steps']} step(s), by the"
-        f" runs of {result['fit']}, in each behaviour's own unit:"
+        f"\nShift at the end of training [95 % of runs], from {steps} step(s), by the"
+        f" runs of {units.fit}, in each behaviour's own unit:"
     )
     blocks = [wide[names[at : at + 4]] for at in range(0, len(names), 4)]
     why = "too few scores that differ to tell its bias"
+    known = {line.arm for line in shown}
+    unknown = dict.fromkeys(line.arm for line in units.shifts if line.arm not in known)
     sentences = [f"No shift of {judge}: {why}." for judge in unknown]
     return [head, *(block.to_string() for block in blocks), *sentences]
 
 
-def _scores(table: pd.DataFrame) -> list[str]:
+def _scores(scores: Sequence[MethodScore]) -> list[str]:
     """How the forecast came out beside the simpler ones."""
+    table = pd.DataFrame([line.row() for line in scores])
     ours = table[table["method"] == FORECAST].set_index("feature")
     shown = ours[["runs", "arms", "moves", "rho", "r2", "slope", "low", "high", "inside", "crps"]]
     others = {

@@ -14,9 +14,9 @@ import numpy as np
 import pandas as pd
 
 from analysis.drift.estimate import BY, JUDGED, SHIFTS, Tail, feature_values, score_values
-from analysis.ledger.transmission import known_mean
 from analysis.records.runs import Run
 from analysis.statistics.bootstrap import group_sums, ratio_se
+from analysis.statistics.estimate import known_mean
 
 ANSWERS = {"drawn": slice(1, None), "greedy": slice(1)}
 """Which answers to a prompt: those drawn as in training, or the one that is most probable."""

@@ -22,11 +22,11 @@ from analysis.drift.estimate import (
     usable_cells,
 )
 from analysis.drift.substitution import Substitution, substitutions
-from analysis.ledger.transmission import known_mean, within_regression
+from analysis.ledger.transmission import within_regression
 from analysis.records.frames import rollouts_frame
 from analysis.records.runs import Records, Run
 from analysis.statistics.bootstrap import ratio_se
-from analysis.statistics.estimate import NAN, NO_ESTIMATE, Estimate, columns
+from analysis.statistics.estimate import NAN, NO_ESTIMATE, Estimate, columns, known_mean
 from analysis.statistics.intervals import mean_interval
 from study.cell.records import COMPONENT
 from study.config.identity import left_out

@@ -16,12 +16,11 @@ import pandas as pd
 
 from analysis.display import markup
 from analysis.drift.estimate import feature_values, run_shifts
-from analysis.ledger.transmission import known_mean
-from analysis.propagation.calibration import Predicted
+from analysis.propagation.calibration import PushPrediction
 from analysis.propagation.estimate import paths, predict, pushed
 from analysis.records.behaviour import unit
 from analysis.records.runs import Run
-from analysis.statistics.estimate import NAN, Estimate, columns
+from analysis.statistics.estimate import NAN, Estimate, columns, known_mean
 from analysis.statistics.intervals import mean_interval, ratio_of_means
 from study.config.marks import under
 
@@ -73,7 +72,7 @@ class Knockout:
     cut: float
 
 
-def knockouts(runs: Sequence[Run], predicted: Sequence[Predicted] = ()) -> list[Knockout]:
+def knockouts(runs: Sequence[Run], predicted: Sequence[PushPrediction] = ()) -> list[Knockout]:
     """Every behaviour that some arm takes out of a judge that also trained without that.
 
     ``predicted``: of these runs; without, no shift is given to the bias.
@@ -122,7 +121,7 @@ def _knockout(
     feature: str,
     trio: tuple[str, str, str],
     arms: Mapping[str, Sequence[Run]],
-    predicted: Sequence[Predicted],
+    predicted: Sequence[PushPrediction],
 ) -> Knockout:
     biased, out, absent = trio
     moves = {arm: _moves(arms[arm], feature) for arm in trio if arm}
@@ -189,7 +188,9 @@ def _share(runs: Sequence[Run], feature: str) -> Estimate:
     return ratio_of_means(np.array(pairs, dtype=float).reshape(-1, 2), "run")
 
 
-def of_study(runs: Sequence[Run], predicted: Sequence[Predicted] | None = None) -> list[Knockout]:
+def of_study(
+    runs: Sequence[Run], predicted: Sequence[PushPrediction] | None = None
+) -> list[Knockout]:
     """`knockouts` of the finished runs, or of all where none is finished.
 
     ``predicted``: as in `knockouts`; made here where it is None.

@@ -16,7 +16,6 @@ from analysis.ledger.transmission import (
     dead_groups,
     gains,
     group_cov,
-    known_mean,
     passing,
     split,
     tied_groups,
@@ -25,6 +24,7 @@ from analysis.ledger.transmission import (
 )
 from analysis.records.behaviour import shift
 from analysis.records.runs import Run, on_each_core, read_runs
+from analysis.statistics.estimate import known_mean
 from analysis.statistics.intervals import grouped_intervals
 from study.rewards.advantages import advantages
 from study.rewards.failure import REPLAY_POLICIES

@@ -10,9 +10,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from analysis.ledger.transmission import centred, known_mean
+from analysis.ledger.transmission import centred
 from analysis.statistics.clipped_line import clipped_mean, fitted, refitted
-from analysis.statistics.estimate import FLAT
+from analysis.statistics.estimate import FLAT, known_mean
 
 FEWEST_GROUPS = 12
 """Groups that a calibration takes; where the truth varies in fewer, it is fitted over all rollouts

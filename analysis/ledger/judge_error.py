@@ -16,11 +16,11 @@ import pandas as pd
 from scipy.special import stdtrit
 
 from analysis.ledger.first_rollouts import BINS, FEWEST_GROUPS, Window
-from analysis.ledger.transmission import known_mean, within_regression
+from analysis.ledger.transmission import within_regression
 from analysis.records.runs import Run
 from analysis.statistics.bootstrap import draw_weights
 from analysis.statistics.clipped_line import ROUNDED, clipped_mean
-from analysis.statistics.estimate import FLAT, NAN
+from analysis.statistics.estimate import FLAT, NAN, known_mean
 
 ROLLOUTS, FEWEST = 256, 64
 """Rollouts that a calibration should rest on, and the fewest."""

@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from analysis.statistics.estimate import FLAT
+from analysis.statistics.estimate import FLAT, known_mean
 from analysis.statistics.fixed_effects import Within, fixed_effects
 from study.rewards.advantages import (
     EPS,
@@ -182,9 +182,3 @@ def _range(values: np.ndarray, present: np.ndarray) -> np.ndarray:
     high = np.where(present, values, -np.inf).max(axis=1, initial=-np.inf)
     low = np.where(present, values, np.inf).min(axis=1, initial=np.inf)
     return high - low
-
-
-def known_mean(values: np.ndarray) -> float:
-    """Mean of the finite values, NaN for none."""
-    finite = values[np.isfinite(values)]
-    return float(finite.mean()) if len(finite) else float("nan")

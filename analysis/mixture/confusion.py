@@ -6,9 +6,8 @@ are over items; `docs/tables.md` names their sources.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -54,14 +53,14 @@ class Judged(Confusion):
     items: int
     """Items of the answers that have both."""
 
-    def row(self) -> dict[str, Any]:
+    def row(self) -> dict[str, object]:
         """For JSON: counts first, then each rate as value, low, high and note."""
-        values = {each.name: getattr(self, each.name) for each in fields(self)}
-        rates = {name: value for name, value in values.items() if isinstance(value, Estimate)}
         counts = ("n", "unscored", "without_truth", "items", "tp", "fp", "fn", "tn")
         ends = ("value", "low", "high", "note")
-        return {name: values[name] for name in counts} | {
-            name: {end: getattr(rate, end) for end in ends} for name, rate in rates.items()
+        return {name: getattr(self, name) for name in counts} | {
+            name: {end: getattr(rate, end) for end in ends}
+            for name, rate in vars(self).items()
+            if isinstance(rate, Estimate)
         }
 
 
@@ -123,7 +122,14 @@ def judged(answers: pd.DataFrame, threshold: float = THRESHOLD, level: float = L
         why = f"fewer than {FEWEST} items" if few else "no spread between items"
         phi = replace(phi, note=f"{why}: no interval")
     return Judged(
-        *(tp, fp, fn, tn, tpr, fpr, j, phi),
+        tp=tp,
+        fp=fp,
+        fn=fn,
+        tn=tn,
+        tpr=tpr,
+        fpr=fpr,
+        youden_j=j,
+        phi=phi,
         auc=_auc(score, good, codes, level),
         leniency=_leniency(passed.astype(float) - good, codes, level),
         n=len(with_truth),
@@ -171,11 +177,17 @@ def rates_differ(answers: pd.DataFrame, threshold: float = THRESHOLD) -> RatesDi
         few |= bool((counts < FEWEST).any())
     tests = [_score_test(each) for each in (np.concatenate(moves, axis=1), *moves)]
     notes = [f"a domain has fewer than {FEWEST} answers of a class: p is rough"] if few else []
-    if tests[0].df == 0:
+    joint, tpr, fpr = tests
+    if joint.df == 0:
         notes = ["the judge says the same to all answers that could tell"]
-    joint = tests[0]
     return RatesDiffer(
-        *(joint.statistic, joint.df, joint.p, *tests[1:]), len(items), "; ".join(notes)
+        statistic=joint.statistic,
+        df=joint.df,
+        p=joint.p,
+        tpr=tpr,
+        fpr=fpr,
+        items=len(items),
+        note="; ".join(notes),
     )
 
 
@@ -226,29 +238,30 @@ def recorded(study_dir: Path) -> pd.DataFrame:
 
 def report(
     answers: pd.DataFrame, threshold: float = THRESHOLD, level: float = LEVEL
-) -> tuple[dict[str, Any], list[str]]:
+) -> tuple[dict[str, object], list[str]]:
     """What `by_domain` says, for JSON and as lines of text; where by_judge names several judges,
     of all together and then, as ``judges``, of each. Raises UserError: as `by_domain`."""
     pooled = by_domain(answers, threshold, level)
     result, lines = _numbers(*pooled), _render(*pooled)
     if "by_judge" in answers and answers["by_judge"].nunique() > 1:
-        result["judges"] = {}
-        for name, part in answers.groupby("by_judge", sort=True):
-            rates = by_domain(part, threshold, level)
-            result["judges"][str(name)] = _numbers(*rates)
-            lines += [f"\n{visible(str(name))}", *_render(*rates)]
+        of_judges = {
+            str(name): by_domain(part, threshold, level)
+            for name, part in answers.groupby("by_judge", sort=True)
+        }
+        result["judges"] = {name: _numbers(*rates) for name, rates in of_judges.items()}
+        for name, rates in of_judges.items():
+            lines += [f"\n{visible(name)}", *_render(*rates)]
     return result, [*lines, f"\nIntervals at {level:.3g}; the unit is the item."]
 
 
-def _numbers(rates: dict[str, Judged], differ: RatesDiffer) -> dict[str, Any]:
+def _numbers(rates: dict[str, Judged], differ: RatesDiffer) -> dict[str, object]:
     """What `by_domain` found, for JSON."""
-    test = {each.name: getattr(differ, each.name) for each in fields(differ)}
-    differences = {
-        name: vars(value) if isinstance(value, Differ) else value for name, value in test.items()
-    }
     return {
         "domains": {name: each.row() for name, each in rates.items()},
-        "rates_differ": differences,
+        "rates_differ": {
+            name: vars(value) if isinstance(value, Differ) else value
+            for name, value in vars(differ).items()
+        },
     }
 
 

@@ -12,9 +12,9 @@ from analysis.display.figures import DRAWN, plain, style
 from analysis.display.markup import with_interval
 from analysis.drift.estimate import learning_curves
 from analysis.mixture.estimate import Mixture, Window
-from analysis.mixture.teaching import Agreement
 from analysis.mixture.transfer import best_moved
 from analysis.statistics.estimate import Estimate
+from analysis.statistics.prediction import Scores
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -62,28 +62,28 @@ def windows_table(mixture: Mixture, say: Say = with_interval) -> pd.DataFrame:
 def expected_table(mixture: Mixture, say: Say = with_interval) -> pd.DataFrame:
     """Effective shares and dead groups, expected from the first steps and observed after them."""
     return pd.DataFrame(
-        {"arm": row.arm, "domain": row.domain}
-        | {"expected": say(row.expected.effective), "observed": say(row.effective)}
+        {"arm": row.arm, "domain": row.feature}
+        | {"expected": say(row.predicted), "observed": say(row.observed)}
         | {"dead, expected": say(row.expected.dead), "dead": say(Estimate(row.dead))}
         | {"taught": say(row.expected.relative)}
-        for row in mixture.comparison.mixes
+        for row in mixture.comparison.shares
     )
 
 
 def accuracy_table(mixture: Mixture, say: Say = with_interval) -> pd.DataFrame:
     """Changes of held-out accuracy, predicted from the rule's and observed."""
     return pd.DataFrame(
-        {"arm": row.arm, "domain": row.domain, "taught": say(Estimate(row.relative))}
-        | {"predicted": say(Estimate(row.predicted)), "observed": say(row.observed)}
+        {"arm": row.arm, "domain": row.feature, "taught": say(Estimate(row.relative))}
+        | {"predicted": say(row.predicted), "observed": say(row.observed)}
         | {"observed - predicted": say(row.difference), "seeds": row.observed.n}
-        for row in mixture.comparison.points
+        for row in mixture.comparison.accuracies
     )
 
 
 def transfer_table(mixture: Mixture, say: Say = with_interval) -> pd.DataFrame:
     """Change of held-out accuracy: a row for each arm and what it trained, a column for each tested
     domain."""
-    rows: dict[str, dict[str, Any]] = {}
+    rows: dict[str, dict[str, str]] = {}
     for row in mixture.transfers:
         line = rows.setdefault(row.arm, {"arm": row.arm, "trained": _teachers(row.trained)})
         line[f"{row.tested}, tested"] = say(row.change)
@@ -100,7 +100,7 @@ def _teachers(trained: Mapping[str, str]) -> str:
 
 def swaps_table(mixture: Mixture, say: Say = with_interval) -> pd.DataFrame:
     """Change under the rule minus under the judge, a column for each tested domain."""
-    rows: dict[str, dict[str, Any]] = {}
+    rows: dict[str, dict[str, str]] = {}
     for row in mixture.swaps:
         name = _swap(row.swapped, row.judged, row.ruled)
         line = rows.setdefault(name, {"swap": name})
@@ -108,13 +108,13 @@ def swaps_table(mixture: Mixture, say: Say = with_interval) -> pd.DataFrame:
     return pd.DataFrame(rows.values()).fillna("")
 
 
-def agreed(agreement: Agreement) -> str:
+def agreed(scores: Scores, note: str = "") -> str:
     """How the points of a comparison agree, as a sentence."""
-    values = (
-        f"slope {markup.number(agreement.slope)}, rank correlation {markup.number(agreement.rank)}"
+    slope, rank = markup.number(scores.slope.value), markup.number(scores.rank)
+    return (
+        f"Observed on predicted over {scores.count} points: slope {slope}, rank correlation {rank}."
+        f"{note and ' '}{note}"
     )
-    note = f" {agreement.note}" if agreement.note else ""
-    return f"Observed on predicted over {agreement.points} points: {values}.{note}"
 
 
 def moved(mixture: Mixture) -> list[str]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -21,10 +20,11 @@ from analysis.mixture.step import (
     pulls,
     windows,
 )
-from analysis.mixture.teaching import Comparison, Expected, MixPoint, compare
+from analysis.mixture.teaching import CAUTION, Comparison, compare
 from analysis.mixture.transfer import Swap, Transfer, swaps, transfers
 from analysis.records.runs import Run
 from analysis.statistics.estimate import FLAT, LEVEL, Estimate
+from analysis.statistics.prediction import Scores
 
 GRADED = 0.01
 """Share of the rewards between 0 and 1 from which they are no verdicts of yes and no."""
@@ -96,25 +96,25 @@ def of_runs(
     }
     each = dict.fromkeys([whole, *(spans if by_window else ())])
     return Mixture(
-        spans,
-        whole,
-        [
+        spans=spans,
+        whole=whole,
+        rates=[
             (arm, window, _rates(between(judged_rows, window), threshold, level))
             for arm, (_, judged_rows) in of_arm.items()
             for window in each
         ],
-        [
+        mixes=[
             (arm, window, mix(between(pushed, window), shares[arm], level))
             for arm, (pushed, _) in of_arm.items()
             for window in each
         ],
-        shares,
-        mix_curves(groups, spans),
-        _accuracies(mixed),
-        compare(mixed, groups, spans[0]),
-        transfers(mixed),
-        swaps(mixed),
-        [sentence for arm in of_arm if (sentence := _graded(arm, mixed))],
+        shares=shares,
+        curves=mix_curves(groups, spans),
+        held_out=_accuracies(mixed),
+        comparison=compare(mixed, groups, spans[0]),
+        transfers=transfers(mixed),
+        swaps=swaps(mixed),
+        problems=[sentence for arm in of_arm if (sentence := _graded(arm, mixed))],
     )
 
 
@@ -152,25 +152,54 @@ def _graded(arm: str, runs: Sequence[Run]) -> str:
     )
 
 
-def numbers(mixture: Mixture) -> dict[str, Any]:
+def numbers(mixture: Mixture) -> dict[str, object]:
     """For JSON: rates and mix by domain, arm and window, then what compares arms."""
-    domains: dict[str, dict[str, list[dict[str, Any]]]] = {}
-    for arm, window, rates in mixture.rates:
-        for domain, each in rates.items():
-            part = domains.setdefault(domain, {"rates": [], "mix": []})
-            part["rates"].append(_place(arm, window) | each.row())
-    for arm, window, mixes in mixture.mixes:
-        for domain, each in mixes.items():
-            domains[domain]["mix"].append(_place(arm, window) | _plain(each))
     comparison = mixture.comparison
     return {
-        "domains": domains,
+        "domains": {
+            domain: {
+                "rates": [
+                    _place(arm, window) | rates[domain].row()
+                    for arm, window, rates in mixture.rates
+                    if domain in rates
+                ],
+                "mix": [
+                    _place(arm, window) | _plain(mixes[domain])
+                    for arm, window, mixes in mixture.mixes
+                    if domain in mixes
+                ],
+            }
+            for domain in dict.fromkeys(name for _, _, rates in mixture.rates for name in rates)
+        },
         "prediction": {
             "rule_arm": comparison.rule_arm,
-            "mix": [_of_mix(row) for row in comparison.mixes],
-            "mix_agreement": vars(comparison.of_mix),
-            "accuracy": [_plain(row) for row in comparison.points],
-            "accuracy_agreement": vars(comparison.of_accuracy),
+            "mix": [
+                {
+                    **_place(row.arm, row.first_steps),
+                    "domain": row.feature,
+                    "tpr": row.expected.tpr,
+                    "fpr": row.expected.fpr,
+                    "expected": row.predicted.row(),
+                    "observed": row.observed.row(),
+                    "expected_dead": row.expected.dead.row(),
+                    "observed_dead": row.dead,
+                    "relative": row.expected.relative.row(),
+                }
+                for row in comparison.shares
+            ],
+            "mix_agreement": _agreement(comparison.of_shares),
+            "accuracy": [
+                {
+                    "arm": row.arm,
+                    "domain": row.feature,
+                    "relative": row.relative,
+                    "predicted": row.predicted.value,
+                    "observed": row.observed.row(),
+                    "difference": row.difference.row(),
+                }
+                for row in comparison.accuracies
+            ],
+            "accuracy_agreement": _agreement(comparison.of_accuracies, CAUTION),
             "note": comparison.note,
         },
         "transfer": [_plain(row) for row in mixture.transfers],
@@ -178,30 +207,22 @@ def numbers(mixture: Mixture) -> dict[str, Any]:
     }
 
 
-def _of_mix(row: MixPoint) -> dict[str, Any]:
-    expected: Expected = row.expected
+def _agreement(scores: Scores, note: str = "") -> dict[str, object]:
     return {
-        **_place(row.arm, row.first_steps),
-        "domain": row.domain,
-        "tpr": expected.tpr,
-        "fpr": expected.fpr,
-        "expected": _plain(expected.effective),
-        "observed": _plain(row.effective),
-        "expected_dead": _plain(expected.dead),
-        "observed_dead": row.dead,
-        "relative": _plain(expected.relative),
+        "points": scores.count,
+        "slope": scores.slope.value,
+        "rank": scores.rank,
+        "note": note,
     }
 
 
-def _place(arm: str, window: Window) -> dict[str, Any]:
+def _place(arm: str, window: Window) -> dict[str, object]:
     return {"arm": arm, "first_step": window[0], "last_step": window[1]}
 
 
-def _plain(record: Any) -> dict[str, Any]:
+def _plain(record: Mix | Transfer | Swap) -> dict[str, object]:
     """A dataclass as plain data, an Estimate among it as value, low, high, n and note."""
-    if isinstance(record, Estimate):
-        return record.row()
     return {
-        name: _plain(value) if isinstance(value, Estimate) else value
+        name: value.row() if isinstance(value, Estimate) else value
         for name, value in vars(record).items()
     }

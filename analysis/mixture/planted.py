@@ -178,8 +178,17 @@ def _run(rng: np.random.Generator) -> Run:
 def _of_step(judge: np.ndarray, truth: np.ndarray, domains: np.ndarray) -> Run:
     """A run of one step in which the judge's score is the reward."""
     return Run(
-        *("c", "a", 0, True, np.ones(len(judge), dtype=int), judge, advantages(judge)),
-        *(truth, judge, np.zeros((*judge.shape, 0)), ()),
+        cell="c",
+        arm="a",
+        seed=0,
+        done=True,
+        step_P=np.ones(len(judge), dtype=int),
+        reward=judge,
+        advantage=advantages(judge),
+        truth=truth,
+        judge=judge,
+        features=np.zeros((*judge.shape, 0)),
+        names=(),
         domain_P=domains,
         prompt_P=np.arange(len(judge)),
     )
@@ -217,8 +226,17 @@ def _pair(seed: int, shared: float, noise_2_2: np.ndarray) -> list[Run]:
         rewards = {"reward.name": "by-domain", "reward.domains.math": "judge"}
         runs.append(
             Run(
-                *(arm + str(seed), arm, seed, True, np.array([1, 1])),
-                *(nothing, nothing, nothing, nothing, np.zeros((2, 1, 0)), ()),
+                cell=arm + str(seed),
+                arm=arm,
+                seed=seed,
+                done=True,
+                step_P=np.array([1, 1]),
+                reward=nothing,
+                advantage=nothing,
+                truth=nothing,
+                judge=nothing,
+                features=np.zeros((2, 1, 0)),
+                names=(),
                 config={**rewards, "reward.domains.qa": teacher, "judge.name": "j"},
                 domain_P=np.array(["math", "qa"], dtype=object),
                 held_out={

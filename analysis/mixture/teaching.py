@@ -26,10 +26,10 @@ from analysis.ledger.transmission import THRESHOLD
 from analysis.mixture.step import mix, nominal
 from analysis.mixture.transfer import RULE, changes, taught_by
 from analysis.records.runs import Run
-from analysis.statistics.agreement import correlation
 from analysis.statistics.bootstrap import ratio
 from analysis.statistics.estimate import ENDS, NAN, NO_ESTIMATE, Estimate, around
-from analysis.statistics.intervals import line, mean_interval, paired_difference, student
+from analysis.statistics.intervals import mean_interval, paired_difference, student
+from analysis.statistics.prediction import Prediction, Scores, score
 from study.rewards.advantages import EPS
 from study.tasks.mix import realised
 
@@ -39,7 +39,6 @@ ROUNDING = 1e-9
 """What is taught below this is what rounding leaves of nothing, divided by `EPS`."""
 STEP = 1e-4
 """Of the rates, for derivatives."""
-FEWEST_POINTS = 3
 CAUTION = (
     "The points of a study share its seeds and the rule's runs, and claims about accuracy want more"
     " than three seeds."
@@ -63,53 +62,35 @@ class Expected:
 
 
 @dataclass(frozen=True)
-class Point:
-    """Held-out accuracy of a domain in an arm: the change predicted beside the one observed.
+class AccuracyPrediction(Prediction):
+    """Change of the held-out accuracy of a domain in an arm.
 
-    ``predicted`` is ``relative`` times the rule's change, ``difference`` observed minus predicted,
-    paired by seed.
+    What is predicted is ``relative`` times the rule's change, ``difference`` is observed minus
+    predicted, paired by seed.
     """
 
-    arm: str
-    domain: str
     relative: float
-    predicted: float
-    observed: Estimate
     difference: Estimate
 
 
 @dataclass(frozen=True)
-class MixPoint:
-    """A domain's effective share and dead groups in an arm: expected from the first steps, beside
-    what came in the steps after them."""
+class SharePrediction(Prediction):
+    """A domain's effective share in an arm: expected from the first steps, observed in the steps
+    after them, and so its dead groups."""
 
-    arm: str
-    domain: str
     first_steps: tuple[int, int]
     expected: Expected
-    effective: Estimate
     dead: float
-
-
-@dataclass(frozen=True)
-class Agreement:
-    """How points predicted and observed agree; ``slope`` is of observed on predicted, 1 where the
-    prediction has the right size, ``rank`` Spearman's correlation."""
-
-    points: int
-    slope: float
-    rank: float
-    note: str
 
 
 @dataclass(frozen=True)
 class Comparison:
     """Predictions of a study's arms beside what was observed."""
 
-    mixes: list[MixPoint]
-    points: list[Point]
-    of_mix: Agreement
-    of_accuracy: Agreement
+    shares: list[SharePrediction]
+    accuracies: list[AccuracyPrediction]
+    of_shares: Scores
+    of_accuracies: Scores
     rule_arm: str | None
     note: str
     """Why no accuracy is predicted; empty where it is."""
@@ -257,7 +238,8 @@ def expected(
             relative = _interval(value, each.variance(slope), units, exact=True)
         fewest = min(len(other.moves_C) for other in means.values())
         result[domain] = Expected(
-            *(each.tpr, each.fpr),
+            tpr=each.tpr,
+            fpr=each.fpr,
             effective=_interval(effective, variance, fewest, (0.0, 1.0)),
             dead=_interval(each.mean[2], each.variance(dead), units, (0.0, 1.0)),
             relative=relative,
@@ -343,7 +325,7 @@ def compare(runs: Sequence[Run], groups: pd.DataFrame, first: tuple[int, int]) -
     teachers = {arm: taught_by(run) for arm, run in by_arm.items()}
     ruled = [arm for arm, by in teachers.items() if {*by.values()} == {RULE}]
     rule_arm = min(ruled, key=lambda arm: (-len(teachers[arm]), arm), default=None)
-    mixes = []
+    shares = []
     for arm in sorted(by_arm):
         of_arm = groups[groups["arm"] == arm]
         begun = [
@@ -353,39 +335,48 @@ def compare(runs: Sequence[Run], groups: pd.DataFrame, first: tuple[int, int]) -
         ]
         weights = nominal(by_arm[arm], sorted(set(of_arm["domain"]) - {""}))
         later = mix(of_arm[of_arm["step"] > first[1]])
-        mixes += [
-            MixPoint(
-                *(arm, domain, first, each),
-                later[domain].effective if domain in later else NO_ESTIMATE,
-                later[domain].dead if domain in later else NAN,
+        shares += [
+            SharePrediction(
+                cell="",
+                arm=arm,
+                feature=domain,
+                observed=later[domain].effective if domain in later else NO_ESTIMATE,
+                predicted=each.effective,
+                first_steps=first,
+                expected=each,
+                dead=later[domain].dead if domain in later else NAN,
             )
             for domain, each in expected(Drawn.of(begun), weights, by_arm[arm].scale).items()
         ]
-    relative = {(row.arm, row.domain): row.expected.relative.value for row in mixes}
-    note = ""
+    note, accuracies = "", []
     if rule_arm is None:
         note = "no arm has the rule for every domain: add one with reward=rule"
-    points = []
-    if rule_arm is not None:
+    else:
         alike = [run for run in runs if list(teachers[run.arm]) == list(teachers[rule_arm])]
-        points = _points(changes(alike), relative, rule_arm)
-    if not note and not points:
-        note = "no other arm has a seed of the rule's with two evaluations: trainer.eval_steps"
+        accuracies = _accuracies(
+            changes(alike),
+            {(row.arm, row.feature): row.expected.relative.value for row in shares},
+            rule_arm,
+        )
+        if not accuracies:
+            note = "no other arm has a seed of the rule's with two evaluations: trainer.eval_steps"
     return Comparison(
-        *(mixes, points),
-        agreement([(row.expected.effective.value, row.effective.value) for row in mixes]),
-        agreement([(row.predicted, row.observed.value) for row in points], CAUTION),
-        *(rule_arm, note),
+        shares=shares,
+        accuracies=accuracies,
+        of_shares=score(shares),
+        of_accuracies=score(accuracies),
+        rule_arm=rule_arm,
+        note=note,
     )
 
 
-def _points(
+def _accuracies(
     by_key: Mapping[tuple[str, str], pd.Series],
     relative: Mapping[tuple[str, str], float],
     rule_arm: str,
-) -> list[Point]:
-    """One point for each other arm and domain that share a seed with the rule's arm."""
-    points = []
+) -> list[AccuracyPrediction]:
+    """One for each other arm and domain that share a seed with the rule's arm."""
+    rows = []
     for (arm, domain), change in sorted(by_key.items()):
         by_rule = by_key.get((rule_arm, domain))
         if arm == rule_arm or by_rule is None or (arm, domain) not in relative:
@@ -393,21 +384,15 @@ def _points(
         shared = change.index.intersection(by_rule.index)
         if len(shared):
             predicted = relative[arm, domain] * by_rule.loc[shared]
-            points.append(
-                Point(
-                    *(arm, domain, relative[arm, domain], float(predicted.mean())),
-                    mean_interval(change.loc[shared].tolist(), "seed"),
-                    paired_difference(change.loc[shared], predicted),
+            rows.append(
+                AccuracyPrediction(
+                    cell="",
+                    arm=arm,
+                    feature=domain,
+                    observed=mean_interval(change.loc[shared].tolist(), "seed"),
+                    predicted=Estimate(float(predicted.mean())),
+                    relative=relative[arm, domain],
+                    difference=paired_difference(change.loc[shared], predicted),
                 )
             )
-    return points
-
-
-def agreement(pairs: Sequence[tuple[float, float]], note: str = "") -> Agreement:
-    """Slope and rank correlation of (predicted, observed) points that have both numbers."""
-    both = np.array([pair for pair in pairs if np.isfinite(pair).all()]).reshape(-1, 2)
-    slope = NAN
-    if len(both) >= FEWEST_POINTS and np.ptp(both[:, 0]) > 0:
-        slope = line(both[:, 0], both[:, 1]).slope.value
-    rank = correlation(both[:, 0], both[:, 1], "spearman").value
-    return Agreement(len(both), slope, rank, note)
+    return rows

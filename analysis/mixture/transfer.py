@@ -11,7 +11,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import permutations
 from statistics import fmean
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -126,7 +125,7 @@ def _swapped(judged: Run, ruled: Run) -> str | None:
     return differing[0]
 
 
-def _rest(run: Run) -> dict[str, Any]:
+def _rest(run: Run) -> dict[str, object]:
     """What a run is beside its seed, its judge and who rewards what."""
     return {
         key: value
@@ -135,7 +134,7 @@ def _rest(run: Run) -> dict[str, Any]:
     }
 
 
-def _of_judge(run: Run) -> dict[str, Any]:
+def _of_judge(run: Run) -> dict[str, object]:
     return {key: value for key, value in run.identity.items() if key.startswith("judge.")}
 
 

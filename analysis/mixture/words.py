@@ -10,6 +10,7 @@ from analysis.display.markup import TEXTS
 from analysis.display.printed import WIDTH, short
 from analysis.mixture import display as tables
 from analysis.mixture.estimate import Mixture
+from analysis.mixture.teaching import CAUTION
 from study.screen import visible
 
 TITLES = TEXTS["mixture"]
@@ -19,18 +20,20 @@ def lines(mixture: Mixture, level: float) -> list[str]:
     """Every table that has rows, none wider than `WIDTH` while names are short."""
     whole, comparison = mixture.whole, mixture.comparison
     span = f"steps {whole[0]} to {whole[1]}"
-    first = comparison.mixes[0].first_steps if comparison.mixes else whole
+    first = comparison.shares[0].first_steps if comparison.shares else whole
     begun = f"steps {first[0]} to {first[1]}"
     text = [
         *_by_arm(f"{TITLES['rates']} ({span})", tables.rates_table(mixture, whole, short)),
         *_by_arm(f"{TITLES['mix']} ({span})", tables.mix_table(mixture, whole, short)),
         *_by_arm(TITLES["windows"], tables.windows_table(mixture, short)),
         *_by_arm(f"{TITLES['expected']} ({begun})", tables.expected_table(mixture, short)),
-        fill(tables.agreed(comparison.of_mix), WIDTH),
+        fill(tables.agreed(comparison.of_shares), WIDTH),
     ]
-    if comparison.points:
-        text += _by_arm(TITLES["accuracy"], tables.accuracy_table(mixture, short))
-        text += [fill(tables.agreed(comparison.of_accuracy), WIDTH)]
+    if comparison.accuracies:
+        text += [
+            *_by_arm(TITLES["accuracy"], tables.accuracy_table(mixture, short)),
+            fill(tables.agreed(comparison.of_accuracies, CAUTION), WIDTH),
+        ]
     elif comparison.note:
         text += [f"No change of accuracy is predicted: {comparison.note}."]
     if mixture.transfers:

@@ -16,11 +16,10 @@ import numpy as np
 from scipy.stats import norm
 
 from analysis.display.markup import number
-from analysis.ledger.transmission import known_mean
 from analysis.planted.truth import Fault, simulate
 from analysis.records.runs import Run
 from analysis.statistics.bootstrap import group_sums, step_noise
-from analysis.statistics.estimate import FLAT, LEVEL, NAN, NO_ESTIMATE, Estimate
+from analysis.statistics.estimate import FLAT, LEVEL, NAN, NO_ESTIMATE, Estimate, known_mean
 from analysis.statistics.proportions import wilson
 
 REPLICATES = 2_000

@@ -5,8 +5,6 @@ from __future__ import annotations
 import sys
 from dataclasses import dataclass
 
-import pandas as pd
-
 from analysis.display.printed import show
 from analysis.propagation import SCALES
 from analysis.propagation.estimate import figure, study
@@ -24,10 +22,9 @@ class Options(FigureOptions):
 def main(options: Options) -> int:
     """Exit codes: 0 printed, 2 a user's error."""
     result = study(options.folder, options.scale)
-    runs, lines = pd.DataFrame(result["runs"]), pd.DataFrame(result["calibration"])
-    has_r2 = lines["r2"].notna().any()
-    draw = (lambda: figure(runs, lines)) if has_r2 else None
-    show(options, result, lambda: text(result), draw)
+    has_r2 = any(line.scores.r2 == line.scores.r2 for line in result.calibration)
+    draw = (lambda: figure(result.runs, result.calibration)) if has_r2 else None
+    show(options, result.numbers(), lambda: text(result), draw)
     if options.figure and not has_r2:
         print("problem: no figure was drawn, as no behaviour has a prediction to compare")
     return 0

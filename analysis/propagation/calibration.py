@@ -6,18 +6,16 @@ The run is the unit: one predicted and one observed shift per run, and no step i
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from analysis.ledger.transmission import known_mean
-from analysis.statistics.estimate import NAN, NO_ESTIMATE, Estimate, around
-from analysis.statistics.intervals import line, student
+from analysis.statistics.estimate import NAN, NO_ESTIMATE, Estimate, around, known_mean
+from analysis.statistics.intervals import student
+from analysis.statistics.prediction import FEWEST, Prediction, Scores, r2, score
 
-FEWEST = 3
-"""Runs that a scale is fitted on, at least."""
-
-
+PLACEBOS = ("permuted", "variance", "constant")
+"""What predicts without what was rewarded: `analysis.propagation.estimate.placebos`."""
 AGAINST = "the other runs moved against what was rewarded, so no step size above 0 fits them"
 """Why a run has no prediction where the step size would not be positive."""
 
@@ -67,12 +65,12 @@ class Scale:
 
 
 @dataclass(frozen=True)
-class Predicted:
-    """One run and feature: shifts in the feature's own unit.
+class PushPrediction(Prediction):
+    """One run and feature: shifts in the feature's own unit, the predicted one with the scale that
+    was fitted on the other runs.
 
     Attributes:
-        predicted: with the scale fitted on the other runs and its 95 % prediction interval.
-        of_truth, of_bias: its two parts.
+        of_truth, of_bias: two parts of what is predicted.
         scale: movement per unit of cumulative push, of all behaviours over ``fitted_on`` other
             runs; not above 0 where nothing is predicted for that.
         unseen: predicted with the scale of the other *arms*: nothing of this judge was seen.
@@ -81,11 +79,6 @@ class Predicted:
         note: why there is no prediction.
     """
 
-    cell: str
-    arm: str
-    feature: str
-    observed: float
-    predicted: Estimate
     of_truth: float
     of_bias: float
     scale: float
@@ -139,98 +132,76 @@ class Calibration:
     """How predictions of one feature hold over runs; the run is the unit.
 
     Attributes:
-        r2: 1 - SS(observed - predicted) / SS(observed - mean), which a bad prediction makes
-            negative.
-        slope: of observed on predicted with its t interval: 1 is calibrated.
-        inside: share of runs whose 95 % prediction interval holds the observed shift.
-        r2_unseen, inside_unseen: of predictions with a scale from other arms only.
+        scores: of the predictions with a scale from the other runs.
+        unseen: of those with a scale from other arms only.
         r2_repeated: of the mean of the arm's other runs in place of a prediction: what a prediction
             is worth beyond repetition is seen against it.
-        r2_permuted, r2_variance, r2_constant: of the placebos
-            (`analysis.propagation.estimate.placebos`) over the same runs, the mean over their
-            draws: what of ``r2`` is not the advantages'.
+        placebos: name -> R2 of a placebo (`analysis.propagation.estimate.placebos`) over the same
+            runs, the mean over its draws: what of R2 is not the advantages'.
+        note: why there are no scores.
     """
 
     feature: str
-    runs: int
-    r2: float
-    correlation: float
-    slope: Estimate
-    inside: float
-    arms: int = 0
-    r2_unseen: float = NAN
-    inside_unseen: float = NAN
-    r2_repeated: float = NAN
-    r2_permuted: float = NAN
-    r2_variance: float = NAN
-    r2_constant: float = NAN
+    scores: Scores
+    unseen: Scores
+    r2_repeated: float
+    placebos: Mapping[str, float] = field(default_factory=dict)
     note: str = ""
+
+    def row(self) -> dict[str, str | float]:
+        """As a row of a table."""
+        scores, slope = self.scores, self.scores.slope
+        return {
+            "feature": self.feature,
+            "runs": scores.count,
+            "r2": scores.r2,
+            "correlation": scores.correlation,
+            "slope": slope.value,
+            "low": slope.low,
+            "high": slope.high,
+            "inside": scores.inside,
+            "arms": scores.arms,
+            "r2_unseen": self.unseen.r2,
+            "inside_unseen": self.unseen.inside,
+            "r2_repeated": self.r2_repeated,
+            **{f"r2_{name}": self.placebos.get(name, NAN) for name in PLACEBOS},
+            "note": self.note,
+        }
 
 
 def calibrate(
-    rows: Sequence[Predicted], placebos: Mapping[str, np.ndarray] | None = None
+    rows: Sequence[PushPrediction], placebos: Mapping[str, np.ndarray] | None = None
 ) -> list[Calibration]:
     """One line per feature: R2, correlation, and the slope of observed on predicted over runs.
 
     ``placebos``: name -> the shifts that it predicts for the N rows in each of D draws, (D, N).
     """
-    lines, shams = [], placebos or {}
+    lines = []
     for feature in dict.fromkeys(row.feature for row in rows):
         places = [place for place, row in enumerate(rows) if row.feature == feature]
         of_feature = [rows[place] for place in places]
-        observed = np.array([row.observed for row in of_feature])
-        predicted = _ends([row.predicted for row in of_feature])
-        unseen = _ends([row.unseen for row in of_feature])
-        both = np.isfinite(observed) & np.isfinite(predicted[0])
-        x, y = predicted[0][both], observed[both]
-        others = (
-            len({row.arm for row, compared in zip(of_feature, both, strict=True) if compared}),
-            r2(observed, unseen[0]),
-            inside(observed, unseen),
-            r2(observed, np.array([row.repeated for row in of_feature])),
+        observed = np.array([row.observed.value for row in of_feature])
+        known = np.isfinite([row.predicted.value for row in of_feature])
+        scores = score(of_feature)
+        placebo = {
+            name: known_mean(np.array([r2(observed[known], draw[places][known]) for draw in draws]))
+            for name, draws in (placebos or {}).items()
+        }
+        why = ""
+        if np.isnan(scores.correlation):
+            few = scores.count < FEWEST
+            why = f"{scores.count} runs with both numbers" if few else "nothing varies"
+            scores = Scores(scores.count, scores.arms)
+        lines.append(
+            Calibration(
+                feature=feature,
+                scores=scores,
+                unseen=score([replace(row, predicted=row.unseen) for row in of_feature]),
+                r2_repeated=score(
+                    [replace(row, predicted=Estimate(row.repeated)) for row in of_feature]
+                ).r2,
+                placebos=placebo,
+                note=why,
+            )
         )
-        placebo = {name: _mean_r2(y, draws[:, places][:, both]) for name, draws in shams.items()}
-        by_placebo = (
-            placebo.get("permuted", NAN),
-            placebo.get("variance", NAN),
-            placebo.get("constant", NAN),
-        )
-        if len(x) < FEWEST or np.ptp(x) == 0 or np.ptp(y) == 0:
-            why = f"{len(x)} runs with both numbers" if len(x) < FEWEST else "nothing varies"
-            blank = (NAN, NAN, NO_ESTIMATE, NAN)
-            lines.append(Calibration(feature, len(x), *blank, *others, *by_placebo, why))
-            continue
-        correlation = float(np.corrcoef(x, y)[0, 1])
-        fitted = (r2(observed, predicted[0]), correlation, line(x, y).slope)
-        within = inside(observed, predicted)
-        lines.append(Calibration(feature, len(x), *fitted, within, *others, *by_placebo))
     return lines
-
-
-def _ends(estimates: Sequence[Estimate]) -> np.ndarray:
-    """Values, lows and highs of R estimates, shape (3, R)."""
-    return np.array([(each.value, each.low, each.high) for each in estimates]).T
-
-
-def r2(observed: np.ndarray, predicted: np.ndarray) -> float:
-    """1 - SS(observed - predicted) / SS(observed - mean) over the runs that have both; NaN below
-    three runs, and where nothing varies."""
-    both = np.isfinite(observed) & np.isfinite(predicted)
-    y = observed[both]
-    if len(y) < FEWEST or np.ptp(y) == 0:
-        return NAN
-    return 1 - float(((y - predicted[both]) ** 2).sum() / ((y - y.mean()) ** 2).sum())
-
-
-def _mean_r2(observed: np.ndarray, draws_D_R: np.ndarray) -> float:
-    """R2 of every draw of a placebo, their mean."""
-    return known_mean(np.array([r2(observed, draw) for draw in draws_D_R]))
-
-
-def inside(observed: np.ndarray, ends_3_R: np.ndarray) -> float:
-    """Share of the intervals (value, low and high of R runs) that hold what was observed, NaN for
-    none."""
-    _, low, high = ends_3_R
-    finite = np.isfinite([observed, low, high]).all(axis=0)
-    covers = (low <= observed) & (observed <= high)
-    return float(covers[finite].mean()) if finite.any() else NAN

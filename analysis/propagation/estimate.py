@@ -19,11 +19,11 @@ import numpy as np
 import pandas as pd
 
 from analysis.display.figures import looks, marks_of, style
-from analysis.ledger.transmission import group_cov, known_mean, split
+from analysis.ledger.transmission import group_cov, split
 from analysis.propagation.calibration import (
     AGAINST,
-    FEWEST,
-    Predicted,
+    Calibration,
+    PushPrediction,
     Scale,
     calibrate,
     fit_scale,
@@ -31,7 +31,8 @@ from analysis.propagation.calibration import (
 )
 from analysis.records.behaviour import shift, unit
 from analysis.records.runs import Run, read_runs, step_means
-from analysis.statistics.estimate import NO_ESTIMATE, columns
+from analysis.statistics.estimate import NAN, NO_ESTIMATE, Estimate, columns, known_mean
+from analysis.statistics.prediction import FEWEST
 from study.errors import UserError
 
 PERMUTATIONS = 5
@@ -64,7 +65,7 @@ class Trajectory:
     gradient: np.ndarray
     rate: np.ndarray | float = 1.0
     clip: float = 0.0
-    sd: float = float("nan")
+    sd: float = NAN
     sham: Mapping[str, np.ndarray] = field(default_factory=dict)
 
 
@@ -100,10 +101,21 @@ def paths(runs: Sequence[Run]) -> list[Trajectory]:
             push, of_truth, *shuffled = (pushes[:, k] for pushes in pushes_T_K)
             spread_T = step_means(run, group_cov(values, values[..., None]))
             variance = np.where(push == 0, 0.0, spread_T)
-            columns = (step_means(run, values), push, of_truth)
-            logs = (gradient, rate, clip, float(spread.iloc[k]))
-            sham = {"permuted": np.stack(shuffled), "variance": variance[None]}
-            trajectories.append(Trajectory(run.cell, run.arm, name, *columns, *logs, sham))
+            trajectories.append(
+                Trajectory(
+                    cell=run.cell,
+                    arm=run.arm,
+                    feature=name,
+                    level=step_means(run, values),
+                    push=push,
+                    of_truth=of_truth,
+                    gradient=gradient,
+                    rate=rate,
+                    clip=clip,
+                    sd=float(spread.iloc[k]),
+                    sham={"permuted": np.stack(shuffled), "variance": variance[None]},
+                )
+            )
     return trajectories
 
 
@@ -139,7 +151,7 @@ def cumulative(path: Trajectory, part: np.ndarray, scale: str) -> np.ndarray:
 def pushed(path: Trajectory, part: np.ndarray, scale: str) -> float:
     """`cumulative` between the tenths that a shift compares; NaN where any step is unknown."""
     before = cumulative(path, part, scale)
-    return shift(before) if np.isfinite(before).all() else float("nan")
+    return shift(before) if np.isfinite(before).all() else NAN
 
 
 @dataclass(frozen=True)
@@ -184,7 +196,7 @@ def _by_feature(trajectories: Sequence[Trajectory]) -> list[Trajectory]:
     return sorted(trajectories, key=lambda path: names.index(path.feature))
 
 
-def predict(trajectories: Sequence[Trajectory], scale: str = "plain") -> list[Predicted]:
+def predict(trajectories: Sequence[Trajectory], scale: str = "plain") -> list[PushPrediction]:
     """Observed and predicted shift of every run and feature, the scale from the other runs.
 
     Shifts and pushes are taken between the same tenths (`analysis.records.behaviour.shift`). The
@@ -214,12 +226,19 @@ def predict(trajectories: Sequence[Trajectory], scale: str = "plain") -> list[Pr
             why = AGAINST
         nothing = np.isnan(push) or still
         predicted = NO_ESTIMATE if why else fit.at(push, feature)
-        factor = fit.factor if fit.runs >= FEWEST else float("nan")
-        of_truth = float("nan") if why else factor * pushed(path, path.of_truth, scale)
+        factor = fit.factor if fit.runs >= FEWEST else NAN
+        of_truth = NAN if why else factor * pushed(path, path.of_truth, scale)
         rows.append(
-            Predicted(
-                *(path.cell, path.arm, path.feature, float(moved_R[run]), predicted),
-                *(of_truth, predicted.value - of_truth, factor, fit.runs),
+            PushPrediction(
+                cell=path.cell,
+                arm=path.arm,
+                feature=path.feature,
+                observed=Estimate(float(moved_R[run])),
+                predicted=predicted,
+                of_truth=of_truth,
+                of_bias=predicted.value - of_truth,
+                scale=factor,
+                fitted_on=fit.runs,
                 unseen=NO_ESTIMATE if nothing else unseen[path.arm].at(push, feature),
                 repeated=known_mean(moved_R[(runs != run) & (moves.arm_R == path.arm)]),
                 sd=path.sd,
@@ -296,16 +315,48 @@ def kl_limit(run: Run, beta: float) -> dict[str, tuple[float, float]]:
     first = run.at(run.step_P.min())
     parts = split(first.reward, first.truth, run.scale)[:2]
     total, truth = (group_cov(part, first.features) for part in parts)
-    penalty = beta if beta > 0 else float("nan")
+    penalty = beta if beta > 0 else NAN
     return {
         name: (known_mean(total[:, k]) / penalty, known_mean(truth[:, k]) / penalty)
         for k, name in enumerate(run.names)
     }
 
 
-def study(folder: Path, scale: str) -> dict[str, Any]:
-    """Predictions and calibration of a study's finished runs, as plain data. Raises UserError: too
-    few runs that trained for two steps or more."""
+@dataclass(frozen=True)
+class Propagation:
+    """What the pushes of a study's finished runs predict, and how that came out.
+
+    Attributes:
+        scale: one of `analysis.propagation.SCALES`.
+        step_size: movement per push over all runs, in SDs.
+        kl_limit: where a KL penalty would hold the features of runs that had one: cell, feature,
+            observed shift, limit, and its parts of truth and bias.
+        problems: what could not be read, and runs that are not predicted.
+    """
+
+    study: str
+    scale: str
+    runs: list[PushPrediction]
+    step_size: Estimate
+    calibration: list[Calibration]
+    kl_limit: list[dict[str, str | float]]
+    problems: list[str]
+
+    def numbers(self) -> dict[str, object]:
+        """For JSON."""
+        return {
+            **{"study": self.study, "scale": self.scale, "unit": "run"},
+            "runs": [columns(row, observed=None, predicted="") for row in self.runs],
+            "step_size": self.step_size.row("factor"),
+            "calibration": [line.row() for line in self.calibration],
+            "kl_limit": self.kl_limit,
+            "problems": self.problems,
+        }
+
+
+def study(folder: Path, scale: str) -> Propagation:
+    """Predictions and calibration of a study's finished runs. Raises UserError: too few runs that
+    trained for two steps or more."""
     runs, problems = read_runs(folder)
     trained = [run for run in runs if run.done and len(np.unique(run.step_P)) > 1]
     if len(trained) <= FEWEST:
@@ -316,54 +367,53 @@ def study(folder: Path, scale: str) -> dict[str, Any]:
     trajectories = paths(trained)
     rows = predict(trajectories, scale)
     moves = _moves(trajectories, scale)
-    step_size = moves.fit(np.full(len(moves.arm_R), True)).estimate
     problems += [f"{cell} is not predicted: {why}" for cell, why in unpredicted(rows).items()]
     problems += [sentence] if (sentence := against(rows)) else []
-    observed = {(row.cell, row.feature): row.observed for row in rows}
-    limits = [
+    observed = {(row.cell, row.feature): row.observed.value for row in rows}
+    limits: list[dict[str, str | float]] = [
         {"cell": run.cell, "feature": name, "observed": observed[run.cell, name]}
         | {"limit": limit, "of_truth": truth, "of_bias": limit - truth}
         for run in trained
         if (beta := float(run.config.get("trainer.beta") or 0.0)) > 0
         for name, (limit, truth) in kl_limit(run, beta).items()
     ]
-    return {
-        **{"study": folder.name, "scale": scale, "unit": "run"},
-        "runs": [columns(row, predicted="") for row in rows],
-        "step_size": step_size.row("factor"),
-        "calibration": [
-            columns(line, slope="") for line in calibrate(rows, placebos(trajectories, scale))
-        ],
-        "kl_limit": limits,
-        "problems": problems,
-    }
+    return Propagation(
+        study=folder.name,
+        scale=scale,
+        runs=rows,
+        step_size=moves.fit(np.full(len(moves.arm_R), True)).estimate,
+        calibration=calibrate(rows, placebos(trajectories, scale)),
+        kl_limit=limits,
+        problems=problems,
+    )
 
 
-def unpredicted(rows: Sequence[Predicted]) -> dict[str, str]:
+def unpredicted(rows: Sequence[PushPrediction]) -> dict[str, str]:
     """Cell -> why, for the runs of which no behaviour is predicted, but those of `against`."""
     predicted = {row.cell for row in rows if row.note in ("", AGAINST)}
     lacking = [row for row in rows if row.cell not in predicted]
     return {row.cell: row.note for row in reversed(lacking)}
 
 
-def against(rows: Sequence[Predicted]) -> str:
+def against(rows: Sequence[PushPrediction]) -> str:
     """The sentence on runs whose step size would not be above 0; empty where there are none."""
     cells = {row.cell for row in rows if row.note == AGAINST}
     runs = len({row.cell for row in rows})
     return f"{len(cells)} of {runs} runs are not predicted: {AGAINST}." if cells else ""
 
 
-def figure(rows: pd.DataFrame, calibration: pd.DataFrame) -> Any:
+def figure(predictions: Sequence[PushPrediction], calibration: Sequence[Calibration]) -> Any:
     """Observed against predicted shift with its 95 % prediction interval, one point per run.
 
     A panel for each of the three features that moved furthest, in SDs of the first rollouts.
     """
     from matplotlib.figure import Figure
 
-    lines = calibration.dropna(subset=["r2"]).set_index("feature")
+    rows = pd.DataFrame([columns(row, observed=None, predicted="") for row in predictions])
+    lines = {line.feature: line for line in calibration if np.isfinite(line.scores.r2)}
     moved = rows["observed"].abs() / rows["sd"].where(rows["sd"] > 0)
     furthest = moved.groupby(rows["feature"]).max().fillna(0.0)
-    names = sorted(lines.index, key=lambda name: -furthest[name])[:3]
+    names = sorted(lines, key=lambda name: -furthest[name])[:3]
     arms = sorted(set(rows["arm"]))
     with style():
         drawn = Figure(figsize=(3.3 * len(names), 3.6), layout="constrained")
@@ -384,15 +434,18 @@ def figure(rows: pd.DataFrame, calibration: pd.DataFrame) -> Any:
             for arm in arms:
                 part = of_feature[of_feature.arm == arm]
                 panel.errorbar(
-                    *(part["predicted"], part["observed"]),
+                    part["predicted"],
+                    part["observed"],
                     xerr=(part["high"] - part["low"]) / 2,
-                    **{"color": look[arm]["color"], "fmt": look[arm]["marker"], "markersize": 5},
+                    color=look[arm]["color"],
+                    fmt=look[arm]["marker"],
+                    markersize=5,
                     elinewidth=0.8,
                 )
                 panel.plot([], [], linestyle="", label=arm, **marks_of(look[arm]))
-            r_squared, unseen = lines.loc[name, ["r2", "r2_unseen"]].astype(float)
+            unseen = lines[name].unseen.r2
             panel.set(
-                title=f"{name}, R² = {r_squared:.2f}"
+                title=f"{name}, R² = {lines[name].scores.r2:.2f}"
                 + f"\nunseen arm {unseen:.2f}" * (unseen == unseen),
                 xlabel=f"reconstructed shift, 95 % interval ({unit(name)})",
                 ylabel=f"observed shift ({unit(name)})",

@@ -101,20 +101,27 @@ def train(rng: np.random.Generator, dose_R_2: np.ndarray, optimiser: Optimiser) 
             gradient = moment / (1 - BETA1**step) / root
         weights = weights + optimiser.rate * gradient
     level, push, truth, norm, sd = (np.stack(part, axis=1) for part in zip(*by_step, strict=True))
-    return Paths(level, push, truth, norm, sd[:, 0])
+    return Paths(level=level, push=push, of_truth=truth, gradient=norm, sd=sd[:, 0])
 
 
 def trajectories(paths: Paths, optimiser: Optimiser) -> list[Trajectory]:
     """Runs as the prediction reads them; every run is an arm of its own."""
     return [
         Trajectory(
-            f"run-{run}", f"arm-{run}", name, paths.level[run, :, k], paths.push[run, :, k],
-            paths.of_truth[run, :, k], paths.gradient[run], optimiser.rate, optimiser.clip,
-            float(paths.sd[run, k]),
+            cell=f"run-{run}",
+            arm=f"arm-{run}",
+            feature=name,
+            level=paths.level[run, :, k],
+            push=paths.push[run, :, k],
+            of_truth=paths.of_truth[run, :, k],
+            gradient=paths.gradient[run],
+            rate=optimiser.rate,
+            clip=optimiser.clip,
+            sd=float(paths.sd[run, k]),
         )
         for run in range(len(paths.level))
         for k, name in enumerate(NAMES)
-    ]  # fmt: skip
+    ]
 
 
 SMALL = np.array([[d, t] for d in (-0.02, 0.0, 0.02, 0.04) for t in (0.0, 0.05)])
@@ -132,8 +139,7 @@ def coverage(
     estimates = []
     for number in range(count):
         part = slice(number * len(doses), (number + 1) * len(doses))
-        arrays = (paths.level, paths.push, paths.of_truth, paths.gradient, paths.sd)
-        of_study = Paths(*(values[part] for values in arrays))
+        of_study = Paths(**{name: values[part] for name, values in vars(paths).items()})
         predictions = predict(
             trajectories(of_study, optimiser), "adam" if optimiser.adam else "plain"
         )

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pandas as pd
 
 from analysis.display.printed import with_problems
+from analysis.propagation.estimate import Propagation
+from analysis.statistics.estimate import columns
 
 LEGEND = (
     "r2, slope, inside: scale fitted on all other runs; _unseen: on the runs of other arms only,\n"
@@ -16,25 +16,23 @@ LEGEND = (
 )
 
 
-def text(result: dict[str, Any]) -> str:
-    """Calibration of every behaviour, then the runs of the one that is predicted best.
-
-    ``result`` is that of `analysis.propagation.estimate.study`.
-    """
-    rows, calibration = pd.DataFrame(result["runs"]), pd.DataFrame(result["calibration"])
+def text(result: Propagation) -> str:
+    """Calibration of every behaviour, then the runs of the one that is predicted best."""
+    rows = pd.DataFrame([columns(row, observed=None, predicted="") for row in result.runs])
+    calibration = pd.DataFrame([line.row() for line in result.calibration])
     best = calibration.sort_values("r2", ascending=False)["feature"].iloc[0]
-    columns = "cell observed predicted low high of_truth of_bias scale unseen repeated".split()
-    size = result["step_size"]
+    shown = "cell observed predicted low high of_truth of_bias scale unseen repeated".split()
+    size = result.step_size
     lines = [
-        f"Step size, one for all behaviours: {size['factor']:.3g} [{size['low']:.3g},"
-        f" {size['high']:.3g}] SD per SD of push, over {size['n']} runs",
+        f"Step size, one for all behaviours: {size.value:.3g} [{size.low:.3g},"
+        f" {size.high:.3g}] SD per SD of push, over {size.n} runs",
         calibration.drop(columns="note").round(3).to_string(index=False),
         LEGEND,
         f"\n{best}, run by run (predicted with a scale fitted on the other runs):",
-        rows[rows.feature == best][columns].to_string(index=False, float_format="%.3g"),
+        rows[rows.feature == best][shown].to_string(index=False, float_format="%.3g"),
     ]
-    if result["kl_limit"]:
-        limits = pd.DataFrame(result["kl_limit"]).query("feature == @best")
+    if result.kl_limit:
+        limits = pd.DataFrame(result.kl_limit).query("feature == @best")
         head = f"\n{best}, observed beside what the KL penalty would hold (Cov(A, z) / beta):"
         lines += [head, limits.to_string(index=False, float_format="%.3g")]
-    return with_problems(lines, result["problems"])
+    return with_problems(lines, result.problems)

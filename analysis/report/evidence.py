@@ -20,7 +20,7 @@ import pandas as pd
 from analysis.crossjudge.estimate import Inflation, agreement, inflation, matrix
 from analysis.display.figures import DRAWN
 from analysis.dose.estimate import FEWEST as FEWEST_DOSES
-from analysis.dose.estimate import doses_of, response
+from analysis.dose.estimate import DoseResponse, doses_of, response
 from analysis.drift import estimate as drift
 from analysis.drift.substitution import Substitution, substitutions, why_no_substitution
 from analysis.families.estimate import Families
@@ -38,10 +38,11 @@ from analysis.mixture.estimate import of_runs as mixture_of
 from analysis.onset.best_of_n import BestOfN, best_of_n
 from analysis.onset.estimate import Line, own_line
 from analysis.onset.overopt import rows
-from analysis.propagation.calibration import FEWEST, Calibration, Predicted, calibrate
+from analysis.propagation.calibration import Calibration, PushPrediction, calibrate
 from analysis.propagation.estimate import against, paths, placebos, predict
 from analysis.records.replays import with_replays
 from analysis.records.runs import Records, Run, on_each_core, read_study
+from analysis.statistics.prediction import FEWEST
 from analysis.workflow.arm import Workflow
 from analysis.workflow.arm import of_study as workflow_of
 from study.features import FEATURES
@@ -79,15 +80,15 @@ class Evidence:
     """`analysis.drift.estimate.moved`: p that no run moved on a behaviour."""
     failures: pd.DataFrame
     failures_by_length: pd.DataFrame
-    doses: list[dict[str, Any]]
-    """`analysis.dose.estimate.response` of each behaviour that is paid for in enough doses."""
+    doses: list[DoseResponse]
+    """Of each behaviour that is paid for in enough doses."""
     ledger: pd.DataFrame
     """`analysis.ledger.estimate.ledger`: one row per run and step."""
     ledger_by_arm: pd.DataFrame
     """`analysis.ledger.estimate.judge_table`: arm, metric, mean, low, high, n."""
     gap_parts: pd.DataFrame
     """`analysis.ledger.estimate.gap_table`: how far each part of judge - truth moved, by arm."""
-    predicted: list[Predicted]
+    predicted: list[PushPrediction]
     calibration: list[Calibration]
     no_prediction: str
     """Why nothing was predicted; empty where something was."""
@@ -241,7 +242,7 @@ def of_records(records: Records, cells: Sequence[str] | None = None) -> Evidence
     )
 
 
-def dose_responses(runs: Sequence[Run]) -> list[dict[str, Any]]:
+def dose_responses(runs: Sequence[Run]) -> list[DoseResponse]:
     """`analysis.dose.estimate.response` of every behaviour that the judges pay for in three
     doses."""
     return [
@@ -275,7 +276,7 @@ def _score_scale(runs: Sequence[Run]) -> tuple[float, float]:
     return float(ends.min()), float(ends.max())
 
 
-def _predictions(runs: Sequence[Run]) -> tuple[list[Predicted], list[Calibration], str]:
+def _predictions(runs: Sequence[Run]) -> tuple[list[PushPrediction], list[Calibration], str]:
     long = [run for run in runs if len(np.unique(run.step_P)) > 1]
     if len(long) <= FEWEST:
         why = (
@@ -286,7 +287,7 @@ def _predictions(runs: Sequence[Run]) -> tuple[list[Predicted], list[Calibration
     trajectories = paths(long)
     predicted = predict(trajectories, "adam")
     calibration = calibrate(predicted, placebos(trajectories, "adam"))
-    has_r2 = any(line.r2 == line.r2 for line in calibration)
+    has_r2 = any(line.scores.r2 == line.scores.r2 for line in calibration)
     blank = against(predicted) or "No behaviour moved in a way that could be compared."
     why = "" if has_r2 else blank
     return predicted, calibration, why

@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 from importlib.metadata import version
 from itertools import chain
-from typing import Any
 
 import pandas as pd
 from markupsafe import Markup
@@ -19,7 +18,7 @@ from analysis.display import markup
 from analysis.display.figures import looks
 from analysis.display.markup import TEXTS, paragraph, render_text
 from analysis.dose.display import dose_caption, dose_response, dose_table
-from analysis.dose.estimate import left_out, straight
+from analysis.dose.estimate import DoseResponse, left_out, straight
 from analysis.drift import estimate as drift
 from analysis.families import display as family_tables
 from analysis.field import display as field_tables
@@ -28,6 +27,7 @@ from analysis.knockout import display as knockout_tables
 from analysis.knockout.estimate import sentence as knockout_sentence
 from analysis.ledger.display import calibration_table, ledger_table, stacked
 from analysis.mixture import display as mixture_tables
+from analysis.mixture.teaching import CAUTION
 from analysis.onset import display as onset_display
 from analysis.onset.display import best_of_n_table, onset_table, peaks_table
 from analysis.propagation import estimate as propagation
@@ -38,7 +38,6 @@ from analysis.report.headlines import headlines
 from analysis.report.limits import limits
 from analysis.report.parts import picture, section, sheet, title
 from analysis.report.words import extent, substituted
-from analysis.statistics.estimate import columns
 from analysis.workflow import display as workflow_tables
 from study.screen import plural
 
@@ -169,13 +168,12 @@ def doses(evidence: Evidence) -> list[str]:
     return [title("doses"), *fragments] if fragments else []
 
 
-def _dose(dose: dict[str, Any]) -> list[str]:
-    feature, fit = dose["feature"], straight(dose["lack_of_fit_p"])
-    others = left_out(dose["left_out"])
+def _dose(dose: DoseResponse) -> list[str]:
+    feature, fit = dose.feature, straight(dose.lack_of_fit_p)
     theory = dose_caption(dose)
-    by_dose = ", ".join(f"{amount:g} {shift:+.3g}" for amount, shift in dose["monotone"])
-    emax = f"; Emax: {dose['emax']['note']}" if dose["emax"]["note"] else ""
-    within = "within seeds" if dose["slope"]["unit"] == "seed" else "over runs"
+    by_dose = ", ".join(f"{amount:g} {shift:+.3g}" for amount, shift in dose.monotone)
+    emax = f"; Emax: {dose.emax.note}" if dose.emax.note else ""
+    within = "within seeds" if dose.slope.unit == "seed" else "over runs"
     return [
         picture("doses", dose_response, dose, feature=feature, theory=theory),
         sheet("doses", dose_table(dose), of=feature, feature=feature),
@@ -184,7 +182,7 @@ def _dose(dose: dict[str, Any]) -> list[str]:
                 f"Monotone fit, dose and shift in {feature}: {by_dose}.",
                 f"{fit[0].upper()}{fit[1:]}{emax}.",
                 f"Doses are permuted {within} for the trend.",
-                *([f"{others}."] if others else []),
+                *([f"{others}."] if (others := left_out(dose.left_out)) else []),
             ]
         ),
     ]
@@ -210,8 +208,7 @@ def predictions(evidence: Evidence) -> list[str]:
     """Predicted beside observed shifts, where there are runs enough."""
     if evidence.no_prediction:
         return [title("predictions"), paragraph(evidence.no_prediction)]
-    predicted = pd.DataFrame([columns(row, predicted="") for row in evidence.predicted])
-    calibration = pd.DataFrame([columns(line, slope="") for line in evidence.calibration])
+    calibration = pd.DataFrame([line.row() for line in evidence.calibration])
     with_r2 = calibration.dropna(subset=["r2"]).drop(columns="note")
     meaning = PARAGRAPHS["predictions"]
     if why := propagation.unpredicted(evidence.predicted):
@@ -221,7 +218,7 @@ def predictions(evidence: Evidence) -> list[str]:
         meaning += f" {sentence}"
     return [
         title("predictions"),
-        picture("predictions", propagation.figure, predicted, calibration),
+        picture("predictions", propagation.figure, evidence.predicted, evidence.calibration),
         sheet("predictions", calibration_table(with_r2), calibration),
         paragraph(meaning),
     ]
@@ -242,19 +239,22 @@ def mixture(evidence: Evidence) -> list[str]:
     fragments: list[str] = [
         sheet("mixture-rates", mixture_tables.rates_table(mixed, mixed.whole)),
         sheet("mixture-expected", mixture_tables.expected_table(mixed)),
-        paragraph(mixture_tables.agreed(mixed.comparison.of_mix)),
+        paragraph(mixture_tables.agreed(mixed.comparison.of_shares)),
     ]
-    if mixed.comparison.points:
-        table = mixture_tables.accuracy_table(mixed)
-        fragments.append(sheet("mixture-accuracy", table))
-        fragments.append(paragraph(mixture_tables.agreed(mixed.comparison.of_accuracy)))
+    if mixed.comparison.accuracies:
+        fragments += [
+            sheet("mixture-accuracy", mixture_tables.accuracy_table(mixed)),
+            paragraph(mixture_tables.agreed(mixed.comparison.of_accuracies, CAUTION)),
+        ]
     else:
         fragments.append(paragraph(render_text("empty", "accuracy", why=mixed.comparison.note)))
     if mixed.transfers:
         fragments.append(sheet("mixture-transfer", mixture_tables.transfer_table(mixed)))
     if mixed.swaps:
-        fragments.append(sheet("mixture-swaps", mixture_tables.swaps_table(mixed)))
-        fragments.append(markup.sentences(mixture_tables.moved(mixed)))
+        fragments += [
+            sheet("mixture-swaps", mixture_tables.swaps_table(mixed)),
+            markup.sentences(mixture_tables.moved(mixed)),
+        ]
     problems = [markup.sentences(mixed.problems)] if mixed.problems else []
     return [*first, *markup.folded(FOLDED["mixture"], fragments), *problems]
 

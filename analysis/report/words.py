@@ -194,12 +194,16 @@ def _explained(evidence: Evidence) -> Iterator[str]:
     moved = [
         line
         for line in evidence.calibration
-        if line.r2 == line.r2 and evidence.moved.get(line.feature, 1.0) < ALPHA
+        if line.scores.r2 == line.scores.r2 and evidence.moved.get(line.feature, 1.0) < ALPHA
     ]
-    fitting = sorted((line for line in moved if line.r2 >= EXPLAINED), key=lambda line: -line.r2)
+    fitting = sorted(
+        (line for line in moved if line.scores.r2 >= EXPLAINED), key=lambda line: -line.scores.r2
+    )
     explained = [line for line in fitting if _beats_repetition(line)]
     consistent = [line for line in fitting if not _beats_repetition(line)]
-    others = [f"{line.feature} (R2 {line.r2:.2f})" for line in moved if line.r2 < EXPLAINED]
+    others = [
+        f"{line.feature} (R2 {line.scores.r2:.2f})" for line in moved if line.scores.r2 < EXPLAINED
+    ]
     for name, lines in (("explained", explained), ("consistent", consistent)):
         if lines:
             yield _finding(name, behaviours="; ".join(map(_fitted, lines)))
@@ -210,16 +214,16 @@ def _explained(evidence: Evidence) -> Iterator[str]:
 def _beats_repetition(line: Calibration) -> bool:
     """Whether the step size of other arms does well, and better than repeating where an arm has
     runs to repeat."""
-    return line.r2_unseen >= EXPLAINED and not line.r2_unseen <= line.r2_repeated
+    return line.unseen.r2 >= EXPLAINED and not line.unseen.r2 <= line.r2_repeated
 
 
 def _fitted(line: Calibration) -> str:
     return _finding(
         "explained_behaviour",
         feature=line.feature,
-        r2=line.r2,
-        runs=line.runs,
-        unseen=number(line.r2_unseen),
+        r2=line.scores.r2,
+        runs=line.scores.count,
+        unseen=number(line.unseen.r2),
         repeated=number(line.r2_repeated),
     )
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field, fields
 from typing import Any
 
+import numpy as np
+
 LEVEL = 0.95
 NAN = float("nan")
 ENDS = (-float("inf"), float("inf"))
@@ -58,21 +60,28 @@ def around(
     return Estimate(float(value), low, high, n, unit, note)
 
 
-def columns(record: Any, **prefixes: str) -> dict[str, Any]:
+def columns(record: Any, **prefixes: str | None) -> dict[str, Any]:
     """A dataclass that holds Estimates as one row of a table, in the order of its fields.
 
     Args:
         record: the dataclass. An Estimate becomes its value under the field's own name, and its
             ends ``<prefix>low`` and ``<prefix>high``.
-        prefixes: of fields whose ends are not called ``<field>_low`` and ``<field>_high``.
+        prefixes: of fields whose ends are not called ``<field>_low`` and ``<field>_high``; None
+            leaves the ends out.
     """
     row: dict[str, Any] = {}
-    for name in (each.name for each in fields(record)):
-        row[name] = value = getattr(record, name)
-        if isinstance(value, Estimate):
-            prefix = prefixes.get(name, f"{name}_")
-            row |= {name: value.value, f"{prefix}low": value.low, f"{prefix}high": value.high}
+    for name, value in vars(record).items():
+        row[name] = value.value if isinstance(value, Estimate) else value
+        prefix = prefixes.get(name, f"{name}_")
+        if isinstance(value, Estimate) and prefix is not None:
+            row |= {f"{prefix}low": value.low, f"{prefix}high": value.high}
     return row
+
+
+def known_mean(values: np.ndarray) -> float:
+    """Mean of the finite values, NaN for none."""
+    finite = values[np.isfinite(values)]
+    return float(finite.mean()) if len(finite) else NAN
 
 
 FLAT = 1e-6

@@ -12,7 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from analysis.ledger.transmission import dead_groups, known_mean, yes_no
+from analysis.ledger.transmission import dead_groups, yes_no
+from analysis.statistics.estimate import known_mean
 from study.rewards.advantages import advantages
 from study.tasks.mix import realised, shares
 

@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from analysis.propagation.calibration import Predicted, calibrate, fit_scale
+from analysis.propagation.calibration import PushPrediction, calibrate, fit_scale
 from analysis.statistics.estimate import Estimate
 
 
@@ -60,10 +60,14 @@ def test_calibration_by_hand():
     """Observed 2, 4, 6 for predicted 1, 2, 3: slope 2, R2 = 1 - (1 + 4 + 9) / 8."""
     ends = [(0.0, 1.0), (3.0, 5.0), (6.0, 9.0)]  # hold the second and, at its end, the third
     rows = [
-        Predicted(str(n), "a", "x", 2.0 * n, Estimate(n, *ends[n - 1]), 0.0, 0.0, 1.0, 3)
+        PushPrediction(
+            *(str(n), "a", "x", Estimate(2.0 * n), Estimate(n, *ends[n - 1])),
+            *(0.0, 0.0, 1.0, 3),
+        )
         for n in (1, 2, 3)
     ]
     (line,) = calibrate(rows)
-    assert line.inside == pytest.approx(2 / 3)
-    assert (line.slope.value, line.correlation) == (pytest.approx(2.0), pytest.approx(1.0))
-    assert line.r2 == pytest.approx(1 - 14 / 8)
+    scores = line.scores
+    assert scores.inside == pytest.approx(2 / 3)
+    assert (scores.slope.value, scores.correlation) == (pytest.approx(2.0), pytest.approx(1.0))
+    assert scores.r2 == pytest.approx(1 - 14 / 8)

@@ -4,6 +4,7 @@ import json
 import math
 import shutil
 from contextlib import redirect_stdout
+from dataclasses import replace
 from io import StringIO
 
 import numpy as np
@@ -13,6 +14,9 @@ import pytest
 
 from analysis.compare import words as printed
 from analysis.compare.__main__ import main
+from analysis.compare.estimate import CrossForecast, ShiftPair
+from analysis.statistics.estimate import Estimate
+from analysis.statistics.prediction import Prediction
 from tests.analysis.conftest import arms_of_presets, config_of, write_study
 
 
@@ -117,16 +121,16 @@ def test_an_arm_has_the_name_that_its_records_have(pair, capsys):
 
 @pytest.mark.parametrize("lost", ["low", "high", "value"])
 def test_a_forecast_without_an_interval_is_not_called_wrong(lost):
-    estimate = {"value": 1.0, "low": 0.5, "high": 1.5, "n": 2}
-    nothing = estimate | {lost: math.nan}
+    estimate = Estimate(1.0, 0.5, 1.5, 2)
+    nothing = replace(estimate, **{lost: math.nan})
     forecast, trained = (estimate, nothing) if lost == "value" else (nothing, estimate)
-    row = {"arm": "sim-fair", "metric": "length", "forecast": forecast, "trained": trained}
-    result = {"of": "a", "by": "b", "in_both": [], "shifts": [row], "scores": []}
+    row = Prediction("", "sim-fair", "length", observed=trained, predicted=forecast)
+    result = CrossForecast("a", "b", shifts=[row])
     assert printed._forecast(result)[-1].split()[-1] not in ("yes", "no")
-    whole = result | {"shifts": [row | {"forecast": estimate, "trained": estimate}]}
+    whole = replace(result, shifts=[replace(row, predicted=estimate, observed=estimate)])
     assert printed._forecast(whole)[-1].endswith("yes")
-    at_the_end = estimate | {"value": 1.5 + 1e-12}
-    whole = result | {"shifts": [row | {"forecast": estimate, "trained": at_the_end}]}
+    at_the_end = replace(estimate, value=1.5 + 1e-12)
+    whole = replace(result, shifts=[replace(row, predicted=estimate, observed=at_the_end)])
     assert printed._forecast(whole)[-1].endswith("yes"), "a float's noise is no miss"
 
 
@@ -141,8 +145,7 @@ def test_the_same_study_twice_differs_in_nothing(tmp_path, capsys):
 
 def test_differences_are_named_beside_what_chance_gives():
     def row(arm, low, high):
-        diff = {"value": (low + high) / 2, "low": low, "high": high, "n": 3}
-        return {"metric": "length", "arm": arm, "diff": diff}
+        return ShiftPair("length", arm, [], Estimate((low + high) / 2, low, high, 3))
 
     shifts = [row(f"arm{k}", 1.0, 2.0) for k in range(8)] + [row("no", -1.0, 1.0)] * 52
     (said,) = printed._clear_differences(shifts)

@@ -3,6 +3,7 @@
 import dataclasses
 import math
 import shutil
+from types import SimpleNamespace
 
 import matplotlib.pyplot as plt
 import numpy as np
@@ -158,16 +159,20 @@ def row(dose, shift, first_order, beta=0.0):
     return {**facts, "unpredicted": ""}
 
 
+def only_theory(*lines):
+    return SimpleNamespace(feature="length", theory=lines)
+
+
 def test_the_theory_is_a_line_for_each_beta():
     """At beta 0 the mean of 2 and 4 at dose 1; at beta .5 a slope of 10 of which half is seen."""
     free = [row(0.0, 0.0, 0.0), row(1.0, 3.0, 2.0), row(1.0, 3.0, 4.0), row(2.0, 6.0, 6.0)]
     held = [row(dose, 5 * dose, 10 * dose + 1, 0.5) for dose in (0.0, 1.0, 2.0)]
-    first, second = theory([*held, *free])
-    assert (first["beta"], first["points"]) == (0.0, [(0.0, 0.0), (1.0, 3.0), (2.0, 6.0)])
-    assert (first["slope"], first["amplification"]) == (pytest.approx(3.0), pytest.approx(1.0))
-    assert (second["beta"], second["points"][0]) == (0.5, (0.0, 1.0))
-    assert (second["slope"], second["amplification"]) == (pytest.approx(10), pytest.approx(0.5))
-    said = dose_caption({"feature": "length", "theory": [first, second]})
+    first, second = theory(pd.DataFrame([*held, *free]))
+    assert (first.beta, first.points) == (0.0, [(0.0, 0.0), (1.0, 3.0), (2.0, 6.0)])
+    assert (first.slope, first.amplification) == (pytest.approx(3.0), pytest.approx(1.0))
+    assert (second.beta, second.points[0]) == (0.5, (0.0, 1.0))
+    assert (second.slope, second.amplification) == (pytest.approx(10), pytest.approx(0.5))
+    said = dose_caption(only_theory(first, second))
     assert "fitted on the other runs; observed / predicted slope 1.00" in said
     assert "hold length in the end, Cov(A, z) / beta" in said and "slope 0.50." in said
 
@@ -175,12 +180,14 @@ def test_the_theory_is_a_line_for_each_beta():
 def test_runs_that_theory_knows_nothing_of_are_left_out_and_said():
     """Two known runs make points and no line; none makes a sentence."""
     nan = math.nan
-    (some,) = theory([row(0.0, 1.0, 2.0), row(0.0, 1.0, nan), row(1.0, 2.0, 3.0)])
-    assert some["points"] == [(0.0, 2.0), (1.0, 3.0)] and math.isnan(some["amplification"])
-    assert "observed / predicted" not in dose_caption({"feature": "length", "theory": [some]})
-    free, held = theory([row(0.0, 1.0, nan), row(1.0, 1.0, nan), row(0.0, 1.0, nan, 0.1)])
-    assert free["points"] == held["points"] == []
-    said = dose_caption({"feature": "length", "theory": [free, held]})
+    (some,) = theory(pd.DataFrame([row(0.0, 1.0, 2.0), row(0.0, 1.0, nan), row(1.0, 2.0, 3.0)]))
+    assert some.points == [(0.0, 2.0), (1.0, 3.0)] and math.isnan(some.amplification)
+    assert "observed / predicted" not in dose_caption(only_theory(some))
+    free, held = theory(
+        pd.DataFrame([row(0.0, 1.0, nan), row(1.0, 1.0, nan), row(0.0, 1.0, nan, 0.1)])
+    )
+    assert free.points == held.points == []
+    said = dose_caption(only_theory(free, held))
     assert "at least 3 with a logged gradient norm, and there are 1." in said
     assert "at beta = 0.1: the first step has no two rewards" in said
 
@@ -202,13 +209,13 @@ def dosed_copy(study, small_study, betas=(0.0,) * 4):
 def test_first_order_is_the_limit_under_a_penalty_and_the_push_without(small_study, tmp_path):
     """Against Cov(A, z) / beta written out, and against the step size that was planted."""
     runs = following(read_runs(dosed_copy(tmp_path / "free", small_study))[0], 3.0)
-    for one in response(runs, "length")["runs"]:
+    for one in response(runs, "length").runs.to_dict("records"):
         assert one["first_order"] == pytest.approx(one["shift"]) and one["unpredicted"] == ""
     betas = (0.5, 0.5, 0.25, 0.25)
-    held = study(dosed_copy(tmp_path / "held", small_study, betas), "length")
+    held, _ = study(dosed_copy(tmp_path / "held", small_study, betas), "length")
     runs = {run.cell: run.at(1) for run in read_runs(tmp_path / "held")[0]}
     known = 0
-    for one in held["runs"]:
+    for one in held.runs.to_dict("records"):
         run = runs[one["cell"]]
         length = run.features[..., run.names.index("length")]
         if np.isfinite(run.reward).all():  # no rollout of the first step went unscored
@@ -217,14 +224,14 @@ def test_first_order_is_the_limit_under_a_penalty_and_the_push_without(small_stu
             covariances = [np.cov(a, z)[0, 1] for a, z in zip(scaled, length, strict=True)]
             assert one["first_order"] == pytest.approx(np.mean(covariances) / one["beta"], rel=1e-6)
     assert known >= 2
-    assert [one["beta"] for one in held["theory"]] == [0.25, 0.5]
+    assert [one.beta for one in held.theory] == [0.25, 0.5]
 
 
 def test_the_figure_names_the_theory_or_says_why_there_is_none(small_study, tmp_path):
     runs = following(read_runs(dosed_copy(tmp_path / "free", small_study))[0], 3.0)
     free = dose_response(response(runs, "length"))
     assert "first order" in {text.get_text() for text in free.legends[0].get_texts()}
-    found = study(dosed_copy(tmp_path / "mixed", small_study, (0.0, 0.0, 0.5, 0.5)), "length")
+    found, _ = study(dosed_copy(tmp_path / "mixed", small_study, (0.0, 0.0, 0.5, 0.5)), "length")
     mixed = dose_response(found)
     named = {text.get_text() for text in mixed.legends[0].get_texts()}
     assert "first order, beta = 0.5" in named and "first order" not in named
@@ -236,12 +243,13 @@ def test_the_figure_names_the_theory_or_says_why_there_is_none(small_study, tmp_
 def test_a_theory_far_off_is_cut_and_the_runs_stay_in_view(small_study, tmp_path):
     runs = following(read_runs(dosed_copy(tmp_path / "free", small_study))[0], 3.0)
     found = response(runs, "length")
-    shifts = [run["shift"] for run in found["runs"]]
-    for one in found["theory"]:
-        one["points"] = [(dose, 1e6 * dose) for dose, _ in one["points"]]
-    made = dose_response(found)
+    far = [
+        dataclasses.replace(one, points=[(dose, 1e6 * dose) for dose, _ in one.points])
+        for one in found.theory
+    ]
+    made = dose_response(dataclasses.replace(found, theory=far))
     low, high = made.axes[0].get_ylim()
-    assert low <= min(shifts) and max(shifts) <= high < 1e4
+    assert low <= found.runs["shift"].min() and found.runs["shift"].max() <= high < 1e4
     assert made.get_supxlabel().endswith("A line leaves the panel.")
     plt.close(made)
 
@@ -254,7 +262,7 @@ def test_a_study_of_doses_is_read(small_study, tmp_path, answered):
     assert found["line"]["runs"] == 4 and "trend p" in said
     assert "No first-order prediction at beta = 0: the other runs moved against" in said
     assert found["left_out"] == 0 and "left out" not in said
-    made = dose_response(study(tmp_path / "doses", "length"))
+    made = dose_response(study(tmp_path / "doses", "length")[0])
     assert made.axes[0].get_xlabel() == "dose (score per SD of length)"
     assert (tmp_path / "d.png").stat().st_size > 0
     plt.close("all")
@@ -275,8 +283,8 @@ def test_a_dose_study_has_its_section_and_others_have_none(small_study, tmp_path
 def test_a_config_that_cannot_be_read_is_a_problem_and_no_dose(small_study, tmp_path):
     folder = dosed_copy(tmp_path / "doses", small_study)
     sorted(folder.glob("sim-*/config.yaml"))[0].write_text("judge: [unclosed")
-    found = study(folder, "length")
-    assert len(found["runs"]) == 3 and any("is left out" in p for p in found["problems"])
+    found, problems = study(folder, "length")
+    assert len(found.runs) == 3 and any("is left out" in problem for problem in problems)
 
 
 def under(runs, number, **simulated):
@@ -309,8 +317,8 @@ def test_only_judges_that_differ_in_this_dose_alone_are_on_its_curve(small_study
     assert doses_of(others[1:3], "length") == {"c6": 0.0, "c7": 0.12}
     assert doses_of(every, "flattery") == {"c0": 0.0, "c3": 0.0, "c4": 0.0, "c5": 0.08}
     mixed, alone = response(every, "length"), response([*curve, zero], "length")
-    assert mixed["left_out"] == 5 and alone["left_out"] == 0
-    assert {**mixed, "left_out": 0} == alone
+    assert mixed.left_out == 5 and alone.left_out == 0
+    assert {**mixed.numbers(), "left_out": 0} == alone.numbers()
     assert left_out(5).startswith("5 runs are left out: ") and left_out(0) == ""
 
 

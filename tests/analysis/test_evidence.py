@@ -7,12 +7,13 @@ import numpy as np
 
 from analysis.onset.estimate import Line, Onset
 from analysis.onset.threshold_grid import Grid
-from analysis.propagation.calibration import Calibration, Predicted
+from analysis.propagation.calibration import Calibration, PushPrediction
 from analysis.records.runs import read_study
 from analysis.report.evidence import of_records
 from analysis.report.limits import limits
 from analysis.report.words import findings
 from analysis.statistics.estimate import Estimate
+from analysis.statistics.prediction import Scores
 from tests.analysis.conftest import evidence_of, write_kl
 
 
@@ -68,14 +69,16 @@ def test_sentences_of_what_began_and_what_was_explained(real_evidence):
     lines = [line_of(arm, seed, step) for arm, at in begun.items() for seed, step in enumerate(at)]
 
     def one(feature: str, r2: float) -> Calibration:
-        return Calibration(feature, 4, r2, 0.9, Estimate(1.0, 0.8, 1.2), 1.0, 2, 0.25, 1.0, 0.75)
+        return Calibration(feature, Scores(4, 2, r2), Scores(4, 2, 0.25), 0.75)
 
     names = real_evidence.runs[0].names
     spread = {name: float(np.nanstd(np.concatenate([r.features[..., k].ravel() for r in
               real_evidence.runs]))) for k, name in enumerate(names)}  # fmt: skip
     moved = sorted((name for name in names if spread[name] > 0), key=spread.__getitem__)[-3:]
     predicted = [
-        Predicted("x", "a", name, sds * spread[name], Estimate(0.0), 0.0, 0.0, 1.0, 3)
+        PushPrediction(
+            *("x", "a", name, Estimate(sds * spread[name]), Estimate(0.0)), *(0.0, 0.0, 1.0, 3)
+        )
         for name, sds in zip(moved, (1.0, -1.0, 0.01), strict=True)
     ]
     found = dataclasses.replace(

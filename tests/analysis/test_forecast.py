@@ -9,15 +9,18 @@ import pytest
 
 from analysis.forecast.__main__ import main
 from analysis.forecast.estimate import (
+    Push,
     Rollouts,
     ask,
     first_rollouts,
     forecast,
+    moved_most,
     pushes,
     rewards,
 )
-from analysis.forecast.ranking import moved_most, rank
+from analysis.forecast.ranking import rank
 from analysis.planted.truth import Fault, Tabular, simulate
+from analysis.statistics.estimate import Estimate
 from study.cell.cells import load_cell
 from study.cell.folder import CellFolder
 from study.config.compose import load_judge
@@ -95,7 +98,11 @@ def test_a_behaviour_without_a_push_has_no_rank():
 
 def test_what_judges_differ_on_most_is_told_first():
     spread = {"length": (0.1, 0.9), "tone": (0.0, 0.2), "emoji": (math.nan, 1.0)}
-    lines = [{"feature": name, "in_sds": value} for name, both in spread.items() for value in both]
+    lines = [
+        Push("j", name, Estimate(value), value, 1, 0.0)
+        for name, both in spread.items()
+        for value in both
+    ]
     assert moved_most(lines) == ["length", "tone"]
 
 
@@ -149,7 +156,7 @@ def test_programs_are_forecast_with_their_calls_and_failures_are_not_asked_about
     scores, paid = rewards(load_judge("sim-fair"), cells[0], told, tmp_path)
     assert np.isnan(scores[:, 2]).all() and np.isfinite(scores[:, :2]).all()
     assert paid.tolist() == [[1.0, 1.0, 0.0]] * 3
-    assert {push["unscored"] for push in forecast(ask(study, "sim-fair"))["pushes"]} == {0.0}
+    assert {push.unscored for push in forecast(ask(study, "sim-fair")).pushes} == {0.0}
 
 
 def test_a_study_of_two_arms_has_no_shifts_in_units_and_says_what_to_type(small_study, capsys):

@@ -72,7 +72,7 @@ def test_a_ledger_that_was_right_is_not_told_apart():
     runs = world()
     kept = {run.seed: length_shift(run) for run in runs if run.arm == "out"}
     right = [
-        dataclasses.replace(row, of_bias=row.observed - kept[int(row.cell[-1])] + 0.1 * noise)
+        dataclasses.replace(row, of_bias=row.observed.value - kept[int(row.cell[-1])] + 0.1 * noise)
         for row, noise in zip(predict(paths(runs)), (1, -1) * 9, strict=True)
     ]
     (row,) = knockouts(runs, right)
@@ -82,7 +82,9 @@ def test_a_ledger_that_was_right_is_not_told_apart():
 def test_a_ledger_that_blames_the_wrong_thing_is_told_apart():
     """Predictions that give the judge's error nothing, where all of the shift goes away with it."""
     runs = world()
-    blind = [dataclasses.replace(row, of_bias=0.001 * row.observed) for row in predict(paths(runs))]
+    blind = [
+        dataclasses.replace(row, of_bias=0.001 * row.observed.value) for row in predict(paths(runs))
+    ]
     (row,) = knockouts(runs, blind)
     assert row.missed.high < 0 and "3 pairs of runs tell from that" in sentence(row)
 

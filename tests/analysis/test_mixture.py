@@ -15,7 +15,7 @@ from analysis.mixture.__main__ import main
 from analysis.mixture.confusion import judged
 from analysis.mixture.estimate import of_runs
 from analysis.mixture.step import answers, by_rule, mix, nominal, pulls, windows
-from analysis.mixture.teaching import Drawn, agreement, compare, expected, outcomes
+from analysis.mixture.teaching import Drawn, compare, expected, outcomes
 from analysis.mixture.transfer import best_moved, changes, swaps, taught_by, transfers
 from analysis.mixture.words import lines
 from analysis.records.runs import Run, read_study
@@ -204,31 +204,31 @@ def test_predictions_stand_beside_what_was_observed(runs: list[Run]) -> None:
     groups = pulls_of(runs)
     made = compare(runs, groups, (1, 3))
     assert made.rule_arm == "sim-lenient, by-rule" and made.note == ""
-    assert {(row.arm, row.domain) for row in made.points} == {
+    assert {(row.arm, row.feature) for row in made.accuracies} == {
         (arm_name(arm), domain) for arm in ARMS if arm != "by-rule" for domain in GAIN
     }
-    for row in made.points:
-        share = TAUGHT.get((row.arm.split(", ")[1], row.domain), 1.0)
-        assert row.observed.value == pytest.approx(GAIN[row.domain] * share)
+    for row in made.accuracies:
+        share = TAUGHT.get((row.arm.split(", ")[1], row.feature), 1.0)
+        assert row.observed.value == pytest.approx(GAIN[row.feature] * share)
         assert row.observed.n == 3
-        assert row.predicted == pytest.approx(row.relative * GAIN[row.domain])
+        assert row.predicted.value == pytest.approx(row.relative * GAIN[row.feature])
         if share == 1:
             assert row.relative == pytest.approx(1)
             assert row.difference.value == pytest.approx(0)
         else:
             assert row.relative < 0.7
-    assert made.of_accuracy.points == 9 and made.of_accuracy.rank > 0.8
-    for row in made.mixes:
-        assert row.expected.effective.value == pytest.approx(row.effective.value, abs=0.09)
+    assert made.of_accuracies.count == 9 and made.of_accuracies.rank > 0.8
+    for row in made.shares:
+        assert row.predicted.value == pytest.approx(row.observed.value, abs=0.09)
     whole = compare(runs, groups, (1, 6))
-    assert all(np.isnan(row.effective.value) for row in whole.mixes), "no step came after"
+    assert all(np.isnan(row.observed.value) for row in whole.shares), "no step came after"
     without = [run for run in runs if "by-rule" not in run.arm]
     assert "reward=rule" in compare(without, pulls_of(without), (1, 3)).note
     domain_P = np.full(len(runs[0].step_P), "math", dtype=object)
     alone = [replace(run, arm="a", domain_P=domain_P) for run in runs if "by-rule" in run.arm]
     with_alone = compare([*runs, *alone], pulls_of([*runs, *alone]), (1, 3))
     assert with_alone.rule_arm == made.rule_arm, "the rule over all domains"
-    assert with_alone.points == made.points, "an arm of one domain is not compared"
+    assert with_alone.accuracies == made.accuracies, "an arm of one domain is not compared"
     blind = [replace(run, held_out={}) for run in runs]
     assert "trainer.eval_steps" in compare(blind, groups, (1, 3)).note
 
@@ -239,13 +239,6 @@ def pulls_of(runs: list[Run]) -> pd.DataFrame:
 
 def arm_name(arm: str) -> str:
     return f"{ARMS[arm][0]}, {arm}"
-
-
-def test_agreement_takes_points_with_both_numbers() -> None:
-    made = agreement([(0, 0), (1, 2), (2, 4), (np.nan, 1), (3, np.nan)])
-    assert (made.points, made.slope, made.rank) == (3, pytest.approx(2), pytest.approx(1))
-    assert np.isnan(agreement([(1, 1), (2, 2)]).slope)
-    assert np.isnan(agreement([]).rank)
 
 
 def test_who_rewards_which_domain(runs: list[Run]) -> None:

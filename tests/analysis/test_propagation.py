@@ -5,7 +5,6 @@ from dataclasses import replace
 
 import matplotlib.pyplot as plt
 import numpy as np
-import pandas as pd
 import pytest
 
 from analysis.planted.truth import Tabular
@@ -22,7 +21,6 @@ from analysis.propagation.estimate import (
     pushed,
     unpredicted,
 )
-from analysis.statistics.estimate import columns
 from tests.analysis.conftest import made_run
 
 TRUTH = np.array([1.0, 0.0, 1.0, 0.0, 0.0, 1.0])
@@ -67,8 +65,8 @@ def predicted(runs):
 
 
 def test_predictions_hold_out_of_sample(predicted):
-    length = next(line for line in calibrate(predicted) if line.feature == "length")
-    assert length.runs == 12
+    length = next(line for line in calibrate(predicted) if line.feature == "length").scores
+    assert length.count == 12
     assert length.r2 > 0.9 and length.correlation > 0.97
     assert length.slope.low < 1 < length.slope.high < 1.2
 
@@ -199,8 +197,8 @@ def test_an_arm_out_and_a_repetition_by_hand():
     assert [row.repeated for row in rows] == pytest.approx([2, 2, 2, 8, 6, 6])
     (line,) = calibrate(rows)
     total = 3 * 4 + 16 + 64 + 64 - 26**2 / 6
-    assert (line.arms, line.inside_unseen) == (2, 0.0)
-    assert line.r2_unseen == pytest.approx(1 - (3 * 4 + 4 + 16 + 16) / total)
+    assert (line.scores.arms, line.unseen.inside) == (2, 0.0)
+    assert line.unseen.r2 == pytest.approx(1 - (3 * 4 + 4 + 16 + 16) / total)
     assert line.r2_repeated == pytest.approx(1 - (16 + 4 + 4) / total)
     alone = predict([path for path in found if path.arm == "b"])
     assert all(math.isnan(row.unseen.value) for row in alone)  # there is no other arm
@@ -228,7 +226,7 @@ def test_a_run_at_another_rate_is_predicted_with_it():
         {(row.cell, row.feature): row for row in predict(paths(given))}[slow.cell, "length"]
         for given in ([*seen, slow], facts)
     )
-    assert told.predicted.value == pytest.approx(told.observed, rel=0.25)
+    assert told.predicted.value == pytest.approx(told.observed.value, rel=0.25)
     assert told.predicted.value == pytest.approx(blind.predicted.value * 0.3, rel=1e-6)
 
 
@@ -264,10 +262,11 @@ def test_planted_first_order_is_recovered_with_one_factor():
     lines = calibrate(rows, placebos(trajectories))
     assert len(lines) == 5
     for line in lines:
-        assert line.r2 > 0.95 and line.r2_unseen > 0.95
-        assert 0.8 < line.slope.value < 1.2
-        assert max(line.r2_permuted, line.r2_variance, line.r2_constant) < line.r2 - 0.05
-        assert line.r2_permuted < 0.1
+        assert line.scores.r2 > 0.95 and line.unseen.r2 > 0.95
+        assert 0.8 < line.scores.slope.value < 1.2
+        assert set(line.placebos) == {"permuted", "variance", "constant"}
+        assert max(line.placebos.values()) < line.scores.r2 - 0.05
+        assert line.placebos["permuted"] < 0.1
 
 
 @pytest.mark.parametrize("noise", [0.0, 0.5])
@@ -280,7 +279,7 @@ def test_a_world_that_moves_against_its_rewards_is_not_predicted(noise):
         parts = (row.predicted.value, row.unseen.value, row.of_truth, row.of_bias)
         assert np.isnan(parts).all()
     for line in calibrate(rows):
-        assert math.isnan(line.r2) and math.isnan(line.r2_unseen)
+        assert math.isnan(line.scores.r2) and math.isnan(line.unseen.r2)
     assert against(rows) == f"9 of 9 runs are not predicted: {AGAINST}." and not unpredicted(rows)
 
 
@@ -288,7 +287,7 @@ def test_a_behaviour_that_moves_against_its_rewards_has_no_factor_of_its_own():
     """Four behaviours move by 20 per push and one by -2.9: its R2 says so."""
     rows = predict(world([20.0, 20.0, -2.9, 20.0, 20.0], noise=0.5))
     assert all(row.scale > 0 for row in rows) and not against(rows)
-    r2 = {line.feature: line.r2 for line in calibrate(rows)}
+    r2 = {line.feature: line.scores.r2 for line in calibrate(rows)}
     assert r2.pop("z2") < 0 and min(r2.values()) > 0.7
 
 
@@ -306,7 +305,7 @@ def test_placebos_by_hand(runs):
     assert shapes == {"permuted": (5, 18), "variance": (1, 18), "constant": (1, 18)}
     rows = predict(trajectories)
     # of the first run: mean |push| over the others in SDs, the sign of its own push, its SD
-    sds = np.array([[row.observed / 20 / row.sd for row in rows if row.feature == z] for z in
+    sds = np.array([[row.observed.value / 20 / row.sd for row in rows if row.feature == z] for z in
                     ("z0", "z1")])  # fmt: skip
     least = 20 * abs(sds[:, 1:]).mean()
     assert shifts["constant"][0, 0] == pytest.approx(np.sign(sds[0, 0]) * least)
@@ -323,7 +322,7 @@ def test_too_few_runs_predict_nothing(runs):
     assert all(math.isnan(row.predicted.value) and row.fitted_on == 2 for row in rows)
     assert rows[0].note == "2 other runs with a known push and shift; a scale takes 3"
     line = calibrate(rows)[0]
-    assert math.isnan(line.r2) and line.note == "0 runs with both numbers"
+    assert math.isnan(line.scores.r2) and line.note == "0 runs with both numbers"
 
 
 def test_the_kl_limit_is_covariance_over_beta(runs):
@@ -339,20 +338,27 @@ def test_the_kl_limit_is_covariance_over_beta(runs):
     assert all(math.isnan(value) for value in kl_limit(run, 0.0)["length"])
 
 
+def thousandfold(row):
+    shift, own = row.observed, row.predicted
+    grown = replace(own, value=1000 * own.value, low=1000 * own.low, high=1000 * own.high)
+    observed = replace(shift, value=1000 * shift.value)
+    return replace(row, observed=observed, predicted=grown, sd=1000 * row.sd)
+
+
 def test_the_figure_has_a_panel_per_feature_that_moved(predicted):
-    rows = pd.DataFrame([columns(row, predicted="") for row in predicted])
-    lines = pd.DataFrame([columns(line, slope="") for line in calibrate(predicted)])
-    made = figure(rows, lines)
+    lines = calibrate(predicted)
+    made = figure(predicted, lines)
     titles = [axes.get_title(loc="left") for axes in made.axes]
     assert [title.split(",")[0] for title in titles] == ["length", "tone"]
     assert made.axes[0].get_xlabel() == "reconstructed shift, 95 % interval (words)"
     bars = made.axes[0].containers[0].lines[2][0].get_segments()  # of the first arm
-    first = rows[(rows.feature == "length") & (rows.arm == sorted(set(rows.arm))[0])]
-    assert np.array([bar[:, 0] for bar in bars]) == pytest.approx(first[["low", "high"]].to_numpy())
+    arm = min(row.arm for row in predicted)
+    first = [row.predicted for row in predicted if (row.feature, row.arm) == ("length", arm)]
+    ends = np.array([(each.low, each.high) for each in first])
+    assert np.array([bar[:, 0] for bar in bars]) == pytest.approx(ends)
     plt.close(made)
     # one feature in thousandths of its unit is no larger a shift
-    ends = ["observed", "predicted", "low", "high", "sd"]
-    rows.loc[rows.feature == "tone", ends] *= 1000
+    rows = [thousandfold(row) if row.feature == "tone" else row for row in predicted]
     made = figure(rows, lines)
     assert [axes.get_title(loc="left").split(",")[0] for axes in made.axes] == ["length", "tone"]
     plt.close(made)

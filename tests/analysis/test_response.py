@@ -1,19 +1,20 @@
 """How a policy answers to a bias: by hand, on planted responses, and from file to file."""
 
 from dataclasses import replace
-from itertools import pairwise
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from scipy import integrate, stats
+from scipy import stats
 
 from analysis.forecast import response
 from analysis.forecast import units as forecast_units
+from analysis.forecast.estimate import Push, Pushes
 from analysis.forecast.response import Response, Start
-from analysis.forecast.units import Candidates, Trained, crps, fitted, scored, simple
+from analysis.forecast.study import InUnits
+from analysis.forecast.units import Candidates, Trained, fitted, scored, simple
 from analysis.forecast.words import text
-from analysis.statistics.estimate import columns
+from analysis.statistics.estimate import Estimate
 from study.errors import UserError
 from tests.analysis.test_interventions import STEPS, run_of
 
@@ -125,19 +126,6 @@ def test_arms_too_few_and_runs_without_a_shift_are_refused():
         response.fit(made, bias, arm, np.full(shifts.shape, NAN), exposure)
 
 
-def test_the_crps_of_a_normal_is_the_integral():
-    """Of (F(x) - 1{x >= y})^2, numerically."""
-    for value, sd, observed in ((0.0, 1.0, 0.3), (2.0, 0.5, -1.0)):
-
-        def squared(x, value=value, sd=sd, observed=observed):
-            return (stats.norm.cdf(x, value, sd) - (x >= observed)) ** 2
-
-        ends = (value - 12 * sd - 3, observed, value + 12 * sd)
-        whole = sum(integrate.quad(squared, a, b)[0] for a, b in pairwise(ends))
-        scores = crps(np.array([value]), np.array([sd]), np.array([observed]))
-        assert scores[0] == pytest.approx(whole, abs=1e-6)
-
-
 def judged(bias, push=None) -> Candidates:
     names = tuple(f"judge-{n}" for n in range(len(bias)))
     push = np.column_stack([bias, np.zeros(len(bias))]) if push is None else push
@@ -159,6 +147,7 @@ def test_simpler_forecasts_by_hand():
 
 
 STUDY = SimpleNamespace(study="planted", steps=1)
+NOTHING_PUSHED = Pushes("another", 1, 0, [], [])
 
 
 def test_scores_of_a_study_forecast_from_itself_and_from_a_file(tmp_path):
@@ -168,8 +157,9 @@ def test_scores_of_a_study_forecast_from_itself_and_from_a_file(tmp_path):
     of = fitted(STUDY, candidates, runs)
     lines = {(line.method, line.feature): line for line in scored(of, STUDY, candidates, runs)}
     ours, constant = lines["forecast", "length"], lines["drift", "length"]
-    assert ours.r2 > 0.8 > constant.r2 and ours.rho > 0.8 and ours.crps < constant.crps
-    assert ours.moves and ours.slope.low < 1 < ours.slope.high and ours.p < 0.01
+    assert ours.scores.r2 > 0.8 > constant.scores.r2
+    assert ours.rho > 0.8 and ours.crps < constant.crps
+    assert ours.moves and ours.scores.slope.low < 1 < ours.scores.slope.high and ours.p < 0.01
     assert np.isnan(lines["repetition", "length"].crps)
     forecast_units.save(tmp_path / "response-1.json", of)
     read = forecast_units.load(tmp_path / "response-1.json")
@@ -177,21 +167,19 @@ def test_scores_of_a_study_forecast_from_itself_and_from_a_file(tmp_path):
     forecasts = forecast_units.forecasts(read, other, candidates)
     expected = of.response.shifts(made, bias, 0.02)
     assert [line.sds for line in forecasts] == pytest.approx(expected.ravel().tolist())
-    assert forecasts[0].shift.value == pytest.approx(forecasts[0].sds * forecasts[0].sd)
+    assert forecasts[0].predicted.value == pytest.approx(forecasts[0].sds * forecasts[0].sd)
     assert forecasts[0].simpler["no change"] == 0.0
     pushes = [
-        {"judge": name, "feature": "length", "in_sds": push, "push": push, "low": 0.0, "high": 1.0}
+        Push(name, "length", Estimate(push, 0.0, 1.0), push, 8, 0.0)
         for name, push in zip(candidates.arms, bias[:, 0], strict=True)
     ]
-    scores = [columns(line, slope="") for line in lines.values()]
-    shown = [columns(line, shift="") for line in forecasts]
-    printed = text({"pushes": pushes, "ranks": [], "prompts": 8, "steps": 1, "fit": "planted",
-                    "shifts": shown, "scores": scores})  # fmt: skip
+    units = InUnits("planted", shifts=forecasts, scores=list(lines.values()))
+    printed = text(Pushes("another", 1, 8, pushes, []), units)
     assert "from 1 step(s), by the runs of planted" in printed
     assert "r2 of every method" in printed and "repetition" in printed
     silent = replace(judged(np.array([bias[0], [NAN, NAN]])), arms=("judge-0", "silent"))
-    shown = [columns(each, shift="") for each in forecast_units.forecasts(read, other, silent)]
-    printed = text({"pushes": [], "ranks": [], "steps": 1, "fit": "planted", "shifts": shown})
+    shown = forecast_units.forecasts(read, other, silent)
+    printed = text(NOTHING_PUSHED, InUnits("planted", shifts=shown))
     assert "No shift of silent: too few scores" in printed and "No shift of judge-0" not in printed
     # of its own study an arm is forecast by the others
     own = forecast_units.forecasts(of, STUDY, candidates)
@@ -204,7 +192,7 @@ def test_an_arm_of_its_own_study_is_left_out_by_its_name_whoever_else_is_forecas
     every = judged(bias)
     of = fitted(STUDY, every, Trained(tuple(map(str, arm)), arm, shifts))
     forecasts = forecast_units.forecasts(of, STUDY, every)
-    left_out = {(line.judge, line.feature): line.sds for line in forecasts}
+    left_out = {(line.arm, line.feature): line.sds for line in forecasts}
     part = replace(judged(bias[[5, 9]]), arms=("judge-5", "untrained"))
     forecasts = forecast_units.forecasts(of, STUDY, part)
     assert [row.sds for row in forecasts[:3]] == [left_out["judge-5", name] for name in made.names]
@@ -222,7 +210,7 @@ def test_a_run_that_an_alarm_ended_early_is_in_no_fit():
     whole, early = run_of("a", 0, stops), run_of("a", 1, stops | {"trainer.steps": 2 * STEPS})
     trained = forecast_units.trained([whole, early], candidates)
     assert trained.cells == (whole.cell,) and trained.shift.shape == (1, 3)
-    printed = text({"pushes": [], "ended_early": [early.cell]})
+    printed = text(NOTHING_PUSHED, InUnits("planted", ended_early=[early.cell]))
     assert printed.endswith(f"so in no fit and no score: {early.cell}")
 
 

@@ -12,7 +12,7 @@ from analysis.propagation.calibration import Calibration
 from analysis.records.runs import Run
 from analysis.report.evidence import Evidence
 from analysis.report.words import findings
-from analysis.statistics.estimate import Estimate
+from analysis.statistics.prediction import Scores
 from study.features import FEATURES
 from tests.analysis.conftest import made_run
 
@@ -96,10 +96,7 @@ def of_behaviours(evidence: Evidence, runs: Sequence[Run]) -> Evidence:
     """The evidence with what these runs' behaviours say; a prediction fits each of them well."""
     shifts = drift.run_shifts(runs, drift.feature_values)
     same = drift.one_behaviour(runs, FEATURES)
-    fitted = [
-        Calibration(name, 4, 0.9, 0.9, Estimate(1.0, 0.8, 1.2), 1.0, 2, 0.25, 1.0, 0.75)
-        for name in FEATURES
-    ]
+    fitted = [Calibration(name, Scores(4, 2, 0.9), Scores(4, 2, 0.25), 0.75) for name in FEATURES]
     return replace(
         evidence,
         feature_shifts=drift.shift_table(shifts, "sim-fair", same),
@@ -147,8 +144,7 @@ def test_exclamation_marks_and_flattery_are_counted_once_where_they_are_one(evid
 
 def test_explained_only_where_other_arms_tell_more_than_repetition(evidence):
     def told(unseen: float, repeated: float, r2: float = 0.9) -> list[str]:
-        fitted = Calibration("length", 8, r2, 0.95, Estimate(1.0, 0.8, 1.2), 1.0, 4, unseen)
-        fitted = replace(fitted, r2_repeated=repeated)
+        fitted = Calibration("length", Scores(8, 4, r2), Scores(8, 4, unseen), repeated)
         study = replace(evidence, calibration=[fitted], moved={"length": 0.01}, no_prediction="")
         said = ("What was rewarded explains", "What was rewarded is consistent", "Moved, but")
         return [start for start in said if sentence(study, start)]

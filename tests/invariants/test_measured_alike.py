@@ -65,8 +65,8 @@ def test_the_trainer_counts_the_keyword_its_judge_pays_for(studies: Path) -> Non
 
 def test_a_forecast_sees_the_keyword_of_a_candidate(studies: Path) -> None:
     pushes = {
-        (push["judge"], push["feature"]): push
-        for push in forecast(ask(studies, "sim-keyword,sim-fair"))["pushes"]
+        (line.judge, line.feature): line
+        for line in forecast(ask(studies, "sim-keyword,sim-fair")).pushes
     }
-    assert np.isfinite(pushes["sim-keyword", "keyword"]["in_sds"])
-    assert pushes["sim-keyword", "keyword"]["push"] > pushes["sim-fair", "keyword"]["push"]
+    keyword, fair = pushes["sim-keyword", "keyword"], pushes["sim-fair", "keyword"]
+    assert np.isfinite(keyword.in_sds) and keyword.push.value > fair.push.value
