@@ -101,7 +101,7 @@ def _rebuild_cell(client: Any, ids: dict[str, str], folder: CellFolder) -> tuple
         state = folder.state_of_held()
         if state == "new":
             return state, "not started, no run"
-        cell = cells.load_cell(folder)
+        cell = dataclasses.replace(cells.load_cell(folder), folder=folder)
         lines = folder.lines()
         recorded_points: set[Point] = set()
         for line in lines:

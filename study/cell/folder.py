@@ -74,6 +74,9 @@ class CellFolder(os.PathLike[str]):
 
     path: Path
 
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "path", Path(self.path))  # as a Path may be made of a Path
+
     def __fspath__(self) -> str:
         return str(self.path)
 

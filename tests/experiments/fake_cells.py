@@ -46,7 +46,7 @@ if __name__ == "__main__":
 """
 
 
-def body(folder: Path, threads: int) -> int:
+def body(folder: Path | CellFolder, threads: int) -> int:
     """In place of `experiments.train.run_cell`."""
     with CellFolder(folder).lock() or sys.exit(cells.BUSY):
         began = time.time()

@@ -23,7 +23,7 @@ from experiments.tracking.store import initialise, tracking_uri, ui_command
 from study.cell.cells import Cell, make_cell, save_cell
 from study.cell.study_file import write_study
 from study.config.schema import Judge, Policy, Study, Task, Tracking
-from study.system.files import read_json
+from study.system.files import read_json, write_json
 from tests import commands
 from tests.conftest import free_port
 from tests.waiting import GENEROUS_S, wait_for
@@ -57,7 +57,9 @@ def copy_runs(runs: Path, place: Path) -> None:
     for file in place.rglob("*.json"):
         text = file.read_text()
         if str(runs) in text:  # another keeps its time
-            file.write_text(text.replace(str(runs), str(place)))
+            content = json.loads(text.replace(str(runs), str(place)))
+            signed = bool(content.pop("file_digest", ""))
+            write_json(file, content, signed=signed)
     copy_store(runs / "mlflow.db", place / "mlflow.db")
     columns = "select t.name, c.name from sqlite_master t join pragma_table_info(t.name) c"
     for table, column in sql(place, f"{columns} where t.type = 'table'"):

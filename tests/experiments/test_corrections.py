@@ -115,7 +115,7 @@ def test_the_records_say_what_was_corrected(corrected):
 
 
 def test_a_forecast_pays_the_first_step_as_training_did(corrected):
-    cell = cells.load_cell(corrected)
+    cell = cells.load_cell(CellFolder(corrected))
     told = first_rollouts([cell], 1)
     _, paid = rewards(cell.config.judge, cell, told, corrected.parent.parent)
     order = [record["rollout_id"] for group in told.records for record in group]
@@ -133,7 +133,7 @@ def test_an_alarm_ends_a_run_and_the_run_is_done(stopped):
     )
     (run,) = read_study(stopped.parent).runs
     assert run.done and run.steps.tolist() == steps
-    assert Alarm(cells.load_cell(stopped).config, stopped).step == last
+    assert Alarm(cells.load_cell(CellFolder(stopped)).config, CellFolder(stopped)).step == last
 
 
 def test_a_run_that_was_killed_after_its_alarm_is_brought_to_its_end(stopped, tmp_path):

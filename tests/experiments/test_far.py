@@ -40,7 +40,7 @@ def body(cell, threads):
 
 
 def test_a_cell_of_a_url_is_laid_in_its_copy(cell, tmp_path):
-    assert cell.folder.is_relative_to(tmp_path / "one")
+    assert cell.folder.path.is_relative_to(tmp_path / "one")
     (config,) = (tmp_path / "far" / "fake" / cell.name).glob("config.*.yaml")
     assert config.read_text() == (cell.folder / "config.yaml").read_text()
 
@@ -48,8 +48,8 @@ def test_a_cell_of_a_url_is_laid_in_its_copy(cell, tmp_path):
 def test_another_machine_runs_it_and_the_first_has_nothing_to_do(cell, machine, tmp_path, capsys):
     study = machine("two")
     CellFolder(study / cell.name).find()
-    assert train.run_cell(study / cell.name) == 0
-    assert train.run_cell(machine("three") / cell.name) == 0
+    assert train.run_cell(CellFolder(study / cell.name)) == 0
+    assert train.run_cell(CellFolder(machine("three") / cell.name)) == 0
     assert "was ended by another machine" in capsys.readouterr().out
     machine("one")
     assert cell.folder.state() == "new"
@@ -63,10 +63,10 @@ def test_another_machine_runs_it_and_the_first_has_nothing_to_do(cell, machine, 
 
 
 def test_a_cell_that_another_machine_runs_is_busy(cell, machine, capsys):
-    with lease.held(cell.folder):
+    with lease.held(cell.folder.path):
         study = machine("two")
         CellFolder(study / cell.name).find()
-        assert train.run_cell(study / cell.name) == cells.BUSY
+        assert train.run_cell(CellFolder(study / cell.name)) == cells.BUSY
     assert "is run by process" in capsys.readouterr().out
 
 

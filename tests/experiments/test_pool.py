@@ -17,6 +17,7 @@ DRIVER = """
 import sys, time, os
 from pathlib import Path
 from experiments.launch import pool, task
+from study.cell.folder import CellFolder
 
 def body(folder, threads):
     print('ran in', folder.name, 'with', threads)
@@ -30,7 +31,7 @@ def body(folder, threads):
 task.run_cell = body
 pool.PRELOAD = ['driver']
 if __name__ == '__main__':
-    folders = [Path(name) for name in sys.argv[1:]]
+    folders = [CellFolder(Path(name)) for name in sys.argv[1:]]
     ended = []
     codes = pool.run_pool(folders, 2, 3, lambda folder, code: ended.append((folder.name, code)))
     print(sorted((folder.name, code) for folder, code in codes.items()) == sorted(ended), codes)
@@ -54,7 +55,7 @@ def test_each_child_has_its_exit_code_and_its_log(driver, tmp_path):
     out, _ = driver("good", "bad", "dies").communicate(timeout=GENEROUS_S)
     assert out.startswith("True")
     for name, code in (("good", 0), ("bad", 1), ("dies", -9)):
-        assert f"{name}'): {code}" in out
+        assert f"{name}')): {code}" in out
     assert "ran in good with 3" in (tmp_path / "good" / "log.txt").read_text()
     assert "ran in bad" in (tmp_path / "bad" / "log.txt").read_text()
 

@@ -14,8 +14,9 @@ from analysis.display import markup
 from analysis.probes.profile import profile
 from analysis.probes.report import agreement_sentences, effects_table, show
 from experiments import probe
-from study.cell.folder import CellFolder
+from study.cell.places import LOCK
 from study.errors import UserError
+from study.system import locks
 from study.system.files import read_json, write_json
 from tests.conftest import Page
 
@@ -78,7 +79,7 @@ def test_probes_of_other_settings_are_not_written_over(done, runs, changed):
 
 def test_two_probes_at_once_do_not_share_a_folder(done, runs):
     with (
-        CellFolder(done.folder).lock(),
+        locks.held(done.folder / LOCK),
         pytest.raises(UserError, match="Another process is probing"),
     ):
         probe.run(probe.main.read([*SMALL, f"runs_dir={runs}"]))

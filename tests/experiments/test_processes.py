@@ -160,13 +160,13 @@ WORDS = (*RECORDS_ONLY, *lives.FLAKY, f"sweep.accelerate={CPU}", "sweep.threads=
 
 
 @pytest.fixture(scope="module")
-def ours(trained, tmp_path_factory) -> CellFolder:
+def ours(trained, tmp_path_factory) -> Path:
     """The cell as two processes made it."""
     runs_dir = tmp_path_factory.mktemp("pair")
     done = trained(runs_dir, *WORDS)
     assert done.returncode == 0, done.stdout + done.stderr
     (folder,) = study_cells(runs_dir / "debug")
-    return folder
+    return folder.path
 
 
 @pytest.mark.slow

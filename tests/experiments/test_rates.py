@@ -137,8 +137,10 @@ def test_an_evaluation_is_no_part_of_the_step_that_it_follows(tmp_path) -> None:
         line = {"step": step, "time_ms": at_ms, "metrics": metrics}
         append_line(folder / "metrics.jsonl", json.dumps(line))
     CellFolder(folder).set_status(seconds=4 * 2.0 + 17.0 + 3.0)
-    pace = _pace(folder)
-    assert pace == Pace(pytest.approx(2.0), pytest.approx(17 / 3), pytest.approx(3.0), folder)
+    pace = _pace(CellFolder(folder))
+    assert pace == Pace(
+        pytest.approx(2.0), pytest.approx(17 / 3), pytest.approx(3.0), CellFolder(folder)
+    )
 
 
 def test_a_cell_that_was_stopped_early_tells_nothing(study, todo) -> None:
@@ -153,9 +155,9 @@ def test_a_cell_whose_verdicts_are_damaged_or_of_another_version_tells_nothing(t
     first, second, *_ = (cell.folder for cell in todo)
     assert _usages(second)
     _usages.cache_clear()
-    next(first.glob("verdicts/*.parquet")).write_bytes(b"nothing")
+    next((first / "verdicts").glob("*.parquet")).write_bytes(b"nothing")
     assert _usages(first) == {}
-    (merged,) = second.glob("verdicts/*.parquet")
+    (merged,) = (second / "verdicts").glob("*.parquet")
     table = pq.read_table(merged)
     older = table.filter(pc.equal(table["step"], 1)).drop_columns(["attempts"])
     pq.write_table(older, merged.with_name(f"{part_name(1)}.parquet"))
@@ -175,7 +177,7 @@ def test_what_is_not_known_is_said_with_what_to_type(todo, tmp_path) -> None:
 def test_a_damaged_or_foreign_cell_is_passed_over(study, todo) -> None:
     (todo[0].folder / "config.yaml").write_text("{")
     (todo[1].folder / "metrics.jsonl").write_text("nothing\n")
-    for path in todo[2].folder.rglob("*.parquet"):
+    for path in todo[2].folder.path.rglob("*.parquet"):
         path.write_bytes(b"nothing")
     assert len(Rates(study).paces(todo[3].config)) == 2  # of the last, and the one without verdicts
     assert Rates(study).usage(todo[3].config, asks(todo[3].config)[0])
@@ -186,7 +188,7 @@ def test_cells_of_the_study_come_first_and_few_are_read(tmp_path) -> None:
         (tmp_path / name).mkdir(parents=True)
         (tmp_path / name / "DONE").touch()
     found = newest(tmp_path / "mine")
-    assert found[0] == tmp_path / "mine" / "c" and len(found) == MOST
+    assert found[0] == CellFolder(tmp_path / "mine" / "c") and len(found) == MOST
 
 
 def test_cells_begin_in_order_in_the_slot_that_is_free_first() -> None:

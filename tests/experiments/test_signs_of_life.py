@@ -46,7 +46,7 @@ def test_each_step_says_what_it_is_at_and_goes_on_saying_that_it_lives(tmp_path,
 
 @pytest.fixture(scope="module")
 def whole(small_study):
-    return next(path for path in study_cells(small_study) if "sim-fair" in path.name)
+    return next(cell.path for cell in study_cells(small_study) if "sim-fair" in cell.name)
 
 
 def test_a_cell_that_has_ended_says_how_and_how_much_it_drew(whole):
@@ -61,8 +61,8 @@ def test_a_cell_that_has_ended_says_how_and_how_much_it_drew(whole):
 
 def test_a_cell_that_goes_on_counts_from_its_records(whole, tmp_path):
     cell = shutil.copytree(whole, tmp_path / whole.name)
-    assert train._tokens_drawn(cell) == read_json(whole / "status.json")["tokens"]
+    assert train._tokens_drawn(CellFolder(cell)) == read_json(whole / "status.json")["tokens"]
     first, second = CellFolder(in_parts(cell)).parts("rollouts")
     left = sum(read_part(first)["tokens"].to_pylist())
     second.path.write_bytes(second.path.read_bytes()[:-20])
-    assert train._tokens_drawn(cell) == left
+    assert train._tokens_drawn(CellFolder(cell)) == left

@@ -64,6 +64,7 @@ import json, sys, urllib.error, urllib.request
 from pathlib import Path
 from experiments.launch import engines, pool, task
 from study.cell import cells
+from study.cell.folder import CellFolder
 
 def said(refusal):
     return json.loads(refusal.read())["error"]["message"]

@@ -302,7 +302,7 @@ def test_the_picture_is_a_drawing_of_judge_and_truth() -> None:
 
 
 def test_a_cell_without_records_has_a_description(cell: cells.Cell, tmp_path: Path) -> None:
-    assert contents.of_cell(dataclasses.replace(cell, dir=tmp_path)).description
+    assert contents.of_cell(dataclasses.replace(cell, folder=CellFolder(tmp_path))).description
     assert list(traces.choose_verdicts(CellFolder(tmp_path))) == []
 
 

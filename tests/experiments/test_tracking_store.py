@@ -203,6 +203,7 @@ from pathlib import Path
 from experiments.tracking.runs import RunLog
 from experiments.tracking.store import initialise, load_mlflow, tracking_uri
 from study.cell.cells import load_cell
+from study.cell.folder import CellFolder
 from study.config.schema import Tracking
 import mlflow.store.tracking.sqlalchemy_store
 
@@ -211,7 +212,7 @@ def start(cell, together):
     runs = cell.parent.parent
     if runs.name == "fresh":
         initialise(tracking_uri(Tracking(), runs), runs, "demo", ["judge", "seed"])
-    with RunLog(load_cell(cell)) as log:
+    with RunLog(load_cell(CellFolder(cell))) as log:
         for step in range(1, 9):
             log.add(step, step, {"reward/mean": float(step)})
 

@@ -12,7 +12,7 @@ from experiments.launch import pool
 from experiments.policies import checkpoints
 from study.cell import cells
 from study.cell.folder import CellFolder, study_cells
-from study.system.files import read_json, write_json
+from study.system.files import read_json, write_json, write_yaml
 from tests.conftest import came_of
 from tests.faults import lives, windows
 from tests.plain_user import plain_user
@@ -21,7 +21,7 @@ from tests.waiting import wait_for
 
 @pytest.fixture(scope="module")
 def whole(small_study):
-    return next(path for path in study_cells(small_study) if "sim-flaky" in path.name)
+    return next(cell.path for cell in study_cells(small_study) if "sim-flaky" in cell.name)
 
 
 @pytest.fixture
@@ -88,7 +88,7 @@ def test_a_cell_that_is_stopped_within_a_library_is_killed_and_did_not_fail(
         raise came_of(ended_by(), AttributeError("half built"))
 
     monkeypatch.setattr(train, "train", stopped)
-    assert train.run_cell(unfinished) == cells.STOPPED
+    assert train.run_cell(CellFolder(unfinished)) == cells.STOPPED
     assert CellFolder(unfinished).state() == "killed"
     assert CellFolder(unfinished).status()["error"] == "stopped by a signal"
 
@@ -152,7 +152,7 @@ def test_a_checkpoint_that_is_whole_and_cannot_be_loaded(unfinished, name):
     (unfinished / "checkpoints" / "checkpoint-2" / checkpoints.COMPLETE).unlink()
     first = unfinished / "checkpoints" / "checkpoint-1"
     (first / name).write_bytes(b"not what torch reads")
-    checkpoints.seal(first, cells.load_cell(unfinished).id)
+    checkpoints.seal(first, cells.load_cell(CellFolder(unfinished)).id)
     assert lives.run(unfinished) == 2
     status = read_json(unfinished / "status.json")
     assert status["state"] == "failed" and status["exit_code"] == 2
@@ -161,9 +161,10 @@ def test_a_checkpoint_that_is_whole_and_cannot_be_loaded(unfinished, name):
 
 
 def test_steps_lowered_by_hand_are_refused_and_nothing_is_lost(unfinished):
-    config = unfinished / "config.yaml"
-    config.write_text(config.read_text().replace("\n  steps: 2\n", "\n  steps: 1\n", 1))
-    assert cells.load_cell(unfinished).config.trainer.steps == 1
+    config = CellFolder(unfinished).config()
+    config["trainer"]["steps"] = 1
+    write_yaml(unfinished / "config.yaml", config)
+    assert cells.load_cell(CellFolder(unfinished)).config.trainer.steps == 1
     before = lives.everything(unfinished)
     assert lives.run(unfinished) == 2
     assert "trainer.steps=1" in read_json(unfinished / "status.json")["error"]
@@ -172,7 +173,7 @@ def test_steps_lowered_by_hand_are_refused_and_nothing_is_lost(unfinished):
 
 
 def test_laying_a_cell_again_leaves_a_done_or_running_one_alone(finished):
-    cell = cells.load_cell(finished)
+    cell = cells.load_cell(CellFolder(finished))
     before = times(finished)
     cells.save_cell(cell)
     (finished / "DONE").unlink()
@@ -195,7 +196,8 @@ def test_a_second_sweep_waits_for_a_running_cell_and_leaves_it_done(unfinished, 
             (unfinished / "DONE").touch()
             held.close()
 
-    assert pool.run_pool([unfinished], 1, 1, lambda folder, code: None, tick) == {unfinished: 0}
+    cell = CellFolder(unfinished)
+    assert pool.run_pool([cell], 1, 1, lambda folder, code: None, tick) == {cell: 0}
     assert ticks[:2] == ["running", "running"]
     assert capsys.readouterr().err.count("another process is running it") == 1
     assert lives.everything(unfinished) == before | {"DONE": b""}

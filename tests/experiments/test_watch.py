@@ -53,6 +53,7 @@ def table(watched: Watch, width: int = 120) -> str:
 
 def test_only_what_changed_is_read(tmp_path, counted) -> None:
     first, second, third = todo = laid(tmp_path, 3)
+    del counted[:]
     watched = shown(Watch(todo))
     watched.tick()
     assert counted == []  # nothing was begun

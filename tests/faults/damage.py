@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from study.cell.folder import study_cells
+from study.cell.folder import CellFolder, study_cells
 from study.declared import module_of
 from study.system import files
 from tests.conftest import in_parts
@@ -263,7 +263,7 @@ def read(runs_dir: Path) -> int:
     from study.finding import stop_at_problem
 
     study = study_of(runs_dir)
-    others = set(study_cells(study)) - {victim(study)}
+    others = set(study_cells(study)) - {CellFolder(victim(study))}
     found = read_study(study)
     print("\n".join(found.problems))
     stop_at_problem(check_records(study, study_cells(study)))

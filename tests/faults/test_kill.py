@@ -6,7 +6,7 @@ import subprocess
 import pyarrow.dataset as ds
 import pytest
 
-from study.cell.folder import CellFolder, study_cells
+from study.cell.folder import study_cells
 from tests import commands
 from tests.conftest import SLOWLY
 from tests.faults import lives
@@ -28,7 +28,7 @@ def straight(trained, tmp_path_factory):
     assert any(row["advantage"] for row in lives.parts(folder.path, "rollouts")), (
         "nothing was learned"
     )
-    return folder
+    return folder.path
 
 
 def wait_for_step(runs_dir, step, child):
@@ -55,16 +55,16 @@ def test_killed_and_resumed_equals_uninterrupted(tmp_path, straight, trained, wa
     child.kill()
     child.wait(timeout=GENEROUS_S)
     # an orphaned cell leaves by itself
-    wait_for(lambda: CellFolder(folder).state() != "running", "the cell left")
-    assert CellFolder(folder).state() == "killed"
-    assert lives.tracked(folder) == ["KILLED"]
-    reached = CellFolder(folder).status()["step"]
+    wait_for(lambda: folder.state() != "running", "the cell left")
+    assert folder.state() == "killed"
+    assert lives.tracked(folder.path) == ["KILLED"]
+    reached = folder.status()["step"]
     assert recorded_keys(folder) <= stored_keys(tmp_path)
     before = stored_keys(tmp_path)
 
     again = trained(tmp_path, *lives.TINY, *RUN)
     assert again.returncode == 0, again.stdout + again.stderr
-    assert lives.differences(folder, straight) == []
+    assert lives.differences(folder.path, straight) == []
     resumed = [
         line for line in (folder / "log.txt").read_text().splitlines() if line.startswith("step ")
     ]

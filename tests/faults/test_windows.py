@@ -24,7 +24,7 @@ def whole(small_study):
     assert any(row["advantage"] for row in lives.parts(folder.path, "rollouts")), (
         "nothing was learned"
     )
-    return folder
+    return folder.path
 
 
 KINDS = (

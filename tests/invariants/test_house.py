@@ -64,8 +64,9 @@ HEAVY_ON_PURPOSE = {
         "a part of the trainer that works on tensors",
     ),
     "experiments.launch.preload": "a pool's first process loads torch once for all of its cells",
+    "study.cell.parts": "reads Parquet, which who asks for the state of a cell does without",
 }
-"""Modules that import torch at their top, so that a function may import them for itself."""
+"""Modules that load much at their top, so that a function may import them for itself."""
 MOST_LINES = 500
 MOST_FILES = 12
 COMMAND_LINES = 60

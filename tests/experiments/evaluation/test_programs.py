@@ -36,6 +36,7 @@ from study.cell.parts import read_part
 from study.endings import Ending
 from study.sandbox import tiers
 from study.system import locks
+from study.system.files import write_yaml
 from study.tasks import task_module
 from tests.conftest import sweep
 from tests.experiments.evaluation.answering import prompt_of, serving
@@ -159,7 +160,7 @@ def test_a_second_evaluation_asks_the_executor_nothing_and_says_the_same(cell, r
 
 def test_the_same_program_and_its_template_agree(cell, tmp_path):
     """As the policy's line and as the baseline's class: the same answers, the same tokens."""
-    config = load_cell(cell).config
+    config = load_cell(CellFolder(cell)).config
     rows = task_module(config.task.name).rows(config.task, "eval")[:12]
     pairs = {
         "Custom": TEMPLATES["custom"],
@@ -184,7 +185,7 @@ def test_the_same_program_and_its_template_agree(cell, tmp_path):
 
 def test_the_policy_s_help_in_training_is_none_here(cell, tmp_path):
     """A default program in place of an invalid one is a treatment of training."""
-    config = load_cell(cell).config
+    config = load_cell(CellFolder(cell)).config
     treated = replace(config, workflow=replace(config.workflow, fallback="credit", repair=True))
     rows = task_module(config.task.name).rows(config.task, "eval")[:2]
     with Store(tmp_path / "verdicts.db") as store, Player(treated, store, "dsl") as player:
@@ -193,7 +194,7 @@ def test_the_policy_s_help_in_training_is_none_here(cell, tmp_path):
 
 
 def test_what_the_executor_loses_is_missing_and_not_wrong(cell, tmp_path):
-    config = load_cell(cell).config
+    config = load_cell(CellFolder(cell)).config
     rows = task_module(config.task.name).rows(config.task, "eval")
     lost = next(row for row in rows if row.domain == "math")
     gold = {row.prompt_text(): row.reference for row in rows if row.domain == "math"}
@@ -228,7 +229,7 @@ def test_the_most_frequent_program_is_that_of_the_records(cell):
 
 
 def test_random_programs_are_offered_in_their_domain_and_differ_by_seed(cell):
-    config = load_cell(cell).config
+    config = load_cell(CellFolder(cell)).config
     rows = task_module(config.task.name).rows(config.task, "eval")[:60]
     drawn = [baselines.random_program(row, 0) for row in rows]
     assert drawn == [baselines.random_program(row, 0) for row in rows]
@@ -258,8 +259,7 @@ def test_random_programs_are_offered_in_their_domain_and_differ_by_seed(cell):
 def test_what_cannot_be_evaluated_is_said_in_a_paragraph(cell, tmp_path, capsys, words, said):
     direct = tmp_path / "direct"
     direct.mkdir()
-    text = (cell / "config.yaml").read_text()
-    (direct / "config.yaml").write_text(text.replace("world: workflow", "world: direct"))
+    write_yaml(direct / "config.yaml", CellFolder(cell).config() | {"world": "direct"})
     out = tmp_path / "out.json"
     typed = [word.format(cell=cell, direct=direct) for word in words]
     assert main(["workflow", *typed, f"out={out}"]) == 2

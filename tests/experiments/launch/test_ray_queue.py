@@ -45,10 +45,10 @@ def test_a_slot_is_never_left_free_and_keeps_to_the_judges_of_its_node(counts, s
         place.judge = judge
         taken.append(folder)
     assert queue.take("node-0", places) is None
-    assert sorted(taken) == sorted(item.dir for item in todo)
+    assert sorted(taken) == sorted(item.folder for item in todo)
     for name in set(left):
         assert [folder for folder in taken if folder.name.startswith(f"{name}-")] == [
-            item.dir for item in todo if item.config.judge.name == name
+            item.folder for item in todo if item.config.judge.name == name
         ]
 
 

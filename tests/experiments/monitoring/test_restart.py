@@ -162,7 +162,7 @@ def test_the_cell_goes_on_in_a_session_of_its_own(folder, tmp_path, hold, monkey
 @pytest.mark.slow
 def test_a_trained_cell_comes_to_its_end(small_study, tmp_path, hold, capsys):
     trained = study_cells(small_study)[0]
-    folder = tmp_path / "runs" / "mine" / trained.name
+    folder = CellFolder(tmp_path / "runs" / "mine" / trained.name)
     shutil.copytree(trained, folder)
     shutil.copy(small_study / "study.json", folder.study_dir)
     (folder / "DONE").unlink()

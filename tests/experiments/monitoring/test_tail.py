@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from experiments.monitor.read import View, totals
 from experiments.monitor.tail import RECENT, SPREAD, TIME, Tail, thinned
+from study.cell.folder import CellFolder
 from study.cell.records import METRICS
 from tests.experiments.monitoring.studies import metrics_line, record
 
@@ -17,7 +18,7 @@ NUMBERS = st.floats(0, 1, allow_nan=False)
 
 
 def read_tail(folder):
-    tail = Tail(folder)
+    tail = Tail(CellFolder(folder))
     tail.read()
     return tail
 
@@ -30,12 +31,14 @@ def test_a_file_that_grows_byte_by_byte_is_read_as_the_whole_one(tmp_path_factor
         for step, value in enumerate(values, start=1)
     ]
     data = "".join(f"{line}\n" for line in lines).encode()
-    tail = Tail(folder)
+    tail = Tail(CellFolder(folder))
     for end in [*sorted(min(cut, len(data)) for cut in cuts), len(data)]:
         with (folder / METRICS).open("ab") as file:
             file.write(data[file.tell() : end])
         tail.read()
-    expected = [(line["step"], line["metrics"]["truth/mean"]) for line in folder.lines()]
+    expected = [
+        (line["step"], line["metrics"]["truth/mean"]) for line in CellFolder(folder).lines()
+    ]
     assert tail.series.get("truth/mean", []) == expected
     assert tail.sums.get("cost/usd", 0.0) == pytest.approx(sum(values))
     assert "else" not in tail.series and tail.problem == ""

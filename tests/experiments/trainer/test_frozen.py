@@ -128,12 +128,14 @@ def test_what_an_evaluation_costs_is_in_metrics_and_budget(evaluated):
     assert 0 < lines[0]["cost/eval_calls"] <= 2 * answers
     assert lines[0]["cost/eval_usd"] == 0.0
     asked = [lines[step]["cost/eval_calls"] for step in (0, 2, 3)]
-    assert [spent.calls for spent in evaluations_before(folder)] == asked
+    assert [spent.calls for spent in evaluations_before(CellFolder(folder))] == asked
     rows = [
         row for part in CellFolder(folder).parts("verdicts") for row in read_part(part).to_pylist()
     ]
     steps = sum(row["attempts"] for row in rows if not row["from_cache"])
-    assert spent_before(folder)[0] == budget.spent == Spent(steps + int(sum(asked)), 0.0)
+    assert (
+        spent_before(CellFolder(folder))[0] == budget.spent == Spent(steps + int(sum(asked)), 0.0)
+    )
     assert budget.last_evaluation.calls == asked[-1]
 
 
@@ -165,7 +167,7 @@ def test_what_an_executor_costs_is_counted_too(samples, tmp_path, cache):
         assert metrics["cost/eval_usd"] == pytest.approx(0.01 * answers)
         assert metrics["cost/eval_calls"] >= answers
         assert not samples or len(frozen(tmp_path, step, "calls")) == answers
-    total, last = spent_before(tmp_path)
+    total, last = spent_before(CellFolder(tmp_path))
     assert total.usd == budget.spent.usd == pytest.approx(0.01 * (2 * 8 + 2 * answers))
     assert total.calls == budget.spent.calls
     assert last.usd == pytest.approx(0.01 * 8), "the last step's own, without the evaluation"

@@ -71,7 +71,7 @@ def test_each_operator_call_is_a_row(cell):
 
 
 def test_the_recorded_reward_is_composed_again_from_the_record(cell):
-    config = load_cell(cell).config
+    config = load_cell(CellFolder(cell)).config
     row_of = oracle(config.task).row_of
     for part in CellFolder(cell).parts("rollouts"):
         records = read_part(part).to_pylist()
@@ -121,7 +121,7 @@ def test_a_run_that_goes_on_is_the_run_that_was_never_stopped(cell, tmp_path):
     shutil.copytree(cell.parent.parent, tmp_path / "runs", dirs_exist_ok=True)
     shutil.rmtree(again / "checkpoints" / "checkpoint-4")
     (again / "DONE").unlink()
-    assert run_cell(again) == 0
+    assert run_cell(CellFolder(again)) == 0
     for kind, spared in (("rollouts", set()), ("verdicts", TIMED), (CALLS, PAID)):
         assert without(rows(again, kind), spared) == without(rows(cell, kind), spared)
     redone = [row for row in rows(again, CALLS) if row["step"] > 2]
