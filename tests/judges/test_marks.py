@@ -125,10 +125,12 @@ def test_a_mark_is_shown_with_a_backslash_and_found_as_it_was(mark):
 @given(st.lists(st.sampled_from([*MARKS, *OF_NO_FAMILY, *"<>[]|\\/~!:_a1 "]), max_size=8))
 @example(["]~b", "]~b]", "]~b]"])
 @example(["[", "<|", "]~b]", "|>", ">", ">>ANSWER<<"])
+@example(["<role>HUMAN", "[USER]", "[USER]"])
 def test_any_mixture_of_marks_is_found_as_it_was(parts):
     text = "".join(parts)
     assert undelimit("answer", delimit("answer", text)) == text
-    assert not [mark for mark in MARKS if mark in inside(text)]
+    shown = re.sub(r"(?<=\w)\[USER\]", "", inside(text))  # behind a name it is an index of code
+    assert not [mark for mark in MARKS if mark in shown]
 
 
 @pytest.mark.parametrize("text", PLAIN)
