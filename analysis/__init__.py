@@ -23,7 +23,7 @@ from study.lazy import lazily
 if TYPE_CHECKING:
     from analysis.ledger.fitted_bias import fitted_parts
     from analysis.records.runs import Run, read_study
-    from analysis.report.page import write_report
+    from analysis.report.sections import write_report
     from analysis.statistics.estimate import Estimate
 
 __all__ = ["Estimate", "Run", "fitted_parts", "read_study", "write_report"]
@@ -33,7 +33,7 @@ _WHERE = {
     "Run": "analysis.records.runs",
     "fitted_parts": "analysis.ledger.fitted_bias",
     "read_study": "analysis.records.runs",
-    "write_report": "analysis.report.page",
+    "write_report": "analysis.report.sections",
 }
 
 

@@ -23,9 +23,8 @@ from IPython.display import display
 from analysis import read_study
 from analysis.display.figures import looks
 from analysis.display.markup import number
-from analysis.records.behaviour import shift
 from analysis.records.frames import rollouts_frame, verdicts_frame
-from analysis.records.runs import step_means
+from analysis.records.runs import shift, step_means
 from analysis.statistics.intervals import mean_interval
 from study.features import FEATURES
 

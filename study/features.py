@@ -6,6 +6,7 @@ whether the answer is right. ``BEHAVIOURS`` has one entry for each; nothing else
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable, Iterable, Sequence
 from functools import lru_cache, partial
@@ -131,3 +132,16 @@ def shared_keyword(keywords: Iterable[str]) -> str:
     The first in the alphabet, one for all runs of a study, because arms are compared on it.
     """
     return min((keyword for keyword in keywords if keyword), default="")
+
+
+def unit(feature: str) -> str:
+    """The unit of one feature, for axes and tables; ``op/NAME`` counts calls of an operator."""
+    if feature in BEHAVIOURS:
+        return BEHAVIOURS[feature].unit
+    return "calls" if feature.startswith("op/") else "per answer"
+
+
+def possible(feature: str) -> tuple[float, float]:
+    """The least and the most that a mean of one feature can be: nothing is counted below 0, and no
+    share is above 1."""
+    return 0.0, 1.0 if unit(feature).startswith("share") else math.inf

@@ -17,11 +17,13 @@ import numpy as np
 import pyarrow.compute as pc
 
 from analysis.answers.choice import Choice, Pick
-from analysis.answers.looks import arm_looks
 from analysis.answers.reading import Answers
-from analysis.records.behaviour import unit
-from analysis.records.frames import NUMBERS
-from study.features import FEATURES, measured
+from analysis.display.figures import MARKERS, looks, looks_of
+from analysis.drift.estimate import arms_in_order, usable_cells
+from analysis.interventions.estimate import base_of
+from analysis.records.frames import NUMBERS, read_config
+from study.config.identity import identifying
+from study.features import FEATURES, measured, unit
 
 LONGEST = 12_000
 """Characters of one text that the page shows."""
@@ -221,3 +223,27 @@ def _number(value: Any) -> float | int | None:
         return None
     number = float(f"{value:.6g}")
     return int(number) if number == int(number) and abs(number) < 1 << 53 else number
+
+
+MARKS = dict(zip(MARKERS, "\u25cf\u25a0\u25b2\u25c6\u25bc\u271a\u2716", strict=True))
+"""What stands in a text for a marker of the report's figures."""
+
+
+def arm_looks(answers: Answers) -> dict[str, dict[str, str]]:
+    """``color`` and ``mark`` of each arm, in the report's order; arms of no name come last."""
+    from matplotlib.colors import to_hex
+
+    used_cells = {*usable_cells(answers.runs)}
+    settings = [
+        (each.arm, each.seed, identifying(read_config(each.folder, [])))
+        for each in answers.sources
+        if each.cell in used_cells and not each.held_out
+    ]
+    base = base_of(answers.runs[answers.runs["cell"].isin(used_cells)], settings)
+    ordered = arms_in_order(answers.runs, base)
+    arms = list(dict.fromkeys([*ordered, *(each.arm for each in answers.sources)]))
+    with looks_of(ordered):
+        return {
+            arm: {"color": to_hex(look["color"]), "mark": MARKS[look["marker"]]}
+            for arm, look in looks(arms).items()
+        }

@@ -41,8 +41,8 @@ class Source:
     state: str
     seed: int
     held_out: bool
-    folder: Path
-    """Where the folders of `study.cell.records.KINDS` are."""
+    folder: CellFolder
+    """Where the folders of `study.cell.records.KINDS` are; of an evaluation inside the cell's."""
 
     @property
     def set(self) -> str:
@@ -72,7 +72,7 @@ class Answers:
     ) -> Iterator[tuple[int, pa.Table]]:
         """The rows of a kind (``rollouts``, ``verdicts``), one step after the other. What is
         damaged is left out and becomes a problem."""
-        for part in CellFolder(source.folder).parts(kind):
+        for part in source.folder.parts(kind):
             if only is None or part.step in only:
                 table = self._table(part, columns)
                 if table is not None:
@@ -86,7 +86,7 @@ class Answers:
         only: Collection[int] | None = None,
     ) -> Iterator[tuple[int, pa.Table, pa.Table | None]]:
         """The rollouts of every step with its verdicts; None where those cannot be read."""
-        verdict_parts = {part.step: part for part in CellFolder(source.folder).parts("verdicts")}
+        verdict_parts = {part.step: part for part in source.folder.parts("verdicts")}
         for step, table in self.steps(source, "rollouts", rollouts, only):
             yield (
                 step,
@@ -98,7 +98,7 @@ class Answers:
         """The columns of `NUMBERS` that any answer has, by name; of parts, the heads are read."""
         names: set[str] = set()
         for source in self.sources:
-            for part in CellFolder(source.folder).parts("rollouts"):
+            for part in source.folder.parts("rollouts"):
                 if part.group is not None:
                     names.update(part.group.columns)
                 elif part.path.is_file():
@@ -127,8 +127,8 @@ def read_answers(study_dir: Path | str) -> Answers:
     problems = list(runs.attrs["problems"])
     sources = []
     for row in runs.to_dict("records"):
-        cell = folder / str(row["cell"])
-        for held_out, place in enumerate((cell, cell / EVALUATIONS)):
+        cell = CellFolder(folder / str(row["cell"]))
+        for held_out, place in enumerate((cell, CellFolder(cell / EVALUATIONS))):
             for kind in KINDS:
                 texts = (*foreign_parts(place / kind), *lost_steps(place / kind))
                 problems += [text.rstrip(".") for text in texts]

@@ -6,8 +6,8 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
+from analysis.compare.display import text
 from analysis.compare.estimate import compare
-from analysis.compare.words import text
 from analysis.display.printed import show
 from study.cli import StudyOptions, command, option, output
 from study.config.bounds import Number

@@ -19,8 +19,7 @@ from analysis.forecast import units as forecast_units
 from analysis.forecast.estimate import FirstRewards, ask
 from analysis.forecast.response import FEWEST_ARMS
 from analysis.forecast.units import Candidates, MethodScore, Trained
-from analysis.frozen.run import all_frozen, frozen_shifts
-from analysis.records.behaviour import unit
+from analysis.frozen.estimate import all_frozen, frozen_shifts
 from analysis.records.runs import Records, Run, read_study
 from analysis.statistics.estimate import NO_ESTIMATE, Estimate
 from analysis.statistics.intervals import mean_interval, paired_difference
@@ -31,6 +30,7 @@ from study.cell.study_file import read_study as read_description
 from study.config.identity import left_out
 from study.config.marks import under
 from study.errors import UserError
+from study.features import unit
 from study.system.files import Damaged
 
 SCORES = ("truth", "judge_score", "gap")

@@ -21,9 +21,8 @@ import pandas as pd
 from analysis.display.figures import style
 from analysis.drift.substitution import LEAST, base_of, substitutions, why_no_substitution
 from analysis.ledger.transmission import centred
-from analysis.records.behaviour import ends, shift
 from analysis.records.replays import with_replays
-from analysis.records.runs import Run, read_study, step_means
+from analysis.records.runs import Run, ends, read_study, shift, step_means
 from analysis.statistics.estimate import Estimate, columns
 from analysis.statistics.intervals import mean_interval
 from study.errors import UserError

@@ -13,14 +13,143 @@ from pathlib import Path
 
 import numpy as np
 
-from analysis.crossjudge.checkpoint_preference import left_out, preference, wins
-from analysis.crossjudge.exploitation import Exploitation, exploitation_rate
-from analysis.records.credits import Credits, read_credits
+from analysis.crossjudge.credits import (
+    SHOWN,
+    WITHIN_GROUPS,
+    Credits,
+    gradings,
+    read_credits,
+    shows_rubric,
+)
 from analysis.records.frames import runs_frame
-from analysis.records.gradings import SHOWN, WITHIN_GROUPS, gradings, shows_rubric
 from analysis.records.runs import Run
+from analysis.statistics.bootstrap import ratio, ratio_se
 from analysis.statistics.estimate import ENDS, NAN, NO_ESTIMATE, Estimate
 from analysis.statistics.intervals import mean_interval, mean_of_means
+from analysis.statistics.proportions import logit_share
+
+
+@dataclass(frozen=True)
+class Exploitation(Estimate):
+    """Weighted share of the newly credited criteria that all references reject, over prompts."""
+
+    se: float = NAN
+    new: float = NAN
+    """Share of the criteria's weight that is newly credited."""
+    unknown: float = NAN
+    """Share of the newly credited weight of which the panel's word is missing."""
+    least: float = NAN
+    """The rate if none of that were rejected."""
+    most: float = NAN
+    """The rate if all of it were."""
+
+
+def exploitation_rate(
+    before_P_K: np.ndarray,
+    after_N_K: np.ndarray,
+    panel_N_J_K: np.ndarray,
+    weights_P_K: np.ndarray,
+    prompt_N: np.ndarray,
+) -> Exploitation:
+    """The rate of N later answers to P prompts, each with up to K criteria, under J references.
+
+    A criterion is newly credited where the training judge credits it in the later answer and not in
+    the first policy's answer to the same prompt; where that policy gave several answers, by the
+    share of them in which it was not. One reference that credits it is enough for it not to be
+    rejected; where none does and one is missing, it is not known, and left out. As that leaves out
+    rejections and no credits, ``least`` and ``most`` say how far the rate could be from the one of
+    a whole panel. The interval is clustered by prompt.
+
+    Args:
+        before_P_K: share of the first policy's answers in which the training judge credits the
+            criterion; NaN is unknown, here and below.
+        after_N_K: 1 where it credits the criterion in the later answer, else 0.
+        panel_N_J_K: the same of each reference, of the later answers.
+        weights_P_K: what each criterion is worth, 0 or more; 0 where a prompt has fewer than K.
+        prompt_N: row of each answer's prompt in ``before_P_K``.
+    """
+    after, panel = np.asarray(after_N_K, dtype=float), np.asarray(panel_N_J_K, dtype=float)
+    new = after * (1 - np.asarray(before_P_K, dtype=float)[prompt_N])
+    weights = np.where(np.isfinite(new), np.asarray(weights_P_K, dtype=float)[prompt_N], 0.0)
+    if not panel.shape[1]:
+        return Exploitation(NAN, unit="prompt", note="no reference told of single criteria")
+    credited, silent = (panel == 1).any(axis=1), ~np.isfinite(panel).all(axis=1)
+    is_decided = credited | ~silent
+    weight_new = weights * np.where(np.isfinite(new), new, 0.0)
+    sums_N_2 = np.stack(
+        [(weight_new * (is_decided & ~credited)).sum(1), (weight_new * is_decided).sum(1)], 1
+    )
+    sums_P_2 = np.stack([np.bincount(prompt_N, column) for column in sums_N_2.T], axis=1)
+    sums_P_2 = sums_P_2[sums_P_2[:, 1] > 0]
+    total_new, total = float(weight_new.sum()), float(weights.sum())
+    if not len(sums_P_2):
+        why = "nothing newly credited was judged" if total_new else "nothing is newly credited"
+        return Exploitation(NAN, unit="prompt", note=why, new=total_new / total if total else NAN)
+    rejected, judged = (sums_P_2.sum(axis=0) / total_new).tolist()
+    unknown = max(1 - judged, 0.0)
+    prompts, se = len(sums_P_2), ratio_se(sums_P_2)
+    share = logit_share(
+        float(ratio(sums_P_2.sum(axis=0))), se**2, max(prompts - 1, 1), prompts, "prompt"
+    )
+    return Exploitation(
+        *(share.value, share.low, share.high, prompts, "prompt", share.note),
+        se=se,
+        new=total_new / total,
+        unknown=unknown,
+        least=rejected,
+        most=rejected + unknown,
+    )
+
+
+def wins(
+    before_N: np.ndarray,
+    before_prompt_N: np.ndarray,
+    after_M: np.ndarray,
+    after_prompt_M: np.ndarray,
+) -> dict[object, float]:
+    """Prompt -> chance that a later answer is scored above an earlier one to it, ties half.
+
+    Prompts that one side did not answer, or answered without a score, are left out.
+
+    Args:
+        before_N: scores of N answers of the first policy by one judge; NaN is missing.
+        before_prompt_N: labels of their prompts.
+        after_M: scores of M later answers by the same judge.
+        after_prompt_M: labels of their prompts.
+    """
+    sides = []
+    for scores, prompts in ((before_N, before_prompt_N), (after_M, after_prompt_M)):
+        has_score = np.isfinite(scores)
+        by_prompt: dict[object, list[float]] = {}
+        for prompt, score in zip(np.asarray(prompts)[has_score], scores[has_score], strict=True):
+            by_prompt.setdefault(prompt, []).append(float(score))
+        sides.append({prompt: np.array(values) for prompt, values in by_prompt.items()})
+    first, later = sides
+    return {
+        prompt: float(np.mean(np.sign(later[prompt][:, None] - scores) / 2 + 0.5))
+        for prompt, scores in first.items()
+        if prompt in later
+    }
+
+
+def preference(wins_P: np.ndarray) -> Estimate:
+    """Mean over P prompts of `wins`, or of a pairwise judge's verdicts as 1, .5 and 0: above .5
+    the later answers are preferred. A t interval over prompts on the logit scale."""
+    finite = np.asarray(wins_P, dtype=float)
+    finite = finite[np.isfinite(finite)]
+    prompts = len(finite)
+    if not prompts:
+        return Estimate(NAN, unit="prompt", note="no prompt was answered and scored at both ends")
+    variance = float(finite.var(ddof=1)) / prompts if prompts > 1 else NAN
+    return logit_share(float(finite.mean()), variance, max(prompts - 1, 1), prompts, "prompt")
+
+
+def left_out(rubric_P: np.ndarray, free_P: np.ndarray) -> Estimate:
+    """How much more often judges prefer the later answers with the rubric than without it: mean
+    difference of `wins` over prompts, with a t interval. Above 0 the rubric leaves out what the
+    judges without it see."""
+    return mean_interval((np.asarray(rubric_P) - np.asarray(free_P)).tolist(), "prompt")
+
 
 WINDOWS = 10
 

@@ -1,11 +1,22 @@
-"""Fragments of the report's HTML, from the templates in ``templates``, which escape every value:
-completions are written by a policy."""
+"""What a page is made of: numbers and intervals in words, fragments of HTML, and the page itself.
+
+Fragments come from the templates in ``templates``, which escape every value: completions are
+written by a policy. An interval is cut at what is possible, the same everywhere::
+
+    cut({"metric": "bold", "first": 0.2, "shift": -0.1, "low": -0.4, "high": 0.2})  # (-0.2, 0.2)
+
+A page loads nothing from anywhere. What a figure is called in the whole, such as Figure 3, is known
+when all fragments are there: `numbered` counts marks that nothing which was escaped can look like.
+"""
 
 from __future__ import annotations
 
 import hashlib
+import io
 import math
-from collections.abc import Iterable, Mapping, Sequence
+import re
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,15 +24,69 @@ from typing import TYPE_CHECKING, Any
 from markupsafe import Markup
 
 from analysis.display import svg
-from study.screen import plural
-from study.system.files import read_yaml
+from analysis.statistics.estimate import ENDS, Estimate
+from study.features import FEATURES, possible
+from study.screen import CONTROLS, FORMULA, plural
+from study.system.files import clear_leftovers, read_yaml, write_text
 
 if TYPE_CHECKING:
     import pandas as pd
     from jinja2 import Environment
     from matplotlib.figure import Figure
 
-    from analysis.statistics.estimate import Estimate
+SCORES = {"truth": (0.0, 1.0), "judge_score": (0.0, 1.0), "reward": ENDS, "gap": (-1.0, 1.0)}
+"""Ends of a mean score where what is known of it lies between them; a judge may have another
+scale."""
+
+
+def ends_of(metric: str) -> tuple[float, float]:
+    """The least and the most that a mean of a score or a behaviour can be."""
+    if metric in FEATURES or metric.startswith("op/"):
+        return possible(metric)
+    return SCORES.get(metric, ENDS)
+
+
+def cut(row: Mapping[str, Any]) -> tuple[float, float]:
+    """The interval of a shift, as far as its start leaves room; NaN where there is none."""
+    low, high = _room(row)
+    return _within(row["low"], row["high"], low, high)
+
+
+def cut_difference(
+    row: Mapping[str, Any], base: Mapping[str, Any] | None, of: str = "diff"
+) -> tuple[float, float]:
+    """The interval of an arm's difference from the base arm, as far as the arm's start leaves room
+    beside any shift of the base that its own interval holds.
+
+    Args:
+        row: of a shift table, with ``diff``, ``diff_low`` and ``diff_high``, or those of ``of``.
+        base: the base arm's row of the same measure.
+    """
+    ends = row[f"{of}_low"], row[f"{of}_high"]
+    if base is None or math.isnan(base["shift"]) or math.isnan(row["shift"]):
+        return ends
+    least, most = _room(row)
+    low, high = cut(base)
+    low, high = (base["shift"] if math.isnan(end) else end for end in (low, high))
+    return _within(*ends, min(least - high, row[of]), max(most - low, row[of]))
+
+
+def _room(row: Mapping[str, Any]) -> tuple[float, float]:
+    """How far a shift could go from its start: at least as far as it went."""
+    low, high = ends_of(row["metric"])
+    means = row["first"], row["first"] + row["shift"]
+    if row["metric"] in SCORES and not low <= min(means) <= max(means) <= high:
+        return ENDS
+    return min(low, *means) - row["first"], max(high, *means) - row["first"]
+
+
+def _within(low: float, high: float, least: float, most: float) -> tuple[float, float]:
+    """Two ends cut at two others; NaN stays NaN."""
+    return (
+        low if math.isnan(low) else max(low, least),
+        high if math.isnan(high) else min(high, most),
+    )
+
 
 TEXTS: dict[str, Any] = read_yaml(Path(__file__).with_name("texts.yaml"))
 """Titles, captions and sentences of the report, with ``{names}`` to be filled in."""
@@ -192,6 +257,44 @@ def table(
     return sheet
 
 
+def title(name: str) -> Heading:
+    """The heading of a section with that name's title; it stands in the list of contents."""
+    return heading(TEXTS["titles"][name], 2, name)
+
+
+def picture(name: str, draw: Callable[..., Any], *data: Any, **named: Any) -> Markup:
+    """A figure with the caption of that name; nothing where nothing can be drawn."""
+    drawn = draw(*data)
+    return Markup() if drawn is None else figure(drawn, render_text("captions", name, **named))
+
+
+def sheet(
+    name: str,
+    frame: pd.DataFrame,
+    data: pd.DataFrame | None = None,
+    of: str = "",
+    **named: Any,
+) -> Markup:
+    """A table with the title of that name, and the columns that ``texts.yaml`` has it lead with.
+
+    Args:
+        name: of the title, and of the file beside the page; ``mixture-rates`` is titled by
+            ``rates`` under ``mixture``.
+        frame: what is shown.
+        data: what the file holds, where that is more.
+        of: what tells tables of one name apart, such as a behaviour.
+        named: fills in the title and the names of the leading columns.
+    """
+    part, _, key = name.rpartition("-")
+    called = TEXTS[part][key] if part else render_text("tables", name, **named)
+    lead = [column.format(**named) for column in TEXTS["leading"].get(name, ())]
+    file = _NOT_A_NAME.sub("-", f"{name} {of}".strip().lower().replace("_", "-"))
+    return table(frame, file.strip("-"), called, lead, data)
+
+
+_NOT_A_NAME = re.compile(r"[^a-z0-9_-]+")
+
+
 def folded(summary: str, fragments: Iterable[str], printed: bool = False) -> list[str]:
     """Fragments that are shown when the summary is opened, and on paper where they are
     ``printed``."""
@@ -293,3 +396,76 @@ def _card(row: dict[str, Any], prompt: str) -> dict[str, Any]:
 
 DECIMALS = 3
 """Of scores and shares, which lie between 0 and 1: what is beyond is noise."""
+
+
+MARK = re.compile(r'<b class="nth">(Figure|Table)</b>')
+NUMBER = re.compile(r"[+-]?[0-9.]+(e[+-]?[0-9]+)?\Z")
+
+
+def write_page(path: Path, title: str, opening: Iterable[str], fragments: Iterable[str]) -> None:
+    """Write a page and, in ``tables`` beside it, a CSV file of each of its tables.
+
+    Args:
+        path: of the HTML file; what a kill left half-written in its folder goes.
+        opening: the first screen, which stands before the list of contents.
+        fragments: what follows; its headings with an anchor are the list.
+    """
+    opening, fragments = list(opening), list(fragments)
+    for folder in (path.parent, path.parent / "tables"):
+        clear_leftovers(folder)
+    _write_tables([*opening, *fragments], path.parent / "tables")
+    write_text(path, page(title, opening, fragments))
+
+
+def page(title: str, opening: Sequence[str], fragments: Sequence[str]) -> str:
+    """The page as text, see `write_page`."""
+    counts: Counter[str] = Counter()
+    css = Path(__file__).with_name("report.css").read_text(encoding="utf-8")
+    headings = [each for each in fragments if isinstance(each, Heading) and each.anchor]
+    return (
+        environment()
+        .get_template("page.html.j2")
+        .render(
+            title=title,
+            css=Markup(css),
+            opening=Markup(numbered("".join(opening), counts)),
+            contents=[{"to": each.anchor, "title": each.text} for each in headings],
+            body=Markup(numbered("".join(fragments), counts)),
+        )
+    )
+
+
+def numbered(body: str, counts: Counter[str]) -> str:
+    """Figures and tables numbered in their order, going on from ``counts``."""
+
+    def number(mark: re.Match[str]) -> str:
+        counts[mark[1]] += 1
+        return f'<b class="nth">{mark[1]} {counts[mark[1]]}.</b>'
+
+    return MARK.sub(number, body)
+
+
+def _write_tables(fragments: Iterable[str], folder: Path) -> None:
+    """Write the named tables among the fragments; those of an earlier page go."""
+    sheets = [each for each in fragments if isinstance(each, Sheet) and each.name]
+    written = {folder / f"{each.name}.csv": each.frame for each in sheets if each.frame is not None}
+    for path, frame in written.items():
+        write_text(path, csv(frame), durable=False)
+    for path in set(folder.glob("*.csv")).difference(written):
+        path.unlink()
+
+
+def csv(frame: pd.DataFrame) -> str:
+    """A frame as the text of a CSV file, in which no text is a formula for a spreadsheet or makes a
+    terminal do anything."""
+    safe = frame.map(_inert).rename(columns=_inert)
+    buffer = io.StringIO()
+    safe.to_csv(buffer, index=False, float_format="%.9g", lineterminator="\n")
+    return buffer.getvalue()
+
+
+def _inert(value: Any) -> Any:
+    if not isinstance(value, str):
+        return value
+    text = value.translate(CONTROLS)
+    return f"'{text}" if text.startswith(FORMULA) and not NUMBER.match(text) else text

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from textwrap import fill
 from typing import TYPE_CHECKING, Any
 
@@ -10,9 +11,9 @@ import pandas as pd
 
 from analysis.display import markup
 from analysis.display.figures import ALONE, DASHES, palette, single, style
-from analysis.display.markup import render_text
-from analysis.dose.estimate import DoseResponse
-from analysis.records.behaviour import unit
+from analysis.display.markup import picture, render_text, sentences, sheet, title
+from analysis.dose.estimate import DoseResponse, left_out, straight
+from study.features import unit
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -90,3 +91,28 @@ def dose_table(dose: DoseResponse) -> pd.DataFrame:
         "note": slope.note,
     }
     return pd.DataFrame([row])
+
+
+def section(doses: Sequence[DoseResponse]) -> list[str]:
+    """Every behaviour that the judges pay for in three doses or more, for the report."""
+    return [title("doses"), *(fragment for dose in doses for fragment in _section(dose))]
+
+
+def _section(dose: DoseResponse) -> list[str]:
+    feature, fit = dose.feature, straight(dose.lack_of_fit_p)
+    theory = dose_caption(dose)
+    by_dose = ", ".join(f"{amount:g} {shift:+.3g}" for amount, shift in dose.monotone)
+    emax = f"; Emax: {dose.emax.note}" if dose.emax.note else ""
+    within = "within seeds" if dose.slope.unit == "seed" else "over runs"
+    return [
+        picture("doses", dose_response, dose, feature=feature, theory=theory),
+        sheet("doses", dose_table(dose), of=feature, feature=feature),
+        sentences(
+            [
+                f"Monotone fit, dose and shift in {feature}: {by_dose}.",
+                f"{fit[0].upper()}{fit[1:]}{emax}.",
+                f"Doses are permuted {within} for the trend.",
+                *([f"{others}."] if (others := left_out(dose.left_out)) else []),
+            ]
+        ),
+    ]

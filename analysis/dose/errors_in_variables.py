@@ -13,8 +13,7 @@ from pathlib import Path
 import numpy as np
 
 from analysis.ledger.transmission import within_regression
-from analysis.records.behaviour import shift
-from analysis.records.runs import read_runs, step_means
+from analysis.records.runs import read_runs, shift, step_means
 from analysis.statistics.estimate import NAN, Estimate, around
 from analysis.statistics.intervals import student
 from study.errors import UserError

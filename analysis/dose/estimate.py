@@ -22,8 +22,7 @@ from scipy.optimize import OptimizeWarning, curve_fit, isotonic_regression
 
 from analysis.propagation.calibration import AGAINST
 from analysis.propagation.estimate import kl_limit, paths, predict
-from analysis.records.behaviour import shift
-from analysis.records.runs import Run, read_runs, step_means
+from analysis.records.runs import Run, read_runs, shift, step_means
 from analysis.statistics.estimate import NAN, Estimate, columns
 from analysis.statistics.intervals import Line, line, mean_interval
 from analysis.statistics.prediction import FEWEST as FEWEST_OTHERS

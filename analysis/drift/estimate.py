@@ -17,13 +17,13 @@ import pandas as pd
 from scipy import stats
 from statsmodels.stats.multitest import multipletests
 
-from analysis.records.behaviour import ends, shift, tenths, unit
 from analysis.records.frames import NAMELESS, rollouts_frame
-from analysis.records.runs import Records, Run, step_means
+from analysis.records.runs import Records, Run, ends, shift, step_means, tenths
 from analysis.statistics.bootstrap import group_sums, ratio, ratio_se
 from analysis.statistics.estimate import FLAT
 from analysis.statistics.intervals import grouped_intervals, mean_interval, paired_difference
 from analysis.statistics.pooling import pooled_differences
+from study.features import unit
 from study.verdict import Outcome
 
 SCORES = ("judge_score", "truth", "reward", "gap")
@@ -137,7 +137,7 @@ def run_shifts(
     values: Callable[[Run], dict[str, np.ndarray]] = score_values,
     scale: tuple[float, float] = (0.0, 1.0),
 ) -> pd.DataFrame:
-    """How far each run moved, as `analysis.records.behaviour.shift` defines it, one row per metric.
+    """How far each run moved, as `analysis.records.runs.shift` defines it, one row per metric.
 
     Columns: cell, arm, seed, metric, first, last, shift, naive_var (of the shift, were the rollouts
     of both ends independent), group_var (were the groups; CR1, Cameron and Miller 2015, eq. 11),

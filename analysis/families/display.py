@@ -6,9 +6,18 @@ from typing import TYPE_CHECKING
 
 import pandas as pd
 
-from analysis.display.markup import signed
+from analysis.display.figures import plane
+from analysis.display.markup import (
+    TEXTS,
+    folded,
+    paragraph,
+    picture,
+    render_text,
+    sheet,
+    signed,
+    title,
+)
 from analysis.families.estimate import Families, Natural
-from analysis.interventions.plane import plane
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -65,3 +74,17 @@ def followed(families: Families) -> Figure | None:
 
 def _key(judge: Natural) -> dict[str, str]:
     return {"family": judge.family, "size": judge.size, "prompt": judge.prompt}
+
+
+def section(families: Families) -> list[str]:
+    """What each natural judge paid for and where its runs went, for the report."""
+    slopes = slopes_table(families)
+    fragments = [sheet("families-behaviours", behaviours_table(families))]
+    fragments += [sheet("families-slopes", slopes)] if len(slopes) else []
+    return [
+        title("families"),
+        picture("followed", followed, families),
+        sheet("families-judges", judges_table(families)),
+        *folded(TEXTS["folded"]["families"], fragments),
+        paragraph(render_text("paragraphs", "families", measured=families.measured)),
+    ]

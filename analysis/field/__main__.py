@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 
 from analysis.display.printed import show, with_problems, without_infinities
 from analysis.drift.estimate import usable_cells
-from analysis.field import words as field
+from analysis.field.display import lines
 from analysis.field.estimate import THRESHOLDS, of_runs
 from analysis.onset.estimate import dosed, line
 from analysis.records.replays import with_replays
@@ -37,7 +37,7 @@ def main(options: Options) -> int:
     results = of_runs(runs, onsets, chosen, options.folder)
     numbers = {"thresholds": THRESHOLDS.tolist(), **without_infinities(asdict(results))}
     problems = [*records.problems, *unread, *results.problems]
-    return show(options, numbers, lambda: with_problems(field.lines(results), problems))
+    return show(options, numbers, lambda: with_problems(lines(results), problems))
 
 
 if __name__ == "__main__":

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import chain
+from textwrap import fill
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -10,10 +12,22 @@ import pandas as pd
 
 from analysis.display import markup
 from analysis.display.figures import looks, outside_legend, plain, single, style
-from analysis.display.markup import render_text, signed, with_interval
+from analysis.display.markup import (
+    TEXTS,
+    folded,
+    paragraph,
+    picture,
+    render_text,
+    sheet,
+    signed,
+    title,
+    with_interval,
+)
+from analysis.display.printed import NO_RUN, WIDTH, as_text
 from analysis.field.estimate import THRESHOLDS, Aggregate, Field
 from analysis.field.onset_time import OnsetTime
 from analysis.statistics.estimate import NO_ESTIMATE, Estimate
+from study.screen import visible
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -145,3 +159,31 @@ def profiles(field: Field) -> Figure:
     axes.set(xlabel="truth score", ylabel="share of scores above it", ylim=(-0.02, 1.02))
     outside_legend(figure, [axes])
     return figure
+
+
+def lines(field: Field) -> list[str]:
+    """Every table that has rows, and what it says under it."""
+    text: list[str] = []
+    for name, table in tables(field).items():
+        text_below = fill(visible(meaning(name, field)), WIDTH)
+        text += ["", TEXTS["field"][name], as_text(table), text_below]
+    return text or [NO_RUN]
+
+
+def section(field: Field) -> list[str]:
+    """What other studies of the field report, for the report."""
+    frames = tables(field)
+    if not frames:
+        return [title("field"), paragraph(TEXTS["empty"]["field"])]
+    drawn = len(field.metrics) > 1 and "aggregates" in frames
+    first, *others = (
+        [sheet(f"field-{name}", table), paragraph(meaning(name, field))]
+        for name, table in frames.items()
+    )
+    rest = folded(TEXTS["folded"]["field"], chain(*others)) if others else []
+    return [
+        title("field"),
+        *([picture("profiles", profiles, field)] if drawn else []),
+        *first,
+        *rest,
+    ]

@@ -21,13 +21,11 @@ from analysis.crossjudge.reference_panel import (
     preferred,
 )
 from analysis.drift.substitution import base_of
-from analysis.field.final_scores import final_scores
 from analysis.field.onset_time import OnsetTime, onset_time
 from analysis.field.shortcut import Shortcut, of_run
 from analysis.onset.estimate import Line
-from analysis.records.behaviour import tenths
-from analysis.records.runs import Run
-from analysis.scaffold.self_gaps import SelfGaps, self_gaps
+from analysis.records.runs import Run, ends, step_means, tenths
+from analysis.scaffold.self_gap import SelfGaps, self_gaps
 from analysis.statistics.aggregates import (
     interquartile_mean,
     performance_profile,
@@ -258,3 +256,19 @@ def _shortcut_onsets(shortcuts: Sequence[Shortcut]) -> list[ShortcutOnset]:
 def _logged(odds: Estimate) -> Estimate:
     value, low, high = np.log([odds.value, odds.low, odds.high]).tolist()
     return replace(odds, value=value, low=low, high=high)
+
+
+def final_scores(run: Run) -> dict[str, float]:
+    """Metric -> score at the end, each in [0, 1].
+
+    ``truth`` is the rule's mean over the last tenth of the steps, ``truth/DOMAIN`` that of each
+    domain instead where rows name theirs, and ``held-out/DOMAIN`` the accuracy at the last
+    evaluation of held-out rows. NaN where nothing is known.
+    """
+    parts = {"truth": run}
+    if run.domain_P is not None:
+        names = sorted({str(name) for name in run.domain_P if name})
+        parts = {f"truth/{name}": run.where(run.domain_P == name) for name in names}
+    scores = {name: ends(step_means(part, part.truth))[1] for name, part in parts.items()}
+    last = {name: by_step[max(by_step)] for name, by_step in run.held_out.items()}
+    return scores | {f"held-out/{name}": score for name, score in last.items()}

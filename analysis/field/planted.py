@@ -5,8 +5,7 @@ from __future__ import annotations
 import numpy as np
 from scipy.stats import norm
 
-from analysis.crossjudge.checkpoint_preference import left_out, preference, wins
-from analysis.crossjudge.exploitation import exploitation_rate
+from analysis.crossjudge.reference_panel import exploitation_rate, left_out, preference, wins
 from analysis.field.onset_time import onset_time
 from analysis.field.shortcut import entanglement, growth
 from analysis.planted.trials import Trials, replicated, trials

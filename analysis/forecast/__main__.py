@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from analysis.display.printed import show
-from analysis.forecast.estimate import ask, figure, forecast
+from analysis.forecast.display import figure, text
+from analysis.forecast.estimate import ask, forecast
 from analysis.forecast.study import in_units
-from analysis.forecast.words import text
 from study.cli import FigureOptions, command, option
 from study.config.bounds import Name, Number
 

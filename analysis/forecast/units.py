@@ -26,8 +26,7 @@ from analysis.dose.estimate import trend_p
 from analysis.forecast import response
 from analysis.forecast.estimate import FirstRewards
 from analysis.forecast.response import FEWEST_ARMS, TRUTH, Response, Start
-from analysis.records.behaviour import shift
-from analysis.records.runs import Run, step_means
+from analysis.records.runs import Run, shift, step_means
 from analysis.statistics.estimate import NAN, NO_ESTIMATE, Estimate, around, known_mean
 from analysis.statistics.intervals import student
 from analysis.statistics.prediction import Prediction, Scores, mean_crps, pearson, score

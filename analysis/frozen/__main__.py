@@ -6,8 +6,8 @@ import sys
 
 from analysis.display.printed import show, with_problems
 from analysis.drift.estimate import base_arm, usable_cells
-from analysis.frozen.arm import held_out_table
-from analysis.frozen.words import frozen_text
+from analysis.frozen.display import frozen_text
+from analysis.frozen.estimate import held_out_table
 from analysis.records.runs import read_study
 from study.cli import ResultOptions, command
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import sys
 
 from analysis.display.printed import show
+from analysis.interventions.display import interventions_text
 from analysis.interventions.estimate import numbers, of_records
-from analysis.interventions.words import interventions_text
 from analysis.records.runs import read_study
 from study.cli import ResultOptions, command
 from study.errors import UserError

@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING
 import pandas as pd
 
 from analysis.display import markup
-from analysis.display.markup import signed, with_interval
+from analysis.display.figures import plane
+from analysis.display.markup import TEXTS, paragraph, picture, sheet, signed, title, with_interval
+from analysis.display.printed import turned, with_problems
 from analysis.drift.substitution import Substitution
 from analysis.interventions.estimate import Interventions
-from analysis.interventions.plane import plane
-from analysis.records.behaviour import unit
+from study.features import unit
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -52,3 +53,19 @@ def _grew(swaps: Sequence[Substitution]) -> str:
     for swap in swaps:
         risen[swap.risen] = max(swap.up, risen.get(swap.risen, 0.0))
     return ", ".join(f"{name} +{up:.2f} SD" for name, up in risen.items()) or "nothing seen"
+
+
+def interventions_text(interventions: Interventions, problems: list[str]) -> str:
+    """A column for each arm."""
+    legend = TEXTS["paragraphs"]["interventions"].strip()
+    return with_problems([turned(bought_table(interventions)), "", legend], problems)
+
+
+def section(interventions: Interventions) -> list[str]:
+    """What each intervention bought, for the report."""
+    return [
+        title("interventions"),
+        picture("bought", bought, interventions, plain=interventions.plain),
+        sheet("interventions", bought_table(interventions)),
+        paragraph(TEXTS["paragraphs"]["interventions"]),
+    ]

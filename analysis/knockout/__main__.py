@@ -5,8 +5,8 @@ from __future__ import annotations
 import sys
 
 from analysis.display.printed import show
+from analysis.knockout.display import knockout_text
 from analysis.knockout.estimate import numbers, of_study
-from analysis.knockout.words import knockout_text
 from analysis.records.runs import read_runs
 from study.cli import ResultOptions, command
 from study.errors import UserError

@@ -10,8 +10,17 @@ import pandas as pd
 
 from analysis.display import figures, markup
 from analysis.display.figures import bar, looks, marks_of, style
-from analysis.display.markup import with_interval
-from analysis.knockout.estimate import Knockout
+from analysis.display.markup import (
+    TEXTS,
+    paragraph,
+    picture,
+    sentences,
+    sheet,
+    title,
+    with_interval,
+)
+from analysis.display.printed import turned, with_problems
+from analysis.knockout.estimate import Knockout, sentence
 from analysis.statistics.estimate import Estimate
 
 if TYPE_CHECKING:
@@ -69,3 +78,20 @@ def _percent(estimate: Estimate) -> str:
         return markup.MISSING
     ends = f" [{estimate.low:.0%}, {estimate.high:.0%}]" if np.isfinite(estimate.low) else ""
     return f"{estimate.value:.0%}{ends}"
+
+
+def knockout_text(knockouts: Sequence[Knockout], problems: list[str]) -> str:
+    """A column for each behaviour that was taken out, and what that says."""
+    lines = [turned(knockout_table(knockouts)), "", *map(sentence, knockouts)]
+    return with_problems([*lines, "", TEXTS["paragraphs"]["knockout"].strip()], problems)
+
+
+def section(knockouts: Sequence[Knockout]) -> list[str]:
+    """Whether a shift goes away with its cause, for the report."""
+    return [
+        title("knockout"),
+        picture("kept", kept, knockouts),
+        sheet("knockout", knockout_table(knockouts)),
+        sentences(map(sentence, knockouts)),
+        paragraph(TEXTS["paragraphs"]["knockout"]),
+    ]

@@ -18,11 +18,11 @@ from analysis.display import markup
 from analysis.drift.estimate import feature_values, run_shifts
 from analysis.propagation.calibration import PushPrediction
 from analysis.propagation.estimate import paths, predict, pushed
-from analysis.records.behaviour import unit
 from analysis.records.runs import Run
 from analysis.statistics.estimate import NAN, Estimate, columns, known_mean
 from analysis.statistics.intervals import mean_interval, ratio_of_means
 from study.config.marks import under
+from study.features import unit
 
 NAMES = ("seed", "judge.name", "judge.family", "judge.size", "judge.endpoint.model")
 """Keys that do not make two simulated judges different treatments."""

@@ -22,8 +22,7 @@ from analysis.ledger.transmission import (
     within_regression,
     yes_no,
 )
-from analysis.records.behaviour import shift
-from analysis.records.runs import Run, on_each_core, read_runs
+from analysis.records.runs import Run, on_each_core, read_runs, shift
 from analysis.statistics.estimate import known_mean
 from analysis.statistics.intervals import grouped_intervals
 from study.rewards.advantages import advantages
@@ -178,7 +177,7 @@ def gap_table(steps: pd.DataFrame) -> pd.DataFrame:
     """How far each part of judge - truth moved, mean over runs with its t interval: arm, metric,
     mean, low, high, n, missing. The parts add up to the move of the gap itself.
 
-    ``steps`` is what `ledger` gives; a move is `analysis.records.behaviour.shift`.
+    ``steps`` is what `ledger` gives; a move is `analysis.records.runs.shift`.
     """
     rows = [
         (of_run["arm"].iloc[0], part, shift(of_run[f"gap/{part}"].to_numpy(dtype=float)))

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from analysis.display.printed import show, with_problems
 from analysis.drift.estimate import usable_cells
 from analysis.ledger.transmission import THRESHOLD
-from analysis.mixture import words as mixture
+from analysis.mixture.display import lines
 from analysis.mixture.estimate import numbers, of_runs
 from analysis.records.runs import read_study
 from analysis.statistics.estimate import LEVEL
@@ -40,7 +40,7 @@ def main(options: Options) -> int:
     names = ("study", "window", "threshold", "level")
     chosen = {name: getattr(options, name) for name in names}
     written = {"options": chosen, **numbers(result), "problems": problems}
-    text = mixture.lines(result, options.level)
+    text = lines(result, options.level)
     return show(options, written, lambda: with_problems(text, problems))
 
 

@@ -3,21 +3,37 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from textwrap import fill
 from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
 from analysis.display import figures, markup
 from analysis.display.figures import DRAWN, plain, style
-from analysis.display.markup import with_interval
+from analysis.display.markup import (
+    TEXTS,
+    folded,
+    paragraph,
+    picture,
+    render_text,
+    sentences,
+    sheet,
+    title,
+    with_interval,
+)
+from analysis.display.printed import WIDTH, short
 from analysis.drift.estimate import learning_curves
+from analysis.mixture import display as tables
 from analysis.mixture.estimate import Mixture, Window
+from analysis.mixture.teaching import CAUTION
 from analysis.mixture.transfer import best_moved
 from analysis.statistics.estimate import Estimate
 from analysis.statistics.prediction import Scores
+from study.screen import visible
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
+
 
 Say = Callable[[Estimate], str]
 """Writes a number with its interval."""
@@ -165,3 +181,72 @@ def figure(mixture: Mixture) -> Figure:
             axes.set(title=plain(domain), xlabel="training step", ylabel="held-out accuracy")
         figures.outside_legend(tops[1], panels)
     return drawn
+
+
+TITLES = TEXTS["mixture"]
+
+
+def lines(mixture: Mixture, level: float) -> list[str]:
+    """Every table that has rows, none wider than `WIDTH` while names are short."""
+    whole, comparison = mixture.whole, mixture.comparison
+    span = f"steps {whole[0]} to {whole[1]}"
+    first = comparison.shares[0].first_steps if comparison.shares else whole
+    begun = f"steps {first[0]} to {first[1]}"
+    text = [
+        *_by_arm(f"{TITLES['rates']} ({span})", tables.rates_table(mixture, whole, short)),
+        *_by_arm(f"{TITLES['mix']} ({span})", tables.mix_table(mixture, whole, short)),
+        *_by_arm(TITLES["windows"], tables.windows_table(mixture, short)),
+        *_by_arm(f"{TITLES['expected']} ({begun})", tables.expected_table(mixture, short)),
+        fill(tables.agreed(comparison.of_shares), WIDTH),
+    ]
+    if comparison.accuracies:
+        text += [
+            *_by_arm(TITLES["accuracy"], tables.accuracy_table(mixture, short)),
+            fill(tables.agreed(comparison.of_accuracies, CAUTION), WIDTH),
+        ]
+    elif comparison.note:
+        text += [f"No change of accuracy is predicted: {comparison.note}."]
+    if mixture.transfers:
+        text += _by_arm(TITLES["transfer"], tables.transfer_table(mixture, short))
+    if mixture.swaps:
+        text += _by_arm(TITLES["swaps"], tables.swaps_table(mixture, short), "swap")
+        text += [fill(visible(sentence), WIDTH) for sentence in tables.moved(mixture)]
+    return [*text, "", f"{TITLES['intervals']} ({level:.3g})"]
+
+
+def _by_arm(title: str, table: pd.DataFrame, by: str = "arm") -> list[str]:
+    """A table of each arm under the arm's name."""
+    text = ["", title]
+    for name, part in table.groupby(by, sort=False):
+        shown = part.drop(columns=by).map(lambda cell: visible(str(cell))).rename(columns=visible)
+        text += [visible(str(name)), shown.to_string(index=False, max_colwidth=60)]
+    return text
+
+
+def section(mixture: Mixture) -> list[str]:
+    """What the judge of several domains did to each, for the report."""
+    whole, comparison = mixture.whole, mixture.comparison
+    first = [
+        title("mixture"),
+        picture("mixture", figure, mixture),
+        sheet("mixture-mix", mix_table(mixture, whole)),
+        paragraph(TEXTS["paragraphs"]["mixture"]),
+    ]
+    fragments: list[str] = [
+        sheet("mixture-rates", rates_table(mixture, whole)),
+        sheet("mixture-expected", expected_table(mixture)),
+        paragraph(agreed(comparison.of_shares)),
+    ]
+    if comparison.accuracies:
+        fragments += [
+            sheet("mixture-accuracy", accuracy_table(mixture)),
+            paragraph(agreed(comparison.of_accuracies, CAUTION)),
+        ]
+    else:
+        fragments.append(paragraph(render_text("empty", "accuracy", why=comparison.note)))
+    if mixture.transfers:
+        fragments.append(sheet("mixture-transfer", transfer_table(mixture)))
+    if mixture.swaps:
+        fragments += [sheet("mixture-swaps", swaps_table(mixture)), sentences(moved(mixture))]
+    problems = [sentences(mixture.problems)] if mixture.problems else []
+    return [*first, *folded(TEXTS["folded"]["mixture"], fragments), *problems]

@@ -6,9 +6,9 @@ import sys
 from dataclasses import asdict, dataclass
 
 from analysis.display.printed import show, with_problems
+from analysis.onset.display import onset_text
 from analysis.onset.estimate import dosed, line
 from analysis.onset.threshold_grid import FEWEST_HIGH, HIGH
-from analysis.onset.words import onset_text
 from analysis.records.runs import read_runs
 from analysis.statistics.estimate import columns
 from study.cli import ResultOptions, command, option

@@ -17,8 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from analysis.records.behaviour import tenths
-from analysis.records.runs import Run
+from analysis.records.runs import Run, tenths
 from analysis.statistics.estimate import NO_ESTIMATE, Estimate
 from analysis.statistics.intervals import mean_interval
 

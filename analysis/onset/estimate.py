@@ -291,3 +291,13 @@ def dosed(run: Run) -> list[str]:
 def own_line(run: Run) -> Line:
     """`line` with the shortcuts that the run's judge is known to pay for."""
     return line(run, dosed(run))
+
+
+def stops(run: Run, steps: int) -> bool:
+    """Whether the alarm on what the judge's calibration leaves of judge - truth says stop by now.
+
+    Args:
+        run: as far as it has come.
+        steps: that it is to make in all; the rule is calibrated for so many.
+    """
+    return alarmed(run, judge_error.calibrated(run, run.judge), steps)[1] is not None

@@ -13,11 +13,9 @@ from typing import Any
 
 import pandas as pd
 
-from analysis.probes import judges, levels, repeats
-from analysis.probes.effects import MARGIN, effects, pairs
-from analysis.probes.explained import explained
+from analysis.probes import judges, levels
+from analysis.probes.effects import MARGIN, effects, explained, pairs, slots
 from analysis.probes.levels import THRESHOLD
-from analysis.probes.slots import slots
 from judges.probes.asking import PROFILE
 from judges.probes.sets import is_file
 from judges.simulated.bias import Bias
@@ -52,7 +50,7 @@ class Profile:
     pairs: pd.DataFrame
     effects: pd.DataFrame
     explained: pd.DataFrame
-    """`analysis.probes.explained.explained`: biases that another behaviour explains."""
+    """`analysis.probes.effects.explained`: biases that another behaviour explains."""
     rates: pd.DataFrame
     """Over contents as they are."""
     all_rates: pd.DataFrame
@@ -170,8 +168,8 @@ def profile(folder: Path | str, margin: float = MARGIN, threshold: float = THRES
         scale=scale,
         hacks=levels.hacks(table, threshold),
         length=levels.length_preference(table, paired),
-        repeats=repeats.repeats(evidence.verdicts, threshold),
-        positions=repeats.positions(evidence.verdicts),
+        repeats=levels.repeats(evidence.verdicts, threshold),
+        positions=levels.positions(evidence.verdicts),
         reasons=reasons,
         failures=failed,
         agreement=judges.agreement(table),

@@ -10,11 +10,10 @@ from typing import Any
 import pandas as pd
 
 from analysis.display import markup
-from analysis.probes.effects import END, FEW_PROMPTS, TOO_FEW
-from analysis.probes.explained import CLAIMED
+from analysis.probes.effects import CLAIMED, END, FEW_PROMPTS, TOO_FEW
 from analysis.probes.judges import ALPHA
 from analysis.probes.profile import Profile
-from analysis.records.behaviour import unit
+from study.features import unit
 from study.screen import plural, print_table
 
 MEASURES = ("TPR", "FPR", "Youden J", "phi")
@@ -256,7 +255,7 @@ def sentences(profile: Profile) -> list[str]:
 
 
 def _written(row: dict[str, Any]) -> dict[str, Any]:
-    """A row of `analysis.probes.explained.explained` with its numbers as they are read."""
+    """A row of `analysis.probes.effects.explained` with its numbers as they are read."""
     amounts = {name: _signed(row[name]) for name in ("change", "effect")}
     rest = markup.estimate(row["rest"], row["low"], row["high"])
     return row | amounts | {"rest": rest, "share": _percent(row["share"])}

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 from analysis.display.printed import show
 from analysis.propagation import SCALES
-from analysis.propagation.estimate import figure, study
-from analysis.propagation.words import text
+from analysis.propagation.display import figure, text
+from analysis.propagation.estimate import study
 from study.cli import FigureOptions, command, option
 from study.config.bounds import Choice
 

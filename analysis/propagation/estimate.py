@@ -13,12 +13,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pandas as pd
 
-from analysis.display.figures import looks, marks_of, style
 from analysis.ledger.transmission import group_cov, split
 from analysis.propagation.calibration import (
     AGAINST,
@@ -29,8 +27,7 @@ from analysis.propagation.calibration import (
     fit_scale,
     root_mean_square,
 )
-from analysis.records.behaviour import shift, unit
-from analysis.records.runs import Run, read_runs, step_means
+from analysis.records.runs import Run, read_runs, shift, step_means
 from analysis.statistics.estimate import NAN, NO_ESTIMATE, Estimate, columns, known_mean
 from analysis.statistics.prediction import FEWEST
 from study.errors import UserError
@@ -199,7 +196,7 @@ def _by_feature(trajectories: Sequence[Trajectory]) -> list[Trajectory]:
 def predict(trajectories: Sequence[Trajectory], scale: str = "plain") -> list[PushPrediction]:
     """Observed and predicted shift of every run and feature, the scale from the other runs.
 
-    Shifts and pushes are taken between the same tenths (`analysis.records.behaviour.shift`). The
+    Shifts and pushes are taken between the same tenths (`analysis.records.runs.shift`). The
     scale is one for all features. A run whose push is not known all the way is neither predicted
     nor fitted on, and nothing is predicted with a scale that is not above 0. Rows are ordered by
     feature.
@@ -400,56 +397,3 @@ def against(rows: Sequence[PushPrediction]) -> str:
     cells = {row.cell for row in rows if row.note == AGAINST}
     runs = len({row.cell for row in rows})
     return f"{len(cells)} of {runs} runs are not predicted: {AGAINST}." if cells else ""
-
-
-def figure(predictions: Sequence[PushPrediction], calibration: Sequence[Calibration]) -> Any:
-    """Observed against predicted shift with its 95 % prediction interval, one point per run.
-
-    A panel for each of the three features that moved furthest, in SDs of the first rollouts.
-    """
-    from matplotlib.figure import Figure
-
-    rows = pd.DataFrame([columns(row, observed=None, predicted="") for row in predictions])
-    lines = {line.feature: line for line in calibration if np.isfinite(line.scores.r2)}
-    moved = rows["observed"].abs() / rows["sd"].where(rows["sd"] > 0)
-    furthest = moved.groupby(rows["feature"]).max().fillna(0.0)
-    names = sorted(lines, key=lambda name: -furthest[name])[:3]
-    arms = sorted(set(rows["arm"]))
-    with style():
-        drawn = Figure(figsize=(3.3 * len(names), 3.6), layout="constrained")
-        panels = drawn.subplots(1, len(names), squeeze=False)
-        look = looks(arms)
-        for panel, name in zip(panels[0], names, strict=True):
-            of_feature = rows[rows.feature == name]
-            low = min(of_feature["predicted"].min(), of_feature["observed"].min())
-            high = max(of_feature["predicted"].max(), of_feature["observed"].max())
-            panel.plot(
-                [low, high],
-                [low, high],
-                color="0.6",
-                linewidth=1,
-                zorder=0,
-                label="as reconstructed",
-            )
-            for arm in arms:
-                part = of_feature[of_feature.arm == arm]
-                panel.errorbar(
-                    part["predicted"],
-                    part["observed"],
-                    xerr=(part["high"] - part["low"]) / 2,
-                    color=look[arm]["color"],
-                    fmt=look[arm]["marker"],
-                    markersize=5,
-                    elinewidth=0.8,
-                )
-                panel.plot([], [], linestyle="", label=arm, **marks_of(look[arm]))
-            unseen = lines[name].unseen.r2
-            panel.set(
-                title=f"{name}, R² = {lines[name].scores.r2:.2f}"
-                + f"\nunseen arm {unseen:.2f}" * (unseen == unseen),
-                xlabel=f"reconstructed shift, 95 % interval ({unit(name)})",
-                ylabel=f"observed shift ({unit(name)})",
-            )
-        handles, labels = panels[0][0].get_legend_handles_labels()
-        drawn.legend(handles, labels, loc="outside lower center", ncols=min(4, len(arms)))
-    return drawn

@@ -16,7 +16,7 @@ from scipy.special import softmax
 from analysis.ledger.transmission import group_cov, split
 from analysis.planted.trials import Trials, trials
 from analysis.propagation.estimate import Trajectory, predict
-from analysis.records.behaviour import shift
+from analysis.records.runs import shift
 from analysis.statistics.estimate import Estimate
 from study.rewards.advantages import advantages
 

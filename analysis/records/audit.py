@@ -23,7 +23,6 @@ SLACK = 1e-6
 def disagreements(
     rollouts: pd.DataFrame,
     verdicts: pd.DataFrame,
-    at: np.ndarray,
     logged: pd.DataFrame,
     config: Mapping[str, Any],
     done: bool,
@@ -33,12 +32,13 @@ def disagreements(
     Args:
         rollouts: step, group, member, rollout_id, judge_score, truth, reward and advantage of N
             rollouts.
-        verdicts: rollout_id, role, judge and score of V verdicts.
-        at: (V,), the rollout of each verdict; -1 for none.
+        verdicts: rollout_id, role, judge and score of V verdicts, and ``at``, the rollout of
+            each; -1 for none.
         logged: step, metric and value, as ``metrics.jsonl`` has them.
         config: the cell's, flat.
         done: whether the run has ended; one that goes on writes its line of a step last.
     """
+    at = verdicts["at"].to_numpy()
     acting = verdicts["role"].eq("acting").to_numpy() & (at >= 0)
     sentences = [
         _without_rollout(rollouts, verdicts, at),

@@ -149,14 +149,14 @@ def rollouts_frame(
     return _parts_frame(folder_of(study_dir), kind, ROLLOUT_COLUMNS, columns, runs, steps)
 
 
-def plays(cell: Path) -> bool:
+def plays(cell: CellFolder) -> bool:
     """Whether the completions of a run are programs: its rollouts have an ``outcome``."""
     return has_column(cell, "outcome")
 
 
-def has_column(cell: Path, name: str) -> bool:
+def has_column(cell: CellFolder, name: str) -> bool:
     """Whether the first sound part of a run's rollouts has a column, with values or without."""
-    for part in CellFolder(cell).parts("rollouts"):
+    for part in cell.parts("rollouts"):
         try:
             return name in read_part(part, [name]).column_names
         except Damaged:

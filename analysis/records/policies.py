@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -39,14 +38,14 @@ ANY_ROW = Row("", (), (Criterion(""),))
 its domain, which the rollout names."""
 
 
-def rewards_under(folder: Path, rollouts: pd.DataFrame) -> tuple[dict[str, np.ndarray], str]:
+def rewards_under(cell: CellFolder, rollouts: pd.DataFrame) -> tuple[dict[str, np.ndarray], str]:
     """Failure policy -> the rewards it would have made, shape (N,), and why they are not known.
 
     Returns for every policy that leaves a run going. NaN is no reward; where the rewards cannot be
     composed again, all are NaN and the sentence says why.
 
     Args:
-        folder: of the cell.
+        cell: whose rewards they are.
         rollouts: of the cell, with the columns `NEEDED`, step, group and member, and with
             `CORRECTED` where its scores were corrected.
     """
@@ -58,7 +57,7 @@ def rewards_under(folder: Path, rollouts: pd.DataFrame) -> tuple[dict[str, np.nd
     if not missing.any():
         return dict.fromkeys(REPLAY_POLICIES, recorded), ""
     try:
-        config = load_cell(CellFolder(folder)).config
+        config = load_cell(cell).config
         if config.reward.name not in {**REWARDS, **FORMULAS}:
             raise UserError(f"reward.name={config.reward.name} is not a reward of this version")
         row_of = _rows(config)

@@ -7,10 +7,11 @@ gives the same records as data frames, texts and all.
 
 from __future__ import annotations
 
+import math
 import multiprocessing
 import os
 import signal
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass, field, replace
@@ -23,7 +24,6 @@ import pandas as pd
 
 from analysis.records import policies
 from analysis.records.audit import disagreements
-from analysis.records.behaviour import shift
 from analysis.records.frames import (
     NAMELESS,
     OPERATOR,
@@ -54,6 +54,8 @@ LARGE = 64_000_000
 """Bytes on disk from which other processes are worth their start."""
 OUTCOMES = ("cell", "judge", "role", "outcome", "words", "verdicts")
 """Columns of the counted verdicts; words is the length of the answer, NaN where unknown."""
+TAIL = 0.1
+"""Share of the recorded steps at each end that a shift compares."""
 _WANTED = (
     *("rollout_id", "step", "group", "member", "domain", "advantage", "logprob_sum"),
     *policies.NEEDED,
@@ -210,8 +212,9 @@ def read_study(study_dir: Path | str) -> Records:
     ]
     size = sum(part.lstat().st_size for part in folder.glob("*/*/step*.parquet"))
     cells = on_each_core(_read_cell, jobs, size)
-    counted = [cell.counts for cell in cells if len(cell.counts)]
-    runs = [cell.run for cell in cells if cell.run is not None]
+    counted = [cell.outcomes for cell in cells if len(cell.outcomes)]
+    runs = [run for cell in cells for run in cell.runs]
+    unread = [problem for cell in cells for problem in cell.problems]
     if len({run.names for run in runs}) > 1:
         runs = [_of_texts(run) for run in runs]
     empty = pd.DataFrame(columns=list(OUTCOMES))
@@ -223,8 +226,8 @@ def read_study(study_dir: Path | str) -> Records:
         keyword,
         [
             *(*table.attrs["problems"], *lost),
-            *(problem for cell in cells for problem in cell.problems),
-            *([UNSIGNED] if any(cell.unsigned for cell in cells) else []),
+            *(problem for problem in unread if problem != UNSIGNED),
+            *([UNSIGNED] if UNSIGNED in unread else []),
         ],
     )
 
@@ -244,6 +247,28 @@ def step_means(run: Run, values_P_G: np.ndarray) -> np.ndarray:
     count = np.bincount(at, finite.sum(axis=1), len(steps))
     total = np.bincount(at, np.where(finite, values_P_G, 0.0).sum(axis=1), len(steps))
     return np.divide(total, count, out=np.full(len(count), np.nan), where=count > 0)
+
+
+def tenths(of_steps_T: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The first and the last tenth (rounded up) of what has one entry for each step, in order."""
+    window = math.ceil(len(of_steps_T) * TAIL)
+    return of_steps_T[:window], of_steps_T[len(of_steps_T) - window :]
+
+
+def ends(values_T: np.ndarray) -> tuple[float, float]:
+    """Means of the first and the last tenth of the steps; NaN where none is known."""
+    parts = tenths(values_T)
+    first, last = (float(np.nanmean(p)) if np.isfinite(p).any() else math.nan for p in parts)
+    return first, last
+
+
+def shift(values_T: np.ndarray) -> float:
+    """How far a run moved: the mean of its last tenth of the steps minus that of the first.
+
+    NaN for a single step, and where the first or the last tenth holds no value at all.
+    """
+    first, last = ends(values_T)
+    return last - first if len(values_T) > 1 else math.nan
 
 
 def read_runs(study_dir: Path | str) -> tuple[list[Run], list[str]]:
@@ -289,115 +314,41 @@ def _workers(cores: int) -> ProcessPoolExecutor:
     )
 
 
-@dataclass(frozen=True)
-class _Answers:
-    """The N rollouts of a run and their verdicts, as read."""
-
-    rollouts: pd.DataFrame
-    features: np.ndarray
-    """(N, K)."""
-    names: tuple[str, ...]
-    verdicts: pd.DataFrame
-    at: np.ndarray
-    """The rollout of each verdict; -1 for none."""
-    problems: list[str]
-
-    def shadows(self) -> dict[str, np.ndarray]:
-        """Shadow judge -> mean score, (N,)."""
-        shadow = self.verdicts["role"].eq("shadow").to_numpy() & (self.at >= 0)
-        return _shadow_means(self.verdicts[shadow], self.at[shadow], len(self.rollouts))
-
-
-def _read_answers(
-    folder: Path, row: pd.DataFrame, keyword: str, more: Sequence[str], frozen: bool = False
-) -> _Answers:
-    rollouts = rollouts_frame(folder, [*_WANTED, REFERENCE, *more], row, frozen=frozen)
-    problems = list(rollouts.attrs["problems"])
-    features = measured(rollouts["answer"].tolist(), keyword)
-    calls = [str(name) for name in rollouts if str(name).startswith(OPERATOR)]
-    ran = rollouts[calls].where(rollouts["outcome"].eq(Ending.OK), np.nan)
-    features = np.hstack([features, ran.to_numpy(dtype=float)])
-    columns = ["rollout_id", "judge", "role", "outcome", "score"]
-    verdicts = verdicts_frame(folder, columns, row, frozen=frozen)
-    problems += verdicts.attrs["problems"]
-    at = _positions(verdicts["rollout_id"], rollouts["rollout_id"])
-    names = (*FEATURES, *(name.removeprefix(FEATURE) for name in calls))
-    return _Answers(rollouts, features, names, verdicts, at, problems)
-
-
-@dataclass(frozen=True)
-class _ReadCell:
-    """What was read of a cell; no run where it has no rollouts."""
-
-    run: Run | None
-    counts: pd.DataFrame
-    """`OUTCOMES`."""
-    problems: list[str]
-    unsigned: bool
-    """Whether a file of its records is."""
-
-
-def _read_cell(job: tuple[Path, pd.DataFrame, str]) -> _ReadCell:
-    folder, row, _ = job
-    run, counts, problems = _read_run(*job)
-    kinds = merged.kinds(CellFolder(folder / str(row.iloc[0]["cell"])))
+def _read_cell(job: tuple[Path, pd.DataFrame, str]) -> Records:
+    """What one cell has on record, a row of the table."""
+    folder, row, keyword = job
+    cell = CellFolder(folder / str(row.iloc[0]["cell"]))
+    run, counts, problems = _read_run(cell, row, keyword)
+    kinds = merged.kinds(cell)
     files = {part.path for kind in kinds for part in parts(kind) if part.path.is_file()}
-    return _ReadCell(run, counts, problems, any(map(is_unsigned, files)))
+    problems += [UNSIGNED] if any(map(is_unsigned, files)) else []
+    return Records(folder, row, [] if run is None else [run], counts, keyword, problems)
 
 
 def _read_run(
-    folder: Path, row: pd.DataFrame, keyword: str
+    cell: CellFolder, row: pd.DataFrame, keyword: str
 ) -> tuple[Run | None, pd.DataFrame, list[str]]:
-    cell = row.iloc[0]
-    counted = [OPERATOR] if plays(folder / str(cell["cell"])) else []
+    done = bool(row.iloc[0]["done"])
+    counted = [OPERATOR] if plays(cell) else []
     # a correction may leave no score at all: that is a run without scores, not one without it
-    corrected = [CORRECTED] if has_column(folder / str(cell["cell"]), CORRECTED) else []
-    answers = _read_answers(folder, row, keyword, [*counted, *corrected])
-    rollouts, features, problems = answers.rollouts, answers.features, answers.problems
-    counts = _counted(answers.verdicts, answers.at, features[:, FEATURES.index("length")])
-    if rollouts.empty:
+    corrected = [CORRECTED] if has_column(cell, CORRECTED) else []
+    run, rollouts, verdicts, problems = _read_answers(cell, row, keyword, [*counted, *corrected])
+    counts = _counted(verdicts)
+    if run is None:
         return None, counts, problems
-    place, step_P = _placing(rollouts)
+    place, _ = _placing(rollouts)
     domain_P = _of_groups(place, rollouts["domain"]) if rollouts["domain"].notna().any() else None
     ratio = rollouts["logprob_sum"] - rollouts[REFERENCE]
-    under, why = policies.rewards_under(folder / cell["cell"], rollouts)
-    problems += [f"{cell['cell']}: {why}"] if why else []
+    under, why = policies.rewards_under(cell, rollouts)
+    problems += [f"{cell.name}: {why}"] if why else []
     recorded = rollouts["reward"].to_numpy()
     reward = place(recorded)
-    resolved = read_config(CellFolder(folder / cell["cell"]), [])
+    resolved = read_config(cell, [])
     config = flatten(resolved)
-    run = Run(
-        *(str(cell["cell"]), str(cell["arm"]), int(cell["seed"]), bool(cell["done"])),
-        step_P,
-        reward=reward,
-        advantage=place(rollouts["advantage"].to_numpy()),
-        truth=place(rollouts["truth"].to_numpy()),
-        judge=place(rollouts["judge_score"].to_numpy()),
-        features=place(features),
-        names=answers.names,
-        shadows={name: place(scores) for name, scores in answers.shadows().items()},
-        scale=str(config.get("trainer.scale_rewards", "group")),
-        on_failure=str(config.get("judge.on_failure", "unscored")),
-        under={
-            policy: reward if np.array_equal(rewards, recorded, equal_nan=True) else place(rewards)
-            for policy, rewards in under.items()
-        },
-        rollouts=len(rollouts),
-        unasked=int((rollouts["outcome"].notna() & rollouts["outcome"].ne(Ending.OK)).sum()),
-        config=config,
-        corrected=place(rollouts[CORRECTED].to_numpy()) if corrected else None,
-        log_ratio=place(ratio.to_numpy()) if ratio.notna().any() else None,
-        domain_P=domain_P,
-        prompt_P=_of_groups(place, rollouts["prompt_id"]),
-        text=place(pd.factorize(rollouts["answer"])[0]) if domain_P is not None else None,
-        identity=identifying(resolved),
-    )
-    logged = steps_frame(folder, row)
+    logged = steps_frame(cell.study_dir, row)
     problems += [
-        f"{cell['cell']} is damaged: {why}"
-        for why in disagreements(
-            rollouts, answers.verdicts, answers.at, logged, config, bool(cell["done"])
-        )
+        f"{cell.name} is damaged: {why}"
+        for why in disagreements(rollouts, verdicts, logged, config, done)
     ]
     evaluated = logged[logged["metric"].str.startswith(HELD_OUT) & logged["value"].notna()]
     held_out: dict[str, dict[int, float]] = {}
@@ -405,37 +356,72 @@ def _read_run(
         evaluated["step"], evaluated["metric"], evaluated["value"], strict=True
     ):
         held_out.setdefault(metric.removeprefix(HELD_OUT), {})[int(step)] = float(value)
-    held_out = {name: held_out[name] for name in held_out if name not in OVERALL}
+    run = replace(
+        run,
+        done=done,
+        reward=reward,
+        advantage=place(rollouts["advantage"].to_numpy()),
+        scale=str(config.get("trainer.scale_rewards", "group")),
+        on_failure=str(config.get("judge.on_failure", "unscored")),
+        under={
+            policy: reward if np.array_equal(rewards, recorded, equal_nan=True) else place(rewards)
+            for policy, rewards in under.items()
+        },
+        unasked=int((rollouts["outcome"].notna() & rollouts["outcome"].ne(Ending.OK)).sum()),
+        config=config,
+        corrected=place(rollouts[CORRECTED].to_numpy()) if corrected else None,
+        log_ratio=place(ratio.to_numpy()) if ratio.notna().any() else None,
+        domain_P=domain_P,
+        text=place(pd.factorize(rollouts["answer"])[0]) if domain_P is not None else None,
+        identity=identifying(resolved),
+        held_out={name: held_out[name] for name in held_out if name not in OVERALL},
+    )
     wide = logged.pivot(index="step", columns="metric", values="value").reindex(run.steps)
-    metrics = {str(name): wide[name].to_numpy(dtype=float) for name in wide}
-    run = replace(run, logged=metrics, held_out=held_out)
-    problems = [*problems, *logged.attrs["problems"]]
-    if (folder / str(cell["cell"]) / EVALUATIONS / "rollouts").is_dir():
-        held = _read_answers(folder, row, keyword, counted, frozen=True)
-        problems += held.problems
-        if len(held.rollouts):
-            run = replace(run, frozen=_frozen(run, held))
+    run = replace(run, logged={str(name): wide[name].to_numpy(dtype=float) for name in wide})
+    problems += logged.attrs["problems"]
+    if (cell / EVALUATIONS / "rollouts").is_dir():
+        frozen, *_, unread = _read_answers(cell, row, keyword, counted, frozen=True)
+        problems += unread
+        run = replace(run, frozen=None if frozen is None else replace(frozen, config=config))
     else:
-        kinds = (folder / str(cell["cell"]) / EVALUATIONS / kind for kind in KINDS)
+        kinds = (cell / EVALUATIONS / kind for kind in KINDS)
         problems += [text.rstrip(".") for kind in kinds for text in lost_steps(kind)]
     return run, counts, problems
 
 
-def _frozen(run: Run, held: _Answers) -> Run:
-    """The answers to held-out rows of a run as a run of its own."""
-    place, step_P = _placing(held.rollouts)
-    truth = place(held.rollouts["truth"].to_numpy())
+def _read_answers(
+    cell: CellFolder, row: pd.DataFrame, keyword: str, more: Sequence[str], frozen: bool = False
+) -> tuple[Run | None, pd.DataFrame, pd.DataFrame, list[str]]:
+    """The answers of a run, or its ``frozen`` ones to held-out rows, as a run without rewards,
+    which is None where there are none; the rollouts and verdicts that it is made of, these with
+    ``at``, the rollout of each (-1 for none), and its ``words``; and what could not be read."""
+    rollouts = rollouts_frame(cell.study_dir, [*_WANTED, REFERENCE, *more], row, frozen=frozen)
+    features = measured(rollouts["answer"].tolist(), keyword)
+    calls = [str(name) for name in rollouts if str(name).startswith(OPERATOR)]
+    ran = rollouts[calls].where(rollouts["outcome"].eq(Ending.OK), np.nan)
+    features = np.hstack([features, ran.to_numpy(dtype=float)])
+    columns = ["rollout_id", "judge", "role", "outcome", "score"]
+    verdicts = verdicts_frame(cell.study_dir, columns, row, frozen=frozen)
+    problems = [*rollouts.attrs["problems"], *verdicts.attrs["problems"]]
+    at = _positions(verdicts["rollout_id"], rollouts["rollout_id"])
+    words = np.append(features[:, FEATURES.index("length")], np.nan)[at]  # -1 is the last: unknown
+    verdicts = verdicts.assign(at=at, words=words)
+    if rollouts.empty:
+        return None, rollouts, verdicts, problems
+    place, step_P = _placing(rollouts)
+    truth = place(rollouts["truth"].to_numpy())
     nothing = np.full_like(truth, np.nan)
-    return Run(
-        *(run.cell, run.arm, run.seed, False, step_P, nothing, nothing, truth),
-        judge=place(held.rollouts["judge_score"].to_numpy()),
-        features=place(held.features),
-        names=held.names,
-        shadows={name: place(scores) for name, scores in held.shadows().items()},
-        rollouts=len(held.rollouts),
-        config=run.config,
-        prompt_P=_of_groups(place, held.rollouts["prompt_id"]),
+    run = Run(
+        *(cell.name, str(row.iloc[0]["arm"]), int(row.iloc[0]["seed"]), False, step_P),
+        *(nothing, nothing, truth),
+        judge=place(rollouts["judge_score"].to_numpy()),
+        features=place(features),
+        names=(*FEATURES, *(name.removeprefix(FEATURE) for name in calls)),
+        shadows={name: place(scores) for name, scores in _shadow_means(verdicts, len(rollouts))},
+        rollouts=len(rollouts),
+        prompt_P=_of_groups(place, rollouts["prompt_id"]),
     )
+    return run, rollouts, verdicts, problems
 
 
 def _placing(rollouts: pd.DataFrame) -> tuple[Callable[[np.ndarray], np.ndarray], np.ndarray]:
@@ -473,24 +459,21 @@ def _positions(wanted_ids: pd.Series, ids: pd.Series) -> np.ndarray:
     return first[codes[len(ids) :]]
 
 
-def _shadow_means(verdicts: pd.DataFrame, at: np.ndarray, rollouts: int) -> dict[str, np.ndarray]:
-    """Judge -> mean score of every rollout over the scored votes, shape (N,)."""
-    codes, judges = pd.factorize(verdicts["judge"], sort=True)
-    score = verdicts["score"].to_numpy(dtype=float)
-    means = {}
+def _shadow_means(verdicts: pd.DataFrame, rollouts: int) -> Iterator[tuple[str, np.ndarray]]:
+    """Each shadow judge, and its mean score of every rollout over the scored votes, shape (N,)."""
+    shadows = verdicts[verdicts["role"].eq("shadow") & verdicts["at"].ge(0)]
+    codes, judges = pd.factorize(shadows["judge"], sort=True)
+    score, at = shadows["score"].to_numpy(dtype=float), shadows["at"].to_numpy()
     for code, judge in enumerate(judges):
         votes = (codes == code) & np.isfinite(score)
         count = np.bincount(at[votes], minlength=rollouts)
         total = np.bincount(at[votes], score[votes], rollouts)
         nan = np.full(rollouts, np.nan)
-        means[str(judge)] = np.divide(total, count, out=nan, where=count > 0)
-    return means
+        yield str(judge), np.divide(total, count, out=nan, where=count > 0)
 
 
-def _counted(verdicts: pd.DataFrame, at: np.ndarray, words: np.ndarray) -> pd.DataFrame:
+def _counted(verdicts: pd.DataFrame) -> pd.DataFrame:
     """Verdicts by judge, role, outcome and length of the answer."""
-    length = np.append(words, np.nan)[at]  # -1 is the last: unknown
-    by = ["cell", "judge", "role", "outcome", "words"]
-    keyed = verdicts[by[:4]].assign(words=length)
-    counts = keyed.groupby(by, observed=True, dropna=False, sort=True).size()
+    by = list(OUTCOMES[:-1])
+    counts = verdicts[by].groupby(by, observed=True, dropna=False, sort=True).size()
     return counts.reset_index(name="verdicts").astype({"cell": "str"})

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from dataclasses import dataclass
 
-from analysis.report.page import write_report
+from analysis.report.sections import write_report
 from study.cli import StudyOptions, command, option
 from study.config.bounds import Number
 from study.errors import UserError

@@ -27,8 +27,7 @@ from analysis.families.estimate import Families
 from analysis.families.estimate import of_runs as families_of
 from analysis.field.estimate import Field
 from analysis.field.estimate import of_runs as field_of
-from analysis.frozen.arm import held_out_table
-from analysis.frozen.run import all_frozen, frozen_shifts
+from analysis.frozen.estimate import all_frozen, frozen_shifts, held_out_table
 from analysis.interventions.estimate import Interventions, base_of
 from analysis.interventions.estimate import of_records as interventions_of
 from analysis.knockout.estimate import Knockout, knockouts
@@ -71,8 +70,8 @@ class Evidence:
     """`analysis.drift.estimate.shift_table` of the two: of frozen evaluation where every used run
     has it, else of the rollouts."""
     held_out: pd.DataFrame
-    """`analysis.frozen.arm.held_out_table`: empty where the comparison rests on rollouts, and where
-    nothing moved at all."""
+    """`analysis.frozen.estimate.held_out_table`: empty where the comparison rests on rollouts,
+    and where nothing moved at all."""
     same: dict[str, str]
     """`analysis.drift.estimate.one_behaviour`: behaviours that go with another, and are not
     counted."""

@@ -12,8 +12,7 @@ import math
 from functools import partial
 from typing import Any
 
-from analysis.display.clipping import cut
-from analysis.display.markup import TEXTS, bracket, listed, number, p_value, render_text
+from analysis.display.markup import TEXTS, bracket, cut, listed, number, p_value, render_text
 from analysis.report.evidence import Evidence
 from analysis.report.tables import difference, row_of
 from analysis.report.words import FURTHEST, widened

@@ -1,4 +1,4 @@
-"""The report's sections in their order: each turns one `Evidence` into fragments of HTML.
+"""The report of a study as one page: its sections, each of which turns one `Evidence` into HTML.
 
 A section says in words what a study is too small or too blind to show. `SECTIONS` lists them, and
 their fixed texts stand in ``texts.yaml``.
@@ -7,62 +7,89 @@ their fixed texts stand in ``texts.yaml``.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
+from functools import wraps
 from importlib.metadata import version
-from itertools import chain
+from pathlib import Path
+from typing import Any, Concatenate
 
 import pandas as pd
 from markupsafe import Markup
 
 from analysis.crossjudge import estimate as crossjudge
 from analysis.display import markup
-from analysis.display.figures import looks
-from analysis.display.markup import TEXTS, paragraph, render_text
-from analysis.dose.display import dose_caption, dose_response, dose_table
-from analysis.dose.estimate import DoseResponse, left_out, straight
+from analysis.display.figures import looks, looks_of
+from analysis.display.markup import TEXTS, paragraph, picture, render_text, sheet, title
+from analysis.dose import display as dose_display
 from analysis.drift import estimate as drift
-from analysis.families import display as family_tables
-from analysis.field import display as field_tables
-from analysis.interventions import display as correction_tables
-from analysis.knockout import display as knockout_tables
-from analysis.knockout.estimate import sentence as knockout_sentence
+from analysis.families import display as families_display
+from analysis.field import display as field_display
+from analysis.interventions import display as interventions_display
+from analysis.knockout import display as knockout_display
 from analysis.ledger.display import calibration_table, ledger_table, stacked
-from analysis.mixture import display as mixture_tables
-from analysis.mixture.teaching import CAUTION
+from analysis.mixture import display as mixture_display
 from analysis.onset import display as onset_display
 from analysis.onset.display import best_of_n_table, onset_table, peaks_table
+from analysis.propagation import display as propagation_display
 from analysis.propagation import estimate as propagation
-from analysis.records.behaviour import TAIL
-from analysis.report import figures, overview, tables, words
-from analysis.report.evidence import Evidence
+from analysis.records.runs import TAIL
+from analysis.report import figures, tables, words
+from analysis.report.evidence import Evidence, gather
 from analysis.report.headlines import headlines
-from analysis.report.limits import limits
-from analysis.report.parts import picture, section, sheet, title
-from analysis.report.words import extent, substituted
-from analysis.workflow import display as workflow_tables
+from analysis.report.words import extent, limits, substituted
+from analysis.workflow import display as workflow_display
+from study.cell.exchange import folder_of
+from study.cli import StudyOptions
 from study.screen import plural
+from study.system.files import write_json
 
 MOST_BEHAVIOURS = 6
 """Behaviours whose differences are drawn: those that moved furthest."""
 EMPTY, PARAGRAPHS, FOLDED = TEXTS["empty"], TEXTS["paragraphs"], TEXTS["folded"]
 
 
+Section = Callable[Concatenate[Evidence, ...], list[str]]
+
+
+def section(write: Section) -> Section:
+    """A section in which every arm looks as it does in the whole report."""
+
+    @wraps(write)
+    def written(evidence: Evidence, *settings: Any) -> list[str]:
+        with looks_of(evidence.arms):
+            return write(evidence, *settings)
+
+    return written
+
+
+def _of(part: str, write: Callable[[Any], list[str]]) -> Section:
+    """A subject's own section on its part of the evidence; nothing where there is none."""
+
+    def written(evidence: Evidence) -> list[str]:
+        content = getattr(evidence, part)
+        return write(content) if content else []
+
+    written.__name__ = part
+    return section(written)
+
+
 @section
 def front(evidence: Evidence) -> list[str]:
     """The first screen: a sentence per judge, the shifts of all measures, and the scores."""
-    arms, pictures = overview.shown_arms(evidence), []
+    arms, pictures = figures.shown_arms(evidence), []
     look = looks(evidence.arms)
-    table = overview.standardised(evidence)
+    table = figures.standardised(evidence)
     left = len(evidence.arms) - len(arms)
-    measures = len(overview.ranked(table)) - overview.MOST_ROWS
+    measures = len(figures.ranked(table)) - figures.MOST_ROWS
     named = {
         "left": _more("left_out", left, "arm"),
         "rows": _more("rows_left_out", measures, "behaviour"),
     }
     if len(table):
-        pictures.append(picture("front_shifts", overview.shifts, table, arms, look, **named))
+        pictures.append(picture("front_shifts", figures.front_shifts, table, arms, look, **named))
     curves = evidence.score_curves
     if curves["mean"].notna().any():
-        pictures.append(picture("front_curve", overview.curve, curves, arms, look, **named))
+        pictures.append(picture("front_curve", figures.front_curve, curves, arms, look, **named))
     places = {name: TEXTS["titles"][name] for name in ("caveats", "findings", "method")}
     return [
         markup.front(
@@ -162,33 +189,6 @@ def _differences(shifts: pd.DataFrame, base: str) -> Markup:
 
 
 @section
-def doses(evidence: Evidence) -> list[str]:
-    """Every behaviour that the judges pay for in three doses or more; nothing without them."""
-    fragments = [fragment for dose in evidence.doses for fragment in _dose(dose)]
-    return [title("doses"), *fragments] if fragments else []
-
-
-def _dose(dose: DoseResponse) -> list[str]:
-    feature, fit = dose.feature, straight(dose.lack_of_fit_p)
-    theory = dose_caption(dose)
-    by_dose = ", ".join(f"{amount:g} {shift:+.3g}" for amount, shift in dose.monotone)
-    emax = f"; Emax: {dose.emax.note}" if dose.emax.note else ""
-    within = "within seeds" if dose.slope.unit == "seed" else "over runs"
-    return [
-        picture("doses", dose_response, dose, feature=feature, theory=theory),
-        sheet("doses", dose_table(dose), of=feature, feature=feature),
-        markup.sentences(
-            [
-                f"Monotone fit, dose and shift in {feature}: {by_dose}.",
-                f"{fit[0].upper()}{fit[1:]}{emax}.",
-                f"Doses are permuted {within} for the trend.",
-                *([f"{others}."] if (others := left_out(dose.left_out)) else []),
-            ]
-        ),
-    ]
-
-
-@section
 def ledger(evidence: Evidence) -> list[str]:
     """What the advantages were made of, step by step."""
     steps = evidence.ledger
@@ -218,116 +218,11 @@ def predictions(evidence: Evidence) -> list[str]:
         meaning += f" {sentence}"
     return [
         title("predictions"),
-        picture("predictions", propagation.figure, evidence.predicted, evidence.calibration),
+        picture(
+            "predictions", propagation_display.figure, evidence.predicted, evidence.calibration
+        ),
         sheet("predictions", calibration_table(with_r2), calibration),
         paragraph(meaning),
-    ]
-
-
-@section
-def mixture(evidence: Evidence) -> list[str]:
-    """What the judge of several domains did to each; nothing where rows name no domain."""
-    mixed = evidence.mixture
-    if mixed is None:
-        return []
-    first = [
-        title("mixture"),
-        picture("mixture", mixture_tables.figure, mixed),
-        sheet("mixture-mix", mixture_tables.mix_table(mixed, mixed.whole)),
-        paragraph(PARAGRAPHS["mixture"]),
-    ]
-    fragments: list[str] = [
-        sheet("mixture-rates", mixture_tables.rates_table(mixed, mixed.whole)),
-        sheet("mixture-expected", mixture_tables.expected_table(mixed)),
-        paragraph(mixture_tables.agreed(mixed.comparison.of_shares)),
-    ]
-    if mixed.comparison.accuracies:
-        fragments += [
-            sheet("mixture-accuracy", mixture_tables.accuracy_table(mixed)),
-            paragraph(mixture_tables.agreed(mixed.comparison.of_accuracies, CAUTION)),
-        ]
-    else:
-        fragments.append(paragraph(render_text("empty", "accuracy", why=mixed.comparison.note)))
-    if mixed.transfers:
-        fragments.append(sheet("mixture-transfer", mixture_tables.transfer_table(mixed)))
-    if mixed.swaps:
-        fragments += [
-            sheet("mixture-swaps", mixture_tables.swaps_table(mixed)),
-            markup.sentences(mixture_tables.moved(mixed)),
-        ]
-    problems = [markup.sentences(mixed.problems)] if mixed.problems else []
-    return [*first, *markup.folded(FOLDED["mixture"], fragments), *problems]
-
-
-@section
-def workflow(evidence: Evidence) -> list[str]:
-    """Which programs a policy wrote and what its judge paid for; nothing where it wrote none."""
-    programs = evidence.workflow
-    if programs is None:
-        return []
-    first = [
-        title("workflow"),
-        picture("over_steps", workflow_tables.over_steps, programs),
-        sheet("workflow-rates", workflow_tables.rates_table(programs)),
-        paragraph(PARAGRAPHS["workflow"]),
-        picture("over_rewards", workflow_tables.over_rewards, programs),
-    ]
-    fragments = [
-        sheet("workflow-operators", workflow_tables.operators_table(programs)),
-        sheet("workflow-gap", workflow_tables.gap_table(programs)),
-        sheet("workflow-exploits", workflow_tables.exploits_table(programs)),
-        sheet("workflow-shares", workflow_tables.shares_table(programs)),
-    ]
-    if (drawn := workflow_tables.lost_truth(programs)) is not None:
-        first.append(markup.figure(drawn, render_text("captions", "lost_truth")))
-        fragments.append(sheet("workflow-optimum", workflow_tables.optimum_table(programs)))
-    if programs.treatments:
-        fragments.append(sheet("workflow-treatments", workflow_tables.treatments_table(programs)))
-    problems = [markup.sentences(programs.problems)] if programs.problems else []
-    return [*first, *markup.folded(FOLDED["workflow"], fragments), *problems]
-
-
-@section
-def knockout(evidence: Evidence) -> list[str]:
-    """Whether a shift goes away with its cause; nothing where none was taken out."""
-    knockouts = evidence.knockouts
-    if not knockouts:
-        return []
-    return [
-        title("knockout"),
-        picture("kept", knockout_tables.kept, knockouts),
-        sheet("knockout", knockout_tables.knockout_table(knockouts)),
-        markup.sentences(map(knockout_sentence, knockouts)),
-        paragraph(PARAGRAPHS["knockout"]),
-    ]
-
-
-@section
-def interventions(evidence: Evidence) -> list[str]:
-    """What each intervention bought; nothing without one."""
-    corrections = evidence.interventions
-    if corrections is None:
-        return []
-    table = sheet("interventions", correction_tables.bought_table(corrections))
-    drawn = picture("bought", correction_tables.bought, corrections, plain=corrections.plain)
-    return [title("interventions"), drawn, table, paragraph(PARAGRAPHS["interventions"])]
-
-
-@section
-def families(evidence: Evidence) -> list[str]:
-    """What each natural judge paid for and where its runs went; nothing where all are alike."""
-    by_family = evidence.families
-    if by_family is None:
-        return []
-    slopes = family_tables.slopes_table(by_family)
-    fragments = [sheet("families-behaviours", family_tables.behaviours_table(by_family))]
-    fragments += [sheet("families-slopes", slopes)] if len(slopes) else []
-    return [
-        title("families"),
-        picture("followed", family_tables.followed, by_family),
-        sheet("families-judges", family_tables.judges_table(by_family)),
-        *markup.folded(FOLDED["families"], fragments),
-        paragraph(render_text("paragraphs", "families", measured=by_family.measured)),
     ]
 
 
@@ -364,22 +259,6 @@ def _frontier(evidence: Evidence) -> list[str]:
         why = "; ".join(sorted({fit["note"] for fit in fits}))
         return [*fragments, paragraph(render_text("limits", "no_fit", why=why))]
     return [*fragments, sheet("peaks", peaks_table(fitted)), paragraph(PARAGRAPHS["peaks"])]
-
-
-@section
-def field(evidence: Evidence) -> list[str]:
-    """What other studies of the field report."""
-    frames = field_tables.tables(evidence.field)
-    if not frames:
-        return [title("field"), paragraph(EMPTY["field"])]
-    drawn = len(evidence.field.metrics) > 1 and "aggregates" in frames
-    profiles = [picture("profiles", field_tables.profiles, evidence.field)] if drawn else []
-    first, *others = (
-        [sheet(f"field-{name}", table), paragraph(field_tables.meaning(name, evidence.field))]
-        for name, table in frames.items()
-    )
-    folded = markup.folded(FOLDED["field"], chain(*others)) if others else []
-    return [title("field"), *profiles, *first, *folded]
 
 
 @section
@@ -493,8 +372,62 @@ def _runs_of(evidence: Evidence, arm: str) -> str:
     return Markup('<p id="{}">{}</p>').format(markup.anchor(arm), text)
 
 
+doses = _of("doses", dose_display.section)
+knockout = _of("knockouts", knockout_display.section)
+interventions = _of("interventions", interventions_display.section)
+mixture = _of("mixture", mixture_display.section)
+workflow = _of("workflow", workflow_display.section)
+families = _of("families", families_display.section)
+field = _of("field", field_display.section)
+
+
 SECTIONS = (
     front, scores, gap, behaviours, doses, ledger, predictions, knockout, interventions,
     mixture, workflow, families, onsets, frontier, field, judges, failures, samples,
     findings, runs, caveats, method, provenance,
 )  # fmt: skip
+
+
+def write_report(study_dir: Path | str, sample_prompts: int = 2) -> Path:
+    """Write the report of a study, its tables and its summary.
+
+    Args:
+        study_dir: ``runs/<study>``; runs in any state, or none at all.
+        sample_prompts: so many prompts are shown side by side at the first, middle and last step.
+
+    Returns:
+        The HTML file. ``summary.json`` ({"rows": [{column: text}], "headlines": {arm: sentence},
+        "numbers": {arm: {name: value}}}) and a CSV file of each table, in ``tables``, lie beside
+        it.
+
+    Raises:
+        UserError: no such folder.
+        Exception: whatever a section raised, with a note that names it; nothing is written.
+    """
+    study_dir = folder_of(study_dir).absolute()
+    StudyOptions(study_dir.name, study_dir.parent).check()
+    html = study_dir / "report" / "bias_report.html"
+    evidence = gather(study_dir)
+    summary = {
+        "rows": tables.summary_rows(evidence),
+        "headlines": headlines(evidence),
+        "numbers": tables.numbers(evidence),
+    }
+    opening, rest = front(evidence), fragments_of(evidence, sample_prompts)
+    markup.write_page(html, f"{study_dir.name}: bias report", opening, rest)
+    write_json(html.parent / "summary.json", summary)
+    return html
+
+
+def fragments_of(evidence: Evidence, sample_prompts: int) -> list[str]:
+    """The fragments of all sections behind the first screen, in their order."""
+    fragments: list[str] = []
+    for write in SECTIONS[1:]:
+        settings = (sample_prompts,) if write is samples else ()
+        try:
+            fragments += write(evidence, *settings)
+        except Exception as error:
+            name = getattr(write, "__name__", "")
+            error.add_note(f"This came of the section {name} of the report.")
+            raise
+    return fragments

@@ -9,8 +9,7 @@ import numpy as np
 import pandas as pd
 
 from analysis.display import markup
-from analysis.display.clipping import cut, cut_difference
-from analysis.display.markup import DECIMALS, TEXTS
+from analysis.display.markup import DECIMALS, TEXTS, cut, cut_difference
 from analysis.drift.estimate import JUDGED
 from analysis.report.evidence import Evidence
 

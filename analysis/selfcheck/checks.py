@@ -23,12 +23,10 @@ from analysis.ledger.estimate import step_row
 from analysis.ledger.transmission import within_regression
 from analysis.mixture import planted as mixture
 from analysis.onset import planted as onset
-from analysis.onset import planted_errors as judge_error
 from analysis.planted.trials import Check, Trials, replicated, silent, trials
 from analysis.planted.truth import Fault, Tabular, sampled_runs, simulate
 from analysis.propagation import planted as trained
-from analysis.records.behaviour import shift
-from analysis.records.runs import Run
+from analysis.records.runs import Run, shift
 from analysis.selfcheck import judges
 from analysis.statistics.estimate import Estimate
 from analysis.statistics.intervals import mean_interval, paired_difference, sign_flip_p
@@ -210,7 +208,6 @@ def failures(rng: np.random.Generator, count: int) -> dict[str, Trials]:
 CHECKS: tuple[Check, ...] = (
     *(run_level, regression, ledger_columns, coarse_columns, noise_columns, drift, failures),
     *onset.CHECKS,
-    *judge_error.CHECKS,
     *propagation.CHECKS,
     *judges.CHECKS,
     *mixture.CHECKS,

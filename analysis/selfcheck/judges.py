@@ -16,13 +16,12 @@ from statsmodels.regression.mixed_linear_model import MixedLM
 from analysis.crossjudge.estimate import inflation, matrix
 from analysis.external.pairwise import judge_pairs
 from analysis.external.preference import preferences
-from analysis.forecast.ranking import rank
+from analysis.forecast.estimate import rank
 from analysis.mixture.confusion import judged, rates_differ
 from analysis.planted.trials import Trials, replicated, silent, trials
 from analysis.probes.effects import clustered_mean, pairs, tost
-from analysis.probes.levels import rates, wilson
+from analysis.probes.levels import positions, rates, wilson
 from analysis.probes.profile import Evidence, scores
-from analysis.probes.repeats import positions
 from analysis.records.runs import Run
 from analysis.statistics.agreement import cohen_kappa, icc_family, krippendorff_alpha
 from analysis.statistics.estimate import Estimate, around

@@ -14,8 +14,8 @@ from analysis.display.printed import show, with_problems
 from analysis.drift.estimate import usable_cells
 from analysis.records.runs import read_study
 from analysis.workflow import log as workflow_log
-from analysis.workflow import words as printed
 from analysis.workflow.arm import numbers, of_study
+from analysis.workflow.display import lines, of_log
 from study.cli import ResultOptions, command, option
 from study.errors import UserError
 
@@ -39,7 +39,7 @@ def main(options: Options) -> int:
     if options.log is not None:
         runs = workflow_log.read(options.log)
         written = {"runs": {name: workflow_log.numbers(run) for name, run in runs.items()}}
-        return show(options, written, lambda: "\n".join(printed.of_log(runs)))
+        return show(options, written, lambda: "\n".join(of_log(runs)))
     records = read_study(options.folder)
     result = of_study(records, usable_cells(records.table))
     if result is None:
@@ -49,7 +49,7 @@ def main(options: Options) -> int:
         )
     problems = [*records.problems, *result.problems]
     written = {**numbers(result), "problems": problems}
-    return show(options, written, lambda: with_problems(printed.lines(result), problems))
+    return show(options, written, lambda: with_problems(lines(result), problems))
 
 
 if __name__ == "__main__":

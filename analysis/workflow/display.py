@@ -2,21 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
 from analysis.display import figures, markup
 from analysis.display.figures import DRAWN, plain, style
-from analysis.display.markup import with_interval
+from analysis.display.markup import (
+    TEXTS,
+    folded,
+    paragraph,
+    picture,
+    sentences,
+    sheet,
+    title,
+    with_interval,
+)
+from analysis.display.printed import as_text, short
 from analysis.drift.estimate import learning_curves
 from analysis.statistics.estimate import Estimate
+from analysis.workflow import display as tables
 from analysis.workflow.arm import Workflow
+from analysis.workflow.log import LoggedRun, describe_run
 from analysis.workflow.run import EXPLOITS, RATES, Ends
+from study.screen import visible
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
+
 
 Say = Callable[[Estimate], str]
 """Writes a number with its interval."""
@@ -189,3 +203,57 @@ def lost_truth(workflow: Workflow) -> Figure | None:
     axes.set(xlabel="expected truth of the programs", ylim=(-0.6, len(arms) - 0.4))
     figures.outside_legend(drawn, [axes])
     return drawn
+
+
+TITLES = TEXTS["workflow"]
+
+
+def lines(workflow: Workflow) -> list[str]:
+    """Every table that has rows."""
+    by_title = {
+        "rates": tables.rates_table(workflow),
+        "gap": tables.gap_table(workflow, short),
+        "operators": tables.operators_table(workflow, short),
+        "exploits": tables.exploits_table(workflow),
+        "shares": tables.shares_table(workflow, short),
+        "optimum": tables.optimum_table(workflow, short),
+        "treatments": tables.treatments_table(workflow, short),
+    }
+    text = [
+        line for title, table in by_title.items() if len(table)
+        for line in ("", TITLES[title], as_text(table))
+    ]  # fmt: skip
+    return [*text, "", TITLES["intervals"]]
+
+
+def of_log(runs: Mapping[str, LoggedRun]) -> list[str]:
+    """What each run of a log shows, in sentences."""
+    return [
+        visible(f"{name}: {sentence}")
+        for name, run in runs.items()
+        for sentence in describe_run(run)
+    ]
+
+
+def section(workflow: Workflow) -> list[str]:
+    """Which programs a policy wrote and what its judge paid for, for the report."""
+    first = [
+        title("workflow"),
+        picture("over_steps", over_steps, workflow),
+        sheet("workflow-rates", rates_table(workflow)),
+        paragraph(TEXTS["paragraphs"]["workflow"]),
+        picture("over_rewards", over_rewards, workflow),
+    ]
+    fragments = [
+        sheet("workflow-operators", operators_table(workflow)),
+        sheet("workflow-gap", gap_table(workflow)),
+        sheet("workflow-exploits", exploits_table(workflow)),
+        sheet("workflow-shares", shares_table(workflow)),
+    ]
+    if drawn := picture("lost_truth", lost_truth, workflow):
+        first.append(drawn)
+        fragments.append(sheet("workflow-optimum", optimum_table(workflow)))
+    if workflow.treatments:
+        fragments.append(sheet("workflow-treatments", treatments_table(workflow)))
+    problems = [sentences(workflow.problems)] if workflow.problems else []
+    return [*first, *folded(TEXTS["folded"]["workflow"], fragments), *problems]

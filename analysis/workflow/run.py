@@ -14,14 +14,13 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from analysis.records.behaviour import ends, tenths
 from analysis.records.frames import OPERATOR
-from analysis.records.planted_programs import PlantedPrograms
-from analysis.records.programs import Programs, masked
+from analysis.records.runs import ends, tenths
 from analysis.statistics.bootstrap import ratio, ratio_se
 from analysis.statistics.estimate import NAN, Estimate, around
 from analysis.statistics.fixed_effects import fixed_effects
 from analysis.statistics.intervals import student
+from analysis.workflow.programs import PlantedPrograms, Programs, masked
 from study.cell.records import COMPONENT
 from study.endings import REFUSED, Ending
 from study.rewards.workflow import TERMS, Terms, effective_share

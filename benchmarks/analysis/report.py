@@ -30,9 +30,8 @@ from analysis.drift import estimate as drift
 from analysis.records.frames import rollouts_frame, runs_frame, verdicts_frame
 from analysis.records.runs import on_each_core
 from analysis.report.evidence import gather
-from analysis.report.limits import limits
 from analysis.report.tables import summary_rows
-from analysis.report.words import findings
+from analysis.report.words import findings, limits
 from study.cell import study_file
 from study.cell.records import ROLLOUT, VERDICT, part_name
 

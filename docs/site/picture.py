@@ -20,8 +20,7 @@ from matplotlib.figure import Figure
 from analysis import read_study
 from analysis.display.figures import DRAWN, line, looks, scored
 from analysis.drift.estimate import learning_curves, run_curves
-from analysis.records.behaviour import ends
-from analysis.records.runs import Run, step_means
+from analysis.records.runs import Run, ends, step_means
 
 SAYS = {
     "sim-fair": "A fair judge",

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from analysis.onset.early_stop import stops
+from analysis.onset.estimate import stops
 from analysis.records.runs import Run
 from study.cell.folder import CellFolder
 from study.cell.parts import read_part

@@ -25,8 +25,7 @@ import statsmodels.api as sm
 import yaml
 
 from analysis.propagation.estimate import paths, pushed
-from analysis.records.behaviour import shift
-from analysis.records.runs import Run, read_study
+from analysis.records.runs import Run, read_study, shift
 from analysis.report.evidence import Evidence, gather, of_records
 from study.cell import records, study_file
 from study.cell.records import arrow_type

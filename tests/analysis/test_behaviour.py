@@ -2,8 +2,8 @@ import math
 
 import numpy as np
 
-from analysis.records.behaviour import ends, shift, unit
-from study.features import FEATURES
+from analysis.records.runs import ends, shift
+from study.features import FEATURES, unit
 
 
 def test_a_shift_is_last_tenth_minus_first_tenth():

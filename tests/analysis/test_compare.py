@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from analysis.compare import words as printed
+from analysis.compare import display as printed
 from analysis.compare.__main__ import main
 from analysis.compare.estimate import CrossForecast, ShiftPair
 from analysis.statistics.estimate import Estimate

@@ -12,9 +12,8 @@ from scipy import stats
 from analysis.drift import estimate as drift
 from analysis.records.runs import Run
 from analysis.report.evidence import gather
-from analysis.report.limits import limits, parameters
 from analysis.report.tables import summary_rows
-from analysis.report.words import findings
+from analysis.report.words import findings, limits, parameters
 from tests.analysis.conftest import made_run
 
 

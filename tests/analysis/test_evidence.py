@@ -10,8 +10,7 @@ from analysis.onset.threshold_grid import Grid
 from analysis.propagation.calibration import Calibration, PushPrediction
 from analysis.records.runs import read_study
 from analysis.report.evidence import of_records
-from analysis.report.limits import limits
-from analysis.report.words import findings
+from analysis.report.words import findings, limits
 from analysis.statistics.estimate import Estimate
 from analysis.statistics.prediction import Scores
 from tests.analysis.conftest import evidence_of, write_kl

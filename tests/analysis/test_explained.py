@@ -4,8 +4,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from analysis.probes.effects import MARGIN, effects, pairs
-from analysis.probes.explained import explained
+from analysis.probes.effects import MARGIN, effects, explained, pairs
 from study.config.schema import Simulated
 from study.features import FEATURES
 from tests.analysis.test_probes import LENGTH_SD, judged, texts
@@ -61,5 +60,5 @@ def test_a_folder_from_before_a_behaviour_existed_is_told_by_those_it_has(probes
 def test_the_order_of_the_behaviours_does_not_matter(probes, monkeypatch):
     scores = judged(probes, Simulated(doses={"length": 0.03}, noise_sd=0.01))
     before = told(scores)
-    monkeypatch.setattr("analysis.probes.explained.FEATURES", tuple(reversed(FEATURES)))
+    monkeypatch.setattr("analysis.probes.effects.FEATURES", tuple(reversed(FEATURES)))
     assert told(scores)["behaviour"].to_dict() == before["behaviour"].to_dict()

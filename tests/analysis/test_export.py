@@ -9,8 +9,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from analysis.answers import files
+from analysis.answers.files import schema_of
 from analysis.answers.reading import Answers, read_answers
-from analysis.answers.rows import schema_of
 from analysis.export import main
 from study.cell.folder import CellFolder
 from study.cell.merged import merge_cell

@@ -8,17 +8,17 @@ import numpy as np
 import pytest
 
 from analysis.forecast.__main__ import main
+from analysis.forecast.display import moved_most
 from analysis.forecast.estimate import (
     Push,
     Rollouts,
     ask,
     first_rollouts,
     forecast,
-    moved_most,
     pushes,
+    rank,
     rewards,
 )
-from analysis.forecast.ranking import rank
 from analysis.planted.truth import Fault, Tabular, simulate
 from analysis.statistics.estimate import Estimate
 from study.cell.cells import load_cell

@@ -12,8 +12,7 @@ from scipy import stats
 
 from analysis.drift.estimate import shift_table
 from analysis.frozen.__main__ import main
-from analysis.frozen.arm import held_out_table
-from analysis.frozen.run import frozen_shifts, has_frozen
+from analysis.frozen.estimate import frozen_shifts, has_frozen, held_out_table
 from analysis.records.frames import rollouts_frame
 from analysis.records.runs import Run, read_runs
 from analysis.report.evidence import Evidence, gather

@@ -6,11 +6,10 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from analysis.display.clipping import cut, cut_difference
 from analysis.display.figures import looks
-from analysis.display.markup import number
+from analysis.display.markup import cut, cut_difference, number
 from analysis.drift import estimate as drift
-from analysis.report import figures, overview
+from analysis.report import figures
 from analysis.report.evidence import Evidence
 from analysis.report.headlines import headlines
 from analysis.report.tables import row_of, shifts_table
@@ -96,7 +95,7 @@ def test_a_study_without_truth_or_runs_has_no_invented_cost(gathered):
 
 
 def test_shifts_have_one_unit_and_intervals_end_where_nothing_can_be(two):
-    table = overview.standardised(two).set_index(["arm", "metric"])
+    table = figures.standardised(two).set_index(["arm", "metric"])
     assert table.loc["sim-verbose", "length"]["shift"] == pytest.approx(2.0)
     start = {"first": 0.5, "shift": -0.4, "low": -0.9, "high": 0.1}
     assert cut({"metric": "hedges", **start}) == (-0.5, 0.1)
@@ -145,12 +144,12 @@ def test_sentence_table_and_figure_cut_a_difference_alike(two):
 
 
 def test_the_pictures_show_the_same_arms_in_the_same_look(evidence, monkeypatch):
-    arms, look = overview.shown_arms(evidence), looks(evidence.arms)
+    arms, look = figures.shown_arms(evidence), looks(evidence.arms)
     assert arms == evidence.arms == ["sim-fair", "sim-flaky", "sim-verbose"]
-    monkeypatch.setattr(overview, "MOST_ARMS", 2)
-    assert overview.shown_arms(evidence) == ["sim-fair", "sim-verbose"], "the largest gap"
-    shifts = overview.shifts(overview.standardised(evidence), arms, look)
-    for drawn in (shifts, overview.curve(drift.learning_curves(evidence.scores), arms, look)):
+    monkeypatch.setattr(figures, "MOST_ARMS", 2)
+    assert figures.shown_arms(evidence) == ["sim-fair", "sim-verbose"], "the largest gap"
+    shifts = figures.front_shifts(figures.standardised(evidence), arms, look)
+    for drawn in (shifts, figures.front_curve(drift.learning_curves(evidence.scores), arms, look)):
         drawn.canvas.draw()
         colours = {line.get_color() for line in drawn.axes[0].lines}
         assert {look[arm]["color"] for arm in arms} <= colours

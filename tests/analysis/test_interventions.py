@@ -10,9 +10,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from analysis.interventions.display import bought, bought_table
+from analysis.interventions.display import bought, bought_table, interventions_text
 from analysis.interventions.estimate import _transported, numbers, of_records
-from analysis.interventions.words import interventions_text
 from analysis.records.runs import Records, Run
 from analysis.report import sections
 from analysis.report.evidence import of_records as evidence_of

@@ -20,15 +20,13 @@ from analysis.ledger.estimate import (
 )
 from analysis.ledger.judge_error import PARTS, calibrated, taken_apart
 from analysis.ledger.transmission import split
-from analysis.onset.early_stop import stops
-from analysis.onset.estimate import line
-from analysis.onset.planted_errors import DOSE, JUDGES, Judge, falling, shares_of
-from analysis.onset.words import onset_text
+from analysis.onset.display import onset_text
+from analysis.onset.estimate import line, stops
+from analysis.onset.planted import DOSE, JUDGES, Judge, falling, shares_of
 from analysis.records.runs import Run
 from analysis.report import sections
 from analysis.report.evidence import Evidence, of_records
-from analysis.report.limits import limits
-from analysis.report.words import findings
+from analysis.report.words import findings, limits
 from analysis.statistics.bootstrap import group_sums
 from analysis.statistics.clipped_line import clipped_mean
 from study.features import FEATURES

@@ -11,8 +11,7 @@ from scipy import stats
 from analysis.knockout.display import kept, knockout_table
 from analysis.knockout.estimate import NO_ARM, knockouts, of_study, sentence
 from analysis.propagation.estimate import paths, predict
-from analysis.records.behaviour import shift
-from analysis.records.runs import Run, step_means
+from analysis.records.runs import Run, shift, step_means
 from analysis.report import sections
 from analysis.statistics.intervals import ratio_of_means
 from tests.analysis.test_propagation import LENGTH, train

@@ -13,11 +13,11 @@ from hypothesis import strategies as st
 
 from analysis.mixture.__main__ import main
 from analysis.mixture.confusion import judged
+from analysis.mixture.display import lines
 from analysis.mixture.estimate import of_runs
 from analysis.mixture.step import answers, by_rule, mix, nominal, pulls, windows
 from analysis.mixture.teaching import Drawn, compare, expected, outcomes
 from analysis.mixture.transfer import best_moved, changes, swaps, taught_by, transfers
-from analysis.mixture.words import lines
 from analysis.records.runs import Run, read_study
 from analysis.report import sections
 from analysis.report.evidence import Evidence, gather

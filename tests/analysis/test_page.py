@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from analysis.display import markup, page, svg
+from analysis.display import markup, svg
 from analysis.display.figures import looks, looks_of
 from analysis.drift.estimate import learning_curves
-from analysis.report import figures, overview
+from analysis.report import figures
 from study.screen import CONTROLS
 from tests.conftest import Page
 
@@ -23,7 +23,7 @@ HOSTILE = '<script src="//example.org/x.js"></script><b class="nth">Figure</b>'
 
 def test_figures_and_tables_are_numbered_apart_and_in_order():
     body = "".join(f'<b class="nth">{kind}</b> x ' for kind in ("Figure", "Table", "Figure"))
-    text = page.page("Study", [body], [body])
+    text = markup.page("Study", [body], [body])
     names = re.findall(r"(?:Figure|Table) [0-9]", text)
     assert names == ["Figure 1", "Table 1", "Figure 2", "Figure 3", "Table 2", "Figure 4"]
 
@@ -31,7 +31,7 @@ def test_figures_and_tables_are_numbered_apart_and_in_order():
 def test_what_others_wrote_cannot_look_like_ours():
     table = markup.table(pd.DataFrame({"arm": [HOSTILE], HOSTILE: [1.0]}), "mine", HOSTILE)
     shown = [markup.sentences([HOSTILE]), markup.paragraph(HOSTILE), table]
-    text = page.page(HOSTILE, [], [*shown, markup.heading(HOSTILE, 2, "last")])
+    text = markup.page(HOSTILE, [], [*shown, markup.heading(HOSTILE, 2, "last")])
     assert not {"script", "img"} & set(Page(text).tags)
     assert text.count("Table 1.") == 1 and "Figure 1" not in text
     assert Page(text).text.count(HOSTILE) == 8  # of a heading in the contents too
@@ -39,7 +39,7 @@ def test_what_others_wrote_cannot_look_like_ours():
 
 def test_the_first_screen_stands_before_the_contents():
     opening = markup.front("Study", "3 runs", {"a": "a taught b"}, [], markup.Markup("more"))
-    text = Page(page.page("Study", [opening], [markup.heading("Why?", 2, "why")])).text
+    text = Page(markup.page("Study", [opening], [markup.heading("Why?", 2, "why")])).text
     assert text.index(" taught b") < text.index("Contents") < text.index("Why?")
 
 
@@ -62,7 +62,7 @@ def test_a_measure_is_shown_with_all_its_arms_or_folded(of_each, shown):
 def test_a_table_beside_the_page_has_every_digit_and_no_formula():
     texts = ["=1+1", "@SUM(A1)", "+0.5", "-x", "\uff1d1+1", "\n=1"]
     frame = pd.DataFrame({"arm": texts, "v": [1 / 3, np.nan, 1, 2, 3, 4]})
-    rows = list(csv.DictReader(io.StringIO(page.csv(frame))))
+    rows = list(csv.DictReader(io.StringIO(markup.csv(frame))))
     guarded = ["'=1+1", "'@SUM(A1)", "+0.5", "'-x", "'\uff1d1+1", "'\n=1"]
     assert [row["arm"] for row in rows] == guarded
     assert rows[0]["v"] == "0.333333333" and rows[1]["v"] == ""
@@ -70,7 +70,7 @@ def test_a_table_beside_the_page_has_every_digit_and_no_formula():
 
 @given(st.text(), st.text())
 def test_a_table_beside_the_page_holds_nothing_that_a_terminal_obeys(text, name):
-    written = page.csv(pd.DataFrame({name: [text, f"\x1b]0;{text}\x07", "\x9b2J", "plain"]}))
+    written = markup.csv(pd.DataFrame({name: [text, f"\x1b]0;{text}\x07", "\x9b2J", "plain"]}))
     assert not set(written) & set(map(chr, CONTROLS))
     assert "\\x9b2J" in written and "plain" in written
 
@@ -81,7 +81,7 @@ def test_tables_are_written_and_those_of_an_earlier_report_go(tmp_path):
     old.write_text("x")
     frame = pd.DataFrame({"a": [1.5]})
     fragments = markup.folded("more", [markup.table(frame, "new", "New."), markup.table(frame)])
-    page.write_page(tmp_path / "page.html", "Study", [], fragments)
+    markup.write_page(tmp_path / "page.html", "Study", [], fragments)
     assert [path.name for path in old.parent.iterdir()] == ["new.csv"]
     assert (old.parent / "new.csv").read_text() == "a\n1.5\n"
 
@@ -144,7 +144,7 @@ def test_no_interval_hides_another():
     at = np.array([each[:, 0, 0] for each in bars(panel)])
     assert at.shape == (3, 5) and (np.diff(at, axis=0) > 0.1).all()
     assert (at.max(axis=0)[:-1] < at.min(axis=0)[1:]).all()
-    front = overview.curve(table, ["a", "b", "c"], looks("abc")).axes[0]
+    front = figures.front_curve(table, ["a", "b", "c"], looks("abc")).axes[0]
     at = np.array([each[:, 0, 0] for each in bars(front)])
     assert len({round(x, 6) for x in at.ravel()}) == at.size == 3 * 2 * 5
 

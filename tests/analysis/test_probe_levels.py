@@ -8,7 +8,7 @@ import pandas as pd
 import pytest
 from statsmodels.stats.proportion import proportion_confint
 
-from analysis.probes import levels, repeats
+from analysis.probes import levels
 
 
 def contents(*rows: tuple[str, float, float, int]) -> pd.DataFrame:
@@ -114,7 +114,7 @@ def test_repeats_by_hand():
         *[("c", "c/1", score) for score in (0.9, math.nan, math.nan)],
         columns="prompt_id probe_id score",
     ).assign(setting="repeat T=0.7", temperature=0.7, order=math.nan)
-    row = repeats.repeats(table).iloc[0]
+    row = levels.repeats(table).iloc[0]
     # of the three pairs of a two differ, of b's one pair none; c has no pair
     assert row["flips"] == pytest.approx((2 / 3 + 0) / 2)
     variance = (np.var([0.9, 0.9, 0.1], ddof=1) + np.var([0.9, 0.8], ddof=1)) / 2
@@ -135,7 +135,7 @@ def test_repeats_of_pairs_by_hand():
         for score in scores
     ]
     table = verdicts(*rows, columns="prompt_id probe_id order score")
-    row = repeats.repeats(table.assign(setting="repeat T=1", temperature=1.0)).iloc[0]
+    row = levels.repeats(table.assign(setting="repeat T=1", temperature=1.0)).iloc[0]
     assert row["flips"] == pytest.approx((1 + 2 / 3 + 0) / 3)
     # two prompts say little, but no share is below 0
     assert (row["low"], row["high"]) == (0.0, 1.0)
@@ -145,7 +145,7 @@ def test_repeats_of_pairs_by_hand():
 def test_a_judge_without_any_repeat_that_was_scored_has_no_flips():
     table = verdicts(("a", "a/1", math.nan), columns="prompt_id probe_id score")
     table = table.assign(setting="repeat T=1", temperature=1.0, order=math.nan)
-    row = repeats.repeats(table).iloc[0]
+    row = levels.repeats(table).iloc[0]
     assert math.isnan(row["flips"]) and (row["texts"], row["too_few"]) == (0, 1)
 
 
@@ -160,12 +160,12 @@ def test_positions_by_hand():
     table = verdicts(*rows, columns="prompt_id probe_id sample_index order score")
     table = table.assign(setting="profile")
     again = table.assign(setting="repeat T=1", score=1.0)
-    row = repeats.positions(pd.concat([table, again])).iloc[0]
+    row = levels.positions(pd.concat([table, again])).iloc[0]
     assert (row["first_first"], row["second_second"], row["half_ties"]) == (6, 1, 1)
     assert row["consistent"] == pytest.approx(3 / 11) and row["pairs"] == 11
     assert row["unscored"] == 1
     assert row["p"] == pytest.approx(2 * (1 + 7) / 2**7), "1 of 7 or fewer, both sides"
-    assert repeats.positions(table.assign(order=math.nan)).empty
+    assert levels.positions(table.assign(order=math.nan)).empty
 
 
 def test_a_prompt_has_one_vote_on_what_order_does():
@@ -176,7 +176,7 @@ def test_a_prompt_has_one_vote_on_what_order_does():
             for prompt, pair, order in itertools.product(range(10), range(pairs), (0, 1))
         ]
         table = verdicts(*rows, columns="prompt_id probe_id sample_index order score")
-        row = repeats.positions(table.assign(setting="profile")).iloc[0]
+        row = levels.positions(table.assign(setting="profile")).iloc[0]
         assert (row["first_first"], row["second_second"]) == (9 * pairs, pairs)
         assert row["p"] == pytest.approx(2 * (1 + 10) / 2**10)
 
@@ -185,7 +185,7 @@ def test_repeats_that_never_differ_could_in_prompts_that_were_not_drawn():
     rows = [(str(k), f"{k}/{n}", 1.0) for k in range(20) for n in range(4) for _ in range(5)]
     table = verdicts(*rows, columns="prompt_id probe_id score")
     table = table.assign(setting="repeat T=1", temperature=1.0, order=math.nan)
-    row = repeats.repeats(table).iloc[0]
+    row = levels.repeats(table).iloc[0]
     assert (row["flips"], row["low"]) == (0.0, 0.0)
     assert row["high"] == pytest.approx(1 - 0.025 ** (1 / 20)), "20 prompts, not 80 texts"
 

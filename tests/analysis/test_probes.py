@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from analysis.probes import figures, levels
+from analysis.probes import levels, page
 from analysis.probes.effects import END, TOO_FEW, corrected, effects, pairs
 from analysis.probes.profile import Evidence, profile, read, scores
 from experiments import probe
@@ -235,14 +235,14 @@ def test_the_simulated_judges_are_found_out_over_the_wire(folder):
 def test_the_figures_show_every_row(folder):
     found = profile(folder)
     own = found.effects[found.effects["judge"] == "sim-verbose"]
-    axes = figures.forest(own, found.margin).axes[0]
+    axes = page.forest(own, found.margin).axes[0]
     labels = [label.get_text() for label in axes.get_yticklabels()]
     assert sorted(labels) == sorted(own["variant"])
     ordered = own.set_index("variant").loc[labels, "effect"]
     assert ordered.is_monotonic_increasing, "the largest on top"
-    panels = figures.scores(found.scores, truth=True).axes
+    panels = page.scores(found.scores, truth=True).axes
     assert [axes.get_title("left") for axes in panels] == ["sim-verbose (n=48)", "sim-fair (n=48)"]
-    failed = figures.failures(found.failures.assign(share=0.1, low=0.05, high=0.2))
+    failed = page.failures(found.failures.assign(share=0.1, low=0.05, high=0.2))
     assert len(failed.axes[0].containers) == 2
 
 

@@ -9,11 +9,11 @@ import pytest
 
 from analysis.planted.truth import Tabular
 from analysis.propagation.calibration import AGAINST, calibrate
+from analysis.propagation.display import figure
 from analysis.propagation.estimate import (
     Trajectory,
     against,
     cumulative,
-    figure,
     kl_limit,
     paths,
     placebos,

@@ -11,16 +11,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from analysis.crossjudge.checkpoint_preference import left_out, preference, wins
-from analysis.crossjudge.exploitation import exploitation_rate
-from analysis.crossjudge.reference_panel import exploited, preferred
+from analysis.crossjudge.credits import gradings, read_credits, shows_rubric
+from analysis.crossjudge.reference_panel import (
+    exploitation_rate,
+    exploited,
+    left_out,
+    preference,
+    preferred,
+    wins,
+)
 from analysis.field import __main__ as command
-from analysis.records.credits import read_credits
 from analysis.records.frames import runs_frame
-from analysis.records.gradings import gradings, shows_rubric
 from analysis.records.runs import read_runs
-from analysis.scaffold.self_gap import peak, self_gap
-from analysis.scaffold.self_gaps import self_gaps
+from analysis.scaffold.self_gap import peak, self_gap, self_gaps
 from judges.grading import GRADINGS
 from study.cell import records
 from study.cell.records import COMPONENT

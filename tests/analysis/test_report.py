@@ -9,9 +9,9 @@ import pandas as pd
 import pytest
 
 from analysis.display import markup
-from analysis.display.page import write_page
-from analysis.report import page
-from analysis.report.page import write_report
+from analysis.display.markup import write_page
+from analysis.report import sections
+from analysis.report.sections import write_report
 from tests.conftest import Page
 
 VERBOSE_GAP = "sim-verbose", "gap"
@@ -119,7 +119,7 @@ def test_a_section_that_fails_is_named_and_nothing_is_written(make_study, monkey
     def broken(_: object) -> list[str]:
         raise ZeroDivisionError
 
-    monkeypatch.setattr(page, "SECTIONS", (*page.SECTIONS[:2], broken))
+    monkeypatch.setattr(sections, "SECTIONS", (*sections.SECTIONS[:2], broken))
     study = make_study(seeds=1, judges=["sim-fair"])
     with pytest.raises(ZeroDivisionError) as caught:
         write_report(study)

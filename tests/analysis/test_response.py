@@ -9,11 +9,11 @@ from scipy import stats
 
 from analysis.forecast import response
 from analysis.forecast import units as forecast_units
+from analysis.forecast.display import text
 from analysis.forecast.estimate import Push, Pushes
 from analysis.forecast.response import Response, Start
 from analysis.forecast.study import InUnits
 from analysis.forecast.units import Candidates, Trained, fitted, scored, simple
-from analysis.forecast.words import text
 from analysis.statistics.estimate import Estimate
 from study.errors import UserError
 from tests.analysis.test_interventions import STEPS, run_of

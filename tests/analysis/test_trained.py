@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from analysis.propagation.planted import LARGE, SMALL, Optimiser, answers, coverage, train
-from analysis.records.behaviour import shift
+from analysis.records.runs import shift
 
 
 def test_a_policy_that_is_paid_for_nothing_but_the_truth_stays_where_it_is_without_a_step():

@@ -275,9 +275,8 @@ def read(runs_dir: Path) -> int:
 def gather(runs_dir: Path) -> int:
     """What the report shows, without a kernel."""
     from analysis.report.evidence import gather as gather_evidence
-    from analysis.report.limits import limits
     from analysis.report.tables import runs_table
-    from analysis.report.words import findings
+    from analysis.report.words import findings, limits
 
     evidence = gather_evidence(study_of(runs_dir))
     findings(evidence), limits(evidence), runs_table(evidence)

@@ -22,7 +22,7 @@ SIMULATED = [name for name in preset_names("judge") if name.startswith("sim-")]
 PROGRAM = """
 import json, sys
 from analysis import read_study
-from analysis.records.behaviour import unit
+from study.features import unit
 from judges.ask.identity import judge_id
 from judges.simulated.bias import Bias
 from study.config.compose import load_judge, load_presets

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from analysis.onset.planted_errors import DOSE, JUDGES, falling
+from analysis.onset.planted import DOSE, JUDGES, falling
 from analysis.records.runs import Run
 from experiments.monitor.alarms import FIRST_STEPS, IN_A_ROW, Rings, alarms, rise_of_gap
 from experiments.monitor.expected_gap import DOUBT, HALVINGS, MOST_TILTED, Curve, fitted

@@ -8,7 +8,7 @@ import pandas as pd
 
 from analysis.display.markup import estimate, number, p_value
 from analysis.display.printed import NO_RUN, aligned
-from analysis.frozen.run import has_frozen
+from analysis.frozen.estimate import has_frozen
 from analysis.records.runs import Run
 
 NONE = (

@@ -1,17 +1,22 @@
-"""What `analysis.forecast` prints."""
+"""What `analysis.forecast` prints and draws."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from typing import Any
 
+import numpy as np
 import pandas as pd
 
-from analysis.forecast.estimate import Pushes, moved_most
+from analysis.display.figures import looks, style
+from analysis.forecast.estimate import Push, Pushes
 from analysis.forecast.study import InUnits
 from analysis.forecast.units import FORECAST, MOVES, MethodScore
 from analysis.statistics.estimate import columns
 
+SHOWN = 4
+"""Behaviours that are shown in full: those that the judges differ on most."""
 LEGEND = (
     "forecast: from the judge's bias on the first rollouts; covariance, bias: one factor times"
     "\nE Cov(advantage, z), or times the bias on the behaviour itself; drift: the same for all"
@@ -98,3 +103,36 @@ def _scores(scores: Sequence[MethodScore]) -> list[str]:
         means.join(moved).round(3).to_string(),
         LEGEND,
     ]
+
+
+def moved_most(lines: Iterable[Push]) -> list[str]:
+    """The behaviours on which judges differ most, in SDs, the widest first."""
+    by_feature: dict[str, list[float]] = {}
+    for line in lines:
+        by_feature.setdefault(line.feature, []).append(line.in_sds)
+    spread = {name: float(np.ptp(v)) for name, v in by_feature.items() if np.isfinite(v).all()}
+    return sorted(spread, key=lambda name: -spread[name])[:SHOWN]
+
+
+def figure(lines: Sequence[Push]) -> Any:
+    """The forecast push on the four behaviours that judges differ on most, with intervals."""
+    from matplotlib.figure import Figure
+
+    names = moved_most(lines)
+    judges = sorted({line.judge for line in lines})
+    with style():
+        size = (3.2 * len(names), 0.9 + 0.32 * len(judges))
+        drawn = Figure(figsize=size, layout="constrained")
+        panels = drawn.subplots(1, len(names), sharey=True, squeeze=False)
+        look = looks(judges)
+        for panel, name in zip(panels[0], names, strict=True):
+            panel.axvline(0, color="0.6", linewidth=1)
+            of_feature = {line.judge: line.push for line in lines if line.feature == name}
+            for place, judge in enumerate(judges):
+                push, colour = of_feature[judge], look[judge]["color"]
+                panel.plot([push.low, push.high], [place, place], color=colour)
+                panel.plot(push.value, place, "o", color=colour)
+            panel.set(title=name, xlabel="Cov(advantage, behaviour)")
+            panel.set_yticks(range(len(judges)), judges)
+        panels[0][0].set_ylim(len(judges) - 0.4, -0.6)
+    return drawn
