@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from analysis.display.figures import style
+from analysis.display.figures import single, style
 from analysis.drift.substitution import LEAST, base_of, substitutions, why_no_substitution
 from analysis.ledger.transmission import centred
 from analysis.records.replays import with_replays
@@ -204,31 +204,27 @@ def agreement_figure(table: pd.DataFrame) -> Any:
     return heat_map(wide, ("", "", "correlation within groups, mean over runs"), 1.0)
 
 
+@style()
 def heat_map(table: pd.DataFrame, labels: tuple[str, str, str], most: float) -> Any:
     """Numbers on a diverging scale from -most to most; what is missing is said.
 
     ``labels``: of columns, rows and the colour scale.
     """
-    from matplotlib.figure import Figure
 
     values = table.to_numpy(dtype=float)
     most = most if most > 0 else 1.0
     rows, columns = values.shape
-    with style():
-        drawn = Figure(figsize=(3.2 + 1.2 * columns, 1.6 + 0.5 * rows), layout="constrained")
-        axes = drawn.subplots()
-        mesh = axes.imshow(values, cmap="PuOr", vmin=-most, vmax=most, aspect="auto")
-        axes.grid(False)
-        for (row, column), value in np.ndenumerate(values):
-            dark = abs(value) > 0.6 * most
-            shown = "not known" if np.isnan(value) else f"{value:+.2f}"
-            axes.text(
-                column, row, shown, ha="center", va="center", color="white" if dark else "black"
-            )
-        axes.set_xticks(range(columns), list(table.columns), rotation=20, ha="right")
-        axes.set_yticks(range(rows), list(table.index))
-        axes.set(xlabel=labels[0], ylabel=labels[1])
-        drawn.colorbar(mesh, ax=axes, label=labels[2])
+    drawn, axes = single(3.2 + 1.2 * columns, 1.6 + 0.5 * rows)
+    mesh = axes.imshow(values, cmap="PuOr", vmin=-most, vmax=most, aspect="auto")
+    axes.grid(False)
+    for (row, column), value in np.ndenumerate(values):
+        dark = abs(value) > 0.6 * most
+        shown = "not known" if np.isnan(value) else f"{value:+.2f}"
+        axes.text(column, row, shown, ha="center", va="center", color="white" if dark else "black")
+    axes.set_xticks(range(columns), list(table.columns), rotation=20, ha="right")
+    axes.set_yticks(range(rows), list(table.index))
+    axes.set(xlabel=labels[0], ylabel=labels[1])
+    drawn.colorbar(mesh, ax=axes, label=labels[2])
     return drawn
 
 

@@ -112,21 +112,24 @@ def palette(count: int, name: str = "colorblind") -> Any:
     return sns.color_palette(name, count)
 
 
-def single(width: float, height: float) -> tuple[Figure, Axes]:
-    """A figure of one panel, in inches."""
+def blank(width: float, height: float) -> Figure:
+    """A figure without a panel yet, in inches; what is drawn in it finds its place."""
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(width, height), layout="constrained")
+    return Figure(figsize=(width, height), layout="constrained")
+
+
+def single(width: float, height: float) -> tuple[Figure, Axes]:
+    """A figure of one panel, in inches."""
+    figure = blank(width, height)
     return figure, figure.subplots()
 
 
 def grid(panels: int, height: float = 3.0, share: bool = False) -> tuple[Figure, list[Axes]]:
     """Up to three panels in a row, at report width; places left over are taken away."""
-    from matplotlib.figure import Figure
-
     rows = max(1, rows_of(panels))
     wide = WIDTH if panels > 1 else ALONE
-    figure = Figure(figsize=(wide, height * rows + 0.4), layout="constrained")
+    figure = blank(wide, height * rows + 0.4)
     return figure, panels_of(figure, panels, share)
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from analysis.display.figures import looks, style
+from analysis.display.figures import blank, looks, style
 from analysis.forecast.estimate import Push, Pushes
 from analysis.forecast.study import InUnits
 from analysis.forecast.units import FORECAST, MOVES, MethodScore
@@ -114,25 +114,24 @@ def moved_most(lines: Iterable[Push]) -> list[str]:
     return sorted(spread, key=lambda name: -spread[name])[:SHOWN]
 
 
+@style()
 def figure(lines: Sequence[Push]) -> Any:
     """The forecast push on the four behaviours that judges differ on most, with intervals."""
-    from matplotlib.figure import Figure
 
     names = moved_most(lines)
     judges = sorted({line.judge for line in lines})
-    with style():
-        size = (3.2 * len(names), 0.9 + 0.32 * len(judges))
-        drawn = Figure(figsize=size, layout="constrained")
-        panels = drawn.subplots(1, len(names), sharey=True, squeeze=False)
-        look = looks(judges)
-        for panel, name in zip(panels[0], names, strict=True):
-            panel.axvline(0, color="0.6", linewidth=1)
-            of_feature = {line.judge: line.push for line in lines if line.feature == name}
-            for place, judge in enumerate(judges):
-                push, colour = of_feature[judge], look[judge]["color"]
-                panel.plot([push.low, push.high], [place, place], color=colour)
-                panel.plot(push.value, place, "o", color=colour)
-            panel.set(title=name, xlabel="Cov(advantage, behaviour)")
-            panel.set_yticks(range(len(judges)), judges)
-        panels[0][0].set_ylim(len(judges) - 0.4, -0.6)
+    size = (3.2 * len(names), 0.9 + 0.32 * len(judges))
+    drawn = blank(*size)
+    panels = drawn.subplots(1, len(names), sharey=True, squeeze=False)
+    look = looks(judges)
+    for panel, name in zip(panels[0], names, strict=True):
+        panel.axvline(0, color="0.6", linewidth=1)
+        of_feature = {line.judge: line.push for line in lines if line.feature == name}
+        for place, judge in enumerate(judges):
+            push, colour = of_feature[judge], look[judge]["color"]
+            panel.plot([push.low, push.high], [place, place], color=colour)
+            panel.plot(push.value, place, "o", color=colour)
+        panel.set(title=name, xlabel="Cov(advantage, behaviour)")
+        panel.set_yticks(range(len(judges)), judges)
+    panels[0][0].set_ylim(len(judges) - 0.4, -0.6)
     return drawn

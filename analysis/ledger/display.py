@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 
 from analysis.display import markup
-from analysis.display.figures import palette, style
+from analysis.display.figures import blank, palette, style
 from analysis.display.markup import DECIMALS, TEXTS
 from study.screen import plural
 
@@ -25,13 +25,12 @@ LEDGER_BEHAVIOURS = 5
 @style()
 def stacked(steps: pd.DataFrame, unique: Sequence[str]) -> Figure:
     """Explained advantage variance by behaviour as stacked areas, one panel per arm."""
-    from matplotlib.figure import Figure
 
     top = list(steps[list(unique)].mean().sort_values(ascending=False).index[:LEDGER_BEHAVIOURS])
     arms = sorted(steps["arm"].unique())
     wide = min(3, len(arms))
     high = -(-len(arms) // wide)
-    figure = Figure(figsize=(3.4 * wide, 2.8 * high), layout="constrained")
+    figure = blank(3.4 * wide, 2.8 * high)
     panels = figure.subplots(high, wide, sharex=True, sharey=True, squeeze=False)
     colours = [*palette(len(top), "Set2"), (0.75, 0.75, 0.75)]  # not those of the arms
     labels = [*(name.removeprefix("unique/") for name in top), "several together"]

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pandas as pd
 
 from analysis.display import figures, markup
-from analysis.display.figures import DRAWN, plain, style
+from analysis.display.figures import DRAWN, blank, plain, style
 from analysis.display.markup import (
     TEXTS,
     folded,
@@ -149,7 +149,6 @@ def _swap(swapped: str, judged: str, ruled: str) -> str:
 def figure(mixture: Mixture) -> Figure:
     """Above, the effective mix over the steps, a panel for each arm; below, held-out accuracy, a
     panel for each domain. Bars are 95 % t intervals over runs, cut at 0 and 1."""
-    from matplotlib.figure import Figure
 
     mixes, accuracies = (
         curves.assign(low=curves["low"].clip(0, 1), high=curves["high"].clip(0, 1))
@@ -161,7 +160,7 @@ def figure(mixture: Mixture) -> Figure:
     arms, domains = sorted(mixture.shares), mixture.domains
     tested = sorted(accuracies["metric"].unique())
     above, below = figures.rows_of(len(arms)), figures.rows_of(len(tested))
-    drawn = Figure(figsize=(figures.WIDTH, 2.7 * (above + below) + 1.0), layout="constrained")
+    drawn = blank(figures.WIDTH, 2.7 * (above + below) + 1.0)
     tops: Any = drawn.subfigures(2, 1, height_ratios=(above, below)) if below else [drawn]
     panels = figures.panels_of(tops[0], len(arms))
     colours = dict(zip(domains, figures.palette(len(domains)), strict=True))

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from analysis.display.figures import looks, marks_of, style
+from analysis.display.figures import blank, looks, marks_of, style
 from analysis.display.printed import with_problems
 from analysis.propagation.calibration import Calibration, PushPrediction
 from analysis.propagation.estimate import Propagation
@@ -45,12 +45,12 @@ def text(result: Propagation) -> str:
     return with_problems(lines, result.problems)
 
 
+@style()
 def figure(predictions: Sequence[PushPrediction], calibration: Sequence[Calibration]) -> Any:
     """Observed against predicted shift with its 95 % prediction interval, one point per run.
 
     A panel for each of the three features that moved furthest, in SDs of the first rollouts.
     """
-    from matplotlib.figure import Figure
 
     rows = pd.DataFrame([columns(row, observed=None, predicted="") for row in predictions])
     lines = {line.feature: line for line in calibration if np.isfinite(line.scores.r2)}
@@ -58,41 +58,40 @@ def figure(predictions: Sequence[PushPrediction], calibration: Sequence[Calibrat
     furthest = moved.groupby(rows["feature"]).max().fillna(0.0)
     names = sorted(lines, key=lambda name: -furthest[name])[:3]
     arms = sorted(set(rows["arm"]))
-    with style():
-        drawn = Figure(figsize=(3.3 * len(names), 3.6), layout="constrained")
-        panels = drawn.subplots(1, len(names), squeeze=False)
-        look = looks(arms)
-        for panel, name in zip(panels[0], names, strict=True):
-            of_feature = rows[rows.feature == name]
-            low = min(of_feature["predicted"].min(), of_feature["observed"].min())
-            high = max(of_feature["predicted"].max(), of_feature["observed"].max())
-            panel.plot(
-                [low, high],
-                [low, high],
-                color="0.6",
-                linewidth=1,
-                zorder=0,
-                label="as reconstructed",
+    drawn = blank(3.3 * len(names), 3.6)
+    panels = drawn.subplots(1, len(names), squeeze=False)
+    look = looks(arms)
+    for panel, name in zip(panels[0], names, strict=True):
+        of_feature = rows[rows.feature == name]
+        low = min(of_feature["predicted"].min(), of_feature["observed"].min())
+        high = max(of_feature["predicted"].max(), of_feature["observed"].max())
+        panel.plot(
+            [low, high],
+            [low, high],
+            color="0.6",
+            linewidth=1,
+            zorder=0,
+            label="as reconstructed",
+        )
+        for arm in arms:
+            part = of_feature[of_feature.arm == arm]
+            panel.errorbar(
+                part["predicted"],
+                part["observed"],
+                xerr=(part["high"] - part["low"]) / 2,
+                color=look[arm]["color"],
+                fmt=look[arm]["marker"],
+                markersize=5,
+                elinewidth=0.8,
             )
-            for arm in arms:
-                part = of_feature[of_feature.arm == arm]
-                panel.errorbar(
-                    part["predicted"],
-                    part["observed"],
-                    xerr=(part["high"] - part["low"]) / 2,
-                    color=look[arm]["color"],
-                    fmt=look[arm]["marker"],
-                    markersize=5,
-                    elinewidth=0.8,
-                )
-                panel.plot([], [], linestyle="", label=arm, **marks_of(look[arm]))
-            unseen = lines[name].unseen.r2
-            panel.set(
-                title=f"{name}, R² = {lines[name].scores.r2:.2f}"
-                + f"\nunseen arm {unseen:.2f}" * (unseen == unseen),
-                xlabel=f"reconstructed shift, 95 % interval ({unit(name)})",
-                ylabel=f"observed shift ({unit(name)})",
-            )
-        handles, labels = panels[0][0].get_legend_handles_labels()
-        drawn.legend(handles, labels, loc="outside lower center", ncols=min(4, len(arms)))
+            panel.plot([], [], linestyle="", label=arm, **marks_of(look[arm]))
+        unseen = lines[name].unseen.r2
+        panel.set(
+            title=f"{name}, R² = {lines[name].scores.r2:.2f}"
+            + f"\nunseen arm {unseen:.2f}" * (unseen == unseen),
+            xlabel=f"reconstructed shift, 95 % interval ({unit(name)})",
+            ylabel=f"observed shift ({unit(name)})",
+        )
+    handles, labels = panels[0][0].get_legend_handles_labels()
+    drawn.legend(handles, labels, loc="outside lower center", ncols=min(4, len(arms)))
     return drawn

@@ -231,15 +231,13 @@ def front_shifts(table: pd.DataFrame, arms: list[str], look: dict[str, dict[str,
     ``table`` as `standardised` gives it; truth and judge stand first, then the behaviours that
     moved furthest.
     """
-    from matplotlib.figure import Figure
 
     table = table[table["arm"].isin(arms)]
     arms = [arm for arm in arms if arm in set(table["arm"])]
     metrics = ranked(table)[:MOST_ROWS]
     table = table[table["metric"].isin(metrics)]
     height = 0.6 + len(metrics) * (0.12 + 0.075 * len(arms))
-    drawn = Figure(figsize=(FRONT_WIDTH, height), layout="constrained")
-    axes = drawn.subplots()
+    drawn, axes = single(FRONT_WIDTH, height)
     apart = 0.72 / max(1, len(arms))
     for k, arm in enumerate(arms):
         rows = table[table["arm"] == arm]
@@ -279,11 +277,9 @@ def front_curve(curves: pd.DataFrame, arms: list[str], look: dict[str, dict[str,
 
     ``curves`` as `analysis.drift.estimate.learning_curves` gives them.
     """
-    from matplotlib.figure import Figure
     from matplotlib.lines import Line2D
 
-    drawn = Figure(figsize=(FRONT_WIDTH, 3.6), layout="constrained")
-    axes = drawn.subplots()
+    drawn, axes = single(FRONT_WIDTH, 3.6)
     for k, (arm, metric) in enumerate(product(arms, ("judge_score", "truth"))):
         part = curves[(curves["arm"] == arm) & (curves["metric"] == metric)]
         label = arm if metric == "judge_score" else ""

@@ -11,7 +11,7 @@ import pandas as pd
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from analysis.display.figures import style
+from analysis.display.figures import blank, style
 from study.config import override_errors as causes
 from study.config.compose import CONF
 from study.config.schema import Scaffold, freeze, register
@@ -45,35 +45,34 @@ def changes(table: pd.DataFrame) -> pd.DataFrame:
     return wide[changed]
 
 
+@style()
 def figure(scaffold: Scaffold, table: pd.DataFrame, criteria: int) -> Figure:
     """Counts shown by step and rollout, and the strength over the steps above them."""
     import matplotlib
-    from matplotlib.figure import Figure
 
     wide = table.pivot(index="member", columns="step", values="shown")
     steps = wide.columns.to_numpy()
-    with style():
-        drawn = Figure(figsize=(8, 5.5), layout="constrained")
-        above, below = drawn.subplots(2, 1, sharex=True, height_ratios=(1, 2))
-        above.plot(steps, [step_share(scaffold, int(t), len(steps)) for t in steps])
-        above.set(ylabel="strength", ylim=(-0.05, 1.05))
-        above.set_title(
-            f"Scaffold: group {scaffold.group}, decay {scaffold.decay}, {criteria} criteria"
-        )
-        edges = np.append(steps - 0.5, steps[-1] + 0.5)
-        colours = matplotlib.colormaps["cividis"].resampled(criteria + 1)
-        mesh = below.pcolormesh(
-            edges,
-            np.arange(len(wide) + 1) - 0.5,
-            wide.to_numpy(),
-            cmap=colours,
-            vmin=-0.5,
-            vmax=criteria + 0.5,
-        )
-        below.set(xlabel="training step", ylabel="rollout of the group", yticks=range(len(wide)))
-        below.invert_yaxis()
-        below.grid(False)
-        drawn.colorbar(mesh, ax=below, label="criteria shown", ticks=range(criteria + 1))
+    drawn = blank(8, 5.5)
+    above, below = drawn.subplots(2, 1, sharex=True, height_ratios=(1, 2))
+    above.plot(steps, [step_share(scaffold, int(t), len(steps)) for t in steps])
+    above.set(ylabel="strength", ylim=(-0.05, 1.05))
+    above.set_title(
+        f"Scaffold: group {scaffold.group}, decay {scaffold.decay}, {criteria} criteria"
+    )
+    edges = np.append(steps - 0.5, steps[-1] + 0.5)
+    colours = matplotlib.colormaps["cividis"].resampled(criteria + 1)
+    mesh = below.pcolormesh(
+        edges,
+        np.arange(len(wide) + 1) - 0.5,
+        wide.to_numpy(),
+        cmap=colours,
+        vmin=-0.5,
+        vmax=criteria + 0.5,
+    )
+    below.set(xlabel="training step", ylabel="rollout of the group", yticks=range(len(wide)))
+    below.invert_yaxis()
+    below.grid(False)
+    drawn.colorbar(mesh, ax=below, label="criteria shown", ticks=range(criteria + 1))
     return drawn
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pandas as pd
 
 from analysis.display import figures, markup
-from analysis.display.figures import DRAWN, plain, style
+from analysis.display.figures import DRAWN, blank, plain, style
 from analysis.display.markup import (
     TEXTS,
     folded,
@@ -116,7 +116,6 @@ def _both(values: Ends) -> str:
 def over_steps(workflow: Workflow) -> Figure:
     """Above, the rates over the steps, a panel for each; below, the calls of each operator per
     executed program. Bars are 95 % t intervals over runs."""
-    from matplotlib.figure import Figure
 
     curves = learning_curves(workflow.curves, DRAWN)
     rates = curves[curves["metric"].isin([*RATES, "right"])]
@@ -128,7 +127,7 @@ def over_steps(workflow: Workflow) -> Figure:
     parts = [([*RATES, "right"], rates, "share of generations"), (shown, called, "calls")]
     parts = [part for part in parts if part[0]]
     heights = [figures.rows_of(len(names)) for names, _, _ in parts]
-    drawn = Figure(figsize=(figures.WIDTH, 2.5 * sum(heights) + 1.0), layout="constrained")
+    drawn = blank(figures.WIDTH, 2.5 * sum(heights) + 1.0)
     tops: Any = drawn.subfigures(len(parts), 1, height_ratios=heights, squeeze=False).ravel()
     for top, (names, part, label) in zip(tops, parts, strict=True):
         panels = figures.panels_of(top, len(names))
@@ -156,12 +155,11 @@ def over_rewards(workflow: Workflow) -> Figure | None:
     table = table[table["value"].notna()] if len(table) else table
     if table.empty:
         return None
-    from matplotlib.figure import Figure
 
     arms = list(table["arm"].unique())
     operators = sorted(table["operator"].unique(), reverse=True)
     height = (0.32 * len(operators) + 1.1) * figures.rows_of(len(arms)) + 0.5
-    drawn = Figure(figsize=(figures.WIDTH, height), layout="constrained")
+    drawn = blank(figures.WIDTH, height)
     panels = figures.panels_of(drawn, len(arms), share=True)
     colour, other = figures.palette(2)
     for arm, axes in zip(arms, panels, strict=True):
