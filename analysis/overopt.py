@@ -7,9 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from analysis.display.printed import show, with_problems, without_infinities
-from analysis.onset.best_of_n import best_of_n
 from analysis.onset.display import best_of_n_text, overopt_text
-from analysis.onset.overopt import rows
+from analysis.onset.overopt import best_of_n, rows
 from analysis.records.runs import read_runs
 from analysis.statistics.estimate import columns
 from study.cli import ResultOptions, command, output

@@ -1,5 +1,9 @@
 """Writes the answers of a study as CSV, as Parquet, or as a folder that Hugging Face's `datasets`
-reads; a few thousand rows are in memory at a time."""
+reads; a few thousand rows are in memory at a time.
+
+They are one long table, a row for each verdict on each answer. An answer that no judge was asked
+about has one row, without a verdict.
+"""
 
 from __future__ import annotations
 

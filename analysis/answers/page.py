@@ -3,25 +3,263 @@
 Whatever a policy, a judge or a task wrote goes in as JSON that no reader of HTML takes for markup,
 and the script makes text nodes of it. The page's policy lets no other script run, loads nothing,
 and forbids the script to make elements from text.
+
+`content` is what the page holds, as plain data. Texts stand once, in a list, and are named by their
+place in it. A number that is missing is null, and what is known of the reason stands beside it.
 """
 
 from __future__ import annotations
 
 import base64
 import hashlib
-from collections import Counter
-from dataclasses import dataclass
+import json
+import math
+from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import pyarrow.compute as pc
+
 from analysis.answers import MOST, MOST_MB
-from analysis.answers.choice import ALL, BOTH, GAP, RANDOM, STEPS, choose
-from analysis.answers.content import content, escaped
-from analysis.answers.reading import read_answers
+from analysis.answers.choice import ALL, BOTH, GAP, RANDOM, STEPS, Choice, Pick, choose
+from analysis.answers.reading import Answers, read_answers
+from analysis.display.figures import MARKERS, looks, looks_of
 from analysis.display.markup import environment
+from analysis.drift.estimate import arms_in_order, usable_cells
+from analysis.interventions.estimate import base_of
+from analysis.records.frames import NUMBERS, read_config
 from study.cell.places import shown
+from study.config.identity import identifying
 from study.errors import UserError
+from study.features import FEATURES, measured, unit
 from study.system.files import clear_leftovers, write_text
+
+LONGEST = 12_000
+"""Characters of one text that the page shows."""
+ROLLOUTS = (
+    *("rollout_id", "step", "prompt_id", "group", "member", "prompt", "completion", "answer"),
+    *("tokens", "stop", "reward", "advantage", "truth", "judge_score", "dataset", "domain"),
+    *("item", "truth_missing", "outcome", *NUMBERS),
+)
+VERDICTS = (
+    *("rollout_id", "role", "judge", "sample_index", "outcome", "labels", "score", "reason"),
+    *("text", "reasoning", "finish_reason", "grading", "from_cache"),
+)
+FIELDS = (
+    *("source", "id", "step", "prompt_id", "group", "member", "why", "prompt", "answer"),
+    *("completion", "tokens", "stop", "dataset", "domain", "item", "program", "reward"),
+    *("advantage", "truth", "truth_missing", "judge", "behaviour", "numbers", "verdicts"),
+)
+"""What is known of an answer, in the order of its row."""
+VERDICT_FIELDS = (
+    *("role", "judge", "vote", "outcome", "score", "labels", "reason", "text", "reasoning"),
+    *("finish", "grading", "stored"),
+)
+_TEXTS = frozenset(
+    "prompt_id prompt answer completion stop dataset domain item program truth_missing role judge "
+    "outcome reason text reasoning finish grading".split()
+)
+
+
+@dataclass
+class Texts:
+    """Texts by their place in a list; each stands there once."""
+
+    places: dict[tuple[str, int], int] = field(default_factory=dict)
+    """What is shown of a text, and the length of the whole text -> its place."""
+    cut: dict[int, int] = field(default_factory=dict)
+    """Place of a text of which only the beginning is shown -> its length."""
+    size: int = 0
+    """Bytes that they take in the page."""
+
+    def add(self, text: str | None) -> int | None:
+        """The place of a text; None for a missing one."""
+        if text is None:
+            return None
+        shown = text[:LONGEST]
+        key = (shown, len(text))
+        if key not in self.places:
+            self.places[key] = len(self.places)
+            self.size += len(escaped(shown).encode()) + 1
+            if len(text) > LONGEST:
+                self.cut[self.places[key]] = len(text)
+        return self.places[key]
+
+    def shown(self) -> list[str]:
+        """The texts in their places, the long ones cut."""
+        return [shown for shown, _ in self.places]
+
+    def forget(self, count: int, size: int) -> None:
+        """Be again as with so many texts of that size."""
+        while len(self.places) > count:
+            self.cut.pop(self.places.popitem()[1], None)
+        self.size = size
+
+
+def escaped(value: Any) -> str:
+    """``value`` as JSON that no reader of HTML takes for anything but the text of a script."""
+    text = json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+    return text.translate(_ESCAPES)
+
+
+_ESCAPES = {ord(mark): f"\\u{ord(mark):04x}" for mark in "<>&\u2028\u2029"}
+
+
+def content(answers: Answers, choice: Choice, most_bytes: int) -> dict[str, Any]:
+    """Everything that the page shows, at most so many bytes of it: where not all chosen answers
+    fit, those that come last in the choice are left out."""
+    read_rows = _read(answers, choice)
+    texts = Texts()
+    names = {name for row in read_rows.values() for name in row["numbers"]}
+    numbers = sorted(names)
+    rows, size = [], 0
+    for pick, why in choice.picks.items():
+        if (row := read_rows.pop(pick, None)) is None:
+            continue
+        before = len(texts.places), texts.size
+        line = _line(row | {"why": why}, numbers, texts)
+        size += len(escaped(line)) + 1
+        if rows and size + texts.size > most_bytes:
+            texts.forget(*before)
+            break
+        rows.append(line)
+    return {
+        "study": answers.folder.name,
+        "seed": choice.seed,
+        "total": choice.total,
+        "chosen": len(choice.picks),
+        "whole": choice.whole and len(rows) == choice.total,
+        "arms": [{"name": arm, **look} for arm, look in arm_looks(answers).items()],
+        "sources": [
+            {
+                **{key: getattr(each, key) for key in ("cell", "arm", "judge", "seed", "set")},
+                **{key: getattr(each, key) for key in ("on_failure", "state")},
+            }
+            for each in answers.sources
+        ],
+        "behaviours": [{"name": name, "unit": unit(name)} for name in FEATURES],
+        "numbers": numbers,
+        "fields": FIELDS,
+        "verdict_fields": VERDICT_FIELDS,
+        "answers": rows,
+        "texts": texts.shown(),
+        "cut": texts.cut,
+        "longest": LONGEST,
+        "problems": answers.problems,
+    }
+
+
+def _read(answers: Answers, choice: Choice) -> dict[Pick, dict[str, Any]]:
+    """The chosen answers in full."""
+    ids_of_source: dict[int, dict[int, list[str]]] = defaultdict(lambda: defaultdict(list))
+    for pick in choice.picks:
+        ids_of_source[pick.source][pick.step].append(pick.rollout_id)
+    row_of_pick: dict[Pick, dict[str, Any]] = {}
+    for number, by_step in ids_of_source.items():
+        source = answers.sources[number]
+        for step, rollouts, verdicts in answers.judged(source, ROLLOUTS, VERDICTS, by_step):
+            ids = by_step[step]
+            votes: dict[str, list[dict[str, Any]]] = defaultdict(list)
+            if verdicts is not None:
+                chosen = verdicts.filter(pc.field("rollout_id").isin(ids))
+                for vote in chosen.to_pylist():
+                    votes[vote["rollout_id"]].append(vote)
+            rows = rollouts.filter(pc.field("rollout_id").isin(ids)).to_pylist()
+            features = measured([row["answer"] for row in rows], answers.keyword)
+            for row, behaviour in zip(rows, features, strict=True):
+                pick = Pick(number, step, row["rollout_id"])
+                row_of_pick[pick] = _answer(row, votes[row["rollout_id"]], behaviour, number)
+    return row_of_pick
+
+
+def _answer(
+    row: Mapping[str, Any], votes: Sequence[Mapping[str, Any]], behaviour: np.ndarray, source: int
+) -> dict[str, Any]:
+    """One answer under the names of `FIELDS`."""
+    return {
+        **{name: row.get(name) for name in FIELDS},
+        "source": source,
+        "id": row["rollout_id"],
+        "judge": row["judge_score"],
+        "program": row.get("outcome"),
+        "behaviour": list(behaviour),
+        "numbers": {
+            name: value
+            for name, value in row.items()
+            if name.startswith(NUMBERS) and value is not None and math.isfinite(value)
+        },
+        "verdicts": [_verdict(vote) for vote in votes],
+    }
+
+
+def _verdict(vote: Mapping[str, Any]) -> dict[str, Any]:
+    """One verdict under the names of `VERDICT_FIELDS`."""
+    return {
+        **{name: vote.get(name) for name in VERDICT_FIELDS},
+        "vote": vote.get("sample_index"),
+        "finish": vote.get("finish_reason"),
+        "stored": vote.get("from_cache"),
+    }
+
+
+def _line(row: Mapping[str, Any], numbers: Sequence[str], texts: Texts) -> list[Any]:
+    """An answer as the page holds it, in the order of `FIELDS`."""
+    row = {
+        **row,
+        "behaviour": [_number(value) for value in row["behaviour"]],
+        "numbers": {numbers.index(key): _number(value) for key, value in row["numbers"].items()},
+        "verdicts": [
+            [_value(name, vote[name], texts) for name in VERDICT_FIELDS] for vote in row["verdicts"]
+        ],
+    }
+    score = ("reward", "advantage", "truth", "judge")
+    return [
+        _number(row[name]) if name in score else _value(name, row[name], texts) for name in FIELDS
+    ]
+
+
+def _value(name: str, value: Any, texts: Texts) -> Any:
+    if name == "score":
+        return _number(value)
+    if name == "labels":
+        return [texts.add(str(label)) for label in value or ()]
+    return texts.add(value) if name in _TEXTS else value
+
+
+def _number(value: Any) -> float | int | None:
+    """Six significant digits of a finite number; None of any other."""
+    if value is None or not math.isfinite(value):
+        return None
+    number = float(f"{value:.6g}")
+    return int(number) if number == int(number) and abs(number) < 1 << 53 else number
+
+
+MARKS = dict(zip(MARKERS, "\u25cf\u25a0\u25b2\u25c6\u25bc\u271a\u2716", strict=True))
+"""What stands in a text for a marker of the report's figures."""
+
+
+def arm_looks(answers: Answers) -> dict[str, dict[str, str]]:
+    """``color`` and ``mark`` of each arm, in the report's order; arms of no name come last."""
+    from matplotlib.colors import to_hex
+
+    used_cells = {*usable_cells(answers.runs)}
+    settings = [
+        (each.arm, each.seed, identifying(read_config(each.folder, [])))
+        for each in answers.sources
+        if each.cell in used_cells and not each.held_out
+    ]
+    base = base_of(answers.runs[answers.runs["cell"].isin(used_cells)], settings)
+    ordered = arms_in_order(answers.runs, base)
+    arms = list(dict.fromkeys([*ordered, *(each.arm for each in answers.sources)]))
+    with looks_of(ordered):
+        return {
+            arm: {"color": to_hex(look["color"]), "mark": MARKS[look["marker"]]}
+            for arm, look in looks(arms).items()
+        }
+
 
 WEB = Path(__file__).parent / "web"
 PLACE = "report/answers.html"

@@ -1,4 +1,6 @@
-"""What judges said of single criteria: which of them each answer of a run was credited with."""
+"""What judges said of single criteria: which of them each answer of a run was credited with;
+and how each judge graded: by what grading, and whether its prompt showed it the rubric.
+"""
 
 from __future__ import annotations
 

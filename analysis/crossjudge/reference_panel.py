@@ -2,6 +2,11 @@
 
 The panel are the judges on record beside the one that trained a run: shadows and replays. Judges of
 the training judge's own family are left out (a simulated judge has no family).
+
+Both are after Mahmoud et al. (2605.12474). Exploitation rate, sec. 3.1: what the judge credits anew
+is what training teaches; where every reference rejects it, the policy was paid for the judge's
+error. Preference, sec. 4.1: where judges that see the rubric prefer the trained policy's answers and
+judges that do not see it prefer the first policy's, the rubric leaves something out.
 """
 
 from __future__ import annotations

@@ -25,7 +25,7 @@ from analysis.display.markup import (
 )
 from analysis.display.printed import NO_RUN, WIDTH, as_text
 from analysis.field.estimate import THRESHOLDS, Aggregate, Field
-from analysis.field.onset_time import OnsetTime
+from analysis.field.shortcut import OnsetTime
 from analysis.statistics.estimate import NO_ESTIMATE, Estimate
 from study.screen import visible
 

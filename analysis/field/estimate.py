@@ -21,8 +21,7 @@ from analysis.crossjudge.reference_panel import (
     preferred,
 )
 from analysis.drift.substitution import base_of
-from analysis.field.onset_time import OnsetTime, onset_time
-from analysis.field.shortcut import Shortcut, of_run
+from analysis.field.shortcut import OnsetTime, Shortcut, of_run, onset_time
 from analysis.onset.estimate import Line
 from analysis.records.runs import Run, ends, step_means, tenths
 from analysis.scaffold.self_gap import SelfGaps, self_gaps
@@ -33,8 +32,14 @@ from analysis.statistics.aggregates import (
     stratified_bootstrap,
 )
 from analysis.statistics.estimate import NAN, NO_ESTIMATE, Estimate
-from analysis.statistics.intervals import Paired, mean_of_means, paired_difference, student
-from analysis.statistics.paired_prompts import PairedPrompts, paired_prompts
+from analysis.statistics.intervals import (
+    Paired,
+    PairedPrompts,
+    mean_of_means,
+    paired_difference,
+    paired_prompts,
+    student,
+)
 from analysis.statistics.power import smallest_effect
 
 THRESHOLDS = np.linspace(0, 1, 41)

@@ -6,8 +6,7 @@ import numpy as np
 from scipy.stats import norm
 
 from analysis.crossjudge.reference_panel import exploitation_rate, left_out, preference, wins
-from analysis.field.onset_time import onset_time
-from analysis.field.shortcut import entanglement, growth
+from analysis.field.shortcut import entanglement, growth, onset_time
 from analysis.planted.trials import Trials, replicated, trials
 from analysis.scaffold.self_gap import peak, self_gap
 from analysis.statistics.aggregates import (
@@ -17,8 +16,7 @@ from analysis.statistics.aggregates import (
     stratified_bootstrap,
 )
 from analysis.statistics.estimate import Estimate
-from analysis.statistics.intervals import mean_interval
-from analysis.statistics.paired_prompts import PairedPrompts, paired_prompts
+from analysis.statistics.intervals import PairedPrompts, mean_interval, paired_prompts
 from analysis.statistics.power import POWER, smallest_effect
 
 SEEDS = 5

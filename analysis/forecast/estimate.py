@@ -4,6 +4,9 @@ Every candidate scores the rollouts of a study's first step, the scores become t
 advantages that training would have made, and judges are ranked by the push E Cov(A, z) on each
 behaviour, with intervals over prompts. `analysis.forecast.units` turns it into shifts at the
 end of training.
+
+`rank` says how sure the order of the judges is: prompts are drawn again for all of them at once, so
+what prompts share does not blur it.
 """
 
 from __future__ import annotations

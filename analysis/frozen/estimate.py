@@ -3,6 +3,8 @@
 Each answer at the end is compared with the answer at step 0 to the same prompt, drawn from the same
 random numbers: what differs between prompts, and most of what is chance between draws, is in no
 difference. The prompts of one run are its sample; the run stays the unit between arms.
+
+`held_out_table` puts the runs of an arm together, and beside them how far training rows moved.
 """
 
 from __future__ import annotations

@@ -4,6 +4,9 @@ In the first steps of a run the score is calibrated on the truth. A judge that s
 truth, is lenient or stops at the end of its scale has a gap that moves whenever the truth does, and
 no behaviour is paid for. What this calibration does not explain is. docs/planted-truth.md has the
 parts, docs/onset.md the calibration.
+
+`Window` keeps the first rollouts as sums over groups, of which any draw of groups makes a
+calibration: a refit costs what a table of truths costs, however many rollouts there are.
 """
 
 from __future__ import annotations

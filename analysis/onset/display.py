@@ -13,9 +13,8 @@ from analysis.display import markup
 from analysis.display.figures import ALONE, looks, marks_of, single, style
 from analysis.display.markup import DECIMALS, MISSING, TEXTS, number, p_value, with_interval
 from analysis.display.printed import NO_RUN, aligned
-from analysis.onset.best_of_n import BestOfN
 from analysis.onset.estimate import Line, planted_false_alarms
-from analysis.onset.overopt import place
+from analysis.onset.overopt import BestOfN, place
 from analysis.onset.threshold_grid import CELLS, span
 from analysis.records.runs import Run, step_means
 

@@ -3,9 +3,15 @@
 The bias of a pair is the judge's change minus the truth's own change. Pairs of one prompt share its
 content, so the prompt is the unit: standard errors are clustered by prompt, with Student's t on
 prompts - 1 degrees of freedom. Where most prompts do not change, or all change alike, no spread is
-no certainty: `analysis.statistics.bounded_mean` bounds what prompts that were not drawn could do.
-A pair that lacks a score or a known truth is left out and counted; worst cases say how far those
+no certainty: `analysis.statistics.bounded_mean` bounds what prompts that were not drawn could do. A
+pair that lacks a score or a known truth is left out and counted; worst cases say how far those
 without a score could have moved the mean.
+
+`explained` says which biases another behaviour explains: an edit that adds words is paid by a judge
+of length, whatever its words say. What a judge pays for a behaviour is fitted on the edits that
+probe *other* biases, all behaviours at once, so an edit never explains itself. Where what it moves
+of one behaviour, at that price, is about its whole effect, the behaviour explains it. `slots` says
+what each slot of a bias set is paid, and how it differs from its base.
 """
 
 from __future__ import annotations

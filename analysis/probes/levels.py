@@ -2,6 +2,9 @@
 
 Shares have Wilson intervals on the effective number of texts: texts of one prompt are not
 independent, so their number is divided by the design effect of the prompts where that is above 1.
+
+`repeats` and `positions` say whether a judge agrees with itself: asked again, and with the order of
+two answers swapped.
 """
 
 from __future__ import annotations

@@ -34,9 +34,8 @@ from analysis.knockout.estimate import Knockout, knockouts
 from analysis.ledger.estimate import gap_table, judge_table, ledger
 from analysis.mixture.estimate import Mixture
 from analysis.mixture.estimate import of_runs as mixture_of
-from analysis.onset.best_of_n import BestOfN, best_of_n
 from analysis.onset.estimate import Line, own_line
-from analysis.onset.overopt import rows
+from analysis.onset.overopt import BestOfN, best_of_n, rows
 from analysis.propagation.calibration import Calibration, PushPrediction, calibrate
 from analysis.propagation.estimate import against, paths, placebos, predict
 from analysis.records.replays import with_replays

@@ -3,6 +3,9 @@
 Each function takes a table of `analysis.report.evidence.Evidence` and returns a matplotlib Figure.
 Bars are 95 % t intervals over runs, as in the tables; where there is one run there is a line and no
 bar.
+
+The two figures of the first screen are of all arms at once, so of many arms they show only the base
+and those whose judge ran furthest from the truth; `shown_arms` says which.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
-"""The report's findings in sentences, each with its numbers.
+"""The report's findings in sentences with their numbers, and what cannot be concluded, and why.
 
 No sentence is about any particular study: every one is made from the tables of one `Evidence`.
-What cannot be concluded is said by `analysis.report.words`.
 """
 
 from __future__ import annotations

@@ -4,6 +4,8 @@ After Mahmoud et al. (2605.12474, sec. 3.3): of answers that the policy gave wit
 prompt, the log-probability per token without it minus the one with it. It is 0 or less on average
 (minus a divergence), and rises towards 0 as the policy comes to do unasked what the rubric asks.
 No judge is needed: where it stops rising, training has stopped teaching the rubric's content.
+
+`self_gaps` has it of every arm whose policy was shown the rubric by a scaffold.
 """
 
 from __future__ import annotations

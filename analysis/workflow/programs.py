@@ -1,4 +1,10 @@
-"""Runs whose policy writes programs: what became of each, rollout by rollout."""
+"""Runs whose policy writes programs: what became of each, rollout by rollout.
+
+``planted.json`` says what each is expected to do under a simulated executor. It has, for every
+small program and every other one that the study's runs wrote, its expected truth and its expected
+score under each judge, by data set; both are means over problems, draws and the judge's noise.
+``python -m experiments.workflow planted study=NAME`` writes it.
+"""
 
 from __future__ import annotations
 

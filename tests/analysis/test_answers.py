@@ -15,8 +15,7 @@ import pytest
 from matplotlib.colors import to_hex
 
 from analysis.answers.choice import ALL, BOTH, GAP, RANDOM, STEPS, choose
-from analysis.answers.content import LONGEST, MARKS, Texts, escaped
-from analysis.answers.page import how, write_page
+from analysis.answers.page import LONGEST, MARKS, Texts, escaped, how, write_page
 from analysis.answers.reading import read_answers
 from analysis.display.figures import looks, looks_of
 from analysis.report.evidence import gather

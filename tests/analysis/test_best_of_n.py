@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from analysis.onset.best_of_n import best_of_n, expected_best
 from analysis.onset.display import best_of_n_table
+from analysis.onset.overopt import best_of_n, expected_best
 from tests.analysis.conftest import made_run
 
 SCORES = st.sampled_from([0.0, 0.25, 0.5, 1.0, np.nan])

@@ -14,12 +14,11 @@ from analysis.display.markup import MISSING
 from analysis.field import __main__ as command
 from analysis.field.display import tables
 from analysis.field.estimate import of_runs
-from analysis.field.onset_time import onset_time
-from analysis.field.shortcut import entanglement, growth
+from analysis.field.shortcut import entanglement, growth, onset_time
 from analysis.onset.estimate import line, own_line
 from analysis.records.runs import Run, read_runs
 from analysis.report.sections import SECTIONS, field
-from analysis.statistics.paired_prompts import paired_prompts
+from analysis.statistics.intervals import paired_prompts
 from analysis.statistics.power import smallest_effect
 from tests.analysis.conftest import clustered
 

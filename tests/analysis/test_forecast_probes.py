@@ -5,8 +5,8 @@ import pandas as pd
 import pytest
 
 from analysis.forecast.__main__ import main
-from analysis.forecast.from_probes import bias_of_edits
 from analysis.forecast.response import Start
+from analysis.forecast.study import bias_of_edits
 from experiments.probe import main as probe
 
 START = Start(
