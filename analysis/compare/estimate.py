@@ -234,7 +234,10 @@ def shifts(one: Side, other: Side, frozen: bool) -> list[ShiftPair]:
                 table[(table["arm"] == arm) & (table["metric"] == metric)].set_index("seed")
                 for table in tables
             ]
-            estimates = [_mean(part) for part in parts]
+            estimates = [
+                mean_interval(part["shift"].tolist(), within=part["group_var"].tolist())
+                for part in parts
+            ]
             if all(np.isnan(each.value) for each in estimates):
                 continue
             pair = NO_ESTIMATE
@@ -251,10 +254,6 @@ def _shifts(runs: Sequence[Run], frozen: bool) -> pd.DataFrame:
     parts: list[Callable[[Run], dict[str, np.ndarray]]]
     parts = [drift.score_values, drift.feature_values]
     return pd.concat([drift.run_shifts(runs, values) for values in parts], ignore_index=True)
-
-
-def _mean(part: pd.DataFrame) -> Estimate:
-    return mean_interval(part["shift"].tolist(), within=part["group_var"].tolist())
 
 
 def _plain(each: Estimate) -> dict[str, float]:

@@ -5,8 +5,8 @@ the training judge's own family are left out (a simulated judge has no family).
 
 Both are after Mahmoud et al. (2605.12474). Exploitation rate, sec. 3.1: what the judge credits anew
 is what training teaches; where every reference rejects it, the policy was paid for the judge's
-error. Preference, sec. 4.1: where judges that see the rubric prefer the trained policy's answers and
-judges that do not see it prefer the first policy's, the rubric leaves something out.
+error. Preference, sec. 4.1: where judges that see the rubric prefer the trained policy's answers
+and judges that do not see it prefer the first policy's, the rubric leaves something out.
 """
 
 from __future__ import annotations
@@ -28,9 +28,8 @@ from analysis.crossjudge.credits import (
 )
 from analysis.records.frames import runs_frame
 from analysis.records.runs import Run
-from analysis.statistics.bootstrap import ratio, ratio_se
 from analysis.statistics.estimate import ENDS, NAN, NO_ESTIMATE, Estimate
-from analysis.statistics.intervals import mean_interval, mean_of_means
+from analysis.statistics.intervals import mean_interval, mean_of_means, ratio, ratio_se
 from analysis.statistics.proportions import logit_share
 
 

@@ -60,7 +60,11 @@ def tables(field: Field) -> dict[str, pd.DataFrame]:
             {
                 "arm": row.arm,
                 "shortcut": "+".join(row.features) or "?",
-                **_onset(row.onset),
+                "with onset": f"{row.onset.seen} of {row.onset.runs}",
+                "median onset": _median(row.onset),
+                f"mean steps before, up to {row.onset.horizon:g}": with_interval(
+                    row.onset.restricted
+                ),
                 "by CHERRL": _median(row.grid),
                 "odds ratio": with_interval(row.entanglement),
                 "judge per step": signed(row.judge_growth),
@@ -74,7 +78,9 @@ def tables(field: Field) -> dict[str, pd.DataFrame]:
                 "references": ", ".join(row.references) or "none",
                 "newly credited": with_interval(row.new),
                 "of it rejected by all": with_interval(row.rate),
-                "first known": with_interval(_first_known(row.curve)),
+                "first known": with_interval(
+                    next((rate for rate in row.curve if not np.isnan(rate.value)), NO_ESTIMATE)
+                ),
                 "panel missing": markup.number(row.unknown.value),
                 "rate if missing reject none, all": markup.bracket(*row.bounds),
             }
@@ -104,11 +110,6 @@ def tables(field: Field) -> dict[str, pd.DataFrame]:
     return {name: pd.DataFrame(rows) for name, rows in rows_by_table.items() if rows}
 
 
-def _first_known(curve: list[Estimate]) -> Estimate:
-    """The rate in the first tenth of the steps that has one."""
-    return next((each for each in curve if not np.isnan(each.value)), NO_ESTIMATE)
-
-
 def _aggregate(row: Aggregate, base: str | None) -> dict[str, object]:
     better = {} if base is None else {f"P(above {base})": with_interval(row.improvement)}
     return {
@@ -126,14 +127,6 @@ def _of_scores(each: Estimate) -> Estimate:
     return replace(
         each, low=float(np.clip(each.low, low, high)), high=float(np.clip(each.high, low, high))
     )
-
-
-def _onset(onset: OnsetTime) -> dict[str, object]:
-    return {
-        "with onset": f"{onset.seen} of {onset.runs}",
-        "median onset": _median(onset),
-        f"mean steps before, up to {onset.horizon:g}": with_interval(onset.restricted),
-    }
 
 
 def _median(onset: OnsetTime) -> str:

@@ -25,9 +25,8 @@ from analysis.drift.substitution import Substitution, substitutions
 from analysis.ledger.transmission import within_regression
 from analysis.records.frames import rollouts_frame
 from analysis.records.runs import Records, Run
-from analysis.statistics.bootstrap import ratio_se
 from analysis.statistics.estimate import NAN, NO_ESTIMATE, Estimate, columns, known_mean
-from analysis.statistics.intervals import mean_interval
+from analysis.statistics.intervals import mean_interval, ratio_se
 from study.cell.records import COMPONENT
 from study.config.identity import left_out
 from study.config.marks import under
@@ -102,7 +101,10 @@ def of_records(records: Records, cells: Sequence[str] | None = None) -> Interven
     feature = _paid_for(by_arm[plain])
     arms = {arm: by_arm[arm] for arm in (plain, *compared)}
     whole = [run for of_arm in arms.values() for run in of_arm]
-    arm_shifts = shift_table(run_shifts(whole, lambda run: _values(run, feature)), plain)
+    shifts = run_shifts(
+        whole, lambda run: {"truth": run.truth, feature: feature_values(run)[feature]}
+    )
+    arm_shifts = shift_table(shifts, plain)
     rows = {(row["arm"], row["metric"]): row for row in arm_shifts.to_dict("records")}
     swaps = substitutions(whole, base=plain)
     sd = _sd(by_arm[plain], feature)
@@ -206,10 +208,6 @@ def _paid_for(runs: Sequence[Run]) -> str:
         for name in runs[0].names
     }
     return max(sizes, key=lambda name: sizes[name] if np.isfinite(sizes[name]) else -1.0)
-
-
-def _values(run: Run, feature: str) -> dict[str, np.ndarray]:
-    return {"truth": run.truth, feature: feature_values(run)[feature]}
 
 
 def _sd(runs: Sequence[Run], feature: str) -> float:

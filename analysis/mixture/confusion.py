@@ -17,8 +17,9 @@ from analysis.display.markup import with_interval
 from analysis.ledger.transmission import THRESHOLD
 from analysis.probes.levels import phi_interval
 from analysis.records.frames import NAMELESS, rollouts_frame
-from analysis.statistics.bootstrap import FEWEST, ratio_se
+from analysis.statistics.bootstrap import FEWEST
 from analysis.statistics.estimate import LEVEL, NAN, Estimate, around
+from analysis.statistics.intervals import ratio_se
 from analysis.statistics.proportions import (
     Confusion,
     auc,

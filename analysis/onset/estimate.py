@@ -32,8 +32,9 @@ from analysis.onset.threshold_grid import (
     own_high,
 )
 from analysis.records.runs import Run
-from analysis.statistics.bootstrap import group_sums, step_noise
+from analysis.statistics.bootstrap import step_noise
 from analysis.statistics.estimate import FLAT, LEVEL, NAN, Estimate
+from analysis.statistics.intervals import group_sums
 from study.rewards.corrections.checks import FEWEST_STEPS
 
 REPLICATES = 1_000

@@ -15,7 +15,7 @@ for continuous scores; an upper bound where scores are equal: Beirami et al., ar
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from functools import cache
 from typing import Any
@@ -26,9 +26,9 @@ from scipy.stats import norm
 from analysis.display.markup import number
 from analysis.planted.truth import Fault, simulate
 from analysis.records.runs import Run, tenths
-from analysis.statistics.bootstrap import group_sums, step_noise
+from analysis.statistics.bootstrap import step_noise
 from analysis.statistics.estimate import FLAT, LEVEL, NAN, NO_ESTIMATE, Estimate, known_mean
-from analysis.statistics.intervals import mean_interval
+from analysis.statistics.intervals import group_sums, mean_interval
 from analysis.statistics.proportions import wilson
 
 REPLICATES = 2_000
@@ -367,7 +367,7 @@ def best_of_n(runs: Sequence[Run]) -> list[BestOfN]:
     by_arm: dict[tuple[str, str], dict[int, dict[Any, list[np.ndarray]]]] = {}
     for run in runs:
         start = run.where(np.isin(run.step_P, tenths(np.unique(run.step_P))[0]))
-        for judge, scores in _judges(start).items():
+        for judge, scores in {**start.shadows, start.acting: start.judge}.items():
             by_n = by_arm.setdefault((run.arm, judge), {})
             for n, prompt, values in _of_groups(start, scores):
                 by_n.setdefault(n, {}).setdefault(prompt, []).append(values)
@@ -379,11 +379,6 @@ def best_of_n(runs: Sequence[Run]) -> list[BestOfN]:
             gain = mean_interval((truth - one).tolist(), "prompt")
             lines.append(BestOfN(arm, judge, n, math.log(n) - (n - 1) / n, *intervals, gain))
     return lines
-
-
-def _judges(run: Run) -> Mapping[str, np.ndarray]:
-    """The judge that trained the run, and those that looked on."""
-    return {**run.shadows, run.acting: run.judge}
 
 
 def _of_groups(run: Run, scores_P_G: np.ndarray) -> Iterator[tuple[int, Any, np.ndarray]]:

@@ -9,9 +9,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from analysis.statistics.bootstrap import FEWEST, draw_weights, ratio, resampled_sums, widened
+from analysis.statistics.bootstrap import FEWEST, draw_weights, resampled_sums, widened
 from analysis.statistics.estimate import NAN, Estimate
 from analysis.statistics.fixed_effects import grouped
+from analysis.statistics.intervals import ratio
 from study.screen import plural
 
 REPLICATES = 10_000

@@ -194,6 +194,8 @@ def _run(
     configs.append(read_config(cell, problems))
     flat = flatten(configs[-1])
     doses = judge_doses(flat)
+    start = "judge.simulated.domains."
+    of_domains = [dose for k, dose in flat.items() if k.startswith(start) and ".doses." in k]
     digest = re.search(r"-([0-9a-f]{10})$", cell.name)
     state = cell.state()
     if why := cell.other_end(status):
@@ -210,7 +212,7 @@ def _run(
         "error": status.get("error") or "",
         "judge": str(flat.get("judge.name") or NAMELESS),
         "simulated": doses is not None,
-        "undosed": doses is not None and not any([*doses.values(), *_domain_doses(flat)]),
+        "undosed": doses is not None and not any([*doses.values(), *of_domains]),
         "seed": _seed(cell, flat, problems),
         "git_commit": environment.get("git.commit") or "",
         "git_dirty": environment.get("git.dirty"),
@@ -227,15 +229,6 @@ def judge_doses(flat: Mapping[str, Any]) -> dict[str, float] | None:
     simulated = {k.removeprefix(start): value for k, value in flat.items() if k.startswith(start)}
     doses = {k.removeprefix("doses."): v for k, v in simulated.items() if k.startswith("doses.")}
     return doses if simulated else None
-
-
-def _domain_doses(flat: Mapping[str, Any]) -> list[float]:
-    """The doses that the simulated judge of a flat config has in single domains."""
-    return [
-        dose
-        for key, dose in flat.items()
-        if key.startswith("judge.simulated.domains.") and ".doses." in key
-    ]
 
 
 def _seed(cell: CellFolder, flat: dict[str, Any], problems: list[str]) -> int:

@@ -14,7 +14,7 @@ from typing import Any
 
 from analysis.display.markup import TEXTS, bracket, cut, listed, number, p_value, render_text
 from analysis.report.evidence import Evidence
-from analysis.report.tables import difference, row_of
+from analysis.report.tables import difference, row_of, shifts_of
 from analysis.report.words import FURTHEST, widened
 from study.screen import plural
 
@@ -58,9 +58,7 @@ def _headline(evidence: Evidence, arm: str) -> str:
 def _taught(evidence: Evidence, arm: str) -> tuple[str, str]:
     """What an arm taught beyond the base, and how sure that is; two empty texts where the two
     have no seed in common or no behaviour that could be compared."""
-    table = evidence.feature_shifts
-    table = table[(table["arm"] == arm) & table["diff"].notna()]
-    rows = table[~table["metric"].isin(list(evidence.same))].to_dict("records")
+    rows = shifts_of(evidence, arm).to_dict("records")
     ranked = sorted(rows, key=lambda row: -_size(evidence, row))
     ranked = [row for row in ranked if _size(evidence, row) > 1e-9]
     if not ranked:
@@ -89,9 +87,7 @@ def _taught(evidence: Evidence, arm: str) -> tuple[str, str]:
 
 def _furthest(evidence: Evidence, arm: str) -> str:
     """The behaviour that moved furthest in the arm itself."""
-    table = evidence.feature_shifts
-    table = table[(table["arm"] == arm) & table["shift"].notna()]
-    rows = table[~table["metric"].isin(list(evidence.same))].to_dict("records")
+    rows = shifts_of(evidence, arm, "shift").to_dict("records")
     first = max(rows, key=lambda row: _size(evidence, row, "shift"), default=None)
     if first is None or _size(evidence, first, "shift") <= 1e-9:
         return _say("no_furthest")

@@ -97,7 +97,7 @@ def _execute(notebook: Any, parameters: dict[str, Any], name: str) -> None:
     from nbformat import v4
 
     for cell in notebook.cells:
-        if "parameters" in _tags(cell):
+        if "parameters" in cell.metadata.get("tags", []):
             cell.source = _assigned(cell.source, parameters)
     names: dict[str, Any] = {"__name__": "__main__"}
     code = [cell for cell in notebook.cells if cell.cell_type == "code"]
@@ -122,14 +122,10 @@ def _execute(notebook: Any, parameters: dict[str, Any], name: str) -> None:
             cell.execution_count, cell.outputs = count, printed + shown
 
 
-def _assignments(source: str) -> list[ast.Assign]:
-    return [node for node in ast.parse(source).body if isinstance(node, ast.Assign)]
-
-
 def _assigned(source: str, values: dict[str, Any]) -> str:
     """The source of a cell with other values; what stands around them, comments too, is kept."""
     lines = source.encode().splitlines()  # ast counts bytes
-    for node in reversed(_assignments(source)):
+    for node in reversed([each for each in ast.parse(source).body if isinstance(each, ast.Assign)]):
         name, value = ast.unparse(node.targets[0]), node.value
         if name in values:
             before = lines[value.lineno - 1][: value.col_offset]
@@ -179,7 +175,3 @@ def _displays() -> Generator[None]:
     finally:
         session.display_formatter = before
         Bare.clear_instance()
-
-
-def _tags(cell: Any) -> list[str]:
-    return cell.metadata.get("tags", [])

@@ -22,6 +22,14 @@ def row_of(table: pd.DataFrame, arm: str, metric: str) -> dict[str, Any] | None:
     return rows[0] if rows else None
 
 
+def shifts_of(evidence: Evidence, arm: str, known: str = "diff") -> pd.DataFrame:
+    """The shifts of an arm's behaviours of which a number is known, without those that go with
+    another."""
+    table = evidence.feature_shifts
+    shown = (table["arm"] == arm) & table[known].notna()
+    return table[shown & ~table["metric"].isin(list(evidence.same))]
+
+
 def difference(evidence: Evidence, row: dict[str, Any]) -> tuple[float, float]:
     """The interval of an arm's difference from the base arm, cut at what is possible."""
     tables = evidence.score_shifts, evidence.feature_shifts

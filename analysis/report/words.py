@@ -22,7 +22,7 @@ from analysis.propagation.calibration import Calibration
 from analysis.records.frames import NAMELESS
 from analysis.report.evidence import Evidence
 from analysis.report.figures import NO_REASON
-from analysis.report.tables import difference, row_of
+from analysis.report.tables import difference, row_of, shifts_of
 from analysis.statistics.intervals import widening
 from study.screen import plural
 
@@ -126,9 +126,7 @@ def _against_base(evidence: Evidence, arm: str) -> str:
         if row is not None and row["pairs"] > 0:
             parts.append(f"{label} {_difference(evidence, row)}")
             pairs.append(int(row["pairs"]))
-    table = evidence.feature_shifts
-    shifts = table[(table["arm"] == arm) & table["diff"].notna()]
-    shifts = shifts[~shifts["metric"].isin(list(evidence.same))]
+    shifts = shifts_of(evidence, arm)
     pairs += shifts["pairs"].astype(int).tolist()
     sds = shifts["metric"].map(evidence.spread).astype(float)
     size = (shifts["diff"].astype(float) / sds).abs()

@@ -20,9 +20,9 @@ import pandas as pd
 from analysis.onset.threshold_grid import RADIUS
 from analysis.records.frames import rollouts_frame, runs_frame
 from analysis.records.runs import Run, tenths
-from analysis.statistics.bootstrap import ratio, ratio_se, step_noise
+from analysis.statistics.bootstrap import step_noise
 from analysis.statistics.estimate import LEVEL, NAN, Estimate, around
-from analysis.statistics.intervals import mean_interval, student
+from analysis.statistics.intervals import mean_interval, ratio, ratio_se, student
 from study.cell.records import COMPONENT
 
 REPLICATES = 1000

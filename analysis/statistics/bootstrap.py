@@ -11,6 +11,7 @@ import numpy as np
 from scipy import special
 
 from analysis.statistics.estimate import LEVEL, NAN, Estimate
+from analysis.statistics.intervals import ratio, ratio_se
 
 FEWEST = 10
 """Fewest units of any resampled kind for which an interval is given."""
@@ -41,12 +42,6 @@ def draw_weights(rng: np.random.Generator, out_B_C: np.ndarray) -> np.ndarray:
     flat = np.reshape(out_B_C, -1, copy=False)
     np.add.at(flat, (places + np.arange(replicates)[:, None] * units).ravel(), 1.0)
     return out_B_C
-
-
-def group_sums(values_P_G: np.ndarray) -> np.ndarray:
-    """Sum over the rollouts of each group that have a value, and their number: (P, 2)."""
-    finite = np.isfinite(values_P_G)
-    return np.stack([np.where(finite, values_P_G, 0.0).sum(axis=1), finite.sum(axis=1)], axis=1)
 
 
 def step_noise(
@@ -99,20 +94,3 @@ def mean_by_bootstrap(
     tail = widened(units)
     low, high = np.quantile(means_B, (tail, 1 - tail))
     return Estimate(float(np.mean(values_C)), float(low), float(high), units, unit)
-
-
-def ratio(sums: np.ndarray) -> np.ndarray:
-    """First over second of the last axis; NaN where the second is 0."""
-    sums = np.asarray(sums, dtype=float)
-    out = np.full(sums.shape[:-1], np.nan)
-    return np.divide(sums[..., 0], sums[..., 1], out=out, where=sums[..., 1] != 0)[()]
-
-
-def ratio_se(sums_C_2: np.ndarray) -> float:
-    """Cluster-robust standard error of the ratio of sums, factor C / (C - 1); NaN for one."""
-    clusters = len(sums_C_2)
-    total = sums_C_2.sum(axis=0)
-    if clusters < 2 or total[1] == 0:
-        return float("nan")
-    residuals = sums_C_2[:, 0] - ratio(total) * sums_C_2[:, 1]
-    return float(np.sqrt(clusters / (clusters - 1) * (residuals @ residuals)) / abs(total[1]))

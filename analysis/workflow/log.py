@@ -125,7 +125,7 @@ def of_rows(table: pd.DataFrame) -> LoggedRun:
         mean_interval(stood_in["reward"].dropna(), "program"),
         *(len(whole), int((whole["min"] == whole["max"]).sum())),
         *(len(steps), int(steps["update"].sum())),
-        *(_share(part) for part in shares),
+        *(mean_interval(part, "step", ends=(0.0, 1.0)) for part in shares),
         *(len(written), float(written.head(5).sum() / max(1, len(own)))),
     )
 
@@ -141,11 +141,6 @@ def _after(steps: pd.DataFrame) -> tuple[Sequence[float], Sequence[float], Seque
             if step - 2 in share.index and update[step - 2] and not update[step - 1]:
                 second.append(share[step])
     return updated, none, second
-
-
-def _share(values: Sequence[float]) -> Estimate:
-    """The mean over steps with its t interval, cut at 0 and 1."""
-    return mean_interval(values, "step", ends=(0.0, 1.0))
 
 
 def describe_run(run: LoggedRun) -> list[str]:

@@ -12,7 +12,8 @@ from analysis.planted.bootstrap import (
     nested_bootstrap,
 )
 from analysis.statistics import bootstrap
-from analysis.statistics.bootstrap import draw_weights, ratio, ratio_se, resampled_sums, widened
+from analysis.statistics.bootstrap import draw_weights, resampled_sums, widened
+from analysis.statistics.intervals import ratio, ratio_se
 
 
 def unbalanced(seed: int, clusters: int = 40) -> tuple[np.ndarray, np.ndarray]:

@@ -27,8 +27,8 @@ from analysis.records.runs import Run
 from analysis.report import sections
 from analysis.report.evidence import Evidence, of_records
 from analysis.report.words import findings, limits
-from analysis.statistics.bootstrap import group_sums
 from analysis.statistics.clipped_line import clipped_mean
+from analysis.statistics.intervals import group_sums
 from study.features import FEATURES
 from study.rewards.advantages import advantages
 
