@@ -11,7 +11,20 @@ import pandas as pd
 
 from analysis.display import markup
 from analysis.display.figures import ALONE, looks, marks_of, single, style
-from analysis.display.markup import DECIMALS, MISSING, TEXTS, number, p_value, with_interval
+from analysis.display.markup import (
+    DECIMALS,
+    MISSING,
+    TEXTS,
+    folded,
+    number,
+    p_value,
+    paragraph,
+    picture,
+    render_text,
+    sheet,
+    title,
+    with_interval,
+)
 from analysis.display.printed import NO_RUN, aligned
 from analysis.onset.estimate import Line, planted_false_alarms
 from analysis.onset.overopt import BestOfN, place
@@ -243,3 +256,38 @@ def _by_note(notes: Sequence[tuple[str, str]]) -> list[str]:
         if note:
             cells.setdefault(note, {})[cell] = None
     return [f"{note} ({', '.join(named)})" for note, named in cells.items()]
+
+
+def section(lines: Sequence[Line]) -> list[str]:
+    """When each run's gap began to grow, by the change point and by the threshold grid, for the
+    report."""
+    looked_for = any(math.isfinite(line.onset.p) for line in lines)
+    drawn = [picture("onsets", onsets, lines)] if looked_for else []
+    meaning = paragraph(TEXTS["paragraphs"]["onsets"])
+    return [title("onsets"), *drawn, sheet("onsets", onset_table(lines)), meaning]
+
+
+def frontier_section(
+    runs: Sequence[Run], fits: Sequence[dict[str, Any]], chosen: Sequence[BestOfN]
+) -> list[str]:
+    """Truth against judge along training, the over-optimisation fits where KL is known, and what
+    choosing by the judge would give without training, for the report."""
+    rest: list[str] = []
+    if chosen:
+        table = sheet("best_of_n", best_of_n_table(chosen))
+        meaning = paragraph(TEXTS["paragraphs"]["best_of_n"])
+        rest = folded(TEXTS["folded"]["frontier"], [table, meaning])
+    return [title("frontier"), *_frontier(runs, fits), *rest]
+
+
+def _frontier(runs: Sequence[Run], fits: Sequence[dict[str, Any]]) -> list[str]:
+    if not fits:
+        return [paragraph(TEXTS["empty"]["frontier"])]
+    drawn = picture("frontier", frontier, runs)
+    if not drawn:
+        return [paragraph(TEXTS["empty"]["path"])]
+    fitted = [fit for fit in fits if fit["best"] is not None and fit["score"] == "truth"]
+    if not fitted:
+        why = "; ".join(sorted({fit["note"] for fit in fits}))
+        return [drawn, paragraph(render_text("limits", "no_fit", why=why))]
+    return [drawn, sheet("peaks", peaks_table(fitted)), paragraph(TEXTS["paragraphs"]["peaks"])]

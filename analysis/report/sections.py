@@ -6,7 +6,6 @@ their fixed texts stand in ``texts.yaml``.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from functools import wraps
 from importlib.metadata import version
@@ -19,7 +18,21 @@ from markupsafe import Markup
 from analysis.crossjudge import estimate as crossjudge
 from analysis.display import markup
 from analysis.display.figures import looks, looks_of
-from analysis.display.markup import TEXTS, paragraph, picture, render_text, sheet, title
+from analysis.display.markup import (
+    DECIMALS,
+    TEXTS,
+    bracket,
+    cut,
+    cut_difference,
+    estimate,
+    number,
+    p_value,
+    paragraph,
+    picture,
+    render_text,
+    sheet,
+    title,
+)
 from analysis.dose import display as dose_display
 from analysis.drift import estimate as drift
 from analysis.families import display as families_display
@@ -29,7 +42,6 @@ from analysis.knockout import display as knockout_display
 from analysis.ledger.display import calibration_table, ledger_table, stacked
 from analysis.mixture import display as mixture_display
 from analysis.onset import display as onset_display
-from analysis.onset.display import best_of_n_table, onset_table, peaks_table
 from analysis.propagation import display as propagation_display
 from analysis.propagation import estimate as propagation
 from analysis.records.runs import TAIL
@@ -45,6 +57,7 @@ from study.system.files import write_json
 
 MOST_BEHAVIOURS = 6
 """Behaviours whose differences are drawn: those that moved furthest."""
+LABELS: dict[str, str] = TEXTS["scores"]
 EMPTY, PARAGRAPHS, FOLDED = TEXTS["empty"], TEXTS["paragraphs"], TEXTS["folded"]
 
 
@@ -62,12 +75,13 @@ def section(write: Section) -> Section:
     return written
 
 
-def _of(part: str, write: Callable[[Any], list[str]]) -> Section:
-    """A subject's own section on its part of the evidence; nothing where there is none."""
+def _of(part: str, write: Callable[[Any], list[str]], always: bool = False) -> Section:
+    """A subject's own section on its part of the evidence; nothing where there is none, unless it
+    ``always`` has something to say."""
 
     def written(evidence: Evidence) -> list[str]:
         content = getattr(evidence, part)
-        return write(content) if content else []
+        return write(content) if content or always else []
 
     written.__name__ = part
     return section(written)
@@ -154,7 +168,7 @@ def behaviours(evidence: Evidence) -> list[str]:
         fragments.append(paragraph(EMPTY["behaviours"]))
     if len(evidence.held_out):
         rest += [
-            sheet("held_out", tables.held_out_table(evidence.held_out), evidence.held_out),
+            sheet("held_out", held_out_table(evidence.held_out), evidence.held_out),
             paragraph(PARAGRAPHS["held_out"]),
         ]
     fragments += markup.folded(FOLDED["behaviours"], rest) if rest else []
@@ -224,41 +238,6 @@ def predictions(evidence: Evidence) -> list[str]:
         sheet("predictions", calibration_table(with_r2), calibration),
         paragraph(meaning),
     ]
-
-
-@section
-def onsets(evidence: Evidence) -> list[str]:
-    """When each run's gap began to grow, by the change point and by the threshold grid."""
-    table = sheet("onsets", onset_table(evidence.onsets))
-    looked_for = any(math.isfinite(line.onset.p) for line in evidence.onsets)
-    drawn = [picture("onsets", onset_display.onsets, evidence.onsets)] if looked_for else []
-    return [title("onsets"), *drawn, table, paragraph(PARAGRAPHS["onsets"])]
-
-
-@section
-def frontier(evidence: Evidence) -> list[str]:
-    """Truth against judge along training, the over-optimisation fits where KL is known, and what
-    choosing by the judge would give without training."""
-    chosen: list[str] = []
-    if evidence.best_of_n:
-        table = sheet("best_of_n", best_of_n_table(evidence.best_of_n))
-        chosen = markup.folded(FOLDED["frontier"], [table, paragraph(PARAGRAPHS["best_of_n"])])
-    return [*_frontier(evidence), *chosen]
-
-
-def _frontier(evidence: Evidence) -> list[str]:
-    head, fits = title("frontier"), evidence.overoptimisation
-    if not fits:
-        return [head, paragraph(EMPTY["frontier"])]
-    drawn = onset_display.frontier(evidence.runs)
-    if drawn is None:
-        return [head, paragraph(EMPTY["path"])]
-    fragments = [head, markup.figure(drawn, render_text("captions", "frontier"))]
-    fitted = [fit for fit in fits if fit["best"] is not None and fit["score"] == "truth"]
-    if not fitted:
-        why = "; ".join(sorted({fit["note"] for fit in fits}))
-        return [*fragments, paragraph(render_text("limits", "no_fit", why=why))]
-    return [*fragments, sheet("peaks", peaks_table(fitted)), paragraph(PARAGRAPHS["peaks"])]
 
 
 @section
@@ -359,7 +338,80 @@ def method(evidence: Evidence) -> list[str]:
 
 def _shifts(name: str, shifts: pd.DataFrame, base: str | None) -> Markup:
     """A table of shifts with what its file holds."""
-    return sheet(name, tables.shifts_table(shifts, base), shifts, base=base)
+    return sheet(name, shifts_table(shifts, base), shifts, base=base)
+
+
+def shifts_table(shifts: pd.DataFrame, base: str | None) -> pd.DataFrame:
+    """A shift table with its intervals written out: scores first, then the rest as they come."""
+    has_missing = (shifts.loc[shifts["metric"].isin(drift.JUDGED), "unscored"] > 0).any()
+    has_differences, pooled = shifts["diff"].notna().any(), shifts["pooled"].notna().any()
+    order = {metric: k for k, metric in enumerate(dict.fromkeys([*LABELS, *shifts["metric"]]))}
+    placed = shifts.assign(_at=shifts["metric"].map(order)).sort_values(["_at", "arm"])
+    rows = []
+    of_base = {row["metric"]: row for row in shifts[shifts["arm"] == base].to_dict("records")}
+    for row in map(_plain, placed.to_dict("records")):
+        errors = (number(row[key]) for key in ("se", "group_se", "naive_se"))
+        line = {
+            "measure": f"{LABELS.get(row['metric'], row['metric'])} ({row['unit']})",
+            "arm": row["arm"],
+            "first": row["first"],
+            "last": row["last"],
+            "shift [95 %]": estimate(row["shift"], *cut(row)),
+            "SE: runs / groups / rollouts": " / ".join(errors),
+            "runs": row["n"],
+        }
+        if has_missing:
+            line["missing"] = f"{100 * row['unscored']:.1f} %"
+            line["worst cases"] = bracket(row["worst_low"], row["worst_high"])
+        if has_differences:
+            other = of_base.get(row["metric"])
+            difference = estimate(row["diff"], *cut_difference(row, other))
+            paired = row["pairs"] > 0
+            line[f"beyond {base} [95 %]"] = difference if paired else ""
+            if has_missing:
+                worst = bracket(row["diff_worst_low"], row["diff_worst_high"])
+                line[f"worst cases beyond {base}"] = worst
+            if pooled:
+                drawn = estimate(row["pooled"], *cut_difference(row, other, "pooled"))
+                line["pooled over arms [95 %]"] = drawn if paired else ""
+            line["pairs"] = number(row["pairs"]) if paired else ""
+            line["p (sign flip)"] = p_value(row["p_sign_flip"]) if paired else ""
+            line["p (t, Holm)"] = p_value(row["p_holm"]) if paired else ""
+        texts = [text for text in (row["note"], row["diff_note"]) if isinstance(text, str)]
+        notes = dict.fromkeys(note for text in texts for note in text.split("; ") if note)
+        rows.append(line | {"note": "; ".join(n for n in notes if "exact p" not in n)})
+    table = pd.DataFrame(rows)
+    with_notes = len(table) and table["note"].ne("").any()
+    return table if with_notes else table.drop(columns="note", errors="ignore")
+
+
+def _plain(row: dict[str, Any]) -> dict[str, Any]:
+    """A row whose scores and shares have no more than `DECIMALS`, its p as they are."""
+    if row["unit"] != "score" and not row["unit"].startswith("share"):
+        return row
+    return {
+        key: round(value, DECIMALS) if isinstance(value, float) and "p_" not in key else value
+        for key, value in row.items()
+    }
+
+
+def held_out_table(held_out: pd.DataFrame) -> pd.DataFrame:
+    """Shifts on held-out rows beside those on the rows of training."""
+    rows = [
+        {
+            "measure": f"{LABELS.get(row['metric'], row['metric'])} ({row['unit']})",
+            "arm": row["arm"],
+            "held-out, drawn [95 %]": estimate(row["shift"], *cut(row)),
+            "held-out, greedy": number(row["greedy"], sign=True),
+            "training": number(row["training"], sign=True),
+            "held-out - training [95 %]": estimate(
+                row["apart"], row["apart_low"], row["apart_high"]
+            ),
+            "runs": row["n"],
+        }
+        for row in map(_plain, held_out.to_dict("records"))
+    ]
+    return pd.DataFrame(rows)
 
 
 def _runs_of(evidence: Evidence, arm: str) -> str:
@@ -372,6 +424,14 @@ def _runs_of(evidence: Evidence, arm: str) -> str:
     return Markup('<p id="{}">{}</p>').format(markup.anchor(arm), text)
 
 
+@section
+def frontier(evidence: Evidence) -> list[str]:
+    """Truth against judge along training, and what choosing by the judge would give."""
+    fits, chosen = evidence.overoptimisation, evidence.best_of_n
+    return onset_display.frontier_section(evidence.runs, fits, chosen)
+
+
+onsets = _of("onsets", onset_display.section, always=True)
 doses = _of("doses", dose_display.section)
 knockout = _of("knockouts", knockout_display.section)
 interventions = _of("interventions", interventions_display.section)

@@ -9,11 +9,8 @@ import numpy as np
 import pandas as pd
 
 from analysis.display import markup
-from analysis.display.markup import DECIMALS, TEXTS, cut, cut_difference
-from analysis.drift.estimate import JUDGED
+from analysis.display.markup import cut_difference
 from analysis.report.evidence import Evidence
-
-LABELS: dict[str, str] = TEXTS["scores"]
 
 
 def row_of(table: pd.DataFrame, arm: str, metric: str) -> dict[str, Any] | None:
@@ -108,79 +105,6 @@ def runs_table(evidence: Evidence) -> pd.DataFrame:
     table = table.assign(**{"in the estimates": usage})
     error = cells["error"].str.slice(0, 120)
     return table.assign(error=error) if error.ne("").any() else table
-
-
-def shifts_table(shifts: pd.DataFrame, base: str | None) -> pd.DataFrame:
-    """A shift table with its intervals written out: scores first, then the rest as they come."""
-    has_missing = (shifts.loc[shifts["metric"].isin(JUDGED), "unscored"] > 0).any()
-    has_differences, pooled = shifts["diff"].notna().any(), shifts["pooled"].notna().any()
-    order = {metric: k for k, metric in enumerate(dict.fromkeys([*LABELS, *shifts["metric"]]))}
-    placed = shifts.assign(_at=shifts["metric"].map(order)).sort_values(["_at", "arm"])
-    rows = []
-    of_base = {row["metric"]: row for row in shifts[shifts["arm"] == base].to_dict("records")}
-    for row in map(_plain, placed.to_dict("records")):
-        errors = (markup.number(row[key]) for key in ("se", "group_se", "naive_se"))
-        line = {
-            "measure": f"{LABELS.get(row['metric'], row['metric'])} ({row['unit']})",
-            "arm": row["arm"],
-            "first": row["first"],
-            "last": row["last"],
-            "shift [95 %]": markup.estimate(row["shift"], *cut(row)),
-            "SE: runs / groups / rollouts": " / ".join(errors),
-            "runs": row["n"],
-        }
-        if has_missing:
-            line["missing"] = f"{100 * row['unscored']:.1f} %"
-            line["worst cases"] = markup.bracket(row["worst_low"], row["worst_high"])
-        if has_differences:
-            other = of_base.get(row["metric"])
-            difference = markup.estimate(row["diff"], *cut_difference(row, other))
-            paired = row["pairs"] > 0
-            line[f"beyond {base} [95 %]"] = difference if paired else ""
-            if has_missing:
-                worst = markup.bracket(row["diff_worst_low"], row["diff_worst_high"])
-                line[f"worst cases beyond {base}"] = worst
-            if pooled:
-                drawn = markup.estimate(row["pooled"], *cut_difference(row, other, "pooled"))
-                line["pooled over arms [95 %]"] = drawn if paired else ""
-            line["pairs"] = markup.number(row["pairs"]) if paired else ""
-            line["p (sign flip)"] = markup.p_value(row["p_sign_flip"]) if paired else ""
-            line["p (t, Holm)"] = markup.p_value(row["p_holm"]) if paired else ""
-        texts = [text for text in (row["note"], row["diff_note"]) if isinstance(text, str)]
-        notes = dict.fromkeys(note for text in texts for note in text.split("; ") if note)
-        rows.append(line | {"note": "; ".join(n for n in notes if "exact p" not in n)})
-    table = pd.DataFrame(rows)
-    with_notes = len(table) and table["note"].ne("").any()
-    return table if with_notes else table.drop(columns="note", errors="ignore")
-
-
-def _plain(row: dict[str, Any]) -> dict[str, Any]:
-    """A row whose scores and shares have no more than `DECIMALS`, its p as they are."""
-    if row["unit"] != "score" and not row["unit"].startswith("share"):
-        return row
-    return {
-        key: round(value, DECIMALS) if isinstance(value, float) and "p_" not in key else value
-        for key, value in row.items()
-    }
-
-
-def held_out_table(held_out: pd.DataFrame) -> pd.DataFrame:
-    """Shifts on held-out rows beside those on the rows of training."""
-    rows = [
-        {
-            "measure": f"{LABELS.get(row['metric'], row['metric'])} ({row['unit']})",
-            "arm": row["arm"],
-            "held-out, drawn [95 %]": markup.estimate(row["shift"], *cut(row)),
-            "held-out, greedy": markup.number(row["greedy"], sign=True),
-            "training": markup.number(row["training"], sign=True),
-            "held-out - training [95 %]": markup.estimate(
-                row["apart"], row["apart_low"], row["apart_high"]
-            ),
-            "runs": row["n"],
-        }
-        for row in map(_plain, held_out.to_dict("records"))
-    ]
-    return pd.DataFrame(rows)
 
 
 def sources_table(evidence: Evidence) -> pd.DataFrame:

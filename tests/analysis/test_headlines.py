@@ -12,7 +12,8 @@ from analysis.drift import estimate as drift
 from analysis.report import figures
 from analysis.report.evidence import Evidence
 from analysis.report.headlines import headlines
-from analysis.report.tables import row_of, shifts_table
+from analysis.report.sections import shifts_table
+from analysis.report.tables import row_of
 
 
 def shifted(evidence: Evidence, by_run: dict[tuple[str, str], list[float]]) -> Evidence:
