@@ -9,8 +9,7 @@ import pandas as pd
 import pytest
 from scipy import stats
 
-from analysis.external.ratings import agreement_report, check_ratings
-from analysis.ratings import main
+from analysis.ratings import agreement_report, check_ratings, main
 from study.errors import UserError
 
 
