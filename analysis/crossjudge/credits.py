@@ -13,6 +13,7 @@ import numpy as np
 import pandas as pd
 
 from analysis.records.frames import rollouts_frame, verdicts_frame
+from analysis.records.replays import replays_of
 from judges.grading import GRADINGS
 from judges.grading.base import PROMPTS
 from study.cell.cells import load_cell
@@ -63,13 +64,13 @@ def read_credits(study_dir: Path, row: pd.DataFrame) -> Credits | None:
         return None
     parts = {str(judge): part for judge, part in verdicts.groupby("judge", observed=True)}
     scored_by = set(verdicts["judge_id"].dropna())
-    for folder in sorted((study_dir / "replays").glob(f"*/{cell}")):
-        replayed = _labelled(verdicts_frame(folder.parent, columns, row))
+    for folder in replays_of(study_dir, cell):
+        replayed = _labelled(verdicts_frame(folder.study_dir, columns, row))
         replayed = replayed[~replayed["judge_id"].isin(scored_by)]
         scored_by |= set(replayed["judge_id"].dropna())
         for judge, part in replayed.groupby("judge", observed=True):
             name = str(judge)
-            parts[folder.parent.name if name in parts else name] = part
+            parts[folder.study_dir.name if name in parts else name] = part
     answers = rollouts_frame(study_dir, ["rollout_id", "step", "prompt_id"], row)
     place = pd.Series(np.arange(len(answers)), index=answers["rollout_id"])
     most = max(int(part["labels"].str.len().max()) for part in parts.values())
@@ -84,7 +85,7 @@ def read_credits(study_dir: Path, row: pd.DataFrame) -> Credits | None:
             labels[line, : len(each)] = [CREDIT.get(label, np.nan) for label in each]
         np.maximum.at(count, prompt_N[at], width)
         by_judge[name] = _majority(labels, at, len(answers))
-    row_of, problems = _rows(study_dir / cell)
+    row_of, problems = _rows(CellFolder(study_dir / cell))
     points = np.zeros((len(prompts), most))
     unknown = 0
     for line, prompt in enumerate(prompts):
@@ -120,12 +121,12 @@ def _majority(labels_V_K: np.ndarray, at_V: np.ndarray, answers: int) -> np.ndar
     return np.where(balance > 0, 1.0, np.where(balance < 0, 0.0, np.nan))
 
 
-def _rows(folder: Path) -> tuple[Callable[[str], Row | None], list[str]]:
+def _rows(cell: CellFolder) -> tuple[Callable[[str], Row | None], list[str]]:
     """Prompt id -> row of the cell's task; where that cannot be read, none, and why."""
     try:
-        return lookup(load_cell(CellFolder(folder)).config.task), []
+        return lookup(load_cell(cell).config.task), []
     except (Damaged, UserError) as error:
-        return lambda prompt: None, [f"{folder.name}: its task cannot be read: {error}".rstrip(".")]
+        return lambda prompt: None, [f"{cell.name}: its task cannot be read: {error}".rstrip(".")]
 
 
 SHOWN = ("rubric_batch", "rubric_chunk", "rubric_item", "verif")
@@ -141,8 +142,8 @@ def gradings(study_dir: Path, cell: str) -> dict[str, tuple[str, str]]:
     be read is left out: who reads its scores says so.
     """
     named: dict[str, tuple[str, str]] = {}
-    for folder in (study_dir / cell, *sorted((study_dir / "replays").glob(f"*/{cell}"))):
-        for part in CellFolder(folder).parts("verdicts")[:1]:
+    for folder in (CellFolder(study_dir / cell), *replays_of(study_dir, cell)):
+        for part in folder.parts("verdicts")[:1]:
             try:
                 table = read_part(part, _COLUMNS)
             except Damaged:
@@ -152,8 +153,8 @@ def gradings(study_dir: Path, cell: str) -> dict[str, tuple[str, str]]:
             columns = (table[name].to_pylist() for name in _COLUMNS)
             for judge, grading, prompt_sha in set(zip(*columns, strict=True)):
                 named.setdefault(judge, (grading, prompt_sha))
-                if folder.parent != study_dir:
-                    named[folder.parent.name] = (grading, prompt_sha)
+                if folder.study_dir != study_dir:
+                    named[folder.study_dir.name] = (grading, prompt_sha)
     return named
 
 

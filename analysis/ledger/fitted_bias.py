@@ -33,7 +33,7 @@ def fitted_parts(
     """
     runs = [run for run in read_study(study_dir).runs if cell in ("", run.cell)]
     plain = [run for run in runs if run.corrected is None]
-    same = [run for run in plain if _identity(study_dir / run.cell) == judge_id(judge)]
+    same = [run for run in plain if _identity(CellFolder(study_dir / run.cell)) == judge_id(judge)]
     if not same:
         judges = ", ".join(sorted({run.acting for run in plain})) or "no such run with rollouts"
         raise UserError(
@@ -81,9 +81,9 @@ def regressed(runs: Sequence[Run], names: Sequence[str], study: str) -> dict[str
     return parts
 
 
-def _identity(folder: Path) -> str:
+def _identity(cell: CellFolder) -> str:
     try:
-        return judge_id(load_cell(CellFolder(folder)).config.judge)
+        return judge_id(load_cell(cell).config.judge)
     except (Damaged, UserError):
         return ""
 

@@ -25,7 +25,7 @@ def with_replays(runs: Sequence[Run], study_dir: Path) -> tuple[list[Run], list[
     replayed, problems = [], []
     for run in runs:
         shadows = dict(run.shadows)
-        folders = sorted(map(CellFolder, (study_dir / "replays").glob(f"*/{run.cell}")))
+        folders = replays_of(study_dir, run.cell)
         try:
             scored_by = _judges(CellFolder(study_dir / run.cell)) if folders else {}
         except Damaged as error:
@@ -48,6 +48,11 @@ def with_replays(runs: Sequence[Run], study_dir: Path) -> tuple[list[Run], list[
                 scored_by[who] = name
         replayed.append(replace(run, shadows=shadows))
     return replayed, problems
+
+
+def replays_of(study_dir: Path, cell: str) -> list[CellFolder]:
+    """The folders of a run's replays, by name."""
+    return sorted(map(CellFolder, (study_dir / "replays").glob(f"*/{cell}")))
 
 
 def _judges(folder: CellFolder) -> dict[str, str]:
