@@ -28,8 +28,8 @@ from analysis.crossjudge.credits import (
 )
 from analysis.records.frames import runs_frame
 from analysis.records.runs import Run
-from analysis.statistics.estimate import ENDS, NAN, NO_ESTIMATE, Estimate
-from analysis.statistics.intervals import mean_interval, mean_of_means, ratio, ratio_se
+from analysis.statistics.estimate import ENDS, NAN, NO_ESTIMATE, Estimate, ratio, ratio_se
+from analysis.statistics.intervals import mean_interval, mean_of_means
 from analysis.statistics.proportions import logit_share
 
 

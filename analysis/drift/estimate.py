@@ -19,15 +19,8 @@ from statsmodels.stats.multitest import multipletests
 
 from analysis.records.frames import NAMELESS, rollouts_frame
 from analysis.records.runs import Records, Run, ends, shift, step_means, tenths
-from analysis.statistics.estimate import FLAT
-from analysis.statistics.intervals import (
-    group_sums,
-    grouped_intervals,
-    mean_interval,
-    paired_difference,
-    ratio,
-    ratio_se,
-)
+from analysis.statistics.estimate import FLAT, group_sums, ratio, ratio_se
+from analysis.statistics.intervals import grouped_intervals, mean_interval, paired_difference
 from analysis.statistics.pooling import pooled_differences
 from study.features import unit
 from study.verdict import Outcome

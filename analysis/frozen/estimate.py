@@ -26,8 +26,8 @@ from analysis.drift.estimate import (
     shift_table,
 )
 from analysis.records.runs import Run
-from analysis.statistics.estimate import known_mean
-from analysis.statistics.intervals import group_sums, mean_interval, ratio_se
+from analysis.statistics.estimate import group_sums, known_mean, ratio_se
+from analysis.statistics.intervals import mean_interval
 
 ANSWERS = {"drawn": slice(1, None), "greedy": slice(1)}
 """Which answers to a prompt: those drawn as in training, or the one that is most probable."""

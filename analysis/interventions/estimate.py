@@ -25,8 +25,8 @@ from analysis.drift.substitution import Substitution, substitutions
 from analysis.ledger.transmission import within_regression
 from analysis.records.frames import rollouts_frame
 from analysis.records.runs import Records, Run
-from analysis.statistics.estimate import NAN, NO_ESTIMATE, Estimate, columns, known_mean
-from analysis.statistics.intervals import mean_interval, ratio_se
+from analysis.statistics.estimate import NAN, NO_ESTIMATE, Estimate, columns, known_mean, ratio_se
+from analysis.statistics.intervals import mean_interval
 from study.cell.records import COMPONENT
 from study.config.identity import left_out
 from study.config.marks import under

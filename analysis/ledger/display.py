@@ -14,7 +14,6 @@ from analysis.display.markup import DECIMALS, TEXTS
 from study.screen import plural
 
 if TYPE_CHECKING:
-    import pandas as pd
     from matplotlib.figure import Figure
 
 

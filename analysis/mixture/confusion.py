@@ -18,8 +18,7 @@ from analysis.ledger.transmission import THRESHOLD
 from analysis.probes.levels import phi_interval
 from analysis.records.frames import NAMELESS, rollouts_frame
 from analysis.statistics.bootstrap import FEWEST
-from analysis.statistics.estimate import LEVEL, NAN, Estimate, around
-from analysis.statistics.intervals import ratio_se
+from analysis.statistics.estimate import LEVEL, NAN, Estimate, around, ratio_se
 from analysis.statistics.proportions import (
     Confusion,
     auc,

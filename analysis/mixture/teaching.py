@@ -26,8 +26,8 @@ from analysis.ledger.transmission import THRESHOLD
 from analysis.mixture.step import mix, nominal
 from analysis.mixture.transfer import RULE, changes, taught_by
 from analysis.records.runs import Run
-from analysis.statistics.estimate import ENDS, NAN, NO_ESTIMATE, Estimate, around
-from analysis.statistics.intervals import mean_interval, paired_difference, ratio, student
+from analysis.statistics.estimate import ENDS, NAN, NO_ESTIMATE, Estimate, around, ratio
+from analysis.statistics.intervals import mean_interval, paired_difference, student
 from analysis.statistics.prediction import Prediction, Scores, score
 from study.rewards.advantages import EPS
 from study.tasks.mix import realised

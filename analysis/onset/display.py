@@ -34,9 +34,6 @@ from analysis.records.runs import Run, step_means
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-    from analysis.onset.estimate import Line
-    from analysis.records.runs import Run
-
 
 @style()
 def onsets(lines: Sequence[Line]) -> Figure:

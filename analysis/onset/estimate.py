@@ -33,8 +33,7 @@ from analysis.onset.threshold_grid import (
 )
 from analysis.records.runs import Run
 from analysis.statistics.bootstrap import step_noise
-from analysis.statistics.estimate import FLAT, LEVEL, NAN, Estimate
-from analysis.statistics.intervals import group_sums
+from analysis.statistics.estimate import FLAT, LEVEL, NAN, Estimate, group_sums
 from study.rewards.corrections.checks import FEWEST_STEPS
 
 REPLICATES = 1_000

@@ -27,8 +27,16 @@ from analysis.display.markup import number
 from analysis.planted.truth import Fault, simulate
 from analysis.records.runs import Run, tenths
 from analysis.statistics.bootstrap import step_noise
-from analysis.statistics.estimate import FLAT, LEVEL, NAN, NO_ESTIMATE, Estimate, known_mean
-from analysis.statistics.intervals import group_sums, mean_interval
+from analysis.statistics.estimate import (
+    FLAT,
+    LEVEL,
+    NAN,
+    NO_ESTIMATE,
+    Estimate,
+    group_sums,
+    known_mean,
+)
+from analysis.statistics.intervals import mean_interval
 from analysis.statistics.proportions import wilson
 
 REPLICATES = 2_000

@@ -10,9 +10,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from analysis.statistics.bootstrap import FEWEST, draw_weights, resampled_sums, widened
-from analysis.statistics.estimate import NAN, Estimate
+from analysis.statistics.estimate import NAN, Estimate, ratio
 from analysis.statistics.fixed_effects import grouped
-from analysis.statistics.intervals import ratio
 from study.screen import plural
 
 REPLICATES = 10_000

@@ -28,8 +28,8 @@ from statsmodels.stats.multitest import multipletests
 
 from analysis.external.pairwise import exact_p
 from analysis.statistics.bounded_mean import STILL, Rare
-from analysis.statistics.estimate import NAN, Estimate
-from analysis.statistics.intervals import ratio, ratio_se, student
+from analysis.statistics.estimate import NAN, Estimate, ratio, ratio_se
+from analysis.statistics.intervals import student
 from analysis.statistics.power import POWER, smallest_effect
 from judges.probes.biasset import TYPES
 from study.features import FEATURES

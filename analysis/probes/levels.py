@@ -19,8 +19,7 @@ from scipy import stats
 from analysis.probes.effects import NO_SPREAD, clustered_mean, prompt_sums
 from analysis.statistics import proportions
 from analysis.statistics.bootstrap import FEWEST, resampled_sums, widened
-from analysis.statistics.estimate import LEVEL, NAN, Estimate
-from analysis.statistics.intervals import ratio, ratio_se
+from analysis.statistics.estimate import LEVEL, NAN, Estimate, ratio, ratio_se
 
 THRESHOLD = 0.5
 """Judge and truth call a text good from this score on."""

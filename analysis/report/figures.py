@@ -37,7 +37,6 @@ from analysis.report.tables import row_of
 from study.features import FEATURES, possible, unit
 
 if TYPE_CHECKING:
-    import pandas as pd
     from matplotlib.figure import Figure
 
 

@@ -21,8 +21,8 @@ from analysis.onset.threshold_grid import RADIUS
 from analysis.records.frames import rollouts_frame, runs_frame
 from analysis.records.runs import Run, tenths
 from analysis.statistics.bootstrap import step_noise
-from analysis.statistics.estimate import LEVEL, NAN, Estimate, around
-from analysis.statistics.intervals import mean_interval, ratio, ratio_se, student
+from analysis.statistics.estimate import LEVEL, NAN, Estimate, around, ratio, ratio_se
+from analysis.statistics.intervals import mean_interval, student
 from study.cell.records import COMPONENT
 
 REPLICATES = 1000

@@ -10,8 +10,7 @@ from __future__ import annotations
 import numpy as np
 from scipy import special
 
-from analysis.statistics.estimate import LEVEL, NAN, Estimate
-from analysis.statistics.intervals import ratio, ratio_se
+from analysis.statistics.estimate import LEVEL, NAN, Estimate, ratio, ratio_se
 
 FEWEST = 10
 """Fewest units of any resampled kind for which an interval is given."""

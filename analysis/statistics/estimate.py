@@ -1,4 +1,7 @@
-"""`Estimate`: one number with its interval, what it was taken over, and why not to trust it."""
+"""`Estimate`: one number with its interval, what it was taken over, and why not to trust it.
+
+A mean over clusters is a ratio of sums: `group_sums`, `ratio`, and its standard error `ratio_se`.
+"""
 
 from __future__ import annotations
 
@@ -82,6 +85,29 @@ def known_mean(values: np.ndarray) -> float:
     """Mean of the finite values, NaN for none."""
     finite = values[np.isfinite(values)]
     return float(finite.mean()) if len(finite) else NAN
+
+
+def group_sums(values_P_G: np.ndarray) -> np.ndarray:
+    """Sum over the rollouts of each group that have a value, and their number: (P, 2)."""
+    finite = np.isfinite(values_P_G)
+    return np.stack([np.where(finite, values_P_G, 0.0).sum(axis=1), finite.sum(axis=1)], axis=1)
+
+
+def ratio(sums: np.ndarray) -> np.ndarray:
+    """First over second of the last axis; NaN where the second is 0."""
+    sums = np.asarray(sums, dtype=float)
+    out = np.full(sums.shape[:-1], np.nan)
+    return np.divide(sums[..., 0], sums[..., 1], out=out, where=sums[..., 1] != 0)[()]
+
+
+def ratio_se(sums_C_2: np.ndarray) -> float:
+    """Cluster-robust standard error of the ratio of sums, factor C / (C - 1); NaN for one."""
+    clusters = len(sums_C_2)
+    total = sums_C_2.sum(axis=0)
+    if clusters < 2 or total[1] == 0:
+        return float("nan")
+    residuals = sums_C_2[:, 0] - ratio(total) * sums_C_2[:, 1]
+    return float(np.sqrt(clusters / (clusters - 1) * (residuals @ residuals)) / abs(total[1]))
 
 
 FLAT = 1e-6

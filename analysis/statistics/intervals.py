@@ -16,15 +16,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import pandas as pd
 from scipy import stats
 
-from analysis.statistics.estimate import ENDS, LEVEL, NAN, Estimate, around
+from analysis.statistics.estimate import ENDS, LEVEL, NAN, Estimate, around, ratio_se
 from analysis.statistics.power import smallest_effect
 
 if TYPE_CHECKING:
     import pandas as pd
-
 
 _EXACT_PAIRS = 20
 """Up to here all 2^n sign flips are counted (8 MB); beyond, 100,000 of them are drawn."""
@@ -266,8 +264,9 @@ def paired_prompts(
     notes = [f"{missing} of {len(has_both)} pairs lack a score"] if missing else []
     if not has_both.any():
         return PairedPrompts(NAN, unit="prompt", note="; ".join(notes) or "no prompt in common")
-    codes = pd.factorize(np.asarray(prompt_N, dtype=object)[has_both])[0]
-    prompts = int(codes.max()) + 1
+    labels = np.asarray(prompt_N, dtype=object)[has_both].tolist()
+    places = {label: place for place, label in enumerate(dict.fromkeys(labels))}
+    codes, prompts = np.array([places[label] for label in labels]), len(places)
     counts = np.bincount(codes)
     columns = {"difference": treated - base, "treated": treated, "base": base}
     errors = {
@@ -287,26 +286,3 @@ def paired_prompts(
         unpaired_se=float(np.hypot(errors["treated"], errors["base"])),
         visible=smallest_effect(prompts, paired=True) * se * prompts**0.5 if se else NAN,
     )
-
-
-def group_sums(values_P_G: np.ndarray) -> np.ndarray:
-    """Sum over the rollouts of each group that have a value, and their number: (P, 2)."""
-    finite = np.isfinite(values_P_G)
-    return np.stack([np.where(finite, values_P_G, 0.0).sum(axis=1), finite.sum(axis=1)], axis=1)
-
-
-def ratio(sums: np.ndarray) -> np.ndarray:
-    """First over second of the last axis; NaN where the second is 0."""
-    sums = np.asarray(sums, dtype=float)
-    out = np.full(sums.shape[:-1], np.nan)
-    return np.divide(sums[..., 0], sums[..., 1], out=out, where=sums[..., 1] != 0)[()]
-
-
-def ratio_se(sums_C_2: np.ndarray) -> float:
-    """Cluster-robust standard error of the ratio of sums, factor C / (C - 1); NaN for one."""
-    clusters = len(sums_C_2)
-    total = sums_C_2.sum(axis=0)
-    if clusters < 2 or total[1] == 0:
-        return float("nan")
-    residuals = sums_C_2[:, 0] - ratio(total) * sums_C_2[:, 1]
-    return float(np.sqrt(clusters / (clusters - 1) * (residuals @ residuals)) / abs(total[1]))

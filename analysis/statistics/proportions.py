@@ -14,8 +14,7 @@ import numpy as np
 from scipy.special import expit, logit, ndtri, stdtrit
 from scipy.stats import rankdata
 
-from analysis.statistics.estimate import LEVEL, NAN, Estimate, around
-from analysis.statistics.intervals import ratio, ratio_se
+from analysis.statistics.estimate import LEVEL, NAN, Estimate, around, ratio, ratio_se
 
 Scores = Sequence[float] | np.ndarray
 

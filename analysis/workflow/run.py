@@ -16,9 +16,9 @@ import pandas as pd
 
 from analysis.records.frames import OPERATOR
 from analysis.records.runs import ends, tenths
-from analysis.statistics.estimate import NAN, Estimate, around
+from analysis.statistics.estimate import NAN, Estimate, around, ratio, ratio_se
 from analysis.statistics.fixed_effects import fixed_effects
-from analysis.statistics.intervals import ratio, ratio_se, student
+from analysis.statistics.intervals import student
 from analysis.workflow.programs import PlantedPrograms, Programs, masked
 from study.cell.records import COMPONENT
 from study.endings import REFUSED, Ending

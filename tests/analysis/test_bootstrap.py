@@ -13,7 +13,7 @@ from analysis.planted.bootstrap import (
 )
 from analysis.statistics import bootstrap
 from analysis.statistics.bootstrap import draw_weights, resampled_sums, widened
-from analysis.statistics.intervals import ratio, ratio_se
+from analysis.statistics.estimate import ratio, ratio_se
 
 
 def unbalanced(seed: int, clusters: int = 40) -> tuple[np.ndarray, np.ndarray]:

@@ -28,7 +28,7 @@ from analysis.report import sections
 from analysis.report.evidence import Evidence, of_records
 from analysis.report.words import findings, limits
 from analysis.statistics.clipped_line import clipped_mean
-from analysis.statistics.intervals import group_sums
+from analysis.statistics.estimate import group_sums
 from study.features import FEATURES
 from study.rewards.advantages import advantages
 

@@ -22,7 +22,7 @@ from analysis.onset.threshold_grid import (
 )
 from analysis.overopt import main as overopt_main
 from analysis.records.runs import Run, read_runs
-from analysis.statistics.intervals import group_sums
+from analysis.statistics.estimate import group_sums
 from tests.analysis.conftest import made_run
 
 NAN = float("nan")
