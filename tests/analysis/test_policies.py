@@ -20,7 +20,7 @@ from study.tasks import TASKS
 NAN = np.nan
 
 
-def cell(folder: Path, on_failure: str = "unscored", **reward: Any) -> Path:
+def cell(folder: Path, on_failure: str = "unscored", **reward: Any) -> CellFolder:
     judge = {"name": "x", "endpoint": {"model": "x"}, "grading": {"name": "rubric_batch"}}
     config = {
         "study": "s",
@@ -32,7 +32,7 @@ def cell(folder: Path, on_failure: str = "unscored", **reward: Any) -> Path:
         "trainer": {"steps": 1, "max_completion_length": 20},
     }
     (folder / "config.yaml").write_text(yaml.safe_dump(config))
-    return folder
+    return CellFolder(folder)
 
 
 def failing(**columns: Any) -> pd.DataFrame:
