@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import cast
 
 from experiments.launch.node import Node, check_clock, check_node, clock_of_folder, describe
-from experiments.launch.task import run_task
-from experiments.plan.slots import slots_of
+from experiments.launch.pool import run_task
+from experiments.plan.memory import slots_of
 from experiments.train import PACKAGES
 from study.cell import cells
 from study.cell.folder import CellFolder

@@ -13,8 +13,7 @@ from contextlib import contextmanager
 from multiprocessing.connection import Connection
 from pathlib import Path
 
-from experiments.launch.pool import leave_with_parent
-from experiments.launch.task import redirect
+from experiments.launch.pool import leave_with_parent, redirect
 from experiments.policies.load import TINY, cache_of
 from experiments.policies.tiny import build_missing, is_built
 from experiments.trainer.surroundings import surroundings

@@ -14,9 +14,8 @@ from pathlib import Path
 from omegaconf.errors import OmegaConfBaseException
 
 from experiments.monitor.notify import check_notify, command_of
-from experiments.plan.memory import check_memory
+from experiments.plan.memory import check_memory, fitting
 from experiments.plan.needs import HERE, check_engine
-from experiments.plan.slots import fitting
 from experiments.policies.load import check_policy
 from experiments.tracking.store import artifacts_of, tracking_uri
 from experiments.trainer.batch import check_batch

@@ -215,6 +215,6 @@ def leave_with_launcher() -> None:
             time.sleep(1.0)
         os.kill(os.getpid(), signal.SIGTERM)
         time.sleep(LAST_S)
-        os._exit(75)
+        os._exit(cells.ORPHANED)
 
     threading.Thread(target=watch, daemon=True).start()

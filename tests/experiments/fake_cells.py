@@ -27,13 +27,13 @@ FAILS = "fails"
 DRIVER = """
 import sys
 from pathlib import Path
-from experiments.launch import engines, pool, slurm, task
+from experiments.launch import pool, slurm
 from study.cell import cells
 from study.cell.folder import CellFolder
 from study.system import gpus
 from tests.experiments import fake_cells
 
-task.run_cell = fake_cells.body
+pool.run_cell = fake_cells.body
 pool.PRELOAD = ["driver"]
 slurm.job = fake_cells.job
 gpus.HOST = Path(__file__).parent
@@ -41,8 +41,8 @@ if __name__ == "__main__":
     from study.system import stopping
     stopping.take_signals()
     todo = [cells.load_cell(CellFolder(Path(name))) for name in sys.argv[1:]]
-    with engines.taken_up(todo):
-        engines.run_cells(todo)
+    with pool.taken_up(todo):
+        pool.run_cells(todo)
 """
 
 

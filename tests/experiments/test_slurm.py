@@ -15,8 +15,8 @@ from tests.waiting import GENEROUS_S, alive, wait_for
 pytest.importorskip("submitit", reason="needs the extra: pip install -e .[slurm]")
 
 from experiments.launch import slurm, slurm_job
-from experiments.launch.engines import taken_up
 from experiments.launch.node import describe
+from experiments.launch.pool import taken_up
 from experiments.plan.needs import check_engine
 from experiments.slurm import jobs
 from experiments.train import PACKAGES
