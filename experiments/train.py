@@ -31,7 +31,7 @@ from experiments.policies.tokens import by_policy
 from experiments.tracking.runs import RunLog
 from experiments.trainer import processes
 from experiments.trainer.alarm import Alarm
-from experiments.trainer.follow import follow
+from experiments.trainer.processes import leave_with_launcher
 from experiments.trainer.scorer import Scorer
 from experiments.trainer.world import Direct, World
 from experiments.workflow.world import Programs
@@ -423,6 +423,36 @@ def main(options: Options) -> int:
         with contextlib.suppress(Damaged):  # `run_cell` says it
             os.environ.update(device_variables(cells.load_cell(options.folder).config.device))
     return run_cell(options.folder, options.threads or cpus())
+
+
+def follow(folder: CellFolder, threads: int) -> int:
+    """Train with the first process, from the checkpoint that it chose; the exit code 0.
+
+    What goes wrong is raised: the launcher then ends the others.
+    """
+    if folder.is_done():
+        return 0
+    import torch
+    from transformers import set_seed
+    from transformers.utils.logging import disable_progress_bar
+
+    from experiments.trainer.grpo import make_trainer
+    from experiments.trainer.ranks import leave, shared
+
+    leave_with_launcher()
+    cell = cells.load_cell(folder)
+    config = cell.config
+    torch.set_num_threads(threads)
+    disable_progress_bar()
+    checkpoint, step = shared(None)
+    if step < config.trainer.steps:
+        rows = task_module(config.task.name).rows(config.task, "train")
+        model, tokenizer = load_policy(config.policy, config.task, cache_of(cell))
+        set_seed(config.seed)
+        checkpoints = cell.folder / "checkpoints"
+        make_trainer(config, model, tokenizer, rows, None, None, checkpoints).learn(checkpoint)
+    leave()
+    return 0
 
 
 if __name__ == "__main__":

@@ -32,8 +32,7 @@ from typing import Any
 from experiments.launch.watch import Watch
 from experiments.plan.memory import slots_of
 from experiments.train import run_cell
-from experiments.trainer.processes import launch
-from experiments.trainer.surroundings import surroundings
+from experiments.trainer.processes import launch, surroundings
 from study.cell import cells
 from study.cell.cells import Cell
 from study.cell.folder import CellFolder

@@ -27,7 +27,7 @@ from experiments.plan.memory import slots_of
 from experiments.slurm import jobs as queue
 from experiments.slurm.jobs import executor_of
 from experiments.train import PACKAGES
-from experiments.trainer.surroundings import surroundings
+from experiments.trainer.processes import surroundings
 from study.cell import cells
 from study.cell.cells import Cell
 from study.cell.folder import CellFolder

@@ -18,8 +18,7 @@ from experiments.plan.memory import check_memory, fitting
 from experiments.plan.needs import HERE, check_engine
 from experiments.policies.load import check_policy
 from experiments.tracking.store import artifacts_of, tracking_uri
-from experiments.trainer.batch import check_batch
-from experiments.trainer.processes import processes_of
+from experiments.trainer.processes import check_batch, processes_of
 from experiments.trainer.vllm import check_options
 from experiments.workflow.check import check_world
 from judges.ask.budget import check_limits

@@ -8,7 +8,7 @@ import torch
 from trl import GRPOConfig
 
 from experiments.trainer import processes
-from experiments.trainer.batch import check_batch, rows_per_pass
+from experiments.trainer.processes import check_batch, rows_per_pass
 from experiments.trainer.vllm import trl_options
 from study.config.schema import Study
 

@@ -30,12 +30,11 @@ from experiments.policies.load import lora_config
 from experiments.trainer import fast, prefix, ranks, rollouts
 from experiments.trainer.alarm import Alarm
 from experiments.trainer.arguments import grpo_config
-from experiments.trainer.early_stop import EarlyStop
 from experiments.trainer.generate import lora_layers, without_adapter
 from experiments.trainer.held_out import HeldOut
 from experiments.trainer.order import InOrder
 from experiments.trainer.prompts import Scaffolder, prompt_dataset, prompt_of
-from experiments.trainer.record_step import RecordStep
+from experiments.trainer.record_step import EarlyStop, RecordStep
 from experiments.trainer.scorer import Scorer
 from experiments.trainer.world import Messages
 from study.cell.heartbeat import Heartbeat

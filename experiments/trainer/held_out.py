@@ -20,7 +20,7 @@ from transformers import TrainerCallback
 
 from experiments.policies import checkpoints
 from experiments.policies.tiny import whole_folder
-from experiments.trainer.frozen import greedy, sampled
+from experiments.trainer.rollouts import greedy, sampled
 from experiments.trainer.scorer import Scorer
 from experiments.trainer.world import Executed
 from judges.ask.budget import usd_of, usd_of_calls
