@@ -15,13 +15,13 @@ from typing import Any
 import numpy as np
 
 from experiments.evaluation.options import PLAYED, VERIFIED, Options
-from experiments.policies.label import label_of
 from experiments.policies.load import (
     TINY,
     adapted,
     cache_of,
     first_path,
     is_warmed,
+    label_of,
     read_model,
     same_model,
     template_file,

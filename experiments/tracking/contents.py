@@ -12,9 +12,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from experiments.policies.label import label_of
-from experiments.tracking import charts, projection, summary
+from experiments.policies.load import label_of
+from experiments.tracking import projection, summary
 from experiments.tracking.evaluations import logged_model
+from experiments.tracking.store import CHARTS
 from study.cell.cells import Cell
 from study.cell.parts import left_out, parts, read_part
 from study.screen import visible
@@ -54,7 +55,7 @@ class Contents(NamedTuple):
 def of_cell(cell: Cell) -> Contents:
     """Description, data, samples and picture of a cell, from its records."""
     lines = cell.folder.lines()
-    series = {name: _series(lines, name) for name in charts.CHARTS}
+    series = {name: _series(lines, name) for name in CHARTS}
     return Contents(_description(cell, series), _data(cell), _samples(cell), _picture(series))
 
 
@@ -139,7 +140,7 @@ def _description(cell: Cell, series: Mapping[str, list[tuple[int, float]]]) -> s
             "first": _at(values[0]),
             "last": _at(values[-1]),
         }
-        for name, title in charts.CHARTS.items()
+        for name, title in CHARTS.items()
         if (values := series[name])
     ]
     table = summary.markdown_table(rows) if rows else "No step is on record yet."

@@ -15,8 +15,7 @@ from experiments.evaluate import main
 from experiments.evaluation.generate import source_of
 from experiments.evaluation.options import Options
 from experiments.evaluation.results import track
-from experiments.evaluation.rubric import differs, held_out, trained_under
-from experiments.evaluation.summary import Graded, summary
+from experiments.evaluation.rubric import Graded, differs, held_out, summary, trained_under
 from experiments.policies.load import NOTE, training_of
 from study.config.compose import load_judge, load_presets
 from study.config.schema import Task

@@ -207,7 +207,7 @@ def test_a_damaged_part_is_said(cell: cells.Cell, capsys: pytest.CaptureFixture[
 
 
 def test_measures_of_other_steps_stay_in_the_description(cell: cells.Cell) -> None:
-    series = {name: [(1, 0.5), (4, 0.25)] for name in contents.charts.CHARTS}
+    series = {name: [(1, 0.5), (4, 0.25)] for name in contents.CHARTS}
     series["truth/mean"] = [(2, 0.5), (3, 0.125)]
     said = contents._description(cell, series)
     assert "| What the judge gives | 0.5 at step 1 | 0.25 at step 4 |" in said
