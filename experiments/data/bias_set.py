@@ -22,12 +22,12 @@ from judges.probes.biasset import POLICY, VARIANTS, Item
 from judges.probes.model import check_writer, writer
 from judges.probes.slots import RULES, Author, Written
 from study.answers import answer_of, strip_thinking
+from study.cell.folder import CellFolder
 from study.cli import option, writes
 from study.config.bounds import Choice, Number
 from study.config.compose import load_judge, preset_names
 from study.config.presets import read_preset
 from study.errors import UserError
-from study.system.files import read_yaml
 
 ONLY = ("biasset",)
 BUILT, FILLS, RULED = 250, (POLICY, "variants"), "rules"
@@ -47,7 +47,7 @@ class BiasSetOptions:
     slots: list[str] = option("which variants, all without it", [], Choice(VARIANTS), only=ONLY)
     rewriter: str = option("judge preset that writes variants, or rules", "", only=ONLY)
     overwrite: bool = option("replace what another author wrote", False, only=ONLY)
-    run: Path | None = option("folder of the run whose policy answers", only=ONLY)
+    run: CellFolder | None = option("folder of the run whose policy answers", only=ONLY)
     model: str | None = option("model folder that answers, or its name at the endpoint", only=ONLY)
     adapter: Path | None = option("folder of an adapter that answers", only=ONLY)
     endpoint: str | None = option("URL of an endpoint that answers", only=ONLY)
@@ -204,7 +204,7 @@ def _author_of(options: BiasSetOptions, source: Source) -> tuple[str, str]:
     """Name and family of who answers: those of a preset whose model it is, as far as one is known;
     of a run, the model's own name and the family of its policy."""
     if options.run is not None:
-        policy = read_yaml(options.run / "config.yaml")["policy"]
+        policy = options.run.config()["policy"]
         return source.model, str(policy.get("family") or "")
     model = str(options.model or "")
     for group in ("judge", "policy"):

@@ -314,7 +314,7 @@ def _untrained(options: Options, model: str) -> tuple[str, dict[str, Any]] | Non
     the same rows. A cell's own command leaves out what the cell was trained on."""
     run, trained = options.run, trained_under(options) if options.adapter else None
     if trained is not None and (Path(trained["place"]) / "config.yaml").is_file():
-        run = Path(trained["place"])
+        run = CellFolder(Path(trained["place"]))
     if run is not None:
         words: dict[str, Any] = {"run": run, "checkpoint": 0, "adapter": None, "model": None}
         source = source_of(replace(options, **words))
@@ -331,12 +331,9 @@ def _place_in_study(options: Options) -> Path | None:
     """Where a run's result also lies: beside the runs of its study."""
     if options.run is None:
         return None
-    cell = options.run.resolve()
-    step = options.checkpoint
-    if step is None:
-        step = CellFolder(cell).status().get("step", 0)
+    cell = options.run.path.resolve()
     method = "" if options.method == "direct" else f"-{options.method}"
-    name = f"{cell.name}-step-{step}{method}_results.json"
+    name = f"{cell.name}-step-{options.step}{method}_results.json"
     return cell.parent / "results" / "evaluation" / name
 
 

@@ -18,12 +18,13 @@ from typing import TYPE_CHECKING, Any
 from experiments.evaluation.collect import collect
 from experiments.evaluation.options import Options
 from experiments.evaluation.results import track, write_result
-from experiments.policies.load import NOTE, Trained, training_of
+from experiments.policies.load import NOTE, Trained, training_of, training_of_run
 from judges.ask.identity import build_grading
 from judges.ask.replies import open_store
 from judges.ask.session import Session
 from judges.grading.base import check_rows
 from study.answers import answer_of
+from study.cell.folder import CellFolder
 from study.config.compose import load_presets
 from study.errors import UserError
 from study.rows import Row, RuleTruth
@@ -260,15 +261,12 @@ def trained_under(options: Options) -> Trained | None:
     """The training of a run, of an adapter inside its run, or of a merged folder; None where the
     files do not tell, as for an endpoint or a file of responses. Raises UserError where ``run=`` is
     not a cell."""
-    if run := options.run:
-        training = training_of(run)
-        if training is None:
-            raise UserError(f"run={run} is not a cell: its config.yaml cannot be read.")
-        return training
+    if options.run is not None:
+        return training_of_run(options.run)
     for place in filter(None, (options.adapter, options.model)):
         folder = Path(place).resolve()
         for cell in (folder.parent, folder.parent.parent):
-            if training := training_of(cell):
+            if training := training_of(CellFolder(cell)):
                 return training
         if training := read_json(folder / NOTE).get("training"):
             return training

@@ -246,7 +246,7 @@ class Sweep:
                     self._queue.park(folder)
                 elif not self._watch.skips(folder):
                     place.judge, place.folder = judge, folder
-                    self._working[place.actor.run.remote(str(folder))] = place
+                    self._working[place.actor.run.remote(folder)] = place
                     self._idle.remove(place)
                     break
 

@@ -182,7 +182,7 @@ def _submitted(
     try:
         # Ctrl-C is for the sweep, which then ends what it submitted
         with _as_at_login(), surroundings(), stopping.deaf_to_terminal(), executor.batch():
-            submissions = [executor.submit(job, str(cell), threads, visible) for cell, _ in batch]
+            submissions = [executor.submit(job, cell, threads, visible) for cell, _ in batch]
     except FailedJobError as error:
         raise UserError(
             f"Slurm does not take {len(batch)} cells of {config.study} as jobs:"

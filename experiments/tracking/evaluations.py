@@ -8,9 +8,9 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, fields
-from pathlib import Path
 from typing import Any
 
+from study.cell.folder import CellFolder
 from study.system.files import append_line
 
 EVALUATED = "evaluations.jsonl"
@@ -35,12 +35,12 @@ class Evaluation:
     metrics: dict[str, float]
 
 
-def keep_evaluation(cell: Path, evaluation: Evaluation) -> None:
+def keep_evaluation(cell: CellFolder, evaluation: Evaluation) -> None:
     """Write down what was found, for a rebuild."""
     append_line(cell / EVALUATED, json.dumps(asdict(evaluation)))
 
 
-def kept_evaluations(cell: Path) -> Iterator[Evaluation]:
+def kept_evaluations(cell: CellFolder) -> Iterator[Evaluation]:
     """What `keep_evaluation` kept, in order; lines that are not of its form are left out."""
     path = cell / EVALUATED
     lines = path.read_bytes().split(b"\n") if path.is_file() else []

@@ -37,6 +37,7 @@ from experiments.trainer.prompts import Scaffolder, prompt_dataset, prompt_of
 from experiments.trainer.record_step import EarlyStop, RecordStep
 from experiments.trainer.scorer import Scorer
 from experiments.trainer.world import Messages
+from study.cell.folder import CellFolder
 from study.cell.heartbeat import Heartbeat
 from study.cell.records import COMPONENT, Recorder
 from study.config.schema import Study
@@ -415,7 +416,7 @@ def make_trainer(
     rows: Sequence[Row],
     scorer: Scorer | None,
     recorder: Recorder | None,
-    output_dir: Path,
+    folder: CellFolder,
     on_line: Any = None,
     cell_id: str = "",
     alarm: Alarm | None = None,
@@ -424,7 +425,7 @@ def make_trainer(
 
     Args:
         scorer: None, as the recorder, in every process of a cell but the first.
-        output_dir: where the checkpoints go.
+        folder: of the cell, for its checkpoints.
         on_line: called with the metrics line of each step once it is recorded.
         cell_id: hash of the config, noted in each checkpoint.
         alarm: that may end the run (``correction.stop``); None as the scorer.
@@ -440,7 +441,7 @@ def make_trainer(
         reference=config.trainer.reference,
         prompt_for=prompt_for,
         model=model,
-        args=grpo_config(config, output_dir),
+        args=grpo_config(config, folder.checkpoints),
         train_dataset=prompt_dataset(rows),
         processing_class=tokenizer,
         peft_config=lora_config(config.policy),
@@ -461,6 +462,6 @@ def make_trainer(
     weights = trainer.accelerator.unwrap_model(trainer.model).parameters()
     trained = (weight for weight in weights if weight.requires_grad)
     trainable = sum(getattr(weight, "ds_numel", weight.numel()) for weight in trained)
-    trainer.record_step = RecordStep(scorer, recorder, on_line, cell_id, mix, trainable)
+    trainer.record_step = RecordStep(scorer, recorder, folder, on_line, cell_id, mix, trainable)
     trainer.add_callback(trainer.record_step)
     return trainer

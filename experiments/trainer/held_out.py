@@ -27,6 +27,7 @@ from judges.ask.budget import usd_of, usd_of_calls
 from judges.ask.session import Session
 from study.cell.parts import verdicts_by
 from study.cell.records import DRAWN, EVAL_COST, EVALUATIONS, HELD_OUT, OVERALL, Line, Recorder
+from study.cell.signature import cell_id
 from study.endings import INFRASTRUCTURE
 from study.errors import UserError
 from study.rows import Row, Truth
@@ -227,7 +228,7 @@ class HeldOut(TrainerCallback):
             folder.parent.mkdir(exist_ok=True)
             with whole_folder(folder) as part:
                 self.trainer.save_model(str(part))
-                checkpoints.seal(part, self.folder.name)
+                checkpoints.seal(part, cell_id(self.folder))
 
 
 def _missing(why: str) -> dict[str, Any]:

@@ -11,6 +11,7 @@ import contextlib
 import os
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +25,6 @@ from experiments.policies import checkpoints
 from experiments.trainer import ranks
 from experiments.trainer.alarm import Alarm
 from experiments.trainer.scorer import Scorer, StepRecord
-from study.cell import exchange
 from study.cell.folder import CellFolder
 from study.cell.records import COMPONENT, Recorder
 from study.features import FEATURES, measured
@@ -195,6 +195,7 @@ class Usage:
         return usage
 
 
+@dataclass(eq=False)
 class RecordStep(TrainerCallback):
     """Records each step before its checkpoint: no checkpoint is ahead of the records.
 
@@ -202,26 +203,18 @@ class RecordStep(TrainerCallback):
     scorer does this; the others wait until they have written their parts.
     """
 
-    def __init__(
-        self,
-        scorer: Scorer | None,
-        recorder: Recorder | None,
-        on_line: Any,
-        cell_id: str,
-        mix: Mapping[str, float],
-        trainable: int,
-    ) -> None:
-        self.scorer = scorer
-        self.trainable = trainable
-        """Parameters that are trained; the metrics of the first step say it."""
-        self.recorder = recorder
-        self.on_line = on_line
-        self.cell_id = cell_id
-        self.mix = mix
-        """Domain -> nominal share of the rows; empty where they have no domain."""
-        self.usage = Usage()
-        self.has_begun = False
-        """Whether a step has begun: until then a resumed run only reads its checkpoint."""
+    scorer: Scorer | None
+    recorder: Recorder | None
+    folder: CellFolder
+    on_line: Any
+    cell_id: str
+    mix: Mapping[str, float]
+    """Domain -> nominal share of the rows; empty where they have no domain."""
+    trainable: int
+    """Parameters that are trained; the metrics of the first step say it."""
+    usage: Usage = field(default_factory=Usage)
+    has_begun: bool = False
+    """Whether a step has begun: until then a resumed run only reads its checkpoint."""
 
     def on_step_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         self.has_begun = True
@@ -259,18 +252,18 @@ class RecordStep(TrainerCallback):
         if self.recorder is None:
             return
         self.recorder.sync()
-        folder = Path(args.output_dir)
-        path = checkpoints.path_of(folder, state.global_step)
-        checkpoints.seal(path, self.cell_id, CellFolder(self.recorder.folder).training)
-        checkpoints.rotate(folder)
-        exchange.push(self.recorder.folder)
+        path = checkpoints.path_of(self.folder, state.global_step)
+        checkpoints.seal(path, self.cell_id, self.folder.training)
+        checkpoints.rotate(self.folder)
+        self.folder.push()
 
 
+@dataclass(eq=False)
 class EarlyStop(TrainerCallback):
     """Asks the alarm after each step; what it says in the first process holds in every one."""
 
-    def __init__(self, alarm: Alarm | None, scorer: Scorer | None) -> None:
-        self.alarm, self.scorer = alarm, scorer
+    alarm: Alarm | None
+    scorer: Scorer | None
 
     def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         stops = False

@@ -220,18 +220,18 @@ def test_a_node_of_another_environment_is_refused(tmp_path, monkeypatch) -> None
     monkeypatch.setattr(os, "umask", lambda mask: 0)
     before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGUSR2)}
     try:
-        assert slurm_job.job(str(cell.folder), 1) == 2
+        assert slurm_job.job(cell.folder, 1) == 2
         status = cell.folder.status()
         assert status["state"] == "failed" and status["exit_code"] == 2
         assert "and 0.4 here" in status["error"]
         assert slurm._code(cell.folder, slurm.Job("7", 1, 0.0)) == 2  # which is not tried again
         here["packages"]["torch"] = version("torch")
         write_json(jobs_dir / slurm_job.ENVIRONMENT, here | {"clock": (-8.0, 0.1)})
-        assert slurm_job.job(str(cell.folder), 1) == 2
+        assert slurm_job.job(cell.folder, 1) == 2
         assert "is 8.0 s behind the sweep's" in cell.folder.status()["error"]
         write_json(jobs_dir / slurm_job.ENVIRONMENT, here | {"clock": (-4.5, 0.1)})
         monkeypatch.setattr(slurm_job, "run_task", lambda folder, threads, variables: 2)
-        assert slurm_job.job(str(cell.folder), 1) == 2
+        assert slurm_job.job(cell.folder, 1) == 2
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)

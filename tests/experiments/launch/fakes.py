@@ -86,10 +86,10 @@ def train(cell: Cell, threads: int) -> None:
         os.kill(os.getpid(), signal.SIGKILL)
 
 
-def job(folder: str, threads: int, visible: Any = None) -> int:
+def job(place: CellFolder, threads: int, visible: Any = None) -> int:
     """In place of `experiments.launch.slurm.job`: a job has no fork server that is told."""
     training.train = train
-    return pool.run_task(CellFolder(Path(folder)), threads)
+    return pool.run_task(place, threads)
 
 
 def steps_of(folder: Path) -> list[int]:
