@@ -12,8 +12,7 @@ from transformers import set_seed
 
 from experiments.policies.checkpoints import newest
 from experiments.policies.load import load_policy
-from experiments.trainer.arguments import grpo_config
-from experiments.trainer.grpo import make_trainer
+from experiments.trainer.grpo import grpo_config, make_trainer
 from experiments.trainer.scorer import Scorer
 from experiments.trainer.world import Direct
 from study.cell.folder import CellFolder
