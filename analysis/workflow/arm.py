@@ -9,12 +9,12 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from analysis.records.planted_programs import PlantedPrograms, read_planted
-from analysis.records.programs import Programs, read_programs
 from analysis.records.runs import Records
 from analysis.statistics.estimate import NAN, Estimate
 from analysis.statistics.intervals import mean_interval
 from analysis.workflow import run as of_run
+from analysis.workflow.planted_programs import PlantedPrograms, read_planted
+from analysis.workflow.records import Programs, read_programs
 from analysis.workflow.run import ALIKE, EXPLOITS, RATES, TOGETHER
 from analysis.workflow.treatments import Treatment, treatments
 

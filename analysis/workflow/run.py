@@ -16,15 +16,15 @@ import pandas as pd
 
 from analysis.records.behaviour import ends, tenths
 from analysis.records.frames import OPERATOR
-from analysis.records.planted_programs import PlantedPrograms
-from analysis.records.programs import Programs, masked
 from analysis.statistics.bootstrap import ratio, ratio_se
 from analysis.statistics.estimate import NAN, Estimate, around
 from analysis.statistics.fixed_effects import fixed_effects
 from analysis.statistics.intervals import student
+from analysis.workflow.planted_programs import PlantedPrograms
+from analysis.workflow.records import Programs, masked
 from study.cell.records import COMPONENT
-from study.endings import REFUSED, Ending
-from study.rewards.workflow import TERMS, Terms, effective_share
+from study.programs.endings import REFUSED, Ending
+from study.programs.rewards import TERMS, Terms, effective_share
 
 RATES = ("parse", "contract", "executed", "extractable", "masked")
 """Shares of all generations; what they are is said by `generations`."""
@@ -213,7 +213,7 @@ def _unidentified(
 
 def shares(programs: Programs) -> dict[str, float]:
     """Effective share of each term of the reward, over all groups; NaN where no reward varies
-    within any (`study.rewards.workflow.effective_share`)."""
+    within any (`study.programs.rewards.effective_share`)."""
     rollouts = programs.rollouts
     table = rollouts[[name for name in rollouts if name.startswith(COMPONENT)]]
     table = table.rename(columns=lambda name: name.removeprefix(COMPONENT))

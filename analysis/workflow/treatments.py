@@ -19,9 +19,9 @@ import pandas as pd
 
 from analysis.drift.substitution import base_of
 from analysis.records.behaviour import ends
-from analysis.records.programs import Programs
 from analysis.records.runs import Run, step_means
 from analysis.statistics.intervals import Paired, paired_difference
+from analysis.workflow.records import Programs
 from analysis.workflow.run import right
 from study.config.identity import left_out
 

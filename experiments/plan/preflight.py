@@ -37,10 +37,10 @@ from study.config.marks import under
 from study.config.presets import nearest
 from study.config.schema import Study
 from study.finding import Finding, State, problem
+from study.programs.rewards import FORMULAS
 from study.rewards.checks import check_reward, for_judge
 from study.rewards.corrections.checks import check_correction
 from study.rewards.formulas import REWARDS
-from study.rewards.workflow import FORMULAS
 from study.rows import Row
 from study.sandbox import tiers
 from study.system import storage

@@ -28,8 +28,8 @@ from judges.ask.session import Session
 from study.cell.parts import verdicts_by
 from study.cell.records import DRAWN, EVAL_COST, EVALUATIONS, HELD_OUT, OVERALL, Line, Recorder
 from study.cell.signature import cell_id
-from study.endings import INFRASTRUCTURE
 from study.errors import UserError
+from study.programs.endings import INFRASTRUCTURE
 from study.rows import Row, Truth
 from study.tasks import task_module
 from study.truth.score import columns

@@ -14,7 +14,7 @@ from experiments.workflow.planted import offered, small_programs
 from experiments.workflow.program import Refused
 from experiments.workflow.templates import AFLOW, FIRST, TEMPLATES
 from study.cell.folder import CellFolder
-from study.endings import Ending
+from study.programs.endings import Ending
 from study.rows import Row
 
 

@@ -31,8 +31,8 @@ from judges.grading.delimiters import fill, placeholders
 from study.cell.folder import CellFolder
 from study.cell.parts import read_part
 from study.config.schema import Executor, Study
-from study.endings import Ending
 from study.errors import UserError
+from study.programs.endings import Ending
 from study.rows import Row
 from study.tasks import sample, task_module
 from study.truth.item import Item

@@ -20,7 +20,7 @@ from typing import Any
 
 import numpy as np
 
-from analysis.records.planted_programs import FILE, VERSION
+from analysis.workflow.planted_programs import FILE, VERSION
 from experiments.workflow import dsl, static
 from experiments.workflow.broker import Broker, Budget, Workshop
 from experiments.workflow.executor import ATTEMPTS, Answer, Question

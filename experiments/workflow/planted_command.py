@@ -13,7 +13,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from analysis.records.planted_programs import FILE
+from analysis.workflow.planted_programs import FILE
 from experiments.workflow.planted import write_planted
 from study.cli import StudyOptions, command, word, writes
 from study.screen import visible

@@ -9,9 +9,9 @@ import pytest
 from scipy import stats
 
 from analysis.records.frames import rollouts_frame
-from analysis.records.programs import Programs, of_frame
 from analysis.records.runs import Run, read_study
 from analysis.workflow.arm import of_study
+from analysis.workflow.records import Programs, of_frame
 from analysis.workflow.treatments import HELD_OUT, LAST, treatments
 from tests.analysis.program_study import STEPS, write_programs
 

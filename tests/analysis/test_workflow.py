@@ -9,13 +9,13 @@ import pytest
 from scipy import stats
 
 from analysis.records.frames import rollouts_frame
-from analysis.records.planted_programs import of_json
-from analysis.records.programs import COLUMNS, Programs, of_frame
 from analysis.records.runs import Run, read_study
 from analysis.statistics.fixed_effects import fixed_effects
 from analysis.workflow import run as of_run
 from analysis.workflow.__main__ import main
 from analysis.workflow.arm import NOT_SEEN, SEEN, UNTOLD, Workflow, of_runs, of_study
+from analysis.workflow.planted_programs import of_json
+from analysis.workflow.records import COLUMNS, Programs, of_frame
 from analysis.workflow.run import ALIKE, TOGETHER, slopes
 from study.features import FEATURES
 from tests.analysis.conftest import clustered, write_cell

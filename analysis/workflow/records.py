@@ -12,7 +12,7 @@ import pandas as pd
 from analysis.records.frames import NUMBERS, OPERATOR, plays, rollouts_frame
 from analysis.records.runs import Records, Run
 from study.cell.records import FEATURE
-from study.endings import INFRASTRUCTURE, Ending
+from study.programs.endings import INFRASTRUCTURE, Ending
 
 COLUMNS = (
     *("step", "group", "member", "prompt_id", "dataset", "domain", "answer", "truth"),
