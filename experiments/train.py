@@ -18,7 +18,7 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
@@ -54,6 +54,7 @@ from study.config.bounds import Number
 from study.config.schema import Study
 from study.errors import UserError
 from study.rewards.corrections.corrector import Corrector, labelled_in
+from study.rows import Row
 from study.sandbox.pool import Pool
 from study.system import stopping, storage
 from study.system.files import Damaged, clear_leftovers, write_json, write_text
@@ -261,24 +262,19 @@ def learn(
     alarm: Alarm | None = None,
 ) -> None:
     """Build judges, policy and trainer, and train from ``checkpoint`` to the last step."""
-    import torch
     from transformers import set_seed
-    from transformers.utils.logging import disable_progress_bar
 
     from experiments.trainer.grpo import make_trainer
 
     config = cell.config
     runs_dir = cell.folder.study_dir.parent
-    torch.set_num_threads(threads)
-    disable_progress_bar()
     judges = (config.judge, *config.shadow_judges)
     paid_models = (*judges, config.executor) if config.world == "workflow" else judges
     evaluated = evaluations_before(cell.folder)[-1:]
     budget = Budget(config.cost, paid_models, spent_before(cell.folder), *evaluated)
     with heart.waiting("warming"):
-        rows = task_module(config.task.name).rows(config.task, "train")
+        rows, model, tokenizer = _load(cell, threads)
         check_scaffold(config.scaffold, checked(rows))
-        model, tokenizer = load_policy(config.policy, config.task, cache_of(cell))
     write_text(cell.folder / "chat_template.jinja", tokenizer.chat_template)
 
     def on_line(line: Line) -> None:
@@ -334,26 +330,32 @@ def follow(folder: CellFolder, threads: int) -> int:
     """
     if folder.is_done():
         return 0
-    import torch
     from transformers import set_seed
-    from transformers.utils.logging import disable_progress_bar
 
     from experiments.trainer.grpo import make_trainer
     from experiments.trainer.ranks import leave, shared
 
     leave_with_launcher()
     cell = cells.load_cell(folder)
-    config = cell.config
-    torch.set_num_threads(threads)
-    disable_progress_bar()
     checkpoint, step = shared(None)
-    if step < config.trainer.steps:
-        rows = task_module(config.task.name).rows(config.task, "train")
-        model, tokenizer = load_policy(config.policy, config.task, cache_of(cell))
-        set_seed(config.seed)
-        make_trainer(config, model, tokenizer, rows, None, None, cell.folder).learn(checkpoint)
+    if step < cell.config.trainer.steps:
+        rows, model, tokenizer = _load(cell, threads)
+        set_seed(cell.config.seed)
+        trainer = make_trainer(cell.config, model, tokenizer, rows, None, None, cell.folder)
+        trainer.learn(checkpoint)
     leave()
     return 0
+
+
+def _load(cell: Cell, threads: int) -> tuple[Sequence[Row], Any, Any]:
+    """The rows to train on, the policy and its tokenizer; torch gets its threads first."""
+    import torch
+    from transformers.utils.logging import disable_progress_bar
+
+    torch.set_num_threads(threads)
+    disable_progress_bar()
+    rows = task_module(cell.config.task.name).rows(cell.config.task, "train")
+    return rows, *load_policy(cell.config.policy, cell.config.task, cache_of(cell))
 
 
 @contextlib.contextmanager

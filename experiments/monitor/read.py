@@ -183,21 +183,18 @@ class CellReader:
             config=flat,
             series=tail.series,
             sums=dict(tail.sums),
+            domains=_domains(tail),
+            truth=last_value(tail, "truth/mean"),
+            judge_mean=last_value(tail, "judge/mean"),
+            gap=last_value(tail, "bias/judge_minus_truth"),
+            unscored=last_value(tail, "judge/unscored_frac"),
+            zero_std=last_value(tail, "reward/frac_zero_std"),
             problem="; ".join(problem.rstrip(".") for problem in problems if problem),
         )
         if view.state != "running":
             view.beat_age_s = None
             if view.phase not in (None, view.state):
                 view.phase = None  # what it was at when it was killed
-        for key, metric in (
-            ("truth", "truth/mean"),
-            ("judge_mean", "judge/mean"),
-            ("gap", "bias/judge_minus_truth"),
-            ("unscored", "judge/unscored_frac"),
-            ("zero_std", "reward/frac_zero_std"),
-        ):
-            setattr(view, key, last_value(tail, metric))
-        view.domains = _domains(tail)
         if view.state == "running":
             view.tokens_per_s = _tokens_per_s(view)
             if view.s_per_step is not None and view.steps is not None:
