@@ -265,7 +265,7 @@ def run_cells(todo: Sequence[Cell]) -> None:
         import_module(ENGINES[todo[0].config.sweep.engine]).run(todo, watch)
 
 
-def taken_up(todo: Sequence[Cell]) -> AbstractContextManager[set[CellFolder]]:
+def take_up(todo: Sequence[Cell]) -> AbstractContextManager[set[CellFolder]]:
     """Within the block the study is this sweep's, where its engine wants that. Yields folders of
     cells that an earlier sweep left running: this one watches them to their ends.
     Raises UserError: another sweep has the study."""

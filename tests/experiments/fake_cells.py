@@ -41,7 +41,7 @@ if __name__ == "__main__":
     from study.system import stopping
     stopping.take_signals()
     todo = [cells.load_cell(CellFolder(Path(name))) for name in sys.argv[1:]]
-    with pool.taken_up(todo):
+    with pool.take_up(todo):
         pool.run_cells(todo)
 """
 

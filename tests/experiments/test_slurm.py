@@ -16,7 +16,7 @@ pytest.importorskip("submitit", reason="needs the extra: pip install -e .[slurm]
 
 from experiments.launch import slurm, slurm_job
 from experiments.launch.node import describe
-from experiments.launch.pool import taken_up
+from experiments.launch.pool import take_up
 from experiments.plan.needs import check_engine
 from experiments.slurm import jobs
 from experiments.train import PACKAGES
@@ -84,7 +84,7 @@ def test_jobs_are_found_again_after_the_sweep_was_killed(start, tmp_path) -> Non
     todo = laid(tmp_path / "runs", 2, workers=2, **LOCAL)
     first = start(tmp_path, todo, **{LASTS: str(tmp_path / "go")})
     wait_for(lambda: all(lives(cell) for cell in todo))
-    with pytest.raises(UserError, match=f"is in use: process {first.pid} on"), taken_up(todo):
+    with pytest.raises(UserError, match=f"is in use: process {first.pid} on"), take_up(todo):
         pass
     first.kill()
     first.wait(GENEROUS_S)

@@ -112,7 +112,7 @@ def main(folders: Sequence[str]) -> int:
         todo = [cells.load_cell(CellFolder(Path(folder))) for folder in folders]
         if todo[0].config.sweep.engine == "slurm":
             import_module("experiments.launch.slurm").job = job
-        with pool.taken_up(todo):
+        with pool.take_up(todo):
             pool.run_cells(todo)
     except UserError as error:
         print(error)
