@@ -56,7 +56,7 @@ class Job:
 
 @contextmanager
 def taken_up(todo: Sequence[Cell]) -> Generator[set[CellFolder]]:
-    """As `experiments.launch.run.taken_up`."""
+    """As `experiments.launch.pool.take_up`."""
     study_dir = todo[0].folder.study_dir
     folder = study_dir / FOLDER
     folder.mkdir(parents=True, exist_ok=True)
