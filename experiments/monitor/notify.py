@@ -138,7 +138,9 @@ class Call:
                 f": {redact(visible(line), self._hidden)[:LONGEST]}" for line in last
             )
             self._trouble = f"ended with {how}{last_line}"
-        self._close()
+        assert self._process.stderr is not None
+        self._process.stderr.close()
+        self._process = None
         return True
 
     def wait(self) -> None:
@@ -173,11 +175,6 @@ class Call:
             os.killpg(self._process.pid, signal.SIGKILL)
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(timeout=1.0)
-
-    def _close(self) -> None:
-        assert self._process is not None and self._process.stderr is not None
-        self._process.stderr.close()
-        self._process = None
 
 
 def variables(facts: Mapping[str, Any]) -> dict[str, str]:

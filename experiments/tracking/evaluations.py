@@ -57,12 +57,8 @@ def kept_evaluations(cell: CellFolder) -> Iterator[Evaluation]:
         whole = all(type(content[name]) is int for name in numbers) and all(
             isinstance(content[name], str) for name in names - {*numbers, "metrics"}
         )
-        if whole and isinstance(metrics, dict) and all(map(_is_number, metrics.values())):
+        if whole and isinstance(metrics, dict) and {*map(type, metrics.values())} <= {int, float}:
             yield Evaluation(**content)
-
-
-def _is_number(value: Any) -> bool:
-    return type(value) in (int, float)
 
 
 def send_evaluation(client: Any, run: Mapping[str, str], cell: str, evaluation: Evaluation) -> str:

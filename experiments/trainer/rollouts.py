@@ -70,13 +70,6 @@ class Rollouts:
         length = trainer.max_completion_length
         first = trainer.accelerator.process_index * len(owner)
         uniform = uniforms(self.seed, trainer.state.global_step + 1, first + len(owner), length)
-        sampling = Sampling(
-            length,
-            tuple(trainer.eos_token_ids),
-            trainer.temperature,
-            trainer.args.top_k,
-            trainer.args.top_p,
-        )
         model = trainer.accelerator.unwrap_model(trainer.model)
         prompts_U, completion_ids = list(index_of), []
         with merged(model) as policy, torch.no_grad(), trainer.accelerator.autocast():
@@ -89,7 +82,7 @@ class Rollouts:
                     policy,
                     [prompts_U[index] for index in prompts_here],
                     [prompts_here.index(index) for index in owners],
-                    sampling,
+                    _sampling(trainer),
                     uniform[first + start :],
                     functools.partial(self._ended, start),
                 )
