@@ -22,13 +22,16 @@ from experiments.policies.load import (
     training_of,
 )
 from experiments.policies.tiny import whole_folder
+from study.cell.folder import CellFolder
 from study.cli import command, option
 from study.config.bounds import Number
 from study.errors import UserError
 from study.system.files import read_json, write_json
 
 
-def merge(cell: Path, out: Path, checkpoint: int | None = None, base: str | None = None) -> Path:
+def merge(
+    cell: CellFolder, out: Path, checkpoint: int | None = None, base: str | None = None
+) -> Path:
     """Merge the policy of a cell and write it to ``out``; returns ``out``.
 
     Raises UserError where there is no such run, checkpoint or base model, or ``out`` is not empty.
@@ -70,7 +73,7 @@ def merge(cell: Path, out: Path, checkpoint: int | None = None, base: str | None
 class Options:
     """Options of `experiments.merge`: the run, the checkpoint, and the new folder."""
 
-    run: Path = option("folder of the run, runs/STUDY/CELL", required=True)
+    run: CellFolder = option("folder of the run, runs/STUDY/CELL", required=True)
     out: Path = option("new folder for the merged model", required=True)
     checkpoint: int | None = option(
         "step of a checkpoint; the policy as the run ended where it is left out",

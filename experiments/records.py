@@ -66,7 +66,7 @@ def verify(study_dir: Path) -> list[str]:
         left = {problem.partition(" is left out")[0] for problem in problems}
         more = [text.rstrip(".") for text in unsound(cell)]
         problems |= dict.fromkeys(text for text in more if text.partition(" is dam")[0] not in left)
-        if why := checkpoints.foreign(cell / "policy", cell.id):
+        if why := checkpoints.foreign(cell, cell / "policy"):
             problems[f"{cell.name}/policy {why}"] = None
         signed: list[bool] = []
         for folder in merged.kinds(cell):

@@ -18,7 +18,7 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
@@ -31,7 +31,7 @@ from experiments.policies.tokens import by_policy
 from experiments.tracking.runs import RunLog
 from experiments.trainer import processes
 from experiments.trainer.alarm import Alarm
-from experiments.trainer.follow import follow
+from experiments.trainer.processes import leave_with_launcher
 from experiments.trainer.scorer import Scorer
 from experiments.trainer.world import Direct, World
 from experiments.workflow.world import Programs
@@ -40,7 +40,7 @@ from judges.ask.replies import open_store
 from judges.ask.session import Session
 from judges.endpoint.failures import EndpointRefused
 from judges.serving.lease import leases
-from study.cell import cells, exchange, lease
+from study.cell import cells, lease
 from study.cell.cells import Cell, models_of
 from study.cell.folder import CellFolder, State
 from study.cell.heartbeat import Heartbeat
@@ -54,6 +54,7 @@ from study.config.bounds import Number
 from study.config.schema import Study
 from study.errors import UserError
 from study.rewards.corrections.corrector import Corrector, labelled_in
+from study.rows import Row
 from study.sandbox.pool import Pool
 from study.system import stopping, storage
 from study.system.files import Damaged, clear_leftovers, write_json, write_text
@@ -99,7 +100,7 @@ def run_cell(folder: CellFolder, threads: int = 1) -> int:
 def _run_leased(folder: CellFolder, threads: int) -> int:
     """`_run_held` of a cell that, where it belongs to a URL, no other machine runs."""
     try:
-        with lease.held(folder.path):
+        with lease.held(folder):
             if folder.is_done():
                 print(f"the cell {folder.name} was ended by another machine", flush=True)
                 return 0
@@ -154,11 +155,11 @@ def _run_held(folder: CellFolder, threads: int) -> int:
                 seconds=before + ended - started,
             )
             if state == "done":
-                exchange.push(folder.path, ended=True)
+                folder.push(ended=True)
                 write_text(folder / "DONE", "")
             else:
                 with contextlib.suppress(StorageError):  # its records went with its checkpoints
-                    exchange.push(folder.path)
+                    folder.push()
         except (OSError, UserError) as error:
             # Status and marker are missing; the next run finds the cell killed and goes on.
             code, _ = _failure(error, folder)
@@ -207,8 +208,7 @@ def train(cell: Cell, threads: int) -> None:
     """Do what the cell still lacks, by its records: steps after the last sound checkpoint, and
     after the last step only the policy and the end of the run in MLflow."""
     steps = cell.config.trainer.steps
-    folder = cell.folder / "checkpoints"
-    checkpoint, step = checkpoints.resume(folder, cell.id, steps)
+    checkpoint, step = checkpoints.resume(cell.folder, cell.id, steps)
     cell.folder.set_status(step=step)
     reopen(cell.folder, step)
     recorder = Recorder(cell.folder.path, step)
@@ -243,7 +243,7 @@ def train(cell: Cell, threads: int) -> None:
         if alarm is not None and alarm.step is not None:
             last = alarm.step
             cell.folder.set_status(stopped_at=last)
-        checkpoints.save_policy(checkpoints.path_of(folder, last), cell.folder / "policy")
+        checkpoints.save_policy(cell.folder, last)
         merge_cell(cell.folder)
     if processes.count() > 1:
         from experiments.trainer.ranks import leave
@@ -262,24 +262,19 @@ def learn(
     alarm: Alarm | None = None,
 ) -> None:
     """Build judges, policy and trainer, and train from ``checkpoint`` to the last step."""
-    import torch
     from transformers import set_seed
-    from transformers.utils.logging import disable_progress_bar
 
     from experiments.trainer.grpo import make_trainer
 
     config = cell.config
     runs_dir = cell.folder.study_dir.parent
-    torch.set_num_threads(threads)
-    disable_progress_bar()
     judges = (config.judge, *config.shadow_judges)
     paid_models = (*judges, config.executor) if config.world == "workflow" else judges
     evaluated = evaluations_before(cell.folder)[-1:]
     budget = Budget(config.cost, paid_models, spent_before(cell.folder), *evaluated)
     with heart.waiting("warming"):
-        rows = task_module(config.task.name).rows(config.task, "train")
+        rows, model, tokenizer = _load(cell, threads)
         check_scaffold(config.scaffold, checked(rows))
-        model, tokenizer = load_policy(config.policy, config.task, cache_of(cell))
     write_text(cell.folder / "chat_template.jinja", tokenizer.chat_template)
 
     def on_line(line: Line) -> None:
@@ -315,9 +310,8 @@ def learn(
         if config.correction.calibrate:
             scorer.corrector = Corrector(labelled_in(cell.folder))
         set_seed(config.seed)  # arms of one seed share initial adapter and first rollouts
-        folder = cell.folder / "checkpoints"
         trainer = make_trainer(
-            config, model, tokenizer, rows, scorer, recorder, folder, on_line, cell.id, alarm
+            config, model, tokenizer, rows, scorer, recorder, cell.folder, on_line, cell.id, alarm
         )
         # Libraries and model stay to the end. Looking through them for garbage would stop every
         # thread of this process, those that read verdicts among them, for a tenth of a second.
@@ -327,6 +321,41 @@ def learn(
             trainer.learn(checkpoint)
         finally:
             gc.unfreeze()
+
+
+def follow(folder: CellFolder, threads: int) -> int:
+    """Train with the first process, from the checkpoint that it chose; the exit code 0.
+
+    What goes wrong is raised: the launcher then ends the others.
+    """
+    if folder.is_done():
+        return 0
+    from transformers import set_seed
+
+    from experiments.trainer.grpo import make_trainer
+    from experiments.trainer.ranks import leave, shared
+
+    leave_with_launcher()
+    cell = cells.load_cell(folder)
+    checkpoint, step = shared(None)
+    if step < cell.config.trainer.steps:
+        rows, model, tokenizer = _load(cell, threads)
+        set_seed(cell.config.seed)
+        trainer = make_trainer(cell.config, model, tokenizer, rows, None, None, cell.folder)
+        trainer.learn(checkpoint)
+    leave()
+    return 0
+
+
+def _load(cell: Cell, threads: int) -> tuple[Sequence[Row], Any, Any]:
+    """The rows to train on, the policy and its tokenizer; torch gets its threads first."""
+    import torch
+    from transformers.utils.logging import disable_progress_bar
+
+    torch.set_num_threads(threads)
+    disable_progress_bar()
+    rows = task_module(cell.config.task.name).rows(cell.config.task, "train")
+    return rows, *load_policy(cell.config.policy, cell.config.task, cache_of(cell))
 
 
 @contextlib.contextmanager
@@ -395,34 +424,29 @@ def git_state(folder: Path) -> dict[str, Any]:
 class Options:
     """Options of `experiments.train`: the cell, and its torch threads."""
 
-    cell: Path = option("folder of the run, runs/STUDY/CELL", required=True)
+    cell: CellFolder = option("folder of the run, runs/STUDY/CELL", required=True)
     threads: int | None = option(
         "torch threads; one for each CPU where it is left out", legal=Number(low=1, high=1024)
     )
 
-    @property
-    def folder(self) -> CellFolder:
-        """The folder of the cell."""
-        return CellFolder(self.cell)
-
     def check(self) -> None:
         """Refuse a folder in which the sweep has laid no cell."""
-        self.folder.find()
+        self.cell.find()
         if not (self.cell / "config.yaml").exists():
             raise UserError(
                 "experiments.train runs one cell whose folder holds a config.yaml; given was "
-                f"cell={shown(self.cell)}. Cells are laid by the sweep; to lay and run one, type: "
-                "python -m experiments.sweep judge=sim-fair seed=0."
+                f"cell={shown(self.cell.path)}. Cells are laid by the sweep; to lay and run one, "
+                "type: python -m experiments.sweep judge=sim-fair seed=0."
             )
 
 
 @command("experiments.train cell=runs/quickstart/CELL", __doc__, Options)
 def main(options: Options) -> int:
     """Train the cell; exit codes are those of `run_cell`."""
-    if processes.count() == 1 and not options.folder.is_done():  # several inherit it
+    if processes.count() == 1 and not options.cell.is_done():  # several inherit it
         with contextlib.suppress(Damaged):  # `run_cell` says it
-            os.environ.update(device_variables(cells.load_cell(options.folder).config.device))
-    return run_cell(options.folder, options.threads or cpus())
+            os.environ.update(device_variables(cells.load_cell(options.cell).config.device))
+    return run_cell(options.cell, options.threads or cpus())
 
 
 if __name__ == "__main__":

@@ -40,11 +40,11 @@ from study.config.compose import load_presets, preset_names
 from study.config.schema import Judge, Study, VerdictStore
 from study.errors import UserError
 from study.finding import stop_at_problem
+from study.programs.rewards import OK
 from study.rewards import compose
 from study.rewards.advantages import advantages, alignment, rank_change, sign_flips, silenced
 from study.rewards.corrections.corrector import Corrector, StepVerdicts
 from study.rewards.failure import REPLAY_POLICIES
-from study.rewards.workflow import OK
 from study.rows import Row
 from study.screen import print_table
 from study.system.files import Damaged, say, write_json

@@ -31,6 +31,7 @@ from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 from study.cell import exchange
+from study.cell.folder import CellFolder
 from study.cell.places import local, shown
 from study.config import bounds
 from study.config.bounds import Legal
@@ -392,7 +393,8 @@ class Command(Generic[T]):
                 for name in extra.overrides
             )
         kinds = [kind for kind in typing.get_args(hint) if kind is not type(None)] or [hint]
-        words = {int: "WHOLE_NUMBER", float: "NUMBER", bool: "true|false", Path: "PATH"}
+        words: dict[Any, str] = {int: "WHOLE_NUMBER", float: "NUMBER", bool: "true|false"}
+        words |= dict.fromkeys((Path, CellFolder), "PATH")
         text = words.get(kinds[0], "TEXT")
         listed = f"{text},..." if typing.get_origin(hint) is list else text
         return f"{extra.key or name}={listed}"
@@ -431,8 +433,8 @@ def _scalar(key: str, text: str, kind: Any, legal: Legal | None) -> Any:
             value = float(text)
         if value == text or not math.isfinite(value):
             bounds.refuse(key, text, "a number that is finite")
-    elif kind is Path:
-        value = local(text) if key in PLACES else Path(text)
+    elif kind in (Path, CellFolder):
+        value = kind(local(text) if key in PLACES else text)
     elif isinstance(legal, bounds.Choice):
         try:
             bounds.check(key, text, legal)

@@ -37,7 +37,7 @@ from multiprocessing import util
 from pathlib import Path
 from typing import Any
 
-from experiments.trainer.surroundings import SURROUNDINGS, surroundings
+from experiments.trainer.processes import SURROUNDINGS, surroundings
 from tests.command_server import (
     FORK_SERVER,
     FORKING,

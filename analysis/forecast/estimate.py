@@ -32,9 +32,9 @@ from study.cell.parts import read_part
 from study.cell.records import FEATURE
 from study.config.compose import load_presets
 from study.config.schema import Judge
-from study.endings import Ending
 from study.errors import UserError
 from study.features import FEATURES, measured, shared_keyword
+from study.programs.endings import Ending
 from study.rewards import compose
 from study.rewards.advantages import advantages
 from study.rewards.corrections.corrector import Corrector, StepVerdicts

@@ -19,10 +19,10 @@ from study.cell.folder import CellFolder
 from study.cell.records import CORRECTED, FEATURE
 from study.config.schema import Study
 from study.errors import UserError
+from study.programs.rewards import FORMULAS, OK, SHARES
 from study.rewards import compose
 from study.rewards.failure import REPLAY_POLICIES
 from study.rewards.formulas import REWARDS
-from study.rewards.workflow import FORMULAS, OK, SHARES
 from study.rows import Criterion, Row
 from study.system.files import Damaged
 from study.tasks import lookup

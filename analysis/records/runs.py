@@ -46,9 +46,9 @@ from study.cell.records import CORRECTED, EVALUATIONS, FEATURE, HELD_OUT, KINDS,
 from study.cell.signature import UNSIGNED, is_unsigned
 from study.cell.verify import lost_steps
 from study.config.identity import flatten, identifying
-from study.endings import Ending
 from study.errors import UserError
 from study.features import FEATURES, measured, shared_keyword
+from study.programs.endings import Ending
 
 LARGE = 64_000_000
 """Bytes on disk from which other processes are worth their start."""

@@ -21,8 +21,8 @@ from analysis.statistics.fixed_effects import fixed_effects
 from analysis.statistics.intervals import student
 from analysis.workflow.programs import PlantedPrograms, Programs, masked
 from study.cell.records import COMPONENT
-from study.endings import REFUSED, Ending
-from study.rewards.workflow import TERMS, Terms, effective_share
+from study.programs.endings import REFUSED, Ending
+from study.programs.rewards import TERMS, Terms, effective_share
 
 RATES = ("parse", "contract", "executed", "extractable", "masked")
 """Shares of all generations; what they are is said by `generations`."""
@@ -211,7 +211,7 @@ def _unidentified(
 
 def shares(programs: Programs) -> dict[str, float]:
     """Effective share of each term of the reward, over all groups; NaN where no reward varies
-    within any (`study.rewards.workflow.effective_share`)."""
+    within any (`study.programs.rewards.effective_share`)."""
     rollouts = programs.rollouts
     table = rollouts[[name for name in rollouts if name.startswith(COMPONENT)]]
     table = table.rename(columns=lambda name: name.removeprefix(COMPONENT))

@@ -20,8 +20,8 @@ from typing import Any
 import experiments.launch.preload  # noqa: F401 - what a cell imports, before the first is forked
 from benchmarks.judges.prefix import Radix
 from benchmarks.scale import criteria
-from experiments.launch.task import run_task
-from experiments.plan.estimate import expected
+from experiments.launch.pool import run_task
+from experiments.plan.rates import expected
 from experiments.sweep import cells_of
 from judges.ask.identity import build_grading
 from study.cell import cells

@@ -27,6 +27,7 @@ from experiments.trainer.held_out import HeldOut
 from experiments.trainer.scorer import Scorer
 from judges.ask.replies import Store
 from judges.ask.session import Session
+from study.cell.folder import CellFolder
 from study.cell.records import Recorder
 from study.config.compose import load_judge
 from study.config.schema import Study, Task, Trainer
@@ -70,7 +71,7 @@ def cell_seconds(config: Study) -> float:
             rows,
             scorer,
             recorder,
-            folder / "checkpoints",
+            CellFolder(folder),
             lambda line: None,
         )
         began = time.process_time()

@@ -32,6 +32,7 @@ from experiments.trainer.scorer import Scorer
 from judges.ask.session import Session
 from judges.fault_injection.server import choice, completion, whole
 from judges.faults import FaultServer
+from study.cell.folder import CellFolder
 from study.cell.records import Recorder
 from study.config.schema import Endpoint, Judge, Lora, Policy, Study, Task, Trainer
 from study.tasks import TASKS, oracle
@@ -124,7 +125,14 @@ def train(url: str, sizes: dict[str, int], beta: float, ahead: bool) -> tuple[Ti
         scorer = TimedScorer(config, oracle(TASK), session)
         recorder = Recorder(folder)
         trainer: Any = make_trainer(
-            config, smollm2(), TOKENIZER, rows, scorer, recorder, folder / "ck", lambda line: None
+            config,
+            smollm2(),
+            TOKENIZER,
+            rows,
+            scorer,
+            recorder,
+            CellFolder(folder),
+            lambda line: None,
         )
         scorer.decode = lambda ids_N: [text_of(ids) for ids in ids_N]
         trainer.eos_token_ids = list(ENDS)

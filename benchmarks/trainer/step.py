@@ -25,6 +25,7 @@ from experiments.policies.load import load_policy
 from experiments.trainer.grpo import make_trainer
 from experiments.trainer.scorer import Scorer
 from judges.ask.session import Session
+from study.cell.folder import CellFolder
 from study.cell.records import Recorder
 from study.config.compose import load_judge
 from study.config.schema import Lora, Policy, Study, Task, Trainer, Warmup
@@ -90,7 +91,7 @@ def step_seconds(policy: Policy, trainer: dict[str, Any], fast: bool, steps: int
             rows,
             scorer,
             Recorder(folder),
-            folder / "checkpoints",
+            CellFolder(folder),
             lambda line: None,
         )
         grpo_trainer.add_callback(clock)

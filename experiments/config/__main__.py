@@ -284,10 +284,6 @@ def _judge(place: Place) -> Lines:
     ]
 
 
-def _lora(place: Place) -> Lines:
-    return [f"# {place.path}: LoRA it is"] if _flag(place) else ["policy.lora=null"]
-
-
 def _target_modules(place: Place) -> Lines:
     """A list, or names with commas between them, as the pattern that peft takes."""
     value = place.value
@@ -300,10 +296,6 @@ def _target_modules(place: Place) -> Lines:
     return [f"policy.lora.target_modules='{'|'.join(f'.*{name}' for name in names)}'"]
 
 
-def _bf16(place: Place) -> Lines:
-    return [f"policy.dtype={'bfloat16' if _flag(place) else 'float32'}"]
-
-
 def _epochs(place: Place) -> Lines:
     if place.value == 1:
         return [f"# {place.path}: 1, as here: every rollout is used for one update"]
@@ -311,10 +303,6 @@ def _epochs(place: Place) -> Lines:
         f"# {place.path}: every rollout is used for one update, and {value_text(place)} has no"
         " counterpart"
     ]
-
-
-def _use_kl(place: Place) -> Lines:
-    return [f"# {place.path}: trainer.beta is the weight"] if _flag(place) else ["trainer.beta=0"]
 
 
 def _estimator(place: Place) -> Lines:
@@ -380,11 +368,13 @@ READERS: dict[str, Callable[[Place], Lines]] = {
     "policy": _policy,
     "path": _path,
     "judge": _judge,
-    "lora": _lora,
+    "lora": lambda place: [f"# {place.path}: LoRA it is"] if _flag(place) else ["policy.lora=null"],
     "target_modules": _target_modules,
-    "bf16": _bf16,
+    "bf16": lambda place: [f"policy.dtype={'bfloat16' if _flag(place) else 'float32'}"],
     "epochs": _epochs,
-    "use_kl": _use_kl,
+    "use_kl": lambda place: (
+        [f"# {place.path}: trainer.beta is the weight"] if _flag(place) else ["trainer.beta=0"]
+    ),
     "estimator": _estimator,
     "domains": _domains,
     "datasets": _datasets,

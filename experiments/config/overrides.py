@@ -1,13 +1,14 @@
 """A published configuration of a workflow policy, as settings of a sweep.
 
-Its training.yaml is read with the table of the mixed baseline (`experiments.config`), with the keys
-of executor, operators, reward and buffer over it; its aflow_llm.yaml says where the executor is. A
-file that holds a key is refused, and nothing of it is printed.
+Prints one setting a line, and after a # what has no counterpart here and why. Keys that are not
+known are refused, each by its name, and so is a file that holds a secret. llm= is the file that
+says where the executor is: {models: {NAME: {base_url, model_name, temperature, top_p}}}.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -28,9 +29,11 @@ from experiments.config.__main__ import (
     value_text,
 )
 from experiments.workflow.operators import OPERATORS
+from study.cli import command, option, word
 from study.config import bounds
 from study.config.compose import preset_names
 from study.errors import UserError
+from study.screen import visible
 from study.system.secrets import refuse_config
 from study.system.tables import table
 
@@ -196,3 +199,22 @@ def _same_model(lines: Lines) -> Lines:
         "# judge and executor are one model, which is refused: take another judge, or type"
         " allow_same_model=true, which is recorded"
     ]
+
+
+@dataclass(frozen=True)
+class Options:
+    """Options of the command ``overrides``: the published files."""
+
+    what: str = word("published settings as ours", "overrides")
+    file: Path = option("YAML file in the style of training.yaml", required=True)
+    llm: Path | None = option("YAML file in the style of aflow_llm.yaml")
+
+
+@command("experiments.workflow overrides file=training.yaml llm=aflow_llm.yaml", __doc__, Options)
+def main(options: Options) -> int:
+    """Exit codes: 0 printed, 2 for a user's error."""
+    for line in overrides(options.file, options.llm):
+        print(visible(line))
+    sweep = f"python -m experiments.sweep experiment={EXPERIMENT} SETTINGS"
+    print(f"# for the lines above: {sweep} plan=true")
+    return 0

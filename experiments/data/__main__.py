@@ -30,12 +30,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from experiments.data import prompt_files, register
-from experiments.data.bias_set import bias_set
-from experiments.data.bias_set_options import BiasSetOptions
+from experiments.data import prompt_files
+from experiments.data.bias_set import BiasSetOptions, bias_set
 from experiments.data.download import completed, download
 from experiments.data.draw import draw
-from experiments.data.parts import part
+from experiments.data.parts import part, registered_parts, stem_of
 from experiments.data.prepare import prepare
 from experiments.data.verify import changed_sources, verify
 from study.cli import check_place, command, option, overrides, preset, word
@@ -168,8 +167,8 @@ def _register(options: Options) -> dict[str, Any]:
     if not data.cut:
         legal = "two numbers such as [5,1]: registered rows are one file, which is cut"
         bounds.refuse("data.cut", "[]", legal)
-    out = _folder(options, register.stem_of(path))
-    return prepare(register.parts(path), data, out, _command(options, data))
+    out = _folder(options, stem_of(path))
+    return prepare(registered_parts(path), data, out, _command(options, data))
 
 
 def _draw(options: Options) -> dict[str, Any]:

@@ -14,7 +14,7 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-from experiments.doctor import machine, models, packages, tracking
+from experiments.doctor import machine, models, packages
 from study.cli import command, option
 from study.config.schema import Model
 from study.finding import Finding, print_findings
@@ -63,7 +63,7 @@ def findings(options: Options) -> list[Finding]:
         machine.main_memory(),
         machine.disk(options.runs_dir),
         machine.sandbox(),
-        tracking.store(here, options.runs_dir),
+        machine.store(here, options.runs_dir),
         models.keys(models_named),
         *models.endpoints(models_named, options.endpoints),
     ]

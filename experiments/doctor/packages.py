@@ -42,11 +42,17 @@ def required(root: Path = ROOT) -> list[str]:
 
 def pins(root: Path = ROOT) -> dict[str, str]:
     """Name -> version that the tests pass on."""
+    return {
+        canonical(name): version for name, version in _PIN.findall(_text(root / "constraints.txt"))
+    }
+
+
+def _text(path: Path) -> str:
+    """The text of a file; empty where the project was installed without its sources."""
     try:
-        text = (root / "constraints.txt").read_text(encoding="utf-8")
+        return path.read_text(encoding="utf-8")
     except OSError:
-        return {}
-    return {canonical(name): version for name, version in _PIN.findall(text)}
+        return ""
 
 
 def versions(here: dict[str, str], root: Path = ROOT) -> Finding:
@@ -94,11 +100,7 @@ def torch(here: dict[str, str], root: Path = ROOT) -> Finding:
 
 def _torch_wanted(root: Path) -> str:
     """The version that the Makefile installs."""
-    try:
-        text = (root / "Makefile").read_text(encoding="utf-8")
-    except OSError:
-        return ""
-    match = re.search(r"^TORCH := (torch==\S+)$", text, re.MULTILINE)
+    match = re.search(r"^TORCH := (torch==\S+)$", _text(root / "Makefile"), re.MULTILINE)
     return match[1] if match else ""
 
 

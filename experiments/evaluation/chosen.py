@@ -15,7 +15,7 @@ from experiments.evaluation.selection import MOST, choose
 from study.cell.folder import CellFolder
 from study.errors import UserError
 from study.rows import prompt_id
-from study.system.files import read_yaml, say
+from study.system.files import say
 from study.tasks.datasets.preset import Data, load_data
 from study.tasks.datasets.sets import SETS, reported
 from study.tasks.datasets.table import Table, open_table
@@ -160,16 +160,16 @@ def trained_on(options: Options) -> TrainedRows | None:
     trained = trained_under(options)
     if trained is None:
         return None
-    cell = Path(trained["place"])
+    cell = CellFolder(Path(trained["place"]))
     ids: set[str] = set()
     prompts: set[str] = set()
-    for _, table in CellFolder(cell).records("rollouts", ("item", "prompt")):
+    for _, table in cell.records("rollouts", ("item", "prompt")):
         columns = table.to_pydict()
         ids.update(name for name in columns.get("item", ()) if name)
         prompts.update(columns["prompt"])
     table, datasets, whole = None, (), True
     try:
-        task = read_yaml(cell / "config.yaml")["task"]
+        task = cell.config()["task"]
         if task["name"] == "mixed":
             datasets = tuple((task.get("options") or {}).get("datasets") or ())
             table = open_table(task["path"])

@@ -12,7 +12,13 @@ from typing import Any
 from experiments.evaluation import baselines, chosen
 from experiments.evaluation.baselines import Evaluated
 from experiments.evaluation.chosen import Part, digest
-from experiments.evaluation.collect import Collected, collect
+from experiments.evaluation.collect import (
+    Collected,
+    collect,
+    collect_predictions,
+    matched,
+    read_predictions,
+)
 from experiments.evaluation.generate import source_of
 from experiments.evaluation.metrics import (
     Answer,
@@ -26,7 +32,6 @@ from experiments.evaluation.metrics import (
     votes_of,
 )
 from experiments.evaluation.options import Options
-from experiments.evaluation.predictions import collect_predictions, matched, read_predictions
 from experiments.evaluation.results import guard, track, write_in_study, write_result
 from experiments.evaluation.rubric import differs, grade, trained_under
 from judges.ask.identity import build_grading
@@ -172,7 +177,8 @@ def _collected(options: Options, judge: Judge | None) -> tuple[list[Part], Colle
             splits[item.dataset].append(item.split)
     parts = chosen.choose_rows(sets, splits, options)
     _check(parts, options, judge)
-    collected = collect_predictions(lines, pairs, parts, options.predictions, options.allow_missing)
+    ids = {item.id for part in parts for item in part.rows}
+    collected = collect_predictions(lines, pairs, ids, options.predictions, options.allow_missing)
     guard(options.out, collected.model, options.what, name)
     return parts, collected
 
@@ -308,7 +314,7 @@ def _untrained(options: Options, model: str) -> tuple[str, dict[str, Any]] | Non
     the same rows. A cell's own command leaves out what the cell was trained on."""
     run, trained = options.run, trained_under(options) if options.adapter else None
     if trained is not None and (Path(trained["place"]) / "config.yaml").is_file():
-        run = Path(trained["place"])
+        run = CellFolder(Path(trained["place"]))
     if run is not None:
         words: dict[str, Any] = {"run": run, "checkpoint": 0, "adapter": None, "model": None}
         source = source_of(replace(options, **words))
@@ -325,12 +331,9 @@ def _place_in_study(options: Options) -> Path | None:
     """Where a run's result also lies: beside the runs of its study."""
     if options.run is None:
         return None
-    cell = options.run.resolve()
-    step = options.checkpoint
-    if step is None:
-        step = CellFolder(cell).status().get("step", 0)
+    cell = options.run.path.resolve()
     method = "" if options.method == "direct" else f"-{options.method}"
-    name = f"{cell.name}-step-{step}{method}_results.json"
+    name = f"{cell.name}-step-{options.step}{method}_results.json"
     return cell.parent / "results" / "evaluation" / name
 
 

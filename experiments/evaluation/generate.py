@@ -15,18 +15,18 @@ from typing import Any
 import numpy as np
 
 from experiments.evaluation.options import PLAYED, VERIFIED, Options
-from experiments.policies.label import label_of
 from experiments.policies.load import (
     TINY,
     adapted,
     cache_of,
     first_path,
     is_warmed,
+    label_of,
     read_model,
     same_model,
     template_file,
     trained_policy,
-    training_of,
+    training_of_run,
 )
 from judges.endpoint.chat_completions import FILTERED
 from judges.endpoint.complete import Fetched, chat_body, complete_all, open_channel
@@ -35,7 +35,7 @@ from study.cell.cells import load_cell
 from study.cell.folder import CellFolder
 from study.config.schema import Endpoint, Policy, Sampling, freeze
 from study.errors import UserError
-from study.system.files import read_json, read_yaml
+from study.system.files import read_json
 
 Row = dict[str, Any]
 """One response: its prompt, the response or None, and how it ended."""
@@ -109,7 +109,7 @@ def source_of(options: Options) -> Source | None:
     if folder is None:
         template_name, path = policy.get("chat_template"), policy["path"]
         if warmed and options.run is not None:
-            cell = load_cell(CellFolder(options.run))
+            cell = load_cell(options.run)
             path = first_path(cell.config.policy, cell.config.task, cache_of(cell))
         template = options.chat_template or (
             template_file(template_name) if template_name else None
@@ -120,11 +120,10 @@ def source_of(options: Options) -> Source | None:
     return _folder(options, str(folder), None)
 
 
-def _untrained(run: Path) -> dict[str, Any]:
+def _untrained(run: CellFolder) -> dict[str, Any]:
     """A cell's config of its policy, which before the first step is the model that it names."""
-    if training_of(run) is None:
-        raise UserError(f"run={run} is not a cell: its config.yaml cannot be read.")
-    return read_yaml(run / "config.yaml")["policy"]
+    training_of_run(run)
+    return run.config()["policy"]
 
 
 def _decoding(options: Options) -> dict[str, Any]:

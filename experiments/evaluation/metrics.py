@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -95,18 +95,20 @@ def measure(graded: Sequence[Answer], dataset: str, domain: str, method: str | N
     rows = by_row(graded)
     least = min((len(answers) for answers in rows), default=0)
 
-    def means(value: Callable[[Score], float], of: Callable[[Item], bool]) -> Estimate:
-        selected = [answers for answers in rows if of(answers[0].item)]
+    def means(name: str, answerable: Sequence[bool] = (True, False)) -> Estimate:
+        selected = [answers for answers in rows if answers[0].item.answerable in answerable]
         scores = [[each.score for each in answers if each.score] for answers in selected]
-        return rate([list(map(value, of_row)) for of_row in scores])
+        values = [[{**each.values, "correct": each.correct} for each in row] for row in scores]
+        return rate([[float(each.get(name, 0.0)) for each in row] for row in values])
 
-    estimates = {"accuracy": means(_correct, _every)}
+    estimates = {"accuracy": means("correct")}
     if any("f1" in each.score.values for answers in rows for each in answers if each.score):
-        estimates["f1"] = means(_f1, _every)
+        estimates["f1"] = means("f1")
     if dataset == "squad2":
-        for name, of in (("HasAns", _answerable), ("NoAns", _unanswerable)):
-            if any(of(answers[0].item) for answers in rows):
-                estimates |= {f"{name}_exact": means(_correct, of), f"{name}_f1": means(_f1, of)}
+        for name, of in (("HasAns", True), ("NoAns", False)):
+            if any(answers[0].item.answerable is of for answers in rows):
+                exact, f1 = means("correct", [of]), means("f1", [of])
+                estimates |= {f"{name}_exact": exact, f"{name}_f1": f1}
     if domain == "code":
         for k in PASS_AT:
             if least >= k:
@@ -117,26 +119,6 @@ def measure(graded: Sequence[Answer], dataset: str, domain: str, method: str | N
         for k in sorted(sizes):
             estimates[f"maj@{k}"] = majority(list(map(votes_of, rows)), k)
     return Measured(estimates, len(rows))
-
-
-def _every(_: Item) -> bool:
-    return True
-
-
-def _answerable(item: Item) -> bool:
-    return item.answerable
-
-
-def _unanswerable(item: Item) -> bool:
-    return not item.answerable
-
-
-def _correct(score: Score) -> float:
-    return float(score.correct)
-
-
-def _f1(score: Score) -> float:
-    return score.values.get("f1", 0.0)
 
 
 def by_row(graded: Sequence[Answer]) -> list[list[Answer]]:

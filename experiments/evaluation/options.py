@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+from study.cell.folder import CellFolder
 from study.cli import option, overrides, preset, word
 from study.config.bounds import Choice, Number
 from study.config.compose import preset_names
@@ -37,7 +38,7 @@ class Options:
     predictions: Path | None = option(
         "JSONL of answers; in place of it they are generated", only=VERIFIED
     )
-    run: Path | None = option("folder of the run whose policy answers, runs/STUDY/CELL")
+    run: CellFolder | None = option("folder of the run whose policy answers, runs/STUDY/CELL")
     model: str | None = option("model folder that answers, or a model's name at the endpoint")
     adapter: Path | None = option("folder of an adapter that answers")
     endpoint: str | None = option("URL of an endpoint that answers")
@@ -111,6 +112,13 @@ class Options:
     overrides: list[str] = overrides("judge.", "task.", "executor.", only=(*JUDGED, *PLAYED))
     given: frozenset[str] = frozenset()
     """Options that were typed."""
+
+    @property
+    def step(self) -> int:
+        """The step of ``run`` whose policy answers: of its checkpoint, or the last one."""
+        if self.checkpoint is not None or self.run is None:
+            return self.checkpoint or 0
+        return self.run.status().get("step", 0)
 
     def check(self) -> None:
         """Refuse options that do not go together.

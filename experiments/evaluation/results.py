@@ -18,7 +18,6 @@ from experiments.tracking.evaluations import (
     send_evaluation,
 )
 from experiments.tracking.store import client_of, load_mlflow
-from study.cell.folder import CellFolder
 from study.errors import UserError
 from study.system.files import first_line, read_json, write_json
 
@@ -119,12 +118,9 @@ def track(
     if not run:
         print(f"run={cell} is not tracked, so the result is in its JSON alone.")
         return None
-    step = options.checkpoint
-    if step is None:
-        step = int(CellFolder(cell).status().get("step", 0))
     entry = Evaluation(
         name=evaluation,
-        step=step,
+        step=options.step,
         model=str(result["model"]),
         dataset=str(result["dataset"]["name"]),
         digest=str(result["dataset"]["digest"]),
@@ -133,7 +129,7 @@ def track(
     )
     keep_evaluation(cell, entry)
     try:
-        model_id = send_evaluation(client_of(run["uri"]), run, cell.resolve().name, entry)
+        model_id = send_evaluation(client_of(run["uri"]), run, cell.path.resolve().name, entry)
     except load_mlflow().exceptions.MlflowException as error:
         raise UserError(
             f"The result is written, and the tracking store {run['uri']} does not take it:"

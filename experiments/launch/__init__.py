@@ -10,7 +10,7 @@ PARTS = {
     "check_sweep": "experiments.plan.preflight",
     "show_plan": "experiments.plan.plan",
     "run_study": "experiments.launch.run",
-    "supervise": "experiments.launch.local",
+    "supervise": "experiments.launch.pool",
     "check_policies": "experiments.plan.preflight",
     "check_configs": "experiments.plan.preflight",
     "check_writable": "experiments.plan.preflight",

@@ -246,7 +246,7 @@ class Sweep:
                     self._queue.park(folder)
                 elif not self._watch.skips(folder):
                     place.judge, place.folder = judge, folder
-                    self._working[place.actor.run.remote(str(folder))] = place
+                    self._working[place.actor.run.remote(folder)] = place
                     self._idle.remove(place)
                     break
 
@@ -286,7 +286,7 @@ class Sweep:
         self._losses[folder] += 1
         if self._losses[folder] > retries:
             _wait_left([folder])
-            self._watch.ended(folder, pool.ORPHANED)
+            self._watch.ended(folder, cells.ORPHANED)
             return
         self._watch.say(
             f"{folder.name}: what ran it on the node {place.node[:12]} was lost; it goes on from"

@@ -10,14 +10,12 @@ from pathlib import Path
 
 import analysis
 from analysis.report.study_notebook import write_notebook
-from experiments.launch.bell import told_at_end
-from experiments.launch.engines import run_cells, taken_up
-from experiments.launch.pool import start_server
+from experiments.launch.pool import run_cells, start_server, take_up
 from experiments.launch.ready import check_machine, check_start
 from experiments.launch.warm import warming
+from experiments.monitor.notify import told_at_end
 from experiments.plan import plan
-from experiments.plan.needs import HERE
-from experiments.plan.shard import share_of
+from experiments.plan.needs import HERE, share_of
 from experiments.tracking.runs import close_parent, mark_killed
 from experiments.tracking.store import (
     artifacts_of,
@@ -66,7 +64,7 @@ def _run(todo: Sequence[Cell], mine: Sequence[Cell], elsewhere: Callable[[], Non
     study_dir = todo[0].folder.study_dir
     here = elsewhere is None and todo[0].config.sweep.engine in HERE
     with ExitStack() as stack:
-        theirs = stack.enter_context(taken_up(todo)) if elsewhere is None else set()
+        theirs = stack.enter_context(take_up(todo)) if elsewhere is None else set()
         states = {cell.folder: cell.folder.state() for cell in mine}
         new = [cell for cell in mine if states[cell.folder] not in ("done", "running")]
         unfinished = new + [

@@ -7,7 +7,6 @@ import sys
 from collections.abc import Mapping, Sequence
 from multiprocessing.connection import Connection
 from multiprocessing.context import ForkServerContext
-from pathlib import Path
 
 from experiments.launch import pool
 from study.cell.folder import CellFolder
@@ -60,9 +59,9 @@ class Slot:
         self._alive, self._keep = self._context.Pipe(duplex=False)
         return ""
 
-    def run(self, folder: str) -> int:
+    def run(self, folder: CellFolder) -> int:
         """Run a cell to its end; the exit code, negative where a signal ended it."""
-        arguments = (CellFolder(Path(folder)), self._threads, self._alive)
+        arguments = (folder, self._threads, self._alive)
         child = self._context.Process(target=_child, args=arguments)
         child.start()
         child.join()

@@ -20,14 +20,14 @@ from submitit.core.utils import FailedJobError
 from submitit.helpers import clean_env
 
 from experiments.launch.node import clock_of_folder, describe
-from experiments.launch.pool import ORPHANED, STOP_S
+from experiments.launch.pool import STOP_S
 from experiments.launch.slurm_job import ENVIRONMENT, FOLDER, SWEEP, job
 from experiments.launch.watch import Watch
-from experiments.plan.slots import slots_of
+from experiments.plan.memory import slots_of
 from experiments.slurm import jobs as queue
-from experiments.slurm.submission import executor_of
+from experiments.slurm.jobs import executor_of
 from experiments.train import PACKAGES
-from experiments.trainer.surroundings import surroundings
+from experiments.trainer.processes import surroundings
 from study.cell import cells
 from study.cell.cells import Cell
 from study.cell.folder import CellFolder
@@ -56,7 +56,7 @@ class Job:
 
 @contextmanager
 def taken_up(todo: Sequence[Cell]) -> Generator[set[CellFolder]]:
-    """As `experiments.launch.engines.taken_up`."""
+    """As `experiments.launch.pool.take_up`."""
     study_dir = todo[0].folder.study_dir
     folder = study_dir / FOLDER
     folder.mkdir(parents=True, exist_ok=True)
@@ -155,7 +155,7 @@ def _tell(cell: CellFolder, queued: Job, state: str, watch: Watch) -> None:
     folder, code = cell.study_dir / FOLDER, _code(cell, queued)
     if code is None:
         watch.say(f"what its last job printed is in {queue.log(folder, queued.id)}")
-        code = cells.STOPPED if state == queue.CANCELLED else ORPHANED
+        code = cells.STOPPED if state == queue.CANCELLED else cells.ORPHANED
     elif not code:
         queue.clear(folder, queued.id)
     watch.ended(cell, code)
@@ -182,7 +182,7 @@ def _submitted(
     try:
         # Ctrl-C is for the sweep, which then ends what it submitted
         with _as_at_login(), surroundings(), stopping.deaf_to_terminal(), executor.batch():
-            submissions = [executor.submit(job, str(cell), threads, visible) for cell, _ in batch]
+            submissions = [executor.submit(job, cell, threads, visible) for cell, _ in batch]
     except FailedJobError as error:
         raise UserError(
             f"Slurm does not take {len(batch)} cells of {config.study} as jobs:"

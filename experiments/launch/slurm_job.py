@@ -6,12 +6,11 @@ import os
 import signal
 import time
 from collections.abc import Mapping
-from pathlib import Path
 from typing import cast
 
 from experiments.launch.node import Node, check_clock, check_node, clock_of_folder, describe
-from experiments.launch.task import run_task
-from experiments.plan.slots import slots_of
+from experiments.launch.pool import run_task
+from experiments.plan.memory import slots_of
 from experiments.train import PACKAGES
 from study.cell import cells
 from study.cell.folder import CellFolder
@@ -27,7 +26,7 @@ ENVIRONMENT = "environment.json"
 """In that folder: who submits jobs, and what `describe` says of where that is."""
 
 
-def job(folder: str, threads: int, visible: Mapping[str, str] | None = None) -> int:
+def job(place: CellFolder, threads: int, visible: Mapping[str, str] | None = None) -> int:
     """Body of a job; returns the cell's exit code, which is on record then.
 
     Args:
@@ -39,7 +38,6 @@ def job(folder: str, threads: int, visible: Mapping[str, str] | None = None) -> 
     signal.signal(signal.SIGTERM, signal.SIG_DFL)  # submitit passes over it
     # Slurm sends it before the time is up, or where another job is to have the node
     signal.signal(signal.SIGUSR2, lambda *_: os.kill(os.getpid(), signal.SIGTERM))
-    place = CellFolder(Path(folder))
     before, problem = place.status().get("ended"), ""
     try:
         code = _run(place, threads, visible)

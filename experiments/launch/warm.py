@@ -13,11 +13,10 @@ from contextlib import contextmanager
 from multiprocessing.connection import Connection
 from pathlib import Path
 
-from experiments.launch.pool import leave_with_parent
-from experiments.launch.task import redirect
+from experiments.launch.pool import leave_with_parent, redirect
 from experiments.policies.load import TINY, cache_of
 from experiments.policies.tiny import build_missing, is_built
-from experiments.trainer.surroundings import surroundings
+from experiments.trainer.processes import surroundings
 from study.cell.cells import Cell
 from study.config.schema import Policy, Task
 from study.errors import UserError

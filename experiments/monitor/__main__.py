@@ -20,10 +20,9 @@ from typing import Any
 
 from experiments.monitor.alarms import Rings, alarms
 from experiments.monitor.disagreements import Disagreements
-from experiments.monitor.lines import line, summary
 from experiments.monitor.read import StudyReader, View, totals
 from experiments.monitor.restart import restart
-from experiments.monitor.screen import draws, screen
+from experiments.monitor.screen import draws, line, screen, summary
 from study.cell import exchange
 from study.cli import StudyOptions, command, option
 from study.config.bounds import Choice, Number

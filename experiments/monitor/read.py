@@ -15,20 +15,17 @@ from typing import Any
 
 from analysis.records.arms import arm_names
 from experiments.monitor.tail import OF_DOMAIN, RECENT, TIME, Series, Tail, of_domain
-from study.cell.folder import STATES, CellFolder, Status, study_cells
-from study.cell.places import LOCK
+from study.cell.folder import SILENT_S, STATES, CellFolder, Status, study_cells
 from study.cell.records import where
 from study.cell.study_file import read_study
 from study.cell.verify import strangers
 from study.config.identity import flatten
 from study.errors import UserError
-from study.system import locks
 from study.system.files import Damaged
-from study.system.machine import has_process
 
-SILENT_S, SILENT_STEPS = 60.0, 5.0
-"""A running cell is stalled after this many seconds without a sign of life, or after so many of its
-steps where these take longer."""
+SILENT_STEPS = 5.0
+"""A running cell is stalled after `SILENT_S` seconds without a sign of life, or after this many of
+its steps where these take longer."""
 JSON_KEYS = (
     *("cell", "arm", "judge", "seed", "state", "phase", "step", "steps", "s_per_step", "eta_s"),
     *("beat_age_s", "tokens_per_s", "truth", "judge_mean", "gap", "unscored", "zero_std"),
@@ -181,26 +178,23 @@ class CellReader:
             steps=_whole(status.get("steps")) or _whole(flat.get("trainer.steps")),
             s_per_step=seconds_per_step(tail.series),
             beat_age_s=None if beat is None else max(0.0, now - beat),
+            state=self.folder.state(status, by_beat=True),
             status=status,
             config=flat,
             series=tail.series,
             sums=dict(tail.sums),
+            domains=_domains(tail),
+            truth=last_value(tail, "truth/mean"),
+            judge_mean=last_value(tail, "judge/mean"),
+            gap=last_value(tail, "bias/judge_minus_truth"),
+            unscored=last_value(tail, "judge/unscored_frac"),
+            zero_std=last_value(tail, "reward/frac_zero_std"),
             problem="; ".join(problem.rstrip(".") for problem in problems if problem),
         )
-        view.state = state_of(view)
         if view.state != "running":
             view.beat_age_s = None
             if view.phase not in (None, view.state):
                 view.phase = None  # what it was at when it was killed
-        for key, metric in (
-            ("truth", "truth/mean"),
-            ("judge_mean", "judge/mean"),
-            ("gap", "bias/judge_minus_truth"),
-            ("unscored", "judge/unscored_frac"),
-            ("zero_std", "reward/frac_zero_std"),
-        ):
-            setattr(view, key, last_value(tail, metric))
-        view.domains = _domains(tail)
         if view.state == "running":
             view.tokens_per_s = _tokens_per_s(view)
             if view.s_per_step is not None and view.steps is not None:
@@ -264,25 +258,6 @@ def _closed(study_dir: Path) -> list[str]:
         for path in sorted(study_dir.glob("*/"))
         if not os.access(path, os.R_OK | os.X_OK)
     ]
-
-
-def state_of(view: View) -> str:
-    """new, running, done, failed or killed; as `CellFolder.state`, but looking only.
-
-    A cell that says it runs is taken at its word while it gives signs of life and its process, if
-    it is on this host, is there. Else its lock tells; a lock that another host holds can be seen
-    only where the file system passes locks on.
-    """
-    if view.folder.is_done():
-        return "done"
-    state = view.status.get("state", "new")
-    if state not in ("running", "done"):
-        return state
-    silent = view.beat_age_s is None or view.beat_age_s > SILENT_S
-    is_gone = on_this_host(view) and not has_process(view.status.get("pid"))
-    if (silent or is_gone) and not locks.is_held(view.folder / LOCK):
-        return "killed"
-    return "running"
 
 
 def on_this_host(view: View) -> bool:

@@ -11,7 +11,7 @@ import time
 from pathlib import Path
 
 from experiments.monitor.read import View, on_this_host
-from experiments.trainer.surroundings import surroundings
+from experiments.trainer.processes import surroundings
 from study.cell import cells
 from study.cell.folder import CellFolder
 from study.cell.places import LOCK

@@ -116,10 +116,6 @@ def _sources(data: Data) -> list[Path]:
     ]
 
 
-def _nothing() -> list[Path]:
-    return []
-
-
 def _download(plan: Plan) -> Step:
     """Without anything to do where ``data.root`` has the files."""
     data = plan.data
@@ -127,11 +123,9 @@ def _download(plan: Plan) -> Step:
     if data.root is not None:
         _sources(data)  # refused now, and not after what follows
         idle = f"data.root={data.root} has the files"
-        return Step("download", "download", (), {}, _nothing, _nothing, idle=idle)
+        return Step("download", "download", (), {}, list, list, idle=idle)
     settings = {"datasets": sorted(data.datasets)}
-    return Step(
-        "download", "download", tuple(words), settings, _nothing, lambda: _sources(plan.data)
-    )
+    return Step("download", "download", tuple(words), settings, list, lambda: _sources(plan.data))
 
 
 def _prepare(plan: Plan, folder: Path | None) -> Step:

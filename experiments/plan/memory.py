@@ -1,4 +1,4 @@
-"""What memory a step of training takes, said before launch, and what to lower where it is short.
+"""What memory a step of training takes, and how many cells run at once on this machine's GPUs.
 
     need = step_memory(read_shape(Path(config.policy.path)), config)   # GiB by part
     stop_at_problem(check_memory(todo))   # says, or refuses, what does not fit
@@ -16,10 +16,16 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from experiments.trainer.processes import gpus_per_cell, processes_of
-from study.cell.cells import Cell
+from judges.serving.book import auto_served, is_wide
+from judges.serving.vllm_command import gpus_of_replica
+from study.cell.cells import Cell, models_of
 from study.config.schema import Study
+from study.errors import UserError
 from study.finding import Finding, note, problem
-from study.system.machine import memory, usable_gpus
+from study.screen import plural
+from study.system.files import say
+from study.system.gpus import PARTS, Lease, left_by, parts_of, take
+from study.system.machine import Gpu, cpus, free_memory, memory, usable_gpus
 
 GIB = 2**30
 BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
@@ -215,3 +221,92 @@ def _device(config: Study) -> tuple[str, int]:
     smallest = min(measured, key=lambda gpu: gpu.memory)
     share = f"a share of {each:g} of " if each < 1 else ""
     return f"{share}the GPU {smallest.model}", int(smallest.memory * min(1, each))
+
+
+@dataclass(frozen=True)
+class Slots:
+    """What cells of a sweep get of this machine."""
+
+    at_once: int
+    threads: int
+    """Torch threads of each."""
+    gpus: tuple[Gpu, ...]
+    gpus_each: float
+
+    def describe(self, count: int) -> str:
+        """A line on what becomes of ``count`` cells."""
+        text = (
+            f"{plural(count, 'cell')} to run, {self.at_once} at once,"
+            f" {plural(self.threads, 'thread')} each"
+        )
+        if not self.gpus_each:
+            return text
+        many = "" if self.gpus_each <= 1 else "s"
+        return f"{text}, {self.gpus_each:g} GPU{many} each of {len(self.gpus)}"
+
+    def lease(self) -> Lease | None:
+        """GPUs for one more cell; None while others have them, which is said once."""
+        lease = take(self.gpus, self.gpus_each)
+        if lease is None:
+            say(
+                "Other sweeps and servers of yours have the GPUs of this machine:"
+                f" {len(self.gpus)} that may be used, {self.gpus_each:g} wanted for each cell."
+                " Waiting for one."
+            )
+        return lease
+
+
+def slots_of(todo: Sequence[Cell]) -> Slots:
+    """What each of the cells gets, by the settings of their sweep and what is here.
+    Raises UserError: a device, or as many GPUs as asked for, are not here."""
+    config = todo[0].config
+    sweep = config.sweep
+    usable = tuple(usable_gpus(config.device))
+    gpus_each, fit = fitting(usable, todo)
+    at_once = sweep.workers
+    if not at_once:
+        several = processes_of(config).count > 1 and not gpus_each  # they share the CPUs
+        at_once = 1 if several else cpus() // max(1, sweep.cpus_per_cell)
+        need = memory_per_cell(trainings(todo), gpus_each > 0)
+        available = free_memory()
+        if need and available:
+            at_once = min(at_once, int(available // need))
+    if gpus_each:
+        at_once = min(at_once, fit)
+    at_once = max(1, min(at_once, len(todo)))
+    threads = sweep.threads or sweep.cpus_per_cell or max(1, cpus() // at_once)
+    return Slots(at_once, threads, usable, gpus_each)
+
+
+def fitting(usable: Sequence[Gpu], todo: Sequence[Cell]) -> tuple[float, int]:
+    """GPUs of each cell, and how many cells have them at once beside the models that the sweep
+    serves on this machine.
+    Raises UserError: as `gpus_per_cell`, or nothing is left for a cell."""
+    config = todo[0].config
+    each = gpus_per_cell(config, len(usable))
+    if not each:
+        return 0.0, 0
+    served = [
+        model
+        for model in auto_served(models_of(todo))
+        if gpus_of_replica(model)[0]
+        and not is_wide(model)  # perhaps on another machine
+        and not config.device  # the cells have the GPU that it names, the models any other
+    ]
+    wants = [gpus_of_replica(model) for model in served for _ in range(model.serve.replicas)]
+    parts_left = left_by(len(usable), wants)
+    if each < 1:
+        fit = sum(parts // parts_of(each) for parts in parts_left or [])
+    else:
+        fit = sum(parts == PARTS for parts in parts_left or []) // int(each)
+    if not fit:
+        names = ", ".join(f"{model.role}={model.name}" for model in served)
+        gpus_served = sum(count for count, _ in wants)
+        raise UserError(
+            f"This sweep serves {names} here, on {gpus_served} GPUs, and each cell wants {each:g}."
+            f" This process may use {len(usable)}, so nothing is left for a cell. Serve on another"
+            " machine; or where a server runs already, leave serve.auto=true out; or let them share"
+            f" a GPU, by for example {served[0].role}.serve.gpu_memory_utilization=.5"
+            " sweep.gpus_per_cell=.5"
+        )
+    return each, fit

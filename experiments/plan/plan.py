@@ -14,18 +14,23 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from analysis.statistics.power import power_lines
-from experiments.monitor.lines import duration
-from experiments.plan.estimate import (
+from experiments.monitor.screen import duration
+from experiments.plan.memory import slots_of
+from experiments.plan.needs import HERE
+from experiments.plan.rates import (
     ANSWER_SHARE,
     CHARACTERS_PER_TOKEN,
+    NOTHING,
     Asks,
+    Rates,
+    Span,
+    Usage,
     asks,
+    describe_cells,
     expected,
+    span,
     thought,
 )
-from experiments.plan.needs import HERE
-from experiments.plan.rates import NOTHING, Rates, Span, Usage, describe_cells, span
-from experiments.plan.slots import slots_of
 from judges.serving.book import auto_served
 from judges.serving.vllm_command import gpus_of_replica
 from study.cell.cells import Cell, models_of

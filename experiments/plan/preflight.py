@@ -14,13 +14,11 @@ from pathlib import Path
 from omegaconf.errors import OmegaConfBaseException
 
 from experiments.monitor.notify import check_notify, command_of
-from experiments.plan.memory import check_memory
+from experiments.plan.memory import check_memory, fitting
 from experiments.plan.needs import HERE, check_engine
-from experiments.plan.slots import fitting
 from experiments.policies.load import check_policy
 from experiments.tracking.store import artifacts_of, tracking_uri
-from experiments.trainer.batch import check_batch
-from experiments.trainer.processes import processes_of
+from experiments.trainer.processes import check_batch, processes_of
 from experiments.trainer.vllm import check_options
 from experiments.workflow.check import check_world
 from judges.ask.budget import check_limits
@@ -39,10 +37,10 @@ from study.config.marks import under
 from study.config.presets import nearest
 from study.config.schema import Study
 from study.finding import Finding, State, problem
+from study.programs.rewards import FORMULAS
 from study.rewards.checks import check_reward, for_judge
 from study.rewards.corrections.checks import check_correction
 from study.rewards.formulas import REWARDS
-from study.rewards.workflow import FORMULAS
 from study.rows import Row
 from study.sandbox import tiers
 from study.system import storage

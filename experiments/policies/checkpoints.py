@@ -35,9 +35,9 @@ Files = dict[str, dict[str, Any]]
 """Name in the folder -> {"size", "sha256"}."""
 
 
-def path_of(folder: Path, step: int) -> Path:
+def path_of(cell: CellFolder, step: int) -> Path:
     """Where the checkpoint of ``step`` lies."""
-    return folder / f"checkpoint-{step}"
+    return cell.checkpoints / f"checkpoint-{step}"
 
 
 def seal(checkpoint: Path, cell_id: str, training: str = "") -> None:
@@ -114,17 +114,19 @@ def difference(folder: Path, files: Files) -> str:
     return ""
 
 
-def foreign(policy: Path, cell_id: str, whole: bool = True) -> str:
+def foreign(cell: CellFolder, policy: Path, whole: bool = True) -> str:
     """Why a policy or checkpoint is not that of a cell, or, if the ``whole`` of it is to be read,
     not as it was written; empty where it is, or says nothing, as those of older versions."""
     if not (policy / COMPLETE).exists():
-        is_ours = policy.is_dir() and CellFolder(policy.parent).training
+        is_ours = policy.is_dir() and cell.training
         return f"has no {COMPLETE}, which says whose it is" if is_ours else ""
     try:
         manifest = read_manifest(policy)
-        if manifest["cell"] != cell_id and re.fullmatch(r"[0-9a-f]{10}", cell_id):
+        # kept policies were sealed by the name of their cell
+        ours = manifest["cell"] in (cell.id, cell.name)
+        if not ours and re.fullmatch(r"[0-9a-f]{10}", cell.id):
             return f"was trained in the cell {manifest['cell']}"
-        own, training = CellFolder(policy.parent).training, manifest.get("training")
+        own, training = cell.training, manifest.get("training")
         if own and training and own != training:
             return f"is of {ANOTHER}"
         return difference(policy, manifest["files"]) if whole else ""
@@ -142,18 +144,18 @@ def fault(checkpoint: Path) -> str:
         return str(error)
 
 
-def numbered(folder: Path) -> list[tuple[int, Path]]:
+def numbered(cell: CellFolder) -> list[tuple[int, Path]]:
     """Step and place of everything that is named as a checkpoint, newest first."""
     checkpoints = []
-    for path in folder.glob("checkpoint-*"):
+    for path in cell.checkpoints.glob("checkpoint-*"):
         if name := re.fullmatch(r"checkpoint-([1-9][0-9]{0,8})", path.name):
             checkpoints.append((int(name[1]), path))
     return sorted(checkpoints, reverse=True)
 
 
-def newest(folder: Path) -> tuple[Path | None, int]:
+def newest(cell: CellFolder) -> tuple[Path | None, int]:
     """The newest sound checkpoint and its step, (None, 0) without one; says what it skips."""
-    for step, path in numbered(folder):
+    for step, path in numbered(cell):
         why = fault(path)
         if not why:
             return path, step
@@ -161,11 +163,11 @@ def newest(folder: Path) -> tuple[Path | None, int]:
     return None, 0
 
 
-def resume(folder: Path, cell_id: str, steps: int) -> tuple[Path | None, int]:
+def resume(cell: CellFolder, cell_id: str, steps: int) -> tuple[Path | None, int]:
     """Where a cell goes on: `newest`, with what lies after it cleared away.
 
     Args:
-        folder: the cell's checkpoints.
+        cell: its folder.
         cell_id: hash of the cell's config.
         steps: of the whole run.
 
@@ -173,29 +175,30 @@ def resume(folder: Path, cell_id: str, steps: int) -> tuple[Path | None, int]:
         UserError: the checkpoint is of another config or of a longer run, or the folder is not a
         checkpoint.
     """
+    folder = cell.checkpoints
     if folder.exists() and not folder.is_dir():
         raise UserError(
             f"{folder} has to be a folder, and is a file. Move it away and run the same command "
             "again: the cell then begins at its first step."
         )
-    checkpoint, step = newest(folder)
+    checkpoint, step = newest(cell)
     if checkpoint is not None and (step > steps or read_manifest(checkpoint)["cell"] != cell_id):
         raise UserError(
             f"{checkpoint} was made under another config than the one in "
-            f"{folder.parent / 'config.yaml'} (trainer.steps={steps}): going on from it would "
+            f"{cell / 'config.yaml'} (trainer.steps={steps}): going on from it would "
             "make a run that is neither. Put the old values back, or run the changed config as a "
             "cell of its own: type them to python -m experiments.sweep. To begin this cell anew, "
             f"delete {folder}."
         )
-    for later, path in numbered(folder):
+    for later, path in numbered(cell):
         if later > step:
             remove(path)
     return checkpoint, step
 
 
-def rotate(folder: Path) -> None:
+def rotate(cell: CellFolder) -> None:
     """Keep the newest `KEEP` checkpoints; called when the newest has its manifest."""
-    for _, path in numbered(folder)[KEEP:]:
+    for _, path in numbered(cell)[KEEP:]:
         remove(path)
 
 
@@ -207,11 +210,12 @@ def remove(path: Path) -> None:
         path.unlink(missing_ok=True)
 
 
-def save_policy(checkpoint: Path, policy: Path) -> None:
-    """Make ``policy`` the model of ``checkpoint``, under its name in one rename.
+def save_policy(cell: CellFolder, step: int) -> None:
+    """Make the cell's policy the model of its checkpoint of ``step``, under its name in one rename.
 
     A policy that is there already, whole, is left alone.
     """
+    checkpoint, policy = path_of(cell, step), cell / "policy"
     manifest = read_manifest(checkpoint)
     files: Files = {
         name: noted

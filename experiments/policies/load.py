@@ -1,8 +1,9 @@
-"""A policy's model and tokenizer: from a folder, from the model hub, or the tiny one."""
+"""A policy's model and tokenizer: from a folder, the model hub, or the tiny one; and its label."""
 
 from __future__ import annotations
 
 import functools
+import hashlib
 import warnings
 from dataclasses import replace
 from pathlib import Path
@@ -15,10 +16,40 @@ from study.cell.cells import Cell
 from study.cell.folder import CellFolder
 from study.config.schema import Policy, Task
 from study.errors import UserError
-from study.system.files import Damaged, first_line, read_yaml
+from study.system.files import Damaged, first_line
 
 if TYPE_CHECKING:
     from peft import LoraConfig
+
+
+EDGE = 1 << 20
+"""Bytes at either end of a weight file that its fingerprint covers."""
+
+
+def label(folder: Path) -> str:
+    """Name of a model with a fingerprint of its weights, which any update of them changes."""
+    weights = sorted([*folder.glob("*.safetensors"), *folder.glob("*.bin")])
+    if not weights:
+        return str(folder)
+    digest = hashlib.blake2b(digest_size=5)
+    for path in weights:
+        size = path.stat().st_size
+        digest.update(f"{path.name} {size}".encode())
+        with path.open("rb") as file:
+            digest.update(file.read(EDGE))
+            file.seek(max(0, size - EDGE))
+            digest.update(file.read(EDGE))
+    parts = folder.resolve().parts
+    last = len(parts) - 1
+    cut = max((n for n, name in enumerate(parts) if name in ("checkpoints", "kept")), default=last)
+    nested = cut < last or parts[-1] == "policy"
+    return f"{'/'.join(parts[cut - 1 :] if nested else parts[-1:])}@{digest.hexdigest()}"
+
+
+def label_of(model: str, adapter: Path | None) -> str:
+    """That of a model, with its adapter where it has one."""
+    return label(Path(model)) + (f" + {label(adapter)}" if adapter else "")
+
 
 TINY = "tiny"
 TEMPLATES = Path(__file__).parent / "templates"
@@ -164,25 +195,25 @@ def adapted(model: Any, adapter: Path, base: str) -> Any:
         raise UserError(f"adapter={adapter} does not fit {base}: {reason[:200]}") from error
 
 
-def trained_policy(cell: Path, checkpoint: int | None) -> tuple[dict[str, Any], Path]:
+def trained_policy(cell: CellFolder, checkpoint: int | None) -> tuple[dict[str, Any], Path]:
     """A cell's config of its policy, and the folder of that policy: at a step that was kept or has
     a checkpoint, or as the run ended. Raises UserError where there is no such cell or step."""
     if not (cell / "config.yaml").is_file():
         raise UserError(f"run={cell} is not a cell: it has no config.yaml. Give runs/STUDY/CELL.")
-    policy = read_yaml(cell / "config.yaml")["policy"]
+    policy = cell.config()["policy"]
     folder = cell / "policy"
     if checkpoint is not None:
         folder = cell / "kept" / f"step-{checkpoint}"
         if not folder.is_dir():
-            folder = cell / "checkpoints" / f"checkpoint-{checkpoint}"
+            folder = checkpoints.path_of(cell, checkpoint)
     if not folder.is_dir():
-        folders = (*cell.glob("checkpoints/checkpoint-*"), *cell.glob("kept/step-*"))
+        folders = (*cell.path.glob("checkpoints/checkpoint-*"), *cell.path.glob("kept/step-*"))
         present = ", ".join(sorted(path.name for path in folders)) or "no checkpoint yet"
         raise UserError(
             f"{folder} does not exist; this run has {present}. Give checkpoint=STEP of one of them,"
             " or let the run end."
         )
-    if why := checkpoints.foreign(folder, CellFolder(cell.absolute()).id, whole=False):
+    if why := checkpoints.foreign(cell, folder, whole=False):
         raise UserError(
             f"{folder} is not the policy of this run: it {why}. Put the run's own folder back, or"
             " make the run again."
@@ -190,16 +221,23 @@ def trained_policy(cell: Path, checkpoint: int | None) -> tuple[dict[str, Any], 
     return policy, folder
 
 
-def training_of(cell: Path) -> Trained | None:
+def training_of(cell: CellFolder) -> Trained | None:
     """What a cell was trained under, None where ``cell`` is not a cell."""
     try:
-        data = read_yaml(cell / "config.yaml")
+        data = cell.config()
         judge = data["judge"]
         model = judge["endpoint"].get("model") or ""
         names = {"judge": judge["name"], "judge_model": model, "task": data["task"]["name"]}
     except (OSError, KeyError, TypeError, Damaged):
         return None
     return {"place": str(cell), **names}
+
+
+def training_of_run(run: CellFolder) -> Trained:
+    """`training_of` the cell that an option ``run=`` names. Raises UserError: it is no cell."""
+    if (training := training_of(run)) is None:
+        raise UserError(f"run={run} is not a cell: its config.yaml cannot be read.")
+    return training
 
 
 def same_model(first: str, second: str) -> bool:

@@ -13,7 +13,6 @@ running now is left alone.
 from __future__ import annotations
 
 import re
-import shutil
 import sys
 import time
 from collections.abc import Iterator
@@ -21,6 +20,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from experiments.policies import checkpoints
 from experiments.studies.list import studies
 from experiments.studies.sizes import format_size, size
 from judges.serving.book import BOOK, Service, services
@@ -154,10 +154,7 @@ def _remove(each: Removable) -> bool:
             each.cell.is_done() and _spares_checkpoints(each.cell)
         ):
             return False
-        if each.path.is_dir() and not each.path.is_symlink():
-            shutil.rmtree(each.path)
-        else:
-            each.path.unlink(missing_ok=True)
+        checkpoints.remove(each.path)
     return True
 
 

@@ -9,6 +9,7 @@
 from __future__ import annotations
 
 import difflib
+import re
 import shlex
 import sys
 from dataclasses import dataclass
@@ -17,17 +18,118 @@ from typing import Any
 
 import yaml
 
-from experiments.studies.again import arguments_of
 from experiments.studies.list import studies
 from experiments.studies.sizes import format_size, size
+from experiments.sweep import cells_of
 from study.cell import cells
 from study.cell.cells import Cell
 from study.cell.folder import CellFolder, study_cells
 from study.cell.places import local, shown
 from study.cli import command, option
-from study.config.identity import identifying
+from study.config.identity import ABSENT, flatten, identifying, left_out
+from study.config.presets import preset_names, read_preset
 from study.errors import UserError
 from study.screen import print_table, visible
+
+GROUPS = ("judge", "executor", "policy", "task", "reward", "scaffold", "trainer")
+FILLED = ("shadow_judges", "correction.parts")
+"""What a sweep fills in by itself, from ``shadow`` and ``correction``."""
+_PLAIN = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_./:+-]*")
+
+
+def arguments_of(cell: Cell) -> list[str]:
+    """The arguments of a sweep of this one cell; empty where none makes a cell of its hash, as for
+    one of an older version."""
+    arguments = [
+        f"{group}={name}" for group in GROUPS if (name := _preset(group, cell.data[group]))
+    ]
+    arguments += [f"study={cell.config.study}", f"seed={cell.config.seed}"]
+    if cell.config.shadow:
+        arguments.append(f"shadow={value_text(list(cell.config.shadow))}")
+    try:
+        (rebuilt,) = cells_of(arguments)
+        settings = _settings(rebuilt.data, cell.data)
+        typed = [*arguments, *(f"{key}={value_text(value)}" for key, value in settings.items())]
+        (rebuilt,) = cells_of(typed)
+    except (UserError, ValueError):
+        return []
+    if rebuilt.id != cell.id:
+        return []
+    factors = value_text(list(cell.config.factors))
+    return (
+        typed if rebuilt.config.factors == cell.config.factors else [*typed, f"factors={factors}"]
+    )
+
+
+def _preset(group: str, data: dict[str, Any]) -> str:
+    """The preset of a group that a part of a config is nearest to: that of its name, else the one
+    with which it has the most values in common."""
+    names = [name for name in preset_names(group) if name != "base"]
+    if data.get("name") in names and group not in ("reward", "scaffold"):
+        return str(data["name"])
+    flat = flatten(data)
+    best, most = "", float("-inf")
+    for name in names:
+        values = flatten(read_preset(group, name))
+        equal = sum(1 if flat.get(key) == value else -1 for key, value in values.items())
+        if equal > most:
+            best, most = name, equal
+    return best
+
+
+def _settings(data: dict[str, Any], target: dict[str, Any]) -> dict[str, Any]:
+    """Keys to set in ``data`` so that it is what ``target`` is, as far as that is in the hash."""
+    here, there = identifying(data), identifying(target)
+    settings: dict[str, Any] = {}
+    for key in sorted({*here, *there}):
+        if here.get(key, ABSENT) != there.get(key, ABSENT) and not key.startswith(FILLED):
+            path, value = _at(target, key)
+            if value != ABSENT:
+                settings[path] = value
+    return settings
+
+
+def _at(data: dict[str, Any], key: str) -> tuple[str, Any]:
+    """The value at a flat key, or the whole list that it is in, with the key of that."""
+    value: Any = data
+    names = key.split(".")
+    for place, name in enumerate(names):
+        if not isinstance(value, dict):
+            return ".".join(names[:place]), value
+        if name not in value:
+            return key, left_out(key)
+        value = value[name]
+    return key, value
+
+
+def value_text(value: Any) -> str:
+    """A value as Hydra reads it behind ``key=``."""
+    if value is None:
+        return "null"
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, dict):
+        return "{" + ",".join(f"{key}:{value_text(item)}" for key, item in value.items()) + "}"
+    if isinstance(value, list | tuple):
+        return "[" + ",".join(map(value_text, value)) + "]"
+    text = str(value)
+    if not isinstance(value, str) or (_PLAIN.fullmatch(text) and not _is_other(text)):
+        return text
+    # Hydra takes a backslash for itself, but where a quote stands behind it
+    quoted = re.sub(r"(\\*)('|$)", lambda at: at[1] * 2 + "\\'" * bool(at[2]), text)
+    return f"'{quoted}'"
+
+
+def _is_other(text: str) -> bool:
+    """Whether Hydra would read a text without quotes as a number, a truth value or nothing."""
+    if text.lower() in ("null", "true", "false", "nan", "inf"):
+        return True
+    try:
+        float(text.replace("_", ""))
+    except ValueError:
+        return False
+    return True
+
 
 NUMBERS = (
     *("judge/mean", "truth/mean", "reward/mean", "reward/frac_zero_std", "judge/unscored_frac"),

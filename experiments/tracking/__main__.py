@@ -121,7 +121,7 @@ def _rebuild_cell(client: Any, ids: dict[str, str], folder: CellFolder) -> tuple
         send_contents(client, ids, run_id, cell)
         send_traces(client, ids, run_id, cell)
         run = {**ids, "run_id": run_id}
-        for evaluation in kept_evaluations(folder.path):
+        for evaluation in kept_evaluations(folder):
             send_evaluation(client, run, cell.name, evaluation)
         if replaced:  # evaluations that were not written down when they were made
             send(client, run_id, sorted(evaluated - _stored(client, run_id)), {})

@@ -12,11 +12,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from experiments.policies.label import label_of
-from experiments.tracking import charts, projection, summary
+from experiments.policies.load import label_of
+from experiments.tracking import projection, summary
 from experiments.tracking.evaluations import logged_model
+from experiments.tracking.store import CHARTS
 from study.cell.cells import Cell
-from study.cell.parts import left_out, parts, read_part
+from study.cell.folder import CellFolder
+from study.cell.parts import Part, left_out, read_part
 from study.screen import visible
 from study.system.files import Damaged, plain, read_json, say
 from study.system.secrets import redact
@@ -54,7 +56,7 @@ class Contents(NamedTuple):
 def of_cell(cell: Cell) -> Contents:
     """Description, data, samples and picture of a cell, from its records."""
     lines = cell.folder.lines()
-    series = {name: _series(lines, name) for name in charts.CHARTS}
+    series = {name: _series(lines, name) for name in CHARTS}
     return Contents(_description(cell, series), _data(cell), _samples(cell), _picture(series))
 
 
@@ -139,7 +141,7 @@ def _description(cell: Cell, series: Mapping[str, list[tuple[int, float]]]) -> s
             "first": _at(values[0]),
             "last": _at(values[-1]),
         }
-        for name, title in charts.CHARTS.items()
+        for name, title in CHARTS.items()
         if (values := series[name])
     ]
     table = summary.markdown_table(rows) if rows else "No step is on record yet."
@@ -190,19 +192,14 @@ def _samples(cell: Cell) -> dict[str, list[Any]]:
     rows: list[list[Any]] = []
     for place in places:
         part = step_parts[place]
-        try:
-            rollouts = read_part(part, _COLUMNS).to_pylist()
-        except Damaged as damage:
-            say(left_out(damage))
-            continue
-        reasons = _acting(folder / "verdicts", part.step)
-        for row in _of_step(rollouts):
-            verdict = reasons.get(row.get("rollout_id"), {})
-            text = row.get("answer")
-            row["answer"] = row.get("completion") if text is None else text
-            first, last = (
-                [short(row.get(name), keys) for name in names] for names in (_SHOWN, _LAST)
-            )
+        rows_of_step = step_rows(folder, "verdicts", part.step, _REASONS)
+        verdicts = [row for row in rows_of_step if row["role"] == "acting"]
+        reasons = {row["rollout_id"]: row for row in reversed(verdicts)}  # of several, the first
+        for row in _of_step(sound_rows(part, _COLUMNS)):
+            verdict = reasons.get(row["rollout_id"], {})
+            if row["answer"] is None:
+                row["answer"] = row["completion"]
+            first, last = ([short(row[name], keys) for name in names] for names in (_SHOWN, _LAST))
             labels = ", ".join(map(str, verdict.get("labels") or []))
             verdict_texts = [verdict.get("outcome"), labels, verdict.get("reason")]
             rows.append([*first, *(bounded(each, keys) for each in verdict_texts), *last])
@@ -223,21 +220,23 @@ def gap(row: Mapping[str, Any]) -> float:
     return float("-inf") if score is None or truth is None else score - truth
 
 
-def _acting(folder: Path, step: int) -> dict[str, dict[str, Any]]:
-    """Rollout -> the first verdict of the acting judge at a step, as far as it can be read."""
-    part = next((part for part in parts(folder) if part.step == step), None)
-    verdicts: dict[str, dict[str, Any]] = {}
-    if part is None:
-        return verdicts
+def step_rows(
+    folder: CellFolder, kind: str, step: int, names: Sequence[str]
+) -> list[dict[str, Any]]:
+    """`sound_rows` of a step; none where it has none."""
+    parts = [part for part in folder.parts(kind) if part.step == step]
+    return [row for part in parts for row in sound_rows(part, names)]
+
+
+def sound_rows(part: Part, names: Sequence[str]) -> list[dict[str, Any]]:
+    """Rows of a part, None for what it has no column of; none, and a line that says so, where it is
+    damaged."""
     try:
-        rows = read_part(part, _REASONS).to_pylist()
+        rows = read_part(part, names).to_pylist()
     except Damaged as damage:
         say(left_out(damage))
-        return verdicts
-    for row in rows:
-        if row["role"] == "acting":
-            verdicts.setdefault(row["rollout_id"], row)
-    return verdicts
+        return []
+    return [dict.fromkeys(names) | row for row in rows]
 
 
 # --- picture

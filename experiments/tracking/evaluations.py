@@ -8,9 +8,9 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, fields
-from pathlib import Path
 from typing import Any
 
+from study.cell.folder import CellFolder
 from study.system.files import append_line
 
 EVALUATED = "evaluations.jsonl"
@@ -35,12 +35,12 @@ class Evaluation:
     metrics: dict[str, float]
 
 
-def keep_evaluation(cell: Path, evaluation: Evaluation) -> None:
+def keep_evaluation(cell: CellFolder, evaluation: Evaluation) -> None:
     """Write down what was found, for a rebuild."""
     append_line(cell / EVALUATED, json.dumps(asdict(evaluation)))
 
 
-def kept_evaluations(cell: Path) -> Iterator[Evaluation]:
+def kept_evaluations(cell: CellFolder) -> Iterator[Evaluation]:
     """What `keep_evaluation` kept, in order; lines that are not of its form are left out."""
     path = cell / EVALUATED
     lines = path.read_bytes().split(b"\n") if path.is_file() else []
@@ -57,12 +57,8 @@ def kept_evaluations(cell: Path) -> Iterator[Evaluation]:
         whole = all(type(content[name]) is int for name in numbers) and all(
             isinstance(content[name], str) for name in names - {*numbers, "metrics"}
         )
-        if whole and isinstance(metrics, dict) and all(map(_is_number, metrics.values())):
+        if whole and isinstance(metrics, dict) and {*map(type, metrics.values())} <= {int, float}:
             yield Evaluation(**content)
-
-
-def _is_number(value: Any) -> bool:
-    return type(value) in (int, float)
 
 
 def send_evaluation(client: Any, run: Mapping[str, str], cell: str, evaluation: Evaluation) -> str:

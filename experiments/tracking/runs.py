@@ -25,7 +25,7 @@ from study.cell.study_file import read_study
 from study.cell.verify import read_form
 from study.system import stopping
 from study.system.clock import boot
-from study.system.files import Damaged, say, write_json
+from study.system.files import Damaged, read_left, say, write_json
 from study.system.secrets import redact
 
 BATCH = 990
@@ -73,7 +73,7 @@ def open_run(client: Any, ids: dict[str, str], cell: Cell) -> tuple[str, int]:
         "judgedrift.role": "cell",
     }
     path = cell.folder / "environment.json"
-    environment = _read_or_empty(path, "commit and sandbox are left out of MLflow")
+    environment = read_left(path, "commit and sandbox are left out of MLflow", read_form)
     if commit := environment.get("git", {}).get("commit"):
         tags["mlflow.source.git.commit"] = str(commit)
     if sandbox := environment.get("sandbox"):
@@ -92,18 +92,9 @@ def open_run(client: Any, ids: dict[str, str], cell: Cell) -> tuple[str, int]:
     return run_id, last.get("sent", -1)
 
 
-def _read_or_empty(path: Path, instead: str) -> dict[str, Any]:
-    """A file of `verify.FORMS`; one that is damaged counts as absent, and that is said."""
-    try:
-        return read_form(path)
-    except Damaged as error:
-        say(f"{path} is damaged: it {error.why}; {instead}.")
-        return {}
-
-
 def kept_run(folder: CellFolder) -> dict[str, Any]:
     """What `keep_run` kept; empty where that is damaged."""
-    run = _read_or_empty(folder / "mlflow.json", "the run is looked up in MLflow")
+    run = read_left(folder / "mlflow.json", "the run is looked up in MLflow", read_form)
     return run if {"uri", "run_id"} <= run.keys() else {}
 
 

@@ -1,12 +1,17 @@
-"""Where MLflow keeps the runs: which URIs are legal, and a store that is made exactly once.
+"""Where MLflow keeps the runs: legal URIs, a store that is made exactly once, its first charts.
 
 MLflow's own start breaks a new sqlite file when two processes do it at the same time, so the
 store is made under a lock before any cell starts.
+
+MLflow keeps the state of a page of charts as JSON in a tag of the experiment, and a link can name
+it. What is written here is what its page reads (checked against MLflow 3.17); a field that another
+version does not know is left alone by it.
 """
 
 from __future__ import annotations
 
 import contextlib
+import json
 import logging
 import os
 import re
@@ -21,7 +26,6 @@ from pathlib import Path
 from typing import Any
 
 from experiments.tracking import postgres
-from experiments.tracking.charts import VIEWS, view
 from study.cell.places import is_url
 from study.config.schema import Tracking
 from study.errors import UserError
@@ -29,6 +33,81 @@ from study.system import locks
 from study.system.mounts import network_kind
 from study.system.secret_names import shown_place
 from study.system.secrets import holds_credentials, redact
+
+VIEWS = ("judge.name", "judge.family")
+"""Axes by which every study has a ready chart view; see `store.ui_link`."""
+CHARTS = {
+    "judge/mean": "What the judge gives",
+    "truth/mean": "What the rules say is true",
+    "bias/judge_minus_truth": "Judge minus truth",
+    "policy/length": "Words of an answer",
+    "judge/unscored_frac": "Share of verdicts that are missing",
+}
+"""Metric -> what it is; MLflow's page of charts titles each by its metric all the same. The five
+that say whether a judge led its policy astray."""
+FIRST = "Judge against truth"
+"""Title of the section of the five; a longer one is cut off where the page is narrow."""
+FOLDED = ("cost", "judge", "policy", "reward", "time", "trainer", "truth")
+"""Sections of further charts, by the first part of a metric's name; they can be unfolded."""
+
+
+def view(axis: str) -> str:
+    """State of MLflow's chart view: the cells without their parent, averaged by ``axis``; sorted by
+    anything but the time of creation, the page lists child runs in their own right."""
+    by_axis = [{"mode": "tag", "groupByData": axis}]
+    sections = [_section(FIRST, True), *(_section(name, False) for name in FOLDED)]
+    return json.dumps(
+        {
+            "groupBy": {"aggregateFunction": "average", "groupByKeys": by_axis},
+            "searchFilter": "tags.`judgedrift.role` = 'cell'",
+            "orderByKey": f"tags.`{axis}`",
+            "orderByAsc": True,
+            "runsHiddenMode": "SHOW_ALL",
+            "useGroupedValuesInCharts": True,
+            "hideEmptyCharts": True,
+            "isAccordionReordered": True,
+            "compareRunSections": sections,
+            "compareRunCharts": [_chart(*each) for each in CHARTS.items()],
+        }
+    )
+
+
+def _section(name: str, unfolded: bool) -> dict[str, Any]:
+    return {
+        "uuid": f"judgedrift-{name}",
+        "name": name,
+        "display": unfolded,
+        "isReordered": False,
+        "deleted": False,
+        "isGenerated": True,
+        "columns": 2,
+    }
+
+
+def _chart(metric: str, title: str) -> dict[str, Any]:
+    return {
+        "uuid": f"judgedrift-{metric}",
+        "type": "LINE",
+        "runsCountToCompare": 10,
+        "metricSectionId": f"judgedrift-{FIRST}",
+        "deleted": False,
+        "isGenerated": True,
+        "displayName": title,
+        "metricKey": metric,
+        "selectedMetricKeys": [metric],
+        "lineSmoothness": 0,
+        "xAxisScaleType": "linear",
+        "scaleType": "linear",
+        "range": {},
+        "xAxisKey": "step",
+        "selectedXAxisMetricKey": "",
+        "yAxisKey": "metric",
+        "yAxisExpressions": [],
+        "ignoreOutliers": False,
+        "useGlobalXaxisKey": True,
+        "useGlobalLineSmoothing": True,
+    }
+
 
 SWITCHES = {
     "MLFLOW_DISABLE_TELEMETRY": "true",
@@ -308,7 +387,7 @@ def ui_command(uri: str) -> str:
 
 
 def ui_link(ids: dict[str, str], by: str = "judge.name") -> str:
-    """Address of a study's charts, averaged by an axis of `charts.VIEWS`, once `ui_command` runs;
+    """Address of a study's charts, averaged by an axis of `VIEWS`, once `ui_command` runs;
     ``ids`` are what `initialise` returned."""
     return f"{_page(ids)}/runs?compareRunsMode=CHART&viewStateShareKey={by}"
 

@@ -7,13 +7,12 @@ import random
 from collections.abc import Container, Generator, Iterator, Mapping, Sequence
 from typing import Any
 
-from experiments.tracking.contents import bounded, gap, short
+from experiments.tracking.contents import bounded, gap, short, sound_rows, step_rows
 from experiments.tracking.projection import keys_of
 from experiments.tracking.store import trace_to
 from study.cell.cells import Cell
 from study.cell.folder import CellFolder
-from study.cell.parts import Part, left_out, read_part
-from study.system.files import Damaged, say
+from study.cell.parts import Part
 
 MOST = 4
 LOOKED_AT = 100
@@ -140,7 +139,7 @@ def choose_verdicts(folder: CellFolder) -> Iterator[tuple[dict[str, Any], dict[s
     failed: list[tuple[Part, str, str, int]] = []
     for part in reversed(verdict_parts[-LOOKED_AT:]):
         names = ("rollout_id", "judge", "outcome", "sample_index")
-        for row in _rows(part, names):
+        for row in sound_rows(part, names):
             if row["outcome"] != "scored" and len(failed) < MOST:
                 failed.append((part, row["rollout_id"], row["judge"], row["sample_index"]))
         if len(failed) >= MOST:
@@ -148,7 +147,7 @@ def choose_verdicts(folder: CellFolder) -> Iterator[tuple[dict[str, Any], dict[s
     count = 0
     for part, *key in failed:
         rollouts = _rollouts(folder, part.step)
-        for row in _rows(part, _VERDICT):
+        for row in sound_rows(part, _VERDICT):
             if [row["rollout_id"], row["judge"], row["sample_index"]] == key:
                 yield row, rollouts.get(row["rollout_id"], {})
                 count += 1
@@ -158,7 +157,7 @@ def choose_verdicts(folder: CellFolder) -> Iterator[tuple[dict[str, Any], dict[s
     rollouts = _rollouts(folder, verdict_parts[-1].step)
     scored = [
         row
-        for row in _rows(verdict_parts[-1], _VERDICT)
+        for row in sound_rows(verdict_parts[-1], _VERDICT)
         if row["outcome"] == "scored" and row["role"] == "acting" and not row["sample_index"]
     ]
     scored.sort(key=lambda row: -gap(rollouts.get(row["rollout_id"], {})))
@@ -166,18 +165,9 @@ def choose_verdicts(folder: CellFolder) -> Iterator[tuple[dict[str, Any], dict[s
         yield row, rollouts.get(row["rollout_id"], {})
 
 
-def _rows(part: Part, names: tuple[str, ...]) -> list[dict[str, Any]]:
-    try:
-        rows = read_part(part, names).to_pylist()
-    except Damaged as damage:
-        say(left_out(damage))
-        return []
-    return [dict.fromkeys(names) | row for row in rows]
-
-
 def _rollouts(folder: CellFolder, step: int) -> dict[str, dict[str, Any]]:
-    part = next((part for part in folder.parts("rollouts") if part.step == step), None)
-    return {} if part is None else {row["rollout_id"]: row for row in _rows(part, _ROLLOUT)}
+    """Rollout id -> row, of one step."""
+    return {row["rollout_id"]: row for row in step_rows(folder, "rollouts", step, _ROLLOUT)}
 
 
 def _settings(verdict: Mapping[str, Any], keys: Sequence[str]) -> dict[str, Any]:

@@ -11,11 +11,11 @@ place where a checkpoint can stand (TRL cannot resume between a generation and i
 
 from __future__ import annotations
 
-import contextlib
 import copy
 import logging
 import math
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -24,20 +24,22 @@ from accelerate.utils import gather_object
 from peft import PeftModel
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from transformers.trainer_callback import PrinterCallback
+from trl import GRPOConfig
 from trl.trainer.utils import pad
 
 from experiments.policies.load import lora_config
-from experiments.trainer import fast, prefix, ranks, rollouts
+from experiments.trainer import fast, prefix, processes, ranks, rollouts
 from experiments.trainer.alarm import Alarm
-from experiments.trainer.arguments import grpo_config
-from experiments.trainer.early_stop import EarlyStop
 from experiments.trainer.generate import lora_layers, without_adapter
 from experiments.trainer.held_out import HeldOut
 from experiments.trainer.order import InOrder
+from experiments.trainer.processes import check_batch, rows_per_pass
 from experiments.trainer.prompts import Scaffolder, prompt_dataset, prompt_of
-from experiments.trainer.record_step import RecordStep
+from experiments.trainer.record_step import EarlyStop, RecordStep
 from experiments.trainer.scorer import Scorer
+from experiments.trainer.vllm import trl_options
 from experiments.trainer.world import Messages
+from study.cell.folder import CellFolder
 from study.cell.heartbeat import Heartbeat
 from study.cell.records import COMPONENT, Recorder
 from study.config.schema import Study
@@ -47,6 +49,44 @@ from study.tasks import lookup, nominal_mix, order_of
 from study.tasks.scaffold import Shown
 
 log = logging.getLogger(__name__)
+SAME_NAMES = (
+    *("max_completion_length", "temperature", "top_p", "top_k", "beta", "epsilon", "loss_type"),
+    *("learning_rate", "weight_decay", "max_grad_norm", "scale_rewards"),
+    *("gradient_checkpointing", "save_steps"),
+)
+"""Settings of the trainer that TRL calls so, too."""
+
+
+def grpo_config(config: Study, output_dir: Path) -> GRPOConfig:
+    """TRL's arguments for one cell; a step has P * G rollouts, however many processes share them.
+
+    Raises:
+        UserError: the micro-batch, or the number of processes, does not divide the P * G rollouts.
+    """
+    trainer, sharing = config.trainer, processes.count()
+    rollouts = trainer.prompts_per_step * trainer.group_size
+    check_batch(trainer, sharing)
+    rows = rows_per_pass(trainer, sharing)
+    return GRPOConfig(
+        output_dir=str(output_dir),
+        max_steps=trainer.steps,
+        per_device_train_batch_size=rows,
+        gradient_accumulation_steps=rollouts // sharing // rows,
+        generation_batch_size=rollouts,
+        num_generations=trainer.group_size,
+        num_iterations=1,
+        lr_scheduler_type=trainer.lr_scheduler,
+        **{name: getattr(trainer, name) for name in SAME_NAMES},
+        bf16=config.policy.dtype == "bfloat16",
+        use_cpu=not torch.cuda.is_available(),
+        seed=config.seed,
+        logging_steps=1,
+        disable_tqdm=True,
+        report_to="none",
+        log_completions=False,
+        dataloader_pin_memory=False,
+        **trl_options(config),
+    )
 
 
 class RecordingTrainer(InOrder):
@@ -76,7 +116,8 @@ class RecordingTrainer(InOrder):
         self._scorer = scorer
         base = self.accelerator.unwrap_model(self.model)
         if isinstance(self.model, PeftModel):
-            self.model.create_or_update_model_card = _no_card
+            # peft writes a card for each checkpoint, which costs more than the adapter
+            self.model.create_or_update_model_card = lambda output_dir: None
             base = base.get_base_model()
         self._heart = Heartbeat() if scorer is None else scorer.heart
         base.register_forward_hook(lambda *_: self._heart.beat())
@@ -84,8 +125,7 @@ class RecordingTrainer(InOrder):
         """Whether the paths were compared with gradients (True) and without (False)."""
         self._layouts = prefix.layouts(self.accelerator.device)
         self.shares_prefixes = fast_path and self._install()
-        self._scaffold = scaffold
-        self._prompt_for = prompt_for
+        self._scaffold, self._prompt_for = scaffold, prompt_for
         self._scaffolded: list[Shown] | None = None
         self._prompt_ids: list[str] = []
         self._row_logprobs: torch.Tensor | None = None
@@ -118,13 +158,13 @@ class RecordingTrainer(InOrder):
         """Keep the initial policy where there is no adapter to be switched off; false where its
         weights are spread over processes, and no copy of them is made."""
         policy: Any = self.accelerator.unwrap_model(self.model)
-        if not isinstance(policy, PeftModel):
-            if self.is_fsdp_enabled or self.is_deepspeed_enabled:
-                log.info("No copy of the initial policy is kept: its weights are spread.")
-                return False
-            self.ref_model = copy.deepcopy(policy).eval().requires_grad_(False)
-        else:
+        if isinstance(policy, PeftModel):
             self._adapted = lora_layers(policy)
+            return True
+        if self.is_fsdp_enabled or self.is_deepspeed_enabled:
+            log.info("No copy of the initial policy is kept: its weights are spread.")
+            return False
+        self.ref_model = copy.deepcopy(policy).eval().requires_grad_(False)
         return True
 
     def _slow(self, why: str) -> bool:
@@ -191,9 +231,8 @@ class RecordingTrainer(InOrder):
         # never in evaluation: what a policy can do is asked of it without help
         if self._scaffold is not None and self.accelerator.unwrap_model(self.model).training:
             scaffolded_N = self._scaffold(gather_object(inputs), self.state.global_step + 1)
-            self._scaffolded = scaffolded_N[self.accelerator.process_index * len(inputs) :][
-                : len(inputs)
-            ]
+            first = self.accelerator.process_index * len(inputs)
+            self._scaffolded = scaffolded_N[first : first + len(inputs)]
         self._prompt_ids = [example["prompt_id"] for example in inputs]
         self._heart.phase("generating")
         try:
@@ -259,11 +298,9 @@ class RecordingTrainer(InOrder):
         copied, training = self.ref_model, policy.training
         if not self.shares_prefixes:  # where prefixes are shared nothing is dropped out
             policy.eval()
-        start: Any = contextlib.nullcontext()
-        if copied is None:
-            start = without_adapter(policy, self._adapted)
+        bare = without_adapter(policy, self._adapted) if copied is None else nullcontext()
         try:
-            with torch.no_grad(), start:
+            with torch.no_grad(), bare:
                 logprobs_n_L = self._logprobs_and_entropies(
                     self.model if copied is None else copied,
                     ids,
@@ -283,11 +320,10 @@ class RecordingTrainer(InOrder):
         """log pi(completion | scaffolded prompt) of each rollout, summed over its tokens."""
         assert self._scaffolded is not None
         ids = [torch.tensor(prompt) for prompt in self.scaffolded_prompt_ids() or []]
-        device = output["completion_ids"].device
         ones = [torch.ones_like(prompt) for prompt in ids]
-        prompt_ids = pad(ids, self._tokenizer.pad_token_id, padding_side="left").to(device)
-        prompt_mask = pad(ones, 0, padding_side="left").to(device)
         completion_ids, mask = output["completion_ids"], output["completion_mask"]
+        prompt_ids = pad(ids, self._tokenizer.pad_token_id, padding_side="left").to(mask.device)
+        prompt_mask = pad(ones, 0, padding_side="left").to(mask.device)
         with torch.no_grad():
             logprobs_N_L = self._logprobs_and_entropies(
                 self.model,
@@ -405,10 +441,6 @@ class RecordingTrainer(InOrder):
         return loss
 
 
-def _no_card(output_dir: str) -> None:
-    """In place of peft's card for each checkpoint, which costs more than writing the adapter."""
-
-
 def make_trainer(
     config: Study,
     model: PreTrainedModel,
@@ -416,7 +448,7 @@ def make_trainer(
     rows: Sequence[Row],
     scorer: Scorer | None,
     recorder: Recorder | None,
-    output_dir: Path,
+    folder: CellFolder,
     on_line: Any = None,
     cell_id: str = "",
     alarm: Alarm | None = None,
@@ -425,7 +457,7 @@ def make_trainer(
 
     Args:
         scorer: None, as the recorder, in every process of a cell but the first.
-        output_dir: where the checkpoints go.
+        folder: of the cell, for its checkpoints.
         on_line: called with the metrics line of each step once it is recorded.
         cell_id: hash of the config, noted in each checkpoint.
         alarm: that may end the run (``correction.stop``); None as the scorer.
@@ -441,7 +473,7 @@ def make_trainer(
         reference=config.trainer.reference,
         prompt_for=prompt_for,
         model=model,
-        args=grpo_config(config, output_dir),
+        args=grpo_config(config, folder.checkpoints),
         train_dataset=prompt_dataset(rows),
         processing_class=tokenizer,
         peft_config=lora_config(config.policy),
@@ -462,6 +494,6 @@ def make_trainer(
     weights = trainer.accelerator.unwrap_model(trainer.model).parameters()
     trained = (weight for weight in weights if weight.requires_grad)
     trainable = sum(getattr(weight, "ds_numel", weight.numel()) for weight in trained)
-    trainer.record_step = RecordStep(scorer, recorder, on_line, cell_id, mix, trainable)
+    trainer.record_step = RecordStep(scorer, recorder, folder, on_line, cell_id, mix, trainable)
     trainer.add_callback(trainer.record_step)
     return trainer

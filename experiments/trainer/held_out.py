@@ -20,15 +20,16 @@ from transformers import TrainerCallback
 
 from experiments.policies import checkpoints
 from experiments.policies.tiny import whole_folder
-from experiments.trainer.frozen import greedy, sampled
+from experiments.trainer.rollouts import greedy, sampled
 from experiments.trainer.scorer import Scorer
 from experiments.trainer.world import Executed
 from judges.ask.budget import usd_of, usd_of_calls
 from judges.ask.session import Session
 from study.cell.parts import verdicts_by
 from study.cell.records import DRAWN, EVAL_COST, EVALUATIONS, HELD_OUT, OVERALL, Line, Recorder
-from study.endings import INFRASTRUCTURE
+from study.cell.signature import cell_id
 from study.errors import UserError
+from study.programs.endings import INFRASTRUCTURE
 from study.rows import Row, Truth
 from study.tasks import task_module
 from study.truth.score import columns
@@ -227,7 +228,7 @@ class HeldOut(TrainerCallback):
             folder.parent.mkdir(exist_ok=True)
             with whole_folder(folder) as part:
                 self.trainer.save_model(str(part))
-                checkpoints.seal(part, self.folder.name)
+                checkpoints.seal(part, cell_id(self.folder))
 
 
 def _missing(why: str) -> dict[str, Any]:

@@ -15,7 +15,6 @@ from torch.utils.data import Sampler
 from transformers import TrainerCallback
 from trl import GRPOTrainer
 
-from experiments.policies import checkpoints
 from study.errors import UserError
 from study.system.files import read_json, write_json
 
@@ -125,5 +124,5 @@ class _NotePosition(TrainerCallback):
         self.state_at = state_at
 
     def on_save(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        checkpoint = checkpoints.path_of(Path(args.output_dir), state.global_step)
+        checkpoint = Path(args.output_dir) / f"checkpoint-{state.global_step}"  # TRL names it so
         write_json(checkpoint / POSITION, self.state_at(state.global_step))

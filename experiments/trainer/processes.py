@@ -1,12 +1,14 @@
-"""The processes of one cell, where `sweep.accelerate` asks for more than one.
+"""The processes of one cell: their environment, their shares of a step, and how several start.
 
-In place of a fork, `launch` starts ``accelerate launch``, and that the processes. The first one
-locks, records, logs and asks judges (`experiments.train`); the others follow
-(`experiments.trainer.follow`) and end with whoever started them.
+Where `sweep.accelerate` asks for more than one, `launch` starts ``accelerate launch`` in place of a
+fork, and that the processes. The first one locks, records, logs and asks judges
+(`experiments.train`); the others follow (`experiments.train.follow`) and end with whoever started
+them.
 """
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import os
 import signal
@@ -14,7 +16,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -23,13 +25,80 @@ from study.cell import cells
 from study.cell.cells import Cell
 from study.cell.folder import CellFolder
 from study.config.compose import CONF
-from study.config.schema import Study
+from study.config.schema import Study, Trainer
 from study.errors import UserError
 from study.finding import Finding, problem
 from study.screen import plural
 from study.system.files import read_yaml
-from study.system.machine import gpus
+from study.system.machine import device_variables, gpus
 from study.system.stopping import end_with_parent
+
+SURROUNDINGS = {
+    # Children share cores with each other and with a local judge: a thread that spins while it
+    # waits takes the core from whoever it waits for.
+    "OMP_WAIT_POLICY": "PASSIVE",
+    # A step of TRL's own frees and takes the same hundreds of megabytes again. Kept by the process,
+    # they are not given back to the kernel, which would clear every page anew.
+    "MALLOC_MMAP_MAX_": "0",
+    "MALLOC_TRIM_THRESHOLD_": str(2**40),
+}
+"""Environment of the children, where the user's own does not say otherwise."""
+
+
+@contextlib.contextmanager
+def surroundings(device: str = "") -> Generator[None]:
+    """Within the block a process begins with `SURROUNDINGS` and computes on ``device``; a judge's
+    server does not. Raises UserError: as `study.system.machine.device_variables`."""
+    added = {name: value for name, value in SURROUNDINGS.items() if name not in os.environ}
+    added |= device_variables(device)
+    before = {name: os.environ[name] for name in added if name in os.environ}
+    os.environ.update(added)
+    try:
+        yield
+    finally:
+        for name in added:
+            del os.environ[name]
+        os.environ.update(before)
+
+
+def check_batch(trainer: Trainer, processes: int = 1) -> None:
+    """Refuse a micro-batch that does not divide the P * G rollouts of a step, processes that cannot
+    share them evenly, and a schedule that cannot end at the learning rate."""
+    rollouts = trainer.prompts_per_step * trainer.group_size
+    step = (
+        f"the {rollouts} rollouts of a step (prompts_per_step={trainer.prompts_per_step} x "
+        f"group_size={trainer.group_size})"
+    )
+    if rollouts % trainer.micro_batch:
+        raise UserError(
+            f"trainer.micro_batch={trainer.micro_batch} does not divide {step}. Type a divisor, "
+            f"for example: trainer.micro_batch={trainer.group_size}"
+        )
+    if rollouts % processes:
+        raise UserError(
+            f"The {processes} processes of sweep.accelerate do not divide {step}. Type for "
+            f"example: trainer.prompts_per_step={processes} trainer.micro_batch="
+            f"{trainer.group_size}"
+        )
+    share = rollouts // processes
+    if share % rows_per_pass(trainer, processes):
+        raise UserError(
+            f"trainer.micro_batch={trainer.micro_batch} does not divide the {share} rollouts that "
+            f"each of the {processes} processes has of {step}. Type a divisor, for example: "
+            f"trainer.micro_batch={share}"
+        )
+    if trainer.lr_scheduler == "polynomial" and trainer.learning_rate <= 1e-7:
+        raise UserError(
+            f"trainer.learning_rate={trainer.learning_rate} is not above the 1e-7 at which "
+            "trainer.lr_scheduler=polynomial ends. Type trainer.lr_scheduler=linear"
+        )
+
+
+def rows_per_pass(trainer: Trainer, processes: int) -> int:
+    """Rollouts per forward and backward pass of each process."""
+    share = trainer.prompts_per_step * trainer.group_size // processes
+    return min(trainer.micro_batch, share)
+
 
 KINDS = ("MULTI_GPU", "FSDP", "DEEPSPEED")
 """What ``distributed_type`` may be; MULTI_GPU with ``use_cpu`` runs on CPUs."""
@@ -215,6 +284,6 @@ def leave_with_launcher() -> None:
             time.sleep(1.0)
         os.kill(os.getpid(), signal.SIGTERM)
         time.sleep(LAST_S)
-        os._exit(75)
+        os._exit(cells.ORPHANED)
 
     threading.Thread(target=watch, daemon=True).start()

@@ -1,11 +1,19 @@
-"""TRL's ``rollout_func``: a step's completions by `generate`, or why TRL's own way is taken."""
+"""Completions of the policy that is trained: TRL's ``rollout_func``, and answers to other rows.
+
+A step's completions are drawn by `generate`, or `unsupported` says why TRL's own way is taken. To
+rows that it does not learn from, the policy answers greedily or by draws. What is drawn for such a
+row depends on the run's seed, the row and the number of the draw alone: at every step and in every
+arm it is drawn from the same random numbers, and the training's own are left as they were.
+"""
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+import hashlib
+from collections.abc import Callable, Sequence
 from typing import Any
 
+import numpy as np
 import torch
 from transformers import LogitsProcessor
 from transformers.generation.logits_process import (
@@ -14,7 +22,13 @@ from transformers.generation.logits_process import (
     TopPLogitsWarper,
 )
 
-from experiments.trainer.generate import Sampling, generate, merged, uniforms
+from experiments.trainer.generate import (
+    Sampling,
+    generate,
+    merged,
+    seeded_by_transformers,
+    uniforms,
+)
 from study.system.machine import free_memory
 
 DRAWN = (TemperatureLogitsWarper, TopKLogitsWarper, TopPLogitsWarper)
@@ -56,13 +70,6 @@ class Rollouts:
         length = trainer.max_completion_length
         first = trainer.accelerator.process_index * len(owner)
         uniform = uniforms(self.seed, trainer.state.global_step + 1, first + len(owner), length)
-        sampling = Sampling(
-            length,
-            tuple(trainer.eos_token_ids),
-            trainer.temperature,
-            trainer.args.top_k,
-            trainer.args.top_p,
-        )
         model = trainer.accelerator.unwrap_model(trainer.model)
         prompts_U, completion_ids = list(index_of), []
         with merged(model) as policy, torch.no_grad(), trainer.accelerator.autocast():
@@ -75,7 +82,7 @@ class Rollouts:
                     policy,
                     [prompts_U[index] for index in prompts_here],
                     [prompts_here.index(index) for index in owners],
-                    sampling,
+                    _sampling(trainer),
                     uniform[first + start :],
                     functools.partial(self._ended, start),
                 )
@@ -104,3 +111,79 @@ def _free(device: torch.device) -> int:
         return free_memory() or 2**60
     unused = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
     return torch.cuda.mem_get_info(device)[0] + unused
+
+
+AT_ONCE = 64
+"""Greedy answers that are written together, where memory has room for so many."""
+DRAWN_AT_ONCE = 512
+"""Drawn ones."""
+
+
+def common_uniforms(seed: int, names: Sequence[str], length: int) -> np.ndarray:
+    """Numbers in [0, 1) for each answer and position, (N, length), by the Philox counter.
+
+    Args:
+        names: of each answer: the same name has the same numbers under one seed.
+    """
+    digests = [hashlib.blake2b(name.encode(), digest_size=8).digest() for name in names]
+    keys = [np.array([seed, int.from_bytes(each, "big")], np.uint64) for each in digests]
+    uniforms = [np.random.Generator(np.random.Philox(key=key)).random(length) for key in keys]
+    return np.array(uniforms).reshape(-1, length)
+
+
+def greedy(trainer: Any, prompts: Sequence[Any]) -> list[list[int]]:
+    """The most probable completion of each prompt, token by token, as token ids.
+
+    No random number is drawn, and the policy is afterwards as it was.
+    """
+    return _answer(trainer, prompts, _sampling(trainer, greedy=True), None)
+
+
+def sampled(trainer: Any, prompts: Sequence[Any], names: Sequence[str]) -> list[list[int]]:
+    """A completion of each prompt, drawn as in training, as token ids: see `common_uniforms`."""
+    sampling = _sampling(trainer)
+    uniform = common_uniforms(trainer.args.seed, names, sampling.max_new_tokens)
+    return _answer(trainer, prompts, sampling, uniform)
+
+
+def _sampling(trainer: Any, greedy: bool = False) -> Sampling:
+    return Sampling(
+        trainer.max_completion_length,
+        tuple(sorted(trainer.eos_token_ids)),
+        trainer.temperature,
+        trainer.args.top_k,
+        trainer.args.top_p,
+        greedy,
+    )
+
+
+@torch.no_grad()
+def _answer(
+    trainer: Any, prompts: Sequence[Any], sampling: Sampling, uniform_N_L: np.ndarray | None
+) -> list[list[int]]:
+    """Completions as token ids; ``uniform_N_L`` of None is for greedy ones."""
+    prompt_ids = trainer._tokenize_prompts(list(prompts))[0]
+    length, most = sampling.max_new_tokens, AT_ONCE if sampling.greedy else DRAWN_AT_ONCE
+    order = sorted(range(len(prompt_ids)), key=lambda index: len(prompt_ids[index]))
+    completions: dict[int, list[int]] = {}
+    model = trainer.accelerator.unwrap_model(trainer.model)
+    with merged(model) as policy, trainer.accelerator.autocast():
+        longest = max(map(len, prompt_ids), default=0) + length
+        at_once = min(most, rows_at_once(policy, longest))
+        for start in range(0, len(order), at_once):
+            indexes = order[start : start + at_once]
+            batch = [prompt_ids[index] for index in indexes]
+            if uniform_N_L is None:
+                uniform = torch.zeros(len(batch), length).numpy()
+            else:
+                uniform = uniform_N_L[indexes]
+            if trainer.rollout_func is not None:  # the way that draws a step's completions
+                once = list(dict.fromkeys(map(tuple, batch)))
+                place = {ids: number for number, ids in enumerate(once)}
+                owner = [place[tuple(ids)] for ids in batch]
+                answers = generate(policy, once, owner, sampling, uniform)
+            else:
+                padding = trainer._tokenizer.pad_token_id
+                answers = seeded_by_transformers(policy, batch, sampling, padding, uniform)
+            completions |= dict(zip(indexes, answers, strict=True))
+    return [completions[index] for index in range(len(prompt_ids))]

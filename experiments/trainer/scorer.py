@@ -20,11 +20,11 @@ from experiments.trainer.world import Direct, Executed, TooManyFailed, World
 from study.cell.heartbeat import Heartbeat
 from study.cell.records import COMPONENT, ORIGIN, rollout_id
 from study.config.schema import Study
+from study.programs.rewards import TERMS, effective_share
 from study.rewards.checks import for_judge
 from study.rewards.compose import Composed, RewardInputs, composed
 from study.rewards.corrections.corrector import Corrector, StepVerdicts
 from study.rewards.failure import TooManyMissing, too_many_missing
-from study.rewards.workflow import TERMS, effective_share
 from study.rows import Missing, Row, RuleTruth, Truth
 from study.tasks.rules import RuleResult, RuleRunner, encode_result, rule_metrics
 from study.truth.oracle import Oracle

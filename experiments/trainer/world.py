@@ -12,7 +12,7 @@ from typing import Any, Protocol
 
 from study.answers import answer_of
 from study.errors import UserError
-from study.rewards.workflow import OK, ExecutedProgram
+from study.programs.rewards import OK, ExecutedProgram
 from study.rows import Row
 
 Messages = tuple[dict[str, str], ...]

@@ -14,7 +14,7 @@ COMMANDS = (
 )
 """First words."""
 MODULES = {name: f"experiments.workflow.{name}_command" for name in COMMANDS} | {
-    "overrides": "experiments.config.overrides_command"
+    "overrides": "experiments.config.overrides"
 }
 """Each command's module, which is loaded when it is asked for."""
 

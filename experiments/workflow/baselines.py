@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import random
 from collections import Counter
-from pathlib import Path
 
 from experiments.workflow import dsl, static
 from experiments.workflow.find import find
@@ -15,7 +14,7 @@ from experiments.workflow.planted import offered, small_programs
 from experiments.workflow.program import Refused
 from experiments.workflow.templates import AFLOW, FIRST, TEMPLATES
 from study.cell.folder import CellFolder
-from study.endings import Ending
+from study.programs.endings import Ending
 from study.rows import Row
 
 
@@ -49,11 +48,11 @@ def _small(domain: str) -> list[str]:
     return [text for text in small_programs() if domain in offered(text)]
 
 
-def frequent(run: Path) -> dict[str, tuple[str, str]]:
+def frequent(run: CellFolder) -> dict[str, tuple[str, str]]:
     """Domain -> the program of the short form that the policy of a run wrote most often of those
     that ran to an answer, as it is written and as a class."""
     counts: dict[str, Counter[str]] = {}
-    for _, table in CellFolder(run).records("rollouts", ["outcome", "domain", "completion"]):
+    for _, table in run.records("rollouts", ["outcome", "domain", "completion"]):
         for record in table.to_pylist():
             if record["outcome"] == Ending.OK:
                 counter = counts.setdefault(record["domain"] or "qa", Counter())

@@ -20,7 +20,7 @@ from experiments.workflow.instructions import Instruction
 from experiments.workflow.operators import OPERATORS
 from experiments.workflow.operators.base import Operator
 from experiments.workflow.problem import Problem
-from study.endings import Ending
+from study.programs.endings import Ending
 from study.sandbox import tiers
 from study.sandbox.calls import Call, Limits, Outcome, Result
 from study.sandbox.grader import Pair, Task

@@ -15,7 +15,7 @@ from study.config.compose import preset_names
 from study.config.schema import Model, Study
 from study.errors import UserError
 from study.finding import Finding, problem
-from study.rewards.workflow import FORMULAS
+from study.programs.rewards import FORMULAS
 from study.rows import Row
 from study.tasks import tells_truth
 

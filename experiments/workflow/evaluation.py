@@ -25,7 +25,7 @@ from experiments.evaluation.metrics import averages, rate
 from experiments.evaluation.options import BASELINES, Options
 from experiments.evaluation.results import guard, track, write_result
 from experiments.evaluation.rubric import SPLITS
-from experiments.policies.load import training_of
+from experiments.policies.load import training_of_run
 from experiments.policies.tokens import by_policy
 from experiments.workflow import baselines
 from experiments.workflow.check import check_executor
@@ -40,7 +40,6 @@ from experiments.workflow.played import (
 from experiments.workflow.templates import TEMPLATES
 from judges.ask.replies import Store, open_store
 from study.cell.cells import load_cell
-from study.cell.folder import CellFolder
 from study.config.compose import load_executor
 from study.config.schema import Study
 from study.errors import UserError
@@ -145,9 +144,8 @@ def cell_of(options: Options) -> Study:
     Raises UserError: no run, or one whose policy writes no programs."""
     run = options.run
     assert run is not None
-    if training_of(run) is None:
-        raise UserError(f"run={run} is not a cell: its config.yaml cannot be read.")
-    config = load_cell(CellFolder(run)).config
+    training_of_run(run)
+    config = load_cell(run).config
     if config.world != "workflow":
         raise UserError(
             f"run={run} has world={config.world}: its policy writes answers, and {options.what}"
@@ -164,7 +162,7 @@ def cell_of(options: Options) -> Study:
 def store_of(options: Options, config: Study) -> Store:
     """The store of the run's replies."""
     assert options.run is not None
-    return open_store(options.run.resolve().parent.parent, config.store)
+    return open_store(options.run.path.resolve().parent.parent, config.store)
 
 
 def chosen_rows(options: Options, config: Study) -> list[Row]:

@@ -22,7 +22,7 @@ import numpy as np
 from experiments.data.near import THRESHOLD, shingles
 from experiments.evaluation.selection import facility_location
 from experiments.workflow.problem import Problem
-from study.rewards.workflow import RIGHT, places
+from study.programs.rewards import RIGHT, places
 from study.tasks.datasets.fields import address
 
 VERSION = 1

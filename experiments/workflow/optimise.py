@@ -31,8 +31,8 @@ from judges.grading.delimiters import fill, placeholders
 from study.cell.folder import CellFolder
 from study.cell.parts import read_part
 from study.config.schema import Executor, Study
-from study.endings import Ending
 from study.errors import UserError
+from study.programs.endings import Ending
 from study.rows import Row
 from study.tasks import sample, task_module
 from study.truth.item import Item
@@ -50,11 +50,11 @@ Writer = Callable[[Player, Sequence[Row]], list[str | None]]
 """Writes a program for each row, as a player's prompts ask for it; None where it could not."""
 
 
-def trained_prompts(run: Path) -> set[str]:
+def trained_prompts(run: CellFolder) -> set[str]:
     """Ids of the prompts that a run has trained on."""
     return {
         name
-        for _, table in CellFolder(run).records("rollouts", ["prompt_id"])
+        for _, table in run.records("rollouts", ["prompt_id"])
         for name in table["prompt_id"].to_pylist()
     }
 
@@ -88,11 +88,11 @@ def _is_validation(row: Row) -> bool:
     return isinstance(item, Item) and item.split == "validation"
 
 
-def faults(run: Path, form: str) -> list[tuple[str, int]]:
+def faults(run: CellFolder, form: str) -> list[tuple[str, int]]:
     """What was wrong most often with the programs of a run, in words, and how often."""
     counts: Counter[str] = Counter()
     n_read = 0
-    for part in reversed(CellFolder(run).parts("rollouts")):
+    for part in reversed(run.parts("rollouts")):
         for record in read_part(part, ["outcome", "completion"]).to_pylist():
             if record["outcome"] in (None, Ending.OK) or n_read == READ:
                 continue

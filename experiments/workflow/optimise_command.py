@@ -31,6 +31,7 @@ from experiments.workflow.find import FORMS
 from experiments.workflow.operators.base import DOMAINS
 from experiments.workflow.played import Player
 from judges.ask.replies import Store, open_store
+from study.cell.folder import CellFolder
 from study.cli import command, option, output, overrides, preset, word, writes
 from study.config.bounds import Choice, Number
 from study.config.compose import load_executor
@@ -49,7 +50,7 @@ class Options:
     """Options of the command ``optimise``: the block, its new version, and the rows."""
 
     what: str = word("try a new version of a block", "optimise")
-    run: Path | None = option("folder of the run whose policy writes the programs")
+    run: CellFolder | None = option("folder of the run whose policy writes the programs")
     checkpoint: int | None = option("step of the run's checkpoint", legal=Number(low=0))
     executor: str = preset("executor", "")
     task: str = preset("task", "")
@@ -155,7 +156,7 @@ def main(options: Options) -> int:
     before = Blocks(form, started_from)
     name = before.files(options.block, domain)[0]
     old_text = before.text(options.block, domain)[0]
-    runs_dir = options.runs_dir if options.run is None else options.run.resolve().parent.parent
+    runs_dir = options.runs_dir if options.run is None else options.run.path.resolve().parent.parent
     runs_dir.mkdir(parents=True, exist_ok=True)
     with ExitStack() as stack:
         store = stack.enter_context(open_store(runs_dir, config.store))

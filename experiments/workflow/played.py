@@ -11,8 +11,8 @@ from experiments.evaluation.metrics import Vote, elected
 from experiments.workflow.operators.sc_ensemble import vote
 from experiments.workflow.world import Programs
 from study.cell.records import FEATURE
-from study.endings import INFRASTRUCTURE
 from study.errors import UserError
+from study.programs.endings import INFRASTRUCTURE
 from study.rows import Row, Truth
 from study.tasks import oracle
 

@@ -21,8 +21,7 @@ from experiments.workflow.rows import name_of, rows_of, share_of, word_of
 from study.cli import command, option, output, word
 from study.config.bounds import Choice
 from study.errors import UserError
-from study.rewards.advantages import advantages
-from study.rewards.workflow import (
+from study.programs.rewards import (
     FORMULAS,
     OK,
     OUTCOMES,
@@ -34,6 +33,7 @@ from study.rewards.workflow import (
     effective_share,
     total,
 )
+from study.rewards.advantages import advantages
 from study.system.files import write_json
 from study.tasks.files import refuse
 

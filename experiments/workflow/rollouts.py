@@ -20,9 +20,9 @@ from experiments.workflow.repair import REPAIR
 from experiments.workflow.run import Execution
 from study.cell.records import FEATURE
 from study.config.programs import Workflow
-from study.endings import INFRASTRUCTURE, REFUSED, Ending
+from study.programs.endings import INFRASTRUCTURE, REFUSED, Ending
+from study.programs.rewards import RIGHT
 from study.rewards.formulas import repeated_share
-from study.rewards.workflow import RIGHT
 from study.rows import Row
 
 NGRAM = 3

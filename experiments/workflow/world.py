@@ -35,8 +35,8 @@ from study.answers import answer_of
 from study.cell.folder import CellFolder
 from study.cell.parts import read_part
 from study.cell.records import FEATURE
-from study.endings import INFRASTRUCTURE, Ending
-from study.rewards.workflow import SHARES, ExecutedProgram
+from study.programs.endings import INFRASTRUCTURE, Ending
+from study.programs.rewards import SHARES, ExecutedProgram
 from study.rows import Row
 from study.sandbox import tiers
 from study.sandbox.conversation import Stage

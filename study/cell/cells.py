@@ -25,6 +25,9 @@ BUSY = 4
 """Exit code of a cell that another process runs."""
 REFUSED = 5
 """Exit code of a cell whose key, account or model the endpoint refused: others would be, too."""
+ORPHANED = 75
+"""Exit code of a cell whose sweep or launcher is gone (EX_TEMPFAIL) and that could not end in
+order."""
 
 
 @dataclass(frozen=True)

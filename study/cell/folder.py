@@ -15,7 +15,9 @@ from __future__ import annotations
 import os
 import re
 import secrets
+import socket
 import threading
+import time
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,6 +29,7 @@ from study.cell.records import Line, read_metrics
 from study.config.identity import digest
 from study.system import locks
 from study.system.files import Damaged, read_json, read_text, read_yaml, say, write_json
+from study.system.machine import has_process
 
 if TYPE_CHECKING:  # takes longer to load than a help may take
     import pyarrow as pa
@@ -35,6 +38,8 @@ if TYPE_CHECKING:  # takes longer to load than a help may take
 
 State = Literal["new", "running", "done", "failed", "killed"]
 STATES: tuple[State, ...] = ("new", "running", "done", "failed", "killed")
+SILENT_S = 60.0
+"""Seconds for which a cell may be silent."""
 _WRITING = threading.Lock()
 
 
@@ -106,6 +111,11 @@ class CellFolder(os.PathLike[str]):
         """The folder of the study."""
         return self.path.parent
 
+    @property
+    def checkpoints(self) -> Path:
+        """The folder of its checkpoints."""
+        return self / "checkpoints"
+
     def config(self, remedy: str = "") -> dict[str, Any]:
         """The resolved config that was saved here.
         Raises FileNotFoundError: there is none. Raises Damaged: it cannot be read, with what to do
@@ -157,12 +167,21 @@ class CellFolder(os.PathLike[str]):
         """Whether the cell has come to its end; it stays so, and nothing of it is written again."""
         return (self / "DONE").exists()
 
-    def state(self) -> State:
-        """new, running, done, failed or killed; a cell whose process is gone was killed."""
-        if (state := self.state_of_held()) != "killed":
+    def state(self, status: Status | None = None, by_beat: bool = False) -> State:
+        """new, running, done, failed or killed; a cell whose process is gone was killed.
+
+        Args:
+            status: of `status`, where it was read already.
+            by_beat: for who only looks: a cell that beats runs, and no lock is made or held.
+        """
+        status = self.status() if status is None else status
+        if (state := self.state_of_held(status)) != "killed":
             return state
         if self.runs_elsewhere():
             return "running"
+        if by_beat:
+            beats = status.get("state") != "killed" and _beats(status)
+            return "running" if beats or locks.is_held(self / LOCK) else "killed"
         try:
             lock = self.lock()
         except OSError:  # a folder that may only be read: nobody runs in it
@@ -172,11 +191,11 @@ class CellFolder(os.PathLike[str]):
         with lock:
             return self.state_of_held()
 
-    def state_of_held(self) -> State:
+    def state_of_held(self, status: Status | None = None) -> State:
         """The state where the caller holds the lock: done, failed, new or killed."""
         if self.is_done():
             return "done"
-        state = self.status().get("state", "new")
+        state = (self.status() if status is None else status).get("state", "new")
         # DONE comes after the status that says it
         return "killed" if state in ("running", "done") else state
 
@@ -251,17 +270,29 @@ class CellFolder(os.PathLike[str]):
             with lock:
                 exchange.pull(self.path)
 
+    def push(self, ended: bool = False) -> None:
+        """Send what changed to its URL, if it has one; ``ended`` is as `exchange.push` says.
+        Raises StorageError: it cannot be sent."""
+        exchange.push(self.path, ended)
+
     def push_if_new(self) -> None:
         """Send a cell of which nothing was sent yet, so that other machines find it.
         Raises StorageError: it cannot be sent."""
         if self.url and not exchange.read_note(self.path):
-            exchange.push(self.path)
+            self.push()
 
     def find(self) -> None:
         """Fetch a cell that another machine has laid, where it is not here yet.
         Raises StorageError: it cannot be fetched."""
         if not (self / "config.yaml").exists():
             self.refresh()
+
+
+def _beats(status: Status) -> bool:
+    """Whether a cell gave a sign of life, and its process, if it is of this host, is there."""
+    here = status.get("host") == socket.gethostname()
+    alive = time.time() - status.get("beat", 0.0) <= SILENT_S
+    return alive and (not here or has_process(status.get("pid")))
 
 
 def _fits(key: str, value: Any) -> bool:

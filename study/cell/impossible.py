@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.compute
 
 from study.cell.records import PLACE
-from study.endings import Ending
+from study.programs.endings import Ending
 from study.verdict import Outcome
 
 pc: Any = pyarrow.compute

@@ -21,11 +21,11 @@ import threading
 import time
 import uuid
 from collections.abc import Generator
-from pathlib import Path
 from typing import Any
 
 from study.cell import exchange
-from study.cell.places import StorageError, holds, opened, trouble, url_of
+from study.cell.folder import CellFolder
+from study.cell.places import StorageError, holds, opened, trouble
 from study.errors import UserError
 from study.system.clock import boot
 
@@ -40,19 +40,18 @@ class Taken(UserError):
 
 
 @contextlib.contextmanager
-def held(folder: Path) -> Generator[None]:
-    """Within the block this process runs the cell of ``folder``, which is first brought to what was
-    sent last. Nothing of that is done for a folder of this machine alone: that has its lock.
+def held(cell: CellFolder) -> Generator[None]:
+    """Within the block this process runs the cell, which is first brought to what was sent last.
+    Nothing of that is done for a folder of this machine alone: that has its lock.
 
     Raises:
         Taken: another process runs it.
         StorageError: where it lies cannot be read or written.
     """
-    folder = folder.absolute()
-    if not (url := url_of(folder)):
+    if not cell.url:
         yield
         return
-    lease = Lease(url)
+    folder, lease = cell.path.absolute(), Lease(cell.url)
     lease.take()
     exchange.FENCES[folder] = lease.check
     try:

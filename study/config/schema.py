@@ -250,7 +250,7 @@ class Sweep:
     """How, where and how many at once the cells of a sweep run."""
 
     engine: str = bounds.choice("local", "local", "ray", "shard", "slurm")
-    """What runs the cells: see `experiments.launch.engines`."""
+    """What runs the cells: see `experiments.launch.run`."""
     shard: str = ""
     """Which share of the cells ``engine=shard`` runs here, of how many: 1/2."""
     workers: int = bounds.number(0, low=0, high=1024)

@@ -12,6 +12,7 @@ from typing import Any
 
 from study.cell.records import FEATURE
 from study.config.schema import Reward, Study
+from study.programs.rewards import OK, SHARES, ExecutedProgram
 from study.rewards.checks import for_judge
 from study.rewards.failure import TooManyMissing, apply_failure_policy
 from study.rewards.formulas import (
@@ -24,7 +25,6 @@ from study.rewards.formulas import (
     repetition,
     rule_part,
 )
-from study.rewards.workflow import OK, SHARES, ExecutedProgram
 from study.rows import Row
 from study.tasks.rules import verdict
 

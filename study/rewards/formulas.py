@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from study.config.schema import Overlong, Repetition, Reward
-from study.rewards.workflow import FORMULAS, OK, ExecutedProgram, by_source, total
+from study.programs.rewards import FORMULAS, OK, ExecutedProgram, by_source, total
 
 HYBRID_PARTS = ("judge", "rule", "truth")
 """What ``reward.weights`` may weigh."""

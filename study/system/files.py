@@ -269,11 +269,13 @@ def _is_deep(content: Any) -> bool:
     return bool(level)
 
 
-def read_left(path: Path, instead: str) -> dict[str, Any]:
-    """`read_json` of a file that a run can do without: a damaged one counts as absent, and is said
-    with ``instead``, what is done without it."""
+def read_left(
+    path: Path, instead: str, read: Callable[[Path], dict[str, Any]] = read_json
+) -> dict[str, Any]:
+    """`read_json`, or ``read``, of a file that a run can do without: a damaged one counts as
+    absent, and is said with ``instead``, what is done without it."""
     try:
-        return read_json(path)
+        return read(path)
     except Damaged as error:
         say(f"{path} is damaged: it {error.why}; {instead}.")
         return {}

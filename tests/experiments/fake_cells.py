@@ -27,13 +27,13 @@ FAILS = "fails"
 DRIVER = """
 import sys
 from pathlib import Path
-from experiments.launch import engines, pool, slurm, task
+from experiments.launch import pool, slurm
 from study.cell import cells
 from study.cell.folder import CellFolder
 from study.system import gpus
 from tests.experiments import fake_cells
 
-task.run_cell = fake_cells.body
+pool.run_cell = fake_cells.body
 pool.PRELOAD = ["driver"]
 slurm.job = fake_cells.job
 gpus.HOST = Path(__file__).parent
@@ -41,16 +41,16 @@ if __name__ == "__main__":
     from study.system import stopping
     stopping.take_signals()
     todo = [cells.load_cell(CellFolder(Path(name))) for name in sys.argv[1:]]
-    with engines.taken_up(todo):
-        engines.run_cells(todo)
+    with pool.take_up(todo):
+        pool.run_cells(todo)
 """
 
 
-def body(folder: Path | CellFolder, threads: int) -> int:
+def body(folder: CellFolder, threads: int) -> int:
     """In place of `experiments.train.run_cell`."""
-    with CellFolder(folder).lock() or sys.exit(cells.BUSY):
+    with folder.lock() or sys.exit(cells.BUSY):
         began = time.time()
-        CellFolder(folder).set_status(state="running", pid=os.getpid(), started=began)
+        folder.set_status(state="running", pid=os.getpid(), started=began)
         with (folder / "lives").open("a") as file:
             file.write(f"{os.getpid()}\n")
         try:
@@ -59,7 +59,7 @@ def body(folder: Path | CellFolder, threads: int) -> int:
             shown = os.environ.get("CUDA_VISIBLE_DEVICES")
             told = {"gpus": shown, "began": began, "ended": time.time(), "threads": threads}
             (folder / "ran.json").write_text(json.dumps(told))
-        CellFolder(folder).set_status(state="done", exit_code=0, ended=time.time(), error="")
+        folder.set_status(state="done", exit_code=0, ended=time.time(), error="")
         (folder / "DONE").touch()
     return 0
 
@@ -71,12 +71,12 @@ def _last(long: str) -> None:
         time.sleep(0.05)
 
 
-def job(folder: str, threads: int, visible: Any = None) -> int:
+def job(folder: CellFolder, threads: int, visible: Any = None) -> int:
     """In place of `experiments.launch.slurm.job`, which loads much."""
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    if (Path(folder) / FAILS).exists():
+    if (folder / FAILS).exists():
         raise RuntimeError(f"there is a file {FAILS}")
-    return body(Path(folder), threads)
+    return body(folder, threads)
 
 
 def laid(*cell_options: Any, **more: Any) -> list[Cell]:

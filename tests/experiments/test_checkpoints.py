@@ -18,6 +18,7 @@ from experiments.policies.checkpoints import (
     save_policy,
     seal,
 )
+from study.cell.folder import CellFolder
 from study.errors import UserError
 
 FILES = {
@@ -28,8 +29,8 @@ FILES = {
 POLICY = {"adapter_model.safetensors", "adapter_config.json", "empty.json", "sub/more.bin"}
 
 
-def made(folder, step, cell_id="id"):
-    path = folder / f"checkpoint-{step}"
+def made(cell, step, cell_id="id"):
+    path = checkpoints.path_of(cell, step)
     for name, content in FILES.items():
         (path / name).parent.mkdir(parents=True, exist_ok=True)
         (path / name).write_bytes(content + str(step).encode() * bool(content))
@@ -38,11 +39,16 @@ def made(folder, step, cell_id="id"):
 
 
 @pytest.fixture
-def two(tmp_path):
-    """A folder with checkpoints 9 and 10: by name, 9 would come last."""
-    made(tmp_path, 9)
-    made(tmp_path, 10)
-    return tmp_path
+def cell(tmp_path):
+    return CellFolder(tmp_path)
+
+
+@pytest.fixture
+def two(cell):
+    """A cell with checkpoints 9 and 10: by name, 9 would come last."""
+    made(cell, 9)
+    made(cell, 10)
+    return cell
 
 
 def link(path):
@@ -89,19 +95,21 @@ DAMAGES = {
 
 @pytest.mark.parametrize("damage", DAMAGES.values(), ids=DAMAGES)
 def test_a_damaged_checkpoint_is_skipped_for_the_one_before(two, damage, capsys):
-    assert newest(two) == (two / "checkpoint-10", 10)
+    assert newest(two) == (two.checkpoints / "checkpoint-10", 10)
     assert capsys.readouterr().out == ""
-    damage(two / "checkpoint-10")
-    assert newest(two) == (two / "checkpoint-9", 9)
+    damage(two.checkpoints / "checkpoint-10")
+    assert newest(two) == (two.checkpoints / "checkpoint-9", 9)
     assert capsys.readouterr().out.startswith("checkpoint-10 is skipped: ")
-    assert resume(two, "id", 12) == (two / "checkpoint-9", 9)
-    assert not os.path.lexists(two / "checkpoint-10"), "its step is trained again and saved there"
+    assert resume(two, "id", 12) == (two.checkpoints / "checkpoint-9", 9)
+    assert not os.path.lexists(two.checkpoints / "checkpoint-10"), (
+        "its step is trained again and saved there"
+    )
 
 
 @settings(max_examples=40)
 @given(place=st.integers(0, 10_000), value=st.integers(1, 255), cut=st.booleans())
 def test_any_byte_of_any_file_counts(tmp_path_factory, place, value, cut):
-    path = made(tmp_path_factory.mktemp("any"), 1)
+    path = made(CellFolder(tmp_path_factory.mktemp("any")), 1)
     chosen = [name for name in sorted(FILES) if FILES[name]]
     target = path / chosen[place % len(chosen)]
     content = bytearray(target.read_bytes())
@@ -115,41 +123,44 @@ def test_any_byte_of_any_file_counts(tmp_path_factory, place, value, cut):
     "name", ["checkpoint-abc", "checkpoint-", "checkpoint-0", "checkpoint-1e3", "checkpoint-٣", "x"]
 )
 def test_a_foreign_name_is_left_alone(two, name):
-    (two / name).mkdir()
-    assert newest(two) == (two / "checkpoint-10", 10)
-    assert resume(two, "id", 10) == (two / "checkpoint-10", 10)
+    (two.checkpoints / name).mkdir()
+    assert newest(two) == (two.checkpoints / "checkpoint-10", 10)
+    assert resume(two, "id", 10) == (two.checkpoints / "checkpoint-10", 10)
     checkpoints.rotate(two)
-    assert (two / name).is_dir()
+    assert (two.checkpoints / name).is_dir()
 
 
 def test_without_a_sound_checkpoint_a_cell_begins_at_its_first_step(two, tmp_path):
-    for path in two.glob("checkpoint-*"):
+    for path in two.checkpoints.glob("checkpoint-*"):
         (path / COMPLETE).unlink()
     assert resume(two, "id", 10) == (None, 0)
-    assert list(two.iterdir()) == []
-    assert resume(tmp_path / "none", "id", 10) == (None, 0)
+    assert list(two.checkpoints.iterdir()) == []
+    assert resume(CellFolder(tmp_path / "none"), "id", 10) == (None, 0)
 
 
 @pytest.mark.parametrize(("cell_id", "steps"), [("id", 9), ("other", 12)])
 def test_a_checkpoint_of_another_config_is_refused_and_kept(two, cell_id, steps):
     with pytest.raises(UserError, match="another config"):
         resume(two, cell_id, steps)
-    assert newest(two) == (two / "checkpoint-10", 10)
+    assert newest(two) == (two.checkpoints / "checkpoint-10", 10)
 
 
-def test_a_file_in_place_of_the_folder_is_refused(tmp_path):
-    (tmp_path / "checkpoints").write_text("")
+def test_a_file_in_place_of_the_folder_is_refused(cell):
+    cell.checkpoints.write_text("")
     with pytest.raises(UserError, match="has to be a folder"):
-        resume(tmp_path / "checkpoints", "id", 10)
+        resume(cell, "id", 10)
 
 
 def test_the_two_newest_stay(two):
     made(two, 100)
     checkpoints.rotate(two)
-    assert sorted(path.name for path in two.iterdir()) == ["checkpoint-10", "checkpoint-100"]
+    assert sorted(path.name for path in two.checkpoints.iterdir()) == [
+        "checkpoint-10",
+        "checkpoint-100",
+    ]
 
 
-def test_files_are_on_disk_before_the_manifest_has_its_name(tmp_path, monkeypatch):
+def test_files_are_on_disk_before_the_manifest_has_its_name(cell, monkeypatch):
     """The order of the calls that make it durable: each file, its folders, then the manifest."""
     order = []
     fsync, replace = os.fsync, os.replace
@@ -164,9 +175,13 @@ def test_files_are_on_disk_before_the_manifest_has_its_name(tmp_path, monkeypatc
 
     monkeypatch.setattr(os, "fsync", synced)
     monkeypatch.setattr(os, "replace", replaced)
-    path = made(tmp_path, 3)
+    path = made(cell, 3)
     named = order.index(f"named {path / COMPLETE}")
-    vouched = {str(path / name) for name in FILES} | {str(path / "sub"), str(path), str(tmp_path)}
+    vouched = {str(path / name) for name in FILES} | {
+        str(path / "sub"),
+        str(path),
+        str(cell.checkpoints),
+    }
     assert vouched <= set(order[:named])
     assert str(path) in order[named:]
 
@@ -181,24 +196,34 @@ def damaged(policy):
     return policy
 
 
-def test_the_policy_is_the_model_of_the_checkpoint(tmp_path):
-    path, policy = made(tmp_path, 4), tmp_path / "policy"
-    save_policy(path, policy)
+def test_the_policy_is_the_model_of_the_checkpoint(cell):
+    path, policy = made(cell, 4), cell / "policy"
+    save_policy(cell, 4)
     wanted = {name: content for name, content in files_of(path).items() if name in POLICY}
     assert files_of(policy) == wanted
     before = (policy / "adapter_config.json").stat().st_mtime_ns, policy.stat().st_ino
-    save_policy(path, policy)
+    save_policy(cell, 4)
     assert before == ((policy / "adapter_config.json").stat().st_mtime_ns, policy.stat().st_ino)
     os.truncate(policy / "adapter_model.safetensors", 2)
-    save_policy(path, policy)
+    save_policy(cell, 4)
     assert files_of(policy) == wanted
-    assert foreign(policy, "id") == "" and "adapter" in foreign(damaged(policy), "id")
-    assert foreign(policy, "0123456789") == "was trained in the cell id"
-    assert sorted(entry.name for entry in tmp_path.iterdir()) == ["checkpoint-4", "policy"]
+    assert foreign(cell, policy) == "" and "adapter" in foreign(cell, damaged(policy))
+    other = CellFolder(cell.path.parent / "fair-s0-0123456789")
+    assert foreign(other, policy) == "was trained in the cell id"
+    assert sorted(entry.name for entry in cell.path.iterdir()) == ["checkpoints", "policy"]
 
 
-def test_half_a_policy_is_never_under_its_name(tmp_path, monkeypatch):
-    path, policy = made(tmp_path, 4), tmp_path / "policy"
+def test_a_policy_that_was_sealed_by_the_name_of_its_cell_is_of_it(tmp_path):
+    """As policies of evaluated steps were before they were sealed by its digits."""
+    cell = CellFolder(tmp_path / "fair-s0-0123456789")
+    for origin in (cell.id, cell.name):
+        assert foreign(cell, made(cell, 1, origin)) == ""
+    assert foreign(cell, made(cell, 1, "fair-s0-9876543210")).startswith("was trained in the cell")
+
+
+def test_half_a_policy_is_never_under_its_name(cell, monkeypatch):
+    made(cell, 4)
+    policy = cell / "policy"
     copied = []
     whole = shutil.copyfile
 
@@ -209,7 +234,7 @@ def test_half_a_policy_is_never_under_its_name(tmp_path, monkeypatch):
 
     with monkeypatch.context() as patched, pytest.raises(OSError, match="No space"):
         patched.setattr(checkpoints.shutil, "copyfile", one)
-        save_policy(path, policy)
+        save_policy(cell, 4)
     assert copied and not policy.exists()
-    save_policy(path, policy)
+    save_policy(cell, 4)
     assert set(files_of(policy)) == POLICY

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import pytest
 
 from experiments.doctor import __main__ as doctor
-from experiments.doctor import machine, models, packages, tracking
+from experiments.doctor import machine, models, packages
 from study import finding
 from study.errors import UserError
 from study.finding import Finding, State, note, ok, problem
@@ -195,14 +195,14 @@ def test_no_sandbox_is_a_note(monkeypatch) -> None:
 
 def test_the_store_of_mlflow_is_opened_to_read_and_a_damaged_one_is_said(tmp_path, monkeypatch):
     installed = {"mlflow": "3.11"}
-    assert tracking.store({}, tmp_path).state is State.PROBLEM
-    assert "is made by the first sweep" in tracking.store(installed, tmp_path).message
+    assert machine.store({}, tmp_path).state is State.PROBLEM
+    assert "is made by the first sweep" in machine.store(installed, tmp_path).message
     database = tmp_path / "mlflow.db"
     with contextlib.closing(sqlite3.connect(database)) as made:
         made.executescript("create table runs (a); insert into runs values (1);")
-    assert "holds 1 runs" in tracking.store(installed, tmp_path).message
+    assert "holds 1 runs" in machine.store(installed, tmp_path).message
     database.write_bytes(b"no database" * 100)
-    broken = tracking.store(installed, tmp_path)
+    broken = machine.store(installed, tmp_path)
     assert broken.state is State.PROBLEM and "tracking rebuild" in broken.type
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://127.0.0.1:9")
-    assert "a server, not asked" in tracking.store(installed, tmp_path).message
+    assert "a server, not asked" in machine.store(installed, tmp_path).message

@@ -7,9 +7,8 @@ from typing import Any
 
 import pytest
 
-from experiments.plan.estimate import ANSWER_SHARE, expected
 from experiments.plan.plan import limit_lines, price_lines
-from experiments.plan.rates import Rates
+from experiments.plan.rates import ANSWER_SHARE, Rates, expected
 from study.cell.cells import Cell
 from study.cell.folder import CellFolder
 from study.config.schema import (

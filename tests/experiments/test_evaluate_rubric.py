@@ -15,9 +15,9 @@ from experiments.evaluate import main
 from experiments.evaluation.generate import source_of
 from experiments.evaluation.options import Options
 from experiments.evaluation.results import track
-from experiments.evaluation.rubric import differs, held_out, trained_under
-from experiments.evaluation.summary import Graded, summary
+from experiments.evaluation.rubric import Graded, differs, held_out, summary, trained_under
 from experiments.policies.load import NOTE, training_of
+from study.cell.folder import CellFolder
 from study.config.compose import load_judge, load_presets
 from study.config.schema import Task
 from study.errors import UserError
@@ -197,11 +197,15 @@ def test_the_judge_that_trained_is_refused(tmp_path):
     (cell / "checkpoints" / "checkpoint-2").mkdir(parents=True)
     (cell / "config.yaml").write_text(yaml.safe_dump({"judge": trained, "task": {"name": "t"}}))
     merged.mkdir()
-    (merged / NOTE).write_text(json.dumps({"training": training_of(cell)}))
+    (merged / NOTE).write_text(json.dumps({"training": training_of(CellFolder(cell))}))
     same, other = load_judge("sim-fair"), load_judge("sim-verbose")
     renamed = load_judge("sim-verbose", "judge.endpoint.model=m-1")
     adapter = cell / "checkpoints" / "checkpoint-2"
-    for options in (Options(run=cell), Options(adapter=adapter), Options(model=str(merged))):
+    for options in (
+        Options(run=CellFolder(cell)),
+        Options(adapter=adapter),
+        Options(model=str(merged)),
+    ):
         found = trained_under(options)
         assert found is not None and found["judge"] == "sim-fair"
         for judge in (same, renamed):
@@ -211,7 +215,7 @@ def test_the_judge_that_trained_is_refused(tmp_path):
         assert differs(other, found, options)
     assert trained_under(Options(model=str(tmp_path))) is None
     with pytest.raises(UserError, match="is not a cell"):
-        trained_under(Options(run=tmp_path))
+        trained_under(Options(run=CellFolder(tmp_path)))
 
 
 @pytest.fixture(scope="module")
@@ -258,7 +262,7 @@ def test_results_are_metrics_of_the_checkpoints_own_model(tracked, tmp_path, cap
 
 def test_one_model_per_weights_and_none_where_it_is_switched_off(tracked, tmp_path, capsys):
     cell, client, logged = tracked
-    options = Options(run=cell, checkpoint=9)
+    options = Options(run=CellFolder(cell), checkpoint=9)
     shape = {"dataset": {"name": "d", "digest": "0"}}
     first, again, anew = (
         track(options, "rubric", {"score": value}, shape | {"model": label})
@@ -268,11 +272,11 @@ def test_one_model_per_weights_and_none_where_it_is_switched_off(tracked, tmp_pa
     found = client.get_logged_model(anew)
     assert [m.value for m in found.metrics if m.key == "eval/rubric/score"] == [0.75]
     before = len(client.search_logged_models([logged["experiment_id"]]))
-    assert track(Options(run=cell, track=False), "rubric", {"s": 1}, {}) is None
+    assert track(Options(run=CellFolder(cell), track=False), "rubric", {"s": 1}, {}) is None
     assert track(Options(), "rubric", {"s": 1.0}, {}) is None
     assert len(client.search_logged_models([logged["experiment_id"]])) == before
     capsys.readouterr()
-    assert track(Options(run=tmp_path), "rubric", {"score": 1.0}, {}) is None
+    assert track(Options(run=CellFolder(tmp_path)), "rubric", {"score": 1.0}, {}) is None
     assert "is not tracked" in capsys.readouterr().out
 
 

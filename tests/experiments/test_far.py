@@ -63,7 +63,7 @@ def test_another_machine_runs_it_and_the_first_has_nothing_to_do(cell, machine, 
 
 
 def test_a_cell_that_another_machine_runs_is_busy(cell, machine, capsys):
-    with lease.held(cell.folder.path):
+    with lease.held(cell.folder):
         study = machine("two")
         CellFolder(study / cell.name).find()
         assert train.run_cell(CellFolder(study / cell.name)) == cells.BUSY

@@ -4,8 +4,8 @@ import itertools
 
 import pytest
 
+from experiments.plan.memory import slots_of
 from experiments.plan.preflight import check_device
-from experiments.plan.slots import slots_of
 from experiments.trainer.processes import SHIPPED
 from study.errors import UserError
 from study.finding import stop_at_problem
@@ -41,8 +41,8 @@ def test_two_sweeps_on_one_host_share_no_gpu(tmp_path, gpus_here) -> None:
 
 
 def test_slots_are_by_cores_memory_and_gpus(tmp_path, gpus_here, monkeypatch) -> None:
-    monkeypatch.setattr("experiments.plan.slots.cpus", lambda: 8)
-    monkeypatch.setattr("experiments.plan.slots.free_memory", lambda: 100 * 2**30)
+    monkeypatch.setattr("experiments.plan.memory.cpus", lambda: 8)
+    monkeypatch.setattr("experiments.plan.memory.free_memory", lambda: 100 * 2**30)
     gpus_here(0)
 
     def slots(**sweep):
@@ -105,8 +105,8 @@ def test_gpus_that_no_cell_can_have_are_refused(tmp_path, gpus_here, here, sweep
 def test_cells_get_what_judges_leave(
     tmp_path, gpus_here, monkeypatch, here, serve, sweep, each, at_once
 ) -> None:
-    monkeypatch.setattr("experiments.plan.slots.cpus", lambda: 64)
-    monkeypatch.setattr("experiments.plan.slots.free_memory", lambda: 2**40)
+    monkeypatch.setattr("experiments.plan.memory.cpus", lambda: 64)
+    monkeypatch.setattr("experiments.plan.memory.free_memory", lambda: 2**40)
     gpus_here(here)
     todo = made(tmp_path / "runs", 20, serve={"auto": True, **serve}, **sweep)
     stop_at_problem(check_device(todo))
@@ -136,10 +136,10 @@ def test_a_judge_that_leaves_nothing_is_refused(tmp_path, gpus_here, here, serve
 def test_a_child_is_shown_its_gpu_before_torch_looks(tmp_path, monkeypatch) -> None:
     """The server of children has torch; a variable that one sets still counts."""
     run_alone(
-        "import os; from pathlib import Path; from experiments.launch import task;"
+        "import os; from pathlib import Path; from experiments.launch import pool;"
         "from study.cell.folder import CellFolder;"
-        "task.run_cell = lambda folder, threads: print(os.environ['CUDA_VISIBLE_DEVICES']);"
-        f"task.run_task(CellFolder(Path({str(tmp_path)!r})), 1, {{'CUDA_VISIBLE_DEVICES': '5'}})"
+        "pool.run_cell = lambda folder, threads: print(os.environ['CUDA_VISIBLE_DEVICES']);"
+        f"pool.run_task(CellFolder(Path({str(tmp_path)!r})), 1, {{'CUDA_VISIBLE_DEVICES': '5'}})"
     )
     assert (tmp_path / "log.txt").read_text().endswith("5\n")
     import torch

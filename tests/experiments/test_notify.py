@@ -8,11 +8,16 @@ from pathlib import Path
 
 import pytest
 
-from experiments.launch import bell
-from experiments.launch.bell import AlarmBell, facts_of, told_at_end
 from experiments.launch.watch import Watch
 from experiments.monitor import notify
-from experiments.monitor.notify import Call, check_notify, command_of
+from experiments.monitor.notify import (
+    AlarmBell,
+    Call,
+    check_notify,
+    command_of,
+    facts_of,
+    told_at_end,
+)
 from experiments.monitor.read import Alarm, totals
 from study.cell.folder import CellFolder
 from study.config.schema import Sweep
@@ -154,7 +159,7 @@ def test_at_the_end_alarms_of_done_cells_are_not_worked_out(tmp_path, telling, m
         asked.append(view.cell)
         return [ALARM]
 
-    monkeypatch.setattr(bell, "alarms", alarms)
+    monkeypatch.setattr(notify, "alarms", alarms)
     with told_at_end(todo, todo):
         (first.folder / "DONE").touch()
         second.folder.set_status(state="failed", error="it broke")

@@ -16,7 +16,7 @@ from tests.waiting import GENEROUS_S, alive, wait_for
 DRIVER = """
 import sys, time, os
 from pathlib import Path
-from experiments.launch import pool, task
+from experiments.launch import pool
 from study.cell.folder import CellFolder
 
 def body(folder, threads):
@@ -28,7 +28,7 @@ def body(folder, threads):
         time.sleep(3600)
     return {'good': 0, 'bad': 1}[folder.name]
 
-task.run_cell = body
+pool.run_cell = body
 pool.PRELOAD = ['driver']
 if __name__ == '__main__':
     folders = [CellFolder(Path(name)) for name in sys.argv[1:]]

@@ -7,7 +7,7 @@ import pytest
 from analysis.drift.estimate import feature_values, run_shifts
 from analysis.records.runs import read_runs
 from analysis.statistics.intervals import mean_interval, paired_difference
-from experiments.plan.estimate import expected
+from experiments.plan.rates import expected
 from study.cell.cells import load_cell
 from study.cell.folder import study_cells
 from study.cell.parts import parts, read_part

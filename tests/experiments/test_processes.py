@@ -18,9 +18,8 @@ from experiments.plan.memory import read_shape, step_memory
 from experiments.plan.preflight import check_names
 from experiments.policies import checkpoints
 from experiments.trainer import processes
-from experiments.trainer.arguments import grpo_config
-from experiments.trainer.batch import check_batch
-from experiments.trainer.processes import SHIPPED, check_processes, processes_of
+from experiments.trainer.grpo import grpo_config
+from experiments.trainer.processes import SHIPPED, check_batch, check_processes, processes_of
 from study.cell.folder import CellFolder, study_cells
 from study.config.schema import Lora, Policy, Study, Sweep, Task, Trainer
 from study.errors import UserError

@@ -11,7 +11,6 @@ import pyarrow.parquet as pq
 import pytest
 
 from experiments.plan import rates
-from experiments.plan.estimate import asks
 from experiments.plan.plan import _count, spending, time_lines, usage_lines, wall_time
 from experiments.plan.rates import (
     APART,
@@ -22,6 +21,7 @@ from experiments.plan.rates import (
     Usage,
     _pace,
     _usages,
+    asks,
     describe_cells,
     newest,
     span,

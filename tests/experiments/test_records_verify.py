@@ -341,7 +341,7 @@ def test_a_sound_study_has_no_problem_and_an_unsigned_one_says_so(study, capsys)
 def test_the_policy_of_another_run_is_not_taken(study):
     swapped(study, "policy")
     with pytest.raises(UserError, match="is not the policy of this run: it was trained in"):
-        trained_policy(first(study), None)
+        trained_policy(CellFolder(first(study)), None)
 
 
 @pytest.mark.parametrize(

@@ -9,10 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from experiments import launch
-from experiments.launch import local, ready, run
-from experiments.plan.needs import check_engine
+from experiments.launch import pool, ready, run
+from experiments.plan.needs import check_engine, share_of, shares
 from experiments.plan.preflight import check_engine as checked_by_preflight
-from experiments.plan.shard import share_of, shares
 from study.cell import cells
 from study.config.compose import respelled
 from study.config.schema import Judge, Study, Sweep, Task, Tracking
@@ -113,7 +112,7 @@ def reported(monkeypatch) -> list[str]:
             cell.folder.set_status(state="done", exit_code=0, ended=1.0)
             (cell.folder / "DONE").touch()
 
-    monkeypatch.setattr(local, "run", run_at_once)
+    monkeypatch.setattr(pool, "run", run_at_once)
     monkeypatch.setattr(run, "start_server", lambda device: None)
     monkeypatch.setattr(ready, "judges_of", lambda todo: [])
     monkeypatch.setattr(run.analysis, "write_report", lambda folder: said.append(folder.name))

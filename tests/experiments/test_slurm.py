@@ -15,8 +15,8 @@ from tests.waiting import GENEROUS_S, alive, wait_for
 pytest.importorskip("submitit", reason="needs the extra: pip install -e .[slurm]")
 
 from experiments.launch import slurm, slurm_job
-from experiments.launch.engines import taken_up
 from experiments.launch.node import describe
+from experiments.launch.pool import take_up
 from experiments.plan.needs import check_engine
 from experiments.slurm import jobs
 from experiments.train import PACKAGES
@@ -84,7 +84,7 @@ def test_jobs_are_found_again_after_the_sweep_was_killed(start, tmp_path) -> Non
     todo = laid(tmp_path / "runs", 2, workers=2, **LOCAL)
     first = start(tmp_path, todo, **{LASTS: str(tmp_path / "go")})
     wait_for(lambda: all(lives(cell) for cell in todo))
-    with pytest.raises(UserError, match=f"is in use: process {first.pid} on"), taken_up(todo):
+    with pytest.raises(UserError, match=f"is in use: process {first.pid} on"), take_up(todo):
         pass
     first.kill()
     first.wait(GENEROUS_S)
@@ -220,18 +220,18 @@ def test_a_node_of_another_environment_is_refused(tmp_path, monkeypatch) -> None
     monkeypatch.setattr(os, "umask", lambda mask: 0)
     before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGUSR2)}
     try:
-        assert slurm_job.job(str(cell.folder), 1) == 2
+        assert slurm_job.job(cell.folder, 1) == 2
         status = cell.folder.status()
         assert status["state"] == "failed" and status["exit_code"] == 2
         assert "and 0.4 here" in status["error"]
         assert slurm._code(cell.folder, slurm.Job("7", 1, 0.0)) == 2  # which is not tried again
         here["packages"]["torch"] = version("torch")
         write_json(jobs_dir / slurm_job.ENVIRONMENT, here | {"clock": (-8.0, 0.1)})
-        assert slurm_job.job(str(cell.folder), 1) == 2
+        assert slurm_job.job(cell.folder, 1) == 2
         assert "is 8.0 s behind the sweep's" in cell.folder.status()["error"]
         write_json(jobs_dir / slurm_job.ENVIRONMENT, here | {"clock": (-4.5, 0.1)})
         monkeypatch.setattr(slurm_job, "run_task", lambda folder, threads, variables: 2)
-        assert slurm_job.job(str(cell.folder), 1) == 2
+        assert slurm_job.job(cell.folder, 1) == 2
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)

@@ -14,7 +14,7 @@ import pytest
 from hydra.core.override_parser.overrides_parser import OverridesParser
 
 from experiments import ui
-from experiments.studies import again, clean, show
+from experiments.studies import clean, show
 from experiments.studies import list as listing
 from experiments.studies.sizes import format_size, size
 from experiments.sweep import cells_of
@@ -87,7 +87,7 @@ def test_a_cell_of_another_version_is_run_from_its_folder(study: Path) -> None:
     config["trainer"]["max_grad_norm"] = 0.5
     write_yaml(folder / "config.yaml", config)
     cell = cells.load_cell(folder)
-    assert again.arguments_of(cell)  # a setting is typed
+    assert show.arguments_of(cell)  # a setting is typed
     lost = dataclasses.replace(cell, id="0123456789")
     assert show.again(lost) == f"python -m experiments.train cell={folder}"
 
@@ -102,7 +102,7 @@ def test_a_cell_of_another_version_is_run_from_its_folder(study: Path) -> None:
     ],
 )  # fmt: skip
 def test_values_are_typed_as_hydra_reads_them(value, text) -> None:
-    assert again.value_text(value) == text
+    assert show.value_text(value) == text
     assert OverridesParser.create().parse_override(f"key={text}").value() == value
 
 

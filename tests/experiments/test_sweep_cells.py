@@ -62,7 +62,7 @@ def test_beside_running_cells_done_ones_are_counted(running, capsys) -> None:
 DRIVER = """
 import json, sys, urllib.error, urllib.request
 from pathlib import Path
-from experiments.launch import engines, pool, task
+from experiments.launch import pool
 from study.cell import cells
 from study.cell.folder import CellFolder
 
@@ -83,10 +83,10 @@ def body(folder, threads):
         (folder / "DONE").touch()
     return code
 
-task.run_cell = body
+pool.run_cell = body
 pool.PRELOAD = ["driver"]
 if __name__ == "__main__":
-    engines.run_cells([cells.load_cell(CellFolder(Path(name))) for name in sys.argv[1:]])
+    pool.run_cells([cells.load_cell(CellFolder(Path(name))) for name in sys.argv[1:]])
 """
 
 

@@ -113,7 +113,7 @@ def test_a_rebuilt_cell_holds_what_the_live_one_did(small_study, projected, tmp_
     flaky = [call for name in after if "flaky" in name for call in after[name]["calls"]]
     assert "ERROR" in {call[1] for call in flaky}
     run = {**ids, "run_id": read_json(folders[0] / "mlflow.json")["run_id"]}
-    keep_evaluation(folders[0].path, FOUND)
+    keep_evaluation(folders[0], FOUND)
     send_evaluation(client, run, folders[0].name, FOUND)
     evaluated = everything(client, ids["experiment_id"])
     assert evaluated != after
@@ -207,7 +207,7 @@ def test_a_damaged_part_is_said(cell: cells.Cell, capsys: pytest.CaptureFixture[
 
 
 def test_measures_of_other_steps_stay_in_the_description(cell: cells.Cell) -> None:
-    series = {name: [(1, 0.5), (4, 0.25)] for name in contents.charts.CHARTS}
+    series = {name: [(1, 0.5), (4, 0.25)] for name in contents.CHARTS}
     series["truth/mean"] = [(2, 0.5), (3, 0.125)]
     said = contents._description(cell, series)
     assert "| What the judge gives | 0.5 at step 1 | 0.25 at step 4 |" in said
@@ -310,10 +310,10 @@ def test_evaluations_come_back_with_their_models(projected, tmp_path, moved) -> 
     study, client, ids = projected
     folder = study_cells(study)[0]
     run = {**ids, "run_id": read_json(folder / "mlflow.json")["run_id"]}
-    keep_evaluation(folder.path, FOUND)
+    keep_evaluation(folder, FOUND)
     with (folder / EVALUATED).open("a") as file:
         file.write('{"name": "cut\n[1]\n{"name": 3}\n')
-    assert list(kept_evaluations(folder.path)) == [FOUND]
+    assert list(kept_evaluations(folder)) == [FOUND]
     model = send_evaluation(client, run, folder.name, FOUND)
     rebuilt(study)
     assert read_json(folder / "mlflow.json")["run_id"] == run["run_id"]  # it is no stranger
@@ -341,4 +341,4 @@ def test_an_evaluation_that_was_not_written_down_survives_a_run_that_is_replaced
 @pytest.mark.parametrize("text", ["", "\x00", "{}", '{"name": "a", "metrics": {"x": "y"}}'])
 def test_lines_that_are_no_evaluations_are_left_out(text: str, tmp_path: Path) -> None:
     (tmp_path / EVALUATED).write_text(text)
-    assert list(kept_evaluations(tmp_path)) == []
+    assert list(kept_evaluations(CellFolder(tmp_path))) == []

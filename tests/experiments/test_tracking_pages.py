@@ -6,8 +6,7 @@ import pytest
 
 from experiments.tracking import store
 from experiments.tracking.__main__ import main
-from experiments.tracking.charts import CHARTS, FIRST
-from experiments.tracking.store import parent_link, ui_link
+from experiments.tracking.store import CHARTS, FIRST, parent_link, ui_link
 from study.cell.folder import study_cells
 from study.system.files import read_json
 from tests.chromium import Browser

@@ -12,9 +12,10 @@ import httpx
 import pytest
 
 from experiments.tracking import store
-from experiments.tracking.charts import CHARTS, VIEWS
 from experiments.tracking.runs import close_parent
 from experiments.tracking.store import (
+    CHARTS,
+    VIEWS,
     artifacts_of,
     client_of,
     initialise,

@@ -13,7 +13,7 @@ from types import SimpleNamespace
 import pytest
 from rich.console import Console
 
-from experiments.launch import board
+from experiments.launch import watch
 from experiments.launch.watch import Watch
 from experiments.monitor import read
 from study.cell.folder import CellFolder
@@ -79,7 +79,7 @@ def test_only_what_changed_is_read(tmp_path, counted) -> None:
 
 
 def test_of_many_cells_some_are_looked_at_in_turn(tmp_path, counted, monkeypatch) -> None:
-    monkeypatch.setattr(board, "LOOKS", 4)
+    monkeypatch.setattr(watch, "LOOKS", 4)
     todo = laid(tmp_path, 10)
     watched = shown(Watch(todo))
     for cell in todo:

@@ -68,9 +68,9 @@ def start(folder: Path, prepare: Callable[[], None] | None = None) -> BaseProces
 
 def _child(folder: Path, prepare: Callable[[], None] | None) -> None:
     from experiments import train
-    from experiments.launch import task
+    from experiments.launch import pool
 
-    task.redirect(folder / "log.txt")
+    pool.redirect(folder / "log.txt")
     if prepare is not None:
         prepare()
     sys.exit(train.run_cell(CellFolder(folder), 1))

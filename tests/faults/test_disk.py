@@ -12,7 +12,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from experiments.launch.task import _Log
+from experiments.launch.pool import _Log
 from study.cell.folder import CellFolder, study_cells
 from study.cell.records import ROLLOUT, VERDICT, Recorder, rollout_id
 from study.system import files, storage

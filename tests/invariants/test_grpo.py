@@ -12,10 +12,10 @@ from transformers import set_seed
 
 from experiments.policies.checkpoints import newest
 from experiments.policies.load import load_policy
-from experiments.trainer.arguments import grpo_config
-from experiments.trainer.grpo import make_trainer
+from experiments.trainer.grpo import grpo_config, make_trainer
 from experiments.trainer.scorer import Scorer
 from experiments.trainer.world import Direct
+from study.cell.folder import CellFolder
 from study.cell.records import Recorder
 from study.config.schema import Judge, Lora, Policy, Study, Task, Trainer
 from study.errors import UserError
@@ -95,10 +95,10 @@ def run(config, folder, cache, acting=None, resume=0, **scoring):
     lines = []
     set_seed(config.seed)
     trainer = make_trainer(
-        config, model, tokenizer, rows, scorer, recorder, folder / "ck", lines.append
+        config, model, tokenizer, rows, scorer, recorder, CellFolder(folder), lines.append
     )
     start = {n: p.detach().clone() for n, p in trainer.model.named_parameters()}
-    trainer.learn(folder / "ck" / f"checkpoint-{resume}" if resume else None)
+    trainer.learn(folder / "checkpoints" / f"checkpoint-{resume}" if resume else None)
     weights = {n: p.detach() for n, p in trainer.model.named_parameters() if p.requires_grad}
     table = ds.dataset(folder / "rollouts", format="parquet").to_table().to_pylist()
     records = sorted(table, key=lambda row: row["rollout_id"])
@@ -179,10 +179,10 @@ def test_cutting_a_step_into_micro_batches_changes_nothing(whole, tmp_path, cach
 
 
 def test_a_checkpoint_counts_only_when_complete(whole, tmp_path):
-    path, step = newest(Path(whole.trainer.args.output_dir))
+    path, step = newest(CellFolder(Path(whole.trainer.args.output_dir).parent))
     assert step == 2 and path is not None and path.name == "checkpoint-2"
-    (tmp_path / "checkpoint-7").mkdir()
-    assert newest(tmp_path) == (None, 0)
+    (tmp_path / "checkpoints" / "checkpoint-7").mkdir(parents=True)
+    assert newest(CellFolder(tmp_path)) == (None, 0)
 
 
 def test_a_micro_batch_that_does_not_divide_is_refused(tmp_path):

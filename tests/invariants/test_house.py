@@ -56,10 +56,7 @@ HEAVY_ON_PURPOSE = {
     **dict.fromkeys(
         (
             f"experiments.trainer.{name}"
-            for name in (
-                "arguments early_stop fast frozen generate head held_out order prefix ranks"
-                " record_step rollouts usage".split()
-            )
+            for name in ("fast generate held_out order prefix ranks record_step rollouts".split())
         ),
         "a part of the trainer that works on tensors",
     ),

@@ -8,7 +8,7 @@ import pytest
 
 from analysis.forecast.estimate import ask, first_rollouts, forecast
 from analysis.records.runs import read_study
-from experiments.trainer.metrics import step_metrics
+from experiments.trainer.record_step import step_metrics
 from experiments.trainer.scorer import StepRecord
 from study.cell import cells
 from study.cell.folder import study_cells

@@ -5,7 +5,7 @@ import math
 import pytest
 
 from experiments.policies.load import load_policy
-from experiments.trainer.arguments import grpo_config
+from experiments.trainer.grpo import grpo_config
 from study.config.schema import Policy, Study, Task, Trainer
 
 TINY = Policy(

@@ -19,7 +19,7 @@ from study.cell.records import ROLLOUT, VERDICT, Recorder, rollout_id
 
 def body(folder: Path, steps: int) -> None:
     """Go on from the last checkpoint to the end, as `experiments.train.run_cell` does."""
-    with lease.held(folder):
+    with lease.held(CellFolder(folder)):
         if CellFolder(folder).is_done():
             return
         complete_steps = sorted(

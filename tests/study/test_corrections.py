@@ -15,13 +15,13 @@ from statsmodels.api import OLS
 from study.config.correction import Correction, Part
 from study.config.schema import Grading, Judge, Reward, Simulated, Study, Task, Trainer
 from study.errors import UserError
+from study.programs.rewards import ExecutedProgram
 from study.rewards.compose import RewardInputs
 from study.rewards.corrections import behaviour, draws
 from study.rewards.corrections.calibration import fitted
 from study.rewards.corrections.checks import check_correction
 from study.rewards.corrections.corrector import Corrector, StepVerdicts
 from study.rewards.corrections.panel import together
-from study.rewards.workflow import ExecutedProgram
 from study.rows import Criterion, make_row
 from study.verdict import Outcome, Verdict
 from tests.study.test_verdict import verdict

@@ -113,7 +113,7 @@ def test_another_machine_reads_what_was_sent(url, machine, folder):
     stamps = {path: path.stat().st_mtime_ns for path in copy.rglob("*") if path.is_file()}
     fetch(copy)
     assert stamps == {path: path.stat().st_mtime_ns for path in copy.rglob("*") if path.is_file()}
-    with lease.held(copy / "a-s0"):
+    with lease.held(CellFolder(copy / "a-s0")):
         push(copy / "a-s0", ended=True)  # nothing is new
     machine("one")
     fetch(folder.parent)
@@ -121,7 +121,7 @@ def test_another_machine_reads_what_was_sent(url, machine, folder):
 
 
 def test_what_went_on_elsewhere_replaces_what_is_here(url, machine, folder):
-    with lease.held(folder):
+    with lease.held(CellFolder(folder)):
         (folder / "rollouts").mkdir()
         (folder / "rollouts" / "step-000009.parquet").write_bytes(b"of a step that was redone")
         push(folder)
@@ -233,7 +233,7 @@ def test_a_cell_is_run_by_one_machine(url, machine, folder):
     CellFolder(folder).set_status(state="running", step=0)
     fs, root = places.opened(url_of(folder))
     path = f"{root}/{exchange.LEASE}"
-    with lease.held(folder):
+    with lease.held(CellFolder(folder)):
         machine("two")
         copy = local(url) / "study" / "a-s0"
         with pytest.raises(lease.Taken, match=f"is run by process {os.getpid()} on "):
@@ -243,13 +243,13 @@ def test_a_cell_is_run_by_one_machine(url, machine, folder):
     fs.pipe_file(path, leased(host="far-away"))
     fetch(folder.parent)
     assert CellFolder(folder).state() == "running"
-    with pytest.raises(lease.Taken, match="on far-away"), lease.held(folder):
+    with pytest.raises(lease.Taken, match="on far-away"), lease.held(CellFolder(folder)):
         pass
     for ended in (leased(expires=time.time() - 1), leased(pid=2**22 + 1), b"{", b"[]"):
         fs.pipe_file(path, ended)
         fetch(folder.parent)
         assert CellFolder(folder).state() == "killed"
-        with lease.held(folder):
+        with lease.held(CellFolder(folder)):
             assert json.loads(fs.cat_file(path))["pid"] == os.getpid()
         assert not fs.exists(path)
 
@@ -273,7 +273,7 @@ def test_a_store_that_cannot_create_only_is_looked_at_again(
     with monkeypatch.context() as patch:
         patch.setattr(type(fs), "pipe_file", plain)
         patch.setattr(exchange, "put", first)
-        with pytest.raises(lease.Taken, match="on far-away"), lease.held(folder):
+        with pytest.raises(lease.Taken, match="on far-away"), lease.held(CellFolder(folder)):
             pass
     assert json.loads(fs.cat_file(f"{root}/{exchange.LEASE}"))["host"] == "far-away"
 
@@ -292,7 +292,7 @@ def test_of_two_who_find_no_lease_the_first_has_it(s3, machine, monkeypatch):
         return record
 
     monkeypatch.setattr(lease.Lease, "_read", looks)
-    with pytest.raises(lease.Taken, match="on far-away"), lease.held(folder):
+    with pytest.raises(lease.Taken, match="on far-away"), lease.held(CellFolder(folder)):
         pass
     assert json.loads(fs.cat_file(path))["host"] == "far-away"
 
@@ -300,7 +300,7 @@ def test_of_two_who_find_no_lease_the_first_has_it(s3, machine, monkeypatch):
 def test_a_run_that_lost_its_lease_sends_nothing_more(folder, monkeypatch):
     monkeypatch.setattr(lease, "LASTS_S", 0.2)
     fs, root = places.opened(url_of(folder))
-    with lease.held(folder):
+    with lease.held(CellFolder(folder)):
         path = f"{root}/{exchange.LEASE}"
         first = json.loads(fs.cat_file(path))["expires"]
         wait_for(lambda: json.loads(fs.cat_file(path))["expires"] > first)

@@ -7,9 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from study.config.schema import Repetition, Reward, Study
+from study.programs.rewards import FORMULAS, OK, SHARES, ExecutedProgram, total
 from study.rewards.compose import RewardInputs, composed, recompose, recorded
 from study.rewards.failure import TooManyMissing
-from study.rewards.workflow import FORMULAS, OK, SHARES, ExecutedProgram, total
 from study.rows import Criterion, make_row
 
 ROW = make_row(({"role": "user", "content": "Add."},), (Criterion("Is right."),))

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import rankdata
 
-from study.rewards.workflow import (
+from study.programs.rewards import (
     FORMULAS,
     INFRASTRUCTURE,
     OK,

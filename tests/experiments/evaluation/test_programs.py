@@ -33,7 +33,7 @@ from judges.ask.replies import Store
 from study.cell.cells import load_cell
 from study.cell.folder import CellFolder
 from study.cell.parts import read_part
-from study.endings import Ending
+from study.programs.endings import Ending
 from study.sandbox import tiers
 from study.system import locks
 from study.system.files import write_yaml

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from experiments import train as training
-from experiments.launch import engines, pool, task
+from experiments.launch import pool
 from judges.endpoint.failures import EndpointRefused
 from study.cell import cells
 from study.cell.cells import Cell
@@ -86,10 +86,10 @@ def train(cell: Cell, threads: int) -> None:
         os.kill(os.getpid(), signal.SIGKILL)
 
 
-def job(folder: str, threads: int, visible: Any = None) -> int:
+def job(place: CellFolder, threads: int, visible: Any = None) -> int:
     """In place of `experiments.launch.slurm.job`: a job has no fork server that is told."""
     training.train = train
-    return task.run_task(CellFolder(Path(folder)), threads)
+    return pool.run_task(place, threads)
 
 
 def steps_of(folder: Path) -> list[int]:
@@ -112,8 +112,8 @@ def main(folders: Sequence[str]) -> int:
         todo = [cells.load_cell(CellFolder(Path(folder))) for folder in folders]
         if todo[0].config.sweep.engine == "slurm":
             import_module("experiments.launch.slurm").job = job
-        with engines.taken_up(todo):
-            engines.run_cells(todo)
+        with pool.take_up(todo):
+            pool.run_cells(todo)
     except UserError as error:
         print(error)
         return 2

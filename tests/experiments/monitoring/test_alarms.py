@@ -9,8 +9,18 @@ import pytest
 
 from analysis.onset.planted import DOSE, JUDGES, falling
 from analysis.records.runs import Run
-from experiments.monitor.alarms import FIRST_STEPS, IN_A_ROW, Rings, alarms, rise_of_gap
-from experiments.monitor.expected_gap import DOUBT, HALVINGS, MOST_TILTED, Curve, fitted
+from experiments.monitor.alarms import (
+    DOUBT,
+    FIRST_STEPS,
+    HALVINGS,
+    IN_A_ROW,
+    MOST_TILTED,
+    Curve,
+    Rings,
+    alarms,
+    fitted,
+    rise_of_gap,
+)
 from experiments.monitor.read import Alarm, StudyReader
 from study.cell.records import ROLLOUT, part_name, rollout_id, write_part
 from tests.experiments.monitoring.studies import record, run

@@ -12,9 +12,8 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 from experiments.monitor.alarms import alarms
-from experiments.monitor.lines import BARS, duration, line, scale, sparkline
 from experiments.monitor.read import View, totals
-from experiments.monitor.screen import names_of, screen
+from experiments.monitor.screen import BARS, duration, line, names_of, scale, screen, sparkline
 from study.cell.folder import CellFolder
 
 

@@ -6,7 +6,7 @@ import math
 import pytest
 
 from experiments.tracking.projection import points
-from experiments.trainer.domains import domain_metrics
+from experiments.trainer.record_step import domain_metrics
 from study.cell.folder import CellFolder
 from study.config.schema import Judge, Reward, Task
 from study.tasks import TASKS

@@ -8,7 +8,7 @@ import torch
 from torch.nn.functional import scaled_dot_product_attention
 
 from experiments.trainer import fast, prefix
-from experiments.trainer.head import token_logprobs
+from experiments.trainer.fast import token_logprobs
 from study.config.schema import Judge, Scaffold
 from study.verdict import Outcome
 from tests.invariants import test_grpo

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from transformers import Gemma2Config, Gemma2ForCausalLM, MistralConfig, MistralForCausalLM
 
 from experiments.trainer import fast, prefix
-from experiments.trainer.head import token_logprobs
+from experiments.trainer.fast import token_logprobs
 from tests.experiments.trainer.conftest import FAMILIES, make_batch, make_model, whole
 
 LAYOUTS = (prefix.Padded, prefix.Dense, prefix.Loop)
@@ -142,7 +142,7 @@ def test_the_layout_follows_the_size(prompts, answers, weights, layout) -> None:
 @pytest.mark.parametrize("frozen", [True, False])
 def test_the_head_is_log_softmax(frozen, monkeypatch) -> None:
     """In chunks of one row, with a bias and a temperature, against autograd on all logits."""
-    monkeypatch.setattr("experiments.trainer.head.LOGITS_AT_ONCE", 1)
+    monkeypatch.setattr("experiments.trainer.fast.LOGITS_AT_ONCE", 1)
     torch.manual_seed(0)
     head = torch.nn.Linear(8, 50)
     head.requires_grad_(not frozen)

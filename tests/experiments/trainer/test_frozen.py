@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from experiments.plan.preflight import check_held_out
-from experiments.trainer.frozen import common_uniforms
+from experiments.trainer.rollouts import common_uniforms
 from experiments.trainer.world import Direct
 from judges.ask.budget import Budget, BudgetSpent, Spent, evaluations_before, spent_before
 from judges.ask.replies import Store

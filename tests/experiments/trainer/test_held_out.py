@@ -116,9 +116,9 @@ def test_a_kept_step_is_a_policy_that_other_commands_take(evaluated, tmp_path):
     (folder / "config.yaml").write_text("policy: {path: somewhere}\n")
     for step, name in ((0, "kept/step-0"), (2, "kept/step-2"), (None, "policy")):
         (folder / "policy").mkdir(exist_ok=True)
-        assert trained_policy(folder, step)[1] == folder / name
+        assert trained_policy(CellFolder(folder), step)[1] == folder / name
     with pytest.raises(UserError, match="this run has step-0, step-2, step-3"):
-        trained_policy(folder, 9)
+        trained_policy(CellFolder(folder), 9)
 
 
 def test_a_resumed_run_evaluates_again_what_it_trains_again(tmp_path, cache):
@@ -126,8 +126,8 @@ def test_a_resumed_run_evaluates_again_what_it_trains_again(tmp_path, cache):
     whole = run(config, tmp_path, cache)
     before = {path: path.read_bytes() for path in sorted(tmp_path.glob("evaluations/*"))}
     for step in (2, 3):  # as if it had been killed after step 1
-        checkpoints.remove(tmp_path / "ck" / f"checkpoint-{step}")
-    assert not (tmp_path / "ck" / "checkpoint-1").exists()  # two checkpoints are kept
+        checkpoints.remove(tmp_path / "checkpoints" / f"checkpoint-{step}")
+    assert not (tmp_path / "checkpoints" / "checkpoint-1").exists()  # two checkpoints are kept
     again = run(config, tmp_path, cache)
     assert again.records == whole.records
     assert {p: p.read_bytes() for p in sorted(tmp_path.glob("evaluations/*"))} == before

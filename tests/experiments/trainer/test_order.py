@@ -11,6 +11,7 @@ from trl.trainer.utils import RepeatSampler
 from experiments.plan.plan import order_lines
 from experiments.policies import checkpoints
 from experiments.trainer.order import POSITION, Ordered
+from study.cell.folder import CellFolder
 from study.errors import UserError
 from study.tasks import instruct_mini
 from tests.invariants.test_grpo import TASK, run, study
@@ -94,19 +95,19 @@ def test_a_task_without_an_order_is_drawn_by_trl_as_ever(tmp_path, cache):
 
 def test_a_checkpoint_notes_its_position_and_the_policy_does_not(strided, tmp_path, cache):
     run(study(steps=2), tmp_path, cache)
-    checkpoint = tmp_path / "ck" / "checkpoint-2"
+    checkpoint = tmp_path / "checkpoints" / "checkpoint-2"
     noted = json.loads((checkpoint / POSITION).read_text())
     assert noted == {"position": 4, "from": "the first folder", "next": [4, 9]}
     assert POSITION in checkpoints.read_manifest(checkpoint)["files"]
     assert checkpoints.fault(checkpoint) == ""
-    checkpoints.save_policy(checkpoint, tmp_path / "policy")
+    checkpoints.save_policy(CellFolder(tmp_path), 2)
     assert not (tmp_path / "policy" / POSITION).exists()
 
 
 def test_a_resumed_run_goes_on_where_the_order_was(strided, tmp_path, cache):
     config = study(steps=4, micro_batch=2, save_steps=2)
     whole = run(config, tmp_path, cache)
-    checkpoints.remove(tmp_path / "ck" / "checkpoint-4")
+    checkpoints.remove(tmp_path / "checkpoints" / "checkpoint-4")
     again = run(config, tmp_path, cache, resume=2)
     assert len(drawn(again)) == 8 and again.trainer.state.global_step == 4
     assert again.records == whole.records
@@ -114,7 +115,7 @@ def test_a_resumed_run_goes_on_where_the_order_was(strided, tmp_path, cache):
 
 def test_another_order_is_refused(strided, tmp_path, cache, monkeypatch):
     outcome = run(study(steps=2), tmp_path, cache)
-    checkpoint = tmp_path / "ck" / "checkpoint-1"
+    checkpoint = tmp_path / "checkpoints" / "checkpoint-1"
     outcome.trainer.check_order(checkpoint)
     monkeypatch.setattr(Strides, "folder", "prepared anew")
     words = r"checkpoint-1 stands in another order.*its from is the first folder, and now prepared"

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from experiments.trainer.usage import Usage
+from experiments.trainer.record_step import Usage
 
 
 def test_memory_and_processor_are_told():

@@ -7,8 +7,7 @@ import yaml
 
 from experiments.config import __main__ as config
 from experiments.config.__main__ import READERS
-from experiments.config.overrides import TABLE, WORDS, overrides
-from experiments.config.overrides_command import main
+from experiments.config.overrides import TABLE, WORDS, main, overrides
 from experiments.sweep import cells_of
 from study.config.identity import flatten
 from study.config.schema import Study

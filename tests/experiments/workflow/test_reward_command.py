@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from study.rewards.workflow import FORMULAS
+from study.programs.rewards import FORMULAS
 
 
 def row(group, member, outcome="ok", correct=1.0, **changed):

@@ -11,7 +11,7 @@ from study.cell.cells import load_cell
 from study.cell.folder import CellFolder
 from study.cell.parts import read_part
 from study.cell.records import CALL, CALLS, EVALUATIONS
-from study.endings import Ending
+from study.programs.endings import Ending
 from study.rewards import compose
 from study.tasks import oracle
 from tests.conftest import RECORDS_ONLY, sweep

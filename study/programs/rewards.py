@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from study.endings import INFRASTRUCTURE, Ending
+from study.programs.endings import INFRASTRUCTURE, Ending
 
 OK = Ending.OK
 OUTCOMES = tuple(Ending)

@@ -1,0 +1,1 @@
+"""Programs that a policy writes: how their runs end, and what is paid for them."""
