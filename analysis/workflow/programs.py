@@ -22,7 +22,7 @@ from analysis.records.runs import Records, Run
 from analysis.statistics.estimate import NAN
 from study.cell.folder import CellFolder
 from study.cell.records import FEATURE
-from study.endings import INFRASTRUCTURE, Ending
+from study.programs.endings import INFRASTRUCTURE, Ending
 from study.system.files import Damaged, read_json
 
 FILE = "planted.json"
