@@ -56,11 +56,6 @@ def test_the_matrix_by_hand():
     assert (found.inflation.value, found.runs) == (pytest.approx(0.4), 2)
 
 
-def test_an_arm_that_nobody_else_looked_at_has_none():
-    (found,) = inflation(matrix([dataclasses.replace(RUNS[0], shadows={})]))
-    assert math.isnan(found.inflation.value) and "shadow=[NAME]" in found.note
-
-
 def test_a_judge_that_fails_on_bad_answers_gains_nothing_by_it():
     """Both say the same; the other scored no bad answer, and its mean over its own falls by .3."""
     scores = np.array([[0.2, 0.2, 0.8, 0.8], [0.2, 0.5, 0.5, 0.8]])
@@ -112,10 +107,12 @@ def test_what_no_step_tells_is_drawn_as_not_known():
     plt.close(made)
 
 
-def test_every_number_of_the_table_is_explained():
+def test_every_number_is_explained_and_what_nobody_judged_has_none():
     (found,) = inflation(matrix(RUNS))
     told = {*COLUMNS, "arm", "low", "high", "truth_low", "truth_high", "runs", "note"}
     assert set(inflation_rows([found])[0]) == told
+    (found,) = inflation(matrix([dataclasses.replace(RUNS[0], shadows={})]))
+    assert math.isnan(found.inflation.value) and "shadow=[NAME]" in found.note
 
 
 def between(table, one, other):

@@ -202,11 +202,13 @@ def test_the_failure_table_adds_up_to_the_verdicts(evidence):
     assert list(table.drop(columns=["role", "verdicts", "unscored"])) == ["scored", "unparsed"]
 
 
-def test_outcomes_of_another_version_are_still_counted():
+def test_sizes_are_read_and_new_outcomes_counted():
     outcomes = {"outcome": ["timeout", "new_kind"], "verdicts": [2, 1]}
     outcomes = pd.DataFrame({"judge": "j", "role": "acting"} | outcomes)
     (row,) = drift.failure_table(outcomes).to_dict("records")
     assert (row["scored"], row["timeout"], row["new_kind"], row["verdicts"]) == (0, 2, 1, 3)
+    assert parameters("135M") == 1.35e8 and parameters("7b") == 7e9
+    assert parameters("") is None and parameters("large") is None
 
 
 def test_an_outcome_of_any_name_is_a_reason(evidence):
@@ -328,11 +330,6 @@ def test_a_run_that_names_no_judge_is_under_no_treatment(make_study):
     text = " ".join([*findings(evidence), *limits(evidence), *evidence.records.problems])
     assert "(no name)" not in text and "names no judge, so it is in no estimate" in text
     assert [row["judge"] for row in summary_rows(evidence)] == ["sim-fair"]
-
-
-def test_sizes():
-    assert parameters("135M") == 1.35e8 and parameters("7b") == 7e9
-    assert parameters("") is None and parameters("large") is None
 
 
 def test_differences_are_pooled_over_the_arms_of_the_base_s_seeds(evidence):

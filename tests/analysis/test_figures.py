@@ -1,11 +1,21 @@
+"""Behaviour as shifts with units, the figures of the report, and the scaffold's schedule."""
+
+import math
 from dataclasses import replace
 
+import matplotlib.pyplot as plt
+import numpy as np
 import pytest
 
 from analysis.display.figures import looks
 from analysis.drift import estimate as drift
 from analysis.onset import display as onset_display
+from analysis.records.behaviour import ends, shift, unit
 from analysis.report import figures, sections
+from analysis.scaffold.__main__ import main
+from analysis.scaffold.display import changes, schedule
+from study.config.schema import Scaffold
+from study.features import FEATURES
 from tests.analysis.conftest import THIN
 
 
@@ -141,3 +151,37 @@ def test_what_moved_furthest_leads_and_the_rest_is_folded(evidence, monkeypatch)
     assert "last step (6)" in last[0] and "first step (1)" in last[1] and "last" not in last[1]
     said = "".join(sections.findings(evidence))
     assert said.index("<details") < said.index("judge minus truth") and 'class="text"' in said
+
+
+def test_a_shift_is_last_tenth_minus_first_tenth_with_a_unit_or_missing():
+    # 20 steps: windows of two; (19 + 20) / 2 - (1 + 2) / 2 = 18
+    assert ends(np.arange(1.0, 21.0)) == (1.5, 19.5)
+    assert shift(np.arange(1.0, 21.0)) == 18.0
+    # 11 steps: a tenth is rounded up to two
+    assert shift(np.array([0.0] * 9 + [4.0, 8.0])) == 6.0
+    assert math.isnan(shift(np.array([3.0])))
+    assert math.isnan(shift(np.array([math.nan, 2.0, 3.0])))
+    assert ends(np.array([math.nan, 2.0, 3.0]))[1] == 3.0
+    assert unit("length") == "words"
+    assert {unit(name) for name in FEATURES} == {"words", "share of words", "per answer"}
+    assert unit("op/Custom") == "calls"
+
+
+LINEAR = Scaffold(name="ruscarl", group="linear", decay="linear")
+
+
+def test_the_schedule_by_hand_lists_only_steps_that_change():
+    """Two steps of three rollouts: shares 1, 1/2, 0 of four criteria, then nothing."""
+    table = schedule(LINEAR, 2, 3, 4)
+    assert table["shown"].tolist() == [4, 2, 0, 0, 0, 0]
+    assert table["ratio"].tolist() == [1.0, 0.5, 0.0, 0.0, 0.0, 0.0]
+    assert changes(schedule(Scaffold(name="ruscarl", decay="none"), 5, 2, 3)).index.tolist() == [1]
+    falling = changes(schedule(LINEAR, 5, 2, 4))
+    assert falling.index.tolist() == [1, 2, 3, 4, 5] and falling[0].tolist() == [4, 3, 2, 1, 0]
+
+
+def test_the_figure_is_drawn(tmp_path, capsys):
+    out, before = tmp_path / "new" / "scaffold.png", plt.get_fignums()
+    assert main([f"out={out}", "steps=12", "group_size=4", "criteria=3", "scaffold.x0=0.5"]) == 0
+    assert out.stat().st_size > 5000 and plt.get_fignums() == before
+    assert "12" not in capsys.readouterr().out.split("\n")[0]

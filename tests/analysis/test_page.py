@@ -21,11 +21,14 @@ from tests.conftest import Page
 HOSTILE = '<script src="//example.org/x.js"></script><b class="nth">Figure</b>'
 
 
-def test_figures_and_tables_are_numbered_apart_and_in_order():
+def test_figures_and_tables_are_numbered_behind_the_first_screen():
     body = "".join(f'<b class="nth">{kind}</b> x ' for kind in ("Figure", "Table", "Figure"))
     text = page.page("Study", [body], [body])
     names = re.findall(r"(?:Figure|Table) [0-9]", text)
     assert names == ["Figure 1", "Table 1", "Figure 2", "Figure 3", "Table 2", "Figure 4"]
+    opening = markup.front("Study", "3 runs", {"a": "a taught b"}, [], markup.Markup("more"))
+    text = Page(page.page("Study", [opening], [markup.heading("Why?", 2, "why")])).text
+    assert text.index(" taught b") < text.index("Contents") < text.index("Why?")
 
 
 def test_what_others_wrote_cannot_look_like_ours():
@@ -35,12 +38,6 @@ def test_what_others_wrote_cannot_look_like_ours():
     assert not {"script", "img"} & set(Page(text).tags)
     assert text.count("Table 1.") == 1 and "Figure 1" not in text
     assert Page(text).text.count(HOSTILE) == 8  # of a heading in the contents too
-
-
-def test_the_first_screen_stands_before_the_contents():
-    opening = markup.front("Study", "3 runs", {"a": "a taught b"}, [], markup.Markup("more"))
-    text = Page(page.page("Study", [opening], [markup.heading("Why?", 2, "why")])).text
-    assert text.index(" taught b") < text.index("Contents") < text.index("Why?")
 
 
 def test_columns_beyond_seven_and_long_tables_are_folded():

@@ -45,11 +45,16 @@ def test_the_start_is_within_groups():
     assert made.floor == pytest.approx([-6 / 26**0.5, -1.0])
 
 
-def test_a_rollout_without_a_truth_is_left_out_and_what_never_varied_is_flat():
+def test_rollouts_without_a_truth_or_runs_without_a_shift_are_left_out_or_refused():
     features = np.array([[[1.0, 5.0], [3.0, 5.0], [99.0, 5.0]]])
     made = response.start_of(features, np.array([[0.0, 1.0, NAN]]), ("length", "tone"))
     assert made.mean == pytest.approx([2.0, 5.0, 0.5])
     assert made.varies.tolist() == [True, False, True]
+    made, bias, arm, shifts, exposure = planted(np.random.default_rng(0), arms=3)
+    with pytest.raises(ValueError, match="a response takes 4"):
+        response.leave_one_arm_out(made, bias, arm, shifts, exposure)
+    with pytest.raises(ValueError, match="known shifts"):
+        response.fit(made, bias, arm, np.full(shifts.shape, NAN), exposure)
 
 
 def test_the_bias_is_the_dose_over_the_spread_of_the_score():
@@ -116,14 +121,6 @@ def test_planted_responses_are_recovered_for_arms_that_were_not_seen():
         total += ((shifts - shifts.mean(axis=0)) ** 2).sum()
     assert 0.9 < np.mean(inside) < 0.99
     assert 1 - apart / total > 0.9
-
-
-def test_arms_too_few_and_runs_without_a_shift_are_refused():
-    made, bias, arm, shifts, exposure = planted(np.random.default_rng(0), arms=3)
-    with pytest.raises(ValueError, match="a response takes 4"):
-        response.leave_one_arm_out(made, bias, arm, shifts, exposure)
-    with pytest.raises(ValueError, match="known shifts"):
-        response.fit(made, bias, arm, np.full(shifts.shape, NAN), exposure)
 
 
 def judged(bias, push=None) -> Candidates:

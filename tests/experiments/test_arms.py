@@ -20,22 +20,16 @@ def cell(judge="a", seed=0, rate=0.1, votes=1):
     )
 
 
-def test_arms_may_differ_in_declared_factors():
+def test_arms_differ_in_declared_factors_and_others_are_named():
     stop_at_problem(check_arms([cell("a", 0), cell("b", 1, votes=2)], ["judge", "seed"]))
-
-
-def test_another_difference_is_named_with_its_values():
+    with pytest.raises(UserError, match="seed"):
+        stop_at_problem(check_arms([cell(seed=0), cell(seed=1)], ["judge", "see"]))
     with pytest.raises(UserError) as caught:
         stop_at_problem(check_arms([cell(rate=0.1), cell(rate=0.2)], ["judge", "seed"]))
     message = str(caught.value)
     assert "trainer.learning_rate = 0.1 | 0.2" in message
     assert "factors=[judge,seed,trainer.learning_rate]" in message
     assert "\n" not in message
-
-
-def test_a_factor_prefix_is_a_path_not_a_string():
-    with pytest.raises(UserError, match="seed"):
-        stop_at_problem(check_arms([cell(seed=0), cell(seed=1)], ["judge", "see"]))
 
 
 def test_a_study_keeps_its_factors_and_its_base(tmp_path):

@@ -123,22 +123,16 @@ def needed() -> set[str]:
     return {name for name, _ in seen}
 
 
-def test_what_is_pinned_is_what_is_needed_and_no_more():
+def test_what_is_pinned_is_what_is_needed_and_installed():
     assert {name for name in needed() if not TORCH_BUILDS.match(name)} == set(pins())
-
-
-def test_what_is_installed_is_what_is_pinned():
     assert {name: version(name) for name in pins()} == pins()
+    assert set(pins("requirements/installers.txt")) == {"pip", "uv"}
 
 
 def test_make_installs_a_torch_that_the_project_allows():
     found = re.search(r"^TORCH := torch==(\S+)$", (ROOT / "Makefile").read_text(), re.MULTILINE)
     torch = next(one for one in map(Requirement, CORE) if one.name == "torch")
     assert found is not None and found[1] in torch.specifier
-
-
-def test_what_installs_the_rest_is_pinned_too():
-    assert set(pins("requirements/installers.txt")) == {"pip", "uv"}
 
 
 @pytest.mark.parametrize("package", ["study", "judges", "analysis", "experiments", "judgedrift"])

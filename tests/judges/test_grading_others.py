@@ -148,7 +148,7 @@ def test_who_meets_whom(against: str, count: int, expected: list[tuple[int, int]
         assert "(1 points) No red." in content
 
 
-def test_win_rates_by_hand() -> None:
+def test_win_rates_by_hand_with_ties_and_equal_answers() -> None:
     won = {"ab": "[[A]]", "ba": "[[B]]"}  # a beats b in both orders
     tied = {"ac": "[[tie]]", "ca": "So: [[TIE]]"}
     turned = {"bc": "[[A]]", "cb": "[[A]]"}  # whoever is first wins
@@ -156,12 +156,13 @@ def test_win_rates_by_hand() -> None:
     assert [first.score, second.score, third.score] == [0.75, 0.25, 0.5]
     assert first.reason == "" and first.outcome is Outcome.scored
     assert "1 of 2 pairs turned" in second.reason and "1 of 2 pairs turned" in third.reason
-
-
-def test_half_a_tie_is_a_turned_pair() -> None:
     grades = pairs(Pairwise({}), ["a", "b"], {"ab": "[[A]]", "ba": "[[tie]]"})
     assert [parsed.score for parsed in grades] == [0.5, 0.5]
     assert all("1 of 1 pairs turned" in parsed.reason for parsed in grades)
+    grading = Pairwise({})
+    assert grading.group_requests(ROW, ["a", "a"]) == ()
+    assert [parsed.score for parsed in grading.group_combine(ROW, ["a", "a"], [])] == [0.5, 0.5]
+    assert len(grading.group_requests(ROW, ["a", "b", "a"])) == 4
 
 
 def test_a_pair_without_both_verdicts_is_no_comparison() -> None:
@@ -172,13 +173,6 @@ def test_a_pair_without_both_verdicts_is_no_comparison() -> None:
     assert (third.score, third.outcome) == (None, Outcome.timeout)
     nothing = pairs(Pairwise({}), ["a", "b"], {"ab": "both", "ba": "[[A]]"})
     assert {parsed.outcome for parsed in nothing} == {Outcome.unparsed}
-
-
-def test_equal_answers_tie_without_a_request() -> None:
-    grading = Pairwise({})
-    assert grading.group_requests(ROW, ["a", "a"]) == ()
-    assert [parsed.score for parsed in grading.group_combine(ROW, ["a", "a"], [])] == [0.5, 0.5]
-    assert len(grading.group_requests(ROW, ["a", "b", "a"])) == 4
 
 
 @given(st.lists(st.sampled_from(["[[A]]", "[[B]]", "[[tie]]"]), min_size=12, max_size=12))
@@ -231,14 +225,11 @@ def test_ranks_become_scores(order: list[int]) -> None:
     assert [grades[member].score for member in order] == [1.0, 0.75, 0.5, 0.25, 0.0]
 
 
-def test_equal_answers_share_their_ranks() -> None:
+def test_equal_answers_share_their_ranks_and_a_lost_ranking_is_lost_for_all() -> None:
     grading, answers = Listwise({}), ["x", "y", "x"]
     ask = Request((), members=(0, 1, 2))
     parts = [(ask, grading.parse(Reply("[[A > B > C]]"), ask))]
     assert [p.score for p in grading.group_combine(ROW, answers, parts)] == [0.5, 0.5, 0.5]
-
-
-def test_one_lost_ranking_is_lost_for_all() -> None:
     grades = Listwise({}).group_combine(ROW, ["a", "b"], [(Request((), members=(1, 0)), LOST)])
     assert grades == [LOST, LOST]
 

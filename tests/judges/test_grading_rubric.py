@@ -66,14 +66,11 @@ def test_score_by_hand(labels: list[str], score: float | None) -> None:
     assert rubric_score(ROW.criteria, labels) == (None if score is None else pytest.approx(score))
 
 
-def test_the_clip_is_a_floor_and_an_option() -> None:
+def test_the_clip_is_an_option_and_a_missing_label_is_named() -> None:
     worst = '{"1": "NOT_PRESENT", "2": "NOT_PRESENT", "3": "PRESENT"}'
     assert verdict(batch(), ROW, worst).score == 0.0
     assert verdict(batch(clip="none"), ROW, worst).score == -0.5
     assert verdict(batch(clip=None), ROW, worst).score == -0.5  # as YAML writes it
-
-
-def test_a_missing_label_is_a_missing_score_and_named() -> None:
     parsed = verdict(batch(), ROW, '{"1": "PRESENT", "3": "NOT_PRESENT"}')
     assert (parsed.outcome, parsed.score, parsed.labels) == (Outcome.unparsed, None, (M, U, N))
     assert "criterion 2" in parsed.reason and "\n" not in parsed.reason

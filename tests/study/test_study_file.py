@@ -33,12 +33,6 @@ def test_another_format_is_refused_with_what_to_type(tmp_path: Path, version: ob
         assert "study=old-2" in str(caught.value)
 
 
-def test_a_study_without_a_format_is_of_an_older_version(tmp_path: Path) -> None:
-    (tmp_path / "study.json").write_text(json.dumps(DESCRIBED))
-    with pytest.raises(UserError, match="format is 'none'"):
-        read_study(tmp_path)
-
-
 def test_a_damaged_file_is_made_again_and_not_called_another_version(tmp_path: Path) -> None:
     data = {"study": "s", "runs_dir": str(tmp_path), "seed": 1, "judge": {"name": "j"}}
     save_cell(make_cell(data))
@@ -50,8 +44,11 @@ def test_a_damaged_file_is_made_again_and_not_called_another_version(tmp_path: P
         assert len(problems) == 1 and "is damaged" in problems[0]
 
 
-def test_a_study_that_was_not_started_is_empty(tmp_path: Path) -> None:
+def test_a_study_without_a_format_is_older_and_one_not_started_is_empty(tmp_path: Path) -> None:
     assert read_study(tmp_path) == {}
+    (tmp_path / "study.json").write_text(json.dumps(DESCRIBED))
+    with pytest.raises(UserError, match="format is 'none'"):
+        read_study(tmp_path)
 
 
 def test_sweep_and_analysis_refuse_it(tmp_path: Path) -> None:
