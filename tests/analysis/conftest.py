@@ -10,7 +10,7 @@ import dataclasses
 import json
 import pickle
 import shutil
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
@@ -34,6 +34,7 @@ from study.config.compose import load_judge
 from study.config.identity import digest
 from study.system import locks
 from tests.rewritten import unsigned
+from tests.study.tasks.datasets import roots
 
 SLOPES = {"sim-fair": 0, "sim-verbose": 8, "sim-flaky": 1}
 """Words per step that training under each judge adds for seed 0."""
@@ -138,7 +139,7 @@ def write_cell(
         lines.append(
             {"step": step, "time_ms": step, "metrics": {"truth/mean": value} if truth else {}}
         )
-    write_lines(cell / "metrics.jsonl", lines)
+    roots.lines(cell / "metrics.jsonl", lines)
 
 
 def write_head(place: Path, config: dict[str, Any], steps: int, state: str = "done") -> Path:
@@ -153,11 +154,6 @@ def write_head(place: Path, config: dict[str, Any], steps: int, state: str = "do
     if state == "done":
         (cell / "DONE").write_text("")
     return cell
-
-
-def write_lines(path: Path, lines: Iterable[dict[str, Any]]) -> Path:
-    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
-    return path
 
 
 @contextmanager
@@ -191,7 +187,7 @@ def write_kl(study: Path, steps: int) -> Path:
         {"step": step, "metrics": {"policy/kl": 0.01 * step, "policy/length_tokens": 20.0}}
         for step in range(1, steps + 1)
     ]
-    write_lines(cell / "metrics.jsonl", lines)
+    roots.lines(cell / "metrics.jsonl", lines)
     return cell
 
 

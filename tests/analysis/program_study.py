@@ -16,7 +16,8 @@ import numpy as np
 from study.cell import study_file
 from study.cell.records import ROLLOUT, part_name, write_part
 from study.rewards.advantages import advantages
-from tests.analysis.conftest import run_config, write_head, write_lines
+from tests.analysis.conftest import run_config, write_head
+from tests.study.tasks.datasets import roots
 
 OPERATORS = ("Custom", "Programmer", "Review", "Revise", "ScEnsemble")
 """Custom begins every program; Programmer is never called."""
@@ -92,7 +93,7 @@ def _write_cell(study: Path, judge: str, seed: int, setting: dict[str, Any], tru
         rows = _rollouts(rng, judge, step, seed, truth)
         write_part(cell / "rollouts" / part_name(step), rows, ROLLOUT)
     lines = ({"step": step, "time_ms": step, "metrics": {}} for step in range(1, STEPS + 1))
-    write_lines(cell / "metrics.jsonl", lines)
+    roots.lines(cell / "metrics.jsonl", lines)
 
 
 def _rollouts(

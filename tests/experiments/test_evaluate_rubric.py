@@ -26,6 +26,7 @@ from study.tasks import instruct_mini, teacher
 from study.tasks.where import data_folder
 from study.verdict import Outcome, Verdict
 from tests.experiments.evaluation.answering import serving
+from tests.study.tasks.datasets import roots
 
 ROWS = instruct_mini.rows(Task(eval_rows=20), "eval")
 FAIR = "judge=sim-fair"
@@ -38,9 +39,8 @@ def answers(samples=1):
 
 
 def responses(path, pairs):
-    lines = [{"prompt": row.prompt_text(), "response": text} for row, text in pairs]
-    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
-    return f"responses={path}"
+    records = [{"prompt": row.prompt_text(), "response": text} for row, text in pairs]
+    return f"responses={roots.lines(path, records)}"
 
 
 def run(tmp_path, *words):
