@@ -99,20 +99,17 @@ def test_a_gain_that_the_truth_shares_is_no_inflation(own, other, truth, reading
     assert found.beyond_truth.value - found.beyond_truth.low == pytest.approx(half, nan_ok=True)
 
 
-def test_what_no_step_tells_is_drawn_as_not_known():
-    made = figure(matrix([RUNS[0].at(1)]))
-    assert {text.get_text() for text in made.axes[0].texts} == {"not known"}
-    assert [label.get_text() for label in made.axes[0].get_yticklabels()] == ["a"]
-    assert made.axes[0].get_xlabel() == "scored by"
-    plt.close(made)
-
-
-def test_every_number_is_explained_and_what_nobody_judged_has_none():
+def test_what_nobody_judged_or_no_step_tells_is_drawn_as_not_known():
     (found,) = inflation(matrix(RUNS))
     told = {*COLUMNS, "arm", "low", "high", "truth_low", "truth_high", "runs", "note"}
     assert set(inflation_rows([found])[0]) == told
     (found,) = inflation(matrix([dataclasses.replace(RUNS[0], shadows={})]))
     assert math.isnan(found.inflation.value) and "shadow=[NAME]" in found.note
+    made = figure(matrix([RUNS[0].at(1)]))
+    assert {text.get_text() for text in made.axes[0].texts} == {"not known"}
+    assert [label.get_text() for label in made.axes[0].get_yticklabels()] == ["a"]
+    assert made.axes[0].get_xlabel() == "scored by"
+    plt.close(made)
 
 
 def between(table, one, other):

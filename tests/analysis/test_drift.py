@@ -41,12 +41,19 @@ def run_of(judge, truth, steps=(1,), seed=0) -> Run:
     return made_run(judge, truth, step_P=np.array(steps), seed=seed)
 
 
-def test_the_gap_uses_rollouts_that_have_both_scores():
+def test_the_gap_and_the_naive_error_are_over_rollouts_with_both_scores():
     run = run_of([[0.9, math.nan, 0.5]], [[0.4, 0.1, math.nan]])
     curves = drift.run_curves([run]).set_index("metric")["value"]
     assert curves["gap"] == pytest.approx(0.5)
     assert curves["judge_score"] == pytest.approx(0.7)
     assert curves["truth"] == pytest.approx(0.25)
+    judge, truth = [[0.0, 1.0], [2.0, 4.0]], [[0, 0], [0, 0]]
+    runs = [run_of(judge, truth, steps=(1, 2), seed=seed) for seed in (0, 1)]
+    row = cell(drift.shift_table(drift.run_shifts(runs), None), metric="judge_score")
+    # variances .5 and 2 of two rollouts each: 1.25 a run, and the mean of two runs halves the SD
+    assert row["naive_se"] == pytest.approx((1.25 + 1.25) ** 0.5 / 2)
+    assert row["se"] == 0.0 and row["n"] == 2  # both runs moved alike
+    assert math.isnan(row["group_se"])  # one group at each end has no spread between groups
 
 
 def test_worst_cases_put_what_is_missing_at_the_ends_of_the_scale():
@@ -62,16 +69,6 @@ def test_worst_cases_put_what_is_missing_at_the_ends_of_the_scale():
     whole = drift.run_shifts([run_of([[0.2], [0.8]], [[0.1], [0.1]], steps=(1, 2))])
     own = whole.set_index("metric").loc["judge_score"]
     assert own["worst_low"] == own["worst_high"] == own["shift"] == pytest.approx(0.6)
-
-
-def test_the_naive_error_takes_rollouts_for_independent():
-    judge, truth = [[0.0, 1.0], [2.0, 4.0]], [[0, 0], [0, 0]]
-    runs = [run_of(judge, truth, steps=(1, 2), seed=seed) for seed in (0, 1)]
-    row = cell(drift.shift_table(drift.run_shifts(runs), None), metric="judge_score")
-    # variances .5 and 2 of two rollouts each: 1.25 a run, and the mean of two runs halves the SD
-    assert row["naive_se"] == pytest.approx((1.25 + 1.25) ** 0.5 / 2)
-    assert row["se"] == 0.0 and row["n"] == 2  # both runs moved alike
-    assert math.isnan(row["group_se"])  # one group at each end has no spread between groups
 
 
 def test_the_group_error_is_that_of_a_clustered_regression():

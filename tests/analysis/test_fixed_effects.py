@@ -181,16 +181,6 @@ def test_blocks_of_rows_add_up(rows, ordered):
     np.testing.assert_allclose(split(columns, by)[1], products, rtol=1e-14)
 
 
-def test_independent_columns_and_their_factor():
-    a, b = np.linalg.qr(np.random.default_rng(0).normal(size=(9, 2)))[0].T
-    columns = np.stack([a, (a + b) / 2**0.5, b, a], axis=1)
-    unit = columns.T @ columns
-    kept, factor = independent(unit, [0, 1, 2, 3])
-    assert kept == [0, 1]
-    np.testing.assert_allclose(factor @ factor.T, unit, atol=1e-12)
-    assert independent(unit, [1, 3])[0] == [1, 3]
-
-
 @pytest.mark.parametrize(("share", "kept"), [(1e-6, (0,)), (1e-4, (0, 1))])
 def test_a_column_needs_a_share_of_its_own(share, kept):
     y, x, group = planted(8)
@@ -235,7 +225,7 @@ def test_errors_by_more_than_the_group_are_those_of_statsmodels():
     assert (found.se_K > 1.1 * fixed_effects(y, x, group).se_K).any(), "problems matter here"
 
 
-def test_what_is_entangled_with_a_dropped_column_is_named():
+def test_what_is_dropped_is_named_and_what_is_independent_has_its_factor():
     """The third column is the sum of the first two; the fourth has nothing to do with them."""
     rng = np.random.default_rng(5)
     x = rng.normal(size=(200, 4))
@@ -243,3 +233,10 @@ def test_what_is_entangled_with_a_dropped_column_is_named():
     found = fixed_effects(rng.normal(size=200), x, np.repeat(np.arange(40), 5))
     assert found.kept == (0, 1, 3) and found.entangled == (0, 1)
     assert fixed_effects(x[:, 0], x[:, [0, 3]], np.repeat(np.arange(40), 5)).entangled == ()
+    a, b = np.linalg.qr(np.random.default_rng(0).normal(size=(9, 2)))[0].T
+    columns = np.stack([a, (a + b) / 2**0.5, b, a], axis=1)
+    unit = columns.T @ columns
+    kept, factor = independent(unit, [0, 1, 2, 3])
+    assert kept == [0, 1]
+    np.testing.assert_allclose(factor @ factor.T, unit, atol=1e-12)
+    assert independent(unit, [1, 3])[0] == [1, 3]

@@ -139,7 +139,7 @@ def test_a_compressing_judge_without_noise_is_known_exactly() -> None:
     assert found.alarm is None and np.isnan(found.onset.step.value)
 
 
-def test_truths_of_any_value_leave_nothing_of_an_exact_judge() -> None:
+def test_exact_judges_leave_nothing_and_a_constant_truth_needs_no_calibration() -> None:
     """More truths than are told apart, in groups that differ: only rounding is left."""
     rng = np.random.default_rng(14)
     run = falling(rng, Judge())
@@ -147,6 +147,12 @@ def test_truths_of_any_value_leave_nothing_of_an_exact_judge() -> None:
     run = replace(run, truth=truth, judge=0.4 * truth + 0.3)
     assert calibrated(run, run.judge).slope == pytest.approx(0.4, abs=1e-7)
     assert line(run, ()).onset.note == "the gap is constant"
+    run = falling(np.random.default_rng(10), JUDGES["compressing"])
+    run = replace(run, truth=np.full(run.truth.shape, 0.5))
+    found = taken_apart(run, run.judge)
+    assert (found.of["compression"] == 0).all() and (found.of["clip"] == 0).all()
+    # the gap falls as the score does: no behaviour, and no onset
+    assert np.isnan(line(run, ()).onset.step.value)
 
 
 def test_noise_is_half_of_what_a_noisy_judge_rewards_and_few_rollouts_say_so() -> None:
@@ -233,15 +239,6 @@ def test_the_report_of_a_run_that_its_alarm_ended_has_that_alarm() -> None:
     # what it heard were the corrected scores, whatever the judge said
     other = replace(made, judge=made.truth, corrected=made.judge)
     assert line(other, ()).alarm == ended and line(other, ()).gap_last == 0
-
-
-def test_a_constant_truth_needs_no_calibration() -> None:
-    run = falling(np.random.default_rng(10), JUDGES["compressing"])
-    run = replace(run, truth=np.full(run.truth.shape, 0.5))
-    found = taken_apart(run, run.judge)
-    assert (found.of["compression"] == 0).all() and (found.of["clip"] == 0).all()
-    # the gap falls as the score does: no behaviour, and no onset
-    assert np.isnan(line(run, ()).onset.step.value)
 
 
 def test_refits_vary_as_calibrations_of_other_runs_do() -> None:
@@ -363,8 +360,13 @@ def test_errors_flatten_the_slope_and_fool_deming_where_judges_differ():
     assert deming(*given) > 2.2
 
 
-def test_deming_is_the_major_axis_for_equal_errors():
-    """With equal errors the line is the first principal axis, whichever way it is turned."""
+def test_slopes_are_plain_without_error_and_deming_is_the_major_axis():
+    bias, _, shift, spread = planted(3, 12)
+    by_method = slopes(bias, np.full(12, 1e-9), shift, spread)
+    for name in ("moments", "simex"):
+        assert by_method[name].value == pytest.approx(by_method["plain"].value, rel=1e-6)
+    assert by_method["moments"].low < by_method["plain"].value < by_method["moments"].high
+    # With equal errors the line is the first principal axis, whichever way it is turned.
     points = np.random.default_rng(2).normal(size=(2, 30))
     points[1] += 0.7 * points[0]
     same = np.ones(30)
@@ -372,14 +374,6 @@ def test_deming_is_the_major_axis_for_equal_errors():
     found = deming(points[0], same, points[1], same)
     assert found == pytest.approx(axes[1, 0] / axes[0, 0])
     assert deming(points[1], same, points[0], same) == pytest.approx(1 / found)
-
-
-def test_without_error_all_slopes_are_the_plain_one():
-    bias, _, shift, spread = planted(3, 12)
-    by_method = slopes(bias, np.full(12, 1e-9), shift, spread)
-    for name in ("moments", "simex"):
-        assert by_method[name].value == pytest.approx(by_method["plain"].value, rel=1e-6)
-    assert by_method["moments"].low < by_method["plain"].value < by_method["moments"].high
 
 
 def test_what_cannot_be_corrected_is_nan_or_refused():

@@ -111,12 +111,17 @@ def bars(axes):
     return [np.array(each.get_segments()) for each in axes.collections]
 
 
-def test_a_bar_ends_where_nothing_can_be():
+def test_numbers_and_figures_keep_their_ends_and_looks():
     table = curves(["a"])
     (hedges,) = bars(figures.behaviour(table[table["metric"] == "hedges"]).axes[0])
     assert hedges[..., 1].min() == 0.0 and hedges[..., 1].max() == 2.0
     for drawn in bars(figures.learning(table).axes[0]):
         assert (drawn[..., 1].min(), drawn[..., 1].max()) == (0.0, 1.0)
+    with looks_of(["base", "a", "b"]):
+        alone, together = looks(["b"]), looks(["a", "b", "base"])
+        assert alone["b"] == together["b"] and list(together) == ["base", "a", "b"]
+        assert looks(["stranger", "b"])["b"] == together["b"]
+    assert looks(["b"])["b"] != together["b"]
 
 
 def test_a_figure_with_panels_and_a_legend_is_one_file():
@@ -144,14 +149,6 @@ def test_no_interval_hides_another():
     front = overview.curve(table, ["a", "b", "c"], looks("abc")).axes[0]
     at = np.array([each[:, 0, 0] for each in bars(front)])
     assert len({round(x, 6) for x in at.ravel()}) == at.size == 3 * 2 * 5
-
-
-def test_an_arm_looks_the_same_whichever_others_are_shown():
-    with looks_of(["base", "a", "b"]):
-        alone, together = looks(["b"]), looks(["a", "b", "base"])
-        assert alone["b"] == together["b"] and list(together) == ["base", "a", "b"]
-        assert looks(["stranger", "b"])["b"] == together["b"]
-    assert looks(["b"])["b"] != together["b"]
 
 
 def test_a_long_curve_keeps_its_ends_and_its_level():

@@ -64,12 +64,18 @@ def test_a_missing_reference_is_no_rejection():
     assert (told.value, told.unknown, told.least, told.most) == (1.0, 0.5, 0.5, 1.0)
 
 
-def test_nothing_new_and_no_panel_say_so():
+def test_without_a_panel_or_a_second_score_nothing_is_preferred():
     one, nobody = np.ones((1, 1)), np.empty((1, 0, 1))
     assert "no reference" in exploitation_rate(0 * one, one, nobody, one, np.array([0])).note
     panel = np.zeros((1, 1, 1))
     told = exploitation_rate(one, one, panel, one, np.array([0]))
     assert math.isnan(told.value) and "nothing is newly credited" in told.note and told.new == 0
+    scores, prompts = np.array([0.1, NAN]), np.array(["a", "b"])
+    assert wins(scores, prompts, np.array([NAN, 0.5]), prompts) == {}
+    assert math.isnan(preference(np.array([])).value)
+    assert preference(np.full(8, 0.5)).value == 0.5
+    apart = left_out(np.array([1.0, 0.5, 1.0]), np.array([0.0, 0.5, 0.5]))
+    assert apart.value == pytest.approx(0.5) and apart.unit == "prompt"
 
 
 TOLD = st.sampled_from([0.0, 1.0, NAN])
@@ -111,15 +117,6 @@ def test_wins_are_counted_pair_by_pair(first, later):
         count = sum((after > before) + 0.5 * (after == before) for before, after in pairs)
         assert told.pop(prompt) == pytest.approx(count / len(pairs))
     assert told == {}
-
-
-def test_preferences_are_missing_where_nothing_was_scored_twice():
-    scores, prompts = np.array([0.1, NAN]), np.array(["a", "b"])
-    assert wins(scores, prompts, np.array([NAN, 0.5]), prompts) == {}
-    assert math.isnan(preference(np.array([])).value)
-    assert preference(np.full(8, 0.5)).value == 0.5
-    apart = left_out(np.array([1.0, 0.5, 1.0]), np.array([0.0, 0.5, 0.5]))
-    assert apart.value == pytest.approx(0.5) and apart.unit == "prompt"
 
 
 def test_the_gap_is_per_token_and_clustered_by_prompt():

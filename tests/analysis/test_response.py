@@ -72,13 +72,23 @@ def test_the_bias_is_the_dose_over_the_spread_of_the_score():
     assert np.isnan(response.bias_of(made, np.ones(score.shape), truth, features)).all()
 
 
-def test_to_first_order_behaviours_move_with_what_is_paid_for():
+def test_to_first_order_behaviours_move_and_simple_forecasts_by_hand():
     made = start([[1.0, 0.5, -0.2], [0.5, 1.0, 0.0], [-0.2, 0.0, 1.0]])
     policy = answering(drift=(0.1, -0.2, 0.3), step=(2.0, 1.0), truth=3.0)
     bias = np.array([[0.1, 0.0]])
     # at the exposure that it was fitted on, then at half of it
     assert policy.shifts(made, bias, 0.02)[0] == pytest.approx([0.3, -0.1, 0.18])
     assert policy.shifts(made, bias, 0.01)[0] == pytest.approx([0.15, -0.05, 0.09])
+    candidates = judged(np.array([[0.1, 0.0], [0.2, 0.0], [0.0, 0.3]]))
+    shifts = np.array([[0.2, 0.0, 0.1], [0.4, 0.0, -0.1], [0.0, 0.6, 0.3]])
+    runs = Trained(("a", "b", "c"), np.arange(3), shifts)
+    all_runs, first = np.full(3, True), np.array([True, False, False])
+    assert simple("bias", candidates, runs, all_runs).factor == pytest.approx(2.0)
+    assert simple("covariance", candidates, runs, all_runs).factor == pytest.approx(2.0)
+    assert simple("drift", candidates, runs, all_runs).level == pytest.approx([0.2, 0.2, 0.1])
+    assert simple("no change", candidates, runs, first).level.tolist() == [0.0, 0.0, 0.0]
+    against = Trained(runs.cells, runs.arm, -shifts)
+    assert simple("bias", candidates, against, all_runs).factor == 0.0
 
 
 def test_growth_is_the_exponential_s_and_no_count_falls_below_zero():
@@ -128,19 +138,6 @@ def judged(bias, push=None) -> Candidates:
     push = np.column_stack([bias, np.zeros(len(bias))]) if push is None else push
     made = start([[1.0, 0.3, -0.4], [0.3, 1.0, 0.0], [-0.4, 0.0, 1.0]], mean=(9.0, 9.0, 0.5))
     return Candidates(names, made, bias, push, np.full(len(bias), 0.02))
-
-
-def test_simpler_forecasts_by_hand():
-    candidates = judged(np.array([[0.1, 0.0], [0.2, 0.0], [0.0, 0.3]]))
-    shifts = np.array([[0.2, 0.0, 0.1], [0.4, 0.0, -0.1], [0.0, 0.6, 0.3]])
-    runs = Trained(("a", "b", "c"), np.arange(3), shifts)
-    all_runs, first = np.full(3, True), np.array([True, False, False])
-    assert simple("bias", candidates, runs, all_runs).factor == pytest.approx(2.0)
-    assert simple("covariance", candidates, runs, all_runs).factor == pytest.approx(2.0)
-    assert simple("drift", candidates, runs, all_runs).level == pytest.approx([0.2, 0.2, 0.1])
-    assert simple("no change", candidates, runs, first).level.tolist() == [0.0, 0.0, 0.0]
-    against = Trained(runs.cells, runs.arm, -shifts)
-    assert simple("bias", candidates, against, all_runs).factor == 0.0
 
 
 STUDY = SimpleNamespace(study="planted", steps=1)

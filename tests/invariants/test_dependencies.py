@@ -73,7 +73,7 @@ def unused(packages: dict[str, set[str]], declared: set[str]) -> set[str]:
     return declared - used - set(NOT_IMPORTED)
 
 
-def test_what_is_imported_is_declared_and_what_is_declared_is_used():
+def test_what_is_imported_is_declared_and_a_needless_name_is_seen():
     shipped = imported("study", "judges", "analysis", "experiments", "judgedrift", "notebooks")
     optional = [text for extra in ("ray", "slurm", "inspect") for text in EXTRAS[extra]]
     assert not undeclared(shipped, names([*CORE, *optional]))
@@ -82,9 +82,6 @@ def test_what_is_imported_is_declared_and_what_is_declared_is_used():
     assert not undeclared(tests, names([*CORE, *DEV, *EXTRAS["inspect"]]))
     assert not unused(shipped | tests, names(DEV))
     assert set(NOT_IMPORTED) <= names(CORE + DEV), "an excuse for what is not declared"
-
-
-def test_a_missing_and_a_needless_name_are_seen():
     shipped = imported("analysis")
     declared = names([*CORE, *EXTRAS["inspect"]])
     assert set(undeclared(shipped, declared - {"numpy", "pyyaml"})) == {"numpy", "yaml"}

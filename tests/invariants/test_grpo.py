@@ -178,14 +178,11 @@ def test_cutting_a_step_into_micro_batches_changes_nothing(whole, tmp_path, cach
         torch.testing.assert_close(cut.weights[name], weight, rtol=1e-4, atol=1e-5)
 
 
-def test_a_checkpoint_counts_only_when_complete(whole, tmp_path):
+def test_a_checkpoint_counts_when_complete_and_a_micro_batch_divides(whole, tmp_path):
     path, step = newest(Path(whole.trainer.args.output_dir))
     assert step == 2 and path is not None and path.name == "checkpoint-2"
     (tmp_path / "checkpoint-7").mkdir()
     assert newest(tmp_path) == (None, 0)
-
-
-def test_a_micro_batch_that_does_not_divide_is_refused(tmp_path):
     with pytest.raises(UserError, match="micro_batch=3 does not divide the 8 rollouts"):
         grpo_config(study(micro_batch=3), tmp_path)
 
@@ -248,9 +245,11 @@ def test_a_missing_reward_leaves_its_group(policy, tmp_path):
     assert found == pytest.approx([1.155, 0, -0.577, -0.577], abs=1e-3)
 
 
-def test_a_group_with_fewer_than_two_rewards_has_no_signal(policy, tmp_path):
+def test_a_group_with_few_rewards_has_no_signal_and_differences_are_not_scaled(policy, tmp_path):
     assert advantages(policy, tmp_path, [None] * 4) == [0.0] * 4
     assert advantages(policy, tmp_path, [1.0, None, None, None]) == [0.0] * 4
+    found = advantages(policy, tmp_path, [1.0, None, 0.0, 0.0], scale="none")
+    assert found == pytest.approx([2 / 3, 0, -1 / 3, -1 / 3], abs=1e-6)
 
 
 def test_a_second_reward_function_would_turn_missing_into_zero(policy, tmp_path):
@@ -259,8 +258,3 @@ def test_a_second_reward_function_would_turn_missing_into_zero(policy, tmp_path)
     found = advantages(policy, tmp_path, judge, truth, weights=[1.0, 0.0])
     assert found == pytest.approx(advantages(policy, tmp_path, [1.0, 0.0, 0.0, 0.0]), abs=1e-5)
     assert found[1] == pytest.approx(-0.5, abs=1e-3)
-
-
-def test_without_scaling_advantages_are_differences(policy, tmp_path):
-    found = advantages(policy, tmp_path, [1.0, None, 0.0, 0.0], scale="none")
-    assert found == pytest.approx([2 / 3, 0, -1 / 3, -1 / 3], abs=1e-6)

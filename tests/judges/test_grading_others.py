@@ -103,11 +103,14 @@ def test_every_grading_takes_a_row_that_has_it_all() -> None:
                 check_rows(cls({}), [ROW], group_size=1)
 
 
-def test_letters_and_delimiters_of_a_group() -> None:
+def test_letters_are_as_many_as_members_and_the_shuffle_has_no_favourite() -> None:
     assert [letters(place) for place in (0, 1, 25, 26, 27, 51, 52, 701, 702)] == [
         "A", "B", "Z", "AA", "AB", "AZ", "BA", "ZZ", "AAA"
     ]  # fmt: skip
     assert len({kind(place) for place in range(800)}) == 800
+    # Over 600 prompts each of 3 answers comes first about 200 times (sd 11.5).
+    firsts = [shuffled(f"prompt {number}", ["a", "b", "c"])[0] for number in range(600)]
+    assert all(abs(firsts.count(member) - 200) < 4 * 11.5 for member in range(3))
 
 
 # --- pairwise
@@ -246,12 +249,6 @@ def test_the_shown_order_follows_from_the_texts_alone(answers: list[str], draw: 
     content = ask.messages[0]["content"]
     shown = [undelimit(kind(place), content) for place in range(len(answers))]
     assert shown == [answers[member] for member in ask.members]
-
-
-def test_the_shuffle_has_no_favourite_place() -> None:
-    """Over 600 prompts each of 3 answers comes first about 200 times (sd 11.5)."""
-    firsts = [shuffled(f"prompt {number}", ["a", "b", "c"])[0] for number in range(600)]
-    assert all(abs(firsts.count(member) - 200) < 4 * 11.5 for member in range(3))
 
 
 @pytest.mark.parametrize(

@@ -100,16 +100,13 @@ def test_their_own_words_come_with_the_cause_on_one_line_and_without_a_key() -> 
     assert "0123456789abcdefghij" not in message
 
 
-def test_a_value_is_checked_at_its_key_and_a_text_is_left() -> None:
+def test_a_value_is_checked_at_its_key_and_few_names_are_offered() -> None:
     for key, value in (("judge.name", 3), ("no.such", 1), ("judge.grading.options.x", []), ("", 1)):
         check_at(key, value)
     with pytest.raises(UserError, match=r"trainer\.group_size=1 is not legal"):
         check_at("trainer.group_size", 1)
     with pytest.raises(UserError, match="it must be a list"):
         check_at("shadow_judges", 3)
-
-
-def test_few_names_are_offered() -> None:
     names = preset_names("judge")
     assert nearest("sim-fiar", names)[0] == "sim-fair" and len(nearest("sim", names)) == NEAREST
     assert nearest("zzzzz", names) == []

@@ -99,7 +99,7 @@ def test_a_new_key_off_its_default_counts(path: tuple[Any, ...], value: Any) -> 
     assert digest(data, NextStudy) != before
 
 
-def test_only_what_was_changed_is_hashed() -> None:
+def test_only_what_was_changed_is_hashed_and_optional_parts_count() -> None:
     assert identifying(plain(Study())) == {}
     assert identifying(plain(CONFIGS["simulated"])) == {
         "judge.name": "j",
@@ -108,9 +108,6 @@ def test_only_what_was_changed_is_hashed() -> None:
         "judge.simulated.noise_sd": 0.1,
         "seed": 3,
     }
-
-
-def test_optional_parts_and_shadow_judges_count() -> None:
     there = Study(judge=Judge(simulated=Simulated()))
     assert identifying(plain(there)) == {"judge.simulated": {}}
     assert digest(plain(there)) != digest(plain(Study()))

@@ -73,7 +73,7 @@ def test_a_truth_that_could_not_be_had_is_asked_for_again():
     assert memo.remembered(ROWS, ["lost", "two"]) == [Truth(0.0), Truth(1.0)]
 
 
-def test_no_rule_is_remembered():
+def test_nothing_is_remembered_of_no_rule_or_of_one_that_leaves_answers_out():
     batches = []
 
     def nothing(rows, answers):
@@ -83,9 +83,6 @@ def test_no_rule_is_remembered():
     memo = Oracle(BY_ID.get, nothing)
     assert memo("one", "x") is memo("one", "x") is None and len(batches) == 1
     assert memo.remembered([ROWS[0]], ["x"]) == [None]
-
-
-def test_a_rule_that_leaves_answers_out_is_an_error_and_nothing_is_remembered():
     memo = Oracle(BY_ID.get, lambda rows, answers: [])
     with pytest.raises(ValueError, match="shorter"):
         memo("one", "x")

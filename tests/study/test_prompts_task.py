@@ -157,9 +157,13 @@ def test_no_path_says_what_to_type(path: str | None):
         subject.rows(Task(path=path), "train")
 
 
-def test_missing_file_says_where_it_looked(tmp_path: Path):
+def test_what_is_not_there_says_where_it_looked_and_what_to_type(tmp_path: Path, monkeypatch):
     with pytest.raises(UserError, match=re.escape(f"looked in {Path.cwd()}")):
         subject.rows(Task(path=str(tmp_path / "none.jsonl")), "train")
+    monkeypatch.setenv(where.VARIABLE, str(tmp_path))
+    with pytest.raises(UserError, match=re.escape("task.path is not set")) as caught:
+        prompts.rows(Task(name="healthbench"), "train")
+    assert f"{where.VARIABLE} to a folder with healthbench/" in str(caught.value)
 
 
 @pytest.mark.parametrize(
@@ -375,13 +379,6 @@ def test_a_group_stays_on_one_side(tmp_path):
     assert {"train", "eval"} == set(splits)
     with pytest.raises(UserError, match="no original_id"):
         prompts.parse({"prompt": "x"}, "here", Options(group_key="original_id"))
-
-
-def test_without_data_the_task_says_what_to_type(tmp_path, monkeypatch):
-    monkeypatch.setenv(where.VARIABLE, str(tmp_path))
-    with pytest.raises(UserError, match=re.escape("task.path is not set")) as caught:
-        prompts.rows(Task(name="healthbench"), "train")
-    assert f"{where.VARIABLE} to a folder with healthbench/" in str(caught.value)
 
 
 def test_built_in_rules_agree_with_the_truth():

@@ -68,14 +68,6 @@ def test_the_number_shown_rounds_half_to_even(count, ratio, shown):
     assert len(places) == shown and list(places) == sorted(set(places))
 
 
-def test_math_linear_holds_the_answer_back():
-    maths = Scaffold(name="ruscarl", group="math_linear")
-    draw = random.Random(0)
-    assert choose(maths, 5, 1.0, draw) == (0, 1, 2, 3, 4)
-    assert choose(maths, 5, 0.7, draw) == (0, 1, 3)  # round(3 * 0.7) = 2 in order, and the format
-    assert choose(maths, 5, 0.0, draw) == (3,)
-
-
 @given(st.sampled_from(GROUPS), st.integers(0, 7), st.integers(1, 9), st.integers(0, 3))
 def test_what_is_shown_is_the_same_again(group, member, step, seed):
     scaffold = Scaffold(name="ruscarl", group=group, decay="linear")
@@ -84,7 +76,7 @@ def test_what_is_shown_is_the_same_again(group, member, step, seed):
     assert set(first.items) <= {0, 1, 2}
 
 
-def test_the_draw_depends_on_seed_step_and_member():
+def test_the_draw_depends_on_seed_step_and_member_and_math_holds_the_answer_back():
     rich = make_row((USER,), tuple(Criterion(f"Point {n}.") for n in range(40)))
     flat = Scaffold(name="ruscarl", decay="none")
     draws = {
@@ -92,6 +84,11 @@ def test_the_draw_depends_on_seed_step_and_member():
         for member, step, seed in ((4, 1, 0), (4, 2, 0), (4, 1, 1))
     }
     assert len(draws) == 3 and {len(one) for one in draws} == {round(40 * 3 / 7)}
+    maths = Scaffold(name="ruscarl", group="math_linear")
+    draw = random.Random(0)
+    assert choose(maths, 5, 1.0, draw) == (0, 1, 2, 3, 4)
+    assert choose(maths, 5, 0.7, draw) == (0, 1, 3)  # round(3 * 0.7) = 2 in order, and the format
+    assert choose(maths, 5, 0.0, draw) == (3,)
 
 
 def test_the_first_sees_all_and_the_last_the_plain_prompt():

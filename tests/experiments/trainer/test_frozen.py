@@ -173,13 +173,6 @@ def test_what_an_executor_costs_is_counted_too(samples, tmp_path, cache):
     assert last.usd == pytest.approx(0.01 * 8), "the last step's own, without the evaluation"
 
 
-def test_an_evaluated_step_is_begun_only_with_room_for_its_evaluation():
-    budget = Budget(Cost(max_calls=100), [], (Spent(50), Spent(10)), Spent(45))
-    budget.check()
-    with pytest.raises(BudgetSpent, match=r"last step and evaluation took 55\."):
-        budget.check(evaluates=True)
-
-
 def test_a_judge_that_drifts_says_the_same_in_training(tmp_path, cache):
     """What it says depends on how many verdicts came before, and evaluations are none of them."""
     judge = load_judge("sim-fair")
@@ -252,7 +245,11 @@ def test_the_rules_are_run_once_for_each_answer(in_full, tmp_path, cache, monkey
     assert asked[:2] == [greedy, drawn - greedy]
 
 
-def test_settings_that_cannot_be_are_refused():
+def test_settings_and_steps_without_room_are_refused():
     with pytest.raises(UserError, match=r"eval_steps=0 evaluates none.*trainer\.eval_steps=2, or"):
         stop_at_problem(check_held_out(study(eval_samples=3)))
     stop_at_problem(check_held_out(study(eval_steps=4, eval_samples=3)))
+    budget = Budget(Cost(max_calls=100), [], (Spent(50), Spent(10)), Spent(45))
+    budget.check()
+    with pytest.raises(BudgetSpent, match=r"last step and evaluation took 55\."):
+        budget.check(evaluates=True)

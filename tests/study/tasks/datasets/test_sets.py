@@ -89,11 +89,15 @@ def test_mbpp_splits_are_those_of_its_paper_and_its_tests_name_the_function(root
     assert called(program, ["assert set(solve([Pair()])) == helper(1)"], "f") == "solve"
 
 
-def test_braces_of_a_problem_fill_no_slot(tmp_path):
+def test_braces_fill_no_slot_and_ten_choices_are_all_taken(tmp_path):
     row = {"question": "What is {context} or {question}?", "answer": "#### 1"}
     roots.lines(tmp_path / "gsm8k" / "test.jsonl", [row])
     (item,) = sets.reported("gsm8k", tmp_path)
     assert item.prompt.startswith("What is {context} or {question}?\n")
+    row = CHOICE | {"choices": [str(number) for number in range(10)], "answer": 9}
+    roots.lines(tmp_path / "mmlu" / "test.jsonl", [row])
+    (item,) = sets.reported("mmlu", tmp_path)
+    assert len(item.choices) == 10 and item.answers == ("J",) and "J. 9" in item.prompt
 
 
 def test_every_set_has_a_prompt_file_and_its_hash():
@@ -230,13 +234,6 @@ def test_paragraphs_in_a_file_of_their_own_are_found_by_the_question(tmp_path):
 
 
 VALUES = st.recursive(st.none() | st.integers() | st.text(max_size=9), st.lists, max_leaves=5)
-
-
-def test_ten_choices_are_all_taken(tmp_path):
-    row = CHOICE | {"choices": [str(number) for number in range(10)], "answer": 9}
-    roots.lines(tmp_path / "mmlu" / "test.jsonl", [row])
-    (item,) = sets.reported("mmlu", tmp_path)
-    assert len(item.choices) == 10 and item.answers == ("J",) and "J. 9" in item.prompt
 
 
 @settings(max_examples=50)
