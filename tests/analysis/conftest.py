@@ -112,34 +112,30 @@ def write_cell(
             text = " ".join(["alpha"] + [f"word{k}" for k in range(words - 1)])
             if judge == "sim-verbose" and row == 0 and step == steps:
                 text = f"{HOSTILE} {text}"
+            reward = None if fails else score
             rollouts.append(
-                {
-                    "rollout_id": name,
-                    "step": step,
-                    "prompt_id": f"{step}-{group}",
-                    "group": group,
-                    "member": member,
-                    "prompt": f"Say something, prompt {group} of step {step}",
-                    "completion": text,
-                    "answer": text,
-                    "tokens": words,
-                    "stop": "stop",
-                    "logprob_sum": -1.0 * words,
-                    "reward": None if fails else score,
-                    "advantage": None if fails else 0.0,
-                    "truth": value if truth else None,
-                    "judge_score": None if fails else score,
-                }
+                rollout_row(step, group, member, f"{step}-{group}", text)
+                | {"rollout_id": name, "prompt": f"Say something, prompt {group} of step {step}"}
+                | {"tokens": words, "logprob_sum": -1.0 * words, "reward": reward}
+                | {"advantage": None if fails else 0.0, "judge_score": reward}
+                | {"truth": value if truth else None}
             )
             verdict = {"rollout_id": name, "step": step, "judge": judge, "role": "acting"}
             verdict |= {"outcome": "unparsed" if fails else "scored", "labels": [], "attempts": 1}
-            verdicts.append(verdict | {"score": None if fails else score})
+            verdicts.append(verdict | {"score": reward})
         write_part(cell / "rollouts", step, rollouts, ROLLOUT)
         write_part(cell / "verdicts", step, verdicts, VERDICT)
         lines.append(
             {"step": step, "time_ms": step, "metrics": {"truth/mean": value} if truth else {}}
         )
     roots.lines(cell / "metrics.jsonl", lines)
+
+
+def rollout_row(step: int, group: int, member: int, prompt_id: str, text: str) -> dict[str, Any]:
+    """What the records hold of any rollout."""
+    place = {"rollout_id": f"{step}-{group}-{member}", "step": step, "group": group}
+    shown = {"prompt_id": prompt_id, "prompt": "?", "completion": text, "answer": text}
+    return place | {"member": member} | shown | {"tokens": 1, "stop": "stop", "logprob_sum": -1.0}
 
 
 def write_head(place: Path, config: dict[str, Any], steps: int, state: str = "done") -> Path:

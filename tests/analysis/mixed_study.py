@@ -13,7 +13,7 @@ import numpy as np
 from study.cell import study_file
 from study.cell.records import OPTIONAL, ROLLOUT
 from study.rewards.advantages import advantages
-from tests.analysis.conftest import run_config, schema, write_head, write_part
+from tests.analysis.conftest import rollout_row, run_config, schema, write_head, write_part
 from tests.study.tasks.datasets import roots
 
 GROUP, STEPS = 8, 6
@@ -92,12 +92,10 @@ def _rollouts(rng: np.random.Generator, arm: str, step: int) -> list[dict[str, A
             rewarded = truth if rates[domain] == (1.0, 0.0) else judge
             told = advantages(rewarded[None])[0]
             for member in range(GROUP):
-                name = f"{step}-{group}-{member}"
                 rows.append(
-                    {"rollout_id": name, "step": step, "prompt_id": f"{domain}-{step}-{number}"}
-                    | {"group": group, "member": member, "prompt": "?", "completion": "!"}
-                    | {"answer": f"{member}!", "tokens": 1, "stop": "stop", "logprob_sum": -1.0}
-                    | {"reward": rewarded[member], "advantage": told[member]}
+                    rollout_row(step, group, member, f"{domain}-{step}-{number}", "!")
+                    | {"answer": f"{member}!", "reward": rewarded[member]}
+                    | {"advantage": told[member]}
                     | {"truth": truth[member], "judge_score": judge[member], "domain": domain}
                 )
             group += 1
