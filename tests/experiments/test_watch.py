@@ -19,7 +19,7 @@ from experiments.monitor import read
 from study.cell.folder import CellFolder
 from tests.experiments import fake_cells
 from tests.experiments.fake_cells import laid
-from tests.experiments.monitoring.studies import record, run
+from tests.experiments.monitoring.conftest import record, run
 from tests.waiting import GENEROUS_S
 
 

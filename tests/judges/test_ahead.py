@@ -18,8 +18,7 @@ from judges.endpoint.loop import Loop
 from study.config.schema import Cost, Endpoint, Failure, Grading, Judge, Sampling, Simulated
 from study.rows import Row, Truth
 from study.verdict import Outcome, Verdict
-from tests.judges.endpoints import Endpointed, text_of
-from tests.judges.sessions import COLOURS, held
+from tests.judges.sessions import COLOURS, Endpointed, held, text_of
 from tests.waiting import GENEROUS_S, come
 
 GROUP = 4

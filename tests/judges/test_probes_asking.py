@@ -16,8 +16,7 @@ from study.config.schema import Cost, Judge, Price, Simulated
 from study.errors import UserError
 from study.rows import make_row
 from study.verdict import Outcome, Reply
-from tests.judges.endpoints import text_of
-from tests.judges.sessions import held
+from tests.judges.sessions import held, text_of
 from tests.waiting import on_own_clock
 
 ROW = make_row(({"role": "user", "content": "Where is it?"},))

@@ -13,7 +13,7 @@ from experiments.monitor.alarms import FIRST_STEPS, IN_A_ROW, Rings, alarms, ris
 from experiments.monitor.expected_gap import DOUBT, HALVINGS, MOST_TILTED, Curve, fitted
 from experiments.monitor.read import Alarm, StudyReader
 from study.cell.records import ROLLOUT, part_name, rollout_id, write_part
-from tests.experiments.monitoring.studies import record, run
+from tests.experiments.monitoring.conftest import record, run
 
 
 def alarms_of(folder: Path, runs_dir: str = "runs") -> dict[str, tuple[str, str, int | None]]:

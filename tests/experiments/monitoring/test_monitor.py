@@ -26,7 +26,7 @@ from study.cell.places import LOCK
 from study.screen import UNREAD
 from tests.conftest import ROOT
 from tests.experiments.monitoring import test_disagreements
-from tests.experiments.monitoring.studies import ENDED, lay, record, run
+from tests.experiments.monitoring.conftest import ENDED, lay, record, run
 from tests.plain_user import plain_user
 from tests.waiting import GENEROUS_S, wait_for
 
