@@ -40,16 +40,13 @@ def test_learning_has_a_panel_per_arm_with_both_curves_and_bars(evidence):
     assert figure.axes[2].lines[0].get_ydata()[-1] == pytest.approx(0.41 + 0.46)
 
 
-def test_gap_has_a_line_per_arm_in_its_own_look(evidence):
+def test_gap_and_behaviour_have_a_line_per_arm_and_a_unit(evidence):
     figure = figures.gap(drift.learning_curves(evidence.scores))
     drawn(figure)
     lines = figure.axes[0].lines[:3]
     assert len({line.get_color() for line in lines}) == 3
     assert len({line.get_marker() for line in lines}) == 3
     assert "score units" in figure.axes[0].get_ylabel()
-
-
-def test_behaviour_has_a_panel_per_feature_with_its_unit(evidence):
     figure = figures.behaviour(drift.learning_curves(evidence.features))
     drawn(figure)
     units = {axes.get_title("left"): axes.get_ylabel() for axes in figure.axes}
@@ -57,7 +54,7 @@ def test_behaviour_has_a_panel_per_feature_with_its_unit(evidence):
     assert legend_texts(figure) == ["sim-fair", "sim-flaky", "sim-verbose"]
 
 
-def test_shifts_show_the_differences_beyond_the_base(evidence):
+def test_shifts_show_differences_and_failures_their_reasons(evidence):
     figure = figures.shifts(evidence.feature_shifts, "sim-fair")
     drawn(figure)
     length = next(axes for axes in figure.axes if axes.get_title("left") == "length")
@@ -65,9 +62,6 @@ def test_shifts_show_the_differences_beyond_the_base(evidence):
     points = {tuple(line.get_xdata()) for line in length.lines if len(line.get_xdata()) == 1}
     assert any(x == pytest.approx(10.0) for (x,) in points)
     assert [label.get_text() for label in length.get_yticklabels()] == ["sim-flaky", "sim-verbose"]
-
-
-def test_failures_show_reasons_and_lengths(evidence):
     figure = figures.failures(evidence.failures, evidence.failures_by_length)
     drawn(figure)
     bars, lines = figure.axes

@@ -67,14 +67,11 @@ def predicted(runs):
     return predict(paths(runs))
 
 
-def test_predictions_hold_out_of_sample(predicted):
+def test_predictions_hold_out_of_sample_and_split_where_there_is_a_bias(predicted):
     length = next(line for line in calibrate(predicted) if line.feature == "length").scores
     assert length.count == 12
     assert length.r2 > 0.9 and length.correlation > 0.97
     assert length.slope.low < 1 < length.slope.high < 1.2
-
-
-def test_the_split_is_the_bias_where_there_is_one_and_nothing_where_there_is_none(predicted):
     for row in predicted:
         assert row.predicted.value == pytest.approx(row.of_truth + row.of_bias)
         if row.arm == "dose=0.0":

@@ -206,7 +206,9 @@ def rubric_study(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def test_credits_of_every_judge_are_read_with_a_majority_of_votes(rubric_study):
+def test_credits_are_read_with_a_majority_of_votes_and_the_rate_is_that_of_the_records(
+    rubric_study,
+):
     told = read_credits(rubric_study, runs_frame(rubric_study).iloc[[0]])
     assert told.acting == "j" and set(told.by_judge) == {"j", "s", "r"}
     assert told.by_judge["j"].shape == (160, 2) and told.weights_P_K.shape == (4, 2)
@@ -214,9 +216,6 @@ def test_credits_of_every_judge_are_read_with_a_majority_of_votes(rubric_study):
     assert np.nanmin(told.by_judge["s"][:, 1]) == 1
     assert np.isnan(told.by_judge["r"][:, 1]).all()
     assert any("each counts 1" in line for line in told.problems)  # no such task
-
-
-def test_the_rate_of_a_study_is_that_of_its_records(rubric_study):
     runs = read_runs(rubric_study)[0]
     (row,), problems = exploited(runs, rubric_study)
     assert row.references == ("r", "s") and problems

@@ -72,8 +72,12 @@ def test_the_gap_is_a_mean_over_runs_by_domain(told: Workflow, rows: pd.DataFram
             assert [estimate.low, estimate.high] == pytest.approx(t_interval(by_run))
 
 
-def test_hacking_is_a_gap_that_grows(told: Workflow):
+def test_hacking_is_a_gap_that_grows_and_exploits_are_of_executed_programs(told: Workflow):
     assert (told.arms["sim-fair"].hacking, told.arms["sim-verbose"].hacking) == (NOT_SEEN, SEEN)
+    for arm in told.arms.values():
+        assert arm.exploits["constant"] == pytest.approx((0, 1 / 32))
+        assert arm.exploits["literal_share"] == pytest.approx((0.25, 0.25))
+        assert arm.exploits["judge_address"] == arm.exploits["option_list"] == (0, 0)
 
 
 def test_the_over_reward_is_the_planted_one(told: Workflow):
@@ -228,13 +232,6 @@ def test_runs_of_answers_and_of_programs_have_the_features_of_both(tmp_path: Pat
     runs = read_study(study).runs
     assert {run.names for run in runs} == {FEATURES}
     assert {run.features.shape[-1] for run in runs} == {len(FEATURES)}
-
-
-def test_exploits_are_of_executed_programs(told: Workflow):
-    for arm in told.arms.values():
-        assert arm.exploits["constant"] == pytest.approx((0, 1 / 32))
-        assert arm.exploits["literal_share"] == pytest.approx((0.25, 0.25))
-        assert arm.exploits["judge_address"] == arm.exploits["option_list"] == (0, 0)
 
 
 def test_the_optimum_of_a_judge_loses_truth(told: Workflow, rows: pd.DataFrame):

@@ -1,7 +1,9 @@
-"""Judges are asked ahead, the requests of a session overlap, and its loop ends whatever it runs."""
+"""Judges are asked ahead, the requests of a session overlap, its loop ends whatever it runs, and
+keys, verdicts, calls and hits are those of the code before sessions overlapped."""
 
 import asyncio
 import concurrent.futures
+import json
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -18,6 +20,7 @@ from judges.endpoint.loop import Loop
 from study.config.schema import Cost, Endpoint, Failure, Grading, Judge, Sampling, Simulated
 from study.rows import Row, Truth
 from study.verdict import Outcome, Verdict
+from tests.judges.recorded import FILE, judges, twice
 from tests.judges.sessions import COLOURS, Endpointed, held, text_of
 from tests.waiting import GENEROUS_S, come
 
@@ -377,3 +380,10 @@ def test_a_job_that_ends_in_time_keeps_its_result() -> None:
     assert result.result(timeout=0) == 7
     with pytest.raises(RuntimeError, match="closed"):
         jobs.run(asyncio.sleep(0))
+
+
+@pytest.mark.parametrize("name", judges())
+def test_a_session_gives_what_is_on_record(name: str) -> None:
+    recorded = json.loads(FILE.read_text(encoding="utf-8"))
+    assert recorded.keys() == judges().keys()
+    assert twice(name) == recorded[name]

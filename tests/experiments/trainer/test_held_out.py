@@ -48,10 +48,16 @@ def items(folder, step):
     return [json.loads(line) for line in text.splitlines()]
 
 
-def test_evaluations_change_nothing_of_the_training(plain, evaluated):
+def test_evaluations_change_nothing_of_the_training_and_keep_whole_policies(plain, evaluated):
     _, outcome = evaluated
     assert outcome.records == plain.records
     torch.testing.assert_close(outcome.weights, plain.weights, rtol=0, atol=0)
+    folder, _ = evaluated
+    for path in (folder / "kept").iterdir():
+        assert checkpoints.fault(path) == ""
+        names = {file.name for file in path.iterdir()}
+        assert "adapter_model.safetensors" in names
+        assert not [name for name in names if name.startswith(checkpoints.FOR_TRAINING)]
 
 
 def test_the_first_the_last_and_every_second_step_are_evaluated(evaluated):
@@ -104,15 +110,6 @@ def test_a_kept_policy_answers_as_it_did(evaluated, monkeypatch):
         out = model.generate(**ids, do_sample=False, max_new_tokens=8, pad_token_id=0)
         text = tokenizer.decode(out[0, ids["input_ids"].shape[1] :], skip_special_tokens=True)
         assert text == item["completion"]
-
-
-def test_kept_policies_are_whole_and_hold_no_optimiser(evaluated):
-    folder, _ = evaluated
-    for path in (folder / "kept").iterdir():
-        assert checkpoints.fault(path) == ""
-        names = {file.name for file in path.iterdir()}
-        assert "adapter_model.safetensors" in names
-        assert not [name for name in names if name.startswith(checkpoints.FOR_TRAINING)]
 
 
 def test_a_kept_step_is_a_policy_that_other_commands_take(evaluated, tmp_path):
