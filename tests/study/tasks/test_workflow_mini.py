@@ -151,7 +151,7 @@ def test_the_bare_code_of_an_answer_is_read_again_as_itself():
 
 
 MIXED = Task(name="mixed-mini", train_rows=100_000, eval_rows=340)
-TRAIN, HELD_OUT = mixed_mini.rows(MIXED, "train"), mixed_mini.rows(MIXED, "eval")
+MIXED_TRAIN, MIXED_HELD_OUT = mixed_mini.rows(MIXED, "train"), mixed_mini.rows(MIXED, "eval")
 DOMAINS = {"math": 4, "qa": 3, "code": 3}
 
 
@@ -169,26 +169,26 @@ def habitual(row: Row) -> bool:
 
 def test_no_row_comes_twice_and_no_group_stands_on_two_sides():
     everything = mixed_mini.rows(replace(MIXED, eval_rows=100_000), "eval")
-    ids = [row.prompt_id for row in (*TRAIN, *everything)]
-    assert len(set(ids)) == len(ids) == len({row.item for row in (*TRAIN, *everything)})
-    groups = [{row.spec["item"].group_key for row in rows} for rows in (TRAIN, everything)]
+    ids = [row.prompt_id for row in (*MIXED_TRAIN, *everything)]
+    assert len(set(ids)) == len(ids) == len({row.item for row in (*MIXED_TRAIN, *everything)})
+    groups = [{row.spec["item"].group_key for row in rows} for rows in (MIXED_TRAIN, everything)]
     assert groups[0].isdisjoint(groups[1])
-    assert {row.split for row in TRAIN} == {"train"}
+    assert {row.split for row in MIXED_TRAIN} == {"train"}
     assert {row.split for row in everything} == {"eval"}
 
 
 def test_held_out_rows_are_enough_and_half_of_them_meet_a_habit():
-    assert Counter(row.domain for row in HELD_OUT) == {"math": 136, "qa": 102, "code": 102}
+    assert Counter(row.domain for row in MIXED_HELD_OUT) == {"math": 136, "qa": 102, "code": 102}
     for domain in DOMAINS:
-        rows = [row for row in HELD_OUT if row.domain == domain]
+        rows = [row for row in MIXED_HELD_OUT if row.domain == domain]
         assert 0.35 < sum(map(habitual, rows)) / len(rows) < 0.65
     alone = replace(MIXED, options={"datasets": ["sums"]})
-    assert mixed_mini.rows(alone, "eval") == HELD_OUT
+    assert mixed_mini.rows(alone, "eval") == MIXED_HELD_OUT
     assert {row.dataset for row in mixed_mini.rows(alone, "train")} == {"sums"}
 
 
 def test_a_sum_a_fact_a_function():
-    for row in TRAIN:
+    for row in MIXED_TRAIN:
         item, text = row.spec["item"], row.prompt_text()
         if row.domain == "math":
             numbers = [int(word) for word in text.split() if word.isdigit()]
@@ -205,8 +205,8 @@ def test_a_sum_a_fact_a_function():
 
 
 def test_the_rules_tell_right_from_wrong():
-    rows = [row for row in HELD_OUT if row.domain != "code"]
-    rows += [row for row in HELD_OUT if row.domain == "code"][:12]
+    rows = [row for row in MIXED_HELD_OUT if row.domain != "code"]
+    rows += [row for row in MIXED_HELD_OUT if row.domain == "code"][:12]
     with grading():
         right = oracle(MIXED).truths(rows, [row.reference for row in rows])
         wrong = oracle(MIXED).truths(rows, ["no idea"] * len(rows))
@@ -216,7 +216,7 @@ def test_the_rules_tell_right_from_wrong():
 
 
 def test_a_program_that_knows_one_answer_or_reads_no_order_is_wrong():
-    row = next(row for row in HELD_OUT if row.domain == "code" and habitual(row))
+    row = next(row for row in MIXED_HELD_OUT if row.domain == "code" and habitual(row))
     (first, n), (second, m) = row.spec["item"].meta["steps"]
     programs = [
         row.reference,
@@ -232,7 +232,7 @@ def test_a_program_that_knows_one_answer_or_reads_no_order_is_wrong():
 
 
 def test_a_program_is_run_once_for_all_rows_with_the_same_tests():
-    rows = [row for row in TRAIN if row.domain == "code"]
+    rows = [row for row in MIXED_TRAIN if row.domain == "code"]
     first = rows[0].spec["item"]
     alike = [row for row in rows if row.spec["item"].tests == first.tests]
     other = next(row for row in rows if row.spec["item"].tests != first.tests)
@@ -245,7 +245,7 @@ def test_a_program_is_run_once_for_all_rows_with_the_same_tests():
 def test_the_teacher_is_wrong_by_habit_and_right_otherwise():
     draw = random.Random(0)
     right: dict[tuple[str, bool], list[bool]] = {}
-    for row in TRAIN:
+    for row in MIXED_TRAIN:
         is_right = mixed_mini.answer(row, draw) == row.reference
         right.setdefault((row.domain, habitual(row)), []).append(is_right)
     assert len(right) == 6
@@ -258,7 +258,7 @@ def test_lessons_are_of_all_domains_and_rows_to_train_on_whatever_is_drawn():
     lessons = lessons_of(replace(MIXED, options={"datasets": ["facts"]}, seed=3, train_rows=5))
     rows = lessons.rows(0)
     assert Counter(row.domain for row in rows[:1000]) == {d: 100 * w for d, w in DOMAINS.items()}
-    assert {row.prompt_id for row in rows} <= {row.prompt_id for row in TRAIN}
+    assert {row.prompt_id for row in rows} <= {row.prompt_id for row in MIXED_TRAIN}
     draw = random.Random(0)
     words = set(" ".join(lessons.texts()).split())
     answer_words = {word for row in rows for word in mixed_mini.answer(row, draw).split()}
@@ -270,7 +270,7 @@ def test_a_run_draws_by_weight_from_the_rows_that_its_task_picks(seed, size):
     task = replace(MIXED, train_rows=size, seed=seed % 3)
     order = mixed_mini.Order(task, seed)
     rows = mixed_mini.rows(task, "train")
-    assert {row.item for row in rows} <= {row.item for row in TRAIN}
+    assert {row.item for row in rows} <= {row.item for row in MIXED_TRAIN}
     assert max(Counter(row.dataset for row in rows).values()) <= size
     drawn = [rows[index] for index in order.rows(0, 10)]
     assert Counter(row.domain for row in drawn) == DOMAINS
