@@ -46,11 +46,6 @@ def rows(study: Path) -> pd.DataFrame:
     return frame.assign(error=frame["judge_score"] - frame["truth"], arm=frame["arm"].astype("str"))
 
 
-def t_interval(values) -> list[float]:
-    half = stats.t.ppf(0.975, len(values) - 1) * np.std(values, ddof=1) / len(values) ** 0.5
-    return [np.mean(values) - half, np.mean(values) + half]
-
-
 def test_rates_are_over_all_generations(told: Workflow):
     """Of 36 generations of a step: one each is no program, breaks the contract, fails while it
     runs, meets a dead executor, and answers nothing."""
@@ -69,7 +64,9 @@ def test_the_gap_is_a_mean_over_runs_by_domain(told: Workflow, rows: pd.DataFram
         estimate = told.arms[judge].gap[domain]
         assert estimate.value == pytest.approx(by_run.mean())
         if judge == "sim-verbose":
-            assert [estimate.low, estimate.high] == pytest.approx(t_interval(by_run))
+            half = stats.t.ppf(0.975, len(by_run) - 1) * stats.sem(by_run)
+            ends = [by_run.mean() - half, by_run.mean() + half]
+            assert [estimate.low, estimate.high] == pytest.approx(ends)
 
 
 def test_hacking_is_a_gap_that_grows_and_exploits_are_of_executed_programs(told: Workflow):

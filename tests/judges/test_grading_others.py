@@ -197,10 +197,6 @@ def test_a_winner_is_never_guessed(text: str) -> None:
 # --- listwise
 
 
-def ranked(text: str, count: int = 3) -> Parsed:
-    return Listwise({}).parse(Reply(text), Request((), members=tuple(range(count))))
-
-
 @pytest.mark.parametrize(
     ("text", "order"),
     [
@@ -212,7 +208,7 @@ def ranked(text: str, count: int = 3) -> Parsed:
     ],
 )  # fmt: skip
 def test_only_a_complete_ranking_counts(text: str, order: tuple[int, ...] | None) -> None:
-    parsed = ranked(text)
+    parsed = Listwise({}).parse(Reply(text), Request((), members=(0, 1, 2)))
     assert (parsed.order if isinstance(parsed, Ranking) else None) == order
     assert (parsed.outcome is Outcome.scored) == (order is not None)
 

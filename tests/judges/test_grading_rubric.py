@@ -255,13 +255,6 @@ def test_a_rubric_without_a_score_is_refused_before_and_typed_at_the_verdict(nam
     check_rows(grading, [ROW])
 
 
-def real_rubrics(path: str) -> list[Row]:
-    file = DATA / path
-    if not file.is_file():
-        pytest.skip(f"{path} is not on this machine")
-    return list(prompts.load(Task(path=str(file))).rows)
-
-
 @pytest.mark.parametrize(
     ("path", "criteria", "refused"),
     [
@@ -270,7 +263,9 @@ def real_rubrics(path: str) -> list[Row]:
     ],
 )
 def test_real_rubrics(path: str, criteria: float, refused: int) -> None:
-    rows = real_rubrics(path)
+    if not (DATA / path).is_file():
+        pytest.skip(f"{path} is not on this machine")
+    rows = list(prompts.load(Task(path=str(DATA / path))).rows)
     grading, chunked = batch(points="shown"), GRADINGS["rubric_chunk"]({})
     assert sum(len(row.criteria) for row in rows) / len(rows) == pytest.approx(criteria, abs=0.05)
     fit = [row for row in rows if not grading.problem(row)]

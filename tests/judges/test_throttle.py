@@ -159,9 +159,9 @@ def test_tokens_are_set_right_and_no_minute_holds_more() -> None:
 def test_a_rate_file_is_begun_again_or_named(tmp_path: Path) -> None:
     (tmp_path / "rate").write_bytes(b"half")
     assert RateLimit(60, None, tmp_path / "rate").reserve(1, 0) == 0
-    (tmp_path / "rate").mkdir()
+    (tmp_path / "folder").mkdir()
     with pytest.raises(UserError, match="limits that all processes share cannot be kept"):
-        RateLimit(60, None, tmp_path / "rate").reserve(1, 0)
+        RateLimit(60, None, tmp_path / "folder").reserve(1, 0)
 
 
 @pytest.mark.parametrize("on_disk", [False, True])
