@@ -379,10 +379,13 @@ def test_a_run_that_is_longer_than_the_order_is_refused(strided, tmp_path, cache
         run(study(), tmp_path, cache)
 
 
-def test_the_plan_says_what_is_to_be_known_of_an_order_once_and_is_silent_of_trls(strided):
+def test_the_plan_says_what_is_to_be_known_of_an_order_once(strided):
     cells = [
         SimpleNamespace(config=config, data={"task": asdict(config.task), "trainer": steps})
         for steps, config in ((2, study()), (2, study()), (3, study(steps=3)))
     ]
     assert order_lines(cells) == ["2 steps of 2", "3 steps of 2"]
+
+
+def test_the_plan_is_silent_where_trl_draws():
     assert order_lines([SimpleNamespace(config=study(), data={"task": {}, "trainer": {}})]) == []
