@@ -10,7 +10,7 @@ import dataclasses
 import json
 import pickle
 import shutil
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
@@ -33,6 +33,7 @@ from study.config.compose import load_judge
 from study.config.identity import digest
 from study.system import locks
 from tests.rewritten import unsigned
+from tests.study.tasks.datasets import roots
 
 SLOPES = {"sim-fair": 0, "sim-verbose": 8, "sim-flaky": 1}
 """Words per step that training under each judge adds for seed 0."""
@@ -110,34 +111,30 @@ def write_cell(
             text = " ".join(["alpha"] + [f"word{k}" for k in range(words - 1)])
             if judge == "sim-verbose" and row == 0 and step == steps:
                 text = f"{HOSTILE} {text}"
+            reward = None if fails else score
             rollouts.append(
-                {
-                    "rollout_id": name,
-                    "step": step,
-                    "prompt_id": f"{step}-{group}",
-                    "group": group,
-                    "member": member,
-                    "prompt": f"Say something, prompt {group} of step {step}",
-                    "completion": text,
-                    "answer": text,
-                    "tokens": words,
-                    "stop": "stop",
-                    "logprob_sum": -1.0 * words,
-                    "reward": None if fails else score,
-                    "advantage": None if fails else 0.0,
-                    "truth": value if truth else None,
-                    "judge_score": None if fails else score,
-                }
+                rollout_row(step, group, member, f"{step}-{group}", text)
+                | {"rollout_id": name, "prompt": f"Say something, prompt {group} of step {step}"}
+                | {"tokens": words, "logprob_sum": -1.0 * words, "reward": reward}
+                | {"advantage": None if fails else 0.0, "judge_score": reward}
+                | {"truth": value if truth else None}
             )
             verdict = {"rollout_id": name, "step": step, "judge": judge, "role": "acting"}
             verdict |= {"outcome": "unparsed" if fails else "scored", "labels": [], "attempts": 1}
-            verdicts.append(verdict | {"score": None if fails else score})
+            verdicts.append(verdict | {"score": reward})
         write_part(cell / "rollouts", step, rollouts, ROLLOUT)
         write_part(cell / "verdicts", step, verdicts, VERDICT)
         lines.append(
             {"step": step, "time_ms": step, "metrics": {"truth/mean": value} if truth else {}}
         )
-    write_lines(cell / "metrics.jsonl", lines)
+    roots.lines(cell / "metrics.jsonl", lines)
+
+
+def rollout_row(step: int, group: int, member: int, prompt_id: str, text: str) -> dict[str, Any]:
+    """What the records hold of any rollout."""
+    place = {"rollout_id": f"{step}-{group}-{member}", "step": step, "group": group}
+    shown = {"prompt_id": prompt_id, "prompt": "?", "completion": text, "answer": text}
+    return place | {"member": member} | shown | {"tokens": 1, "stop": "stop", "logprob_sum": -1.0}
 
 
 def write_head(place: Path, config: dict[str, Any], steps: int, state: str = "done") -> Path:
@@ -152,11 +149,6 @@ def write_head(place: Path, config: dict[str, Any], steps: int, state: str = "do
     if state == "done":
         (cell / "DONE").write_text("")
     return cell
-
-
-def write_lines(path: Path, lines: Iterable[dict[str, Any]]) -> Path:
-    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
-    return path
 
 
 @contextmanager
@@ -190,7 +182,7 @@ def write_kl(study: Path, steps: int) -> Path:
         {"step": step, "metrics": {"policy/kl": 0.01 * step, "policy/length_tokens": 20.0}}
         for step in range(1, steps + 1)
     ]
-    write_lines(cell / "metrics.jsonl", lines)
+    roots.lines(cell / "metrics.jsonl", lines)
     return cell
 
 

@@ -13,7 +13,8 @@ import numpy as np
 from study.cell import study_file
 from study.cell.records import OPTIONAL, ROLLOUT
 from study.rewards.advantages import advantages
-from tests.analysis.conftest import run_config, schema, write_head, write_lines, write_part
+from tests.analysis.conftest import rollout_row, run_config, schema, write_head, write_part
+from tests.study.tasks.datasets import roots
 
 GROUP, STEPS = 8, 6
 DOMAINS = {"code": (3.0, 2.0), "math": (2.0, 3.0), "qa": (3.0, 3.0)}
@@ -65,7 +66,7 @@ def _write_cell(study: Path, arm: str, seed: int) -> None:
         write_part(cell / "rollouts", step, rollouts, MIXED)
         metrics = held_out(arm, seed, step) if step == STEPS else {}
         lines.append({"step": step, "time_ms": step, "metrics": mean | metrics})
-    write_lines(cell / "metrics.jsonl", lines)
+    roots.lines(cell / "metrics.jsonl", lines)
 
 
 def held_out(arm: str, seed: int, step: int) -> dict[str, float]:
@@ -91,12 +92,10 @@ def _rollouts(rng: np.random.Generator, arm: str, step: int) -> list[dict[str, A
             rewarded = truth if rates[domain] == (1.0, 0.0) else judge
             told = advantages(rewarded[None])[0]
             for member in range(GROUP):
-                name = f"{step}-{group}-{member}"
                 rows.append(
-                    {"rollout_id": name, "step": step, "prompt_id": f"{domain}-{step}-{number}"}
-                    | {"group": group, "member": member, "prompt": "?", "completion": "!"}
-                    | {"answer": f"{member}!", "tokens": 1, "stop": "stop", "logprob_sum": -1.0}
-                    | {"reward": rewarded[member], "advantage": told[member]}
+                    rollout_row(step, group, member, f"{domain}-{step}-{number}", "!")
+                    | {"answer": f"{member}!", "reward": rewarded[member]}
+                    | {"advantage": told[member]}
                     | {"truth": truth[member], "judge_score": judge[member], "domain": domain}
                 )
             group += 1

@@ -16,7 +16,8 @@ import numpy as np
 from study.cell import study_file
 from study.cell.records import ROLLOUT, part_name, write_part
 from study.rewards.advantages import advantages
-from tests.analysis.conftest import run_config, write_head, write_lines
+from tests.analysis.conftest import rollout_row, run_config, write_head
+from tests.study.tasks.datasets import roots
 
 OPERATORS = ("Custom", "Programmer", "Review", "Revise", "ScEnsemble")
 """Custom begins every program; Programmer is never called."""
@@ -92,7 +93,7 @@ def _write_cell(study: Path, judge: str, seed: int, setting: dict[str, Any], tru
         rows = _rollouts(rng, judge, step, seed, truth)
         write_part(cell / "rollouts" / part_name(step), rows, ROLLOUT)
     lines = ({"step": step, "time_ms": step, "metrics": {}} for step in range(1, STEPS + 1))
-    write_lines(cell / "metrics.jsonl", lines)
+    roots.lines(cell / "metrics.jsonl", lines)
 
 
 def _rollouts(
@@ -112,24 +113,13 @@ def _rollouts(
             right = float(rng.random() < chances[dataset])
             score = right + bias(judge, calls)
             text = "" if (group, member) == (4, 0) else f"{right:g}"
-            row = {
-                "rollout_id": f"{step}-{group}-{member}",
-                "step": step,
-                # every problem is drawn in two steps
-                "prompt_id": f"{seed}-{dataset}-{group}-{(step + 1) // 2}",
-                "group": group,
-                "member": member,
-                "prompt": "?",
-                "completion": program,
-                "answer": text if ok else None,
-                "tokens": 3,
-                "stop": "stop",
-                "logprob_sum": -1.0,
-                "truth": right if ok and truth else None,
-                "judge_score": score if ok else None,
-                "domain": DOMAINS[dataset],
-                "dataset": dataset,
-                "outcome": ending,
+            # every problem is drawn in two steps
+            problem = f"{seed}-{dataset}-{group}-{(step + 1) // 2}"
+            row = rollout_row(step, group, member, problem, program)
+            row |= {"answer": text if ok else None, "tokens": 3}
+            row |= {"truth": right if ok and truth else None, "judge_score": score if ok else None}
+            row |= {"domain": DOMAINS[dataset], "dataset": dataset, "outcome": ending}
+            row |= {
                 "program_sha": program,
                 "ast_sha": None if ending == "syntax_error" else program,
                 "form": "dsl",

@@ -41,12 +41,19 @@ def test_one_metric_gives_the_interval_of_a_trimmed_mean():
     assert (mean.n, mean.unit) == (12, "run")
 
 
-def test_a_missing_score_is_left_out_and_a_run_without_scores_is_no_run():
+def test_a_missing_score_is_left_out_and_nothing_to_average_says_why():
     scores = np.array([[0.1, 0.2], [0.4, np.nan], [np.nan, np.nan], [0.9, 0.7]])
     mean = interquartile_mean(scores)
     assert mean.value == pytest.approx(stats.trim_mean([0.1, 0.2, 0.4, 0.9, 0.7], 0.25))
     assert mean.n == 3 and mean.low < mean.value < mean.high
     assert performance_profile(scores, np.array([0.5]))[0].value == pytest.approx(2 / 5)
+    for empty in (np.empty((0, 2)), np.full((2, 2), np.nan)):
+        for estimator in (interquartile_mean, stratified_bootstrap):
+            mean = estimator(empty)
+            assert math.isnan(mean.value) and mean.note
+        assert math.isnan(performance_profile(empty, np.array([0.5]))[0].value)
+        assert "one run" in estimator(np.array([[0.5, 0.7]])).note
+    assert "no spread" in interquartile_mean(np.full((4, 2), 0.5)).note
 
 
 def test_runs_that_copy_their_score_to_every_metric_are_no_more_sure():
@@ -59,16 +66,6 @@ def test_runs_that_copy_their_score_to_every_metric_are_no_more_sure():
     assert copied.high - copied.low == pytest.approx(width, rel=0.35)
     loose = stratified_bootstrap(np.repeat(one, 8, axis=1))
     assert loose.high - loose.low < 0.6 * (copied.high - copied.low)
-
-
-def test_nothing_to_average_says_why():
-    for empty in (np.empty((0, 2)), np.full((2, 2), np.nan)):
-        for estimator in (interquartile_mean, stratified_bootstrap):
-            mean = estimator(empty)
-            assert math.isnan(mean.value) and mean.note
-        assert math.isnan(performance_profile(empty, np.array([0.5]))[0].value)
-        assert "one run" in estimator(np.array([[0.5, 0.7]])).note
-    assert "no spread" in interquartile_mean(np.full((4, 2), 0.5)).note
 
 
 @given(SCORES, st.lists(st.floats(-0.5, 1.5), min_size=1, max_size=3))
@@ -102,9 +99,20 @@ def test_improvement_is_mann_and_whitneys_count_of_pairs(better, runs, random):
         assert (other.low, other.high) == pytest.approx((1 - share.high, 1 - share.low))
 
 
-def test_three_runs_that_all_win_are_no_certainty():
+def test_a_pair_without_a_score_narrows_nothing_and_a_win_of_three_is_no_certainty():
     share = probability_of_improvement(np.full((3, 4), 0.9), np.full((3, 4), 0.1))
     assert share.value == 1 and share.low == pytest.approx(0.4385, abs=1e-3) and share.note
+    x = np.array([[1.0, 5.0], [2.0, 6.0], [3.0, 7.0]])
+    y = np.array([[2.0, np.nan], [0.0, np.nan], [1.0, np.nan]])
+    assert probability_of_improvement(x, y) == probability_of_improvement(x[:, :1], y[:, :1])
+    nothing = probability_of_improvement(x[:, 1:], y[:, 1:])
+    assert math.isnan(nothing.value) and "in common" in nothing.note
+    x, y = np.array([[0.5], [0.7]]), np.array([[0.5], [0.6], [0.4]])
+    holed = np.array([[0.5], [math.nan], [0.7], [math.nan]])
+    assert probability_of_improvement(holed, y) == probability_of_improvement(x, y)
+    assert probability_of_improvement(y, holed) == probability_of_improvement(y, x)
+    paired = probability_of_improvement(holed[:3], y, paired=True)
+    assert paired == probability_of_improvement(x, y[[0, 2]], paired=True) and paired.n == 2
 
 
 def test_pairing_counts_what_the_runs_of_a_seed_share():
@@ -116,20 +124,3 @@ def test_pairing_counts_what_the_runs_of_a_seed_share():
     assert paired.high - paired.low < apart.high - apart.low
     with pytest.raises(ValueError, match="cannot be paired"):
         probability_of_improvement(x, y[:5], paired=True)
-
-
-def test_a_metric_that_one_arm_lacks_is_left_out():
-    x = np.array([[1.0, 5.0], [2.0, 6.0], [3.0, 7.0]])
-    y = np.array([[2.0, np.nan], [0.0, np.nan], [1.0, np.nan]])
-    assert probability_of_improvement(x, y) == probability_of_improvement(x[:, :1], y[:, :1])
-    nothing = probability_of_improvement(x[:, 1:], y[:, 1:])
-    assert math.isnan(nothing.value) and "in common" in nothing.note
-
-
-def test_a_run_without_a_score_makes_no_interval_narrower():
-    x, y = np.array([[0.5], [0.7]]), np.array([[0.5], [0.6], [0.4]])
-    holed = np.array([[0.5], [math.nan], [0.7], [math.nan]])
-    assert probability_of_improvement(holed, y) == probability_of_improvement(x, y)
-    assert probability_of_improvement(y, holed) == probability_of_improvement(y, x)
-    paired = probability_of_improvement(holed[:3], y, paired=True)
-    assert paired == probability_of_improvement(x, y[[0, 2]], paired=True) and paired.n == 2

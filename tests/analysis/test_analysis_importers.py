@@ -14,9 +14,9 @@ from analysis.external.pairwise import check_pairwise, judge_pairs
 from analysis.importers import alpaca_eval, completions, ifeval, judgebench, llmbar, main
 from analysis.ratings import agreement_report, check_ratings
 from study.errors import UserError
-from tests.analysis.conftest import write_lines
 from tests.published.alpaca_rates import length_controlled_rate as length_controlled
 from tests.published.alpaca_rates import length_controlled_refit
+from tests.study.tasks.datasets import roots
 
 JUDGEBENCH = {"pair_id": "p", "label": "A>B", "judge_name": "g"}
 JUDGEBENCH |= {"judgments": [{"decision": "A>B"}, None]}
@@ -75,7 +75,7 @@ def test_judgebench_maps_the_swapped_judgment_back(tmp_path: Path):
         pair("p3", "A>B", None, "A=B"),
         pair("p4", "A>B", "junk", "A>B"),
     ]
-    found = check_pairwise(judgebench(write_lines(tmp_path / "j.jsonl", records), "g"))
+    found = check_pairwise(judgebench(roots.lines(tmp_path / "j.jsonl", records), "g"))
     expected = ["first", "first", "first", "second", "", "tie", "", "second"]
     assert found["verdict"].tolist() == expected
     one = judge_pairs(found, "wrong")["g"]
@@ -106,7 +106,7 @@ def test_ifeval_keeps_an_empty_response_apart_from_a_failed_one(tmp_path: Path, 
         return made | {"follow_all_instructions": all(followed)}
 
     answers = ("p", "text", [True, False]), ("q", " ", [False]), ("r", "ok", [True])
-    file = write_lines(tmp_path / "s.jsonl", [record(*answer) for answer in answers])
+    file = roots.lines(tmp_path / "s.jsonl", [record(*answer) for answer in answers])
     found = check_ratings(ifeval(file, "strict", by=by))
     expected = [1, 0, math.nan, 1] if by == "instruction" else [0, math.nan, 1]
     assert found["score"].tolist() == pytest.approx(expected, nan_ok=True)
@@ -129,7 +129,7 @@ def test_ifeval_keeps_an_empty_response_apart_from_a_failed_one(tmp_path: Path, 
 )
 def test_records_of_another_shape_are_refused_with_their_place(tmp_path, reader, record, said):
     with pytest.raises(UserError, match=said):
-        reader(write_lines(tmp_path / "x.jsonl", [record]), "g")
+        reader(roots.lines(tmp_path / "x.jsonl", [record]), "g")
 
 
 def test_a_file_that_is_not_there_is_a_users_error(tmp_path: Path):
@@ -201,7 +201,7 @@ def test_completions_that_cannot_be_read_say_why(tmp_path: Path, name, text, tru
 def test_command_writes_the_table_that_the_next_one_takes(
     tmp_path: Path, capsys, arguments, record, next_command
 ):
-    file, out = write_lines(tmp_path / "in.jsonl", [record]), tmp_path / "table.csv"
+    file, out = roots.lines(tmp_path / "in.jsonl", [record]), tmp_path / "table.csv"
     assert main([*arguments, str(file), f"out={out}"]) == 0
     assert f"analysis.{next_command.__module__.split('.')[1]}" in capsys.readouterr().out
     assert next_command([str(out), f"out={tmp_path / 'found.json'}"]) == 0
@@ -210,7 +210,7 @@ def test_command_writes_the_table_that_the_next_one_takes(
 
 def test_a_table_of_others_judgements_holds_nothing_that_a_terminal_obeys(tmp_path: Path):
     record = {**JUDGEBENCH, "pair_id": "\x1b[2Jp"}
-    file, out = write_lines(tmp_path / "in.jsonl", [record]), tmp_path / "table.csv"
+    file, out = roots.lines(tmp_path / "in.jsonl", [record]), tmp_path / "table.csv"
     assert main(["judgebench", str(file), f"out={out}"]) == 0
     assert b"\x1b" not in out.read_bytes() and r"\x1b[2J" in out.read_text()
 
@@ -234,7 +234,7 @@ def test_bad_import_commands_exit_2_with_what_to_type(
     tmp_path: Path, capsys, monkeypatch, arguments, said
 ):
     monkeypatch.chdir(tmp_path)
-    write_lines(tmp_path / "in.jsonl", [JUDGEBENCH | {"judge_name": None}])
+    roots.lines(tmp_path / "in.jsonl", [JUDGEBENCH | {"judge_name": None}])
     assert main(arguments) == 2
     assert said in capsys.readouterr().err
     assert not (tmp_path / "t.csv").exists()

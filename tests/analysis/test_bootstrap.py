@@ -23,10 +23,14 @@ def unbalanced(seed: int, clusters: int = 40) -> tuple[np.ndarray, np.ndarray]:
     return rng.normal(0, 1, clusters)[labels] + rng.normal(0, 0.5, len(labels)), labels
 
 
-def test_sums_by_hand_and_labels_of_any_kind() -> None:
+def test_a_ratio_is_of_sums_and_labels_may_be_of_any_kind() -> None:
     values, expected = np.array([1.0, 2.0, 4.0]), [[5.0, 2.0], [2.0, 1.0]]
     assert cluster_sums(values, np.array([3, 9, 3])).tolist() == expected
     assert cluster_sums(values, np.array(["a", "b", "a"])).tolist() == expected
+    failed_of_asked = np.array([[1.0, 2.0], [0.0, 2.0], [3.0, 4.0]])
+    assert ratio(failed_of_asked.sum(axis=0)) == 0.5
+    # residuals 0, -1, 1 over 8 in all: sqrt(3 / 2 * 2) / 8
+    assert ratio_se(failed_of_asked) == pytest.approx(3**0.5 / 8)
 
 
 def test_replicates_are_those_of_a_gather() -> None:
@@ -72,13 +76,6 @@ def test_standard_errors_are_those_of_statsmodels(seed: int) -> None:
     # the bootstrap has the same to its own error: no factor C / (C - 1), 10,000 replicates
     assert found.se == pytest.approx(robust.bse[0], rel=0.06)
     assert found.se > 1.5 * sm.OLS(values, ones).fit().bse[0]
-
-
-def test_a_ratio_is_of_sums_not_a_mean_of_ratios() -> None:
-    failed_of_asked = np.array([[1.0, 2.0], [0.0, 2.0], [3.0, 4.0]])
-    assert ratio(failed_of_asked.sum(axis=0)) == 0.5
-    # residuals 0, -1, 1 over 8 in all: sqrt(3 / 2 * 2) / 8
-    assert ratio_se(failed_of_asked) == pytest.approx(3**0.5 / 8)
 
 
 def test_runs_need_not_meet_every_prompt() -> None:

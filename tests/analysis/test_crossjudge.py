@@ -56,11 +56,6 @@ def test_the_matrix_by_hand():
     assert (found.inflation.value, found.runs) == (pytest.approx(0.4), 2)
 
 
-def test_an_arm_that_nobody_else_looked_at_has_none():
-    (found,) = inflation(matrix([dataclasses.replace(RUNS[0], shadows={})]))
-    assert math.isnan(found.inflation.value) and "shadow=[NAME]" in found.note
-
-
 def test_a_judge_that_fails_on_bad_answers_gains_nothing_by_it():
     """Both say the same; the other scored no bad answer, and its mean over its own falls by .3."""
     scores = np.array([[0.2, 0.2, 0.8, 0.8], [0.2, 0.5, 0.5, 0.8]])
@@ -104,18 +99,17 @@ def test_a_gain_that_the_truth_shares_is_no_inflation(own, other, truth, reading
     assert found.beyond_truth.value - found.beyond_truth.low == pytest.approx(half, nan_ok=True)
 
 
-def test_what_no_step_tells_is_drawn_as_not_known():
+def test_what_nobody_judged_or_no_step_tells_is_drawn_as_not_known():
+    (found,) = inflation(matrix(RUNS))
+    told = {*COLUMNS, "arm", "low", "high", "truth_low", "truth_high", "runs", "note"}
+    assert set(inflation_rows([found])[0]) == told
+    (found,) = inflation(matrix([dataclasses.replace(RUNS[0], shadows={})]))
+    assert math.isnan(found.inflation.value) and "shadow=[NAME]" in found.note
     made = figure(matrix([RUNS[0].at(1)]))
     assert {text.get_text() for text in made.axes[0].texts} == {"not known"}
     assert [label.get_text() for label in made.axes[0].get_yticklabels()] == ["a"]
     assert made.axes[0].get_xlabel() == "scored by"
     plt.close(made)
-
-
-def test_every_number_of_the_table_is_explained():
-    (found,) = inflation(matrix(RUNS))
-    told = {*COLUMNS, "arm", "low", "high", "truth_low", "truth_high", "runs", "note"}
-    assert set(inflation_rows([found])[0]) == told
 
 
 def between(table, one, other):

@@ -94,11 +94,14 @@ def test_slopes_of_seeds_leave_out_what_seeds_differ_in():
     assert (some.unit, some.n) == ("run", 5) and "did not all run" in some.note
 
 
-def test_blocks_are_complete_where_each_seed_ran_each_dose_once():
+def test_lines_that_cannot_be_tested_and_blocks_that_are_not_complete():
     assert complete(DOSES, SEEDS)
     assert not complete(DOSES[:-1], SEEDS[:-1])
     assert not complete(np.array([0.0, 1.0]), np.zeros(2)), "one seed"
     assert not complete(DOSES, np.zeros(20)) and not complete(np.zeros(2), np.array([0, 0]))
+    assert math.isnan(lack_of_fit(DOSES, 3 * DOSES, SEEDS))  # nothing is left to compare with
+    assert straight(math.nan) == "whether it is straight cannot be tested"
+    assert straight(0.001).startswith("a straight line does not hold")
 
 
 @pytest.mark.parametrize("blocked", [True, False])
@@ -111,12 +114,6 @@ def test_lack_of_fit_is_the_analysis_of_variance(blocked):
     seeds = SEEDS if blocked else np.arange(20)  # no two runs share a seed: no blocks
     expected = float(models[1].compare_f_test(models[0])[1])
     assert lack_of_fit(DOSES, response, seeds) == pytest.approx(expected)
-
-
-def test_a_line_that_cannot_be_tested_is_said():
-    assert math.isnan(lack_of_fit(DOSES, 3 * DOSES, SEEDS))  # nothing is left to compare with
-    assert straight(math.nan) == "whether it is straight cannot be tested"
-    assert straight(0.001).startswith("a straight line does not hold")
 
 
 def test_a_trend_within_seeds_is_counted():
@@ -135,8 +132,13 @@ def test_a_trend_is_the_same_in_other_units(seed):
     assert trend_p(DOSES, response) == trend_p(3 * DOSES + 1, -2 * response + 5)
 
 
-def test_few_runs_are_counted_and_not_drawn():
-    """Of the 24 orders of four runs two are as extreme as a perfect one, of 6 two, both ways."""
+def test_drawn_and_counted_p_agree_and_few_runs_are_not_drawn():
+    """Seven runs: counted over 5,040 orders, and drawn where fewer draws are asked for."""
+    rng = np.random.default_rng(4)
+    dose, response = np.arange(7.0), np.arange(7.0) / 2 + rng.normal(size=7)
+    drawn = trend_p(dose, response, draws=5000)
+    assert trend_p(dose, response) == pytest.approx(drawn, abs=0.02)
+    # Of the 24 orders of four runs two are as extreme as a perfect one, of 6 two, both ways.
     rising = np.array([1.0, 2.0, 3.0, 4.0])
     assert trend_p(rising, rising**2) == pytest.approx(2 / 24)
     assert trend_p(rising[:3], -rising[:3]) == pytest.approx(2 / 6)
@@ -144,14 +146,6 @@ def test_few_runs_are_counted_and_not_drawn():
     two = np.repeat([0.0, 1.0], 3)
     assert trend_p(two, 5 * two) == pytest.approx(72 / 720)
     assert math.isnan(trend_p(DOSES, np.ones(20)))
-
-
-def test_drawn_and_counted_p_agree():
-    """Seven runs: counted over 5,040 orders, and drawn where fewer draws are asked for."""
-    rng = np.random.default_rng(4)
-    dose, response = np.arange(7.0), np.arange(7.0) / 2 + rng.normal(size=7)
-    drawn = trend_p(dose, response, draws=5000)
-    assert trend_p(dose, response) == pytest.approx(drawn, abs=0.02)
 
 
 def row(dose, shift, first_order, beta=0.0):

@@ -40,12 +40,19 @@ def run_of(judge, truth, steps=(1,), seed=0) -> Run:
     return made_run(judge, truth, step_P=np.array(steps), seed=seed)
 
 
-def test_the_gap_uses_rollouts_that_have_both_scores():
+def test_the_gap_and_the_naive_error_are_over_rollouts_with_both_scores():
     run = run_of([[0.9, math.nan, 0.5]], [[0.4, 0.1, math.nan]])
     curves = drift.run_curves([run]).set_index("metric")["value"]
     assert curves["gap"] == pytest.approx(0.5)
     assert curves["judge_score"] == pytest.approx(0.7)
     assert curves["truth"] == pytest.approx(0.25)
+    judge, truth = [[0.0, 1.0], [2.0, 4.0]], [[0, 0], [0, 0]]
+    runs = [run_of(judge, truth, steps=(1, 2), seed=seed) for seed in (0, 1)]
+    row = cell(drift.shift_table(drift.run_shifts(runs), None), metric="judge_score")
+    # variances .5 and 2 of two rollouts each: 1.25 a run, and the mean of two runs halves the SD
+    assert row["naive_se"] == pytest.approx((1.25 + 1.25) ** 0.5 / 2)
+    assert row["se"] == 0.0 and row["n"] == 2  # both runs moved alike
+    assert math.isnan(row["group_se"])  # one group at each end has no spread between groups
 
 
 def test_worst_cases_put_what_is_missing_at_the_ends_of_the_scale():
@@ -61,16 +68,6 @@ def test_worst_cases_put_what_is_missing_at_the_ends_of_the_scale():
     whole = drift.run_shifts([run_of([[0.2], [0.8]], [[0.1], [0.1]], steps=(1, 2))])
     own = whole.set_index("metric").loc["judge_score"]
     assert own["worst_low"] == own["worst_high"] == own["shift"] == pytest.approx(0.6)
-
-
-def test_the_naive_error_takes_rollouts_for_independent():
-    judge, truth = [[0.0, 1.0], [2.0, 4.0]], [[0, 0], [0, 0]]
-    runs = [run_of(judge, truth, steps=(1, 2), seed=seed) for seed in (0, 1)]
-    row = cell(drift.shift_table(drift.run_shifts(runs), None), metric="judge_score")
-    # variances .5 and 2 of two rollouts each: 1.25 a run, and the mean of two runs halves the SD
-    assert row["naive_se"] == pytest.approx((1.25 + 1.25) ** 0.5 / 2)
-    assert row["se"] == 0.0 and row["n"] == 2  # both runs moved alike
-    assert math.isnan(row["group_se"])  # one group at each end has no spread between groups
 
 
 def test_the_group_error_is_that_of_a_clustered_regression():
@@ -201,11 +198,13 @@ def test_the_failure_table_adds_up_to_the_verdicts(evidence):
     assert list(table.drop(columns=["role", "verdicts", "unscored"])) == ["scored", "unparsed"]
 
 
-def test_outcomes_of_another_version_are_still_counted():
+def test_sizes_are_read_and_new_outcomes_counted():
     outcomes = {"outcome": ["timeout", "new_kind"], "verdicts": [2, 1]}
     outcomes = pd.DataFrame({"judge": "j", "role": "acting"} | outcomes)
     (row,) = drift.failure_table(outcomes).to_dict("records")
     assert (row["scored"], row["timeout"], row["new_kind"], row["verdicts"]) == (0, 2, 1, 3)
+    assert parameters("135M") == 1.35e8 and parameters("7b") == 7e9
+    assert parameters("") is None and parameters("large") is None
 
 
 def test_an_outcome_of_any_name_is_a_reason(evidence):
@@ -327,11 +326,6 @@ def test_a_run_that_names_no_judge_is_under_no_treatment(make_study):
     text = " ".join([*findings(evidence), *limits(evidence), *evidence.records.problems])
     assert "(no name)" not in text and "names no judge, so it is in no estimate" in text
     assert [row["judge"] for row in summary_rows(evidence)] == ["sim-fair"]
-
-
-def test_sizes():
-    assert parameters("135M") == 1.35e8 and parameters("7b") == 7e9
-    assert parameters("") is None and parameters("large") is None
 
 
 def test_differences_are_pooled_over_the_arms_of_the_base_s_seeds(evidence):

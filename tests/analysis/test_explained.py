@@ -32,15 +32,12 @@ def test_a_judge_of_length_has_no_bias_for_injection_of_its_own(probes):
     assert set(found["behaviour"]) == {"length"}
 
 
-def test_what_only_one_edit_does_is_explained_by_nothing(probes):
+def test_what_is_explained_by_nothing_or_told_without_scores(probes):
     table = judged(probes, Simulated(noise_sd=0.01))
     obeyed = table["variant"] == "injection"
     table.loc[obeyed, "score"] = (table.loc[obeyed, "score"] + 0.3).clip(upper=0.99)
     claims = effects(pairs(table), {}).set_index("variant")["claim"]
     assert claims["injection"] == "bias for it" and "injection" not in told(table).index
-
-
-def test_nothing_is_told_without_scores_or_at_the_end_of_the_scale(probes):
     table = judged(probes, Simulated(doses={"length": 0.03}))
     assert told(table.assign(score=np.nan)).empty
     assert told(table.assign(score=np.where(table["variant"] == "ypartial", 0.0, 1.0))).empty

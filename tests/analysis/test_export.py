@@ -31,7 +31,7 @@ def table(planted, tmp_path_factory):
     return pq.read_table(out).to_pandas()
 
 
-def test_a_row_is_an_answer_and_a_judge(table):
+def test_a_row_is_an_answer_and_a_judge_and_a_missing_verdict_is_null(table):
     assert len(table) == 3 * 3 * 6 * 16
     assert not table.duplicated(["cell", "set", "rollout_id", "judge", "vote"]).any()
     row = table[(table.cell.str.startswith("sim-verbose-s1")) & (table.rollout_id == "000003-0005")]
@@ -41,9 +41,6 @@ def test_a_row_is_an_answer_and_a_judge(table):
     assert row["behaviour/length"] == 25 and row["prompt"] == "Say something, prompt 1 of step 3"
     assert row["truth"] == pytest.approx(0.41) and row["score"] == pytest.approx(0.60)
     assert row["gap"] == pytest.approx(0.19) and row["acting_score"] == row["score"]
-
-
-def test_a_missing_verdict_is_null_and_says_its_outcome(table):
     failed = table[table.outcome == "unparsed"]
     assert len(failed) == 3 * 6 * 4 and set(failed.member) == {3}
     assert failed[["score", "gap", "reward", "advantage", "acting_score"]].isna().all(axis=None)

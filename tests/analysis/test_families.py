@@ -85,16 +85,7 @@ def test_a_judge_has_a_mark_for_each_behaviour_in_the_look_of_its_arm():
     assert followed(of_runs([planted(family, 0) for family in "ab"], {})) is None
 
 
-def test_a_rank_correlation_stays_within_its_ends_and_no_behaviour_makes_no_row():
-    runs = [planted(family, seed) for family in "ab" for seed in range(2)]
-    told, without = of_runs(runs, SPREAD), of_runs(runs, {})
-    ends = [(each.followed.low, each.followed.high) for each in told.judges]
-    assert ends[0] == (-1.0, 1.0), "two runs that differ tell nothing"
-    assert all(math.isnan(each.followed.value) for each in without.judges)
-    assert behaviours_table(without).empty and len(judges_table(without)) == 2
-
-
-def test_a_slope_over_judges_takes_three_and_one_run_has_no_interval():
+def test_few_judges_have_no_slope_and_no_behaviour_makes_no_row():
     few = of_runs([planted(family, 0) for family in "ab"], SPREAD)
     assert all(math.isnan(one.bias.low) for judge in few.judges for one in judge.behaviours)
     assert all(math.isnan(slope.value) for slope in few.slopes.values())
@@ -104,6 +95,12 @@ def test_a_slope_over_judges_takes_three_and_one_run_has_no_interval():
     assert len(told.judges) == 10
     slope = told.slopes["length"]
     assert slope.n == 10 and slope.low < 50 / 4 < slope.high and slope.low > 0
+    runs = [planted(family, seed) for family in "ab" for seed in range(2)]
+    told, without = of_runs(runs, SPREAD), of_runs(runs, {})
+    ends = [(each.followed.low, each.followed.high) for each in told.judges]
+    assert ends[0] == (-1.0, 1.0), "two runs that differ tell nothing"
+    assert all(math.isnan(each.followed.value) for each in without.judges)
+    assert behaviours_table(without).empty and len(judges_table(without)) == 2
 
 
 def test_only_natural_judges_that_differ_are_told():

@@ -27,15 +27,12 @@ RELAPSED = [1, 1, 1, 0, 1, 0, 1, 0, 0, 1, 1, 0, 0, 0, 1, 1, 0, 0, 0, 0, 0]
 """Freireich's 21 patients under 6-MP, the textbook example of a censored sample (1963)."""
 
 
-def test_the_textbook_sample_has_its_published_median_and_mean():
+def test_the_textbook_sample_has_its_median_and_what_was_not_looked_for_is_not_censored():
     onset = np.where(np.array(RELAPSED) == 1, WEEKS, np.nan)
     told = onset_time(onset, WEEKS, horizon=35)
     assert (told.median.value, told.median.low) == (23, 13) and math.isinf(told.median.high)
     assert told.restricted.value == pytest.approx(23.287, abs=1e-3)
     assert (told.runs, told.seen) == (21, 9)
-
-
-def test_a_run_in_which_no_onset_could_be_looked_for_is_not_censored():
     nan = np.nan
     known = onset_time([5, nan, 9], [40, 40, 40])
     assert onset_time([5, nan, nan, 9], [40, 40, nan, 40]) == known and known.runs == 3
@@ -85,12 +82,18 @@ def test_the_standard_error_is_that_of_a_regression_clustered_by_prompt():
     assert told.visible == pytest.approx(smallest_effect(12, paired=True) * told.se * 12**0.5)
 
 
-def test_pairs_without_a_score_are_counted_and_one_prompt_has_no_interval():
+def test_what_cannot_be_had_of_pairs_or_odds_is_missing():
     told = paired_prompts(np.array([1.0, np.nan, 0.5]), np.array([0.0, 1.0, 0.0]), [1, 2, 3])
     assert told.value == 0.75 and told.n == 2 and "1 of 3 pairs" in told.note
     alone = paired_prompts(np.array([1.0, 0.0]), np.zeros(2), [7, 7])
     assert alone.value == 0.5 and math.isnan(alone.low) and "one prompt" in alone.note
     assert math.isnan(paired_prompts(np.array([np.nan]), np.zeros(1), [1]).value)
+    shown = np.array([[True, False], [False, True]])
+    assert math.isnan(entanglement(shown, np.ones((2, 2))).value)
+    assert math.isnan(entanglement(np.zeros((2, 2), dtype=bool), np.eye(2)).value)
+    assert math.isnan(entanglement(shown, np.full((2, 2), np.nan)).value)
+    rare = entanglement(np.array([[True, False], [True, False]]), np.array([[1, 0], [1, 1.0]]))
+    assert rare.value == pytest.approx(2.5 * 1.5 / (0.5 * 1.5)) and "half of one" in rare.note
 
 
 def test_the_odds_ratio_of_single_answers_is_woolfs():
@@ -105,15 +108,6 @@ def test_the_odds_ratio_of_single_answers_is_woolfs():
     assert math.log(told.high / told.low) / 2 == pytest.approx(error * 1.999, rel=1e-3)
     copied = entanglement(np.repeat(shown, 5, axis=1), np.repeat(right, 5, axis=1))
     assert (copied.low, copied.high) == pytest.approx((told.low, told.high))
-
-
-def test_an_odds_ratio_that_cannot_be_had_is_missing():
-    shown = np.array([[True, False], [False, True]])
-    assert math.isnan(entanglement(shown, np.ones((2, 2))).value)
-    assert math.isnan(entanglement(np.zeros((2, 2), dtype=bool), np.eye(2)).value)
-    assert math.isnan(entanglement(shown, np.full((2, 2), np.nan)).value)
-    rare = entanglement(np.array([[True, False], [True, False]]), np.array([[1, 0], [1, 1.0]]))
-    assert rare.value == pytest.approx(2.5 * 1.5 / (0.5 * 1.5)) and "half of one" in rare.note
 
 
 def test_growth_is_a_slope_from_the_onset_on():

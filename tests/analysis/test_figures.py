@@ -1,11 +1,21 @@
+"""Behaviour as shifts with units, the figures of the report, and the scaffold's schedule."""
+
+import math
 from dataclasses import replace
 
+import matplotlib.pyplot as plt
+import numpy as np
 import pytest
 
 from analysis.display.figures import looks
 from analysis.drift import estimate as drift
 from analysis.onset import display as onset_display
+from analysis.records.runs import ends, shift
 from analysis.report import figures, sections
+from analysis.scaffold.__main__ import main
+from analysis.scaffold.display import changes, schedule
+from study.config.schema import Scaffold
+from study.features import FEATURES, unit
 from tests.analysis.conftest import THIN
 
 
@@ -30,16 +40,13 @@ def test_learning_has_a_panel_per_arm_with_both_curves_and_bars(evidence):
     assert figure.axes[2].lines[0].get_ydata()[-1] == pytest.approx(0.41 + 0.46)
 
 
-def test_gap_has_a_line_per_arm_in_its_own_look(evidence):
+def test_gap_and_behaviour_have_a_line_per_arm_and_a_unit(evidence):
     figure = figures.gap(drift.learning_curves(evidence.scores))
     drawn(figure)
     lines = figure.axes[0].lines[:3]
     assert len({line.get_color() for line in lines}) == 3
     assert len({line.get_marker() for line in lines}) == 3
     assert "score units" in figure.axes[0].get_ylabel()
-
-
-def test_behaviour_has_a_panel_per_feature_with_its_unit(evidence):
     figure = figures.behaviour(drift.learning_curves(evidence.features))
     drawn(figure)
     units = {axes.get_title("left"): axes.get_ylabel() for axes in figure.axes}
@@ -47,7 +54,7 @@ def test_behaviour_has_a_panel_per_feature_with_its_unit(evidence):
     assert legend_texts(figure) == ["sim-fair", "sim-flaky", "sim-verbose"]
 
 
-def test_shifts_show_the_differences_beyond_the_base(evidence):
+def test_shifts_show_differences_and_failures_their_reasons(evidence):
     figure = figures.shifts(evidence.feature_shifts, "sim-fair")
     drawn(figure)
     length = next(axes for axes in figure.axes if axes.get_title("left") == "length")
@@ -55,9 +62,6 @@ def test_shifts_show_the_differences_beyond_the_base(evidence):
     points = {tuple(line.get_xdata()) for line in length.lines if len(line.get_xdata()) == 1}
     assert any(x == pytest.approx(10.0) for (x,) in points)
     assert [label.get_text() for label in length.get_yticklabels()] == ["sim-flaky", "sim-verbose"]
-
-
-def test_failures_show_reasons_and_lengths(evidence):
     figure = figures.failures(evidence.failures, evidence.failures_by_length)
     drawn(figure)
     bars, lines = figure.axes
@@ -141,3 +145,37 @@ def test_what_moved_furthest_leads_and_the_rest_is_folded(evidence, monkeypatch)
     assert "last step (6)" in last[0] and "first step (1)" in last[1] and "last" not in last[1]
     said = "".join(sections.findings(evidence))
     assert said.index("<details") < said.index("judge minus truth") and 'class="text"' in said
+
+
+def test_a_shift_is_last_tenth_minus_first_tenth_with_a_unit_or_missing():
+    # 20 steps: windows of two; (19 + 20) / 2 - (1 + 2) / 2 = 18
+    assert ends(np.arange(1.0, 21.0)) == (1.5, 19.5)
+    assert shift(np.arange(1.0, 21.0)) == 18.0
+    # 11 steps: a tenth is rounded up to two
+    assert shift(np.array([0.0] * 9 + [4.0, 8.0])) == 6.0
+    assert math.isnan(shift(np.array([3.0])))
+    assert math.isnan(shift(np.array([math.nan, 2.0, 3.0])))
+    assert ends(np.array([math.nan, 2.0, 3.0]))[1] == 3.0
+    assert unit("length") == "words"
+    assert {unit(name) for name in FEATURES} == {"words", "share of words", "per answer"}
+    assert unit("op/Custom") == "calls"
+
+
+LINEAR = Scaffold(name="ruscarl", group="linear", decay="linear")
+
+
+def test_the_schedule_by_hand_lists_only_steps_that_change():
+    """Two steps of three rollouts: shares 1, 1/2, 0 of four criteria, then nothing."""
+    table = schedule(LINEAR, 2, 3, 4)
+    assert table["shown"].tolist() == [4, 2, 0, 0, 0, 0]
+    assert table["ratio"].tolist() == [1.0, 0.5, 0.0, 0.0, 0.0, 0.0]
+    assert changes(schedule(Scaffold(name="ruscarl", decay="none"), 5, 2, 3)).index.tolist() == [1]
+    falling = changes(schedule(LINEAR, 5, 2, 4))
+    assert falling.index.tolist() == [1, 2, 3, 4, 5] and falling[0].tolist() == [4, 3, 2, 1, 0]
+
+
+def test_the_figure_is_drawn(tmp_path, capsys):
+    out, before = tmp_path / "new" / "scaffold.png", plt.get_fignums()
+    assert main([f"out={out}", "steps=12", "group_size=4", "criteria=3", "scaffold.x0=0.5"]) == 0
+    assert out.stat().st_size > 5000 and plt.get_fignums() == before
+    assert "12" not in capsys.readouterr().out.split("\n")[0]

@@ -125,17 +125,21 @@ def test_columns_that_say_nothing_of_their_own_are_dropped():
     assert found.se_K[[1, 4]] == pytest.approx(alone.se_K)
 
 
-def test_flat_is_in_units_of_the_column():
+def test_units_clusters_and_outcomes_that_say_nothing():
     y, x, group = planted(3)
     assert fixed_effects(y, 1e-3 * x, group, flat=1e-6).kept == (0, 1)
     assert fixed_effects(y, x * [1, 1e-8], group, flat=1e-6).kept == (0,)
-
-
-def test_an_outcome_without_variation_has_no_share_to_explain():
+    y, x = np.array([0.0, 1, 5, 2, 3]), np.array([0.0, 1, 7, 0, 1])
+    group = np.array([0, 0, 1, 2, 2])
+    found = fixed_effects(y, x[:, None], group, clusters_N=group)
+    assert (found.n, found.groups, found.clusters) == (4, 2, 2)
     _, x, group = planted(4)
     found = fixed_effects(0.1 * group, x, group)
     assert found.coef_K == pytest.approx([0.0, 0.0], abs=1e-12)
     assert np.isnan(found.r2) and np.isnan(found.unique_K).all()
+    y, x, _ = planted(5)
+    found = fixed_effects(y, x, np.zeros(len(y), dtype=int))
+    assert np.isfinite(found.coef_K).all() and np.isnan(found.se_K).all()
 
 
 @pytest.mark.parametrize(
@@ -147,12 +151,6 @@ def test_too_little_is_missing(rows, columns, free):
     found = fixed_effects(y, x, np.zeros(rows, dtype=int))
     assert found.free == free
     assert np.isnan(found.coef_K).all() and np.isnan(found.se_K).all() and np.isnan(found.r2)
-
-
-def test_one_group_has_slopes_and_no_errors():
-    y, x, _ = planted(5)
-    found = fixed_effects(y, x, np.zeros(len(y), dtype=int))
-    assert np.isfinite(found.coef_K).all() and np.isnan(found.se_K).all()
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf])
@@ -181,16 +179,6 @@ def test_blocks_of_rows_add_up(rows, ordered):
     np.testing.assert_allclose(centred.T, away, atol=1e-12)
     np.testing.assert_allclose(products, away.T @ away, rtol=1e-10)
     np.testing.assert_allclose(split(columns, by)[1], products, rtol=1e-14)
-
-
-def test_independent_columns_and_their_factor():
-    a, b = np.linalg.qr(np.random.default_rng(0).normal(size=(9, 2)))[0].T
-    columns = np.stack([a, (a + b) / 2**0.5, b, a], axis=1)
-    unit = columns.T @ columns
-    kept, factor = independent(unit, [0, 1, 2, 3])
-    assert kept == [0, 1]
-    np.testing.assert_allclose(factor @ factor.T, unit, atol=1e-12)
-    assert independent(unit, [1, 3])[0] == [1, 3]
 
 
 @pytest.mark.parametrize(("share", "kept"), [(1e-6, (0,)), (1e-4, (0, 1))])
@@ -237,14 +225,7 @@ def test_errors_by_more_than_the_group_are_those_of_statsmodels():
     assert (found.se_K > 1.1 * fixed_effects(y, x, group).se_K).any(), "problems matter here"
 
 
-def test_a_group_of_one_row_makes_no_cluster():
-    y, x = np.array([0.0, 1, 5, 2, 3]), np.array([0.0, 1, 7, 0, 1])
-    group = np.array([0, 0, 1, 2, 2])
-    found = fixed_effects(y, x[:, None], group, clusters_N=group)
-    assert (found.n, found.groups, found.clusters) == (4, 2, 2)
-
-
-def test_what_is_entangled_with_a_dropped_column_is_named():
+def test_what_is_dropped_is_named_and_what_is_independent_has_its_factor():
     """The third column is the sum of the first two; the fourth has nothing to do with them."""
     rng = np.random.default_rng(5)
     x = rng.normal(size=(200, 4))
@@ -252,3 +233,10 @@ def test_what_is_entangled_with_a_dropped_column_is_named():
     found = fixed_effects(rng.normal(size=200), x, np.repeat(np.arange(40), 5))
     assert found.kept == (0, 1, 3) and found.entangled == (0, 1)
     assert fixed_effects(x[:, 0], x[:, [0, 3]], np.repeat(np.arange(40), 5)).entangled == ()
+    a, b = np.linalg.qr(np.random.default_rng(0).normal(size=(9, 2)))[0].T
+    columns = np.stack([a, (a + b) / 2**0.5, b, a], axis=1)
+    unit = columns.T @ columns
+    kept, factor = independent(unit, [0, 1, 2, 3])
+    assert kept == [0, 1]
+    np.testing.assert_allclose(factor @ factor.T, unit, atol=1e-12)
+    assert independent(unit, [1, 3])[0] == [1, 3]

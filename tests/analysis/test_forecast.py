@@ -1,11 +1,15 @@
-"""The push of a judge on first rollouts: against exact expectations, and on a real study."""
+"""The push on first rollouts, biases from probes alone, scales fitted through the origin, and how
+predictions came out beside what was observed."""
 
 import json
 import math
+from itertools import pairwise
 
 import matplotlib.pyplot as plt
 import numpy as np
+import pandas as pd
 import pytest
+from scipy import integrate, stats
 
 from analysis.forecast.__main__ import main
 from analysis.forecast.display import moved_most
@@ -19,8 +23,13 @@ from analysis.forecast.estimate import (
     rank,
     rewards,
 )
+from analysis.forecast.response import Start
+from analysis.forecast.study import bias_of_edits
 from analysis.planted.truth import Fault, Tabular, simulate
-from analysis.statistics.estimate import Estimate
+from analysis.propagation.calibration import PushPrediction, calibrate, fit_scale
+from analysis.statistics.estimate import NAN, NO_ESTIMATE, Estimate
+from analysis.statistics.prediction import Prediction, crps, mean_crps, score
+from experiments.probe import main as probe
 from study.cell.cells import load_cell
 from study.cell.folder import CellFolder
 from study.config.compose import load_judge
@@ -183,3 +192,173 @@ def test_judges_that_are_named_change_nothing_of_what_a_study_keeps(small_study,
     assert json.loads(kept)["response"]["arms"] == len(names)
     assert main([*words, f"judges={','.join(names[:4])}"]) == 0
     assert (study / "response-1.json").read_text() == kept
+
+
+START = Start(
+    ("length", "bullets", "truth"), np.array([10.0, 1.0, 0.5]), np.array([4.0, 2.0, 0.5]), np.eye(3)
+)
+
+
+def edited(rng, n=300, noise=0.0):
+    """Edits that change length and bullets, under a judge that pays .2 per SD of length."""
+    words, bullets = rng.integers(-8, 9, n), rng.integers(-3, 4, n)
+    texts = pd.DataFrame(
+        {
+            "probe_id": [f"{place}{kind}" for kind in "ab" for place in range(n)],
+            "words": np.concatenate([np.full(n, 20.0), 20.0 + words]),
+            "bullets": np.concatenate([np.full(n, 3.0), 3.0 + bullets]),
+        }
+    )
+    paid = 0.2 * words / 4 + rng.normal(0, noise, n) - rng.normal(0, noise, n)
+    edits = pd.DataFrame(
+        {
+            "probe_id": [f"{place}b" for place in range(n)],
+            "against": [f"{place}a" for place in range(n)],
+            "bias_change": paid,
+        }
+    )
+    return edits, texts
+
+
+def test_a_dose_over_its_spread_and_too_few_edits_no_bias():
+    edits, texts = edited(np.random.default_rng(0))
+    spread = (0.2**2 + 0.5**2) ** 0.5
+    assert bias_of_edits(edits, texts, START) == pytest.approx([0.2 / spread, 0.0], abs=0.01)
+    noisy, texts = edited(np.random.default_rng(1), n=20_000, noise=0.3)
+    spread = (0.2**2 + 0.5**2 + 0.3**2) ** 0.5
+    assert bias_of_edits(noisy, texts, START) == pytest.approx([0.2 / spread, 0.0], abs=0.02)
+    edits, texts = edited(np.random.default_rng(0))
+    whole = bias_of_edits(edits, texts, START)
+    edits.loc[::2, "bias_change"] = np.nan
+    assert bias_of_edits(edits, texts, START) == pytest.approx(whole, abs=0.02)
+    assert np.isnan(bias_of_edits(edits.head(4), texts, START)).all()
+
+
+def test_what_is_no_folder_of_probes_is_said(small_study, tmp_path, capsys):
+    words = [f"study={small_study.name}", f"runs_dir={small_study.parent}"]
+    assert main([*words, f"probes={tmp_path}"]) == 2
+    assert "not a folder of probes" in capsys.readouterr().err
+
+
+def test_probed_judges_and_a_study_of_few_arms(small_study, tmp_path, capsys):
+    runs_dir = tmp_path / "runs"
+    assert probe(["judge=sim-fair,sim-verbose", "n=6", f"runs_dir={runs_dir}", "report=false"]) == 0
+    capsys.readouterr()
+    words = [f"study={small_study.name}", f"runs_dir={small_study.parent}"]
+    folder = next(path.parent for path in runs_dir.rglob("probes.parquet"))
+    assert main([*words, f"probes={folder}"]) == 2
+    assert "is fitted on 4" in capsys.readouterr().err
+
+
+def test_a_scale_is_least_squares_through_the_origin():
+    """Points (1, 2), (3, 7), (0, 1): slope 23 / 10, residuals -.3, .1 and 1, two degrees left."""
+    push, shift = np.array([[1.0, 3.0, np.nan, 0.0], [2.0, 7.0, 1.0, 1.0]])[..., None]
+    fit = fit_scale(push, shift, np.full((4, 1), 5.0))  # one behaviour's SD has no weight
+    assert (fit.factor, fit.runs) == (pytest.approx(2.3), 3)
+    assert fit.sd_K == pytest.approx([0.55**0.5])
+    assert fit.free_K == pytest.approx([2.0])
+    # without each run in turn: 21 / 9, 2 / 1, 23 / 10
+    assert fit.error == pytest.approx((2 / 3 * ((7 / 3 - 2.3) ** 2 + 0.3**2)) ** 0.5)
+    # t(.975, 2) = 4.3027; at push 0 the line itself adds nothing
+    assert fit.at(0.0).high == pytest.approx(4.302653 * 0.55**0.5)
+    further = fit.at(2.0)
+    spread = (0.55 + 4 * fit.error**2) ** 0.5
+    assert further.high - further.value == pytest.approx(4.302653 * spread)
+    assert math.isnan(fit_scale(np.zeros((3, 1)), np.ones((3, 1)), np.ones((3, 1))).factor)
+    few = fit_scale(push[:2], shift[:2], np.ones((2, 1)))
+    assert few.factor > 0 and math.isnan(few.at(1.0).value)
+
+
+def test_one_factor_over_behaviours_by_hand():
+    """Pushes 1, 2, 0 of SD 1 and 10, 0, 20 of SD 10 for shifts 3, 4, 1 and 10, 5, 30: in SDs
+    1, 2, 0, 1, 0, 2 for 3, 4, 1, 1, .5, 3, hence (3 + 8 + 1 + 6) / 10. A third, without an SD, is
+    predicted and not fitted on."""
+    push = np.array([[1.0, 10.0, 0.1], [2.0, 0.0, 0.2], [0.0, 20.0, -0.3]])
+    shift = np.array([[3.0, 10.0, -7.0], [4.0, 5.0, -8.0], [1.0, 30.0, 9.0]])
+    sd = np.array([[1.0, 10.0, 0.0], [1.0, 10.0, np.nan], [1.0, np.nan, 0.0]])
+    fit = fit_scale(push, shift, sd)
+    assert fit.factor == pytest.approx(1.8)
+    assert fit.free_K == pytest.approx([2.5, 2.5, 3.0])
+    assert fit.sd_K[0] == pytest.approx(((1.2**2 + 0.4**2 + 1) / 2.5) ** 0.5)
+    assert fit.sd_K[1] == pytest.approx(((8**2 + 5**2 + 6**2) / 2.5) ** 0.5)
+    assert [fit.at(2.0, k).value for k in (0, 1, 2)] == pytest.approx([3.6] * 3)
+    # counted in other units nothing changes
+    unit = np.array([1.0, 1000.0, 1.0])
+    same = fit_scale(push * unit, shift * unit, sd * unit)
+    assert (same.factor, same.error) == (pytest.approx(fit.factor), pytest.approx(fit.error))
+    assert same.sd_K == pytest.approx(fit.sd_K * unit)
+
+
+@pytest.mark.parametrize("factor", [-4.0, 0.0])
+def test_a_scale_that_is_not_above_zero_predicts_nothing(factor):
+    push = np.array([[1.0], [2.0], [3.0], [-1.0]])
+    fit = fit_scale(push, factor * push, np.ones((4, 1)))
+    assert fit.factor == factor and not fit.usable
+    assert math.isnan(fit.at(1.0).value) and fit.estimate.value == factor
+
+
+def test_calibration_by_hand():
+    """Observed 2, 4, 6 for predicted 1, 2, 3: slope 2, R2 = 1 - (1 + 4 + 9) / 8."""
+    ends = [(0.0, 1.0), (3.0, 5.0), (6.0, 9.0)]  # hold the second and, at its end, the third
+    rows = [
+        PushPrediction(
+            *(str(n), "a", "x", Estimate(2.0 * n), Estimate(n, *ends[n - 1])),
+            *(0.0, 0.0, 1.0, 3),
+        )
+        for n in (1, 2, 3)
+    ]
+    (line,) = calibrate(rows)
+    scores = line.scores
+    assert scores.inside == pytest.approx(2 / 3)
+    assert (scores.slope.value, scores.correlation) == (pytest.approx(2.0), pytest.approx(1.0))
+    assert scores.r2 == pytest.approx(1 - 14 / 8)
+
+
+def of(*pairs, arm="a"):
+    """Predictions of pairs (predicted, observed)."""
+    return [Prediction("", arm, "x", Estimate(seen), Estimate(value)) for value, seen in pairs]
+
+
+def test_scores_by_hand():
+    """Observed 2, 4, 6 for predicted 1, 2, 3: slope 2, R2 = 1 - (1 + 4 + 9) / 8."""
+    ends = [(0.0, 1.0), (3.0, 5.0), (6.0, 9.0)]  # hold the second and, at its end, the third
+    made = score(
+        [
+            Prediction("", "ab"[n % 2], "x", Estimate(2.0 * n), Estimate(n, *ends[n - 1]))
+            for n in (1, 2, 3)
+        ]
+    )
+    assert (made.count, made.arms, made.inside) == (3, 2, pytest.approx(2 / 3))
+    assert (made.slope.value, made.r2) == (pytest.approx(2.0), pytest.approx(1 - 14 / 8))
+    assert (made.correlation, made.rank) == (pytest.approx(1.0), pytest.approx(1.0))
+
+
+def test_scores_take_pairs_and_a_constant_prediction_has_no_line():
+    made = score(of((0, 0), (1, 2), (2, 4), (NAN, 1), (3, NAN)))
+    assert (made.count, made.slope.value) == (3, pytest.approx(2))
+    assert made.rank == pytest.approx(1)
+    assert np.isnan(score(of((1, 1), (2, 2))).slope.value)
+    nothing = score([])
+    assert nothing.count == nothing.arms == 0
+    assert np.isnan((nothing.rank, nothing.r2, nothing.correlation, nothing.inside)).all()
+    made = score(of((2, 1), (2, 2), (2, 3)))
+    assert made.r2 == 0 and made.slope is NO_ESTIMATE
+    assert np.isnan((made.correlation, made.rank)).all()
+    assert np.isnan(score(of((1, 2), (2, 2), (3, 2))).r2)
+
+
+def test_the_crps_of_a_normal_is_the_integral():
+    """Of (F(x) - 1{x >= y})^2, numerically."""
+    for value, sd, observed in ((0.0, 1.0, 0.3), (2.0, 0.5, -1.0)):
+
+        def squared(x, value=value, sd=sd, observed=observed):
+            return (stats.norm.cdf(x, value, sd) - (x >= observed)) ** 2
+
+        ends = (value - 12 * sd - 3, observed, value + 12 * sd)
+        whole = sum(integrate.quad(squared, a, b)[0] for a, b in pairwise(ends))
+        scores = crps(np.array([value]), np.array([sd]), np.array([observed]))
+        assert scores[0] == pytest.approx(whole, abs=1e-6)
+        half = sd * stats.t.ppf(0.975, 4)
+        predicted = Estimate(value, value - half, value + half, 5)
+        row = Prediction("", "a", "x", Estimate(observed), predicted)
+        assert mean_crps([row, *of((1.0, 2.0))]) == pytest.approx(whole, abs=1e-6)

@@ -1,3 +1,6 @@
+"""Intervals over runs, partial pooling over arms, rates of a binary judge, and what a design can
+see: by hand, against other libraries, and by coverage."""
+
 import itertools
 import math
 
@@ -6,7 +9,10 @@ import pandas as pd
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from scipy import stats
+from scipy import integrate, stats
+from sklearn.metrics import matthews_corrcoef, roc_auc_score
+from statsmodels.stats.power import TTestIndPower, TTestPower
+from statsmodels.stats.proportion import confint_proportions_2indep, proportion_confint
 
 from analysis.statistics.intervals import (
     grouped_intervals,
@@ -15,16 +21,26 @@ from analysis.statistics.intervals import (
     sign_flip_p,
     widening,
 )
+from analysis.statistics.pooling import pooled_differences
+from analysis.statistics.power import fewest_seeds, power, power_lines, smallest_effect, smallest_p
+from analysis.statistics.proportions import auc, confusion, rogan_gladen, wilson
+from tests.conftest import run_alone
 
 NUMBERS = st.lists(st.floats(-1e3, 1e3).map(lambda x: round(x, 3)), min_size=2, max_size=8)
 
 
-def test_three_runs_by_hand():
+def test_a_mean_interval_by_hand_and_what_it_says_of_missing_and_of_equal_runs():
     # mean 2, sd 1, t(.975, 2) = 4.302653: half width 4.302653 / sqrt(3) = 2.484138
     found = mean_interval([1.0, 2.0, 3.0])
     assert (found.value, found.n, found.unit, found.note) == (2.0, 3, "run", "")
     assert found.low == pytest.approx(2 - 2.484138, abs=1e-6)
     assert found.high == pytest.approx(2 + 2.484138, abs=1e-6)
+    found = mean_interval([1.0, float("nan"), 3.0])
+    assert (found.value, found.n) == (2.0, 2)
+    assert found.note == "1 of 3 runs have no value"
+    found = mean_interval([0.1, 0.1, 0.1])
+    assert (found.low, found.high) == (found.value, found.value)
+    assert "no spread" in found.note
 
 
 @given(NUMBERS)
@@ -36,24 +52,12 @@ def test_agrees_with_scipy(values):
     assert (found.low, found.high) == (pytest.approx(low), pytest.approx(high))
 
 
-def test_missing_runs_are_left_out_and_counted_never_zero():
-    found = mean_interval([1.0, float("nan"), 3.0])
-    assert (found.value, found.n) == (2.0, 2)
-    assert found.note == "1 of 3 runs have no value"
-
-
 @pytest.mark.parametrize("values, n, note", [([], 0, "no runs"), ([5.0], 1, "one run")])
 def test_too_few_runs_give_no_interval_and_say_so(values, n, note):
     found = mean_interval(values)
     assert found.n == n and note in found.note
     assert math.isnan(found.low) and math.isnan(found.high)
     assert math.isnan(found.value) == (n == 0)
-
-
-def test_equal_runs_are_called_out():
-    found = mean_interval([0.1, 0.1, 0.1])
-    assert (found.low, found.high) == (found.value, found.value)
-    assert "no spread" in found.note
 
 
 def test_a_paired_difference_by_hand():
@@ -90,11 +94,6 @@ def test_sign_flip_counts_all_patterns(values):
     assert sign_flip_p(np.array(values)) == expected
 
 
-def test_signs_that_cannot_be_counted_are_drawn():
-    many = np.random.default_rng(1).normal(0.3, 1.0, 40)
-    assert sign_flip_p(many) == pytest.approx(stats.ttest_1samp(many, 0).pvalue, abs=0.02)
-
-
 @given(st.lists(NUMBERS, min_size=1, max_size=4))
 def test_grouped_intervals_are_mean_intervals(groups):
     rows = [(name, value) for name, values in enumerate(groups) for value in [*values, math.nan]]
@@ -107,13 +106,223 @@ def test_grouped_intervals_are_mean_intervals(groups):
         assert row["high"] == pytest.approx(found.high, abs=1e-6)
 
 
-def test_grouped_intervals_of_one_run_have_no_bounds():
+def test_intervals_of_one_run_of_ten_picked_and_of_signs_that_are_drawn():
     table = grouped_intervals(pd.DataFrame({"arm": ["a"], "value": [1.0]}), ["arm"])
     assert table["mean"].tolist() == [1.0] and table[["low", "high"]].isna().all().all()
-
-
-def test_of_ten_that_are_picked_the_interval_is_bonferroni_s_and_of_all_it_is_plain():
     assert widening(4, 10, 10) == pytest.approx(1.0)
     for selected in (1, 3):
         expected = stats.t.isf(0.0025 * selected, 4) / stats.t.isf(0.025, 4)
         assert widening(4, selected, 10) == pytest.approx(expected)
+    many = np.random.default_rng(1).normal(0.3, 1.0, 40)
+    assert sign_flip_p(many) == pytest.approx(stats.ttest_1samp(many, 0).pvalue, abs=0.02)
+
+
+def study(rng, effects, seeds=3, between=0.5, noise=0.3):
+    """Shifts of arms under seeds whose prompts all share, and the variance of their sampling."""
+    shape = (len(effects), seeds)
+    shared = rng.normal(0, 2.0, seeds)
+    shifts = np.asarray(effects)[:, None] + shared + rng.normal(0, between, shape)
+    return shifts + rng.normal(0, noise, shape), np.full(shape, noise**2)
+
+
+def test_runs_that_agree_stay_and_arms_that_differ_by_noise_are_drawn_together():
+    shifts = np.array([[0.0, 0.001], [1.0, 1.001], [5.0, 4.999], [-3.0, -3.001]])
+    told = pooled_differences(shifts, np.full(shifts.shape, 1e-8))
+    assert [each.value for each in told] == pytest.approx([1.0, 5.0, -3.0], abs=0.02)
+    shifts, variance = study(np.random.default_rng(0), np.zeros(10))
+    raw = (shifts - shifts[0]).mean(axis=1)[1:]
+    told = np.array([each.value for each in pooled_differences(shifts, variance)])
+    assert abs(told).mean() < 0.6 * abs(raw).mean()
+
+
+def test_runs_that_agree_to_the_last_digit_have_a_difference_and_an_interval():
+    """As of an arm whose every answer came to have one mark more."""
+    shifts = np.array([[0.0, 0.0], [1.0, 1.0], [5.0, 5.0]])
+    for variance in (0.0, np.nan):
+        told = pooled_differences(shifts, np.full(shifts.shape, variance))
+        assert [each.value for each in told] == pytest.approx([1.0, 5.0], abs=0.02)
+        assert all(each.low < each.value < each.high for each in told)
+
+
+def test_what_all_arms_of_a_seed_share_changes_nothing():
+    shifts, variance = study(np.random.default_rng(1), [0.0, 1.0, 2.0, 0.5])
+    moved = shifts + np.array([10.0, -7.0, 3.0])
+    both = pooled_differences(shifts, variance), pooled_differences(moved, variance)
+    for one, other in zip(*both, strict=True):
+        assert (one.value, one.low, one.high) == pytest.approx((other.value, other.low, other.high))
+
+
+@pytest.mark.parametrize("spread", [0.0, 0.5, 2.0])
+def test_intervals_hold_the_truth_also_of_the_largest(spread):
+    rng = np.random.default_rng(2)
+    inside, largest, plain, squares = [], [], [], []
+    for _ in range(150):
+        effects = rng.normal(0, spread, 8)
+        shifts, variance = study(rng, effects)
+        told = pooled_differences(shifts, variance)
+        raw = [mean_interval(row) for row in (shifts - shifts[0])[1:]]
+        true = effects[1:] - effects[0]
+        held = [each.low <= value <= each.high for each, value in zip(told, true, strict=True)]
+        inside += held
+        largest.append(held[int(np.argmax([abs(each.value) for each in told]))])
+        for each, apart, value in zip(told, raw, true, strict=True):
+            squares.append((each.value - value) ** 2)
+            plain.append((apart.value - value) ** 2)
+    assert np.mean(inside) > 0.92 and np.mean(largest) > 0.9
+    assert np.mean(squares) < np.mean(plain)
+
+
+def test_too_few_arms_or_unknown_shifts_are_not_pooled():
+    for shifts in (
+        np.zeros((2, 3)),
+        np.zeros((4, 1)),
+        np.array([[0.0, 1.0], [1.0, np.nan], [2, 2]]),
+    ):
+        told = pooled_differences(shifts, np.zeros(shifts.shape))
+        assert all(np.isnan(each.value) and "pooling takes" in each.note for each in told)
+    still = pooled_differences(np.ones((4, 3)), np.zeros((4, 3)))
+    assert [(each.value, each.low, each.high) for each in still] == [(0.0, 0.0, 0.0)] * 3
+
+
+@pytest.mark.parametrize("seeds", [3, 5, 10])
+@pytest.mark.parametrize("effect", [0.2, 0.9, 2.5])
+def test_power_agrees_with_statsmodels(seeds: int, effect: float) -> None:
+    own = TTestPower().power(effect, seeds, 0.05)
+    assert power(effect, seeds, paired=True) == pytest.approx(own, abs=1e-9)
+    two = TTestIndPower().power(effect, seeds, 0.05)
+    assert power(effect, seeds, paired=False) == pytest.approx(two, abs=1e-9)
+
+
+@pytest.mark.parametrize("seeds", [2, 3, 6])
+@pytest.mark.parametrize("alpha", [0.05, 0.05 / 8])
+@pytest.mark.parametrize("paired", [True, False])
+def test_the_smallest_effect_has_the_power_asked_for(seeds, alpha, paired) -> None:
+    """Integrated over the distribution of the sample variance, so far out too."""
+    effect = smallest_effect(seeds, paired=paired, alpha=alpha)
+    free = seeds - 1 if paired else 2 * seeds - 2
+    shift = effect * (seeds if paired else seeds / 2) ** 0.5
+    t = stats.t.ppf(1 - alpha / 2, free)
+
+    def seen(chi2: float) -> float:
+        limit = t * (chi2 / free) ** 0.5
+        inside = stats.norm.sf(limit - shift) + stats.norm.cdf(-limit - shift)
+        return float(stats.chi2.pdf(chi2, free) * inside)
+
+    assert integrate.quad(seen, 0, np.inf, limit=500)[0] == pytest.approx(0.8, abs=1e-6)
+
+
+def test_fewest_seeds_and_what_one_seed_or_no_effect_can_show() -> None:
+    assert power(0.0, 5, paired=True) == pytest.approx(0.05)
+    assert power(0.0, 5, paired=False, alpha=0.01) == pytest.approx(0.01)
+    assert fewest_seeds() == 6
+    assert fewest_seeds(0.25) == 4  # 2/2^3 is .25, not below it
+    assert np.isnan(smallest_effect(1, paired=True))
+
+
+@pytest.mark.parametrize("seeds", range(1, 8))
+def test_floors_are_what_the_exact_tests_give_at_best(seeds: int) -> None:
+    assert smallest_p(seeds) == sign_flip_p(np.arange(1.0, seeds + 1))
+
+
+def test_designs_are_warned_of_and_more_arms_ask_for_more() -> None:
+    lines = power_lines(5, 2)
+    assert any(line.startswith("Warning: 5 seeds can never reach p < 0.05") for line in lines)
+    assert any("0.0625" in line and "seed=0,1,2,3,4,5" in line for line in lines)
+    assert "1.68 SD of the differences by seed, paired" in lines[0] and "2.02 SD" in lines[0]
+    assert not any(line.startswith("Warning") for line in power_lines(6, 2))
+    lines = power_lines(6, 4)
+    strict = smallest_effect(6, paired=True, alpha=0.05 / 3)
+    assert f"{strict:.2f} SD" in lines[1] and "3 comparisons" in lines[1]
+    # 2/64 = .031 is below .05 but not below .05/3; 2/128 = .0156 is
+    assert lines[-1].startswith("Warning") and lines[-1].endswith("7 seeds could.")
+
+
+@pytest.mark.parametrize(
+    "seeds, arms, words", [(1, 3, "one seed per arm gives no interval"), (6, 1, "no other arm")]
+)
+def test_designs_without_a_comparison(seeds: int, arms: int, words: str) -> None:
+    assert words in power_lines(seeds, arms)[0]
+
+
+def test_a_plan_stays_light() -> None:
+    code = (
+        "import sys; from analysis.statistics.power import power_lines; power_lines(3, 3)\n"
+        "print({'torch', 'pandas', 'scipy.stats', 'statsmodels'} & set(sys.modules))"
+    )
+    assert run_alone(code) == "set()\n"
+
+
+@given(st.lists(st.tuples(st.integers(0, 4), st.integers(0, 1)), min_size=4, max_size=60))
+def test_auc_phi_and_rates_are_scikit_learns(rows):
+    score, truth = np.array(rows, dtype=float).T
+    verdict = (score >= 2).astype(float)
+    found = confusion(verdict, truth)
+    assert found.tp + found.fp + found.fn + found.tn == len(rows)
+    if 0 < truth.mean() < 1:
+        assert found.youden_j.low - 1e-12 <= found.youden_j.value <= found.youden_j.high + 1e-12
+        assert found.tpr.value == verdict[truth == 1].mean()
+        if 0 < verdict.mean() < 1:
+            assert found.phi.value == pytest.approx(matthews_corrcoef(truth, verdict))
+        else:
+            assert math.isnan(found.phi.value)
+        if len(set(score)) > 1:
+            assert auc(score, truth).value == pytest.approx(roc_auc_score(truth, score))
+    else:
+        assert math.isnan(auc(score, truth).value) and math.isnan(found.youden_j.value)
+
+
+@given(st.integers(1, 500), st.data())
+def test_wilson_is_that_of_statsmodels(n, data):
+    k = data.draw(st.integers(0, n))
+    found = wilson(k, n)
+    expected = proportion_confint(k, n, method="wilson")
+    assert (found.low, found.high) == pytest.approx(expected, abs=1e-12)
+    assert math.isnan(wilson(0, 0).value)
+
+
+def test_intervals_of_delong_and_newcombe_as_elsewhere():
+    # beats: 1, .5 -> var .125; beaten: 1, .5 -> var .125; SE = sqrt(.125 / 2 * 2)
+    found = auc([4, 2, 1, 3], [1, 1, 0, 0])
+    assert found.value == 0.75
+    assert found.low == pytest.approx(max(0.75 - 1.959964 * math.sqrt(0.125), 0))
+    found = confusion([1] * 50 + [0] * 75, [1] * 40 + [0] * 10 + [1] * 15 + [0] * 60).youden_j
+    theirs = confint_proportions_2indep(40, 55, 10, 70, method="newcomb", compare="diff")
+    assert (found.low, found.high) == pytest.approx(theirs)
+
+
+def test_phi_interval_is_the_numeric_delta_method():
+    tp, fp, fn, tn = 40, 10, 15, 60
+    n = 125
+    found = confusion([1] * 50 + [0] * 75, [1] * 40 + [0] * 10 + [1] * 15 + [0] * 60).phi
+    p = np.array([tp, fp, fn, tn]) / n
+
+    def phi(q):
+        a, b, c, d = q
+        return (a * d - b * c) / math.sqrt((a + b) * (c + d) * (a + c) * (b + d))
+
+    step = 1e-6
+    slope = np.array([(phi(p + step * e) - phi(p - step * e)) / (2 * step) for e in np.eye(4)])
+    variance = (slope**2 @ p - (slope @ p) ** 2) / n
+    assert found.high - found.value == pytest.approx(1.959964 * math.sqrt(variance), rel=1e-5)
+
+
+def test_rogan_gladen_is_the_formula_with_both_samples():
+    # q = .6, TPR = .9, FPR = .2: p = .4 / .7
+    found = rogan_gladen(120, 200, 90, 100, 10, 50)
+    p = 0.4 / 0.7
+    variance = (0.6 * 0.4 / 200 + (1 - p) ** 2 * 0.2 * 0.8 / 50 + p**2 * 0.9 * 0.1 / 100) / 0.7**2
+    assert found.value == pytest.approx(p) and found.note == ""
+    assert found.high - found.value == pytest.approx(1.959964 * math.sqrt(variance))
+    more = rogan_gladen(120, 200, 9000, 10000, 1000, 5000)
+    assert more.high - more.low < found.high - found.low
+
+
+def test_rogan_gladen_says_when_not_to_trust_it():
+    assert math.isnan(rogan_gladen(5, 10, 5, 10, 5, 10).value)
+    assert math.isnan(rogan_gladen(5, 10, 0, 0, 5, 10).value)
+    assert "cut" in rogan_gladen(1, 100, 90, 100, 20, 100).note
+    assert rogan_gladen(1, 100, 90, 100, 20, 100).value == 0.0
+    assert "not told from 0" in rogan_gladen(5, 10, 6, 10, 5, 10).note
+    assert "below 0" in rogan_gladen(5, 10, 2, 10, 8, 10).note
+    perfect = rogan_gladen(50, 100, 5, 5, 0, 5)
+    assert perfect.value == 0.5 and perfect.high - perfect.low > 2 * 1.96 * 0.05

@@ -1,9 +1,12 @@
-"""A judge's error taken apart, and what a report may say of one that pays for no behaviour."""
+"""A judge's error taken apart, and slopes on a bias that is measured with error."""
 
+import math
 import re
+import shutil
 from dataclasses import replace
 
 import numpy as np
+import pyarrow.parquet as pq
 import pytest
 import statsmodels.api as sm
 from hypothesis import given
@@ -11,6 +14,14 @@ from hypothesis import strategies as st
 from scipy import integrate
 from scipy.stats import norm
 
+from analysis.dose.errors_in_variables import (
+    deming,
+    moments,
+    plain,
+    reliability,
+    simex,
+    slopes,
+)
 from analysis.ledger.estimate import (
     advantage_parts,
     errors_of,
@@ -20,6 +31,7 @@ from analysis.ledger.estimate import (
 )
 from analysis.ledger.judge_error import PARTS, calibrated, taken_apart
 from analysis.ledger.transmission import split
+from analysis.natural import main
 from analysis.onset.display import onset_text
 from analysis.onset.estimate import line, stops
 from analysis.onset.planted import DOSE, JUDGES, Judge, falling, shares_of
@@ -29,8 +41,11 @@ from analysis.report.evidence import Evidence, of_records
 from analysis.report.words import findings, limits
 from analysis.statistics.clipped_line import clipped_mean
 from analysis.statistics.estimate import group_sums
-from study.features import FEATURES
+from study.config.identity import digest
+from study.features import FEATURES, features
 from study.rewards.advantages import advantages
+from tests.analysis.conftest import config_of
+from tests.conftest import in_parts
 
 NAN = float("nan")
 NOISY = Judge(noise_sd=0.3)
@@ -122,7 +137,7 @@ def test_a_compressing_judge_without_noise_is_known_exactly() -> None:
     assert found.alarm is None and np.isnan(found.onset.step.value)
 
 
-def test_truths_of_any_value_leave_nothing_of_an_exact_judge() -> None:
+def test_exact_judges_leave_nothing_and_a_constant_truth_needs_no_calibration() -> None:
     """More truths than are told apart, in groups that differ: only rounding is left."""
     rng = np.random.default_rng(14)
     run = falling(rng, Judge())
@@ -130,11 +145,22 @@ def test_truths_of_any_value_leave_nothing_of_an_exact_judge() -> None:
     run = replace(run, truth=truth, judge=0.4 * truth + 0.3)
     assert calibrated(run, run.judge).slope == pytest.approx(0.4, abs=1e-7)
     assert line(run, ()).onset.note == "the gap is constant"
+    run = falling(np.random.default_rng(10), JUDGES["compressing"])
+    run = replace(run, truth=np.full(run.truth.shape, 0.5))
+    found = taken_apart(run, run.judge)
+    assert (found.of["compression"] == 0).all() and (found.of["clip"] == 0).all()
+    # the gap falls as the score does: no behaviour, and no onset
+    assert np.isnan(line(run, ()).onset.step.value)
 
 
-def test_half_of_what_a_noisy_judge_rewards_is_noise() -> None:
+def test_noise_is_half_of_what_a_noisy_judge_rewards_and_few_rollouts_say_so() -> None:
     found = shares_of(falling(np.random.default_rng(4), NOISY))
     assert found["share/noise"] > 0.3 and abs(found["share/bias"]) < 0.02
+    run = falling(np.random.default_rng(9), JUDGES["compressing"])
+    thin = replace(run, judge=np.where(np.arange(8) < 4, run.judge, NAN))
+    found = calibrated(thin, thin.judge)
+    assert found.steps == 8 and "first 8 steps: the first tenth has too few" in found.note
+    assert calibrated(run, run.judge).steps == 4 and calibrated(run, run.judge).note == ""
 
 
 def test_a_paid_behaviour_is_bias_and_nothing_else() -> None:
@@ -211,23 +237,6 @@ def test_the_report_of_a_run_that_its_alarm_ended_has_that_alarm() -> None:
     # what it heard were the corrected scores, whatever the judge said
     other = replace(made, judge=made.truth, corrected=made.judge)
     assert line(other, ()).alarm == ended and line(other, ()).gap_last == 0
-
-
-def test_few_rollouts_take_more_steps_and_say_so() -> None:
-    run = falling(np.random.default_rng(9), JUDGES["compressing"])
-    thin = replace(run, judge=np.where(np.arange(8) < 4, run.judge, NAN))
-    found = calibrated(thin, thin.judge)
-    assert found.steps == 8 and "first 8 steps: the first tenth has too few" in found.note
-    assert calibrated(run, run.judge).steps == 4 and calibrated(run, run.judge).note == ""
-
-
-def test_a_constant_truth_needs_no_calibration() -> None:
-    run = falling(np.random.default_rng(10), JUDGES["compressing"])
-    run = replace(run, truth=np.full(run.truth.shape, 0.5))
-    found = taken_apart(run, run.judge)
-    assert (found.of["compression"] == 0).all() and (found.of["clip"] == 0).all()
-    # the gap falls as the score does: no behaviour, and no onset
-    assert np.isnan(line(run, ()).onset.step.value)
 
 
 def test_refits_vary_as_calibrations_of_other_runs_do() -> None:
@@ -325,3 +334,76 @@ def test_the_report_of_a_judge_that_pays_names_it_alone(evidence: Evidence) -> N
     assert "sim-verbose" in bias and "sim-flaky" not in bias and "sim-fair" not in bias
     (begun,) = [text for text in findings(paid) if "begins to rise" in text]
     assert re.search(r"under sim-verbose at steps? [^(]*\(3 of 3 runs\)", begun)
+
+
+def planted(seed, judges, other=0.0):
+    """Slope 2 on biases of SD 1 measured with error .5, mean shifts with error .4."""
+    rng = np.random.default_rng(seed)
+    true = rng.normal(size=judges)
+    error, spread = np.full(judges, 0.5), np.full(judges, 0.4)
+    shift = 2 * true + rng.normal(0, spread) + other * rng.normal(size=judges)
+    return true + rng.normal(0, error), error, shift, spread
+
+
+def test_errors_flatten_the_slope_and_fool_deming_where_judges_differ():
+    """Reliability 1 / 1.25 = .8: plain 1.6, corrected 2; SIMEX stays a little below."""
+    given = planted(0, 20_000)
+    assert reliability(given[0], given[1]) == pytest.approx(0.8, abs=0.01)
+    assert plain(*given) == pytest.approx(1.6, abs=0.03)
+    assert moments(*given) == pytest.approx(2.0, abs=0.04)
+    assert deming(*given) == pytest.approx(2.0, abs=0.04)
+    assert 1.85 < simex(*given) < 2.02
+    given = planted(1, 20_000, other=1.0)
+    assert moments(*given) == pytest.approx(2.0, abs=0.05)
+    assert deming(*given) > 2.2
+
+
+def test_slopes_are_plain_without_error_and_deming_is_the_major_axis():
+    bias, _, shift, spread = planted(3, 12)
+    by_method = slopes(bias, np.full(12, 1e-9), shift, spread)
+    for name in ("moments", "simex"):
+        assert by_method[name].value == pytest.approx(by_method["plain"].value, rel=1e-6)
+    assert by_method["moments"].low < by_method["plain"].value < by_method["moments"].high
+    # With equal errors the line is the first principal axis, whichever way it is turned.
+    points = np.random.default_rng(2).normal(size=(2, 30))
+    points[1] += 0.7 * points[0]
+    same = np.ones(30)
+    axes = np.linalg.svd(points - points.mean(axis=1, keepdims=True))[0]
+    found = deming(points[0], same, points[1], same)
+    assert found == pytest.approx(axes[1, 0] / axes[0, 0])
+    assert deming(points[1], same, points[0], same) == pytest.approx(1 / found)
+
+
+def test_what_cannot_be_corrected_is_nan_or_refused():
+    bias, error, shift, spread = planted(4, 6)
+    assert math.isnan(moments(bias, 9 * error, shift, spread))
+    three = slopes(bias[:3], error[:3], shift[:3], spread[:3]).values()
+    assert all(math.isfinite(slope.value) and math.isnan(slope.low) for slope in three)
+    for wrong in (
+        (bias[:2], error[:2], shift[:2], spread[:2]),
+        (bias * 0, error, shift, spread),
+        (bias, error * 0, shift, spread),
+    ):
+        with pytest.raises(ValueError, match="three judges"):
+            slopes(*wrong)
+
+
+def test_a_study_of_three_judges_is_read(copied, answered):
+    """Copies of a real study's runs under the name of a third judge, whose scores favour length."""
+    study = copied("three")
+    for cell in sorted(in_parts(study).glob("sim-fair-*")):
+        copy = shutil.copytree(cell, study / "copy")
+        with config_of(copy) as config:
+            config["judge"]["name"] = "sim-long"
+        other = copy.rename(study / f"sim-long-s{config['seed']}-{digest(config)}")
+        for part in (other / "rollouts").glob("*.parquet"):
+            table = pq.read_table(part)
+            pairs = zip(table["truth"].to_pylist(), table["answer"].to_pylist(), strict=True)
+            scores = [truth + 0.01 * features(answer or "")["length"] for truth, answer in pairs]
+            place = table.column_names.index("judge_score")
+            pq.write_table(table.set_column(place, "judge_score", [scores]), part)
+    found, said = answered(main, study, "steps=2")
+    biases = {judge["arm"]: judge["bias"] for judge in found["judges"]}
+    assert biases["sim-long"] == pytest.approx(0.01, abs=1e-9)
+    assert [line["method"] for line in found["slopes"]] == ["plain", "moments", "deming", "simex"]
+    assert "per unit of measured bias" in said

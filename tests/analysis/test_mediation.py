@@ -20,33 +20,24 @@ def runs(seed, a=40.0, b=-0.01, direct=0.0, cause=0.0):
     return DOSE, length, truth
 
 
-def test_a_full_mediation_is_found():
+def test_mediation_is_found_where_it_is_and_a_common_cause_shows_in_rho():
     found = mediate(*runs(0))
     assert found.indirect.low <= -0.4 <= found.indirect.high
     assert found.indirect.value + found.direct == pytest.approx(found.total.value)
-
-
-def test_a_direct_effect_is_not_called_mediated():
     shares = [mediate(*runs(seed, b=0.0, direct=-1.0)).share for seed in range(40)]
     assert abs(np.median(shares)) < 0.2
+    # Nothing goes through length here; the hidden cause moves both.
+    found = mediate(*runs(1, b=0.0, cause=3.0))
+    assert found.b.value > 0.005 and abs(found.rho) > 0.5
 
 
-def test_rho_is_what_the_reduced_forms_share():
+def test_rho_is_what_the_reduced_forms_share_and_what_cannot_be_told_is_said():
     """With b = -.01 and SDs 2 and .02 the errors of truth are -.02 e + .02 u: rho = -1/sqrt 2."""
     rng = np.random.default_rng(0)
     dose = rng.normal(size=20_000)
     length = dose + 2 * rng.normal(size=20_000)
     truth = -0.01 * length + 0.02 * rng.normal(size=20_000)
     assert mediate(dose, length, truth).rho == pytest.approx(-(0.5**0.5), abs=0.02)
-
-
-def test_a_common_cause_alone_looks_like_mediation_and_rho_says_so():
-    """Nothing goes through length here; the hidden cause moves both."""
-    found = mediate(*runs(1, b=0.0, cause=3.0))
-    assert found.b.value > 0.005 and abs(found.rho) > 0.5
-
-
-def test_what_cannot_be_told_is_said():
     dose, length, truth = runs(0)
     assert "cannot be told apart" in mediate(dose, 40 * dose + 1e-6 * length, truth).note
     flat = mediate(dose, length, np.random.default_rng(5).normal(size=20))

@@ -322,9 +322,13 @@ def test_the_command_finds_what_was_planted(folder: Path, answered) -> None:
     assert {row["tested"] for row in made["swaps"]} == set(GAIN)
 
 
-def test_a_study_without_domains_has_no_mixture(evidence: Evidence) -> None:
+def test_without_domains_there_is_no_mixture_and_graded_rewards_are_told(
+    evidence: Evidence, runs: list[Run]
+) -> None:
     assert of_runs(evidence.records.runs) is None
     assert sections.mixture(evidence) == []
+    (problem,) = of_runs([replace(runs[0], reward=runs[0].reward * 0.8)]).problems
+    assert runs[0].arm in problem and "neither 0 nor 1" in problem
 
 
 def test_the_report_has_a_section(mixed: Evidence) -> None:
@@ -343,11 +347,6 @@ def test_one_arm_without_evaluations_still_has_its_shares(tmp_path: Path) -> Non
     made = of_runs(read_study(study).runs)
     assert made.transfers == [] and made.swaps == []
     assert "No change of held-out accuracy is predicted" in "".join(sections.mixture(gather(study)))
-
-
-def test_graded_rewards_are_told(runs: list[Run]) -> None:
-    (problem,) = of_runs([replace(runs[0], reward=runs[0].reward * 0.8)]).problems
-    assert runs[0].arm in problem and "neither 0 nor 1" in problem
 
 
 def test_a_domain_may_bear_any_name(runs: list[Run], mixed: Evidence) -> None:

@@ -33,12 +33,17 @@ def run_of(judge: np.ndarray, truth: np.ndarray, feature: np.ndarray, steps: np.
     return made_run(judge, truth, features=feature[..., None], names=("flattery",), step_P=steps)
 
 
-def test_a_ramp_without_noise_is_found() -> None:
+def test_a_ramp_is_found_and_a_gap_that_falls_or_stays_has_no_onset() -> None:
     found = change_point(*_groups(np.random.default_rng(0), RAMP, sd=1e-4), replicates=100)
     assert (found.step.value, found.step.low, found.step.high) == (12.0, 12.0, 12.0)
     assert found.before == pytest.approx(0.1, abs=1e-3)
     assert found.rise == pytest.approx(0.4, abs=1e-3)
     assert found.p == pytest.approx(1 / 101) and found.note == ""
+    rng = np.random.default_rng(2)
+    for path in (-RAMP, np.full(30, 0.3)):
+        found = change_point(*_groups(rng, path), replicates=200)
+        assert np.isnan([found.step.value, found.step.low, found.step.high, found.rise]).all()
+        assert found.note == "the gap is not seen to rise" and found.p > 0.05
 
 
 def test_the_ramp_is_the_least_squares_one() -> None:
@@ -54,14 +59,6 @@ def test_the_ramp_is_the_least_squares_one() -> None:
             solved = optimize.lsq_linear(design, means, bounds=([-np.inf, 0], np.inf))
             best = min(best, (solved.cost, float(begin)))
     assert change_point(steps, sums, replicates=50).step.value == best[1]
-
-
-def test_a_gap_that_falls_or_stays_has_no_onset() -> None:
-    rng = np.random.default_rng(2)
-    for path in (-RAMP, np.full(30, 0.3)):
-        found = change_point(*_groups(rng, path), replicates=200)
-        assert np.isnan([found.step.value, found.step.low, found.step.high, found.rise]).all()
-        assert found.note == "the gap is not seen to rise" and found.p > 0.05
 
 
 def test_a_rise_that_is_no_ramp_is_said_to_be_none() -> None:
@@ -96,11 +93,6 @@ def test_too_little_is_refused_in_words(steps: int, groups: int, words: str) -> 
     assert np.isnan([found.step.value, found.p]).all() and words in found.note
 
 
-def test_a_constant_gap_is_not_searched() -> None:
-    found = change_point(*_groups(np.random.default_rng(6), np.zeros(20), sd=1e-9), replicates=20)
-    assert np.isnan(found.p) and found.note == "the gap is constant"
-
-
 def test_long_runs_are_searched_on_fewer_steps() -> None:
     path = 0.4 * np.clip((np.arange(1, 201) - 80) / 60, 0, 1)
     found = change_point(*_groups(np.random.default_rng(7), path, sd=0.1), replicates=300)
@@ -110,11 +102,13 @@ def test_long_runs_are_searched_on_fewer_steps() -> None:
     assert found.note == "searched on 48 of 200 steps"
 
 
-def test_smoothing_by_hand() -> None:
+def test_smoothing_by_hand_and_a_constant_gap_is_not_searched() -> None:
     assert smoothed([1, 2, 3, 4, 10]) == pytest.approx([2, 2.5, 4, 4.75, 17 / 3])
     # a window with two values has no mean, one with three has
     found = smoothed([1.0, NAN, NAN, 4.0, 7.0, NAN])
     assert found[2] == 4.0 and np.isnan(np.delete(found, 2)).all()
+    found = change_point(*_groups(np.random.default_rng(6), np.zeros(20), sd=1e-9), replicates=20)
+    assert np.isnan(found.p) and found.note == "the gap is constant"
 
 
 def test_the_grid_by_hand() -> None:
@@ -140,15 +134,12 @@ def test_the_grid_by_hand() -> None:
     assert found.severe == 82  # .13 + (.27 * 4 / 5) = .346 at 82, .292 at 81
 
 
-def test_the_mode_of_a_tie_is_the_earliest() -> None:
+def test_thresholds_that_tie_or_are_not_reached_are_told_apart() -> None:
     """Gap always there, rate reaching one threshold at a time: each step three times of twelve."""
     rate = np.repeat([0.16, 0.21, 0.26, 0.31], 10)
     found = threshold_grid(range(1, 41), np.full(40, 0.5), rate)
     assert (found.mode, found.first, found.resolved) == (1, 1, 12)
     assert found.last is not None and 30 <= found.last <= 32 and found.severe is None
-
-
-def test_unreached_thresholds_and_an_empty_bucket_are_told_apart() -> None:
     low = threshold_grid(range(10), np.full(10, 0.01), np.full(10, 0.9))
     assert low.mode is None and low.resolved == 0 and low.note == "thresholds not reached"
     empty = threshold_grid(range(10), np.full(10, 0.5), np.full(10, NAN))

@@ -1,17 +1,27 @@
-"""Over-optimisation fits, their peaks and intervals, where d is from, and the alarm."""
+"""Over-optimisation fits, their peaks and intervals, where d is from, and the alarm; best-of-n
+is the mean over every subset of recorded groups, ties and gaps included."""
 
+import itertools
+import math
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
 import statsmodels.api as sm
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
 
+from analysis.onset.display import best_of_n_table
 from analysis.onset.overopt import (
     Rule,
+    best_of_n,
     bias_free_gaps,
     calibrated,
+    expected_best,
     false_alarms,
     first_alarms,
     fit,
@@ -22,7 +32,7 @@ from analysis.onset.overopt import (
 from analysis.onset.planted import _groups
 from analysis.overopt import main
 from analysis.records.runs import REFERENCE, read_runs
-from tests.analysis.conftest import write_kl
+from tests.analysis.conftest import made_run, write_kl
 from tests.conftest import RECORDS_ONLY, Trained
 
 D = np.linspace(0.25, 8, 32)
@@ -77,9 +87,16 @@ def test_a_curve_that_still_rises_has_not_reached_its_peak(path: np.ndarray) -> 
     assert (found.peak.low, found.peak.high, found.reached) == (np.inf, np.inf, 0.0)
 
 
-def test_a_straight_line_is_said_to_be_one() -> None:
+def test_a_straight_line_is_said_to_be_one_and_steps_without_a_score_left_out() -> None:
     found = overoptimisation(D, *_groups(np.random.default_rng(3), bon(0.1, 0.0)), replicates=200)
     assert "a straight line fits as well" in found.note
+    steps, sums = _groups(np.random.default_rng(7), bon(0.2, 0.02), sd=0.05)
+    sums[steps == 3] = 0.0
+    found = overoptimisation(D, steps, sums, replicates=100)
+    kept = steps != 3
+    shorter = overoptimisation(np.delete(D, 2), steps[kept], sums[kept], replicates=100)
+    assert (found.best, found.reached) == (shorter.best, shorter.reached)
+    assert (found.peak.low, found.peak.high) == (shorter.peak.low, shorter.peak.high)
 
 
 @pytest.mark.parametrize("form, sd", [("rl", 0.2), ("bon", 0.4)])
@@ -105,16 +122,6 @@ def test_too_little_is_refused_in_words() -> None:
     single = overoptimisation(D, np.arange(len(D)), sums[:: len(sums) // len(D)])
     assert single.best is not None and np.isnan([single.peak.low, single.peak.high]).all()
     assert "steps of one group" in single.note
-
-
-def test_steps_without_a_score_are_left_out() -> None:
-    steps, sums = _groups(np.random.default_rng(7), bon(0.2, 0.02), sd=0.05)
-    sums[steps == 3] = 0.0
-    found = overoptimisation(D, steps, sums, replicates=100)
-    kept = steps != 3
-    shorter = overoptimisation(np.delete(D, 2), steps[kept], sums[kept], replicates=100)
-    assert (found.best, found.reached) == (shorter.best, shorter.reached)
-    assert (found.peak.low, found.peak.high) == (shorter.peak.low, shorter.peak.high)
 
 
 def test_without_a_recorded_kl_there_is_no_d(planted: Path) -> None:
@@ -205,13 +212,10 @@ def test_the_command_line(make_study, answered) -> None:
     assert table["judge"]["d_max"] == pytest.approx((0.12 * 20) ** 0.5)
 
 
-def test_an_alarm_by_hand() -> None:
+def test_an_alarm_by_hand_and_none_by_rounding() -> None:
     """Baseline 0, 0; then z = 2, 2, 2 with slack .5: S = 1.5, 3, 4.5; limit 4 is passed last."""
     gap = np.array([[0.0, 0.0, 0.2, 0.2, 0.2], [0.0, 0.0, -1.0, 0.2, 0.2]])
     assert first_alarms(gap, np.full((2, 5), 0.1), Rule(baseline=2, limit=4.0)).tolist() == [4, -1]
-
-
-def test_rounding_of_a_gap_that_is_zero_raises_no_alarm() -> None:
     noise = np.random.default_rng(0).normal(0, 1e-9, (50, 40))
     assert (first_alarms(noise, np.abs(noise), calibrated(40, 8)) == -1).all()
 
@@ -224,7 +228,12 @@ def test_a_judge_that_is_gamed_is_stopped_soon() -> None:
     assert np.mean((at > 20) & (at < 29)) > 0.9
 
 
-def test_false_alarms_are_as_calibrated() -> None:
+def test_bias_free_runs_keep_their_gap_and_alarms_are_as_calibrated() -> None:
+    means, errors = bias_free_gaps(np.random.default_rng(4), 400, 20, 8, 8, noise_sd=0.4)
+    # judge - truth is noise of SD .4 over 64 rollouts
+    assert means.mean() == pytest.approx(0.0, abs=0.003)
+    assert means.std() == pytest.approx(0.05, rel=0.05)
+    assert (errors**2).mean() ** 0.5 == pytest.approx(0.05, rel=0.05)
     rule = calibrated(40, 8)
     gaps = bias_free_gaps(np.random.default_rng(3), 1000, 40, 8, 8)
     share = false_alarms(rule, gaps)
@@ -233,9 +242,89 @@ def test_false_alarms_are_as_calibrated() -> None:
     assert false_alarms(Rule(8, 0.0), gaps).value > 0.99
 
 
-def test_bias_free_runs_learn_and_keep_their_gap() -> None:
-    means, errors = bias_free_gaps(np.random.default_rng(4), 400, 20, 8, 8, noise_sd=0.4)
-    # judge - truth is noise of SD .4 over 64 rollouts
-    assert means.mean() == pytest.approx(0.0, abs=0.003)
-    assert means.std() == pytest.approx(0.05, rel=0.05)
-    assert (errors**2).mean() ** 0.5 == pytest.approx(0.05, rel=0.05)
+SCORES = st.sampled_from([0.0, 0.25, 0.5, 1.0, np.nan])
+"""Few, so that ties are common."""
+
+
+def by_hand(score, truth, n):
+    """The mean over all subsets of n of the mean truth of those with the highest score."""
+    known = [k for k in range(len(score)) if score[k] == score[k] and truth[k] == truth[k]]
+    means = []
+    for subset in itertools.combinations(known, n):
+        most = max(score[k] for k in subset)
+        means.append(np.mean([truth[k] for k in subset if score[k] == most]))
+    return np.mean(means)
+
+
+@given(
+    arrays(float, 6, elements=SCORES),
+    arrays(float, 6, elements=st.one_of(st.floats(0, 1), st.just(np.nan))),
+)
+def test_it_is_the_mean_over_every_subset(score, truth):
+    best = expected_best(score, truth[:, None])
+    assert len(best) == (np.isfinite(score) & np.isfinite(truth)).sum()
+    for n in range(1, len(best) + 1):
+        assert best[n - 1, 0] == pytest.approx(by_hand(score, truth, n), abs=1e-12)
+
+
+def make_run(judge, truth, prompts=None, **changes):
+    prompt_P = None if prompts is None else np.array(prompts, dtype=object)
+    return made_run(judge, truth, prompt_P=prompt_P, config={"judge.name": "own"}, **changes)
+
+
+def test_a_group_by_hand():
+    """Scores 1, 2, 3: the best of two is 3 in two of three pairs and 2 in the other."""
+    truth = np.array([[0.0, 0.6, 0.3]])
+    lines = best_of_n([make_run(np.array([[1.0, 2.0, 3.0]]), truth)])
+    assert [line.n for line in lines] == [1, 2, 3]
+    assert [line.truth.value for line in lines] == pytest.approx([0.3, 0.4, 0.3])
+    assert [line.gain.value for line in lines] == pytest.approx([0.0, 0.1, 0.0])
+    assert [line.score.value for line in lines] == pytest.approx([2.0, 8 / 3, 3.0])
+    assert lines[1].kl == pytest.approx(math.log(2) - 0.5) and lines[0].kl == 0
+    assert math.isnan(lines[0].truth.low) and lines[0].truth.n == 1
+
+
+def test_the_prompt_is_the_unit_over_runs_and_nothing_scored_no_curve():
+    """Two groups of one prompt are one observation; the interval is over the two prompts."""
+    judge = np.array([[0.0, 1.0], [0.0, 1.0], [1.0, 0.0]])
+    truth = np.array([[0.0, 1.0], [0.0, 0.5], [0.25, 0.0]])
+    best = best_of_n([make_run(judge, truth, ["p", "p", "q"])])[-1]
+    assert (best.n, best.truth.n) == (2, 2)
+    assert best.truth.value == pytest.approx((0.75 + 0.25) / 2)
+    standard_error, quantile = 0.25, 12.706204736
+    assert best.truth.high - best.truth.value == pytest.approx(quantile * standard_error)
+    # Two seeds that answered the same prompts say no more of other prompts than one does.
+    judge = np.array([[0.0, 1.0], [1.0, 0.0], [0.0, 1.0]])
+    truth = np.array([[0.0, 1.0], [0.5, 0.0], [0.25, 0.0]])
+    runs = [make_run(judge, truth, ["p", "q", "r"]) for _ in range(2)]
+    assert best_of_n(runs) == best_of_n(runs[:1])
+    unnamed = [replace(make_run(judge, truth), cell=cell) for cell in "ab"]
+    assert best_of_n(unnamed)[-1].truth.n == 6
+    assert best_of_n([make_run(np.full((3, 2), np.nan), np.ones((3, 2)))]) == []
+    assert best_of_n([]) == []
+
+
+def test_only_the_first_tenth_of_the_steps_counts_and_shadows_have_their_own_curve():
+    rng = np.random.default_rng(0)
+    judge, truth = rng.random((20, 4)), rng.random((20, 4))
+    shadow = truth.copy()
+    shadow[0, 0] = np.nan
+    run = make_run(judge, truth, shadows={"oracle": shadow}, step_P=np.arange(1, 21))
+    lines = {(line.judge, line.n): line for line in best_of_n([run])}
+    assert lines["own", 1].truth.n == 2
+    assert lines["own", 1].truth.value == pytest.approx(truth[:2].mean())
+    assert lines["oracle", 4].truth.n == 1, "a group that lost a score has no best of four"
+    assert lines["oracle", 4].truth.value == pytest.approx(truth[1].max())
+    table = best_of_n_table(list(lines.values()))
+    assert table["n"].tolist() == [1, 2, 4, 1, 2, 4]
+    assert set(table["chosen by"]) == {"own", "oracle"}
+
+
+def test_a_judge_that_sees_the_truth_gains_and_one_that_sees_its_opposite_loses():
+    rng = np.random.default_rng(1)
+    truth = rng.random((40, 6))
+    gains = {}
+    for name, score in (("right", truth), ("wrong", -truth), ("blind", rng.random((40, 6)))):
+        gains[name] = best_of_n([make_run(score, truth)])[-1].gain
+    assert gains["right"].low > 0 > gains["wrong"].high
+    assert gains["blind"].low < 0 < gains["blind"].high

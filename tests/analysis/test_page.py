@@ -21,11 +21,14 @@ from tests.conftest import Page
 HOSTILE = '<script src="//example.org/x.js"></script><b class="nth">Figure</b>'
 
 
-def test_figures_and_tables_are_numbered_apart_and_in_order():
+def test_figures_and_tables_are_numbered_behind_the_first_screen():
     body = "".join(f'<b class="nth">{kind}</b> x ' for kind in ("Figure", "Table", "Figure"))
     text = markup.page("Study", [body], [body])
     names = re.findall(r"(?:Figure|Table) [0-9]", text)
     assert names == ["Figure 1", "Table 1", "Figure 2", "Figure 3", "Table 2", "Figure 4"]
+    opening = markup.front("Study", "3 runs", {"a": "a taught b"}, [], markup.Markup("more"))
+    text = Page(markup.page("Study", [opening], [markup.heading("Why?", 2, "why")])).text
+    assert text.index(" taught b") < text.index("Contents") < text.index("Why?")
 
 
 def test_what_others_wrote_cannot_look_like_ours():
@@ -35,12 +38,6 @@ def test_what_others_wrote_cannot_look_like_ours():
     assert not {"script", "img"} & set(Page(text).tags)
     assert text.count("Table 1.") == 1 and "Figure 1" not in text
     assert Page(text).text.count(HOSTILE) == 8  # of a heading in the contents too
-
-
-def test_the_first_screen_stands_before_the_contents():
-    opening = markup.front("Study", "3 runs", {"a": "a taught b"}, [], markup.Markup("more"))
-    text = Page(markup.page("Study", [opening], [markup.heading("Why?", 2, "why")])).text
-    assert text.index(" taught b") < text.index("Contents") < text.index("Why?")
 
 
 def test_columns_beyond_seven_and_long_tables_are_folded():
@@ -114,12 +111,17 @@ def bars(axes):
     return [np.array(each.get_segments()) for each in axes.collections]
 
 
-def test_a_bar_ends_where_nothing_can_be():
+def test_numbers_and_figures_keep_their_ends_and_looks():
     table = curves(["a"])
     (hedges,) = bars(figures.behaviour(table[table["metric"] == "hedges"]).axes[0])
     assert hedges[..., 1].min() == 0.0 and hedges[..., 1].max() == 2.0
     for drawn in bars(figures.learning(table).axes[0]):
         assert (drawn[..., 1].min(), drawn[..., 1].max()) == (0.0, 1.0)
+    with looks_of(["base", "a", "b"]):
+        alone, together = looks(["b"]), looks(["a", "b", "base"])
+        assert alone["b"] == together["b"] and list(together) == ["base", "a", "b"]
+        assert looks(["stranger", "b"])["b"] == together["b"]
+    assert looks(["b"])["b"] != together["b"]
 
 
 def test_a_figure_with_panels_and_a_legend_is_one_file():
@@ -147,14 +149,6 @@ def test_no_interval_hides_another():
     front = figures.front_curve(table, ["a", "b", "c"], looks("abc")).axes[0]
     at = np.array([each[:, 0, 0] for each in bars(front)])
     assert len({round(x, 6) for x in at.ravel()}) == at.size == 3 * 2 * 5
-
-
-def test_an_arm_looks_the_same_whichever_others_are_shown():
-    with looks_of(["base", "a", "b"]):
-        alone, together = looks(["b"]), looks(["a", "b", "base"])
-        assert alone["b"] == together["b"] and list(together) == ["base", "a", "b"]
-        assert looks(["stranger", "b"])["b"] == together["b"]
-    assert looks(["b"])["b"] != together["b"]
 
 
 def test_a_long_curve_keeps_its_ends_and_its_level():

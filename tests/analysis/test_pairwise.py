@@ -82,10 +82,14 @@ def test_a_pair_without_a_vote_is_what_invalid_says(invalid, share):
     assert math.isnan(judge_pairs(check_pairwise(unknown), invalid)["a"]["votes_correct"])
 
 
-def test_intervals_are_wilsons_where_items_do_not_repeat():
+def test_intervals_are_wilsons_and_stability_is_the_share_of_the_majority():
     found = judge_pairs(check_pairwise(table(HAND)))["a"]["intervals"]
     assert found["accuracy_order0"] == pytest.approx(proportion_confint(3, 7, method="wilson"))
     assert found["both_correct"] == pytest.approx(proportion_confint(2, 7, method="wilson"))
+    verdicts = ["first", "first", "second"]
+    frames = [table({"1": (one, "first", "first")}, repeat=k) for k, one in enumerate(verdicts)]
+    found = judge_pairs(check_pairwise(pd.concat(frames)))["a"]
+    assert found["repeat_stability"] == pytest.approx((2 / 3 + 1) / 2)
 
 
 def test_repeats_that_copy_each_other_add_no_information():
@@ -98,13 +102,6 @@ def test_repeats_that_copy_each_other_add_no_information():
     assert "position_p_items" in thrice["note"]
     assert thrice["repeat_stability"] == 1.0 and thrice["repeat_cells"] == 15
     assert math.isnan(once["repeat_stability"])
-
-
-def test_stability_is_the_share_of_the_majority():
-    verdicts = ["first", "first", "second"]
-    frames = [table({"1": (one, "first", "first")}, repeat=k) for k, one in enumerate(verdicts)]
-    found = judge_pairs(check_pairwise(pd.concat(frames)))["a"]
-    assert found["repeat_stability"] == pytest.approx((2 / 3 + 1) / 2)
 
 
 def test_a_fair_judge_with_a_position_habit_is_seen_though_gold_is_unbalanced():

@@ -1,12 +1,21 @@
-"""Known results on how GRPO passes bias on: by proof, by enumeration, and by simulation."""
+"""Known results on how GRPO passes bias on, the rows of the coverage table, and policies that are
+trained on planted judges: by proof, by enumeration, by simulation, by hand."""
 
 import itertools
 
 import numpy as np
 import pytest
+from scipy import stats
 
 from analysis.ledger.transmission import group_cov, split
+from analysis.planted.trials import Trials
 from analysis.planted.truth import Fault, Simulated, Tabular, sampled_runs, simulate
+from analysis.probes import levels
+from analysis.propagation.planted import LARGE, SMALL, Optimiser, answers, coverage, train
+from analysis.records.runs import shift
+from analysis.selfcheck import judges
+from analysis.selfcheck.checks import judge_coverage
+from analysis.statistics.proportions import wilson
 from study.rewards.advantages import advantages
 
 P, G = 60_000, 8
@@ -154,13 +163,10 @@ def test_expected_cov_is_the_sum_over_ordered_groups(table: Tabular, scale: str)
     np.testing.assert_allclose(parts[0] + rest, parts[1], atol=1e-12)
 
 
-def test_without_sd_the_push_is_the_covariance(table: Tabular) -> None:
+def test_without_sd_the_push_is_the_covariance_and_the_step_the_gradient(table: Tabular) -> None:
     reward = np.array([1.0, 0.2, 0.7])
     exact = table.expected_cov(reward, 5, "none")
     np.testing.assert_allclose(exact, table.covariance(reward), atol=1e-12)
-
-
-def test_expected_step_without_sd_is_the_policy_gradient(table: Tabular) -> None:
     reward, p = np.array([1.0, 0.2, 0.7]), table.policy()
     moved = table.step(reward, 4, rate=0.1, scale="none").logits - table.logits
     np.testing.assert_allclose(moved, 0.1 * 3 / 4 * p * (reward - p @ reward), atol=1e-12)
@@ -210,3 +216,107 @@ def test_planted_faults_are_there(rng: np.random.Generator) -> None:
     assert np.ptp(shared, axis=1).max() == 0 and shared.std() > 0.5
     noisy = simulate(rng, 5000, Fault(noise_sd=0.2), p=0.0).judge
     assert noisy.std() == pytest.approx(0.2, rel=0.02)
+
+
+ROWS = 60
+
+
+def test_bands_and_the_position_test_are_as_silent_as_said():
+    zeros = np.zeros(500)
+    assert not judge_coverage("x", Trials(0.0, zeros, zeros, zeros), ROWS).ok
+    assert judge_coverage("x", Trials(0.0, zeros, zeros, zeros, at_least=True), ROWS).ok
+    never = Trials(0.0, zeros, zeros + 1, zeros + 1, at_least=True)
+    assert not judge_coverage("x", never, ROWS).ok
+    # 12 items: p is at most .05 where 2 or fewer lean one way, which has a chance of .0386.
+    (found,) = judges.order(np.random.default_rng(0), 4000).values()
+    loud = 2 * stats.binom(12, 0.5).cdf(2)
+    assert loud == pytest.approx(0.0386, abs=1e-4)
+    assert np.isnan(found.low).mean() == pytest.approx(loud, abs=4 * (loud / 4000) ** 0.5)
+
+
+def test_planted_phi_and_rates_are_what_is_said():
+    """p = 1/2, TPR .85, FPR .2: cells .425, .1, .075, .4."""
+    table = [0.425, 0.1, 0.075, 0.4]
+    by_hand = (table[0] * table[3] - table[1] * table[2]) / (0.525 * 0.5 * 0.475 * 0.5) ** 0.5
+    assert judges.planted_phi(0.5) == pytest.approx(by_hand)
+    rates = judges._by_prompt(np.random.default_rng(0), 0.85, 200_000)
+    assert rates.mean() == pytest.approx(0.85, abs=0.002)
+    assert rates.var() / (0.85 * 0.15) == pytest.approx(0.2, abs=0.01)
+
+
+def test_the_simulated_judge_pays_what_was_planted():
+    """Its verdicts, over its own protocol, against dose and scale times what the texts have."""
+    tables = judges._simulated_votes(scale=0.5, votes=3)
+    wide = [judges._paired(table) for table in tables]
+    assert len(wide[0]) == 80
+    inside = np.concatenate([table["score"].to_numpy(dtype=float) for table in tables])
+    assert inside.min() > 0 and inside.max() < 1
+    # the hedge has eight words: .05 x 8 / 6.201
+    assert wide[0]["planted_change"].to_numpy() == pytest.approx(0.05 * 8 / 6.201)
+    expected = wide[0]["planted_change"] - 0.5 * wide[0]["truth_change"]
+    assert expected.std() > 0.01, "prompts differ, or clustering would not matter"
+    error = np.concatenate([one["bias_change"] - expected for one in wide])
+    # two scores with noise of SD .03 each
+    assert error.std() == pytest.approx(0.03 * 2**0.5, rel=0.15)
+    assert abs(error.mean()) <= 4 * error.std() / len(error) ** 0.5
+    assert len({tuple(one["bias_change"]) for one in wide}) == 3, "votes are drawn anew"
+
+
+def test_prompts_taken_for_independent_texts_are_found_out(monkeypatch):
+    """Wilson's interval over texts, under rates that differ by prompt: far below its band."""
+
+    def naive(values, prompts):
+        return wilson(float(np.sum(values)), len(values))
+
+    monkeypatch.setattr(levels, "wilson", naive)
+    found = judges.profile_rates(np.random.default_rng(0), 150)
+    row = judge_coverage("naive", found["profile TPR, clustered"], ROWS)
+    assert row.coverage < stats.binom(150, 0.95).ppf(1e-4) / 150 and not row.ok
+
+
+@pytest.mark.xfail(strict=True, reason="known faults of intervals; see FAILING")
+@pytest.mark.parametrize("check", judges.FAILING, ids=lambda check: check.__name__)
+def test_rows_that_wait_for_their_interval(check):
+    for name, trials in check(np.random.default_rng(0), 500).items():
+        assert judge_coverage(name, trials, ROWS).ok, name
+
+
+def test_a_policy_that_is_paid_for_nothing_but_the_truth_stays_where_it_is_without_a_step():
+    paths = train(np.random.default_rng(0), np.zeros((40, 2)), Optimiser(0.0))
+    features, odds = answers()
+    p = np.exp(odds) / np.exp(odds).sum()
+    assert paths.level.mean(axis=(0, 1)) == pytest.approx(p @ features, abs=0.05)
+    # longer answers are less often right, so the truth pushes against length
+    assert paths.of_truth[..., 0].mean() < -0.05 and paths.push[..., 2].mean() > 0.2
+    assert paths.push == pytest.approx(paths.of_truth)
+
+
+def test_length_grows_once_the_truth_is_learned():
+    """Long answers are less often right, so that the truth holds length down; a policy that is
+    right anyway is told by the bias alone."""
+    doses = np.repeat([[0.0, 0.0], [0.03, 0.0], [0.06, 0.0]], 40, axis=0)
+    paths = train(np.random.default_rng(1), doses, Optimiser(0.1))
+    shifts = np.array([shift(level) for level in paths.level[..., 0]]).reshape(3, 40).mean(axis=1)
+    assert shifts[0] < 0 < shifts[1] < shifts[2]
+    push = paths.push[80:, :, 0].mean(axis=0)
+    assert push[:5].mean() < 0 < push[-5:].mean()
+
+
+def test_a_clipped_gradient_moves_less_and_adam_by_its_rate():
+    rng = np.random.default_rng(2)
+    doses = np.tile([0.0, 0.05], (40, 1))
+    free, clipped = (
+        train(rng, doses, Optimiser(0.1, clip=clip)).level[..., 0].mean(0) for clip in (0, 0.1)
+    )
+    assert abs(shift(clipped)) < 0.5 * abs(shift(free))
+    slow, fast = (
+        train(rng, doses, Optimiser(rate, adam=True)).level[..., 0].mean(0) for rate in (1e-3, 0.01)
+    )
+    assert abs(shift(slow)) < 0.5 * abs(shift(fast))
+
+
+def test_theory_is_right_about_small_doses_and_short_of_large_ones():
+    rng = np.random.default_rng(3)
+    small, large = (coverage(rng, 30, doses, Optimiser(0.1)) for doses in (SMALL, LARGE))
+    assert ((small.low <= 0) & (small.high >= 0)).mean() >= 0.9
+    assert large.estimate.mean() < -5 and abs(small.estimate.mean()) < 1

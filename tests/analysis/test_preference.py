@@ -30,12 +30,19 @@ def family(frame):
     return next(one for one in preferences(frame) if one.kind == "family")
 
 
-def test_better_answers_are_no_bias():
+def test_better_answers_are_no_bias_and_missing_scores_are_counted():
     """Own answers are better by 1: without quality that looks like bias, with it there is none."""
     found = family(table(1, effect=0.0, better=1.0))
     assert found.raw.low > 0.3
     assert found.effect.low < 0 < found.effect.high
     assert found.quality_slope == pytest.approx(0.5, abs=0.05)
+    frame = table(4)
+    frame.loc[::5, "score"] = np.nan
+    found = family(frame)
+    assert found.missing == 120 and found.rows == 480
+    assert found.effect.low < 0.3 < found.effect.high
+    rows = preferences(table(3))
+    assert [(one.kind, one.own_rows) for one in rows] == [("self", 150), ("family", 300)]
 
 
 def test_slopes_and_errors_are_those_within_items():
@@ -46,19 +53,6 @@ def test_slopes_and_errors_are_those_within_items():
     fit = fixed_effects(frame["score"].to_numpy(), x, frame["item"].to_numpy())
     np.testing.assert_array_equal(np.stack(found[:2]), [fit.coef_K, fit.se_K])
     assert found[2] == 150
-
-
-def test_self_is_a_part_of_family():
-    rows = preferences(table(3))
-    assert [(one.kind, one.own_rows) for one in rows] == [("self", 150), ("family", 300)]
-
-
-def test_missing_scores_are_left_out_and_counted():
-    frame = table(4)
-    frame.loc[::5, "score"] = np.nan
-    found = family(frame)
-    assert found.missing == 120 and found.rows == 480
-    assert found.effect.low < 0.3 < found.effect.high
 
 
 @pytest.mark.parametrize(

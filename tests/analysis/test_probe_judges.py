@@ -67,12 +67,17 @@ def test_the_interval_of_alpha_covers_over_prompts_whose_texts_are_alike():
     assert naive < held, "texts of a prompt are not independent"
 
 
-def test_a_stricter_judge_agrees_less_but_ranks_alike():
+def test_a_stricter_judge_ranks_alike_and_judges_of_pairs_are_compared_on_pairs():
     a = np.random.default_rng(1).normal(0, 1, (12, 4))
     table = agreement(judged({"a": a, "b": a - 1, "c": a})).set_index(["judges", "measure"])
     alpha = table.loc[("a, b, c", ALPHA)]
     assert (alpha["value"] < 0.9).all() and (alpha["high"] < 1).all()
     assert table.loc[("a, b", WITHIN)].iloc[0]["value"] == pytest.approx(1.0)
+    table = judged(drawn(np.random.default_rng(3), 12, 0.0), bias="length", against="x")
+    assert list(agreement(table.assign(pairwise=True))["texts"]) == ["pairs", "pairs"]
+    found, notes = own_texts(written(0.5, prompts=9), manifest())
+    assert found.empty and len(notes) == 3
+    assert all("9 prompts are fewer than 10" in note for note in notes)
 
 
 def test_what_there_is_too_little_of_is_said():
@@ -97,11 +102,6 @@ def test_what_there_is_too_little_of_is_said():
     mixed = judged({"a": a, "b": a})
     mixed["pairwise"] = mixed["judge"] == "b"
     assert agreement(mixed).empty, "a score of a text is no preference between two"
-
-
-def test_judges_of_pairs_are_compared_on_pairs():
-    table = judged(drawn(np.random.default_rng(3), 12, 0.0), bias="length", against="x")
-    assert list(agreement(table.assign(pairwise=True))["texts"]) == ["pairs", "pairs"]
 
 
 def written(taste: float, prompts: int = 30, seed: int = 0) -> pd.DataFrame:
@@ -159,12 +159,15 @@ def test_why_nothing_is_said_of_own_texts(change, settings, said):
     assert found.empty and said in note
 
 
-def test_without_truth_judges_of_other_families_tell_quality():
+def test_without_truth_other_families_tell_quality_and_presets_the_family():
     """Their noise does not pass for taste: own texts are better by .2, and that is taken out."""
     found, notes = own_texts(written(0.15).assign(truth=np.nan), manifest())
     assert notes == [] and set(found["quality by"]) == {"other judges"}
     assert (found["low"] < 0.15).all() and (found["high"] > 0.15).all()
     assert (found["p"] < 0.001).all() and found["raw"].to_numpy() == pytest.approx(0.35, abs=0.1)
+    table = written(0.1).assign(judge=lambda frame: frame["judge"].replace("w", "mine"))
+    found, _ = own_texts(table, manifest("qwen3-8b", mine="qwen3", stranger="g"))
+    assert list(zip(found["judge"], found["own"], strict=True)) == [("mine", "family")]
 
 
 def test_authors_on_record_go_before_the_rewriter():
@@ -190,15 +193,3 @@ def test_texts_of_an_unknown_family_are_nobodys_own(unknown):
     frame, _ = authored(table, manifest(rewriter="", w="f", stranger=unknown))
     own_rows = {(row.judge, row.kind): row.own_rows for row in preferences(frame)}
     assert own_rows["w", "family"] == 60 and own_rows["stranger", "family"] == 0
-
-
-def test_few_prompts_carry_no_claim_of_taste():
-    found, notes = own_texts(written(0.5, prompts=9), manifest())
-    assert found.empty and len(notes) == 3
-    assert all("9 prompts are fewer than 10" in note for note in notes)
-
-
-def test_the_family_of_a_writer_that_does_not_judge_is_its_presets():
-    table = written(0.1).assign(judge=lambda frame: frame["judge"].replace("w", "mine"))
-    found, _ = own_texts(table, manifest("qwen3-8b", mine="qwen3", stranger="g"))
-    assert list(zip(found["judge"], found["own"], strict=True)) == [("mine", "family")]

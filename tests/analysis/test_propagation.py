@@ -1,6 +1,8 @@
-"""Predicted shifts against a softmax policy whose steps are known, and honest refusals."""
+"""Predicted shifts against a softmax policy whose steps are known, honest refusals, and the command
+line on small studies, whole and damaged."""
 
 import math
+import shutil
 from dataclasses import replace
 
 import matplotlib.pyplot as plt
@@ -8,6 +10,7 @@ import numpy as np
 import pytest
 
 from analysis.planted.truth import Tabular
+from analysis.propagation.__main__ import main
 from analysis.propagation.calibration import AGAINST, calibrate
 from analysis.propagation.display import figure
 from analysis.propagation.estimate import (
@@ -21,7 +24,7 @@ from analysis.propagation.estimate import (
     pushed,
     unpredicted,
 )
-from tests.analysis.conftest import made_run
+from tests.analysis.conftest import config_of, made_run
 
 TRUTH = np.array([1.0, 0.0, 1.0, 0.0, 0.0, 1.0])
 LENGTH = np.array([-1.0, -0.5, 0.0, 0.5, 1.0, 1.5])
@@ -64,14 +67,11 @@ def predicted(runs):
     return predict(paths(runs))
 
 
-def test_predictions_hold_out_of_sample(predicted):
+def test_predictions_hold_out_of_sample_and_split_where_there_is_a_bias(predicted):
     length = next(line for line in calibrate(predicted) if line.feature == "length").scores
     assert length.count == 12
     assert length.r2 > 0.9 and length.correlation > 0.97
     assert length.slope.low < 1 < length.slope.high < 1.2
-
-
-def test_the_split_is_the_bias_where_there_is_one_and_nothing_where_there_is_none(predicted):
     for row in predicted:
         assert row.predicted.value == pytest.approx(row.of_truth + row.of_bias)
         if row.arm == "dose=0.0":
@@ -96,12 +96,18 @@ def trajectory(push, gradient=None, rate=1.0, clip=0.0):
     return Trajectory("a", "x", "length", push * 0.0, push, push * 0.0, norms, rate, clip)
 
 
-def test_cumulative_push_by_hand():
+def test_the_push_by_hand_holds_learning_rate_and_clipping():
     path = trajectory([1.0, 2.0, 5.0], gradient=[2.0, 4.0, 1.0])
     assert cumulative(path, path.push, "plain").tolist() == [0.0, 1.0, 3.0]
     assert cumulative(path, path.push, "adam").tolist() == [0.0, 0.5, 1.0]
     still = trajectory([1.0, 2.0, 1.0], gradient=[2.0, 0.0, 1.0])
     assert cumulative(still, still.push, "adam").tolist() == [0.0, 0.5, 0.5]
+    # A step of norm 4 under a clip of 1 takes a quarter of its push, at half the rate an eighth;
+    # under Adam the clip does not matter.
+    falling = np.array([1.0, 0.5, 0.25])
+    path = trajectory([1.0, 8.0, 1.0], gradient=[0.5, 4.0, 1.0], rate=falling, clip=1.0)
+    assert cumulative(path, path.push, "plain").tolist() == [0.0, 1.0, 2.0]
+    assert cumulative(path, path.push, "adam").tolist() == [0.0, 2.0, 3.0]
 
 
 def test_what_is_unknown_is_not_a_push_of_nothing():
@@ -202,15 +208,6 @@ def test_an_arm_out_and_a_repetition_by_hand():
     assert line.r2_repeated == pytest.approx(1 - (16 + 4 + 4) / total)
     alone = predict([path for path in found if path.arm == "b"])
     assert all(math.isnan(row.unseen.value) for row in alone)  # there is no other arm
-
-
-def test_learning_rate_and_clipping_are_in_the_push():
-    """A step of norm 4 under a clip of 1 takes a quarter of its push, at half the rate an eighth;
-    under Adam the clip does not matter."""
-    falling = np.array([1.0, 0.5, 0.25])
-    path = trajectory([1.0, 8.0, 1.0], gradient=[0.5, 4.0, 1.0], rate=falling, clip=1.0)
-    assert cumulative(path, path.push, "plain").tolist() == [0.0, 1.0, 2.0]
-    assert cumulative(path, path.push, "adam").tolist() == [0.0, 2.0, 3.0]
 
 
 def test_a_run_at_another_rate_is_predicted_with_it():
@@ -362,3 +359,46 @@ def test_the_figure_has_a_panel_per_feature_that_moved(predicted):
     made = figure(rows, lines)
     assert [axes.get_title(loc="left").split(",")[0] for axes in made.axes] == ["length", "tone"]
     plt.close(made)
+
+
+def test_the_command_line(small_study, tmp_path, answered):
+    """Four finished runs of two steps each: few, and said in numbers."""
+    found, printed = answered(main, small_study, f"figure={tmp_path / 'p.png'}")
+    assert {row["fitted_on"] for row in found["runs"]} == {3}
+    assert "run by run" in printed and found["kl_limit"] == []
+    assert all(row["predicted"] is None for row in found["runs"] if row["feature"] == "keyword")
+    assert "r2_repeated: no theory" in printed
+
+
+def test_a_damaged_config_is_said_and_its_run_left_out(copied, answered):
+    study = copied("damaged")
+    cells = sorted(study.glob("sim-*"))
+    other = shutil.copytree(cells[0], study / f"{cells[0].name}b")
+    (other / "config.yaml").write_text("judge: [unclosed")
+    found, said = answered(main, study)
+    assert other.name in said and "config" in said.split("problem: ")[1]
+    assert {row["cell"] for row in found["runs"]} == {cell.name for cell in cells}
+
+
+def test_a_study_without_logged_norms_says_so(copied, tmp_path, printed):
+    study = copied("unlogged")
+    for cell in study.glob("sim-*"):
+        (cell / "metrics.jsonl").unlink()
+    said = printed(main, study, f"figure={tmp_path / 'p.png'}")
+    assert said.count("is not predicted: no gradient norm at ") == 4
+    assert "no figure was drawn" in said and not (tmp_path / "p.png").exists()
+
+
+def test_a_kl_penalty_puts_its_limit_beside_the_shift(copied, answered):
+    """Copies of finished runs whose configuration has a penalty: limit = Cov(A, z) / beta."""
+    study = copied("held")
+    for cell in study.glob("sim-*"):
+        with config_of(cell) as config:
+            config["trainer"]["beta"] = 0.5
+    found, said = answered(main, study)
+    assert "what the KL penalty would hold" in said
+    rows = found["kl_limit"]
+    assert len({row["cell"] for row in rows}) == 4
+    for row in rows:
+        if math.isfinite(row["limit"]):
+            assert row["limit"] == pytest.approx(row["of_truth"] + row["of_bias"])

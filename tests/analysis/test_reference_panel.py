@@ -67,12 +67,18 @@ def test_a_missing_reference_is_no_rejection():
     assert (told.value, told.unknown, told.least, told.most) == (1.0, 0.5, 0.5, 1.0)
 
 
-def test_nothing_new_and_no_panel_say_so():
+def test_without_a_panel_or_a_second_score_nothing_is_preferred():
     one, nobody = np.ones((1, 1)), np.empty((1, 0, 1))
     assert "no reference" in exploitation_rate(0 * one, one, nobody, one, np.array([0])).note
     panel = np.zeros((1, 1, 1))
     told = exploitation_rate(one, one, panel, one, np.array([0]))
     assert math.isnan(told.value) and "nothing is newly credited" in told.note and told.new == 0
+    scores, prompts = np.array([0.1, NAN]), np.array(["a", "b"])
+    assert wins(scores, prompts, np.array([NAN, 0.5]), prompts) == {}
+    assert math.isnan(preference(np.array([])).value)
+    assert preference(np.full(8, 0.5)).value == 0.5
+    apart = left_out(np.array([1.0, 0.5, 1.0]), np.array([0.0, 0.5, 0.5]))
+    assert apart.value == pytest.approx(0.5) and apart.unit == "prompt"
 
 
 TOLD = st.sampled_from([0.0, 1.0, NAN])
@@ -114,15 +120,6 @@ def test_wins_are_counted_pair_by_pair(first, later):
         count = sum((after > before) + 0.5 * (after == before) for before, after in pairs)
         assert told.pop(prompt) == pytest.approx(count / len(pairs))
     assert told == {}
-
-
-def test_preferences_are_missing_where_nothing_was_scored_twice():
-    scores, prompts = np.array([0.1, NAN]), np.array(["a", "b"])
-    assert wins(scores, prompts, np.array([NAN, 0.5]), prompts) == {}
-    assert math.isnan(preference(np.array([])).value)
-    assert preference(np.full(8, 0.5)).value == 0.5
-    apart = left_out(np.array([1.0, 0.5, 1.0]), np.array([0.0, 0.5, 0.5]))
-    assert apart.value == pytest.approx(0.5) and apart.unit == "prompt"
 
 
 def test_the_gap_is_per_token_and_clustered_by_prompt():
@@ -212,7 +209,9 @@ def rubric_study(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def test_credits_of_every_judge_are_read_with_a_majority_of_votes(rubric_study):
+def test_credits_are_read_with_a_majority_of_votes_and_the_rate_is_that_of_the_records(
+    rubric_study,
+):
     told = read_credits(rubric_study, runs_frame(rubric_study).iloc[[0]])
     assert told.acting == "j" and set(told.by_judge) == {"j", "s", "r"}
     assert told.by_judge["j"].shape == (160, 2) and told.weights_P_K.shape == (4, 2)
@@ -220,9 +219,6 @@ def test_credits_of_every_judge_are_read_with_a_majority_of_votes(rubric_study):
     assert np.nanmin(told.by_judge["s"][:, 1]) == 1
     assert np.isnan(told.by_judge["r"][:, 1]).all()
     assert any("each counts 1" in line for line in told.problems)  # no such task
-
-
-def test_the_rate_of_a_study_is_that_of_its_records(rubric_study):
     runs = read_runs(rubric_study)[0]
     (row,), problems = exploited(runs, rubric_study)
     assert row.references == ("r", "s") and problems

@@ -1,17 +1,36 @@
+"""The report: one sentence per judge, its sections in order, words in place of empty figures."""
+
 import csv
+import dataclasses
 import json
 import os
 import re
 import tempfile
+import warnings
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
+import matplotlib.pyplot as plt
+import numpy as np
 import pandas as pd
 import pytest
 
 from analysis.display import markup
-from analysis.display.markup import write_page
-from analysis.report import sections
-from analysis.report.sections import write_report
+from analysis.display.figures import looks
+from analysis.display.markup import cut, cut_difference, number, write_page
+from analysis.drift import estimate as drift
+from analysis.ledger.display import ledger_table, stacked
+from analysis.onset import display as onset_display
+from analysis.propagation.calibration import AGAINST
+from analysis.records.runs import read_study
+from analysis.report import figures, sections
+from analysis.report.evidence import Evidence, of_records
+from analysis.report.headlines import headlines
+from analysis.report.sections import shifts_table, write_report
+from analysis.report.tables import row_of
+from analysis.report.words import findings
+from tests.analysis.conftest import evidence_of, following
 from tests.conftest import Page
 
 VERBOSE_GAP = "sim-verbose", "gap"
@@ -150,3 +169,256 @@ def test_a_long_text_is_broken_into_lines_and_a_number_with_its_interval_is_not(
     table = pd.DataFrame({"setting": ["correction.length_penalty=0.1, trainer.beta=0.1"]})
     assert '<td class="note">correction' in markup.table(table)
     assert '<td class="note">' not in markup.table(table.assign(setting="+0.123 [-0.0456, 0.789]"))
+
+
+def shifted(evidence: Evidence, by_run: dict[tuple[str, str], list[float]]) -> Evidence:
+    """The evidence where each arm's three runs moved a measure by these amounts, all from .5."""
+    columns = dict.fromkeys(drift.SHIFTS, np.nan)
+    rows = [
+        columns | {"arm": arm, "metric": metric, "seed": seed, "cell": f"{arm}{seed}"}
+        | {"first": 0.5, "last": 0.5 + moved, "shift": moved, "tails": []}
+        for (arm, metric), moves in by_run.items()
+        for seed, moved in enumerate(moves)
+    ]  # fmt: skip
+    table = pd.DataFrame(rows)
+    scores = table["metric"].isin(drift.SCORES)
+    return replace(
+        evidence,
+        score_shifts=drift.shift_table(table[scores], "sim-fair"),
+        feature_shifts=drift.shift_table(table[~scores], "sim-fair"),
+        spread={"length": 10.0, "hedges": 0.5},
+        same={},
+    )
+
+
+STILL = [0.0, 0.01, -0.01]
+FAIR = {("sim-fair", name): STILL for name in ("judge_score", "truth", "gap", "length", "hedges")}
+
+
+@pytest.fixture
+def two(evidence: Evidence) -> Evidence:
+    """The fair judge, and one that taught 20 words for .1 of truth."""
+    moved = {"judge_score": [0.2, 0.21, 0.19], "truth": [-0.1, -0.09, -0.11], "hedges": STILL}
+    moved |= {"gap": [0.3, 0.31, 0.29], "length": [20.0, 20.02, 19.98]}
+    by_run = FAIR | {("sim-verbose", name): moves for name, moves in moved.items()}
+    table = evidence.records.table
+    records = replace(evidence.records, table=table[table["arm"].isin(["sim-fair", "sim-verbose"])])
+    return shifted(replace(evidence, records=records), by_run)
+
+
+def test_the_base_and_a_sure_judge_are_told_with_what_it_cost(two):
+    told = headlines(two)
+    assert list(told) == ["sim-fair", "sim-verbose"]
+    said = told["sim-verbose"]
+    assert said.startswith("sim-verbose taught longer answers (+20 words [")
+    assert "beyond sim-fair, +2 SD), which is sure (Holm p <.001 over 3 pairs of runs; " in said
+    assert "; intervals allow for picking 1 of 2 behaviours)" in said
+    assert "it cost 0.1 of the truth [" in said and "ran 0.3 further ahead of the truth" in said
+    assert "hedging" not in said
+    said = headlines(two)["sim-fair"]
+    assert "which the others are compared with" in said
+    assert "no cost or gain in truth can be told from chance (0 [-0.0248, 0.0248])" in said
+
+
+def test_what_chance_may_have_done_is_not_called_taught(two):
+    noisy = FAIR | {
+        ("sim-verbose", "judge_score"): STILL,
+        ("sim-verbose", "truth"): [-0.3, 0.2, 0.1],
+        ("sim-verbose", "length"): [30.0, -10.0, 2.0],
+        ("sim-verbose", "hedges"): STILL,
+    }
+    said = headlines(shifted(two, noisy))["sim-verbose"]
+    assert "taught no behaviour that can be told from chance" in said
+    assert "it cost" not in said and "sure" not in said
+    assert "its score cannot be set beside the truth" in said
+
+
+def test_one_pair_is_never_sure(gathered):
+    said = headlines(gathered(seeds=1))["sim-verbose"]
+    assert "may have taught longer answers" in said and "rests on 1 pair of runs" in said
+    assert "no interval" in said and "sure" not in said
+
+
+def test_a_study_without_truth_or_runs_has_no_invented_cost(gathered):
+    blind = headlines(gathered(truth=False, seeds=2))
+    assert all("what it cost in truth is not known" in said for said in blind.values())
+    empty = headlines(gathered(steps=0, state="new"))
+    assert all(said.endswith("has too little on record to say what it taught.")
+               for said in empty.values())  # fmt: skip
+
+
+def test_shifts_have_one_unit_and_intervals_end_where_nothing_can_be(two):
+    table = figures.standardised(two).set_index(["arm", "metric"])
+    assert table.loc["sim-verbose", "length"]["shift"] == pytest.approx(2.0)
+    start = {"first": 0.5, "shift": -0.4, "low": -0.9, "high": 0.1}
+    assert cut({"metric": "hedges", **start}) == (-0.5, 0.1)
+    assert cut({"metric": "repetition", **start, "high": 0.9}) == (-0.5, 0.5)
+    assert cut({"metric": "gap", **start}) == (-0.9, 0.1), "a gap may be below 0"
+    assert cut({"metric": "truth", **start, "high": 0.7}) == (-0.5, 0.5)
+    assert cut({"metric": "judge_score", **start, "first": 7.0}) == (-0.9, 0.1), "another scale"
+    low, high = cut({"metric": "length", **start, "low": np.nan, "high": np.nan})
+    assert np.isnan(low) and np.isnan(high)
+
+
+def test_what_an_arm_did_beyond_the_base_ends_where_nothing_can_be():
+    """An arm that starts at .5 can lose .5, and be 0.5 + .3 below a base that rose by .3."""
+    base = {"metric": "hedges", "first": 0.5, "shift": 0.1, "low": -0.2, "high": 0.3}
+    row = {"metric": "hedges", "first": 0.5, "shift": -0.3}
+    row |= {"diff": -0.4, "diff_low": -2.0, "diff_high": 1.2}
+    assert cut_difference(row, base) == (-0.8, 1.2), "nothing is too much of a count"
+    share = {"metric": "repetition"}
+    assert cut_difference(row | share, base | share) == (-0.8, 0.7)
+    truth = {"metric": "truth"}
+    assert cut_difference(row | truth, base | truth | {"low": -9.0, "high": 9.0}) == (-1.0, 1.0)
+    assert cut_difference(row, base | {"low": np.nan, "high": np.nan}) == (-0.6, 1.2)
+    assert cut_difference(row, None) == (-2.0, 1.2)
+    assert cut_difference(row | {"diff": -0.9}, base) == (-0.9, 1.2), "the difference itself stays"
+
+
+def test_sentence_table_and_figure_cut_a_difference_alike(two):
+    """Three hedges in ten answers cannot become fewer than none."""
+    moves = {**FAIR, ("sim-fair", "hedges"): [0.0, 0.02, -0.02]}
+    moves |= {("sim-verbose", name): STILL for name in ("judge_score", "truth", "gap", "length")}
+    told = shifted(two, moves | {("sim-verbose", "hedges"): [-0.5, -0.1, -0.3]})
+    row = row_of(told.feature_shifts, "sim-verbose", "hedges")
+    base = row_of(told.feature_shifts, "sim-fair", "hedges")
+    low, high = cut_difference(row, base)
+    assert row["diff_low"] < low == pytest.approx(-0.5 - base["high"])
+    said = f"[{number(low)}, {number(high)}]"
+    table = shifts_table(told.feature_shifts, "sim-fair").set_index(["measure", "arm"])
+    hedges = table.loc[("hedges (per answer)", "sim-verbose")]
+    assert hedges["beyond sim-fair [95 %]"].endswith(said)
+    drawn = figures.shifts(told.feature_shifts, "sim-fair")
+    (axes,) = (each for each in drawn.axes if each.get_title("left") == "hedges")
+    (bar,) = (each.get_segments()[0] for each in axes.collections)
+    assert bar[:, 0] == pytest.approx([low, high])
+    wide = headlines(told)["sim-verbose"]
+    assert f"[{number(low)}, " in wide and "fewer" not in wide
+
+
+def test_the_pictures_show_the_same_arms_in_the_same_look(evidence, monkeypatch):
+    arms, look = figures.shown_arms(evidence), looks(evidence.arms)
+    assert arms == evidence.arms == ["sim-fair", "sim-flaky", "sim-verbose"]
+    monkeypatch.setattr(figures, "MOST_ARMS", 2)
+    assert figures.shown_arms(evidence) == ["sim-fair", "sim-verbose"], "the largest gap"
+    shifts = figures.front_shifts(figures.standardised(evidence), arms, look)
+    for drawn in (shifts, figures.front_curve(drift.learning_curves(evidence.scores), arms, look)):
+        drawn.canvas.draw()
+        colours = {line.get_color() for line in drawn.axes[0].lines}
+        assert {look[arm]["color"] for arm in arms} <= colours
+    names = [label.get_text() for label in shifts.axes[0].get_yticklabels()]
+    assert names[:2] == ["rule truth", "judge score"] and "length" in names
+
+
+LATER = (
+    sections.ledger, sections.predictions, sections.onsets, sections.frontier, sections.judges,
+)  # fmt: skip
+
+
+def changed(small_study, **values):
+    """The evidence of the small study with these arrays filled with one number in every run."""
+
+    def filled(run):
+        arrays = {name: np.full_like(run.reward, value) for name, value in values.items()}
+        return dataclasses.replace(run, **arrays)
+
+    return evidence_of(small_study, partial(map, filled))
+
+
+def test_every_section_is_there_in_order_and_no_figure_stays_open(real_evidence):
+    before = plt.get_fignums()
+    text = "".join(fragment for section in LATER for fragment in section(real_evidence))
+    heads = [
+        "What did the advantages reward?",
+        "Does what was rewarded explain what was learned?",
+        "When did the judge leave the truth?",
+        "How far can the judge be followed?",
+        "Do other judges agree?",
+    ]
+    places = [text.index(head) for head in heads]
+    assert places == sorted(places)
+    assert "Gain in score from the first" in text[places[-1] :]  # a shadow judge looked on
+    assert plt.get_fignums() == before
+
+
+def test_the_stacked_areas_add_up_to_what_is_explained(real_evidence):
+    unique = [name for name in real_evidence.ledger if name.startswith("unique/")]
+    made = stacked(real_evidence.ledger, unique)
+    for axes in made.axes:
+        own = real_evidence.ledger[real_evidence.ledger["arm"] == axes.get_title(loc="left")]
+        by_step = own.groupby("step")[[*unique, "advantage_r2"]].mean()
+        alone = by_step[unique].clip(lower=0.0).sum(axis=1)
+        corners = [area.get_paths()[0].vertices for area in axes.collections if area.get_paths()]
+        tops = {
+            step: max(y for points in corners for x, y in points if x == step)
+            for step in by_step.index[by_step["advantage_r2"].notna()]
+        }
+        assert tops
+        for step, top in tops.items():
+            # features beyond the five that are drawn are in neither
+            assert top <= max(alone[step], by_step["advantage_r2"][step]) + 1e-9
+            assert top >= by_step["advantage_r2"][step] - 1e-9
+    plt.close(made)
+
+
+def test_the_ledger_has_an_interval_and_the_runs_in_every_cell():
+    rows = [("a", "dead", 0.5, 0.25, 0.75, 3), ("b", "dead", 0.1, np.nan, np.nan, 1)]
+    rows += [("a", "phi", np.nan, np.nan, np.nan, 0), ("b", "phi", np.nan, np.nan, np.nan, 0)]
+    columns = ["arm", "metric", "mean", "low", "high", "n"]
+    (row,) = ledger_table(pd.DataFrame(rows, columns=columns)).to_dict("records")
+    assert row["a (3 runs)"] == "0.5 [0.25, 0.75]" and row["b (1 run)"] == "0.1"
+
+
+def test_too_little_variance_or_too_few_runs_are_said(small_study, real_evidence):
+    flat = changed(small_study, reward=0.5)
+    assert "No step has rewards that differ" in "".join(sections.ledger(flat))
+    few = of_records(read_study(small_study), [run.cell for run in real_evidence.runs[:2]])
+    assert "2 runs of two steps or more" in "".join(sections.predictions(few))
+
+
+def test_without_shadows_or_truths_the_sections_say_so(real_evidence, small_study):
+    bare = [dataclasses.replace(run, shadows={}) for run in real_evidence.runs]
+    text = "".join(sections.judges(dataclasses.replace(real_evidence, runs=bare)))
+    assert "Type shadow=[NAME,NAME]" in text
+    blind = changed(small_study, truth=np.nan)
+    text = "".join(sections.onsets(blind))
+    assert "none seen" not in text and ">\N{EN DASH}</td>" in text
+    assert "No rule knows the truth" in "".join(sections.frontier(blind))
+
+
+def test_an_unscored_study_has_a_sentence_for_a_frontier(small_study):
+    unscored = changed(small_study, judge=np.nan, reward=np.nan)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert onset_display.frontier(unscored.runs) is None
+        assert "there is no path" in "".join(sections.frontier(unscored))
+
+
+def test_runs_that_moved_against_their_rewards_are_said_in_one_sentence(small_study):
+    """First order is what was learned, with too few arms to say that it explains it; against it,
+    nothing is predicted or explained."""
+    with_it = evidence_of(small_study, partial(following, factor=1e4))
+    against = evidence_of(small_study, partial(following, factor=-1e4))
+    assert "What was rewarded is consistent" in " ".join(findings(with_it))
+    text = "".join(sections.predictions(with_it))
+    assert "placebo r2: permuted advantages" in text and "moved against" not in text
+    said = " ".join(findings(against))
+    assert "explains" not in said and "as the advantages predict" not in said
+    sentence = "4 of 4 runs are not predicted: the other runs moved against what was rewarded"
+    assert "".join(sections.predictions(against)).count(sentence) == 1
+    some = [
+        dataclasses.replace(row, note=AGAINST) if row.cell == with_it.runs[0].cell else row
+        for row in with_it.predicted
+    ]
+    text = "".join(sections.predictions(dataclasses.replace(with_it, predicted=some)))
+    assert text.count("1 of 4 runs are not predicted") == 1 and "Not predicted:" not in text
+
+
+def test_a_run_that_is_not_predicted_is_named(small_study):
+    evidence = evidence_of(small_study, partial(following, factor=3.0))
+    lost, *_ = cells = [run.cell for run in evidence.runs]
+    notes = dict.fromkeys(cells, "") | {lost: "no gradient norm at 2 of 2 steps"}
+    rows = [dataclasses.replace(row, note=notes[row.cell]) for row in evidence.predicted]
+    text = "".join(sections.predictions(dataclasses.replace(evidence, predicted=rows)))
+    assert f"Not predicted: {lost} (no gradient norm at 2 of 2 steps)." in text
+    assert not any(cell in text.split("Not predicted:")[1] for cell in cells[1:])

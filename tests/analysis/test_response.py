@@ -45,11 +45,16 @@ def test_the_start_is_within_groups():
     assert made.floor == pytest.approx([-6 / 26**0.5, -1.0])
 
 
-def test_a_rollout_without_a_truth_is_left_out_and_what_never_varied_is_flat():
+def test_rollouts_without_a_truth_or_runs_without_a_shift_are_left_out_or_refused():
     features = np.array([[[1.0, 5.0], [3.0, 5.0], [99.0, 5.0]]])
     made = response.start_of(features, np.array([[0.0, 1.0, NAN]]), ("length", "tone"))
     assert made.mean == pytest.approx([2.0, 5.0, 0.5])
     assert made.varies.tolist() == [True, False, True]
+    made, bias, arm, shifts, exposure = planted(np.random.default_rng(0), arms=3)
+    with pytest.raises(ValueError, match="a response takes 4"):
+        response.leave_one_arm_out(made, bias, arm, shifts, exposure)
+    with pytest.raises(ValueError, match="known shifts"):
+        response.fit(made, bias, arm, np.full(shifts.shape, NAN), exposure)
 
 
 def test_the_bias_is_the_dose_over_the_spread_of_the_score():
@@ -67,13 +72,23 @@ def test_the_bias_is_the_dose_over_the_spread_of_the_score():
     assert np.isnan(response.bias_of(made, np.ones(score.shape), truth, features)).all()
 
 
-def test_to_first_order_behaviours_move_with_what_is_paid_for():
+def test_to_first_order_behaviours_move_and_simple_forecasts_by_hand():
     made = start([[1.0, 0.5, -0.2], [0.5, 1.0, 0.0], [-0.2, 0.0, 1.0]])
     policy = answering(drift=(0.1, -0.2, 0.3), step=(2.0, 1.0), truth=3.0)
     bias = np.array([[0.1, 0.0]])
     # at the exposure that it was fitted on, then at half of it
     assert policy.shifts(made, bias, 0.02)[0] == pytest.approx([0.3, -0.1, 0.18])
     assert policy.shifts(made, bias, 0.01)[0] == pytest.approx([0.15, -0.05, 0.09])
+    candidates = judged(np.array([[0.1, 0.0], [0.2, 0.0], [0.0, 0.3]]))
+    shifts = np.array([[0.2, 0.0, 0.1], [0.4, 0.0, -0.1], [0.0, 0.6, 0.3]])
+    runs = Trained(("a", "b", "c"), np.arange(3), shifts)
+    all_runs, first = np.full(3, True), np.array([True, False, False])
+    assert simple("bias", candidates, runs, all_runs).factor == pytest.approx(2.0)
+    assert simple("covariance", candidates, runs, all_runs).factor == pytest.approx(2.0)
+    assert simple("drift", candidates, runs, all_runs).level == pytest.approx([0.2, 0.2, 0.1])
+    assert simple("no change", candidates, runs, first).level.tolist() == [0.0, 0.0, 0.0]
+    against = Trained(runs.cells, runs.arm, -shifts)
+    assert simple("bias", candidates, against, all_runs).factor == 0.0
 
 
 def test_growth_is_the_exponential_s_and_no_count_falls_below_zero():
@@ -118,32 +133,11 @@ def test_planted_responses_are_recovered_for_arms_that_were_not_seen():
     assert 1 - apart / total > 0.9
 
 
-def test_arms_too_few_and_runs_without_a_shift_are_refused():
-    made, bias, arm, shifts, exposure = planted(np.random.default_rng(0), arms=3)
-    with pytest.raises(ValueError, match="a response takes 4"):
-        response.leave_one_arm_out(made, bias, arm, shifts, exposure)
-    with pytest.raises(ValueError, match="known shifts"):
-        response.fit(made, bias, arm, np.full(shifts.shape, NAN), exposure)
-
-
 def judged(bias, push=None) -> Candidates:
     names = tuple(f"judge-{n}" for n in range(len(bias)))
     push = np.column_stack([bias, np.zeros(len(bias))]) if push is None else push
     made = start([[1.0, 0.3, -0.4], [0.3, 1.0, 0.0], [-0.4, 0.0, 1.0]], mean=(9.0, 9.0, 0.5))
     return Candidates(names, made, bias, push, np.full(len(bias), 0.02))
-
-
-def test_simpler_forecasts_by_hand():
-    candidates = judged(np.array([[0.1, 0.0], [0.2, 0.0], [0.0, 0.3]]))
-    shifts = np.array([[0.2, 0.0, 0.1], [0.4, 0.0, -0.1], [0.0, 0.6, 0.3]])
-    runs = Trained(("a", "b", "c"), np.arange(3), shifts)
-    all_runs, first = np.full(3, True), np.array([True, False, False])
-    assert simple("bias", candidates, runs, all_runs).factor == pytest.approx(2.0)
-    assert simple("covariance", candidates, runs, all_runs).factor == pytest.approx(2.0)
-    assert simple("drift", candidates, runs, all_runs).level == pytest.approx([0.2, 0.2, 0.1])
-    assert simple("no change", candidates, runs, first).level.tolist() == [0.0, 0.0, 0.0]
-    against = Trained(runs.cells, runs.arm, -shifts)
-    assert simple("bias", candidates, against, all_runs).factor == 0.0
 
 
 STUDY = SimpleNamespace(study="planted", steps=1)

@@ -15,15 +15,12 @@ from analysis.selfcheck.__main__ import main
 from analysis.selfcheck.checks import Row, band, coverage_table, judge_coverage
 
 
-def test_band_is_the_binomial_one() -> None:
+def test_band_and_row_by_hand() -> None:
     low, high = band(0.95, 500, 17)
     outside = stats.binom.cdf(round(low * 500) - 1, 500, 0.95)
     outside += stats.binom.sf(round(high * 500), 500, 0.95)
     assert outside <= selfcheck.FALSE_ALARM / 17
     assert low < 0.95 < high
-
-
-def test_row_by_hand() -> None:
     estimate = np.array([1.0, 3.0, 2.0, 2.0])
     low = np.array([0.0, 2.5, 1.0, np.nan])
     row = judge_coverage("x", Trials(2.0, estimate, low, estimate + 1), rows=1)

@@ -35,31 +35,25 @@ def test_it_is_what_lies_beyond_the_base_arm_in_every_pair():
     assert substitutions([*BASE, *odd]) == []
 
 
-def test_what_all_training_does_is_no_substitution():
+def test_one_arm_or_what_all_training_does_is_no_substitution():
     learnt = [moved(arm, seed, 1.5, -1.5) for arm in ("sim-fair", "a") for seed in range(4)]
     assert substitutions(learnt) == [] and why_no_substitution(learnt) == ""
-
-
-def test_seeds_that_one_arm_lacks_are_no_pairs():
-    """Seed 2 is not in the base arm, so two pairs are left, and two tell nothing."""
-    arm = [moved("a", seed, 1.0, -1.0) for seed in (0, 1, 5)]
-    assert substitutions([*BASE, *arm]) == []
-    assert "no arm has 3 seeds in common with sim-fair" in why_no_substitution([*BASE, *arm])
-    more = [*arm, moved("a", 2, 1.0, -1.0)]
-    assert [one.runs for one in substitutions([*BASE, *more])] == [3]
-
-
-def test_a_single_arm_cannot_be_told():
     alone = [moved("a", seed, 1.0, -1.0) for seed in range(4)]
     assert base_of(alone) is None and substitutions(alone) == []
     assert "there is one arm" in why_no_substitution(alone)
 
 
-def test_the_base_is_the_undosed_judge():
+def test_the_base_is_the_undosed_judge_and_unpaired_seeds_are_no_pairs():
     dosed, plain = ({"judge.simulated.doses.length": dose} for dose in (0.2, 0.0))
     arms = [moved("a", 0, 0.0, config=dosed), moved("b", 0, 0.0, config=plain)]
     assert base_of(arms) == "b"
     assert base_of([*arms, moved("sim-fair", 0, 0.0)]) == "sim-fair"
+    # Seed 2 is not in the base arm, so two pairs are left, and two tell nothing.
+    arm = [moved("a", seed, 1.0, -1.0) for seed in (0, 1, 5)]
+    assert substitutions([*BASE, *arm]) == []
+    assert "no arm has 3 seeds in common with sim-fair" in why_no_substitution([*BASE, *arm])
+    more = [*arm, moved("a", 2, 1.0, -1.0)]
+    assert [one.runs for one in substitutions([*BASE, *more])] == [3]
 
 
 def test_features_without_spread_and_answers_are_left_out():
@@ -85,7 +79,7 @@ def test_arms_that_moved_by_nothing_known_have_none():
     assert substitutions(stuck) == [] and "both shifts are known" in why_no_substitution(stuck)
 
 
-def test_the_false_alarm_by_hand():
+def test_the_false_alarm_by_hand_and_of_few_runs():
     """One behaviour cannot do both; two with p = 1/4 each way: 1 - 2 (3/4)^2 + (1/2)^2."""
     scatter = 0.25 / stats.norm.isf(0.25) / 2**0.5
     assert false_alarm(np.array([scatter]), 1) == pytest.approx(0.0)
@@ -94,9 +88,6 @@ def test_the_false_alarm_by_hand():
     assert math.isnan(false_alarm(np.array([np.nan]), 3))
     told = [false_alarm(np.full(11, 0.3), pairs) for pairs in (2, 3, 4, 5)]
     assert told == pytest.approx([0.33, 0.042, 0.0037, 0.0003], rel=0.02)
-
-
-def test_a_few_runs_make_the_tails_those_of_student():
     scatter = 0.25 / stats.t(4).isf(0.25) / 2**0.5
     assert false_alarm(np.full(2, scatter), 1, freedom=4) == pytest.approx(0.125)
 

@@ -62,11 +62,14 @@ def test_nothing_to_regress_is_missing(values: np.ndarray) -> None:
     assert np.isnan(found.coef_K).all() and np.isnan(found.r2)
 
 
-def test_group_cov_by_hand() -> None:
+def test_group_cov_by_hand_and_no_split_without_truth() -> None:
     a = np.array([[1.0, 0.0, -1.0], [1.0, NAN, NAN]])
     z = np.array([[3.0, 5.0, 1.0], [1.0, 2.0, 3.0]])[..., None]
     assert group_cov(a, z)[0, 0] == pytest.approx((3 - 1) / 2)
     assert np.isnan(group_cov(a, z)[1, 0])
+    total, of_truth, of_bias = split(np.array([[0.0, 1.0]]), np.array([[0.0, NAN]]), "none")
+    assert total.tolist() == [[-0.5, 0.5]]
+    assert np.isnan(of_truth).all() and np.isnan(of_bias).all()
 
 
 @pytest.mark.parametrize("scale", ["group", "batch", "none"])
@@ -82,12 +85,6 @@ def test_split_adds_up_to_the_advantages(scale: str, rng: np.random.Generator) -
     assert np.isnan(of_truth[~scored]).all() and np.isnan(of_bias[~scored]).all()
     if scale == "none":
         np.testing.assert_allclose(of_truth[2], truth[2] - truth[2].mean())
-
-
-def test_group_without_truth_is_not_split() -> None:
-    total, of_truth, of_bias = split(np.array([[0.0, 1.0]]), np.array([[0.0, NAN]]), "none")
-    assert total.tolist() == [[-0.5, 0.5]]
-    assert np.isnan(of_truth).all() and np.isnan(of_bias).all()
 
 
 def test_equal_rewards_have_no_parts_however_truth_varies() -> None:

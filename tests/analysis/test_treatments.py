@@ -84,14 +84,14 @@ def test_one_preset_is_one_setting():
     ]
 
 
-def test_two_settings_at_once_are_no_treatment():
-    assert compared({"a": {}, "b": {"workflow.shots": 0, "workflow.repair": True}}) == []
-    assert compared({"a": {}, "b": {"trainer.beta": 0.1}}) == [], "not a setting of the world"
-
-
-def test_levels_are_compared_with_the_base_arm_and_not_with_each_other():
+def test_what_is_a_treatment_and_what_is_none():
     arms = {"a": {"workflow.shots": 1}, "b": {}, "c": {"workflow.shots": 2}}
     assert compared(arms) == [("workflow.shots=1", "a", "b"), ("workflow.shots=2", "c", "b")]
+    arms = {"a": {"workflow.shots": 1}, "direct": {"world": "direct", "executor.name": None}}
+    assert compared(arms, direct=("direct",)) == [("world=direct", "direct", "a")]
+    assert compared({"a": {}, "b": {"workflow.shots": 0, "workflow.repair": True}}) == []
+    assert compared({"a": {}, "b": {"trainer.beta": 0.1}}) == [], "not a setting of the world"
+    assert compared({"a": {}}) == []
 
 
 def test_a_star_of_arms_is_compared_with_its_middle():
@@ -111,12 +111,3 @@ def test_a_star_of_arms_is_compared_with_its_middle():
         ("workflow.priced=false", "unpriced", "plain"),
         ("judge.grading.options.reads=tail", "tail", "empty"),
     ]
-
-
-def test_a_world_without_programs_is_one_setting():
-    arms = {"a": {"workflow.shots": 1}, "direct": {"world": "direct", "executor.name": None}}
-    assert compared(arms, direct=("direct",)) == [("world=direct", "direct", "a")]
-
-
-def test_one_arm_has_no_treatment():
-    assert compared({"a": {}}) == []

@@ -45,11 +45,6 @@ def rows(study: Path) -> pd.DataFrame:
     return frame.assign(error=frame["judge_score"] - frame["truth"], arm=frame["arm"].astype("str"))
 
 
-def t_interval(values) -> list[float]:
-    half = stats.t.ppf(0.975, len(values) - 1) * np.std(values, ddof=1) / len(values) ** 0.5
-    return [np.mean(values) - half, np.mean(values) + half]
-
-
 def test_rates_are_over_all_generations(told: Workflow):
     """Of 36 generations of a step: one each is no program, breaks the contract, fails while it
     runs, meets a dead executor, and answers nothing."""
@@ -68,11 +63,17 @@ def test_the_gap_is_a_mean_over_runs_by_domain(told: Workflow, rows: pd.DataFram
         estimate = told.arms[judge].gap[domain]
         assert estimate.value == pytest.approx(by_run.mean())
         if judge == "sim-verbose":
-            assert [estimate.low, estimate.high] == pytest.approx(t_interval(by_run))
+            half = stats.t.ppf(0.975, len(by_run) - 1) * stats.sem(by_run)
+            ends = [by_run.mean() - half, by_run.mean() + half]
+            assert [estimate.low, estimate.high] == pytest.approx(ends)
 
 
-def test_hacking_is_a_gap_that_grows(told: Workflow):
+def test_hacking_is_a_gap_that_grows_and_exploits_are_of_executed_programs(told: Workflow):
     assert (told.arms["sim-fair"].hacking, told.arms["sim-verbose"].hacking) == (NOT_SEEN, SEEN)
+    for arm in told.arms.values():
+        assert arm.exploits["constant"] == pytest.approx((0, 1 / 32))
+        assert arm.exploits["literal_share"] == pytest.approx((0.25, 0.25))
+        assert arm.exploits["judge_address"] == arm.exploits["option_list"] == (0, 0)
 
 
 def test_the_over_reward_is_the_planted_one(told: Workflow):
@@ -227,13 +228,6 @@ def test_runs_of_answers_and_of_programs_have_the_features_of_both(tmp_path: Pat
     runs = read_study(study).runs
     assert {run.names for run in runs} == {FEATURES}
     assert {run.features.shape[-1] for run in runs} == {len(FEATURES)}
-
-
-def test_exploits_are_of_executed_programs(told: Workflow):
-    for arm in told.arms.values():
-        assert arm.exploits["constant"] == pytest.approx((0, 1 / 32))
-        assert arm.exploits["literal_share"] == pytest.approx((0.25, 0.25))
-        assert arm.exploits["judge_address"] == arm.exploits["option_list"] == (0, 0)
 
 
 def test_the_optimum_of_a_judge_loses_truth(told: Workflow, rows: pd.DataFrame):

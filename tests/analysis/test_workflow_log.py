@@ -1,15 +1,24 @@
-"""Logs of others' runs of programs, made by hand."""
+"""Logs of others' runs of programs, made by hand, and the report's section on programs."""
 
+import dataclasses
 import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import matplotlib.pyplot as plt
 import pytest
 
+from analysis.records.runs import read_study
+from analysis.report import sections
+from analysis.report.evidence import Evidence, gather, of_records
+from analysis.report.words import findings
+from analysis.workflow import display as drawn
 from analysis.workflow.__main__ import main
+from analysis.workflow.arm import Optimum
 from analysis.workflow.log import COLLAPSED, HEALED, PERSISTED, SOUND, describe_run, read
-from tests.analysis.conftest import write_lines
+from tests.analysis.program_study import write_programs
+from tests.study.tasks.datasets import roots
 
 
 def write(path: Path, fallbacks: Callable[[int], bool], updates: Callable[[int], bool]) -> Path:
@@ -22,7 +31,7 @@ def write(path: Path, fallbacks: Callable[[int], bool], updates: Callable[[int],
         for step in range(1, 21)
         for member in (1, 2)
     ]
-    return write_lines(path, rows)
+    return roots.lines(path, rows)
 
 
 def often(step: int) -> bool:
@@ -46,16 +55,13 @@ def test_a_collapse_that_stays(tmp_path: Path):
     assert any("did not heal" in sentence for sentence in describe_run(run))
 
 
-def test_no_collapse_needs_no_healing(tmp_path: Path):
+def test_a_sound_log_needs_no_healing_and_missing_steps_do_not_follow_each_other(tmp_path: Path):
     (run,) = read(write(tmp_path / "log.jsonl", lambda step: step % 2 == 0, often)).values()
     assert (run.collapse, run.healing) == (SOUND, "")
     assert not any("collapse" in sentence for sentence in describe_run(run))
-
-
-def test_steps_that_are_missing_do_not_follow_each_other(tmp_path: Path):
     path = write(tmp_path / "log.jsonl", often, often)
     lines = map(json.loads, path.read_text().splitlines())
-    (run,) = read(write_lines(path, [line for line in lines if line["step"] != 10])).values()
+    (run,) = read(roots.lines(path, [line for line in lines if line["step"] != 10])).values()
     assert run.after_update.n + run.after_none.n == 17
 
 
@@ -79,5 +85,70 @@ def test_a_bad_row_is_named(tmp_path: Path, capsys, change: dict[str, Any], said
 
 
 def test_a_table_of_something_else_is_refused(tmp_path: Path, capsys):
-    assert main([f"log={write_lines(tmp_path / 'log.jsonl', [{'item': 1}])}"]) == 2
+    assert main([f"log={roots.lines(tmp_path / 'log.jsonl', [{'item': 1}])}"]) == 2
     assert "no column run" in capsys.readouterr().err
+
+
+@pytest.fixture(scope="module")
+def evidence(tmp_path_factory) -> Evidence:
+    """Two judges x two seeds x two settings."""
+    folder = tmp_path_factory.mktemp("reported") / "runs" / "programs"
+    return gather(write_programs(folder, seeds=2, settings=({}, {"fallback": "credit"})))
+
+
+def test_the_section_has_every_table_and_figure(evidence: Evidence):
+    before = plt.get_fignums()
+    text = "".join(sections.workflow(evidence))
+    heads = [
+        "Which programs did the judge teach?", "Programs that parse", "Calls per executed program",
+        "Judge minus truth of executed programs", "Ways to a judge", "Effective shares",
+        "Where each judge leads", "What single settings did", "is not identified",
+    ]  # fmt: skip
+    places = [text.index(head) for head in heads]
+    assert places == sorted(places)
+    assert text.count("<figure>") == 3 and plt.get_fignums() == before
+    assert "workflow.fallback=credit" in text
+    assert sections.workflow in sections.SECTIONS
+
+
+def test_without_planted_truth_there_is_no_figure_of_it(evidence: Evidence):
+    told = evidence.workflow
+    bare = {
+        name: dataclasses.replace(
+            arm,
+            optimum=Optimum(),
+            operators={k: dataclasses.replace(v, planted=None) for k, v in arm.operators.items()},
+        )
+        for name, arm in told.arms.items()
+    }
+    changed = dataclasses.replace(evidence, workflow=dataclasses.replace(told, arms=bare))
+    text = "".join(sections.workflow(changed))
+    assert text.count("<figure>") == 2 and "Where each judge leads" not in text
+    assert drawn.lost_truth(dataclasses.replace(told, arms=bare)) is None
+
+
+def test_the_figure_shows_seen_beside_planted(evidence: Evidence):
+    figure = drawn.over_rewards(evidence.workflow)
+    by_arm = {axes.get_title(loc="left"): axes for axes in figure.axes}
+    (verbose,) = (axes for name, axes in by_arm.items() if "verbose" in name and "credit" in name)
+    points = {line.get_label(): line.get_xdata() for line in verbose.lines}
+    assert sorted(points["seen"]) == pytest.approx([0.1, 0.2])
+    assert sorted(points["planted"]) == pytest.approx([0.1, 0.2])
+
+
+def test_without_operators_or_programs_there_is_no_section_and_no_figure(
+    planted: Path, evidence: Evidence
+):
+    records = read_study(planted)
+    bare = of_records(records, list(records.table["cell"])[:1])
+    assert bare.workflow is None and sections.workflow(bare) == []
+    bare = {
+        name: dataclasses.replace(arm, operators={}) for name, arm in evidence.workflow.arms.items()
+    }
+    assert drawn.over_rewards(dataclasses.replace(evidence.workflow, arms=bare)) is None
+
+
+def test_the_findings_name_what_is_paid_for(evidence: Evidence):
+    sentences = [line for line in findings(evidence) if "pays for a call" in line]
+    assert len(sentences) == 2 and all("sim-verbose" in line for line in sentences)
+    assert all("Review +0.2" in line and "planted +0.2" in line for line in sentences)

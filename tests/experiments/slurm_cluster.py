@@ -16,38 +16,6 @@ import pytest
 from tests.conftest import free_port
 
 PROGRAMS = ("munged", "slurmctld", "slurmd", "sbatch", "srun", "squeue", "scontrol")
-CONFIG = """
-ClusterName=test
-SlurmctldHost={host}(127.0.0.1)
-SlurmUser=root
-SlurmdUser=root
-AuthType=auth/munge
-AuthInfo=socket={folder}/munge/socket,cred_expire=5
-CredType=cred/munge
-SlurmctldPort={ctld_port}
-SlurmdPort={d_port}
-StateSaveLocation={folder}/state
-SlurmdSpoolDir={folder}/spool
-SlurmctldPidFile={folder}/ctld.pid
-SlurmdPidFile={folder}/d.pid
-SlurmctldLogFile={folder}/ctld.log
-SlurmdLogFile={folder}/d.log
-SlurmdParameters=config_overrides
-ProctrackType=proctrack/linuxproc
-TaskPlugin=task/none
-SelectType=select/cons_tres
-SelectTypeParameters=CR_CPU
-JobAcctGatherType=jobacct_gather/none
-AccountingStorageType=accounting_storage/none
-SwitchType=switch/none
-MpiDefault=none
-ReturnToService=2
-SchedulerParameters=sched_interval=1
-MaxArraySize=3
-KillWait=5
-NodeName={host} NodeAddr=127.0.0.1 CPUs=4 RealMemory=2000 State=UNKNOWN
-PartitionName=main Nodes=ALL Default=YES MaxTime=INFINITE State=UP
-"""
 
 
 @contextmanager
@@ -66,7 +34,8 @@ def cluster(folder: Path) -> Iterator[dict[str, str]]:
     (folder / "munge" / "key").chmod(0o400)
     ports = {"ctld_port": free_port(), "d_port": free_port()}
     file = folder / "slurm.conf"
-    file.write_text(CONFIG.format(host=host, folder=folder, **ports))
+    config = Path(__file__).with_name("slurm.conf").read_text()
+    file.write_text(config.format(host=host, folder=folder, **ports))
     munge = [f"--{name}-file={folder}/munge/{name}" for name in ("key", "pid", "log", "seed")]
     commands = [
         ["munged", "--foreground", "--force", f"--socket={folder}/munge/socket", *munge],

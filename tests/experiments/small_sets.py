@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
+
+from tests.study.tasks.datasets.roots import lines
 
 GSM8K = [
     ("Ann has 3 pears and buys 4. How many?", "7"),
@@ -77,8 +78,7 @@ def write_sets(root: Path) -> Path:
         ],
     }  # fmt: skip
     for name, rows in files.items():
-        (root / name).parent.mkdir(parents=True, exist_ok=True)
-        (root / name).write_text("".join(json.dumps(row) + "\n" for row in rows))
+        lines(root / name, rows)
     return root
 
 

@@ -1,11 +1,19 @@
+"""What a plan refuses of its cells: arms that differ, and a store on a network file system."""
+
+from pathlib import Path
+
 import pytest
 
+from experiments.launch.ready import check_machine
 from experiments.plan.plan import design
-from experiments.plan.preflight import check_arms, check_study
+from experiments.plan.preflight import check_arms, check_configs, check_study
+from judges.ask import connections
 from study.cell.cells import make_cell
 from study.cell.study_file import base, write_study
+from study.config.schema import VerdictStore
 from study.errors import UserError
 from study.finding import stop_at_problem
+from tests.experiments.mlflow_runs import cell_of
 
 
 def cell(judge="a", seed=0, rate=0.1, votes=1):
@@ -20,22 +28,16 @@ def cell(judge="a", seed=0, rate=0.1, votes=1):
     )
 
 
-def test_arms_may_differ_in_declared_factors():
+def test_arms_differ_in_declared_factors_and_others_are_named():
     stop_at_problem(check_arms([cell("a", 0), cell("b", 1, votes=2)], ["judge", "seed"]))
-
-
-def test_another_difference_is_named_with_its_values():
+    with pytest.raises(UserError, match="seed"):
+        stop_at_problem(check_arms([cell(seed=0), cell(seed=1)], ["judge", "see"]))
     with pytest.raises(UserError) as caught:
         stop_at_problem(check_arms([cell(rate=0.1), cell(rate=0.2)], ["judge", "seed"]))
     message = str(caught.value)
     assert "trainer.learning_rate = 0.1 | 0.2" in message
     assert "factors=[judge,seed,trainer.learning_rate]" in message
     assert "\n" not in message
-
-
-def test_a_factor_prefix_is_a_path_not_a_string():
-    with pytest.raises(UserError, match="seed"):
-        stop_at_problem(check_arms([cell(seed=0), cell(seed=1)], ["judge", "see"]))
 
 
 def test_a_study_keeps_its_factors_and_its_base(tmp_path):
@@ -51,3 +53,30 @@ def test_a_study_keeps_its_factors_and_its_base(tmp_path):
 def test_a_design_counts_arms_and_the_seeds_of_the_poorest():
     assert design([cell("a", 0), cell("a", 1), cell("a", 2), cell("b", 0), cell("b", 1)]) == (2, 2)
     assert design([cell("a", 0)]) == (1, 1)
+
+
+@pytest.fixture
+def shared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder of runs that counts as one on a network file system."""
+    folder = tmp_path / "shared"
+    monkeypatch.setattr(
+        connections, "network_kind", lambda path: "nfs4" if path.is_relative_to(folder) else ""
+    )
+    return folder
+
+
+@pytest.mark.parametrize(
+    "place", ["/somewhere/local", "$A_VARIABLE_OF_THE_NODES/judgedrift"], ids=["path", "variable"]
+)
+def test_runs_on_a_network_disk_want_a_store_elsewhere(shared: Path, place: str) -> None:
+    with pytest.raises(UserError, match=r"nfs4.*store\.dir=/var/tmp/judgedrift"):
+        stop_at_problem(check_configs([cell_of(shared)]))
+    stop_at_problem(check_configs([cell_of(shared, store=VerdictStore(dir=place))]))
+    assert not (shared / "verdicts.db").exists()
+
+
+def test_a_merged_store_that_is_not_there_is_told_before_training(tmp_path: Path) -> None:
+    cell = cell_of(tmp_path, store=VerdictStore(beside=[str(tmp_path / "all.db")]))
+    with pytest.raises(UserError, match=r"no reply store .*all\.db"):
+        stop_at_problem(check_machine([cell], elsewhere=False))
+    stop_at_problem(check_machine([cell], elsewhere=True))

@@ -102,9 +102,6 @@ def test_skypilot_has_only_fields_of_a_task() -> None:
     check(task["resources"], SKYPILOT_RESOURCES, "resources")
     assert all(type(value) is str for value in (*task["envs"].values(), *task["secrets"].values()))
     assert all(path.startswith("/") for path in task["volumes"])
-
-
-def test_skypilot_by_its_own_schema() -> None:
     schemas = pytest.importorskip("sky.utils.schemas", reason="SkyPilot is not installed")
     jsonschema = pytest.importorskip("jsonschema")
     jsonschema.validate(read("skypilot.yml"), schemas.get_task_schema())
@@ -118,9 +115,6 @@ def test_dstack_has_only_fields_of_a_task() -> None:
     assert task["type"] == "task"
     assert all(re.fullmatch(r"[A-Z_]+(=.*)?", entry) for entry in task["env"])
     assert all(volume.keys() == {"instance_path", "path"} for volume in task["volumes"])
-
-
-def test_dstack_by_its_own_models() -> None:
     place = "dstack._internal.core.models.configurations"
     models = pytest.importorskip(place, reason="dstack is not installed")
     assert models.parse_run_configuration(read("dstack.yml")).nodes == 2

@@ -50,13 +50,10 @@ def test_presets_compose(chosen: list[str]) -> None:
             assert getattr(study, group).name == name
 
 
-def test_every_preset_says_how_to_run_it():
+def test_every_preset_says_how_to_run_it_and_each_promised_group_exists():
     for path in (ROOT / "conf").rglob("*.yaml"):
         head = path.read_text().splitlines()[:2]
         assert any(line.startswith(("# judgedrift ", "# python -m ")) for line in head), path
-
-
-def test_the_groups_the_study_promises_exist():
     promised = {"judge", "policy", "task", "reward", "scaffold", "trainer", "tracking"}
     assert promised | {"experiment", "debug"} <= set(GROUPS)
 
@@ -100,18 +97,7 @@ def test_the_mixture_at_full_size(policy, judge):
     assert (mixed.prompts_per_step, mixed.group_size) == (8, 8)
 
 
-def test_a_policy_is_another_with_the_mixture_alone():
-    """LoRA 64/64 there, whoever asks; what another task trains keeps its hash."""
-    assert composed("task=mixed", "policy=qwen3-8b").policy.lora == Lora(r=64, alpha=64)
-    for words in (["experiment=verinstruct-rl"], ["task=verinstruct"], []):
-        assert composed(*words, "policy=qwen3-8b").policy.lora == Lora(r=64, alpha=128)
-    typed = composed("task=mixed", "policy=qwen3-8b", "policy.lora.alpha=16")
-    assert typed.policy.lora == Lora(r=64, alpha=16)
-    tiny = composed("task=mixed").policy
-    assert (tiny.name, tiny.lora) == ("tiny", Lora(r=16, alpha=32))
-
-
-def test_arms_of_the_small_mixture_differ_in_judge_and_reward_alone():
+def test_arms_of_a_mixture_differ_in_judge_and_reward_and_a_policy_by_its_mixture():
     arms = ("fair", "lenient-qa", "strict-code", "rule")
     configs = [data_of("experiment=mixed-quickstart", f"arm=mixed-{arm}") for arm in arms]
     assert [config["arm"] for config in configs] == ["fair", "lenient-qa", "strict-code", "rule"]
@@ -120,6 +106,14 @@ def test_arms_of_the_small_mixture_differ_in_judge_and_reward_alone():
     biased = [config["judge"]["simulated"]["domains"] for config in configs]
     assert (biased[1]["qa"]["fpr"], biased[2]["code"]["tpr"]) == (0.7, 0.3)
     assert biased[0] == biased[3]
+    # LoRA 64/64 there, whoever asks; what another task trains keeps its hash.
+    assert composed("task=mixed", "policy=qwen3-8b").policy.lora == Lora(r=64, alpha=64)
+    for words in (["experiment=verinstruct-rl"], ["task=verinstruct"], []):
+        assert composed(*words, "policy=qwen3-8b").policy.lora == Lora(r=64, alpha=128)
+    typed = composed("task=mixed", "policy=qwen3-8b", "policy.lora.alpha=16")
+    assert typed.policy.lora == Lora(r=64, alpha=16)
+    tiny = composed("task=mixed").policy
+    assert (tiny.name, tiny.lora) == ("tiny", Lora(r=16, alpha=32))
 
 
 @pytest.mark.parametrize("policy", ["qwen2.5-7b-instruct", "qwen3-8b"])

@@ -104,7 +104,7 @@ def test_a_replay_goes_the_same_way(corrected):
             assert row["reward"] == row["original_reward"]
 
 
-def test_the_records_say_what_was_corrected(corrected):
+def test_the_records_say_what_was_corrected_and_a_forecast_pays_as_training_did(corrected):
     (run,) = read_study(corrected.parent).runs
     assert run.corrected is not None
     assert np.array_equal(run.corrected, run.reward, equal_nan=True)
@@ -112,9 +112,6 @@ def test_the_records_say_what_was_corrected(corrected):
     assert first.corrected is not None and first.corrected.shape == first.judge.shape
     for made in run.under.values():
         assert np.array_equal(made, run.reward, equal_nan=True)
-
-
-def test_a_forecast_pays_the_first_step_as_training_did(corrected):
     cell = cells.load_cell(CellFolder(corrected))
     told = first_rollouts([cell], 1)
     _, paid = rewards(cell.config.judge, cell, told, corrected.parent.parent)

@@ -106,13 +106,10 @@ def test_what_an_experiment_asks_is_what_its_cells_ask(experiment, asked) -> Non
     assert sorted(f"{each.role} {each.name}" for each in found) == sorted(asked)
 
 
-def test_a_judge_that_is_named_twice_is_looked_at_once() -> None:
+def test_a_judge_named_twice_is_looked_at_once_and_a_wrong_name_said_with_the_nearest() -> None:
     options = doctor.Options(judge=["sim-fair"], experiment="quickstart")
     looked_at = [each.what for each in doctor.findings(options)]
     assert looked_at.count("judge sim-fair") == looked_at.count("judge sim-verbose") == 1
-
-
-def test_a_name_that_is_not_there_is_said_with_the_nearest() -> None:
     with pytest.raises(UserError, match="Did you mean small-real"):
         models.of_experiment("smal-real")
     with pytest.raises(UserError, match="Did you mean sim-fair"):

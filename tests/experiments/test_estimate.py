@@ -37,9 +37,16 @@ def cell(judge: Judge = FAIR, shadows: tuple[Judge, ...] = (), **change: Any) ->
     return Cell({}, replace(config, shadow_judges=list(shadows)), "", CellFolder(Path()))
 
 
-def test_calls_count_every_vote_of_every_judge() -> None:
+def test_calls_count_every_vote_and_a_judge_that_thinks_talks_more() -> None:
     found = expected(cell(replace(FAIR, sampling=Sampling(votes=2)), (FAIR,)))
     assert (found["completions"], found["calls"]) == (40, 120)
+    endpoint = Endpoint(url="http://h/v1", model="m", dialect="vllm")
+    real = replace(FAIR, simulated=None, sampling=Sampling(max_tokens=1000), endpoint=endpoint)
+    thinks = replace(real, sampling=Sampling(max_tokens=1000, thinking=True))
+    always = replace(real, endpoint=replace(endpoint, dialect="vllm-harmony"))
+    brief = replace(real, sampling=Sampling(max_tokens=8))
+    told = [expected(cell(judge))["tokens_out"] / 40 for judge in (real, thinks, always, brief)]
+    assert told == pytest.approx([33.4, 533.4, 533.4, 8.0])
 
 
 def test_answers_of_frozen_evaluations_are_counted() -> None:
@@ -78,16 +85,6 @@ def test_the_labels_of_a_simulated_rubric_judge_take_the_tokens_that_are_expecte
         verdicts = [draws[0] for draws in session.ask_many(asked)]
     mean = sum(verdict.tokens_out or 0 for verdict in verdicts) / len(asked)
     assert expected(cell(judge))["tokens_out"] == pytest.approx(40 * mean, rel=0.1)
-
-
-def test_a_judge_that_thinks_is_expected_to_talk_more() -> None:
-    endpoint = Endpoint(url="http://h/v1", model="m", dialect="vllm")
-    real = replace(FAIR, simulated=None, sampling=Sampling(max_tokens=1000), endpoint=endpoint)
-    thinks = replace(real, sampling=Sampling(max_tokens=1000, thinking=True))
-    always = replace(real, endpoint=replace(endpoint, dialect="vllm-harmony"))
-    brief = replace(real, sampling=Sampling(max_tokens=8))
-    told = [expected(cell(judge))["tokens_out"] / 40 for judge in (real, thinks, always, brief)]
-    assert told == pytest.approx([33.4, 533.4, 533.4, 8.0])
 
 
 def test_judges_with_a_price_are_told_in_dollars(tmp_path) -> None:

@@ -14,6 +14,7 @@ from experiments.evaluation.ifeval import Prompt, check, proportion, score
 from study.errors import UserError
 from tests.commands import run
 from tests.experiments.conftest import PROMPTS
+from tests.study.tasks.datasets.roots import lines
 
 SHARED = ifeval.data_root()
 pytestmark = pytest.mark.skipif(SHARED is None, reason="needs the shared data (IFEval, punkt)")
@@ -34,8 +35,7 @@ def checkers():
 
 def write(path: Path, answers: dict[str, str | None], **fields: str) -> Path:
     rows = [{"prompt": prompt, "response": text, **fields} for prompt, text in answers.items()]
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    return path
+    return lines(path, rows)
 
 
 def evaluate(root: Path, responses: Path, out: Path, *more: str) -> int:

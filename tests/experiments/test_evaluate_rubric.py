@@ -26,6 +26,7 @@ from study.tasks import instruct_mini, teacher
 from study.tasks.where import data_folder
 from study.verdict import Outcome, Verdict
 from tests.experiments.evaluation.answering import serving
+from tests.study.tasks.datasets import roots
 
 ROWS = instruct_mini.rows(Task(eval_rows=20), "eval")
 FAIR = "judge=sim-fair"
@@ -38,9 +39,8 @@ def answers(samples=1):
 
 
 def responses(path, pairs):
-    lines = [{"prompt": row.prompt_text(), "response": text} for row, text in pairs]
-    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
-    return f"responses={path}"
+    records = [{"prompt": row.prompt_text(), "response": text} for row, text in pairs]
+    return f"responses={roots.lines(path, records)}"
 
 
 def run(tmp_path, *words):
@@ -155,7 +155,7 @@ def signed(name, *points):
     return make_row((turn,), tuple(Criterion(f"c{n}", p) for n, p in enumerate(points)))
 
 
-def test_healthbench_clips_the_mean_and_not_the_samples():
+def test_the_mean_is_clipped_and_no_verdict_at_all_is_no_result():
     """Samples of -1, -1 and 0.5: the mean -0.5 is cut to 0; one at a time would be 0.17."""
     rows = [signed(name, 4.0, -8.0) for name in "abc"]
     every = [one for row, score in zip(rows, (-1.0, -1.0, 0.5), strict=True)
@@ -164,6 +164,8 @@ def test_healthbench_clips_the_mean_and_not_the_samples():
     found = summary(every, clip=False, seed=0, signed=True)
     assert found["score"] == pytest.approx(-0.5)
     assert (found["always_met"], found["never_met"]) == (-1.0, 0.0)
+    with pytest.raises(UserError, match="scored no answer"):
+        summary(graded(signed("a", 1.0), None), clip=False, seed=0, signed=True)
 
 
 def test_bounds_take_the_worst_and_the_best_that_a_row_allows():
@@ -183,11 +185,6 @@ def test_the_bootstrap_has_the_spread_of_the_mean():
     first, again = (summary(every, clip=True, seed=3, signed=False) for _ in range(2))
     assert first == again
     assert first["bootstrap_sd"] == pytest.approx(0.025, rel=0.1)
-
-
-def test_no_verdict_at_all_is_no_result():
-    with pytest.raises(UserError, match="scored no answer"):
-        summary(graded(signed("a", 1.0), None), clip=False, seed=0, signed=True)
 
 
 def test_the_judge_that_trained_is_refused(tmp_path):

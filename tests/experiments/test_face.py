@@ -7,14 +7,11 @@ from experiments import launch
 from tests.conftest import run_alone
 
 
-def test_what_the_faces_name_is_there():
+def test_what_the_faces_name_is_there_and_nothing_else():
     assert sorted(experiments.FACE) == sorted(experiments.__all__)
     for name, module in {**experiments.FACE, **launch.PARTS}.items():
         face = experiments if name in experiments.FACE else launch
         assert getattr(face, name).__module__ == module
-
-
-def test_a_name_that_is_not_there_is_answered_with_those_that_are():
     said = "'experiments' has no attribute 'Scorers'; it offers Scorer"
     with pytest.raises(AttributeError, match=said):
         _ = experiments.Scorers

@@ -57,14 +57,11 @@ def test_the_version_of_hydra_is_no_mistake(capfd):
     assert not ended.value.code and "Hydra 1." in capfd.readouterr().out
 
 
-def test_what_hydra_shows_has_no_folder_of_ours():
+def test_what_hydra_shows_has_no_folder_of_ours_and_words_on_both_sides():
     for words in (("judge=sim-fair", "--cfg", "hydra"), ("--hydra-help", "judge=sim-fair")):
         done = commands.run("experiments.sweep", *words)
         assert done.returncode == 0 and "hydra" in done.stdout and not done.stderr
         assert "judgedrift-" not in done.stdout
-
-
-def test_a_config_is_shown_with_words_on_both_sides_of_the_flags():
     words = ("judge=sim-verbose", "--cfg", "job", "--package", "judge", "seed=1")
     done = commands.run("experiments.sweep", *words)
     assert done.returncode == 0, done.stderr

@@ -3,9 +3,7 @@
 import functools
 import json
 import shutil
-import threading
 from collections import Counter
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -18,6 +16,7 @@ from experiments.evaluation.options import Options
 from study.config.schema import Endpoint
 from study.errors import UserError
 from tests.experiments.conftest import PROMPTS
+from tests.web_server import Handler, serving
 
 
 def single(*prompts: str) -> dict[str, list[dict[str, str]]]:
@@ -156,7 +155,7 @@ def test_a_cell_answers_with_its_adapter_or_says_what_it_lacks(tmp_path, little,
         made(run=cell)
 
 
-class Server(BaseHTTPRequestHandler):
+class Server(Handler):
     """Chat completions by the prompt's first word: some at once, some late, some never."""
 
     asked: ClassVar[Counter[str]] = Counter()
@@ -164,7 +163,7 @@ class Server(BaseHTTPRequestHandler):
     bodies: ClassVar[list[dict]] = []
 
     def do_POST(self) -> None:
-        body = json.loads(self.rfile.read(int(self.headers["content-length"])))
+        body = json.loads(self.body())
         prompt = body["messages"][0]["content"]
         self.asked[prompt] += 1
         self.bodies.append(body)
@@ -186,13 +185,7 @@ class Server(BaseHTTPRequestHandler):
             data = json.dumps({"error": {"message": f"bad request: {dict(self.headers)}"}}).encode()
         elif prompt.startswith("EchoDown"):
             data = f"down: {dict(self.headers)}".encode()
-        self.send_response(status)
-        self.send_header("content-length", str(len(data)))
-        self.end_headers()
-        self.wfile.write(data)
-
-    def log_message(self, *_: object) -> None:
-        """Nothing: stderr is for the test's own words."""
+        self.answer(data, status)
 
 
 @pytest.fixture
@@ -200,10 +193,8 @@ def endpoint(monkeypatch):
     monkeypatch.setattr(generate, "Endpoint", functools.partial(Endpoint, backoff_s=0.001))
     for kept in (Server.asked, Server.keys, Server.bodies):
         kept.clear()
-    with ThreadingHTTPServer(("127.0.0.1", 0), Server) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        yield f"http://127.0.0.1:{server.server_port}/v1"
-        server.shutdown()
+    with serving(Server) as address:
+        yield f"{address}/v1"
 
 
 def test_an_endpoint_answers_fails_and_is_asked_again(

@@ -30,10 +30,15 @@ ASKED = (
 )
 
 
-def test_the_script_that_is_installed_is_this_one() -> None:
+def test_the_installed_script_is_this_one_and_names_lead_to_one_command() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     module, _, name = project["scripts"]["judgedrift"].partition(":")
     assert getattr(import_module(module), name) is main
+    first = import_module(module_of("analysis.report")).main
+    before = first.help()
+    other = first.named("judgedrift report", ["judgedrift report study=a", "b"])
+    assert "usage: judgedrift report" in other.help() and "examples:\n  judgedrift" in other.help()
+    assert first.help() == before and "usage: python -m analysis.report" in before
 
 
 def test_alone_it_prints_every_command_in_the_order_of_a_study(capsys) -> None:
@@ -138,14 +143,6 @@ def test_a_workflow_command_is_typed_in_one_word_or_in_two(capsys) -> None:
     assert helps[0] == helps[1] and "usage: judgedrift workflow validate " in helps[0]
     assert main(["workflow", "nothing"]) == 2
     assert "Did you mean workflow-" in capsys.readouterr().err
-
-
-def test_a_command_by_its_other_name_leaves_the_first_as_it_was() -> None:
-    first = import_module(module_of("analysis.report")).main
-    before = first.help()
-    other = first.named("judgedrift report", ["judgedrift report study=a", "b"])
-    assert "usage: judgedrift report" in other.help() and "examples:\n  judgedrift" in other.help()
-    assert first.help() == before and "usage: python -m analysis.report" in before
 
 
 def test_the_sweep_is_told_what_was_typed(monkeypatch) -> None:

@@ -71,7 +71,7 @@ def test_a_reward_by_domain_fits_the_domains_of_the_rows(tmp_path):
             check(domains)
 
 
-def test_the_trainers_dataset_reads_a_row_when_it_is_asked_for():
+def test_the_dataset_reads_a_row_when_asked_and_has_those_in_memory():
     dataset = prompt_dataset(lazy_task.Sums(SIZE))
     assert lazy_task.MADE == [] and len(dataset) == SIZE
     row = lazy_task.Sums(SIZE)[239_999]
@@ -81,9 +81,6 @@ def test_the_trainers_dataset_reads_a_row_when_it_is_asked_for():
     assert dataset.__getitems__([5, 239_999])[1] == wanted
     assert lazy_task.MADE == [239_999, 5, 239_999]
     assert len(pickle.dumps(dataset)) < 3_000_000  # its places, and none of the rows
-
-
-def test_the_dataset_of_rows_in_memory_is_what_it_was():
     rows = instruct_mini.rows(Task(train_rows=3), "train")
     assert list(prompt_dataset(rows)) == [
         {"prompt": list(row.messages), "prompt_id": row.prompt_id} for row in rows

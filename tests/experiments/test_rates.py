@@ -191,14 +191,11 @@ def test_cells_of_the_study_come_first_and_few_are_read(tmp_path) -> None:
     assert found[0] == CellFolder(tmp_path / "mine" / "c") and len(found) == MOST
 
 
-def test_cells_begin_in_order_in_the_slot_that_is_free_first() -> None:
+def test_cells_begin_in_the_slot_that_is_free_and_leave_some_doubt() -> None:
     each = [Span(seconds, seconds / 2, seconds * 2) for seconds in (4.0, 3.0, 2.0)]
     wall = wall_time(each, 2)
     assert (wall.value, wall.low, wall.high) == (5.0, 2.5, 10.0)
     assert wall_time(each, 1).value == 9.0 and wall_time(each, 8).value == 4.0
-
-
-def test_cells_that_agree_still_leave_some_doubt() -> None:
     assert span([2.0]) == Span(2.0, 2.0 * (1 - APART), 2.0 * (1 + APART))
     assert span([1.0, 3.0]) == Span(2.0, 1.0, 3.0)
 

@@ -140,7 +140,18 @@ REFUSED = {
         "audit file=a.jsonl response= out=o sandbox=off": "one of auto, unsafe",
         "audit file=none.jsonl response= out=o": "is no .jsonl",
     },
-    "experiments.tracking": {"rebuild study=../x": "study=../x is not legal"},
+    "experiments.sandbox": {  # no isolation is no tier to attack: the attacks would succeed
+        "tier=docker": "must be one of bwrap, landlock. Type for example: python -m",
+        "tier=unsafe": "must be one of bwrap, landlock. Type for example: python -m",
+        "landlock": "Legal are tier=. Type for example: python -m experiments.sandbox tier=bwrap",
+    },
+    "experiments.tracking": {
+        "": "one of rebuild). Type for example: python -m experiments.tracking rebuild study=",
+        "rebuild": "needs study= (name of the study). Type for example: python -m experiments.t",
+        "rebuild study=none-such": "Type python -m experiments.tracking rebuild study=NAME",
+        "rebuild study=a b=c": "'b=c' is not an option of experiments.tracking. Legal are study=",
+        "rebuild study=../x": "study=../x is not legal",
+    },
 }
 """Command -> what is typed after it -> what is said of it."""
 

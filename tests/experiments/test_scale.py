@@ -15,9 +15,12 @@ def test_the_exponent_of_a_power_law_is_recovered(power) -> None:
     assert exponent(sizes, 3.0 * sizes**power) == pytest.approx((power, 1.0))
 
 
-def test_a_power_law_that_is_none_has_a_lower_r2() -> None:
+def test_a_power_law_that_is_none_has_a_lower_r2_and_rates_are_recovered() -> None:
     slope, r2 = exponent([1, 2, 4, 8], [1, 8, 1, 8])
     assert 0 < slope < 1 and r2 < 0.5
+    rows = [{"cell": 1, "step": step, "rollout": step * size} for step in (2, 9) for size in (3, 7)]
+    found = rates(rows, [5 + row["rollout"] / 2 for row in rows])
+    assert found == pytest.approx({"cell": 5, "step": 0, "rollout": 0.5}, abs=1e-9)
 
 
 def test_intervals_of_a_line_hold_one_more_measurement_as_often_as_they_say() -> None:
@@ -28,12 +31,6 @@ def test_intervals_of_a_line_hold_one_more_measurement_as_often_as_they_say() ->
         _, low, high = fit.at(100)
         inside += low <= 205 + draw.normal() <= high
     assert 363 <= inside <= 397  # 380 expected, 4.4 their standard deviation
-
-
-def test_rates_of_units_are_recovered_and_never_negative() -> None:
-    rows = [{"cell": 1, "step": step, "rollout": step * size} for step in (2, 9) for size in (3, 7)]
-    found = rates(rows, [5 + row["rollout"] / 2 for row in rows])
-    assert found == pytest.approx({"cell": 5, "step": 0, "rollout": 0.5}, abs=1e-9)
 
 
 @pytest.mark.parametrize("wanted", [1, 4, 8, 13])

@@ -105,22 +105,28 @@ def test_a_choice_that_is_not_greedy_is_seen(found, said):
         check_greedy(np.diag([3.0, 2.0, 1.0]), np.zeros((3, 0)), found)
 
 
-def test_what_the_training_prompts_cover_is_not_chosen():
+def test_what_training_covers_is_not_chosen_and_words_decide_what_is_alike():
     # two groups of three; the first group is what was trained on
     kernel = np.kron(np.eye(2), np.full((3, 3), 0.9)) + 0.1 * np.eye(6)
     away = np.array([[1.0], [1.0], [1.0], [0.0], [0.0], [0.0]])
     assert selection.facility_location(kernel, 1, away)[0] in (3, 4, 5)
     both = selection.facility_location(kernel, 2, None)
     assert {place // 3 for place in both} == {0, 1}, "without it each group has one"
+    one, same, other, empty = selection.embed(["red fox", "fox, red!", "blue owl", ""])
+    assert one @ same == pytest.approx(1.0)
+    assert one @ other == pytest.approx(0.0, abs=1e-12)
+    assert not empty.any()
+    # "red" stands in three texts and "fox" in one: the rarer word weighs more
+    both, red, _ = selection.embed(["red fox", "red", "red owl"])
+    assert both @ red < 1 / math.sqrt(2)
 
 
-def test_where_nothing_is_gained_the_least_alike_are_taken():
+def test_where_nothing_is_gained_the_least_alike_are_taken_and_a_missing_library_is_said(
+    monkeypatch,
+):
     kernel = np.eye(4)
     assert selection.facility_location(kernel, 2, np.ones((4, 1))) == [0, 1]
     assert selection.facility_location(kernel, 4) == [0, 1, 2, 3]
-
-
-def test_a_missing_library_is_said(monkeypatch):
     monkeypatch.setitem(sys.modules, "submodlib", None)
     with pytest.raises(UserError, match=r"pip install submodlib-py.*select=stratified"):
         selection.choose(TEXTS, 3)
@@ -141,16 +147,6 @@ def test_strata_have_their_shares():
     few = Counter(strata[place] for place in selection.stratified(strata, 7))
     assert few in ({"a": 4, "b": 2, "c": 1}, {"a": 3, "b": 2, "c": 2})
     assert selection.stratified(strata, 10, seed=1) != chosen
-
-
-def test_words_decide_what_is_alike():
-    one, same, other, empty = selection.embed(["red fox", "fox, red!", "blue owl", ""])
-    assert one @ same == pytest.approx(1.0)
-    assert one @ other == pytest.approx(0.0, abs=1e-12)
-    assert not empty.any()
-    # "red" stands in three texts and "fox" in one: the rarer word weighs more
-    both, red, _ = selection.embed(["red fox", "red", "red owl"])
-    assert both @ red < 1 / math.sqrt(2)
 
 
 def test_bad_requests_are_said(monkeypatch):

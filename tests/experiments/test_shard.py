@@ -70,9 +70,13 @@ def test_cells_of_one_judge_are_together_where_that_is_fair(counts, number) -> N
     assert all(sum(judge in names for names in owners) == 1 for judge in counts)
 
 
-def test_a_judge_too_many_is_cut_once() -> None:
+def test_a_judge_too_many_is_cut_once_and_a_share_is_typed_shortly() -> None:
     first, second = judges_of({"a": 3, "b": 3, "c": 3}, 2)
     assert len(first & second) == 1
+    typed = ["judge=a,b", "sweep.shard=1/2", "sweep.engine=shard"]
+    assert respelled(["judge=a,b", "shard=1/2"]) == typed
+    assert respelled(["sweep.engine=shard", "shard=2/2"])[1:] == ["sweep.shard=2/2"]
+    assert respelled(["judge=a"]) == ["judge=a"]
 
 
 @pytest.mark.parametrize(
@@ -93,13 +97,6 @@ def test_a_shard_of_another_engine_and_several_engines_are_refused() -> None:
         stop_at_problem(check_engine(one, ["hydra/launcher=joblib"]))
     with pytest.raises(UserError, match="one for all cells"):
         stop_at_problem(check_engine([*one, *study_of({"b": 1}, engine="shard", shard="2/2")]))
-
-
-def test_it_is_typed_shortly() -> None:
-    typed = ["judge=a,b", "sweep.shard=1/2", "sweep.engine=shard"]
-    assert respelled(["judge=a,b", "shard=1/2"]) == typed
-    assert respelled(["sweep.engine=shard", "shard=2/2"])[1:] == ["sweep.shard=2/2"]
-    assert respelled(["judge=a"]) == ["judge=a"]
 
 
 @pytest.fixture

@@ -287,16 +287,6 @@ def test_rebuild_replaces_a_run_of_other_points_and_reports_a_broken_cell(runs, 
     assert run_id_of(cell) != first and history(runs) == expected(cell)
 
 
-@pytest.mark.parametrize(
-    "words", [[], ["rebuild"], ["rebuild", "study=none-such"], ["rebuild", "study=a", "b=c"]]
-)
-def test_wrong_command_line_says_what_to_type(words, tmp_path, monkeypatch, capsys) -> None:
-    monkeypatch.chdir(tmp_path)
-    cell_of(tmp_path / "runs")
-    assert main(words) == 2 and "rebuild study=NAME" in capsys.readouterr().err
-    assert not (tmp_path / "runs" / "mlflow.db").exists()
-
-
 def test_mark_killed_ends_only_what_runs(runs: Path, cell: Cell) -> None:
     done = cell_of(runs, seed=1)
     assert not mark_killed(cell.folder, "no run yet")

@@ -1,4 +1,5 @@
-"""What a cell's run holds beside its metrics, live and rebuilt, in a real MLflow store."""
+"""What a cell's run holds beside its metrics, live and rebuilt, in a real MLflow store, and what
+the printed links open in a browser."""
 
 import dataclasses
 import json
@@ -11,7 +12,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from experiments.tracking import contents, traces
+from experiments.tracking import contents, store, traces
 from experiments.tracking.__main__ import main
 from experiments.tracking.evaluations import (
     EVALUATED,
@@ -20,11 +21,13 @@ from experiments.tracking.evaluations import (
     kept_evaluations,
     send_evaluation,
 )
-from experiments.tracking.store import client_of, trace_to
+from experiments.tracking.store import CHARTS, FIRST, client_of, parent_link, trace_to, ui_link
 from study.cell import cells
 from study.cell.folder import CellFolder, study_cells
 from study.system.files import read_json
-from tests.experiments.mlflow_runs import copy_runs, copy_store, everything, sql
+from tests.chromium import Browser
+from tests.experiments.mlflow_runs import copy_runs, copy_store, everything, served, sql
+from tests.waiting import wait_for
 
 KEY = "sk-test-0123456789abcdef0123456789abcdef"
 FOUND = Evaluation("ifeval", 2, "policy@1", "ifeval", "d1", 1_700_000_000_000, {"eval/ifeval/x": 1})
@@ -238,10 +241,14 @@ def test_two_cells_that_end_at_one_moment_both_name_their_data(projected: Projec
     assert sql(study.parent, "select count(*) from inputs where source_type = 'DATASET'") == [(2,)]
 
 
-def test_a_call_shows_what_was_said_and_no_more() -> None:
+def test_a_call_shows_what_was_said_and_the_picture_judge_and_truth() -> None:
     said = dict.fromkeys(traces._VERDICT) | {"outcome": "scored", "score": 0.12345, "reason": ""}
     shown = {"outcome": "scored", "score": 0.123, "truth": 0.5}
     assert traces._outputs(said, {"truth": 0.5}, []) == shown
+    series = {"judge/mean": [(1, 0.5), (2, 0.9)], "truth/mean": [(1, 0.9), (2, 0.9)]}
+    drawing = ElementTree.fromstring(contents._picture(series))
+    assert len([each for each in drawing.iter() if each.tag.endswith("polyline")]) == 2
+    assert contents._picture({"judge/mean": [(1, 0.5)], "truth/mean": []}) == ""
 
 
 def test_failed_verdicts_come_first(study: Path) -> None:
@@ -294,13 +301,6 @@ def test_keys_of_the_judges_reach_neither_samples_nor_traces(projected, monkeypa
         assert (prompt in said) == (sent is cell)
 
 
-def test_the_picture_is_a_drawing_of_judge_and_truth() -> None:
-    series = {"judge/mean": [(1, 0.5), (2, 0.9)], "truth/mean": [(1, 0.9), (2, 0.9)]}
-    drawing = ElementTree.fromstring(contents._picture(series))
-    assert len([each for each in drawing.iter() if each.tag.endswith("polyline")]) == 2
-    assert contents._picture({"judge/mean": [(1, 0.5)], "truth/mean": []}) == ""
-
-
 def test_a_cell_without_records_has_a_description(cell: cells.Cell, tmp_path: Path) -> None:
     assert contents.of_cell(dataclasses.replace(cell, folder=CellFolder(tmp_path))).description
     assert list(traces.choose_verdicts(CellFolder(tmp_path))) == []
@@ -341,4 +341,40 @@ def test_an_evaluation_that_was_not_written_down_survives_a_run_that_is_replaced
 @pytest.mark.parametrize("text", ["", "\x00", "{}", '{"name": "a", "metrics": {"x": "y"}}'])
 def test_lines_that_are_no_evaluations_are_left_out(text: str, tmp_path: Path) -> None:
     (tmp_path / EVALUATED).write_text(text)
-    assert list(kept_evaluations(CellFolder(tmp_path))) == []
+    assert list(kept_evaluations(tmp_path)) == []
+
+
+def shown(browser: Browser, url: str, *awaited: str) -> str:
+    """The text of a page as soon as it says all that is awaited."""
+    page = browser.open(url, width=1440, height=4000)
+
+    def text() -> str:
+        return " ".join(page.ask("document.body.innerText").split())
+
+    said = wait_for(lambda: all(words in (said := text()) for words in awaited) and said)
+    page.close()
+    return said
+
+
+@pytest.mark.long
+@pytest.mark.slow
+def test_the_printed_links_open_what_they_promise(browser, small_study, tmp_path, monkeypatch):
+    study = shutil.copytree(small_study, tmp_path / "runs" / small_study.name, symlinks=True)
+    assert main(["rebuild", f"study={study.name}", f"runs_dir={study.parent}"]) == 0
+    ids = read_json(study / "study.json")["mlflow"]
+    folder = study_cells(study)[0]
+    run = {**ids, "parent_run_id": read_json(folder / "mlflow.json")["run_id"]}
+    groups = ("Group: sim-fair", "Group: sim-flaky")
+    told = ("what each judge taught", "sim-flaky", "Child runs")
+    held = ("What the judge gives", "instruct-mini", f"{folder.name}-step-2", "Parent run")
+    with served(ids["uri"], tmp_path, monkeypatch) as address:
+        assert address.endswith(str(store.UI_PORT))
+        charts = shown(browser, ui_link(ids), FIRST, *groups, *CHARTS)
+        parent = shown(browser, parent_link(ids), *told)
+        cell = shown(browser, parent_link(run), *held)
+    assert "Training runs" in charts and FIRST in charts
+    places = [charts.find(f" {metric} ", charts.find(FIRST)) for metric in CHARTS]
+    assert -1 not in places and places == sorted(places)
+    assert [words for words in groups if words not in charts] == []
+    assert [words for words in told if words not in parent] == []
+    assert [words for words in held if words not in cell] == []

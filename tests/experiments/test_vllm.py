@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import threading
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from types import SimpleNamespace
 from typing import Any, ClassVar
 
@@ -22,6 +20,7 @@ from study.config.vllm import Vllm
 from study.errors import UserError
 from study.finding import stop_at_problem
 from tests.invariants.test_grpo import run, study
+from tests.web_server import Handler, serving
 
 
 def asking(sweep: Sweep = Sweep(), **settings: Any) -> Study:  # noqa: B008
@@ -89,29 +88,21 @@ def test_options_that_do_not_go_together_are_refused(settings, said) -> None:
         stop_at_problem(vllm.check_options(asking(**settings), processes=3))
 
 
-class Served(BaseHTTPRequestHandler):
+class Served(Handler):
     """Answers what TRL's client asks of a vLLM server."""
 
     info: Any = None
 
     def do_GET(self) -> None:
         body = {"/health": b"", "/server_info?config_format=json": self.info}.get(self.path)
-        self.send_response(404 if body is None else 200)
-        self.send_header("content-length", str(len(body or b"")))
-        self.end_headers()
-        self.wfile.write(body or b"")
-
-    def log_message(self, *_: Any) -> None:
-        pass
+        self.answer(body or b"", 404 if body is None else 200)
 
 
 @pytest.fixture
 def url() -> Iterator[str]:
     """The address of a server."""
-    with ThreadingHTTPServer(("127.0.0.1", 0), Served) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        yield f"http://127.0.0.1:{server.server_port}"
-        server.shutdown()
+    with serving(Served) as address:
+        yield address
     Served.info = None
 
 

@@ -1,15 +1,26 @@
-"""kill -9 of a sweep: at most the step in flight is lost, no stored call repeats; two at once."""
+"""kill -9 of a sweep, and of a cell between any two writes: at most the step in flight is lost, no
+stored call repeats, and the end is that of a run that was never disturbed."""
 
+import contextlib
 import json
+import os
+import random
+import re
+import sqlite3
 import subprocess
+import sys
+from functools import partial
+from signal import SIGKILL
 
 import pyarrow.dataset as ds
 import pytest
 
+from experiments import sweep
+from experiments.launch import pool
 from study.cell.folder import study_cells
 from tests import commands
-from tests.conftest import SLOWLY
-from tests.faults import lives
+from tests.conftest import ROOT, SLOWLY
+from tests.faults import kills, lives, windows
 from tests.waiting import GENEROUS_S, wait_for
 
 RUN = (
@@ -59,7 +70,8 @@ def test_killed_and_resumed_equals_uninterrupted(tmp_path, straight, trained, wa
     assert folder.state() == "killed"
     assert lives.tracked(folder.path) == ["KILLED"]
     reached = folder.status()["step"]
-    assert recorded_keys(folder) <= stored_keys(tmp_path)
+    table = ds.dataset(folder / "verdicts", format="parquet").to_table(columns=["key"])
+    assert set(table["key"].to_pylist()) <= stored_keys(tmp_path)
     before = stored_keys(tmp_path)
 
     again = trained(tmp_path, *lives.TINY, *RUN)
@@ -78,11 +90,6 @@ def test_killed_and_resumed_equals_uninterrupted(tmp_path, straight, trained, wa
     }
     asked_again = sum(count for step, count in calls.items() if step > reached)
     assert asked_again == len(stored_keys(tmp_path) - before), "a stored call was made again"
-
-
-def recorded_keys(folder):
-    table = ds.dataset(folder / "verdicts", format="parquet").to_table(columns=["key"])
-    return set(table["key"].to_pylist())
 
 
 def stored_keys(runs_dir):
@@ -128,3 +135,72 @@ def test_two_sweeps_of_one_study_end_as_one(tmp_path, small_study, trained, warm
         assert lives.differences(folder.path, small_study / folder.name) == []
         log = (folder / "log.txt").read_text()
         assert [log.count(f"step {step}/2 ") for step in (1, 2)] == [1, 1], "trained twice"
+
+
+@pytest.fixture(scope="module")
+def whole(small_study):
+    folder = next(path for path in study_cells(small_study) if "sim-flaky" in path.name)
+    assert any(row["advantage"] for row in lives.parts(folder.path, "rollouts")), (
+        "nothing was learned"
+    )
+    return folder.path
+
+
+KINDS = (
+    *("status.json", "environment.json", "mlflow.json", "rollouts/step-000002.parquet"),
+    *("checkpoint-1/COMPLETE", "policy", "verdicts/steps-000001-000002.parquet", "DONE"),
+)
+"""A file of each kind that a cell names: its state, where it runs, the way to MLflow, a part, a
+checkpoint, the policy, what is merged, the end."""
+
+
+@pytest.mark.parametrize(
+    "wanted",
+    [
+        pytest.param(f"rename .*/({'|'.join(map(re.escape, KINDS))})$", id="of each kind"),
+        pytest.param("rename", marks=pytest.mark.long, id="every"),
+    ],
+)
+def test_killed_once_before_a_file_that_it_names(whole, tmp_path, wanted):
+    """Each run of one cell is killed at the first rename at which none was killed before."""
+    folder = lives.lay(tmp_path / "runs", whole)
+    passed = kills.killed_in_turn(folder, tmp_path / "windows.txt", wanted)
+    for written in KINDS:
+        assert any(name.startswith("rename") and name.endswith(written) for name in passed), written
+    assert kills.finished(folder, whole, "the cell") == []
+
+
+@pytest.mark.long
+@pytest.mark.slow
+def test_killed_at_random_times(whole, tmp_path):
+    """A few of the kills of ``python -m tests.faults.kills``, which does the same without end."""
+    assert kills.at_random(tmp_path, [whole], 6, random.Random(0)) == []
+
+
+def swept(runs_dir, names, arguments):
+    """The whole of a child: a sweep that is killed before the next file it names; the server that
+    its cells are forked from imports what a cell needs only when there is one."""
+    windows.kill_at_new(runs_dir, names, "rename")
+    pool.PRELOAD.clear()
+    os.chdir(ROOT)
+    sys.argv = ["experiments.sweep", f"runs_dir={runs_dir}", *lives.TINY, *arguments]
+    sys.exit(sweep.main())
+
+
+@pytest.mark.long
+@pytest.mark.slow
+def test_a_sweep_killed_once_before_every_file_it_names(whole, tmp_path):
+    """Its own files: the study, the cells' configs, the summary."""
+    runs_dir, names = tmp_path / "runs", tmp_path / "windows.txt"
+    folder = lives.lay(runs_dir, whole)
+    (folder / "config.yaml").unlink()
+    sweep_once = partial(swept, runs_dir, names, lives.FLAKY)
+    while (code := lives.run(folder, sweep_once)) == -SIGKILL:
+        pass
+    assert code == 0, (folder / "log.txt").read_text()
+    passed = names.read_text()
+    for written in ("study.json", "config.yaml", "status.json", "summary.json"):
+        assert f"{written}\n" in passed, passed
+    assert lives.differences(folder, whole) == []
+    with contextlib.closing(sqlite3.connect(runs_dir / "mlflow.db")) as store:
+        assert store.execute("SELECT status FROM runs").fetchall() == [("FINISHED",)] * 2

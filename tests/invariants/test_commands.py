@@ -87,23 +87,14 @@ def test_a_fork_ends_as_a_fresh_process_ends(how):
     assert of_the_traceback(forked.stderr) == of_the_traceback(real.stderr)
 
 
-def test_a_module_that_is_not_there_is_said_alike():
+def test_a_fork_is_as_a_fresh_process():
     real, forked = (commands.run("tests.no_such_module", real=real) for real in (True, False))
     assert (forked.returncode, forked.stderr) == (real.returncode, real.stderr)
-
-
-def test_what_is_piped_in_comes_out():
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
     with commands.start(PROBE, "echo", text=True, **pipes) as command:
         assert command.communicate("words", timeout=commands.LIMIT_S) == ("WORDS\n", None)
-
-
-def test_two_forks_draw_differently():
     first, second = (json.loads(commands.run(PROBE, "drawn").stdout) for _ in range(2))
     assert not set(first) & set(second)
-
-
-def test_a_fork_server_of_multiprocessing_is_forked_and_works():
     done = commands.run("tests.command_children")
     assert (done.returncode, done.stdout, done.stderr) == (0, "from a child\n0\n", "")
 

@@ -73,7 +73,7 @@ def unused(packages: dict[str, set[str]], declared: set[str]) -> set[str]:
     return declared - used - set(NOT_IMPORTED)
 
 
-def test_what_is_imported_is_declared_and_what_is_declared_is_used():
+def test_what_is_imported_is_declared_and_a_needless_name_is_seen():
     shipped = imported("study", "judges", "analysis", "experiments", "judgedrift", "notebooks")
     optional = [text for extra in ("ray", "slurm", "inspect") for text in EXTRAS[extra]]
     assert not undeclared(shipped, names([*CORE, *optional]))
@@ -82,9 +82,6 @@ def test_what_is_imported_is_declared_and_what_is_declared_is_used():
     assert not undeclared(tests, names([*CORE, *DEV, *EXTRAS["inspect"]]))
     assert not unused(shipped | tests, names(DEV))
     assert set(NOT_IMPORTED) <= names(CORE + DEV), "an excuse for what is not declared"
-
-
-def test_a_missing_and_a_needless_name_are_seen():
     shipped = imported("analysis")
     declared = names([*CORE, *EXTRAS["inspect"]])
     assert set(undeclared(shipped, declared - {"numpy", "pyyaml"})) == {"numpy", "yaml"}
@@ -123,22 +120,16 @@ def needed() -> set[str]:
     return {name for name, _ in seen}
 
 
-def test_what_is_pinned_is_what_is_needed_and_no_more():
+def test_what_is_pinned_is_what_is_needed_and_installed():
     assert {name for name in needed() if not TORCH_BUILDS.match(name)} == set(pins())
-
-
-def test_what_is_installed_is_what_is_pinned():
     assert {name: version(name) for name in pins()} == pins()
+    assert set(pins("requirements/installers.txt")) == {"pip", "uv"}
 
 
 def test_make_installs_a_torch_that_the_project_allows():
     found = re.search(r"^TORCH := torch==(\S+)$", (ROOT / "Makefile").read_text(), re.MULTILINE)
     torch = next(one for one in map(Requirement, CORE) if one.name == "torch")
     assert found is not None and found[1] in torch.specifier
-
-
-def test_what_installs_the_rest_is_pinned_too():
-    assert set(pins("requirements/installers.txt")) == {"pip", "uv"}
 
 
 @pytest.mark.parametrize("package", ["study", "judges", "analysis", "experiments", "judgedrift"])

@@ -66,8 +66,6 @@ HEAVY_ON_PURPOSE = {
 """Modules that load much at their top, so that a function may import them for itself."""
 MOST_LINES = 500
 MOST_FILES = 12
-COMMAND_LINES = 60
-"""A file directly in ``analysis`` is a thin command."""
 
 
 class Import(NamedTuple):
@@ -200,7 +198,7 @@ def too_long(root: Path) -> list[str]:
     return [
         f"{path.relative_to(root)} has {length} lines"
         for path, length in lengths.items()
-        if length > (COMMAND_LINES if path.parent == root / "analysis" else MOST_LINES)
+        if length > MOST_LINES
     ]
 
 
@@ -273,7 +271,6 @@ FAULTS = {
         "study/a.py",
         "def check() -> Iterator[Finding]:\n    yield\n\n\ncheck()\n",
     ),
-    "a thick command": (too_long, "analysis/c.py", "\n" * (COMMAND_LINES + 1)),
 }
 
 

@@ -57,13 +57,10 @@ def test_a_missing_answer_and_the_keyword_are_measured_alike(studies: Path) -> N
     assert metrics["policy/unanswered_frac"] == 1 / len(records)
 
 
-def test_the_trainer_counts_the_keyword_its_judge_pays_for(studies: Path) -> None:
+def test_the_keyword_its_judge_pays_for_is_counted_in_training_and_forecast(studies: Path) -> None:
     (folder,) = study_cells(studies)
     (line,) = (json.loads(text) for text in (folder / "metrics.jsonl").read_text().splitlines())
     assert line["metrics"]["policy/keyword"] >= 0
-
-
-def test_a_forecast_sees_the_keyword_of_a_candidate(studies: Path) -> None:
     pushes = {
         (line.judge, line.feature): line
         for line in forecast(ask(studies, "sim-keyword,sim-fair")).pushes

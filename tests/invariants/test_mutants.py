@@ -84,11 +84,16 @@ def tree(tmp_path: Path) -> Path:
     return root
 
 
-def test_where_faults_can_stand():
+def test_faults_stand_where_they_can_and_several_at_once():
     faults = faults_of("study/lib.py", TEXT)
     assert {(each.line, each.kind, each.before, each.after) for each in faults} == FAULTS
     assert {each.line for each in faults if not each.deferred} == {5, 8}
     assert len({each.name for each in faults}) == len(faults)
+    first, last = (
+        next(each for each in faults_of("study/lib.py", TEXT) if each.line == line)
+        for line in (5, 16)
+    )
+    assert planted(TEXT, [first, last]) == planted(planted(TEXT, [last]), [first])
 
 
 @pytest.mark.parametrize("fault", faults_of("study/lib.py", TEXT), ids=lambda fault: fault.name)
@@ -96,14 +101,6 @@ def test_a_planted_fault_is_one_edit_that_compiles(fault):
     text = planted(TEXT, [fault])
     compile(text, fault.path, "exec")
     assert text == TEXT[: fault.begin] + fault.after + TEXT[fault.end :]
-
-
-def test_several_are_planted_at_once():
-    first, last = (
-        next(each for each in faults_of("study/lib.py", TEXT) if each.line == line)
-        for line in (5, 16)
-    )
-    assert planted(TEXT, [first, last]) == planted(planted(TEXT, [last]), [first])
 
 
 def test_a_draw_has_as_many_of_each_kind(tree):

@@ -104,7 +104,7 @@ def test_what_is_not_pinned_is_said_with_what_to_type(clone):
     assert "does not pin, type: make lock" in done.stderr
 
 
-def test_settings_of_pip_are_read_as_pip_ranks_them():
+def test_settings_of_pip_are_ranked_and_hashes_are_of_the_index():
     listing = (
         ":env:.index-url='https://c/simple'\n"
         "global.index-url='https://a/simple'\n"
@@ -113,6 +113,8 @@ def test_settings_of_pip_are_read_as_pip_ranks_them():
         "list.format='json'\n"
     )
     assert uv_pip.read_settings(listing) == {"index-url": "https://c/simple", "cert": "/a=b.pem"}
+    options = options_of(["compile"], {})
+    assert "https://main/simple" in options and "wheels" not in options and "one" not in options
 
 
 SETTINGS = {
@@ -144,11 +146,6 @@ def test_uv_takes_what_pip_would_take():
     installed = options_of(["install", "--no-index"], {}, **{"no-index": "1"})
     assert not any(word in installed for word in ("--no-index", "simple", "wheels"))
     assert "https://main/simple" not in options_of(["install"], {"UV_DEFAULT_INDEX": "https://x"})
-
-
-def test_hashes_are_pinned_from_the_index_alone():
-    options = options_of(["compile"], {})
-    assert "https://main/simple" in options and "wheels" not in options and "one" not in options
 
 
 def test_uv_keeps_of_its_settings_only_where_files_come_from():

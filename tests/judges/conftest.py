@@ -17,7 +17,7 @@ from judges.serving import book, keeper, server, service
 from study.config.schema import Judge, Serve
 from study.errors import UserError
 from tests.judges.asking import OneWord
-from tests.judges.endpoints import Endpointed
+from tests.judges.sessions import Endpointed
 from tests.waiting import on_own_clock
 
 

@@ -126,12 +126,9 @@ def test_what_is_no_bias_set_is_named(tmp_path, lines, message):
     assert "\n" not in str(refused.value)
 
 
-def test_nul_bytes_are_named_by_who_probes_too(tmp_path):
+def test_nul_bytes_are_named_and_a_line_separator_ends_no_line(tmp_path):
     with pytest.raises(UserError, match="7 NUL bytes"):
         sets.read_slots(save(tmp_path, "\0" * 7))
-
-
-def test_a_line_separator_inside_a_text_ends_no_line(tmp_path):
     text = "One\u2028two\x85three."
     path = tmp_path / "b.jsonl"
     biasset.write(path, [item(ypolicy_raw=text)])

@@ -51,13 +51,10 @@ def test_a_run_stops_before_a_limit_would_be_passed(cost: Cost, words: str) -> N
     assert budget.spent.calls == 20
 
 
-def test_a_large_limit_is_told_as_a_whole_number_that_can_be_typed() -> None:
+def test_a_run_stops_at_a_limit_that_can_be_typed_and_without_one_nowhere() -> None:
     budget = Budget(Cost(max_calls=1_000_001), [PRICED], (Spent(999_999), Spent(100)))
     with pytest.raises(BudgetSpent, match=r"max_calls=1000001 .*cost\.max_calls=2000002$"):
         budget.check()
-
-
-def test_without_limits_nothing_stops() -> None:
     budget = Budget(Cost(), [Judge(name="free")])
     budget.add(10**9, [row(usd=1e9)])
     budget.check()

@@ -103,10 +103,13 @@ def test_the_harmless_question_feeds_every_kind_of_grading(capsys, serving, grad
     assert not screen["latency"].endswith(" 0 attempts")
 
 
-def test_without_a_price_the_cost_is_unknown_and_said_to_be(capsys, serving):
+def test_a_cost_is_unknown_without_a_price_or_usage(capsys, serving):
     assert check.main(at(serving())) == 0
     unknown = "unknown: set judge.price before using cost.max_usd"
     assert lines(capsys.readouterr().out)["cost"] == unknown
+    judge = Judge(endpoint=Endpoint(model="m"), price=Price(input=1.0))
+    assert "how many tokens" in check.cost(judge, scored(cost_usd=None))
+    assert check.cost(judge, scored(cost_usd=0.002)).startswith("$2.0000 per 1,000")
 
 
 def test_every_replica_is_checked(capsys, serving):
@@ -132,12 +135,6 @@ def test_help_names_the_judges(capsys):
 
 
 scored = functools.partial(verdict, outcome=Outcome.scored, score=0.5)
-
-
-def test_a_price_without_usage_gives_no_cost():
-    judge = Judge(endpoint=Endpoint(model="m"), price=Price(input=1.0))
-    assert "how many tokens" in check.cost(judge, scored(cost_usd=None))
-    assert check.cost(judge, scored(cost_usd=0.002)).startswith("$2.0000 per 1,000")
 
 
 def test_the_screen_names_active_parameters_and_context():

@@ -1,4 +1,4 @@
-"""What a client makes of the answers of an endpoint, and what it asks again.
+"""What a client makes of the answers of an endpoint, what it asks again, and which reply counts.
 
 How each fault ends is in `tests.faults.test_fault_matrix`.
 """
@@ -7,19 +7,20 @@ import asyncio
 import json
 import socket
 import tracemalloc
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from judges.ask.reading import settle
 from judges.endpoint.client import MANY_REFUSALS, Channel, EndpointRefused, Fetched
-from judges.endpoint.dialects import REMINDER
+from judges.endpoint.dialects import REMINDER, changed_body, judge_body
 from judges.endpoint.replicas import open_wire
 from judges.fault_injection.server import ANSWERS, error, events, whole
 from judges.fault_injection.server import GOOD as BODY
 from judges.fault_injection.server import GOOD_STREAM as CHUNKS
-from study.verdict import Outcome
-from tests.judges.asking import MESSAGES, TRIES, a_judge, ask_judge, asking
+from study.verdict import Outcome, Reply
+from tests.judges.asking import APPLICATION, MESSAGES, TRIES, a_judge, ask_judge, asking
 
 WORDS = [
     (400, {"code": "context_length_exceeded", "message": "too much"}, Outcome.too_long),
@@ -270,3 +271,34 @@ def test_a_bomb_stays_small_in_memory(stream: bool, faults: Any, grading: Any) -
         tracemalloc.stop()
     assert "unpacks to more than 200000 bytes" in got.reason
     assert peak < 8_000_000  # of 300 MB; the server and its piece of 1 MB are counted too
+
+
+def test_a_body_of_a_draw_is_changed_where_a_grading_needs_more(one_word: Any) -> None:
+    judge = a_judge(APPLICATION)  # 8 tokens
+    more, less = (one_word({"body": {"max_tokens_at_least": least}}) for least in (90, 3))
+    body = judge_body(judge, more.body(), MESSAGES, 0)
+    assert body["max_tokens"] == 90
+    assert judge_body(judge, less.body(), MESSAGES, 0)["max_tokens"] == 8
+    assert changed_body(judge, body, budget=2)["max_tokens"] == 180
+    more = {"max_tokens_field": "max_completion_tokens"}
+    judge = a_judge(APPLICATION, extra_body={"top_p": 0.5, "think": False}, **more)
+    grading = one_word({"body": {"max_tokens": 1, "logprobs": True}})
+    body = judge_body(judge, grading.body(), MESSAGES, 3)
+    assert changed_body(judge, body, budget=2) == {
+        "model": "m", "messages": MESSAGES, "temperature": 0.0, "top_p": 0.5,
+        "max_completion_tokens": 2, "seed": 10, "logprobs": True, "think": False,
+    }  # fmt: skip
+    unseeded = replace(judge, sampling=replace(judge.sampling, seed=None))
+    assert "seed" not in judge_body(unseeded, grading.body(), MESSAGES, 3)
+
+
+def test_the_first_grade_counts_and_a_bug_in_a_parser_is_none(one_word: Any) -> None:
+    grading = one_word({})
+    vague, met, not_met = Reply("hm"), Reply("met"), Reply("not_met")
+    assert settle(grading.parse, [vague, met, not_met])[0] is met
+    assert settle(grading.parse, [vague, Reply("")])[1].outcome is Outcome.empty
+    refused = Reply("met", finish_reason="content_filter")
+    assert settle(grading.parse, [refused, met])[1].outcome is Outcome.refused
+    parsed = settle(one_word({}).parse, [Reply("explode")])[1]
+    assert parsed.outcome is Outcome.unparsed
+    assert "IndexError" in parsed.reason

@@ -43,15 +43,6 @@ def test_what_nobody_set_is_not_sent(dialect: str) -> None:
     assert sent(dialect) == {}
 
 
-def test_the_switch_for_thinking() -> None:
-    assert sent("vllm", thinking=True) == {"chat_template_kwargs": {"enable_thinking": True}}
-    assert sent("vllm", thinking=False) == {"chat_template_kwargs": {"enable_thinking": False}}
-    assert sent("dashscope", thinking=False) == {"enable_thinking": False}
-    assert sent("vllm-harmony", reasoning_effort="low") == {"reasoning_effort": "low"}
-    assert sent("vllm-harmony", thinking=True) == {}  # it does anyway
-    assert sent("openai", reasoning_effort="minimal") == {"reasoning_effort": "minimal"}
-
-
 def test_the_form_of_an_answer() -> None:
     choice = {"structured_outputs": {"choice": ["Yes", "No"]}}
     form = {"structured_outputs": {"json": SCHEMA}}
@@ -65,15 +56,18 @@ def test_the_form_of_an_answer() -> None:
     assert sent("dashscope-qwq", as_openai) == {}
 
 
-def test_log_probs_are_cut_to_what_there_is() -> None:
+def test_what_is_sent_fits_the_endpoint() -> None:
     wants = {"logprobs": True, "top_logprobs": 20}
     assert sent("vllm", wants) == wants
     assert sent("dashscope", wants) == {"logprobs": True, "top_logprobs": 5}
-
-
-def test_the_limit_has_the_endpoints_own_name() -> None:
     body = sent("openai", {"max_tokens": 7}, max_tokens_field="max_completion_tokens")
     assert body == {"max_completion_tokens": 7}
+    assert sent("vllm", thinking=True) == {"chat_template_kwargs": {"enable_thinking": True}}
+    assert sent("vllm", thinking=False) == {"chat_template_kwargs": {"enable_thinking": False}}
+    assert sent("dashscope", thinking=False) == {"enable_thinking": False}
+    assert sent("vllm-harmony", reasoning_effort="low") == {"reasoning_effort": "low"}
+    assert sent("vllm-harmony", thinking=True) == {}  # it does anyway
+    assert sent("openai", reasoning_effort="minimal") == {"reasoning_effort": "minimal"}
 
 
 def test_an_empty_name_is_the_obvious_one() -> None:

@@ -10,9 +10,11 @@ from study.rows import Truth, make_row
 from tests.conftest import run_alone
 
 
-def test_importing_the_package_loads_none_of_its_modules() -> None:
+def test_importing_the_package_loads_nothing_and_another_name_is_an_error() -> None:
     wanted = "[m for m in sys.modules if m[:6] in ('aiohtt', 'pyarro', 'judges')]"
     assert run_alone(f"import sys, judges; print({wanted})") == "['judges']\n"
+    with pytest.raises(AttributeError, match="'judges' has no attribute 'Referee'"):
+        _ = judges.Referee  # type: ignore[attr-defined]
 
 
 def test_the_face_is_enough_to_judge(tmp_path: Path) -> None:
@@ -26,8 +28,3 @@ def test_the_face_is_enough_to_judge(tmp_path: Path) -> None:
         votes_N = session.ask_many([(row, "ab"), (row, "abc")], 2)
     assert [[vote.score for vote in votes] for votes in votes_N] == [[0.5], [0.75]]
     assert judge.grading.name in judges.GRADINGS
-
-
-def test_another_name_is_an_error() -> None:
-    with pytest.raises(AttributeError, match="'judges' has no attribute 'Referee'"):
-        _ = judges.Referee  # type: ignore[attr-defined]

@@ -226,11 +226,14 @@ def test_soft_score_computed_by_hand(text, logprobs, score):
     assert parsed.outcome is Outcome.scored and parsed.score == pytest.approx(score, abs=1e-12)
 
 
-def test_soft_choice_counts_what_can_only_become_a_word():
+def test_soft_choice_counts_pieces_of_a_word_and_the_hard_option_the_word():
     """A real reply of vLLM under a forced choice: the word came in pieces, most mass in them."""
     first = token("Y", -0.86098, No=-0.91850, N=-2.06230, Yes=-3.03321, Ye=-5.87329)
     parsed = SoftChoice({}).parse(Reply("Yes", logprobs=[first, token("es", -0.911)]))
     assert parsed.score == pytest.approx(0.474, abs=5e-4)
+    hard = SoftChoice({"soft": False, "positive": "Good", "negative": "Bad"})
+    scores = [hard.parse(Reply(text)).score for text in ("Good", " bad.", "**GOOD**", "Yes")]
+    assert scores == [1.0, 0.0, 1.0, None]
 
 
 CHANCES = st.dictionaries(
@@ -282,12 +285,6 @@ def test_soft_choice_reads_a_distribution_however_often_it_lists_a_token(chances
 def test_soft_choice_never_guesses(reply, reason):
     parsed = SoftChoice({}).parse(reply)
     assert parsed.outcome is Outcome.unparsed and reason in parsed.reason
-
-
-def test_the_hard_option_scores_the_word():
-    hard = SoftChoice({"soft": False, "positive": "Good", "negative": "Bad"})
-    scores = [hard.parse(Reply(text)).score for text in ("Good", " bad.", "**GOOD**", "Yes")]
-    assert scores == [1.0, 0.0, 1.0, None]
 
 
 @pytest.mark.parametrize(

@@ -103,11 +103,14 @@ def test_every_grading_takes_a_row_that_has_it_all() -> None:
                 check_rows(cls({}), [ROW], group_size=1)
 
 
-def test_letters_and_delimiters_of_a_group() -> None:
+def test_letters_are_as_many_as_members_and_the_shuffle_has_no_favourite() -> None:
     assert [letters(place) for place in (0, 1, 25, 26, 27, 51, 52, 701, 702)] == [
         "A", "B", "Z", "AA", "AB", "AZ", "BA", "ZZ", "AAA"
     ]  # fmt: skip
     assert len({kind(place) for place in range(800)}) == 800
+    # Over 600 prompts each of 3 answers comes first about 200 times (sd 11.5).
+    firsts = [shuffled(f"prompt {number}", ["a", "b", "c"])[0] for number in range(600)]
+    assert all(abs(firsts.count(member) - 200) < 4 * 11.5 for member in range(3))
 
 
 # --- pairwise
@@ -148,7 +151,7 @@ def test_who_meets_whom(against: str, count: int, expected: list[tuple[int, int]
         assert "(1 points) No red." in content
 
 
-def test_win_rates_by_hand() -> None:
+def test_win_rates_by_hand_with_ties_and_equal_answers() -> None:
     won = {"ab": "[[A]]", "ba": "[[B]]"}  # a beats b in both orders
     tied = {"ac": "[[tie]]", "ca": "So: [[TIE]]"}
     turned = {"bc": "[[A]]", "cb": "[[A]]"}  # whoever is first wins
@@ -156,12 +159,13 @@ def test_win_rates_by_hand() -> None:
     assert [first.score, second.score, third.score] == [0.75, 0.25, 0.5]
     assert first.reason == "" and first.outcome is Outcome.scored
     assert "1 of 2 pairs turned" in second.reason and "1 of 2 pairs turned" in third.reason
-
-
-def test_half_a_tie_is_a_turned_pair() -> None:
     grades = pairs(Pairwise({}), ["a", "b"], {"ab": "[[A]]", "ba": "[[tie]]"})
     assert [parsed.score for parsed in grades] == [0.5, 0.5]
     assert all("1 of 1 pairs turned" in parsed.reason for parsed in grades)
+    grading = Pairwise({})
+    assert grading.group_requests(ROW, ["a", "a"]) == ()
+    assert [parsed.score for parsed in grading.group_combine(ROW, ["a", "a"], [])] == [0.5, 0.5]
+    assert len(grading.group_requests(ROW, ["a", "b", "a"])) == 4
 
 
 def test_a_pair_without_both_verdicts_is_no_comparison() -> None:
@@ -172,13 +176,6 @@ def test_a_pair_without_both_verdicts_is_no_comparison() -> None:
     assert (third.score, third.outcome) == (None, Outcome.timeout)
     nothing = pairs(Pairwise({}), ["a", "b"], {"ab": "both", "ba": "[[A]]"})
     assert {parsed.outcome for parsed in nothing} == {Outcome.unparsed}
-
-
-def test_equal_answers_tie_without_a_request() -> None:
-    grading = Pairwise({})
-    assert grading.group_requests(ROW, ["a", "a"]) == ()
-    assert [parsed.score for parsed in grading.group_combine(ROW, ["a", "a"], [])] == [0.5, 0.5]
-    assert len(grading.group_requests(ROW, ["a", "b", "a"])) == 4
 
 
 @given(st.lists(st.sampled_from(["[[A]]", "[[B]]", "[[tie]]"]), min_size=12, max_size=12))
@@ -200,10 +197,6 @@ def test_a_winner_is_never_guessed(text: str) -> None:
 # --- listwise
 
 
-def ranked(text: str, count: int = 3) -> Parsed:
-    return Listwise({}).parse(Reply(text), Request((), members=tuple(range(count))))
-
-
 @pytest.mark.parametrize(
     ("text", "order"),
     [
@@ -215,7 +208,7 @@ def ranked(text: str, count: int = 3) -> Parsed:
     ],
 )  # fmt: skip
 def test_only_a_complete_ranking_counts(text: str, order: tuple[int, ...] | None) -> None:
-    parsed = ranked(text)
+    parsed = Listwise({}).parse(Reply(text), Request((), members=(0, 1, 2)))
     assert (parsed.order if isinstance(parsed, Ranking) else None) == order
     assert (parsed.outcome is Outcome.scored) == (order is not None)
 
@@ -231,14 +224,11 @@ def test_ranks_become_scores(order: list[int]) -> None:
     assert [grades[member].score for member in order] == [1.0, 0.75, 0.5, 0.25, 0.0]
 
 
-def test_equal_answers_share_their_ranks() -> None:
+def test_equal_answers_share_their_ranks_and_a_lost_ranking_is_lost_for_all() -> None:
     grading, answers = Listwise({}), ["x", "y", "x"]
     ask = Request((), members=(0, 1, 2))
     parts = [(ask, grading.parse(Reply("[[A > B > C]]"), ask))]
     assert [p.score for p in grading.group_combine(ROW, answers, parts)] == [0.5, 0.5, 0.5]
-
-
-def test_one_lost_ranking_is_lost_for_all() -> None:
     grades = Listwise({}).group_combine(ROW, ["a", "b"], [(Request((), members=(1, 0)), LOST)])
     assert grades == [LOST, LOST]
 
@@ -255,12 +245,6 @@ def test_the_shown_order_follows_from_the_texts_alone(answers: list[str], draw: 
     content = ask.messages[0]["content"]
     shown = [undelimit(kind(place), content) for place in range(len(answers))]
     assert shown == [answers[member] for member in ask.members]
-
-
-def test_the_shuffle_has_no_favourite_place() -> None:
-    """Over 600 prompts each of 3 answers comes first about 200 times (sd 11.5)."""
-    firsts = [shuffled(f"prompt {number}", ["a", "b", "c"])[0] for number in range(600)]
-    assert all(abs(firsts.count(member) - 200) < 4 * 11.5 for member in range(3))
 
 
 @pytest.mark.parametrize(

@@ -116,15 +116,7 @@ def test_a_prompt_of_ones_own_for_one_domain(tmp_path):
     assert GRADINGS["likert"](options).prompt_sha != before
 
 
-def test_what_a_judge_is_shown_is_part_of_its_identity():
-    more = ({}, BY_DOMAIN, {"prompts": {"qa": "qa"}}, {"prompts": {"math": "qa"}}, {"prompt": "qa"})
-    every = [{"reference": reference} | each for reference in ("shown", "hidden") for each in more]
-    judges = [Judge(name="a", grading=Grading("binary", options)) for options in every]
-    assert len({judge_id(judge) for judge in judges}) == len(judges)
-    assert len({build_grading(judge).prompt_sha for judge in judges}) == len(judges)
-
-
-def test_judges_from_before_there_was_a_choice_are_who_they_were():
+def test_judges_are_who_they_were_and_what_they_are_shown_is_part_of_it():
     before = {
         "likert": ("9ec3e5024e340f41", "62615525dcd1a524"),
         "soft_choice": ("a8095aef1a04d28f", "403acbc8320ac6e5"),
@@ -134,6 +126,11 @@ def test_judges_from_before_there_was_a_choice_are_who_they_were():
     for name, pair in before.items():
         judge = Judge(name="x", grading=Grading(name))
         assert (judge_id(judge), build_grading(judge).prompt_sha) == pair
+    more = ({}, BY_DOMAIN, {"prompts": {"qa": "qa"}}, {"prompts": {"math": "qa"}}, {"prompt": "qa"})
+    every = [{"reference": reference} | each for reference in ("shown", "hidden") for each in more]
+    judges = [Judge(name="a", grading=Grading("binary", options)) for options in every]
+    assert len({judge_id(judge) for judge in judges}) == len(judges)
+    assert len({build_grading(judge).prompt_sha for judge in judges}) == len(judges)
 
 
 @pytest.mark.parametrize("name", PLAIN)

@@ -66,14 +66,11 @@ def test_score_by_hand(labels: list[str], score: float | None) -> None:
     assert rubric_score(ROW.criteria, labels) == (None if score is None else pytest.approx(score))
 
 
-def test_the_clip_is_a_floor_and_an_option() -> None:
+def test_the_clip_is_an_option_and_a_missing_label_is_named() -> None:
     worst = '{"1": "NOT_PRESENT", "2": "NOT_PRESENT", "3": "PRESENT"}'
     assert verdict(batch(), ROW, worst).score == 0.0
     assert verdict(batch(clip="none"), ROW, worst).score == -0.5
     assert verdict(batch(clip=None), ROW, worst).score == -0.5  # as YAML writes it
-
-
-def test_a_missing_label_is_a_missing_score_and_named() -> None:
     parsed = verdict(batch(), ROW, '{"1": "PRESENT", "3": "NOT_PRESENT"}')
     assert (parsed.outcome, parsed.score, parsed.labels) == (Outcome.unparsed, None, (M, U, N))
     assert "criterion 2" in parsed.reason and "\n" not in parsed.reason
@@ -258,13 +255,6 @@ def test_a_rubric_without_a_score_is_refused_before_and_typed_at_the_verdict(nam
     check_rows(grading, [ROW])
 
 
-def real_rubrics(path: str) -> list[Row]:
-    file = DATA / path
-    if not file.is_file():
-        pytest.skip(f"{path} is not on this machine")
-    return list(prompts.load(Task(path=str(file))).rows)
-
-
 @pytest.mark.parametrize(
     ("path", "criteria", "refused"),
     [
@@ -273,7 +263,9 @@ def real_rubrics(path: str) -> list[Row]:
     ],
 )
 def test_real_rubrics(path: str, criteria: float, refused: int) -> None:
-    rows = real_rubrics(path)
+    if not (DATA / path).is_file():
+        pytest.skip(f"{path} is not on this machine")
+    rows = list(prompts.load(Task(path=str(DATA / path))).rows)
     grading, chunked = batch(points="shown"), GRADINGS["rubric_chunk"]({})
     assert sum(len(row.criteria) for row in rows) / len(rows) == pytest.approx(criteria, abs=0.05)
     fit = [row for row in rows if not grading.problem(row)]

@@ -18,8 +18,7 @@ from study.config.schema import Endpoint, Grading, Judge, Price, Sampling
 from study.errors import UserError
 from study.rows import Criterion, Row, make_row
 from study.verdict import Outcome
-from tests.judges.endpoints import Endpointed, text_of
-from tests.judges.sessions import ask_group, ask_once
+from tests.judges.sessions import Endpointed, ask_group, ask_once, text_of
 
 TURN = ({"role": "user", "content": "Say hello."},)
 

@@ -1,4 +1,4 @@
-"""The simulated judge answers each grading in its format, and its bias stays the planted one."""
+"""Simulated judges under every grading, and gradings that ask more than once of the same."""
 
 import asyncio
 import itertools
@@ -9,17 +9,25 @@ import re
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
 
 from judges.ask.session import Session
 from judges.grading import GRADINGS
+from judges.grading.comparing import Listwise
 from judges.grading.delimiters import delimit
+from judges.grading.likert import Likert
 from judges.grading.vocabulary import VOCABULARIES
 from judges.simulated.bias import Bias
 from judges.simulated.reply_format import Unanswerable, read_question
+from study.config.bounds import IllegalValue
+from study.config.compose import load_presets
 from study.config.schema import Failure, Judge, Simulated
+from study.errors import UserError
 from study.rows import Criterion, Row, Truth, make_row
-from study.verdict import Outcome, Verdict
+from study.tasks import oracle as oracle_of
+from study.tasks import task_module
+from study.verdict import Outcome, Parsed, Reply, Verdict
 from tests.judges.sessions import ask_group
 from tests.judges.test_simulated import judge
 
@@ -224,3 +232,80 @@ def test_labels_come_in_the_numbers_of_the_request() -> None:
     request: Any = Sent()
     answer = json.loads(bytes(asyncio.run(app.complete(request)).body))
     assert re.fullmatch(r'\{"3": "met"\}', answer["choices"][0]["message"]["content"])
+
+
+HELLO = make_row(({"role": "user", "content": "Say hello."},))
+ANSWERS = ["hello", "good day", "hi there", "hello"]
+
+
+def scored(score: float) -> Parsed:
+    return Parsed(Outcome.scored, score=score)
+
+
+def test_each_prompt_judges_an_answer_and_all_must_give_a_score():
+    grading = Likert({"ensemble": ["strict"]})
+    first, second = grading.requests(HELLO, "hello")
+    assert first.messages == Likert().requests(HELLO, "hello")[0].messages
+    assert second.messages == Likert({"prompt": "strict"}).requests(HELLO, "hello")[0].messages
+    combined = grading.combine(HELLO, [(first, scored(0.2)), (second, scored(0.9))])
+    assert combined.score == pytest.approx(0.55)
+    refused = Parsed(Outcome.refused, reason="no")
+    assert grading.combine(HELLO, [(first, scored(0.2)), (second, refused)]) is refused
+
+
+def test_an_ensemble_is_another_prompt_or_a_user_error():
+    assert Likert({"ensemble": []}).prompt_sha == Likert().prompt_sha
+    shas = {Likert({"ensemble": names}).prompt_sha for names in ([], ["strict"], ["strict"] * 2)}
+    assert len(shas) == 3
+    with pytest.raises(IllegalValue, match=re.escape("ensemble=strict is not legal")):
+        Likert({"ensemble": "strict"})
+    message = r"options.ensemble='mild' is not a prompt.*options.ensemble=\[default\]"
+    with pytest.raises(UserError, match=message):  # as a list: it would be refused without brackets
+        Likert({"ensemble": ["mild"]})
+
+
+@pytest.fixture(scope="module")
+def spread() -> dict[bool, float]:
+    """Whether there is an ensemble -> variance of a noisy judge's scores of wrong answers."""
+    noisy = ["judge.simulated.noise_sd=0.1", "judge.simulated.leniency=0.5"]
+    ensemble, variances = "judge.grading.options.ensemble=[strict]", {}
+    for more in (False, True):
+        judge, task = load_presets("sim-dose", overrides=[*noisy, *([ensemble] if more else [])])
+        rows = task_module(task.name).rows(task, "train")[:150]
+        with Session(judge, None, oracle_of(task)) as session:
+            votes = session.ask_many([(row, "no answer at all") for row in rows])
+        scores = [vote.score for (vote,) in votes]
+        variances[more] = float(np.var(np.array(scores, dtype=float)))
+    return variances
+
+
+def test_a_judge_errs_less_in_two_prompts_than_in_one(spread):
+    """Its noise is drawn for each question: the mean of two has half the variance."""
+    assert spread[False] == pytest.approx(0.01, rel=0.4)
+    assert 0.3 < spread[True] / spread[False] < 0.75
+
+
+def ranking(grading: Listwise, text: str, place: int) -> tuple:
+    request = grading.group_requests(HELLO, ANSWERS)[place]
+    return request, grading.parse(Reply(text), request)
+
+
+def test_both_orders_show_every_answer_and_must_both_be_ranked():
+    one, both = Listwise(), Listwise({"orders": "both"})
+    (request,) = one.group_requests(HELLO, ANSWERS)
+    first, second = both.group_requests(HELLO, ANSWERS)
+    assert first == request and second.members == first.members[::-1]
+    grading = Listwise({"orders": "both"})
+    parts = [ranking(grading, "[[A > B > C > D]]", 0), ranking(grading, "I cannot say.", 1)]
+    combined = grading.group_combine(HELLO, ANSWERS, parts)
+    assert [each.outcome for each in combined] == [Outcome.unparsed] * 4
+
+
+def test_a_judge_of_places_alone_says_nothing_in_both_orders():
+    grading = Listwise({"orders": "both"})
+    parts = [ranking(grading, "[[A > B > C > D]]", place) for place in (0, 1)]
+    combined = grading.group_combine(HELLO, ANSWERS, parts)
+    assert [each.score for each in combined] == pytest.approx([0.5] * 4)
+    one = Listwise()
+    alone = one.group_combine(HELLO, ANSWERS, [ranking(one, "[[A > B > C > D]]", 0)])
+    assert len({combined.score for combined in alone}) > 1

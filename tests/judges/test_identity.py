@@ -126,12 +126,8 @@ def test_more_votes_keep_the_draws_there_are() -> None:
 
 
 @pytest.mark.usefixtures("one_word")
-def test_draws_without_a_seed_differ_too() -> None:
+def test_draws_differ_without_a_seed_too_and_the_messages_are_the_question() -> None:
     assert key(sampling(seed=None), index=0) != key(sampling(seed=None), index=1)
-
-
-@pytest.mark.usefixtures("one_word")
-def test_the_messages_are_the_question() -> None:
     assert key(JUDGE, [{"content": "grade", "role": "user"}]) == key(JUDGE)
     assert key(JUDGE, [{"role": "user", "content": "grade "}]) != key(JUDGE)
     assert key(JUDGE, [{"role": "system", "content": "grade"}]) != key(JUDGE)
@@ -160,11 +156,6 @@ def test_golden_identity_and_key() -> None:
     assert judge_id(judge) == "82ba1ae27359e2ff"
 
 
-def test_an_unknown_grading_is_refused_with_the_known_ones() -> None:
-    with pytest.raises(UserError, match=r"grading\.name=nope.*likert"):
-        judge_id(replace(JUDGE, grading=Grading("nope")))
-
-
 def in_code(several: Any) -> Judge:
     """A judge with several of everything, each made by ``several``."""
     return Judge(
@@ -179,11 +170,13 @@ def in_code(several: Any) -> Judge:
     )
 
 
-def test_a_judge_built_in_code_may_have_tuples() -> None:
+def test_a_judge_may_have_tuples_and_no_unknown_grading() -> None:
     check_settings(in_code(tuple))
     assert judge_id(in_code(tuple)) == judge_id(in_code(list))
     assert Bias(in_code(tuple).simulated).standardised("")["length"] == -2.0
     assert arguments(in_code(tuple), "127.0.0.1", 1)[-2:] == ["--seed", "1"]
+    with pytest.raises(UserError, match=r"grading\.name=nope.*likert"):
+        judge_id(replace(JUDGE, grading=Grading("nope")))
 
 
 @pytest.mark.parametrize(

@@ -56,7 +56,7 @@ def test_an_edit_leaves_the_truth_but_for_added_words(name, content):
     assert moved == len(ROWS)
 
 
-def test_contents_are_worth_what_they_say():
+def test_contents_are_worth_what_they_say_and_the_placebo_changes_nothing():
     for row in ROWS:
         contents = mini.contents(row)
         n = row.spec["n"]
@@ -65,9 +65,6 @@ def test_contents_are_worth_what_they_say():
         assert without_relevance(row, contents["wrong"]) == 0.0
         assert contents == mini.contents(row)
     assert [mini.contents(row, seed=1) for row in ROWS] != [mini.contents(row) for row in ROWS]
-
-
-def test_the_placebo_changes_white_space_alone():
     for row in ROWS[:50]:
         for text in mini.contents(row).values():
             edited = rewriters.placebo(text)
@@ -130,9 +127,12 @@ def test_what_a_rewriter_makes_of_a_text(rewrite, text, expected):
     assert rewrite(text) == expected
 
 
-def test_longer_adds_half_as_much_and_twenty_words_at_least():
+def test_a_longer_text_and_a_wrong_number_have_their_lengths() -> None:
     assert len(rewriters.longer("red").split()) >= 21
     assert 300 <= len(rewriters.longer("word " * 200).split()) < 330
+    for digits in ("9" * 101, "0" * 5000, "1234567890" * 900):
+        changed = rewriters.corrupted(f"It is {digits}.")
+        assert changed != f"It is {digits}." and len(changed) == len(f"It is {digits}.")
 
 
 def source(**contents: str) -> Source:
@@ -161,9 +161,11 @@ def test_every_variant_has_its_counterpart_among_the_variants():
     assert [one.variant for one in probes[:4]] == list(BASES.values())
 
 
-def test_only_what_is_asked_for_is_made():
+def test_only_what_is_asked_for_is_made_and_nothing_to_change_is_counted():
     probes, _ = variants(source(correct="It is 4 km off."), only=["hedged", "key_colon"])
     assert [one.variant for one in probes] == ["ycorrect", "hedged", "empty", "key_colon"]
+    _, missing = variants(source(correct="It is far."), only=["yshort"])
+    assert missing["yshort: nothing to change"] == 1
 
 
 def test_a_text_that_came_along_goes_before_a_rule():
@@ -182,11 +184,6 @@ def test_wrong_content_is_made_of_numbers_or_not_at_all():
     probes, missing = variants(source(correct="It is far."), only=["yconfident_wrong"])
     assert [one.variant for one in probes] == ["ycorrect"]
     assert missing["yconfident_wrong: no wrong content, and no number to make wrong"] == 1
-
-
-def test_what_has_nothing_to_change_is_counted():
-    _, missing = variants(source(correct="It is far."), only=["yshort"])
-    assert missing["yshort: nothing to change"] == 1
 
 
 @pytest.mark.parametrize(
@@ -291,9 +288,3 @@ def test_a_task_gives_its_references(tmp_path, monkeypatch):
     del rows[0]
     with pytest.raises(UserError, match="has a reference"):
         sets.load_set("prompts", Task(name="prompts"))
-
-
-def test_a_number_of_any_length_is_made_wrong_and_stays_as_long() -> None:
-    for digits in ("9" * 101, "0" * 5000, "1234567890" * 900):
-        changed = rewriters.corrupted(f"It is {digits}.")
-        assert changed != f"It is {digits}." and len(changed) == len(f"It is {digits}.")

@@ -87,16 +87,13 @@ async def test_a_replica_that_is_gone_draws_no_requests_until_it_has_rested():
     assert replicas.in_flight == [0, 0]
 
 
-async def test_where_all_are_gone_each_is_still_tried():
+async def test_where_all_are_gone_each_is_tried_and_a_reply_that_broke_off_bars_none():
     wires = [FakeWire(Unreachable("refused")) for _ in range(2)]
     replicas = Replicas(wires, clock=lambda: 0.0)
     for _ in range(4):
         with pytest.raises(Unreachable):
             await ask(replicas)
     assert [wire.requests for wire in wires] == [2, 2]
-
-
-async def test_a_reply_that_broke_off_does_not_bar_a_replica():
     replicas = Replicas([FakeWire(WireError("cut")), FakeWire(free=True)], clock=lambda: 0.0)
     with pytest.raises(WireError):
         await ask(replicas)
@@ -104,16 +101,13 @@ async def test_a_reply_that_broke_off_does_not_bar_a_replica():
     assert replicas.choose() == 0
 
 
-def test_an_endpoint_with_replicas_opens_one_wire_to_each():
+def test_each_replica_has_a_wire_and_closing_closes_all():
     urls = [f"http://127.0.0.1:{port}/v1" for port in (8001, 8002)]
     wire = open_wire(Endpoint(url="http://127.0.0.1:8000/v1", replicas=urls))
     assert isinstance(wire, Replicas) and len(wire.in_flight) == 3
     asyncio.run(wire.close())
     with pytest.raises(UserError, match="ftp://"):
         open_wire(Endpoint(url="http://127.0.0.1:8000/v1", replicas=["ftp://host/v1"]))
-
-
-def test_closing_closes_every_wire():
     wires = [FakeWire(), FakeWire()]
     asyncio.run(Replicas(wires).close())
     assert [wire.closed for wire in wires] == [True, True]

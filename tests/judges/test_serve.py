@@ -232,11 +232,14 @@ def test_every_simulated_preset_can_be_served(name):
     simulated_app(judge, lambda prompt, answer: None)
 
 
-def test_the_presets_that_the_study_promises():
+def test_the_presets_that_the_study_promises_are_there_and_share_no_port():
     promised = "fair verbose structured flattery confident keyword lenient strict noisy flaky"
     assert {f"sim-{kind}" for kind in promised.split()} <= set(PRESETS)
     fair, _ = preset("sim-fair")
     assert fair.simulated is not None and not any(fair.simulated.doses.values())
+    judges = [preset(name)[0] for name in REAL]
+    ports = [judge.endpoint.url for judge in judges]
+    assert len(set(ports)) == len(REAL)
 
 
 REAL = {
@@ -265,12 +268,6 @@ def test_a_preset_says_what_a_study_groups_by_and_can_be_asked(name, monkeypatch
         assert (judge.price.input, judge.price.output) == (0, 0)
     else:
         assert judge.price.input > 0 and judge.price.output > 0 and "20" in judge.price.source
-
-
-def test_presets_that_are_served_here_do_not_share_a_port():
-    judges = [preset(name)[0] for name in REAL]
-    ports = [judge.endpoint.url for judge in judges]
-    assert len(set(ports)) == len(REAL)
 
 
 @pytest.mark.parametrize(

@@ -106,11 +106,6 @@ def test_a_server_that_will_not_end_is_killed_with_its_children(fake, monkeypatc
     assert server._group_members(one.pid) == []
 
 
-def test_stop_spares_a_process_that_only_inherited_the_pid():
-    server.stop([server.Server(os.getpid(), "1", "http://127.0.0.1:1/v1", "")])
-    assert server.alive(server.Server(os.getpid(), str(server.start_time(os.getpid())), "", ""))
-
-
 def test_a_taken_port_is_named_before_anything_starts(fake):
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port = listener.getsockname()[1]
@@ -152,9 +147,11 @@ def test_one_that_cannot_be_started_takes_the_others_along(fake, monkeypatch):
     assert spawned[0].poll() is not None
 
 
-def test_addresses():
+def test_addresses_and_processes_are_told_apart():
     assert server.address("0.0.0.0", 80) == "http://127.0.0.1:80/v1"
     assert server.address("::1", 80) == "http://[::1]:80/v1"
+    server.stop([server.Server(os.getpid(), "1", "http://127.0.0.1:1/v1", "")])
+    assert server.alive(server.Server(os.getpid(), str(server.start_time(os.getpid())), "", ""))
 
 
 # --- one server, many users --------------------------------------------------------------------

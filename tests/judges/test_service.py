@@ -45,10 +45,19 @@ def test_a_cell_of_another_node_finds_it_asks_it_and_is_counted(runs):
     assert running.service.read() is None and server.served_models(model, urls[0]) is None
 
 
-def test_where_a_judge_is_served_is_not_what_it_is():
+def test_where_a_judge_is_served_is_not_what_it_is_nor_is_its_prompt_a_service():
     alone = dataclasses.replace(judge(), serve=Serve(model="org/Tiny"))
     assert judge_id(judge()) == judge_id(alone)
     assert judge_id(judge()) == judge_id(judge(bind=""))
+    model, host = judge(), B
+    strict = dataclasses.replace(model, name="tiny-strict")
+    assert book.name_of(strict, A) == book.name_of(model, host)
+    for settings in ({"max_num_seqs": 4}, {"replicas": 2}, {"dtype": "half"}, {"revision": "a1"}):
+        other = dataclasses.replace(model, serve=dataclasses.replace(model.serve, **settings))
+        assert book.name_of(other, A) != book.name_of(model, A)
+    for settings in ({"bind": "elsewhere"}, {"start_timeout_s": 3.0}, {"auto": False}):
+        other = dataclasses.replace(model, serve=dataclasses.replace(model.serve, **settings))
+        assert book.name_of(other, A) == book.name_of(model, A)
 
 
 def test_the_key_is_in_its_file_and_in_no_other_and_in_no_list_of_processes(runs):
@@ -74,18 +83,6 @@ def test_a_key_that_somebody_brings_takes_the_place_of_one_made(runs, monkeypatc
         assert not running.service.key_path.exists()
         assert probe(reached).outcome is Outcome.scored
         assert server.served_models(model, reached.endpoint.url) is None
-
-
-def test_two_prompts_share_a_service_and_other_settings_make_another():
-    model, host = judge(), B
-    strict = dataclasses.replace(model, name="tiny-strict")
-    assert book.name_of(strict, A) == book.name_of(model, host)
-    for settings in ({"max_num_seqs": 4}, {"replicas": 2}, {"dtype": "half"}, {"revision": "a1"}):
-        other = dataclasses.replace(model, serve=dataclasses.replace(model.serve, **settings))
-        assert book.name_of(other, A) != book.name_of(model, A)
-    for settings in ({"bind": "elsewhere"}, {"start_timeout_s": 3.0}, {"auto": False}):
-        other = dataclasses.replace(model, serve=dataclasses.replace(model.serve, **settings))
-        assert book.name_of(other, A) == book.name_of(model, A)
 
 
 # --- users and owners ----------------------------------------------------------------------------

@@ -351,11 +351,13 @@ def test_requests_that_no_judge_can_serve(body, status, code):
     assert set(reply["error"]) == {"message", "type", "param", "code"}
 
 
-def test_models_and_health():
+def test_models_and_health_are_of_a_simulated_judge_alone():
     app = simulated_app(judge(), oracle)
     status, _, models = ask(app, b"", path="/v1/models", method="GET")
     assert status == 200 and [model["id"] for model in models["data"]] == ["sim"]
     assert ask(app, b"", path="/health", method="GET")[0] == 200
+    with pytest.raises(UserError, match="sim-fair"):
+        simulated_app(Judge(name="real"), oracle)
 
 
 @pytest.mark.parametrize(
@@ -375,11 +377,6 @@ def test_models_and_health():
 def test_settings_that_mean_nothing(settings, named):
     with pytest.raises(UserError, match=re.escape(named)):
         simulated_app(judge(**settings), oracle)
-
-
-def test_a_judge_without_settings_is_not_simulated():
-    with pytest.raises(UserError, match="sim-fair"):
-        simulated_app(Judge(name="real"), oracle)
 
 
 def test_the_identity_holds_the_defaults_that_were_used():

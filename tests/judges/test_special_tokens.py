@@ -20,7 +20,7 @@ from study.config.simulated import Simulated
 from study.errors import UserError
 from study.rows import Criterion, make_row
 from study.verdict import Outcome, Verdict
-from tests.judges.endpoints import Endpointed, text_of
+from tests.judges.sessions import Endpointed, text_of
 from tests.study.test_verdict import verdict
 
 OWN = ("@@end@@", "@@user@@", "### Reply:", "reserved_0", "<|im_end|>", "<item>")

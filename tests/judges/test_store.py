@@ -42,26 +42,26 @@ def test_what_is_put_is_got(tmp_path: Path) -> None:
         assert store.count() == 1
 
 
-def test_many_at_once(store: Store) -> None:
+def test_many_at_once_are_a_whole_that_others_cannot_read(store: Store) -> None:
     keys = [str(number) for number in range(40_000)]
     for key in keys[::8000]:
         store.put(key, USABLE | {"key": key})
     assert store.get_many(keys) == {key: USABLE | {"key": key} for key in keys[::8000]}
     assert store.get_many([]) == {}
-
-
-def test_others_cannot_read_it(store: Store) -> None:
     store.put("k", {})
     for path in store.path.parent.iterdir():
         assert stat.S_IMODE(path.stat().st_mode) == 0o600, path
 
 
-def test_another_schema_version_is_refused(tmp_path: Path) -> None:
+def test_what_cannot_be_a_store_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "replies.db"
     Store(path).close()
     run(path, "PRAGMA user_version=99")
     with pytest.raises(UserError, match=r"version 99.*version 2"):
         Store(path)
+    (tmp_path / "file").write_text("")
+    with pytest.raises(UserError, match="cannot be used"):
+        Store(tmp_path / "file" / "replies.db")
 
 
 def test_a_file_that_is_no_store_is_refused_and_left_alone(tmp_path: Path) -> None:
@@ -74,12 +74,6 @@ def test_a_file_that_is_no_store_is_refused_and_left_alone(tmp_path: Path) -> No
     run(other, "CREATE TABLE mine (x)")
     with pytest.raises(UserError, match="schema version 0"):
         Store(other)
-
-
-def test_a_path_that_cannot_be_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("")
-    with pytest.raises(UserError, match="cannot be used"):
-        Store(tmp_path / "file" / "replies.db")
 
 
 def test_threads_have_connections_of_their_own(tmp_path: Path) -> None:

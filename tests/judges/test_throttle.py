@@ -54,9 +54,20 @@ def most_at_once(concurrency: Concurrency, count: int) -> int:
     return peak
 
 
-def test_places_are_bounded() -> None:
+def test_places_are_bounded_and_stay_where_nothing_is_known() -> None:
     assert most_at_once(Concurrency(5), 40) == 5
     assert most_at_once(Concurrency(5), 3) == 3
+    concurrency = Concurrency(20)
+    concurrency.limit = 10.0
+    for _ in range(100):
+        concurrency.answered(1.0)
+        concurrency.answered(9.0)
+    assert concurrency.limit == 10
+    concurrency = Concurrency(20, adaptive=False)
+    concurrency.overrun()
+    window(concurrency, 1.0)
+    window(concurrency, 9.0)
+    assert concurrency.limit == 20
 
 
 def test_a_429_halves_them_once_per_reply_time() -> None:
@@ -96,23 +107,6 @@ def test_what_only_got_slower_takes_places_and_calm_gives_them_back() -> None:
     assert concurrency.limit == 19
 
 
-def test_places_that_were_not_used_up_say_nothing() -> None:
-    concurrency = Concurrency(20)
-    concurrency.limit = 10.0
-    for _ in range(100):
-        concurrency.answered(1.0)
-        concurrency.answered(9.0)
-    assert concurrency.limit == 10
-
-
-def test_without_adapting_nothing_changes() -> None:
-    concurrency = Concurrency(20, adaptive=False)
-    concurrency.overrun()
-    window(concurrency, 1.0)
-    window(concurrency, 9.0)
-    assert concurrency.limit == 20
-
-
 async def test_a_cancelled_wait_loses_no_place() -> None:
     concurrency = Concurrency(1)
 
@@ -145,7 +139,7 @@ def test_a_rate_says_when_the_turn_is(on_disk: bool, tmp_path: Path) -> None:
     assert rate.reserve(1, 0) == pytest.approx(0)
 
 
-def test_tokens_are_set_right_afterwards() -> None:
+def test_tokens_are_set_right_and_no_minute_holds_more() -> None:
     clock = Clock()
     rate = RateLimit(None, 6100, None, clock)  # a hundred a second
     assert rate.reserve(1, 300) == 0
@@ -154,9 +148,6 @@ def test_tokens_are_set_right_afterwards() -> None:
     assert rate.reserve(1, 100) == pytest.approx(5)
     rate.reserve(0, -500)
     assert rate.reserve(1, 100) == pytest.approx(1)
-
-
-def test_no_minute_holds_more_than_the_limit() -> None:
     clock = Clock()
     rate = RateLimit(30, None, None, clock)
     turns = sorted(clock.now + rate.reserve(1, 0) for _ in range(200))
@@ -165,9 +156,12 @@ def test_no_minute_holds_more_than_the_limit() -> None:
     assert turns[-1] - turns[0] < 1.05 * 199 * 2  # and hardly less
 
 
-def test_a_file_that_was_cut_short_is_begun_again(tmp_path: Path) -> None:
+def test_a_rate_file_is_begun_again_or_named(tmp_path: Path) -> None:
     (tmp_path / "rate").write_bytes(b"half")
     assert RateLimit(60, None, tmp_path / "rate").reserve(1, 0) == 0
+    (tmp_path / "folder").mkdir()
+    with pytest.raises(UserError, match="limits that all processes share cannot be kept"):
+        RateLimit(60, None, tmp_path / "folder").reserve(1, 0)
 
 
 @pytest.mark.parametrize("on_disk", [False, True])
@@ -211,12 +205,6 @@ async def test_a_rate_file_from_the_future_holds_nobody_up(content: bytes, tmp_p
     throttle = shared(endpoint, tmp_path, content)
     async with asyncio.timeout(5):
         await asyncio.gather(*(throttle.permit(10.0, 1.0) for _ in range(20)))
-
-
-def test_a_rate_file_that_cannot_be_used_is_named(tmp_path: Path) -> None:
-    (tmp_path / "rate").mkdir()
-    with pytest.raises(UserError, match="limits that all processes share cannot be kept"):
-        RateLimit(60, None, tmp_path / "rate").reserve(1, 0)
 
 
 def by(clock: Clock, throttle: Throttle) -> RateLimit:

@@ -1,4 +1,4 @@
-"""The command lines that serve a judge with vLLM, and the environment they run in."""
+"""The command lines that serve a judge with vLLM, their environment, and the launcher."""
 
 import dataclasses
 import json
@@ -7,6 +7,7 @@ import re
 import shlex
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -45,16 +46,13 @@ def test_the_argument_lists_are_the_validated_ones(name, port, words):
     assert vllm_command.arguments(preset, "127.0.0.1", port) == words
 
 
-def test_defaults_are_left_to_vllm():
+def test_defaults_are_left_to_vllm_and_an_adapter_beside_its_base():
     words = vllm_command.arguments(judge(), "0.0.0.0", 9000)
     assert words == [
         "org/Tiny",
         *("--served-model-name", "tiny", "--host", "0.0.0.0", "--port", "9000"),
         *("--tensor-parallel-size", "1"),
     ]
-
-
-def test_an_adapter_is_served_beside_its_base():
     words = vllm_command.arguments(judge(lora={"tiny": "/a b"}, max_lora_rank=8), "127.0.0.1", 1)
     assert words[:3] == ["org/Tiny", "--served-model-name", "Tiny"]
     assert words[-5:] == ["--enable-lora", "--max-lora-rank", "8", "--lora-modules", "tiny=/a b"]
@@ -189,3 +187,76 @@ def test_vllm_itself_accepts_the_arguments_of_every_preset():
         [one.serve.model, [one.endpoint.model], 8000, one.serve.tensor_parallel] for one in presets
     ]
     assert json.loads(line[5:]) == [*expected, ["org/Tiny", ["Tiny"], 8000, 1]]
+
+
+LAUNCHER = ROOT / "judges" / "serving" / "vllm_cpu.py"
+SHOW = """
+import importlib.metadata, os, secrets, sys, torch_like
+def main():
+    print(importlib.metadata.version("vllm"))
+    print(secrets.__file__)
+    print(os.environ["GOMP_SPINCOUNT"], os.environ["VLLM_CPU_KVCACHE_SPACE"])
+    print(sys.argv[1:])
+    try:
+        importlib.metadata.version("no-such-thing")
+    except importlib.metadata.PackageNotFoundError as error:
+        print("unknown", error.name)
+"""
+
+
+def launch(site: Path, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, str(LAUNCHER), *arguments],
+        capture_output=True,
+        text=True,
+        timeout=GENEROUS_S,
+        cwd=site,
+        env={"PYTHONPATH": str(site), **environment},
+    )
+
+
+def install(site: Path, name: str, version: str) -> None:
+    info = site / f"{name.replace('-', '_')}-{version}.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n")
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Path:
+    """An environment with a vLLM that prints what it sees, distributed as vllm-cpu 9.8.7."""
+    cli = tmp_path / "vllm" / "entrypoints" / "cli"
+    cli.mkdir(parents=True)
+    (cli / "main.py").write_text(SHOW)
+    (tmp_path / "torch_like.py").write_text("")
+    install(tmp_path, "vllm-cpu", "9.8.7")
+    return tmp_path
+
+
+def test_version_falls_back_to_the_cpu_build(site: Path):
+    output = launch(site, "serve", "DIR", VLLM_CPU_KVCACHE_SPACE="2").stdout.splitlines()
+    assert output[0] == "9.8.7+cpu"
+    assert (
+        Path(output[1]).parent != LAUNCHER.parent
+    )  # the standard library's, not study/system/secrets.py
+    assert output[2] == "0 2"
+    assert output[3] == "['serve', 'DIR']"
+    assert output[4] == "unknown no-such-thing"
+
+
+def test_a_real_vllm_keeps_its_version(site: Path):
+    install(site, "vllm", "1.2.3")
+    assert launch(site).stdout.splitlines()[0] == "1.2.3"
+
+
+def test_the_launcher_without_vllm_says_what_to_type(tmp_path: Path):
+    done = launch(tmp_path, "serve")
+    assert done.returncode == 2
+    assert "make vllm-cpu" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_a_module_that_vllm_lacks_is_not_hidden(site: Path):
+    (site / "torch_like.py").unlink()
+    done = launch(site)
+    assert done.returncode == 1
+    assert "No module named 'torch_like'" in done.stderr

@@ -58,12 +58,14 @@ def test_a_rising_or_constant_rate_is_seldom_said_to_fall():
     assert max(said.values()) <= 7, said  # of 40 at 5 %: more than 7 has p < .002
 
 
-def test_a_wandering_rate_is_not_taken_for_independent_rollouts():
+def test_wandering_rates_and_short_runs_clear_nobody():
     """Steps of their own difficulty: the same hill is weaker evidence when neighbours differ."""
     n = np.full(12, 200)
     jumps = np.array([1, -1] * 6) * 50
     smooth, rough = HILL[2:8].repeat(2), np.clip(HILL[2:8].repeat(2) + jumps, 0, 200)
     assert course(STEPS, smooth, n).fall_p < 0.05 < course(STEPS, rough, n).fall_p
+    assert read_run(gap_course(STEPS[:4], UP[:4], UP[:4], N[:4])) == read_run(None)
+    assert read_run(None) == "not to be told"
 
 
 N = np.full(12, 200)
@@ -79,8 +81,3 @@ N = np.full(12, 200)
 )
 def test_hacking_is_a_reward_that_parts_from_the_truth_of_the_same_rollouts(true, verdict):
     assert read_run(gap_course(STEPS, UP, true, N)) == verdict
-
-
-def test_a_run_that_is_short_or_has_no_truth_is_not_cleared_of_hacking():
-    assert read_run(gap_course(STEPS[:4], UP[:4], UP[:4], N[:4])) == read_run(None)
-    assert read_run(None) == "not to be told"

@@ -36,14 +36,11 @@ def test_the_reward_rises_and_falls_while_the_held_out_score_rises(log):
     assert log.held_out.last == pytest.approx(841 / 1319)
 
 
-def test_it_is_not_called_judge_hacking(log):
+def test_it_is_not_called_judge_hacking_as_the_naive_gap_would_be(log):
     """The rule is the reward: what it passed and what is right are the same rollouts."""
     passed, n = log.rollout["answer_and_format"], log.rollout["n"]
     gap = gap_course(log.rollout["iteration"].to_numpy(), passed, passed, n)
     assert read_run(gap) == "no judge hacking"
-
-
-def test_the_naive_gap_to_the_held_out_score_would_have_been_called_severe(log):
     reward = log.rollout.set_index("iteration")["answer_reward_mean"]
     score = log.table.set_index("iteration")["answer_reward_mean"]
     assert (reward.reindex(score.index) - score).max() > 0.30

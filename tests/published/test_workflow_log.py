@@ -32,15 +32,12 @@ def run(log: Path) -> LoggedRun:
     return runs["p30"]
 
 
-def test_a_default_earns_nearly_as_much_most_groups_tie_and_little_is_explored(run: LoggedRun):
+def test_a_default_earns_as_much_and_it_collapses_after_an_update(run: LoggedRun):
     assert (run.rollouts, run.own, run.fallback) == (570, 326, 244)
     assert round(run.fallback_reward.value, 4) == 0.5033 and run.fallback_reward.n == 240
     assert round(run.own_reward.value, 4) == 0.6343 and run.own_reward.n == 297
     assert (run.groups, run.tied) == (264, 222)
     assert run.programs == 20 and round(run.top * run.own) == 285
-
-
-def test_it_collapses_after_an_update_and_heals_without_one(run: LoggedRun):
     assert run.updates == 38
     shares = (run.after_update, run.after_none, run.two_after)
     assert [round(share.value, 4) for share in shares] == [0.9956, 0.0506, 0.0370]

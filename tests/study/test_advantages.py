@@ -22,15 +22,12 @@ GROUPS = st.lists(
 ).map(np.array)
 
 
-def test_a_missing_reward_leaves_its_group():
+def test_a_missing_reward_leaves_its_group_and_fewer_than_two_carry_no_signal():
     sd = math.sqrt(1 / 3)
     expected = [(2 / 3) / (sd + 1e-4), 0.0, *[-1 / 3 / (sd + 1e-4)] * 2]
     assert advantages(np.array([[1, NAN, 0, 0]]))[0] == pytest.approx(expected)
     none = advantages(np.array([[1, NAN, 0, 0]]), "none")[0]
     assert none == pytest.approx([2 / 3, 0, -1 / 3, -1 / 3])
-
-
-def test_fewer_than_two_rewards_carry_no_signal():
     assert advantages(np.array([[1, NAN, NAN, NAN], [NAN] * 4])).tolist() == [[0.0] * 4] * 2
 
 
@@ -55,7 +52,7 @@ def test_a_constant_for_a_group_cancels(rewards, constant):
     assert np.allclose(advantages(rewards), advantages(rewards + constant), atol=1e-2)
 
 
-def test_flips_silence_and_alignment_by_hand():
+def test_flips_and_changes_of_rank_by_hand():
     before = np.array([[1.0, -1.0, 0.0, 2.0]])
     after = np.array([[-1.0, -1.0, 1.0, 0.0]])
     assert sign_flips(before, after) == pytest.approx(1 / 2)
@@ -66,9 +63,6 @@ def test_flips_silence_and_alignment_by_hand():
     assert math.isnan(alignment(before, 0 * before))
     assert math.isnan(sign_flips(before, 0 * before))
     assert math.isnan(silenced(0 * before, before))
-
-
-def test_rank_change_by_hand():
     before, after = np.array([[1.0, 2.0, 3.0]]), np.array([[3.0, 2.0, 1.0]])
     assert rank_change(before, after) == pytest.approx((2 + 0 + 2) / 3)
     assert rank_change(before, before) == 0.0

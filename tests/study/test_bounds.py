@@ -1,17 +1,30 @@
-"""What a config field may hold: the schema's own bounds, and the one place that enforces them."""
+"""What a config field may hold: bounds of the schema, the one place that enforces them, and the
+marks that took the place of lists."""
 
 import dataclasses
 import math
 import typing
+from dataclasses import dataclass, field
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from judges.ask.identity import judge_id as id_of
 from study.cell.cells import make_cell
-from study.config import schema
+from study.config import bounds, schema
 from study.config.bounds import LONGEST_NAME, Choice, Name, Number, check
-from study.config.schema import Study, Trainer, freeze
+from study.config.compose import load_judge
+from study.config.marks import (
+    JUDGE_ID,
+    MLFLOW_PARAM,
+    RUN_TIME,
+    judge_id,
+    marked_keys,
+    mlflow_param,
+    run_time,
+)
+from study.config.schema import Judge, Study, Trainer, freeze
 from study.errors import UserError
 
 FREE = {
@@ -51,9 +64,12 @@ def test_every_number_of_the_schema_has_bounds(cls: type) -> None:
             assert isinstance(item.metadata.get("legal"), Number) or named in FREE, named
 
 
-def test_every_default_is_legal() -> None:
+def test_every_default_is_legal_and_moves_no_hash() -> None:
     for cls in dataclasses_of_the_schema():
         assert freeze(cls, dataclasses.asdict(cls())) == cls()
+    # Bounds are no part of a cell's identity; the digest was taken before there were any.
+    data = {"judge": {"name": "sim-fair"}, "trainer": {"steps": 4, "loss_type": "grpo"}, "seed": 1}
+    assert make_cell(data).id == "8173987f8b"
 
 
 @pytest.mark.parametrize(
@@ -138,9 +154,11 @@ def test_what_is_not_legal_is_refused_with_key_value_and_what_is(path, value, ex
     assert len(message) < 600
 
 
-def test_a_preset_is_named_as_it_is_typed() -> None:
+def test_words_and_presets_are_named_as_they_are_typed() -> None:
     with pytest.raises(UserError, match=r"trainer\.steps=-5 .* Type for example: trainer\.steps="):
         freeze(Trainer, {"steps": -5})
+    assert Choice(("a", "")).describe() == "one of a, an empty text"
+    assert Name(empty=True).accepts("") and not Name().accepts("")
 
 
 @given(st.text())
@@ -174,11 +192,6 @@ def test_a_bound_says_and_keeps_its_limit(bound: str) -> None:
     }[bound]
 
 
-def test_words_and_names_say_what_they_take() -> None:
-    assert Choice(("a", "")).describe() == "one of a, an empty text"
-    assert Name(empty=True).accepts("") and not Name().accepts("")
-
-
 def test_the_losses_and_schedulers_are_those_of_the_trainer() -> None:
     """Read from the sources of TRL and transformers: each legal word is known there."""
     import inspect
@@ -198,7 +211,69 @@ def test_the_losses_and_schedulers_are_those_of_the_trainer() -> None:
         get_scheduler(word, optimizer, num_warmup_steps=0, num_training_steps=4)
 
 
-def test_the_hash_of_a_legal_cell_does_not_move() -> None:
-    """Bounds are no part of a cell's identity; the digest was taken before there were any."""
-    data = {"judge": {"name": "sim-fair"}, "trainer": {"steps": 4, "loss_type": "grpo"}, "seed": 1}
-    assert make_cell(data).id == "8173987f8b"
+@dataclass(frozen=True)
+class Inner:
+    url: str = mlflow_param(run_time("here"))
+    tries: int = run_time(bounds.number(3, low=1))
+    model: str = judge_id("m")
+
+
+@dataclass(frozen=True)
+class Outer:
+    inner: Inner = field(default_factory=Inner)
+    maybe: Inner | None = None
+    whole: Inner = run_time(field(default_factory=Inner))
+    many: list[Inner] = field(default_factory=list)
+    plain: int = 0
+
+
+def test_keys_of_a_mark_are_found_inside_and_bounds_stay() -> None:
+    inside = ("inner.url", "inner.tries", "maybe.url", "maybe.tries")
+    assert marked_keys(Outer, RUN_TIME) == (*inside, "whole")
+    assert marked_keys(Outer, MLFLOW_PARAM) == ("inner.url", "maybe.url", "whole.url")
+    assert Outer() == Outer(inner=Inner("here", 3, "m"))
+    assert Inner.__dataclass_fields__["tries"].metadata["legal"] == bounds.Number(low=1)
+
+
+def test_what_cannot_change_a_result() -> None:
+    """Anything not here is part of a cell's hash: to be thought about before it is added."""
+    endpoint = (
+        "url api_key_env max_concurrency deadline_s connect_timeout_s idle_timeout_s attempts"
+        " backoff_s max_reply_bytes reuse_connections requests_per_min tokens_per_min adaptive"
+        " shared start_command replicas served_as"
+    )
+    judge = {f"judge.{key}" for key in ("price", "serve", "max_unscored_frac")}
+    executor = {f"executor.{key}" for key in ("price", "serve", "max_failed_frac")}
+    keys = {f"{role}.endpoint.{key}" for role in ("judge", "executor") for key in endpoint.split()}
+    others = "study arm factors runs_dir plan device sandbox shadow tracking store cost sweep"
+    others += " trainer.save_steps trainer.keep_steps trainer.vllm.url trainer.vllm.gpu_memory"
+    others += " trainer.reference"
+    wanted = {*others.split(), *judge, *executor, *keys}
+    assert set(marked_keys(Study, RUN_TIME)) == wanted
+
+
+def test_fields_of_a_judges_identity_have_names_of_their_own() -> None:
+    """`judges.ask.identity.judge_id` hashes them under their last name."""
+    keys = marked_keys(Judge, JUDGE_ID)
+    names = [key.rpartition(".")[2] for key in keys]
+    assert sorted(names) == sorted(
+        "revision model dialect max_tokens_field extra_body grading sampling simulated".split()
+    )
+    assert not set(keys) & set(marked_keys(Judge, RUN_TIME))
+
+
+@pytest.mark.parametrize(
+    ("preset", "wanted"),
+    [
+        ("sim-fair", "81a96f6545fabb23"),
+        ("sim-verbose", "fda342c459ef1469"),
+        ("sim-keyword", "06e0817673c5ab1f"),
+        ("smollm2-135m", "0739c7ea86368e50"),
+        ("qwen3-8b", "d4b10959d8deb3b9"),
+        ("gpt-oss-20b", "e61f7e385ebcc361"),
+        ("qwq-plus", "73d66a81d8d2c218"),
+    ],
+)
+def test_ids_of_the_presets_are_those_of_the_first_studies(preset: str, wanted: str) -> None:
+    """A stored verdict is found by these: they were taken before there were marks."""
+    assert id_of(load_judge(preset)) == wanted

@@ -37,9 +37,6 @@ def test_a_known_part_is_taken_out_and_nothing_is_cut():
     left = behaviour.without(scores, words, [Part(b=0.2, mean=10.0, sd=5.0)])
     # z: 2, -1, 0, 4
     assert left == pytest.approx(np.array([[0.5, 0.3], [NAN, -0.3]]), nan_ok=True)
-
-
-def test_a_judge_with_a_dose_becomes_the_one_without_it():
     rng = np.random.default_rng(0)
     fair, words = rng.uniform(0.3, 0.6, (5, 4)), rng.normal(size=(5, 4, 1))
     dosed = fair + 0.15 * (words[..., 0] - 2) / 3
@@ -82,7 +79,7 @@ def test_debiased_scores_go_with_no_feature_within_groups(scores, features):
     assert again[has_score] @ features[has_score] == pytest.approx(np.zeros(2), abs=1e-7)
 
 
-def test_debiased_scores_are_residuals_of_statsmodels():
+def test_debiased_scores_are_residuals_where_there_are_enough():
     rng = np.random.default_rng(1)
     scores, features = rng.uniform(size=(6, 5)), rng.normal(size=(6, 5, 3))
     dummies = np.kron(np.eye(6), np.ones((5, 1)))
@@ -90,9 +87,6 @@ def test_debiased_scores_are_residuals_of_statsmodels():
     again = behaviour.debiased(scores, features)
     assert again - again.mean(axis=1, keepdims=True) == pytest.approx(fit.resid.reshape(6, 5))
     assert again.mean(axis=1) == pytest.approx(scores.mean(axis=1))
-
-
-def test_fewer_scores_than_coefficients_stay_as_they_are():
     scores, features = np.array([[0.1, 0.7]]), np.array([[[1.0], [2.0]]])
     assert behaviour.debiased(scores, features) is scores
 
@@ -170,9 +164,12 @@ def step_verdicts(
     return StepVerdicts(config, step, 2, inputs, [[vote(score)] for score in scores], shadows)
 
 
-def test_without_settings_a_score_is_the_mean_of_its_votes():
+def test_a_score_is_the_mean_of_its_votes_or_of_a_panel():
     assert Corrector()(step_verdicts([0.25, None], [1.0, 0.0])) == ([0.25, None], [{}, {}])
     assert not Correction(stop=True).changes  # ends a run, and leaves its scores
+    others = ([0.4, 0.6], [None, 0.9])
+    step = step_verdicts([None, 0.3], [None, None], shadows=others, panel="mean")
+    assert Corrector()(step)[0] == pytest.approx([0.4, 0.6])
 
 
 def test_calibration_begins_with_its_last_label_and_goes_on_after_a_resume():
@@ -188,12 +185,6 @@ def test_calibration_begins_with_its_last_label_and_goes_on_after_a_resume():
     assert resumed(second) == (scores, columns)
     third = step_verdicts([0.1, 0.5], [1.0, 1.0], step=3, calibrate=4)
     assert straight(third)[0] == pytest.approx([0.25, 0.625])  # later labels change nothing
-
-
-def test_a_panel_has_a_score_where_the_acting_judge_has_none():
-    others = ([0.4, 0.6], [None, 0.9])
-    step = step_verdicts([None, 0.3], [None, None], shadows=others, panel="mean")
-    assert Corrector()(step)[0] == pytest.approx([0.4, 0.6])
 
 
 def test_all_missing_is_missing_and_a_program_without_an_answer_stays_unjudged():

@@ -74,8 +74,12 @@ def test_what_permissions_forbid_is_said_and_nothing_is_left(tmp_path):
     assert sorted(tmp_path.iterdir()) == [left, path]
 
 
-def test_no_file_reads_as_empty(tmp_path):
+def test_no_file_reads_as_empty_and_a_number_of_no_length_as_text(tmp_path):
     assert read_json(tmp_path / "none.json") == {}
+    path = tmp_path / "a.yaml"
+    numbers = {"hours": "1:30", "base_60": "1" + ":59" * 2000 + ".5", "long": "9" * 400}
+    write_text(path, "".join(f"{name}: {text}\n" for name, text in numbers.items()))
+    assert read_yaml(path) == numbers
 
 
 def test_yaml_is_read_as_its_library_reads_it(tmp_path):
@@ -88,13 +92,6 @@ def test_yaml_is_read_as_its_library_reads_it(tmp_path):
     )
     write_text(path, text)
     assert repr(read_yaml(path)) == repr(yaml.safe_load(text)).replace("1: [", "'1': [")
-
-
-def test_a_number_of_no_length_is_text(tmp_path):
-    path = tmp_path / "a.yaml"
-    numbers = {"hours": "1:30", "base_60": "1" + ":59" * 2000 + ".5", "long": "9" * 400}
-    write_text(path, "".join(f"{name}: {text}\n" for name, text in numbers.items()))
-    assert read_yaml(path) == numbers
 
 
 LAUGHS = "a0: &a0 [x]\n" + "".join(
@@ -140,15 +137,6 @@ NESTED = {
 }
 
 
-@pytest.mark.parametrize("name", NESTED)
-def test_yaml_that_would_grow_or_nest_without_end_is_refused(tmp_path, name):
-    text, why = NESTED[name]
-    path = tmp_path / "config.yaml"
-    write_text(path, text)
-    with pytest.raises(Damaged, match=why):
-        read_yaml(path)
-
-
 UNBOUNDED = {
     "nested": ('{"a": ' + "[" * 300 + "]" * 300 + "}", "nested more than 200 deep"),
     "deep": ('{"a": ' + "[" * 100_000 + "]" * 100_000 + "}", "not whole JSON|nested more than"),
@@ -157,13 +145,17 @@ UNBOUNDED = {
 }
 
 
-@pytest.mark.parametrize("name", UNBOUNDED)
-def test_json_without_bounds_is_refused(tmp_path, name):
-    text, why = UNBOUNDED[name]
-    path = tmp_path / "status.json"
+@pytest.mark.parametrize(
+    ("read", "text", "why"),
+    [*((read_yaml, *case) for case in NESTED.values()),
+     *((read_json, *case) for case in UNBOUNDED.values())],
+    ids=[*(f"yaml {name}" for name in NESTED), *(f"json {name}" for name in UNBOUNDED)],
+)  # fmt: skip
+def test_what_would_grow_or_nest_without_end_is_refused(tmp_path, read, text, why):
+    path = tmp_path / "config"
     write_text(path, text)
     with pytest.raises(Damaged, match=why):
-        read_json(path)
+        read(path)
 
 
 SIGNED = {

@@ -99,7 +99,7 @@ def test_a_new_key_off_its_default_counts(path: tuple[Any, ...], value: Any) -> 
     assert digest(data, NextStudy) != before
 
 
-def test_only_what_was_changed_is_hashed() -> None:
+def test_only_what_was_changed_is_hashed_and_optional_parts_count() -> None:
     assert identifying(plain(Study())) == {}
     assert identifying(plain(CONFIGS["simulated"])) == {
         "judge.name": "j",
@@ -108,15 +108,9 @@ def test_only_what_was_changed_is_hashed() -> None:
         "judge.simulated.noise_sd": 0.1,
         "seed": 3,
     }
-
-
-def test_an_optional_part_with_every_default_is_not_none() -> None:
     there = Study(judge=Judge(simulated=Simulated()))
     assert identifying(plain(there)) == {"judge.simulated": {}}
     assert digest(plain(there)) != digest(plain(Study()))
-
-
-def test_shadow_judges_count_by_place_and_number() -> None:
     one = [Study(shadow_judges=[Judge()] * count) for count in range(3)]
     assert len({digest(plain(config)) for config in one}) == 3
     far = Judge(endpoint=Endpoint(url="http://elsewhere", model="m"))
@@ -177,15 +171,12 @@ def test_no_default_that_a_hash_leaves_out_was_changed() -> None:
     assert defaults() == yaml.safe_load((ROOT / "tests/study/hashed_defaults.yaml").read_text())
 
 
-def test_what_is_left_out_can_be_said() -> None:
+def test_what_is_left_out_can_be_said_and_empty_leaves_are_kept() -> None:
     assert left_out("trainer.steps") == 40
     assert left_out("judge.simulated.noise_sd") == 0.0
     assert left_out("judge.grading.options") == {}
     assert left_out("judge.grading.options.scale") == ABSENT
     assert left_out("nothing") == ABSENT
-
-
-def test_flatten_keeps_empty_leaves() -> None:
     assert flatten({"a": {"b": 1, "c": []}, "d": [2, {"e": None}]}) == {
         "a.b": 1,
         "a.c": [],

@@ -163,11 +163,14 @@ def test_a_perfect_answer_exists_for_every_row() -> None:
         assert all(truth(row, answer).checks)
 
 
-def test_too_many_rows_and_unknown_options_are_user_errors() -> None:
+def test_what_is_not_there_or_too_much_is_a_user_error() -> None:
     with pytest.raises(UserError, match="one option is rules"):
         rows(Task(options={"count": 3}), "train")
     with pytest.raises(UserError, match=r"eval_rows=100000 is not legal: .* at most 10000"):
         rows(Task(eval_rows=100_000), "eval")
+    assert "instruct-mini" in TASKS
+    with pytest.raises(UserError, match="instruct-mini"):
+        task_module("math")
 
 
 def test_oracle_knows_both_splits_by_their_text_only() -> None:
@@ -176,12 +179,6 @@ def test_oracle_knows_both_splits_by_their_text_only() -> None:
         answer = teacher.answer(row, random.Random(1))
         assert task_oracle(row.prompt_text(), answer) == truth(row, answer)
     assert task_oracle("Name ten planets.", "mars") is None
-
-
-def test_an_unknown_task_is_a_user_error_that_lists_the_tasks() -> None:
-    assert "instruct-mini" in TASKS
-    with pytest.raises(UserError, match="instruct-mini"):
-        task_module("math")
 
 
 def test_every_feature_varies_among_the_teachers_answers() -> None:

@@ -58,12 +58,14 @@ def test_every_form_of_a_key_is_blotted_out(form: str) -> None:
     assert shown in ("see *** there", "see b*** there")  # b is of the user's name before the key
 
 
-def test_base64_is_known_wherever_in_a_text_the_key_stands() -> None:
+def test_base64_and_two_kinds_of_escapes_hide_no_key() -> None:
     for before in range(7):
         for after in range(7):
             text = "x" * before + KEY + "y" * after
             shown = blot_key(base64.b64encode(text.encode()).decode(), KEY)
             assert shown.count("***") == 1 and len(shown) < 30
+    written = "".join(f"&#37;{ord(one):02x}" for one in KEY)  # %43 with &#37; for its %
+    assert blot_key(f"see {written} there", KEY) == "***"
 
 
 @settings(deadline=None, max_examples=200)
@@ -74,15 +76,7 @@ def test_no_form_of_any_key_is_left(key: str, form: str) -> None:
     assert written not in blot_key(f"[{written}]", key)
 
 
-def test_words_that_make_a_key_without_their_blanks_stay() -> None:
-    assert blot_key("a correct horse", "correcthorse") == "a correct horse"
-
-
 def test_what_only_resembles_a_key_stays() -> None:
+    assert blot_key("a correct horse", "correcthorse") == "a correct horse"
     text = "100% of \\alpha & Canary/Key+78, Q2FuYXJ5L0tl, a\\b, &amp; %2F"
     assert blot_key(text, KEY) == text
-
-
-def test_a_key_that_two_kinds_of_escapes_hide_takes_the_text_with_it() -> None:
-    written = "".join(f"&#37;{ord(one):02x}" for one in KEY)  # %43 with &#37; for its %
-    assert blot_key(f"see {written} there", KEY) == "***"

@@ -31,11 +31,8 @@ def test_every_name_of_the_face_is_there() -> None:
         study.Cells  # noqa: B018
 
 
-def test_importing_the_face_loads_nothing_else() -> None:
+def test_neither_the_face_nor_the_whole_package_loads_what_is_heavy() -> None:
     assert {name for name in loaded("import study") if name.startswith("study.")} == {"study.lazy"}
-
-
-def test_the_whole_package_loads_neither_torch_nor_a_network_client_nor_mlflow() -> None:
     names = loaded("\n".join(f"import {name}" for name in MODULES))
     assert {"study.config.schema", "study.config.compose", "study.cell.records"} <= names
     assert not names & set(HEAVY)

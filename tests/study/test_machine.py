@@ -51,10 +51,12 @@ def test_a_quota_cuts_what_the_affinity_allows(tmp_path, many, groups, files, ex
     assert cpus(mounted(tmp_path, groups, **files)) == expected
 
 
-def test_the_affinity_is_what_counts_and_not_the_machine(tmp_path, monkeypatch) -> None:
+def test_the_affinity_counts_and_a_cpu_asks_for_no_gpu(tmp_path, monkeypatch) -> None:
     monkeypatch.setattr(os, "cpu_count", lambda: 999)
     monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {3, 5})
     assert cpus(tmp_path) == 2
+    monkeypatch.setattr(machine, "gpus", lambda: pytest.fail("NVIDIA's tool was asked"))
+    assert device_variables("cpu") == {"CUDA_VISIBLE_DEVICES": ""}
 
 
 def gpus_of(monkeypatch, count: int, visible: str | None = None) -> None:
@@ -79,11 +81,6 @@ def test_a_device_is_shown_to_a_child_alone(monkeypatch, device, visible, expect
     if device != "cpu":  # numbers are those of NVIDIA's own tool
         assert variables["CUDA_DEVICE_ORDER"] == "PCI_BUS_ID"
     assert device_variables("") == {}
-
-
-def test_a_cpu_asks_for_no_gpu(monkeypatch) -> None:
-    monkeypatch.setattr(machine, "gpus", lambda: pytest.fail("NVIDIA's tool was asked"))
-    assert device_variables("cpu") == {"CUDA_VISIBLE_DEVICES": ""}
 
 
 @pytest.mark.parametrize(

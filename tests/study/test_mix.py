@@ -26,19 +26,15 @@ def test_shares_are_what_a_plain_sum_by_domain_says(pairs):
         assert share == pytest.approx(sums[domain] / total) if total else math.isnan(share)
 
 
-def test_a_rollout_without_advantage_adds_nothing():
-    assert shares([1.0, math.nan, -1.0], ["math", "qa", "qa"]) == {"math": 0.5, "qa": 0.5}
-
-
-def test_as_many_domains_as_advantages():
-    with pytest.raises(ValueError, match="1 domains for 2 advantages"):
-        shares([1.0, 2.0], ["math"])
-
-
-def test_nominal_and_realised_shares():
+def test_shares_are_of_what_is_weighted_drawn_and_pushed():
     assert nominal({"math": 4.0, "qa": 3.0, "code": 3.0}) == {"math": 0.4, "qa": 0.3, "code": 0.3}
     assert realised(["qa", "qa", "math", "qa"]) == {"math": 0.25, "qa": 0.75}
     assert realised([]) == {}
+    assert shares([1.0, math.nan, -1.0], ["math", "qa", "qa"]) == {"math": 0.5, "qa": 0.5}
+    with pytest.raises(ValueError, match="1 domains for 2 advantages"):
+        shares([1.0, 2.0], ["math"])
+    tied = advantages(np.array([[1.0, 1.0], [math.nan, 1.0]]))
+    assert all(math.isnan(share) for share in shares(tied, ["math", "math", "qa", "qa"]).values())
 
 
 @pytest.mark.parametrize("scale", ["group", "batch", "none"])
@@ -51,8 +47,3 @@ def test_a_dead_group_has_no_share_in_the_effective_mix(scale):
     assert domain_shares["qa"] == 0.0
     assert domain_shares["math"] == pytest.approx(pushed[0] / pushed.sum())
     assert sum(domain_shares.values()) == pytest.approx(1.0)
-
-
-def test_nothing_pushed_is_no_share_at_all():
-    tied = advantages(np.array([[1.0, 1.0], [math.nan, 1.0]]))
-    assert all(math.isnan(share) for share in shares(tied, ["math", "math", "qa", "qa"]).values())

@@ -47,8 +47,10 @@ def test_each_answer_is_asked_about_once():
     assert memo.truths([], []) == [] and len(rule.batches) == 2
 
 
-def test_what_is_no_text_for_utf8_is_an_answer_too():
+def test_any_answer_has_a_truth_and_no_foreign_prompt():
     assert Oracle(BY_ID.get, Rule())("one", "one \ud800").score == 1.0
+    assert Oracle(BY_ID.get, Rule())("three", "three") is None
+    assert prompt_id("three") not in BY_ID
 
 
 def test_what_was_cut_off_is_not_an_empty_answer():
@@ -58,11 +60,6 @@ def test_what_was_cut_off_is_not_an_empty_answer():
     memo = Oracle(BY_ID.get, empty)
     assert memo.truths([ROWS[0]] * 2, ["", None]) == [Truth(1.0), Truth(0.0)]
     assert memo.remembered([ROWS[0]] * 2, [None, ""]) == [Truth(0.0), Truth(1.0)]
-
-
-def test_a_prompt_that_is_not_in_the_task_has_no_truth():
-    assert Oracle(BY_ID.get, Rule())("three", "three") is None
-    assert prompt_id("three") not in BY_ID
 
 
 def test_a_truth_that_could_not_be_had_is_asked_for_again():
@@ -76,7 +73,7 @@ def test_a_truth_that_could_not_be_had_is_asked_for_again():
     assert memo.remembered(ROWS, ["lost", "two"]) == [Truth(0.0), Truth(1.0)]
 
 
-def test_no_rule_is_remembered():
+def test_nothing_is_remembered_of_no_rule_or_of_one_that_leaves_answers_out():
     batches = []
 
     def nothing(rows, answers):
@@ -86,9 +83,6 @@ def test_no_rule_is_remembered():
     memo = Oracle(BY_ID.get, nothing)
     assert memo("one", "x") is memo("one", "x") is None and len(batches) == 1
     assert memo.remembered([ROWS[0]], ["x"]) == [None]
-
-
-def test_a_rule_that_leaves_answers_out_is_an_error_and_nothing_is_remembered():
     memo = Oracle(BY_ID.get, lambda rows, answers: [])
     with pytest.raises(ValueError, match="shorter"):
         memo("one", "x")

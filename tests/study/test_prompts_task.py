@@ -1,4 +1,4 @@
-"""The task that reads any JSONL or Parquet file of prompts."""
+"""The task that reads any file of prompts: rubrics, splits, VerIF labels, and rows of no use."""
 
 import gzip
 import json
@@ -17,8 +17,10 @@ from hypothesis import strategies as st
 
 from study.config.schema import Task
 from study.errors import UserError
-from study.rows import Criterion, Truth, prompt_id
+from study.rows import Criterion, Rule, Truth, prompt_id
+from study.tasks import TASKS, instruct_mini, prompts, where
 from study.tasks import prompts as subject
+from study.tasks.prompts import Options
 from study.tasks.where import FILES, data_folder
 from tests.study.tasks.datasets.roots import lines
 
@@ -42,12 +44,14 @@ def all_rows(path: Path, **options: Any) -> list[Any]:
     return list(subject.load(Task(path=str(path), options=options)).rows)
 
 
-def test_text_prompt_is_one_user_turn(tmp_path: Path):
+def test_a_text_prompt_is_one_user_turn_and_a_rubric_without_points_counts_once(tmp_path: Path):
     (row,) = all_rows(jsonl(tmp_path, {"prompt": "Name a colour"}))
     assert row.messages == ({"role": "user", "content": "Name a colour"},)
     assert row.prompt_id == prompt_id("Name a colour")
     assert row.criteria == () and row.spec == {}
     assert subject.truth(row, "red") is None
+    row = subject.parse({"prompt": "x", "rubrics": [{"text": "a"}]}, "here")
+    assert row.criteria == (Criterion("a", 1.0),)
 
 
 @pytest.mark.parametrize("name", ["p.jsonl", "p.jsonl.gz", "p.parquet"])
@@ -83,11 +87,6 @@ def test_rubrics_are_found_in_every_form(record: dict[str, Any]):
     row = subject.parse(record, "here")
     assert row.prompt_text() == "x"
     assert row.criteria == CRITERIA
-
-
-def test_rubric_without_points_counts_once():
-    row = subject.parse({"prompt": "x", "rubrics": [{"text": "a"}]}, "here")
-    assert row.criteria == (Criterion("a", 1.0),)
 
 
 @pytest.mark.parametrize(
@@ -158,9 +157,13 @@ def test_no_path_says_what_to_type(path: str | None):
         subject.rows(Task(path=path), "train")
 
 
-def test_missing_file_says_where_it_looked(tmp_path: Path):
+def test_what_is_not_there_says_where_it_looked_and_what_to_type(tmp_path: Path, monkeypatch):
     with pytest.raises(UserError, match=re.escape(f"looked in {Path.cwd()}")):
         subject.rows(Task(path=str(tmp_path / "none.jsonl")), "train")
+    monkeypatch.setenv(where.VARIABLE, str(tmp_path))
+    with pytest.raises(UserError, match=re.escape("task.path is not set")) as caught:
+        prompts.rows(Task(name="healthbench"), "train")
+    assert f"{where.VARIABLE} to a folder with healthbench/" in str(caught.value)
 
 
 @pytest.mark.parametrize(
@@ -281,3 +284,138 @@ def test_a_reference_is_what_is_right(tmp_path):
         *[Truth(0.0, (False,))] * 2,
     ]
     assert subject.truths([replace(why, reference=None)], ["so"]) == [None]
+
+
+LABELS = {
+    "checkers": ["[llm] Style: Be kind.", "[rule]  Word: At most 9 words."],
+    "functions": ["import llm", "def check_following(i, r):\n    return len(r.split()) < 10"],
+}
+VERIF = Options(form="verif")
+
+
+def record(labels):
+    return {"prompt": "x", "reward_model": {"style": "rm", "ground_truth": labels}}
+
+
+def test_labels_become_criteria_and_rules():
+    row = prompts.parse(record(json.dumps(LABELS)), "here", VERIF, 7)
+    assert row.criteria == (Criterion("Style: Be kind."),)
+    assert row.rules == (Rule("7:1", "Word", "Word: At most 9 words.", LABELS["functions"][1]),)
+    assert prompts.parse({"prompt": "x", **LABELS}, "here", VERIF, 7) == row
+
+
+@pytest.mark.parametrize(
+    ("labels", "message"),
+    [
+        ("{not json", "labels that are not JSON"),
+        ("[]", "no labels"),
+        (None, "no labels"),
+        (json.dumps({"checkers": ["[llm] a"]}), "functions that are not a list of text"),
+        (json.dumps({"checkers": ["[llm] a"], "functions": []}), "1 checkers and 0 functions"),
+        (json.dumps({"checkers": ["a: b"], "functions": ["x"]}), "without the tag"),
+        (json.dumps({"checkers": ["[human] a"], "functions": ["x"]}), "without the tag"),
+    ],
+)
+def test_bad_labels_name_file_and_row(labels, message):
+    with pytest.raises(UserError, match=r"^rows\.parquet, row 3: ") as caught:
+        prompts.parse(record(labels), "rows.parquet, row 3", VERIF)
+    assert message in str(caught.value)
+
+
+@pytest.mark.parametrize("as_list", [False, True])
+def test_a_word_count_in_the_tags_is_a_rule(as_list):
+    tags = {"verifier": "rule", "function": "word_count_range", "parameters": {"max_count": 3}}
+    if as_list:
+        tags = ["verifier:llm", "hard"]
+    record = {"prompt": "x", "rubrics": [{"criterion": "Short.", "points": 2, "tags": tags}]}
+    row = prompts.parse(record, "here", number=7)
+    if as_list:
+        assert row.criteria == (Criterion("Short.", 2.0, {"verifier": "llm", "hard": True}),)
+        return
+    assert row.criteria == ()
+    (rule,) = row.rules
+    assert (rule.id, rule.text, rule.points) == ("7:0", "Short.", 2.0)
+    namespace = {}
+    exec(rule.source, namespace)
+    check = namespace["check_following"]
+    assert check("", "one two three") and not check("", "one two three four")
+
+
+@pytest.mark.parametrize(
+    ("rubrics", "message"),
+    [
+        ([], "no criteria"),
+        ([{"text": "a"}, {"text": "a "}], "twice"),
+        ([{"text": "a", "points": -1}], "no criterion with positive points"),
+    ],
+)
+def test_rows_that_a_rubric_cannot_use_are_named_or_counted(tmp_path, rubrics, message):
+    good = {"prompt": "q", "rubrics": [{"text": "a"}], "split": "train"}
+    path = lines(tmp_path / "rows.jsonl", [good, {"prompt": "p", "rubrics": rubrics}])
+    task = Task(name="verinstruct", path=str(path), options={"needs": "criteria"})
+    with pytest.raises(UserError, match=re.escape(f"{path}, line 2: found a row that has")) as got:
+        prompts.load(task)
+    assert message in str(got.value)
+    options = {"needs": "criteria", "on_unfit": "drop"}
+    dropping = Task(name="verinstruct", path=str(path), options=options)
+    loaded = prompts.load(dropping)
+    assert (loaded.read, loaded.unfit, len(loaded.rows)) == (2, 1, 1)
+
+
+def test_research_rubrics_are_read(tmp_path):
+    record = {"query": "Why?", "rubric": [{"rubric_item": "Cites.", "type": "x"}]}
+    path = lines(tmp_path / "rows.jsonl", [record])
+    (row,) = prompts.load(Task(name="researchqa", path=str(path))).rows
+    assert row.prompt_text() == "Why?" and row.criteria == (Criterion("Cites."),)
+
+
+def test_a_group_stays_on_one_side(tmp_path):
+    records = [{"prompt": f"p{n}", "original_id": n // 4} for n in range(200)]
+    pq.write_table(pa.Table.from_pylist(records), tmp_path / "rows.parquet")
+    options = {"group_key": "original_id", "eval_share": 0.5}
+    rows = prompts.load(Task(path=str(tmp_path / "rows.parquet"), options=options)).rows
+    splits = [row.split for row in rows]
+    assert all(len(set(splits[start : start + 4])) == 1 for start in range(0, 200, 4))
+    assert {"train", "eval"} == set(splits)
+    with pytest.raises(UserError, match="no original_id"):
+        prompts.parse({"prompt": "x"}, "here", Options(group_key="original_id"))
+
+
+def test_built_in_rules_agree_with_the_truth():
+    import random
+
+    from study.tasks import teacher
+
+    draw = random.Random(0)
+    ruled = instruct_mini.rows(Task(train_rows=60, options={"rules": True}), "train")
+    plain = instruct_mini.rows(Task(train_rows=60), "train")
+    scores = []
+    for row, before in zip(ruled, plain, strict=True):
+        assert row.prompt_id == before.prompt_id and len(row.rules) in (1, 2)
+        answer = teacher.answer(before, draw)
+        truth = instruct_mini.truth(row, answer)
+        assert truth.score == instruct_mini.truth(before, answer).score
+        assert len(truth.checks) == len(row.criteria) + len(row.rules)
+        for rule, expected in zip(row.rules, truth.checks[len(row.criteria) :], strict=True):
+            namespace = {}
+            exec(rule.source, namespace)
+            assert namespace["check_following"]("", answer) == expected
+            scores.append(expected)
+    assert set(scores) == {True, False}
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "counts"),
+    [
+        ("verinstruct", {"needs": "criteria"}, (275, 0, 1596, 0)),
+        ("verinstruct-verif", {"form": "verif"}, (274, 0, 1591, 399)),
+        ("healthbench", {"needs": "criteria", "on_unfit": "drop"}, (500, 1, 5942, 0)),
+    ],
+)
+def test_the_study_s_own_rows(name, options, counts):
+    if not (where.data_folder() / where.FILES[name]).is_file():
+        pytest.skip(f"the rows of {name} are not here")
+    loaded = TASKS[name].load(Task(name=name, options=options))
+    criteria = sum(len(row.criteria) for row in loaded.rows)
+    rules = sum(len(row.rules) for row in loaded.rows)
+    assert (loaded.read, loaded.unfit, criteria, rules) == counts

@@ -70,11 +70,8 @@ def test_a_whole_number_that_may_be_missing_is_a_float_in_a_frame():
     assert all(kinds[name] == "int64" for name in NEVER_MISSING)
 
 
-def test_every_column_of_a_verdict_is_written_by_it():
+def test_every_column_of_a_verdict_is_written_and_replays_have_the_types_of_rollouts():
     assert {*verdict(outcome=Outcome.empty).as_row(), "rollout_id", "step", "role"} == set(VERDICT)
-
-
-def test_replayed_rollouts_have_the_types_of_rollouts():
     shared = set(REPLAYED) & set(ROLLOUT)
     assert shared == {*PLACE, "judge_score", "reward", "advantage"}
     assert all(REPLAYED[name] == ROLLOUT[name] for name in shared)

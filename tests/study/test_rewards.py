@@ -126,12 +126,9 @@ def test_rewards_that_cannot_be_had_are_user_errors(reward, rows, message):
         check_reward(reward, Judge(), rows, 100)
 
 
-def test_good_rewards_pass():
+def test_good_rewards_pass_and_rules_reach_a_judge_where_handed_to_it():
     check_reward(Reward(name="verif", rules="run"), Judge(), [RULED, ROW], 100)
     check_reward(Reward(name="rule"), Judge(), [ROW], 100)
-
-
-def test_rules_reach_the_judge_only_where_they_are_handed_to_it():
     assert for_judge(RULED, "run") is RULED and for_judge(RULED, "ignore") is RULED
     assert [item.text for item in for_judge(RULED, "judge").criteria] == ["Is kind.", "Is short."]
 
@@ -148,12 +145,16 @@ def test_failure_policies(policy, expected):
     assert apply_failure_policy([1.0, None, 0.5, 0.0], 2, policy, 1.0) == expected
 
 
-def test_abort_and_too_many_missing_stop_the_run():
+def test_failures_stop_the_run_where_too_many_count_together() -> None:
     with pytest.raises(TooManyMissing, match="1 of 2"):
         apply_failure_policy([1.0, None], 2, "abort", 1.0)
     with pytest.raises(TooManyMissing, match=r"max_unscored_frac=0\.4"):
         apply_failure_policy([1.0, None], 2, "unscored", 0.4)
     assert apply_failure_policy([1.0, None], 2, "unscored", 0.5) == [1.0, None]
+    config, scores = Study(reward=Reward(truth_weight=1.0)), [None, 0.5, 0.5, 0.5]
+    with pytest.raises(TooManyMissing, match=r"2 of 4 verdicts or rule truths.*0\.25"):
+        composed(config, lost(1), scores, 2, "unscored", 0.25)
+    assert len(composed(config, lost(0), scores, 2, "unscored", 0.25)) == 4  # of one rollout
 
 
 @given(SCORES, st.sampled_from([p for p in POLICIES if p != "abort"]))
@@ -232,20 +233,10 @@ def test_a_truth_that_could_not_be_had_is_treated_as_a_missing_verdict(reward: R
         paid(reward, lost(1, 2), "unscored", 0.25)
 
 
-def test_a_verdict_and_a_truth_that_are_missing_count_together() -> None:
-    config, scores = Study(reward=Reward(truth_weight=1.0)), [None, 0.5, 0.5, 0.5]
-    with pytest.raises(TooManyMissing, match=r"2 of 4 verdicts or rule truths.*0\.25"):
-        composed(config, lost(1), scores, 2, "unscored", 0.25)
-    assert len(composed(config, lost(0), scores, 2, "unscored", 0.25)) == 4  # of one rollout
-
-
-def test_where_no_rule_can_tell_nothing_is_missing() -> None:
+def test_nothing_is_missing_where_no_rule_can_tell_or_no_truth_is_paid() -> None:
     none = [dataclasses.replace(rollout, truth=None) for rollout in lost()]
     for policy in ("zero", "drop_group", "abort"):
         assert paid(Reward(name="rule"), none, policy, 0.0) == [None] * 4
-
-
-def test_a_reward_that_has_no_truth_in_it_does_not_miss_one() -> None:
     for policy in ("zero", "drop_group", "abort"):
         assert paid(Reward(), lost(0, 1, 2, 3), policy, 0.0) == [0.5] * 4
         ruled = lost(0, 1, 2, 3, rules=(True,))

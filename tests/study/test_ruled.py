@@ -20,7 +20,7 @@ def row(*sources):
     return make_row(({"role": "user", "content": "Say x."},), rules=rules)
 
 
-def test_rules_see_the_prompt_and_the_answer(runner):
+def test_rules_see_prompt_and_answer_and_are_recorded_or_have_no_verdict(runner):
     checked = runner.check([row(SHORT, ECHO), row(SHORT), row()], ["Say x.", "a b c d", "z"])
     assert [[one.passed for one in results] for results in checked] == [[True, True], [False], []]
     assert [[one.vacuous for one in results] for results in checked] == [[True, False], [True], []]
@@ -29,17 +29,11 @@ def test_rules_see_the_prompt_and_the_answer(runner):
     assert metrics["rule/vacuous_pass_frac"] == 0.5
     assert metrics["rule/error_frac"] == 0.0
     assert metrics["time/rules_s"] == 0.5
-
-
-def test_a_rule_that_breaks_has_no_verdict(runner):
-    ((result,),) = runner.check([row(BROKEN)], ["x"])
-    assert result.passed is None
-    assert encode_result(result) == "0:0 raised"
-    assert rule_metrics([[result]], 0.0)["rule/error_frac"] == 1.0
-
-
-def test_what_is_recorded_is_read_again(runner):
     ((short, echo),) = runner.check([row(SHORT, ECHO)], ["a b"])
     assert encode_result(short) == "0:0 passed vacuous" and encode_result(echo) == "0:1 failed"
     texts = (encode_result(short), encode_result(echo), "0:0 raised")
     assert [verdict(text) for text in texts] == [True, False, None]
+    ((result,),) = runner.check([row(BROKEN)], ["x"])
+    assert result.passed is None
+    assert encode_result(result) == "0:0 raised"
+    assert rule_metrics([[result]], 0.0)["rule/error_frac"] == 1.0

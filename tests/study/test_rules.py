@@ -36,7 +36,7 @@ RECORDS = [
 ROWS = [rule_row(one, index, "here") for index, one in enumerate(RECORDS)]
 
 
-def test_counts_by_hand(pool):
+def test_counts_by_hand_and_an_empty_answer_is_asked_about_once(pool):
     """Three rows have rules: passes 1/1, 1/2 (a match object is a yes), 0/1."""
     counts = audit(ROWS, "please", pool)
     assert (counts["n_rules"], counts["n_pass"], counts["n_error"]) == (4, 3, 1)
@@ -45,9 +45,6 @@ def test_counts_by_hand(pool):
     assert counts["per_category"]["Word"] == {"n": 2, "pass": 2}
     assert counts["vacuous"] == ["0:0", "1:1"]
     assert list(counts["errors"]) == ["3:0"] and "undefined" in counts["errors"]["3:0"]
-
-
-def test_a_rule_is_asked_of_an_empty_answer_once(pool):
     runner = RuleRunner(pool)
     runner.check(ROWS[:1], ["a"])
     before = pool.outcomes.total()

@@ -20,23 +20,22 @@ ROW = make_row((USER,), tuple(Criterion(f"Point {n}.", n) for n in (3.0, -2.0, 1
 ON = Scaffold(name="ruscarl")
 
 
-def test_linear_group_of_eight_as_published():
+def test_shares_of_a_group_as_published():
     shares = [group_share(ON, member, 8) for member in range(8)]
     assert [round(share, 3) for share in shares] == [1, 0.857, 0.714, 0.571, 0.429, 0.286, 0.143, 0]
     assert group_share(ON, 0, 1) == 1.0
-
-
-def test_binary_group_reveals_all_to_the_first():
     binary = Scaffold(name="ruscarl", group="binary", full_reveal=2)
     assert [group_share(binary, member, 4) for member in range(4)] == [1.0, 1.0, 0.0, 0.0]
 
 
-def test_sigmoid_of_the_recommended_schedule_is_gone_after_a_quarter():
+def test_a_sigmoid_is_gone_after_a_quarter_and_a_steep_one_does_not_overflow():
     """Full until about step 57 of 350, one half at 70 to 71, below 1 % by 84."""
     at = [step_share(ON, step, 350) for step in range(1, 351)]
     assert at[0] == pytest.approx(1.0) and at[56] > 0.99
     assert at[69] > 0.5 > at[70]
     assert at[83] < 0.01 and at[349] == pytest.approx(0.0, abs=1e-40)
+    assert step_share(Scaffold(x0=0.0, k=1e9), 350, 350) == pytest.approx(0.0, abs=1e-300)
+    assert math.isclose(step_share(Scaffold(x0=0.5, k=1e-9), 350, 350), 0.5, rel_tol=1e-6)
 
 
 @pytest.mark.parametrize(
@@ -69,14 +68,6 @@ def test_the_number_shown_rounds_half_to_even(count, ratio, shown):
     assert len(places) == shown and list(places) == sorted(set(places))
 
 
-def test_math_linear_holds_the_answer_back():
-    maths = Scaffold(name="ruscarl", group="math_linear")
-    draw = random.Random(0)
-    assert choose(maths, 5, 1.0, draw) == (0, 1, 2, 3, 4)
-    assert choose(maths, 5, 0.7, draw) == (0, 1, 3)  # round(3 * 0.7) = 2 in order, and the format
-    assert choose(maths, 5, 0.0, draw) == (3,)
-
-
 @given(st.sampled_from(GROUPS), st.integers(0, 7), st.integers(1, 9), st.integers(0, 3))
 def test_what_is_shown_is_the_same_again(group, member, step, seed):
     scaffold = Scaffold(name="ruscarl", group=group, decay="linear")
@@ -85,7 +76,7 @@ def test_what_is_shown_is_the_same_again(group, member, step, seed):
     assert set(first.items) <= {0, 1, 2}
 
 
-def test_the_draw_depends_on_seed_step_and_member():
+def test_the_draw_depends_on_seed_step_and_member_and_math_holds_the_answer_back():
     rich = make_row((USER,), tuple(Criterion(f"Point {n}.") for n in range(40)))
     flat = Scaffold(name="ruscarl", decay="none")
     draws = {
@@ -93,6 +84,11 @@ def test_the_draw_depends_on_seed_step_and_member():
         for member, step, seed in ((4, 1, 0), (4, 2, 0), (4, 1, 1))
     }
     assert len(draws) == 3 and {len(one) for one in draws} == {round(40 * 3 / 7)}
+    maths = Scaffold(name="ruscarl", group="math_linear")
+    draw = random.Random(0)
+    assert choose(maths, 5, 1.0, draw) == (0, 1, 2, 3, 4)
+    assert choose(maths, 5, 0.7, draw) == (0, 1, 3)  # round(3 * 0.7) = 2 in order, and the format
+    assert choose(maths, 5, 0.0, draw) == (3,)
 
 
 def test_the_first_sees_all_and_the_last_the_plain_prompt():
@@ -105,27 +101,21 @@ def test_the_first_sees_all_and_the_last_the_plain_prompt():
     assert text.index("Point 1.0") < text.index("Point -2.0")  # to cover before to avoid
 
 
-def test_base_prompt_and_warning_are_options():
+def test_what_stands_in_the_system_turn():
     last = show(Scaffold(name="ruscarl", base_prompt=True), ROW, 7, 8, 1, 350, 0)
     assert last.messages == ({"role": "system", "content": "You are a helpful assistant."}, USER)
     silent = wording(Scaffold(leak_warning=False), ROW.criteria)
     assert wording(Scaffold(), ROW.criteria).startswith(silent)
     assert "do not mention" not in silent
-
-
-def test_a_system_turn_of_the_row_stays_in_the_one_system_turn():
     row = make_row(({"role": "system", "content": "Be brief."}, USER), ROW.criteria)
     shown = show(ON, row, 0, 8, 1, 350, 0)
     assert [turn["role"] for turn in shown.messages] == ["system", "user"]
     assert shown.messages[0]["content"].endswith("\n\nBe brief.")
 
 
-def test_rules_are_shown_in_words():
+def test_rules_are_shown_in_words_and_rows_without_a_rubric_refused():
     row = make_row((USER,), (Criterion("a"),), rules=(Rule("0:1", "Word", "b", "code", 2.0),))
     assert items(row) == (Criterion("a"), Criterion("b", 2.0))
-
-
-def test_rows_without_a_rubric_are_refused_and_not_passed_over():
     bare = make_row((USER,))
     with pytest.raises(UserError, match=re.escape("1 of 2 rows hold none")):
         check(ON, [ROW, bare])
@@ -138,8 +128,3 @@ def test_rows_without_a_rubric_are_refused_and_not_passed_over():
 def test_unknown_settings_are_user_errors(wrong):
     with pytest.raises(UserError, match=rf"scaffold\.{next(iter(wrong))}=.* is not legal"):
         freeze(Scaffold, {"name": "ruscarl"} | wrong)
-
-
-def test_a_steep_sigmoid_does_not_overflow():
-    assert step_share(Scaffold(x0=0.0, k=1e9), 350, 350) == pytest.approx(0.0, abs=1e-300)
-    assert math.isclose(step_share(Scaffold(x0=0.5, k=1e-9), 350, 350), 0.5, rel_tol=1e-6)

@@ -64,8 +64,10 @@ def test_a_command_with_a_secret_is_known(command: str) -> None:
     assert unfit_argument(command)
 
 
-def test_a_key_behind_login_is_known_where_notify_would_take_the_word() -> None:
+def test_a_login_takes_a_secret_and_a_prompt_of_code_is_none() -> None:
     assert secret_in_command("wandb login swordfish") == "a secret behind login"
+    path = "/home/me/experiment20250101/code.txt"
+    assert not is_secret_value("code", path) and is_secret_value("code", path, sent=True)
 
 
 @pytest.mark.parametrize("command", HARMLESS)
@@ -142,16 +144,20 @@ def test_ordinary_paths_hold_no_key(address: str) -> None:
     assert not has_key_in_path(address)
 
 
-def test_a_prompt_of_the_domain_code_is_no_secret() -> None:
-    path = "/home/me/experiment20250101/code.txt"
-    assert not is_secret_value("code", path) and is_secret_value("code", path, sent=True)
-
-
-def test_numbers_and_plurals_change_no_name() -> None:
+def test_which_names_and_keys_may_hold_a_secret() -> None:
     for name in ("apikey2", "api_key_2", "API-Keys", "password1", "x-access-token-v2"):
         assert is_secret_name(name)
     for name in ("key2", "token1", "apikey_prod", "secretValue"):
         assert is_secret_name(name, sent=True) and not is_secret_name("max_tokens", sent=True)
+    for name in ("AZUREOPENAI4KEY2", "OPENAIAPIKEY2024PRODUCTION", "SLACKNOTIFYHOOK1", "my_key"):
+        assert is_variable_name(name)
+    for key in (CANARY, "a8f3c1d2e4b5", "JBSWY3DPEHPK3PXP", "A-B"):
+        assert not is_variable_name(key)
+    for key in ("judge.endpoint.url", "+judge.endpoint.extra_body.x.y", "judge.endpoint",
+                "judge.endpoint.replicas.0", "sweep.notify", "tracking.uri"):  # fmt: skip
+        assert may_hold_key(key)
+    for key in ("seed", "judge.endpoint.max_concurrency", "task.path", "study", "runs_dir"):
+        assert not may_hold_key(key)
 
 
 @pytest.mark.parametrize(
@@ -174,17 +180,14 @@ def test_a_name_with_another_value_gives_nothing_away(name: str, value: str) -> 
     assert not is_secret_value(name, value, sent=True)
 
 
-def test_names_of_variables_and_keys() -> None:
-    for name in ("AZUREOPENAI4KEY2", "OPENAIAPIKEY2024PRODUCTION", "SLACKNOTIFYHOOK1", "my_key"):
-        assert is_variable_name(name)
-    for key in (CANARY, "a8f3c1d2e4b5", "JBSWY3DPEHPK3PXP", "A-B"):
-        assert not is_variable_name(key)
-
-
-def test_words_that_look_drawn() -> None:
+def test_what_looks_drawn_and_what_is_plainly_a_place() -> None:
     assert all(map(looks_drawn, (CANARY, "a" * 24, "aBcDeFgHiJkLmN")))
     ordinary = ("gpt-4o-mini-2024-07-18", "compatible-mode", "20240718123456")
     assert not any(map(looks_drawn, ordinary))
+    for text in ("./mlruns", "mlruns", "ftp://x/y", "localhost:8000", "bucket/mlflow"):
+        assert shown_place(text) == f"={text}"
+    for text in (CANARY, "me:swordfish", "http://me:swordfish@h", f"bucket/{CANARY}", "swordfish1"):
+        assert "not shown" in shown_place(text) and text not in shown_place(text)
 
 
 def test_every_field_of_the_tables_is_one_of_the_schema() -> None:
@@ -195,18 +198,3 @@ def test_every_field_of_the_tables_is_one_of_the_schema() -> None:
     last = {key.rpartition(".")[2] for key in keys}
     for kind in ("commands", "addresses", "variables"):
         assert set(FIELDS[kind]) <= last
-
-
-def test_a_field_that_may_hold_a_key() -> None:
-    for key in ("judge.endpoint.url", "+judge.endpoint.extra_body.x.y", "judge.endpoint",
-                "judge.endpoint.replicas.0", "sweep.notify", "tracking.uri"):  # fmt: skip
-        assert may_hold_key(key)
-    for key in ("seed", "judge.endpoint.max_concurrency", "task.path", "study", "runs_dir"):
-        assert not may_hold_key(key)
-
-
-def test_a_place_is_shown_where_it_is_plainly_one() -> None:
-    for text in ("./mlruns", "mlruns", "ftp://x/y", "localhost:8000", "bucket/mlflow"):
-        assert shown_place(text) == f"={text}"
-    for text in (CANARY, "me:swordfish", "http://me:swordfish@h", f"bucket/{CANARY}", "swordfish1"):
-        assert "not shown" in shown_place(text) and text not in shown_place(text)

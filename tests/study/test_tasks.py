@@ -45,15 +45,12 @@ def test_a_sample_is_of_about_the_size_asked_for(size, count):
     assert min(size, count) <= len(sample(rows, count)) < 2 * count
 
 
-def test_a_task_that_has_an_index_is_asked_and_not_read():
+def test_a_row_is_looked_up_by_an_index_of_its_own_or_one_made_of_rows():
     row_of = lookup(LARGE)
     wanted = lazy_task.Sums(24_000)[7_777]
     lazy_task.MADE.clear()
     assert row_of(wanted.prompt_id) == wanted and lazy_task.MADE == [7_777]
     assert row_of("0" * 16) is None
-
-
-def test_an_index_is_made_of_rows_in_memory():
     task = Task(name="instruct-mini", train_rows=8, eval_rows=4)
     for split in ("train", "eval"):
         for row in instruct_mini.rows(task, split):

@@ -40,15 +40,12 @@ def test_every_prefix_is_within_one_turn_of_the_weights(weights):
     assert apart(chosen, weights) < 1
 
 
-def test_the_bound_of_the_source_holds():
+def test_the_bound_of_the_source_holds_and_by_hand_too():
     for weights in itertools.product((1, 2, 5, 11), repeat=4):
         chosen = [member for member, _ in taken(Turns(weights, [None] * 4), sum(weights))]
         assert apart(chosen, weights) <= 1 - Fraction(1, 2 * 4 - 2)
         assert Counter(chosen) == dict(enumerate(weights))
-
-
-def test_four_to_three_to_three_by_hand():
-    """Ten turns: the first is the heaviest's, and nobody waits for more than its share."""
+    # Ten turns: the first is the heaviest's, and nobody waits for more than its share.
     chosen = "".join("mqc"[member] for member, _ in taken(Turns([4, 3, 3], [None] * 3), 20))
     assert chosen[:10] == chosen[10:] and Counter(chosen[:10]) == {"m": 4, "q": 3, "c": 3}
     assert set(chosen[:3]) == set("mqc")
@@ -86,9 +83,14 @@ def test_with_limits_each_has_its_turns_and_the_others_share_the_rest(members, f
             turns.at(length)
 
 
-def test_a_position_is_the_same_whoever_asks_first():
+def test_an_order_is_what_it_was_whoever_asks_first():
     far = Turns([2.5, 1.0, 0.3], [None, 40, 7])
     assert far.at(180) == taken(Turns([2.5, 1.0, 0.3], [None, 40, 7]), 181)[180]
+    # A change of these would make another run of every cell that goes on from a checkpoint.
+    ten = [permuted(index, 10, "0 gsm8k 0") for index in range(10)]
+    assert ten == [9, 8, 7, 5, 0, 1, 6, 3, 4, 2]
+    far = [permuted(index, 73_000, "7 squad2 1") for index in (0, 1, 72_999)]
+    assert far == [68690, 60904, 14936]
 
 
 @settings(max_examples=40)
@@ -106,23 +108,12 @@ def test_every_row_comes_at_every_place_as_often(size):
         assert chisquare([counts[row] for row in range(size)]).pvalue > 1e-6
 
 
-def test_neighbours_in_an_order_are_no_neighbours_in_the_set():
+def test_orders_have_no_neighbours_and_one_for_each_key():
     size = 10_000
     order = [permuted(index, size, "0 squad2 0") for index in range(size)]
     near = sum(abs(a - b) < 100 for a, b in itertools.pairwise(order))
     assert 120 < near < 290  # 199 are expected of independent draws, with a deviation of 14
-
-
-def test_keys_give_orders_of_their_own():
     orders = {
         tuple(permuted(index, 40, f"{seed} gsm8k 0") for index in range(40)) for seed in range(50)
     }
     assert len(orders) == 50
-
-
-def test_an_order_is_what_it_was():
-    """A change of these would make another run of every cell that goes on from a checkpoint."""
-    ten = [permuted(index, 10, "0 gsm8k 0") for index in range(10)]
-    assert ten == [9, 8, 7, 5, 0, 1, 6, 3, 4, 2]
-    far = [permuted(index, 73_000, "7 squad2 1") for index in (0, 1, 72_999)]
-    assert far == [68690, 60904, 14936]

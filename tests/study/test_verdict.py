@@ -32,10 +32,12 @@ def test_a_finite_score_if_and_only_if_scored(outcome, score):
                 build()
 
 
-def test_a_label_is_one_of_three():
+def test_a_label_is_one_of_three_and_no_verdict_is_edited():
     assert verdict(outcome=Outcome.unparsed, labels=("met", "unknown", "not_met")).labels
     with pytest.raises(ValueError, match="'yes'"):
         verdict(outcome=Outcome.unparsed, labels=("yes",))
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        verdict(outcome=Outcome.timeout).score = 0.0
 
 
 def test_the_row_is_plain_and_holds_every_field():
@@ -45,8 +47,3 @@ def test_the_row_is_plain_and_holds_every_field():
     assert json.loads(json.dumps(row)) == row
     back = Verdict(**row | {"labels": tuple(row["labels"]), "outcome": Outcome(row["outcome"])})
     assert back.as_row() == row
-
-
-def test_a_verdict_cannot_be_edited_into_a_score():
-    with pytest.raises(dataclasses.FrozenInstanceError):
-        verdict(outcome=Outcome.timeout).score = 0.0

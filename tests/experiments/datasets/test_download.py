@@ -1,6 +1,5 @@
 """Official files from a hub that answers, and from the data folder where it does not."""
 
-import http.server
 import json
 import os
 import socket
@@ -16,6 +15,7 @@ from study.tasks.datasets import sets
 from tests.commands import run_program
 from tests.study.tasks.datasets import roots
 from tests.waiting import GENEROUS_S
+from tests.web_server import Handler, serving
 
 
 @pytest.fixture(autouse=True)
@@ -48,24 +48,18 @@ def test_a_closed_hub_is_said_in_one_line_and_the_data_folder_is_used(
     assert list(tmp_path.iterdir()) == []
 
 
-class HalfHub(http.server.BaseHTTPRequestHandler):
+class HalfHub(Handler):
     """A hub that knows a repository's commit and never gives a file."""
 
     def do_GET(self):
-        if "/api/datasets/" not in self.path or self.server.asked:
+        if "/api/datasets/" not in self.path or self.server.asked.is_set():
             self.server.stopped.wait(GENEROUS_S)
             return
-        self.server.asked = True
-        body = json.dumps({"id": "openai/gsm8k", "sha": "0" * 40, "siblings": []}).encode()
-        self.send_response(200)
-        self.send_header("Content-Length", str(len(body)))
-        self.end_headers()
-        self.wfile.write(body)
+        self.server.asked.set()
+        found = {"id": "openai/gsm8k", "sha": "0" * 40, "siblings": []}
+        self.answer(json.dumps(found).encode())
 
     do_HEAD = do_GET
-
-    def log_message(self, *words):
-        pass
 
 
 IMPATIENT = """
@@ -79,16 +73,13 @@ sys.exit(main(sys.argv[1:]))
 
 @pytest.mark.timeout(300)
 def test_a_hub_that_stops_half_way_is_given_up(root, tmp_path):
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), HalfHub) as server:
-        server.asked, server.stopped = False, threading.Event()
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        places = {"HF_ENDPOINT": f"http://127.0.0.1:{server.server_port}", "HF_HOME": str(tmp_path)}
+    asked, stopped = threading.Event(), threading.Event()
+    with serving(HalfHub, asked=asked, stopped=stopped) as address:
+        places = {"HF_ENDPOINT": address, "HF_HOME": str(tmp_path)}
         words = ["data=official", "datasets=gsm8k,mbpp", f"data.root={root}", f"out={tmp_path}"]
         done = run_program(IMPATIENT, "download", *words, env=os.environ | places)
-        asked = server.asked
-        server.stopped.set()
-        server.shutdown()
-    assert asked and done.returncode == 0
+        stopped.set()
+    assert asked.is_set() and done.returncode == 0
     assert done.stderr == (
         f"The hub does not answer (no answer in 1 s): sets are taken from data.root={root}.\n"
     )

@@ -53,10 +53,14 @@ def test_every_pair_at_the_threshold_is_seen_and_no_other(seed):
     assert all((place + half, other) in wanted for (_, place), (_, other) in found.items())
 
 
-def test_case_marks_and_spaces_make_no_difference():
+def test_case_and_marks_make_no_difference_and_near_repeats_are_one_group():
     one = question("How many  clips did Ada sell?", ["3"], None)
     other = question("how many clips, did Ada sell", ["3"], None)
     assert list(near.pairs([one, other])) == [(1, 0)]
+    texts = [TEXT, f"{TEXT} now", "Something else that nobody asked before", TEXT.lower()]
+    rows = [question(text, ["5"], None) for text in texts]
+    assert split.joined(["a", "b", "c", "d"], rows) == ["a", "a", "c", "a"]
+    assert split.joined(["a", "a", "c", "d"], rows) == ["a", "a", "c", "d"]
 
 
 TEXT = "Ada has 3 boxes with many clips and sells a few of them. How many are left"
@@ -117,12 +121,6 @@ def test_what_gives_a_question_away_is_a_mark_of_both(one, other):
     assert near.leaks(one, other) == bool(near.marks(one) & near.marks(other))
 
 
-def test_many_equal_questions_take_time_in_proportion():
-    """Each is compared with a few of the others, not with all."""
-    rows = [question(TEXT, ["5"], None)] * 3000
-    assert len(list(near.pairs(rows))) <= near.BUCKET * len(rows)
-
-
 @given(st.lists(st.sampled_from(WORDS), min_size=1, max_size=300), st.integers(0, 9))
 def test_a_cut_keeps_groups_whole_and_its_size(groups, seed):
     chosen = split.cut(groups, [5, 1], seed)
@@ -145,16 +143,12 @@ def test_single_rows_are_cut_as_the_source_counts_them(rows, train, test):
     assert (rows - len(chosen), len(chosen)) == (train, test)
 
 
-def test_validation_follows_the_group_alone():
+def test_validation_follows_the_group_and_many_equal_questions_take_time_in_proportion():
     groups = [f"g{number % 500}" for number in range(2000)]
     aside = split.validation(groups, 0.1, 0)
     assert 25 <= len(aside) <= 80
     assert split.validation(groups[:100], 0.1, 0) == aside & set(groups[:100])
     assert split.validation(groups, 0.1, 1) != aside and not split.validation(groups, 0.0, 0)
-
-
-def test_rows_that_nearly_repeat_each_other_are_one_group():
-    texts = [TEXT, f"{TEXT} now", "Something else that nobody asked before", TEXT.lower()]
-    rows = [question(text, ["5"], None) for text in texts]
-    assert split.joined(["a", "b", "c", "d"], rows) == ["a", "a", "c", "a"]
-    assert split.joined(["a", "a", "c", "d"], rows) == ["a", "a", "c", "d"]
+    # Each is compared with a few of the others, not with all.
+    rows = [question(TEXT, ["5"], None)] * 3000
+    assert len(list(near.pairs(rows))) <= near.BUCKET * len(rows)

@@ -10,6 +10,7 @@ from study.config.schema import Task
 from study.errors import UserError
 from study.rows import make_row
 from study.tasks import prompts
+from tests.study.tasks.datasets.roots import lines
 
 RUBRIC = [
     {"criterion": "Is kind.", "points": 3, "tags": {"axis": "tone"}},
@@ -32,11 +33,6 @@ VERIF = {
 }
 
 
-def write(path, *records):
-    path.write_text("".join(json.dumps(one) + "\n" for one in records), encoding="utf-8")
-    return path
-
-
 def content(rows):
     """Rows without the ids of their rules, which name places in a file."""
     rules_of = [[(r.category, r.text, r.source, r.points) for r in row.rules] for row in rows]
@@ -54,7 +50,7 @@ def content(rows):
     ],
 )
 def test_prepared_rows_are_the_rows(tmp_path, name, options, records):
-    task = Task(name=name, path=str(write(tmp_path / "raw.jsonl", *records)), options=options)
+    task = Task(name=name, path=str(lines(tmp_path / "raw.jsonl", records)), options=options)
     manifest = prompt_files.prepare(task, tmp_path / "rows.jsonl")
     again = Task(name=name, path=str(tmp_path / "rows.jsonl"), options=options)
     assert content(prompts.load(again).rows) == content(prompts.load(task).rows)
@@ -63,7 +59,7 @@ def test_prepared_rows_are_the_rows(tmp_path, name, options, records):
 
 
 def test_a_changed_file_is_not_what_was_prepared(tmp_path):
-    task = Task(name="verinstruct", path=str(write(tmp_path / "raw.jsonl", {"prompt": "a"})))
+    task = Task(name="verinstruct", path=str(lines(tmp_path / "raw.jsonl", [{"prompt": "a"}])))
     prompt_files.prepare(task, tmp_path / "rows.jsonl")
     with (tmp_path / "rows.jsonl").open("a") as file:
         file.write('{"prompt": "b"}\n')
@@ -100,7 +96,7 @@ def test_twelve_shared_words_are_no_overlap():
 
 
 def test_the_command_line(tmp_path, capsys):
-    raw = write(tmp_path / "raw.jsonl", {"prompt": "a", "rubrics": RUBRIC}, {"prompt": "a"})
+    raw = lines(tmp_path / "raw.jsonl", [{"prompt": "a", "rubrics": RUBRIC}, {"prompt": "a"}])
     words = ["task=prompts", f"task.path={raw}"]
     assert data.main(["describe", *words]) == 0
     found = json.loads(capsys.readouterr().out)
@@ -113,6 +109,6 @@ def test_the_command_line(tmp_path, capsys):
 
 
 def test_the_source_is_never_overwritten(tmp_path):
-    raw = write(tmp_path / "raw.jsonl", {"prompt": "a"})
+    raw = lines(tmp_path / "raw.jsonl", [{"prompt": "a"}])
     with pytest.raises(UserError, match="another file than"):
         prompt_files.prepare(Task(name="prompts", path=str(raw)), raw)

@@ -2,13 +2,13 @@
 
 import json
 from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from threading import Thread
 from typing import Any
 
 from study.tasks.datasets.sets import reported
 from tests.experiments.small_sets import GSM8K, SETS
+from tests.web_server import Handler
+from tests.web_server import serving as served
 
 ROOT = Path(__file__).resolve().parents[3]
 CODE = ("humaneval", "mbpp")
@@ -35,12 +35,12 @@ def serving(reply, end="stop"):
     and how it ended, an error with its code, or None where the request is refused."""
     seen: list[dict[str, Any]] = []
 
-    class Server(BaseHTTPRequestHandler):
+    class Server(Handler):
         def do_GET(self):
             self.send({"object": "list", "data": [{"id": "m", "object": "model"}]})
 
         def do_POST(self):
-            body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+            body = json.loads(self.body())
             seen.append(body)
             told = reply(body)
             if told is None:
@@ -54,20 +54,10 @@ def serving(reply, end="stop"):
             self.send({"choices": [choice], "usage": usage})
 
         def send(self, value, status=200):
-            data = json.dumps(value).encode()
-            self.send_response(status)
-            self.send_header("Content-Type", "application/json")
-            self.send_header("Content-Length", str(len(data)))
-            self.end_headers()
-            self.wfile.write(data)
+            self.answer(json.dumps(value).encode(), status)
 
-        def log_message(self, *_):
-            pass
-
-    with ThreadingHTTPServer(("127.0.0.1", 0), Server) as server:
-        Thread(target=server.serve_forever, daemon=True).start()
-        yield f"http://127.0.0.1:{server.server_port}/v1", seen
-        server.shutdown()
+    with served(Server) as address:
+        yield f"{address}/v1", seen
 
 
 def solver(root):

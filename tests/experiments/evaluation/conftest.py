@@ -6,6 +6,7 @@ import pytest
 
 from experiments.evaluate import main
 from tests.experiments.small_sets import write_sets
+from tests.study.tasks.datasets import roots
 
 
 @pytest.fixture
@@ -20,8 +21,7 @@ def evaluate(root, tmp_path):
     def call(lines=None, *words, out="out.json"):
         target = tmp_path / out
         if lines is not None:
-            path = tmp_path / "predictions.jsonl"
-            path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+            path = roots.lines(tmp_path / "predictions.jsonl", lines)
             words = (f"predictions={path}", *words)
         code = main(["datasets", f"data.root={root}", f"out={target}", *words])
         return code, json.loads(target.read_text()) if target.exists() else None

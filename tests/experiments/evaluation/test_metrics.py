@@ -101,12 +101,19 @@ def test_copies_of_an_answer_are_no_new_evidence(rows, copies):
     assert many.high - many.low >= single.high - single.low - 1e-9
 
 
-def test_accuracy_is_the_mean_over_rows_and_not_over_samples():
+def test_accuracy_is_over_rows_and_self_consistency_over_samples():
     graded = answers([[True, True, True, False], [False]])
     assert measure(graded, "gsm8k", "math", None).metrics == {"accuracy": 0.375}
+    rows = [[True, True, False], [False, True, False]]
+    assert measure(answers(rows), "gsm8k", "math", "sc").metrics == {"accuracy": 0.5, "maj@3": 0.5}
+    assert majority(list(map(votes, rows)), 2).value == 0.5
+    assert best_of(list(map(votes, rows))).value == 1.0
+    table = judged(answers([[True], [True]], [[1.0], [0.0]]))
+    assert table["tpr"] == 0.5
+    assert math.isnan(table["fpr"]) and math.isnan(table["youden_j"])
 
 
-def test_missing_scores_are_left_out_and_nothing_at_all_is_no_zero():
+def test_missing_scores_are_no_zero_and_domains_weigh_the_average():
     measured = measure(answers([[True], [None], [False, None]]), "gsm8k", "math", None)
     assert (measured.metrics["accuracy"], measured.rows) == (0.5, 2)
     nothing = measure(answers([[None], [None]]), "gsm8k", "math", None)
@@ -114,6 +121,13 @@ def test_missing_scores_are_left_out_and_nothing_at_all_is_no_zero():
     assert averages([entry("math", "gsm8k", math.nan, 0)]) == dict.fromkeys(
         ("by_dataset", "by_domain", "weighted")
     )
+    names = [("math", "a", 0.5, 9), ("math", "b", 0.7, 1), ("qa", "c", 0.3, 5)]
+    splits = [("code", "d", 0.0, 30), ("code", "d", 0.4, 10)]  # 0.1 over both
+    means = averages([entry(*words) for words in [*names, *splits]])
+    assert means == pytest.approx(
+        {"by_dataset": 0.4, "by_domain": 1.0 / 3, "weighted": (4 * 0.6 + 3 * 0.3 + 3 * 0.1) / 10}
+    )
+    assert set(averages([entry("qa", "c", 0.3, 5)]).values()) == {0.3}
 
 
 @pytest.mark.parametrize(
@@ -130,13 +144,6 @@ def test_metrics_of_several_samples_are_there_where_they_apply(samples, domain, 
     short = [*rows, [True] * (samples - 1)] if samples in (5, 8) else rows
     fewer = measure(answers(short, domain=domain), "x", domain, None).metrics
     assert (set(fewer) - {"accuracy"} == names) == (short is rows)
-
-
-def test_self_consistency_votes_with_every_sample():
-    rows = [[True, True, False], [False, True, False]]
-    assert measure(answers(rows), "gsm8k", "math", "sc").metrics == {"accuracy": 0.5, "maj@3": 0.5}
-    assert majority(list(map(votes, rows)), 2).value == 0.5
-    assert best_of(list(map(votes, rows))).value == 1.0
 
 
 def test_squad_has_its_official_keys_for_each_kind_of_question():
@@ -163,19 +170,3 @@ def test_a_judge_is_counted_against_the_rule():
     assert table["ci95"]["tpr"] == pytest.approx(proportion_confint(2, 3, method="wilson"))
     low, high = table["ci95"]["youden_j"]
     assert low < table["youden_j"] < high
-
-
-def test_a_judge_of_one_class_has_no_youden_j():
-    table = judged(answers([[True], [True]], [[1.0], [0.0]]))
-    assert table["tpr"] == 0.5
-    assert math.isnan(table["fpr"]) and math.isnan(table["youden_j"])
-
-
-def test_the_average_is_weighted_by_domain_and_not_by_rows():
-    names = [("math", "a", 0.5, 9), ("math", "b", 0.7, 1), ("qa", "c", 0.3, 5)]
-    splits = [("code", "d", 0.0, 30), ("code", "d", 0.4, 10)]  # 0.1 over both
-    means = averages([entry(*words) for words in [*names, *splits]])
-    assert means == pytest.approx(
-        {"by_dataset": 0.4, "by_domain": 1.0 / 3, "weighted": (4 * 0.6 + 3 * 0.3 + 3 * 0.1) / 10}
-    )
-    assert set(averages([entry("qa", "c", 0.3, 5)]).values()) == {0.3}

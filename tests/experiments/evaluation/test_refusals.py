@@ -104,14 +104,11 @@ def test_options_that_do_not_fit_are_refused(words, said, root, tmp_path, capsys
     assert not (tmp_path / "o.json").exists()
 
 
-def test_a_set_that_is_not_there_is_named(evaluate, root, capsys):
-    (root / "gsm8k" / "test.jsonl").unlink()
-    assert evaluate(right("gsm8k"))[0] == 2
-    assert "gsm8k/test.jsonl" in capsys.readouterr().err
-
-
-def test_a_result_is_not_overwritten_by_another_models(evaluate, capsys):
+def test_no_result_is_overwritten_and_a_set_that_is_not_there_is_named(evaluate, capsys, root):
     lines = [line | {"model": "a"} for line in right("hotpotqa")]
     assert evaluate(lines)[0] == 0
     assert evaluate([line | {"model": "b"} for line in lines])[0] == 2
     assert "holds the result of a, and this is b" in capsys.readouterr().err
+    (root / "gsm8k" / "test.jsonl").unlink()
+    assert evaluate(right("gsm8k"))[0] == 2
+    assert "gsm8k/test.jsonl" in capsys.readouterr().err

@@ -73,13 +73,10 @@ def test_other_versions_and_other_code_are_refused_with_the_difference(here, sig
     assert "transformers" not in text
 
 
-def test_a_node_without_the_environment_is_refused(here, sign):
+def test_a_node_without_the_environment_or_the_folder_is_refused(here, sign):
     empty = {"python": "3.9", "packages": dict.fromkeys(PACKAGES, "none"), "files": {}}
     with pytest.raises(UserError, match=r"Python 3\.9 there.*peft none.*not installed there"):
         stop_at_problem(node.check_node(here, here | empty, sign))
-
-
-def test_a_node_that_does_not_see_the_folder_is_refused(here, sign):
     with pytest.raises(UserError, match=f"does not see the study's folder {sign.parent}"):
         stop_at_problem(node.check_node(here, there(sign.with_name("elsewhere"), ROOT), sign))
     with pytest.raises(UserError, match="may not write to the study's folder"):
@@ -106,14 +103,11 @@ def test_the_offset_of_a_clock_is_as_good_as_its_round_trip_says(ahead, ways):
     assert within == pytest.approx(min(sum(way) / 2 for way in ways), abs=1e-6)
 
 
-def test_clocks_that_are_apart_are_refused_with_the_number():
+def test_clocks_that_are_apart_are_refused_and_a_folder_of_ones_own_has_none(tmp_path):
     stop_at_problem(node.check_clock("gpu-1", 4.9, 0.0))
     stop_at_problem(node.check_clock("gpu-1", -8.0, 3.0))
     with pytest.raises(UserError, match=r"gpu-1 is 8\.0 s behind the sweep's, and 5 s is the most"):
         stop_at_problem(node.check_clock("gpu-1", -8.0, 2.9))
-
-
-def test_the_clock_of_a_folder_is_this_host_s_where_the_folder_is_its_own(tmp_path):
     offset, within = node.clock_of_folder(tmp_path)
     assert abs(offset) <= within + 0.1  # a file's stamp is a tick of the kernel old at most
     assert list(tmp_path.iterdir()) == []

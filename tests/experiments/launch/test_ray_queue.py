@@ -82,12 +82,9 @@ def test_what_a_node_holds(settings, device, held):
     assert {name: capacity(NODES[name], needed) for name in NODES} == held
 
 
-def test_shares_that_are_not_legal_are_refused():
+def test_shares_that_are_not_legal_are_refused_and_memory_is_for_the_largest_cell():
     with pytest.raises(UserError, match="whole number"):
         needs([Study(study="s", sweep=Sweep(engine="ray", gpus_per_cell=1.5))], NODES)
-
-
-def test_a_slot_has_memory_for_the_largest_cell():
     sweeps = [Sweep(engine="ray", memory_per_cell_gb=size) for size in (1.0, 3.0, 2.0)]
     configs = [Study(study="s", device="cpu", sweep=sweep) for sweep in sweeps]
     assert needs(configs, NODES)["memory"] == 3 * 2**30

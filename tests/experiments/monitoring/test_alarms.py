@@ -23,7 +23,7 @@ from experiments.monitor.alarms import (
 )
 from experiments.monitor.read import Alarm, StudyReader
 from study.cell.records import ROLLOUT, part_name, rollout_id, write_part
-from tests.experiments.monitoring.studies import record, run
+from tests.experiments.monitoring.conftest import record, run
 
 
 def alarms_of(folder: Path, runs_dir: str = "runs") -> dict[str, tuple[str, str, int | None]]:
@@ -175,7 +175,7 @@ def test_a_truth_that_falls_is_no_alarm_whatever_the_scale(name):
     assert sum(ever_risen(falling(rng, JUDGES[name], DOSE)) for _ in range(10)) >= 8
 
 
-def test_the_curve_moves_as_a_policy_moves_that_is_paid_for_truth():
+def test_curves_move_as_a_policy_paid_for_truth_one_or_many_at_once():
     """Two truths: their shares decide all. Half of each, then a fifth of 1: the judge, who says .3
     and .6, falls by .09 where the truth falls by .3."""
     curve = Curve(np.array([0.0, 1.0]), np.array([0.3, 0.6]), np.array([0.5, 0.5]), 0.0)
@@ -183,6 +183,14 @@ def test_the_curve_moves_as_a_policy_moves_that_is_paid_for_truth():
     assert rises == pytest.approx([0.3 - 0.09, 0.0], abs=1e-6)
     doubtful = Curve(curve.truth_Q, curve.score_Q, curve.share_Q, 0.1)
     assert doubtful.explained(np.array([0.2])) > 0.21 + 0.3 * 0.1
+    rng = np.random.default_rng(5)
+    for quanta in (1, 2, 21):
+        share_Q = rng.dirichlet(np.ones(quanta))
+        curve = Curve(np.linspace(0, 1, quanta), rng.random(quanta), share_Q, 0.02)
+        truth_T = np.concatenate([[0.0, 1.0], rng.random(50)])
+        wanted = [one_by_one(curve, float(truth)) for truth in truth_T]
+        assert curve.explained(truth_T) == pytest.approx(wanted, abs=1e-9)
+        assert len(curve.explained(np.array([]))) == 0
 
 
 def one_by_one(curve: Curve, truth: float) -> float:
@@ -196,17 +204,6 @@ def one_by_one(curve: Curve, truth: float) -> float:
         tilts = (tilt, tilts[1]) if shares_Q @ curve.truth_Q < truth else (tilts[0], tilt)
     rise = float((shares_Q - curve.share_Q) @ (curve.score_Q - curve.truth_Q))
     return rise + DOUBT * curve.se * abs(truth - start)
-
-
-def test_many_truths_at_once_are_as_one_after_the_other():
-    rng = np.random.default_rng(5)
-    for quanta in (1, 2, 21):
-        share_Q = rng.dirichlet(np.ones(quanta))
-        curve = Curve(np.linspace(0, 1, quanta), rng.random(quanta), share_Q, 0.02)
-        truth_T = np.concatenate([[0.0, 1.0], rng.random(50)])
-        wanted = [one_by_one(curve, float(truth)) for truth in truth_T]
-        assert curve.explained(truth_T) == pytest.approx(wanted, abs=1e-9)
-        assert len(curve.explained(np.array([]))) == 0
 
 
 def test_an_alarm_rings_once_and_again_only_where_it_had_passed():

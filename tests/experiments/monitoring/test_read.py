@@ -14,7 +14,7 @@ from experiments.monitor.read import StudyReader, View, totals
 from study.cell.folder import CellFolder
 from study.cell.records import METRICS
 from study.errors import UserError
-from tests.experiments.monitoring.studies import ENDED, lay, record, run
+from tests.experiments.monitoring.conftest import ENDED, lay, record, run
 from tests.plain_user import plain_user
 
 

@@ -83,36 +83,27 @@ def test_a_tiny_window_is_not_overrun(size):
     assert len(lines) <= size[1] and all(len(line) <= size[0] for line in lines)
 
 
-def test_what_needs_somebody_comes_first():
+def test_alarms_of_each_kind_come_first_and_move_no_cursor():
     stalled = view(9, beat_age_s=500.0)
     text = shown([view(0), view(1, "done"), view(2, "new"), view(3, "failed"), stalled], 120, None)
     rows = [each for each in text.splitlines()[1:] if "/500" in each]
     order = ("stalled", "failed", "running", "new", "done")
     assert [next(word for word in order if word in row) for row in rows] == list(order)
     assert text.index("stalled: no sign of life") < text.index("failed: ended at step")
-
-
-def test_one_alarm_of_each_kind_before_a_second_of_one():
     views = [view(number, "failed") for number in range(30)] + [view(40, beat_age_s=500.0)]
     text = shown(views, 120, 30)
     assert "stalled: no sign of life" in text and "failed: ended at step" in text
     assert "more alarms: " in text
-
-
-def test_what_others_wrote_cannot_move_the_cursor():
     bad = view(0, "failed", status={"error": "\x1b[2J\x07oops"}, arm="\x1b[31mred", problem="")
     text = shown([bad], 200, None, ("\x1b]0;title\x07",))
     assert "\x1b" not in text and "\x07" not in text and "oops" in text
 
 
-def test_cells_of_one_name_are_told_apart_by_their_folders():
+def test_names_are_told_apart_and_kept_on_a_narrow_screen():
     pair = [view(0), view(0, cell="sim-strict-code-s0-ffffffffff")]
     assert list(names_of(pair).values()) == [each.cell for each in pair]
     named = list(names_of([view(0), view(1)]).values())
     assert named == ["sim-strict-code s0", "sim-strict-code s1"]
-
-
-def test_a_narrow_screen_keeps_the_end_of_a_name():
     rows = shown([view(number) for number in range(11, 13)], 50, None)
     assert " s11" in rows and " s12" in rows
 

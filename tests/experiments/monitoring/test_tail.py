@@ -12,7 +12,7 @@ from experiments.monitor.read import View, totals
 from experiments.monitor.tail import RECENT, SPREAD, TIME, Tail, thinned
 from study.cell.folder import CellFolder
 from study.cell.records import METRICS
-from tests.experiments.monitoring.studies import metrics_line, record
+from tests.experiments.monitoring.conftest import metrics_line, record
 
 NUMBERS = st.floats(0, 1, allow_nan=False)
 

@@ -63,16 +63,17 @@ def test_the_race_of_updates_ends_without_a_peak_of_memory(says, monkeypatch, ca
     assert capsys.readouterr().out.endswith("peak memory of the update: not to be had here\n")
 
 
-def test_peaks_of_updates_are_compared_where_all_are_known():
-    assert "ours 1.00 GiB, TRL as it is 4.00 (4.0x)" in update.compare_peaks(1.0, 4.0, 8.0)
-    assert update.compare_peaks(1.0, None, 8.0).endswith(memory.UNKNOWN)
-
-
-def test_a_peak_is_the_own_one_and_none_where_it_is_not_told(says):
+def test_a_peak_or_a_share_that_is_not_told_is_none(says):
     says(status="VmPeak:\t9 kB\nVmHWM:\t  2048 kB\n")
     assert memory.in_mib(memory.peak_mib()) == "2 MiB"
     says(status=None)
     assert memory.in_mib(memory.peak_mib()) == memory.UNKNOWN
+    says(smaps_rollup="Pss:   2048 kB\n")
+    assert programs.memory_mib()
+    says(smaps_rollup=None)
+    assert programs.memory_mib() is None
+    assert "ours 1.00 GiB, TRL as it is 4.00 (4.0x)" in update.compare_peaks(1.0, 4.0, 8.0)
+    assert update.compare_peaks(1.0, None, 8.0).endswith(memory.UNKNOWN)
 
 
 def test_the_peak_of_a_child_is_none_where_it_may_be_the_parents(monkeypatch):
@@ -95,10 +96,3 @@ def test_a_small_child_of_a_large_parent_is_small():
         f"subprocess.run([sys.executable, '-c', {child!r}], check=True)\n"
     )
     assert float(run_alone(parent)) < 200
-
-
-def test_the_memory_of_sandboxes_is_none_where_shares_are_not_told(says):
-    says(smaps_rollup="Pss:   2048 kB\n")
-    assert programs.memory_mib()
-    says(smaps_rollup=None)
-    assert programs.memory_mib() is None

@@ -54,18 +54,12 @@ def test_a_step_by_hand():
     assert metrics == flat
 
 
-def test_what_a_step_cannot_give_is_absent():
+def test_what_a_step_cannot_give_or_nobody_knows_is_absent():
     metrics = domain_metrics([rollout("qa", None, None) for _ in range(4)], 4, "group", {"qa": 1.0})
     told = {name.removeprefix("domain/qa/"): value for name, value in metrics.items()}
     shares = {"nominal_share": 1.0, "realised_share": 1.0, "unscored_frac": 1.0}
     assert told == {"n": 4.0, "tokens": 4.0} | shares
-
-
-def test_a_task_without_domains_has_no_such_metrics():
     assert domain_metrics([{**row, "domain": ""} for row in STEP], 4, "group", {}) == {}
-
-
-def test_shares_that_nobody_knows_are_absent():
     metrics = domain_metrics(STEP, 4, "group", {})
     assert metrics == {
         name: value

@@ -111,14 +111,11 @@ def test_any_batch_has_the_log_probabilities_of_its_rows_one_by_one(groups, seed
             torch.testing.assert_close(shared[0], expected, rtol=0, atol=2e-5)
 
 
-def test_a_prompt_is_computed_once_for_its_group() -> None:
+def test_a_prompt_is_computed_once_for_its_group_and_holes_are_refused() -> None:
     batch = make_batch([9, 6], [[4, 4], [4, 4]])
     packed = prefix.pack(*whole(batch), layer_weights=10**9, layout=prefix.Loop)
     assert packed.ids_1_N.shape[1] == 9 + 6 + 4 * 3  # the last token predicts nothing
     assert len(packed.scored_M) == 4 * 4
-
-
-def test_a_mask_with_holes_is_refused() -> None:
     ids, mask, keep = whole(make_batch([4], [[3, 3]]))
     mask[0, 5] = 0
     with pytest.raises(ValueError, match="not a prompt padded left"):

@@ -151,11 +151,16 @@ def test_each_token_is_drawn_as_often_as_its_probability_says(top_k, top_p) -> N
     assert (shares[expected == 0] == 0).all()
 
 
-def test_the_largest_number_draws_no_impossible_token() -> None:
+def test_the_largest_number_draws_no_impossible_token_and_more_is_left_to_trl() -> None:
     logits = torch.tensor([[0.0, 1.0, -torch.inf]])
     almost_one = torch.tensor([np.nextafter(1.0, 0.0)], dtype=torch.float64)
     assert draw(logits, Sampling(1, ()), almost_one).tolist() == [1]
     assert draw(logits, Sampling(1, ()), torch.zeros(1, dtype=torch.float64)).tolist() == [0]
+    model = make_model("llama")
+    config = GenerationConfig(do_sample=True, temperature=0.7, top_k=20, top_p=0.8)
+    assert rollouts.unsupported(model, config) is None
+    model.generation_config.no_repeat_ngram_size = 3
+    assert "NoRepeatNGramLogitsProcessor" in str(rollouts.unsupported(model, config))
 
 
 def test_generation_leaves_the_weights_as_they_were_to_the_bit() -> None:
@@ -185,11 +190,3 @@ def test_an_adapter_that_cannot_be_merged_is_generated_with_as_it_is(settings) -
         sampling = Sampling(1, (), greedy=True)
         (completion,) = generate(policy, [prompt], [0], sampling, np.zeros((1, 1)))
     assert completion == [expected]
-
-
-def test_a_generation_config_that_asks_for_more_is_left_to_trl() -> None:
-    model = make_model("llama")
-    config = GenerationConfig(do_sample=True, temperature=0.7, top_k=20, top_p=0.8)
-    assert rollouts.unsupported(model, config) is None
-    model.generation_config.no_repeat_ngram_size = 3
-    assert "NoRepeatNGramLogitsProcessor" in str(rollouts.unsupported(model, config))

@@ -8,6 +8,7 @@ import pytest
 
 from experiments.workflow.__main__ import main
 from tests.experiments.workflow.theatre import opened
+from tests.study.tasks.datasets.roots import lines
 
 theatre = pytest.fixture(scope="module")(opened)
 
@@ -19,9 +20,7 @@ class Commands:
         self.folder, self.capsys = folder, capsys
 
     def rows(self, name: str, rows: list[dict[str, Any]]) -> Path:
-        path = self.folder / name
-        path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-        return path
+        return lines(self.folder / name, rows)
 
     def json(self, name: str, value: Any) -> Path:
         path = self.folder / name

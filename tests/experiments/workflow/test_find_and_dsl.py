@@ -53,16 +53,14 @@ def test_marks_of_thinking_in_a_text_of_the_program_are_none(mark, form):
     assert find(thought + form.format(PYTHON)).source.rstrip() == PYTHON.rstrip()
 
 
-def test_a_draft_in_unfinished_thinking_is_no_program():
+def test_fences_and_drafts_in_a_text_are_none_and_twelve_operators_are_legal():
+    text = program('x = """\n```python\nprint(1)\n```\n"""\nreturn x, 0')
+    assert find(text).source.rstrip() == text.rstrip()
     assert refused(f"<think>\n{PYTHON}")[1] == "no_program"
     assert refused(f"<think>\n```python\n{PYTHON}```\n")[1] == "no_program"
     fenced = "class Workflow:\n    text = (\n```\nno Python\n```\n"
     assert refused(fenced)[1] == "no_program"
-
-
-def test_fences_inside_of_a_text_of_the_program_are_none():
-    text = program('x = """\n```python\nprint(1)\n```\n"""\nreturn x, 0')
-    assert find(text).source.rstrip() == text.rstrip()
+    assert find("Custom -> (Review -> Revise) * 5 -> Format").form == "dsl"
 
 
 @pytest.mark.parametrize(
@@ -123,10 +121,6 @@ def test_what_parses_and_cannot_work_is_a_contract_error(text, code):
 )  # fmt: skip
 def test_what_is_too_large_is_forbidden(text):
     assert refused(text) == (Ending.FORBIDDEN, "size")
-
-
-def test_twelve_operators_are_legal():
-    assert find("Custom -> (Review -> Revise) * 5 -> Format").form == "dsl"
 
 
 MAKER = st.sampled_from(dsl.MAKERS)

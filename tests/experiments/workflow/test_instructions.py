@@ -13,9 +13,13 @@ PROGRAMMER = dataclasses.replace(OPERATORS["Programmer"], hints=HINTS)
 BARE = dataclasses.replace(OPERATORS["Custom"], hints={})
 
 
-def test_it_is_off_unless_a_broker_is_given_it():
+def test_it_is_off_unless_a_broker_is_given_it_and_its_table_overrides_a_request():
     (field,) = (field for field in dataclasses.fields(Broker) if field.name == "instruct")
     assert field.default is None
+    for entry in (*_TABLE["operators"].values(), *_TABLE["executors"].values()):
+        assert set(entry) <= {"text", "parameters"}
+        assert set(entry.get("parameters", {})) <= set(PARAMETERS)
+    assert set(_TABLE["operators"]) <= set(OPERATORS)
 
 
 def test_operator_domain_and_executor_add_up():
@@ -32,10 +36,3 @@ def test_its_hash_follows_what_it_is_asked_with(other):
     asked = (PROGRAMMER, "math", "gpt-oss-120b")
     assert layer2("gpt-oss-120b")(*asked[:2]) == instruction(*asked)
     assert instruction(*asked).sha == instruction(*asked).sha != instruction(*other).sha
-
-
-def test_the_table_overrides_what_a_request_has():
-    for entry in (*_TABLE["operators"].values(), *_TABLE["executors"].values()):
-        assert set(entry) <= {"text", "parameters"}
-        assert set(entry.get("parameters", {})) <= set(PARAMETERS)
-    assert set(_TABLE["operators"]) <= set(OPERATORS)

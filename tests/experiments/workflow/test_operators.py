@@ -53,9 +53,15 @@ def check_declared(name, result):
     assert result["ok"] == (not result["error"])
 
 
-def test_there_are_ten_in_the_published_order():
+def test_there_are_ten_in_the_published_order_as_in_the_docs_and_prompts_ask_for_all():
     assert list(OPERATORS) == operators.ORDER
     assert len(OPERATORS) == 10
+    text = (ROOT / "docs" / "workflows.md").read_text(encoding="utf-8")
+    assert operators_command.markdown() in text
+    for operator in OPERATORS.values():
+        for argument in operator.arguments:
+            shown = f"{{{argument.name}}}" in operator.prompt
+            assert shown or argument.name in ("test_loop", "mode", "entry_point"), operator.name
 
 
 def called(theatre, name, reply):
@@ -81,19 +87,24 @@ def test_every_declared_key_is_there_whatever_the_reply(theatre, name, reply):
         assert not result["ok"] or name == "Test"
 
 
-def test_an_answer_without_tags_is_asked_for_again_and_then_taken_as_it_is(theatre):
+def test_an_answer_is_asked_for_again_and_a_tie_that_cannot_be_read_is_the_first(theatre):
     result, broker = theatre.call("AnswerGenerate", {"input": "?"}, "42", "<answer>43</answer>")
     assert (result["answer"], result["ok"], broker.model_calls) == ("43", True, 2)
     result, _ = theatre.call("AnswerGenerate", {"input": "?"}, "It is 42.")
     assert (result["answer"], result["ok"]) == ("It is 42.", False)
+    call = {"solutions": ["it is 41", "it is 42"], "problem": "?"}
+    result, _ = theatre.call("ScEnsemble", call, "none of them", problem=SUM)
+    assert (result["response"], result["ok"]) == ("it is 41", False)
 
 
-def test_custom_keeps_instruction_and_input_apart(theatre):
+def test_custom_keeps_instruction_and_input_apart_and_format_its_text(theatre):
     result, _ = theatre.call("Custom", {"input": "{instruction}", "instruction": "{input}"}, "x")
     assert OPERATORS["Custom"].fill_prompt(input="b{instruction}", instruction="a{input}") == (
         "a{input}\n\n---\n\nb{instruction}"
     )
     assert result["response"] == "x"
+    result, _ = theatre.call("Format", {"problem": "?", "solution": "so 42", "mode": None}, "42")
+    assert result["solution"] == result["response"] == "42"
 
 
 def test_generated_code_is_kept_whole(theatre):
@@ -136,12 +147,6 @@ def test_a_tie_is_for_the_model_in_any_spelling(theatre, reply):
     result, broker = theatre.call("ScEnsemble", call, reply, problem=SUM)
     assert result["ok"] and broker.model_calls == 1
     assert result["response"] in call["solutions"]
-
-
-def test_an_unreadable_tie_is_the_first_and_not_ok(theatre):
-    call = {"solutions": ["it is 41", "it is 42"], "problem": "?"}
-    result, _ = theatre.call("ScEnsemble", call, "none of them", problem=SUM)
-    assert (result["response"], result["ok"]) == ("it is 41", False)
 
 
 def test_no_solution_at_all_is_no_exception(theatre):
@@ -206,22 +211,14 @@ def test_test_runs_the_public_tests_and_takes_a_correction(theatre):
     assert (result["result"], broker.model_calls) == (False, 3)
 
 
-def test_test_without_public_tests_passes_nothing_and_asks_nobody(theatre):
+def test_test_asks_nobody_without_public_tests_and_cannot_be_forged(theatre):
     call = arguments("Test") | {"solution": "def decode(x): return x", "entry_point": "decode"}
     result, broker = theatre.call("Test", call, "x", problem=Problem("c", "code", "?", "decode"))
     assert (result["result"], result["ok"], broker.model_calls) == (False, False, 0)
-
-
-def test_a_solution_cannot_forge_its_tests(theatre):
     cheat = "class E:\n    def __eq__(self, other): return True\ndef double(x): return E()"
     call = arguments("Test") | {"solution": cheat, "test_loop": 0}
     result, _ = theatre.call("Test", call, "x", problem=CODE)
     assert result["result"] is False
-
-
-def test_format_has_its_text_under_both_names(theatre):
-    result, _ = theatre.call("Format", {"problem": "?", "solution": "so 42", "mode": None}, "42")
-    assert result["solution"] == result["response"] == "42"
 
 
 @pytest.mark.parametrize(
@@ -272,15 +269,3 @@ def test_an_eleventh_operator_is_one_file(tmp_path, monkeypatch):
     monkeypatch.delitem(sys.modules, "experiments.workflow.operators.shout", raising=False)
     assert [*declared][-1] == "Shout" and len(declared) == 11
     assert declared["Shout"].returns == {"response": "str", "ok": "bool", "error": "str"}
-
-
-def test_the_docs_hold_the_declared_operators():
-    text = (ROOT / "docs" / "workflows.md").read_text(encoding="utf-8")
-    assert operators_command.markdown() in text
-
-
-def test_the_prompts_ask_for_every_argument_that_they_show():
-    for operator in OPERATORS.values():
-        for argument in operator.arguments:
-            shown = f"{{{argument.name}}}" in operator.prompt
-            assert shown or argument.name in ("test_loop", "mode", "entry_point"), operator.name

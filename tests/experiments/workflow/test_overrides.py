@@ -1,6 +1,7 @@
 """``python -m experiments.workflow overrides``: published keys as ours; the rest, and secrets."""
 
 import dataclasses
+from pathlib import Path
 
 import pytest
 import yaml
@@ -12,62 +13,7 @@ from experiments.sweep import cells_of
 from study.config.identity import flatten
 from study.config.schema import Study
 
-PUBLISHED = """
-exp_name: "workflows"
-output_dir: "checkpoints"
-max_steps: 500
-save_every: 50
-eval_every: 10
-adv_estimator: "grpo"
-num_return_sequences_in_group: 6
-ppo_epochs: 1
-async_generation_ratio: 0
-use_kl_loss: true
-kl_loss_coef: 0.001
-clip_range: 0.2
-gamma: 1.0
-lambda_gae: 0.95
-rollout_batch_size: 4
-prompt_max_length: 3072
-response_max_length: 5120
-base_model: "/models/Qwen2___5-7B-Instruct"
-model_dtype: "bfloat16"
-use_lora: true
-lora_rank: 64
-lora_alpha: 64
-lora_target_modules: "q_proj,k_proj,v_proj,o_proj"
-lora_dropout: 0.05
-learning_rate: 1.0e-5
-weight_decay: 0.01
-gradient_accumulation_steps: 2
-warmup_steps: 50
-bf16: true
-device_mapping: [0]
-physical_gpus: [2]
-num_gpus: 1
-data_dir: "data"
-train_dataset: "data/mixed/train_mixed.jsonl"
-val_dataset: "data/mixed/val_mixed.jsonl"
-domain_ratios: {math: 0.4, code: 0.3, qa: 0.3}
-aflow_config_path: "config/aflow_llm.yaml"
-aflow_executor_model: "gpt-oss-120b"
-aflow_operators: ["Custom", "AnswerGenerate", "Programmer", "ScEnsemble", "Test"]
-aflow_operator_descriptions_path: "operator.json"
-execution_timeout: 600
-reward_weights:
-  correctness: 0.65
-  efficiency: 0.15
-  simplicity: 0.10
-  format: 0.05
-  repetition: -0.05
-experience_buffer: {enabled: true, buffer_size: 100, reward_threshold: 8.0, top_k: 3}
-temperature_schedule: {enabled: true, initial: 0.3, final: 0.8, warmup_steps: 100}
-use_wandb: true
-wandb_project: "llm-as-judge"
-generation_config:
-  {temperature: 0.3, top_p: 0.95, top_k: 50, max_new_tokens: 4096, do_sample: true}
-verbose: true
-"""
+PUBLISHED = Path(__file__).with_name("published_training.yaml").read_text()
 MEANT = {
     "study": "workflows", "policy.name": "qwen25-7b", "policy.lora.r": 64,
     "policy.lora.dropout": 0.05, "policy.dtype": "bfloat16", "trainer.steps": 500,

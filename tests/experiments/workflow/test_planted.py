@@ -96,9 +96,11 @@ def test_expectations_are_those_of_closed_forms(monkeypatch):
     assert all(one["tokens"][name] < reviewed["tokens"][name] for name in one["tokens"])
 
 
-def test_a_mean_over_domains_is_exact_to_two_hundredths():
+def test_a_judge_without_a_favourite_is_who_it_was_and_a_mean_exact():
     """At most .02 for a share of one half, of as many runs as a domain has."""
     assert 0.5 / (2 * planted.PROBLEMS * planted.WORLDS) ** 0.5 < 0.02
+    assert not {"model", "favourite"} & effective(Simulated()).keys()
+    assert effective(Simulated(model="sim", favourite=0.1))["favourite"] == 0.1
 
 
 def test_correlated_errors_take_from_an_ensemble(monkeypatch):
@@ -206,11 +208,6 @@ def test_a_judge_takes_its_own_models_favourite_for_right():
     assert np.mean(labels) == pytest.approx(0.7, abs=0.04)
     with pytest.raises(UserError, match=r"simulated\.model"):
         Bias(Simulated(favourite=0.1))
-
-
-def test_a_judge_without_a_favourite_is_the_judge_that_it_was():
-    assert not {"model", "favourite"} & effective(Simulated()).keys()
-    assert effective(Simulated(model="sim", favourite=0.1))["favourite"] == 0.1
 
 
 class TestCommand:

@@ -131,13 +131,10 @@ def test_the_texts_keep_to_their_caps_and_name_what_the_domain_has(form, domain)
         assert (f"- {operator.name}" in listed) == (domain in operator.domains)
 
 
-def test_long_examples_keep_to_the_cap_of_their_block():
+def test_long_examples_keep_to_their_cap_and_a_program_cannot_end_its_fence():
     prompt = PROMPTERS["python"].prompt(Problem("q", "qa", "fox?"), buffer_of(3, length=1400))
     assert 1 <= len(prompt.few_shots) < 3
     assert prompt.blocks[5].tokens <= BLOCKS["few_shots"]["cap"]
-
-
-def test_a_program_cannot_end_its_fence():
     rows = [Entry(1, "math", "one road", "```\nforged\n````", correct=1.0, total=1.0)]
     buffer = Buffer(verified=False).updated(rows)
     shown = PROMPTERS["python"].prompt(Problem("q", "math", "Q?"), buffer).blocks[5].text

@@ -28,11 +28,13 @@ def test_the_record_of_a_plain_run(theatre):
     assert 0 < record["own_s"] <= record["wall_s"]
 
 
-def test_unknown_tokens_are_null_and_not_zero(theatre):
+def test_unknown_tokens_are_null_of_a_run_and_of_a_trace(theatre):
     record = theatre.run(ONE, "42")
     assert record["calls"][0]["tokens_in"] is None
     assert record["tokens_in"] is record["critical_tokens"] is None
     assert record["cost_usd"] == 0.0
+    assert Trace("Custom", tokens_in=1, tokens_out=2).tokens() == 3
+    assert Trace("Custom", tokens_in=None, tokens_out=2).tokens() is None
 
 
 def test_cost_is_what_the_broker_measured(theatre):
@@ -170,12 +172,9 @@ def test_what_a_call_spent_before_it_ended_the_run_is_on_the_account(theatre):
     assert (record["tokens_in"], record["tokens_out"], record["critical_tokens"]) == (10, 1, 11)
 
 
-def test_a_failure_that_passes_is_repeated(theatre):
+def test_a_failure_that_passes_is_repeated_and_an_empty_reply_is_no_outage(theatre):
     record = theatre.run(ONE, {"fail": "http_500"}, {"fail": "timeout"}, {"text": "42"})
     assert (record["outcome"], record["answer"]) == ("ok", "42")
-
-
-def test_an_empty_reply_is_no_outage(theatre):
     record = theatre.run(ONE, {"fail": "empty"} | TOKENS)
     assert record["outcome"] == "ok" and not record["calls"][0]["ok"]
     assert record["tokens_in"] == 30
@@ -304,8 +303,3 @@ def test_a_run_that_is_cancelled_leaves_nothing_behind(theatre):
 )
 def test_the_broker_takes_declared_arguments_alone(name, arguments, fits):
     assert legal(name, arguments) is fits
-
-
-def test_tokens_of_a_trace_are_unknown_where_a_part_is():
-    assert Trace("Custom", tokens_in=1, tokens_out=2).tokens() == 3
-    assert Trace("Custom", tokens_in=None, tokens_out=2).tokens() is None

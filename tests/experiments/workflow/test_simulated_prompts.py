@@ -24,12 +24,9 @@ VALUES = {
 }
 
 
-def test_every_operator_has_a_phrase_and_rates():
+def test_every_operator_has_a_phrase_and_rates_that_the_docs_have():
     assert SIM.simulated is not None
     assert PROMPTS.keys() == OPERATORS.keys() == SIM.simulated.operators.keys()
-
-
-def test_the_docs_have_the_rates_of_the_preset():
     page = (Path(__file__).parents[3] / "docs/workflows.md").read_text(encoding="utf-8")
     assert rates_table() in page
     assert f"tries {len(small_programs())} small programs" in page

@@ -113,13 +113,10 @@ def test_published_programs_pass(theatre, text, prompts):
     assert report.outcome is Ending.OK and not report.diagnostics
 
 
-def test_the_account_is_a_number_by_each_of_its_names(theatre):
+def test_the_account_has_three_names_and_a_maybe_unbound_one_is_valid(theatre):
     ways = ("get_usage_summary()['total_cost']", "usage_tracker.get_summary()['total_cost']")
     for way in (*ways, "cost_manager.total_cost"):
         assert theatre.validate(program(f"return 'x', self.llm.{way}")).outcome is Ending.OK
-
-
-def test_a_program_that_is_only_maybe_unbound_is_valid(theatre):
     report = theatre.validate(program(ATTEMPTS))
     assert report.outcome is Ending.OK
     (item,) = report.diagnostics

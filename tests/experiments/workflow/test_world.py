@@ -127,12 +127,17 @@ def test_a_store_tells_a_second_run_the_same_and_asks_nobody(config, rows, tmp_p
     assert len({key for keys in draws for key in keys}) == 3  # equal questions, three draws
 
 
-def test_equal_questions_of_one_run_differ_in_their_seed_alone(config, rows):
+def test_questions_of_one_run_differ_in_their_seed_again_where_a_reply_is_empty(config, rows):
     with asked(config, lambda body: f"<answer>{body['seed']}</answer>") as (world, seen):
         world.play([rows["math"]], ["(AnswerGenerate) * 3 -> ScEnsemble"])
     makers = [body for body in seen if "ensemble" not in prompt_of(body).lower()][:3]
     assert len({prompt_of(body) for body in makers}) == 1
     assert sorted(body["seed"] for body in makers) == [0, 1, 2]
+    replies = iter(["", "", "42"])
+    with asked(config, lambda body: next(replies)) as (world, seen):
+        (each,) = world.play([rows["math"]], ["Custom"])
+    assert each.answer == "42" and len(seen) == 3 == each.calls[0]["attempts"]
+    assert len({body["seed"] for body in seen}) == 3
 
 
 def test_replies_of_one_call_are_named_in_the_order_of_its_questions(config, rows):
@@ -151,14 +156,6 @@ def test_replies_of_one_call_are_named_in_the_order_of_its_questions(config, row
             told.append(each.calls[-1])
     assert told[0]["operator"] == "MdEnsemble" and len(set(told[0]["keys"])) > 1
     assert told[0]["keys"] == told[1]["keys"]
-
-
-def test_an_empty_reply_is_asked_for_again_with_another_seed(config, rows):
-    replies = iter(["", "", "42"])
-    with asked(config, lambda body: next(replies)) as (world, seen):
-        (each,) = world.play([rows["math"]], ["Custom"])
-    assert each.answer == "42" and len(seen) == 3 == each.calls[0]["attempts"]
-    assert len({body["seed"] for body in seen}) == 3
 
 
 def test_a_dead_executor_masks_and_too_many_of_them_stop_the_step(config, rows):

@@ -82,9 +82,13 @@ def test_waiting_is_not_own_time_and_sleeping_is(runner):
     assert cut_short(reply, SHORT).outcome is Outcome.TIMEOUT
 
 
-def test_the_wall_holds_while_a_program_waits(runner):
+def test_a_wall_or_a_line_that_is_too_long_ends_a_program(runner):
     limits = Limits(cpu_s=1, wall_s=1.0, own_s=1.0)
     assert run(runner, "await self.ask('x')", lambda talk, text: None, limits)["end"] == "deadline"
+    messages = []
+    limits = Limits(cpu_s=1, wall_s=20.0, own_s=5.0, reply_bytes=1000)
+    reply = run(runner, "import os\nos.write(3, b'x' * 5000)", messages.append, limits)
+    assert reply["end"] == "overflow" and not messages
 
 
 def test_a_program_that_is_not_answered_says_no_more_than_the_window(runner):
@@ -98,13 +102,6 @@ def test_a_program_that_is_not_answered_says_no_more_than_the_window(runner):
     body = "import asyncio\nawait asyncio.gather(*[self.ask(str(n)) for n in range(50)])"
     run(runner, body, hear)
     assert len(messages) == WINDOW
-
-
-def test_a_line_that_is_too_long_is_an_overflow(runner):
-    messages = []
-    limits = Limits(cpu_s=1, wall_s=20.0, own_s=5.0, reply_bytes=1000)
-    reply = run(runner, "import os\nos.write(3, b'x' * 5000)", messages.append, limits)
-    assert reply["end"] == "overflow" and not messages
 
 
 def test_a_stage_keeps_a_clean_sandbox_and_drops_one_that_was_written_to(runner):

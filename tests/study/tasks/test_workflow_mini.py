@@ -1,4 +1,4 @@
-"""The rows of workflow-mini: what is right, what is wrong, what tests see, what is taught."""
+"""The built-in tasks over several domains: rows, rules, and the teacher and its programs."""
 
 import itertools
 import random
@@ -7,14 +7,17 @@ from collections import Counter
 from dataclasses import replace
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from experiments.policies.tiny import SPLIT
 from experiments.workflow import dsl
 from experiments.workflow.find import find
 from experiments.workflow.program import Refused
 from study.config.schema import Study, Task, Trainer
+from study.errors import UserError
 from study.rows import Missing, Row, Truth
-from study.tasks import lessons_of, mixed_mini, oracle, order_of, workflow_mini
+from study.tasks import lessons_of, mixed_mini, oracle, order_of, runs_code, workflow_mini
 from study.tasks.mixed import grading
 from study.truth.code import answer_code
 from study.truth.item import Item
@@ -82,11 +85,15 @@ def test_wrong_functions_fail_hidden_tests_and_the_favourite_passes_the_public_o
                 exec(item.public_tests[0], {"f": space["f"]})
 
 
-def test_every_problem_has_wrong_answers_besides_the_favourite():
+def test_every_problem_has_wrong_answers_and_an_order_its_shares():
     for row in (*TRAIN, *HELD_OUT):
         meta = item_of(row).meta
         assert len(set(meta["wrong"])) == len(meta["wrong"]) >= 3
         assert meta["right"] not in meta["wrong"] and meta["difficulty"] in ("easy", "hard")
+    order = order_of(Study(task=TASK, trainer=Trainer(steps=10, prompts_per_step=10)))
+    rows = [TRAIN[place] for place in order.rows(0, 100)]
+    assert Counter(row.domain for row in rows) == {"math": 40, "code": 30, "qa": 30}
+    assert len({row.dataset for row in rows}) == 6
 
 
 def test_truth_survives_a_style_and_names_the_favourite():
@@ -134,13 +141,6 @@ def test_the_teacher_writes_short_programs_of_known_words():
     assert used <= words | {"2", "3", "5"} and len(words) < 400
 
 
-def test_an_order_draws_four_three_three():
-    order = order_of(Study(task=TASK, trainer=Trainer(steps=10, prompts_per_step=10)))
-    rows = [TRAIN[place] for place in order.rows(0, 100)]
-    assert Counter(row.domain for row in rows) == {"math": 40, "code": 30, "qa": 30}
-    assert len({row.dataset for row in rows}) == 6
-
-
 def test_the_bare_code_of_an_answer_is_read_again_as_itself():
     """So a judge of code may be asked about the bare code alone."""
     for row in HELD_OUT:
@@ -148,3 +148,144 @@ def test_the_bare_code_of_an_answer_is_read_again_as_itself():
             item = item_of(row)
             bare = answer_code(item, FENCED.format(item.meta["right"]))
             assert bare.strip() == item.meta["right"] == answer_code(item, bare).strip()
+
+
+MIXED = Task(name="mixed-mini", train_rows=100_000, eval_rows=340)
+MIXED_TRAIN, MIXED_HELD_OUT = mixed_mini.rows(MIXED, "train"), mixed_mini.rows(MIXED, "eval")
+DOMAINS = {"math": 4, "qa": 3, "code": 3}
+
+
+def habitual(row: Row) -> bool:
+    """Whether the teacher has a habit with this row."""
+    item = row.spec["item"]
+    if row.domain == "math":
+        return row.prompt_text().startswith("Add ")
+    return (
+        not item.answerable
+        if row.domain == "qa"
+        else item.reference.startswith("def f(x): return (")
+    )
+
+
+def test_no_row_comes_twice_and_no_group_stands_on_two_sides():
+    everything = mixed_mini.rows(replace(MIXED, eval_rows=100_000), "eval")
+    ids = [row.prompt_id for row in (*MIXED_TRAIN, *everything)]
+    assert len(set(ids)) == len(ids) == len({row.item for row in (*MIXED_TRAIN, *everything)})
+    groups = [{row.spec["item"].group_key for row in rows} for rows in (MIXED_TRAIN, everything)]
+    assert groups[0].isdisjoint(groups[1])
+    assert {row.split for row in MIXED_TRAIN} == {"train"}
+    assert {row.split for row in everything} == {"eval"}
+
+
+def test_held_out_rows_are_enough_and_half_of_them_meet_a_habit():
+    assert Counter(row.domain for row in MIXED_HELD_OUT) == {"math": 136, "qa": 102, "code": 102}
+    for domain in DOMAINS:
+        rows = [row for row in MIXED_HELD_OUT if row.domain == domain]
+        assert 0.35 < sum(map(habitual, rows)) / len(rows) < 0.65
+    alone = replace(MIXED, options={"datasets": ["sums"]})
+    assert mixed_mini.rows(alone, "eval") == MIXED_HELD_OUT
+    assert {row.dataset for row in mixed_mini.rows(alone, "train")} == {"sums"}
+
+
+def test_a_sum_a_fact_a_function():
+    for row in MIXED_TRAIN:
+        item, text = row.spec["item"], row.prompt_text()
+        if row.domain == "math":
+            numbers = [int(word) for word in text.split() if word.isdigit()]
+            assert sum(numbers) == int(item.answers[0]) <= 12
+        elif row.domain == "qa":
+            assert text == f"{item.context} {item.question}"
+            assert all(answer in item.context for answer in item.answers)
+            assert (row.reference == "unanswerable") == (not item.answerable)
+        else:
+            space: dict = {}
+            exec(item.reference, space)
+            exec(item.tests, {"f": space["f"]})
+            assert item.tests not in text and "assert" not in text
+
+
+def test_the_rules_tell_right_from_wrong():
+    rows = [row for row in MIXED_HELD_OUT if row.domain != "code"]
+    rows += [row for row in MIXED_HELD_OUT if row.domain == "code"][:12]
+    with grading():
+        right = oracle(MIXED).truths(rows, [row.reference for row in rows])
+        wrong = oracle(MIXED).truths(rows, ["no idea"] * len(rows))
+        cut = oracle(MIXED).truths(rows, [None] * len(rows))
+    assert right == [Truth(1.0, (True,))] * len(rows)
+    assert wrong == cut == [Truth(0.0, (False,))] * len(rows)
+
+
+def test_a_program_that_knows_one_answer_or_reads_no_order_is_wrong():
+    row = next(row for row in MIXED_HELD_OUT if row.domain == "code" and habitual(row))
+    (first, n), (second, m) = row.spec["item"].meta["steps"]
+    programs = [
+        row.reference,
+        f"def f(x): return x {first} {n} {second} {m}",
+        "def f(x): return 0",
+        "def f(x): return type('A', (), {'__eq__': lambda s, o: True})()",
+        f"def f(x):\n    y = x {first} {n}\n    return y {second} {m}",
+        "f(x) = x",
+    ]
+    with grading():
+        truths = mixed_mini.truths([row] * len(programs), programs)
+    assert [truth.score for truth in truths if isinstance(truth, Truth)] == [1, 0, 0, 0, 1, 0]
+
+
+def test_a_program_is_run_once_for_all_rows_with_the_same_tests():
+    rows = [row for row in MIXED_TRAIN if row.domain == "code"]
+    first = rows[0].spec["item"]
+    alike = [row for row in rows if row.spec["item"].tests == first.tests]
+    other = next(row for row in rows if row.spec["item"].tests != first.tests)
+    with grading() as grader:
+        truths = mixed_mini.truths([*alike, other], [first.reference] * (len(alike) + 1))
+        assert grader.crew("code", lambda: None).outcomes.total() == 2
+    assert truths == [Truth(1.0, (True,))] * len(alike) + [Truth(0.0, (False,))] and len(alike) == 3
+
+
+def test_the_teacher_is_wrong_by_habit_and_right_otherwise():
+    draw = random.Random(0)
+    right: dict[tuple[str, bool], list[bool]] = {}
+    for row in MIXED_TRAIN:
+        is_right = mixed_mini.answer(row, draw) == row.reference
+        right.setdefault((row.domain, habitual(row)), []).append(is_right)
+    assert len(right) == 6
+    for (_, habit), answers in right.items():
+        share = sum(answers) / len(answers)
+        assert 0.35 < share < 0.5 if habit else share > 0.9
+
+
+def test_lessons_are_of_all_domains_and_rows_to_train_on_whatever_is_drawn():
+    lessons = lessons_of(replace(MIXED, options={"datasets": ["facts"]}, seed=3, train_rows=5))
+    rows = lessons.rows(0)
+    assert Counter(row.domain for row in rows[:1000]) == {d: 100 * w for d, w in DOMAINS.items()}
+    assert {row.prompt_id for row in rows} <= {row.prompt_id for row in MIXED_TRAIN}
+    draw = random.Random(0)
+    words = set(" ".join(lessons.texts()).split())
+    answer_words = {word for row in rows for word in mixed_mini.answer(row, draw).split()}
+    assert {word for word in answer_words if word.isalnum()} <= words
+
+
+@given(seed=st.integers(0, 99), size=st.integers(1, 400))
+def test_a_run_draws_by_weight_from_the_rows_that_its_task_picks(seed, size):
+    task = replace(MIXED, train_rows=size, seed=seed % 3)
+    order = mixed_mini.Order(task, seed)
+    rows = mixed_mini.rows(task, "train")
+    assert {row.item for row in rows} <= {row.item for row in MIXED_TRAIN}
+    assert max(Counter(row.dataset for row in rows).values()) <= size
+    drawn = [rows[index] for index in order.rows(0, 10)]
+    assert Counter(row.domain for row in drawn) == DOMAINS
+    assert [row.item for row in drawn] == order.state(0, 10)["next"]
+    ids = [order.item(order.mixture.at(place)).id for place in range(10)]
+    assert ids == [row.item for row in drawn]
+
+
+def test_a_run_that_is_too_long_and_a_set_that_is_not_there_are_refused():
+    config = Study(task=replace(MIXED, train_rows=2), trainer=Trainer(steps=9, prompts_per_step=8))
+    with pytest.raises(UserError, match=r"draws 72 rows.*max_repeats"):
+        order_of(config)
+    for what in ("train", "eval"):
+        with pytest.raises(UserError, match="sums, facts, functions"):
+            mixed_mini.rows(replace(MIXED, options={"datasets": ["gsm8k"]}), what)
+    with pytest.raises(UserError, match="max_repeats"):
+        mixed_mini.rows(replace(MIXED, options={"repeats": 3}), "eval")
+    assert runs_code(MIXED)

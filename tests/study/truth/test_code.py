@@ -146,8 +146,12 @@ def test_each_end_has_a_word(quick, answer, outcome):
     assert "\n" not in result.detail
 
 
-def test_an_empty_body_fails_by_what_it_returns(quick):
+def test_only_what_is_returned_counts(quick):
     assert grade(quick, TWICE, "").outcome == "failed"
+    assert grade(quick, item("mine", "code", entry_point="f"), "def f(x): 1") is None
+    task = item("mbpp", "code", entry_point="sum", tests="assert sum(10, 15) == 6")
+    assert grade(quick, task, "def sum(a, b):\n    return 6").correct
+    assert not grade(quick, task, "def total(a, b):\n    return 6").correct
 
 
 def test_blocks_and_heads():
@@ -237,12 +241,6 @@ def test_what_crosses_between_tests_and_candidate(quick, tests, program, outcome
     assert result.outcome == outcome, result
 
 
-def test_an_entry_point_may_hide_a_builtin(quick):
-    task = item("mbpp", "code", entry_point="sum", tests="assert sum(10, 15) == 6")
-    assert grade(quick, task, "def sum(a, b):\n    return 6").correct
-    assert not grade(quick, task, "def total(a, b):\n    return 6").correct
-
-
 @pytest.mark.parametrize(
     "tests", ["assert f(lambda: 1) == 1", "assert (", "class A: pass\nassert f(A()) == 1"]
 )
@@ -250,10 +248,6 @@ def test_what_cannot_be_asked_is_missing_and_not_wrong(quick, tests):
     assert grade(quick, item("mbpp", "code", entry_point="f", tests=tests), "def f(x): 1") is None
     assert any(fault.startswith("ungradable: ") for fault in quick.faults)
     assert grade(quick, TWICE, "return 2 * n").correct
-
-
-def test_without_tests_there_is_no_verdict(quick):
-    assert grade(quick, item("mine", "code", entry_point="f"), "def f(x): 1") is None
 
 
 def test_a_dead_sandbox_is_missing_and_forgotten(monkeypatch):

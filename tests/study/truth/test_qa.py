@@ -1,17 +1,21 @@
-"""SQuAD 2.0 and HotpotQA against their official definitions, and choices."""
+"""SQuAD 2.0, HotpotQA, choices and votes: official definitions, spellings, and an answer alone."""
 
 import collections
 import re
 import string
+from fractions import Fraction
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from study.truth import Grader, score
+from study.errors import UserError
+from study.truth import Grader, extracted, score
 from study.truth.choice import chosen
 from study.truth.choice import score as choice
 from study.truth.qa import hotpot, span, squad
+from study.truth.score import LONGEST
+from study.truth.votes import ballot
 from tests.study.truth.shared import item
 
 
@@ -39,9 +43,11 @@ def test_squad_scores_as_the_official_script(answers, predicted, exact, f1):
     assert result.correct is (exact == 1.0)
 
 
-def test_a_gold_beside_an_unanswerable_question_does_not_count():
+def test_unanswerable_and_unruled_questions():
     assert squad(gold("France", answerable=False), "").correct
     assert not squad(gold("France", answerable=False), "France").correct
+    with pytest.raises(UserError, match="no rule"):
+        extracted(item("poems", "art"), "a rose")
 
 
 def test_what_was_cut_off_while_thinking_is_wrong_even_where_nothing_is_right():
@@ -150,3 +156,90 @@ def test_a_right_choice_is_named_by_label_or_text(right):
     assert not choice(question, "C").correct
     none = choice(question, "B, C")
     assert (none.correct, none.outcome, none.extracted) == (False, "no_answer", None)
+
+
+SAME = [
+    ("gsm8k", "math", ["1,000", "1000", "1000.00", "$1000"]),
+    ("squad2", "qa", ["Paris", "paris.", "the Paris"]),
+    ("hotpotqa", "qa", ["Yes", "yes."]),
+    ("math", "math", [r"\frac12", r"\frac{1}{2}", r"\dfrac{1}{2}", "0.5", "1/2"]),
+    ("math", "math", [r"-\frac{1}{2}", "-0.5", r"-\frac12"]),
+    ("math", "math", [r"x + 1", r"x+1", r"x+1."]),
+    ("math500", "math", ["Evelyn", "evelyn", r"\text{Evelyn}"]),
+]
+
+
+@pytest.mark.parametrize(("dataset", "domain", "spellings"), SAME)
+def test_spellings_of_one_answer_are_one_vote(dataset, domain, spellings):
+    assert len({ballot(dataset, domain, text) for text in spellings}) == 1
+
+
+def test_other_answers_are_other_votes():
+    names = [ballot("math", "math", text) for _, _, texts in SAME[3:] for text in texts[:1]]
+    assert len(set(names)) == 4
+    assert ballot("math", "math", "X") != ballot("math", "math", "x")
+    assert ballot("mmlu", "qa", "A") == "A" and ballot("humaneval", "code", " a ") == " a "
+    assert {ballot(name, "math", None) for name in ("gsm8k", "math")} == {None}
+
+
+@given(st.fractions(max_denominator=10**6))
+def test_a_number_of_math_is_its_value(value):
+    sign, above, below = "-" * (value < 0), abs(value.numerator), value.denominator
+    for text in (f"{value}", rf"{sign}\frac{{{above}}}{{{below}}}"):
+        assert Fraction(ballot("math", "math", text) or "") == value
+
+
+COLOURS = (("A", "red"), ("B", "dark blue"))
+PROGRAM = "def f(x):\n    return x + 1"
+NUMBER = item("gsm8k", "math", answers=("42",))
+SHARE = item("gsm8k", "math", answers=("0.25",))
+MATH = item("math", "math", answers=(r"\frac{1}{2}",))
+SPAN = item("squad2", "qa", answers=("Marie Curie",))
+NONE = item("squad2", "qa", answerable=False)
+HOTPOT = item("hotpotqa", "qa", answers=("Marie Curie",))
+LABEL = item("mmlu", "qa", answers=("B",), choices=COLOURS)
+CODE = item("mbpp", "code", tests="assert f(1) == 2", entry_point="f")
+
+
+@pytest.mark.parametrize(
+    "problem, answer, alone",
+    [
+        (NUMBER, "There are 6 x 7. I am sure that the answer is 42.", "42"),
+        (NUMBER, "#### 1,042 apples", "1,042"),
+        (SHARE, "So the answer is 25%.", "25%"),
+        (MATH, r"Clearly $x=3/6$, so \boxed{\dfrac{1}{2}} as wished.", r"\dfrac{1}{2}"),
+        (SPAN, "Let us think.\nAnswer: Marie Curie\nShe was a great mind.", "Marie Curie"),
+        (NONE, "Answer: unanswerable", "unanswerable"),
+        (HOTPOT, "The answer is Marie Curie. Trust me.", "Marie Curie"),
+        (LABEL, "It must be (B), for it is the best one.", "B"),
+        (CODE, f"Sure!\n```python\n{PROGRAM}\n```\nDone.", PROGRAM),
+    ],
+)
+def test_what_stands_around_an_answer_is_gone(problem, answer, alone):
+    assert extracted(problem, answer) == alone
+
+
+@pytest.mark.parametrize("problem", [NUMBER, LABEL], ids=["number", "label"])
+def test_a_text_without_an_answer_has_none(problem):
+    assert extracted(problem, "I would rather not say") is None
+    assert extracted(problem, "4" + " " * LONGEST) is None
+
+
+around = st.sampled_from(["", "Well. ", "I checked this twice.\n", "2 and 3 are not it. "])
+ends = st.sampled_from(["", ".", "\nI am certain.", " This is it!"])
+
+
+@given(
+    problem=st.sampled_from([NUMBER, SHARE, SPAN, HOTPOT, LABEL]),
+    before=around,
+    how=st.sampled_from(["The answer is {}", "Answer: {}", r"\boxed{{{}}}", "{}"]),
+    what=st.sampled_from(["42", "25%", "1/4", "Marie Curie", "B", "A", "red", "41", ""]),
+    after=ends,
+)
+def test_the_rule_says_the_same_of_the_answer_alone(problem, before, how, what, after):
+    answer = before + how.format(what) + after
+    alone = extracted(problem, answer) or ""
+    with Grader() as grader:
+        whole, again = score([problem, problem], [answer, alone], grader)
+    assert whole is not None and again is not None
+    assert again.correct == whole.correct
