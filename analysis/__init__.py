@@ -8,10 +8,11 @@ How much longer do answers get under a judge, with an interval over its runs? ::
     print(study.shift("length", judge="sim-verbose"))
     # +12.3 [+4.5, +20.1] over 3 runs
 
-`read_study` gives `Records`: every `Run` as arrays, its verdicts counted, and sentences on what
-could not be read. An `Estimate` is a value with its interval, the number and kind of units behind
-it, and a note where it is not to be trusted. `write_report` renders a study's report as one page;
-`fitted_parts` says what a judge pays for a behaviour, so that it can be taken out of its scores.
+`read_study` gives a `Study`: every `Run` as arrays, its verdicts counted, sentences on what could
+not be read, and the shifts of its report. An `Estimate` is a value with its interval, the number
+and kind of units behind it, and a note where it is not to be trusted. `write_report` renders a
+study's report as one page; `fitted_parts` says what a judge pays for a behaviour, so that it can
+be taken out of its scores.
 """
 
 from __future__ import annotations
@@ -22,17 +23,19 @@ from study.lazy import lazily
 
 if TYPE_CHECKING:
     from analysis.ledger.fitted_bias import fitted_parts
-    from analysis.records.runs import Run, read_study
+    from analysis.records.runs import Run
     from analysis.report.sections import write_report
     from analysis.statistics.estimate import Estimate
+    from analysis.study import Study, read_study
 
-__all__ = ["Estimate", "Run", "fitted_parts", "read_study", "write_report"]
+__all__ = ["Estimate", "Run", "Study", "fitted_parts", "read_study", "write_report"]
 
 _WHERE = {
     "Estimate": "analysis.statistics.estimate",
     "Run": "analysis.records.runs",
     "fitted_parts": "analysis.ledger.fitted_bias",
-    "read_study": "analysis.records.runs",
+    "Study": "analysis.study",
+    "read_study": "analysis.study",
     "write_report": "analysis.report.sections",
 }
 

@@ -24,8 +24,7 @@ from analysis import read_study
 from analysis.display.figures import looks
 from analysis.display.markup import number
 from analysis.records.frames import rollouts_frame, verdicts_frame
-from analysis.records.runs import shift, step_means
-from analysis.statistics.intervals import mean_interval
+from analysis.records.runs import step_means
 from study.features import FEATURES
 
 pd.options.display.float_format = number  # three digits
@@ -80,21 +79,19 @@ display(figure)
 
 # %% [markdown]
 # ## How far did the scores move?
-# The mean of the last tenth of a run's steps minus that of its first tenth, then the mean over the
-# runs of an arm with its 95 % interval. The run is the unit: 10,000 answers of one run are one run.
+# On the answers that the report compares arms on: held-out rows before and after training where all
+# runs have them, else rollouts of the first and the last tenth of the steps. The mean over the runs
+# of an arm with its 95 % interval. The run is the unit: 10,000 answers of one run are one run.
 
 # %%
-scores = {
-    "judge": lambda run: run.judge,
-    "truth": lambda run: run.truth,
-    "judge - truth": lambda run: run.judge - run.truth,
-}
-rows = []
-for arm in arms:
-    for name, values in scores.items():
-        moves = [shift(step_means(run, values(run))) for run in finished if run.arm == arm]
-        rows.append({"arm": arm, "score": name, **mean_interval(moves).row("shift", "runs")})
-pd.DataFrame(rows)
+print(records.effects().where)
+pd.DataFrame(
+    [
+        {"arm": arm, "score": name, **records.shift(name, arm).row("shift", "runs")}
+        for arm in arms
+        for name in ("judge_score", "truth", "gap")
+    ]
+)
 
 # %% [markdown]
 # ## How did one behaviour move?

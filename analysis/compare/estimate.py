@@ -7,7 +7,7 @@ frozen evaluation where every finished run of both has it, and else by their rol
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -19,10 +19,11 @@ from analysis.forecast import units as forecast_units
 from analysis.forecast.estimate import FirstRewards, ask
 from analysis.forecast.response import FEWEST_ARMS
 from analysis.forecast.units import Candidates, MethodScore, Trained
-from analysis.frozen.estimate import all_frozen, frozen_shifts
+from analysis.frozen.effects import On, effects_of
+from analysis.frozen.estimate import all_frozen
 from analysis.records.runs import Records, Run, read_study
 from analysis.statistics.estimate import NO_ESTIMATE, Estimate
-from analysis.statistics.intervals import mean_interval, paired_difference
+from analysis.statistics.intervals import mean_interval
 from analysis.statistics.prediction import Prediction
 from study.cell.cells import Cell, load_cell
 from study.cell.folder import study_cells
@@ -193,14 +194,14 @@ def compare(left: Path, right: Path, steps: int = 1, forecast: bool = True) -> C
     """
     one, other = sides = (Side.read(left), Side.read(right))
     both = [arm for arm in dict.fromkeys(one.arms) if arm in other.arms]
-    frozen = all(all_frozen(side.runs) for side in sides)
+    on: On = "held_out" if all(all_frozen(side.runs) for side in sides) else "rollouts"
     return Comparison(
         sides=sides,
-        frozen=frozen,
+        frozen=on == "held_out",
         both=both,
         alone=[sorted({*side.arms} - {*both}) for side in sides],
         config=differences(one, other, both),
-        shifts=shifts(one, other, frozen),
+        shifts=shifts(one, other, on),
         forecasts=forecasts((left, one), (right, other), steps) if forecast else [],
         problems=[problem for side in sides for problem in side.records.problems],
     )
@@ -219,41 +220,32 @@ def differences(one: Side, other: Side, both: Sequence[str]) -> dict[Place, list
     }
 
 
-def shifts(one: Side, other: Side, frozen: bool) -> list[ShiftPair]:
+def shifts(one: Side, other: Side, on: On) -> list[ShiftPair]:
     """How far each arm moved on truth, judge, their gap and every behaviour that varies, in each
     study; NaN where a study has no run of the arm. ``diff`` is the second less the first, paired by
-    seed; its interval is no narrower than the groups of these runs allow. ``frozen``: by frozen
-    evaluation, else by rollouts."""
-    tables = [_shifts(side.runs, frozen) for side in (one, other)]
+    seed. The interval of a shift is that of its own study's report."""
+    of_studies = [effects_of(side.runs, None, on=on) for side in (one, other)]
+    tables = [pd.concat([each.scores, each.behaviours]) for each in of_studies]
+    ratios = [each.variances.shifts for each in of_studies]
     arms = list(dict.fromkeys([*one.arms, *other.arms]))
     names = [*SCORES, *_varying([*one.runs, *other.runs])]
+    of_both = {
+        (metric, arm): [
+            table[(table["arm"] == arm) & (table["metric"] == metric)].set_index("seed")
+            for table in tables
+        ]
+        for metric in names
+        for arm in arms
+    }
+    of_pairs = drift.variance_of_pairs([(second, first) for first, second in of_both.values()])
     rows = []
-    for metric in names:
-        for arm in arms:
-            parts = [
-                table[(table["arm"] == arm) & (table["metric"] == metric)].set_index("seed")
-                for table in tables
-            ]
-            estimates = [
-                mean_interval(part["shift"].tolist(), within=part["group_var"].tolist())
-                for part in parts
-            ]
-            if all(np.isnan(each.value) for each in estimates):
-                continue
-            pair = NO_ESTIMATE
-            if not any(np.isnan(each.value) for each in estimates):
-                within = drift.pair_variance(parts[1], parts[0])
-                pair = paired_difference(parts[1]["shift"], parts[0]["shift"], within=within)
+    for (metric, arm), parts in of_both.items():
+        estimates = [drift.mean_shift(*each) for each in zip(parts, ratios, strict=True)]
+        has_value = [not np.isnan(each.value) for each in estimates]
+        if any(has_value):
+            pair = drift.difference(parts[1], parts[0], of_pairs) if all(has_value) else NO_ESTIMATE
             rows.append(ShiftPair(metric, arm, estimates, pair))
     return rows
-
-
-def _shifts(runs: Sequence[Run], frozen: bool) -> pd.DataFrame:
-    if frozen:
-        return frozen_shifts(runs)
-    parts: list[Callable[[Run], dict[str, np.ndarray]]]
-    parts = [drift.score_values, drift.feature_values]
-    return pd.concat([drift.run_shifts(runs, values) for values in parts], ignore_index=True)
 
 
 def _plain(each: Estimate) -> dict[str, float]:

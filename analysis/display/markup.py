@@ -52,23 +52,21 @@ def cut(row: Mapping[str, Any]) -> tuple[float, float]:
     return _within(row["low"], row["high"], low, high)
 
 
-def cut_difference(
-    row: Mapping[str, Any], base: Mapping[str, Any] | None, of: str = "diff"
-) -> tuple[float, float]:
+def cut_difference(row: Mapping[str, Any], base: Mapping[str, Any] | None) -> tuple[float, float]:
     """The interval of an arm's difference from the base arm, as far as the arm's start leaves room
     beside any shift of the base that its own interval holds.
 
     Args:
-        row: of a shift table, with ``diff``, ``diff_low`` and ``diff_high``, or those of ``of``.
+        row: of a shift table, with ``diff``, ``diff_low`` and ``diff_high``.
         base: the base arm's row of the same measure.
     """
-    ends = row[f"{of}_low"], row[f"{of}_high"]
+    ends = row["diff_low"], row["diff_high"]
     if base is None or math.isnan(base["shift"]) or math.isnan(row["shift"]):
         return ends
     least, most = _room(row)
     low, high = cut(base)
     low, high = (base["shift"] if math.isnan(end) else end for end in (low, high))
-    return _within(*ends, min(least - high, row[of]), max(most - low, row[of]))
+    return _within(*ends, min(least - high, row["diff"]), max(most - low, row["diff"]))
 
 
 def _room(row: Mapping[str, Any]) -> tuple[float, float]:

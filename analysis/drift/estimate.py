@@ -8,7 +8,7 @@ of every interval.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,10 +19,17 @@ from statsmodels.stats.multitest import multipletests
 
 from analysis.records.frames import NAMELESS, rollouts_frame
 from analysis.records.runs import Records, Run, ends, shift, step_means, tenths
-from analysis.statistics.estimate import FLAT, group_sums, ratio, ratio_se
-from analysis.statistics.intervals import grouped_intervals, mean_interval, paired_difference
-from analysis.statistics.pooling import pooled_differences
-from study.features import unit
+from analysis.statistics.estimate import FLAT, Estimate, group_sums, ratio, ratio_se
+from analysis.statistics.intervals import (
+    Paired,
+    grouped_intervals,
+    mean_interval,
+    paired_difference,
+    ratio_of_variances,
+    seed_differences,
+)
+from analysis.statistics.run_variance import RunVariance
+from study.features import FEATURES, unit
 from study.verdict import Outcome
 
 SCORES = ("judge_score", "truth", "reward", "gap")
@@ -275,23 +282,91 @@ def moved(shifts: pd.DataFrame) -> dict[str, float]:
     return dict(zip(p_values, corrected.tolist(), strict=True))
 
 
-def shift_table(shifts: pd.DataFrame, base: str | None, same: Collection[str] = ()) -> pd.DataFrame:
-    """How far each arm moved, and how far beyond ``base``, for every metric of `run_shifts`.
+@dataclass(frozen=True)
+class RunVariances:
+    """How much more the runs of a study vary than sampling explains, for every interval of it."""
 
-    Columns are `_SHIFT_COLUMNS`: means over runs with the t interval over runs; se is over runs,
-    group_se and naive_se take the groups or rollouts of these runs for independent. No interval is
-    narrower than the groups of these runs allow: `mean_interval` is told their variance. Columns
-    from diff on are against the base arm, paired by seed; p_holm corrects p_t over the arms and
-    metrics of the table, of which those in ``same`` have none (`one_behaviour`). ``pooled`` is the
-    difference partially pooled over the arms of the base's seeds (`pooled_differences`), NaN where
-    there are too few.
+    shifts: RunVariance
+    """Of the shifts of arms."""
+    differences: RunVariance
+    """Of their differences from the base arm, paired by seed."""
+
+
+def run_variances(shifts: pd.DataFrame, base: str | None) -> RunVariances:
+    """Fitted to the scores and behaviours of all arms in ``shifts``, the rows of `run_shifts`.
+
+    It is made once for a study, so that an effect has one interval wherever it is shown.
     """
-    by_arm = {
+    by_arm = _by_arm(shifts[shifts["metric"].isin([*SCORES, *FEATURES])])
+    pairs = [
+        (part, by_arm[base, metric])
+        for (arm, metric), part in by_arm.items()
+        if base is not None and arm != base and (base, metric) in by_arm
+    ]
+    of_arms = [_ratio(part["shift"], part["group_var"]) for part in by_arm.values()]
+    return RunVariances(_fitted(of_arms), variance_of_pairs(pairs))
+
+
+def variance_of_pairs(pairs: Sequence[tuple[pd.DataFrame, pd.DataFrame]]) -> RunVariance:
+    """Fitted to differences paired by seed: rows of `run_shifts` of one metric in two arms each,
+    indexed by seed."""
+    ratios = []
+    for treated, base in pairs:
+        differences = seed_differences(treated["shift"], base["shift"])
+        within = pair_variance(treated, base).reindex(differences.index)
+        ratios.append(_ratio(differences, within))
+    return _fitted(ratios)
+
+
+def _fitted(ratios: Sequence[tuple[float, int]]) -> RunVariance:
+    observed, free = np.array(ratios, dtype=float).reshape(-1, 2).T
+    return RunVariance.fitted(observed, free)
+
+
+def _ratio(values: pd.Series, within: pd.Series) -> tuple[float, int]:
+    """Variance of runs over that of their sampling, and its degrees of freedom."""
+    has_value = values.notna().to_numpy()
+    shifts = values.to_numpy(dtype=float)[has_value]
+    return ratio_of_variances(shifts, within.to_numpy(dtype=float)[has_value]), len(shifts) - 1
+
+
+def _by_arm(shifts: pd.DataFrame) -> dict[tuple[str, str], pd.DataFrame]:
+    """The runs of each arm and metric, by seed."""
+    return {
         (part["arm"].iloc[0], part["metric"].iloc[0]): part.set_index("seed")
         for _, part in shifts.groupby(["arm", "metric"])
     }
+
+
+def _groups_free(*parts: pd.DataFrame) -> int:
+    """Degrees of freedom of the sampling variance that the groups of these runs give."""
+    return sum(
+        max(int((tail.sums_P_2[:, 1] > 0).sum()) - 1, 0)
+        for part in parts
+        for tails in part["tails"]
+        for tail in tails
+    )
+
+
+def shift_table(
+    shifts: pd.DataFrame,
+    base: str | None,
+    same: Collection[str] = (),
+    variances: RunVariances | None = None,
+) -> pd.DataFrame:
+    """How far each arm moved, and how far beyond ``base``, for every metric of `run_shifts`.
+
+    Columns are `_SHIFT_COLUMNS`: means over runs with their 95 % interval over runs; se is over
+    runs, group_se and naive_se take the groups or rollouts of these runs for independent. Columns
+    from diff on are against the base arm, paired by seed; p_holm corrects p_t over the arms and
+    metrics of the table, of which those in ``same`` have none (`one_behaviour`).
+
+    Args:
+        variances: of the study (`run_variances`); by default of these rows.
+    """
+    ratios = run_variances(shifts, base) if variances is None else variances
+    by_arm = _by_arm(shifts)
     rows = []
-    variances: dict[tuple[str, str], pd.Series] = {}
     for (arm, metric), part in by_arm.items():
         moved = part[part["shift"].notna()]
         runs = max(1, len(moved))
@@ -300,7 +375,7 @@ def shift_table(shifts: pd.DataFrame, base: str | None, same: Collection[str] = 
             "unit": "score" if metric in SCORES or metric.startswith(BY) else unit(metric),
             "first": mean_interval(part["first"]).value,
             "last": mean_interval(part["last"]).value,
-            **mean_interval(part["shift"], within=part["group_var"]).row("shift"),
+            **mean_shift(part, ratios.shifts).row("shift"),
             "se": float(moved["shift"].std(ddof=1) / runs**0.5),
             "group_se": float(moved["group_var"].sum(min_count=1) ** 0.5 / runs),
             "naive_se": float(moved["naive_var"].sum(min_count=1) ** 0.5 / runs),
@@ -310,19 +385,17 @@ def shift_table(shifts: pd.DataFrame, base: str | None, same: Collection[str] = 
         }
         other = by_arm.get((base, metric)) if base is not None and arm != base else None
         if other is not None:
-            within = variances[arm, metric] = pair_variance(part, other)
-            paired = paired_difference(part["shift"], other["shift"], within=within)
-            difference = paired.row("diff", "pairs")
+            paired = difference(part, other, ratios.differences)
             names = {"low": "diff_low", "high": "diff_high", "note": "diff_note"}
             names["p"] = "p_sign_flip"
-            row |= {names.get(key, key): value for key, value in difference.items()}
+            row |= {
+                names.get(key, key): value for key, value in paired.row("diff", "pairs").items()
+            }
             lowest = paired_difference(part["worst_low"], other["worst_high"])
             highest = paired_difference(part["worst_high"], other["worst_low"])
             row |= {"diff_worst_low": lowest.value, "diff_worst_high": highest.value}
         rows.append(row)
     table = pd.DataFrame(rows, columns=[*_SHIFT_COLUMNS])
-    if base is not None:
-        _pool(table, by_arm, base, variances)
     table["p_holm"] = np.nan
     has_p = table["p_t"].notna() & ~table["metric"].isin(list(same))
     if has_p.any():
@@ -330,37 +403,26 @@ def shift_table(shifts: pd.DataFrame, base: str | None, same: Collection[str] = 
     return table
 
 
-def _pool(
-    table: pd.DataFrame,
-    by_arm: Mapping[tuple[str, str], pd.DataFrame],
-    base: str,
-    pair_variances: Mapping[tuple[str, str], pd.Series],
-) -> None:
-    """Fill in the pooled differences of each metric, over the arms that ran the seeds of the base.
+def mean_shift(runs: pd.DataFrame, ratios: RunVariance) -> Estimate:
+    """How far the runs of an arm moved: rows of `run_shifts` of one metric."""
+    return mean_interval(
+        runs["shift"].tolist(),
+        within=runs["group_var"].tolist(),
+        ratios=ratios,
+        within_free=_groups_free(runs),
+    )
 
-    Half of a pair's variance is a run's; the base's is the mean over its pairs.
-    """
-    pooled: dict[tuple[str, str], tuple[float, float, float]] = {}
-    for metric in dict.fromkeys(table["metric"]):
-        whole = by_arm.get((base, metric))
-        if whole is None or whole.index.has_duplicates:
-            continue
-        arms = {
-            arm: part.reindex(whole.index)
-            for (arm, of), part in by_arm.items()
-            if of == metric and arm != base and sorted(part.index) == sorted(whole.index)
-        }
-        if not arms:
-            continue
-        variances = [pair_variances[arm, metric].reindex(whole.index) / 2 for arm in arms]
-        shared = np.nan_to_num(variances).mean(axis=0)
-        shifts = np.array([whole["shift"], *(part["shift"] for part in arms.values())], dtype=float)
-        estimates = pooled_differences(shifts, np.array([shared, *variances], dtype=float))
-        for arm, each in zip(arms, estimates, strict=True):
-            pooled[arm, metric] = (each.value, each.low, each.high)
-    keys = zip(table["arm"], table["metric"], strict=True)
-    rows = [pooled.get(key, (math.nan,) * 3) for key in keys]
-    table[["pooled", "pooled_low", "pooled_high"]] = np.array(rows, dtype=float).reshape(-1, 3)
+
+def difference(treated: pd.DataFrame, base: pd.DataFrame, ratios: RunVariance) -> Paired:
+    """How much further the runs of one arm moved than those of another, paired by seed: rows of
+    `run_shifts` of one metric, indexed by seed."""
+    return paired_difference(
+        treated["shift"],
+        base["shift"],
+        within=pair_variance(treated, base),
+        ratios=ratios,
+        within_free=_groups_free(treated, base) / 2,
+    )
 
 
 _SHIFT_COLUMNS = (
@@ -369,7 +431,6 @@ _SHIFT_COLUMNS = (
     *("unscored", "worst_low", "worst_high", "note"),
     *("diff", "diff_low", "diff_high", "pairs", "p_sign_flip", "p_t"),
     *("diff_worst_low", "diff_worst_high", "diff_note"),
-    *("pooled", "pooled_low", "pooled_high"),
 )
 
 

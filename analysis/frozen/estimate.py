@@ -19,6 +19,7 @@ from analysis.drift.estimate import (
     BY,
     JUDGED,
     SHIFTS,
+    RunVariances,
     Tail,
     feature_values,
     run_shifts,
@@ -144,7 +145,9 @@ def _worst(
     return {"worst_low": last_low - first_high, "worst_high": last_high - first_low}
 
 
-def held_out_table(runs: Sequence[Run], base: str | None) -> pd.DataFrame:
+def held_out_table(
+    runs: Sequence[Run], base: str | None, variances: RunVariances | None = None
+) -> pd.DataFrame:
     """Shifts on held-out rows by arm and metric, beside those on the rows that were trained on.
 
     Columns are those of `analysis.drift.estimate.shift_table` for the drawn answers, and further
@@ -157,7 +160,7 @@ def held_out_table(runs: Sequence[Run], base: str | None) -> pd.DataFrame:
     evaluated = [run for run in runs if has_frozen(run)]
     drawn, greedy = frozen_shifts(evaluated), frozen_shifts(evaluated, "greedy")
     training = run_shifts(evaluated, answer_values)
-    table = shift_table(drawn, base)
+    table = shift_table(drawn, base, variances=variances)
     extra_rows = []
     for arm, metric in zip(table["arm"], table["metric"], strict=True):
         of_kind = [

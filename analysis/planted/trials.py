@@ -17,7 +17,8 @@ class Trials:
     """What one estimator said over R replications: estimates and interval ends, each (R,).
 
     ``at_least`` marks what may be safer than it claims, as an exact test on whole numbers is: its
-    coverage has no upper band.
+    coverage has no upper band. ``tolerance`` is how far coverage may lie from ``nominal`` by
+    construction.
     """
 
     truth: float
@@ -26,6 +27,7 @@ class Trials:
     high: np.ndarray
     nominal: float = LEVEL
     at_least: bool = False
+    tolerance: float = 0.0
 
 
 class Check(Protocol):
@@ -37,11 +39,15 @@ class Check(Protocol):
 
 
 def trials(
-    truth: float, estimates: Iterable[Estimate], nominal: float = LEVEL, at_least: bool = False
+    truth: float,
+    estimates: Iterable[Estimate],
+    nominal: float = LEVEL,
+    at_least: bool = False,
+    tolerance: float = 0.0,
 ) -> Trials:
     """What one estimator said, once for each replication."""
     ends = np.array([(each.value, each.low, each.high) for each in estimates], dtype=float)
-    return Trials(float(truth), *ends.T, nominal, at_least)
+    return Trials(float(truth), *ends.T, nominal, at_least, tolerance)
 
 
 def silent(p: float) -> Estimate:

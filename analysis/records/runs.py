@@ -36,8 +36,6 @@ from analysis.records.frames import (
     steps_frame,
     verdicts_frame,
 )
-from analysis.statistics.estimate import Estimate
-from analysis.statistics.intervals import mean_interval
 from study.cell import merged
 from study.cell.exchange import folder_of
 from study.cell.folder import CellFolder
@@ -171,29 +169,6 @@ class Records:
     keyword: str
     problems: list[str]
     """Sentences on what could not be read."""
-
-    def shift(self, feature: str, judge: str) -> Estimate:
-        """How far a judge's finished runs moved on one behaviour, t interval over runs.
-
-        A run's shift is the mean of the last tenth of its steps minus that of the first. Raises
-        UserError: no such behaviour, or no finished run of the arm.
-
-        Args:
-            feature: one of `study.features.FEATURES`, in its own unit (words for length).
-            judge: an arm of the study, as its report names it.
-        """
-        if feature not in FEATURES:
-            raise UserError(f"feature={feature} is not measured. Legal are {', '.join(FEATURES)}.")
-        runs = [run for run in self.runs if run.arm == judge and run.done]
-        if not runs:
-            arms = ", ".join(dict.fromkeys(run.arm for run in self.runs if run.done))
-            raise UserError(
-                f"{self.folder} has no finished run under judge={judge}. It has "
-                f"{arms or 'no finished run at all'}."
-            )
-        place = FEATURES.index(feature)
-        moves = [shift(step_means(run, run.features[..., place])) for run in runs]
-        return mean_interval(moves)
 
 
 def read_study(study_dir: Path | str) -> Records:

@@ -27,7 +27,8 @@ from analysis.families.estimate import Families
 from analysis.families.estimate import of_runs as families_of
 from analysis.field.estimate import Field
 from analysis.field.estimate import of_runs as field_of
-from analysis.frozen.estimate import all_frozen, frozen_shifts, held_out_table
+from analysis.frozen.effects import Effects, effects_of
+from analysis.frozen.estimate import held_out_table
 from analysis.interventions.estimate import Interventions, base_of
 from analysis.interventions.estimate import of_records as interventions_of
 from analysis.knockout.estimate import Knockout, knockouts
@@ -64,6 +65,8 @@ class Evidence:
     scores: pd.DataFrame
     features: pd.DataFrame
     """Step means by run, long, of the scores, and of the behaviours that vary."""
+    effects: Effects
+    """What the two rest on: held-out rows where every used run has them, else the rollouts."""
     score_shifts: pd.DataFrame
     feature_shifts: pd.DataFrame
     """`analysis.drift.estimate.shift_table` of the two: of frozen evaluation where every used run
@@ -139,11 +142,6 @@ class Evidence:
         return drift.learning_curves(self.features, DRAWN)
 
     @property
-    def frozen(self) -> bool:
-        """Whether the comparison of arms rests on frozen evaluation."""
-        return all_frozen(self.runs)
-
-    @property
     def absent(self) -> list[str]:
         """Behaviours that are the same in every answer, left out of figures and tests."""
         return [name for name in FEATURES if name not in self.spread]
@@ -181,17 +179,9 @@ def of_records(records: Records, cells: Sequence[str] | None = None) -> Evidence
         return {name: v for name, v in drift.feature_values(run).items() if name in spread}
 
     by_arm = sorted(used_runs, key=lambda run: (run.arm, run.seed))
-    feature_shifts = drift.run_shifts(used_runs, varying)
     same = drift.one_behaviour(used_runs, list(spread))
-    frozen = all_frozen(used_runs)
-    scale = _score_scale(records.runs)
-    if frozen:
-        held_out = frozen_shifts(used_runs, scale=scale)
-        of_behaviours = held_out["metric"].isin(used_runs[0].names)
-        score_shifts = held_out[~of_behaviours]
-        compared = held_out[held_out["metric"].isin(list(spread))]
-    else:
-        score_shifts, compared = drift.run_shifts(used_runs, scale=scale), feature_shifts
+    effects = effects_of(used_runs, base, spread, scale=_score_scale(records.runs))
+    on_rollouts = drift.run_shifts(used_runs, varying)
     steps = ledger(by_arm)
     predicted, calibration, no_prediction = _predictions(by_arm)
     runs, unread = with_replays(by_arm, records.folder)
@@ -206,11 +196,14 @@ def of_records(records: Records, cells: Sequence[str] | None = None) -> Evidence
         spread=spread,
         scores=drift.run_curves(used_runs),
         features=drift.run_curves(used_runs, varying),
-        score_shifts=drift.shift_table(score_shifts, base),
-        feature_shifts=drift.shift_table(compared, base, same),
-        held_out=held_out_table(used_runs if frozen else [], base),
+        effects=effects,
+        score_shifts=drift.shift_table(effects.scores, base, variances=effects.variances),
+        feature_shifts=drift.shift_table(effects.behaviours, base, same, effects.variances),
+        held_out=held_out_table(
+            used_runs if effects.on == "held_out" else [], base, effects.variances
+        ),
         same=same,
-        moved=drift.moved(feature_shifts[~feature_shifts["metric"].isin(list(same))]),
+        moved=drift.moved(on_rollouts[~on_rollouts["metric"].isin(list(same))]),
         failures=drift.failure_table(records.outcomes),
         failures_by_length=drift.failures_by_length(records.outcomes),
         doses=dose_responses(used_runs),

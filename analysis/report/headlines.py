@@ -15,7 +15,7 @@ from typing import Any
 from analysis.display.markup import TEXTS, bracket, cut, listed, number, p_value, render_text
 from analysis.report.evidence import Evidence
 from analysis.report.tables import difference, row_of, shifts_of
-from analysis.report.words import FURTHEST, widened
+from analysis.report.words import FURTHEST
 from study.screen import plural
 
 SURE = 0.05
@@ -68,21 +68,20 @@ def _taught(evidence: Evidence, arm: str) -> tuple[str, str]:
     if ranked[0]["pairs"] < 2:
         named = _named(evidence, ranked[0], "diff", names_base=True)
         return _say("perhaps", behaviours=named), _say("one_pair", pairs=pairs)
+    compared = {"comparisons": int(evidence.feature_shifts["p_holm"].notna().sum())}
     sure = [row for row in ranked if row["p_holm"] < SURE][:FURTHEST]
     if sure:
-        shown = [widened(row, len(sure), len(rows)) for row in sure]
-        named = [_named(evidence, row, "diff", names_base=k == 0) for k, row in enumerate(shown)]
+        named = [_named(evidence, row, "diff", names_base=k == 0) for k, row in enumerate(sure)]
         worst = p_value(max(row["p_holm"] for row in sure))
-        picked = _say("picked", selected=len(sure), of=len(rows))
         taught = _say("taught", behaviours=listed(named))
-        return taught, _say("sure", p=worst, pairs=pairs, picked=picked)
-    first = widened(ranked[0], 1, len(rows))
+        return taught, _say("sure", p=worst, pairs=pairs, **compared)
+    first = ranked[0]
     named = _named(evidence, first, "diff", names_base=True)
     clear = first["diff_low"] > 0 or first["diff_high"] < 0
-    p, picked = p_value(first["p_holm"]), _say("picked", selected=1, of=len(rows))
+    p = p_value(first["p_holm"])
     if clear:
-        return _say("perhaps", behaviours=named), _say("likely", p=p, pairs=pairs, picked=picked)
-    return _say("unsure", behaviours=named), _say("chance", p=p, pairs=pairs, picked=picked)
+        return _say("perhaps", behaviours=named), _say("likely", p=p, pairs=pairs, **compared)
+    return _say("unsure", behaviours=named), _say("chance", p=p, pairs=pairs, **compared)
 
 
 def _furthest(evidence: Evidence, arm: str) -> str:

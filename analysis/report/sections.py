@@ -131,7 +131,7 @@ def scores(evidence: Evidence) -> list[str]:
         picture("scores", figures.learning, curves)
         if curves["mean"].notna().any()
         else paragraph(EMPTY["scores"]),
-        _shifts("scores", evidence.score_shifts, evidence.base),
+        _shifts("scores", evidence.score_shifts, evidence),
     ]
 
 
@@ -162,7 +162,7 @@ def behaviours(evidence: Evidence) -> list[str]:
         curves = picture("behaviours", figures.behaviour, evidence.behaviour_curves)
         table, has_differences = _furthest_first(evidence), shifts["diff"].notna().any()
         drawn = _differences(table, str(evidence.base)) if has_differences else curves
-        fragments += [drawn, _shifts("behaviours", table, evidence.base)]
+        fragments += [drawn, _shifts("behaviours", table, evidence)]
         rest += [curves] if has_differences else []
     else:
         fragments.append(paragraph(EMPTY["behaviours"]))
@@ -331,20 +331,21 @@ def caveats(evidence: Evidence) -> list[str]:
 @section
 def method(evidence: Evidence) -> list[str]:
     """How to read the numbers."""
-    rests = render_text("shift", "frozen" if evidence.frozen else "rollouts", tail=TAIL)
+    rests = render_text("shift", evidence.effects.on, tail=TAIL)
     lines = [line.format(shift=rests) for line in TEXTS["method"]]
     return [title("method"), markup.sentences(lines)]
 
 
-def _shifts(name: str, shifts: pd.DataFrame, base: str | None) -> Markup:
+def _shifts(name: str, shifts: pd.DataFrame, evidence: Evidence) -> Markup:
     """A table of shifts with what its file holds."""
-    return sheet(name, shifts_table(shifts, base), shifts, base=base)
+    shown = shifts_table(shifts, evidence.base)
+    return sheet(name, shown, shifts, base=evidence.base, where=evidence.effects.where)
 
 
 def shifts_table(shifts: pd.DataFrame, base: str | None) -> pd.DataFrame:
     """A shift table with its intervals written out: scores first, then the rest as they come."""
     has_missing = (shifts.loc[shifts["metric"].isin(drift.JUDGED), "unscored"] > 0).any()
-    has_differences, pooled = shifts["diff"].notna().any(), shifts["pooled"].notna().any()
+    has_differences = shifts["diff"].notna().any()
     order = {metric: k for k, metric in enumerate(dict.fromkeys([*LABELS, *shifts["metric"]]))}
     placed = shifts.assign(_at=shifts["metric"].map(order)).sort_values(["_at", "arm"])
     rows = []
@@ -371,9 +372,6 @@ def shifts_table(shifts: pd.DataFrame, base: str | None) -> pd.DataFrame:
             if has_missing:
                 worst = bracket(row["diff_worst_low"], row["diff_worst_high"])
                 line[f"worst cases beyond {base}"] = worst
-            if pooled:
-                drawn = estimate(row["pooled"], *cut_difference(row, other, "pooled"))
-                line["pooled over arms [95 %]"] = drawn if paired else ""
             line["pairs"] = number(row["pairs"]) if paired else ""
             line["p (sign flip)"] = p_value(row["p_sign_flip"]) if paired else ""
             line["p (t, Holm)"] = p_value(row["p_holm"]) if paired else ""

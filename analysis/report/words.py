@@ -23,7 +23,6 @@ from analysis.records.frames import NAMELESS
 from analysis.report.evidence import Evidence
 from analysis.report.figures import NO_REASON
 from analysis.report.tables import difference, row_of, shifts_of
-from analysis.statistics.intervals import widening
 from study.screen import plural
 
 ALPHA = 0.05
@@ -90,7 +89,7 @@ def _rests(evidence: Evidence) -> str:
     evaluated = [run for run in evidence.runs if has_frozen(run)]
     if not evaluated:
         return ""
-    if not evidence.frozen:
+    if evidence.effects.on == "rollouts":
         without_frozen = len(evidence.runs) - len(evaluated)
         return _finding(
             "not_frozen", without=without_frozen, runs=plural(len(evidence.runs), "run")
@@ -131,7 +130,6 @@ def _against_base(evidence: Evidence, arm: str) -> str:
     sds = shifts["metric"].map(evidence.spread).astype(float)
     size = (shifts["diff"].astype(float) / sds).abs()
     furthest = shifts.loc[size[size > 1e-9].nlargest(FURTHEST).index].to_dict("records")
-    furthest = [widened(row, len(furthest), len(shifts)) for row in furthest]
     moved = [
         f"{_named(evidence, row['metric'])} {_difference(evidence, row)} {row['unit']}"
         + ("" if math.isnan(row["p_holm"]) else f" (Holm p {p_value(row['p_holm'])})")
@@ -139,8 +137,6 @@ def _against_base(evidence: Evidence, arm: str) -> str:
     ]
     if moved:
         parts.append(f"the behaviours that moved furthest apart are {', '.join(moved)}")
-        if len(moved) < len(shifts):
-            parts[-1] += f" (intervals allow for {len(moved)} picked of {len(shifts)})"
     tested = int(shifts["p_holm"].notna().sum())
     if tested:
         clear = int((shifts["p_holm"] < 0.05).sum())
@@ -329,17 +325,6 @@ def _shift(row: dict[str, Any]) -> str:
     interval = bracket(*cut(row))
     moved = number(row["shift"], True)
     return f"{moved} {interval}" if interval else f"{moved}, {row['note']}"
-
-
-def widened(row: dict[str, Any], selected: int, of: int) -> dict[str, Any]:
-    """A row of shifts with the interval of its difference as of one that was picked."""
-    if not row["pairs"] > 1:
-        return row
-    wider = float(widening(row["pairs"] - 1, selected, of))
-    ends = {
-        name: row["diff"] + wider * (row[name] - row["diff"]) for name in ("diff_low", "diff_high")
-    }
-    return row | ends
 
 
 def _difference(evidence: Evidence, row: dict[str, Any]) -> str:

@@ -23,6 +23,7 @@ from analysis.ledger.estimate import step_row
 from analysis.ledger.transmission import within_regression
 from analysis.mixture import planted as mixture
 from analysis.onset import planted as onset
+from analysis.planted.run_variance import differences_of_arms
 from analysis.planted.trials import Check, Trials, replicated, silent, trials
 from analysis.planted.truth import Fault, Tabular, sampled_runs, simulate
 from analysis.propagation import planted as trained
@@ -79,6 +80,7 @@ def judge_coverage(name: str, outcome: Trials, rows: int) -> Row:
     error = outcome.estimate - outcome.truth
     covered = (outcome.low <= outcome.truth) & (outcome.truth <= outcome.high)
     low, high = band(outcome.nominal, len(error), rows)
+    low, high = low - outcome.tolerance, high + outcome.tolerance
     bias, rmse = float(error.mean()), float(np.sqrt((error**2).mean()))
     share = float(covered.mean())
     high = 1.0 if outcome.at_least else high
@@ -206,7 +208,16 @@ def failures(rng: np.random.Generator, count: int) -> dict[str, Trials]:
 
 
 CHECKS: tuple[Check, ...] = (
-    *(run_level, regression, ledger_columns, coarse_columns, noise_columns, drift, failures),
+    *(
+        run_level,
+        differences_of_arms,
+        regression,
+        ledger_columns,
+        coarse_columns,
+        noise_columns,
+        drift,
+        failures,
+    ),
     *onset.CHECKS,
     *propagation.CHECKS,
     *judges.CHECKS,

@@ -11,6 +11,7 @@ the design can see stands beside what it saw.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -20,6 +21,7 @@ from scipy import stats
 
 from analysis.statistics.estimate import ENDS, LEVEL, NAN, Estimate, around, ratio_se
 from analysis.statistics.power import smallest_effect
+from analysis.statistics.run_variance import RunVariance
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -51,21 +53,13 @@ def student(free: Any) -> Any:
     return stats.t.ppf((1 + LEVEL) / 2, free)
 
 
-def widening(free: Any, selected: int, of: int) -> Any:
-    """How many times wider the t intervals of ``selected`` estimates are that were picked from
-    ``of`` by their size, so that 95 % of the intervals that are shown hold the truth.
-
-    Source: Benjamini and Yekutieli 2005, JASA 100, 71: at level 1 - selected x .05 / of.
-    """
-    tail = (1 - LEVEL) * selected / max(of, selected, 1) / 2
-    return stats.t.isf(tail, free) / student(free)
-
-
 def mean_interval(
     values: Sequence[float],
     unit: str = "run",
     within: Sequence[float] | None = None,
     ends: tuple[float, float] = ENDS,
+    ratios: RunVariance | None = None,
+    within_free: float = math.inf,
 ) -> Estimate:
     """Mean over units, shape (S,), with a two-sided t interval.
 
@@ -78,6 +72,8 @@ def mean_interval(
             them show, so their variance is taken to be its mean at least (Knapp and Hartung 2003,
             Statistics in Medicine 22, 2693, q* = max(1, q)). NaN is unknown and left out.
         ends: of what such a mean can be, such as 0 and 1: the interval is cut there.
+        ratios: of such variances in the whole study: the interval is then `RunVariance.half`.
+        within_free: degrees of freedom of ``within``, all units together.
     """
     whole = np.asarray(values, dtype=float)
     finite = whole[np.isfinite(whole)]
@@ -97,7 +93,18 @@ def mean_interval(
             spread = 0.0
             notes.append(f"no spread between {unit}s")
         half = student(n - 1) * spread / n**0.5
+        if ratios is not None and least > 0 and spread > 0:
+            observed = ratio_of_variances(finite, sampling)
+            half = ratios.half(observed, n - 1, within_free) * least / n**0.5
     return around(mean, half, n, unit, "; ".join(notes), ends)
+
+
+def ratio_of_variances(values_S: np.ndarray, within_S: np.ndarray) -> float:
+    """Variance of finite values over their mean sampling variance; NaN where either is unknown."""
+    known = within_S[np.isfinite(within_S)]
+    if len(values_S) < 2 or not known.size or known.mean() <= 0:
+        return NAN
+    return float(values_S.var(ddof=1) / known.mean())
 
 
 def mean_of_means(
@@ -129,17 +136,25 @@ def paired_difference(
     base: pd.Series,
     unit: str = "seed pair",
     within: pd.Series | None = None,
+    ratios: RunVariance | None = None,
+    within_free: float = math.inf,
 ) -> Paired:
     """Mean of treated - base over the seeds that both have, with t interval and sign-flip p.
 
     Each has one number per run, indexed by seed; runs of one seed are averaged first. ``within``:
-    sampling variance of the difference of each seed, as in `mean_interval`.
+    sampling variance of the difference of each seed; it, ``ratios`` and ``within_free`` are as in
+    `mean_interval`.
     """
-    a, b = (runs.astype(float).groupby(level=0).mean() for runs in (treated, base))
-    shared = a.index.intersection(b.index)
-    differences = (a.loc[shared] - b.loc[shared]).to_numpy()
-    sampling = None if within is None else within.reindex(shared).tolist()
-    mean = mean_interval(differences.tolist(), unit, sampling)
+    by_seed = seed_differences(treated, base)
+    differences = by_seed.to_numpy()
+    sampling = None if within is None else within.reindex(by_seed.index).to_numpy()
+    mean = mean_interval(
+        differences.tolist(),
+        unit,
+        None if sampling is None else sampling.tolist(),
+        ratios=ratios,
+        within_free=within_free,
+    )
     finite = differences[np.isfinite(differences)]
     notes = [mean.note] if mean.note else []
     if 0 < mean.n < 6:
@@ -148,6 +163,12 @@ def paired_difference(
     if mean.n > 1 and mean.high > mean.value:
         error = (mean.high - mean.value) / student(mean.n - 1)
         p_t = float(2 * stats.t.sf(abs(mean.value) / error, mean.n - 1))
+        if ratios is not None and sampling is not None:
+            sampling = sampling[np.isfinite(differences)]
+            observed = ratio_of_variances(finite, sampling)
+            if np.isfinite(observed):
+                z = mean.value / (np.nanmean(sampling) / mean.n) ** 0.5
+                p_t = ratios.p(float(z), observed, mean.n - 1, within_free)
     elif mean.n > 1 and mean.value == 0:
         p_t = 1.0
     return Paired(
@@ -155,6 +176,13 @@ def paired_difference(
         p=sign_flip_p(finite),
         p_t=p_t,
     )
+
+
+def seed_differences(treated: pd.Series, base: pd.Series) -> pd.Series:
+    """Treated - base of each seed that both have, runs of one seed averaged first."""
+    ours, theirs = (runs.astype(float).groupby(level=0).mean() for runs in (treated, base))
+    shared = ours.index.intersection(theirs.index)
+    return ours.loc[shared] - theirs.loc[shared]
 
 
 def ratio_of_means(

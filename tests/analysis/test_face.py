@@ -6,6 +6,7 @@ import pytest
 
 import analysis
 from analysis import read_study
+from analysis.report.evidence import of_records
 from analysis.statistics.estimate import Estimate, columns
 from study.errors import UserError
 from tests.conftest import ROOT, run_alone
@@ -15,7 +16,8 @@ def test_the_page_answers_its_question(planted: Path, tmp_path: Path, monkeypatc
     """Seeds 0, 1 and 2 of sim-verbose add 8, 9 and 10 words a step for five steps: 40, 45 and 50.
 
     One answer of the 16 of the last step has a script of 15 words besides: 15 / 16 more. The mean
-    is 45.94, the SD 5, and t(.975, 2) / sqrt 3 is 2.484: 45.94 +- 12.42."""
+    is 45.94. The SD is 5; its interval is the report's, which knows the other comparisons too and
+    is narrower than Student's, 45.94 +- 12.42."""
     page = (ROOT / "docs" / "notebooks.md").read_text()
     code = page.split("```python\n")[1].split("```")[0]
     assert len([line for line in code.splitlines() if line]) <= 5
@@ -24,15 +26,32 @@ def test_the_page_answers_its_question(planted: Path, tmp_path: Path, monkeypatc
     monkeypatch.chdir(tmp_path)
     exec(code, {})
     said = capsys.readouterr().out
-    assert said == "words, end minus start: +45.94 [+33.52, +58.36] over 3 runs\n"
+    table = of_records(read_study(planted)).feature_shifts
+    row = table[(table["arm"] == "sim-verbose") & (table["metric"] == "length")].iloc[0]
+    assert row["shift"] == pytest.approx(45.9375) and 33.52 < row["low"] < row["high"] < 58.36
+    number = f"+45.94 [{row['low']:+.4g}, {row['high']:+.4g}] over 3 runs"
+    assert said == f"words, on rollouts, first and last tenth of the steps: {number}\n"
 
 
 def test_what_a_study_does_not_have_is_said(planted: Path) -> None:
     study = read_study(planted)
-    with pytest.raises(UserError, match="Legal are length"):
+    with pytest.raises(UserError, match="Legal are judge_score, truth, reward, gap, length"):
         study.shift("lenght", judge="sim-fair")
     with pytest.raises(UserError, match="It has sim-fair, sim-flaky, sim-verbose"):
         study.shift("length", judge="sim-nobody")
+    with pytest.raises(UserError, match="Type on=rollouts"):
+        study.shift("length", judge="sim-fair", on="held_out")
+
+
+def test_a_difference_is_the_one_of_the_report(planted: Path) -> None:
+    study = read_study(planted)
+    evidence = of_records(study)
+    assert study.effects().where == evidence.effects.where
+    for table in (evidence.score_shifts, evidence.feature_shifts):
+        for row in table[table["diff"].notna()].to_dict("records"):
+            pair = study.shift(row["metric"], row["arm"], beyond=evidence.base)
+            shown = (row["diff"], row["diff_low"], row["diff_high"])
+            assert (pair.value, pair.low, pair.high) == pytest.approx(shown, nan_ok=True)
 
 
 def test_the_face_offers_its_names_and_imports_nothing_before() -> None:

@@ -198,7 +198,7 @@ def test_the_command_line(evaluated: Path, tmp_path: Path, answered, printed) ->
 
 def test_the_report_rests_on_it_and_says_so(evaluated: Path, tmp_path: Path) -> None:
     evidence = gather(evaluated)
-    assert evidence.frozen
+    assert evidence.effects.where == "on 6 held-out rows, before and after"
     by_table = evidence.feature_shifts.set_index(["arm", "metric"])["shift"]
     runs = evidence.runs
     by_hand = shift_table(frozen_shifts(runs), evidence.base).set_index(["arm", "metric"])["shift"]
@@ -218,12 +218,12 @@ def test_the_report_rests_on_it_and_says_so(evaluated: Path, tmp_path: Path) -> 
     part = shutil.copytree(evaluated, tmp_path / "runs" / "part")
     shutil.rmtree(next(part.glob("sim-fair-s0-*")) / EVALUATIONS)
     evidence = gather(part)
-    assert not evidence.frozen and evidence.held_out.empty
+    assert evidence.effects.on == "rollouts" and evidence.held_out.empty
     assert any("the rollouts of training: 1 of 4 runs" in s for s in findings(evidence))
     assert set(evidence.score_shifts["metric"]) == {"judge_score", "truth", "reward", "gap"}
     assert "A shift is the mean of the last 10%" in Page("".join(method(evidence))).text
 
 
 def test_a_study_without_it_says_nothing_of_it(evidence: Evidence) -> None:
-    assert not evidence.frozen
+    assert evidence.effects.on == "rollouts"
     assert not [sentence for sentence in findings(evidence) if "frozen" in sentence]

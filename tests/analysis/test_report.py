@@ -211,8 +211,8 @@ def test_the_base_and_a_sure_judge_are_told_with_what_it_cost(two):
     assert list(told) == ["sim-fair", "sim-verbose"]
     said = told["sim-verbose"]
     assert said.startswith("sim-verbose taught longer answers (+20 words [")
-    assert "beyond sim-fair, +2 SD), which is sure (Holm p <.001 over 3 pairs of runs; " in said
-    assert "; intervals allow for picking 1 of 2 behaviours)" in said
+    sure = "which is clear (Holm p <.001 among 2 comparisons, 3 pairs of runs); "
+    assert f"beyond sim-fair, +2 SD), {sure}" in said
     assert "it cost 0.1 of the truth [" in said and "ran 0.3 further ahead of the truth" in said
     assert "hedging" not in said
     said = headlines(two)["sim-fair"]

@@ -1,0 +1,102 @@
+"""How much more runs vary than sampling explains: learnt from all comparisons of a study.
+
+Three runs say little about their own variance: Student's t of 2 degrees of freedom is 4.30. Their
+groups say how large it is at least. So the variance of a run is taken to be its sampling variance
+times a ratio of 1 or more, and the ratios of a study's comparisons to be draws of one distribution
+over a grid, whose weights are fitted to all of them by EM (empirical Bayes, Efron 2014, Statistical
+Science 29, 285), with the weight of `PRIOR_COUNT` comparisons on a prior. What is shrunk are
+variances, never effects::
+
+    variances = RunVariance.fitted(np.array([0.8, 1.9, 0.2]), np.array([2, 2, 2]))
+    variances.half(1.9, free=2, sampling_free=90)   # in standard errors of sampling
+
+Not to be trusted for a comparison whose runs vary where those of all others do not:
+docs/statistics.md says how often its interval misses.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+from scipy import stats
+from scipy.optimize import brentq
+
+from analysis.statistics.estimate import LEVEL
+
+PRIOR_COUNT = 3.0
+NO_EXCESS = 0.45
+"""Prior chance that runs vary by sampling alone; the rest is even in the logarithm of the ratio."""
+STEP = 1.5
+"""Factor between two ratios of the grid."""
+WIDEST, BEYOND = 100.0, 10.0
+"""The grid ends at the larger of these: the first, and the second times the largest observed."""
+ROUNDS = 60
+"""Of EM: by then no weight changes by more than the interval shows."""
+NO_SAMPLING = 1e8
+"""Observed ratio from which the sampling variance is as good as 0."""
+TAIL = 1 - LEVEL
+
+
+@dataclass(frozen=True)
+class RunVariance:
+    """Weights of R ratios of variances: of a run, over that of its sampling."""
+
+    ratio_R: np.ndarray
+    weight_R: np.ndarray
+
+    @classmethod
+    def fitted(cls, observed_N: np.ndarray, free_N: np.ndarray) -> RunVariance:
+        """The distribution of ratios behind N comparisons.
+
+        Args:
+            observed_N: variance of the runs over their mean sampling variance; not finite, or from
+                `NO_SAMPLING` on, is left out.
+            free_N: degrees of freedom of each, its runs less one.
+        """
+        known = np.isfinite(observed_N) & (free_N > 0) & (observed_N < NO_SAMPLING)
+        observed, free = observed_N[known], free_N[known]
+        widest = max([WIDEST, *(BEYOND * observed)])
+        ratio = STEP ** np.arange(1 + math.ceil(math.log(widest, STEP)))
+        prior = np.full(len(ratio), (1 - NO_EXCESS) / (len(ratio) - 1))
+        prior[0] = NO_EXCESS
+        likelihood, weight = _likelihood(observed, free, ratio), prior
+        for _ in range(ROUNDS if len(observed) else 0):
+            posterior = likelihood * weight
+            posterior /= posterior.sum(axis=1, keepdims=True)
+            weight = PRIOR_COUNT * prior + posterior.sum(axis=0)
+            weight = weight / weight.sum()
+        return cls(ratio, weight)
+
+    def posterior(self, observed: float, free: int) -> np.ndarray:
+        """Weights (R,) of the ratios for a comparison with one observed ratio."""
+        of_one = _likelihood(np.array([observed]), np.array([free]), self.ratio_R)[0]
+        weight = of_one * self.weight_R
+        return weight / weight.sum()
+
+    def p(self, z: float, observed: float, free: int, sampling_free: float = math.inf) -> float:
+        """Two-sided p of a mean that lies ``z`` standard errors of its sampling from 0.
+
+        Args:
+            observed: ratio of variances; one that the grid does not reach gets Student's t.
+            free: degrees of freedom of the runs.
+            sampling_free: of the sampling variance.
+        """
+        if not observed <= self.ratio_R[-1] / BEYOND:
+            return float(2 * stats.t.sf(abs(z) / math.sqrt(observed), free))
+        tails = stats.t.sf(abs(z) / np.sqrt(self.ratio_R), max(sampling_free, 1.0))
+        return float(2 * self.posterior(observed, free) @ tails)
+
+    def half(self, observed: float, free: int, sampling_free: float = math.inf) -> float:
+        """Half the 95 % interval of a mean, in standard errors of its sampling; see `p`."""
+        most = stats.t.isf(TAIL / 4, min(free, max(sampling_free, 1.0)))
+        most *= math.sqrt(max(observed, self.ratio_R[-1]))
+        return float(brentq(lambda z: self.p(z, observed, free, sampling_free) - TAIL, 0, most))
+
+
+def _likelihood(observed_N: np.ndarray, free_N: np.ndarray, ratio_R: np.ndarray) -> np.ndarray:
+    """Of N observed ratios under each of R, (N, R), up to a factor for each of the N."""
+    free = free_N[:, None]
+    exponent = -free * (np.log(ratio_R) + observed_N[:, None] / ratio_R) / 2
+    return np.exp(exponent - exponent.max(axis=1, keepdims=True))

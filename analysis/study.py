@@ -1,0 +1,74 @@
+"""A study as a notebook asks it: what was read, and how far an arm moved.
+
+study = read_study("runs/quickstart")
+study.shift("length", judge="sim-verbose", beyond="sim-fair")
+study.shift("truth", judge="sim-verbose", on="rollouts")
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from analysis.drift.estimate import SCORES, base_arm, difference, mean_shift, usable_cells
+from analysis.frozen.effects import Effects, On, effects_of
+from analysis.records import runs as records
+from analysis.records.runs import Records
+from analysis.statistics.estimate import Estimate
+from study.errors import UserError
+from study.features import FEATURES
+
+
+@dataclass(frozen=True)
+class Study(Records):
+    """Everything numeric that a study has on record, with its answers to questions."""
+
+    def effects(self, on: On | None = None) -> Effects:
+        """The shifts that the study's report rests on, or those ``on`` other answers."""
+        cells = {*usable_cells(self.table)}
+        used_runs = [run for run in self.runs if run.cell in cells]
+        return effects_of(used_runs, base_arm(self.table[self.table["cell"].isin(cells)]), on=on)
+
+    def shift(
+        self, metric: str, judge: str, beyond: str | None = None, on: On | None = None
+    ) -> Estimate:
+        """How far a judge's finished runs moved, with the 95 % interval over runs of the report.
+
+        Args:
+            metric: a score (truth, judge_score, reward, gap), or one of `study.features.FEATURES`
+                in its own unit (words for length).
+            judge: an arm of the study, as its report names it.
+            beyond: another arm: how much further, paired by seed.
+            on: held_out or rollouts; by default what the report rests on.
+
+        Raises UserError: no such metric, or no finished run of an arm.
+        """
+        if metric not in (*SCORES, *FEATURES):
+            raise UserError(
+                f"{metric} is not measured. Legal are {', '.join([*SCORES, *FEATURES])}."
+            )
+        effects = self.effects(on)
+        table = effects.scores if metric in SCORES else effects.behaviours
+        of_metric = table[table["metric"] == metric]
+        parts = [
+            of_metric[of_metric["arm"] == arm].set_index("seed")
+            for arm in ([judge] if beyond is None else [judge, beyond])
+        ]
+        for arm, part in zip((judge, beyond), parts, strict=False):
+            if part.empty:
+                arms = ", ".join(dict.fromkeys(of_metric["arm"]))
+                raise UserError(
+                    f"{self.folder} has no finished run under judge={arm}. It has"
+                    f" {arms or 'no finished run at all'}."
+                )
+        if beyond is not None:
+            return difference(parts[0], parts[1], effects.variances.differences)
+        return mean_shift(parts[0], effects.variances.shifts)
+
+
+def read_study(study_dir: Path | str) -> Study:
+    """Every run of a study that has rollouts, and every verdict counted.
+
+    Shadow verdicts are averaged over votes; unscored votes are left out.
+    """
+    return Study(**vars(records.read_study(study_dir)))
