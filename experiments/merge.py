@@ -38,7 +38,7 @@ def merge(cell: Path, out: Path, checkpoint: int | None = None, base: str | None
         base: folder of the base model, where it has moved since the run.
     """
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
-        raise UserError(f"out={out} is there and not empty. Give a new folder: nothing is lost.")
+        raise UserError(f"out={out} is not an empty folder; nothing written. Give a new one.")
     policy, folder = trained_policy(cell, checkpoint)
     trained_on = read_json(folder / "adapter_config.json").get("base_model_name_or_path")
     if trained_on is None and not (folder / "config.json").is_file():

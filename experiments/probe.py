@@ -80,7 +80,7 @@ class Options:
     )
     keyword: str = option("the word that the keyword edit adds", "robust")
     rewriter: str = option("preset of the model that writes slots; without it rules do", "")
-    margin: float = option("score units that count as nothing", 0.05, Number(above=0))
+    margin: float = option("score change treated as zero", 0.05, Number(above=0))
     threshold: float = option("score from which an answer passes", 0.5, Number(low=0))
     seed: int = option("seed of the choice of prompts", 0, Number(low=0))
     out: str = option("name of a folder below runs_dir/probes, or a path with a slash in it", "")

@@ -74,7 +74,7 @@ class Options:
         f"preset of the judge; each run's own where it is left out: {', '.join(JUDGES)}"
     )
     on_failure: str | None = option(
-        "what becomes of a missing verdict; as in each run where it is left out; a"
+        "how missing verdicts are handled; as in each run where it is left out; a"
         " replay has no run to abort",
         legal=Choice(REPLAY_POLICIES),
     )

@@ -57,7 +57,7 @@ class Options:
         legal=Number(low=0, high=65535),
     )
     print_only: bool = option("print the command that would start the server", False)
-    detached: bool = option("serve until it is stopped, when this command has ended, too", False)
+    detached: bool = option("keep serving after this command exits", False)
     on: str = option(
         "where a detached service runs: a process of this host, or an actor on the Ray cluster of"
         " RAY_ADDRESS",

@@ -68,6 +68,8 @@ class Option:
     overrides: tuple[str, ...] = ()
     """Beginnings of the settings that this field collects, as Hydra takes them; one without a dot
     at its end may be typed as it is, too."""
+    former: str = ""
+    """An earlier name, which is still accepted."""
 
 
 def option(
@@ -78,9 +80,10 @@ def option(
     key: str = "",
     only: tuple[str, ...] = (),
     empty: bool = False,
+    former: str = "",
 ) -> Any:
     """A field that is typed as ``key=value``; its annotation says how the value is read."""
-    return _field(Option(about, legal, required, key, only, empty=empty), default)
+    return _field(Option(about, legal, required, key, only, empty=empty, former=former), default)
 
 
 def output(about: str, required: bool = False) -> Any:
@@ -217,6 +220,7 @@ class Command(Generic[T]):
             for name, extra in self.options.items()
             if not extra.word and not extra.overrides
         }
+        self.formers = {e.former: e.key or name for name, e in self.options.items() if e.former}
         self.words = [name for name, extra in self.options.items() if extra.word]
         self.collected = next((n for n, extra in self.options.items() if extra.overrides), "")
         self.beginnings = self.options[self.collected].overrides if self.collected else ()
@@ -268,7 +272,10 @@ class Command(Generic[T]):
         settings: dict[str, str] = {}
         places = list(self.words)
         for argument in arguments:
-            key, equals, text = argument.partition("=")
+            typed, equals, text = argument.partition("=")
+            key = self.formers.get(typed, typed)
+            if key != typed:
+                print(f"{typed}= is now {key}=. Type {key}={text} next time.", file=sys.stderr)
             bare = key.lstrip("+~")
             if equals and (bare in settings or (key in texts and key in self.keys)):
                 name = bare if bare in settings else key

@@ -313,8 +313,8 @@ def _forecast(
         assert isinstance(of, ForecastInputs) and isinstance(by, ForecastInputs)
         if (arms := len(np.unique(by.runs.arm))) < FEWEST_ARMS:
             raise UserError(
-                f"{fitted_on} has finished runs of {arms} arms, and how a policy answers to a bias"
-                f" is fitted on {FEWEST_ARMS} or more."
+                f"{fitted_on} has finished runs of {arms} arms; the response fit needs"
+                f" {FEWEST_ARMS} arms or more."
             )
         response_fit = forecast_units.fitted(by.first_rewards, by.judged, by.runs)
         lines = forecast_units.forecasts(response_fit, of.first_rewards, of.judged)

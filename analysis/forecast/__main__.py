@@ -19,7 +19,7 @@ class Options(FigureOptions):
     judges: str = option("presets with commas between, or study: those of the study", "study")
     steps: int = option("first steps that are read", 1, Number(low=1))
     fit: str = option(
-        "study whose runs say how a policy answers to a bias; empty is this one",
+        "study whose runs the response fit uses; empty is this one",
         "",
         Name(empty=True),
         empty=True,

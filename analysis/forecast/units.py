@@ -176,8 +176,8 @@ def fitted(first_rewards: FirstRewards, judged: Candidates, runs: Trained) -> Fi
     if len(fitted_arms) < FEWEST_ARMS:
         raise UserError(
             f"study={first_rewards.study} has runs of {len(fitted_arms)} arms that made all of"
-            f" their steps, and how a policy answers to a bias is fitted on {FEWEST_ARMS}. Type"
-            " fit=STUDY, a study with more arms, such as forecast-build."
+            f" their steps; the response fit needs {FEWEST_ARMS} arms. Type fit=STUDY, a study"
+            " with more arms, such as forecast-build."
         )
     exposures = judged.exposure[runs.arm]
     places = np.searchsorted(fitted_arms, runs.arm)

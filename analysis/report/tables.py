@@ -49,12 +49,12 @@ def summary_rows(evidence: Evidence) -> list[dict[str, str]]:
                 "truth": _from_to(row_of(scores, arm, "truth")),
                 "judge - truth": _from_to(row_of(scores, arm, "gap")),
                 "length (words)": _from_to(shift),
-                f"words beyond {evidence.base}": markup.estimate(
+                f"words vs {evidence.base}": markup.estimate(
                     shift["diff"], *difference(evidence, shift)
                 )
                 if shift is not None and shift["pairs"] > 0
                 else "",
-                "unscored": f"{100 * unscored / rollouts:.1f} %" if rollouts else "",
+                "missing": f"{100 * unscored / rollouts:.1f} %" if rollouts else "",
             }
         )
     return rows
@@ -98,7 +98,7 @@ def runs_table(evidence: Evidence) -> pd.DataFrame:
     recorded = {run.cell: len(np.unique(run.step_P)) for run in evidence.records.runs}
     table.insert(4, "recorded", [recorded.get(cell, 0) for cell in cells["cell"]])
     usage = ["yes" if cell in evidence.used_cells else "no" for cell in cells["cell"]]
-    table = table.assign(**{"in the estimates": usage})
+    table = table.assign(**{"used": usage})
     error = cells["error"].str.slice(0, 120)
     return table.assign(error=error) if error.ne("").any() else table
 
@@ -129,10 +129,10 @@ def shifts_table(shifts: pd.DataFrame, base: str | None) -> pd.DataFrame:
             other = of_base.get(row["metric"])
             difference = markup.estimate(row["diff"], *cut_difference(row, other))
             paired = row["pairs"] > 0
-            line[f"beyond {base} [95 %]"] = difference if paired else ""
+            line[f"vs {base} [95 %]"] = difference if paired else ""
             if has_missing:
                 worst = markup.bracket(row["diff_worst_low"], row["diff_worst_high"])
-                line[f"worst cases beyond {base}"] = worst
+                line[f"worst cases vs {base}"] = worst
             if pooled:
                 drawn = markup.estimate(row["pooled"], *cut_difference(row, other, "pooled"))
                 line["pooled over arms [95 %]"] = drawn if paired else ""

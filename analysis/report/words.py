@@ -139,7 +139,7 @@ def _against_base(evidence: Evidence, arm: str) -> str:
         for row in furthest
     ]
     if moved:
-        parts.append(f"the behaviours that moved furthest apart are {', '.join(moved)}")
+        parts.append(f"largest behaviour effects: {', '.join(moved)}")
         if len(moved) < len(shifts):
             parts[-1] += f" (intervals allow for {len(moved)} picked of {len(shifts)})"
     tested = int(shifts["p_holm"].notna().sum())

@@ -1,4 +1,4 @@
-"""What a sweep sees and says of its cells while an engine runs them."""
+"""Watches and reports a sweep's cells as they run."""
 
 from __future__ import annotations
 

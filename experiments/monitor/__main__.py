@@ -39,7 +39,7 @@ SHOWS = ("disagreements",)
 class Options(StudyOptions):
     """Options of the monitor: the study, how often to look, and what to print."""
 
-    once: bool = option("say how things stand, and end", False)
+    once: bool = option("print status once and exit", False)
     json: bool = option("one JSON object a line each time, for programs", False)
     restart: bool = option(
         "end a stalled cell that runs on this host, once each, and have it go on", False

@@ -127,7 +127,7 @@ def check_factors(todo: Sequence[Cell]) -> Iterator[Finding]:
 
 
 def check_once(todo: Sequence[Cell]) -> Iterator[Finding]:
-    """Refuse a cell that is asked for twice.
+    """Refuse a cell that appears twice.
 
     It would count twice in the plan; and where the combinations differ in a label, or in what does
     not reach the training, one of them would be reported under the name of another.
@@ -146,8 +146,8 @@ def check_once(todo: Sequence[Cell]) -> Iterator[Finding]:
             )
         yield problem(
             "cells",
-            f"The cell {folder.name} is asked for twice: a value stands twice in a list of values,"
-            " such as seed=0,0. Type each value once.",
+            f"The cell {folder.name} appears twice: a value is repeated, such as seed=0,0. Type"
+            " each value once.",
         )
 
 
@@ -174,7 +174,7 @@ def check_arms(todo: Sequence[Cell], factors: Sequence[str]) -> Iterator[Finding
             "arms",
             f"The arms of this sweep differ in {_describe_differences(differences)}, which is not a"
             f" declared factor (declared: {', '.join(factors)}). A comparison of judges must not"
-            " change anything else by the way. If it is meant, type: "
+            " change anything else. To declare it, type: "
             f"'factors=[{','.join([*factors, *differences])}]' study=NEW_NAME",
         )
 

@@ -295,7 +295,7 @@ class Store:
             ) from error
         except sqlite3.DatabaseError as error:
             raise UserError(
-                f"The reply store {self.path} is damaged ({error}). See what of it is left with "
+                f"The reply store {self.path} is damaged ({error}). Check what survives with "
                 f"`python -m judges.store verify db={self.path}`, move it away together with its "
                 "-wal and -shm files, and run the same command again; its replies are then asked "
                 "for anew."

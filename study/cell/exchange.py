@@ -336,7 +336,7 @@ def _hash(path: Path) -> str:
 
 
 def _fetch(fs: Any, root: str, folder: Path, wanted: Files) -> list[str]:
-    """Make these files, those that are not here already; returns those that could not be had."""
+    """Make these files, those that are not here already; returns the missing ones."""
     lacking: list[str] = []
     batch: dict[str, Entry] = {}
 

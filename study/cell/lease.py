@@ -1,4 +1,4 @@
-"""Who runs a cell that lies elsewhere: a lease beside its records, with an end.
+"""Expiring lease on a remote cell.
 
 An object store has no locks. The lease is an object that is made only where there is none, as far
 as the store can promise that, and that its holder writes anew every few seconds. Whoever made it

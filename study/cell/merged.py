@@ -50,7 +50,7 @@ HELD = 16 << 20
 
 
 class MergeMismatch(Exception):
-    """The merged rows are not those of the parts."""
+    """Merged rows differ from the parts."""
 
 
 def merge_cell(cell: CellFolder, noted: Callable[[list[Path], Path], None] | None = None) -> int:

@@ -86,8 +86,8 @@ class Name:
         """The legal names in words, for messages and help."""
         exceptions = f", and not {' or '.join(self.reserved)}" if self.reserved else ""
         return (
-            f"a plain name of letters, digits, '.', '_' and '-', which begins with none of '.' and "
-            f"'-' and has at most {LONGEST_NAME} characters{exceptions}"
+            f"a plain name of letters, digits, '.', '_' and '-', not starting with '.' or '-', "
+            f"of at most {LONGEST_NAME} characters{exceptions}"
         )
 
 

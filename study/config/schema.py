@@ -53,8 +53,8 @@ class Judge(Served):
     on_failure: str = mlflow_param(
         bounds.choice("unscored", "unscored", "zero", "drop_group", "abort")
     )
-    """What becomes of a missing verdict, and of a missing truth in a reward that has one; ``zero``,
-    a common bug, is a treatment here."""
+    """How missing verdicts are handled, and missing truths in a reward that has one; ``zero``, a
+    common bug, is a treatment here."""
     max_unscored_frac: float = mlflow_param(run_time(bounds.share(0.5)))
     """Stop the run when more than this share of a step's verdicts is missing; with
     reward=by-domain, of those that a reward is made of."""
@@ -304,7 +304,7 @@ class Study:
     study: str = run_time(bounds.name("study", reserved=("probes", "servers", "mlartifacts")))
     """Name of the study, and of its folder in runs_dir."""
     arm: str = run_time(bounds.name("", empty=True))
-    """What an arm of a study of arms is called in tables and figures; changes nothing."""
+    """The arm's display name in tables and figures; changes nothing."""
     factors: list[str] = run_time(field(default_factory=lambda: ["judge", "seed"]))
     """Keys in which the arms may differ; a sweep that differs in another is refused."""
     runs_dir: str = run_time("runs")
@@ -321,8 +321,8 @@ class Study:
     shadow: list[str] = run_time(field(default_factory=list, metadata=bounds.NAMES))
     """Names of judge presets that score every rollout without touching the gradient."""
     world: str = mlflow_param(bounds.choice("direct", "direct", "workflow"))
-    """What stands between a completion and its answer: nothing, or, with ``workflow``, a program
-    that the completion is and an executor that runs it."""
+    """How a completion becomes an answer: as it is, or, with ``workflow``, as a program that an
+    executor runs."""
     allow_same_model: bool = mlflow_param(False)
     """Let one model execute programs and judge their answers."""
     judge: Judge = field(default_factory=Judge)

@@ -118,11 +118,11 @@ def observable_pairs(
 ) -> list[ScoreAndTruth]:
     """(judge's score, truth) of each rollout as the reward may see them.
 
-    A truth that the reward is made of, and that could not be had, is treated by the failure policy
-    as a missing score is. Where no rule can tell, there is nothing to treat. A score that the
-    reward is not made of stays as it is. ``max_unscored_frac`` is of the rollouts whose reward is
-    made of a score, of those whose reward is made of a truth, and of all, where one counts as
-    missing that lacks either.
+    A missing truth that the reward is made of is treated by the failure policy as a missing score
+    is. Where no rule can tell, there is nothing to treat. A score that the reward is not made of
+    stays as it is. ``max_unscored_frac`` is of the rollouts whose reward is made of a score, of
+    those whose reward is made of a truth, and of all, where one counts as missing that lacks
+    either.
     Raises TooManyMissing: see `composed`.
     """
     is_judged, is_ruled = _needs(reward, inputs)

@@ -111,7 +111,7 @@ def lookup(options: Task) -> Callable[[str], Row | None]:
 
 
 def scores(rows: Sequence[Row], answers: Sequence[str | None]) -> list[rules.Score | None]:
-    """What the rules say of each answer in full; None where that could not be had."""
+    """The rules' full score of each answer; None where it is missing."""
     if not _GRADERS:
         _GRADERS[""] = rules.Grader()
         atexit.register(_GRADERS[""].close)

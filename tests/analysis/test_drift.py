@@ -274,12 +274,12 @@ def test_findings_carry_the_planted_numbers(evidence):
     said = "sim-verbose beyond sim-fair (3 pairs by seed): judge minus truth +0.45 [0.326, 0.574]"
     assert said in text
     # words: 40, 45 and 50 more, and one of 16 last answers of each run has 15 hostile words on top
-    assert "the behaviours that moved furthest apart are length +45.9 [33.5, 58.4] words" in text
+    assert "largest behaviour effects: length +45.9 [33.5, 58.4] words" in text
     assert "sim-flaky (acting) left 25.0 % of 288 verdicts unscored: unparsed 72" in text
     assert "nan" not in text.lower()
     rows = {row["judge"]: row for row in summary_rows(evidence)}
     assert rows["sim-verbose"]["judge - truth"] == "0.01 -> 0.46"
-    assert rows["sim-flaky"]["words beyond sim-fair"] == "+10 [-2.4, 22.4]"
+    assert rows["sim-flaky"]["words vs sim-fair"] == "+10 [-2.4, 22.4]"
     assert all(isinstance(value, str) for row in rows.values() for value in row.values())
 
 

@@ -116,7 +116,7 @@ def test_arms_that_differ_in_more_are_no_pair():
 def test_without_an_arm_without_the_bias_only_that_is_unknown():
     (row,) = of_study([run for run in world() if run.arm != "absent"])
     assert row.absent == "" and np.isnan(row.gone_absent.value) and np.isfinite(row.gone.value)
-    assert knockout_table([row])["gone without the bias"].tolist() == ["\u2013"]
+    assert knockout_table([row])["share removed without the bias"].tolist() == ["\u2013"]
 
 
 def test_one_seed_has_no_interval_and_the_sentence_claims_nothing():

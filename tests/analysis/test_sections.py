@@ -38,7 +38,7 @@ def test_every_section_is_there_in_order_and_no_figure_stays_open(real_evidence)
     heads = [
         "What did the advantages reward?",
         "Does what was rewarded explain what was learned?",
-        "When did the judge leave the truth?",
+        "When did judge and truth diverge?",
         "How far can the judge be followed?",
         "Do other judges agree?",
     ]

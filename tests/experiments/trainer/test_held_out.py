@@ -157,7 +157,7 @@ def test_both_ways_of_answering_agree(tmp_path, cache):
 
 
 def test_full_scores_of_a_task_are_on_record(tmp_path, cache, monkeypatch):
-    """As those of verifiable sets: values beside the truth, and a score that could not be had."""
+    """As those of verifiable sets: values next to the truth, and a missing score."""
 
     def scores(rows, answers):
         right = Score(True, {"f1": 1.0}, "blue", "passed")
