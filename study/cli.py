@@ -154,7 +154,7 @@ class StudyOptions:
         path = Path(self.study)
         if path.name and (path / "study.json").is_file():
             typed = f"study={path.name} runs_dir={path.parent}"
-            instead = f"{path} is a path, and study is a name in runs_dir. Give {typed}."
+            instead = f"{path} is a path, but study= takes a name in runs_dir. Type {typed}."
         else:
             studies = sorted(file.parent.name for file in self.folder.parent.glob("*/study.json"))
             studies = exchange.studies(self.folder.parent) or studies
@@ -184,7 +184,7 @@ class FigureOptions(ResultOptions):
 class AnyStudyOptions:
     """Options of every command that looks at one study, or at all of a folder."""
 
-    study: str | None = option("name of one study; all of runs_dir where it is left out")
+    study: str | None = option("name of one study; left out, all of runs_dir")
     runs_dir: Path = option("folder that holds the studies", Path("runs"))
 
     @property
@@ -284,7 +284,7 @@ class Command(Generic[T]):
                 settings[bare] = argument
             elif equals and key in self.keys:
                 if not text and not self.options[self.keys[key]].empty:
-                    raise UserError(f"{key}= has no value. Give one, or leave {key}= out.")
+                    raise UserError(f"{key}= has no value. Type {key}=VALUE, or leave {key}= out.")
                 texts[key] = text
             elif not equals and places:
                 texts[places.pop(0)] = argument
@@ -300,7 +300,7 @@ class Command(Generic[T]):
                 if name in values:
                     key = self._typed(name).partition("=")[0]
                     raise UserError(
-                        f"{key}= has no meaning with {self.called} {first}: it belongs to"
+                        f"{key}= has no meaning with {self.called} {first}, only with"
                         f" {' and '.join(extra.only)}. Leave it out."
                     )
             elif extra.required and name not in values:
@@ -356,7 +356,9 @@ class Command(Generic[T]):
         if typing.get_origin(hint) is list:
             if text.startswith("["):
                 inner = text.strip("[] ")
-                raise UserError(f"{key}={text} has brackets. A list has none: {key}={inner}.")
+                raise UserError(
+                    f"{key}={text} has brackets, and a list takes none. Type {key}={inner}."
+                )
             (kind,) = typing.get_args(hint)
             items = [_scalar(key, item, kind, extra.legal) for item in text.split(",")]
             return list(dict.fromkeys(items))
@@ -462,11 +464,11 @@ def check_place(key: str, path: Path) -> None:
     folder = path.absolute().parent
     wrong = ""
     if path.is_dir():
-        wrong = f"it is a folder. Name a file in it: {key}={path / 'NAME'}"
+        wrong = f"it is a folder. Name a file in it, such as {key}={path / 'NAME'}"
     elif not folder.is_dir():
         wrong = f"there is no folder {folder}. Type: mkdir -p {folder}"
     elif not os.access(path if path.exists() else folder, os.W_OK):
-        wrong = "there is no permission. Name another file"
+        wrong = "permission denied. Name another file"
     if wrong:
         raise UserError(f"{key}={path} cannot be written: {wrong}.")
 

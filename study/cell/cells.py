@@ -65,7 +65,7 @@ def load_cell(folder: CellFolder) -> Cell:
     Raises Damaged: its ``config.yaml`` does not hold a config of this version."""
     path = folder / "config.yaml"
     remedy = (
-        "The command that made the cell writes its config again: run that, or move the folder away"
+        "Rerun the command that made the cell to write its config again, or move the folder away"
     )
     try:
         return make_cell(folder.config(remedy), folder)

@@ -146,8 +146,9 @@ class Lease:
     def _taken(self, holder: dict[str, Any]) -> Taken:
         host, pid = str(holder.get("host", "another machine"))[:100], holder.get("pid", "?")
         return Taken(
-            f"{self.url} is run by process {pid} on {host}. To run it here, stop it there; of "
-            f"one that was killed the lease ends within {LASTS_S:g} s. Then type the same command."
+            f"{self.url} is being run by process {pid} on {host}. To run it here, stop that"
+            f" process; if it was killed, its lease ends within {LASTS_S:g} s. Then rerun the"
+            " command."
         )
 
 

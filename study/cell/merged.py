@@ -184,7 +184,7 @@ def _compare(path: Path, steps: Sequence[Part], read: Callable[[Part], pa.Table]
         raise MergeMismatch("the merged file has other steps")
     for part in steps:
         if not _same(read_part(Part(path, part.step, merged, there[part.step])), read(part)):
-            raise MergeMismatch(f"step {part.step} would not be read as it was written")
+            raise MergeMismatch(f"step {part.step} does not read back as it was written")
 
 
 def _same(merged: pa.Table, part: pa.Table) -> bool:

@@ -35,8 +35,8 @@ MOST_FILES = 1 << 16
 """So many files are known to be as they were written."""
 ANOTHER = "another training of this cell"
 UNSIGNED = (
-    "some files of records are unsigned, as older versions wrote them, and whether they were"
-    " altered since cannot be told: judgedrift records verify counts them"
+    "some record files are unsigned, as older versions wrote them, so a later change to them"
+    " cannot be detected; to count them, type: judgedrift records verify"
 )
 """What a reader is told of such files, once."""
 
@@ -227,7 +227,7 @@ def contradiction(path: Path, signature: Signature, steps: tuple[int, int], rows
     its footer; empty where it is."""
     place = place_of(path)
     if signature.place != place:
-        return f"was written as {signature.place} and lies at the place of {place}"
+        return f"was written as {signature.place} but is saved as {place}"
     cell = cell_of(path)
     if _differ(signature.training, training_of(cell)):
         return f"is of {ANOTHER}"
@@ -294,7 +294,7 @@ class Contents:
                         _footer_digest(written, digest) if last else _digest(written)
                     )
                 if self.digests[begin] != digest:
-                    return "is not what was written: its digest is another"
+                    return "was altered: its digest differs"
         return ""
 
 

@@ -172,7 +172,7 @@ def refuse(where: str, value: Any, wanted: str, example: Any = None) -> None:
         advice = f" Type for example: {where}={text}"
     problem = f"{where}={shown(value)} is not legal:"
     if may_hold_key(where) and not _is_plain(value):
-        problem = f"{where} is not legal, and what was given is not shown, for it may be a key:"
+        problem = f"{where} is not legal (its value is not shown, for it may be a key):"
     raise IllegalValue(f"{problem} it must be {wanted}.{advice}")
 
 

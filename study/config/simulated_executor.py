@@ -75,8 +75,9 @@ def check(settings: SimulatedExecutor, operators: tuple[str, ...]) -> None:
                 bounds.check(f"a key of {where}.{name}.{key}", domain, bounds.Choice(DOMAINS))
                 if len(pair) != len(DIFFICULTIES):
                     raise UserError(
-                        f"{where}.{name}.{key}.{domain}={pair} is not a pair of rates, of easy and"
-                        f" of hard problems; type for example {where}.{name}.{key}.{domain}=[.6,.3]"
+                        f"{where}.{name}.{key}.{domain}={pair} is not a pair of rates, for easy"
+                        " and for hard problems. Type for example"
+                        f" {where}.{name}.{key}.{domain}=[.6,.3]"
                     )
 
 

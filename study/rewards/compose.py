@@ -137,7 +137,7 @@ def observable_pairs(
         kept = apply_failure_policy(marks, *limits, "rule truths", is_ruled)
     except TooManyMissing as error:
         why = inputs[is_missing.index(True)].truth_missing
-        raise TooManyMissing(f"{error}. The first could not be had because {why}") from error
+        raise TooManyMissing(f"{error}. The first is missing because {why}") from error
     either = [
         None if missing or (needed and score is None) else 1.0
         for missing, needed, score in zip(is_missing, is_judged, scores, strict=True)

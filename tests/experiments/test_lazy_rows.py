@@ -64,8 +64,8 @@ def test_a_reward_by_domain_fits_the_domains_of_the_rows(tmp_path):
     check(paid)
     for domains, said in (
         ({"math": "rule", "qa": "judge"}, "math, qa a reward and code none"),
-        (paid | {"chess": "judge"}, "names chess, and the task's rows are of code, math, qa"),
-        ({}, "no domain in reward.domains"),
+        (paid | {"chess": "judge"}, "names chess, but the task's domains are code, math, qa"),
+        ({}, "needs reward.domains, which is empty"),
     ):
         with pytest.raises(UserError, match=said):
             check(domains)

@@ -114,7 +114,7 @@ def test_the_disk_is_known_by_what_libraries_say(error, tmp_path):
         trouble = storage.explained(raised, tmp_path)
     said = str(trouble)
     assert "no space is left" in said and " bytes are free" in said and "\n" not in said
-    assert "Free space there, then run the same command again" in said
+    assert "Free space there, then rerun the command" in said
 
 
 @pytest.mark.parametrize(("cause", "inodes"), [(errno.ENOSPC, True), (errno.EROFS, False)])

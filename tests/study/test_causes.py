@@ -61,7 +61,7 @@ def test_every_key_of_the_schema_is_known() -> None:
         (["sweep.report=maybe"], "sweep.report=maybe is not legal: it must be true or false."),
         (["sim-fair"], "Type judge=sim-fair."),
         (["seed"], "Type seed=VALUE."),
-        (["=", "x y"], "one is KEY=VALUE"),
+        (["=", "x y"], "Settings are typed KEY=VALUE"),
         (["seed=0", "judge=sim-fair"], ""),
     ],
 )

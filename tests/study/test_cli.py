@@ -162,7 +162,7 @@ def test_an_earlier_name_is_accepted_and_says_the_new_one(capsys) -> None:
         (["read", "name=x", "count=1.5"], "count=1.5 is not legal: it must be a whole number."),
         (["read", "name=x", "cost.share=nan"], "it must be a number that is finite."),
         (["read", "name=x", "loud=yes"], "loud=yes is not legal: it must be true or false."),
-        (["read", "name=x", "colours=[red]"], "A list has none: colours=red."),
+        (["read", "name=x", "colours=[red]"], "and a list takes none. Type colours=red."),
         (["read", "name=x", "colours=red,bleu"], "must be one of red, blue. Did you mean blue?"),
         (["read", "name=x", "place=p"], "place= has no meaning with some.command read"),
     ],

@@ -197,7 +197,7 @@ def test_a_weight_of_zero_in_a_preset_leaves_its_domain_out(task, prepared, tmp_
     [
         ({"path": None}, "task.path is not set"),
         ({"path": "nowhere"}, "nowhere is not a prepared folder"),
-        ({"options": {"datasets": ["mmlu"]}}, "names mmlu, and .* has rows to train on of gsm8k"),
+        ({"options": {"datasets": ["mmlu"]}}, "names mmlu, and .* has training rows of gsm8k"),
         ({"options": {"weights": {}}}, "a key of task.options=weights is not legal"),
         ({"options": {"domains": {"math": 1}}}, "and code, qa none|and qa, code none"),
     ],

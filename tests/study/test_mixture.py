@@ -152,7 +152,7 @@ def test_weights_that_are_not_given_are_those_of_the_folder():
     [
         (Options(domains={"math": 1, "qa": 1}), "and code none"),
         (Options(domains={"math": 1, "qa": 1, "code": 1, "law": 1}), "names law"),
-        (Options(sets={"gsm8k": 2}), "and math none, and the sets of math are"),
+        (Options(sets={"gsm8k": 2}), "and math none, but the sets of math are"),
         (Options(sets={"gsm9k": 2}), "names gsm9k"),
     ],
 )

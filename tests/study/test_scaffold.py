@@ -127,7 +127,7 @@ def test_rules_are_shown_in_words():
 
 def test_rows_without_a_rubric_are_refused_and_not_passed_over():
     bare = make_row((USER,))
-    with pytest.raises(UserError, match=re.escape("1 of 2 rows hold none")):
+    with pytest.raises(UserError, match=re.escape("1 of 2 rows have none")):
         check(ON, [ROW, bare])
     check(Scaffold(), [bare])
 

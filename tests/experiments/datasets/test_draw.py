@@ -147,7 +147,7 @@ WHOLE = ["out=rows.jsonl", *SIZES]
         (["out=no/rows.jsonl", *SIZES], "there is no folder"),
         (["out=rows.jsonl", "steps=9999", "prompts_per_step=4"], "The run draws 39996 rows"),
         ([*WHOLE, "task.options.max_repeats=0"], "task.options.max_repeats=0 is not legal"),
-        ([*WHOLE, "datasets=mmlu"], "has rows to train on of"),
+        ([*WHOLE, "datasets=mmlu"], "has training rows of"),
     ],
 )
 def test_bad_input_is_one_paragraph_and_writes_nothing(
