@@ -212,9 +212,9 @@ class Session:
         if isinstance(grading, GroupGrading):
             if len(answers) < 2:
                 raise UserError(
-                    f"judge.grading.name={grading.name} compares the answers of a group with each"
-                    " other, and here each answer is judged by itself. Choose another grading, for"
-                    " example judge.grading.name=likert."
+                    f"judge.grading.name={grading.name} compares the answers of a group, but here"
+                    " each answer is judged alone. Choose another grading, for example"
+                    " judge.grading.name=likert."
                 )
             requests = grading.group_requests(row, answers)
             parts = await _all([self._fetch(request, index) for request in requests])

@@ -65,8 +65,8 @@ async def _complete_all(
             model = requests[0].get("model")
             raise UserError(
                 f"The endpoint {channel.endpoint.url} does not answer for model={model}:"
-                f" {first.reason}. Start it, or give the endpoint and the name of a model that it"
-                " serves, and the key that it accepts."
+                f" {first.reason}. Start it, or give its address, the name of a model that it"
+                " serves, and a key that it accepts."
             )
         rest = (partial(complete, place) for place in range(1, len(requests)))
         return [first, *await gather(rest)]

@@ -46,7 +46,7 @@ class Binary(base.OneRequest):
         super().__post_init__()
         if self.chosen.get("swapped") and not self.shows_reference:
             raise UserError(
-                "judge.grading.options.swapped=true takes answer and reference for each other, and"
+                "judge.grading.options.swapped=true swaps answer and reference, but"
                 " judge.grading.options.reference=hidden shows no reference. Type"
                 " judge.grading.options.reference=shown."
             )
@@ -92,11 +92,11 @@ class Verif(Binary):
     def problem(self, row: Row) -> str:
         texts = [item.text.strip() for item in row.criteria]
         if not texts:
-            return "the row has no criteria to take for constraints"
+            return "the row has no criteria to use as constraints"
         if len(set(texts)) < len(texts):
             return "the criteria repeat"
         if any(item.points < 0 for item in row.criteria):
-            return "a criterion with negative points is a fault and no constraint to follow"
+            return "a criterion with negative points is a fault, not a constraint"
         return ""
 
     def messages(self, row: Row, answer: str) -> list[dict[str, str]]:

@@ -111,7 +111,7 @@ def truths_of(rule_truths: list[RuleTruth]) -> list[Truth]:
         raise Unanswerable(404, "No task row has this prompt.", "unknown_prompt")
     if lost := next((truth for truth in rule_truths if isinstance(truth, Missing)), None):
         # A status that is not asked again: whoever finds truths has tried as often as it may.
-        message = f"The rule truth could not be had: {lost.reason}"
+        message = f"The rule truth is missing: {lost.reason}"
         raise Unanswerable(424, message, "no_truth")
     return [truth for truth in rule_truths if isinstance(truth, Truth)]
 

@@ -98,9 +98,9 @@ def changed(**fields: Any) -> Item:
 @pytest.mark.parametrize(
     "lines, message",
     [
-        ([item(), item(1), item()], "line 3: the id healthbench:val:0 stands on line 1 too"),
+        ([item(), item(1), item()], "line 3: the id healthbench:val:0 is also on line 1"),
         ([item(), "\0" * 40 + json.dumps(item(1))], "line 2: 40 NUL bytes"),
-        (['{"prompt": "A?", "responses": {}}'], "line 1: found no bias set.* no id, source"),
+        (['{"prompt": "A?", "responses": {}}'], "line 1: not of a bias set.* no id, source"),
         (["[1]"], "One JSON object per line"),
         (["{"], "no JSON"),
         ([""], "holds no prompt"),
@@ -115,7 +115,7 @@ def changed(**fields: Any) -> Item:
         ([changed(meta=None)], "meta that are None"),
         ([changed(made={"yshort": 1})], "found 1 under `made`"),
         ([changed(made={"yshort": {"sha256": "0"}})], "{'sha256': '0'} under `made`"),
-        ([changed(meta={"row_index": 0, "prompt_messages": "x"})], "prompt_messages that"),
+        ([changed(meta={"row_index": 0, "prompt_messages": "x"})], "prompt_messages is not a list"),
         ([changed(meta={"row_index": 0, "prompt_messages": []})], "a prompt that is"),
     ],
 )

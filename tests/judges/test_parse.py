@@ -207,7 +207,7 @@ def test_the_count_of_lost_records_is_printed(tmp_path, capsys) -> None:
         (["grading=verif", "vocabulary=met", "replies={file}", "out={out}"], "Give bracket"),
         (["grading=rubric_batch", "vocabulary=bracket", "replies={file}", "out={out}"], "yes_no"),
         (["grading=rubric_batch", "clip=two", "replies={file}", "out={out}"], "zero, none"),
-        (["grading=verif", "clip=zero", "replies={file}", "out={out}"], "clip=zero means nothing"),
+        (["grading=verif", "clip=zero", "replies={file}", "out={out}"], "clip=zero has no meaning"),
         (["grading=verif", "replies={file}.no", "out={out}"], "is not a file"),
         (["grading=verif", "replies={file}", "out={file}"], "the file of the replies"),
         (["grading=verif", "replies={file}", "out={folder}"], "a folder"),

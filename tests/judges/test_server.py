@@ -373,7 +373,7 @@ def test_other_settings_have_to_wait_for_the_users(fake):
     other = judge(port, max_num_seqs=4)
     with (
         lease(judge(port), fake),
-        pytest.raises(UserError, match=f"other settings for process {os.getpid()}"),
+        pytest.raises(UserError, match=f"different settings for process {os.getpid()}"),
         lease(other, fake),
     ):
         pass
@@ -392,8 +392,8 @@ def test_a_lease_that_cannot_start_leaves_nothing(fake, monkeypatch):
 @pytest.mark.parametrize(
     ("url", "replicas", "message"),
     [
-        ("https://example.org/v1", 1, "is not on it"),
-        ("http://127.0.0.1/v1", 1, "is not on it"),
+        ("https://example.org/v1", 1, "is on another"),
+        ("http://127.0.0.1/v1", 1, "is on another"),
         ("http://127.0.0.1:8000/v1", 2, "judge.endpoint.replicas=[http://127.0.0.1:8001/v1]"),
     ],
 )

@@ -215,7 +215,7 @@ async def test_a_rate_file_from_the_future_holds_nobody_up(content: bytes, tmp_p
 
 def test_a_rate_file_that_cannot_be_used_is_named(tmp_path: Path) -> None:
     (tmp_path / "rate").mkdir()
-    with pytest.raises(UserError, match="limits that all processes share cannot be kept"):
+    with pytest.raises(UserError, match="limits that all processes share cannot be written"):
         RateLimit(60, None, tmp_path / "rate").reserve(1, 0)
 
 

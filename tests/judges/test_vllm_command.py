@@ -63,7 +63,7 @@ def test_an_adapter_is_served_beside_its_base():
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"model": ""}, "nothing to start"),
+        ({"model": ""}, "so no server starts here"),
         ({"device": "tpu"}, "one of gpu, cpu"),
         ({"tensor_parallel": 0}, "tensor_parallel=0"),
         ({"replicas": 0}, "replicas=0"),

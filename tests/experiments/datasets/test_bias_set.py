@@ -251,7 +251,7 @@ def test_a_judge_writes_the_six_slots_and_the_probe_makes_its_table(
     assert len(judge) == asked and out.read_bytes() == before, "nothing was left to write"
     assert main([*words[:3], "rewriter=rules"]) == 2
     said = capsys.readouterr().err
-    assert "filled by another author than rules" in said and "overwrite=true" in said
+    assert "filled by an author other than rules" in said and "overwrite=true" in said
 
     probed = ["judge=qwen3-8b,gpt-oss-20b", f"set={out}", f"runs_dir={runs}", "repeats=0", "n=16"]
     assert probe.main([*probed, "judge.endpoint.url=asgi://x"]) == 0
