@@ -56,8 +56,8 @@ def _start(options: BiasSetOptions, path: Path | None, out: Path, seed: int) -> 
             return items_there
         if not options.overwrite:
             raise UserError(
-                f"out={out} exists and lacks texts or prompts of path={path}. Leave path= out to go"
-                " on with what is there, or type another out=, or overwrite=true."
+                f"out={out} exists but lacks texts or prompts of path={path}. Leave path= out to"
+                " continue it, or type another out=, or overwrite=true."
             )
         return items
     if not out.exists():
@@ -74,8 +74,8 @@ def _start(options: BiasSetOptions, path: Path | None, out: Path, seed: int) -> 
         filled = sum(bool(text) for item in items for text in item["responses"].values())
         if not options.fill and filled and not options.overwrite:
             raise UserError(
-                f"out={out} holds these prompts with {filled} slots filled, which building it anew"
-                " would lose. Type fill= to fill the rest, another out=, or overwrite=true."
+                f"out={out} holds these prompts with {filled} slots filled, which a new set would"
+                " lose. Type fill= to fill the rest, another out=, or overwrite=true."
             )
         if not options.fill:
             return new_items
@@ -167,8 +167,7 @@ def _fill_variants(
         if not any(slots.base_of(item, "")[0] for item in items):
             raise UserError(
                 "rewriter=rules found no prompt with a text to start from. Fill ycorrect by hand,"
-                " type fill=ypolicy_raw first, or name a judge as rewriter, which writes ycorrect"
-                " as well."
+                " type fill=ypolicy_raw first, or type rewriter=JUDGE, which also writes ycorrect."
             )
         slots.fill_by_rules(slots.todo(items, variants, RULES, options.overwrite, str(out)))
         return

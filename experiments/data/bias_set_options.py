@@ -26,9 +26,9 @@ class BiasSetOptions:
 
     n: int = option("prompts of each source", BUILT, Number(low=1), only=ONLY)
     fill: str = option("slots to fill", "", Choice(FILLS), only=ONLY)
-    slots: list[str] = option("which variants, all without it", [], Choice(VARIANTS), only=ONLY)
+    slots: list[str] = option("variants to write; left out, all", [], Choice(VARIANTS), only=ONLY)
     rewriter: str = option("judge preset that writes variants, or rules", "", only=ONLY)
-    overwrite: bool = option("replace what another author wrote", False, only=ONLY)
+    overwrite: bool = option("replace texts of another author", False, only=ONLY)
     run: Path | None = option("folder of the run whose policy answers", only=ONLY)
     model: str | None = option("model folder that answers, or its name at the endpoint", only=ONLY)
     adapter: Path | None = option("folder of an adapter that answers", only=ONLY)
@@ -39,7 +39,7 @@ class BiasSetOptions:
     top_k: int = option("of the answers; 0 takes all tokens", 20, Number(low=0), only=ONLY)
     max_tokens: int = option("longest answer, in tokens", 1024, Number(low=1), only=ONLY)
     thinking: bool | None = option("switch the policy's thinking on or off", only=ONLY)
-    batch: int = option("prompts that are answered at once", 8, Number(low=1), only=ONLY)
+    batch: int = option("prompts answered at once", 8, Number(low=1), only=ONLY)
     api_key_env: str | None = option("variable that holds the endpoint's key", only=ONLY)
     runs_dir: Path = option("folder of the verdict store", Path("runs"), only=ONLY)
     given: frozenset[str] = frozenset()
@@ -55,9 +55,12 @@ class BiasSetOptions:
         belongs = {POLICY: GENERATION, "variants": ("slots", "rewriter", "runs_dir")}
         for kind, names in belongs.items():
             if kind != self.fill and (typed := sorted(self.given & {*names})):
-                raise UserError(f"{typed[0]}= belongs to fill={kind}. Leave it out, or type that.")
+                raise UserError(
+                    f"{typed[0]}= has no meaning without fill={kind}. Leave it out, or type"
+                    f" fill={kind}."
+                )
         if not self.fill and path is not None:
-            raise UserError("path= is the bias set whose slots are filled: type fill= as well.")
+            raise UserError("path= is the bias set to fill, and needs fill=. Type fill=variants")
         if self.fill == "variants" and self.rewriter not in (RULED, *preset_names("judge")):
             raise UserError(
                 f"rewriter={self.rewriter} writes no variants. Type rewriter=rules, or one of the"

@@ -139,9 +139,9 @@ def differs(judge: Judge, trained: Trained, options: Options) -> bool:
         return True
     if not options.same_judge:
         raise UserError(
-            f"{trained['place']} was trained by judge={trained['judge']}, and judge={judge.name} is"
-            " the same model: what it taught is what it likes. Give a held-out gold judge different"
-            " from the training judge, or same_judge=true, which the result then says."
+            f"{trained['place']} was trained by judge={trained['judge']}, but judge={judge.name}"
+            " is the same model, and would score what it taught. Give another judge as gold"
+            " judge, or type same_judge=true, which the result records."
         )
     return False
 
@@ -174,7 +174,7 @@ def held_out(task: Task, split: str, options: Options) -> Rows:
     if not rows:
         raise UserError(
             f"task={task.name} has no row with criteria in its {split} split. Type split=all, or"
-            " give task.path a file that has."
+            " task.path=FILE with such rows."
         )
     prompt_ids = {row.prompt_text().strip(): row.prompt_id for row in every}
     selected = tuple(rows[: options.limit])

@@ -63,7 +63,7 @@ def summary(graded: Sequence[Graded], clip: bool, seed: int, signed: bool) -> di
     if not means:
         why = next((vote.reason for sample in graded for vote in sample.votes), "nothing was asked")
         raise UserError(
-            "The judge scored no answer, so there is no result. Its verdicts say why:"
+            "The judge scored no answer, so there is no result. Reasons:"
             f" {dict(unscored)}; the first one: {why}"
         )
     draw = random.Random(seed)

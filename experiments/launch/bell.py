@@ -140,7 +140,7 @@ def _harmless_end(
     try:
         _tell_end(command, first, _state(mine, error), error)
     except Exception as problem:
-        print(f"sweep.notify: nothing could be told ({visible(first_line(problem))}).")
+        print(f"sweep.notify: the notification failed ({visible(first_line(problem))}).")
 
 
 def _state(mine: Sequence[Cell], error: BaseException | None) -> str:

@@ -148,7 +148,7 @@ def test_models_are_known_by_several_names(tmp_path, monkeypatch):
         ({"lora_target_modules": "a b"}, "names of layers"),
         ({"exp_name": "../up"}, "a plain name"),
         ({"exp_name": "a' b"}, "one plain value"),
-        ({f"key_{n}": n for n in range(1001)}, "no training.yaml"),
+        ({f"key_{n}": n for n in range(1001)}, "not a training.yaml"),
         ("- a\n- b\n", "holds no keys and values"),
         ("a: [\n", "is not YAML"),
         ("", "is empty"),

@@ -67,7 +67,7 @@ def test_a_cell_that_another_machine_runs_is_busy(cell, machine, capsys):
         study = machine("two")
         CellFolder(study / cell.name).find()
         assert train.run_cell(CellFolder(study / cell.name)) == cells.BUSY
-    assert "is run by process" in capsys.readouterr().out
+    assert "is being run by process" in capsys.readouterr().out
 
 
 def test_an_end_that_cannot_be_sent_is_no_end(cell, machine, monkeypatch, capsys):

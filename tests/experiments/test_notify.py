@@ -143,7 +143,7 @@ def test_a_state_that_cannot_be_known_does_not_fail_a_sweep(tmp_path, monkeypatc
     with told_at_end(todo, todo):
         monkeypatch.setattr(CellFolder, "is_done", lambda folder: 1 / 0)
     (line,) = capsys.readouterr().out.splitlines()
-    assert line == "sweep.notify: nothing could be told (division by zero)."
+    assert line == "sweep.notify: the notification failed (division by zero)."
 
 
 def test_at_the_end_alarms_of_done_cells_are_not_worked_out(tmp_path, telling, monkeypatch) -> None:

@@ -84,7 +84,7 @@ REFUSED = {
         "prepare task=prompts": "needs out= (JSONL file",
         "describe task=prompts seed=3": "seed= has no meaning with experiments.data desc",
         "prepare task=prompts out=o path=x": "path= has no meaning with experiments",
-        "prepare task=prompts out=o datasets=gsm8k": "datasets= belongs to data=",
+        "prepare task=prompts out=o datasets=gsm8k": "datasets= has no meaning with task=",
         "verify": "needs path= (prepared file)",
         "describe task=nonsense": "is not a preset",
     },

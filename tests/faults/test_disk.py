@@ -173,7 +173,7 @@ def test_a_run_goes_on_where_the_disk_stopped_it(
         code, said = sweep.result(timeout=GENEROUS_S)
     (folder,) = study_cells(runs_dir / "debug")
     assert code == 2 and "no space is left" in said, said
-    assert "run the same command again" in said
+    assert "rerun the command" in said
     assert "Traceback" not in said + (folder / "log.txt").read_text()
 
     code, said = again()

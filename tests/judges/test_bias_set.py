@@ -176,7 +176,7 @@ def test_another_authors_slots_are_replaced_only_where_that_is_typed():
     full, writer = item(0, ypolicy_raw=BASE), Author("qwen3-8b", "qwen3")
     slots.fill_by_rules(slots.todo([full], VARIANTS, RULES, False, "b"))
     assert todo(RULES) == ["ycorrect"], "only what is missing is tried again"
-    message = r"5 slots .* author than qwen3-8b.*yshort of healthbench:val:0 \(author: rules\)"
+    message = r"5 slots .* other than qwen3-8b.*yshort of healthbench:val:0 \(author: rules\)"
     with pytest.raises(UserError, match=rf"{message}.*overwrite=true"):
         todo(writer)
     assert todo(writer, overwrite=True) == [*VARIANTS]

@@ -86,7 +86,7 @@ def test_a_key_opens_our_own_server(fake, monkeypatch):
     [
         ("die", 30.0, r"(?s)ended with exit code 1 .*OutOfMemoryError: too little of \*\*\* on"),
         ("hang", 0.5, r"(?s)did not answer at .* within 0\.5 s.*still loading weights"),
-        ("other", 30.0, r"serves another-model, and the judge asks for .*'tiny'"),
+        ("other", 30.0, r"serves another-model, but the judge needs .*'tiny'"),
     ],
 )
 def test_a_server_that_is_of_no_use_says_why(fake, monkeypatch, mode, timeout, message):

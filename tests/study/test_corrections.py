@@ -243,11 +243,11 @@ RUBRIC = Judge(grading=Grading("rubric_batch"))
         ({"debias": ["lenght"]}, {}, "correction.debias.0=lenght is not legal"),
         ({"penalty": {"words": 0.1}}, {}, "a key of correction.penalty=words is not legal"),
         ({"without": ["length"] * 2}, {}, "names a feature twice"),
-        ({"debias": ["keyword"]}, {}, "no judge of this cell has one"),
+        ({"debias": ["keyword"]}, {}, "no judge of this cell has a keyword"),
         ({"fit": "quickstart"}, {}, "correction.without names no feature"),
         ({"penalty": {"length": 0.1}}, {"reward": Reward("rule")}, "reward=rule uses no"),
         ({"panel": "worst"}, {}, "shadow names none"),
-        ({"rubric_dropout": 0.5}, {}, "judge.grading.name=likert labels none"),
+        ({"rubric_dropout": 0.5}, {}, "judge.grading.name=likert labels no criteria"),
         ({"calibrate": 3000}, {}, "the 2560 of a run"),
         ({"stop": True}, {"trainer": Trainer(steps=7)}, "Type trainer.steps=8 trainer.prompts"),
         (

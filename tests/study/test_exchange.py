@@ -236,7 +236,7 @@ def test_a_cell_is_run_by_one_machine(url, machine, folder):
     with lease.held(folder):
         machine("two")
         copy = local(url) / "study" / "a-s0"
-        with pytest.raises(lease.Taken, match=f"is run by process {os.getpid()} on "):
+        with pytest.raises(lease.Taken, match=f"is being run by process {os.getpid()} on "):
             elsewhere.body(copy, 2)
         machine("one")
     assert not fs.exists(path)

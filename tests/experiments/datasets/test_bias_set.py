@@ -296,7 +296,7 @@ def test_a_judge_writes_the_six_slots_and_the_probe_makes_its_table(
         (["out={0}/b.jsonl", "fill=ypolicy_raw", "model=x", "rewriter=rules"], "rewriter= belongs"),
         (["out={0}/b.jsonl", "fill=ypolicy_raw", "endpoint=http://127.0.0.1:9/v1", "model=m"],
          "does not answer for model=m"),
-        (["out={0}/b.jsonl", "path={0}/p.jsonl"], "type fill= as well"),
+        (["out={0}/b.jsonl", "path={0}/p.jsonl"], "and needs fill="),
         (["out={0}/b.jsonl", "path={0}/p.jsonl", "fill=variants", "rewriter=rules"], "not a file"),
         (["out={0}/b.jsonl", "data=official"], "data= has no meaning"),
         (["out={0}/b.jsonl", "task.path=x"], "task.path=x has no meaning"),

@@ -82,8 +82,8 @@ def test_half_of_a_character_is_read_and_written(evaluate):
     ("words", "said"),
     [
         (["datasets=gsm9k"], "Did you mean gsm8k?"),
-        (["select=facility"], "type limit=N"),
-        (["samples=3"], "a file has as many as it has"),
+        (["select=facility"], "needs limit=N"),
+        (["samples=3"], "not for a file of them"),
         (["temperature=1"], "temperature has no meaning with predictions"),
         (["task.eval_rows=3", "judge=sim-fair"], "task.eval_rows=3 has no meaning with datasets"),
         (["judge.sampling.votes=3"], "has no meaning without judge=NAME"),
