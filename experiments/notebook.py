@@ -31,7 +31,7 @@ def main(options: Options) -> int:
     if options.refresh or not path.exists():
         write_notebook(options.folder)
     place = path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path
-    print(f"{place}{': you have changed it, so it stays as it is' if changed else ''}")
+    print(f"{place}{': you have changed it, so it was not rewritten' if changed else ''}")
     print(f"To open it, type: {opener(place)}")
     return 0
 

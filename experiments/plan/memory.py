@@ -175,7 +175,7 @@ def check_memory(todo: Sequence[Cell], device: tuple[str, int] | None = None) ->
         )
         text = (
             f"A step of policy={config.policy.name} takes about {peak(parts) / GIB:.1f} GiB"
-            f" ({sizes}; prompts of {PROMPT_TOKENS} tokens), and {where} has"
+            f" ({sizes}; prompts of {PROMPT_TOKENS} tokens), but {where} has"
             f" {available / GIB:.1f} GiB{vllm_note}. {_remedy(config, parts, room)}"
         )
         alone = parts["weights"] + parts["training"]
@@ -187,7 +187,7 @@ def _remedy(config: Study, parts: dict[str, int], room: float) -> str:
     trainer = config.trainer
     copied = config.policy.lora is None and trainer.beta == 0 and trainer.reference > 0
     if copied and peak(parts) - parts["weights"] // 2 <= room:
-        return "Type trainer.reference=0, which keeps no copy of the initial weights"
+        return "Type trainer.reference=0 to keep no copy of the initial weights"
     if config.policy.lora is None and parts["training"] > parts["weights"]:
         return "Train an adapter instead of all weights, for example: policy.lora.r=64"
     if parts["update"] >= parts["generation"]:

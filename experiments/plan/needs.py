@@ -25,16 +25,16 @@ def check_engine(todo: Sequence[Cell], launcher: Sequence[str] = ()) -> Iterator
     if launcher and sweep.engine != "local":
         yield problem(
             "engine",
-            f"sweep.engine={sweep.engine} and {launcher[0]} both say where cells run. Leave"
-            " one of them out.",
+            f"sweep.engine={sweep.engine} and {launcher[0]} both choose where cells run. Leave one"
+            " of them out.",
         )
     for key in ("engine", "shard"):
         values = list(dict.fromkeys(getattr(cell.config.sweep, key) for cell in todo))
         if len(values) > 1:
             yield problem(
                 "engine",
-                f"sweep.{key}= is one for all cells of a sweep, and {','.join(values)} are given."
-                " Type one of them.",
+                f"sweep.{key}= is one value for all cells of a sweep, but {','.join(values)} are"
+                " given. Type one of them.",
             )
     share_of(todo)
     if (package := PACKAGES.get(sweep.engine)) and importlib.util.find_spec(package) is None:
@@ -56,7 +56,7 @@ def check_engine(todo: Sequence[Cell], launcher: Sequence[str] = ()) -> Iterator
     if sweep.gpus_per_cell != int(sweep.gpus_per_cell):
         yield problem(
             "engine",
-            f"sweep.gpus_per_cell={sweep.gpus_per_cell:g} shares a GPU, and Slurm gives each job"
+            f"sweep.gpus_per_cell={sweep.gpus_per_cell:g} shares a GPU, but Slurm gives each job"
             " whole ones. Type sweep.gpus_per_cell=1",
         )
     if sweep.slurm.cluster == "slurm" and config.plan:

@@ -27,12 +27,12 @@ def share_of(todo: Sequence[Cell]) -> list[Cell]:
     number, count = (int(text) for text in match.groups()) if match else (0, 0)
     if not 1 <= number <= count <= MOST:
         raise UserError(
-            f"sweep.shard={sweep.shard[:80]} is no share: it must be I/N with whole numbers, where"
-            f" N is at most {MOST} and I from 1 to N. For the first of two machines, type shard=1/2"
+            f"sweep.shard={sweep.shard[:80]} is not a share: it must be I/N in whole numbers, with"
+            f" N at most {MOST} and I from 1 to N. For the first of two machines, type shard=1/2"
         )
     if sweep.engine != "shard":
         raise UserError(
-            f"sweep.shard={sweep.shard} is of sweep.engine=shard, and sweep.engine={sweep.engine}"
+            f"sweep.shard={sweep.shard} needs sweep.engine=shard, but sweep.engine={sweep.engine}"
             f" is given. Type shard={sweep.shard}, or leave sweep.shard out."
         )
     mine = shares(todo, count)[number - 1]

@@ -43,8 +43,8 @@ class Slots:
         lease = take(self.gpus, self.gpus_each)
         if lease is None:
             say(
-                "Other sweeps and servers of yours have the GPUs of this machine:"
-                f" {len(self.gpus)} that may be used, {self.gpus_each:g} wanted for each cell."
+                "Your other sweeps and servers hold this machine's GPUs:"
+                f" {len(self.gpus)} usable, {self.gpus_each:g} needed for each cell."
                 " Waiting for one."
             )
         return lease
@@ -97,10 +97,10 @@ def fitting(usable: Sequence[Gpu], todo: Sequence[Cell]) -> tuple[float, int]:
         names = ", ".join(f"{model.role}={model.name}" for model in served)
         gpus_served = sum(count for count, _ in wants)
         raise UserError(
-            f"This sweep serves {names} here, on {gpus_served} GPUs, and each cell wants {each:g}."
-            f" This process may use {len(usable)}, so nothing is left for a cell. Serve on another"
-            " machine; or where a server runs already, leave serve.auto=true out; or let them share"
-            f" a GPU, by for example {served[0].role}.serve.gpu_memory_utilization=.5"
+            f"This sweep serves {names} here, on {gpus_served} GPUs, and each cell needs {each:g}."
+            f" This process may use {len(usable)}, so none is left for a cell. Serve on another"
+            " machine; or if a server already runs, leave serve.auto=true out; or share a GPU,"
+            f" for example with {served[0].role}.serve.gpu_memory_utilization=.5"
             " sweep.gpus_per_cell=.5"
         )
     return each, fit

@@ -81,7 +81,7 @@ def read_manifest(checkpoint: Path) -> dict[str, Any]:
         ValueError: there is none, or it cannot be one; the message says which.
     """
     if not (checkpoint / COMPLETE).is_file():
-        raise ValueError("it was not written to its end")
+        raise ValueError("it was not written completely")
     try:
         manifest = json.loads((checkpoint / COMPLETE).read_bytes())
         files, _ = manifest["files"], manifest["cell"]
@@ -110,7 +110,7 @@ def difference(folder: Path, files: Files) -> str:
         except (OSError, ValueError) as error:
             return f"{name} cannot be read ({getattr(error, 'strerror', None) or error})"
         if digest != noted["sha256"]:
-            return f"{name} is not what was written"
+            return f"{name} was altered"
     return ""
 
 
@@ -119,7 +119,7 @@ def foreign(policy: Path, cell_id: str, whole: bool = True) -> str:
     not as it was written; empty where it is, or says nothing, as those of older versions."""
     if not (policy / COMPLETE).exists():
         is_ours = policy.is_dir() and CellFolder(policy.parent).training
-        return f"has no {COMPLETE}, which says whose it is" if is_ours else ""
+        return f"has no {COMPLETE}, which names its cell" if is_ours else ""
     try:
         manifest = read_manifest(policy)
         if manifest["cell"] != cell_id and re.fullmatch(r"[0-9a-f]{10}", cell_id):
@@ -135,7 +135,7 @@ def foreign(policy: Path, cell_id: str, whole: bool = True) -> str:
 def fault(checkpoint: Path) -> str:
     """Why ``checkpoint`` cannot be resumed from; empty where it can."""
     if checkpoint.is_symlink() or not checkpoint.is_dir():
-        return "it is not a folder of its own"
+        return "it is not a separate folder"
     try:
         return difference(checkpoint, read_manifest(checkpoint)["files"])
     except (OSError, ValueError) as error:
@@ -175,17 +175,16 @@ def resume(folder: Path, cell_id: str, steps: int) -> tuple[Path | None, int]:
     """
     if folder.exists() and not folder.is_dir():
         raise UserError(
-            f"{folder} has to be a folder, and is a file. Move it away and run the same command "
-            "again: the cell then begins at its first step."
+            f"{folder} should be a folder, but is a file. Move it away and rerun the command: the"
+            " cell then starts at its first step."
         )
     checkpoint, step = newest(folder)
     if checkpoint is not None and (step > steps or read_manifest(checkpoint)["cell"] != cell_id):
         raise UserError(
-            f"{checkpoint} was made under another config than the one in "
-            f"{folder.parent / 'config.yaml'} (trainer.steps={steps}): going on from it would "
-            "make a run that is neither. Put the old values back, or run the changed config as a "
-            "cell of its own: type them to python -m experiments.sweep. To begin this cell anew, "
-            f"delete {folder}."
+            f"{checkpoint} was made with a different config from "
+            f"{folder.parent / 'config.yaml'} (trainer.steps={steps}). A run resumed from it would"
+            " mix both. Restore the old values, or run the changed config as a new cell with"
+            f" python -m experiments.sweep. To start this cell again, delete {folder}."
         )
     for later, path in numbered(folder):
         if later > step:

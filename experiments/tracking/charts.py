@@ -13,8 +13,8 @@ from typing import Any
 VIEWS = ("judge.name", "judge.family")
 """Axes by which every study has a ready chart view; see `store.ui_link`."""
 CHARTS = {
-    "judge/mean": "What the judge gives",
-    "truth/mean": "What the rules say is true",
+    "judge/mean": "Judge score",
+    "truth/mean": "Truth (rule score)",
     "bias/judge_minus_truth": "Judge minus truth",
     "policy/length": "Words of an answer",
     "judge/unscored_frac": "Share of verdicts that are missing",

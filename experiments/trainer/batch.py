@@ -28,9 +28,9 @@ def check_batch(trainer: Trainer, processes: int = 1) -> None:
     share = rollouts // processes
     if share % rows_per_pass(trainer, processes):
         raise UserError(
-            f"trainer.micro_batch={trainer.micro_batch} does not divide the {share} rollouts that "
-            f"each of the {processes} processes has of {step}. Type a divisor, for example: "
-            f"trainer.micro_batch={share}"
+            f"trainer.micro_batch={trainer.micro_batch} does not divide the {share} rollouts that"
+            f" each of the {processes} processes takes of {step}. Type a divisor, for example:"
+            f" trainer.micro_batch={share}"
         )
     if trainer.lr_scheduler == "polynomial" and trainer.learning_rate <= 1e-7:
         raise UserError(

@@ -209,8 +209,8 @@ class HeldOut(TrainerCallback):
         truths = self.scorer.oracle.truths(self.rows, answers)
         if all(truth is None for truth in truths) and not self.config.trainer.eval_samples:
             raise UserError(
-                f"trainer.eval_steps={self.config.trainer.eval_steps} scores held-out rows by rule,"
-                f" and task={self.config.task.name} has none. Type trainer.eval_steps=0"
+                f"trainer.eval_steps={self.config.trainer.eval_steps} scores held-out rows by"
+                f" rule, but task={self.config.task.name} has no rule. Type trainer.eval_steps=0"
             )
         return [
             {"correct": truth.right, "score": truth.score, "outcome": "scored"}

@@ -110,15 +110,15 @@ def gpus_per_cell(config: Study, available: int) -> float:
         )
     if per_cell and device == "cpu":
         raise UserError(
-            f"sweep.gpus_per_cell={per_cell:g} wants GPUs and device=cpu none. Leave one of them"
-            " out."
+            f"sweep.gpus_per_cell={per_cell:g} needs GPUs, but device=cpu has none. Leave one of"
+            " them out."
         )
     if processes.count > 1 and not processes.on_cpu:
         if per_cell not in (0, processes.count):
             raise UserError(
-                f"sweep.gpus_per_cell={per_cell:g} does not go with the {processes.count} processes"
-                f" that sweep.accelerate={config.sweep.accelerate} asks for, which have a GPU"
-                " each. Leave sweep.gpus_per_cell out."
+                f"sweep.gpus_per_cell={per_cell:g} does not fit the {processes.count} processes"
+                f" that sweep.accelerate={config.sweep.accelerate} starts, with a GPU each. Leave"
+                " sweep.gpus_per_cell out."
             )
         _check_gpus(config, processes.count, available)
         return float(processes.count)
@@ -126,7 +126,7 @@ def gpus_per_cell(config: Study, available: int) -> float:
         here = plural(available, "GPU")
         less = f"Type sweep.gpus_per_cell={available}." if available else "Leave it out."
         raise UserError(
-            f"sweep.gpus_per_cell={per_cell:g} is more than there is: this process may use {here}"
+            f"sweep.gpus_per_cell={per_cell:g} is more than this process may use: {here}"
             f" here{f' with device={device}' if device else ''}. {less}"
         )
     if processes.on_cpu:
@@ -139,8 +139,8 @@ def _check_gpus(config: Study, needed: int, available: int) -> None:
         fewer = f"write num_processes: {available} in a copy of the file, " if available > 1 else ""
         raise UserError(
             f"sweep.accelerate={config.sweep.accelerate} asks for {needed} processes with a GPU"
-            f" each, and this machine has {available}. Type this where they are, {fewer}or leave"
-            " sweep.accelerate out."
+            f" each, but this machine has {available}. Type this on a machine with {needed},"
+            f" {fewer}or leave sweep.accelerate out."
         )
 
 

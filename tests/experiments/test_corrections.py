@@ -218,14 +218,14 @@ def test_parts_that_cannot_be_had_are_user_errors(small_study):
     runs_dir, name = str(small_study.parent), small_study.name
     another = ["judge.simulated.domains.qa.doses.length=0.3"]
     for judge, said in (
-        (load_judge("smollm2-135m"), "nobody planted that"),
+        (load_judge("smollm2-135m"), "has no planted one"),
         (load_judge("sim-verbose", "judge.grading.name=pairwise"), "adds no dose to a score"),
         (load_presets("sim-verbose", "mixed-mini", another)[0], "has another in qa"),
     ):
         with pytest.raises(UserError, match=said):
             parts_of(Study(judge=judge, correction=Correction(without=["length"])))
     for fit, said in (
-        ("nothing", "is no study in"),
+        ("nothing", "is not a study in"),
         ("../debug", "correction.fit=.. is not legal"),
         (name, "trained with these very settings"),
     ):

@@ -102,7 +102,7 @@ def test_a_cell_can_be_named_by_its_url(cell, machine, tmp_path, capsys):
     word = f"cell=file://{tmp_path}/far/fake/{cell.name}"
     assert train.main([word, "threads=1"]) == 0
     assert train.main([f"{word}x"]) == 2
-    assert f"given was {word}x" in capsys.readouterr().err
+    assert f"but {word}x is not one" in capsys.readouterr().err
 
 
 def test_a_place_that_may_not_be_written_is_refused_before_anything_runs(machine, tmp_path):

@@ -137,7 +137,7 @@ def test_a_run_by_rule_records_where_its_rows_are_from_and_what_it_could_not_kno
 @pytest.mark.parametrize(
     ("policy", "task", "why"),
     [
-        (TINY, LARGE, "from its lessons.*task=lazy brings none"),
+        (TINY, LARGE, "from its lessons.*task=lazy has none"),
         (DEEP, Task(name="instruct-mini"), "policy.architecture has depth"),
         (dataclasses.replace(MODEL, chat_template="none-such"), LARGE, "is not a template"),
     ],

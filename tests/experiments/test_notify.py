@@ -207,8 +207,11 @@ def test_a_command_that_fails_leaves_the_end_as_it_is(tmp_path, capsys) -> None:
 WRONG = {
     "an open quote": ("mail 'me", "is not a command line"),
     "nothing": ("   ", "names no command"),
-    "an unknown program": ("no-such-program-here --now", "which is not a program here"),
-    "a shell's words": ("a|b", "No shell reads it"),
+    "an unknown program": (
+        "no-such-program-here --now",
+        "neither on the PATH nor an executable file",
+    ),
+    "a shell's words": ("a|b", "No shell reads the command"),
 }
 
 

@@ -37,7 +37,7 @@ def test_the_printed_links_open_what_they_promise(browser, small_study, tmp_path
     run = {**ids, "parent_run_id": read_json(folder / "mlflow.json")["run_id"]}
     groups = ("Group: sim-fair", "Group: sim-flaky")
     told = ("what each judge taught", "sim-flaky", "Child runs")
-    held = ("What the judge gives", "instruct-mini", f"{folder.name}-step-2", "Parent run")
+    held = ("Judge score", "instruct-mini", f"{folder.name}-step-2", "Parent run")
     with served(ids["uri"], tmp_path, monkeypatch) as address:
         assert address.endswith(str(store.UI_PORT))
         charts = shown(browser, ui_link(ids), FIRST, *groups, *CHARTS)

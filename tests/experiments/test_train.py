@@ -156,7 +156,7 @@ def test_a_checkpoint_that_is_whole_and_cannot_be_loaded(unfinished, name):
     assert lives.run(unfinished) == 2
     status = read_json(unfinished / "status.json")
     assert status["state"] == "failed" and status["exit_code"] == 2
-    assert f"{first} is as it was written, but cannot be loaded" in status["error"]
+    assert f"{first} is unaltered, but cannot be loaded" in status["error"]
     assert "Traceback" not in (unfinished / "log.txt").read_text()
 
 

@@ -90,13 +90,13 @@ def test_what_needs_somebody_comes_first():
     rows = [each for each in text.splitlines()[1:] if "/500" in each]
     order = ("stalled", "failed", "running", "new", "done")
     assert [next(word for word in order if word in row) for row in rows] == list(order)
-    assert text.index("stalled: no sign of life") < text.index("failed: ended at step")
+    assert text.index("stalled: no heartbeat") < text.index("failed: ended at step")
 
 
 def test_one_alarm_of_each_kind_before_a_second_of_one():
     views = [view(number, "failed") for number in range(30)] + [view(40, beat_age_s=500.0)]
     text = shown(views, 120, 30)
-    assert "stalled: no sign of life" in text and "failed: ended at step" in text
+    assert "stalled: no heartbeat" in text and "failed: ended at step" in text
     assert "more alarms: " in text
 
 

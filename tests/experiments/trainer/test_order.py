@@ -117,7 +117,7 @@ def test_another_order_is_refused(strided, tmp_path, cache, monkeypatch):
     checkpoint = tmp_path / "ck" / "checkpoint-1"
     outcome.trainer.check_order(checkpoint)
     monkeypatch.setattr(Strides, "folder", "prepared anew")
-    words = r"checkpoint-1 stands in another order.*its from is the first folder, and now prepared"
+    words = r"checkpoint-1 has a different order.*its from is the first folder, and now prepared"
     with pytest.raises(UserError, match=words):
         outcome.trainer.learn(checkpoint)
     (checkpoint / POSITION).unlink()

@@ -252,7 +252,7 @@ def test_the_buffer_takes_what_the_rule_or_as_a_treatment_the_judge_calls_right(
     [
         (["executor=none"], "needs an executor"),
         (["reward=judge"], "needs a reward of programs"),
-        (["world=direct"], "Type world=workflow"),
+        (["world=direct"], "Add world=workflow"),
         (["task=mixed-mini"], "knows the problems of task=workflow-mini alone"),
         (["judge.grading.name=pairwise"], "compares the answers of a group"),
         (["reward.rules=run"], "reward.rules=run"),
