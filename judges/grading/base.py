@@ -155,8 +155,8 @@ class Grading:
             fillable = strange[0] == "{reference}" and "reference" in self.choices
             raise UserError(
                 f"The prompt {name} of the grading {family} holds {strange[0]}, which the grading"
-                f" does not fill. Legal are {', '.join(sorted(legal))}."
-                + " judge.grading.options.reference=shown fills {reference}."
+                f" does not fill. Give it only {', '.join(sorted(legal))}."
+                + " To fill {reference}, type judge.grading.options.reference=shown."
                 * fillable
             )
         return template

@@ -100,7 +100,10 @@ def changed(**fields: Any) -> Item:
     [
         ([item(), item(1), item()], "line 3: the id healthbench:val:0 is also on line 1"),
         ([item(), "\0" * 40 + json.dumps(item(1))], "line 2: 40 NUL bytes"),
-        (['{"prompt": "A?", "responses": {}}'], "line 1: the line is not of a bias set.* no id, source"),
+        (
+            ['{"prompt": "A?", "responses": {}}'],
+            "line 1: the line is not of a bias set.* no id, source",
+        ),
         (["[1]"], "One JSON object per line"),
         (["{"], "no JSON"),
         ([""], "holds no prompt"),

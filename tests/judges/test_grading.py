@@ -312,7 +312,11 @@ def test_the_hard_option_scores_the_word():
         ("binary", {"prompts": {"maths": "math"}}, "prompts=maths is not legal: it must be one of"),
         ("binary", {"prompts": {"math": "maths"}}, "options.prompts.math='maths'"),
         ("binary", {"prompts": "math"}, "a table of domains"),
-        ("binary", {"reference": "hidden", "prompt": "default"}, "reference=shown fills"),
+        (
+            "binary",
+            {"reference": "hidden", "prompt": "default"},
+            "type judge.grading.options.reference=shown",
+        ),
         ("pairwise", {"against": "some"}, "Legal are all, next; type"),
         ("pairwise", {"structured": "x"}, "Legal are false, true; type"),
         ("listwise", {"structured": True}, "'structured'"),
