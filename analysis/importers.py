@@ -19,12 +19,12 @@ COMPLETIONS = ("trl", "verl")
 
 @dataclass(frozen=True)
 class Options:
-    kind: str = word("what wrote the file", *PAIRS, "ifeval", *COMPLETIONS)
+    kind: str = word("program that wrote the file", *PAIRS, "ifeval", *COMPLETIONS)
     file: Path = word("the file")
     out: Path = option("CSV file for the table", required=True)
-    judge: str = option("its name, where the file has none", "", only=(*PAIRS, "ifeval"))
+    judge: str = option("name of the judge, if the file has none", "", only=(*PAIRS, "ifeval"))
     by: str = option(
-        "what a row is", "instruction", Choice(("instruction", "prompt")), only=("ifeval",)
+        "meaning of a row", "instruction", Choice(("instruction", "prompt")), only=("ifeval",)
     )
     truth: list[str] = option("columns of truth", [], only=COMPLETIONS)
     raters: list[str] = option("columns of other raters", [], only=COMPLETIONS)

@@ -17,7 +17,7 @@ from study.features import FEATURES
 @dataclass(frozen=True)
 class Options(ResultOptions):
     feature: str = option("the behaviour", "length", Choice(FEATURES))
-    steps: int = option("first steps that are read", 1, Number(low=1))
+    steps: int = option("number of first steps to read", 1, Number(low=1))
 
 
 @command("analysis.natural study=quickstart", __doc__, Options)

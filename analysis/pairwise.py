@@ -15,7 +15,7 @@ from study.config.bounds import Choice
 @dataclass(frozen=True)
 class Options(TableOptions):
     invalid: str = option(
-        "what becomes of a verdict that names neither", "exclude", Choice(tuple(INVALID))
+        "how a verdict that names neither counts", "exclude", Choice(tuple(INVALID))
     )
 
 

@@ -61,10 +61,7 @@ class Side:
             except Damaged as error:
                 records.problems.append(f"{path.name} is left out: {error.why}")
         if not every:
-            raise UserError(
-                f"{folder} holds no cell that can be read, so there is nothing to compare. Run the"
-                " study first."
-            )
+            raise UserError(f"{folder} holds no readable cell to compare. Run the study first.")
         factors = tuple(read_description(folder).get("factors") or every[0].config.factors)
         named = dict(zip(records.table["cell"], records.table["arm"], strict=True))
         arms = [named[cell.name] for cell in every]

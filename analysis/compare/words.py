@@ -50,7 +50,7 @@ def _config(result: Comparison) -> list[str]:
     ]
     if not rows:
         return [*lines, "", "No key of the config differs."]
-    return [*lines, "", "What differs in the config:", *aligned(rows)]
+    return [*lines, "", "Differences in the config:", *aligned(rows)]
 
 
 def _named(arms: Iterable[str]) -> str:

@@ -51,7 +51,7 @@ def preference(wins_P: np.ndarray) -> Estimate:
     finite = finite[np.isfinite(finite)]
     prompts = len(finite)
     if not prompts:
-        return Estimate(NAN, unit="prompt", note="no prompt was answered and scored at both ends")
+        return Estimate(NAN, unit="prompt", note="no prompt has scored answers at both ends")
     variance = float(finite.var(ddof=1)) / prompts if prompts > 1 else NAN
     return logit_share(float(finite.mean()), variance, max(prompts - 1, 1), prompts, "prompt")
 

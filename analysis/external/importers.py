@@ -185,7 +185,7 @@ def completions(path: Path, truth: Sequence[str] = (), raters: Sequence[str] = (
 
 def _table(path: Path, rows: list[tuple[Any, ...]], columns: str) -> pd.DataFrame:
     if not rows:
-        raise UserError(f"{path} holds no verdicts. Give the file that the evaluation wrote.")
+        raise UserError(f"{path} holds no verdicts. Give the evaluation's own output file.")
     frame = pd.DataFrame(rows, columns=columns.split())
     frame.attrs["path"] = str(path)
     return frame
@@ -215,5 +215,5 @@ def _word(where: str, record: Mapping[str, Any], field: str, legal: Mapping[str,
 
 def _judge_name(path: Path, name: Any) -> str:
     if not name:
-        raise UserError(f"{path} does not say which judge it is of. Type: judge=NAME")
+        raise UserError(f"{path} does not name its judge. Type: judge=NAME")
     return str(name)

@@ -20,7 +20,7 @@ from study.features import FEATURES
 @dataclass(frozen=True)
 class Options(ResultOptions):
     feature: str | None = option(
-        "the shortcut to look for; what the judge was dosed with where it is left out",
+        "shortcut to look for; left out, the judge's dosed behaviours",
         legal=Choice(tuple(FEATURES)),
     )
 

@@ -19,11 +19,11 @@ from study.features import FEATURES
 @dataclass(frozen=True)
 class Options(ResultOptions):
     feature: str | None = option(
-        "the shortcut to look for; what the judge was dosed with where it is left out",
+        "shortcut to look for; left out, the judge's dosed behaviours",
         legal=Choice(tuple(FEATURES)),
     )
     high: float = option("score from which a rollout counts as high", HIGH)
-    min_high: int = option("least high rollouts of a step", FEWEST_HIGH, former="fewest")
+    min_high: int = option("fewest high rollouts of a step", FEWEST_HIGH, former="fewest")
 
 
 @command("analysis.onset study=quickstart", __doc__, Options)

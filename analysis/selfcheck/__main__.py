@@ -21,7 +21,7 @@ from study.system.files import write_json
 @dataclass(frozen=True)
 class Options:
     replications: int = option(
-        "how often each estimator is tried; fewer say nothing about 95 %",
+        "replications of each estimator; fewer are too few to check 95 %",
         FEWEST,
         Number(low=FEWEST),
     )

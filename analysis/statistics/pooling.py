@@ -37,7 +37,7 @@ def pooled_differences(shift_A_S: np.ndarray, variance_A_S: np.ndarray) -> list[
     """
     arms, seeds = shift_A_S.shape
     if arms < FEWEST_ARMS or seeds < FEWEST_SEEDS or not np.isfinite(shift_A_S).all():
-        why = f"pooling takes {FEWEST_ARMS} arms of the same {FEWEST_SEEDS} seeds or more"
+        why = f"pooling needs {FEWEST_ARMS} arms of the same {FEWEST_SEEDS} seeds or more"
         return [Estimate(NAN, n=seeds, unit="seed", note=why)] * (arms - 1)
     level = shift_A_S.mean(axis=1)
     rest = shift_A_S - level[:, None] - shift_A_S.mean(axis=0) + shift_A_S.mean()

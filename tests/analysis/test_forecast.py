@@ -140,7 +140,7 @@ def test_the_forecast_is_of_the_reward_and_not_of_the_score(copied, answered):
 def test_a_study_without_rollouts_is_said(tmp_path, capsys):
     (tmp_path / "empty").mkdir()
     assert main(["study=empty", f"runs_dir={tmp_path}"]) == 2
-    assert "no recorded rollouts" in capsys.readouterr().err
+    assert "no readable rollouts" in capsys.readouterr().err
 
 
 def test_programs_are_forecast_with_their_calls_and_failures_are_not_asked_about(tmp_path):

@@ -48,7 +48,7 @@ def test_a_common_cause_alone_looks_like_mediation_and_rho_says_so():
 
 def test_what_cannot_be_told_is_said():
     dose, length, truth = runs(0)
-    assert "cannot be told apart" in mediate(dose, 40 * dose + 1e-6 * length, truth).note
+    assert "are not separable" in mediate(dose, 40 * dose + 1e-6 * length, truth).note
     flat = mediate(dose, length, np.random.default_rng(5).normal(size=20))
     assert math.isnan(flat.share) and "not told from 0" in flat.note
     with pytest.raises(ValueError, match="takes 8 runs"):

@@ -72,6 +72,6 @@ def test_too_few_arms_or_unknown_shifts_are_not_pooled():
         np.array([[0.0, 1.0], [1.0, np.nan], [2, 2]]),
     ):
         told = pooled_differences(shifts, np.zeros(shifts.shape))
-        assert all(np.isnan(each.value) and "pooling takes" in each.note for each in told)
+        assert all(np.isnan(each.value) and "pooling needs" in each.note for each in told)
     still = pooled_differences(np.ones((4, 3)), np.zeros((4, 3)))
     assert [(each.value, each.low, each.high) for each in still] == [(0.0, 0.0, 0.0)] * 3

@@ -65,7 +65,7 @@ def test_missing_scores_are_left_out_and_counted():
     ("change", "said"),
     [
         (lambda f: f.assign(author="z", author_family="z"), "no answer is its own"),
-        (lambda f: f.assign(author="a0", author_family="a"), "do not vary apart"),
+        (lambda f: f.assign(author="a0", author_family="a"), "do not vary separately"),
         (lambda f: f.head(4), "too few"),
     ],
 )

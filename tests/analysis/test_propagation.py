@@ -320,7 +320,7 @@ def test_placebos_by_hand(runs):
 def test_too_few_runs_predict_nothing(runs):
     rows = predict(paths(runs[:3]))
     assert all(math.isnan(row.predicted.value) and row.fitted_on == 2 for row in rows)
-    assert rows[0].note == "2 other runs with a known push and shift; a scale takes 3"
+    assert rows[0].note == "2 other runs with a known push and shift; a scale needs 3"
     line = calibrate(rows)[0]
     assert math.isnan(line.scores.r2) and line.note == "0 runs with both numbers"
 

@@ -44,7 +44,7 @@ def test_a_kl_penalty_puts_its_limit_beside_the_shift(copied, answered):
         with config_of(cell) as config:
             config["trainer"]["beta"] = 0.5
     found, said = answered(main, study)
-    assert "what the KL penalty would hold" in said
+    assert "the limit of the KL penalty" in said
     rows = found["kl_limit"]
     assert len({row["cell"] for row in rows}) == 4
     for row in rows:

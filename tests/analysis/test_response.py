@@ -120,7 +120,7 @@ def test_planted_responses_are_recovered_for_arms_that_were_not_seen():
 
 def test_arms_too_few_and_runs_without_a_shift_are_refused():
     made, bias, arm, shifts, exposure = planted(np.random.default_rng(0), arms=3)
-    with pytest.raises(ValueError, match="a response takes 4"):
+    with pytest.raises(ValueError, match="the response fit needs 4"):
         response.leave_one_arm_out(made, bias, arm, shifts, exposure)
     with pytest.raises(ValueError, match="known shifts"):
         response.fit(made, bias, arm, np.full(shifts.shape, NAN), exposure)

@@ -117,7 +117,7 @@ def test_runs_that_moved_against_their_rewards_are_said_in_one_sentence(small_st
     assert "placebo r2: permuted advantages" in text and "moved against" not in text
     said = " ".join(findings(against))
     assert "explains" not in said and "as the advantages predict" not in said
-    sentence = "4 of 4 runs are not predicted: the other runs moved against what was rewarded"
+    sentence = "4 of 4 runs are not predicted: the other runs moved against the reward"
     assert "".join(sections.predictions(against)).count(sentence) == 1
     some = [
         dataclasses.replace(row, note=AGAINST) if row.cell == with_it.runs[0].cell else row

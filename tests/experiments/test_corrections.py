@@ -206,7 +206,7 @@ def test_without_truth_or_variation_nothing_is_fitted():
     flat = np.ones_like(run.features)
     one = np.where(np.arange(len(run.truth))[:, None] == 0, run.truth, np.nan)
     for changed, said in (
-        ({"truth": np.full(run.truth.shape, np.nan)}, "read from judge - truth"),
+        ({"truth": np.full(run.truth.shape, np.nan)}, "the fit needs judge - truth"),
         ({"features": flat}, r"no answer of correction\.fit=s has more of it"),
         ({"truth": one}, "too few groups of rollouts"),
     ):
@@ -227,7 +227,7 @@ def test_parts_that_cannot_be_had_are_user_errors(small_study):
     for fit, said in (
         ("nothing", "is not a study in"),
         ("../debug", "correction.fit=.. is not legal"),
-        (name, "trained with these very settings"),
+        (name, "trained with the same settings"),
     ):
         settings = Correction(without=["length"], fit=fit)
         with pytest.raises(UserError, match=said):

@@ -103,7 +103,7 @@ def test_the_profile_is_printed_and_reported(done, runs, tmp_path, capsys):
     assert "What sim-verbose pays for beyond the truth" in shown
     assert "sim-fair: undecided for" in shown
     assert "0 judge calls made" in shown
-    titles = ("Contents as they are", "All probes", "Judges beside each other", "Asked again")
+    titles = ("Contents as they are", "All probes", "Judges next to each other", "Asked again")
     assert [shown.index(title) for title in titles] == sorted(map(shown.index, titles))
     assert "Own texts" not in shown, "rules wrote all of them"
     assert "sim-verbose, sim-fair on contents: Krippendorff alpha" in shown
