@@ -20,6 +20,8 @@ from study.system.files import write_json
 
 @dataclass(frozen=True)
 class Options(StudyOptions):
+    """Options of `analysis.confusion`: a study or a table, and when the judge says yes."""
+
     study: str = option("name of the study", "")
     table: Path | None = option(f"table, in place of a study: {KINDS}")
     threshold: float = option("score from which the judge says yes", THRESHOLD, Number(0, high=1))

@@ -26,6 +26,8 @@ WRITERS = {"csv": write_csv, "parquet": write_parquet, "hf": write_hf, "inspect"
 
 @dataclass(frozen=True)
 class Options(StudyOptions):
+    """Options of `analysis.export`: the study, the format, and the file or folder."""
+
     format: str = option("format of the files", "", Choice((*FILES, *FOLDERS)), required=True)
     out: Path = option("file to write, or the new folder of hf and inspect", None, required=True)
 

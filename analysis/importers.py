@@ -19,6 +19,8 @@ COMPLETIONS = ("trl", "verl")
 
 @dataclass(frozen=True)
 class Options:
+    """Options of `analysis.importers`: the file, the program that wrote it, and the columns."""
+
     kind: str = word("program that wrote the file", *PAIRS, "ifeval", *COMPLETIONS)
     file: Path = word("the file")
     out: Path = option("CSV file for the table", required=True)

@@ -16,6 +16,8 @@ from study.features import FEATURES
 
 @dataclass(frozen=True)
 class Options(ResultOptions):
+    """Options of `analysis.natural`: the study, the behaviour, and the first steps."""
+
     feature: str = option("the behaviour", "length", Choice(FEATURES))
     steps: int = option("number of first steps to read", 1, Number(low=1))
 

@@ -14,6 +14,8 @@ from study.config.bounds import Choice
 
 @dataclass(frozen=True)
 class Options(TableOptions):
+    """Options of `analysis.pairwise`: the table, and how invalid verdicts count."""
+
     invalid: str = option(
         "how a verdict that names neither counts", "exclude", Choice(tuple(INVALID))
     )

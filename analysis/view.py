@@ -20,6 +20,8 @@ from study.screen import visible
 
 @dataclass(frozen=True)
 class Options(StudyOptions):
+    """Options of `analysis.view`: the study, and how large its page of answers may be."""
+
     answers: int = option("most answers on the page", MOST, Number(low=1, high=50_000))
     seed: int = option("seed of the random sample", 0, Number(low=0))
     max_mb: float = option(

@@ -16,6 +16,8 @@ from study.errors import UserError
 
 @dataclass(frozen=True)
 class Options:
+    """Options of `analysis.compare`: two studies, and whether each forecasts the other."""
+
     study: list[str] = option("two studies, separated by a comma", [], required=True)
     runs_dir: Path = option("folder that holds the studies", Path("runs"))
     steps: int = option("first steps that a forecast reads", 1, Number(low=1))

@@ -16,6 +16,8 @@ from study.config.bounds import Number
 
 @dataclass(frozen=True)
 class Options(FigureOptions):
+    """Options of `analysis.crossjudge`: the study, and the smallest shift of a substitution."""
+
     min_shift_sd: float = option(
         "smallest rise and fall of a substitution, in SDs", LEAST, Number(above=0), former="least"
     )

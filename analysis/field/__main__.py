@@ -19,6 +19,8 @@ from study.features import FEATURES
 
 @dataclass(frozen=True)
 class Options(ResultOptions):
+    """Options of `analysis.field`: the study, and the shortcut."""
+
     feature: str | None = option(
         "shortcut to look for; left out, the judge's dosed behaviours",
         legal=Choice(tuple(FEATURES)),

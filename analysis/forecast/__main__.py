@@ -16,6 +16,8 @@ from study.config.bounds import Name, Number
 
 @dataclass(frozen=True)
 class Options(FigureOptions):
+    """Options of `analysis.forecast`: the study, its judges, and the runs to fit on."""
+
     judges: str = option("presets separated by commas, or study: those of the study", "study")
     steps: int = option("number of first steps to read", 1, Number(low=1))
     fit: str = option(

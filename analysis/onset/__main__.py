@@ -18,6 +18,8 @@ from study.features import FEATURES
 
 @dataclass(frozen=True)
 class Options(ResultOptions):
+    """Options of `analysis.onset`: the study, the shortcut, and what counts as high."""
+
     feature: str | None = option(
         "shortcut to look for; left out, the judge's dosed behaviours",
         legal=Choice(tuple(FEATURES)),

@@ -20,6 +20,8 @@ from study.system.files import write_json
 
 @dataclass(frozen=True)
 class Options:
+    """Options of `analysis.selfcheck`: how many replications, and the file for the table."""
+
     replications: int = option(
         "replications of each estimator; fewer are too few to check 95 %",
         FEWEST,

@@ -22,6 +22,8 @@ from study.errors import UserError
 
 @dataclass(frozen=True)
 class Options(ResultOptions):
+    """Options of `analysis.workflow`: a study, or a log of another program."""
+
     study: str = option("name of the study", "")
     log: Path | None = option("log of another program, JSON lines, in place of a study")
 

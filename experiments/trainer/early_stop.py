@@ -18,6 +18,7 @@ class EarlyStop(TrainerCallback):
         self.alarm, self.scorer = alarm, scorer
 
     def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        """Add the step to the alarm; on all ranks, stop and save once it has rung."""
         stops = False
         if self.alarm is not None and self.scorer is not None and self.scorer.pending is not None:
             self.alarm.add(self.scorer.pending.rollouts)

@@ -230,6 +230,7 @@ class OneRequest(AnswerGrading):
     """A grading whose verdict is one request and its reply."""
 
     def problem(self, row: Row) -> str:
+        """Why the row cannot be graded: no reference to show; empty if it can."""
         if self.shows_reference and not (row.reference or "").strip():
             return "it has no reference answer (judge.grading.options.reference=hidden shows none)"
         return ""

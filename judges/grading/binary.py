@@ -40,6 +40,7 @@ class Binary(base.OneRequest):
 
     @property
     def default_prompt(self) -> str:
+        """``default``, or ``unaided`` without a reference."""
         return "default" if self.shows_reference else "unaided"
 
     def __post_init__(self) -> None:
@@ -87,9 +88,11 @@ class Verif(Binary):
 
     @property
     def default_prompt(self) -> str:
+        """The prompt of the chosen language."""
         return self.chosen["language"]
 
     def problem(self, row: Row) -> str:
+        """Why the row cannot be graded, by its criteria; empty if it can."""
         texts = [item.text.strip() for item in row.criteria]
         if not texts:
             return "the row has no criteria to use as constraints"
@@ -100,6 +103,7 @@ class Verif(Binary):
         return ""
 
     def messages(self, row: Row, answer: str) -> list[dict[str, str]]:
+        """The chat turns that show the criteria as constraints, and the answer."""
         constraints = "\n".join(f"- {item.text.strip()}" for item in row.criteria)
         return self.turn(
             row, constraints=delimit("rubric", constraints), answer=delimit("answer", answer)

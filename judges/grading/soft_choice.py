@@ -71,6 +71,7 @@ class SoftChoice(base.OneRequest):
         return self.options.get("soft", True)
 
     def messages(self, row: Row, answer: str) -> list[dict[str, str]]:
+        """The chat turns that ask for one of the two words."""
         positive, negative = self.words
         return self.turn(
             row, answer=delimit("answer", answer), positive=positive, negative=negative

@@ -155,9 +155,11 @@ class Hashed(io.RawIOBase):
         self._footer: bytearray | None = None
 
     def writable(self) -> bool:
+        """True: a file that Parquet is written to."""
         return True
 
     def write(self, data: Any) -> int:
+        """Write and digest bytes, or keep those of the footer; returns their number."""
         if self._footer is not None:
             self._footer += data
             return len(data)
@@ -165,6 +167,7 @@ class Hashed(io.RawIOBase):
         return self._file.write(data)
 
     def tell(self) -> int:
+        """Bytes so far, those of the kept footer included."""
         return self._file.tell() + len(self._footer or b"")
 
     def ends_group(self) -> None:

@@ -241,6 +241,8 @@ class Tracking:
 
 @dataclass(frozen=True)
 class Ray:
+    """Where the Ray cluster of a sweep is."""
+
     address: str = ""
     """HOST:PORT of the cluster, or auto for the one that runs here; empty starts one here."""
 
