@@ -140,8 +140,8 @@ def _forecast(result: CrossForecast) -> list[str]:
         if not math.isnan(row.predicted.value)
     ]
     lines = [
-        f"{result.of} forecast by the runs of {result.by} [95 % of runs], beside what was trained;"
-        " by rollouts, in the units above:"
+        f"{result.of} forecast by the runs of {result.by} [95 % of runs], next to the trained"
+        " shifts; by rollouts, in the units above:"
     ]
     if result.in_both:
         lines.append(f"(both studies trained {_listed(result.in_both)})")

@@ -65,9 +65,9 @@ def regressed(runs: Sequence[Run], names: Sequence[str], study: str) -> dict[str
         k = runs[0].names.index(name)
         if not np.isfinite(bias.coef_K[k]):
             raise UserError(
-                f"correction.without names {name}, and no answer of correction.fit="
-                f"{study} has more of it than another of its group, or none that other"
-                " behaviours do not explain: what the judge pays for it cannot be told."
+                f"correction.without names {name}, but in correction.fit={study} it does not vary"
+                " within groups, or only together with other behaviours, so its bias is not"
+                " identified. Name another study."
             )
         if not np.isfinite(bias.se_K[k]):
             raise UserError(

@@ -238,7 +238,7 @@ def _set_aside(place: CellFolder) -> None:
     there = folder / f"{place.name}-{number}"
     release(place, there.name)
     place.path.rename(there)
-    print(f"{place.name} is now {there}, and is trained anew.", flush=True)
+    print(f"{place.name} is now {there}, so it is trained again.", flush=True)
 
 
 def _evaluate(plan: Plan, cell: Cell, datasets: str) -> Step:

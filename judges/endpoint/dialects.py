@@ -131,7 +131,7 @@ def check_dialect(judge: Judge, wanted: Mapping[str, Any]) -> None:
     if judge.grading.options.get("structured") and len(spelled) < len(wanted):
         refuse(
             "grading.options.structured=true",
-            f"{here} does not enforce the form that the grading {judge.grading.name} wants",
+            f"{here} does not enforce the form that the grading {judge.grading.name} needs",
             "Type judge.grading.options.structured=false",
         )
 

@@ -63,7 +63,7 @@ class Damaged(UserError):
     def __init__(self, path: Path, why: str, remedy: str = "", at: str = "") -> None:
         self.path, self.why, self.at = path, why, f" at {at}" if at else ""
         away = f"mv {shlex.quote(str(path))} {shlex.quote(f'{path}.damaged')}"
-        remedy = remedy or f"Move it away and run the same command again: {away}"
+        remedy = remedy or f"Move it away and rerun the command: {away}"
         super().__init__(f"{path} is damaged{self.at}: it {why}. {remedy}")
 
 

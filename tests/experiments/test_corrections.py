@@ -207,7 +207,7 @@ def test_without_truth_or_variation_nothing_is_fitted():
     one = np.where(np.arange(len(run.truth))[:, None] == 0, run.truth, np.nan)
     for changed, said in (
         ({"truth": np.full(run.truth.shape, np.nan)}, "the fit needs judge - truth"),
-        ({"features": flat}, r"no answer of correction\.fit=s has more of it"),
+        ({"features": flat}, r"in correction\.fit=s it does not vary within groups"),
         ({"truth": one}, "too few groups of rollouts"),
     ):
         with pytest.raises(UserError, match=said):
