@@ -81,7 +81,7 @@ def _merge(sources: Sequence[Path], db: Path) -> int:
     )
     for path, rows in merged.unusable.items():
         if rows:
-            print(f"{rows} rows of {path} are not usable and were left out")
+            print(f"{rows} rows of {path} cannot be used and were left out")
     return 0
 
 
