@@ -204,7 +204,7 @@ def test_the_count_of_lost_records_is_printed(tmp_path, capsys) -> None:
         (["grading=rubric_batch", "replies={file}"], "out="),
         (["grading=soft_choice", "replies={file}", "out={out}"], "soft_choice"),
         (["grading=nope", "replies={file}", "out={out}"], "nope"),
-        (["grading=verif", "vocabulary=met", "replies={file}", "out={out}"], "Give bracket"),
+        (["grading=verif", "vocabulary=met", "replies={file}", "out={out}"], "Legal are bracket"),
         (["grading=rubric_batch", "vocabulary=bracket", "replies={file}", "out={out}"], "yes_no"),
         (["grading=rubric_batch", "clip=two", "replies={file}", "out={out}"], "zero, none"),
         (["grading=verif", "clip=zero", "replies={file}", "out={out}"], "clip=zero has no meaning"),
