@@ -83,9 +83,9 @@ def source_of(options: Options) -> Source | None:
     if sources not in MEANINGLESS:
         file = "predictions" if options.what in VERIFIED else "responses"
         raise UserError(
-            f"Answers need exactly one source, but {' and '.join(sorted(sources)) or 'none'} is"
-            f" given. Type {file}=FILE, run=CELL_FOLDER, model=FOLDER, adapter=FOLDER, both of"
-            " them, or endpoint=URL model=NAME."
+            f"Answers need exactly one source, but {', '.join(sorted(sources)) or 'none'} is given."
+            f" Type {file}=FILE, run=CELL_FOLDER, model=FOLDER, adapter=FOLDER, model= and adapter="
+            " together, or endpoint=URL model=NAME."
         )
     if wrong := [key for key in MEANINGLESS[sources] if key in options.given]:
         raise UserError(f"{wrong[0]} has no meaning with {' and '.join(sorted(sources))}.")

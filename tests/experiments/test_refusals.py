@@ -100,7 +100,7 @@ REFUSED = {
         "ifeval out=o model=m max_tokens=0": "must be a number 1 or more",
         "ifeval out=o model=m temperature=hot": "must be a number that is finite",
         "ifeval out=o model=m thinking=maybe": "it must be true or false",
-        "ifeval out=o endpoint=h model=m": "is not a legal address",
+        "ifeval out=o endpoint=h model=m": "is not an address",
         "ifeval out=o run=/no": "is not a cell",
         "ifeval out=o adapter=/no": "it is not an adapter",
     },

@@ -145,7 +145,7 @@ def test_clean_says_first_and_takes_only_what_may_go(study: Path, printed: Print
     runs = f"runs_dir={study.parent}"
     assert "No file was removed" in printed(clean.main, runs)
     assert all(path.exists() for path in left) and len(list(study.glob("*/checkpoints"))) == 4
-    assert "Gone: 7 of 7" in printed(clean.main, runs, "yes=true")
+    assert "Removed: 7 of 7" in printed(clean.main, runs, "yes=true")
     assert not any(path.exists() for path in left) and not list(study.glob("*/checkpoints"))
     after = records(study)
     assert after.pop(".fresh.json.abcd1234") and after == before
