@@ -165,7 +165,7 @@ def test_a_study_of_two_arms_has_no_shifts_in_units_and_says_what_to_type(small_
     assert "python -m analysis.forecast study=nowhere steps=1" in capsys.readouterr().err
     # its own fit would have seen the arms that it forecasts, so that it is made anew, arm by arm
     assert main([*command, f"fit={small_study.name}"]) == 2
-    assert "is fitted on 4" in capsys.readouterr().err
+    assert "the response fit needs 4" in capsys.readouterr().err
     assert main(command) == 0
     said = capsys.readouterr().out
     assert "No shift in units" in said and "Type fit=STUDY" in said

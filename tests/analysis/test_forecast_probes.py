@@ -65,4 +65,4 @@ def test_probed_judges_and_a_study_of_few_arms(small_study, tmp_path, capsys):
     words = [f"study={small_study.name}", f"runs_dir={small_study.parent}"]
     folder = next(path.parent for path in runs_dir.rglob("probes.parquet"))
     assert main([*words, f"probes={folder}"]) == 2
-    assert "is fitted on 4" in capsys.readouterr().err
+    assert "the response fit needs 4" in capsys.readouterr().err

@@ -223,5 +223,5 @@ def test_a_fit_that_is_not_there_and_other_behaviours_are_refused(tmp_path):
     with pytest.raises(UserError, match="takes the same behaviours"):
         forecast_units.forecasts(others, STUDY, judged(bias))
     few = Trained(("a", "b"), np.array([0, 1]), shifts[:2])
-    with pytest.raises(UserError, match="is fitted on 4"):
+    with pytest.raises(UserError, match="the response fit needs 4"):
         fitted(STUDY, judged(bias), few)

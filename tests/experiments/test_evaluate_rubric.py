@@ -108,7 +108,7 @@ def test_a_result_is_replaced_by_its_like_only(tmp_path, capsys):
     for _ in range(2):
         assert run(tmp_path, FAIR, given)[0] == 0
     assert run(tmp_path, "judge=sim-strict", given)[0] == 2
-    held = "rubric under judge=sim-fair, and this is rubric under judge=sim-strict"
+    held = "rubric under judge=sim-fair, but this is rubric under judge=sim-strict"
     assert held in capsys.readouterr().err
     code, found = run(tmp_path, FAIR, responses(tmp_path / "other.jsonl", answers()))
     assert code == 0

@@ -74,8 +74,12 @@ def test_slots_are_by_cores_memory_and_gpus(tmp_path, gpus_here, monkeypatch) ->
 @pytest.mark.parametrize(
     ("here", "sweep", "said"),
     [
-        (2, {"gpus_per_cell": 3.0}, "this process may use 2 GPUs here. Type sweep.gpus_per_cell=2"),
-        (0, {"gpus_per_cell": 0.5}, "this process may use 0 GPUs here. Leave it out"),
+        (
+            2,
+            {"gpus_per_cell": 3.0},
+            "this process may use: 2 GPUs here. Type sweep.gpus_per_cell=2",
+        ),
+        (0, {"gpus_per_cell": 0.5}, "this process may use: 0 GPUs here. Leave it out"),
         (8, {"gpus_per_cell": 1.5}, "a whole number, or a share"),
         (8, {"gpus_per_cell": 2.0, "accelerate": str(SHIPPED / "fsdp.yaml")}, "the 8 processes"),
         (0, {"accelerate": str(SHIPPED / "fsdp.yaml")}, "has 0. Type this on a machine with 2, or"),

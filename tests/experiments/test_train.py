@@ -76,7 +76,7 @@ def test_a_cell_whose_device_is_not_here_is_refused(unfinished, capsys, monkeypa
     config.write_text(yaml.safe_dump(data | {"device": "cuda:9"}))
     status = (unfinished / "status.json").read_bytes()
     assert train.main([f"cell={unfinished}"]) == 2
-    assert "device=cuda:9 is not there" in capsys.readouterr().err
+    assert "device=cuda:9 does not exist here" in capsys.readouterr().err
     assert (unfinished / "status.json").read_bytes() == status
 
 

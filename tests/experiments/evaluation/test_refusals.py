@@ -114,4 +114,4 @@ def test_a_result_is_not_overwritten_by_another_models(evaluate, capsys):
     lines = [line | {"model": "a"} for line in right("hotpotqa")]
     assert evaluate(lines)[0] == 0
     assert evaluate([line | {"model": "b"} for line in lines])[0] == 2
-    assert "holds the result of a, and this is b" in capsys.readouterr().err
+    assert "holds the result of a, but this is b" in capsys.readouterr().err

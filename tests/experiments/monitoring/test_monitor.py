@@ -229,7 +229,10 @@ WRONG = {
         ["study=mine", SHOWN, "domain=law"],
         "domain=law is not a domain of this study",
     ),
-    "a domain of nothing": (["study=mine", "domain=qa"], "domain= belongs to show=disagreements"),
+    "a domain of nothing": (
+        ["study=mine", "domain=qa"],
+        "domain= has no meaning without show=disagreements",
+    ),
     "restart with show": (["study=mine", SHOWN, "restart=true"], "restart= belongs"),
     "no rows at all": (["study=mine", SHOWN, "limit=0"], "limit=0 is not legal"),
     "an unknown key": (["study=mine", "onec=true"], "Did you mean once=?"),

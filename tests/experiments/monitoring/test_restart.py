@@ -56,7 +56,7 @@ def no_training(monkeypatch) -> list[Path]:
 
     def start(folder: Path) -> str:
         folders.append(folder)
-        return "process 4321 goes on from the last checkpoint."
+        return "process 4321 resumes from the last checkpoint."
 
     monkeypatch.setattr(restart, "_start", start)
     return folders

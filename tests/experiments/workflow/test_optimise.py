@@ -147,7 +147,7 @@ def test_a_proposal_that_is_no_legal_block_is_said(optimised, rows, block, said)
         (["text={text}"], "needs a policy"),
         (["text={text}", *SIM, "block=domain"], "twice"),
         (["text={text}", "executor=sim", "task=mixed-mini"], "knows the problems of"),
-        (["text=nowhere", *SIM], "text=nowhere is no file"),
+        (["text=nowhere", *SIM], "text=nowhere is not a file"),
         (["text={text}", "run=nowhere"], "nowhere is not a cell"),
         (["text={text}", "run=nowhere", "form=dsl"], "form= is set by the run"),
         (["text={text}", *SIM, "proposer.context=9"], "without proposer=NAME"),
