@@ -162,7 +162,7 @@ def test_bad_files_are_refused_in_a_paragraph(tmp_path, content, said):
 
 
 def test_a_file_that_is_not_there_is_refused(tmp_path):
-    with pytest.raises(UserError, match=r"import=.*nothing\.yaml is not there"):
+    with pytest.raises(UserError, match=r"import=.*nothing\.yaml does not exist"):
         imported(tmp_path / "nothing.yaml")
 
 

@@ -233,7 +233,7 @@ WRONG = {
         ["study=mine", "domain=qa"],
         "domain= has no meaning without show=disagreements",
     ),
-    "restart with show": (["study=mine", SHOWN, "restart=true"], "restart= belongs"),
+    "restart with show": (["study=mine", SHOWN, "restart=true"], "restart= has no meaning without"),
     "no rows at all": (["study=mine", SHOWN, "limit=0"], "limit=0 is not legal"),
     "an unknown key": (["study=mine", "onec=true"], "Did you mean once=?"),
 }
