@@ -82,7 +82,7 @@ def test_slots_are_by_cores_memory_and_gpus(tmp_path, gpus_here, monkeypatch) ->
         (0, {"gpus_per_cell": 0.5}, "this process may use: 0 GPUs here. Leave it out"),
         (8, {"gpus_per_cell": 1.5}, "a whole number, or a share"),
         (8, {"gpus_per_cell": 2.0, "accelerate": str(SHIPPED / "fsdp.yaml")}, "the 8 processes"),
-        (0, {"accelerate": str(SHIPPED / "fsdp.yaml")}, "has 0. Type this on a machine with 2, or"),
+        (0, {"accelerate": str(SHIPPED / "fsdp.yaml")}, "has 0. Type this on a machine with 8, or"),
         (4, {"accelerate": str(SHIPPED / "zero3.yaml")}, "has 4. .* write num_processes: 4 in a"),
     ],
 )

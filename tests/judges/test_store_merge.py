@@ -133,7 +133,7 @@ def test_a_reply_that_cannot_be_used_gives_way(tmp_path: Path) -> None:
         (["merge", "from=newer.db", "db=all.db"], "schema version 99"),
         (["copy", "db=a.db"], "needs out="),
         (["copy", "db=a.db", "out=a.db"], "a.db is db itself"),
-        (["stats", "from=a.db"], "belongs to merge"),
+        (["stats", "from=a.db"], "only with merge"),
     ],
 )
 def test_what_cannot_be_merged_is_told_in_a_paragraph(

@@ -293,7 +293,7 @@ def test_a_judge_writes_the_six_slots_and_the_probe_makes_its_table(
         (["out={0}/b.jsonl", "fill=variants", "rewriter=rules"], "no prompt with a text to start"),
         (["out={0}/b.jsonl", "fill=ypolicy_raw"], "needs a policy that answers"),
         (["out={0}/b.jsonl", "fill=ypolicy_raw", "run={0}"], "is not a cell"),
-        (["out={0}/b.jsonl", "fill=ypolicy_raw", "model=x", "rewriter=rules"], "rewriter= belongs"),
+        (["out={0}/b.jsonl", "fill=ypolicy_raw", "model=x", "rewriter=rules"], "rewriter= has no meaning"),
         (["out={0}/b.jsonl", "fill=ypolicy_raw", "endpoint=http://127.0.0.1:9/v1", "model=m"],
          "does not answer for model=m"),
         (["out={0}/b.jsonl", "path={0}/p.jsonl"], "and needs fill="),
