@@ -227,10 +227,10 @@ def _could_write(name: str, write: Callable[[Path], object], study_dir: Path, ag
         if trouble := storage.explained(error, study_dir):
             print(f"The {name} was not written. {trouble}")
             return False
-        logging.exception("the %s could not be written", name)
+        logging.exception("the %s was not written", name)
         why = visible(f"{type(error).__name__}: {error}")
         print(
-            f"The {name} could not be written ({why}). The runs are complete; to try again, type:"
+            f"The {name} was not written ({why}). The runs are complete; to try again, type:"
             f" {typed(again)}"
         )
         return False
