@@ -128,7 +128,7 @@ WRONG = {
     "SQuAD torn": (SQUADS, b'{"data": [', "no whole JSON"),
     "SQuAD without gold": (SQUADS, [SQUAD | {"answers": []}], "row 1: found"),
     "SQuAD with both": (SQUADS, [SQUAD | {"is_impossible": True}], "row 1"),
-    "the id again": (SQUADS, [SQUAD, SQUAD], "row 2: found the id a a again"),
+    "the id again": (SQUADS, [SQUAD, SQUAD], "row 2: found the id a again"),
     "Hotpot torn": (HOTPOTS, packed(HOTPOT, HOTPOT)[:-9], "row 2: found no JSON"),
     "Hotpot no list": (HOTPOTS, b'{"a": 1}', "row 1"),
     "Hotpot without context": (
