@@ -33,7 +33,7 @@ OWN = {
     },
     "crossjudge": {
         "study=planted least=much": "it must be a number that is finite",
-        "study=planted least=0": "a number above 0",
+        "study=planted min_shift_sd=0": "a number above 0",
     },
     "dose": {
         "study=planted": "experiment=dose-response",
@@ -72,7 +72,7 @@ OWN = {
     "onset": {
         "study=planted feature=taste": "feature=taste is not legal: it must be one of length",
         "study=planted high=much": "high=much is not legal: it must be a number",
-        "study=planted fewest=inf": "fewest=inf is not legal: it must be a whole number",
+        "study=planted min_high=inf": "min_high=inf is not legal: it must be a whole number",
     },
     "propagation": {"study=planted scale=magic": "plain, adam"},
     "view": {
