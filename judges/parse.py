@@ -82,7 +82,7 @@ class Record:
     id: Any
     reply: Reply
     points: tuple[float, ...] | None
-    """Of each criterion; None where nobody kept them."""
+    """Points of each criterion; None if they were not kept."""
 
 
 def read_records(data: bytes) -> tuple[list[Record], int]:

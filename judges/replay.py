@@ -1,4 +1,5 @@
-"""What would GRPO have been told? Stored rollouts scored again by another judge, grading or policy.
+"""Stored rollouts scored again by another judge, grading or failure policy, and the advantages
+then.
 
 ``python -m judges.replay study=NAME judge=NAME`` needs no policy and no GPU: the completions are
 on record. Without ``judge=`` each run keeps its own judge, whose replies come from the store: then

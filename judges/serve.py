@@ -119,7 +119,7 @@ def show_services(runs_dir: Path) -> None:
 
 
 def stop_service(options: Options) -> None:
-    """Stop a service by its name. Raises UserError: there is none, or somebody uses it."""
+    """Stop a service by its name. Raises UserError: there is none, or it is in use."""
     by_name = {service.name: service for service in services(options.runs_dir)}
     service = by_name.get(options.service or "")
     if service is None or not options.stop:

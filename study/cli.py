@@ -147,7 +147,7 @@ class StudyOptions:
         return (self.runs_dir / self.study).absolute()
 
     def check(self) -> None:
-        """Fetch a study that lies elsewhere; refuse one that is not there."""
+        """Fetch a remote study; refuse one that does not exist."""
         exchange.fetch(self.folder)
         if self.folder.is_dir():
             return

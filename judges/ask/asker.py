@@ -1,8 +1,9 @@
-"""Obtains replies of one model: from the store, from whoever asks for the same, or anew.
+"""Obtains replies of one model: from the store, from a running request for the same, or by a new
+one.
 
 What a judge is asked for verdicts (`judges.ask.session`) and what an executor is asked by the
 operators of workflow programs both go this way: one client, one store, the same limits and
-failures. Lives in one event loop; whoever owns that closes it.
+failures. Lives in one event loop, whose owner closes it.
 """
 
 from __future__ import annotations
@@ -70,7 +71,7 @@ def request_keys(model: Model) -> Callable[[Body, int], str]:
 
 
 def check_endpoint(model: Model) -> None:
-    """Check that a model can be asked; for whoever has no event loop. Raises as `Asker.check`."""
+    """Check that a model answers, without an event loop. Raises as `Asker.check`."""
 
     async def check() -> None:
         asker = Asker(model, None)
@@ -86,7 +87,7 @@ class Asker:
     """One model as one event loop asks it.
 
     Args:
-        store: where replies are kept and found; None asks anew each time.
+        store: where replies are kept and found; None sends a new request each time.
         inside: the application that answers, where the model is simulated in this process.
         allowance: what may be spent on what the store cannot answer; None is no limit.
     """

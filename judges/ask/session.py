@@ -56,7 +56,7 @@ class Session:
     """One judge as one process asks it.
 
     Args:
-        store: where replies are kept and found; None asks anew each time.
+        store: where replies are kept and found; None sends a new request each time.
         oracle: (prompt text, answer) -> truth, such as a `study.truth.oracle.Oracle`; for a
             simulated judge.
         calls_before: calls that a simulated judge has answered in earlier processes of this run.

@@ -1,4 +1,4 @@
-"""Plain chat requests, for whoever is not a judge: an evaluation, a step of a workflow.
+"""Plain chat requests, for callers other than judges: an evaluation, a step of a workflow.
 
 They go the way of a judge's requests: the same limits, retries, deadline, replicas, and replies
 without the key. A request that got no reply says why; nothing is made up.
@@ -27,7 +27,7 @@ __all__ = ["Fetched", "chat_body", "complete_all", "open_channel"]
 
 
 def open_channel(endpoint: Endpoint) -> Channel:
-    """A way to an endpoint for one event loop; whoever opens it closes its ``wire``.
+    """A way to an endpoint for one event loop; its opener closes its ``wire``.
     Raises UserError: the address cannot work, or the variable of the key is not set."""
     check_key(endpoint, f"The endpoint {endpoint.url}")
     return Channel(endpoint, open_wire(endpoint), read_key(endpoint))

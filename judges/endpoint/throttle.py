@@ -99,7 +99,7 @@ class Concurrency(AbstractAsyncContextManager[None]):
             self._open_window(None)
 
     def answered(self, seconds: float) -> None:
-        """A reply came after so many seconds."""
+        """Note the seconds that a reply took."""
         if not self._adaptive:
             return
         self._seconds.append(seconds)

@@ -362,7 +362,7 @@ def check_rows(
 
 
 def check_group(name: str, size: int) -> None:
-    """Refuse a group that has nobody to compare with.
+    """Refuse a group of one, which has no other answer to compare.
     Raises UserError: the group is smaller than two."""
     if size < 2:
         raise UserError(

@@ -34,7 +34,7 @@ class SoftChoice(base.OneRequest):
     ``rubric`` shown | hidden, whether it sees ``row.criteria``;
     ``positive`` and ``negative`` (Yes and No); ``soft`` (true; false scores the word itself as 1 or
     0).
-    Raises UserError: an unknown option or prompt, or words that cannot be told apart."""
+    Raises UserError: an unknown option or prompt, or two words that read alike."""
 
     name = "soft_choice"
     version = "4"

@@ -162,11 +162,11 @@ class Service:
 
     def locked(self, wait_s: float = math.inf) -> AbstractContextManager[None]:
         """Nobody else changes owner or users within the block.
-        Raises LockTimeout: somebody else held the lock all of ``wait_s``."""
+        Raises LockTimeout: another process held the lock all of ``wait_s``."""
         return locks.held(self.folder / ".lock", wait_s)
 
     def read(self) -> Book | None:
-        """The book, None where nobody serves.
+        """The book; None if the model is not served.
         Raises UserError: it is damaged, or written by a newer version."""
         path = self.folder / BOOK
         remedy = f"It names no service. Stop its processes and type: rm -r {self.folder}"
@@ -276,7 +276,7 @@ class Service:
 
 
 def auto_served(models: Iterable[Model]) -> list[Model]:
-    """Each of the models that a sweep serves where nobody does, once."""
+    """Each model that a sweep serves if no other process does, once."""
     return list({server_identity(model): model for model in models if model.serve.auto}.values())
 
 

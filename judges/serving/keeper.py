@@ -45,7 +45,7 @@ SILENT_LOOKS = 6
 
 
 Announce = Callable[[Model, Sequence[Server], float], None]
-"""Told once that a service answers: the model as it is reached, its servers, seconds it took."""
+"""Called once when a service answers, with the model as it is reached, its servers, and seconds."""
 
 
 class Taken(UserError):
@@ -113,7 +113,7 @@ class Keeper:
     def keep(self, on_ready: Announce | None = None) -> str:
         """Serve until there is a reason to end, and return it; ``on_ready`` is called once, when
         every replica answers.
-        Raises Taken: somebody serves this already.
+        Raises Taken: another process serves this already.
         Raises UserError: it cannot be started, or no replica could be kept."""
         arguments(self._model, "", 0)  # before anything is written
         launcher(self._model.serve.device)

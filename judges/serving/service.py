@@ -249,7 +249,7 @@ def service_rows(runs_dir: Path) -> list[dict[str, str]]:
 
 
 def end_service(service: Service, patience_s: float = 2 * server.STOP_S) -> str:
-    """Stop a service that nobody uses, wherever its owner is, and return what was done.
+    """Stop an unused service, wherever its owner is, and return what was done.
     Raises UserError: somebody uses it, or the owner does not end."""
     with service.locked():
         book = service.read()

@@ -98,7 +98,7 @@ class Simulated:
 
 
 async def hang(request: Request) -> Response:
-    """No answer, for as long as somebody waits for one."""
+    """No answer, for as long as the client waits."""
     while (await request.receive())["type"] != "http.disconnect":
         await asyncio.sleep(0.05)
     return Response(status_code=503)
@@ -117,7 +117,7 @@ def truths_of(rule_truths: list[RuleTruth]) -> list[Truth]:
 
 
 def tokens(characters: int) -> int:
-    """About how many tokens a text of so many characters has."""
+    """Approximate tokens of a text, by its characters."""
     return math.ceil(characters / PIECE)
 
 

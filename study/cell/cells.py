@@ -93,7 +93,7 @@ def save_cell(cell: Cell) -> None:
 
 
 def save_config(cell: Cell) -> None:
-    """Write the resolved config, for whoever holds the cell."""
+    """Write the resolved config; the caller holds the cell."""
     write_yaml(cell.folder / "config.yaml", cell.data)
 
 

@@ -1,4 +1,4 @@
-"""Rows of records that are well formed and cannot be: whoever reads a step is told so instead.
+"""Rows of records that are well formed but impossible: a reader of the step gets an error instead.
 
 A score is a finite number where the outcome is ``scored``, and nowhere else; no rollout stands
 twice; a rollout's id has its step. `analysis.records` looks at several files.

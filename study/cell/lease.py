@@ -46,7 +46,7 @@ def held(folder: Path) -> Generator[None]:
 
     Raises:
         Taken: another process runs it.
-        StorageError: where it lies cannot be read or written.
+        StorageError: its place cannot be read or written.
     """
     folder = folder.absolute()
     if not (url := url_of(folder)):

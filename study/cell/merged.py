@@ -68,7 +68,7 @@ def merge(folder: Path, noted: Callable[[list[Path], Path], None] | None = None)
     """Make one file of all steps on record in ``folder``; parts that are damaged stay as they are.
 
     Args:
-        noted: is told of the files that go away, and of the one that stands for them, while all of
+        noted: gets the files that go away, and the one that replaces them, while all of
             them are there.
 
     Returns:

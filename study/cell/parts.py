@@ -158,7 +158,7 @@ def at_step(folder: Path, step: int) -> Part:
 
 
 def left_out(damage: Damaged) -> str:
-    """What a reader is told who goes on without rows that cannot be read."""
+    """The message to a reader who continues without rows that cannot be read."""
     return f"{where(damage.path)} is left out{damage.at}: it {damage.why}"
 
 

@@ -27,7 +27,7 @@ URL = re.compile(r"([a-z][a-z0-9+-]{1,30})://(.*)", re.IGNORECASE | re.DOTALL)
 BUCKETS = ("s3", "s3a", "gs", "gcs", "abfs", "az", "oss", "oci")
 """Schemes of object stores: the first word of their address is a bucket, made by hand."""
 LOCK = ".lock"
-"""In a cell's folder: whoever runs or changes the cell holds it."""
+"""In a cell's folder: a process that runs or changes the cell holds it."""
 LEASE = ".lease.json"
 """In a cell's folder: who ran it elsewhere when that was last looked at."""
 _KEYS = ("NoCredentials", "PartialCredentials", "Unauthorized", "AccessDenied", "InvalidAccess")
@@ -40,7 +40,7 @@ class StorageError(UserError):
 
 
 def scratch() -> Path:
-    """Where copies of what lies elsewhere are kept: the folder that ``JUDGEDRIFT_SCRATCH`` names,
+    """Folder of the copies of remote files: the one that ``JUDGEDRIFT_SCRATCH`` names,
     else ``judgedrift`` in the user's cache."""
     cache = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     return Path(os.environ.get(VARIABLE) or Path(cache) / "judgedrift").expanduser().absolute()

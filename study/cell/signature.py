@@ -38,7 +38,7 @@ UNSIGNED = (
     "some record files are unsigned, as older versions wrote them, so a later change to them"
     " cannot be detected; to count them, type: judgedrift records verify"
 )
-"""What a reader is told of such files, once."""
+"""The message about such files, once."""
 
 
 @dataclass(frozen=True)

@@ -36,7 +36,7 @@ class Number:
     below: float | None = None
 
     def accepts(self, value: Any) -> bool:
-        """Whether a number lies within the limits."""
+        """Whether a number is within the limits."""
         return (
             (self.low is None or self.low <= value)
             and (self.above is None or self.above < value)

@@ -31,7 +31,7 @@ class Correction:
     """Corrections of a judge's scores, in this order; by default none."""
 
     rubric_dropout: float = bounds.number(0.0, low=0, below=1)
-    """Share of the criteria that do not count, drawn anew for each group."""
+    """Share of the criteria that do not count, drawn again for each group."""
     without: list[str] = field(default_factory=list)
     """Features whose part of the judge's error is removed: score - b z."""
     fit: str = ""

@@ -69,7 +69,7 @@ class Workflow:
     instructions: bool = False
     """Whether layer 2 puts words for operator and domain before each operator's prompt."""
     repair: bool = False
-    """Have the executor mend programs that are not valid. What it mended is recorded; the reward
+    """Whether the executor repairs programs that are not valid. Repairs are recorded; the reward
     stays that of the program as it was written."""
     fallback: str = bounds.choice("none", "none", "credit")
     """credit runs a default program in place of one that is not valid, and rewards it in full: a

@@ -19,7 +19,7 @@ def check_reward(
     max_tokens: int,
     domains: Iterable[str] = (),
 ) -> None:
-    """Refuse a reward that cannot be had with these training rows and
+    """Refuse a reward that is not possible with these training rows and
     ``trainer.max_completion_length``; ``domains`` are those that the task has besides theirs.
     Raises UserError: naming the setting, or how many rows lack what it needs."""
     if reward.name == "rubric" and not judge.grading.name.startswith("rubric_"):

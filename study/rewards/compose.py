@@ -48,7 +48,7 @@ class RewardInputs:
     rules: tuple[bool | None, ...]
     """What each rule of ``row`` said; empty where none was run."""
     truth_missing: str | None = None
-    """Why the truth could not be had; None where there is one, or where no rule can tell."""
+    """Why the truth is missing; None if there is one, or if no rule can tell."""
     played: ExecutedProgram | None = None
     """How the program ran, where the completion is one; None where it is the answer itself."""
 

@@ -412,7 +412,7 @@ def first_line(error: BaseException) -> str:
 
 
 def say(text: str) -> None:
-    """Tell whoever is watching, once per process."""
+    """Log a message, once per process."""
     if text not in PRINTED_LINES:
         PRINTED_LINES.add(text)
         with contextlib.suppress(OSError):

@@ -40,7 +40,7 @@ class Drawing:
         return self._item(self._index(place))
 
     def check(self, length: int) -> None:
-        """Raises UserError: a run draws ``length`` rows, and there are not so many."""
+        """Raises UserError: a run draws ``length`` rows, but there are fewer."""
         self.mixture.check(length)
 
     def notes(self, steps: int, prompts_per_step: int) -> list[str]:

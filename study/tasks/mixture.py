@@ -113,7 +113,7 @@ class Mixture:
         return Place(pool.dataset, permuted(index, pool.rows, key), repeat)
 
     def check(self, length: int) -> None:
-        """Raises UserError: a run draws ``length`` rows, and there are not so many."""
+        """Raises UserError: a run draws ``length`` rows, but there are fewer."""
         if self.total is not None and length > self.total:
             rows = sum(pool.rows for pool in self.pools.values())
             least = -(-length // rows)

@@ -37,7 +37,7 @@ class RuleResult:
 
     Attributes:
         passed: what the function returned; None where it returned no bool.
-        vacuous: whether an empty answer passes too; None where that cannot be told.
+        vacuous: whether an empty answer passes too; None where that is unknown.
         infeasible: why no good answer can pass, or None.
     """
 

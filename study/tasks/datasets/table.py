@@ -252,7 +252,7 @@ def _item(record: dict[str, Any]) -> Item:
 
 
 def again(folder: Path, root: Path | None = None) -> str:
-    """What to type for a prepared folder to be made anew: the command that its manifest has, else
+    """The command that makes a prepared folder again: the one that its manifest has, else
     that of the preset whose name it bears. ``root`` is the data folder, where that is told."""
     command = None
     with contextlib.suppress(UserError):
