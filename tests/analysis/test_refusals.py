@@ -32,7 +32,7 @@ OWN = {
         "study=planted out=o.json table=x": "both study= and table=",
     },
     "crossjudge": {
-        "study=planted least=much": "it must be a number that is finite",
+        "study=planted min_shift_sd=much": "it must be a number that is finite",
         "study=planted min_shift_sd=0": "a number above 0",
     },
     "dose": {
