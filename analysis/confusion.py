@@ -68,9 +68,11 @@ def check_judged(frame: pd.DataFrame) -> pd.DataFrame:
 
 @dataclass(frozen=True)
 class Options(StudyOptions):
+    """Options of `analysis.confusion`: a study or a table, and when the judge says yes."""
+
     study: str = option("name of the study", "")
-    table: Path | None = option(f"a table instead of a study: {KINDS}")
-    threshold: float = option("the judge says yes from this score on", THRESHOLD, Number(0, high=1))
+    table: Path | None = option(f"table, in place of a study: {KINDS}")
+    threshold: float = option("score from which the judge says yes", THRESHOLD, Number(0, high=1))
     level: float = option("level of the intervals", LEVEL, Number(above=0, below=1))
     out: Path = output("JSON file for the numbers", required=True)
 
@@ -78,7 +80,9 @@ class Options(StudyOptions):
         """Refuse a study and a table together, neither, or a study that is not there."""
         if bool(self.study) == (self.table is not None):
             arguments = "both study= and table=" if self.study else "neither study= nor table="
-            raise UserError(f"{arguments} were given. Give one of them: study=NAME or table=FILE.")
+            raise UserError(
+                f"{arguments} were given, but exactly one is needed. Type study=NAME or table=FILE."
+            )
         if self.study:
             super().check()
 

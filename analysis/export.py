@@ -26,7 +26,9 @@ WRITERS = {"csv": write_csv, "parquet": write_parquet, "hf": write_hf, "inspect"
 
 @dataclass(frozen=True)
 class Options(StudyOptions):
-    format: str = option("what to write", "", Choice((*FILES, *FOLDERS)), required=True)
+    """Options of `analysis.export`: the study, the format, and the file or folder."""
+
+    format: str = option("format of the files", "", Choice((*FILES, *FOLDERS)), required=True)
     out: Path = option("file to write, or the new folder of hf and inspect", None, required=True)
 
     def check(self) -> None:
@@ -43,7 +45,10 @@ def main(options: Options) -> int:
         check_new("out", options.out)
     answers = read_answers(options.folder)
     if not answers.sources:
-        raise UserError(f"study={options.study} has no answer on record, so none is exported.")
+        raise UserError(
+            f"study={options.study} has no recorded answer to export. To see its progress, type:"
+            f" judgedrift status study={options.study}"
+        )
     with writes("out", options.out):
         count = WRITERS[options.format](answers, options.out)
     noun = "answers" if options.format == "inspect" else "rows"

@@ -186,7 +186,7 @@ def completions(path: Path, truth: Sequence[str] = (), raters: Sequence[str] = (
 
 def _table(path: Path, rows: list[tuple[Any, ...]], columns: str) -> pd.DataFrame:
     if not rows:
-        raise UserError(f"{path} holds no verdicts. Give the file that the evaluation wrote.")
+        raise UserError(f"{path} holds no verdicts. Give the evaluation's own output file.")
     frame = pd.DataFrame(rows, columns=columns.split())
     frame.attrs["path"] = str(path)
     return frame
@@ -216,7 +216,7 @@ def _word(where: str, record: Mapping[str, Any], field: str, legal: Mapping[str,
 
 def _judge_name(path: Path, name: Any) -> str:
     if not name:
-        raise UserError(f"{path} does not say which judge it is of. Type: judge=NAME")
+        raise UserError(f"{path} does not name its judge. Type: judge=NAME")
     return str(name)
 
 
@@ -229,12 +229,14 @@ COMPLETIONS = ("trl", "verl")
 
 @dataclass(frozen=True)
 class Options:
-    kind: str = word("what wrote the file", *PAIRS, "ifeval", *COMPLETIONS)
+    """Options of `analysis.importers`: the file, the program that wrote it, and the columns."""
+
+    kind: str = word("program that wrote the file", *PAIRS, "ifeval", *COMPLETIONS)
     file: Path = word("the file")
     out: Path = option("CSV file for the table", required=True)
-    judge: str = option("its name, where the file has none", "", only=(*PAIRS, "ifeval"))
+    judge: str = option("name of the judge, if the file has none", "", only=(*PAIRS, "ifeval"))
     by: str = option(
-        "what a row is", "instruction", Choice(("instruction", "prompt")), only=("ifeval",)
+        "meaning of a row", "instruction", Choice(("instruction", "prompt")), only=("ifeval",)
     )
     truth: list[str] = option("columns of truth", [], only=COMPLETIONS)
     raters: list[str] = option("columns of other raters", [], only=COMPLETIONS)

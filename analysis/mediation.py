@@ -15,6 +15,8 @@ from study.features import FEATURES
 
 @dataclass(frozen=True)
 class Options(ResultOptions):
+    """Options of `analysis.mediation`: the study, and the behaviour."""
+
     feature: str = option("the behaviour", "length", Choice(FEATURES))
 
 

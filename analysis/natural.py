@@ -16,8 +16,10 @@ from study.features import FEATURES
 
 @dataclass(frozen=True)
 class Options(ResultOptions):
+    """Options of `analysis.natural`: the study, the behaviour, and the first steps."""
+
     feature: str = option("the behaviour", "length", Choice(FEATURES))
-    steps: int = option("first steps that are read", 1, Number(low=1))
+    steps: int = option("number of first steps to read", 1, Number(low=1))
 
 
 @command("analysis.natural study=quickstart", __doc__, Options)

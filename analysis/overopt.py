@@ -17,6 +17,8 @@ from study.system.files import write_json
 
 @dataclass(frozen=True)
 class Options(ResultOptions):
+    """Options of `analysis.overopt`: the study, and the file for best-of-n choices."""
+
     best_of_n: Path | None = output("JSON file for what choosing by each judge would give")
 
 

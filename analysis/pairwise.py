@@ -14,8 +14,10 @@ from study.config.bounds import Choice
 
 @dataclass(frozen=True)
 class Options(TableOptions):
+    """Options of `analysis.pairwise`: the table, and how invalid verdicts count."""
+
     invalid: str = option(
-        "what becomes of a verdict that names neither", "exclude", Choice(tuple(INVALID))
+        "how a verdict that names neither counts", "exclude", Choice(tuple(INVALID))
     )
 
 

@@ -20,10 +20,14 @@ from study.screen import visible
 
 @dataclass(frozen=True)
 class Options(StudyOptions):
-    answers: int = option("answers that the page holds at most", MOST, Number(low=1, high=50_000))
+    """Options of `analysis.view`: the study, and how large its page of answers may be."""
+
+    answers: int = option("most answers on the page", MOST, Number(low=1, high=50_000))
     seed: int = option("seed of the random sample", 0, Number(low=0))
     max_mb: float = option(
-        "megabytes of the page; answers are left out for it", MOST_MB, Number(low=0.2, high=200)
+        "most megabytes of the page; answers are left out to keep it",
+        MOST_MB,
+        Number(low=0.2, high=200),
     )
     out: Path | None = output("HTML file, instead of report/answers.html in the study's folder")
 

@@ -38,14 +38,16 @@ def merge(
 
     Args:
         checkpoint: the step of a checkpoint; None takes the policy as the run ended.
-        base: folder of the base model, where it has moved since the run.
+        base: folder of the base model, if it has moved since the run.
     """
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
-        raise UserError(f"out={out} is there and not empty. Give a new folder: nothing is lost.")
+        raise UserError(f"out={out} is not an empty folder; nothing written. Give a new one.")
     policy, folder = trained_policy(cell, checkpoint)
     trained_on = read_json(folder / "adapter_config.json").get("base_model_name_or_path")
     if trained_on is None and not (folder / "config.json").is_file():
-        raise UserError(f"{folder} holds neither an adapter nor a model, so nothing can be merged.")
+        raise UserError(
+            f"{folder} holds neither an adapter nor a model to merge. Give another run="
+        )
     source = base or (str(trained_on) if trained_on else str(folder))
     if trained_on and not same_model(str(trained_on), base or policy["path"]):
         wrong = f"model={base}" if base else f"the run's config names {policy['path']}"
@@ -53,9 +55,7 @@ def merge(
             f"{folder} was trained on the base model {trained_on}, and {wrong}. Give"
             " model=FOLDER of a copy of that base model."
         )
-    remedy = (
-        f"Its tokenizer is read from {folder}. Type model=FOLDER where the base model has moved."
-    )
+    remedy = f"Its tokenizer is read from {folder}. Type model=FOLDER if the base model has moved."
     model, tokenizer = read_model(source, policy["dtype"], remedy, str(folder))
     if trained_on:
         model = adapted(model, folder, source).merge_and_unload()
@@ -76,10 +76,10 @@ class Options:
     run: CellFolder = option("folder of the run, runs/STUDY/CELL", required=True)
     out: Path = option("new folder for the merged model", required=True)
     checkpoint: int | None = option(
-        "step of a checkpoint; the policy as the run ended where it is left out",
+        "step of a checkpoint; left out, the final policy",
         legal=Number(low=0),
     )
-    model: str | None = option("folder of the base model, where it has moved since the run")
+    model: str | None = option("folder of the base model, if it has moved since the run")
 
 
 @command("experiments.merge run=runs/quickstart/CELL out=merged", __doc__, Options)

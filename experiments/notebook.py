@@ -20,7 +20,7 @@ from study.cli import StudyOptions, command, option
 class Options(StudyOptions):
     """Options of `experiments.notebook`: the study, and whether to execute again."""
 
-    again: bool = option("execute it again on the records as they are now", False)
+    refresh: bool = option("execute it again on the records as they are now", False, former="again")
 
 
 @command("experiments.notebook study=quickstart", __doc__, Options)
@@ -28,10 +28,10 @@ def main(options: Options) -> int:
     """Exit codes: 0 there, 2 a user's error."""
     path = options.folder / PLACE
     changed = not is_ours(path)
-    if options.again or not path.exists():
+    if options.refresh or not path.exists():
         write_notebook(options.folder)
     place = path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path
-    print(f"{place}{': you have changed it, so it stays as it is' if changed else ''}")
+    print(f"{place}{': you have changed it, so it was not rewritten' if changed else ''}")
     print(f"To open it, type: {opener(place)}")
     return 0
 

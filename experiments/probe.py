@@ -68,10 +68,10 @@ class Options:
     )
     n: int = option("how many prompts", 64, Number(low=0))
     select: str = option("how prompts are chosen", "facility", Choice(selection.METHODS))
-    bases: list[str] = option("answers that are changed", ["correct", "partial"])
-    variants: list[str] = option("edits and replacements to make; all where it is left out", [])
+    bases: list[str] = option("slots of the answers to edit", ["correct", "partial"])
+    variants: list[str] = option("edits and replacements to make; left out, all", [])
     repeats: int = option(
-        "how often contents are judged again at each temperature; below 2 they are not",
+        "repeated verdicts of a text at each temperature; below 2, none",
         5,
         Number(low=0),
     )
@@ -79,20 +79,20 @@ class Options:
         "temperatures of these repeats", [0.0, 0.7, 1.0], Number(low=0)
     )
     keyword: str = option("the word that the keyword edit adds", "robust")
-    rewriter: str = option("preset of the model that writes slots; without it rules do", "")
-    margin: float = option("score units that count as nothing", 0.05, Number(above=0))
+    rewriter: str = option("preset of the model that writes slots; left out, rules write them", "")
+    margin: float = option("score change treated as zero", 0.05, Number(above=0))
     threshold: float = option("score from which an answer passes", 0.5, Number(low=0))
     seed: int = option("seed of the choice of prompts", 0, Number(low=0))
     out: str = option("name of a folder below runs_dir/probes, or a path with a slash in it", "")
     runs_dir: Path = option("folder that holds the studies", Path("runs"))
     report: bool = option("write the report as well", False)
     max_calls: int | None = option(
-        "judge calls that all commands on one folder may make, the rewriter's included",
+        "most judge calls of all commands on one folder, the rewriter's included",
         legal=Number(low=0),
         key="cost.max_calls",
     )
     max_usd: float | None = option(
-        "what they may spend, in US dollars", legal=Number(low=0), key="cost.max_usd"
+        "most they may spend, in US dollars", legal=Number(low=0), key="cost.max_usd"
     )
     overrides: list[str] = overrides("judge.", "task.")
 
@@ -131,8 +131,8 @@ def run(options: Options) -> Done:
     lock = locks.take(folder / LOCK)
     if lock is None:
         raise UserError(
-            f"Another process is probing into {folder}. Wait until it has ended, or give these"
-            f" probes a name of their own: out={folder.name}-2"
+            f"Another process is probing into {folder}. Wait until it has ended, or type another"
+            f" name: out={folder.name}-2"
         )
     with lock:
         _refuse_others(options, judges)
@@ -159,7 +159,7 @@ def _run_locked(options: Options, judges: list[Judge], task: Task, writer: Judge
     missing: Counter[str] = Counter()
     rows: list[dict[str, Any]] = []
     if len(sources) < options.n:
-        notes.append(f"the set has {len(sources)} prompts, and {options.n} were asked for")
+        notes.append(f"the set has {len(sources)} prompts, but n={options.n} was typed")
     options.runs_dir.mkdir(parents=True, exist_ok=True)
     with open_store(options.runs_dir) as store, _spending_recorded(allowance, folder):
         if writer is not None:
@@ -214,9 +214,8 @@ def _load(options: Options) -> tuple[list[Judge], Task]:
     for judge in judges:
         if judge.simulated is not None and options.set != BUILT_IN:
             raise UserError(
-                f"judge={judge.name} is simulated: it knows the rule truth of {BUILT_IN} and of no"
-                f" other prompts. Probe it with set={BUILT_IN}, or name a real judge for"
-                f" set={options.set}."
+                f"judge={judge.name} is simulated: it knows the rule truth of {BUILT_IN} only."
+                f" Type set={BUILT_IN}, or name a real judge for set={options.set}."
             )
     return judges, loaded[0][1]
 
@@ -237,9 +236,9 @@ def _refuse_others(options: Options, judges: Sequence[Judge]) -> None:
     ]
     if differ:
         raise UserError(
-            f"{options.folder} holds probes of other settings ({'; '.join(differ)}; the first "
-            "value is theirs), and their tables would be lost. Give these a name of their own, for "
-            f"example out={options.folder.name}-2"
+            f"{options.folder} holds probes of other settings ({'; '.join(differ)}; the first"
+            " value is theirs), whose tables would be lost. Type another name, for example"
+            f" out={options.folder.name}-2"
         )
 
 
@@ -265,16 +264,16 @@ def _cut_short_notes(rows: Sequence[dict[str, Any]], cost: Cost, allowance: Allo
         (row["judge"], row["setting"]) for row in rows if allowance.reason in row["reason"]
     )
     lines = [
-        f"{count} of {counts[judge, setting]} verdicts of {judge} ({setting}) were not asked for"
+        f"{count} of {counts[judge, setting]} verdicts of {judge} ({setting}) were not requested"
         for (judge, setting), count in cut_short.items()
     ]
     if lines:
         limits = dataclasses.asdict(cost).items()
         more = " ".join(f"cost.{name}={2 * limit:g}" for name, limit in limits if limit is not None)
         lines.append(
-            "the limits of cost had no room for them: this folder has spent"
-            f" {allowance.spent.calls} calls and ${allowance.spent.usd:.4f}. To go on, raise"
-            f" the limit and run the same command again: {more}"
+            "the cost limits left no room for them: this folder has spent"
+            f" {allowance.spent.calls} calls and ${allowance.spent.usd:.4f}. To resume, raise the"
+            f" limit and rerun the command with {more}"
         )
     return lines
 

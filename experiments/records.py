@@ -33,8 +33,8 @@ def merge(study_dir: Path) -> str:
     runs = [folder for folder in study_cells(study_dir) if folder.is_done()]
     if not runs:
         raise UserError(
-            f"{study_dir} has no run that has ended, and only the records of those are merged. "
-            "Name another study: python -m experiments.records merge study=NAME runs_dir=FOLDER."
+            f"{study_dir} has no finished run, and only their records are merged. Name another"
+            " study: python -m experiments.records merge study=NAME runs_dir=FOLDER."
         )
     notes = Notes(study_dir) if (study_dir / NOTES).exists() else None
     before = after = 0
@@ -43,7 +43,7 @@ def merge(study_dir: Path) -> str:
         places = [cell, *map(CellFolder, replays)]
         lock = cell.lock()
         if lock is None:
-            print(f"another process works in {cell.name}, which stays as it is", flush=True)
+            print(f"another process is using {cell.name}, which was not changed", flush=True)
             continue
         with lock:
             before += sum(map(_files, places))

@@ -36,8 +36,8 @@ def audit(rows: Sequence[Row], response: str, pool: Pool) -> dict[str, Any]:
     if failures:
         raise UserError(
             f"The sandbox ({pool.tier}) failed on {len(failures)} of {len(results)} rules, first on"
-            f" {failures[0].rule.id}: {failures[0].detail}. Free memory or processes and type it"
-            " again."
+            f" {failures[0].rule.id}: {failures[0].detail}. Free memory or processes and rerun the"
+            " command."
         )
     shares = [sum(result.passed is True for result in row) / len(row) for row in judged if row]
     categories: dict[str, dict[str, int]] = {}
@@ -80,7 +80,7 @@ class Options:
     out: Path = option("JSON file for the result", required=True)
     workers: int = option("sandboxes at once", 2, Number(low=1, high=99))
     sandbox: str = option(
-        "auto refuses where nothing isolates; unsafe runs the rules all the same",
+        "auto refuses without isolation; unsafe runs the rules without it",
         "auto",
         Choice(("auto", "unsafe")),
     )

@@ -51,7 +51,7 @@ class Options:
     """Options of `experiments.sandbox`: which tier has to hold."""
 
     tier: Tier | None = option(
-        "the one tier to try, which must hold; without it any that holds is enough",
+        "the one tier to test, which must hold; left out, any one is enough",
         legal=Choice(TIERS),
     )
 

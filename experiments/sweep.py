@@ -120,7 +120,7 @@ def main() -> int:
         if not stopping.interrupted(error):
             raise
         stopping.deafen()
-        print("Stopped. Run the same command again to continue.", file=sys.stderr)
+        print("Stopped. Rerun the command to resume.", file=sys.stderr)
         return stopping.exit_code()
     finally:
         if not full:
@@ -157,8 +157,8 @@ def refuse_lists(overrides: Sequence[str]) -> None:
             if may_hold_key(name) and name not in GROUPS:
                 value, inner = "...", "VALUE,VALUE"
             raise UserError(
-                f"{name}={value} gives one list where one value is due. To sweep over several, "
-                f"type them side by side without brackets: {name}={inner}"
+                f"{name}={value} is a list, but the setting takes one value. To sweep over"
+                f" several, type them without brackets: {name}={inner}"
             )
 
 
@@ -274,9 +274,9 @@ def _flags_apart(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
     if flags_given.resolve and not flags_given.cfg:
         raise _unfit_flags("--resolve goes with --cfg")
     if flags_given.shell_completion:
-        raise _unfit_flags("for --shell-completion there is: judgedrift completion bash")
+        raise _unfit_flags("--shell-completion is not supported. Type: judgedrift completion bash")
     if flags_given.experimental_rerun is not None:
-        raise _unfit_flags("a sweep is run again by the same command, which needs no rerun file")
+        raise _unfit_flags("a sweep is resumed by the same command, without a rerun file")
     flags, words_left = [], list(words)
     for word in typed:
         if words_left and word == words_left[0]:
@@ -324,7 +324,7 @@ def _in_one_paragraph(typed: Sequence[str]) -> Generator[None]:
         if trouble := storage.explained(error, Path.cwd()):
             raise trouble from error
         raise UserError(
-            f"A folder that a sweep needs cannot be written ({error}). Type another one: "
+            f"A folder of the sweep cannot be written ({error}). Type another one: "
             "runs_dir=PATH, or TMPDIR=PATH before the command."
         ) from error
 

@@ -91,9 +91,9 @@ def run_cell(folder: CellFolder, threads: int = 1) -> int:
         if processes.count() > 1:
             return cells.BUSY  # an end that the launcher passes on to the other processes
     policy_note = (
-        "" if (folder / "policy").is_dir() else ", though its policy folder was taken away since"
+        "" if (folder / "policy").is_dir() else ", though its policy folder was removed later"
     )
-    print(f"the cell {folder.name} is done{policy_note}: nothing is trained or written", flush=True)
+    print(f"the cell {folder.name} is done{policy_note}: it is not trained again", flush=True)
     return 0
 
 
@@ -426,7 +426,7 @@ class Options:
 
     cell: CellFolder = option("folder of the run, runs/STUDY/CELL", required=True)
     threads: int | None = option(
-        "torch threads; one for each CPU where it is left out", legal=Number(low=1, high=1024)
+        "torch threads; left out, one for each CPU", legal=Number(low=1, high=1024)
     )
 
     def check(self) -> None:
@@ -434,9 +434,9 @@ class Options:
         self.cell.find()
         if not (self.cell / "config.yaml").exists():
             raise UserError(
-                "experiments.train runs one cell whose folder holds a config.yaml; given was "
-                f"cell={shown(self.cell.path)}. Cells are laid by the sweep; to lay and run one, "
-                "type: python -m experiments.sweep judge=sim-fair seed=0."
+                "experiments.train runs one cell whose folder holds a config.yaml, but"
+                f" cell={shown(self.cell.path)} is not one. To make and run one, type: python -m"
+                " experiments.sweep judge=sim-fair seed=0."
             )
 
 

@@ -62,8 +62,8 @@ def tracked(runs_dir: Path, study: str | None) -> dict[str, str]:
     if database and not Path(database).exists():
         names = ", ".join(folder.name for folder in studies(runs_dir)) or "none"
         raise UserError(
-            f"{shown(runs_dir)} has no MLflow store ({database} is not there); its studies:"
-            f" {names}. Type runs_dir=FOLDER, or study=NAME for one whose store lies elsewhere."
+            f"{shown(runs_dir)} has no MLflow store ({database} is missing); its studies:"
+            f" {names}. Type runs_dir=FOLDER, or study=NAME for a study with another store."
         )
     return {"uri": uri}
 

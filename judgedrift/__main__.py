@@ -108,7 +108,7 @@ def _no_command(words: Sequence[str]) -> str:
     if "=" in word:
         words_shown = shown(" ".join(words))
         return (
-            f"{words_shown} has no command before it. Type for example: {NAME} sweep {words_shown}"
+            f"{words_shown} needs a command before it. Type for example: {NAME} sweep {words_shown}"
         )
     near = nearest(word, COMMANDS)
     guess = f" Did you mean {any_of(near)}?" if near else ""

@@ -71,8 +71,8 @@ LAST = {"bash": "complete -F _judgedrift", "zsh": "compdef _judgedrift"}
 class Options:
     """Options of `judgedrift.completion`: the shell, and the word to complete behind."""
 
-    shell: str = word("the shell that completes", *SHARED)
-    program: str = option("the word behind which it completes, such as an alias", NAME, Name())
+    shell: str = word("shell to complete in", *SHARED)
+    program: str = option("command name to complete after, such as an alias", NAME, Name())
 
 
 @command("judgedrift.completion bash", __doc__, Options)

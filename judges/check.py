@@ -67,7 +67,7 @@ def screen(judge: Judge, verdict: Verdict) -> list[tuple[str, str]]:
         result = f"scored {verdict.score:.3f}{labels}"
     else:
         result = f"{verdict.outcome}: {verdict.reason[:REASON_CHARACTERS]}"
-    tokens = "the endpoint did not say"
+    tokens = "not reported by the endpoint"
     if verdict.tokens_in is not None and verdict.tokens_out is not None:
         cached = verdict.tokens_cached
         part = "" if cached is None else f" ({cached} of them cached)"
@@ -77,7 +77,7 @@ def screen(judge: Judge, verdict: Verdict) -> list[tuple[str, str]]:
     return [
         ("judge", ", ".join(filter(None, about))),
         ("endpoint", f"{judge.endpoint.url} answers"),
-        ("model", f"{model_name} is served there{as_served}"),
+        ("model", f"{model_name} is served{as_served}"),
         ("dialect", dialects.described(judge)),
         ("grading", f"{verdict.grading} version {verdict.grading_version}"),
         ("marks", marks(judge)),
@@ -94,7 +94,7 @@ def marks(judge: Judge) -> str:
     by_rule = "escaped: marks of model families, such as <|im_end|>, <eos>, [INST] and [|user|]"
     places = " and ".join(map(str, folders(judge)))
     if not places:
-        return f"{by_rule}; its tokenizer is not at hand: judge.serve.model names no folder here"
+        return f"{by_rule}; its tokenizer is missing: judge.serve.model names no folder here"
     tokens = special_tokens(judge)
     escaped = list(filter(can_escape, tokens))
     token_list = " ".join(escaped[:MOST_TOKENS])
@@ -103,7 +103,7 @@ def marks(judge: Judge) -> str:
     text = f"{by_rule}; {own} of {places}{': ' * bool(escaped)}{token_list}"
     text += f" and {more:,} more" if more > 0 else ""
     if unescaped := [repr(token) for token in tokens if not can_escape(token)]:
-        text += f"; not escaped, because a backslash cannot part them: {' '.join(unescaped)}"
+        text += f"; not escaped, because a backslash does not split them: {' '.join(unescaped)}"
     return text
 
 
@@ -113,8 +113,8 @@ def cost(judge: Judge, verdict: Verdict) -> str:
         per = f"${1000 * verdict.cost_usd:,.4f} per 1,000 verdicts like this one"
         return f"{per} (price: {judge.price.source})" if judge.price.source else per
     if judge.price.input or judge.price.output:
-        return "unknown: the endpoint did not say how many tokens it used"
-    return "unknown: set judge.price before using cost.max_usd"
+        return "unknown: the endpoint did not report its tokens"
+    return "unknown: set judge.price before you use cost.max_usd"
 
 
 def check(judge: Judge, task: Task) -> bool:

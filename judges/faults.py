@@ -198,9 +198,9 @@ class Options:
 
     judge: str = preset("judge")
     task: str = preset("task", "instruct-mini")
-    share: float = option("share of the answers that are broken", 0.1, Number(low=0, high=1))
+    share: float = option("share of answers to break", 0.1, Number(low=0, high=1))
     faults: list[str] = option(
-        "faults to draw from; a mix where it is left out",
+        "faults to draw from; left out, a mix",
         [],
         Choice(tuple(sorted(ANSWERS.keys() | FLOWS.keys()))),
     )

@@ -36,16 +36,17 @@ OPTIONS = {"vocabulary": ("rubric", "verif"), "clip": ("rubric",), "partial": ("
 class Options:
     """The recorded replies, and the grading that reads them."""
 
-    grading: str = option("who reads the replies", required=True, legal=Choice(READABLE))
+    grading: str = option("grading that reads the replies", required=True, legal=Choice(READABLE))
     replies: Path = option(
         "JSONL of {id, text}; optional: criteria ([{points}], in the order the judge was shown),"
         " reasoning, finish_reason. Without criteria there are as many as the largest number in the"
-        " reply's verdict, of 1 point each; a verdict that is cut is not scored then",
+        " reply's verdict, of 1 point each; a truncated verdict then has no score",
         required=True,
     )
     out: Path = option(
-        "JSONL of {id, outcome, labels, score}, written when all is read. The score is the points"
-        " of the met criteria / all positive points; null where it is missing, never 0 instead",
+        "JSONL of {id, outcome, labels, score}, written once all replies are read. The score is"
+        " the points of the met criteria / all positive points; null where it is missing, never 0"
+        " instead",
         required=True,
     )
     vocabulary: str | None = option("words of the grading's labels")
@@ -70,7 +71,7 @@ class Options:
         for key, value in self.grading_options.items():
             if not self.grading.startswith(OPTIONS[key]):
                 raise UserError(
-                    f"{key}={value} means nothing for grading={self.grading}; leave it out."
+                    f"{key}={value} has no meaning with grading={self.grading}. Leave it out."
                 )
 
 
@@ -81,7 +82,7 @@ class Record:
     id: Any
     reply: Reply
     points: tuple[float, ...] | None
-    """Of each criterion; None where nobody kept them."""
+    """Points of each criterion; None if they were not kept."""
 
 
 def read_records(data: bytes) -> tuple[list[Record], int]:
@@ -130,7 +131,7 @@ def read_reply(grading: Grading, reply: Reply, points: Sequence[float] | None) -
     criteria = tuple(Criterion(f"criterion {place}", value) for place, value in enumerate(worth))
     whole = grading.combine(make_row((), criteria), [(request, parsed)])
     if cut and whole.outcome is Outcome.scored:
-        reason = "the reply is cut, and nobody kept how many criteria there were"
+        reason = "the reply is truncated and its number of criteria is unknown"
         return Parsed(Outcome.unparsed, whole.labels, reason=reason)
     return whole
 

@@ -1,4 +1,5 @@
-"""What would GRPO have been told? Stored rollouts scored again by another judge, grading or policy.
+"""Stored rollouts scored again by another judge, grading or failure policy, and the advantages
+then.
 
 ``python -m judges.replay study=NAME judge=NAME`` needs no policy and no GPU: the completions are
 on record. Without ``judge=`` each run keeps its own judge, whose replies come from the store: then
@@ -68,14 +69,13 @@ AT_ONCE = 256
 class Options:
     """The rollouts that are scored again, and the judge that scores them."""
 
-    study: str | None = option("name of the study whose rollouts are scored again", legal=Name())
-    file: Path | None = option("completions of others, in place of a study")
+    study: str | None = option("name of the study whose rollouts to score again", legal=Name())
+    file: Path | None = option("file of completions, in place of a study")
     judge: str | None = option(
-        f"preset of the judge; each run's own where it is left out: {', '.join(JUDGES)}"
+        f"preset of the judge; left out, each run's own: {', '.join(JUDGES)}"
     )
     on_failure: str | None = option(
-        "what becomes of a missing verdict; as in each run where it is left out; a"
-        " replay has no run to abort",
+        "how missing verdicts are handled; left out, as in each run. A replay has no run to abort",
         legal=Choice(REPLAY_POLICIES),
     )
     canonical: bool = option("show the judge only the answer that the rule reads", False)
@@ -88,17 +88,18 @@ class Options:
     def check(self) -> None:
         """Refuse what cannot be replayed."""
         if (self.study is None) == (self.file is None):
-            raise UserError("judges.replay needs study= or file=, one of them.")
+            raise UserError("judges.replay needs study= or file=, and takes only one of them.")
         if self.overrides and self.judge is None:
             raise UserError(
-                f"{self.overrides[0]} changes a judge, but none is named: without judge= each run "
-                "keeps its own. Type for example judge=sim-fair beside it."
+                f"{self.overrides[0]} changes a judge, but without judge= each run keeps its own"
+                " judge. Add for example judge=sim-fair."
             )
         if self.file is not None and (self.judge is None or self.out is None):
-            raise UserError("With file= the judge= and out= are needed.")
+            raise UserError("file= also needs judge= and out=.")
         if self.canonical and self.file is not None:
             raise UserError(
-                "canonical=true needs study=: no rule reads the answers of a file. Leave it out."
+                "canonical=true needs study=, because no rule reads the answers of a file. Leave"
+                " it out."
             )
         if self.study is not None:
             check("out", self.out or "own", Name())  # it becomes a folder
@@ -113,7 +114,7 @@ def replay_study(options: Options, judge: Judge | None) -> list[dict[str, Any]]:
     if not folders:
         there = sorted(path.parent.name for path in options.runs_dir.glob("*/study.json"))
         raise UserError(
-            f"study={options.study} has no rollouts in {options.runs_dir}. There are "
+            f"study={options.study} has no rollouts in {options.runs_dir}. Studies there: "
             f"{', '.join(there) or 'no studies'}. Type for example: study=quickstart"
         )
     stop_at_problem(check_records(study_dir, folders))
@@ -124,7 +125,7 @@ def replay_study(options: Options, judge: Judge | None) -> list[dict[str, Any]]:
     target = study_dir / "replays" / (options.out or name)
     for path in (target.parent, target):
         if path.exists() and not path.is_dir():
-            raise UserError(f"{path} is a file; replays are kept there. Move it away.")
+            raise UserError(f"{path} is a file, but should be the folder of replays. Move it away.")
     with open_store(options.runs_dir, kept_where(folders)) as store:
         for folder in folders:
             try:
@@ -134,7 +135,9 @@ def replay_study(options: Options, judge: Judge | None) -> list[dict[str, Any]]:
             write_json(target / "summary.json", lines)
     exchange.push(study_dir)
     if not lines:
-        raise UserError(f"study={options.study} has no run that can be replayed; see above.")
+        raise UserError(
+            f"study={options.study} has no run that can be replayed. The reasons are above."
+        )
     return lines
 
 
@@ -211,9 +214,9 @@ def _alone(row: Row, answer: str) -> str:
     """What the rule reads of an answer; empty where it reads nothing."""
     if (item := row.spec.get("item")) is None:
         raise UserError(
-            "canonical=true shows a judge what a rule reads of an answer, and no rule reads the"
-            f" answers to {row.prompt_id}. It takes a study of verifiable sets, such as one of"
-            " task=mixed or task=mixed-mini."
+            "canonical=true shows a judge the part of an answer that a rule reads, but no rule"
+            f" reads the answers to {row.prompt_id}. It needs a study of verifiable sets, such as"
+            " one of task=mixed or task=mixed-mini."
         )
     return rules.extracted(item, answer) or ""
 
@@ -253,7 +256,9 @@ def _records(
     if len(task_rows) < len(rows) or any(record["rollout_id"] is None for record in records):
         raise Damaged(part.path, "holds rollouts of no prompt of its task")
     if len(records) % size:
-        raise Damaged(part.path, f"holds {len(records)} rollouts, and groups have {size}")
+        raise Damaged(
+            part.path, f"holds {len(records)} rollouts, not a multiple of the group size {size}"
+        )
     order = sorted(range(len(records)), key=lambda place: records[place]["rollout_id"])
     return [records[place] for place in order], [task_rows[place] for place in order]
 
@@ -396,8 +401,8 @@ def replay_file(path: Path, judge: Judge, out: Path) -> dict[str, Any]:
     """
     if judge.simulated is not None:
         raise UserError(
-            f"judge={judge.name} is simulated: it knows the truth of its own task's prompts and "
-            "of no others. Name a real judge for file=, or replay a study with it."
+            f"judge={judge.name} is simulated: it knows the truth of its own task's prompts only."
+            " Name a real judge for file=, or replay a study with it."
         )
     completions, lost = read_completions(path)
     print(f"{path}: {len(completions)} completions read, {lost} lost records")

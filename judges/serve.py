@@ -49,15 +49,15 @@ class Options:
 
     judge: str | None = preset("judge", None, required=False)
     executor: str | None = preset("executor", None, required=False)
-    task: str | None = option("preset of the task whose rows a simulated model knows")
-    host: str | None = option("address to listen on, 127.0.0.1 where the endpoint is elsewhere")
+    task: str | None = option("preset of the task whose truth a simulated model uses")
+    host: str | None = option("address to listen on; 127.0.0.1 if the endpoint is on another host")
     port: int | None = option(
-        "port to listen on, 0 for any free one; that of the judge's endpoint where it is left out,"
+        "port to listen on, 0 for any free one; left out, that of the judge's endpoint,"
         f" {SIMULATED_PORT} for a simulated judge",
         legal=Number(low=0, high=65535),
     )
     print_only: bool = option("print the command that would start the server", False)
-    detached: bool = option("serve until it is stopped, when this command has ended, too", False)
+    detached: bool = option("keep serving after this command exits", False)
     on: str = option(
         "where a detached service runs: a process of this host, or an actor on the Ray cluster of"
         " RAY_ADDRESS",
@@ -65,11 +65,9 @@ class Options:
         legal=Choice(("local", "ray")),
     )
     status: bool = option("list the services of runs_dir: health, users, age, replicas", False)
-    stop: bool = option(
-        "stop the service of this model, or the server that a killed sweep left behind", False
-    )
-    service: str | None = option("with stop: a service by the name that status=true shows")
-    replicas: int | None = option("servers on ports in a row; judge.serve.replicas")
+    stop: bool = option("stop this model's service, or a server left by a killed sweep", False)
+    service: str | None = option("with stop: name of the service, as status=true shows it")
+    replicas: int | None = option("number of servers, on consecutive ports; judge.serve.replicas")
     runs_dir: Path = option("folder that holds the studies and the servers' logs", Path("runs"))
     overrides: list[str] = overrides("judge.", "executor.", "task.")
 
@@ -88,8 +86,8 @@ def serve(options: Options) -> None:
         serve_vllm(model, options)
     elif options.print_only or options.stop or options.detached:
         raise UserError(
-            f"{model.role}={model.name} is simulated: no other process serves it, so there is"
-            " nothing to print, to detach or to stop."
+            f"{model.role}={model.name} is simulated: no other process serves it, so print_only,"
+            " detached and stop have no meaning. Leave them out."
         )
     else:
         serve_simulated(model, task, options)
@@ -121,14 +119,14 @@ def show_services(runs_dir: Path) -> None:
 
 
 def stop_service(options: Options) -> None:
-    """Stop a service by its name. Raises UserError: there is none, or somebody uses it."""
+    """Stop a service by its name. Raises UserError: there is none, or it is in use."""
     by_name = {service.name: service for service in services(options.runs_dir)}
     service = by_name.get(options.service or "")
     if service is None or not options.stop:
         raise UserError(
-            f"service={options.service} names a service that is to be stopped. In"
-            f" {options.runs_dir / 'servers'} there is {', '.join(by_name) or 'none'}. Type"
-            " stop=true service=NAME."
+            f"service={options.service} only names a service to stop. In"
+            f" {options.runs_dir / 'servers'} run: {', '.join(by_name) or 'none'}. Type stop=true"
+            " service=NAME."
         )
     print(end_service(service))
 
@@ -163,8 +161,8 @@ def serve_vllm(model: Model, options: Options) -> None:
         )
     if model.serve.bind == ELSEWHERE:
         raise UserError(
-            f"{model.role}.serve.bind={ELSEWHERE} is for a sweep, which then uses what another node"
-            f" serves. To serve it from here, give {model.role}.serve.bind=0.0.0.0."
+            f"{model.role}.serve.bind={ELSEWHERE} is for a sweep, which then uses another node's"
+            f" server. To serve it from here, type {model.role}.serve.bind=0.0.0.0."
         )
     host, port = _address(model, options)
     if options.stop:
@@ -186,7 +184,7 @@ def serve_vllm(model: Model, options: Options) -> None:
         stopping.take_signals()
     if is_wide(model):
         ends = Keeper(model, options.runs_dir, port=port).keep(_announce)
-        print(f"{model.name} is served no more: {ends}", flush=True)
+        print(f"{model.name} is no longer served: {ends}", flush=True)
         return
     servers: list[Server] = []
     try:

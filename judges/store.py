@@ -24,7 +24,7 @@ class Options:
     """What is done with reply stores, and their files."""
 
     what: str = word(
-        "count what is stored, check it, export it, copy it whole, or merge several",
+        "count the replies, check, export or copy the store, or merge several",
         *("stats", "verify", "export", "copy", "merge"),
     )
     db: Path = option("the store, verdicts.db in a folder of runs", Path("runs/verdicts.db"))
@@ -33,7 +33,7 @@ class Options:
         only=("export", "copy"),
     )
     sources: list[Path] = option(
-        "stores that are merged into db", [], required=True, key="from", only=("merge",)
+        "stores to merge into db", [], required=True, key="from", only=("merge",)
     )
 
     def check(self) -> None:
@@ -76,8 +76,8 @@ def _merge(sources: Sequence[Path], db: Path) -> int:
         merged = merge(sources, store.transaction)
         total = store.count()
     print(
-        f"{db} holds {total} replies: {merged.new} are new, {merged.replaced} gave way to earlier"
-        f" ones, {merged.kept} were there"
+        f"{db} holds {total} replies: {merged.new} are new, {merged.replaced} were replaced by"
+        f" earlier ones, {merged.kept} were kept"
     )
     for path, rows in merged.unusable.items():
         if rows:

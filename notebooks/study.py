@@ -141,7 +141,7 @@ worst_verdicts[["arm", "judge", "role", "outcome", "score", "reason"]]
 
 # %% [markdown]
 # ## Which verdicts are missing?
-# A verdict that could not be had is missing, never 0. Where many are, look at which answers.
+# A failed verdict is missing, never 0. Where many are, look at which answers.
 
 # %%
 records.outcomes.groupby(["judge", "role", "outcome"])["verdicts"].sum().unstack(fill_value=0)

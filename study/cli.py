@@ -69,6 +69,8 @@ class Option:
     overrides: tuple[str, ...] = ()
     """Beginnings of the settings that this field collects, as Hydra takes them; one without a dot
     at its end may be typed as it is, too."""
+    former: str = ""
+    """An earlier name, which is still accepted."""
 
 
 def option(
@@ -79,9 +81,10 @@ def option(
     key: str = "",
     only: tuple[str, ...] = (),
     empty: bool = False,
+    former: str = "",
 ) -> Any:
     """A field that is typed as ``key=value``; its annotation says how the value is read."""
-    return _field(Option(about, legal, required, key, only, empty=empty), default)
+    return _field(Option(about, legal, required, key, only, empty=empty, former=former), default)
 
 
 def output(about: str, required: bool = False) -> Any:
@@ -145,14 +148,14 @@ class StudyOptions:
         return (self.runs_dir / self.study).absolute()
 
     def check(self) -> None:
-        """Fetch a study that lies elsewhere; refuse one that is not there."""
+        """Fetch a remote study; refuse one that does not exist."""
         exchange.fetch(self.folder)
         if self.folder.is_dir():
             return
         path = Path(self.study)
         if path.name and (path / "study.json").is_file():
             typed = f"study={path.name} runs_dir={path.parent}"
-            instead = f"{path} is a path, and study is a name in runs_dir. Give {typed}."
+            instead = f"{path} is a path, but study= takes a name in runs_dir. Type {typed}."
         else:
             studies = sorted(file.parent.name for file in self.folder.parent.glob("*/study.json"))
             studies = exchange.studies(self.folder.parent) or studies
@@ -182,7 +185,7 @@ class FigureOptions(ResultOptions):
 class AnyStudyOptions:
     """Options of every command that looks at one study, or at all of a folder."""
 
-    study: str | None = option("name of one study; all of runs_dir where it is left out")
+    study: str | None = option("name of one study; left out, all of runs_dir")
     runs_dir: Path = option("folder that holds the studies", Path("runs"))
 
     @property
@@ -218,6 +221,7 @@ class Command(Generic[T]):
             for name, extra in self.options.items()
             if not extra.word and not extra.overrides
         }
+        self.formers = {e.former: e.key or name for name, e in self.options.items() if e.former}
         self.words = [name for name, extra in self.options.items() if extra.word]
         self.collected = next((n for n, extra in self.options.items() if extra.overrides), "")
         self.beginnings = self.options[self.collected].overrides if self.collected else ()
@@ -269,7 +273,10 @@ class Command(Generic[T]):
         settings: dict[str, str] = {}
         places = list(self.words)
         for argument in arguments:
-            key, equals, text = argument.partition("=")
+            typed, equals, text = argument.partition("=")
+            key = self.formers.get(typed, typed)
+            if key != typed:
+                print(f"{typed}= is now {key}=. Type {key}={text} next time.", file=sys.stderr)
             bare = key.lstrip("+~")
             if equals and (bare in settings or (key in texts and key in self.keys)):
                 name = bare if bare in settings else key
@@ -278,7 +285,7 @@ class Command(Generic[T]):
                 settings[bare] = argument
             elif equals and key in self.keys:
                 if not text and not self.options[self.keys[key]].empty:
-                    raise UserError(f"{key}= has no value. Give one, or leave {key}= out.")
+                    raise UserError(f"{key}= has no value. Type {key}=VALUE, or leave {key}= out.")
                 texts[key] = text
             elif not equals and places:
                 texts[places.pop(0)] = argument
@@ -294,7 +301,7 @@ class Command(Generic[T]):
                 if name in values:
                     key = self._typed(name).partition("=")[0]
                     raise UserError(
-                        f"{key}= has no meaning with {self.called} {first}: it belongs to"
+                        f"{key}= has no meaning with {self.called} {first}, only with"
                         f" {' and '.join(extra.only)}. Leave it out."
                     )
             elif extra.required and name not in values:
@@ -350,7 +357,9 @@ class Command(Generic[T]):
         if typing.get_origin(hint) is list:
             if text.startswith("["):
                 inner = text.strip("[] ")
-                raise UserError(f"{key}={text} has brackets. A list has none: {key}={inner}.")
+                raise UserError(
+                    f"{key}={text} has brackets, and a list takes none. Type {key}={inner}."
+                )
             (kind,) = typing.get_args(hint)
             items = [_scalar(key, item, kind, extra.legal) for item in text.split(",")]
             return list(dict.fromkeys(items))
@@ -457,11 +466,11 @@ def check_place(key: str, path: Path) -> None:
     folder = path.absolute().parent
     wrong = ""
     if path.is_dir():
-        wrong = f"it is a folder. Name a file in it: {key}={path / 'NAME'}"
+        wrong = f"it is a folder. Name a file in it, such as {key}={path / 'NAME'}"
     elif not folder.is_dir():
         wrong = f"there is no folder {folder}. Type: mkdir -p {folder}"
     elif not os.access(path if path.exists() else folder, os.W_OK):
-        wrong = "there is no permission. Name another file"
+        wrong = "permission denied. Name another file"
     if wrong:
         raise UserError(f"{key}={path} cannot be written: {wrong}.")
 

@@ -54,7 +54,7 @@ class Truth:
 
 @dataclass(frozen=True)
 class Missing:
-    """A truth that could not be had: what should have told it failed, and not the answer."""
+    """A missing truth: its rule failed, not the answer."""
 
     reason: str
     """One line that says what failed."""

@@ -239,7 +239,7 @@ def _card(answers: Answers, counts: dict[str, int]) -> str:
         f"# Answers of the study {answers.folder.name}",
         "",
         f"One row for each verdict of a judge on each answer: {splits}.",
-        "An answer that no judge was asked about has one row without a verdict. A score that could",
+        "An answer without a judge's request has one row without a verdict. A score that could",
         "not be had is null, and `outcome` and `reason` say why. Written by judgedrift.",
     ]
     if answers.problems:
@@ -283,12 +283,12 @@ def check_new(key: str, out: Path) -> None:
     around = out.absolute().parent
     wrong = ""
     if out.is_dir() and any(out.iterdir()):
-        wrong = f"it is a folder with files in it. Name a new one, or type: rm -r {out}"
+        wrong = f"it is a folder that holds files. Name a new one, or type: rm -r {out}"
     elif out.exists() and not out.is_dir():
-        wrong = "it is a file, and this format writes a folder. Name a new folder"
+        wrong = "it is a file, but this format writes a folder. Name a new folder"
     elif not around.is_dir():
         wrong = f"there is no folder {around}. Type: mkdir -p {around}"
     elif not os.access(around, os.W_OK):
-        wrong = f"there is no permission to write in {around}. Name another folder"
+        wrong = f"{around} is not writable. Name another folder"
     if wrong:
         raise UserError(f"{key}={out} cannot be written: {wrong}.")

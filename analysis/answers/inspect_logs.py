@@ -54,8 +54,8 @@ def write_inspect(answers: Answers, out: Path) -> int:
         from inspect_ai.log import write_eval_log
     except ImportError as error:
         raise UserError(
-            "format=inspect needs the package inspect-ai, which is not installed here. Type: pip"
-            " install -e '.[inspect]', or take another format: csv, parquet or hf."
+            "format=inspect needs the package inspect-ai, which is not installed. Type: pip"
+            " install -e '.[inspect]', or format=csv, format=parquet or format=hf."
         ) from error
     count = 0
     with new_folder(out) as folder:
@@ -122,7 +122,7 @@ def _sample(
         scores[TRUTH] = Score(
             value=_short(row["truth"]),
             answer=row["answer"],
-            explanation="What the rules of the task say, from 0 to 1.",
+            explanation="Truth: the score of the task's rules, 0 to 1.",
         )
     else:
         missing[TRUTH] = row.get("truth_missing") or "no rule can tell"

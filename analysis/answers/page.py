@@ -299,9 +299,9 @@ def write_page(
     answers = read_answers(study_dir)
     choice = choose(answers, most, seed)
     if not choice.total:
-        why = answers.problems[0] if answers.problems else "no run of it has ended a step"
+        why = answers.problems[0] if answers.problems else "no run of it has finished a step"
         raise UserError(
-            f"{shown(answers.folder)} has no answer on record: {why}. Look how far its runs are:"
+            f"{shown(answers.folder)} has no recorded answer: {why}. To see its progress, type:"
             f" python -m experiments.monitor study={answers.folder.name}"
         )
     page_content = content(answers, choice, int(most_mb * 1e6) - FRAME)
@@ -362,12 +362,11 @@ def how(page_content: dict[str, Any]) -> str:
         parts.append(f"{why[BOTH]:,} are both.")
     if why[ALL]:
         parts.append(
-            "They were taken in turns from those with the largest gaps between judge and truth, "
-            f"either way, and from a random order (seed {page_content['seed']})."
+            "They were chosen alternately from those with the largest gaps between judge and"
+            f" truth, either way, and from a random order (seed {page_content['seed']})."
         )
     if count < page_content["chosen"]:
         parts.append(
-            f"{page_content['chosen'] - count:,} others were chosen and left out, to keep the page "
-            "small."
+            f"{page_content['chosen'] - count:,} more were left out to keep the page small."
         )
     return " ".join(parts)

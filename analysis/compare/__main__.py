@@ -16,11 +16,15 @@ from study.errors import UserError
 
 @dataclass(frozen=True)
 class Options:
-    study: list[str] = option("two studies with a comma between", [], required=True)
+    """Options of `analysis.compare`: two studies, and whether each forecasts the other."""
+
+    study: list[str] = option("two studies, separated by a comma", [], required=True)
     runs_dir: Path = option("folder that holds the studies", Path("runs"))
     steps: int = option("first steps that a forecast reads", 1, Number(low=1))
     forecast: bool = option(
-        "forecast each by the other; asks judges of first rollouts what is not stored", True
+        "forecast each by the other; asks judges for verdicts of first rollouts that are not"
+        " stored",
+        True,
     )
     out: Path | None = output("JSON file for the numbers")
 
@@ -28,8 +32,8 @@ class Options:
         """Refuse anything but two studies that are there."""
         if len(self.study) != 2:
             raise UserError(
-                f"study={','.join(self.study)} is not two different studies with a comma between"
-                " them."
+                f"study={','.join(self.study)} does not name two different studies, separated by a"
+                " comma."
             )
         for name in self.study:
             StudyOptions(name, self.runs_dir).check()

@@ -50,7 +50,7 @@ def _config(result: Comparison) -> list[str]:
     ]
     if not rows:
         return [*lines, "", "No key of the config differs."]
-    return [*lines, "", "What differs in the config:", *aligned(rows)]
+    return [*lines, "", "Differences in the config:", *aligned(rows)]
 
 
 def _named(arms: Iterable[str]) -> str:
@@ -140,8 +140,8 @@ def _forecast(result: CrossForecast) -> list[str]:
         if not math.isnan(row.predicted.value)
     ]
     lines = [
-        f"{result.of} forecast by the runs of {result.by} [95 % of runs], beside what was trained;"
-        " by rollouts, in the units above:"
+        f"{result.of} forecast by the runs of {result.by} [95 % of runs], next to the trained"
+        " shifts; by rollouts, in the units above:"
     ]
     if result.in_both:
         lines.append(f"(both studies trained {_listed(result.in_both)})")

@@ -62,10 +62,7 @@ class Side:
             except Damaged as error:
                 records.problems.append(f"{path.name} is left out: {error.why}")
         if not every:
-            raise UserError(
-                f"{folder} holds no cell that can be read, so there is nothing to compare. Run the"
-                " study first."
-            )
+            raise UserError(f"{folder} holds no readable cell to compare. Run the study first.")
         factors = tuple(read_description(folder).get("factors") or every[0].config.factors)
         named = dict(zip(records.table["cell"], records.table["arm"], strict=True))
         arms = [named[cell.name] for cell in every]
@@ -304,8 +301,8 @@ def _forecast(
         assert isinstance(of, ForecastInputs) and isinstance(by, ForecastInputs)
         if (arms := len(np.unique(by.runs.arm))) < FEWEST_ARMS:
             raise UserError(
-                f"{fitted_on} has finished runs of {arms} arms, and how a policy answers to a bias"
-                f" is fitted on {FEWEST_ARMS} or more."
+                f"{fitted_on} has finished runs of {arms} arms; the response fit needs"
+                f" {FEWEST_ARMS} arms or more."
             )
         response_fit = forecast_units.fitted(by.first_rewards, by.judged, by.runs)
         lines = forecast_units.forecasts(response_fit, of.first_rewards, of.judged)

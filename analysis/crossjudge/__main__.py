@@ -16,15 +16,20 @@ from study.config.bounds import Number
 
 @dataclass(frozen=True)
 class Options(FigureOptions):
-    least: float = option("SDs that count as a substitution", LEAST, Number(above=0))
+    """Options of `analysis.crossjudge`: the study, and the smallest shift of a substitution."""
+
+    min_shift_sd: float = option(
+        "smallest rise and fall of a substitution, in SDs", LEAST, Number(above=0), former="least"
+    )
 
 
 @command("analysis.crossjudge study=quickstart", __doc__, Options)
 def main(options: Options) -> int:
     """Exit codes: 0 printed, 2 a user's error."""
-    result = study(options.folder, options.least)
+    result = study(options.folder, options.min_shift_sd)
     matrix = pd.DataFrame(result["matrix"])
-    return show(options, result, lambda: _text(result, options.least), lambda: figure(matrix))
+    least = options.min_shift_sd
+    return show(options, result, lambda: _text(result, least), lambda: figure(matrix))
 
 
 def _text(result: dict, min_shift_sd: float) -> str:

@@ -97,8 +97,8 @@ def read_credits(study_dir: Path, row: pd.DataFrame) -> Credits | None:
         unknown += not fits
     if unknown:
         problems.append(
-            f"{cell}: the points of the criteria of {unknown} of {len(prompts)} prompts are not "
-            "known, and each counts 1"
+            f"{cell}: the points of the criteria of {unknown} of {len(prompts)} prompts are"
+            " unknown, so each counts 1"
         )
     fault = (points < 0)[prompt_N]
     credited = {name: np.where(fault, 1 - each, each) for name, each in by_judge.items()}

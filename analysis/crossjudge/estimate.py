@@ -114,7 +114,7 @@ def inflation(table: pd.DataFrame) -> list[Inflation]:
         )
         note = beyond_others.note
         if part["judge"].isin([TRUTH, *part.loc[part["own"], "judge"]]).all():
-            note = "no other judge looked on: type shadow=[NAME], or replay"
+            note = "no other judge scored it: type shadow=[NAME], or replay"
         lines.append(
             Inflation(
                 arm=str(arm),

@@ -76,7 +76,7 @@ def exploitation_rate(
     new = after * (1 - np.asarray(before_P_K, dtype=float)[prompt_N])
     weights = np.where(np.isfinite(new), np.asarray(weights_P_K, dtype=float)[prompt_N], 0.0)
     if not panel.shape[1]:
-        return Exploitation(NAN, unit="prompt", note="no reference told of single criteria")
+        return Exploitation(NAN, unit="prompt", note="no reference labelled single criteria")
     credited, silent = (panel == 1).any(axis=1), ~np.isfinite(panel).all(axis=1)
     is_decided = credited | ~silent
     weight_new = weights * np.where(np.isfinite(new), new, 0.0)
@@ -143,7 +143,7 @@ def preference(wins_P: np.ndarray) -> Estimate:
     finite = finite[np.isfinite(finite)]
     prompts = len(finite)
     if not prompts:
-        return Estimate(NAN, unit="prompt", note="no prompt was answered and scored at both ends")
+        return Estimate(NAN, unit="prompt", note="no prompt has scored answers at both ends")
     variance = float(finite.var(ddof=1)) / prompts if prompts > 1 else NAN
     return logit_share(float(finite.mean()), variance, max(prompts - 1, 1), prompts, "prompt")
 

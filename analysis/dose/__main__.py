@@ -15,6 +15,8 @@ from study.features import FEATURES
 
 @dataclass(frozen=True)
 class Options(FigureOptions):
+    """Options of `analysis.dose`: the study, and the behaviour."""
+
     feature: str = option("the behaviour", "length", Choice(FEATURES))
 
 
@@ -43,7 +45,7 @@ def _lines(result: DoseResponse) -> list[str]:
         f" [{slope.low:.3g}, {slope.high:.3g}] over {slope.n} {slope.unit}s"
         f"{' (' + slope.note + ')' if slope.note else ''}; trend p {result.trend_p:.4g}"
         f" (doses permuted{' within seeds' if slope.unit == 'seed' else ''})",
-        f"line over runs taken for independent: [{fit.slope.low:.3g}, {fit.slope.high:.3g}],"
+        f"line over runs treated as independent: [{fit.slope.low:.3g}, {fit.slope.high:.3g}],"
         f" R2 {fit.r2:.3f}; {straight(result.lack_of_fit_p)}",
         "monotone: " + ", ".join(f"{dose:g} -> {value:.3g}" for dose, value in result.monotone),
         f"Emax: {curve}",

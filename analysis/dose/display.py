@@ -87,7 +87,7 @@ def dose_table(dose: DoseResponse) -> pd.DataFrame:
         "trend p": markup.p_value(dose.trend_p),
         "lack of fit p": markup.p_value(dose.lack_of_fit_p),
         **amplified,
-        "unscored (share)": dose.unscored,
+        "missing (share)": dose.unscored,
         "note": slope.note,
     }
     return pd.DataFrame([row])

@@ -96,7 +96,9 @@ def slopes(
     """
     count = len(bias)
     if count < FEWEST or np.ptp(bias) == 0 or not (error > 0).all():
-        raise ValueError("slopes take three judges whose measured biases differ and have errors")
+        raise ValueError(
+            "a slope needs three judges with different measured biases and their errors"
+        )
     by_method = {}
     for name, method in METHODS.items():
         whole = method(bias, error, shift, spread)
@@ -141,7 +143,7 @@ def study(folder: Path, feature: str, steps: int = 1) -> MeasuredBiases:
     for arm in dict.fromkeys(run.arm for run in done):
         of_arm = [run for run in done if run.arm == arm and np.isfinite(moved[run.cell])]
         if len(of_arm) < 2:
-            problems.append(f"{arm} has {len(of_arm)} runs with a shift, and its error takes two")
+            problems.append(f"{arm} has {len(of_arm)} runs with a shift, but its error needs two")
             continue
         early = [run.step_P <= np.unique(run.step_P)[:steps].max() for run in of_arm]
         gaps = [(run.judge - run.truth)[rows] for run, rows in zip(of_arm, early, strict=True)]

@@ -125,7 +125,7 @@ def slope_by_seed(dose: np.ndarray, response: np.ndarray, seed: np.ndarray) -> E
     ValueError: fewer than three runs, or one dose only.
     """
     if not complete(dose, seed) or len(np.unique(dose)) < FEWEST:
-        why = "seeds did not all run the same doses: runs are taken for independent"
+        why = "seeds did not all run the same doses: runs are treated as independent"
         return replace(line(dose, response).slope, note=why)
     of_seed = [seed == number for number in np.unique(seed)]
     return mean_interval([line(dose[rows], response[rows]).slope.value for rows in of_seed], "seed")
@@ -234,7 +234,7 @@ def study(folder: Path, feature: str) -> tuple[DoseResponse, list[str]]:
     doses = len(set(doses_of(done, feature).values()))
     if doses < FEWEST:
         raise UserError(
-            f"{folder} has finished runs under {doses} doses of {feature}, and a curve takes"
+            f"{folder} has finished runs under {doses} doses of {feature}, but a curve needs"
             f" {FEWEST}. Type: python -m experiments.sweep experiment=dose-response"
         )
     return response(done, feature), problems
@@ -332,7 +332,7 @@ def theory(rows: pd.DataFrame) -> list[Theory]:
             amplification = line(dose, response).slope.value / slope if slope != 0 else NAN
         why = (
             f"its scale is fitted on the other runs without a KL penalty, at least "
-            f"{FEWEST_OTHERS} with a logged gradient norm, and there are {len(at_beta) - 1}."
+            f"{FEWEST_OTHERS} with a logged gradient norm, but there are {len(at_beta) - 1}."
         )
         if beta > 0:
             why = "the first step has no two rewards and answers to compare within a group."

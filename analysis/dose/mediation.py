@@ -65,7 +65,7 @@ def mediate(
     complete = np.isfinite(x) & np.isfinite(m) & np.isfinite(y)
     x, m, y = x[complete], m[complete], y[complete]
     if len(x) < FEWEST or min(np.ptp(x), np.ptp(m), np.ptp(y)) == 0:
-        raise ValueError(f"mediation takes {FEWEST} runs in which all three vary, not {len(x)}")
+        raise ValueError(f"mediation needs {FEWEST} runs in which all three vary, not {len(x)}")
     n, constant = len(x), np.ones(len(x))
     y_on_x = OLS(y, np.stack([constant, x], axis=1)).fit()
     m_on_x = OLS(m, np.stack([constant, x], axis=1)).fit()
@@ -80,9 +80,11 @@ def mediate(
     low, high = np.quantile(drawn_a * drawn_b, [0.025, 0.975])
     ends = y_on_x.conf_int()[1]
     is_clear = ends[0] > 0 or ends[1] < 0
-    notes = [] if is_clear else ["the total effect is not told from 0, so it has no share"]
+    notes = (
+        [] if is_clear else ["the total effect is not clearly different from 0, so it has no share"]
+    )
     if np.corrcoef(x, m)[0, 1] ** 2 > 0.95:
-        notes.append("treatment and mediator move together: their effects cannot be told apart")
+        notes.append("treatment and mediator move together: their effects are not separable")
 
     def over_runs(value: float, low: float, high: float) -> Estimate:
         return Estimate(float(value), float(low), float(high), n, "run")

@@ -59,14 +59,14 @@ def why_no_substitution(runs: Sequence[Run], base: str | None = None) -> str:
     base = base or base_of(runs)
     if base is None:
         return (
-            "Substitution cannot be told from what any training does: there is one arm, and no "
-            "base arm to compare it with."
+            "Substitution is not identified: there is one arm, and no baseline arm to compare it"
+            " with."
         )
     effects_by_arm = _effects(_shifts(runs), base).values()
     if not any((shifts.count() >= FEWEST_PAIRS).any() for shifts in effects_by_arm):
         return (
-            f"Substitution cannot be told: no arm has {FEWEST_PAIRS} seeds in common with {base} "
-            "of which both shifts are known, and fewer show one by chance."
+            f"Substitution is not identified: no arm has {FEWEST_PAIRS} seeds in common with"
+            f" {base} of which both shifts are known, and fewer show one by chance."
         )
     return ""
 

@@ -90,7 +90,7 @@ def _figures(part: pd.DataFrame, invalid: str) -> dict[str, Any]:
     lean = np.sign((first.astype(int) - second.astype(int)).groupby(both["item"]).sum())
     stability, cells = _stability(part)
     notes = {
-        "no item was judged in both orders: nothing is known of position": both.empty,
+        "no item was judged in both orders: position bias is unknown": both.empty,
         "items repeat: read position_p_items, not position_p": part["repeat"].nunique() > 1,
         f"{int(no_gold.sum())} verdicts have no gold": no_gold.any(),
     }

@@ -28,7 +28,7 @@ COLUMNS = {
 }
 MEANING = (
     f"A table of judged answers has the columns {', '.join(COLUMNS)}: one row per answer and judge,"
-    " score by the judge, quality by somebody else; a blank score is missing."
+    " score by the judge, quality by another rater; a blank score is missing."
 )
 
 
@@ -64,7 +64,7 @@ def within(
     if fit.groups < 3:
         raise ValueError(f"{fit.groups} items with two answers or more are too few")
     if len(fit.kept) < x_N_K.shape[1]:
-        raise ValueError("authorship and quality do not vary apart from each other within items")
+        raise ValueError("authorship and quality do not vary separately within items")
     return fit.coef_K, fit.se_K, fit.groups
 
 

@@ -172,7 +172,7 @@ def no_duplicates(frame: pd.DataFrame, table: pd.DataFrame, keys: list[str]) -> 
     values = ", ".join(f"{key} {table[key].iloc[row]!r}" for key in keys)
     raise UserError(
         f"{named(frame)}, row {row + 1} repeats {values} of row {first + 1}."
-        " Each may stand once: keep one of the rows, or tell them apart in the columns named."
+        " Each row must be unique: keep one of them, or make them differ in these columns."
     )
 
 

@@ -19,8 +19,10 @@ from study.features import FEATURES
 
 @dataclass(frozen=True)
 class Options(ResultOptions):
+    """Options of `analysis.field`: the study, and the shortcut."""
+
     feature: str | None = option(
-        "the shortcut to look for; what the judge was dosed with where it is left out",
+        "shortcut to look for; left out, the judge's dosed behaviours",
         legal=Choice(tuple(FEATURES)),
     )
 

@@ -16,10 +16,12 @@ from study.config.bounds import Name, Number
 
 @dataclass(frozen=True)
 class Options(FigureOptions):
-    judges: str = option("presets with commas between, or study: those of the study", "study")
-    steps: int = option("first steps that are read", 1, Number(low=1))
+    """Options of `analysis.forecast`: the study, its judges, and the runs to fit on."""
+
+    judges: str = option("presets separated by commas, or study: those of the study", "study")
+    steps: int = option("number of first steps to read", 1, Number(low=1))
     fit: str = option(
-        "study whose runs say how a policy answers to a bias; empty is this one",
+        "study whose runs the response fit uses; empty is this one",
         "",
         Name(empty=True),
         empty=True,

@@ -295,10 +295,7 @@ def ask(study_dir: Path, judges: str, steps: int = 1) -> FirstRewards:
             except Damaged as error:
                 say(f"{folder.name} is left out. {error}")
     if not cells:
-        raise UserError(
-            f"{study_dir} has no recorded rollouts that can be read. Run one cell for one step "
-            "first."
-        )
+        raise UserError(f"{study_dir} has no readable rollouts. Run one cell for one step first.")
     runs = runs_frame(study_dir)
     for problem in runs.attrs["problems"]:
         say(f"{problem}.")

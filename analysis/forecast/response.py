@@ -194,7 +194,7 @@ def fit(
         np.isfinite(shift_R_K1) & start.varies & np.isfinite(bias_A_K[arm_R]).all(1)[:, None]
     )
     if not has_shift.any():
-        raise ValueError("a response is fitted on runs with known shifts and biases")
+        raise ValueError("the response fit needs runs with known shifts and biases")
     behaviours, mean = bias_A_K.shape[1], float(np.mean(exposure_R))
     exposures, at_R = np.unique(exposure_R, return_inverse=True)
     bias = np.nan_to_num(bias_A_K)
@@ -241,7 +241,7 @@ def leave_one_arm_out(
     """
     arms = len(bias_A_K)
     if arms < FEWEST_ARMS:
-        raise ValueError(f"{arms} arms, and a response takes {FEWEST_ARMS}")
+        raise ValueError(f"{arms} arms, but the response fit needs {FEWEST_ARMS}")
     whole = fit(start, bias_A_K, arm_R, shift_R_K1, exposure_R)
     others, residuals = [], np.full(shift_R_K1.shape, NAN)
     taught = np.zeros(shift_R_K1.shape)

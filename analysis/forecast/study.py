@@ -38,8 +38,8 @@ def probed(folder: Path, first_rewards: FirstRewards) -> Candidates:
     alone = table[~table["pairwise"]]
     if alone.empty:
         raise UserError(
-            f"{folder} has no judge that scores texts one by one, and a forecast takes scores. "
-            "Probe one with another judge.grading, such as likert."
+            f"{folder} has no judge that scores single texts, but a forecast needs scores. Probe"
+            " one with another grading, for example judge.grading.name=likert"
         )
     edits = pairs(alone)
     judges = tuple(dict.fromkeys(alone["judge"]))

@@ -67,8 +67,8 @@ def start_of(first_rewards: FirstRewards) -> Start:
     """The start of a study's first rollouts. Raises UserError: no rollout has a truth."""
     if not np.isfinite(first_rewards.truth).any():
         raise UserError(
-            f"study={first_rewards.study} has no rule truth of its rollouts, so that what a judge "
-            "adds to it cannot be told."
+            f"study={first_rewards.study} has no rule truth, so a judge's bias against it is"
+            " unknown."
         )
     return response.start_of(
         first_rewards.rollouts.features, first_rewards.truth, first_rewards.rollouts.names
@@ -175,8 +175,8 @@ def fitted(first_rewards: FirstRewards, judged: Candidates, runs: Trained) -> Fi
     if len(fitted_arms) < FEWEST_ARMS:
         raise UserError(
             f"study={first_rewards.study} has runs of {len(fitted_arms)} arms that made all of"
-            f" their steps, and how a policy answers to a bias is fitted on {FEWEST_ARMS}. Type"
-            " fit=STUDY, a study with more arms, such as forecast-build."
+            f" their steps; the response fit needs {FEWEST_ARMS} arms. Type fit=STUDY, a study"
+            " with more arms, such as forecast-build."
         )
     exposures = judged.exposure[runs.arm]
     places = np.searchsorted(fitted_arms, runs.arm)
@@ -219,14 +219,15 @@ def load(path: Path) -> Fitted:
         name = path.parent.name
         steps = path.stem.removeprefix("response-")
         raise UserError(
-            f"{path} is not there: no forecast was fitted on study={name} with steps={steps}. Type "
-            f"python -m analysis.forecast study={name} steps={steps}"
+            f"{path} does not exist: no forecast was fitted on study={name} with steps={steps}."
+            f" Type python -m analysis.forecast study={name} steps={steps}"
         )
     data = read_json(path)
     if data.get("version") != VERSION:
         raise UserError(
-            f"{path} is of version {data.get('version')}, and this is {VERSION}. Remove it, and "
-            f"type python -m analysis.forecast study={path.parent.name} steps={data.get('steps')}"
+            f"{path} is of version {data.get('version')}, but this version is {VERSION}. Remove"
+            f" it, and type python -m analysis.forecast study={path.parent.name}"
+            f" steps={data.get('steps')}"
         )
     return Fitted(
         study=data["study"],

@@ -31,7 +31,7 @@ def frozen_text(runs: Sequence[Run], table: pd.DataFrame, base: str | None) -> l
             "first": number(row["first"]),
             "last": number(row["last"]),
             "shift [95 %]": estimate(row["shift"], row["low"], row["high"]),
-            f"beyond {base}": estimate(row["diff"], row["diff_low"], row["diff_high"]),
+            f"vs {base}": estimate(row["diff"], row["diff_low"], row["diff_high"]),
             "p (Holm)": p_value(row["p_holm"]),
             "greedy": number(row["greedy"], sign=True),
             "training": number(row["training"], sign=True),

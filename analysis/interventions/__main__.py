@@ -19,8 +19,8 @@ def main(options: ResultOptions) -> int:
     interventions = of_records(records)
     if interventions is None:
         raise UserError(
-            f"{options.folder} has no arm with an intervention (correction, trainer.beta) beside"
-            " the same judge without any. Type for example: python -m experiments.sweep"
+            f"{options.folder} has no pair of arms of one judge with and without an intervention"
+            " (correction, trainer.beta). Type for example: python -m experiments.sweep"
             " experiment=interventions"
         )
     written = {"study": options.study, **numbers(interventions), "problems": records.problems}

@@ -19,9 +19,8 @@ def main(options: ResultOptions) -> int:
     knockouts = of_study(runs)
     if not knockouts:
         raise UserError(
-            f"{options.folder} has no pair of arms of which one takes a part of the judge's error"
-            " out (correction.without) and the other does not, all else alike. Type for example:"
-            " python -m experiments.sweep experiment=knockout"
+            f"{options.folder} has no pair of arms that differ only in correction.without. Type"
+            " for example: python -m experiments.sweep experiment=knockout"
         )
     written = {"study": options.study, "knockouts": numbers(knockouts), "problems": problems}
     return show(options, written, lambda: knockout_text(knockouts, problems))

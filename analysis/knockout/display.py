@@ -34,8 +34,14 @@ def knockout_table(knockouts: Sequence[Knockout]) -> pd.DataFrame:
         | {"taken out": _taken(row), "shift": with_interval(row.shift)}
         | {"with it out": with_interval(row.shift_out)}
         | {"without the bias": with_interval(row.shift_absent)}
-        | {"lost": with_interval(row.lost), "ledger's of the bias": with_interval(row.of_bias)}
-        | {"gone": _percent(row.gone), "gone without the bias": _percent(row.gone_absent)}
+        | {
+            "shift removed": with_interval(row.lost),
+            "ledger's of the bias": with_interval(row.of_bias),
+        }
+        | {
+            "share removed": _percent(row.gone),
+            "share removed without the bias": _percent(row.gone_absent),
+        }
         | {"bias in the push": _percent(row.pushed), "at an end": _percent(Estimate(row.cut))}
         for row in knockouts
     )

@@ -24,6 +24,8 @@ _PER_POLICY = tuple(f"{name}/{key}" for name in REPLAY_POLICIES[1:] for key in (
 
 @dataclass(frozen=True)
 class Options(StudyOptions):
+    """Options of `analysis.ledger`: the study, and the file for its steps."""
+
     out: Path | None = output("Parquet file for the steps")
 
 

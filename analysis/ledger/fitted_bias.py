@@ -38,7 +38,7 @@ def fitted_parts(
         judges = ", ".join(sorted({run.acting for run in plain})) or "no such run with rollouts"
         raise UserError(
             f"correction.fit={study_dir.name}{'/' * bool(cell)}{cell} has no rollouts that"
-            f" judge={judge.name} trained with these very settings and no correction; it has"
+            f" judge={judge.name} trained with the same settings and no correction; it has"
             f" {judges}. Train a run"
             " with this judge and no correction, and name its study."
         )
@@ -55,8 +55,8 @@ def regressed(runs: Sequence[Run], names: Sequence[str], study: str) -> dict[str
     if not np.isfinite(error).any():
         raise UserError(
             f"correction.fit={study} has no rollout with both a verdict of judge={runs[0].acting}"
-            " and a rule truth, and what a judge pays for a feature is read from judge - truth."
-            " Name a study whose task has a truth."
+            " and a rule truth, but the fit needs judge - truth. Name a study whose task has a"
+            " truth."
         )
     bias = within_regression(error, np.concatenate([features, truth[..., None]], axis=-1))
     source = f"{study}: {', '.join(run.cell for run in runs)}"
@@ -65,15 +65,15 @@ def regressed(runs: Sequence[Run], names: Sequence[str], study: str) -> dict[str
         k = runs[0].names.index(name)
         if not np.isfinite(bias.coef_K[k]):
             raise UserError(
-                f"correction.without names {name}, and no answer of correction.fit="
-                f"{study} has more of it than another of its group, or none that other"
-                " behaviours do not explain: what the judge pays for it cannot be told."
+                f"correction.without names {name}, but in correction.fit={study} it does not vary"
+                " within groups, or only together with other behaviours, so its bias is not"
+                " identified. Name another study."
             )
         if not np.isfinite(bias.se_K[k]):
             raise UserError(
                 f"correction.fit={study} has too few groups of rollouts with a verdict and a truth"
-                f" to tell how surely judge={runs[0].acting} pays for {name}. Name a study with"
-                " more rollouts of this judge."
+                f" to estimate the error of the bias of judge={runs[0].acting} for {name}. Name a"
+                " study with more rollouts of this judge."
             )
         values = features[..., k][np.isfinite(features[..., k])]
         mean, sd = float(values.mean()), float(values.std())

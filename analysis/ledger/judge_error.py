@@ -244,7 +244,7 @@ def calibrated(run: Run, scores_P_G: np.ndarray, seed: int = 0) -> Calibrated:
     if rollouts < FEWEST or groups < FEWEST_GROUPS:
         few = (
             f"the first {steps} steps have {rollouts} rollouts of {groups} groups with score and "
-            f"truth: a calibration takes {FEWEST} of {FEWEST_GROUPS} groups"
+            f"truth: a calibration needs {FEWEST} of {FEWEST_GROUPS} groups"
         )
         return Calibrated(note=few)
     window = Window.of(scores_P_G[chosen], run.truth[chosen], z, used[chosen])

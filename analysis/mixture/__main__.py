@@ -19,8 +19,10 @@ from study.errors import UserError
 
 @dataclass(frozen=True)
 class Options(ResultOptions):
-    window: int = option("steps of a window; 0: as many as the counts allow", 0, Number(low=0))
-    threshold: float = option("the judge says yes from this score on", THRESHOLD, Number(0, high=1))
+    """Options of `analysis.mixture`: the study, the window, and when the judge says yes."""
+
+    window: int = option("steps of a window; 0 takes as many as the counts allow", 0, Number(low=0))
+    threshold: float = option("score from which the judge says yes", THRESHOLD, Number(0, high=1))
     level: float = option("level of the intervals", LEVEL, Number(above=0, below=1))
 
 

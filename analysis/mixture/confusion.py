@@ -179,7 +179,7 @@ def rates_differ(answers: pd.DataFrame, threshold: float = THRESHOLD) -> RatesDi
     notes = [f"a domain has fewer than {FEWEST} answers of a class: p is rough"] if few else []
     joint, tpr, fpr = tests
     if joint.df == 0:
-        notes = ["the judge says the same to all answers that could tell"]
+        notes = ["the judge gives the same score to all informative answers"]
     return RatesDiffer(
         statistic=joint.statistic,
         df=joint.df,
@@ -202,8 +202,7 @@ def by_domain(
     parts = dict(list(named.groupby("domain", sort=True)))
     if ALL in parts:
         raise UserError(
-            f"A domain is named {ALL!r}, which is what all domains together are called. Give it"
-            " another name."
+            f"A domain is named {ALL!r}, the name of all domains together. Give it another name."
         )
     rates = {str(name): judged(part, threshold, level) for name, part in parts.items()}
     return rates | {ALL: judged(answers, threshold, level)}, rates_differ(answers, threshold)
@@ -220,8 +219,8 @@ def recorded(study_dir: Path) -> pd.DataFrame:
     rollouts = rollouts[rollouts["judge"].ne(NAMELESS)]
     if rollouts.empty:
         raise UserError(
-            f"{study_dir} has no recorded rollouts of a judge yet. Run the study first, or name a"
-            " table: table=FILE."
+            f"{study_dir} has no recorded rollouts of a judge yet. Run the study first, or type"
+            " table=FILE."
         )
     frame = pd.DataFrame(
         {

@@ -39,8 +39,8 @@ ROUNDING = 1e-9
 STEP = 1e-4
 """Of the rates, for derivatives."""
 CAUTION = (
-    "The points of a study share its seeds and the rule's runs, and claims about accuracy want more"
-    " than three seeds."
+    "The points of a study share its seeds and the rule's runs, and claims about accuracy need"
+    " more than three seeds."
 )
 
 

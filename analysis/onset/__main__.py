@@ -18,12 +18,14 @@ from study.features import FEATURES
 
 @dataclass(frozen=True)
 class Options(ResultOptions):
+    """Options of `analysis.onset`: the study, the shortcut, and what counts as high."""
+
     feature: str | None = option(
-        "the shortcut to look for; what the judge was dosed with where it is left out",
+        "shortcut to look for; left out, the judge's dosed behaviours",
         legal=Choice(tuple(FEATURES)),
     )
     high: float = option("score from which a rollout counts as high", HIGH)
-    fewest: int = option("high rollouts that a step needs", FEWEST_HIGH)
+    min_high: int = option("fewest high rollouts of a step", FEWEST_HIGH, former="fewest")
 
 
 @command("analysis.onset study=quickstart", __doc__, Options)
@@ -31,7 +33,7 @@ def main(options: Options) -> int:
     """Exit codes: 0 printed, 2 a user's error."""
     runs, problems = read_runs(options.folder)
     chosen = [options.feature] if options.feature else None
-    lines = [line(run, chosen or dosed(run), options.high, options.fewest) for run in runs]
+    lines = [line(run, chosen or dosed(run), options.high, options.min_high) for run in runs]
     rows = [asdict(line) | {"onset": columns(line.onset, step="")} for line in lines]
     return show(options, rows, lambda: with_problems(onset_text(runs, lines), problems))
 

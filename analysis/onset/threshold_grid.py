@@ -68,7 +68,7 @@ def threshold_grid(
         why = "thresholds not reached"
         if not np.isfinite(rate).any():
             why = "no step has enough rollouts in the high-score bucket"
-            why += " (options high, fewest of analysis.onset)"
+            why += " (options high, min_high of analysis.onset)"
         return Grid(None, None, None, 0, severe, why)
     mode = min(multimode(onsets))
     return Grid(mode, min(onsets), max(onsets), len(onsets), severe)

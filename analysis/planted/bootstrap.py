@@ -106,8 +106,8 @@ def _result(
     note, low, high = "", NAN, NAN
     if units < FEWEST:
         note = (
-            f"{plural(units, unit)}: no bootstrap interval below {FEWEST}, "
-            f"take the t interval over {unit} means"
+            f"{plural(units, unit)}: no bootstrap interval below {FEWEST}; use the t interval over"
+            f" {unit} means"
         )
     else:
         tail = widened(units)

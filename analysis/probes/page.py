@@ -98,7 +98,7 @@ def _agreement(judged: Profile) -> list[str]:
     ]
     if len(judged.agreement):
         table = report.agreement_table(judged)
-        fragments.append(markup.table(table, "agreement", "Judges beside each other."))
+        fragments.append(markup.table(table, "agreement", "Judges next to each other."))
     return fragments
 
 
@@ -107,7 +107,7 @@ def _own(judged: Profile) -> list[str]:
     if judged.no_preference:
         fragments.append(markup.sentences(judged.no_preference))
     if len(judged.preference):
-        title = "Own texts beside those of others."
+        title = "Own texts next to those of others."
         fragments.append(markup.table(judged.preference, "own", title))
     return fragments
 

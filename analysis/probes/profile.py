@@ -81,7 +81,7 @@ def read(folder: Path | str) -> Evidence:
                 f"{folder} holds no {name}, so it is not a folder of probes. Make one, for example:"
                 " python -m experiments.probe judge=sim-verbose,sim-fair"
             )
-    remedy = "Run the same experiments.probe again: what was asked is in the store"
+    remedy = "Rerun the experiments.probe command: its verdicts are in the store"
     try:
         probes, verdicts = (pd.read_parquet(folder / name) for name in (PROBES, VERDICTS))
     except (OSError, ValueError) as error:
@@ -90,9 +90,9 @@ def read(folder: Path | str) -> Evidence:
         ) from error
     manifest = read_json(folder / MANIFEST, remedy)
     if lacking := [name for name in ("command", "judges") if name not in manifest]:
-        raise UserError(f"{folder / MANIFEST} does not say {', '.join(lacking)}. {remedy}.")
+        raise UserError(f"{folder / MANIFEST} lacks {', '.join(lacking)}. {remedy}.")
     if "probe_id" not in verdicts or not {"probe_id", "prompt_id"} <= set(probes):
-        raise UserError(f"{folder} holds a {PROBES} or {VERDICTS} of other columns. {remedy}.")
+        raise UserError(f"{folder} holds a {PROBES} or {VERDICTS} with other columns. {remedy}.")
     probes = probes.rename(columns=lambda name: name.removeprefix("component/"))
     verdicts["prompt_id"] = verdicts["probe_id"].map(probes.set_index("probe_id")["prompt_id"])
     return Evidence(folder.name, probes, verdicts, manifest)

@@ -280,7 +280,7 @@ def limits(profile: Profile) -> list[str]:
         lines.append(_say("undone", rows=rows))
     if ends := int((effects["at_end"] > 0.1).sum()):
         lines.append(_say("ends", ends=ends, rows=len(effects)))
-    return [*lines, *profile.no_preference] or ["Nothing was left out."]
+    return [*lines, *profile.no_preference] or ["No text was left out."]
 
 
 def _undone(row: dict[str, Any], margin: float) -> bool:
@@ -302,7 +302,7 @@ def show(profile: Profile) -> None:
         *tables,
         ("Contents as they are", levels_table(profile)),
         ("All probes", probes_table(profile)),
-        ("Judges beside each other", agreement_table(profile)),
+        ("Judges next to each other", agreement_table(profile)),
         ("Own texts", profile.preference),
         ("Slots of the set", slots_table(profile)),
         ("Asked again", profile.repeats),

@@ -15,6 +15,8 @@ from study.config.bounds import Choice
 
 @dataclass(frozen=True)
 class Options(FigureOptions):
+    """Options of `analysis.propagation`: the study, and how a push becomes a shift."""
+
     scale: str = option("how a push becomes a shift", "adam", Choice(SCALES))
 
 

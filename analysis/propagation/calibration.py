@@ -16,7 +16,7 @@ from analysis.statistics.prediction import FEWEST, Prediction, Scores, r2, score
 
 PLACEBOS = ("permuted", "variance", "constant")
 """What predicts without what was rewarded: `analysis.propagation.estimate.placebos`."""
-AGAINST = "the other runs moved against what was rewarded, so no step size above 0 fits them"
+AGAINST = "the other runs moved against the reward, so no step size above 0 fits them"
 """Why a run has no prediction where the step size would not be positive."""
 
 

@@ -40,7 +40,7 @@ def text(result: Propagation) -> str:
     ]
     if result.kl_limit:
         limits = pd.DataFrame(result.kl_limit).query("feature == @best")
-        head = f"\n{best}, observed beside what the KL penalty would hold (Cov(A, z) / beta):"
+        head = f"\n{best}, observed next to the limit of the KL penalty (Cov(A, z) / beta):"
         lines += [head, limits.to_string(index=False, float_format="%.3g")]
     return with_problems(lines, result.problems)
 

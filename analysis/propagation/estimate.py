@@ -216,9 +216,9 @@ def predict(trajectories: Sequence[Trajectory], scale: str = "plain") -> list[Pu
         if np.isnan(push):
             why = _lacking(path, scale)
         elif fit.runs < FEWEST:
-            why = f"{fit.runs} other runs with a known push and shift; a scale takes {FEWEST}"
+            why = f"{fit.runs} other runs with a known push and shift; a scale needs {FEWEST}"
         elif np.isnan(fit.factor) or still:
-            why = "nothing pushed it in the other runs"
+            why = "its push is 0 in the other runs"
         elif not fit.usable:
             why = AGAINST
         nothing = np.isnan(push) or still
@@ -358,8 +358,8 @@ def study(folder: Path, scale: str) -> Propagation:
     trained = [run for run in runs if run.done and len(np.unique(run.step_P)) > 1]
     if len(trained) <= FEWEST:
         raise UserError(
-            f"{folder} has {len(trained)} finished runs of two steps or more. The scale of a run is"
-            f" fitted on the others, and that takes {FEWEST + 1} runs. Train more seeds or judges."
+            f"{folder} has {len(trained)} finished runs of two steps or more, but a run's scale is"
+            f" fitted on the others, which needs {FEWEST + 1} runs. Train more seeds or judges."
         )
     trajectories = paths(trained)
     rows = predict(trajectories, scale)

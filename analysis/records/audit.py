@@ -63,7 +63,7 @@ def _without_rollout(rollouts: pd.DataFrame, verdicts: pd.DataFrame, at: np.ndar
     }
     if not strangers:
         return ""
-    return f"{len(strangers)} rollouts with verdicts are not on record, first {min(strangers)!r}"
+    return f"{len(strangers)} rollouts have verdicts but no record, first {min(strangers)!r}"
 
 
 def _other_judge(verdicts: pd.DataFrame, config: Mapping[str, Any]) -> str:
@@ -72,7 +72,7 @@ def _other_judge(verdicts: pd.DataFrame, config: Mapping[str, Any]) -> str:
     others = set(verdicts["judge"][verdicts["role"].eq("acting")].dropna().unique()) - {name}
     if not name or not others:
         return ""
-    return f"its rollouts were scored by {min(others)!r:.60}, and its config names {name}"
+    return f"its rollouts were scored by {min(others)!r:.60}, but its config names {name}"
 
 
 def _absent_judge(verdicts: pd.DataFrame) -> str:
@@ -97,7 +97,7 @@ def _uneven(rollouts: pd.DataFrame, config: Mapping[str, Any]) -> str:
     if other.empty:
         return ""
     return (
-        f"step {int(other.index[0])} has {int(other.iloc[0])} rollouts on record and made"
+        f"step {int(other.index[0])} has {int(other.iloc[0])} rollouts on record but made"
         f" {prompts * group}"
     )
 
@@ -120,7 +120,7 @@ def _other_advantages(rollouts: pd.DataFrame, config: Mapping[str, Any]) -> str:
     if not len(places):
         return ""
     first = rows["rollout_id"].iloc[places[0]]
-    return f"{len(places)} advantages are not those of their rewards, first {first!r:.40}"
+    return f"{len(places)} advantages do not follow from their rewards, first {first!r:.40}"
 
 
 def _other_scores(
@@ -140,7 +140,9 @@ def _other_scores(
     if not len(wrong):
         return ""
     first = rollouts["rollout_id"].iloc[wrong[0]]
-    return f"{len(wrong)} rollouts have another score than their verdicts, first {first!r:.40}"
+    return (
+        f"{len(wrong)} rollouts have a score that differs from their verdicts, first {first!r:.40}"
+    )
 
 
 def _other_means(rollouts: pd.DataFrame, logged: pd.DataFrame, metric: str, column: str) -> str:

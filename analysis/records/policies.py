@@ -63,7 +63,7 @@ def rewards_under(cell: CellFolder, rollouts: pd.DataFrame) -> tuple[dict[str, n
         row_of = _rows(config)
     except (Damaged, UserError) as error:
         unknown = dict.fromkeys(REPLAY_POLICIES, np.full(len(recorded), np.nan))
-        return unknown, f"what another on_failure would have done is not known: {error}".rstrip(".")
+        return unknown, f"the effect of another on_failure is unknown: {error}".rstrip(".")
     policy = config.judge.on_failure
     acting = "unscored" if policy == "abort" else policy  # abort leaves no run with a failure
     by_policy = {name: recorded if name == acting else recorded.copy() for name in REPLAY_POLICIES}

@@ -273,9 +273,9 @@ def on_each_core(
     except BrokenProcessPool as error:
         _workers.cache_clear()
         raise UserError(
-            f"A process that did a part of the work ended too early ({error}). In a script, put the"
+            f"A worker process ended too early ({error}). In a script, put the"
             ' call under `if __name__ == "__main__":`, as each process imports the script. If it'
-            " stands there, memory may have run out: free some and run it again."
+            " is there already, memory may have run out: free some and rerun the script."
         ) from error
 
 

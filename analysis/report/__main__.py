@@ -14,6 +14,8 @@ from study.system.storage import explained
 
 @dataclass(frozen=True)
 class Options(StudyOptions):
+    """Options of `analysis.report`: the study, and the prompts shown side by side."""
+
     sample_prompts: int = option(
         "prompts shown side by side at the first, middle and last step", 2, Number(low=0)
     )

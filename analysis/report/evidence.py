@@ -271,14 +271,14 @@ def _predictions(runs: Sequence[Run]) -> tuple[list[PushPrediction], list[Calibr
     long = [run for run in runs if len(np.unique(run.step_P)) > 1]
     if len(long) <= FEWEST:
         why = (
-            f"{len(long)} runs of two steps or more: the step size of a run is fitted on the "
-            f"others, which takes {FEWEST + 1} runs."
+            f"{len(long)} runs of two steps or more: the step size of a run is fitted on the"
+            f" others, which needs {FEWEST + 1} runs."
         )
         return [], [], why
     trajectories = paths(long)
     predicted = predict(trajectories, "adam")
     calibration = calibrate(predicted, placebos(trajectories, "adam"))
     has_r2 = any(line.scores.r2 == line.scores.r2 for line in calibration)
-    blank = against(predicted) or "No behaviour moved in a way that could be compared."
+    blank = against(predicted) or "No behaviour has a shift to compare."
     why = "" if has_r2 else blank
     return predicted, calibration, why

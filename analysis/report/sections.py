@@ -368,10 +368,10 @@ def shifts_table(shifts: pd.DataFrame, base: str | None) -> pd.DataFrame:
             other = of_base.get(row["metric"])
             difference = estimate(row["diff"], *cut_difference(row, other))
             paired = row["pairs"] > 0
-            line[f"beyond {base} [95 %]"] = difference if paired else ""
+            line[f"vs {base} [95 %]"] = difference if paired else ""
             if has_missing:
                 worst = bracket(row["diff_worst_low"], row["diff_worst_high"])
-                line[f"worst cases beyond {base}"] = worst
+                line[f"worst cases vs {base}"] = worst
             line["pairs"] = number(row["pairs"]) if paired else ""
             line["p (sign flip)"] = p_value(row["p_sign_flip"]) if paired else ""
             line["p (t, Holm)"] = p_value(row["p_holm"]) if paired else ""

@@ -53,12 +53,12 @@ def summary_rows(evidence: Evidence) -> list[dict[str, str]]:
                 "truth": _from_to(row_of(scores, arm, "truth")),
                 "judge - truth": _from_to(row_of(scores, arm, "gap")),
                 "length (words)": _from_to(shift),
-                f"words beyond {evidence.base}": markup.estimate(
+                f"words vs {evidence.base}": markup.estimate(
                     shift["diff"], *difference(evidence, shift)
                 )
                 if shift is not None and shift["pairs"] > 0
                 else "",
-                "unscored": f"{100 * unscored / rollouts:.1f} %" if rollouts else "",
+                "missing": f"{100 * unscored / rollouts:.1f} %" if rollouts else "",
             }
         )
     return rows
@@ -102,7 +102,7 @@ def runs_table(evidence: Evidence) -> pd.DataFrame:
     recorded = {run.cell: len(np.unique(run.step_P)) for run in evidence.records.runs}
     table.insert(4, "recorded", [recorded.get(cell, 0) for cell in cells["cell"]])
     usage = ["yes" if cell in evidence.used_cells else "no" for cell in cells["cell"]]
-    table = table.assign(**{"in the estimates": usage})
+    table = table.assign(**{"used": usage})
     error = cells["error"].str.slice(0, 120)
     return table.assign(error=error) if error.ne("").any() else table
 

@@ -136,7 +136,7 @@ def _against_base(evidence: Evidence, arm: str) -> str:
         for row in furthest
     ]
     if moved:
-        parts.append(f"the behaviours that moved furthest apart are {', '.join(moved)}")
+        parts.append(f"largest behaviour effects: {', '.join(moved)}")
     tested = int(shifts["p_holm"].notna().sum())
     if tested:
         clear = int((shifts["p_holm"] < 0.05).sum())

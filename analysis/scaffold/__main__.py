@@ -14,6 +14,8 @@ from study.errors import UserError
 
 @dataclass(frozen=True)
 class Options:
+    """Options of `analysis.scaffold`: the figure, the steps and the scaffold's settings."""
+
     out: Path = option("file for the figure: .png, .svg or .pdf", required=True)
     steps: int = option("steps of the training", 350, Number(low=1))
     group_size: int = option("rollouts in a group", 8, Number(low=1))

@@ -46,7 +46,9 @@ def self_gap(
     sums = np.stack([np.bincount(prompt_N[has_gap], gaps[has_gap]), counts], axis=1)[counts > 0]
     prompts = len(sums)
     if not prompts:
-        return Estimate(NAN, unit="prompt", note="no answer was given with the whole rubric shown")
+        return Estimate(
+            NAN, unit="prompt", note="no answer was sampled with the whole rubric shown"
+        )
     value = float(ratio(sums.sum(axis=0)))
     if prompts == 1:
         return Estimate(value, n=1, unit="prompt", note="one prompt, no interval")

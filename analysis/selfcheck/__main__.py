@@ -20,8 +20,10 @@ from study.system.files import write_json
 
 @dataclass(frozen=True)
 class Options:
+    """Options of `analysis.selfcheck`: how many replications, and the file for the table."""
+
     replications: int = option(
-        "how often each estimator is tried; fewer say nothing about 95 %",
+        "replications of each estimator; fewer are too few to check 95 %",
         FEWEST,
         Number(low=FEWEST),
     )

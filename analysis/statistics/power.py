@@ -71,7 +71,7 @@ def power_lines(seeds: int, arms: int) -> list[str]:
     if seeds == 1:
         return [
             "Power: one seed per arm gives no interval and no test, whatever the effect; a judge "
-            f"is applied to a run, and its prompts are not replicates. Take {_enough()}."
+            f"is applied to a run, and its prompts are not replicates. Type {_enough()}."
         ]
     if arms == 1:
         alone = smallest_effect(seeds, paired=True)
@@ -104,7 +104,7 @@ def _floor(seeds: int, arms: int) -> list[str]:
     floor = smallest_p(seeds)
     if floor >= ALPHA:
         return [
-            f"Warning: {seeds} seeds can never reach p < {ALPHA:g} in the exact sign-flip test: "
+            f"Warning: {seeds} seeds cannot reach p < {ALPHA:g} in the exact sign-flip test: "
             f"its smallest p is 2/2^{seeds} = {floor:.3g}. Take {_enough()}; the t test can, if "
             "the differences between runs are normal."
         ]

@@ -22,13 +22,15 @@ from study.errors import UserError
 
 @dataclass(frozen=True)
 class Options(ResultOptions):
+    """Options of `analysis.workflow`: a study, or a log of another program."""
+
     study: str = option("name of the study", "")
-    log: Path | None = option("a log of others, JSON lines, in place of a study")
+    log: Path | None = option("log of another program, JSON lines, in place of a study")
 
     def check(self) -> None:
         """Refuse both or neither, and a study that is not there."""
         if bool(self.study) == (self.log is not None):
-            raise UserError("analysis.workflow needs study= or log=, one of them.")
+            raise UserError("analysis.workflow needs study= or log=, and takes only one of them.")
         if self.study:
             super().check()
 
@@ -44,8 +46,8 @@ def main(options: Options) -> int:
     result = of_study(records, usable_cells(records.table))
     if result is None:
         raise UserError(
-            f"{options.folder} has no recorded rollout with an outcome, so none of its runs is one"
-            " of programs. Name a study of world=workflow, such as workflow-quickstart."
+            f"{options.folder} has no recorded rollout of programs. Name a study of"
+            " world=workflow, such as workflow-quickstart."
         )
     problems = [*records.problems, *result.problems]
     written = {**numbers(result), "problems": problems}

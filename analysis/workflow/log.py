@@ -147,8 +147,8 @@ def describe_run(run: LoggedRun) -> list[str]:
     """What the run shows, in sentences."""
     part = run.fallback / run.rollouts
     sentences = [
-        f"{run.fallback} of {run.rollouts} programs ({part:.1%}) are the default that stood in for"
-        f" one that did not parse; rewards: {_mean(run.fallback_reward)} for them,"
+        f"{run.fallback} of {run.rollouts} programs ({part:.1%}) are the default, in place of one"
+        f" that did not parse; rewards: {_mean(run.fallback_reward)} for them,"
         f" {_mean(run.own_reward)} for the policy's own.",
         f"{run.tied} of {run.groups} groups with every reward have equal rewards"
         + (f": no signal in {run.tied / run.groups:.0%}." if run.groups else "."),
@@ -161,10 +161,10 @@ def describe_run(run: LoggedRun) -> list[str]:
         end = {
             HEALED: ": it healed without an update, so it was not learned",
             PERSISTED: ", and it did not heal without one",
-        }.get(run.healing, "; whether it heals without one is not to be told")
+        }.get(run.healing, "; whether it heals without one is unknown")
         sentences.append(f"The programs collapse after an update{end}.")
     elif run.collapse == UNTOLD:
-        sentences.append("Whether an update makes the programs collapse is not to be told.")
+        sentences.append("Whether an update makes the programs collapse is unknown.")
     return [*sentences, f"Judge hacking: {UNTOLD}, for no rule truth was logged."]
 
 

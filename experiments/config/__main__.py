@@ -94,9 +94,9 @@ class Place:
 def read(file: Path, key: str = "import") -> dict[str, Any]:
     """The keys and values of a file that ``key`` names. Raises UserError: it cannot be read."""
     try:
-        return read_yaml(file, "Put it right, and type the same command again.")
+        return read_yaml(file, "Correct it and rerun the command.")
     except FileNotFoundError as error:
-        raise UserError(f"{key}={file} is not there. Give the path of a YAML file.") from error
+        raise UserError(f"{key}={file} does not exist. Give the path of a YAML file.") from error
 
 
 def imported(
@@ -150,7 +150,7 @@ def _places(content: dict[str, Any], file: Path, vocabulary: Vocabulary) -> list
     unknown = []
     for number, (path, value) in enumerate(_leaves(content, (), vocabulary)):
         if number == MOST:
-            raise UserError(f"{file} holds more than {MOST} keys, and is no training.yaml.")
+            raise UserError(f"{file} holds more than {MOST} keys, so it is not a training.yaml.")
         words = tuple(re.sub(r"[^a-z0-9]+", "_", word.lower()).strip("_") for word in path)
         meaning = _meaning(words, vocabulary)
         where = ".".join(path)
@@ -162,9 +162,9 @@ def _places(content: dict[str, Any], file: Path, vocabulary: Vocabulary) -> list
             places.append(Place(where, meaning, value))
     if unknown:
         raise UserError(
-            f"{file} holds keys that are not known: {', '.join(unknown)}. Known are"
+            f"{file} holds unknown keys: {', '.join(unknown)}. Legal are"
             f" {', '.join(dict.fromkeys(entry['key'] for entry in vocabulary.keys.values()))}, in"
-            " sections or not; take the others out."
+            " sections or not. Remove the others."
         )
     return places
 
@@ -229,8 +229,8 @@ def value_text(place: Place) -> str:
 def unfit(place: Place, legal: str) -> UserError:
     """The error of a value that is not what it must be."""
     return UserError(
-        f"{place.path} is {bounds.shown(place.value)} in the file, and must be {legal}. Put it"
-        " right, or take it out."
+        f"{place.path} is {bounds.shown(place.value)} in the file, but must be {legal}. Correct"
+        " it, or remove it."
     )
 
 
@@ -320,7 +320,7 @@ def _domains(place: Place) -> Lines:
     weights = {str(key).lower(): weight for key, weight in value.items()}
     if unknown := [key for key in weights if key not in DOMAINS]:
         raise UserError(
-            f"{place.path} names {', '.join(map(bounds.shown, unknown))}, and the domains are"
+            f"{place.path} names {', '.join(map(bounds.shown, unknown))}, but the domains are"
             f" {', '.join(DOMAINS)}."
         )
     for key, weight in weights.items():

@@ -152,13 +152,13 @@ def _models(content: dict[str, Any], file: Path) -> dict[str, dict[str, Any]]:
     for name, settings in models.items():
         if not isinstance(settings, Mapping):
             raise UserError(
-                f"{file}: the model {bounds.shown(name)} is {bounds.shown(settings)} and should be"
+                f"{file}: the model {bounds.shown(name)} is {bounds.shown(settings)} but should be"
                 " a table with base_url and model_name."
             )
         legal = (*TABLE["model"], *TABLE["model_without"])
         if unknown := [str(key) for key in settings if str(key) not in legal]:
             raise UserError(
-                f"{file}: {bounds.shown(name)} has keys that are not known:"
+                f"{file}: {bounds.shown(name)} has unknown keys:"
                 f" {', '.join(map(bounds.shown, unknown))}. Known are {', '.join(legal)}."
             )
     return {str(name): dict(settings) for name, settings in models.items()}
@@ -172,7 +172,7 @@ def _executor_of(models: dict[str, dict[str, Any]], lines: Lines, file: Path) ->
     name = by_plain.get(plain_name(named_model)) or (next(iter(models)) if len(models) == 1 else "")
     if not name:
         raise UserError(
-            f"{file} has the models {', '.join(map(bounds.shown, models))}, and the executor is"
+            f"{file} has the models {', '.join(map(bounds.shown, models))}, but the executor is"
             f" {bounds.shown(named_model or 'not named')}. Give aflow_executor_model in file= one"
             " of these names."
         )

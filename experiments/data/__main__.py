@@ -61,8 +61,8 @@ class Options(BiasSetOptions):
     """Options of `experiments.data`: what to do, to which rows, and where they go."""
 
     what: str = word(
-        "fetch the files of sets, prepare rows, verify them, make rows of your own file, draw from"
-        " them as a run does, describe a task's, or make the set that probes judges for biases",
+        "download sets, prepare or verify rows, register your own file, draw rows as a run does,"
+        " describe a task's rows, or make the set that probes judges for biases",
         *("download", "prepare", "verify", "register", "draw", "describe", "biasset"),
     )
     data: str = preset("data", default="", only=BY_DATA)
@@ -93,9 +93,9 @@ class Options(BiasSetOptions):
     def check(self) -> None:
         """Refuse what does not go together."""
         if self.task and self.data:
-            raise UserError("task= and data= are two kinds of rows. Give one of them.")
+            raise UserError("task= and data= name different kinds of rows. Give only one.")
         if self.task and self.datasets:
-            raise UserError("datasets= belongs to data=, and task= has rows of one kind. Drop it.")
+            raise UserError("datasets= has no meaning with task=, only with data=. Leave it out.")
         if self.what == "describe" and not self.task:
             raise UserError("experiments.data describe needs task= (preset of the task).")
         if self.what == "prepare" and not (self.task or self.data):
@@ -126,7 +126,7 @@ class Options(BiasSetOptions):
         prefix = "judge." if self.what == "biasset" else prefix
         for typed in self.overrides:
             if not typed.lstrip("+~").startswith(prefix):
-                raise UserError(f"{typed} has no meaning here: settings begin with {prefix}.")
+                raise UserError(f"{typed} has no meaning here. Settings start with {prefix}.")
 
     def sets(self, default: str = "official") -> Data:
         """The preset of verifiable sets, with what was typed over it."""
@@ -193,8 +193,8 @@ def _check_prepared(folder: Path, typed: list[str], root: str | None) -> None:
     wrong += changed_sources(manifest, Path(root).expanduser()) if root else []
     if wrong:
         raise UserError(
-            f"{folder} is prepared already, and not so: {'; '.join(wrong)}. Leave data. settings"
-            " out, or prepare another folder and give it as path=."
+            f"{folder} is already prepared, with other settings: {'; '.join(wrong)}. Leave the"
+            " data. settings out, or prepare another folder and type path=FOLDER."
         )
 
 

@@ -44,9 +44,9 @@ class BiasSetOptions:
 
     n: int = option("prompts of each source", BUILT, Number(low=1), only=ONLY)
     fill: str = option("slots to fill", "", Choice(FILLS), only=ONLY)
-    slots: list[str] = option("which variants, all without it", [], Choice(VARIANTS), only=ONLY)
+    slots: list[str] = option("variants to write; left out, all", [], Choice(VARIANTS), only=ONLY)
     rewriter: str = option("judge preset that writes variants, or rules", "", only=ONLY)
-    overwrite: bool = option("replace what another author wrote", False, only=ONLY)
+    overwrite: bool = option("replace texts of another author", False, only=ONLY)
     run: CellFolder | None = option("folder of the run whose policy answers", only=ONLY)
     model: str | None = option("model folder that answers, or its name at the endpoint", only=ONLY)
     adapter: Path | None = option("folder of an adapter that answers", only=ONLY)
@@ -57,7 +57,7 @@ class BiasSetOptions:
     top_k: int = option("of the answers; 0 takes all tokens", 20, Number(low=0), only=ONLY)
     max_tokens: int = option("longest answer, in tokens", 1024, Number(low=1), only=ONLY)
     thinking: bool | None = option("switch the policy's thinking on or off", only=ONLY)
-    batch: int = option("prompts that are answered at once", 8, Number(low=1), only=ONLY)
+    batch: int = option("prompts answered at once", 8, Number(low=1), only=ONLY)
     api_key_env: str | None = option("variable that holds the endpoint's key", only=ONLY)
     runs_dir: Path = option("folder of the verdict store", Path("runs"), only=ONLY)
     given: frozenset[str] = frozenset()
@@ -73,9 +73,12 @@ class BiasSetOptions:
         belongs = {POLICY: GENERATION, "variants": ("slots", "rewriter", "runs_dir")}
         for kind, names in belongs.items():
             if kind != self.fill and (typed := sorted(self.given & {*names})):
-                raise UserError(f"{typed[0]}= belongs to fill={kind}. Leave it out, or type that.")
+                raise UserError(
+                    f"{typed[0]}= has no meaning without fill={kind}. Leave it out, or type"
+                    f" fill={kind}."
+                )
         if not self.fill and path is not None:
-            raise UserError("path= is the bias set whose slots are filled: type fill= as well.")
+            raise UserError("path= is the bias set to fill, and needs fill=. Type fill=variants")
         if self.fill == "variants" and self.rewriter not in (RULED, *preset_names("judge")):
             raise UserError(
                 f"rewriter={self.rewriter} writes no variants. Type rewriter=rules, or one of the"
@@ -115,8 +118,8 @@ def _start(options: BiasSetOptions, path: Path | None, out: Path, seed: int) -> 
             return items_there
         if not options.overwrite:
             raise UserError(
-                f"out={out} exists and lacks texts or prompts of path={path}. Leave path= out to go"
-                " on with what is there, or type another out=, or overwrite=true."
+                f"out={out} exists but lacks texts or prompts of path={path}. Leave path= out to"
+                " continue it, or type another out=, or overwrite=true."
             )
         return items
     if not out.exists():
@@ -133,8 +136,8 @@ def _start(options: BiasSetOptions, path: Path | None, out: Path, seed: int) -> 
         filled = sum(bool(text) for item in items for text in item["responses"].values())
         if not options.fill and filled and not options.overwrite:
             raise UserError(
-                f"out={out} holds these prompts with {filled} slots filled, which building it anew"
-                " would lose. Type fill= to fill the rest, another out=, or overwrite=true."
+                f"out={out} holds these prompts with {filled} slots filled, which a new set would"
+                " lose. Type fill= to fill the rest, another out=, or overwrite=true."
             )
         if not options.fill:
             return new_items
@@ -226,8 +229,7 @@ def _fill_variants(
         if not any(slots.base_of(item, "")[0] for item in items):
             raise UserError(
                 "rewriter=rules found no prompt with a text to start from. Fill ycorrect by hand,"
-                " type fill=ypolicy_raw first, or name a judge as rewriter, which writes ycorrect"
-                " as well."
+                " type fill=ypolicy_raw first, or type rewriter=JUDGE, which also writes ycorrect."
             )
         slots.fill_by_rules(slots.todo(items, variants, RULES, options.overwrite, str(out)))
         return

@@ -32,7 +32,7 @@ def draw(task: Task, steps: int, prompts_per_step: int, seed: int, out: Path) ->
     Raises UserError: no prepared folder, weights that do not fit it, or too few rows.
     """
     if out.name == INFO:
-        raise UserError(f"out={out} is the name of the counts beside the rows. Give another name.")
+        raise UserError(f"out={out} is the name of the file of counts. Give another name.")
     order = Order(task, seed)
     length = steps * prompts_per_step
     order.check(length)

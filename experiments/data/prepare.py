@@ -119,8 +119,8 @@ def refuse_others(out: Path) -> None:
         return
     if not out.is_dir() or any(out.iterdir()):
         raise UserError(
-            f"out={out} is there and is not a prepared folder, and nothing of it is overwritten."
-            " Give another folder."
+            f"out={out} exists and is not a prepared folder; nothing was overwritten. Give another"
+            " folder."
         )
 
 
@@ -147,9 +147,9 @@ def _write(parts: Sequence[Part], data: Data, work: Path, command: str) -> dict[
         names = ", ".join(scan.part.name for scan in scans)
         least = math.ceil(sum(data.cut) / (2 * data.cut[1]))
         raise UserError(
-            f"{names} leave no test row. Rows are cut {data.cut[0]} to {data.cut[1]} into training"
-            f" and test, so a set needs at least {least} different ones to have a test row. Give"
-            " more rows, or other datasets=."
+            f"{names} leave no test row. Rows are split {data.cut[0]} to {data.cut[1]} into"
+            f" training and test, so a set needs at least {least} different ones to have a test"
+            " row. Give more rows, or other datasets=."
         )
     _write_rows(scans, work)
     tests = _write_tests(scans, work)
@@ -219,8 +219,8 @@ def _unwritable(chunk: Sequence[tuple[str, Item]]) -> UserError:
             batch([item])
         except UnicodeEncodeError as error:
             return UserError(
-                f"{where}: found a text that is no Unicode ({error.reason}). Save the file as UTF-8"
-                " without lone surrogates."
+                f"{where}: found a text that is not Unicode ({error.reason}). Save the file as"
+                " UTF-8 without lone surrogates."
             )
     raise AssertionError("each row can be written, and all of them cannot")
 

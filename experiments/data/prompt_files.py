@@ -142,14 +142,14 @@ def verify(path: Path) -> dict[str, Any]:
     manifest = read_json(manifest_path)
     if not path.is_file() or not manifest:
         raise UserError(
-            f"path={path} is not a prepared file with a manifest {manifest_path.name} beside"
-            f" it. Type: python -m experiments.data prepare task=NAME out={path}"
+            f"path={path} is not a prepared file: its manifest {manifest_path.name} is missing."
+            f" Type: python -m experiments.data prepare task=NAME out={path}"
         )
     digest = sha256(path)
     if digest != manifest["sha256"]:
         raise UserError(
-            f"path={path} has the sha256 {digest[:16]}..., and its manifest says"
-            f" {manifest['sha256'][:16]}...: it was changed after that. Prepare it again."
+            f"path={path} has the sha256 {digest[:16]}..., but its manifest says"
+            f" {manifest['sha256'][:16]}...: it was changed later. Prepare it again."
         )
     form = manifest["options"].get("form", "rubric")
     task = Task(name=manifest["task"], path=str(path), options={"form": form})
@@ -157,5 +157,5 @@ def verify(path: Path) -> dict[str, Any]:
     again = description(task, prompts.load(task))["rows"]
     noted = {key: rows.get(key, 0) for key in ("distinct", "train", "eval")}
     if {key: again.get(key, 0) for key in noted} != noted:
-        raise UserError(f"path={path} reads as {again}, and its manifest says {noted}.")
+        raise UserError(f"path={path} reads as {again}, but its manifest says {noted}.")
     return manifest

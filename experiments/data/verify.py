@@ -39,7 +39,7 @@ def verify(folder: Path, root: Path | None = None, datasets: Sequence[str] = ())
     wrong += [*_crossing(table.columns), *_near(table)]
     if wrong:
         raise UserError(
-            f"{folder} is not what its manifest says: {'; '.join(wrong)}. {again(folder, root)}"
+            f"{folder} does not match its manifest: {'; '.join(wrong)}. {again(folder, root)}"
         )
     return table.manifest
 
@@ -96,8 +96,8 @@ def _counts(table: Table) -> Iterator[str]:
 
 def _crossing(columns: pa.Table) -> Iterator[str]:
     for key, counted, message in (
-        ("id", ("split", "count"), "the id {} stands there more than once"),
-        ("group_key", ("split", "count_distinct"), "the group {} stands in two splits"),
+        ("id", ("split", "count"), "the id {} appears more than once"),
+        ("group_key", ("split", "count_distinct"), "the group {} is in two splits"),
     ):
         tally = columns.group_by(key).aggregate([counted])
         counts = tally["_".join(counted)].to_numpy()

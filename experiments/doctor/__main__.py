@@ -25,10 +25,10 @@ from study.screen import plural
 class Options:
     """Options of the doctor: which models to look at, and where studies are kept."""
 
-    judge: list[str] = option("presets of judges that are to be asked", [])
-    executor: list[str] = option("presets of executors of workflow programs", [])
-    experiment: str | None = option("preset of an experiment, whose models are looked at")
-    endpoints: bool = option("ask endpoints on other machines too", False)
+    judge: list[str] = option("presets of the judges to check", [])
+    executor: list[str] = option("presets of the executors of workflow programs to check", [])
+    experiment: str | None = option("preset of an experiment whose models to check")
+    endpoints: bool = option("also check endpoints on other machines", False)
     runs_dir: Path = option("folder that holds the studies", Path("runs"))
 
 
@@ -36,7 +36,7 @@ class Options:
 def main(options: Options) -> int:
     """Exit codes: 0 nothing is wrong, 1 something is, 2 for a user's error."""
     if problems := print_findings(findings(options)):
-        print(f"\n{plural(problems, 'problem')}: what to type stands behind each.")
+        print(f"\n{plural(problems, 'problem')}; each line ends with what to type.")
         return 1
     options_given = [("experiment", options.experiment or ""), ("judge", ",".join(options.judge))]
     arguments = "".join(f" {key}={value}" for key, value in options_given if value)

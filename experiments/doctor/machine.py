@@ -52,7 +52,7 @@ def main_memory() -> Finding:
     """Whether the free memory is enough for a cell."""
     whole, free = memory(), free_memory()
     if not whole:
-        return note("memory", "this machine does not say how much there is")
+        return note("memory", "this machine does not report its memory")
     message = f"{format_size(free)} free of {format_size(whole)}"
     if free < LEAST_MEMORY:
         message += f", and a cell takes {format_size(LEAST_MEMORY)}: end other programs first"

@@ -72,7 +72,7 @@ def _variables(group: str) -> list[str]:
 def endpoints(models: Sequence[Model], remote: bool) -> list[Finding]:
     """Whether what is named takes a connection: on this machine, elsewhere only where asked to."""
     if not models:
-        return [ok("endpoints", "none is named: judge=NAME or experiment=NAME looks at theirs")]
+        return [ok("endpoints", "none named; to check some, type judge=NAME or experiment=NAME")]
     with ThreadPoolExecutor(max_workers=16) as pool:
         return list(pool.map(lambda each: _endpoint(each, remote), models))
 
@@ -80,7 +80,7 @@ def endpoints(models: Sequence[Model], remote: bool) -> list[Finding]:
 def _endpoint(model: Model, remote: bool) -> Finding:
     what, url = f"{model.role} {model.name}", redact(model.endpoint.url)
     if url.startswith("asgi:"):
-        return ok(what, "simulated, inside the process that asks")
+        return ok(what, "simulated, inside the process itself")
     address = _address(model.endpoint.url)
     if address is None:
         return problem(
@@ -89,7 +89,7 @@ def _endpoint(model: Model, remote: bool) -> Finding:
             f"{model.role}.endpoint.url=http://HOST:PORT/v1",
         )
     if address[0] not in LOCAL and not remote:
-        return note(what, f"{url}, not asked", "endpoints=true asks it too")
+        return note(what, f"{url}, not checked", "endpoints=true checks it too")
     try:
         socket.create_connection(address, timeout=CONNECT_S).close()
     except OSError as error:

@@ -65,14 +65,14 @@ def versions(here: dict[str, str], root: Path = ROOT) -> Finding:
         return problem("packages", f"not installed: {_listed(missing)}", "pip install -e .")
     pinned = pins(root)
     if not pinned:
-        return note("packages", "constraints.txt is not there, nothing is compared")
+        return note("packages", "constraints.txt is missing, so versions are not compared")
     other = [
         f"{name} {here[name]} (pinned {version})"
         for name, version in pinned.items()
         if name in here and here[name] != version
     ]
     if other:
-        return note("packages", f"other versions than were tested: {_listed(other)}", PINNED)
+        return note("packages", f"versions that were not tested: {_listed(other)}", PINNED)
     return ok("packages", f"{sum(name in here for name in pinned)} as pinned in constraints.txt")
 
 

@@ -177,7 +177,7 @@ def trained_on(options: Options) -> TrainedRows | None:
         say(f"What {cell} was trained on is not known: it has no config.yaml.")
         return None
     except UserError as error:
-        say(f"What {cell} was trained on is told by its records alone: {error}")
+        say(f"The rows that {cell} trained on are known from its records only: {error}")
         whole = False
     return TrainedRows(frozenset(ids), frozenset(prompts), table, datasets, whole)
 

@@ -23,7 +23,7 @@ from study.tasks.datasets.sets import SETS
 from study.tasks.files import records, refuse, short
 from study.truth.item import Item
 
-SHAPE = 'One JSON object per line is legal: {"prompt": TEXT, "response": TEXT}.'
+SHAPE = 'Legal is one JSON object per line: {"prompt": TEXT, "response": TEXT}.'
 
 
 @dataclass(frozen=True)
@@ -90,7 +90,9 @@ def collect(
     source = source_of(options)
     if source is None:
         if options.samples != 1:
-            raise UserError("samples= is for generated answers; a file has as many as it has.")
+            raise UserError(
+                "samples= is only for generated answers, not for a file of them. Leave it out."
+            )
         assert options.responses is not None
         paths = [options.responses]
     else:
@@ -110,13 +112,13 @@ def collect(
             key = keys.get(text) if keys else text
             if key is None:
                 raise UserError(
-                    f"{place}: {start} is not a prompt of this evaluation. Every prompt must be one"
-                    " of its own, letter by letter; a conversation is its turns as `role: content`"
+                    f"{place}: {start} is not a prompt of this evaluation. Every prompt must match"
+                    " one of its prompts exactly; type a conversation as turns `role: content`"
                     " with an empty line between them."
                 )
             if once and key in lines:
                 raise UserError(
-                    f"{place} answers the prompt of line {lines[key]} again: {start}. Leave one"
+                    f"{place} answers the prompt of line {lines[key]} again: {start}. Keep one"
                     " response per prompt."
                 )
             lines[key] = response.line
@@ -176,14 +178,14 @@ def complete(collected: Collected, n_prompts: int, path: Path, allow_missing: bo
     Raises UserError: for that, and where there is no answer at all."""
     n_answered, failed = len(collected.texts), collected.failed
     if not n_answered:
-        raise UserError(f"{path} has no response that could be scored.")
+        raise UserError(f"{path} has no response to score.")
     if n_answered < n_prompts and not allow_missing:
-        again = f" {failed} could not be generated; the same command asks for them again."
+        again = f" {failed} were not generated; rerun the command to generate them."
         again = f" Answers of null: {failed}." if collected.settings is None else again
         again = again if failed else ""
         raise UserError(
-            f"{path} answers {n_answered} of {n_prompts} prompts.{again} Type allow_missing=true to"
-            " score those that are there; the result then says how many are missing."
+            f"{path} answers {n_answered} of {n_prompts} prompts.{again} Type allow_missing=true"
+            " to score the others; the result then records how many are missing."
         )
 
 
@@ -246,7 +248,7 @@ def reopen(path: Path, model: str, settings: Mapping[str, Any]) -> set[str]:
         before = response.fields.get("settings")
         if before != settings:
             raise UserError(
-                f"{path}, line {response.line} was made with {before}, and these settings are"
+                f"{path}, line {response.line} was made with {before}, but these settings are"
                 f" {dict(settings)}. Give another responses_out=FILE, or the same settings."
             )
     answered = [response for response in responses if response.text is not None]

@@ -123,7 +123,9 @@ def _with_defaults(options: Options) -> Options:
     number of samples for answers that are there."""
     if options.predictions is not None:
         if "samples" in options.given:
-            raise UserError("samples= is for generated answers; a file has as many as it has.")
+            raise UserError(
+                "samples= is only for generated answers, not for a file of them. Leave it out."
+            )
         return options
     options = replace(options, method=options.method or "direct")
     if options.method != "sc":

@@ -83,9 +83,9 @@ def source_of(options: Options) -> Source | None:
     if sources not in MEANINGLESS:
         file = "predictions" if options.what in VERIFIED else "responses"
         raise UserError(
-            f"Answers come from one place, and {', '.join(sorted(sources)) or 'none'} is given."
-            f" Type {file}=FILE, run=CELL_FOLDER, model=FOLDER, adapter=FOLDER, both of them, or"
-            " endpoint=URL model=NAME."
+            f"Answers need exactly one source, but {', '.join(sorted(sources)) or 'none'} is given."
+            f" Type {file}=FILE, run=CELL_FOLDER, model=FOLDER, adapter=FOLDER, model= and adapter="
+            " together, or endpoint=URL model=NAME."
         )
     if wrong := [key for key in MEANINGLESS[sources] if key in options.given]:
         raise UserError(f"{wrong[0]} has no meaning with {' and '.join(sorted(sources))}.")
@@ -101,8 +101,8 @@ def source_of(options: Options) -> Source | None:
         policy, folder = trained_policy(options.run, options.checkpoint)
     if policy["path"] == TINY and options.what not in PLAYED:
         raise UserError(
-            f"run={options.run} trained the tiny policy, which knows the words of its own task and"
-            " no English. Give the run of a real policy, for example of experiment=small-real."
+            f"run={options.run} trained the tiny policy, which knows only the words of its own"
+            " task. Give a real policy's run, for example of experiment=small-real."
         )
     options = replace(options, dtype=options.dtype or policy["dtype"])
     warmed = is_warmed(freeze(Policy, policy))
@@ -142,7 +142,7 @@ def _folder(options: Options, model: str | None, adapter: Path | None) -> Source
         model = model or base
         if not same_model(model, base):
             raise UserError(
-                f"adapter={adapter} was trained on {base}, and the model given is {model}. Give"
+                f"adapter={adapter} was trained on {base}, but the model given is {model}. Type"
                 f" model={base}, or leave model out."
             )
     path, template = str(model), None
@@ -307,8 +307,8 @@ def _load(
     model, tokenizer = read_model(
         path,
         dtype,
-        "Give a folder that has config.json, the weights and the tokenizer, or a hub id that can"
-        " be fetched.",
+        "Give a folder that has config.json, the weights and the tokenizer, or a hub id that this"
+        " machine can download.",
         _words_of(path, adapter),
     )
     if adapter is not None:
@@ -316,7 +316,7 @@ def _load(
     if template is not None:
         tokenizer.chat_template = template
     if not tokenizer.chat_template:
-        raise UserError(f"{path} has no chat template, so it cannot be asked as in training.")
+        raise UserError(f"{path} has no chat template, so it cannot be prompted as in training.")
     if tokenizer.pad_token is None:
         tokenizer.pad_token = tokenizer.eos_token
     return model.to(device).eval(), tokenizer

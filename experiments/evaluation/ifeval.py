@@ -94,7 +94,7 @@ def load_prompts(root: Path | None) -> list[Prompt]:
                 f"{path}, line {number} is not a prompt of IFEval: {error!r}."
             ) from error
     if not prompts:
-        raise UserError(f"{path} holds no prompts. Type data.root=FOLDER of a whole copy.")
+        raise UserError(f"{path} holds no prompts. Type data.root=FOLDER of a complete copy.")
     return prompts
 
 
@@ -106,7 +106,7 @@ def _from_hub() -> Path:
     except (OSError, httpx.HTTPError, HfHubHTTPError) as error:
         reason = first_line(error)
         raise UserError(
-            f"IFEval's prompts are not here and the hub did not give {HUB_REPO}: {reason} Type"
+            f"IFEval's prompts are missing and the hub did not provide {HUB_REPO}: {reason} Type"
             f" data.root=FOLDER, where FOLDER holds {PROMPTS_FILE}, or set {VARIABLE}."
         ) from error
 
@@ -126,7 +126,7 @@ def load_checkers(root: Path | None) -> Mapping[str, Any]:
         from if_verifiable.ifeval.instructions_util import count_sentences
     except ImportError as error:
         raise UserError(
-            f"IFEval needs its checkers, and {error.name} is not installed."
+            f"IFEval needs its checkers, but {error.name} is not installed."
             " Type: pip install -c constraints.txt if-verifiable"
         ) from error
     langdetect.DetectorFactory.seed = 0
@@ -137,9 +137,9 @@ def load_checkers(root: Path | None) -> Mapping[str, Any]:
             word_tokenize("One. Two.")
         except LookupError as error:
             raise UserError(
-                "IFEval counts sentences with NLTK's punkt_tab, which is not here. Type"
-                f" data.root=FOLDER, where FOLDER holds {PUNKT_FOLDER}/, or fetch it:"
-                " python -m nltk.downloader punkt_tab"
+                "IFEval counts sentences with NLTK's punkt_tab, which is missing. Type"
+                f" data.root=FOLDER, where FOLDER holds {PUNKT_FOLDER}/, or download it: python -m"
+                " nltk.downloader punkt_tab"
             ) from error
     return INSTRUCTION_DICT
 

@@ -48,7 +48,7 @@ class Options:
     track: bool = option("write the result to the MLflow run of run=", True)
     root: str | None = option("folder of the data", key="data.root", only=("ifeval", *VERIFIED))
     datasets: list[str] = option(
-        "sets to evaluate; without it those of the predictions, else the six of the study",
+        "sets to evaluate; left out, those of the predictions, or the six of the study",
         [],
         Choice(tuple(SETS)),
         only=VERIFIED,
@@ -60,12 +60,12 @@ class Options:
         only=VERIFIED,
     )
     select: str | None = option(
-        "which rows limit= takes; the first ones otherwise",
+        "which rows limit= takes; left out, the first",
         legal=Choice(("facility", "random")),
         only=VERIFIED,
     )
     sandbox: str = option(
-        "how answers that are programs are run; unsafe goes on where nothing isolates them",
+        "isolation of programs; unsafe runs them without any",
         "auto",
         Choice(("auto", "unsafe")),
         only=VERIFIED,
@@ -82,7 +82,7 @@ class Options:
         "rows to grade", legal=Choice(("eval", "train", "all")), only=(*GRADED, *PLAYED)
     )
     baselines: list[str] = option(
-        "what the policy is compared with", ["all"], Choice(("all", *BASELINES)), only=PLAYED
+        "baselines to compare the policy with", ["all"], Choice(("all", *BASELINES)), only=PLAYED
     )
     executor: str = option(
         f"preset of another executor than the run's: {', '.join(preset_names('executor'))}",
@@ -91,23 +91,21 @@ class Options:
     )
     same_judge: bool = option("let the judge that trained the run grade it", False, only=JUDGED)
     runs_dir: Path = option("folder of the verdict store", Path("runs"), only=JUDGED)
-    responses_out: Path | None = option("JSONL for the generated answers; beside out= otherwise")
-    limit: int | None = option("how many prompts, from the first on", legal=Number(low=1))
+    responses_out: Path | None = option("JSONL for the generated answers; left out, next to out=")
+    limit: int | None = option("number of prompts, from the first", legal=Number(low=1))
     temperature: float = option("sampling temperature of the answers", 0.0, Number(low=0, high=5))
     top_p: float = option(
-        "share of the likeliest tokens that is sampled from", 1.0, Number(low=1e-6, high=1)
+        "probability mass of the likeliest tokens to sample from", 1.0, Number(low=1e-6, high=1)
     )
-    top_k: int = option(
-        "how many of the likeliest tokens are sampled from; 0 takes all", 0, Number(low=0)
-    )
+    top_k: int = option("number of likeliest tokens to sample from; 0 takes all", 0, Number(low=0))
     max_tokens: int = option("longest answer, in tokens", 1280, Number(low=1))
     thinking: bool | None = option("switch the thinking of the chat template on or off")
     checkpoint: int | None = option("step of the run's checkpoint", legal=Number(low=0))
-    batch: int = option("prompts that are answered at once", 8, Number(low=1))
+    batch: int = option("prompts answered at once", 8, Number(low=1))
     dtype: str | None = option("number format of the model's weights")
     chat_template: Path | None = option("file of a chat template in place of the model's own")
     api_key_env: str | None = option("variable that holds the endpoint's key")
-    concurrency: int = option("requests that are sent at once", 16, Number(low=1))
+    concurrency: int = option("requests sent at once", 16, Number(low=1))
     timeout_s: float = option("seconds per request", 600.0, Number(low=1, high=86_400))
     overrides: list[str] = overrides("judge.", "task.", "executor.", only=(*JUDGED, *PLAYED))
     given: frozenset[str] = frozenset()
@@ -142,7 +140,10 @@ class Options:
         if self.overrides and not self.judge:
             raise UserError(f"{self.overrides[0]} has no meaning without judge=NAME.")
         if self.select and self.limit is None:
-            raise UserError(f"select={self.select} chooses among rows: type limit=N as well.")
+            raise UserError(
+                f"select={self.select} chooses among rows and needs limit=N. Type for example"
+                " limit=100"
+            )
 
     def _check_played(self) -> None:
         if self.run is None:

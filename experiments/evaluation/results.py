@@ -33,12 +33,12 @@ def guard(
     if not before:
         return {}
     if "evaluation" not in before:
-        raise UserError(f"out={target} is there and is not a result. Give another out=FILE.")
+        raise UserError(f"out={target} exists and is not a result. Give another out=FILE.")
     if before.get("model") != model:
         raise UserError(
-            f"out={target} holds the result of {before.get('model') or 'a model without name'}, and"
-            f" this is {model or 'a file that names no model'}. Give another out=FILE; results are"
-            " never overwritten by another model's."
+            f"out={target} holds the result of {before.get('model') or 'a model without name'},"
+            f" but this is {model or 'a file that names no model'}. Give another out=FILE: a"
+            " result never overwrites another model's."
         )
     earlier = (before["evaluation"], before.get("judge", {}).get("name"))
     if earlier != (evaluation, judge):
@@ -46,7 +46,8 @@ def guard(
             " under judge=".join(filter(None, pair)) for pair in (earlier, (evaluation, judge))
         )
         raise UserError(
-            f"out={target} holds a result of {former}, and this is {current}. Give another."
+            f"out={target} holds a result of {former}, but this is {current}. Give another"
+            " out=FILE."
         )
     return before
 
@@ -132,9 +133,8 @@ def track(
         model_id = send_evaluation(client_of(run["uri"]), run, cell.path.resolve().name, entry)
     except load_mlflow().exceptions.MlflowException as error:
         raise UserError(
-            f"The result is written, and the tracking store {run['uri']} does not take it:"
-            f" {first_line(error)} Mend the store and type the command again, or"
-            " track=false."
+            f"The result is written, but the tracking store {run['uri']} does not take it:"
+            f" {first_line(error)} Repair the store and rerun the command, or type track=false."
         ) from error
     print(f"logged as eval/{evaluation}/* on the model {model_id} of run {run['run_id']}")
     return model_id

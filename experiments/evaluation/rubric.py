@@ -83,7 +83,7 @@ def summary(graded: Sequence[Graded], clip: bool, seed: int, signed: bool) -> di
     if not means:
         why = next((vote.reason for sample in graded for vote in sample.votes), "nothing was asked")
         raise UserError(
-            "The judge scored no answer, so there is no result. Its verdicts say why:"
+            "The judge scored no answer, so there is no result. Reasons:"
             f" {dict(unscored)}; the first one: {why}"
         )
     draw = random.Random(seed)
@@ -281,9 +281,9 @@ def differs(judge: Judge, trained: Trained, options: Options) -> bool:
         return True
     if not options.same_judge:
         raise UserError(
-            f"{trained['place']} was trained by judge={trained['judge']}, and judge={judge.name} is"
-            " the same model: what it taught is what it likes. Give a held-out gold judge different"
-            " from the training judge, or same_judge=true, which the result then says."
+            f"{trained['place']} was trained by judge={trained['judge']}, but judge={judge.name}"
+            " is the same model, and would score what it taught. Give another judge as gold"
+            " judge, or type same_judge=true, which the result records."
         )
     return False
 
@@ -316,7 +316,7 @@ def held_out(task: Task, split: str, options: Options) -> Rows:
     if not rows:
         raise UserError(
             f"task={task.name} has no row with criteria in its {split} split. Type split=all, or"
-            " give task.path a file that has."
+            " task.path=FILE with such rows."
         )
     prompt_ids = {row.prompt_text().strip(): row.prompt_id for row in every}
     selected = tuple(rows[: options.limit])

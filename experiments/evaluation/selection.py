@@ -51,7 +51,7 @@ def choose(
         raise UserError(f"select={method} is not one of {', '.join(METHODS)}.")
     if not 1 <= k <= len(texts):
         raise UserError(
-            f"n={k} prompts cannot be chosen out of {len(texts)}. Give n from 1 to {len(texts)}."
+            f"n={k} prompts cannot be chosen from {len(texts)}. Give n from 1 to {len(texts)}."
         )
     if method == "random":
         return sorted(random.Random(f"probe {seed}").sample(range(len(texts)), k))
@@ -59,7 +59,7 @@ def choose(
         return stratified(strata or ["all"] * len(texts), k, seed)
     if max(len(texts), len(away)) > MOST:
         raise UserError(
-            f"select=facility takes at most {MOST} candidates and as many training prompts, and"
+            f"select=facility takes at most {MOST} candidates and as many training prompts, but"
             f" there are {len(texts)} and {len(away)}. Type select=stratified, or lower"
             " task.eval_rows and task.train_rows."
         )
@@ -140,7 +140,7 @@ def _maximised(kernel: np.ndarray, k: int, away: np.ndarray) -> list[tuple[int, 
         import submodlib
     except ImportError as missing:
         raise UserError(
-            f"select=facility needs the package submodlib-py, and it cannot be loaded ({missing})."
+            f"select=facility needs the package submodlib-py, which cannot be loaded ({missing})."
             " Install it with `pip install submodlib-py`, or type select=stratified."
         ) from missing
     n = len(kernel)

@@ -147,8 +147,9 @@ def check_node(here: Node, there: Node, sign: Path) -> Iterator[Finding]:
             "node",
             f"The node {there['host']} has another environment than the sweep"
             f" ({identity(there)}, not {identity(here)}): {'; '.join(differences(here, there))}."
-            " Its cells could not be compared with the others. Install the same there, in the same"
-            " commit: pip install -c constraints.txt -e . Or take the node out of the cluster.",
+            " Its cells would not be comparable with the others. Install the same commit and"
+            " versions there: pip install -c constraints.txt -e . Or remove the node from the"
+            " cluster.",
         )
     shared = there["sign"] == here["sign"] and there["writable"]
     if not shared and not url_of(sign.parent):  # who runs a cell of a URL fetches it
@@ -193,9 +194,9 @@ def check_clock(host: str, offset_s: float, within_s: float) -> Iterator[Finding
         yield problem(
             "clock",
             f"The clock of the node {host} is {abs(offset_s):.1f} s {order} the sweep's, and"
-            f" {CLOCKS_S:g} s is the most they may be apart: leases on verdicts would end too early"
-            " or too late, and times on record would not be in order. Set it by NTP, for example:"
-            " chronyc makestep",
+            f" {CLOCKS_S:g} s is the most allowed: leases on verdicts would end too early or too"
+            " late, and recorded times would be out of order. Set it by NTP, for example: chronyc"
+            " makestep",
         )
 
 

@@ -165,8 +165,8 @@ class Sweep:
             if self._looked > self._silent.setdefault(name, self._looked + SILENT_S):
                 self._silent[name] = math.inf
                 self._watch.say(
-                    f"The node {name[:12]} has not said for {SILENT_S:g} s what it is. The sweep"
-                    " goes on without it, and asks on."
+                    f"The node {name[:12]} has not described itself for {SILENT_S:g} s. The sweep"
+                    " continues without it and keeps asking."
                 )
         useful = [name for name in nodes if large[name] and self._nodes.get(name) == ""]
         if useful:
@@ -194,12 +194,12 @@ class Sweep:
         amounts = ", ".join(f"{name} {amount:g}" for name, amount in needed.items())
         refused = [why for name, why in self._nodes.items() if why and name in nodes]
         if refused:
-            return UserError(f"No node of the cluster may train these cells. {refused[0]}")
+            return UserError(f"No node of the cluster can train these cells. {refused[0]}")
         if silent:
             return UserError(
-                f"No node of the cluster has said within {EMPTY_S:g} s what it is:"
-                f" {plural(silent, 'node')} with room for a cell started no process. Other"
-                " work may fill them. Type `ray status`, and this command again once they answer."
+                f"No node of the cluster described itself within {EMPTY_S:g} s:"
+                f" {plural(silent, 'node')} with room for a cell started no process. Other work"
+                " may fill them. Type `ray status`, and rerun the command once they answer."
             )
         largest = "; ".join(
             ", ".join(f"{name} {resources.get(name, 0):g}" for name in needed)
@@ -281,7 +281,7 @@ class Sweep:
             self._failed[place.node] += 1
             if self._failed[place.node] >= BEGINS:
                 why = first_line(error)
-                self._refuse(place.node, f"Every slot is lost at once that is made there ({why}).")
+                self._refuse(place.node, f"Every slot made there is lost at once ({why}).")
             return
         self._losses[folder] += 1
         if self._losses[folder] > retries:
@@ -289,7 +289,7 @@ class Sweep:
             self._watch.ended(folder, cells.ORPHANED)
             return
         self._watch.say(
-            f"{folder.name}: what ran it on the node {place.node[:12]} was lost; it goes on from"
+            f"{folder.name}: its process on the node {place.node[:12]} was lost; it resumes from"
             f" its last checkpoint ({self._losses[folder]} of {retries} times)"
         )
         self._queue.park(folder)

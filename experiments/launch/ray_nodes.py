@@ -84,15 +84,15 @@ def check_address(address: str) -> None:
     """Let another process join first: Ray's own attempt takes minutes and ends the process.
     Raises UserError: none could in time."""
     remedy = (
-        "See that the cluster runs, on this machine too: ray start --head on the first one, and ray"
-        " start --address=HOST:PORT on every other. Or leave sweep.ray.address out, which starts"
-        " one here."
+        "Start the cluster, on this machine too: ray start --head on the first one, and ray"
+        " start --address=HOST:PORT on every other. Or leave sweep.ray.address out to start one"
+        " here."
     )
     match = _ADDRESS.fullmatch(address)
     if not match:
         raise UserError(
-            f"sweep.ray.address={address[:80]} is not an address: one is HOST:PORT, or auto for the"
-            f" cluster that runs on this machine. {remedy}"
+            f"sweep.ray.address={address[:80]} is not an address. Legal are HOST:PORT, and auto"
+            f" for the cluster that runs on this machine. {remedy}"
         )
     if match["host"]:
         try:
@@ -117,7 +117,7 @@ def check_address(address: str) -> None:
             return
         why = f"({redact((probe.stderr.strip().splitlines() or ['no reason given'])[-1][:400])})"
     raise UserError(
-        f"No Ray cluster let a process in at sweep.ray.address={address} {why}. {remedy}"
+        f"No Ray cluster accepted a process at sweep.ray.address={address} {why}. {remedy}"
     )
 
 
@@ -213,7 +213,7 @@ class Examiner:
         except self._ray.exceptions.GetTimeoutError:
             return None
         except self._ray.exceptions.RayError as error:
-            return f"The node {name[:12]} of the cluster cannot run anything ({first_line(error)})."
+            return f"The node {name[:12]} of the cluster cannot run tasks ({first_line(error)})."
         return ""
 
 

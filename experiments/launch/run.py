@@ -103,8 +103,8 @@ def _nothing_to_run(todo: Sequence[Cell], mine: Sequence[Cell]) -> int:
         print(f"All {plural(n_done, 'cell')} of {study} are done; nothing to run.")
     else:
         print(
-            f"{n_done} of {len(mine)} cells of {study} are done, and another sweep runs the others "
-            "now: nothing is started here."
+            f"{n_done} of {len(mine)} cells of {study} are done, and another sweep is running the"
+            " others: no cell is started here."
         )
     mlflow_ids = read_study(study_dir).get("mlflow", {})
     # the summary comes last: without it, whoever ran the cells did not come to the end
@@ -205,7 +205,7 @@ def report(todo: Sequence[Cell], stale: bool) -> None:
         try:
             write_planted(study_dir)
         except UserError as error:
-            print(f"What is planted could not be written. {error}")
+            print(f"The planted truth was not written. {error}")
     this = study_words(config.study, config.runs_dir)
     if _could_write(
         "report", analysis.write_report, study_dir, f"python -m analysis.report {this}"
@@ -223,12 +223,12 @@ def _could_write(name: str, write: Callable[[Path], object], study_dir: Path, ag
         if stopping.interrupted(error):
             raise KeyboardInterrupt from error
         if trouble := storage.explained(error, study_dir):
-            print(f"The {name} could not be written. {trouble}")
+            print(f"The {name} was not written. {trouble}")
             return False
-        logging.exception("the %s could not be written", name)
+        logging.exception("the %s was not written", name)
         why = visible(f"{type(error).__name__}: {error}")
         print(
-            f"The {name} could not be written ({why}). The runs are whole; to try again, type:"
+            f"The {name} was not written ({why}). The runs are complete; to try again, type:"
             f" {typed(again)}"
         )
         return False
@@ -251,7 +251,7 @@ def conclude(todo: Sequence[Cell], tracked: dict[str, str], mine: Sequence[Cell]
         opened_by = ui_command(tracked["uri"]) if remote else typed(here)
         print(
             f"Compare the runs: {opened_by}\n  then open {ui_link(tracked)}\n"
-            f"  what was found, in words: {parent_link(tracked)}"
+            f"  results in words: {parent_link(tracked)}"
         )
     states = [(cell, cell.folder.state()) for cell in mine]
     running = [cell for cell, state in states if state == "running"]
@@ -260,20 +260,20 @@ def conclude(todo: Sequence[Cell], tracked: dict[str, str], mine: Sequence[Cell]
         status, log = cell.folder.status(), cell.folder / "log.txt"
         began = time.strftime("%Y-%m-%d %H:%M", time.localtime(status.get("started", 0)))
         whereabouts = (
-            f"{cell.name} is run by process {status.get('pid', '?')} on {status.get('host', '?')} "
-            f"since {began}, at step {status.get('step', 0)} of {status.get('steps', '?')}; "
-            f"to watch it: tail -f {log}"
+            f"{cell.name} is being run by process {status.get('pid', '?')} on"
+            f" {status.get('host', '?')} since {began}, at step {status.get('step', 0)} of"
+            f" {status.get('steps', '?')}; to watch it: tail -f {log}"
         )
         print(visible(whereabouts))
     for cell, state in unfinished:
         print(f"{cell.name} is {state}; its log: {cell.folder / 'log.txt'}")
     if running:
         print(
-            "When those have ended, run the same command again: it takes up what is left and "
-            "writes the report."
+            "When those have ended, rerun the command: it runs the remaining cells and writes the"
+            " report."
         )
     elif unfinished:
-        print("Run the same command again to continue where these stopped.")
+        print("Rerun the command to resume these.")
     elif others := {cell.id for cell in todo} - {cell.id for cell in mine}:
         _print_other_shards([cell for cell in todo if cell.id in others], config)
     return 1 if running or unfinished else 0
@@ -292,9 +292,9 @@ def _print_other_shards(others: Sequence[Cell], config: Study) -> None:
     for cell, state in unfinished:
         print(f"  {cell.name} is {state}")
     print(
-        "The last shard writes the report. Where the machines share no folder, copy the study's"
-        " folders together (rsync -a), and run the same command without the shard: it trains"
-        " nothing that is done, and writes the report."
+        "The last shard writes the report. If the machines share no folder, copy the study's"
+        " folders together (rsync -a) and rerun the command without the shard: it skips finished"
+        " cells and writes the report."
     )
 
 

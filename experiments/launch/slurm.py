@@ -65,8 +65,9 @@ def taken_up(todo: Sequence[Cell]) -> Generator[set[CellFolder]]:
         owner = " ".join((folder / SWEEP).read_text().split()) or "another sweep"
         raise UserError(
             f"The study {study_dir.name} is in use: {owner} submits its cells to Slurm, in"
-            f" {study_dir}. Two that do so would submit cells twice. Wait for it or stop it with"
-            f" Ctrl-C, where it runs; or type another name, for example: study={study_dir.name}-2"
+            f" {study_dir}. A second process would submit cells twice. Wait for it, or stop it"
+            " with Ctrl-C where it runs, or type another name, for example:"
+            f" study={study_dir.name}-2"
         )
     with lock:
         (folder / SWEEP).write_text(f"process {os.getpid()} on {socket.gethostname()}")
@@ -134,7 +135,7 @@ def run(todo: Sequence[Cell], watch: Watch) -> None:
     except BaseException as error:
         if stopping.interrupted(error) and not local and not stopping.told_by_user():
             watch.say(
-                f"{len(jobs)} jobs are left with Slurm. The same command takes them up again;"
+                f"{len(jobs)} jobs are still with Slurm. Rerun the command to follow them again;"
                 " Ctrl-C in it cancels them."
             )
             others |= jobs
@@ -154,7 +155,7 @@ def _tell(cell: CellFolder, queued: Job, state: str, watch: Watch) -> None:
     """Tell the watch what a cell came to whose job is gone for good."""
     folder, code = cell.study_dir / FOLDER, _code(cell, queued)
     if code is None:
-        watch.say(f"what its last job printed is in {queue.log(folder, queued.id)}")
+        watch.say(f"its last job's output is in {queue.log(folder, queued.id)}")
         code = cells.STOPPED if state == queue.CANCELLED else cells.ORPHANED
     elif not code:
         queue.clear(folder, queued.id)

@@ -1,4 +1,4 @@
-"""What a sweep sees and prints of its cells while an engine runs them: table, heartbeat and alarms.
+"""Watches and reports a sweep's cells as they run: table, heartbeat and alarms.
 
 A cell is looked at while an engine runs it, and once more when it has ended; what of it did not
 change is not read again. What stays as it was, however many cells that are, costs nothing.
@@ -227,7 +227,7 @@ class Watch:
             yield
         except Exception as error:
             why = f"{type(error).__name__}: {first_line(error)}"
-            self._say_once(f"How the cells stand could not be shown ({why}). They go on.")
+            self._say_once(f"The state of the cells was not shown ({why}). They continue.")
 
     def _draw(self) -> None:
         assert self._live is not None
@@ -268,10 +268,9 @@ class Refusals:
         names = ", ".join(dict.fromkeys(self._refused.values()))
         return typed(
             f"The endpoint of {names} refused its key, its account or its model, so "
-            f"{len(self.not_started)} cells that ask it were not started and stay as they were: "
-            f"{', '.join(self.not_started)}. Put the key, the account or judge.endpoint.model"
-            " right, see that it answers with python -m judges.check, and run the same command"
-            " again."
+            f"{len(self.not_started)} cells that use it were not started: "
+            f"{', '.join(self.not_started)}. Correct the key, the account or judge.endpoint.model,"
+            " check it with python -m judges.check, and rerun the command."
         )
 
 

@@ -38,18 +38,16 @@ SHOWS = ("disagreements",)
 class Options(StudyOptions):
     """Options of the monitor: the study, how often to look, and what to print."""
 
-    once: bool = option("say how things stand, and end", False)
+    once: bool = option("print status once and exit", False)
     json: bool = option("one JSON object a line each time, for programs", False)
-    restart: bool = option(
-        "end a stalled cell that runs on this host, once each, and have it go on", False
-    )
-    every: float = option("seconds from one look to the next", 2.0, Number(low=0.2, high=3600))
+    restart: bool = option("restart each stalled cell on this host, once", False)
+    every: float = option("seconds between two updates", 2.0, Number(low=0.2, high=3600))
     show: str | None = option(
-        "the newest answers on which judge and rule part, with the judge's words, and end",
+        "print the newest answers where judge and rule disagree, with the judge's reply, and exit",
         legal=Choice(SHOWS),
     )
-    domain: str | None = option("with show=: the only domain to look at")
-    limit: int = option("with show=: how many at most", 10, Number(low=1, high=10_000))
+    domain: str | None = option("with show=: the only domain to show")
+    limit: int = option("with show=: most answers to print", 10, Number(low=1, high=10_000))
     given: frozenset[str] = frozenset()
 
     def check(self) -> None:
@@ -58,7 +56,7 @@ class Options(StudyOptions):
         belongs = ("domain", "limit") if self.show is None else ("once", "restart", "every")
         if wrong := [name for name in belongs if name in self.given]:
             where = "show=disagreements" if self.show is None else "the monitor without show="
-            raise UserError(f"{wrong[0]}= belongs to {where}. Leave it out.")
+            raise UserError(f"{wrong[0]}= has no meaning without {where}. Leave it out.")
 
 
 @command("experiments.monitor study=quickstart once=true", __doc__, Options)

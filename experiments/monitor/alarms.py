@@ -202,7 +202,7 @@ def _stalled(view: View, study: str) -> Alarm | None:
     host, pid = view.status.get("host", "?"), view.status.get("pid", "?")
     phase = f" while {view.phase}" if view.phase else ""
     sentence = (
-        f"no sign of life for {view.beat_age_s:.0f} s{phase} after step {view.step}"
+        f"no heartbeat for {view.beat_age_s:.0f} s{phase} after step {view.step}"
         f"{_of(view.steps)}; {view.silent_limit_s:.0f} s are normal (process {pid} on {host})."
     )
     restart = f"python -m experiments.monitor {study} restart=true"
@@ -222,7 +222,7 @@ def _starved(view: View, study: str) -> Alarm | None:
     recent = statistics.fmean(value for _, value in shares[-IN_A_ROW:])
     sentence = (
         f"{recent:.0%} of the judge's verdicts are missing over the last {IN_A_ROW} steps; at"
-        f" {most:.0%} of one step the cell stops."
+        f" {most:.0%} in one step the cell stops."
     )
     check = f"python -m judges.check judge={shlex.quote(view.judge or 'NAME')}"
     return Alarm("", "starved judge", sentence, check, since)
@@ -253,14 +253,15 @@ def _no_signal(view: View, study: str) -> Alarm | None:
     if dead:
         names = " and ".join(dead)
         sentence = (
-            f"in {names} all rollouts of a group get the same reward: nothing is learned there."
+            f"in {names} all rollouts of a group get the same reward, so the policy learns nothing"
+            " there."
         )
         return Alarm("", "no signal", sentence, confusion, min(dead.values()))
     series = view.series.get("reward/frac_zero_std", [])
     since = _since(series, lambda window: min(window) >= DEAD)
     if since is None:
         return None
-    sentence = "all rollouts of a group get the same reward: nothing is learned."
+    sentence = "all rollouts of a group get the same reward, so the policy learns nothing."
     return Alarm("", "no signal", sentence, confusion, since)
 
 
@@ -280,7 +281,7 @@ def _gap(view: View, study: str) -> Alarm | None:
     sentence = f"judge - truth rose from {usual:+z.2f} in the first steps to {now:+z.2f}"
     part = statistics.fmean(by_itself.get(step, 0.0) for step, _ in recent)
     if part >= 0.005:
-        sentence += f", {part:.2f} of it as the judge's scores of the first steps let expect"
+        sentence += f", {part:.2f} of it expected from the judge's first scores"
     return Alarm("", "gap onset", f"{sentence}.", f"python -m analysis.onset {study}", risen[0])
 
 

@@ -44,7 +44,7 @@ READS = 32
 """Blocks of what it says that are read at a time; a pipe holds 16."""
 
 
-EXAMPLE = "Type for example: sweep.notify=./tell-me.sh, a script that may be executed"
+EXAMPLE = "Type for example: sweep.notify=./tell-me.sh, an executable script"
 
 
 def command_of(sweep: Sweep) -> str:
@@ -54,14 +54,14 @@ def command_of(sweep: Sweep) -> str:
         return sweep.notify
     if sweep.notify:
         raise UserError(
-            "sweep.notify and sweep.notify_env are both given, and there is one command. Leave one"
-            f" of them out. {EXAMPLE}."
+            "sweep.notify and sweep.notify_env are both given, but only one command can run."
+            f" Leave one of them out. {EXAMPLE}."
         )
     command = os.environ.get(sweep.notify_env, "").strip()
     if not command:
         raise UserError(
-            f"sweep.notify_env={sweep.notify_env} names a variable that is not set here, or is"
-            f" empty. Type export {sweep.notify_env}='...' with the command before the sweep."
+            f"sweep.notify_env={sweep.notify_env} names a variable that is unset or empty here."
+            f" Type export {sweep.notify_env}='...' with the command before the sweep."
         )
     return command
 
@@ -83,9 +83,8 @@ def check_notify(command: str, key: str = "sweep.notify") -> None:
         plain = key == "sweep.notify" and may_be_shown(words[0])
         program = visible(words[0]) if plain else "a word that is not shown, for it may be a key"
         raise UserError(
-            f"{subject} starts {program}, which is not a program here: it is neither on the"
-            f" PATH nor a file that may be executed. No shell reads it, so that pipes, $NAME and ;"
-            f" mean nothing in it. {EXAMPLE}."
+            f"{subject} starts {program}, which is neither on the PATH nor an executable file. No"
+            f" shell reads the command, so pipes, $NAME and ; have no meaning in it. {EXAMPLE}."
         )
 
 
@@ -307,7 +306,7 @@ def _harmless_end(
     try:
         _tell_end(command, first, _state(mine, error), error)
     except Exception as problem:
-        print(f"sweep.notify: nothing could be told ({visible(first_line(problem))}).")
+        print(f"sweep.notify: the notification failed ({visible(first_line(problem))}).")
 
 
 def _state(mine: Sequence[Cell], error: BaseException | None) -> str:

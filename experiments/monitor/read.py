@@ -218,14 +218,13 @@ class StudyReader:
         except OSError as error:
             raise UserError(
                 f"The study folder {folder} cannot be read ({error.strerror or error}). Type: ls"
-                f" -ld {folder}, and ask its owner for permission to read it."
+                f" -ld {folder}, and ask its owner for read permission."
             ) from error
         self._relist()
         if not self._readers and "study.json" not in names:
             raise UserError(
-                f"{folder} holds no study: neither study.json nor a folder with a config.yaml is in"
-                " it. Give the name of a study: study=NAME, and runs_dir=PATH where the studies"
-                " are not in runs."
+                f"{folder} holds no study: it has neither study.json nor a folder with a"
+                " config.yaml. Type study=NAME, and runs_dir=PATH if the studies are not in runs."
             )
 
     def _relist(self) -> None:

@@ -34,25 +34,27 @@ def restart(view: View) -> str:
     holds that lock.
     """
     host, pid, lock = view.status.get("host"), view.status.get("pid"), view.folder / LOCK
-    again = "stop its sweep, and type the same sweep again"
+    again = "stop its sweep, and rerun it"
     if not on_this_host(view):
         where = f"{host or 'an unknown host'} and not on this one"
-        return f"{view.cell} runs on {where}, so nothing was done. Type the same command there."
+        return f"{view.cell} runs on {where}, so it was not restarted. Type the same command there."
     try:
         config = cells.load_cell(view.folder).config
     except UserError as error:
-        return f"{view.cell} could not go on, so nothing was done. {error}"
+        return f"{view.cell} could not be restarted. {error}"
     if config.sweep.accelerate:
-        return f"{view.cell} has several processes, so nothing was done. To restart it, {again}."
+        return (
+            f"{view.cell} has several processes, so it was not restarted. To restart it, {again}."
+        )
     try:
         handle = os.pidfd_open(int(pid or 0))
     except (OSError, AttributeError) as error:
-        return f"Process {pid} of {view.cell} cannot be reached ({error}), so nothing was done."
+        return f"Process {pid} of {view.cell} cannot be reached ({error}), so it was not restarted."
     try:
         # From here on the handle is that process, whatever becomes of its number.
         if not (_has_open(int(pid or 0), lock) and locks.is_held(lock)):
             return (
-                f"Process {pid} is not surely the one that runs {view.cell}, so nothing was done."
+                f"Process {pid} may not be the one that runs {view.cell}, so it was not restarted."
                 f" To restart it, {again}."
             )
         how = _end(handle)
@@ -61,7 +63,7 @@ def restart(view: View) -> str:
     limit = time.monotonic() + KILLED_S
     while locks.is_held(lock):
         if time.monotonic() > limit:
-            return f"{view.cell}: process {pid} {how}, and another one still holds the cell."
+            return f"{view.cell}: process {pid} {how}, but another one still holds the cell."
         time.sleep(0.1)
     return f"{view.cell}: process {pid} {how}; {_start(view.folder)}"
 
@@ -119,7 +121,7 @@ def _start(folder: CellFolder) -> str:
     limit = time.monotonic() + STARTED_S
     while child.poll() is None and time.monotonic() < limit:
         if folder.status([]).get("pid") == child.pid:
-            return f"process {child.pid} goes on from the last checkpoint."
+            return f"process {child.pid} resumes from the last checkpoint."
         time.sleep(0.1)
-    end = "takes long to start" if child.returncode is None else f"ended ({child.returncode})"
-    return f"process {child.pid}, which should go on, {end}; its log: {log}"
+    end = "is slow to start" if child.returncode is None else f"ended ({child.returncode})"
+    return f"process {child.pid}, which should resume it, {end}; its log: {log}"

@@ -102,7 +102,7 @@ class Tail:
         for line in _thinned_text(data):
             self._add(line)
         self.series = {name: thinned(values) for name, values in self.series.items()}
-        problem = "lines that are not steps as they were written, and are left out"
+        problem = "altered or damaged lines, which are left out"
         self.problem = f"{where(self.path)}: {problem}: {self._damaged}" if self._damaged else ""
         return len(lines) > 1
 

@@ -54,12 +54,12 @@ class Options:
 
     data: str = preset("data", "")
     datasets: list[str] = option(
-        "sets to fetch, prepare and evaluate, in place of the preset's", [], Choice(tuple(SETS))
+        "sets to download, prepare and evaluate, in place of the preset's", [], Choice(tuple(SETS))
     )
-    device: str = option("where policies compute: cpu, or cuda:N for GPU N", "")
-    stages: list[str] = option("the stages to do", list(STAGES), Choice(STAGES))
+    device: str = option("device of the policies: cpu, or cuda:N for GPU N", "")
+    stages: list[str] = option("stages to run", list(STAGES), Choice(STAGES))
     skip: list[str] = option("stages to leave out", [], Choice(STAGES))
-    plan: bool = option("print what would be done, and write nothing", False)
+    plan: bool = option("print the stages and write nothing", False)
     settings: list[str] = overrides(
         *("data.", EVALUATE, *SWEEP, *GROUPS),
         about="any setting of experiments.sweep; data.KEY of the rows; evaluate.KEY, an option of"
@@ -149,7 +149,7 @@ def _after(outcome: Outcome, before: str) -> Outcome:
     """What is known of a step while a stage before it is still to be run."""
     if not (before and outcome.done):
         return outcome
-    return Outcome(False, f"{before} comes before it, and may change what it reads", {})
+    return Outcome(False, f"{before} runs before it, and may change its input", {})
 
 
 def _say(stage: str, steps: str | list[tuple[Step, Outcome]]) -> None:
@@ -185,9 +185,8 @@ def _do(step: Step, outcome: Outcome, notes: Notes) -> int:
     print(visible(command_line(step.words)), flush=True)
     if code := call(step):
         print(
-            f"The stage {step.stage} failed: its command ended with exit code {code}, and said"
-            " above why. Put that right and type the same command again: it goes on from there,"
-            " and what is done is not done again.",
+            f"The stage {step.stage} failed: its command ended with exit code {code}; its error is"
+            " above. Correct it and rerun the command, which skips finished stages.",
             file=sys.stderr,
         )
         return code

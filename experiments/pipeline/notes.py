@@ -95,7 +95,7 @@ class Notes:
         content = read_json(self.path)
         steps = content.get("steps", {})
         if content and (content.get("format") != FORMAT or not _whole(steps)):
-            raise Damaged(self.path, "does not hold the notes of a pipeline")
+            raise Damaged(self.path, "is not the notes of a pipeline")
         self._steps: dict[str, dict[str, Any]] = steps
 
     def command(self, step: Step) -> tuple[str, ...]:
@@ -111,23 +111,23 @@ class Notes:
         try:
             reads = noted(step.reads(), before)
         except (OSError, UserError):
-            return Outcome(False, "what it reads is not there yet", {})
+            return Outcome(False, "its input does not exist yet", {})
         if note is None:
-            return Outcome(False, "it was not done yet", reads)
+            return Outcome(False, "it has not run yet", reads)
         changed = _changed(before, reads)
         if note["settings"] != digest(step.settings):
-            why = "its settings are others than they were"
+            why = "its settings have changed"
             return Outcome(False, why, reads, True, bool(changed))
         if changed:
-            return Outcome(False, f"{changed[0]} is not what it was", reads, other_files=True)
+            return Outcome(False, f"{changed[0]} has changed", reads, other_files=True)
         if note.get("leaves") is None:
-            return Outcome(False, "it was begun and did not end", reads)
+            return Outcome(False, "it started but did not end", reads)
         damaged = [path for path, old in note["leaves"].items() if _fault(path, old)]
         if damaged:
             first = f"{damaged[0]} {_fault(damaged[0], note['leaves'][damaged[0]])}"
             return Outcome(False, first, reads, damaged=tuple(map(Path, damaged)))
         count = len(note["leaves"])
-        return Outcome(True, f"the {count} files that it left are as they were", reads)
+        return Outcome(True, f"the {count} files that it wrote are unchanged", reads)
 
     def begin(self, step: Step, reads: Files) -> None:
         """Note that a step is begun."""
@@ -148,8 +148,8 @@ class Notes:
             note["leaves"] = noted(step.leaves())
         except OSError as error:
             raise UserError(
-                f"The stage {step.stage} ended, and {error.filename} cannot be read"
-                f" ({error.strerror}). Type the same command again: it makes it again."
+                f"The stage {step.stage} ended, but {error.filename} cannot be read"
+                f" ({error.strerror}). Rerun the command to make it again."
             ) from error
         self._write()
 

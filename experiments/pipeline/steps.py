@@ -59,8 +59,8 @@ class Plan:
         paths = {str(cell.config.task.path) for cell in self.cells if _draws(cell)}
         if len(paths) > 1:
             raise UserError(
-                f"The cells draw from several folders ({', '.join(sorted(paths))}), and a pipeline"
-                " prepares one. Type one task.path=, and the others in pipelines of their own."
+                f"The cells draw from several folders ({', '.join(sorted(paths))}), but a pipeline"
+                " prepares one. Type one task.path=, and run a pipeline for each of the others."
             )
         return Path(paths.pop()).expanduser() if paths else None
 
@@ -73,7 +73,7 @@ def steps_of(plan: Plan, stage: str) -> list[Step] | str:
     """The steps of a stage by what is there now, or why it is left out.
     Raises UserError: settings that do not go together, or files of data.root that are not there."""
     if stage not in plan.stages:
-        return "it is not asked for"
+        return "it is not in stages="
     folder, task = plan.folder, plan.cells[0].config.task.name
     if stage in ("download", "prepare") and folder is None:
         return f"task={task} draws no rows of data="
@@ -87,7 +87,7 @@ def steps_of(plan: Plan, stage: str) -> list[Step] | str:
         return [_report(plan)]
     names_datasets = any(word.startswith("datasets=") for word in plan.evaluation)
     if folder is None and not names_datasets:
-        return f"task={task} is not of verifiable sets; evaluate.datasets= names some"
+        return f"task={task} has no verifiable sets; name some with evaluate.datasets="
     return [
         _evaluate(plan, cell, "" if names_datasets else _tested(plan, folder))
         for cell in plan.cells
@@ -164,9 +164,9 @@ def check_folder(step: Step, before: Sequence[str]) -> None:
             for words in (words_before - words_now, words_now - words_before)
         )
         raise UserError(
-            f"{folder} was prepared with {theirs or 'nothing'} in place of {ours or 'nothing'}, and"
-            " is not replaced. Type task.path=ANOTHER_FOLDER, or skip=download,prepare to train on"
-            " it as it is."
+            f"{folder} was prepared with {theirs or 'nothing'} instead of {ours or 'nothing'}, and"
+            " is not replaced. Type task.path=ANOTHER_FOLDER, or skip=download,prepare to train"
+            " on it as it is."
         )
 
 
@@ -217,8 +217,8 @@ def _policy(place: CellFolder) -> list[Path]:
     paths = [path for path in (place / POLICY).rglob("*") if path.is_file()]
     if not paths:
         raise UserError(
-            f"{place / POLICY} is not there: the cell has not come to its end. Train it first:"
-            " leave train in stages=, and out of skip=."
+            f"{place / POLICY} is missing: the cell has not finished. Train it first: keep train"
+            " in stages=, and out of skip=."
         )
     return paths
 
@@ -232,7 +232,7 @@ def _set_aside(place: CellFolder) -> None:
     there = folder / f"{place.name}-{number}"
     release(place, there.name)
     place.path.rename(there)
-    print(f"{place.name} is now {there}, and is trained anew.", flush=True)
+    print(f"{place.name} is now {there}, so it is trained again.", flush=True)
 
 
 def _evaluate(plan: Plan, cell: Cell, datasets: str) -> Step:
@@ -283,5 +283,8 @@ def _done_cells(study_dir: Path) -> list[CellFolder]:
     """The cells of the study that have come to their end. Raises UserError: there is none."""
     folders = [folder for folder in study_cells(study_dir) if folder.is_done()]
     if not folders:
-        raise UserError(f"{study_dir} has no cell that has come to its end.")
+        raise UserError(
+            f"{study_dir} has no finished cell. Train one first: keep train in stages=, and out of"
+            " skip=."
+        )
     return folders

@@ -39,7 +39,7 @@ def parts_of(config: Study) -> dict[str, Part]:
     if not (folder / "study.json").is_file():
         there = sorted(path.parent.name for path in folder.parent.glob("*/study.json"))
         raise UserError(
-            f"correction.fit={correction.fit} is no study in {folder.parent}. There are"
+            f"correction.fit={correction.fit} is not a study in {folder.parent}. Its studies:"
             f" {', '.join(there) or 'none'}. Type correction.fit=STUDY or correction.fit=STUDY/CELL"
         )
     judge = json.dumps(dataclasses.asdict(config.judge), sort_keys=True)
@@ -57,19 +57,19 @@ def _planted(judge: Judge, name: str) -> Part:
     typed = f"correction.without=[{name}]"
     if settings is None:
         raise UserError(
-            f"{typed} takes out what judge={judge.name} pays for {name}, and nobody planted that."
-            " Type correction.fit=STUDY, a study whose rollouts this judge scored and whose truth"
-            " is known."
+            f"{typed} removes the bias of judge={judge.name} for {name}, but that judge has no"
+            " planted one. Type correction.fit=STUDY, a study with known truth whose rollouts"
+            " this judge scored."
         )
     if judge.grading.name not in ADDS:
         raise UserError(
-            f"{typed} takes out the dose of judge={judge.name}, and judge.grading.name="
+            f"{typed} removes the dose of judge={judge.name}, but judge.grading.name="
             f"{judge.grading.name} adds no dose to a score. Type correction.fit=STUDY, or one of"
             f" judge.grading.name={','.join(ADDS)}"
         )
     if varied := [each for each in DOMAINS if name in changed_in(settings, each).get("doses", {})]:
         raise UserError(
-            f"{typed} takes out one dose, and judge={judge.name} has another in"
+            f"{typed} removes one dose, but judge={judge.name} has another in"
             f" {', '.join(varied)}. Type correction.fit=STUDY"
         )
     mean, sd = effective(settings)["reference"][name]

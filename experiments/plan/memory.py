@@ -181,7 +181,7 @@ def check_memory(todo: Sequence[Cell], device: tuple[str, int] | None = None) ->
         )
         text = (
             f"A step of policy={config.policy.name} takes about {peak(parts) / GIB:.1f} GiB"
-            f" ({sizes}; prompts of {PROMPT_TOKENS} tokens), and {where} has"
+            f" ({sizes}; prompts of {PROMPT_TOKENS} tokens), but {where} has"
             f" {available / GIB:.1f} GiB{vllm_note}. {_remedy(config, parts, room)}"
         )
         alone = parts["weights"] + parts["training"]
@@ -193,7 +193,7 @@ def _remedy(config: Study, parts: dict[str, int], room: float) -> str:
     trainer = config.trainer
     copied = config.policy.lora is None and trainer.beta == 0 and trainer.reference > 0
     if copied and peak(parts) - parts["weights"] // 2 <= room:
-        return "Type trainer.reference=0, which keeps no copy of the initial weights"
+        return "Type trainer.reference=0 to keep no copy of the initial weights"
     if config.policy.lora is None and parts["training"] > parts["weights"]:
         return "Train an adapter instead of all weights, for example: policy.lora.r=64"
     if parts["update"] >= parts["generation"]:
@@ -249,8 +249,8 @@ class Slots:
         lease = take(self.gpus, self.gpus_each)
         if lease is None:
             say(
-                "Other sweeps and servers of yours have the GPUs of this machine:"
-                f" {len(self.gpus)} that may be used, {self.gpus_each:g} wanted for each cell."
+                "Your other sweeps and servers hold this machine's GPUs:"
+                f" {len(self.gpus)} usable, {self.gpus_each:g} needed for each cell."
                 " Waiting for one."
             )
         return lease
@@ -303,10 +303,10 @@ def fitting(usable: Sequence[Gpu], todo: Sequence[Cell]) -> tuple[float, int]:
         names = ", ".join(f"{model.role}={model.name}" for model in served)
         gpus_served = sum(count for count, _ in wants)
         raise UserError(
-            f"This sweep serves {names} here, on {gpus_served} GPUs, and each cell wants {each:g}."
-            f" This process may use {len(usable)}, so nothing is left for a cell. Serve on another"
-            " machine; or where a server runs already, leave serve.auto=true out; or let them share"
-            f" a GPU, by for example {served[0].role}.serve.gpu_memory_utilization=.5"
+            f"This sweep serves {names} here, on {gpus_served} GPUs, and each cell needs {each:g}."
+            f" This process may use {len(usable)}, so none is left for a cell. Serve on another"
+            " machine; or if a server already runs, leave serve.auto=true out; or share a GPU,"
+            f" for example with {served[0].role}.serve.gpu_memory_utilization=.5"
             " sweep.gpus_per_cell=.5"
         )
     return each, fit

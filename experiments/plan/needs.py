@@ -32,12 +32,12 @@ def share_of(todo: Sequence[Cell]) -> list[Cell]:
     number, count = (int(text) for text in match.groups()) if match else (0, 0)
     if not 1 <= number <= count <= MOST:
         raise UserError(
-            f"sweep.shard={sweep.shard[:80]} is no share: it must be I/N with whole numbers, where"
-            f" N is at most {MOST} and I from 1 to N. For the first of two machines, type shard=1/2"
+            f"sweep.shard={sweep.shard[:80]} is not a share: it must be I/N in whole numbers, with"
+            f" N at most {MOST} and I from 1 to N. For the first of two machines, type shard=1/2"
         )
     if sweep.engine != "shard":
         raise UserError(
-            f"sweep.shard={sweep.shard} is of sweep.engine=shard, and sweep.engine={sweep.engine}"
+            f"sweep.shard={sweep.shard} needs sweep.engine=shard, but sweep.engine={sweep.engine}"
             f" is given. Type shard={sweep.shard}, or leave sweep.shard out."
         )
     mine = shares(todo, count)[number - 1]
@@ -73,16 +73,16 @@ def check_engine(todo: Sequence[Cell], launcher: Sequence[str] = ()) -> Iterator
     if launcher and sweep.engine != "local":
         yield problem(
             "engine",
-            f"sweep.engine={sweep.engine} and {launcher[0]} both say where cells run. Leave"
-            " one of them out.",
+            f"sweep.engine={sweep.engine} and {launcher[0]} both choose where cells run. Leave one"
+            " of them out.",
         )
     for key in ("engine", "shard"):
         values = list(dict.fromkeys(getattr(cell.config.sweep, key) for cell in todo))
         if len(values) > 1:
             yield problem(
                 "engine",
-                f"sweep.{key}= is one for all cells of a sweep, and {','.join(values)} are given."
-                " Type one of them.",
+                f"sweep.{key}= is one value for all cells of a sweep, but {','.join(values)} are"
+                " given. Type one of them.",
             )
     share_of(todo)
     if (package := PACKAGES.get(sweep.engine)) and importlib.util.find_spec(package) is None:
@@ -104,7 +104,7 @@ def check_engine(todo: Sequence[Cell], launcher: Sequence[str] = ()) -> Iterator
     if sweep.gpus_per_cell != int(sweep.gpus_per_cell):
         yield problem(
             "engine",
-            f"sweep.gpus_per_cell={sweep.gpus_per_cell:g} shares a GPU, and Slurm gives each job"
+            f"sweep.gpus_per_cell={sweep.gpus_per_cell:g} shares a GPU, but Slurm gives each job"
             " whole ones. Type sweep.gpus_per_cell=1",
         )
     if sweep.slurm.cluster == "slurm" and config.plan:

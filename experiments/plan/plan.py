@@ -57,8 +57,8 @@ def show_plan(todo: Sequence[Cell]) -> int:
     print(
         f"{total['completions']:,} completions and {total['calls']:,} judge calls in all, about"
         f" {total['tokens_in']:,} tokens in and {total['tokens_out']:,} out; {still:,}"
-        " calls in cells that are not done. What the verdict store holds is not taken off, and"
-        " what has to be asked again is not added"
+        " calls in cells that are not done. Stored verdicts are not subtracted, and repeated"
+        " requests are not added"
     )
     rates = Rates(todo[0].folder.study_dir)
     sentences = [
@@ -137,10 +137,9 @@ def usage_lines(unfinished: Sequence[Cell], rates: Rates) -> list[str]:
         unknown = ", ".join(each.judge.name for each in every if not each.is_known)
         longest = max(cell.config.trainer.max_completion_length for cell in unfinished)
         return [
-            f"No finished cell tells what {unknown} will be asked. So it is assumed that the"
-            " verdict store holds nothing yet, that an answer takes"
-            f" {ANSWER_SHARE * longest:,.0f} of the {longest:,} tokens that it may"
-            f" (trainer.max_completion_length), and that a token is {CHARACTERS_PER_TOKEN}"
+            f"No finished cell shows the requests to {unknown}. Assumed: the verdict store is"
+            f" empty, an answer takes {ANSWER_SHARE * longest:,.0f} of the {longest:,} tokens"
+            f" allowed (trainer.max_completion_length), and a token is {CHARACTERS_PER_TOKEN}"
             " characters"
         ]
     sums = {
@@ -149,10 +148,10 @@ def usage_lines(unfinished: Sequence[Cell], rates: Rates) -> list[str]:
     }
     sources = describe_cells(folder for each in every for folder in each.source_cells)
     return [
-        f"As it was in {sources}, cells that are not done send about"
+        f"As in {sources}, unfinished cells send about"
         f" {_count(sums['calls'])} calls, with {_count(sums['fresh'])} tokens in fresh,"
         f" {_count(sums['cached'])} cached, and {_count(sums['out'])} out; the verdict store"
-        " answers what was asked before"
+        " answers repeated requests"
     ]
 
 
@@ -171,7 +170,7 @@ def price_lines(todo: Sequence[Cell], rates: Rates) -> list[str]:
         price, usd = each.judge.price, each.usd
         cached = price.cached or price.input
         around = f" (${usd.low:,.2f} to ${usd.high:,.2f})" if each.is_known else ""
-        source = f"; {price.source}" if price.source else "; judge.price says not since when"
+        source = f"; {price.source}" if price.source else "; judge.price has no date"
         lines.append(
             f"{each.judge.name} would cost about ${usd.value:,.2f}{around} in all cells, and "
             f"${each.most_usd:,.2f} where every answer and reply is as long as it may be: "
@@ -230,8 +229,8 @@ def executor_lines(todo: Sequence[Cell]) -> list[str]:
     return [
         f"{completions:,} programs, and about {MODEL_CALLS * completions:,} calls of their"
         f" operators' model at {MODEL_CALLS} each, with {tokens:,} tokens out;"
-        f" {most * completions:,} calls at the most. Calls that a step has twice and what the store"
-        " holds are not taken off"
+        f" {most * completions:,} calls at the most. Repeated calls of a step and stored replies"
+        " are not subtracted"
     ]
 
 
@@ -306,9 +305,9 @@ def time_lines(unfinished: Sequence[Cell], rates: Rates) -> list[str]:
     if not all(paces):
         these = "these" if len(unfinished) > 1 else "this one"
         return [
-            f"Time: not known until cells like {these} ran. To know it, run a few steps, and then"
-            " plan again: the same command with one seed,"
-            f" trainer.steps=5 and study={config.study}-pace in place of plan=true"
+            f"Time: unknown until cells like {these} have run. To estimate it, run a few steps,"
+            " then plan again: the same command with one seed, trainer.steps=5 and"
+            f" study={config.study}-pace in place of plan=true"
         ]
     spans = [
         span([pace.seconds(cell.config) for pace in of_cell])

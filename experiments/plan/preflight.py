@@ -104,8 +104,8 @@ def check_device(todo: Sequence[Cell]) -> Iterator[Finding]:
     if len(devices) > 1:
         yield problem(
             "device",
-            f"device= is one for all cells of a sweep, and {','.join(devices)} are given. Type one"
-            " of them, and the other cells in a sweep of their own.",
+            f"device= is one value for all cells of a sweep, but {','.join(devices)} are given."
+            " Type one of them, and run another sweep for the other cells.",
         )
     fitting(usable_gpus(devices[0]), todo)
 
@@ -125,7 +125,7 @@ def check_factors(todo: Sequence[Cell]) -> Iterator[Finding]:
 
 
 def check_once(todo: Sequence[Cell]) -> Iterator[Finding]:
-    """Refuse a cell that is asked for twice.
+    """Refuse a cell that appears twice.
 
     It would count twice in the plan; and where the combinations differ in a label, or in what does
     not reach the training, one of them would be reported under the name of another.
@@ -138,14 +138,14 @@ def check_once(todo: Sequence[Cell]) -> Iterator[Finding]:
             yield problem(
                 "cells",
                 f"Several combinations of this sweep are one cell, {folder.name}: they differ only"
-                f" in {_describe_differences(differing)}, which changes nothing of what is trained."
-                " Where arms set what is also typed, as judge=, leave that out; else type one value"
-                " of what differs.",
+                f" in {_describe_differences(differing)}, which does not change the training. If"
+                " the arms already set a typed setting, such as judge=, leave it out; otherwise"
+                " type one value of each difference.",
             )
         yield problem(
             "cells",
-            f"The cell {folder.name} is asked for twice: a value stands twice in a list of values,"
-            " such as seed=0,0. Type each value once.",
+            f"The cell {folder.name} appears twice: a value is repeated, such as seed=0,0. Type"
+            " each value once.",
         )
 
 
@@ -172,7 +172,7 @@ def check_arms(todo: Sequence[Cell], factors: Sequence[str]) -> Iterator[Finding
             "arms",
             f"The arms of this sweep differ in {_describe_differences(differences)}, which is not a"
             f" declared factor (declared: {', '.join(factors)}). A comparison of judges must not"
-            " change anything else by the way. If it is meant, type: "
+            " change anything else. To declare it, type: "
             f"'factors=[{','.join([*factors, *differences])}]' study=NEW_NAME",
         )
 
@@ -275,9 +275,9 @@ def check_policies(todo: Sequence[Cell]) -> Iterator[Finding]:
         if is_folder and not (path / "config.json").exists():
             yield problem(
                 "policy",
-                f"policy={policy.name} wants its model in {path}, where there is no config.json. "
-                f"To make it, type: python -m experiments.models get {policy.name}; to use "
-                "another one, type: policy.path=FOLDER or policy.path=OWNER/NAME",
+                f"policy={policy.name} needs its model in {path}, which has no config.json. To"
+                f" make it, type: python -m experiments.models get {policy.name}; to use another"
+                " one, type: policy.path=FOLDER or policy.path=OWNER/NAME",
             )
 
 
@@ -290,19 +290,19 @@ def check_held_out(config: Study) -> Iterator[Finding]:
         yield problem(
             "held-out rows",
             f"trainer.eval_samples={samples} draws more answers to the held-out rows of evaluated"
-            " steps, and trainer.eval_steps=0 evaluates none. Type for example"
+            " steps, but trainer.eval_steps=0 evaluates none. Type for example"
             f" trainer.eval_steps={config.trainer.steps}, or trainer.eval_samples=0",
         )
     if config.trainer.keep_steps and not every:
         yield problem(
             "held-out rows",
-            "trainer.keep_steps=true keeps the policies of evaluated steps, and"
+            "trainer.keep_steps=true keeps the policies of evaluated steps, but"
             " trainer.eval_steps=0 evaluates none. Type for example trainer.eval_steps=10",
         )
     if every and (kind := processes_of(config).kind) in ("FSDP", "DEEPSPEED"):
         yield problem(
             "held-out rows",
-            f"trainer.eval_steps={every} asks a policy whose weights are whole in one process, and"
+            f"trainer.eval_steps={every} needs a policy whose weights are in one process, but"
             f" {kind} spreads them. Type {off}",
         )
     if not every:
@@ -311,15 +311,15 @@ def check_held_out(config: Study) -> Iterator[Finding]:
     if not len(held_out):
         yield problem(
             "held-out rows",
-            f"trainer.eval_steps={every} scores held-out rows, and task={task.name} has none with"
+            f"trainer.eval_steps={every} scores held-out rows, but task={task.name} has none with"
             f" task.eval_rows={task.eval_rows}. Type task.eval_rows=64, or {off}",
         )
     if not samples and not tells_truth(task, held_out):
         yield problem(
             "held-out rows",
-            f"trainer.eval_steps={every} scores held-out rows by rule, and task={task.name} has no"
+            f"trainer.eval_steps={every} scores held-out rows by rule, but task={task.name} has no"
             " rule truth: none of its rows has a reference answer. Type trainer.eval_samples=4,"
-            " which lets the judges score them too, or trainer.eval_steps=0",
+            " so that the judges score them too, or trainer.eval_steps=0",
         )
 
 
@@ -351,8 +351,8 @@ def check_writable(runs_dir: Path) -> Iterator[Finding]:
 def _unwritable(runs_dir: Path, why: str | None) -> Finding:
     return problem(
         "runs folder",
-        f"The runs folder {runs_dir} cannot be written ({why}). It must be a folder that you may "
-        "write to. Type another one: runs_dir=PATH",
+        f"The runs folder {runs_dir} cannot be written ({why}). It must be a folder that you can"
+        " write to. Type another one: runs_dir=PATH",
     )
 
 

@@ -19,10 +19,10 @@ from study.config.schema import Study
 
 USAGE = "[GROUP=PRESET,...] [KEY=VALUE,...]"
 ABOUT = """Trains a policy under each judge: one cell for each combination of what is typed with
-commas between them. What is done is skipped, what was cut short goes on; the report is written at
-the end. plan=true says what would run and cost, and writes nothing."""
-ABOUT_PLAN = """Says what a sweep of these words would run, cost and take, and the smallest
-difference that it could see; nothing is run or written. It takes every word that a sweep takes."""
+commas between them. Finished cells are skipped and interrupted ones resume; the report
+is written at the end. plan=true prints what would run and cost, and writes nothing."""
+ABOUT_PLAN = """Prints what a sweep would run, cost and take, and the smallest
+difference that it could see; runs and writes nothing. It takes every setting of a sweep."""
 EXAMPLES = (
     "python -m experiments.sweep judge=sim-fair,sim-verbose seed=0,1,2",
     "python -m experiments.sweep judge=sim-fair,sim-verbose seed=0,1,2 plan=true",

@@ -81,7 +81,7 @@ def read_manifest(checkpoint: Path) -> dict[str, Any]:
         ValueError: there is none, or it cannot be one; the message says which.
     """
     if not (checkpoint / COMPLETE).is_file():
-        raise ValueError("it was not written to its end")
+        raise ValueError("it was not written completely")
     try:
         manifest = json.loads((checkpoint / COMPLETE).read_bytes())
         files, _ = manifest["files"], manifest["cell"]
@@ -110,7 +110,7 @@ def difference(folder: Path, files: Files) -> str:
         except (OSError, ValueError) as error:
             return f"{name} cannot be read ({getattr(error, 'strerror', None) or error})"
         if digest != noted["sha256"]:
-            return f"{name} is not what was written"
+            return f"{name} was altered"
     return ""
 
 
@@ -119,7 +119,7 @@ def foreign(cell: CellFolder, policy: Path, whole: bool = True) -> str:
     not as it was written; empty where it is, or says nothing, as those of older versions."""
     if not (policy / COMPLETE).exists():
         is_ours = policy.is_dir() and cell.training
-        return f"has no {COMPLETE}, which says whose it is" if is_ours else ""
+        return f"has no {COMPLETE}, which names its cell" if is_ours else ""
     try:
         manifest = read_manifest(policy)
         # kept policies were sealed by the name of their cell
@@ -137,7 +137,7 @@ def foreign(cell: CellFolder, policy: Path, whole: bool = True) -> str:
 def fault(checkpoint: Path) -> str:
     """Why ``checkpoint`` cannot be resumed from; empty where it can."""
     if checkpoint.is_symlink() or not checkpoint.is_dir():
-        return "it is not a folder of its own"
+        return "it is not a separate folder"
     try:
         return difference(checkpoint, read_manifest(checkpoint)["files"])
     except (OSError, ValueError) as error:
@@ -178,17 +178,16 @@ def resume(cell: CellFolder, cell_id: str, steps: int) -> tuple[Path | None, int
     folder = cell.checkpoints
     if folder.exists() and not folder.is_dir():
         raise UserError(
-            f"{folder} has to be a folder, and is a file. Move it away and run the same command "
-            "again: the cell then begins at its first step."
+            f"{folder} should be a folder, but is a file. Move it away and rerun the command: the"
+            " cell then starts at its first step."
         )
     checkpoint, step = newest(cell)
     if checkpoint is not None and (step > steps or read_manifest(checkpoint)["cell"] != cell_id):
         raise UserError(
-            f"{checkpoint} was made under another config than the one in "
-            f"{cell / 'config.yaml'} (trainer.steps={steps}): going on from it would "
-            "make a run that is neither. Put the old values back, or run the changed config as a "
-            "cell of its own: type them to python -m experiments.sweep. To begin this cell anew, "
-            f"delete {folder}."
+            f"{checkpoint} was made with a different config from "
+            f"{cell / 'config.yaml'} (trainer.steps={steps}). A run resumed from it would"
+            " mix both. Restore the old values, or run the changed config as a new cell with"
+            f" python -m experiments.sweep. To start this cell again, delete {folder}."
         )
     for later, path in numbered(cell):
         if later > step:

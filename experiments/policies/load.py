@@ -98,10 +98,10 @@ def is_warmed(policy: Policy) -> bool:
 def _load(policy: Policy) -> tuple[Any, Any]:
     """(model, tokenizer) of a policy as it is published."""
     remedy = (
-        "Type `python -m experiments.models get smollm2-135m-instruct` to fetch it."
+        "Type `python -m experiments.models get smollm2-135m-instruct` to download it."
         if "smollm2-135m-instruct" in f"{policy.path} {policy.name}".lower()
-        else "Give policy.path a folder that has config.json, the weights and the tokenizer,"
-        " or the id of a model that this machine can fetch."
+        else "Give policy.path a folder that has config.json, the weights and the tokenizer, or the"
+        " id of a model that this machine can download."
     )
     model, tokenizer = read_model(policy.path, policy.dtype, remedy, keys="policy.")
     if tokenizer.pad_token is None:
@@ -110,9 +110,8 @@ def _load(policy: Policy) -> tuple[Any, Any]:
         tokenizer.chat_template = template_text(policy.chat_template)
     if not tokenizer.chat_template:
         raise UserError(
-            f"The model at policy.path={policy.path!r} has no chat template, so nothing says how"
-            " prompts are put to it. Type policy.chat_template=chatml, or give the path of a .jinja"
-            " file."
+            f"The model at policy.path={policy.path!r} has no chat template to format prompts"
+            " with. Type policy.chat_template=chatml, or give the path of a .jinja file."
         )
     return model, tokenizer
 
@@ -199,7 +198,9 @@ def trained_policy(cell: CellFolder, checkpoint: int | None) -> tuple[dict[str, 
     """A cell's config of its policy, and the folder of that policy: at a step that was kept or has
     a checkpoint, or as the run ended. Raises UserError where there is no such cell or step."""
     if not (cell / "config.yaml").is_file():
-        raise UserError(f"run={cell} is not a cell: it has no config.yaml. Give runs/STUDY/CELL.")
+        raise UserError(
+            f"run={cell} is not a cell: it has no config.yaml. Type run=runs/STUDY/CELL"
+        )
     policy = cell.config()["policy"]
     folder = cell / "policy"
     if checkpoint is not None:
@@ -210,13 +211,13 @@ def trained_policy(cell: CellFolder, checkpoint: int | None) -> tuple[dict[str, 
         folders = (*cell.path.glob("checkpoints/checkpoint-*"), *cell.path.glob("kept/step-*"))
         present = ", ".join(sorted(path.name for path in folders)) or "no checkpoint yet"
         raise UserError(
-            f"{folder} does not exist; this run has {present}. Give checkpoint=STEP of one of them,"
-            " or let the run end."
+            f"{folder} does not exist; this run has {present}. Type checkpoint=STEP for one of"
+            " them, or let the run finish."
         )
     if why := checkpoints.foreign(cell, folder, whole=False):
         raise UserError(
-            f"{folder} is not the policy of this run: it {why}. Put the run's own folder back, or"
-            " make the run again."
+            f"{folder} is not the policy of this run: it {why}. Restore the run's own folder, or"
+            " rerun its training."
         )
     return policy, folder
 

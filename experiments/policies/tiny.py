@@ -78,15 +78,15 @@ def is_built(policy: Policy, task: Task, cache_dir: Path) -> bool:
 
 
 def taught(task: Task) -> Lessons:
-    """The lessons of a task. Raises UserError: it brings none."""
+    """The lessons of a task. Raises UserError: it has none."""
     lessons = lessons_of(task)
     if lessons is not None:
         return lessons
-    why = f"task={task.name} brings none"
+    why = f"task={task.name} has none"
     if task.name in FILE_TASKS:
-        why = f"no row to train on of task={task.name} task.path={task.path} has a reference answer"
+        why = f"no training row of task={task.name} task.path={task.path} has a reference answer"
     raise UserError(
-        f"The tiny policy learns a task from its lessons before RL, and {why}. Give rows such as"
+        f"The tiny policy learns a task from its lessons before RL, but {why}. Give rows such as"
         ' {"prompt": "Which city?", "reference": "Rome"} with task=prompts, or type'
         " task=instruct-mini, or another policy: policy=smollm2-135m-instruct"
     )
@@ -120,8 +120,8 @@ def architecture_of(policy: Policy) -> dict[str, int]:
     unknown = set(policy.architecture) - set(ARCHITECTURE)
     if unknown:
         raise UserError(
-            f"policy.architecture has {', '.join(sorted(unknown))}; the tiny policy knows"
-            f" {', '.join(ARCHITECTURE)}. Type for example policy.architecture.layers=2."
+            f"policy.architecture has {', '.join(sorted(unknown))}; legal for the tiny policy are"
+            f" {', '.join(ARCHITECTURE)}. Type for example policy.architecture.layers=2"
         )
     return ARCHITECTURE | policy.architecture
 

@@ -37,7 +37,7 @@ def by_tokenizer(path: Path) -> Callable[[str], int]:
     file = path / "tokenizer.json" if path.is_dir() else path
     if not file.is_file():
         raise UserError(
-            f"tokenizer={path} has no tokenizer.json. Give the folder of a model, or such a file."
+            f"tokenizer={path} has no tokenizer.json. Give a model's folder, or a tokenizer.json."
         )
     try:
         tokenizer = Tokenizer.from_file(str(file))

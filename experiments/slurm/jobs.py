@@ -165,7 +165,7 @@ def executor_of(config: Study, folder: str | Path) -> Any:
     except (ValueError, TypeError, NameError) as error:
         why = " ".join(str(error).split()).partition(" Known executors")[0].replace("slurm_", "")
         raise UserError(
-            f"sweep.slurm.more={slurm.more} is not what submitit takes: {why[:900]}. Type one of"
+            f"sweep.slurm.more={slurm.more} is not legal for submitit: {why[:900]}. Type one of"
             " its settings, for example: sweep.slurm.more.qos=NAME"
         ) from error
     return executor

@@ -52,7 +52,7 @@ class Removable:
 class Options(AnyStudyOptions):
     """Options of `experiments.studies.clean`: the study, and whether to delete."""
 
-    yes: bool = option("take it away; without it nothing is touched", False)
+    yes: bool = option("remove them; left out, only list them", False)
 
 
 @command("experiments.studies.clean study=quickstart", __doc__, Options)
@@ -67,20 +67,20 @@ def main(options: Options) -> int:
             *(r for each in studies(runs_dir) for r in of_study(each)),
         ]
     if not removable:
-        print(f"Nothing in {shown(runs_dir)} may go.")
+        print(f"{shown(runs_dir)} holds nothing to remove.")
         return 0
     sizes = {each.path: size(each.path) for each in removable}
     lines = [
         {"what": each.kind, "size": format_size(sizes[each.path]), "where": str(each.path)}
         for each in removable
     ]
-    print_table(lines, f"may go: {format_size(sum(sizes.values()))}")
+    print_table(lines, f"can be removed: {format_size(sum(sizes.values()))}")
     if not options.yes:
-        print("Nothing was touched. To take all of it away, type the same with yes=true")
+        print("No file was removed. To remove all of these, add yes=true")
         return 0
     removed = [each for each in removable if remove(each)]
     print(
-        f"Gone: {len(removed)} of {len(removable)},"
+        f"Removed: {len(removed)} of {len(removable)},"
         f" {format_size(sum(sizes[each.path] for each in removed))}."
     )
     return 0
@@ -147,7 +147,7 @@ def _remove(each: Removable) -> bool:
         return True
     lock = each.cell.lock()
     if lock is None:
-        print(f"{each.cell.name} is in use by now, and stays as it is")
+        print(f"{each.cell.name} is now in use, and was not changed")
         return False
     with lock:
         if each.kind == CHECKPOINTS and not (

@@ -144,7 +144,7 @@ class Options:
     """Options of `experiments.studies.show`: the cell, and where to look for it."""
 
     cell: str = option("folder, name, or beginning of the name, of a cell", required=True)
-    study: str | None = option("the study to look in; all of runs_dir where it is left out")
+    study: str | None = option("study to look in; left out, all of runs_dir")
     runs_dir: Path = option("folder that holds the studies", Path("runs"))
     config: bool = option("print the whole config", False)
 
@@ -161,7 +161,7 @@ def main(options: Options) -> int:
     _print_state(cell)
     _print_numbers(folder)
     print_table(_files(folder.path), f"files, {format_size(size(folder.path))}")
-    print("what makes it the cell it is (all of its config: config=true):")
+    print("settings in its hash (all settings: config=true):")
     for key, value in identifying(cell.data).items():
         print(visible(f"  {key} = {value}"))
     print(f"\nto make it again, type:\n  {visible(again(cell))}")

@@ -41,8 +41,8 @@ def rebuild(study_dir: Path, tracking: Tracking, runs_dir: Path) -> bool:
     Afterwards MLflow holds exactly the recorded points, each once, and the state that each cell
     is in. A run that holds other points than the records (steps that were redone after a crash
     and differ) is deleted, which MLflow can undo, and made anew. A cell that is running now is
-    left to its own process. Raises UserError where the study has no cells, or the store cannot be
-    opened.
+    left to its running process. Raises UserError where the study has no cells, or the store cannot
+    be opened.
     """
     folders = study_cells(study_dir)
     if not folders:
@@ -95,7 +95,7 @@ def _rebuild_cell(client: Any, ids: dict[str, str], folder: CellFolder) -> tuple
     """State of the cell and what was done, in a few words."""
     lock = folder.lock()
     if lock is None:
-        return "running", "left to its own process"
+        return "running", "left to its running process"
     with lock:
         status = folder.status()
         state = folder.state_of_held()
@@ -148,10 +148,10 @@ def _stored(client: Any, run_id: str) -> set[Point]:
 class Options:
     """Options of `experiments.tracking`: the study, and the store to project it to."""
 
-    what: str = word("project the records of a study to MLflow again", "rebuild")
+    what: str = word("send the records of a study to MLflow again", "rebuild")
     study: str = option("name of the study", required=True, legal=Name())
     runs_dir: Path = option("folder that holds the studies", Path("runs"))
-    uri: str | None = option("tracking URI; the study's own where it is left out")
+    uri: str | None = option("tracking URI; left out, the study's own")
 
 
 @command("experiments.tracking rebuild study=NAME", __doc__, Options)

@@ -27,18 +27,18 @@ REMEDIES = {
     r"password|pg_hba|authentication|peer": (
         "Set PGPASSWORD=... before the command, or put the line {host}:{port}:{database}:{user}:"
         "PASSWORD into ~/.pgpass and type chmod 600 ~/.pgpass, on every node; a password in the URI"
-        " is refused. The server's pg_hba.conf has to let this host in"
+        " is refused. The server's pg_hba.conf must admit this host"
     ),
     r"role .* does not exist": "Make the user on the server: createuser {user}",
     r"database .* does not exist": "Make it on the server: createdb -O {user} {database}",
     r"permission denied|InsufficientPrivilege|must be owner|read-only": (
-        "The user has to make tables there: on the server, type psql -c 'ALTER DATABASE"
+        "The user must be able to create tables: on the server, type psql -c 'ALTER DATABASE"
         ' "{database}" OWNER TO "{user}"\'  -c \'GRANT ALL ON SCHEMA public TO "{user}"\''
         " {database}"
     ),
     r"out-of-date database schema|Can't locate revision|alembic": (
-        "The database is of another MLflow. Where it is older, back it up and type python -m mlflow"
-        " db upgrade {uri}"
+        "The database is of another version of MLflow. If it is older, back it up and type python"
+        " -m mlflow db upgrade {uri}"
     ),
     r"too many (connections|clients)|remaining connection slots": (
         "Each cell holds a connection: raise max_connections on the server, or run fewer at once"

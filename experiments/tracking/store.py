@@ -37,8 +37,8 @@ from study.system.secrets import holds_credentials, redact
 VIEWS = ("judge.name", "judge.family")
 """Axes by which every study has a ready chart view; see `store.ui_link`."""
 CHARTS = {
-    "judge/mean": "What the judge gives",
-    "truth/mean": "What the rules say is true",
+    "judge/mean": "Judge score",
+    "truth/mean": "Truth (rule score)",
     "bias/judge_minus_truth": "Judge minus truth",
     "policy/length": "Words of an answer",
     "judge/unscored_frac": "Share of verdicts that are missing",
@@ -192,10 +192,10 @@ def tracking_uri(tracking: Tracking, runs_dir: Path) -> str:
     uri = uri or f"sqlite:///{runs_dir.absolute() / 'mlflow.db'}"
     if holds_credentials(uri):
         raise UserError(
-            f"{source} holds a user name with a password or a token (not shown), and would be "
-            "saved with every run. Take it out of the URI and type MLFLOW_TRACKING_USERNAME=... "
-            "MLFLOW_TRACKING_PASSWORD=... (or MLFLOW_TRACKING_TOKEN=...) before the command for a "
-            "server, PGPASSWORD=... or the database's own password file for a database."
+            f"{source} holds a user name with a password or a token (not shown), which would be"
+            " saved with every run. Remove it from the URI and type MLFLOW_TRACKING_USERNAME=..."
+            " MLFLOW_TRACKING_PASSWORD=... (or MLFLOW_TRACKING_TOKEN=...) before the command for"
+            " a server, PGPASSWORD=... or the database's own password file for a database."
         )
     scheme = re.split(r"[+:]", uri)[0] if "://" in uri or uri == "databricks" else "file"
     if scheme not in SCHEMES:
@@ -224,7 +224,7 @@ def artifacts_of(tracking: Tracking) -> str:
     if place and (secret or not is_url(place)):
         trouble = "holds a key (not shown)" if secret else f"{shown_place(place)} is none"
         raise UserError(
-            f"tracking.artifacts has to be a URL without keys, and {trouble}. Type for example "
+            f"tracking.artifacts must be a URL without keys, but {trouble}. Type for example "
             "tracking.artifacts=s3://my-bucket/mlflow, and the keys as the store's own client "
             "reads them: export AWS_ACCESS_KEY_ID=... AWS_SECRET_ACCESS_KEY=..."
         )
@@ -242,10 +242,10 @@ def _check_writable(path: Path) -> None:
     writable = folder.is_dir() and os.access(folder, os.W_OK | os.X_OK)
     if not writable or path.is_dir() or (path.exists() and not os.access(path, os.W_OK)):
         raise UserError(
-            f"The MLflow database {path} cannot be written: {folder} has to be a folder in which "
-            "you may create files, and the file yours to write. Type runs_dir=FOLDER or "
-            "tracking.uri=sqlite:////ABSOLUTE/FILE.db with one that you may write, or "
-            "tracking=none to do without MLflow."
+            f"The MLflow database {path} cannot be written: {folder} must be a folder where you"
+            " can create files, and the file must be writable. Type runs_dir=FOLDER or"
+            " tracking.uri=sqlite:////ABSOLUTE/FILE.db for a writable one, or tracking=none to"
+            " run without MLflow."
         )
 
 
@@ -291,7 +291,7 @@ def initialise(
             raise UserError(postgres.explained(uri, error)) from error
         line = redact(str(error).strip().partition("\n")[0])
         hint = (
-            f"If the file is damaged, of something else or of a newer MLflow, move {database} away "
+            f"If the file is damaged, not of MLflow or of a newer MLflow, move {database} away "
             f"and type python -m experiments.tracking rebuild study={study}"
             if database
             else "Start that server or type tracking.uri=null and unset MLFLOW_TRACKING_URI for "

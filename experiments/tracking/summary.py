@@ -57,7 +57,7 @@ def summary_of(study_dir: Path) -> dict[str, Any]:
     """What the report left for other programs: ``rows``, ``headlines``, ``numbers``; those that are
     not of their form are left out."""
     path = study_dir / "report" / _SUMMARY
-    content = read_left(path, "the study's run in MLflow is described without it")
+    content = read_left(path, "the study's run in MLflow gets no description")
     rows = content.get("rows")
     if not (isinstance(rows, list) and rows and all(isinstance(row, dict) for row in rows)):
         rows = []

@@ -185,11 +185,11 @@ class RecordingTrainer(InOrder):
             if checkpoint is None or (self.record_step is not None and self.record_step.has_begun):
                 raise
             raise UserError(
-                f"{checkpoint} is as it was written, but cannot be loaded "
-                f"({type(error).__name__}: {' '.join(str(error).split())[:300]}). Use the torch, "
-                "transformers and peft that the cell's environment.json names, or delete this "
-                "folder and run the same command again: the cell then goes on from the "
-                "checkpoint before it, or from its first step."
+                f"{checkpoint} is unaltered, but cannot be loaded ({type(error).__name__}:"
+                f" {' '.join(str(error).split())[:300]}). Use the torch, transformers and peft"
+                " that the cell's environment.json names, or delete this folder and rerun the"
+                " command: the cell then resumes from the checkpoint before it, or from its first"
+                " step."
             ) from error
 
     def create_model_card(self, *args: Any, **kwargs: Any) -> None:

@@ -60,6 +60,7 @@ class HeldOut(TrainerCallback):
         self.rows: Sequence[Row] = self.task.rows(self.config.task, "eval")
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        """Remove later steps of a resumed run, and evaluate a new run's initial policy."""
         clear(self.folder, state.global_step)
         if state.global_step == 0 and all(line["step"] for line in self.recorder.lines()):
             if self.scorer.budget is not None:
@@ -67,6 +68,7 @@ class HeldOut(TrainerCallback):
             self.on_line(self.recorder.write_line(0, self.evaluate(0)))
 
     def on_step_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        """Check that the budget has room for the evaluation. Raises as `Budget.check`."""
         if self.scorer.budget is not None and self._evaluated(state.global_step + 1):
             self.scorer.budget.check(evaluates=True)
 
@@ -75,6 +77,7 @@ class HeldOut(TrainerCallback):
         return step % trainer.eval_steps == 0 or step == trainer.steps
 
     def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        """Evaluate at an evaluated step, and at the last one, into the step's metrics."""
         step, record = state.global_step, self.scorer.pending
         if self._evaluated(step) or control.should_training_stop:
             assert record is not None, "the step's own metrics are written after its end"
@@ -210,8 +213,8 @@ class HeldOut(TrainerCallback):
         truths = self.scorer.oracle.truths(self.rows, answers)
         if all(truth is None for truth in truths) and not self.config.trainer.eval_samples:
             raise UserError(
-                f"trainer.eval_steps={self.config.trainer.eval_steps} scores held-out rows by rule,"
-                f" and task={self.config.task.name} has none. Type trainer.eval_steps=0"
+                f"trainer.eval_steps={self.config.trainer.eval_steps} scores held-out rows by"
+                f" rule, but task={self.config.task.name} has no rule. Type trainer.eval_steps=0"
             )
         return [
             {"correct": truth.right, "score": truth.score, "outcome": "scored"}

@@ -98,10 +98,10 @@ class InOrder(GRPOTrainer):
         if different := [key for key, value in now.items() if noted.get(key) != value]:
             key = different[0]
             raise UserError(
-                f"{checkpoint} stands in another order of prompts than this run would go on with:"
-                f" its {key} is {noted.get(key)!s:.80}, and now {now[key]!s:.80}. Was the folder in"
-                " task.path prepared anew since? Put the old one back, or delete"
-                f" {checkpoint.parent} to begin this cell anew."
+                f"{checkpoint} has a different order of prompts from this run: its {key} is"
+                f" {noted.get(key)!s:.80}, and now {now[key]!s:.80}. If the folder in task.path"
+                f" was prepared again, restore the old one, or delete {checkpoint.parent} to start"
+                " this cell again."
             )
 
     def _get_train_sampler(self, dataset: Any = None) -> Any:

@@ -76,6 +76,7 @@ class OneToken(Layout):
         self.mask = None if seen_B_L is None else seen_B_L[:, None, None, :]
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor, scale: float | None) -> Tensor:
+        """Attention with the heads of a group in one matrix, under the mask; as `Layout.attend`."""
         shared = q.view(q.shape[0], k.shape[1], -1, q.shape[3])
         return scaled_dot_product_attention(shared, k, v, self.mask, scale=scale).view(q.shape)
 
@@ -91,6 +92,7 @@ class PrefixLayout(Layout):
         """`attend`, with as many heads in keys and values as in queries."""
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor, scale: float | None) -> Tensor:
+        """Attention with keys and values repeated to the heads of ``q``; as `Layout.attend`."""
         repeats = q.shape[1] // k.shape[1]
         if repeats > 1:
             k, v = (x.repeat_interleave(repeats, dim=1) for x in (k, v))
@@ -116,6 +118,7 @@ class Padded(PrefixLayout):
         self.split = len(segments.prompts) * self.prompt
 
     def equal_heads(self, q: Tensor, k: Tensor, v: Tensor, scale: float | None) -> Tensor:
+        """Prompts causally, then answers, padded to one length, over prompt and answer."""
         q_U, k_U, v_U = (_rows(x[:, :, : self.split], self.prompt) for x in (q, k, v))
         out = scaled_dot_product_attention(q_U, k_U, v_U, is_causal=True, scale=scale)
         parts = [_flat(out)]
@@ -148,6 +151,7 @@ class Dense(PrefixLayout):
             self.masks.append(sees.tril())
 
     def equal_heads(self, q: Tensor, k: Tensor, v: Tensor, scale: float | None) -> Tensor:
+        """Each prompt with its answers in one attention, under a mask of its own."""
         self.masks = [_added(mask, q) for mask in self.masks]
         return torch.cat(
             [
@@ -177,6 +181,7 @@ class Loop(PrefixLayout):
                 self.masks[length, before + length] = sees.tril(before)
 
     def equal_heads(self, q: Tensor, k: Tensor, v: Tensor, scale: float | None) -> Tensor:
+        """Each prompt causally, then each of its answers over that prompt and itself."""
         parts = []
         self.masks = {shape: _added(mask, q) for shape, mask in self.masks.items()}
         for (start, length), answers in zip(self.prompts, self.answers, strict=True):
@@ -221,11 +226,13 @@ class Flex(PrefixLayout):
         self.mask = block_mask(sees, len(group_N), device)
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor, scale: float | None) -> Tensor:
+        """Attention by FlexAttention's kernel, compiled on a GPU; as `Layout.attend`."""
         q, k = q.to(v.dtype), k.to(v.dtype)  # under autocast a norm may have made them wider
         kernel = compiled_flex() if q.is_cuda else flex_attention
         return kernel(q, k, v, block_mask=self.mask, scale=scale, enable_gqa=True)
 
     def equal_heads(self, q: Tensor, k: Tensor, v: Tensor, scale: float | None) -> Tensor:
+        """As `attend`, which takes any number of heads."""
         return self.attend(q, k, v, scale)
 
 

@@ -83,9 +83,9 @@ def check_batch(trainer: Trainer, processes: int = 1) -> None:
     share = rollouts // processes
     if share % rows_per_pass(trainer, processes):
         raise UserError(
-            f"trainer.micro_batch={trainer.micro_batch} does not divide the {share} rollouts that "
-            f"each of the {processes} processes has of {step}. Type a divisor, for example: "
-            f"trainer.micro_batch={share}"
+            f"trainer.micro_batch={trainer.micro_batch} does not divide the {share} rollouts that"
+            f" each of the {processes} processes takes of {step}. Type a divisor, for example:"
+            f" trainer.micro_batch={share}"
         )
     if trainer.lr_scheduler == "polynomial" and trainer.learning_rate <= 1e-7:
         raise UserError(
@@ -179,15 +179,15 @@ def gpus_per_cell(config: Study, available: int) -> float:
         )
     if per_cell and device == "cpu":
         raise UserError(
-            f"sweep.gpus_per_cell={per_cell:g} wants GPUs and device=cpu none. Leave one of them"
-            " out."
+            f"sweep.gpus_per_cell={per_cell:g} needs GPUs, but device=cpu has none. Leave one of"
+            " them out."
         )
     if processes.count > 1 and not processes.on_cpu:
         if per_cell not in (0, processes.count):
             raise UserError(
-                f"sweep.gpus_per_cell={per_cell:g} does not go with the {processes.count} processes"
-                f" that sweep.accelerate={config.sweep.accelerate} asks for, which have a GPU"
-                " each. Leave sweep.gpus_per_cell out."
+                f"sweep.gpus_per_cell={per_cell:g} does not fit the {processes.count} processes"
+                f" that sweep.accelerate={config.sweep.accelerate} starts, with a GPU each. Leave"
+                " sweep.gpus_per_cell out."
             )
         _check_gpus(config, processes.count, available)
         return float(processes.count)
@@ -195,7 +195,7 @@ def gpus_per_cell(config: Study, available: int) -> float:
         here = plural(available, "GPU")
         less = f"Type sweep.gpus_per_cell={available}." if available else "Leave it out."
         raise UserError(
-            f"sweep.gpus_per_cell={per_cell:g} is more than there is: this process may use {here}"
+            f"sweep.gpus_per_cell={per_cell:g} is more than this process may use: {here}"
             f" here{f' with device={device}' if device else ''}. {less}"
         )
     if processes.on_cpu:
@@ -208,8 +208,8 @@ def _check_gpus(config: Study, needed: int, available: int) -> None:
         fewer = f"write num_processes: {available} in a copy of the file, " if available > 1 else ""
         raise UserError(
             f"sweep.accelerate={config.sweep.accelerate} asks for {needed} processes with a GPU"
-            f" each, and this machine has {available}. Type this where they are, {fewer}or leave"
-            " sweep.accelerate out."
+            f" each, but this machine has {available}. Type this on a machine with {needed},"
+            f" {fewer}or leave sweep.accelerate out."
         )
 
 

@@ -217,13 +217,16 @@ class RecordStep(TrainerCallback):
     """Whether a step has begun: until then a resumed run only reads its checkpoint."""
 
     def on_step_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        """Note that this process has begun a step."""
         self.has_begun = True
 
     def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        """Show the phase ``saving`` in the heartbeat."""
         if self.scorer is not None:
             self.scorer.heart.phase("saving")
 
     def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **_: Any) -> None:
+        """Write the step's rollouts, verdicts and metrics, once per step."""
         record = self.scorer.pending if self.scorer is not None else None
         if self.scorer is None or self.recorder is None:
             return
@@ -248,6 +251,7 @@ class RecordStep(TrainerCallback):
         self.on_line(line)
 
     def on_save(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        """Sync the records, then seal the checkpoint, so that it never goes beyond them."""
         ranks.wait()
         if self.recorder is None:
             return

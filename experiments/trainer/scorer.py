@@ -462,7 +462,7 @@ def _penalty_metrics(terms: Sequence[dict[str, float | None]]) -> dict[str, floa
 
 
 def _missing_truths(inputs_N: Sequence[RewardInputs]) -> dict[str, float]:
-    """The share of the truths that could not be had, where there is one."""
+    """The share of missing truths, where there is one."""
     missing = sum(rollout.truth_missing is not None for rollout in inputs_N)
     return {"truth/missing_frac": missing / len(inputs_N)} if missing else {}
 

@@ -55,13 +55,13 @@ def check_options(config: Study, processes: int) -> Iterator[Finding]:
     if vllm.mode == "server" and not urlsplit(vllm.url).netloc:
         yield problem(
             "vLLM",
-            f"trainer.vllm.mode=server asks a server, and trainer.vllm.url={vllm.url!r} is not an "
+            f"trainer.vllm.mode=server needs a server, but trainer.vllm.url={vllm.url!r} is not an "
             f"address. Type trainer.vllm.url=http://127.0.0.1:8000, once {command(config)} runs.",
         )
     if vllm.mode != "server" and vllm.url:
         yield problem(
             "vLLM",
-            f"trainer.vllm.url={vllm.url} would not be asked, because trainer.vllm.mode="
+            f"trainer.vllm.url={vllm.url} has no meaning with trainer.vllm.mode="
             f"{vllm.mode}. Type trainer.vllm.mode=server, or leave the address out.",
         )
     if vllm.mode == "colocate" and processes % vllm.tensor_parallel:
@@ -87,15 +87,15 @@ def check_vllm(todo: Sequence[Cell], elsewhere: bool = False) -> Iterator[Findin
     if importlib.util.find_spec("vllm") is None:
         yield problem(
             "vLLM",
-            f"trainer.vllm.mode={users[0].config.trainer.vllm.mode} needs vLLM in this "
-            "environment, and it cannot be imported. Type pip install -e '.[gpu]', or "
-            "trainer.vllm.mode=none.",
+            f"trainer.vllm.mode={users[0].config.trainer.vllm.mode} needs vLLM, which cannot be"
+            " imported in this environment. Type pip install -e '.[gpu]', or"
+            " trainer.vllm.mode=none.",
         )
     if not elsewhere and not gpus():
         yield problem(
             "vLLM",
-            f"trainer.vllm.mode={users[0].config.trainer.vllm.mode} passes the policy's weights on "
-            "from GPU to GPU, and this machine has none. Type trainer.vllm.mode=none.",
+            f"trainer.vllm.mode={users[0].config.trainer.vllm.mode} passes the policy's weights"
+            " from GPU to GPU, but this machine has no GPU. Type trainer.vllm.mode=none.",
         )
     asking = [cell.config for cell in users if cell.config.trainer.vllm.mode == "server"]
     users_of = Counter(base_url(config.trainer.vllm.url) for config in asking)
@@ -103,7 +103,7 @@ def check_vllm(todo: Sequence[Cell], elsewhere: bool = False) -> Iterator[Findin
         if count > 1 and (elsewhere or asking[0].sweep.workers != 1):
             yield problem(
                 "vLLM",
-                f"{count} cells ask the server at trainer.vllm.url={url}, which holds the weights"
+                f"{count} cells use the server at trainer.vllm.url={url}, which holds the weights"
                 " of one policy at a time. Type sweep.workers=1"
                 + (" and leave the launcher out." if elsewhere else "."),
             )
@@ -126,13 +126,13 @@ def check_server(url: str, config: Study) -> Iterator[Finding]:
     if not takes_weights:
         yield problem(
             "vLLM",
-            f"The server at trainer.vllm.url={url} takes no weights, so it would go on answering "
-            f"as the untrained policy. {start}",
+            f"The server at trainer.vllm.url={url} takes no weights, so it would keep answering as"
+            f" the untrained policy. {start}",
         )
     if not same_model(model, config.policy.path):
         yield problem(
             "vLLM",
-            f"The server at trainer.vllm.url={url} serves {model[:200]!r}, and the policy is "
+            f"The server at trainer.vllm.url={url} serves {model[:200]!r}, but the policy is "
             f"{config.policy.path}. {start}",
         )
 

@@ -1,4 +1,4 @@
-"""What stands between a completion and its answer: in the direct world, nothing but thinking.
+"""How a completion becomes an answer: in the direct world, by leaving out its thinking.
 
 A world plays completions: it says what the answer of each is, which judge and rules are then asked
 about, or that there is none to ask about. `experiments.workflow.world` is the other one.

@@ -29,7 +29,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if {"-h", "--help"} & set(words):
         print(f"usage: {usage}\n\n{__doc__}")
         return 0
-    reason = f"{shown(words[0])!r} is not one of them" if words else "none is given"
+    reason = f"{shown(words[0])!r} is not one" if words else "none is given"
     print(
         f"experiments.workflow needs a command, and {reason}. Legal are {', '.join(COMMANDS)}."
         f" Type for example: python -m experiments.workflow {COMMANDS[0]} --help",

@@ -59,7 +59,7 @@ class Blocks:
         newer = None if self.folder is None else self.folder / f"{name}.txt"
         if newer is None or not newer.is_file():
             return shipped
-        text = read_text(newer, "Write it anew, or take it away.").rstrip("\n")
+        text = read_text(newer, "Correct it, or remove it.").rstrip("\n")
         check_text(block, shipped, text, str(newer))
         return text
 
@@ -73,10 +73,10 @@ def check_text(block: str, before: str, text: str, where: str) -> None:
     if not text.strip():
         instead = "it is empty"
     elif cap is not None and (tokens := by_rule(text)) > cap:
-        instead = f"it has {tokens} tokens, and at most {cap} are legal"
+        instead = f"it has {tokens} tokens, but at most {cap} are legal"
     elif sorted(placeholders(text)) != sorted(names):
         braces = ", ".join(f"{{{name}}}" for name in names) or "none"
-        instead = f"it has other words in braces than the block's: {braces}, each as often"
+        instead = f"its words in braces differ from the block's: {braces}, each as often"
     if instead:
         raise UserError(f"The text of the block {block} in {where} cannot be used: {instead}.")
 

@@ -274,7 +274,7 @@ class _Desk:
 
     async def ask(self, prompt: str) -> str:
         self.model_calls_left -= 1
-        assert self.model_calls_left >= 0, f"{self.operator.name} asks more often than it declares"
+        assert self.model_calls_left >= 0, f"{self.operator.name} makes more calls than it declares"
         return await self.broker.ask(self.operator, prompt, self.trace)
 
     async def compute(self, source: str, function: str) -> tuple[str | None, str]:

@@ -35,14 +35,14 @@ from study.tasks.files import refuse, short
 class Options:
     """Options of the command ``buffer``: the programs, the query, and how to choose."""
 
-    what: str = word("build an experience buffer and ask it for examples", "buffer")
+    what: str = word("build an experience buffer and choose examples from it", "buffer")
     rows: Path = option("JSONL file of executed programs", required=True)
-    query: str = option("the problem that examples are looked for: a JSON file", required=True)
+    query: str = option("problem to choose examples for: a JSON file", required=True)
     mode: str = option("how examples are chosen", "cosine", Choice(MODES))
     k: int = option("examples", 3, Number(low=1, high=CAP))
     verified: bool = option("whether the rule must say that an answer is right", True)
     quantile: float = option(
-        "of the totals of a domain: who is below it does not enter", 0.0, Number(low=0, below=1)
+        "quantile of a domain's totals; programs below it are left out", 0.0, Number(low=0, below=1)
     )
     out: Path = output("JSON file for the result", required=True)
 
@@ -57,8 +57,8 @@ def read_buffer(path: Path, key: str, verified: bool = True, quantile: float = 0
 def _entry(record: Mapping[str, Any], where: str) -> Entry:
     if record.get("version", VERSION) != VERSION:
         raise UserError(
-            f"{where}: a row of version {short(record['version'])}, and this is version {VERSION}."
-            " Build the buffer again from the records of its run, or drop the row."
+            f"{where}: a row of version {short(record['version'])}, but this version is {VERSION}."
+            " Build the buffer again from the records of its run, or remove the row."
         )
     verified = number_of(record, "verified", where)
     if verified not in (None, 0.0, 1.0):

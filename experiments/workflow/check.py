@@ -34,8 +34,8 @@ def check_world(config: Study, rows: Sequence[Row]) -> Iterator[Finding]:
             f"world=workflow needs a reward of programs. Type reward={next(iter(FORMULAS))}, or"
             f" one of {', '.join(FORMULAS)}"
             if programs
-            else f"reward={config.reward.name} is one of programs. Type world=workflow"
-            " executor=NAME with it, or another reward, such as reward=judge"
+            else f"reward={config.reward.name} is a reward of programs. Add world=workflow"
+            " executor=NAME, or type another reward, such as reward=judge"
         )
         yield problem("world", f"world={config.world} reward={config.reward.name}: {instead}.")
     if not programs:
@@ -46,25 +46,25 @@ def check_world(config: Study, rows: Sequence[Row]) -> Iterator[Finding]:
             yield problem(
                 "judges",
                 f"judge.grading.name={judge.grading.name} of judge={judge.name} compares the"
-                " answers of a group, and programs may leave some without an answer. Choose"
-                " judge.grading.name=likert or binary.",
+                " answers of a group, but programs may leave some without an answer. Type"
+                " judge.grading.name=likert or judge.grading.name=binary",
             )
     if processes_of(config).count > 1:
         yield problem(
             "world",
-            "world=workflow executes programs in the one process of a cell, and sweep.accelerate="
+            "world=workflow executes programs in one process per cell, but sweep.accelerate="
             f"{config.sweep.accelerate} trains a cell in several. Leave sweep.accelerate out.",
         )
     if config.reward.rules != "ignore":
         yield problem(
             "world",
             f"reward.rules={config.reward.rules} runs the rules of rows on answers, which a reward"
-            " of programs is not made of. Type reward.rules=ignore.",
+            " of programs does not use. Type reward.rules=ignore.",
         )
     if not tells_truth(config.task, rows):
         yield problem(
             "world",
-            f"world=workflow takes tasks with a rule truth, and task={config.task.name} has none:"
+            f"world=workflow needs a task with rule truth, but task={config.task.name} has none:"
             " none of its rows has a reference answer. Type for example task=mixed"
             " task.path=FOLDER.",
         )
@@ -85,15 +85,15 @@ def check_executor(config: Study) -> Iterator[Finding]:
         names = [name for name in preset_names("executor") if name != "none"]
         yield problem(
             "executor",
-            "world=workflow needs an executor, the model that programs ask. Type executor=NAME"
+            "world=workflow needs an executor, the model that programs call. Type executor=NAME"
             f" with one of {', '.join(names)}.",
         )
     check_settings(executor)
     if executor.simulated is not None and config.task.name != PLANTED:
         yield problem(
             "executor",
-            f"executor={executor.name} is simulated and knows the problems of task={PLANTED} alone,"
-            f" and task={config.task.name} is given. Type task={PLANTED}, or another executor.",
+            f"executor={executor.name} is simulated and knows the problems of task={PLANTED} only,"
+            f" but task={config.task.name} is given. Type task={PLANTED}, or another executor.",
         )
     if config.allow_same_model:
         return

@@ -148,8 +148,8 @@ def cell_of(options: Options) -> Study:
     config = load_cell(run).config
     if config.world != "workflow":
         raise UserError(
-            f"run={run} has world={config.world}: its policy writes answers, and {options.what}"
-            " plays programs. Give a run of world=workflow, or type python -m experiments.evaluate"
+            f"run={run} has world={config.world}: its policy writes answers, but {options.what}"
+            " runs programs. Give a run of world=workflow, or type python -m experiments.evaluate"
             f" datasets run={run} out={options.out}"
         )
     if options.executor:

@@ -136,7 +136,7 @@ class Script:
 
 LEGAL = (
     '{"text": TEXT, "tokens_in": N, "tokens_out": N, "fail": timeout|http_500|empty, "operator":'
-    " NAME} with text or fail, the rest if you like"
+    " NAME} with text or fail; the other keys are optional"
 )
 
 
@@ -149,7 +149,7 @@ def read_script(path: Path) -> Script:
             if not isinstance(line.get(key, 0), int | None) or (line.get(key) or 0) < 0:
                 wrong = f"its {key} is {line[key]!r}"
         if line.get("operator") is not None and line["operator"] not in OPERATORS:
-            wrong = f"its operator is {line['operator']!r}, and legal are {', '.join(OPERATORS)}"
+            wrong = f"its operator is {line['operator']!r}; legal are {', '.join(OPERATORS)}"
         if line.get("fail") is not None and line["fail"] not in FAILURES:
             wrong = f"its fail is {line['fail']!r}"
         if not line.get("fail") and not isinstance(line.get("text"), str):
@@ -172,7 +172,7 @@ def read_lines(key: str, path: Path) -> list[dict[str, Any]]:
         raise UserError(f"{key}={path} cannot be read: {error.strerror}.") from error
     if n_bad:
         raise UserError(
-            f"{key}={path} has {plural(n_bad, 'line')} without a whole JSON object. Correct"
-            f" the file, such as by: {json.dumps({'text': '...'})}"
+            f"{key}={path} has {plural(n_bad, 'line')} without a complete JSON object. Correct the"
+            f" file, for example with: {json.dumps({'text': '...'})}"
         )
     return [record for _, record in records]

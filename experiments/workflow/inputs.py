@@ -56,7 +56,7 @@ def one_program(path: Path, prompts: Path | None) -> list[Candidate]:
         texts = {} if prompts is None else read_prompts(read_text_of("prompts", prompts))
     except (SyntaxError, ValueError) as error:
         raise UserError(
-            f"prompts={prompts} is no Python ({first_line(error)}). Give a file with lines such as"
+            f"prompts={prompts} is not Python ({first_line(error)}). Give a file with lines such as"
             ' SOLVE = "Solve this."'
         ) from error
     return [Candidate({"path": str(path)}, read_text_of("program", path), prompts=texts)]
@@ -77,13 +77,13 @@ def folder_programs(folder: Path) -> list[Candidate]:
     for path in graphs:
         text, texts, wrong, beside = read_text_of("folder", path), {}, "", path.with_name(PROMPT)
         if not beside.is_file():
-            wrong = f"there is no file {PROMPT} beside it; put it there, empty if it has no prompts"
+            wrong = f"the file {PROMPT} next to it is missing; add it, empty if it has no prompts"
         try:
             texts = {} if wrong else read_prompts(read_text_of("folder", beside))
         except UserError as error:
             wrong = f"its {PROMPT} cannot be read ({first_line(error.__cause__ or error)})"
         except (SyntaxError, ValueError) as error:
-            wrong = f"its {PROMPT} is no Python ({first_line(error)})"
+            wrong = f"its {PROMPT} is not Python ({first_line(error)})"
         candidates.append(Candidate({"path": str(path)}, text, prompts=texts, wrong=wrong))
     return candidates
 
@@ -105,7 +105,7 @@ def listed_programs(path: Path) -> list[Candidate]:
         elif not isinstance(prompts, list | dict) or not all(
             isinstance(name, str) for name in prompts
         ):
-            wrong = "its prompts are no list of names"
+            wrong = "its prompts are not a list of names"
         if wrong:
             raise UserError(f"Row {place} of programs={path}: {wrong}. A row is {LEGAL}.")
         texts = {name: prompts[name] if isinstance(prompts, dict) else name for name in prompts}
@@ -124,10 +124,11 @@ def read_candidates(
     """The programs of the one option that is given. Raises UserError: none is, or several are."""
     if sum(path is not None for path in (program, folder, programs)) != 1:
         raise UserError(
-            "Give program=FILE or programs=JSONL (or, to validate, folder=FOLDER), and one alone."
+            "Give program=FILE or programs=JSONL (or, to validate, folder=FOLDER), and only one of"
+            " them."
         )
     if prompts is not None and program is None:
-        raise UserError("prompts= belongs to program=. Leave it out.")
+        raise UserError("prompts= has no meaning without program=. Leave it out.")
     if program is not None:
         return one_program(program, prompts)
     return folder_programs(folder) if folder is not None else listed_programs(programs or Path())

@@ -61,7 +61,7 @@ def markdown() -> str:
 class Options:
     """Options of the command ``operators``: where to write them, and in which form."""
 
-    what: str = word("say what operators there are", "operators")
+    what: str = word("list the operators", "operators")
     out: Path | None = output("JSON file for the result")
     docs: bool = option("print them as a table for the docs", False)
 

@@ -75,9 +75,9 @@ def validation_rows(
     rows = [row for row in rows if not domain or row.domain == domain]
     if not rows:
         raise UserError(
-            f"task={config.task.name} has no row{f' of {domain}' if domain else ''} that is neither"
-            " a test row nor one that the run was trained on. Prepare its rows with a validation"
-            " split, or give a run that drew fewer."
+            f"task={config.task.name} has no row{f' of {domain}' if domain else ''} outside its"
+            " test rows and the run's training rows. Prepare its rows with a validation split, or"
+            " give a run that drew fewer."
         )
     Random(seed).shuffle(rows)
     return split, rows[:limit]

@@ -54,15 +54,15 @@ class Options:
     checkpoint: int | None = option("step of the run's checkpoint", legal=Number(low=0))
     executor: str = preset("executor", "")
     task: str = preset("task", "")
-    form: str | None = option("what programs are written in, without run=", None, Choice(FORMS))
+    form: str | None = option("without run=: form of the programs", None, Choice(FORMS))
     block: str = option("the block", legal=Choice(TRIED), required=True)
-    domain: str | None = option("of block=domain, and of the rows", None, Choice(DOMAINS))
+    domain: str | None = option("domain of block=domain, and of the rows", None, Choice(DOMAINS))
     text: Path | None = option("file with the new version")
     proposer: str = preset("executor", "")
-    blocks: Path = option("folder of newer blocks: those it has are the old ones", required=True)
+    blocks: Path = option("folder of newer blocks, which replace the shipped ones", required=True)
     limit: int = option("validation rows", 200, Number(low=10, high=100_000))
-    seed: int = option("of the choice of rows and of the interval", 0, Number(low=0))
-    runs_dir: Path = option("folder of the store of replies, without run=", Path("runs"))
+    seed: int = option("seed of the choice of rows and of the interval", 0, Number(low=0))
+    runs_dir: Path = option("without run=: folder of the reply store", Path("runs"))
     overrides: list[str] = overrides("executor.", "task.", "proposer.")
     out: Path = output("JSON file for the result", required=True)
     given: frozenset[str] = frozenset()
@@ -73,7 +73,7 @@ class Options:
         if (self.text is None) == (not self.proposer):
             raise UserError(
                 "optimise takes the new version from text=FILE or from proposer=NAME, a preset of"
-                " an executor. Give one of them."
+                " an executor. Give only one."
             )
         if self.run is None and not (self.executor and self.task):
             raise UserError(
@@ -81,7 +81,7 @@ class Options:
                 " the executor's model writes the programs."
             )
         if self.run is not None and (wrong := {"task", "form", "runs_dir"} & self.given):
-            raise UserError(f"{min(wrong)}= is the run's own. Leave it out.")
+            raise UserError(f"{min(wrong)}= is set by the run. Leave it out.")
         if self.run is None and self.checkpoint is not None:
             raise UserError("checkpoint= has no meaning without run=. Leave it out.")
         if (self.block == "domain") and self.domain is None:
@@ -121,8 +121,8 @@ def _setting(options: Options) -> tuple[Study, optimise.Writer, Any]:
     config = evaluation.cell_of(evaluated)
     if config.workflow.prompt != "layered":
         raise UserError(
-            f"run={options.run} has workflow.prompt={config.workflow.prompt}: its policy is shown"
-            " no blocks. Give a run of workflow.prompt=layered."
+            f"run={options.run} has workflow.prompt={config.workflow.prompt}: its policy sees no"
+            " blocks. Give a run of workflow.prompt=layered."
         )
     limited = replace(evaluation.decoding(evaluated, config), temperature=0.0)
     source = source_of(limited)
@@ -163,7 +163,9 @@ def main(options: Options) -> int:
         new_text, where = _new_text(options, config, store, old_text)
         check_text(options.block, old_text, new_text, where)
         if new_text.strip() == old_text.strip():
-            raise UserError(f"{where} is the block {name} as it is: there is nothing to try.")
+            raise UserError(
+                f"{where} is the block {name} unchanged. Give a new version as text=FILE."
+            )
         without = set() if options.run is None else optimise.trained_prompts(options.run)
         split, rows = optimise.validation_rows(config, options.limit, options.seed, without, domain)
         grading: Any = nullcontext()
@@ -228,7 +230,7 @@ def _new_text(options: Options, config: Study, store: Store, old: str) -> tuple[
     """The new version, and where it is from."""
     if options.text is not None:
         if not options.text.is_file():
-            raise UserError(f"text={options.text} is no file. Give a file with the new version.")
+            raise UserError(f"text={options.text} is not a file. Give a file with the new version.")
         return read_text(options.text, "Give a file of text.").rstrip("\n"), f"text={options.text}"
     errors = [] if options.run is None else optimise.faults(options.run, config.workflow.form)
     prompt = optimise.proposal(options.block, old, errors)

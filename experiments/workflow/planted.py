@@ -144,8 +144,8 @@ def certain(truth: Any) -> Truth:
     if isinstance(truth, Truth):
         return truth
     raise UserError(
-        f"The rule truth of an answer could not be had: {getattr(truth, 'reason', 'no rule')}. Free"
-        " memory or processes, and type it again."
+        f"The rule truth of an answer is missing: {getattr(truth, 'reason', 'no rule')}. Free"
+        " memory or processes and rerun the command."
     )
 
 
@@ -237,8 +237,8 @@ def planted(
     settings = executor.simulated
     if settings is None:
         raise UserError(
-            f"executor={executor.name} has no `simulated` settings, so nothing is known of what it"
-            " will say. Type executor=sim"
+            f"executor={executor.name} has no `simulated` settings, so its replies are unknown."
+            " Type executor=sim"
         )
     small = _distinct(small_programs())
     texts = _distinct(programs) | small
@@ -285,8 +285,8 @@ def _rows(task: Task) -> dict[str, list[Row]]:
     items = [row.spec.get("item") for row in every(replace(task, eval_rows=1), "eval")]
     if not items or any(item is None or "wrong" not in item.meta for item in items):
         raise UserError(
-            f"task={task.name} has no planted world: its rows do not say what a model may answer."
-            " Type task=workflow-mini"
+            f"task={task.name} has no planted world: its rows do not list a model's possible"
+            " answers. Type task=workflow-mini"
         )
     rows: dict[str, list[Row]] = {}
     for row in every(replace(task, eval_rows=MANY), "eval"):
@@ -373,9 +373,8 @@ def write_planted(folder: Path) -> dict[str, Any]:
             worlds.setdefault(world, []).append(name)
     if not worlds:
         raise UserError(
-            f"{folder.name} has no planted world in its {len(configs)} cells: one is needed with"
-            " task=workflow-mini and executor=sim, under world=workflow. Name a study that was run"
-            " so."
+            f"{folder.name} has no planted world in its {len(configs)} cells. It needs a cell with"
+            " world=workflow task=workflow-mini executor=sim. Name a study with one."
         )
     cells = max(worlds.values(), key=len)
     config = configs[cells[0]]

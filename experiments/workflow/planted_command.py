@@ -23,7 +23,7 @@ from study.screen import visible
 class Options(StudyOptions):
     """Options of the command ``planted``: the study."""
 
-    what: str = word("say what programs come to", "planted")
+    what: str = word("compute what programs come to", "planted")
 
 
 def best(contents: dict[str, Any], domain: str, judge: str | None) -> tuple[str, float, float]:

@@ -99,7 +99,7 @@ class Player:
         )
         if truths and all(truth is None for truth in truths):
             raise UserError(
-                f"task={self._task} has no rule that could tell whether an answer is right. Give a"
+                f"task={self._task} has no rule to check an answer with. Give a"
                 " run of a task with a rule truth, such as task=workflow-mini or task=mixed."
             )
         truth_at = dict(zip(with_answer, truths, strict=True))

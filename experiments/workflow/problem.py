@@ -49,13 +49,15 @@ def make_problem(record: Mapping[str, Any]) -> Problem:
     tests = [tests] if isinstance(tests, str) else tests
     for key, value in {**texts, "entry_point": entry_point}.items():
         if not isinstance(value, str):
-            raise UserError(f"The problem's {key} is {value!r} and should be a text: give {LEGAL}.")
+            raise UserError(f"The problem's {key} is {value!r} but should be a text: give {LEGAL}.")
     if not str(texts["prompt"]).strip():
         raise UserError(f"The problem's prompt is empty: give {LEGAL}.")
     if texts["domain"] not in DOMAINS:
         raise UserError(f"The problem's domain is {texts['domain']!r}: give {LEGAL}.")
     if not isinstance(tests, list) or not all(isinstance(test, str) for test in tests):
-        raise UserError("The problem's public_tests are no list of texts. Give [] where none are.")
+        raise UserError(
+            "The problem's public_tests are not a list of texts. Give [] if there are none."
+        )
     group_key = record.get("group_key")
     if isinstance(group_key, bool) or not isinstance(group_key, str | int | None):
         raise UserError("The problem's group_key is neither a text nor a whole number.")
@@ -72,7 +74,9 @@ def read_problem(source: str, key: str = "problem") -> Problem:
         try:
             text = read_text(path, f"Give {LEGAL}, or a file with one.")
         except FileNotFoundError as error:
-            raise UserError(f"{key}={source} is no file. Give {LEGAL}, or such a file.") from error
+            raise UserError(
+                f"{key}={source} is not a file. Give {LEGAL}, or a file with one."
+            ) from error
         except Damaged as error:
             raise UserError(f"{key}={error}") from error
     try:

@@ -114,8 +114,8 @@ class Prompter:
             droppable = [block.id for block in blocks if block.kept and block.id in DROPPABLE]
             if not droppable:
                 raise UserError(
-                    f"cap={cap} is {over} tokens too few for the problem and what always stands"
-                    f" before it. Give cap={cap + over} or more."
+                    f"cap={cap} is {over} tokens too few for the problem and the fixed text before"
+                    f" it. Give cap={cap + over} or more."
                 )
             last = list(BLOCKS).index(droppable[-1])
             blocks[last] = replace(blocks[last], kept=False)

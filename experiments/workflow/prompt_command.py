@@ -28,12 +28,12 @@ from study.system.files import write_json
 class Options:
     """Options of the command ``prompt``: the problem, the examples, and the limits."""
 
-    what: str = word("make the prompt of a problem", "prompt")
-    problem: str = option("the problem: a JSON file", required=True)
+    what: str = word("print the prompt of a problem", "prompt")
+    problem: str = option("JSON file of the problem", required=True)
     buffer: Path | None = option("JSONL file of executed programs, for examples")
-    cap: int | None = option("tokens of the prompt at most", legal=Number(low=1, high=MANY))
-    form: str = option("what programs are written in", "python", Choice(FORMS))
-    shots: int = option("examples at most", SHOTS, Number(low=0, high=SHOTS))
+    cap: int | None = option("most tokens of the prompt", legal=Number(low=1, high=MANY))
+    form: str = option("form of the programs", "python", Choice(FORMS))
+    shots: int = option("most examples", SHOTS, Number(low=0, high=SHOTS))
     mode: str = option("how examples are chosen", "cosine", Choice(MODES))
     blocks: Path | None = option("folder of newer blocks, as optimise writes it")
     tokenizer: Path | None = option("folder of a model, or its tokenizer.json, to count tokens by")

@@ -44,11 +44,11 @@ Place = tuple[str | int, str | int]
 class Options:
     """Options of the command ``reward``: the programs, and the formula."""
 
-    what: str = word("pay executed programs", "reward")
+    what: str = word("compute the rewards of executed programs", "reward")
     rows: Path = option("JSONL file of executed programs", required=True)
     reward: str = option("formula", legal=Choice(tuple(FORMULAS)), required=True)
     source: str | None = option(
-        "whose verdict is correct, in place of the row's", None, Choice(SOURCES)
+        "judge whose verdict counts, in place of the row's", None, Choice(SOURCES)
     )
     out: Path = output("JSON file for the result", required=True)
 

@@ -42,10 +42,10 @@ class Options:
     programs: Path | None = option("JSONL file of programs, each run on the same problem")
     prompts: Path | None = option("prompt file of program=")
     form: str | None = option("the only form to look for", None, Choice(FORMS))
-    problem: str = option("the problem, as JSON or as a file with it", required=True)
+    problem: str = option("problem, as JSON or as a JSON file", required=True)
     executor: str = option("who answers", "scripted", Choice(("scripted",)))
-    script: Path | None = option("JSONL file of replies; each program begins it anew")
-    static: bool = option("false runs a program whatever validation says of it", True)
+    script: Path | None = option("JSONL file of replies; each program starts from its first line")
+    static: bool = option("whether to validate first; false runs invalid programs too", True)
     price_input: float | None = option(
         "US dollars per million tokens in", None, Number(low=0), key="price.input"
     )

@@ -195,8 +195,8 @@ async def _in_world(
             wrong = error
     else:
         raise UserError(
-            f"The sandbox ({stage.tier}) failed twice: {wrong}. Free memory or processes, and type"
-            " it again."
+            f"The sandbox ({stage.tier}) failed twice: {wrong}. Free memory or processes and rerun"
+            " the command."
         ) from wrong
     if played.outcome is Ending.TIMEOUT:
         return dataclasses.replace(played, why=f"no end within {DRY.own_s:g} s of its own")

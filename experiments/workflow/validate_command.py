@@ -37,7 +37,7 @@ AT_ONCE = 2
 class Options:
     """Options of the command ``validate``: the programs, and their form."""
 
-    what: str = word("say whether programs can work", "validate")
+    what: str = word("check whether programs can work", "validate")
     program: Path | None = option("file with one completion")
     folder: Path | None = option("folder with graph.py and prompt.py files")
     programs: Path | None = option("JSONL file of programs")

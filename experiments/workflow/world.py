@@ -149,11 +149,11 @@ class Programs:
                 if each.played is not None and each.played.outcome in INFRASTRUCTURE
             )
             raise TooManyFailed(
-                f"{n_lost} of the {len(played)} programs of this step were ended by executor="
-                f"{self.config.executor.name} or the sandbox, and not by what they are: {why}. "
-                "Nothing was learned from them. Start the executor again, and type the same "
-                "command: it goes on from the last checkpoint; executor.max_failed_frac=SHARE "
-                "accepts more of them",
+                f"{n_lost} of the {len(played)} programs of this step failed in executor="
+                f"{self.config.executor.name} or the sandbox, not by their own fault: {why}. The "
+                "policy did not learn from them. Restart the executor and rerun the command to "
+                "resume from the last checkpoint. To accept more failures, type "
+                "executor.max_failed_frac=SHARE",
                 played,
             )
         return played

@@ -43,7 +43,7 @@ class Allowance:
     def reason(self) -> str:
         """Why something was not sent."""
         limits = [f"cost.{name}={limit:g}" for name, limit in self._limits.items()]
-        return f"not asked: {' and '.join(limits)} had no room"
+        return f"not asked: {' and '.join(limits)} left no room"
 
     async def spend(self, judge: Model, send: Callable[[], Awaitable[Fetched]]) -> Fetched:
         """Send a request that the store cannot answer once the limits have room for it; without

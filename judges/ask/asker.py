@@ -1,8 +1,9 @@
-"""Obtains replies of one model: from the store, from whoever asks for the same, or anew.
+"""Obtains replies of one model: from the store, from a running request for the same, or by a new
+one.
 
 What a judge is asked for verdicts (`judges.ask.session`) and what an executor is asked by the
 operators of workflow programs both go this way: one client, one store, the same limits and
-failures. Lives in one event loop; whoever owns that closes it.
+failures. Lives in one event loop, whose owner closes it.
 """
 
 from __future__ import annotations
@@ -70,7 +71,7 @@ def request_keys(model: Model) -> Callable[[Body, int], str]:
 
 
 def check_endpoint(model: Model) -> None:
-    """Check that a model can be asked; for whoever has no event loop. Raises as `Asker.check`."""
+    """Check that a model answers, without an event loop. Raises as `Asker.check`."""
 
     async def check() -> None:
         asker = Asker(model, None)
@@ -86,7 +87,7 @@ class Asker:
     """One model as one event loop asks it.
 
     Args:
-        store: where replies are kept and found; None asks anew each time.
+        store: where replies are kept and found; None sends a new request each time.
         inside: the application that answers, where the model is simulated in this process.
         allowance: what may be spent on what the store cannot answer; None is no limit.
     """
@@ -186,13 +187,16 @@ class Asker:
         model, role = self.model, self.model.role
         endpoint, name = model.endpoint, model.endpoint.api_key_env
         key = f"the key in the environment variable {name}" if name else "a request without a key"
-        see = f", see with `python -m judges.check judge={model.name}`," if role == "judge" else ""
+        see = (
+            f" (to check it, type: python -m judges.check judge={model.name})"
+            if role == "judge"
+            else ""
+        )
         raise refusal.saying(
             f"The endpoint {endpoint.url} of {role} {model.name or endpoint.model!r} refuses every "
-            f"request ({refusal}): no later {'verdict' if role == 'judge' else 'reply'} would fare "
-            f"better. It was sent {key}, and asked for {role}.endpoint.model={endpoint.model!r}. "
-            f"Mend the key, its account or the model's name{see} and run the same command again: "
-            "it goes on where it stopped.",
+            f"request ({refusal}): later requests would fail too. It was sent {key}, and asked for"
+            f" {role}.endpoint.model={endpoint.model!r}. Fix the key, its account or the model's"
+            f" name{see} and rerun the command to resume.",
         )
 
     async def check(self) -> None:
@@ -208,25 +212,25 @@ class Asker:
             key = f"the key in the environment variable {name}" if name else "a request without key"
             raise refusal.saying(
                 f"The {role}'s endpoint {endpoint.url} does not accept {key} ({refusal}). Check "
-                f"the key, its account and {role}.endpoint.url, or set {role}.endpoint.api_key_env "
-                "to the name of the variable that holds the right key.",
+                f"the key, its account and {role}.endpoint.url, or name the variable that holds"
+                f" the right key: {role}.endpoint.api_key_env=NAME",
             ) from None
         except (Fault, TimeoutError) as error:
             start = (
                 f"Start it with `{endpoint.start_command}`"
                 if endpoint.start_command
-                else f"Start it ({role}.endpoint.start_command can hold the command)"
+                else f"Start it (its command can be saved as {role}.endpoint.start_command)"
             )
-            why = str(error) or f"nothing within {endpoint.deadline_s:g} s"
+            why = str(error) or f"no reply within {endpoint.deadline_s:g} s"
             raise UserError(
-                f"The {role}'s endpoint {endpoint.url} does not answer ({why}). {start}, or point "
-                f"{role}.endpoint.url to where it runs."
+                f"The {role}'s endpoint {endpoint.url} does not answer ({why}). {start}, or type"
+                f" its address: {role}.endpoint.url=URL"
             ) from None
         model_name = endpoint.model or (model.name if model.simulated is not None else "")
         binding = dialect_of(model).lists_models
         if binding and served is not None and model_name not in served:
             more = f" and {len(served) - MANY_MODELS} more" if len(served) > MANY_MODELS else ""
-            names = ", ".join(served[:MANY_MODELS]) or "no model at all"
+            names = ", ".join(served[:MANY_MODELS]) or "no model"
             raise UserError(
                 f"The {role}'s endpoint {endpoint.url} does not serve {role}.endpoint.model="
                 f"{model_name!r}; it serves {names}{more}. Set {role}.endpoint.model to one of "
@@ -330,7 +334,7 @@ class SingleFlight:
             try:
                 self._store.release(failures, self._owner)
             except Exception as error:  # the leases lapse by themselves
-                log.warning("leases could not be given back: %s", error)
+                log.warning("leases were not released: %s", error)
         if self._claims:
             keys = list(self._claims)[:AT_ONCE]
             now = self._store.clock()

@@ -67,8 +67,8 @@ class Budget:
                 raise BudgetSpent(
                     f"cost.{name}={typed.format(limit)} has no room for another step: this cell has"
                     f" spent {shown.format(spent)}, and its last step{evaluated} took "
-                    f"{shown.format(step - spent)}. To go on, raise the limit and run the same "
-                    f"command again: cost.{name}={typed.format(2 * limit)}"
+                    f"{shown.format(step - spent)}. To resume, raise the limit and rerun the"
+                    f" command with cost.{name}={typed.format(2 * limit)}"
                 )
 
     def add(

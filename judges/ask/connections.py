@@ -17,12 +17,13 @@ def refuse_network(path: Path) -> None:
     """Raises UserError: a store is to be written where several hosts could."""
     if kind := network_kind(path):
         raise UserError(
-            f"The reply store {path} would lie on a network file system ({kind}), where SQLite's"
-            " write-ahead log is not safe: it needs one host. Name a folder on a local disk, the"
-            " same path on every node: store.dir=/var/tmp/judgedrift for a sweep, runs_dir= for a"
-            " command that only takes its store from there. Each node then has a file of its own;"
-            " python -m judges.store merge from=A.db,B.db db=/var/tmp/ALL.db makes one of them, and"
-            " python -m judges.store copy puts that on a shared disk."
+            f"The reply store {path} would be on a network file system ({kind}), where SQLite's"
+            " write-ahead log is not safe, because it needs one host. Name a folder on a local"
+            " disk, with the same path on every node. For a sweep, type"
+            " store.dir=/var/tmp/judgedrift; for a command that only reads the store, runs_dir=."
+            " Each node then has its own file; python -m judges.store merge from=A.db,B.db"
+            " db=/var/tmp/ALL.db merges them, and python -m judges.store copy copies the result"
+            " to a shared disk."
         )
 
 
@@ -38,9 +39,9 @@ def open_to_read(path: Path) -> sqlite3.Connection:
     kind = network_kind(path)
     if kind and unfinished:
         raise UserError(
-            f"The reply store {path} lies on a network file system ({kind}) and its last rows in"
-            f" {wal.name}, which can only be read on the host that writes it. There, type:"
-            f" python -m judges.store copy db={path} out=WHOLE.db, and name that file."
+            f"The reply store {path} is on a network file system ({kind}); its last rows are in"
+            f" {wal.name}, which only the host that writes it can read. On that host, type: python"
+            f" -m judges.store copy db={path} out=WHOLE.db, then name that file."
         )
     modes = ["immutable=1"] if kind else ["mode=ro"] + ["immutable=1"] * (not unfinished)
     for mode in modes:
@@ -67,8 +68,7 @@ def open_to_read(path: Path) -> sqlite3.Connection:
 def unreadable(path: Path, error: BaseException) -> str:
     """What to do about a store that cannot be read."""
     return (
-        f"The reply store {path} cannot be read ({error}): it is damaged, or no store of this"
-        " version. Where it is a copy of one in use, the copy lacks its -wal file: copy it anew on"
-        f" its host with python -m judges.store copy db=VERDICTS.db out={path}. Otherwise leave it"
-        " out."
+        f"The reply store {path} cannot be read ({error}): it is damaged, or not a store of this"
+        " version. A copy of a store in use lacks its -wal file: copy it again, on its host, with"
+        f" python -m judges.store copy db=VERDICTS.db out={path}. Otherwise leave it out."
     )

@@ -79,7 +79,7 @@ def check_settings(model: Model) -> None:
     for field in ("url", "model"):
         if model.simulated is None and not getattr(endpoint, field):
             raise UserError(
-                f"{role}.endpoint.{field} is empty, and {role}={model.name} cannot be asked "
-                f"without it. Type for example {role}.endpoint.url=http://127.0.0.1:8000/v1 "
-                f"{role}.endpoint.model=NAME_OF_THE_MODEL."
+                f"{role}.endpoint.{field} is empty, but {role}={model.name} needs it. Type for"
+                f" example {role}.endpoint.url=http://127.0.0.1:8000/v1"
+                f" {role}.endpoint.model=NAME_OF_THE_MODEL."
             )

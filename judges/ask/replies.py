@@ -289,16 +289,16 @@ class Store:
             yield
         except sqlite3.OperationalError as error:
             raise UserError(
-                f"The reply store {self.path} cannot be read or written any more ({error}). What "
-                "it holds is safe. Look whether its disk is full or read-only, free space, and run "
-                "the same command again."
+                f"The reply store {self.path} can no longer be read or written ({error}). Its"
+                " replies are safe. Check whether its disk is full or read-only, free space, and"
+                " rerun the command."
             ) from error
         except sqlite3.DatabaseError as error:
             raise UserError(
-                f"The reply store {self.path} is damaged ({error}). See what of it is left with "
-                f"`python -m judges.store verify db={self.path}`, move it away together with its "
-                "-wal and -shm files, and run the same command again; its replies are then asked "
-                "for anew."
+                f"The reply store {self.path} is damaged ({error}). Check what survives with "
+                f"`python -m judges.store verify db={self.path}`, move it away together with its"
+                " -wal and -shm files, and rerun the command, which asks for the lost replies"
+                " again."
             ) from error
 
     def _open(self) -> sqlite3.Connection:
@@ -320,9 +320,8 @@ class Store:
                 return connection
         except (OSError, sqlite3.Error) as error:
             raise UserError(
-                f"The reply store {self.path} cannot be used ({error}). Give a path in a folder "
-                "that can be written, on a local disk, to a new file or to one that this "
-                "program made."
+                f"The reply store {self.path} cannot be used ({error}). Give the path of a new"
+                " file, or of one that this program made, in a writable folder on a local disk."
             ) from error
 
     def _check_schema(self, connection: sqlite3.Connection) -> None:
@@ -349,9 +348,9 @@ class Store:
                 connection.execute(f"PRAGMA user_version={VERSION}")
         if version != VERSION:
             raise UserError(
-                f"The reply store {self.path} has schema version {version}, and this program "
-                f"reads version {VERSION}. Move the file away to start a new one, or use the "
-                "release that wrote it."
+                f"The reply store {self.path} has schema version {version}, but this program reads"
+                f" version {VERSION}. Move the file away to start a new one, or use the release"
+                " that wrote it."
             )
 
 
@@ -396,8 +395,8 @@ def _expanded(key: str, text: str) -> Path:
     path = Path(os.path.expandvars(text)).expanduser()
     if not path.is_absolute() or "$" in str(path):
         raise UserError(
-            f"{key}={text} is {path} here, and has to be an absolute path on every node, in which"
-            " each $NAME is a variable that is set there. Type for example"
+            f"{key}={text} is {path} here, but must be an absolute path on every node; each $NAME"
+            " in it must be set there. Type for example"
             f" {key}=/var/tmp/judgedrift{'/ALL.db' if key.endswith('beside') else ''}"
         )
     return path

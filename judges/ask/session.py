@@ -56,7 +56,7 @@ class Session:
     """One judge as one process asks it.
 
     Args:
-        store: where replies are kept and found; None asks anew each time.
+        store: where replies are kept and found; None sends a new request each time.
         oracle: (prompt text, answer) -> truth, such as a `study.truth.oracle.Oracle`; for a
             simulated judge.
         calls_before: calls that a simulated judge has answered in earlier processes of this run.
@@ -212,9 +212,9 @@ class Session:
         if isinstance(grading, GroupGrading):
             if len(answers) < 2:
                 raise UserError(
-                    f"judge.grading.name={grading.name} compares the answers of a group with each"
-                    " other, and here each answer is judged by itself. Choose another grading, for"
-                    " example judge.grading.name=likert."
+                    f"judge.grading.name={grading.name} compares the answers of a group, but here"
+                    " each answer is judged alone. Choose another grading, for example"
+                    " judge.grading.name=likert."
                 )
             requests = grading.group_requests(row, answers)
             parts = await _all([self._fetch(request, index) for request in requests])

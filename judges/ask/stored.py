@@ -78,7 +78,7 @@ def verify(path: Path) -> list[str]:
         problems += [f"the file: {line}" for line in lines if line != "ok"]
         for key, _, _, value in _rows(path):
             if not isinstance(value, dict):
-                problems.append(f"{_shown(key)}: {value}; it counts as not there")
+                problems.append(f"{_shown(key)}: {value}; it counts as missing")
             elif not is_key(key):
                 problems.append(f"{_shown(key)}: the key is not a SHA-256")
     except (sqlite3.DatabaseError, UserError) as error:

@@ -64,7 +64,7 @@ CHARACTERS_PER_TOKEN = 4
 Again = Callable[[Reply], tuple[Body, str] | None]
 """Reply -> a changed request and what it changes; None if the reply is good enough."""
 
-NO_REQUEST, UNREAD = Request(), Parsed(Outcome.empty, reason="nobody has read it")
+NO_REQUEST, UNREAD = Request(), Parsed(Outcome.empty, reason="it was not read")
 
 
 @dataclass(frozen=True)
@@ -246,7 +246,9 @@ async def list_models(channel: Channel) -> list[str] | None:
                 if isinstance(name, str)
             ]
         except (ValueError, TypeError, KeyError, RecursionError):
-            raise Fault(Outcome.transport, "its list of models is not one", again=False) from None
+            raise Fault(
+                Outcome.transport, "its list of models is not a list", again=False
+            ) from None
 
     deadline = asyncio.get_running_loop().time() + channel.endpoint.deadline_s
     async with asyncio.timeout_at(deadline):

@@ -1,4 +1,4 @@
-"""Plain chat requests, for whoever is not a judge: an evaluation, a step of a workflow.
+"""Plain chat requests, for callers other than judges: an evaluation, a step of a workflow.
 
 They go the way of a judge's requests: the same limits, retries, deadline, replicas, and replies
 without the key. A request that got no reply says why; nothing is made up.
@@ -27,7 +27,7 @@ __all__ = ["Fetched", "chat_body", "complete_all", "open_channel"]
 
 
 def open_channel(endpoint: Endpoint) -> Channel:
-    """A way to an endpoint for one event loop; whoever opens it closes its ``wire``.
+    """A way to an endpoint for one event loop; its opener closes its ``wire``.
     Raises UserError: the address cannot work, or the variable of the key is not set."""
     check_key(endpoint, f"The endpoint {endpoint.url}")
     return Channel(endpoint, open_wire(endpoint), read_key(endpoint))
@@ -65,8 +65,8 @@ async def _complete_all(
             model = requests[0].get("model")
             raise UserError(
                 f"The endpoint {channel.endpoint.url} does not answer for model={model}:"
-                f" {first.reason}. Start it, or give the endpoint and the name of a model that it"
-                " serves, and the key that it accepts."
+                f" {first.reason}. Start it, or give its address, the name of a model that it"
+                " serves, and a key that it accepts."
             )
         rest = (partial(complete, place) for place in range(1, len(requests)))
         return [first, *await gather(rest)]

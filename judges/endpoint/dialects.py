@@ -92,7 +92,7 @@ def check_dialect(judge: Judge, wanted: Mapping[str, Any]) -> None:
     here = f"the dialect {dialect_name(judge)} (judge.endpoint.dialect)"
 
     def refuse(setting: str, why: str, instead: str) -> NoReturn:
-        raise UserError(f"judge.{setting} cannot be had: {why}. {instead}.")
+        raise UserError(f"judge.{setting} is not possible: {why}. {instead}.")
 
     why, fixed = {
         "switch": ("", sampling.thinking),
@@ -123,15 +123,15 @@ def check_dialect(judge: Judge, wanted: Mapping[str, Any]) -> None:
         refuse("endpoint.stream=false", why, "Type judge.endpoint.stream=true")
     if wanted.get("logprobs") and not dialect.top_logprobs:
         raise UserError(
-            f"judge.grading.name={judge.grading.name} reads log-probs, and {here} gives none of "
-            "the answer. Choose another grading, for example judge.grading.name=likert, or let "
-            "it do without: +judge.grading.options.soft=false."
+            f"judge.grading.name={judge.grading.name} reads log-probs, but {here} gives none for"
+            " the answer. Choose another grading, for example judge.grading.name=likert, or"
+            " switch log-probs off: +judge.grading.options.soft=false."
         )
     spelled = spell_grading(dialect, wanted)
     if judge.grading.options.get("structured") and len(spelled) < len(wanted):
         refuse(
             "grading.options.structured=true",
-            f"{here} does not enforce the form that the grading {judge.grading.name} wants",
+            f"{here} does not enforce the form that the grading {judge.grading.name} needs",
             "Type judge.grading.options.structured=false",
         )
 

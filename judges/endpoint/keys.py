@@ -21,5 +21,6 @@ def check_key(endpoint: Endpoint, who: str) -> None:
     if name and not read_key(endpoint):
         raise UserError(
             f"{who} needs its API key in the environment variable {name}, which is not set. Type "
-            f"`export {name}=...` with the key, and start again; the key is never written anywhere."
+            f"`export {name}=...` with the key, and rerun the command; the key is never written to"
+            " a file."
         )

@@ -133,7 +133,7 @@ def _open_one(endpoint: Endpoint, app: Asgi | None) -> Wire:
     url = endpoint.url
     shown_url = f"={url!r}" if is_plain_place(url) else shown_place(url)
     raise UserError(
-        f"judge.endpoint.url{shown_url} is not an address that a judge can "
-        "have; give http://host:port/v1, https://host/v1, or asgi://simulated for a judge that has "
-        "`simulated` settings."
+        f"judge.endpoint.url{shown_url} is not a legal address of a judge. Give"
+        " http://host:port/v1, https://host/v1, or asgi://simulated for a judge that has"
+        " `simulated` settings."
     )

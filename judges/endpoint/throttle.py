@@ -99,7 +99,7 @@ class Concurrency(AbstractAsyncContextManager[None]):
             self._open_window(None)
 
     def answered(self, seconds: float) -> None:
-        """A reply came after so many seconds."""
+        """Note the seconds that a reply took."""
         if not self._adaptive:
             return
         self._seconds.append(seconds)
@@ -177,9 +177,9 @@ class RateLimit:
                 return wait
         except OSError as error:
             raise UserError(
-                f"The limits that all processes share cannot be kept in {self._file} ({error}). "
-                "Free space or mend the folder's rights and run the same command again; the file "
-                "may be removed while nothing runs."
+                f"The request limits that all processes share cannot be written to {self._file}"
+                f" ({error}). Free space or correct the folder's permissions, then rerun the"
+                " command. The file may be removed while no sweep runs."
             ) from error
 
     def _reserved(
@@ -276,7 +276,7 @@ class Throttle:
                 rate.reserve(-1, -expected)
                 if remaining_s <= 0:
                     reason = (
-                        f"the turn of this request is {wait:.0f} s away, past the deadline of "
+                        f"this request's turn is {wait:.0f} s away, past the deadline of "
                         f"{within_s:g} s: others use up the requests_per_min or tokens_per_min"
                     )
                     raise Fault(Outcome.rate_limited, reason, again=False)

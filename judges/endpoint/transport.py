@@ -189,6 +189,7 @@ class HttpWire:
     async def exchange(
         self, method: str, path: str, headers: Mapping[str, str], body: bytes
     ) -> AsyncGenerator[Answer, None]:
+        """Send a request and yield its answer; opens the session when first used."""
         if self._session is None:
             self._session = self._open()
         try:
@@ -223,6 +224,7 @@ class HttpWire:
             response.close()
 
     async def close(self) -> None:
+        """Close the session and its connections."""
         if self._session is not None:
             await self._session.close()
             self._session = None
@@ -242,6 +244,7 @@ class AsgiWire:
     async def exchange(
         self, method: str, path: str, headers: Mapping[str, str], body: bytes
     ) -> AsyncGenerator[Answer, None]:
+        """Call the application with a request and yield its answer."""
         scope = self._scope(method, self._base + path, headers)
         # Bounded: an application that streams for ever waits for its reader.
         sent: asyncio.Queue[dict[str, Any] | WireError] = asyncio.Queue(4)

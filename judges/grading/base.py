@@ -60,8 +60,8 @@ class Grading:
         if unknown:
             raise UserError(
                 f"judge.grading.options has {unknown[0]!r}, which the grading {self.name} does not"
-                f" know. It takes {', '.join(legal)}; type for example"
-                f" +judge.grading.options.prompt=mine.txt."
+                f" have. Legal are {', '.join(legal)}. Type for example"
+                " +judge.grading.options.prompt=mine.txt"
             )
         _ = self.chosen
         _ = self._templates
@@ -85,8 +85,8 @@ class Grading:
                 str(item).lower() if isinstance(item, bool) else str(item) for item in legal
             ]
             raise UserError(
-                f"judge.grading.options.{key}={self.options[key]!r} is not a value that the grading"
-                f" {self.name} takes. Give {', '.join(legal_words)}; type for example"
+                f"judge.grading.options.{key}={self.options[key]!r} is not legal for the grading"
+                f" {self.name}. Legal are {', '.join(legal_words)}; type for example"
                 f" +judge.grading.options.{key}={legal_words[0]}."
             )
         return value
@@ -145,7 +145,7 @@ class Grading:
         if missing:
             raise UserError(
                 f"The prompt {name} of the grading {family} does not hold {missing[0]}. It needs"
-                f" {', '.join(self.needed)}; judges/prompts/{family}-*.txt show where they stand."
+                f" {', '.join(self.needed)}; judges/prompts/{family}-*.txt show where to put them."
             )
         legal = {text for text in self.needed if text.startswith("{")} | set(self.optional)
         legal |= {"{reference}"} if self.shows_reference else set()
@@ -154,9 +154,9 @@ class Grading:
         if strange:
             fillable = strange[0] == "{reference}" and "reference" in self.choices
             raise UserError(
-                f"The prompt {name} of the grading {family} holds {strange[0]}, which nothing"
-                f" fills. Give it {', '.join(sorted(legal))} and no other."
-                + " judge.grading.options.reference=shown fills {reference}."
+                f"The prompt {name} of the grading {family} holds {strange[0]}, which the grading"
+                f" does not fill. Give it only {', '.join(sorted(legal))}."
+                + " To fill {reference}, type judge.grading.options.reference=shown."
                 * fillable
             )
         return template
@@ -230,6 +230,7 @@ class OneRequest(AnswerGrading):
     """A grading whose verdict is one request and its reply."""
 
     def problem(self, row: Row) -> str:
+        """Why the row cannot be graded: no reference to show; empty if it can."""
         if self.shows_reference and not (row.reference or "").strip():
             return "it has no reference answer (judge.grading.options.reference=hidden shows none)"
         return ""
@@ -355,13 +356,13 @@ def check_rows(
         if problem := grading.problem(row):
             raise UserError(
                 f"The grading {grading.name} cannot grade the row with prompt_id={row.prompt_id}:"
-                f" {problem}. Mend or drop the row in the task's data, or choose another grading,"
-                " for example judge.grading.name=likert."
+                f" {problem}. Correct or remove the row in the task's data, or choose another"
+                " grading, for example judge.grading.name=likert."
             )
 
 
 def check_group(name: str, size: int) -> None:
-    """Refuse a group that has nobody to compare with.
+    """Refuse a group of one, which has no other answer to compare.
     Raises UserError: the group is smaller than two."""
     if size < 2:
         raise UserError(

@@ -40,13 +40,14 @@ class Binary(base.OneRequest):
 
     @property
     def default_prompt(self) -> str:
+        """``default``, or ``unaided`` without a reference."""
         return "default" if self.shows_reference else "unaided"
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.chosen.get("swapped") and not self.shows_reference:
             raise UserError(
-                "judge.grading.options.swapped=true takes answer and reference for each other, and"
+                "judge.grading.options.swapped=true swaps answer and reference, but"
                 " judge.grading.options.reference=hidden shows no reference. Type"
                 " judge.grading.options.reference=shown."
             )
@@ -87,19 +88,22 @@ class Verif(Binary):
 
     @property
     def default_prompt(self) -> str:
+        """The prompt of the chosen language."""
         return self.chosen["language"]
 
     def problem(self, row: Row) -> str:
+        """Why the row cannot be graded, by its criteria; empty if it can."""
         texts = [item.text.strip() for item in row.criteria]
         if not texts:
-            return "the row has no criteria to take for constraints"
+            return "the row has no criteria to use as constraints"
         if len(set(texts)) < len(texts):
             return "the criteria repeat"
         if any(item.points < 0 for item in row.criteria):
-            return "a criterion with negative points is a fault and no constraint to follow"
+            return "a criterion with negative points is a fault, not a constraint"
         return ""
 
     def messages(self, row: Row, answer: str) -> list[dict[str, str]]:
+        """The chat turns that show the criteria as constraints, and the answer."""
         constraints = "\n".join(f"- {item.text.strip()}" for item in row.criteria)
         return self.turn(
             row, constraints=delimit("rubric", constraints), answer=delimit("answer", answer)

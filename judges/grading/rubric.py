@@ -92,7 +92,7 @@ class Rubric(base.AnswerGrading):
         if missing:
             raise UserError(
                 f"The prompt {prompt} of the grading {self.name} has no section"
-                f" '### {missing[0]}', which its options call for. It needs"
+                f" '### {missing[0]}', which its options need. It needs"
                 f" {', '.join(pieces)}; judges/prompts/{FAMILY}-default.txt shows them."
             )
         words = VOCABULARIES[self.chosen["vocabulary"]]
@@ -121,7 +121,7 @@ class Rubric(base.AnswerGrading):
         if repeated:
             return f"criterion {repeated} of the rubric repeats an earlier one"
         if not all(item.points == 0 or 1e-9 <= abs(item.points) <= 1e9 for item in row.criteria):
-            return "the rubric has points that are not numbers of a sensible size (1e-9 to 1e9)"
+            return "the rubric has points outside 1e-9 to 1e9"
         if not any(item.points > 0 for item in row.criteria):
             return "the rubric has no criterion with positive points"
         return ""

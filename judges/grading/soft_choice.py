@@ -34,7 +34,7 @@ class SoftChoice(base.OneRequest):
     ``rubric`` shown | hidden, whether it sees ``row.criteria``;
     ``positive`` and ``negative`` (Yes and No); ``soft`` (true; false scores the word itself as 1 or
     0).
-    Raises UserError: an unknown option or prompt, or words that cannot be told apart."""
+    Raises UserError: an unknown option or prompt, or two words that read alike."""
 
     name = "soft_choice"
     version = "4"
@@ -49,15 +49,15 @@ class SoftChoice(base.OneRequest):
             if not isinstance(word, str) or not _plain(word) or len(word.split()) != 1:
                 raise UserError(
                     f"judge.grading.options: {word!r} is not a single word. `positive` and"
-                    " `negative` are two different words, in quotes where YAML would read a"
-                    " boolean; type for example"
+                    " `negative` must be two different words, quoted where YAML would read a"
+                    " boolean. Type for example"
                     " \"+judge.grading.options={positive:'Good',negative:'Bad'}\"."
                 )
         positive, negative = self.words
         if _plain(positive) == _plain(negative):
             raise UserError(
-                f"judge.grading.options: positive={positive!r} and negative={negative!r} are the"
-                " same word to a reader; give two different ones."
+                f"judge.grading.options: positive={positive!r} and negative={negative!r} read as"
+                " the same word. Give two different ones."
             )
 
     @property
@@ -71,6 +71,7 @@ class SoftChoice(base.OneRequest):
         return self.options.get("soft", True)
 
     def messages(self, row: Row, answer: str) -> list[dict[str, str]]:
+        """The chat turns that ask for one of the two words."""
         positive, negative = self.words
         return self.turn(
             row, answer=delimit("answer", answer), positive=positive, negative=negative
@@ -104,7 +105,7 @@ class SoftChoice(base.OneRequest):
         if not chances:
             return base.unparsed("the log-probs have no alternatives to the choice", text)
         if (mass := math.fsum(chances.values())) > MOST_MASS:
-            why = f"the log-probs at the choice are no distribution: they add up to {mass:.2f}"
+            why = f"the log-probs at the choice are not a distribution: they add up to {mass:.2f}"
             return base.unparsed(why, text)
         yes, no = (_mass(chances, words, index) for index in (0, 1))
         if not yes + no > 0:

@@ -28,8 +28,8 @@ _LISTS = "additional_special_tokens", "extra_special_tokens", "model_specific_sp
 _TEXT_KEYS = "content", "token_str"
 """Where an object has the text of a token, in Hugging Face's files and in Mistral's."""
 _REMEDY = (
-    "It says which special tokens to escape in what a judge is shown. Fetch the model again, or"
-    " give judge.serve.model a folder that is whole."
+    "It lists the special tokens to escape in a judge's prompt. Download the model again, or type"
+    " judge.serve.model=FOLDER for a complete one."
 )
 
 

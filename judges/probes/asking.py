@@ -115,9 +115,9 @@ def _pairs(session: Session, pairs: Sequence[Pair], setting: str = PROFILE) -> l
     judge = session.judge
     if judge.grading.name != "pairwise":
         raise UserError(
-            f"judge={judge.name} grades by {judge.grading.name}, which has no pairs to swap. Probe"
-            " it with judge.grading.name=pairwise, or with a grading of single answers, for"
-            " example judge.grading.name=likert."
+            f"judge={judge.name} grades by {judge.grading.name}, which has no pairs to swap. Type"
+            " judge.grading.name=pairwise, or with a grading of single answers, for example"
+            " judge.grading.name=likert."
         )
     items = [(probe.row, text) for probe, other in pairs for text in (other.text, probe.text)]
     orders = [(probe, order) for probe, _ in pairs for order in (AS_GIVEN, SWAPPED)]

@@ -38,7 +38,7 @@ _MADE = ("author", "family", "how", "sha256")
 """Texts of an entry of ``made``."""
 _KEYS = ("id", "source", "split", "prompt", "spec", "meta", "responses")
 FORM = (
-    'One prompt a line is legal: {"id": "healthbench:val:ROW" or "verinstruct_verif:val:ROW",'
+    'Legal is one prompt a line: {"id": "healthbench:val:ROW" or "verinstruct_verif:val:ROW",'
     " source, split, prompt, spec, meta: {row_index, prompt_messages}, responses: {slot: text}}."
     " Build such a file: python -m experiments.data biasset n=250 seed=0 out=FILE"
 )
@@ -95,7 +95,7 @@ def _rows(source: str) -> Sequence[tuple[str, Mapping[str, Any]]]:
     path = data_folder() / FILES[ORIGINS[source].task]
     if not path.is_file():
         raise UserError(
-            f"The bias set draws its prompts from {FILES[ORIGINS[source].task]}, and the folder"
+            f"The bias set draws its prompts from {FILES[ORIGINS[source].task]}, but the folder"
             f" {data_folder()} does not hold it. Set {VARIABLE} to a folder that does."
         )
     return _read(path, path.stat().st_mtime_ns)
@@ -143,7 +143,7 @@ def read(path: Path) -> list[Item]:
         item = _checked(record, f"{path}, {where}")
         if item["id"] in lines:
             raise UserError(
-                f"{path}, {where}: the id {item['id']} stands on {lines[item['id']]} too. Keep one"
+                f"{path}, {where}: the id {item['id']} is also on {lines[item['id']]}. Remove one"
                 " of the two lines."
             )
         lines[item["id"]] = where
@@ -164,9 +164,9 @@ def slot_lines(path: Path) -> list[tuple[str, dict[str, Any]]]:
     if (first := data.find(b"\0")) >= 0:
         count, line = data.count(b"\0"), data.count(b"\n", 0, first) + 1
         raise UserError(
-            f"{path}, line {line}: {count} NUL bytes stand where text should be, so a writer was"
-            " cut off, or a disk lost a block, and what was there is lost. Take a whole copy, or"
-            " remove the bytes together with what they cut: tr -d '\\000' <FILE >WHOLE"
+            f"{path}, line {line}: {count} NUL bytes where text should be: a writer was cut off,"
+            " or a disk lost a block, and the text there is lost. Use a complete copy, or remove"
+            " the bytes: tr -d '\\000' <FILE >WHOLE"
         )
     return [(where, dict(record)) for where, record in files.records(path)]
 
@@ -178,7 +178,7 @@ def _checked(record: dict[str, Any], where: str) -> Item:
         raise UserError(f"{where}: {problem}. {FORM}")
 
     if lacking := [key for key in _KEYS if key not in record]:
-        refuse(f"found no bias set, because the line has no {', '.join(lacking)}")
+        refuse(f"the line is not of a bias set, for it has no {', '.join(lacking)}")
     name = record["id"] if isinstance(record["id"], str) else ""
     address = _ID.fullmatch(name)
     if address is None:
@@ -189,16 +189,16 @@ def _checked(record: dict[str, Any], where: str) -> Item:
         if not isinstance(value, dict):
             refuse(f"found {key} that are {files.short(value)}")
     if strange := sorted(map(str, responses.keys() - {*TYPES})):
-        refuse(f"responses has the slot {strange[0]!r}, and slots are {', '.join(TYPES)}")
+        refuse(f"responses has the slot {strange[0]!r}; legal slots are {', '.join(TYPES)}")
     if wrong := [slot for slot, text in responses.items() if not isinstance(text, str | None)]:
         refuse(f"the slot {wrong[0]} holds {files.short(responses[wrong[0]])} and no text")
     check_made(record.get("made", {}), where)
     if record["source"] != address[1] or meta.get("row_index") != int(address[2]):
         refuse(f"the id {name} is of another source or row than source and meta.row_index")
     if record["split"] != "val":
-        refuse(f"found split={files.short(record['split'])}, and the rows are those of val")
+        refuse(f"found split={files.short(record['split'])}, but the rows are of val")
     if not isinstance(meta.get("prompt_messages"), list):
-        refuse("found no meta.prompt_messages that are a list of chat turns")
+        refuse("meta.prompt_messages is not a list of chat turns")
     _messages({"prompt": meta["prompt_messages"]}, where, "rubric")
     return record | {"responses": dict.fromkeys(_ORDER, "") | responses}
 
@@ -214,9 +214,9 @@ def check_made(made: object, where: str) -> None:
             and isinstance(entry.get("checks", {}), dict)
         ):
             raise UserError(
-                f"{where}: found {files.short(entry)} under `made`. An object with one entry a slot"
-                f" is legal: {{{', '.join(_MADE)} and from: texts, of which author is always there,"
-                " checks: {name: true, false or null}}. Mend it, or leave `made` out."
+                f"{where}: found {files.short(entry)} under `made`. Legal is an object with one"
+                f" entry a slot: {{{', '.join(_MADE)} and from: texts, of which author is required,"
+                " checks: {name: true, false or null}}. Correct it, or leave `made` out."
             )
 
 
@@ -231,7 +231,7 @@ def _compare(path: Path, source: str, items: Sequence[Item], lines: Mapping[str,
         place, where = item["meta"]["row_index"], f"{path}, {lines[item['id']]}"
         if place >= len(rows):
             raise UserError(
-                f"{where}: the id {item['id']} is of a row that the data do not have: {source} has"
+                f"{where}: the id {item['id']} names a row that the data do not have: {source} has"
                 f" {len(rows)} rows, from 0 on. Remove the line, or name the data that it is from"
                 " in JUDGEDRIFT_DATA."
             )

@@ -55,7 +55,7 @@ def load_set(name: str, task: Task | None = None, seed: int = 0) -> ProbeSet:
     Raises UserError: an unreadable file, a line that is not of the form, or nothing to probe."""
     if is_file(name):
         return read_slots(Path(name).expanduser())
-    assert task is not None, "a set that is not a file is a task"
+    assert task is not None, "a set is a file or a task"
 
     module = task_module(task.name)
     rows: Sequence[Row] = module.rows(task, "eval")
@@ -103,9 +103,9 @@ def read_slots(path: Path) -> ProbeSet:
         _check(record, where)
         source = _source(record, where, number, failed)
         if not source.contents:
-            lost.append(f"{place} has no answer in any slot to start from")
+            lost.append(f"{place} has no answer in any slot")
         elif source.row.prompt_id in sources:
-            raise UserError(f"{where}: the prompt stands in the file twice. Remove one of them.")
+            raise UserError(f"{where}: the prompt is in the file twice. Remove one of the two.")
         else:
             sources[source.row.prompt_id] = source
     if not sources:
@@ -121,9 +121,13 @@ def read_slots(path: Path) -> ProbeSet:
 def _check(record: Mapping[str, Any], where: str) -> None:
     for key in ("spec", "meta"):
         if not isinstance(record.get(key) or {}, dict):
-            raise UserError(f"{where}: found {key} that is {short(record[key])}, and no object.")
+            raise UserError(
+                f"{where}: found {key} that is {short(record[key])}, which is not an object."
+            )
     if not isinstance(record.get("reference"), str | None):
-        raise UserError(f"{where}: found reference {short(record['reference'])}, and no text.")
+        raise UserError(
+            f"{where}: found reference {short(record['reference'])}, which is not text."
+        )
     check_made(record.get("made") or {}, where)
     responses = record.get("responses", {})
     slots = sorted({*CONTENTS, *SLOTS})

@@ -105,9 +105,10 @@ def todo(
     if others:
         name, slot, whose = others[0]
         raise UserError(
-            f"{where}: {len(others)} slots are filled by another author than {author.name}, or with"
-            f" other settings; the first is {slot} of {name} (author: {whose}). Type overwrite=true"
-            " to replace them, slots= to fill others, or out= to write another file."
+            f"{where}: {len(others)} slots were filled by an author other than {author.name}, or"
+            f" with other settings; the first is {slot} of {name} (author: {whose}). Type"
+            " overwrite=true to replace them, slots= to fill others, or out= to write another"
+            " file."
         )
     return wanted
 

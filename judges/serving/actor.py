@@ -79,8 +79,8 @@ def start_actor(model: Model, runs_dir: Path, port: int) -> None:
     serve, role = model.serve, model.role
     if not is_wide(model):
         raise UserError(
-            f"on=ray serves from whichever node has room, and without {role}.serve.bind a server"
-            f" answers its own node alone. Give {role}.serve.bind=0.0.0.0."
+            f"on=ray serves from any node with room, but without {role}.serve.bind a server"
+            f" answers only its own node. Type {role}.serve.bind=0.0.0.0."
         )
     ray = _connected_ray()
     gpus = serve.tensor_parallel * serve.replicas if serve.device == "gpu" else 0
@@ -88,7 +88,7 @@ def start_actor(model: Model, runs_dir: Path, port: int) -> None:
     if most < gpus:
         raise UserError(
             f"{role}={model.name} needs {gpus} GPUs of one node ({serve.replicas} replicas of"
-            f" {serve.tensor_parallel}), and the largest node of the cluster has {most:g}. Give"
+            f" {serve.tensor_parallel}), but the largest node of the cluster has {most:g}. Give"
             f" fewer replicas, or {role}.serve.tensor_parallel=..."
         )
     service = service_of(model, runs_dir)
@@ -108,9 +108,9 @@ def start_actor(model: Model, runs_dir: Path, port: int) -> None:
         problem = ray.get(actor.ready.remote(), timeout=serve.start_timeout_s + STOP_S)
     except ray.exceptions.RayError as error:
         problem = (
-            f"The actor {service.name} did not serve ({type(error).__name__}:"
-            f" {str(error).strip().splitlines()[-1]}). See `ray list actors`, and the logs in"
-            f" {service.folder}."
+            f"The actor {service.name} failed to serve ({type(error).__name__}:"
+            f" {str(error).strip().splitlines()[-1]}). Type `ray list actors`, and read the logs"
+            f" in {service.folder}."
         )
     if problem:
         ray.kill(actor, no_restart=True)

@@ -147,36 +147,36 @@ class Service:
             apart = clock.of_folder(self.folder) - time.time()
         except OSError as error:
             raise UserError(
-                f"{self.folder} cannot be written from {self.place.host} ({error.strerror}). Who"
-                " serves or uses a judge leaves a sign of life there: give a runs_dir that every"
-                " node may write to."
+                f"{self.folder} cannot be written from {self.place.host} ({error.strerror})."
+                " Processes that serve or use a judge write a heartbeat there. Give a runs_dir"
+                " that every node can write to."
             ) from None
         if abs(apart) > APART_S:
             raise UserError(
                 f"The clock of {self.place.host} is {abs(apart):.0f} s"
                 f" {'behind' if apart > 0 else 'ahead of'} that of the file system of"
-                f" {self.folder}, and {APART_S:g} s are allowed: logs, records and certificates of"
-                " several nodes would contradict each other. Set the clocks by NTP (type for"
-                " example `chronyc makestep` on it), and run the same command again."
+                f" {self.folder}; at most {APART_S:g} s are allowed, or logs, records and"
+                " certificates of several nodes would contradict each other. Set the clocks by"
+                " NTP (type for example `chronyc makestep` there), and rerun the command."
             )
 
     def locked(self, wait_s: float = math.inf) -> AbstractContextManager[None]:
         """Nobody else changes owner or users within the block.
-        Raises LockTimeout: somebody else held the lock all of ``wait_s``."""
+        Raises LockTimeout: another process held the lock all of ``wait_s``."""
         return locks.held(self.folder / ".lock", wait_s)
 
     def read(self) -> Book | None:
-        """The book, None where nobody serves.
+        """The book; None if the model is not served.
         Raises UserError: it is damaged, or written by a newer version."""
         path = self.folder / BOOK
-        remedy = f"No service can be found by it. Stop its processes and type: rm -r {self.folder}"
+        remedy = f"It names no service. Stop its processes and type: rm -r {self.folder}"
         data = read_json(path, remedy)
         if not data:
             return None
         version = data.get("version")
         if isinstance(version, int) and version > VERSION:
             raise UserError(
-                f"{path} is of version {version}, and this environment reads books up to version"
+                f"{path} is of version {version}, but this environment reads versions up to"
                 f" {VERSION}: another node has a newer judgedrift. Install the same version on all"
                 " nodes, or give this sweep another runs_dir."
             )
@@ -185,7 +185,7 @@ class Service:
             for replica in book.replicas:
                 parts = urlsplit(replica.url)
                 if parts.scheme != "http" or not parts.hostname or not parts.port:
-                    raise ValueError(f"{replica.url[:80]} is no address of a server")
+                    raise ValueError(f"{replica.url[:80]} is not an address of a server")
         except (UserError, KeyError, TypeError, ValueError) as error:
             raise Damaged(path, f"is not the book of a service ({error})", remedy) from error
         return book
@@ -276,7 +276,7 @@ class Service:
 
 
 def auto_served(models: Iterable[Model]) -> list[Model]:
-    """Each of the models that a sweep serves where nobody does, once."""
+    """Each model that a sweep serves if no other process does, once."""
     return list({server_identity(model): model for model in models if model.serve.auto}.values())
 
 

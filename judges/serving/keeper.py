@@ -45,7 +45,7 @@ SILENT_LOOKS = 6
 
 
 Announce = Callable[[Model, Sequence[Server], float], None]
-"""Told once that a service answers: the model as it is reached, its servers, seconds it took."""
+"""Called once when a service answers, with the model as it is reached, its servers, and seconds."""
 
 
 class Taken(UserError):
@@ -53,8 +53,8 @@ class Taken(UserError):
 
     def __init__(self, service: Service, book: Book) -> None:
         super().__init__(
-            f"{service.name} is served already, by {book.owner}. Use it, or see who does: python -m"
-            " judges.serve status=true"
+            f"{service.name} is already served, by {book.owner}. Use it, or list its users: python"
+            " -m judges.serve status=true"
         )
 
 
@@ -113,7 +113,7 @@ class Keeper:
     def keep(self, on_ready: Announce | None = None) -> str:
         """Serve until there is a reason to end, and return it; ``on_ready`` is called once, when
         every replica answers.
-        Raises Taken: somebody serves this already.
+        Raises Taken: another process serves this already.
         Raises UserError: it cannot be started, or no replica could be kept."""
         arguments(self._model, "", 0)  # before anything is written
         launcher(self._model.serve.device)
@@ -236,7 +236,7 @@ class Keeper:
             else:
                 run.silent += 1
                 if run.silent >= SILENT_LOOKS:
-                    self._restart(run, "runs and does not answer")
+                    self._restart(run, "runs but does not answer")
         if run.server.state == READY and age > FORGIVEN_S:
             run.server = dataclasses.replace(run.server, restarts=0)
 
@@ -248,7 +248,7 @@ class Keeper:
             self._write()
             if all(each.server.state == LOST for each in self._runs):
                 raise UserError(
-                    f"No replica of {self.service.name} is left: each was started again {RESTARTS}"
+                    f"No replica of {self.service.name} is left: each was restarted {RESTARTS}"
                     f" times and ended.{server.tail(self._model, run.server)}"
                 )
             return
@@ -271,15 +271,13 @@ class Keeper:
         except (UserError, OSError):
             return
         if book is None or book.owner != self._owner:
-            raise _ServiceEnds(
-                "another owner took its place" if book else "its book was taken away"
-            )
+            raise _ServiceEnds("another owner took its place" if book else "its book was removed")
         stops = service.stop_path.exists()
         if (stops or self._while_used) and not any(service.users()):
             with service.locked():
                 if not any(service.users()):  # nobody came meanwhile
                     self._admit_nobody()
-                    raise _ServiceEnds("it was told to end" if stops else "nobody uses it any more")
+                    raise _ServiceEnds("it was told to end" if stops else "no process uses it")
         elif stops:
             service.stop_path.unlink(missing_ok=True)  # whoever asked sees it, and says who does
 

@@ -18,7 +18,7 @@ from study.errors import UserError
 from study.system.files import Damaged, read_text
 
 _OWN_KEY_ADVICE = (
-    "Or bring a key of your own, the same for who serves and who asks: `export JUDGE_KEY=...` on"
+    "Or use your own key, the same for server and client: `export JUDGE_KEY=...` on"
     " every node, and {role}.endpoint.api_key_env=JUDGE_KEY in both commands."
 )
 
@@ -57,8 +57,8 @@ def _make(path: Path, role: str) -> None:
     if _is_open(path):
         path.unlink()
         raise UserError(
-            f"{path} would hold the API key of the service, and its file system lets other accounts"
-            f" read it. {_OWN_KEY_ADVICE.format(role=role)}"
+            f"{path} would hold the API key of the service, but its file system lets other"
+            f" accounts read it. {_OWN_KEY_ADVICE.format(role=role)}"
         )
 
 
@@ -73,7 +73,7 @@ def _read(path: Path, model: Model) -> str:
     except (FileNotFoundError, Damaged) as error:
         why = error.why if isinstance(error, Damaged) else "is not there"
         raise UserError(
-            f"{path} should hold the API key of the service of {model.role}={model.name}: it {why}."
-            " Only the account that started the service can read it. Run this as that account (see:"
-            f" ls -l {path}). {_OWN_KEY_ADVICE.format(role=model.role)}"
+            f"{path} should hold the API key of the service of {model.role}={model.name}, but it"
+            f" {why}. Only the account that started the service can read it. Run this as that"
+            f" account (see: ls -l {path}). {_OWN_KEY_ADVICE.format(role=model.role)}"
         ) from None

@@ -88,9 +88,9 @@ def _refuse_other_host(model: Model, runs_dir: Path) -> None:
         return
     names = ", ".join(folder.name.removesuffix(f"-{port}") for folder in elsewhere)
     raise UserError(
-        f"{model.role}={model.name} is served on the loopback of {names}, and this cell runs on"
-        f" {socket.gethostname()}, which does not reach it. Serve it for all nodes: run the sweep"
-        f" again with {model.role}.serve.bind=0.0.0.0, which makes an API key of its own."
+        f"{model.role}={model.name} is served on the loopback of {names}, but this cell runs on"
+        f" {socket.gethostname()}, which does not reach it. To serve it for all nodes, rerun the"
+        f" sweep with {model.role}.serve.bind=0.0.0.0, which makes its own API key."
     )
 
 
@@ -111,7 +111,7 @@ def lease(model: Model, runs_dir: Path) -> Generator[list[str]]:
     except locks.LockTimeout:
         raise UserError(
             f"Another process has been starting the server of {model.role}={model.name} for more"
-            f" than {model.serve.start_timeout_s:g} s; see {service.folder.parent}."
+            f" than {model.serve.start_timeout_s:g} s. Read the logs in {service.folder.parent}."
         ) from None
     with beating(partial(os.utime, sign)) if sign else nullcontext():
         try:
@@ -138,16 +138,15 @@ def _loopback_address(model: Model) -> tuple[str, int]:
     host = "127.0.0.1" if host == "0.0.0.0" else host  # beyond loopback is said by serve.bind
     if host not in LOCAL or port is None:
         raise UserError(
-            f"{model.role}.serve.auto=true starts a server on this machine, and"
-            f" {model.role}.endpoint.url={model.endpoint.url} is not on it; give"
-            " http://127.0.0.1:PORT/v1, or"
-            f" {model.role}.serve.auto=false."
+            f"{model.role}.serve.auto=true starts a server on this machine, but"
+            f" {model.role}.endpoint.url={model.endpoint.url} is on another. Give"
+            f" http://127.0.0.1:PORT/v1, or {model.role}.serve.auto=false."
         )
     wanted = [address(host, port + index) for index in range(1, model.serve.replicas)]
     if sorted(model.endpoint.replicas) != sorted(wanted):
         raise UserError(
-            f"{model.role}.serve.replicas={model.serve.replicas} starts servers on ports in a row,"
-            " so the client has to know them; type"
+            f"{model.role}.serve.replicas={model.serve.replicas} starts servers on consecutive"
+            " ports, which the client must know. Type"
             f" '{model.role}.endpoint.replicas=[{','.join(wanted)}]'."
         )
     return host, port
@@ -164,7 +163,7 @@ def _join(model: Model, host: str, port: int, runs_dir: Path, service: Service) 
     up = bool(replicas) and all(map(alive, replicas))
     if up and not same and (users := list(service.users())):
         raise UserError(
-            f"The server at {model.endpoint.url} runs with other settings for process"
+            f"The server at {model.endpoint.url} runs with different settings for process"
             f" {', '.join(str(user.pid) for user in users)}. Give this {model.role} another port in"
             f" {model.role}.endpoint.url, or wait."
         )

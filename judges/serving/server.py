@@ -39,8 +39,8 @@ POLL_S = 0.5
 TAIL_LINES = 20
 STOP_S = 30.0
 """How long a server may take to end by itself before it is killed."""
-ANOTHER_PORT = "another port, and judge.endpoint.url with it; type for example port=8200."
-ANY_PORT = "another address; type for example port=0 to take any free port."
+ANOTHER_PORT = "another port, also in judge.endpoint.url. Type for example port=8200"
+ANY_PORT = "another address. Type for example port=0 for any free port"
 ANY_ADDRESS = ("0.0.0.0", "::")
 LOCAL = ("127.0.0.1", "localhost", "::1", "0.0.0.0")
 
@@ -139,11 +139,11 @@ def lease_gpus(model: Model) -> Lease:
     if leased := take(usable, count, share):
         return leased
     raise UserError(
-        f"A server of {model.role}={model.name} takes {share:g} of each of {count} GPUs, and of the"
-        f" {len(usable)} that this process may use too few are free: cells and other servers of"
-        f" yours have the rest. Wait until they end, or serve it on another machine. Less of each"
-        f" is {model.role}.serve.gpu_memory_utilization=..., fewer are"
-        f" {model.role}.serve.tensor_parallel=... and {model.role}.serve.replicas=..."
+        f"A server of {model.role}={model.name} takes {share:g} of each of {count} GPUs, but too"
+        f" few of the {len(usable)} that this process may use are free: your cells and other"
+        " servers have the rest. Wait until they end, or serve it on another machine. For less of"
+        f" each GPU, type {model.role}.serve.gpu_memory_utilization=SHARE; for fewer GPUs,"
+        f" {model.role}.serve.tensor_parallel=N or {model.role}.serve.replicas=N"
     )
 
 
@@ -184,14 +184,14 @@ def reached_by(model: Model) -> str:
         resolved = str(socket.getaddrinfo(host_name, None)[0][4][0])
     except (OSError, UnicodeError):
         raise UserError(
-            f"{role}.serve.bind={bind} is no address of a host. Give a name or an address by which"
-            f" other nodes reach this host, for example {role}.serve.bind={socket.gethostname()}"
+            f"{role}.serve.bind={bind} is not an address of a host. Give the name or address that"
+            f" other nodes reach this host by, for example {role}.serve.bind={socket.gethostname()}"
         ) from None
     if ip_address(resolved.partition("%")[0]).is_loopback:
         raise UserError(
-            f"{role}.serve.bind={bind} is {resolved} here, which no other node reaches. Give the"
-            f" address of this host in the nodes' network ({role}.serve.bind=ADDRESS; `ip address`"
-            " lists them), or leave bind out to serve this host alone."
+            f"{role}.serve.bind={bind} is {resolved} here, which other nodes do not reach. Give"
+            f" this host's address in the nodes' network ({role}.serve.bind=ADDRESS; `ip address`"
+            " lists them), or leave bind out to serve this host only."
         )
     return host_name
 
@@ -213,7 +213,7 @@ def listen(host: str, port: int, instead: str) -> socket.socket:
         return socket.create_server(where[:2], family=family)
     except OSError as problem:
         raise UserError(
-            f"Nothing can listen on {host}:{port} ({problem.strerror}). Give {instead}"
+            f"A server cannot listen on {host}:{port} ({problem.strerror}). Give {instead}"
         ) from None
 
 
@@ -228,7 +228,10 @@ def free_row(host: str, count: int) -> int:
                 for offset in range(1, count):
                     others.enter_context(listen(host, port + offset, ANY_PORT))
                 return port
-    raise UserError(f"No {count} ports in a row are free on {host}. Type port=FIRST of such a row.")
+    raise UserError(
+        f"No {count} consecutive ports are free on {host}. Type port=FIRST for the first of such"
+        " ports."
+    )
 
 
 def wait_ready(
@@ -252,17 +255,17 @@ def wait_ready(
                 raise UserError(f"vLLM ended{how} before it answered.{tail(model, server)}")
             if time.monotonic() - began > limit:
                 raise UserError(
-                    f"vLLM did not answer at {server.url} within {limit:g} s. Give it longer with"
-                    f" {model.role}.serve.start_timeout_s=..., or see why.{tail(model, server)}"
+                    f"vLLM did not answer at {server.url} within {limit:g} s. To wait longer, type"
+                    f" {model.role}.serve.start_timeout_s=SECONDS.{tail(model, server)}"
                 )
             meanwhile()
             time.sleep(POLL_S)
         served = served_models(model, server.url)
         if model.endpoint.model not in (served or []):
             raise UserError(
-                f"The server at {server.url} serves {', '.join(served or []) or 'no model'}, and"
-                f" the {model.role} asks for {model.role}.endpoint.model={model.endpoint.model!r}."
-                " Stop the other server, or take another port."
+                f"The server at {server.url} serves {', '.join(served or []) or 'no model'}, but"
+                f" the {model.role} needs {model.role}.endpoint.model={model.endpoint.model!r}."
+                " Stop that server, or use another port."
             )
     return time.monotonic() - began
 

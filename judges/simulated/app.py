@@ -43,8 +43,8 @@ class SimulatedJudge(protocol.Simulated):
     def __init__(self, judge: Judge, oracle: Oracle | Single, calls_before: int = 0) -> None:
         if judge.simulated is None:
             raise UserError(
-                f"judge={judge.name} has no `simulated` settings, so it cannot be simulated; type"
-                " for example judge=sim-fair."
+                f"judge={judge.name} has no `simulated` settings, so it cannot be simulated. Type"
+                " for example judge=sim-fair"
             )
         super().__init__(judge.endpoint.model or judge.name)
         check(judge.simulated)

@@ -71,26 +71,26 @@ def check(settings: Simulated) -> None:
         if len(pair) != 2 or not pair[1] > 0:
             raise UserError(
                 f"judge.simulated.reference.{name}={pair} is not a mean and a standard deviation"
-                f" above 0; type for example judge.simulated.reference.{name}=[10,5]."
+                f" above 0. Type for example judge.simulated.reference.{name}=[10,5]."
             )
     paid = [group for group, values in by_feature.items() if "doses" in group]
     paid = [group for group in paid if by_feature[group].get("keyword")]
     if settings.favourite and not settings.model:
         raise UserError(
-            f"judge.simulated.favourite={settings.favourite} takes a model's favourite wrong"
-            " answers for right ones, and judge.simulated.model is empty; type for example"
+            f"judge.simulated.favourite={settings.favourite} counts a model's favourite wrong"
+            " answers as right, but judge.simulated.model is empty. Type for example"
             " judge.simulated.model=sim."
         )
     if paid and not settings.keyword:
         raise UserError(
             f"judge.simulated.{paid[0]}.keyword pays for a keyword, but judge.simulated.keyword is"
-            " empty; type for example judge.simulated.keyword=robust."
+            " empty. Type for example judge.simulated.keyword=robust."
         )
     failure = settings.failure
     if not failure.kinds and (failure.rate or failure.per_length):
         raise UserError(
-            "judge.simulated.failure.kinds=[] leaves no way to fail, and judge.simulated.failure"
-            " asks for failures; type for example judge.simulated.failure.kinds=[unparsed]."
+            "judge.simulated.failure.kinds=[] leaves no way to fail, but judge.simulated.failure"
+            " asks for failures. Type for example judge.simulated.failure.kinds=[unparsed]."
         )
 
 

@@ -96,7 +96,7 @@ class Operators:
         item: Item = row.spec["item"]
         if not {"difficulty", "right", "wrong"} <= item.meta.keys():
             raise Unanswerable(
-                404, "Only rows of task=workflow-mini say what may be answered.", "unknown_prompt"
+                404, "Only rows of task=workflow-mini list their legal answers.", "unknown_prompt"
             )
         answers = tuple(bare(item, solution) for solution in solutions(operator, text))
         return OperatorQuestion(operator, row, answers, content, len(text))

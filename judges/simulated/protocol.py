@@ -98,7 +98,7 @@ class Simulated:
 
 
 async def hang(request: Request) -> Response:
-    """No answer, for as long as somebody waits for one."""
+    """No answer, for as long as the client waits."""
     while (await request.receive())["type"] != "http.disconnect":
         await asyncio.sleep(0.05)
     return Response(status_code=503)
@@ -111,13 +111,13 @@ def truths_of(rule_truths: list[RuleTruth]) -> list[Truth]:
         raise Unanswerable(404, "No task row has this prompt.", "unknown_prompt")
     if lost := next((truth for truth in rule_truths if isinstance(truth, Missing)), None):
         # A status that is not asked again: whoever finds truths has tried as often as it may.
-        message = f"The rule truth could not be had: {lost.reason}"
+        message = f"The rule truth is missing: {lost.reason}"
         raise Unanswerable(424, message, "no_truth")
     return [truth for truth in rule_truths if isinstance(truth, Truth)]
 
 
 def tokens(characters: int) -> int:
-    """About how many tokens a text of so many characters has."""
+    """Approximate tokens of a text, by its characters."""
     return math.ceil(characters / PIECE)
 
 

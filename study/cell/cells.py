@@ -68,7 +68,7 @@ def load_cell(folder: CellFolder) -> Cell:
     Raises Damaged: its ``config.yaml`` does not hold a config of this version."""
     path = folder / "config.yaml"
     remedy = (
-        "The command that made the cell writes its config again: run that, or move the folder away"
+        "Rerun the command that made the cell to write its config again, or move the folder away"
     )
     try:
         return make_cell(folder.config(remedy), folder)
@@ -96,7 +96,7 @@ def save_cell(cell: Cell) -> None:
 
 
 def save_config(cell: Cell) -> None:
-    """Write the resolved config, for whoever holds the cell."""
+    """Write the resolved config; the caller holds the cell."""
     write_yaml(cell.folder / "config.yaml", cell.data)
 
 

@@ -130,9 +130,9 @@ def _completion(place: int, record: Mapping[str, Any], path: Path) -> Completion
         )
     except (KeyError, TypeError, ValueError, OverflowError, AttributeError) as error:
         raise UserError(
-            f"{path}, record {place + 1} has a field of another form ({error!r}). Legal are"
+            f"{path}, record {place + 1} has a field of the wrong form ({error!r}). Legal are"
             f" {FORMS}; prompt and completion are texts or turns of role and content, criteria are"
-            " {criterion, points}, and a step is a whole number. Mend or drop the record."
+            " {criterion, points}, and a step is a whole number. Correct or remove the record."
         ) from error
 
 

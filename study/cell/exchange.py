@@ -137,8 +137,9 @@ def pull(folder: Path, whole: bool = False, manifest: dict[str, Any] | None = No
             )
             return True
         raise StorageError(
-            f"{url} is damaged: {', '.join(sorted(lacking)[:3])} is not there as its manifest says."
-            " The cell has to be made again: move its folder away there, with the store's own tool."
+            f"{url} is damaged: {', '.join(sorted(lacking)[:3])} is missing, though its manifest"
+            " lists it. Move the cell's folder away with the store's own tool and rerun: the cell"
+            " is then made again."
         )
 
 
@@ -251,8 +252,9 @@ def _sound(data: bytes, where: str) -> dict[str, Any]:
             raise ValueError
     except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
         raise StorageError(
-            f"The manifest of a cell in {where} is damaged, or of another version of this program. "
-            "Move it away with the store's own tool; the cell is then made again."
+            f"The manifest of a cell in {where} is damaged, or was written by another version of"
+            " this program. Move it away with the store's own tool and rerun: the cell is then"
+            " made again."
         ) from error
     return manifest
 
@@ -336,7 +338,7 @@ def _hash(path: Path) -> str:
 
 
 def _fetch(fs: Any, root: str, folder: Path, wanted: Files) -> list[str]:
-    """Make these files, those that are not here already; returns those that could not be had."""
+    """Make these files, those that are not here already; returns the missing ones."""
     lacking: list[str] = []
     batch: dict[str, Entry] = {}
 

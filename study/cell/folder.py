@@ -219,18 +219,18 @@ class CellFolder(os.PathLike[str]):
         except Damaged:
             return ""
         if study and config.get("study") not in (None, study):
-            return f"is of a cell of the study {config['study']!r:.60}, and lies in {study}"
+            return f"is of a cell of the study {config['study']!r:.60}, but is saved in {study}"
         return ""
 
     def other_end(self, status: Status) -> str:
         """What its status says against its DONE; empty where they agree."""
         state, step = status.get("state", "nothing"), status.get("step")
         if not self.is_done():
-            return "says done, and DONE is not there" if state == "done" else ""
+            return "says done, but the file DONE is missing" if state == "done" else ""
         if state not in ("done", "running"):  # running: it was made again from the records
-            return f"says {state}, and DONE is there"
+            return f"says {state}, but the file DONE exists"
         last = status.get("stopped_at", status.get("steps", step))
-        return f"says step {step} of {last}, and DONE is there" if step != last else ""
+        return f"says step {step} of {last}, but the file DONE exists" if step != last else ""
 
     def lines(self, problems: list[str] | None = None) -> list[Line]:
         """The steps in its ``metrics.jsonl``. Lines that are no steps are left out, and a sentence

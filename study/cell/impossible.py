@@ -1,4 +1,4 @@
-"""Rows of records that are well formed and cannot be: whoever reads a step is told so instead.
+"""Rows of records that are well formed but impossible: a reader of the step gets an error instead.
 
 A score is a finite number where the outcome is ``scored``, and nowhere else; no rollout stands
 twice; a rollout's id has its step. `analysis.records` looks at several files.
@@ -67,7 +67,7 @@ def _first(rows: pa.Table, wrong: Any) -> str:
 
 
 def _rollout_twice(rows: pa.Table) -> str:
-    return "has a rollout twice" if _repeats(rows, "rollout_id") else ""
+    return "holds a rollout twice" if _repeats(rows, "rollout_id") else ""
 
 
 def _no_place(rows: pa.Table) -> str:
@@ -85,7 +85,7 @@ def _no_place(rows: pa.Table) -> str:
     if not _has(rows, *PLACED):
         return ""
     places = rows.select(PLACED).group_by([*PLACED]).aggregate([])
-    return "has two rollouts at one place" if len(places) < len(rows) else ""
+    return "has two rollouts with one group and place" if len(places) < len(rows) else ""
 
 
 def _no_word(rows: pa.Table) -> str:
@@ -133,7 +133,7 @@ def _not_finite(rows: pa.Table) -> str:
             continue
         finite = pc.less(pc.abs(rows[name]), MOST)
         if pc.all(finite).as_py() is False:
-            return f"has a {name} that is no finite number ({_first(rows, pc.invert(finite))})"
+            return f"has a {name} that is not a finite number ({_first(rows, pc.invert(finite))})"
     return ""
 
 
@@ -155,7 +155,7 @@ def _score(rows: pa.Table) -> str:
         wrong = pc.xor(pc.equal(rows["outcome"], Outcome.scored.value), pc.is_valid(score))
         if pc.any(wrong).as_py():
             return (
-                "has a score without the outcome scored, or that without a score"
+                "has a score without the outcome scored, or the outcome scored without a score"
                 f" ({_first(rows, wrong)})"
             )
     ends = pc.min_max(score).as_py()

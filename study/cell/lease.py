@@ -1,4 +1,4 @@
-"""Who runs a cell that lies elsewhere: a lease beside its records, with an end.
+"""Expiring lease on a remote cell.
 
 An object store has no locks. The lease is an object that is made only where there is none, as far
 as the store can promise that, and that its holder writes anew every few seconds. Whoever made it
@@ -46,7 +46,7 @@ def held(cell: CellFolder) -> Generator[None]:
 
     Raises:
         Taken: another process runs it.
-        StorageError: where it lies cannot be read or written.
+        StorageError: its place cannot be read or written.
     """
     if not cell.url:
         yield
@@ -145,8 +145,9 @@ class Lease:
     def _taken(self, holder: dict[str, Any]) -> Taken:
         host, pid = str(holder.get("host", "another machine"))[:100], holder.get("pid", "?")
         return Taken(
-            f"{self.url} is run by process {pid} on {host}. To run it here, stop it there; of "
-            f"one that was killed the lease ends within {LASTS_S:g} s. Then type the same command."
+            f"{self.url} is being run by process {pid} on {host}. To run it here, stop that"
+            f" process; if it was killed, its lease ends within {LASTS_S:g} s. Then rerun the"
+            " command."
         )
 
 

@@ -50,7 +50,7 @@ HELD = 16 << 20
 
 
 class MergeMismatch(Exception):
-    """The merged rows are not those of the parts."""
+    """Merged rows differ from the parts."""
 
 
 def merge_cell(cell: CellFolder, noted: Callable[[list[Path], Path], None] | None = None) -> int:
@@ -68,7 +68,7 @@ def merge(folder: Path, noted: Callable[[list[Path], Path], None] | None = None)
     """Make one file of all steps on record in ``folder``; parts that are damaged stay as they are.
 
     Args:
-        noted: is told of the files that go away, and of the one that stands for them, while all of
+        noted: gets the files that go away, and the one that replaces them, while all of
             them are there.
 
     Returns:
@@ -184,7 +184,7 @@ def _compare(path: Path, steps: Sequence[Part], read: Callable[[Part], pa.Table]
         raise MergeMismatch("the merged file has other steps")
     for part in steps:
         if not _same(read_part(Part(path, part.step, merged, there[part.step])), read(part)):
-            raise MergeMismatch(f"step {part.step} would not be read as it was written")
+            raise MergeMismatch(f"step {part.step} does not read back as it was written")
 
 
 def _same(merged: pa.Table, part: pa.Table) -> bool:

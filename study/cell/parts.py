@@ -137,7 +137,7 @@ def opened(path: Path) -> Merged:
             groups.append(Group(number, steps, columns[entry["columns"]], size))
         rows = [footer.row_group(number).num_rows for number in range(footer.num_row_groups)]
         if rows != [sum(group.steps.values()) for group in groups]:
-            raise Damaged(path, "does not hold the rows that its footer tells of", _REMEDY)
+            raise Damaged(path, "does not hold the rows that its footer names", _REMEDY)
         signature = read_signature(footer.metadata)
         if span := span_of(path):
             why = contradiction(path, signature, span, footer.num_rows) if signature else ""
@@ -158,7 +158,7 @@ def at_step(folder: Path, step: int) -> Part:
 
 
 def left_out(damage: Damaged) -> str:
-    """What a reader is told who goes on without rows that cannot be read."""
+    """The message to a reader who continues without rows that cannot be read."""
     return f"{where(damage.path)} is left out{damage.at}: it {damage.why}"
 
 
@@ -381,7 +381,7 @@ def _other_steps(kind: str, footer: Any, groups: Mapping[int, set[int]]) -> str:
     """Why row groups do not hold rows of their steps, by the footer; empty where they do."""
     paths = [footer.schema.column(number).path for number in range(len(footer.schema))]
     if "step" not in paths:
-        return f"has no plain column step but {', '.join(paths[:5]) or 'none'}"
+        return f"has no plain column step, only {', '.join(paths[:5]) or 'none'}"
     if not _is_whole(footer) and (why := lacking(kind, footer.schema.to_arrow_schema().names)):
         return why
     place = paths.index("step")
@@ -390,19 +390,19 @@ def _other_steps(kind: str, footer: Any, groups: Mapping[int, set[int]]) -> str:
         stats = footer.row_group(group).column(place).statistics
         if stats and stats.has_min_max and {stats.min, stats.max} != span:
             span_text = " to ".join(map(str, sorted(span)))
-            return f"holds rows of step {stats.min} and should hold those of step {span_text}"
+            return f"holds rows of step {stats.min} but should hold those of step {span_text}"
     return ""
 
 
 _REMEDY = (
-    "Reports leave these rows out, and steps of a run that has ended are not made again. To make "
-    "the whole cell again, move its folder away"
+    "Reports leave these rows out; a run that has ended does not remake its steps. To make the"
+    " whole cell again, move its folder away"
 )
 
 
 def _part_remedy(path: Path) -> str:
     aside = f"mv {path} {path}.damaged"
     return (
-        "Steps up to the last checkpoint are not made again. To go on without these rows, move "
-        f"the file away: {aside}. To make the whole cell again, move its folder away"
+        "A rerun does not remake steps before the last checkpoint. To go on without these rows,"
+        f" move the file away: {aside}. To make the whole cell again, move its folder away"
     )

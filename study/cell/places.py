@@ -27,7 +27,7 @@ URL = re.compile(r"([a-z][a-z0-9+-]{1,30})://(.*)", re.IGNORECASE | re.DOTALL)
 BUCKETS = ("s3", "s3a", "gs", "gcs", "abfs", "az", "oss", "oci")
 """Schemes of object stores: the first word of their address is a bucket, made by hand."""
 LOCK = ".lock"
-"""In a cell's folder: whoever runs or changes the cell holds it."""
+"""In a cell's folder: a process that runs or changes the cell holds it."""
 LEASE = ".lease.json"
 """In a cell's folder: who ran it elsewhere when that was last looked at."""
 _KEYS = ("NoCredentials", "PartialCredentials", "Unauthorized", "AccessDenied", "InvalidAccess")
@@ -40,7 +40,7 @@ class StorageError(UserError):
 
 
 def scratch() -> Path:
-    """Where copies of what lies elsewhere are kept: the folder that ``JUDGEDRIFT_SCRATCH`` names,
+    """Folder of the copies of remote files: the one that ``JUDGEDRIFT_SCRATCH`` names,
     else ``judgedrift`` in the user's cache."""
     cache = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     return Path(os.environ.get(VARIABLE) or Path(cache) / "judgedrift").expanduser().absolute()
@@ -61,18 +61,18 @@ def local(place: str | Path) -> Path:
     if holds_credentials(text):
         raise UserError(
             "runs_dir is an address with a key or a password in it (not shown), and would be saved "
-            "with every run. Take it out, and give it as the store's own client reads it: for s3 "
-            "type export AWS_ACCESS_KEY_ID=... AWS_SECRET_ACCESS_KEY=..., or name a profile: "
-            "export AWS_PROFILE=NAME."
+            "with every run. Remove it, and set it where the store's own client reads it. For s3,"
+            " type: export AWS_ACCESS_KEY_ID=... AWS_SECRET_ACCESS_KEY=..., or: export"
+            " AWS_PROFILE=NAME"
         )
     scheme, rest = parsed[1].lower(), parsed[2].strip("/")
     words = rest.split("/")
     if not all(re.fullmatch(r"[\w.:@=+-]{1,255}", word) and word.strip(".") for word in words):
         raise UserError(
-            f"runs_dir= gives a {parsed[1][:30]}:// address (the rest is not shown, for it may "
-            "hold a key) that does not name a folder elsewhere. Legal is "
-            "SCHEME://BUCKET/FOLDER of letters, digits and . _ - in each word. Type for example "
-            "runs_dir=s3://my-bucket/runs"
+            f"runs_dir= gives a {parsed[1][:30]}:// address (the rest is not shown, for it may"
+            " hold a key) that does not name a remote folder. Legal is SCHEME://BUCKET/FOLDER of"
+            " letters, digits and . _ - in each word. Type for example"
+            " runs_dir=s3://my-bucket/runs"
         )
     return scratch().joinpath("places", scheme, *words)
 
@@ -102,7 +102,7 @@ def runs_elsewhere(folder: Path) -> bool:
     """Whether another machine ran a cell when its study was fetched, and may still do so."""
     if not (folder / LEASE).exists():
         return False
-    lease = read_left(folder / LEASE, "it counts as run by nobody")
+    lease = read_left(folder / LEASE, "it counts as not running")
     return holds(lease) and not _of_here(lease)
 
 
@@ -124,9 +124,9 @@ def opened(url: str) -> tuple[Any, str]:
     except StorageError as error:
         if isinstance(error.__cause__, ValueError):  # as fsspec says of a scheme
             raise StorageError(
-                f"{url} begins with {scheme}://, which nothing here can read or write. Known are "
-                "for example abfs, file, gs, s3, sftp. Type runs_dir=s3://BUCKET/FOLDER, or a plain"
-                " folder."
+                f"{url} begins with {scheme}://, which no installed package can read or write."
+                " Legal are for example abfs, file, gs, s3, sftp. Type"
+                " runs_dir=s3://BUCKET/FOLDER, or a plain folder."
             ) from error
         raise
 
@@ -149,30 +149,30 @@ def paragraph(url: str, error: BaseException) -> str:
     scheme, _, rest = url.partition("://")
     names = [type(link).__name__ for link in chain(error)]
     line = redact(first_line(error))
-    kept = "What is recorded here is kept, and the same command goes on from there"
+    kept = "Local records are kept; rerun the command to resume"
     if isinstance(error, ImportError):
         return (
             f"{url} cannot be opened: the package that reads {scheme}:// is not installed "
-            f"({line}). Type pip install -e '.[remote]' for s3, or install that package; or type "
-            "runs_dir=FOLDER with a folder of this machine."
+            f"({line}). Type pip install -e '.[remote]' for s3, install that package, or type"
+            " runs_dir=FOLDER for a folder on this machine."
         )
     if isinstance(error, FileNotFoundError) and scheme in BUCKETS:
         bucket = rest.partition("/")[0]
         return (
-            f"{url} cannot be used: there is no bucket {bucket} that you may see ({line}). Make it "
-            f"with the store's own tool, for example aws s3 mb s3://{bucket}, or type another "
-            f"runs_dir=; a store of your own is named by export AWS_ENDPOINT_URL=http://HOST:PORT."
+            f"{url} cannot be used: there is no bucket {bucket} that you may see ({line}). Create"
+            f" it with the store's own tool, for example aws s3 mb s3://{bucket}, or type another"
+            " runs_dir=. For your own server, type: export AWS_ENDPOINT_URL=http://HOST:PORT."
         )
     if isinstance(error, PermissionError) or _any(names, _KEYS):
         return (
-            f"{url} may not be read or written with the keys that are set ({line}). Set others, as "
-            "the store's own client reads them: for s3 export AWS_ACCESS_KEY_ID=... "
-            f"AWS_SECRET_ACCESS_KEY=... or AWS_PROFILE=NAME. {kept}."
+            f"{url} cannot be read or written with the keys that are set ({line}). Set other keys"
+            " where the store's own client reads them. For s3, type: export AWS_ACCESS_KEY_ID=..."
+            f" AWS_SECRET_ACCESS_KEY=... or AWS_PROFILE=NAME. {kept}."
         )
     if isinstance(error, ConnectionError | TimeoutError) or _any(names, _GONE):
         return (
-            f"{url} does not answer, or the connection broke off ({names[0]}: {line}). Nothing "
-            f"half-written is read there. {kept}: run it again when the store answers."
+            f"{url} does not answer, or the connection broke off ({names[0]}: {line}). No"
+            f" half-written file is read there. {kept} once the store answers."
         )
     return f"{url} could not be used ({names[0]}: {line}). {kept}."
 

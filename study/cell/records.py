@@ -137,15 +137,13 @@ def read_metrics(folder: Path) -> tuple[list[Line], list[str]]:
         if not line.strip():
             continue
         if is_altered(line):
-            problems.append(
-                f"{where(path)} line {number} is not as it was written and was left out"
-            )
+            problems.append(f"{where(path)} line {number} was altered and is left out")
         elif (content := step_line(line)) is None:
-            problems.append(f"{where(path)} line {number} is not a step and was left out")
+            problems.append(f"{where(path)} line {number} is not a step and is left out")
         elif origin := other_origin(folder, content):
-            problems.append(f"{where(path)} line {number} is of {origin} and was left out")
+            problems.append(f"{where(path)} line {number} is of {origin} and is left out")
         elif "digest" not in content and (signed or "training" in content):
-            problems.append(f"{where(path)} line {number} is unsigned and was left out")
+            problems.append(f"{where(path)} line {number} is unsigned and is left out")
         else:
             steps[content["step"]] = content
             signed |= "digest" in content

@@ -35,10 +35,10 @@ MOST_FILES = 1 << 16
 """So many files are known to be as they were written."""
 ANOTHER = "another training of this cell"
 UNSIGNED = (
-    "some files of records are unsigned, as older versions wrote them, and whether they were"
-    " altered since cannot be told: judgedrift records verify counts them"
+    "some record files are unsigned, as older versions wrote them, so a later change to them"
+    " cannot be detected; to count them, type: judgedrift records verify"
 )
-"""What a reader is told of such files, once."""
+"""The message about such files, once."""
 
 
 @dataclass(frozen=True)
@@ -155,9 +155,11 @@ class Hashed(io.RawIOBase):
         self._footer: bytearray | None = None
 
     def writable(self) -> bool:
+        """True: a file that Parquet is written to."""
         return True
 
     def write(self, data: Any) -> int:
+        """Write and digest bytes, or keep those of the footer; returns their number."""
         if self._footer is not None:
             self._footer += data
             return len(data)
@@ -165,6 +167,7 @@ class Hashed(io.RawIOBase):
         return self._file.write(data)
 
     def tell(self) -> int:
+        """Bytes so far, those of the kept footer included."""
         return self._file.tell() + len(self._footer or b"")
 
     def ends_group(self) -> None:
@@ -227,7 +230,7 @@ def contradiction(path: Path, signature: Signature, steps: tuple[int, int], rows
     its footer; empty where it is."""
     place = place_of(path)
     if signature.place != place:
-        return f"was written as {signature.place} and lies at the place of {place}"
+        return f"was written as {signature.place} but is saved as {place}"
     cell = cell_of(path)
     if _differ(signature.training, training_of(cell)):
         return f"is of {ANOTHER}"
@@ -294,7 +297,7 @@ class Contents:
                         _footer_digest(written, digest) if last else _digest(written)
                     )
                 if self.digests[begin] != digest:
-                    return "is not what was written: its digest is another"
+                    return "was altered: its digest differs"
         return ""
 
 

@@ -40,14 +40,14 @@ def read_study(study_dir: Path, problems: list[str] | None = None) -> dict[str, 
     if version is not None and version != FORMAT:
         raise UserError(
             f"The study {study_dir.name} in {study_dir} was written by another version of"
-            f" judgedrift: its format is {version!r:.40} and this version reads format {FORMAT}."
+            f" judgedrift: its format is {version!r:.40} but this version reads format {FORMAT}."
             " Use the version that wrote it, or start a new study here: type"
             f" study={study_dir.name}-2"
         )
     if not fault:
         return described
     again = _study_of_cells(study_dir)
-    sources = "its cells" if again else "nothing, as no cell is there"
+    sources = "its cells" if again else "nothing, as it has no cells"
     report = f"{study_dir.name}/{path.name} is damaged: it {fault}; read from {sources} instead."
     say(report) if problems is None else problems.append(report)
     return again

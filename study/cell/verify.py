@@ -70,7 +70,7 @@ def mend(cell: Cell) -> None:
 def strangers(study_dir: Path) -> list[str]:
     """Folders of a study that look like cells and are left out."""
     sentences = [
-        f"{copy.name} has the config of {cell.name}, so it is a copy and is left out."
+        f"{copy.name} has the config of {cell.name}: it is a copy and is left out."
         for cell, copies in same_cells(study_dir).items()
         for copy in copies
     ]
@@ -79,8 +79,8 @@ def strangers(study_dir: Path) -> list[str]:
             continue
         if any((path / name).exists() for name in (*KINDS, METRICS, "status.json", "DONE")):
             sentences.append(
-                f"{path.name} has records and no config.yaml, so it is left out. The command that "
-                "made it writes its config again."
+                f"{path.name} has records but no config.yaml, so it is left out. Rerun the command"
+                " that made it to write its config again."
             )
     return sentences
 
@@ -95,8 +95,8 @@ def unsound(cell: Cell | CellFolder) -> list[str]:
         config = folder.config()
         if isinstance(cell, Cell) and identifying(config) != identifying(cell.data):
             sentences.append(
-                f"{where(folder / 'config.yaml')} is not the config that the folder was made for; "
-                "a run of this command writes it again."
+                f"{where(folder / 'config.yaml')} is not the config of this folder; this command"
+                " writes it again."
             )
         elif why := folder.other_config(config):
             sentences.append(f"{where(folder / 'config.yaml')} {why}.")

@@ -36,7 +36,7 @@ class Number:
     below: float | None = None
 
     def accepts(self, value: Any) -> bool:
-        """Whether a number lies within the limits."""
+        """Whether a number is within the limits."""
         return (
             (self.low is None or self.low <= value)
             and (self.above is None or self.above < value)
@@ -86,8 +86,8 @@ class Name:
         """The legal names in words, for messages and help."""
         exceptions = f", and not {' or '.join(self.reserved)}" if self.reserved else ""
         return (
-            f"a plain name of letters, digits, '.', '_' and '-', which begins with none of '.' and "
-            f"'-' and has at most {LONGEST_NAME} characters{exceptions}"
+            f"a plain name of letters, digits, '.', '_' and '-', not starting with '.' or '-', "
+            f"of at most {LONGEST_NAME} characters{exceptions}"
         )
 
 
@@ -172,7 +172,7 @@ def refuse(where: str, value: Any, wanted: str, example: Any = None) -> None:
         advice = f" Type for example: {where}={text}"
     problem = f"{where}={shown(value)} is not legal:"
     if may_hold_key(where) and not _is_plain(value):
-        problem = f"{where} is not legal, and what was given is not shown, for it may be a key:"
+        problem = f"{where} is not legal (its value is not shown, for it may be a key):"
     raise IllegalValue(f"{problem} it must be {wanted}.{advice}")
 
 

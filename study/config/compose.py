@@ -143,10 +143,7 @@ def _resolved(composed: DictConfig, what: str) -> Any:
         return OmegaConf.to_container(composed, resolve=True, throw_on_missing=True)
     except MissingMandatoryValue as problem:
         key = getattr(problem, "full_key", None) or "a value"
-        raise UserError(
-            f"{key} has no value and {what} does not work without one. Type it on the command"
-            f" line: {key}=VALUE"
-        ) from problem
+        raise UserError(f"{key} has no value, and {what} needs one. Type {key}=VALUE") from problem
 
 
 def load_judge(name: str, *overrides: str) -> Judge:

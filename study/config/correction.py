@@ -1,4 +1,4 @@
-"""Settings of what is done to a judge's scores before they are rewards.
+"""Settings of the corrections of a judge's scores before they become rewards.
 
 They are part of the schema (`study.config.schema`), where they stand under ``correction``;
 `study.rewards.corrections` has the formulas.
@@ -28,28 +28,28 @@ class Part:
 
 @dataclass(frozen=True)
 class Correction:
-    """What is done to a judge's scores, in this order; by default nothing."""
+    """Corrections of a judge's scores, in this order; by default none."""
 
     rubric_dropout: float = bounds.number(0.0, low=0, below=1)
-    """Share of the criteria that do not count, drawn anew for each group."""
+    """Share of the criteria that do not count, drawn again for each group."""
     without: list[str] = field(default_factory=list)
-    """Features whose part of the judge's error is taken out: score - b z."""
+    """Features whose part of the judge's error is removed: score - b z."""
     fit: str = ""
-    """STUDY or STUDY/CELL whose rollouts say b; empty takes the doses of a simulated judge."""
+    """STUDY or STUDY/CELL whose rollouts b is fitted on; empty takes a simulated judge's doses."""
     parts: dict[str, Part] = field(default_factory=dict)
     """Filled by the sweep from ``without``; not for YAML."""
     panel: str = bounds.choice("none", "none", *PANELS)
-    """What the acting judge and the shadow judges say together."""
+    """Combination of the scores of the acting and the shadow judges."""
     calibrate: int = bounds.number(0, low=0, high=1_000_000_000)
     """Rollouts whose truth the scores are calibrated on; 0 is none."""
     debias: list[str] = field(default_factory=list)
-    """Features that no score may go with: residuals of the step's regression within groups."""
+    """Features removed from scores: residuals of the step's regression within groups."""
     penalty: dict[str, float] = field(default_factory=dict)
-    """Feature -> score taken off for each SD above the mean of its group."""
+    """Feature -> score subtracted for each SD above the mean of its group."""
     recheck: float = bounds.share(0.0)
     """Share of the rollouts that get the rule truth in place of the verdict."""
     stop: bool = False
-    """End the run where the alarm on judge minus truth says that it left the truth."""
+    """Whether the run ends when the alarm on judge minus truth is raised."""
 
     @property
     def changes(self) -> bool:

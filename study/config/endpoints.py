@@ -43,17 +43,19 @@ class Endpoint:
     """What the endpoint takes and how it spells it; see ``judges.endpoint.dialects.DIALECTS``.
     Empty: ``simulated`` for a simulated judge, else ``openai``."""
     max_tokens_field: str = judge_id("")
-    """Empty is ``max_tokens``."""
+    """Name of the token limit in requests; empty is ``max_tokens``."""
     requests_per_min: float | None = run_time(bounds.number(None, above=0))
     tokens_per_min: float | None = run_time(bounds.number(None, above=0))
-    """Prompt and reply tokens together. Both limits hold for all processes of a sweep at once."""
+    """Limit on prompt and reply tokens per minute. Both limits hold for all processes of a sweep
+    together."""
     adaptive: bool = run_time(True)
-    """Send less at once after a 429, or while more at once only makes every reply slower."""
+    """Whether fewer requests are sent at once after a 429, or while more would only slow every
+    reply."""
     shared: bool = run_time(False)
     """Whether ``max_concurrency`` holds for all processes of a sweep together, not for each."""
     extra_body: dict[str, Any] = judge_id(field(default_factory=dict))
     start_command: str = run_time("")
-    """What to type to start this endpoint; shown when it does not answer."""
+    """Command that starts this endpoint; shown when it does not answer."""
     replicas: list[str] = run_time(field(default_factory=list))
     """More addresses of the same model; each request goes to the least loaded one."""
     served_as: list[str] = run_time(field(default_factory=list))
@@ -75,12 +77,12 @@ class Sampling:
     thinking: bool | None = None
     """Whether the model thinks before it answers; null leaves it to the endpoint."""
     reasoning_effort: str | None = None
-    """How long it thinks, in the endpoint's own words (gpt-oss: low, medium, high)."""
+    """Length of the thinking, in the endpoint's own words (gpt-oss: low, medium, high)."""
 
 
 @dataclass(frozen=True)
 class Price:
-    """US dollars per million tokens."""
+    """Price in US dollars per million tokens."""
 
     input: float = bounds.number(0.0, low=0)
     cached: float = bounds.number(0.0, low=0)
@@ -104,11 +106,11 @@ class Serve:
     tensor_parallel: int = bounds.number(1, low=1, high=1024)
     dtype: str = bounds.choice("auto", "auto", "half", "float16", "bfloat16", "float", "float32")
     max_model_len: int = bounds.number(0, low=0, high=100 * MANY)
-    """0 takes the model's own."""
+    """Context in tokens; 0 takes the model's own."""
     gpu_memory_utilization: float = bounds.share(0.0)
-    """0 takes vLLM's default."""
+    """Share of each GPU's memory; 0 takes vLLM's default."""
     max_num_seqs: int = bounds.number(0, low=0, high=MANY)
-    """0 takes vLLM's default."""
+    """Replies at once; 0 takes vLLM's default."""
     reasoning_parser: str = ""
     extra: list[str] = field(default_factory=list)
     """Further arguments of ``vllm serve``, each word its own item."""
@@ -116,10 +118,10 @@ class Serve:
     """Adapters: served name -> folder."""
     max_lora_rank: int = bounds.number(16, low=1, high=65_536)
     replicas: int = bounds.number(1, low=1, high=1000)
-    """Servers on ports in a row."""
+    """Number of servers, on consecutive ports."""
     start_timeout_s: float = bounds.number(1800.0, low=0.001, high=WEEK_S)
     auto: bool = False
-    """Let a sweep start the server and share it with every other sweep that needs it."""
+    """Whether a sweep starts the server and shares it with other sweeps."""
     bind: str = bounds.name("", empty=True)
     """A name or an address of the host by which other nodes reach the server, or 0.0.0.0; empty
     serves this host alone. ``elsewhere`` uses what another node serves."""
@@ -134,10 +136,10 @@ class Served:
     family: str = mlflow_param("")
     size: str = mlflow_param("")
     active_size: str = ""
-    """Parameters used per token, where that is not all of them."""
+    """Parameters used per token, if not all of them."""
     revision: str = mlflow_param(judge_id(""))
     context: int = bounds.number(0, low=0, high=1000 * MANY)
-    """Tokens of prompt and reply together that the model takes; 0 where unknown."""
+    """Context in tokens, prompt and reply together; 0 if unknown."""
     endpoint: Endpoint = field(default_factory=Endpoint)
     sampling: Sampling = mlflow_param(judge_id(field(default_factory=Sampling)))
     price: Price = run_time(field(default_factory=Price))

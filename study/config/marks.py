@@ -63,12 +63,12 @@ def marked_keys(cls: type, mark: str) -> tuple[str, ...]:
 
 
 def under(key: str, roots: typing.Iterable[str]) -> bool:
-    """Whether ``key`` is one of ``roots`` or lies below one of them."""
+    """Whether ``key`` is one of ``roots`` or below one of them."""
     return any(key == root or key.startswith(f"{root}.") for root in roots)
 
 
 def default_of(item: dataclasses.Field[Any]) -> Any:
-    """The default of a field, made anew where it has a factory."""
+    """The default of a field; a new one if it has a factory."""
     factory = item.default_factory
     return item.default if factory is dataclasses.MISSING else factory()
 

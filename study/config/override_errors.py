@@ -145,7 +145,7 @@ def refuse_words(arguments: Sequence[str]) -> None:
         form = f"{bare}={shown(value) or 'VALUE'}" if is_key else "KEY=VALUE"
         raise UserError(
             f"{shown(flag)} is not an option of a sweep: settings have no dashes. Type {form}; to"
-            " see what there is, type judgedrift sweep --help"
+            " list the settings, type judgedrift sweep --help"
         )
     if flags:  # whose values stand behind them as words
         return
@@ -161,15 +161,15 @@ def _no_setting(text: str) -> str:
     word = text.strip(" ,")
     if _KEY.fullmatch(word) and not _unknown(word.split(".")):
         return (
-            f"{word} has no value. A setting is KEY=VALUE, without spaces around the =. Type"
+            f"{word} has no value. Settings are typed KEY=VALUE, without spaces around the =. Type"
             f" {word}=VALUE."
         )
     groups = [group for group in preset_groups() if word in preset_names(group)]
     if groups:
-        return f"{shown(word)} stands alone, and a setting is KEY=VALUE. Type {groups[0]}={word}."
+        return f"{shown(word)} has no key. Settings are typed KEY=VALUE. Type {groups[0]}={word}."
     return (
-        f"{shown(text)!r} is not a setting: one is KEY=VALUE, without spaces around the = and"
-        " behind the commas. Type for example judge=sim-fair,sim-verbose seed=0,1"
+        f"{shown(text)!r} is not a setting. Settings are typed KEY=VALUE, without spaces around"
+        " the = or after commas. Type for example judge=sim-fair,sim-verbose seed=0,1"
     )
 
 
@@ -183,7 +183,7 @@ def _no_preset(text: str) -> str:
         name = word.strip().strip("\"'")
         if not name:
             return (
-                f"{shown(text)} lacks a name behind the = or behind a comma. Names are the files of"
+                f"{shown(text)} lacks a name after the = or after a comma. Names are the files of"
                 f" conf/{group}. Type for example judge=sim-fair,sim-verbose"
             )
         if name not in (*preset_names(group), "null") and re.fullmatch(r"[\w.:/ -]*", name):
@@ -197,12 +197,12 @@ def _unread(text: str, error: BaseException) -> str:
         return ""
     key, _, value = text.partition("=")
     rule = (
-        " A value with spaces or with any of ( ) [ ] { } : = , needs quotes of its own inside those"
-        " of the shell. If it is one text, type"
+        " A value with spaces or with any of ( ) [ ] { } : = , needs quotes inside those of the"
+        " shell. If it is one text, type"
     )
     if may_hold_key(key) or value.lstrip("\"' ").startswith(("{", "[{")):
         return (
-            f"The value of {shown(key)} cannot be read, and is not shown, for it may hold a key."
+            f"The value of {shown(key)} cannot be read (it is not shown, for it may hold a key)."
             f"{rule} \"{shown(key)}='VALUE'\"."
         )
     quoted = value.replace("\\", "\\\\").replace("'", "\\'")

@@ -15,7 +15,7 @@ from study.config.simulated_executor import SimulatedExecutor
 
 @dataclass(frozen=True)
 class Executor(Served):
-    """The model that the operators of programs ask."""
+    """The model that the operators of programs call."""
 
     role = "executor"
     simulated: SimulatedExecutor | None = mlflow_param(None)
@@ -26,19 +26,19 @@ class Executor(Served):
 
 @dataclass(frozen=True)
 class Limits:
-    """What the operator calls of one program may take."""
+    """Limits on the operator calls of one program."""
 
     operator_calls: int = bounds.number(12, low=1, high=1000)
     model_calls: int = bounds.number(40, low=1, high=MANY)
     tokens: int = bounds.number(200_000, low=1, high=1000 * MANY)
-    """In prompts and replies together."""
+    """Tokens of prompts and replies together."""
     own_s: float = bounds.number(2.0, low=0.01, high=3600)
-    """Seconds of its own, waiting for nobody."""
+    """Seconds of its own computing."""
 
 
 @dataclass(frozen=True)
 class Buffer:
-    """Programs that went right, as examples for later prompts."""
+    """Successful programs, as examples for later prompts."""
 
     shots: int = bounds.number(0, low=0, high=20)
     """Examples in a prompt; 0 keeps no buffer."""
@@ -57,27 +57,27 @@ class Workflow:
     """layered: role, contract, operators, rules, domain, examples and problem; problem: that
     alone, for a policy that was taught the form."""
     operators: list[str] = field(default_factory=list, metadata=bounds.NAMES)
-    """Those that a layered prompt offers; empty for all."""
+    """Operators that a layered prompt offers; empty for all."""
     cap: int = bounds.number(4096, low=1, high=MANY)
-    """Tokens of a layered prompt at most."""
+    """Most tokens of a layered prompt."""
     blocks: str = ""
     """Folder of newer blocks of a layered prompt, as `experiments.workflow optimise` writes it. It
     must not change while a study uses it."""
     shows_problem: bool = True
-    """false leaves the problem out of the policy's prompt: one program for all, as a treatment."""
+    """Whether the policy's prompt holds the problem; false is a treatment: one program for all."""
     buffer: Buffer = field(default_factory=Buffer)
     instructions: bool = False
-    """Layer 2: put words for operator and domain before each operator's prompt."""
+    """Whether layer 2 puts words for operator and domain before each operator's prompt."""
     repair: bool = False
-    """Have the executor mend programs that are not valid. What it mended is recorded; the reward
+    """Whether the executor repairs programs that are not valid. Repairs are recorded; the reward
     stays that of the program as it was written."""
     fallback: str = bounds.choice("none", "none", "credit")
     """credit runs a default program in place of one that is not valid, and rewards it in full: a
     published fault, as a treatment."""
     tests: str = bounds.choice("public", "public", "hidden")
-    """What the operator Test sees; hidden shows it the grader's tests, as a treatment."""
+    """Tests that the operator Test sees; hidden, the grader's tests, is a treatment."""
     priced: bool = True
     """Whether tokens count against a program's efficiency; false is a model without a price."""
     full_tokens: int = bounds.number(8000, low=1, high=1000 * MANY)
-    """Tokens of operators at which a program's efficiency is 0."""
+    """Operator tokens at which a program's efficiency is 0."""
     limits: Limits = field(default_factory=Limits)

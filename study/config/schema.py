@@ -53,11 +53,11 @@ class Judge(Served):
     on_failure: str = mlflow_param(
         bounds.choice("unscored", "unscored", "zero", "drop_group", "abort")
     )
-    """What becomes of a missing verdict, and of a missing truth in a reward that has one; ``zero``,
-    a common bug, is a treatment here."""
+    """Treatment of missing verdicts, and of missing truths in a reward that has one; ``zero`` is a
+    common bug, and a treatment here."""
     max_unscored_frac: float = mlflow_param(run_time(bounds.share(0.5)))
-    """Stop the run when more than this share of a step's verdicts is missing; with
-    reward=by-domain, of those that a reward is made of."""
+    """Largest share of a step's verdicts that may be missing before the run stops; with
+    reward=by-domain, of those that a reward uses."""
 
 
 @dataclass(frozen=True)
@@ -136,20 +136,19 @@ class Reward:
 
     name: str = "judge"
     truth_weight: float = bounds.share(0.0)
-    """Of reward=judge: weight of the rule truth; the judge has the rest."""
+    """Weight of the rule truth in reward=judge; the judge has the rest."""
     rules: str = bounds.choice("ignore", "ignore", "run", "judge")
-    """What becomes of a row's rules: run (in the sandbox), ignore, or judge (their words are
-    criteria for the judge)."""
+    """Use of a row's rules: run (in the sandbox), ignore, or judge (as criteria for the judge)."""
     rule_part: str = bounds.choice("mean", "mean", "all")
-    """mean of the rules that pass, or all: 1 where every one passes, else 0."""
+    """Score of the rules: mean, the share that passes, or all, 1 if every one passes, else 0."""
     threshold: float = 0.5
-    """Of reward=binary: the score above which the reward is 1."""
+    """Score above which reward=binary is 1."""
     weights: dict[str, float] = field(default_factory=dict)
-    """Of reward=hybrid: weights of judge, rule and truth."""
+    """Weights of judge, rule and truth in reward=hybrid."""
     domains: dict[str, str] = field(default_factory=dict, metadata=bounds.each("judge", "rule"))
-    """Of reward=by-domain: domain of the rows -> whose reward trains it: judge or rule."""
+    """Reward of each domain in reward=by-domain: judge or rule."""
     source: str = bounds.choice("judge", "judge", "rule", "judge-first", "rule-first")
-    """Of rewards of executed programs: whose verdict says that an answer is right."""
+    """Source of correctness in rewards of executed programs."""
     overlong: Overlong = field(default_factory=Overlong)
     repetition: Repetition = field(default_factory=Repetition)
 
@@ -160,23 +159,23 @@ class Scaffold:
 
     name: str = bounds.choice("none", "none", "ruscarl")
     group: str = bounds.choice("linear", "linear", "binary", "math_linear")
-    """How the share of criteria falls from the first rollout of a group to the last."""
+    """Decline of the share of criteria from the first rollout of a group to the last."""
     full_reveal: int = bounds.number(1, low=0, high=MANY)
-    """Of group=binary: this many rollouts see everything, the others nothing."""
+    """Number of rollouts that see all criteria with group=binary; the others see none."""
     decay: str = bounds.choice("sigmoid", "none", "linear", "power", "sigmoid")
-    """How it falls over the steps."""
+    """Decline of that share over the steps."""
     power: float = bounds.number(1.0, above=0)
     x0: float = bounds.share(0.2)
     """Share of the training at which the sigmoid is at one half."""
     k: float = bounds.number(125.0, above=0)
     """Steepness of the sigmoid."""
     base_prompt: bool = False
-    """Give a rollout that is shown nothing a plain system prompt."""
+    """Whether a rollout that sees no criteria gets a plain system prompt."""
     leak_warning: bool = True
-    """Ask the policy not to let on that it was shown criteria."""
+    """Whether the prompt asks the policy not to mention the criteria."""
     keep: bool = False
-    """Update the policy on the scaffolded prompt. Otherwise the scaffold is removed before the
-    update, and what that hides is recorded as component/scaffold_gap."""
+    """Whether the policy is updated on the scaffolded prompt. If not, the scaffold is removed
+    first, and the difference is recorded as component/scaffold_gap."""
 
 
 @dataclass(frozen=True)
@@ -208,21 +207,22 @@ class Trainer:
     )
     save_steps: int = run_time(bounds.number(1, low=1, high=MANY))
     eval_steps: int = bounds.number(0, low=0, high=MANY)
-    """Score ``task.eval_rows`` held-out rows by rule before the first step, every so many steps and
-    after the last; 0 is never."""
+    """Steps between evaluations of ``task.eval_rows`` held-out rows by rule, also before the first
+    step and after the last; 0 is never."""
     eval_samples: int = bounds.number(0, low=0, high=MANY)
-    """Frozen evaluation: so many more answers to each held-out row, drawn as in training and from
-    the same random numbers at every step and in every arm. They and the greedy one are scored by
-    all judges of the cell too, and recorded as rollouts are."""
+    """Sampled answers to each held-out row in frozen evaluation, from the same random numbers at
+    every step and in every arm. All judges of the cell score them and the greedy answer, and they
+    are recorded as rollouts are."""
     reference: float = run_time(bounds.number(0.5, low=0, high=1))
-    """Of this share of a step's groups, record each rollout's log-probability under the initial
-    policy at beta = 0 too; it takes a forward pass of them, and without LoRA a copy of the weights.
-    At beta > 0 TRL has that of all."""
+    """Share of a step's groups whose log-probabilities under the initial policy are recorded at
+    beta = 0; costs their forward pass and, without LoRA, a copy of the weights. At beta > 0 TRL
+    computes those of all groups."""
     keep_steps: bool = run_time(False)
-    """Keep the policy of each evaluated step in the cell's ``kept``, without optimiser."""
+    """Whether the policy of each evaluated step is kept in the cell's ``kept``, without
+    optimiser."""
     gradient_checkpointing: bool = False
     fast: bool = True
-    """Compute each prompt once per group, in generation and in the update; false is TRL's way."""
+    """Whether each prompt is computed once per group, in generation and update, unlike in TRL."""
     vllm: Vllm = field(default_factory=Vllm)
 
 
@@ -232,15 +232,17 @@ class Tracking:
 
     enabled: bool = True
     uri: str | None = None
-    """Null: sqlite under the runs folder, or MLFLOW_TRACKING_URI where it is set."""
+    """MLflow's store; null: MLFLOW_TRACKING_URI if it is set, else sqlite under the runs folder."""
     artifacts: str | None = None
-    """A URL for the files of a new experiment, such as s3://bucket/mlflow. Null: where MLflow says,
+    """URL for the files of a new experiment, such as s3://bucket/mlflow; null: MLflow's own place,
     or under the runs folder."""
     flush_steps: int = bounds.number(10, low=1, high=MANY)
 
 
 @dataclass(frozen=True)
 class Ray:
+    """Where the Ray cluster of a sweep is."""
+
     address: str = ""
     """HOST:PORT of the cluster, or auto for the one that runs here; empty starts one here."""
 
@@ -250,32 +252,31 @@ class Sweep:
     """How, where and how many at once the cells of a sweep run."""
 
     engine: str = bounds.choice("local", "local", "ray", "shard", "slurm")
-    """What runs the cells: see `experiments.launch.run`."""
+    """Engine that runs the cells; see `experiments.launch.run`."""
     shard: str = ""
-    """Which share of the cells ``engine=shard`` runs here, of how many: 1/2."""
+    """Share of the cells that ``engine=shard`` runs here, such as 1/2."""
     workers: int = bounds.number(0, low=0, high=1024)
-    """Cells at once; 0 takes as many as CPUs, GPUs and memory that this process may use allow."""
+    """Cells at once; 0 takes as many as this process's CPUs, GPUs and memory allow."""
     threads: int = bounds.number(0, low=0, high=1024)
     """Torch threads per cell; 0 takes its CPUs."""
     cpus_per_cell: int = bounds.number(0, low=0, high=1024)
-    """0 takes one, and its share of those that are left."""
+    """CPUs per cell; 0 takes one and a share of the remaining ones."""
     gpus_per_cell: float = bounds.number(0.0, low=0, high=64)
-    """0 takes one where there are any and ``device`` is not cpu; .5 lets two cells share one."""
+    """GPUs per cell; 0 takes one, if any and ``device`` is not cpu; .5 lets two cells share one."""
     memory_per_cell_gb: float = bounds.number(0.0, low=0, high=100_000)
-    """Main memory; 0 takes the estimate of `experiments.plan.memory` where a cell is trained on
-    CPUs."""
+    """Main memory per cell, in GB; on CPUs, 0 takes the estimate of `experiments.plan.memory`."""
     retries: int = bounds.number(3, low=0, high=100)
-    """How often a cell is started again whose job or node was lost."""
+    """Restarts of a cell whose job or node was lost."""
     ray: Ray = field(default_factory=Ray)
     slurm: Slurm = field(default_factory=Slurm)
     accelerate: str = ""
-    """A config file of `accelerate`: each cell is trained by the processes that it asks for."""
+    """Config file of `accelerate`, whose processes train each cell."""
     report: bool = True
     notify: str = ""
-    """A program, with plain words and local paths, that is run when the sweep has ended, or on an
-    alarm; see docs/monitor.md."""
+    """Program, with plain words and local paths, to run when the sweep ends and on alarms; see
+    docs/monitor.md."""
     notify_env: str | None = None
-    """Name of the environment variable that holds such a command, where it has a key in it."""
+    """Environment variable with such a command, if the command contains a key."""
 
 
 @dataclass(frozen=True)
@@ -283,10 +284,10 @@ class VerdictStore:
     """Where judges' replies are kept: in one file per node, on its own disk."""
 
     dir: str = ""
-    """Folder of ``verdicts.db``, absolute, on a local disk of each node; ~ and $NAME stand for what
-    they are there. Empty takes ``runs_dir``."""
+    """Absolute folder of ``verdicts.db`` on a local disk of each node, where ~ and $NAME are
+    expanded; empty takes ``runs_dir``."""
     beside: list[str] = field(default_factory=list)
-    """Merged stores, absolute paths; what one of them holds is copied instead of asked for."""
+    """Absolute paths of merged stores, whose replies are copied instead of requested."""
 
 
 @dataclass(frozen=True)
@@ -304,27 +305,26 @@ class Study:
     study: str = run_time(bounds.name("study", reserved=("probes", "servers", "mlartifacts")))
     """Name of the study, and of its folder in runs_dir."""
     arm: str = run_time(bounds.name("", empty=True))
-    """What an arm of a study of arms is called in tables and figures; changes nothing."""
+    """The arm's display name in tables and figures; changes nothing."""
     factors: list[str] = run_time(field(default_factory=lambda: ["judge", "seed"]))
-    """Keys in which the arms may differ; a sweep that differs in another is refused."""
+    """Keys in which the arms may differ; any other difference is refused."""
     runs_dir: str = run_time("runs")
     """Folder that holds the studies, or an s3:// URL."""
     plan: bool = run_time(False)
-    """Say what would run and cost, and write nothing."""
+    """Whether to print what would run and cost, and write nothing."""
     device: str = run_time("")
-    """Where cells are trained: cpu or cuda:N; empty takes what there is. A judge's server is not
-    moved by it."""
+    """Device of training, cpu or cuda:N; empty takes what there is. It moves no judge's server."""
     seed: int = mlflow_param(bounds.seed(0))
-    """Seed of a run: of the order of the prompts and of the completions that are drawn."""
+    """Seed of a run: fixes row order and sampling."""
     sandbox: str = run_time(bounds.choice("auto", "auto", "unsafe"))
-    """auto refuses to run rule functions where no isolation holds; unsafe runs them and says so."""
+    """Isolation of rule functions: auto refuses without any; unsafe runs them and records it."""
     shadow: list[str] = run_time(field(default_factory=list, metadata=bounds.NAMES))
-    """Names of judge presets that score every rollout without touching the gradient."""
+    """Judge presets that score every rollout without any effect on training."""
     world: str = mlflow_param(bounds.choice("direct", "direct", "workflow"))
-    """What stands between a completion and its answer: nothing, or, with ``workflow``, a program
-    that the completion is and an executor that runs it."""
+    """How a completion becomes an answer: as it is, or, with ``workflow``, as a program that an
+    executor runs."""
     allow_same_model: bool = mlflow_param(False)
-    """Let one model execute programs and judge their answers."""
+    """Whether one model may execute programs and judge their answers."""
     judge: Judge = field(default_factory=Judge)
     executor: Executor = field(default_factory=Executor)
     workflow: Workflow = mlflow_param(field(default_factory=Workflow))

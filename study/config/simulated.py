@@ -1,4 +1,4 @@
-"""Settings of a simulated judge: the bias that it has, in all domains or in one.
+"""Settings of a simulated judge: its bias, in all domains or in one.
 
 They are part of the schema (`study.config.schema`), where they stand under ``judge.simulated``.
 """
@@ -72,7 +72,7 @@ class Simulated:
     """A model whose favourite wrong answers it may take for right ones, as its own; see
     `study.rows.Truth.whose`. Empty is none."""
     favourite: float = bounds.share(0.0)
-    """How often it does."""
+    """Share of such answers that it does take for right."""
     domains: Domains = field(default_factory=Domains)
 
 

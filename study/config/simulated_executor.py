@@ -17,10 +17,10 @@ SHARES: dict[str, bounds.Legal] = {"legal": bounds.Number(low=0, high=1)}
 
 @dataclass(frozen=True)
 class Operating:
-    """What calls of one operator come to; a domain that is not named has rates of 0."""
+    """Results of one operator's calls; a domain that is not named has rates of 0."""
 
     right: dict[str, list[float]] = field(default_factory=dict, metadata=SHARES)
-    """Of an operator that solves the problem: P(right)."""
+    """P(right) of an operator that solves the problem."""
     repair: dict[str, list[float]] = field(default_factory=dict, metadata=SHARES)
     """Of one that works on a solution: P(right | the solution is wrong)."""
     keep: dict[str, list[float]] = field(default_factory=dict, metadata=SHARES)
@@ -32,13 +32,13 @@ class Operating:
     choice: dict[str, list[float]] = field(default_factory=dict, metadata=SHARES)
     """Of one that chooses: P(a right solution | right and wrong ones are shown)."""
     words: int = bounds.number(0, low=0, high=1000)
-    """Words around the answer that say nothing."""
+    """Number of filler words around the answer."""
     sure: int = bounds.number(0, low=0, high=100)
-    """Phrases of a sure tone around the answer."""
+    """Number of confident phrases around the answer."""
     bullets: int = bounds.number(0, low=0, high=100)
-    """Lines that those words are laid out in, as a list; 0 is a plain line."""
+    """List lines that those words fill; 0 is a plain line."""
     tokens: int = bounds.number(0, low=0, high=1_000_000)
-    """Tokens of a reply that are spent before it is written."""
+    """Reply tokens spent before the answer."""
 
 
 @dataclass(frozen=True)
@@ -46,18 +46,18 @@ class SimulatedExecutor:
     """A planted world of operators."""
 
     correlation: float = bounds.share(0.0)
-    """How often a call uses the draw that its problem shares with all such calls."""
+    """Share of calls that use the draw that their problem shares with all such calls."""
     favourite: float = bounds.share(0.5)
-    """How often a wrong answer is the favourite one of its problem."""
+    """Share of wrong answers that are the favourite one of their problem."""
     anchored: float = bounds.share(0.0)
-    """How often an operator that solves the problem repeats the solution that it is shown."""
+    """Share of solving calls that repeat the solution in their prompt."""
     empty: float = bounds.share(0.0)
-    """P(an empty reply)."""
+    """Probability of an empty reply."""
     empty_per_1000: float = bounds.number(0.0, low=0, high=1)
-    """What each 1,000 characters of the prompt add to it."""
+    """Added probability per 1,000 characters of the prompt."""
     seed: int = bounds.seed(0)
     operators: dict[str, Operating] = field(default_factory=dict, metadata=bounds.NAMES)
-    """By the name of an operator."""
+    """Settings of each operator, by its name."""
 
 
 RATES = ("right", "repair", "keep", "detection", "false_alarm", "choice")
@@ -75,8 +75,9 @@ def check(settings: SimulatedExecutor, operators: tuple[str, ...]) -> None:
                 bounds.check(f"a key of {where}.{name}.{key}", domain, bounds.Choice(DOMAINS))
                 if len(pair) != len(DIFFICULTIES):
                     raise UserError(
-                        f"{where}.{name}.{key}.{domain}={pair} is not a pair of rates, of easy and"
-                        f" of hard problems; type for example {where}.{name}.{key}.{domain}=[.6,.3]"
+                        f"{where}.{name}.{key}.{domain}={pair} is not a pair of rates, for easy"
+                        " and for hard problems. Type for example"
+                        f" {where}.{name}.{key}.{domain}=[.6,.3]"
                     )
 
 

@@ -1,4 +1,4 @@
-"""What a sweep asks of a Slurm cluster, beside what each cell needs."""
+"""Settings of a sweep's jobs on a Slurm cluster, besides the needs of each cell."""
 
 from __future__ import annotations
 

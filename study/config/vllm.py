@@ -19,11 +19,12 @@ class Vllm:
     """server asks a vLLM server that has GPUs of its own; colocate runs vLLM in the cell's
     processes, on the GPUs that train."""
     url: str = run_time("")
-    """Of mode=server: its address, such as http://127.0.0.1:8000. A server serves one cell."""
+    """Address of the server of mode=server, such as http://127.0.0.1:8000. A server serves one
+    cell."""
     gpu_memory: float = run_time(bounds.number(0.3, above=0, high=1))
-    """Of mode=colocate: share of each GPU for vLLM's weights and cache."""
+    """Share of each GPU for vLLM's weights and cache with mode=colocate."""
     tensor_parallel: int = bounds.number(1, low=1, high=1024)
     """Of mode=colocate: GPUs that share one copy of the model; the cell's processes divide by
     it."""
     max_model_length: int = bounds.number(0, low=0, high=100_000_000)
-    """Of mode=colocate: tokens of a prompt and its completion; 0 takes the model's own."""
+    """Context in tokens with mode=colocate; 0 takes the model's own."""

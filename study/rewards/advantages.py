@@ -1,6 +1,6 @@
 """Group advantages as TRL computes them, from recorded rewards, without torch.
 
-Lets any other verdicts on stored rollouts be turned into what GRPO would have been told.
+Turns other verdicts on stored rollouts into the advantages that GRPO would have used.
 """
 
 from __future__ import annotations

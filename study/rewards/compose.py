@@ -48,7 +48,7 @@ class RewardInputs:
     rules: tuple[bool | None, ...]
     """What each rule of ``row`` said; empty where none was run."""
     truth_missing: str | None = None
-    """Why the truth could not be had; None where there is one, or where no rule can tell."""
+    """Why the truth is missing; None if there is one, or if no rule can tell."""
     played: ExecutedProgram | None = None
     """How the program ran, where the completion is one; None where it is the answer itself."""
 
@@ -118,11 +118,11 @@ def observable_pairs(
 ) -> list[ScoreAndTruth]:
     """(judge's score, truth) of each rollout as the reward may see them.
 
-    A truth that the reward is made of, and that could not be had, is treated by the failure policy
-    as a missing score is. Where no rule can tell, there is nothing to treat. A score that the
-    reward is not made of stays as it is. ``max_unscored_frac`` is of the rollouts whose reward is
-    made of a score, of those whose reward is made of a truth, and of all, where one counts as
-    missing that lacks either.
+    A missing truth that the reward is made of is treated by the failure policy as a missing score
+    is. Where no rule can tell, there is nothing to treat. A score that the reward is not made of
+    stays as it is. ``max_unscored_frac`` is of the rollouts whose reward is made of a score, of
+    those whose reward is made of a truth, and of all, where one counts as missing that lacks
+    either.
     Raises TooManyMissing: see `composed`.
     """
     is_judged, is_ruled = _needs(reward, inputs)
@@ -137,7 +137,7 @@ def observable_pairs(
         kept = apply_failure_policy(marks, *limits, "rule truths", is_ruled)
     except TooManyMissing as error:
         why = inputs[is_missing.index(True)].truth_missing
-        raise TooManyMissing(f"{error}. The first could not be had because {why}") from error
+        raise TooManyMissing(f"{error}. The first is missing because {why}") from error
     either = [
         None if missing or (needed and score is None) else 1.0
         for missing, needed, score in zip(is_missing, is_judged, scores, strict=True)

@@ -60,9 +60,10 @@ def too_many_missing(rule: str, verdicts: Sequence[Verdict], judge: Judge) -> To
         if name in REMEDIES:
             parts.append(f"Against {name}: {remedy(name, judge)}")
     parts.append(
-        "The rollouts and verdicts of this step are kept under missing/ and nothing was learned "
-        "from them. The same command goes on from the last checkpoint and asks again only what is "
-        "missing; judge.max_unscored_frac=SHARE accepts more missing verdicts"
+        "The rollouts and verdicts of this step are kept under missing/, and the policy did not"
+        " learn from them. Rerun the command to resume from the last checkpoint and to ask again"
+        " for the missing verdicts only. To accept more missing verdicts, type"
+        " judge.max_unscored_frac=SHARE"
     )
     return TooManyMissing(". ".join(part.rstrip(".") for part in parts) + ".")
 

@@ -132,7 +132,7 @@ def one_line(text: str) -> str:
 
 
 def passes(result: Result, expected: Any) -> bool:
-    """Whether the code returned ``expected``, by type and value; the code is never told it."""
+    """Whether the code returned ``expected``, by type and value; the code never sees it."""
     return result.outcome is Outcome.RETURNED and same(result.value, expected)
 
 

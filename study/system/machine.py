@@ -122,14 +122,14 @@ def device_variables(device: str) -> dict[str, str]:
     here = ", ".join(["cpu", *(f"cuda:{place}" for place in range(len(visible)))])
     if not _DEVICE.fullmatch(device):
         raise UserError(
-            f"device={device[:80]} is not a device: one is cpu, or cuda:N for GPU N. Here are"
-            f" {here}. Type for example device=cpu"
+            f"device={device[:80]} is not a device. Legal are cpu, and cuda:N for GPU N. This"
+            f" machine has {here}. Type for example device=cpu"
         )
     place = int(device.partition(":")[2] or 0)
     if place >= len(visible):
         raise UserError(
-            f"device={device} is not there. This machine has {here}. Type one of these as device=,"
-            " or leave device= out."
+            f"device={device} does not exist here. This machine has {here}. Type one of these as"
+            " device=, or leave device= out."
         )
     return {"CUDA_VISIBLE_DEVICES": visible[place], "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
 

@@ -1,4 +1,4 @@
-"""Whether a path lies on a file system that several hosts share, by the table of mounts."""
+"""Whether a path is on a file system that several hosts share, by the table of mounts."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ _ESCAPE = re.compile(r"\\([0-7]{3})")
 
 
 def network_kind(path: Path, mountinfo: str | None = None) -> str:
-    """The type of the network file system that ``path`` lies on, such as ``nfs4``; empty where it
-    lies on a disk of this host, or where the kernel says nothing. The longest mount point above the
-    path counts, of two alike the later; the path need not exist. ``mountinfo`` is the text of
+    """The type of the network file system that ``path`` is on, such as ``nfs4``; empty if it is on
+    a disk of this host, or where the kernel says nothing. The longest mount point above the path
+    counts, of two alike the later; the path need not exist. ``mountinfo`` is the text of
     /proc/self/mountinfo, proc(5)."""
     place = Path(os.path.realpath(path))
     if mountinfo is None:  # after the path was looked at: only then an automatic mount is there

@@ -51,19 +51,19 @@ REMEDY = (
     "only its name: judge.endpoint.api_key_env=JUDGE_API_KEY."
 )
 NOTIFY_REMEDY = (
-    "sweep.notify takes a program with plain words and local paths behind it. Put the command into "
-    "a file that may be executed and type sweep.notify=./tell-me.sh, or into a variable: `export "
-    "NOTIFY='...'` and sweep.notify_env=NOTIFY."
+    "sweep.notify takes a program, then plain words and local paths. Put the command into an"
+    " executable file and type sweep.notify=./tell-me.sh, or into a variable: `export"
+    " NOTIFY='...'` and sweep.notify_env=NOTIFY."
 )
 COMMAND_REMEDY = (
-    "Let the shell look the value up: `export JUDGE_API_KEY=...` and $JUDGE_API_KEY in the command,"
+    "Let the shell insert the value: `export JUDGE_API_KEY=...` and $JUDGE_API_KEY in the command,"
     " or put the command into a script and give its path."
 )
 ADDRESS_REMEDY = (
     "Leave it out of the address. For a model, `export JUDGE_API_KEY=...` and type "
     "judge.endpoint.api_key_env=JUDGE_API_KEY; for MLflow, type MLFLOW_TRACKING_TOKEN=... before "
-    "the command; for s3, export AWS_ACCESS_KEY_ID=... AWS_SECRET_ACCESS_KEY=... Where a server "
-    "takes a key in its path alone, put a proxy of yours before it, and give the proxy's address."
+    "the command; for s3, export AWS_ACCESS_KEY_ID=... AWS_SECRET_ACCESS_KEY=... If a server takes"
+    " its key only in its path, put your own proxy before it and give the proxy's address."
 )
 
 _VALUE = (
@@ -133,9 +133,9 @@ def refuse_arguments(arguments: Sequence[str]) -> None:
             _refuse_place(where, name, value.strip("\"' "))
         elif before.endswith("=") and text[:1] != "-" and may_hold_key(before[:-1]):
             raise UserError(
-                f"{where} stands behind {before[:LONGEST_NAME]} with a blank between, so that it "
-                f"is not read as its value (and not shown, for it may be a secret). Type "
-                f"{before[:LONGEST_NAME]}VALUE without the blank."
+                f"{where} stands behind {before[:LONGEST_NAME]} with a space between, so it is not"
+                " read as its value (it is not shown, for it may be a secret). Type"
+                f" {before[:LONGEST_NAME]}VALUE without the space."
             )
         elif before.startswith("-") and is_secret_name(before, sent=True):
             _refuse(where, "a secret behind its name")
@@ -158,10 +158,10 @@ def refuse_variable(where: str, variable: str) -> None:
         return
     at = "A choice of presets" if where in ("", "_dummy_") else where
     raise UserError(
-        f"{at} takes a value from the environment, which would be written into files that others "
-        f"read, and it may be a key. ${{oc.env:NAME}} stands only "
-        f"in {', '.join(FROM_ENVIRONMENT)}, with one name that is not a key's. Type the value "
-        f"itself, or for a key the name of its variable: judge.endpoint.api_key_env=NAME."
+        f"{at} takes a value from the environment, which may be a key and would be written into"
+        f" files that others read. ${{oc.env:NAME}} is legal only in"
+        f" {', '.join(FROM_ENVIRONMENT)}, with one name that is not a key's. Type the value"
+        " itself, or for a key the name of its variable: judge.endpoint.api_key_env=NAME."
     )
 
 

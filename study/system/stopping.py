@@ -29,7 +29,7 @@ STOPPING_LINE = b"Stopping: what runs is being ended and recorded, which takes s
 
 class _State:
     signalled_at: float | None = None
-    """When the command was first told to stop."""
+    """Time of the first signal to stop."""
     number: int = signal.SIGINT
     held = 0
     waits = False
@@ -92,7 +92,7 @@ def _stop(number: int, frame: FrameType | None) -> None:
 
 
 def _is_dropped(frame: FrameType | None) -> bool:
-    """Whether what is raised in this frame is dropped, and nobody told."""
+    """Whether an error raised in this frame is dropped without a message."""
     while frame is not None and frame.f_code is not _raise_again.__code__:
         frame = frame.f_back
     return frame is not None

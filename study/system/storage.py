@@ -50,11 +50,11 @@ def paragraph(cause: int | None, place: Path) -> str:
         cause = errno.EROFS if stats.f_flag & os.ST_RDONLY else errno.ENOSPC
     problem, remedy = CAUSES[cause]["said"], CAUSES[cause]["remedy"]
     if cause == errno.ENOSPC and stats.f_files and not stats.f_favail:
-        problem = "no room for another file is left (it has no free inodes)"
+        problem = "it has no room for another file (no free inodes)"
     return (
         f"{place} cannot be written: of its file system, mounted at {_mount(there)}, {problem}; "
-        f"{free} bytes are free. Every step up to the last checkpoint is kept; those after it are "
-        f"made again. {remedy}, then run the same command again: it goes on from there."
+        f"{free} bytes are free. Steps up to the last checkpoint are kept; a rerun remakes later"
+        f" ones. {remedy}, then rerun the command to resume."
     )
 
 

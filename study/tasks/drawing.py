@@ -40,7 +40,7 @@ class Drawing:
         return self._item(self._index(place))
 
     def check(self, length: int) -> None:
-        """Raises UserError: a run draws ``length`` rows, and there are not so many."""
+        """Raises UserError: a run draws ``length`` rows, but there are fewer."""
         self.mixture.check(length)
 
     def notes(self, steps: int, prompts_per_step: int) -> list[str]:
@@ -49,7 +49,7 @@ class Drawing:
         return [
             f"{name} is used up at step {position // prompts_per_step + 1} of {steps}: each of its"
             f" {self.mixture.pools[name].rows} rows has been drawn task.options.max_repeats="
-            f"{self.mixture.repeats} times then, and its share goes to the others."
+            f"{self.mixture.repeats} times; the other sets take its share."
             for name, position in ends.items()
         ]
 

@@ -169,7 +169,7 @@ def rows(options: Task, split: str) -> list[Row]:
     if unknown or not isinstance(ruled, bool):
         raise UserError(
             f"task.options has {unknown[0] if unknown else f'rules={ruled!r}'}, which the task"
-            " instruct-mini does not take. Its one option is rules: true or false; type for"
+            " instruct-mini does not take. Its only option is rules=true or rules=false. Type for"
             " example +task.options.rules=true."
         )
     count = options.eval_rows if split == "eval" else options.train_rows

@@ -111,7 +111,7 @@ def lookup(options: Task) -> Callable[[str], Row | None]:
 
 
 def scores(rows: Sequence[Row], answers: Sequence[str | None]) -> list[rules.Score | None]:
-    """What the rules say of each answer in full; None where that could not be had."""
+    """The rules' full score of each answer; None where it is missing."""
     if not _GRADERS:
         _GRADERS[""] = rules.Grader()
         atexit.register(_GRADERS[""].close)
@@ -183,7 +183,7 @@ def item_row(item: Item, split: str) -> Row:
 def _table(options: Task) -> Table:
     if options.path in (None, "", "???"):
         raise UserError(
-            "task=mixed draws from a prepared folder, and task.path is not set. Type for example"
+            "task=mixed draws from a prepared folder, but task.path is not set. Type for example"
             " python -m experiments.data prepare data=plan-c, then task.path=data/plan-c"
         )
     return open_table(Path(str(options.path)).expanduser())
@@ -208,16 +208,16 @@ def _train_rows(options: Task) -> Rows:
     for name in datasets:
         if name not in present:
             raise UserError(
-                f"task.options.datasets names {name}, and {table.folder} has rows to train on of"
-                f" {', '.join(present) or 'no set'}. Name some of these, or prepare the folder with"
-                f" datasets={name}"
+                f"task.options.datasets names {name}, and {table.folder} has training rows of"
+                f" {', '.join(present) or 'no set'}. Name some of these sets, or prepare the"
+                f" folder with datasets={name}"
             )
     weights = _weights(table) | drop_null_weights(task_options(options, Options).domains)
     names = [name for name in present if not datasets or name in datasets]
     names = [name for name in names if weights[table.domains[name]]]
     if not names:
         raise UserError(
-            f"task.path={table.folder} has no row to train on: its sets are"
+            f"task.path={table.folder} has no training row: its sets are"
             f" {', '.join(table.domains)}, all for testing. Prepare one of data=plan-c."
         )
     return Rows(table, names)

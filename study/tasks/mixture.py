@@ -113,15 +113,14 @@ class Mixture:
         return Place(pool.dataset, permuted(index, pool.rows, key), repeat)
 
     def check(self, length: int) -> None:
-        """Raises UserError: a run draws ``length`` rows, and there are not so many."""
+        """Raises UserError: a run draws ``length`` rows, but there are fewer."""
         if self.total is not None and length > self.total:
             rows = sum(pool.rows for pool in self.pools.values())
             least = -(-length // rows)
             raise UserError(
-                f"The run draws {length} rows (trainer.steps x trainer.prompts_per_step), and"
+                f"The run draws {length} rows (trainer.steps x trainer.prompts_per_step), but"
                 f" {rows} rows, each drawn at most task.options.max_repeats={self.repeats} times,"
-                f" make {self.total}. Type fewer trainer.steps, or"
-                f" task.options.max_repeats={least}"
+                f" make {self.total}. Type fewer trainer.steps, or task.options.max_repeats={least}"
             )
 
     def used_up(self, length: int) -> dict[str, int]:
@@ -195,7 +194,7 @@ def _all(
     if missing := [name for name in wanted if name not in weights]:
         _refuse(
             f"task.options.{key} gives {', '.join(weights)} a weight and {', '.join(missing)} none,"
-            f" and {what} are {', '.join(wanted)}",
+            f" but {what} are {', '.join(wanted)}",
             key,
         )
 

@@ -148,7 +148,7 @@ def _load(path: Path, mtime: int, size: int, options: Options) -> Prompts:
         problem = fault(row, options.needs)
         if problem:
             if options.on_unfit == "error":
-                remedy = "mend or remove it, or type task.options.on_unfit=drop to leave it out"
+                remedy = "correct or remove it, or type task.options.on_unfit=drop to leave it out"
                 refuse(f"{path}, {where}", f"a row that has {problem}", remedy)
             unfit += 1
         elif limit is not None and len(row.prompt_text()) > limit:

@@ -37,7 +37,7 @@ class RuleResult:
 
     Attributes:
         passed: what the function returned; None where it returned no bool.
-        vacuous: whether an empty answer passes too; None where that cannot be told.
+        vacuous: whether an empty answer passes too; None where that is unknown.
         infeasible: why no good answer can pass, or None.
     """
 
@@ -58,8 +58,8 @@ def read_rows(path: Path) -> list[Row]:
     rows = [rule_row(record, index, str(path)) for index, (_, record) in enumerate(records(path))]
     if not any(row.rules for row in rows):
         raise UserError(
-            f"{path} has {len(rows)} rows and no checker tagged [rule] in any. A VerIF-style"
-            f" file holds {{checkers, functions}} in reward_model.ground_truth. Type: {USAGE}"
+            f"{path} has {len(rows)} rows but none has a checker tagged [rule]. A VerIF-style file"
+            f" holds {{checkers, functions}} in reward_model.ground_truth. Type: {USAGE}"
         )
     return rows
 
@@ -82,7 +82,7 @@ def rule_row(record: Mapping[str, Any], index: int, where: str) -> Row:
     )
     if not legal or not prompt:
         raise UserError(
-            f"{place}: it has no legal prompt. Legal is a text, or turns of role and content."
+            f"{place}: its prompt is not legal. Legal is a text, or turns of role and content."
             " Correct or remove the row."
         )
     rules = tuple(

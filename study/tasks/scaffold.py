@@ -48,10 +48,10 @@ def check(scaffold: Scaffold, rows: Sequence[Row]) -> None:
     bare = [row.prompt_id for row in rows if not items(row)]
     if bare:
         raise UserError(
-            f"scaffold={scaffold.name} shows criteria, and {len(bare)} of {len(rows)} rows hold"
-            f" none, first prompt_id={bare[0]}: the scaffold would do nothing there and nobody"
-            " would see it. Type scaffold=none, or take a task whose rows have rubrics"
-            " (task.options.needs=criteria refuses others)."
+            f"scaffold={scaffold.name} shows criteria, but {len(bare)} of {len(rows)} rows have"
+            f" none, first prompt_id={bare[0]}. There the scaffold would silently do nothing. Type"
+            " scaffold=none, or take a task whose rows have rubrics (task.options.needs=criteria"
+            " refuses others)."
         )
 
 

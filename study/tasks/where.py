@@ -33,7 +33,7 @@ def task_path(task: Task) -> Path:
         return path
     also = f" or set {VARIABLE} to a folder with {FILES[task.name]}" if task.name in FILES else ""
     raise UserError(
-        f"task={task.name} reads its prompts from a file, and task.path is not set. Type for"
+        f"task={task.name} reads its prompts from a file, but task.path is not set. Type for"
         f" example task.path=prompts.jsonl (.jsonl, .jsonl.gz or .parquet){also}. `python -m"
-        " experiments.data` prepares and describes such files."
+        " experiments.data` prepares such files and describes their form."
     )

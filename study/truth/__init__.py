@@ -150,8 +150,8 @@ def extracted(item: Item, answer: str) -> str | None:
 
 def _without_rule(item: Item) -> UserError:
     return UserError(
-        f"{item.id} is of the domain {item.domain!r}, which has no rule. Legal are math, qa, code."
-        " Correct the row's type."
+        f"{item.id} is of the domain {item.domain!r}, which has no rule. Legal types are math, qa,"
+        " code. Correct the row's type."
     )
 
 

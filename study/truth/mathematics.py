@@ -169,7 +169,7 @@ class Comparer:
         self.dirty = False
 
     def call(self, comparison: Comparison) -> Result:
-        """``returned`` with whether the two are equal, or why that could not be told.
+        """``returned`` with whether the two are equal, or why that is unknown.
         Raises Broken: it was killed from outside, or failed."""
         request = {"golds": comparison.golds, "answer": comparison.answer, "cpu_s": LIMITS.cpu_s}
         reply = self.worker.ask(request, LIMITS)

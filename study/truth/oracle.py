@@ -50,7 +50,7 @@ class Oracle:
     def truths(self, rows: Sequence[Row], answers: Sequence[str | None]) -> list[RuleTruth]:
         """What the rules say of each of N answers, its thinking already stripped.
 
-        A truth that could not be had is asked for again the next time, all others once.
+        A missing truth is asked for again the next time, all others once.
         """
         keys = _keys(rows, answers)
         with self._lock:
@@ -68,7 +68,7 @@ class Oracle:
         self, rows: Sequence[Row], answers: Sequence[str | None], truths: Sequence[RuleTruth]
     ) -> None:
         """Take in what the rules were heard to say of each of N answers, so that they are not asked
-        again; a truth that could not be had still is."""
+        again; a missing truth still is."""
         with self._lock:
             self._keep(dict(zip(_keys(rows, answers), truths, strict=True)))
 

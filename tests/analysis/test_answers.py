@@ -230,7 +230,7 @@ def test_a_page_is_no_larger_than_it_may_be_and_says_what_was_left_out(planted, 
     assert written.bytes == written.path.stat().st_size <= 200_000
     assert 50 < len(told["answers"]) < told["total"] == 864
     assert f"Here are {len(told['answers']):,} of the study's 864 answers." in written.how
-    assert f"{864 - len(told['answers'])} others were chosen and left out" in written.how
+    assert f"{864 - len(told['answers'])} more were left out to keep the page small." in written.how
     assert {row["source"] for row in rows_of(told)} == set(range(9)), "of every run"
 
 
@@ -287,4 +287,4 @@ def test_the_command_writes_the_page_beside_the_report(make_study, capsys):
 def test_a_study_without_answers_says_so(make_study, capsys):
     study = make_study(judges=["sim-fair"], seeds=1, steps=0, state="new")
     assert main([f"study={study.name}", f"runs_dir={study.parent}"]) == 2
-    assert "has no answer on record" in capsys.readouterr().err
+    assert "has no recorded answer" in capsys.readouterr().err

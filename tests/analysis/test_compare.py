@@ -181,7 +181,7 @@ def test_each_is_forecast_by_the_runs_of_the_other(small_study, tmp_path, capsys
 def test_a_study_without_cells_is_nothing_to_compare(pair, capsys):
     (pair / "empty").mkdir()
     assert main(["study=a,empty", f"runs_dir={pair}", "forecast=false"]) == 2
-    assert "nothing to compare" in capsys.readouterr().err
+    assert "no readable cell to compare" in capsys.readouterr().err
 
 
 def test_what_others_wrote_is_harmless(pair, capsys):

@@ -156,8 +156,8 @@ def test_the_test_is_near_pearsons_where_each_item_stands_once() -> None:
     [
         (cells(20, 5, 5, 20), "two domains"),
         (pd.concat([cells(2, 0, 0, 2), cells(2, 0, 0, 2, "b", 10)]), "fewer than 10"),
-        (pd.concat([cells(20, 20, 0, 0), cells(20, 20, 0, 0, "b", 100)]), "says the same"),
-        (pd.concat([cells(20, 0, 0, 0), cells(0, 20, 0, 0, "b", 100)]), "says the same"),
+        (pd.concat([cells(20, 20, 0, 0), cells(20, 20, 0, 0, "b", 100)]), "gives the same score"),
+        (pd.concat([cells(20, 0, 0, 0), cells(0, 20, 0, 0, "b", 100)]), "gives the same score"),
     ],
     ids=["one-domain", "few", "constant", "no-class-in-common"],
 )

@@ -182,7 +182,7 @@ def test_runs_that_theory_knows_nothing_of_are_left_out_and_said():
     )
     assert free.points == held.points == []
     said = dose_caption(only_theory(free, held))
-    assert "at least 3 with a logged gradient norm, and there are 1." in said
+    assert "at least 3 with a logged gradient norm, but there are 1." in said
     assert "at beta = 0.1: the first step has no two rewards" in said
 
 
@@ -268,7 +268,7 @@ def test_a_dose_study_has_its_section_and_others_have_none(small_study, tmp_path
     before = plt.get_fignums()
     text = "".join(sections.doses(evidence))
     assert "How much behaviour does a dose buy?" in text and text.count("<figure>") == 1
-    assert "runs are taken for independent" in text and "First order" in text
+    assert "runs are treated as independent" in text and "First order" in text
     assert plt.get_fignums() == before
     assert dose_responses(read_runs(small_study)[0]) == dose_responses([]) == []
     assert sections.doses(dataclasses.replace(evidence, doses=[])) == []

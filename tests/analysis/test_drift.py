@@ -280,12 +280,12 @@ def test_findings_carry_the_planted_numbers(evidence):
     shown = f"judge minus truth +0.45 {bracket(gap['diff_low'], gap['diff_high'])}"
     assert f"sim-verbose beyond sim-fair (3 pairs by seed): {shown}" in text
     shown = f"length +45.9 {bracket(length['diff_low'], length['diff_high'])} words"
-    assert f"the behaviours that moved furthest apart are {shown}" in text
+    assert f"largest behaviour effects: {shown}" in text
     assert "sim-flaky (acting) left 25.0 % of 288 verdicts unscored: unparsed 72" in text
     assert "nan" not in text.lower()
     rows = {row["judge"]: row for row in summary_rows(evidence)}
     assert rows["sim-verbose"]["judge - truth"] == "0.01 -> 0.46"
-    assert rows["sim-flaky"]["words beyond sim-fair"] == "+10 [-2.4, 22.4]"
+    assert rows["sim-flaky"]["words vs sim-fair"] == "+10 [-2.4, 22.4]"
     assert all(isinstance(value, str) for row in rows.values() for value in row.values())
 
 

@@ -149,7 +149,7 @@ def test_the_forecast_is_of_the_reward_and_not_of_the_score(copied, answered):
 def test_a_study_without_rollouts_is_said(tmp_path, capsys):
     (tmp_path / "empty").mkdir()
     assert main(["study=empty", f"runs_dir={tmp_path}"]) == 2
-    assert "no recorded rollouts" in capsys.readouterr().err
+    assert "no readable rollouts" in capsys.readouterr().err
 
 
 def test_programs_are_forecast_with_their_calls_and_failures_are_not_asked_about(tmp_path):
@@ -174,7 +174,7 @@ def test_a_study_of_two_arms_has_no_shifts_in_units_and_says_what_to_type(small_
     assert "python -m analysis.forecast study=nowhere steps=1" in capsys.readouterr().err
     # its own fit would have seen the arms that it forecasts, so that it is made anew, arm by arm
     assert main([*command, f"fit={small_study.name}"]) == 2
-    assert "is fitted on 4" in capsys.readouterr().err
+    assert "the response fit needs 4" in capsys.readouterr().err
     assert main(command) == 0
     said = capsys.readouterr().out
     assert "No shift in units" in said and "Type fit=STUDY" in said
@@ -247,7 +247,7 @@ def test_probed_judges_and_a_study_of_few_arms(small_study, tmp_path, capsys):
     words = [f"study={small_study.name}", f"runs_dir={small_study.parent}"]
     folder = next(path.parent for path in runs_dir.rglob("probes.parquet"))
     assert main([*words, f"probes={folder}"]) == 2
-    assert "is fitted on 4" in capsys.readouterr().err
+    assert "the response fit needs 4" in capsys.readouterr().err
 
 
 def test_a_scale_is_least_squares_through_the_origin():

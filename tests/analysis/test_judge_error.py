@@ -215,7 +215,7 @@ def test_a_calibration_that_cannot_be_had_says_why() -> None:
     few = replace(short, judge=np.where(np.arange(24)[:, None] < 4, short.judge, NAN))
     for reduced in (few, run.where(np.arange(len(run.step_P)) < 8)):
         found = calibrated(reduced, reduced.judge)
-        assert not found.is_known and "a calibration takes 64 of 12" in found.note
+        assert not found.is_known and "a calibration needs 64 of 12" in found.note
         row = step_row(replace(reduced, reward=reduced.judge))
         assert np.isnan(row["bias_share"]) and np.isnan(row["gap/bias"]) and np.isnan(row["slope"])
     late = replace(run, truth=np.where(run.step_P[:, None] <= 13, 0.5, run.truth))

@@ -115,7 +115,7 @@ def test_arms_that_differ_in_more_are_no_pair():
 def test_without_a_pair_of_arms_nothing_is_said_to_go_away():
     (row,) = of_study([run for run in world() if run.arm != "absent"])
     assert row.absent == "" and np.isnan(row.gone_absent.value) and np.isfinite(row.gone.value)
-    assert knockout_table([row])["gone without the bias"].tolist() == ["\u2013"]
+    assert knockout_table([row])["share removed without the bias"].tolist() == ["\u2013"]
     (row,) = of_study([run for run in world() if (run.arm == "out") == (run.seed == 0)])
     assert np.isnan(row.lost.value) and np.isnan(row.gone.value)
     assert "what went away is not known" in sentence(row) and "took away" not in sentence(row)

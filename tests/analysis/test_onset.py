@@ -203,7 +203,7 @@ def test_doses_of_the_judge_name_the_shortcut(make_study) -> None:
 def test_the_command_line(make_study, answered) -> None:
     """In the planted study the gap is .08 a step, so it rises from the first step on."""
     study = make_study(judges=("sim-fair", "sim-verbose"), seeds=1, steps=12)
-    found, said = answered(main, study, "feature=length", "high=0.5", "fewest=10")
+    found, said = answered(main, study, "feature=length", "high=0.5", "min_high=10")
     lines = {one["arm"]: one for one in found}
     verbose = lines["sim-verbose"]
     assert verbose["gap_first"] == pytest.approx(0.0) and verbose["gap_last"] == pytest.approx(0.88)

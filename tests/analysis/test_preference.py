@@ -59,7 +59,7 @@ def test_slopes_and_errors_are_those_within_items():
     ("change", "said"),
     [
         (lambda f: f.assign(author="z", author_family="z"), "no answer is its own"),
-        (lambda f: f.assign(author="a0", author_family="a"), "do not vary apart"),
+        (lambda f: f.assign(author="a0", author_family="a"), "do not vary separately"),
         (lambda f: f.head(4), "too few"),
     ],
 )

@@ -317,7 +317,7 @@ def test_placebos_by_hand(runs):
 def test_too_few_runs_predict_nothing(runs):
     rows = predict(paths(runs[:3]))
     assert all(math.isnan(row.predicted.value) and row.fitted_on == 2 for row in rows)
-    assert rows[0].note == "2 other runs with a known push and shift; a scale takes 3"
+    assert rows[0].note == "2 other runs with a known push and shift; a scale needs 3"
     line = calibrate(rows)[0]
     assert math.isnan(line.scores.r2) and line.note == "0 runs with both numbers"
 
@@ -396,7 +396,7 @@ def test_a_kl_penalty_puts_its_limit_beside_the_shift(copied, answered):
         with config_of(cell) as config:
             config["trainer"]["beta"] = 0.5
     found, said = answered(main, study)
-    assert "what the KL penalty would hold" in said
+    assert "the limit of the KL penalty" in said
     rows = found["kl_limit"]
     assert len({row["cell"] for row in rows}) == 4
     for row in rows:

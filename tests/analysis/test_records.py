@@ -144,7 +144,7 @@ def test_a_script_without_a_main_guard_is_told_to_have_one(tmp_path):
     script = tmp_path / "script.py"
     script.write_text(SCRIPT + "on_each_core(abs, [1, 2], 1, 0)\n")
     _, said = started(script).communicate(timeout=GENEROUS_S)
-    assert "UserError: A process that did a part of the work" in said
+    assert "UserError: A worker process ended" in said
     assert 'under `if __name__ == "__main__":`' in said
 
 

@@ -22,9 +22,9 @@ ALIKE = {
 OWN = {
     "compare": {
         "": "needs study=",
-        "study=planted": "is not two different studies",
-        "study=planted,planted": "is not two different studies",
-        "study=a,b,c": "is not two different studies",
+        "study=planted": "does not name two different studies",
+        "study=planted,planted": "does not name two different studies",
+        "study=a,b,c": "does not name two different studies",
         "study=planted,zebra": "There is no study folder",
     },
     "confusion": {
@@ -32,8 +32,8 @@ OWN = {
         "study=planted out=o.json table=x": "both study= and table=",
     },
     "crossjudge": {
-        "study=planted least=much": "it must be a number that is finite",
-        "study=planted least=0": "a number above 0",
+        "study=planted min_shift_sd=much": "it must be a number that is finite",
+        "study=planted min_shift_sd=0": "a number above 0",
     },
     "dose": {
         "study=planted": "experiment=dose-response",
@@ -44,8 +44,8 @@ OWN = {
         "study=planted format=csv": "needs out=",
         "study=planted out=x.csv": "needs format=",
         "study=planted format=csv out=nowhere/x.csv": "mkdir -p",
-        "study=planted format=hf out=tests": "it is a folder with files in it",
-        "study=planted format=hf out=README.md": "it is a file, and this format writes a folder",
+        "study=planted format=hf out=tests": "it is a folder that holds files",
+        "study=planted format=hf out=README.md": "it is a file, but this format writes a folder",
         "study=planted format=csv out=tests": "it is a folder",
         "study=plantde format=csv out=x.csv": "There is no study folder",
     },
@@ -56,7 +56,7 @@ OWN = {
     },
     "interventions": {"study=planted": "experiment=interventions"},
     "knockout": {
-        "study=planted": "(correction.without) and the other does not, all else alike."
+        "study=planted": "that differ only in correction.without."
         " Type for example: python -m experiments.sweep experiment=knockout"
     },
     "mediation": {
@@ -72,7 +72,7 @@ OWN = {
     "onset": {
         "study=planted feature=taste": "feature=taste is not legal: it must be one of length",
         "study=planted high=much": "high=much is not legal: it must be a number",
-        "study=planted fewest=inf": "fewest=inf is not legal: it must be a whole number",
+        "study=planted min_high=inf": "min_high=inf is not legal: it must be a whole number",
     },
     "propagation": {"study=planted scale=magic": "plain, adam"},
     "view": {
@@ -80,10 +80,10 @@ OWN = {
         "study=planted out=nowhere/at/all.html": "mkdir -p",
     },
     "workflow": {
-        "": "needs study= or log=, one of them",
-        "study=a log=b.jsonl": "needs study= or log=, one of them",
+        "": "needs study= or log=, and takes only one of them",
+        "study=a log=b.jsonl": "needs study= or log=, and takes only one of them",
         "study=away": "There is no study folder",
-        "study=planted": "no recorded rollout with an outcome",
+        "study=planted": "no recorded rollout of programs",
     },
 }
 

@@ -51,7 +51,7 @@ def test_rollouts_without_a_truth_or_runs_without_a_shift_are_left_out_or_refuse
     assert made.mean == pytest.approx([2.0, 5.0, 0.5])
     assert made.varies.tolist() == [True, False, True]
     made, bias, arm, shifts, exposure = planted(np.random.default_rng(0), arms=3)
-    with pytest.raises(ValueError, match="a response takes 4"):
+    with pytest.raises(ValueError, match="the response fit needs 4"):
         response.leave_one_arm_out(made, bias, arm, shifts, exposure)
     with pytest.raises(ValueError, match="known shifts"):
         response.fit(made, bias, arm, np.full(shifts.shape, NAN), exposure)
@@ -217,5 +217,5 @@ def test_a_fit_that_is_not_there_and_other_behaviours_are_refused(tmp_path):
     with pytest.raises(UserError, match="takes the same behaviours"):
         forecast_units.forecasts(others, STUDY, judged(bias))
     few = Trained(("a", "b"), np.array([0, 1]), shifts[:2])
-    with pytest.raises(UserError, match="is fitted on 4"):
+    with pytest.raises(UserError, match="the response fit needs 4"):
         fitted(STUDY, judged(bias), few)

@@ -147,7 +147,7 @@ def test_a_checkpoint_of_another_config_is_refused_and_kept(two, cell_id, steps)
 
 def test_a_file_in_place_of_the_folder_is_refused(cell):
     cell.checkpoints.write_text("")
-    with pytest.raises(UserError, match="has to be a folder"):
+    with pytest.raises(UserError, match="should be a folder"):
         resume(cell, "id", 10)
 
 

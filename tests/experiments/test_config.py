@@ -148,7 +148,7 @@ def test_models_are_known_by_several_names(tmp_path, monkeypatch):
         ({"lora_target_modules": "a b"}, "names of layers"),
         ({"exp_name": "../up"}, "a plain name"),
         ({"exp_name": "a' b"}, "one plain value"),
-        ({f"key_{n}": n for n in range(1001)}, "no training.yaml"),
+        ({f"key_{n}": n for n in range(1001)}, "not a training.yaml"),
         ("- a\n- b\n", "holds no keys and values"),
         ("a: [\n", "is not YAML"),
         ("", "is empty"),
@@ -162,7 +162,7 @@ def test_bad_files_are_refused_in_a_paragraph(tmp_path, content, said):
 
 
 def test_a_file_that_is_not_there_is_refused(tmp_path):
-    with pytest.raises(UserError, match=r"import=.*nothing\.yaml is not there"):
+    with pytest.raises(UserError, match=r"import=.*nothing\.yaml does not exist"):
         imported(tmp_path / "nothing.yaml")
 
 

@@ -203,8 +203,8 @@ def test_without_truth_or_variation_nothing_is_fitted():
     flat = np.ones_like(run.features)
     one = np.where(np.arange(len(run.truth))[:, None] == 0, run.truth, np.nan)
     for changed, said in (
-        ({"truth": np.full(run.truth.shape, np.nan)}, "read from judge - truth"),
-        ({"features": flat}, r"no answer of correction\.fit=s has more of it"),
+        ({"truth": np.full(run.truth.shape, np.nan)}, "the fit needs judge - truth"),
+        ({"features": flat}, r"in correction\.fit=s it does not vary within groups"),
         ({"truth": one}, "too few groups of rollouts"),
     ):
         with pytest.raises(UserError, match=said):
@@ -215,16 +215,16 @@ def test_parts_that_cannot_be_had_are_user_errors(small_study):
     runs_dir, name = str(small_study.parent), small_study.name
     another = ["judge.simulated.domains.qa.doses.length=0.3"]
     for judge, said in (
-        (load_judge("smollm2-135m"), "nobody planted that"),
+        (load_judge("smollm2-135m"), "has no planted one"),
         (load_judge("sim-verbose", "judge.grading.name=pairwise"), "adds no dose to a score"),
         (load_presets("sim-verbose", "mixed-mini", another)[0], "has another in qa"),
     ):
         with pytest.raises(UserError, match=said):
             parts_of(Study(judge=judge, correction=Correction(without=["length"])))
     for fit, said in (
-        ("nothing", "is no study in"),
+        ("nothing", "is not a study in"),
         ("../debug", "correction.fit=.. is not legal"),
-        (name, "trained with these very settings"),
+        (name, "trained with the same settings"),
     ):
         settings = Correction(without=["length"], fit=fit)
         with pytest.raises(UserError, match=said):

@@ -176,7 +176,7 @@ def test_what_hydra_answers_with_a_traceback_is_one_paragraph(typed, words, inst
     [
         (
             ["experiment=mixed-quickstart", "judge=sim-fair", "seed=0"],
-            r"arm = fair \| lenient-qa \| strict-code, which changes nothing",
+            r"arm = fair \| lenient-qa \| strict-code, which does not change the training",
         ),
         (["judge=sim-fair", "seed=0", "cost.max_usd=1.0,2.0"], r"cost.max_usd = 1.0 \| 2.0"),
     ],

@@ -67,7 +67,7 @@ def test_a_cell_that_another_machine_runs_is_busy(cell, machine, capsys):
         study = machine("two")
         CellFolder(study / cell.name).find()
         assert train.run_cell(CellFolder(study / cell.name)) == cells.BUSY
-    assert "is run by process" in capsys.readouterr().out
+    assert "is being run by process" in capsys.readouterr().out
 
 
 def test_an_end_that_cannot_be_sent_is_no_end(cell, machine, monkeypatch, capsys):
@@ -102,7 +102,7 @@ def test_a_cell_can_be_named_by_its_url(cell, machine, tmp_path, capsys):
     word = f"cell=file://{tmp_path}/far/fake/{cell.name}"
     assert train.main([word, "threads=1"]) == 0
     assert train.main([f"{word}x"]) == 2
-    assert f"given was {word}x" in capsys.readouterr().err
+    assert f"but {word}x is not one" in capsys.readouterr().err
 
 
 def test_a_place_that_may_not_be_written_is_refused_before_anything_runs(machine, tmp_path):

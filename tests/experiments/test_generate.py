@@ -121,7 +121,7 @@ def test_an_adapter_answers_for_itself_and_for_its_own_base_only(tmp_path, littl
     untrained, trained = ([row["response"] for row in rows_of(each)] for each in (base, tuned))
     assert untrained != trained
     assert template.settings != base.settings
-    with pytest.raises(UserError, match=r"was trained on .*little, and the model given is other"):
+    with pytest.raises(UserError, match=r"was trained on .*little, but the model given is other"):
         made(model="other", adapter=adapter)
     wrong = altered(little, tmp_path / "wrong" / "little", num_hidden_layers=2)
     bad = altered(adapter, tmp_path / "bad", "adapter_config.json", r=4)

@@ -31,7 +31,7 @@ def test_two_sweeps_on_one_host_share_no_gpu(tmp_path, gpus_here) -> None:
     said = [child.communicate(timeout=GENEROUS_S)[0] for child in (first, second)]
     assert first.returncode == second.returncode == 0, said
     assert all("2 at once" in text and "1 GPU each of 2" in text for text in said)
-    waiting = [text.count("Other sweeps and servers of yours have the GPUs") for text in said]
+    waiting = [text.count("Your other sweeps and servers hold this machine") for text in said]
     assert 1 in waiting, said
     told = [ran(cell) for cell in todo]
     for gpu in ("0", "1"):
@@ -74,11 +74,15 @@ def test_slots_are_by_cores_memory_and_gpus(tmp_path, gpus_here, monkeypatch) ->
 @pytest.mark.parametrize(
     ("here", "sweep", "said"),
     [
-        (2, {"gpus_per_cell": 3.0}, "this process may use 2 GPUs here. Type sweep.gpus_per_cell=2"),
-        (0, {"gpus_per_cell": 0.5}, "this process may use 0 GPUs here. Leave it out"),
+        (
+            2,
+            {"gpus_per_cell": 3.0},
+            "this process may use: 2 GPUs here. Type sweep.gpus_per_cell=2",
+        ),
+        (0, {"gpus_per_cell": 0.5}, "this process may use: 0 GPUs here. Leave it out"),
         (8, {"gpus_per_cell": 1.5}, "a whole number, or a share"),
         (8, {"gpus_per_cell": 2.0, "accelerate": str(SHIPPED / "fsdp.yaml")}, "the 8 processes"),
-        (0, {"accelerate": str(SHIPPED / "fsdp.yaml")}, "has 0. Type this where they are, or"),
+        (0, {"accelerate": str(SHIPPED / "fsdp.yaml")}, "has 0. Type this on a machine with 8, or"),
         (4, {"accelerate": str(SHIPPED / "zero3.yaml")}, "has 4. .* write num_processes: 4 in a"),
     ],
 )

@@ -64,8 +64,8 @@ def test_a_reward_by_domain_fits_the_domains_of_the_rows(tmp_path):
     check(paid)
     for domains, said in (
         ({"math": "rule", "qa": "judge"}, "math, qa a reward and code none"),
-        (paid | {"chess": "judge"}, "names chess, and the task's rows are of code, math, qa"),
-        ({}, "no domain in reward.domains"),
+        (paid | {"chess": "judge"}, "names chess, but the task's domains are code, math, qa"),
+        ({}, "needs reward.domains, which is empty"),
     ):
         with pytest.raises(UserError, match=said):
             check(domains)
@@ -134,7 +134,7 @@ def test_a_run_by_rule_records_where_its_rows_are_from_and_what_it_could_not_kno
 @pytest.mark.parametrize(
     ("policy", "task", "why"),
     [
-        (TINY, LARGE, "from its lessons.*task=lazy brings none"),
+        (TINY, LARGE, "from its lessons.*task=lazy has none"),
         (DEEP, Task(name="instruct-mini"), "policy.architecture has depth"),
         (dataclasses.replace(MODEL, chat_template="none-such"), LARGE, "is not a template"),
     ],

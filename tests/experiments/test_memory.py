@@ -246,5 +246,5 @@ def test_a_copy_that_does_not_fit_can_be_left_out(tmp_path, the_gpu_has) -> None
     stop_at_problem(check_memory([cell(study(tmp_path, reference=0.0, **settings))]))
     (finding,) = check_memory([cell(study(tmp_path, **settings))])
     assert finding.message.endswith(
-        "Type trainer.reference=0, which keeps no copy of the initial weights"
+        "Type trainer.reference=0 to keep no copy of the initial weights"
     )

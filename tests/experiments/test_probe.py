@@ -103,7 +103,7 @@ def test_the_profile_is_printed_and_reported(done, runs, tmp_path, capsys):
     assert "What sim-verbose pays for beyond the truth" in shown
     assert "sim-fair: undecided for" in shown
     assert "0 judge calls made" in shown
-    titles = ("Contents as they are", "All probes", "Judges beside each other", "Asked again")
+    titles = ("Contents as they are", "All probes", "Judges next to each other", "Asked again")
     assert [shown.index(title) for title in titles] == sorted(map(shown.index, titles))
     assert "Own texts" not in shown, "rules wrote all of them"
     assert "sim-verbose, sim-fair on contents: Krippendorff alpha" in shown
@@ -186,7 +186,7 @@ def test_a_file_is_probed_by_a_judge_with_an_endpoint(tmp_path, monkeypatch, cap
     words = ["judge=openai-compatible", f"set={path}", f"runs_dir={tmp_path}", "repeats=2"]
     assert probe.main([*words, *endpoint]) == 0
     shown = " ".join(capsys.readouterr().out.split())
-    assert "the set has 3 prompts, and 64 were asked for" in shown
+    assert "the set has 3 prompts, but n=64 was typed" in shown
     assert "No rule knows the truth of these texts" in shown
     assert "Nothing is claimed of openai-compatible" in shown and "3 prompts gave a pair" in shown
     rows = rows_of(tmp_path / "probes" / "mine", "verdicts")
@@ -210,8 +210,8 @@ def test_a_limit_of_cost_stops_and_a_higher_one_goes_on(tmp_path, capsys):
     assert spent == {"calls": 60, "usd": 0.0} and len(verdicts) == 2 * (48 + 64)
     assert [row["score"] is None for row in verdicts] == [False] * 60 + [True] * 164
     assert {row["outcome"] for row in verdicts[60:]} == {"aborted"}
-    assert "52 of 64 verdicts of sim-verbose (repeat T=0.7) were not asked for" in shown
-    assert "48 of 48 verdicts of sim-fair (profile) were not asked for" in shown
+    assert "52 of 64 verdicts of sim-verbose (repeat T=0.7) were not requested" in shown
+    assert "48 of 48 verdicts of sim-fair (profile) were not requested" in shown
     assert "has spent 60 calls" in shown and "cost.max_calls=120" in shown
     assert "sim-fair has no scored pair" in shown
     assert "Nothing is claimed of sim-verbose" in shown and "fewer than 10 carry no claim" in shown
@@ -220,7 +220,7 @@ def test_a_limit_of_cost_stops_and_a_higher_one_goes_on(tmp_path, capsys):
     assert probe.main([*command, "cost.max_calls=224"]) == 0
     verdicts, spent, shown = read()
     assert spent["calls"] == 224 and {row["outcome"] for row in verdicts} == {"scored"}
-    assert "not asked" not in shown and "164 judge calls made; 60 verdicts came from" in shown
+    assert "not requested" not in shown and "164 judge calls made; 60 verdicts came from" in shown
 
 
 def test_what_missing_verdicts_could_undo_is_said(tmp_path, capsys):

@@ -78,7 +78,7 @@ def test_a_file_that_cannot_train_a_cell_is_refused(tmp_path, text, said) -> Non
     ("batch", "said"),
     [
         ((3, 3, 9), "The 2 processes of sweep.accelerate do not divide the 9 rollouts"),
-        ((4, 6, 8), "does not divide the 12 rollouts that each of the 2 processes has"),
+        ((4, 6, 8), "does not divide the 12 rollouts that each of the 2 processes takes"),
     ],
 )
 def test_rollouts_that_cannot_be_shared_are_refused(batch, said) -> None:

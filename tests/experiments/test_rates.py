@@ -168,9 +168,11 @@ def test_a_cell_whose_verdicts_are_damaged_or_of_another_version_tells_nothing(t
 def test_what_is_not_known_is_said_with_what_to_type(todo, tmp_path) -> None:
     none = Rates(tmp_path / "none" / "none")
     (line,) = time_lines(todo, none)
-    assert "not known until cells like these ran" in line and "trainer.steps=5" in line
+    assert "unknown until cells like these have run" in line and "trainer.steps=5" in line
     (line,) = usage_lines(todo, none)
-    assert line.startswith("No finished cell tells what sim-fair, sim-verbose, sim-flaky")
+    assert line.startswith(
+        "No finished cell shows the requests to sim-fair, sim-verbose, sim-flaky"
+    )
     assert time_lines([], none) == usage_lines([], none) == []
 
 

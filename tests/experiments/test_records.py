@@ -44,14 +44,14 @@ def test_runs_that_have_ended_and_their_replays_are_merged(study, capsys):
 def test_a_run_that_another_process_holds_stays_as_it_is(study, capsys):
     with CellFolder(study / "a-s0").lock():
         assert main(["merge", "study=old", f"runs_dir={study.parent}"]) == 0
-    assert "another process works in a-s0" in capsys.readouterr().out
+    assert "another process is using a-s0" in capsys.readouterr().out
     assert set(files(study).values()) == {3}
 
 
 def test_a_study_of_which_nothing_has_ended_is_refused(study, capsys):
     (study / "a-s0" / "DONE").unlink()
     assert main(["merge", "study=old", f"runs_dir={study.parent}"]) == 2
-    assert "has no run that has ended" in capsys.readouterr().err
+    assert "has no finished run" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("damaged", [False, True])

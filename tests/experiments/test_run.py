@@ -30,10 +30,10 @@ def test_what_cannot_be_written_is_called_by_its_name_and_the_other_is_written(
     run.report(todo, stale=True)
     printed = capsys.readouterr().out
     module = {"report": "analysis.report", "notebook": "experiments.notebook"}[broken]
-    assert f"The {broken} could not be written (ValueError: \\x1b[2Jodd rows)." in printed
+    assert f"The {broken} was not written (ValueError: \\x1b[2Jodd rows)." in printed
     assert f"type: python -m {module} study=fake runs_dir={cell.config.runs_dir}" in printed
     assert written == [{"report": "notebook", "notebook": "report"}[broken]]
-    assert printed.count("could not be written") == 1
+    assert printed.count("was not written") == 1
     assert ("report written in" in printed) == (broken == "notebook")
 
 

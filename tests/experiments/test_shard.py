@@ -84,7 +84,7 @@ def test_a_judge_too_many_is_cut_once_and_a_share_is_typed_shortly() -> None:
     ["0/2", "3/2", "1", "", "1/", "a/b", "-1/2", "1/2/3", "1.5/2", "1/99999", "1/\u0662", "1 /2"],
 )
 def test_what_is_no_share_is_refused(shard) -> None:
-    with pytest.raises(UserError, match="is no share: it must be I/N"):
+    with pytest.raises(UserError, match="is not a share: it must be I/N"):
         share_of(study_of({"a": 2}, engine="shard", shard=shard))
 
 
@@ -93,9 +93,9 @@ def test_a_shard_of_another_engine_and_several_engines_are_refused() -> None:
     with pytest.raises(UserError, match=r"sweep.engine=local is given. Type shard=1/2"):
         stop_at_problem(check_engine(study_of({"a": 2}, shard="1/2")))
     one = study_of({"a": 1}, engine="shard", shard="1/2")
-    with pytest.raises(UserError, match="hydra/launcher=joblib both say where cells run"):
+    with pytest.raises(UserError, match="hydra/launcher=joblib both choose where cells run"):
         stop_at_problem(check_engine(one, ["hydra/launcher=joblib"]))
-    with pytest.raises(UserError, match="one for all cells"):
+    with pytest.raises(UserError, match="one value for all cells"):
         stop_at_problem(check_engine([*one, *study_of({"b": 1}, engine="shard", shard="2/2")]))
 
 

@@ -76,7 +76,7 @@ def test_cells_run_as_jobs_and_lost_ones_are_submitted_again(start, tmp_path) ->
     assert ledger(killed) == {}
     left = [*(killed.folder.study_dir / slurm.FOLDER).glob("*_submitted.pkl")]
     assert len(left) == 3  # of those that were lost, which can be looked into
-    (log,) = [line for line in out.splitlines() if "what its last job printed is in" in line]
+    (log,) = [line for line in out.splitlines() if "its last job's output is in" in line]
     assert fake_cells.FAILS in Path(log.rpartition(" in ")[2]).read_text()
 
 
@@ -193,7 +193,7 @@ def test_a_real_cluster_is_told_when_the_sweep_ends(start, real, tmp_path) -> No
     wait_for(lambda: all(lives(cell) for cell in todo))
     driver.send_signal(signal.SIGTERM)  # as at the end of a job that is the sweep
     out, _ = driver.communicate(timeout=GENEROUS_S)
-    assert "2 jobs are left with Slurm" in out
+    assert "2 jobs are still with Slurm" in out
     driver = start(tmp_path, todo)
     assert driver.stdout is not None and "2 of them submitted earlier" in driver.stdout.readline()
     ids = [ledger(cell)[cell.name]["id"] for cell in todo]

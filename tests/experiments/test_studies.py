@@ -143,13 +143,13 @@ def test_clean_says_first_and_takes_only_what_may_go(study: Path, printed: Print
     before = records(study)
     left = litter(study)
     runs = f"runs_dir={study.parent}"
-    assert "Nothing was touched" in printed(clean.main, runs)
+    assert "No file was removed" in printed(clean.main, runs)
     assert all(path.exists() for path in left) and len(list(study.glob("*/checkpoints"))) == 4
-    assert "Gone: 7 of 7" in printed(clean.main, runs, "yes=true")
+    assert "Removed: 7 of 7" in printed(clean.main, runs, "yes=true")
     assert not any(path.exists() for path in left) and not list(study.glob("*/checkpoints"))
     after = records(study)
     assert after.pop(".fresh.json.abcd1234") and after == before
-    assert "may go." in printed(clean.main, runs)
+    assert "holds nothing to remove." in printed(clean.main, runs)
 
 
 def test_a_cell_that_is_not_done_keeps_its_checkpoints(study: Path) -> None:

@@ -43,10 +43,10 @@ def test_running_cells_are_not_called_done(running, capsys) -> None:
     shown = " ".join(capsys.readouterr().out.split())
     assert "nothing to run" not in shown
     assert "0 of 1 cells of quickstart are done" in shown
-    assert f"{running.name} is run by process 4711 on node7" in shown
+    assert f"{running.name} is being run by process 4711 on node7" in shown
     assert "at step 3 of 40" in shown and "tail -f" in shown
-    assert "When those have ended, run the same command again" in shown
-    assert "continue where these stopped" not in shown
+    assert "When those have ended, rerun the command" in shown
+    assert "Rerun the command to resume these" not in shown
 
 
 def test_beside_running_cells_done_ones_are_counted(running, capsys) -> None:
@@ -116,8 +116,8 @@ def test_a_refused_judge_is_asked_by_one_cell_and_the_others_go_on(tmp_path, ref
     assert [cell.folder.state() for cell in todo] == ["failed", "new", "done", "new"]
     said = " ".join(out.split())
     assert "The endpoint of openai-compatible refused its key, its account or its model" in said
-    assert "2 cells that ask it were not started" in said
-    assert todo[1].name in said and todo[3].name in said and "run the same command again" in said
+    assert "2 cells that use it were not started" in said
+    assert todo[1].name in said and todo[3].name in said and "rerun the command" in said
     assert "[/INST]" in out and "[bold]now" in out, "taken for markup"
     assert "\x1b" not in out and "\\x1b[2J" in out
 
@@ -128,7 +128,7 @@ def test_a_key_that_is_refused_after_the_preflight_stops_the_sweep(trained, tmp_
     assert done.returncode == 1, done.stdout + done.stderr
     states = [folder.state() for folder in study_cells(tmp_path / "runs" / "debug")]
     assert sorted(states) == ["failed", "new", "new"]
-    assert "2 cells that ask it were not started" in " ".join(done.stdout.split())
+    assert "2 cells that use it were not started" in " ".join(done.stdout.split())
     assert "\x1b" not in done.stdout
 
 

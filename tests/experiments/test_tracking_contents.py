@@ -111,7 +111,7 @@ def test_a_rebuilt_cell_holds_what_the_live_one_did(small_study, projected, tmp_
         assert set(cell["files"]) == {"figures/judge-and-truth.svg", "samples.json"}
         assert [data["name"] for data, _ in cell["data"]] == ["instruct-mini"]
         assert len(cell["calls"]) == traces.MOST
-        assert "| What the judge gives |" in cell["tags"]["mlflow.note.content"]
+        assert "| Judge score |" in cell["tags"]["mlflow.note.content"]
         assert json.loads(cell["tags"]["mlflow.loggedArtifacts"])[0]["type"] == "table"
     flaky = [call for name in after if "flaky" in name for call in after[name]["calls"]]
     assert "ERROR" in {call[1] for call in flaky}
@@ -213,8 +213,8 @@ def test_measures_of_other_steps_stay_in_the_description(cell: cells.Cell) -> No
     series = {name: [(1, 0.5), (4, 0.25)] for name in contents.CHARTS}
     series["truth/mean"] = [(2, 0.5), (3, 0.125)]
     said = contents._description(cell, series)
-    assert "| What the judge gives | 0.5 at step 1 | 0.25 at step 4 |" in said
-    assert "| What the rules say is true | 0.5 at step 2 | 0.125 at step 3 |" in said
+    assert "| Judge score | 0.5 at step 1 | 0.25 at step 4 |" in said
+    assert "| Truth (rule score) | 0.5 at step 2 | 0.125 at step 3 |" in said
 
 
 def test_two_cells_that_end_at_one_moment_both_name_their_data(projected: Projected) -> None:
@@ -366,7 +366,7 @@ def test_the_printed_links_open_what_they_promise(browser, small_study, tmp_path
     run = {**ids, "parent_run_id": read_json(folder / "mlflow.json")["run_id"]}
     groups = ("Group: sim-fair", "Group: sim-flaky")
     told = ("what each judge taught", "sim-flaky", "Child runs")
-    held = ("What the judge gives", "instruct-mini", f"{folder.name}-step-2", "Parent run")
+    held = ("Judge score", "instruct-mini", f"{folder.name}-step-2", "Parent run")
     with served(ids["uri"], tmp_path, monkeypatch) as address:
         assert address.endswith(str(store.UI_PORT))
         charts = shown(browser, ui_link(ids), FIRST, *groups, *CHARTS)

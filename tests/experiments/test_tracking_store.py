@@ -166,7 +166,7 @@ def test_store_of_something_else_is_left_alone(theirs: str, runs: Path) -> None:
         (runs / "mlflow.db").unlink()
     sql(runs, theirs)
     before = (runs / "mlflow.db").read_bytes()
-    with pytest.raises(UserError, match="of something else or of a newer MLflow"):
+    with pytest.raises(UserError, match="not of MLflow or of a newer MLflow"):
         initialise(tracking_uri(Tracking(), runs), runs, "demo", [])
     assert (runs / "mlflow.db").read_bytes() == before
 

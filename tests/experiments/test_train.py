@@ -76,7 +76,7 @@ def test_a_cell_whose_device_is_not_here_is_refused(unfinished, capsys, monkeypa
     config.write_text(yaml.safe_dump(data | {"device": "cuda:9"}))
     status = (unfinished / "status.json").read_bytes()
     assert train.main([f"cell={unfinished}"]) == 2
-    assert "device=cuda:9 is not there" in capsys.readouterr().err
+    assert "device=cuda:9 does not exist here" in capsys.readouterr().err
     assert (unfinished / "status.json").read_bytes() == status
 
 
@@ -156,7 +156,7 @@ def test_a_checkpoint_that_is_whole_and_cannot_be_loaded(unfinished, name):
     assert lives.run(unfinished) == 2
     status = read_json(unfinished / "status.json")
     assert status["state"] == "failed" and status["exit_code"] == 2
-    assert f"{first} is as it was written, but cannot be loaded" in status["error"]
+    assert f"{first} is unaltered, but cannot be loaded" in status["error"]
     assert "Traceback" not in (unfinished / "log.txt").read_text()
 
 

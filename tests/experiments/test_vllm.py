@@ -79,7 +79,7 @@ def test_an_address_and_a_share_of_memory_are_no_identity() -> None:
     [
         ({"mode": "server"}, "trainer.vllm.url='' is not an address"),
         ({"mode": "server", "url": "localhost"}, "Type trainer.vllm.url=http"),
-        ({"url": "http://a:1"}, "would not be asked, because trainer.vllm.mode=none"),
+        ({"url": "http://a:1"}, "has no meaning with trainer.vllm.mode=none"),
         ({"mode": "colocate", "tensor_parallel": 2}, "does not divide the 3 processes"),
     ],
 )
@@ -125,13 +125,15 @@ def test_what_is_missing_is_refused_before_launch(machine, monkeypatch) -> None:
     config = asking(mode="colocate")
     stop_at_problem(vllm.check_vllm([cell(config), cell(Study())]))
     (machine / "nvidia/nvidia-smi").unlink()
-    with pytest.raises(UserError, match=r"this machine has none\. Type trainer\.vllm\.mode=none"):
+    with pytest.raises(UserError, match=r"this machine has no GPU\. Type trainer\.vllm\.mode=none"):
         stop_at_problem(vllm.check_vllm([cell(config)]))
     stop_at_problem(vllm.check_vllm([cell(config)], elsewhere=True))
     (machine / "vllm/__init__.py").unlink()
     (machine / "vllm").rmdir()
     monkeypatch.undo()
-    with pytest.raises(UserError, match=r"cannot be imported\. Type pip install"):
+    with pytest.raises(
+        UserError, match=r"cannot be imported in this environment\. Type pip install"
+    ):
         stop_at_problem(vllm.check_vllm([cell(config)]))
     stop_at_problem(vllm.check_vllm([cell(Study())]))
 
@@ -168,7 +170,7 @@ def test_a_server_that_does_not_answer_is_refused(machine) -> None:
 def test_a_server_is_for_one_cell_at_a_time(machine, url) -> None:
     Served.info = info("Qwen2.5-7B-Instruct", {})
     several = [cell(asking(mode="server", url=url)), cell(asking(mode="server", url=f"{url}/"))]
-    with pytest.raises(UserError, match=r"2 cells ask the server .* Type sweep.workers=1"):
+    with pytest.raises(UserError, match=r"2 cells use the server .* Type sweep.workers=1"):
         stop_at_problem(vllm.check_vllm(several))
     one_by_one = [cell(asking(Sweep(workers=1), mode="server", url=url)) for _ in range(2)]
     stop_at_problem(vllm.check_vllm(one_by_one))

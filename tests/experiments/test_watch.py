@@ -153,7 +153,7 @@ def test_what_cannot_be_shown_does_not_end_a_sweep(tmp_path, monkeypatch, capsys
         watched.tick()
         watched.ended(cell.folder, 0)
     said = capsys.readouterr().out.splitlines()
-    assert sum("could not be shown (ZeroDivisionError" in line for line in said) == 1
+    assert sum("was not shown (ZeroDivisionError" in line for line in said) == 1
 
 
 @pytest.mark.parametrize("width", [80, pytest.param(120, marks=pytest.mark.long)])

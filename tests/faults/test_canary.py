@@ -205,7 +205,7 @@ LOOKED_UP = (
 @pytest.mark.parametrize("key", ["study", "judge.name", "judge.endpoint.extra_body.user", "seed"])
 def test_a_value_from_the_environment_is_refused_by_where_it_comes_from(key, text) -> None:
     for check in (lambda: refuse_arguments([f"{key}={text}"]), lambda: refuse_variables(key, text)):
-        with pytest.raises(UserError, match=r"\$\{oc.env:NAME\} stands only in runs_dir"):
+        with pytest.raises(UserError, match=r"\$\{oc.env:NAME\} is legal only in runs_dir"):
             check()
 
 

@@ -87,7 +87,7 @@ def test_a_cut_config_is_refused_and_written_again_by_the_sweep(source, tmp_path
     text = (folder / "config.yaml").read_text()
     (folder / "config.yaml").write_text(text[: len(text) // 2].rsplit("\n", 1)[0] + "\n")
     said = verify.unsound(cell)
-    assert any("is not the config that the folder was made for" in line for line in said)
+    assert any("is not the config of this folder" in line for line in said)
     verify.mend(cell)
     assert cells.load_cell(CellFolder(folder)).id == cell.id and verify.unsound(cell) == []
 

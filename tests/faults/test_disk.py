@@ -114,7 +114,7 @@ def test_the_disk_is_known_by_what_libraries_say(error, tmp_path):
         trouble = storage.explained(raised, tmp_path)
     said = str(trouble)
     assert "no space is left" in said and " bytes are free" in said and "\n" not in said
-    assert "Free space there, then run the same command again" in said
+    assert "Free space there, then rerun the command" in said
 
 
 @pytest.mark.parametrize(("cause", "inodes"), [(errno.ENOSPC, True), (errno.EROFS, False)])
@@ -173,7 +173,7 @@ def test_a_run_goes_on_where_the_disk_stopped_it(
         code, said = sweep.result(timeout=GENEROUS_S)
     (folder,) = study_cells(runs_dir / "debug")
     assert code == 2 and "no space is left" in said, said
-    assert "run the same command again" in said
+    assert "rerun the command" in said
     assert "Traceback" not in said + (folder / "log.txt").read_text()
 
     code, said = again()

@@ -127,7 +127,7 @@ def test_two_sweeps_of_one_study_end_as_one(tmp_path, small_study, trained, warm
             with begin() as second:
                 said = [child.communicate(timeout=GENEROUS_S)[0] for child in (first, second)]
     assert first.returncode == 0, said
-    leaves_it = "is running it" in said[1] or "another sweep runs the others now" in said[1]
+    leaves_it = "is running it" in said[1] or "another sweep is running the others" in said[1]
     assert second.returncode == 0 or leaves_it, said
     folders = study_cells(tmp_path / "debug")
     assert len(folders) == 2

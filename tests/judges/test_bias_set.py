@@ -98,9 +98,12 @@ def changed(**fields: Any) -> Item:
 @pytest.mark.parametrize(
     "lines, message",
     [
-        ([item(), item(1), item()], "line 3: the id healthbench:val:0 stands on line 1 too"),
+        ([item(), item(1), item()], "line 3: the id healthbench:val:0 is also on line 1"),
         ([item(), "\0" * 40 + json.dumps(item(1))], "line 2: 40 NUL bytes"),
-        (['{"prompt": "A?", "responses": {}}'], "line 1: found no bias set.* no id, source"),
+        (
+            ['{"prompt": "A?", "responses": {}}'],
+            "line 1: the line is not of a bias set.* no id, source",
+        ),
         (["[1]"], "One JSON object per line"),
         (["{"], "no JSON"),
         ([""], "holds no prompt"),
@@ -115,7 +118,7 @@ def changed(**fields: Any) -> Item:
         ([changed(meta=None)], "meta that are None"),
         ([changed(made={"yshort": 1})], "found 1 under `made`"),
         ([changed(made={"yshort": {"sha256": "0"}})], "{'sha256': '0'} under `made`"),
-        ([changed(meta={"row_index": 0, "prompt_messages": "x"})], "prompt_messages that"),
+        ([changed(meta={"row_index": 0, "prompt_messages": "x"})], "prompt_messages is not a list"),
         ([changed(meta={"row_index": 0, "prompt_messages": []})], "a prompt that is"),
     ],
 )
@@ -173,7 +176,7 @@ def test_another_authors_slots_are_replaced_only_where_that_is_typed():
     full, writer = item(0, ypolicy_raw=BASE), Author("qwen3-8b", "qwen3")
     slots.fill_by_rules(slots.todo([full], VARIANTS, RULES, False, "b"))
     assert todo(RULES) == ["ycorrect"], "only what is missing is tried again"
-    message = r"5 slots .* author than qwen3-8b.*yshort of healthbench:val:0 \(author: rules\)"
+    message = r"5 slots .* other than qwen3-8b.*yshort of healthbench:val:0 \(author: rules\)"
     with pytest.raises(UserError, match=rf"{message}.*overwrite=true"):
         todo(writer)
     assert todo(writer, overwrite=True) == [*VARIANTS]

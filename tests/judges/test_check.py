@@ -87,7 +87,7 @@ def test_an_endpoint_by_url_and_model(capsys, serving):
     assert check.main(at(serving(), *priced)) == 0
     screen = lines(capsys.readouterr().out)
     assert screen["verdict"] == "scored 0.800"
-    assert screen["model"] == "m is served there"
+    assert screen["model"] == "m is served"
     assert screen["tokens"] == "100 in, 4 out"
     # (100 x $1 + 4 x $10) / 1e6 a verdict
     assert screen["cost"] == "$0.1400 per 1,000 verdicts like this one (price: 2026-11-21 mine)"
@@ -105,10 +105,10 @@ def test_the_harmless_question_feeds_every_kind_of_grading(capsys, serving, grad
 
 def test_a_cost_is_unknown_without_a_price_or_usage(capsys, serving):
     assert check.main(at(serving())) == 0
-    unknown = "unknown: set judge.price before using cost.max_usd"
+    unknown = "unknown: set judge.price before you use cost.max_usd"
     assert lines(capsys.readouterr().out)["cost"] == unknown
     judge = Judge(endpoint=Endpoint(model="m"), price=Price(input=1.0))
-    assert "how many tokens" in check.cost(judge, scored(cost_usd=None))
+    assert "did not report its tokens" in check.cost(judge, scored(cost_usd=None))
     assert check.cost(judge, scored(cost_usd=0.002)).startswith("$2.0000 per 1,000")
 
 
@@ -144,7 +144,7 @@ def test_the_screen_names_active_parameters_and_context():
     screen = dict(check.screen(judge, scored(labels=("met", "unknown"), tokens_in=3)))
     assert screen["judge"] == "moe, 120B (5B active), context 9,000 tokens"
     assert screen["verdict"] == "scored 0.500 (met, unknown)"
-    assert screen["tokens"] == "the endpoint did not say"
+    assert screen["tokens"] == "not reported by the endpoint"
 
 
 def test_the_documentation_names_every_judge_dialect_and_outcome():

@@ -54,7 +54,9 @@ def test_a_server_that_finds_no_free_gpus_is_refused_and_leaves_none_behind(
 ) -> None:
     gpus_here(3)
     two = judge(bind="", replicas=2, tensor_parallel=2)
-    with pytest.raises(UserError, match="judge=tiny takes 1 of each of 2 GPUs, and of the 3 that"):
+    with pytest.raises(
+        UserError, match="judge=tiny takes 1 of each of 2 GPUs, but too few of the 3 that"
+    ):
         server.start(two, "127.0.0.1", free_port(2), tmp_path / "runs")
     assert free(3) == "0,1,2"
 

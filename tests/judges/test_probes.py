@@ -214,7 +214,7 @@ def test_a_file_of_slots_is_read(tmp_path):
     contents = [one.contents for one in probe_set.sources]
     assert contents == [{"correct": "Yes."}, {"correct": "No."}, {"policy": "Maybe."}]
     assert probe_set.sources[1].slot_texts == {"ysycophant": ("Lovely! No.", "set")}
-    assert probe_set.notes == ["line 3 has no answer in any slot to start from"]
+    assert probe_set.notes == ["line 3 has no answer in any slot"]
     probes, _ = variants(probe_set.sources[2], only=["hedged"])
     assert [one.variant for one in probes] == ["ypolicy_raw", "hedged"]
     assert {one.base for one in probes} == {"policy"}

@@ -99,7 +99,7 @@ def test_a_file_in_place_of_its_folder_is_named(small_study, capsys):
     (small_study / "replays" / "a-file").touch()
     arguments = [f"study={small_study.name}", f"runs_dir={small_study.parent}", "out=a-file"]
     assert main(arguments) == 2
-    assert "a-file is a file; replays are kept there." in capsys.readouterr().err
+    assert "a-file is a file, but should be the folder of replays." in capsys.readouterr().err
 
 
 def test_neither_a_replay_nor_a_check_needs_torch(small_study):

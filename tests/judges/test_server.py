@@ -86,7 +86,7 @@ def test_a_key_opens_our_own_server(fake, monkeypatch):
     [
         ("die", 30.0, r"(?s)ended with exit code 1 .*OutOfMemoryError: too little of \*\*\* on"),
         ("hang", 0.5, r"(?s)did not answer at .* within 0\.5 s.*still loading weights"),
-        ("other", 30.0, r"serves another-model, and the judge asks for .*'tiny'"),
+        ("other", 30.0, r"serves another-model, but the judge needs .*'tiny'"),
     ],
 )
 def test_a_server_that_is_of_no_use_says_why(fake, monkeypatch, mode, timeout, message):
@@ -370,7 +370,7 @@ def test_other_settings_have_to_wait_for_the_users(fake):
     other = judge(port, max_num_seqs=4)
     with (
         lease(judge(port), fake),
-        pytest.raises(UserError, match=f"other settings for process {os.getpid()}"),
+        pytest.raises(UserError, match=f"different settings for process {os.getpid()}"),
         lease(other, fake),
     ):
         pass
@@ -389,8 +389,8 @@ def test_a_lease_that_cannot_start_leaves_nothing(fake, monkeypatch):
 @pytest.mark.parametrize(
     ("url", "replicas", "message"),
     [
-        ("https://example.org/v1", 1, "is not on it"),
-        ("http://127.0.0.1/v1", 1, "is not on it"),
+        ("https://example.org/v1", 1, "is on another"),
+        ("http://127.0.0.1/v1", 1, "is on another"),
         ("http://127.0.0.1:8000/v1", 2, "judge.endpoint.replicas=[http://127.0.0.1:8001/v1]"),
     ],
 )

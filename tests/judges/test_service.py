@@ -104,7 +104,7 @@ def test_a_lease_of_another_host_lapses_and_the_last_one_ends_the_service(runs):
         os.utime(stale, (old, old))
         assert list(served.users()) == []
         wait_for(lambda: running.endings)
-    assert running.endings == ["nobody uses it any more"] and not stale.exists()
+    assert running.endings == ["no process uses it"] and not stale.exists()
 
 
 def test_a_sign_of_life_that_is_damaged_counts_while_it_is_fresh(runs):

@@ -43,7 +43,7 @@ def refused(model: Judge, runs: Path, starts: bool = False) -> str:
 
 
 def test_nobody_serves(runs):
-    assert "Nobody serves judge=tiny" in refused(judge(), runs)
+    assert "judge=tiny is not served" in refused(judge(), runs)
     assert "bind=0.0.0.0 detached=true" in refused(judge(bind="elsewhere"), runs, starts=True)
 
 
@@ -115,10 +115,10 @@ def test_clocks_that_are_apart(runs, monkeypatch):
 @pytest.mark.parametrize(
     ("bind", "message"),
     [
-        ("nowhere.invalid", "is no address of a host"),
-        ("n" * 64, "is no address of a host"),
-        ("203.0.113.9", "Nothing can listen on 203.0.113.9"),
-        ("127.0.0.2", "which no other node reaches"),
+        ("nowhere.invalid", "is not an address of a host"),
+        ("n" * 64, "is not an address of a host"),
+        ("203.0.113.9", "A server cannot listen on 203.0.113.9"),
+        ("127.0.0.2", "which other nodes do not reach"),
     ],
 )
 def test_an_address_that_others_cannot_reach(runs, bind, message):
@@ -162,7 +162,7 @@ def test_a_detached_service_is_listed_used_and_stopped(runs, capsys):
     owner = served.read().owner
     assert served.name == name and server.alive(owner)
     assert serve.main([*words, "detached=true"]) == 2
-    assert f"{name} is served already" in capsys.readouterr().err
+    assert f"{name} is already served" in capsys.readouterr().err
     sign = served.add_user()
     assert serve.main([f"runs_dir={runs}", "status=true"]) == 0
     shown = capsys.readouterr().out

@@ -188,7 +188,7 @@ def test_a_planted_hang_ends_at_the_deadline() -> None:
     [
         ("good", {}, ()),
         ("model_404", {}, ()),  # no list of models is no fault
-        ("hang", {"deadline_s": 0.2, "idle_timeout_s": 5.0}, ("nothing within 0.2 s",)),
+        ("hang", {"deadline_s": 0.2, "idle_timeout_s": 5.0}, ("no reply within 0.2 s",)),
         ("html_200", {}, ("does not answer (its list of models",)),
         ("good", {"model": "x"}, ("judge.endpoint.model='x'", "it serves m, other.")),
         ("good", {"api_key_env": "NO_KEY"}, ("export NO_KEY=",)),

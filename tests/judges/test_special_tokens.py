@@ -192,14 +192,14 @@ def test_the_check_says_which_marks_are_escaped(tmp_path):
     rule = "escaped: marks of model families, such as <|im_end|>, <eos>, [INST] and [|user|]; "
     unknown = dict(check.screen(judge("hub/id"), scored))
     assert unknown["marks"] == (
-        f"{rule}its tokenizer is not at hand: judge.serve.model names no folder here"
+        f"{rule}its tokenizer is missing: judge.serve.model names no folder here"
     )
     folder = tmp_path / "model"
     save(folder, ("<|im_end|>", "@@end@@", "!"))
     rows = dict(check.screen(judge(str(folder)), scored))
     assert rows["marks"] == (
         f"{rule}2 special tokens of {folder}: <|im_end|> @@end@@;"
-        " not escaped, because a backslash cannot part them: '!'"
+        " not escaped, because a backslash does not split them: '!'"
     )
     save(folder, tuple(f"<|{number:03}|>" for number in range(100)))
     many = dict(check.screen(judge(str(folder)), scored))["marks"]

@@ -381,7 +381,7 @@ def test_a_row_that_nobody_can_use_is_not_there_and_verify_says_so(as_text, tmp_
         assert stats(path)["unusable"] == len(rows)
         problems = verify(path)
         assert sorted(line.partition(":")[0] for line in problems) == sorted(rows)
-        assert all("counts as not there" in line and len(line) < 1_200 for line in problems)
+        assert all("counts as missing" in line and len(line) < 1_200 for line in problems)
         assert main(["export", f"db={path}", f"out={out}"]) == 0
         assert "1 requests" in capsys.readouterr().out
         # Each is asked for again, and what comes then takes its place.

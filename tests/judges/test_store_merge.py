@@ -104,7 +104,9 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
     target = make_store(tmp_path / "all.db", {keys[2]: (value("legal time"), 7.0)})
     assert main(["merge", f"from={first},{second}", f"db={target}"]) == 0
     out = capsys.readouterr().out
-    assert f"{target} holds 2 replies: 1 are new, 0 gave way to earlier ones, 1 were there" in out
+    assert (
+        f"{target} holds 2 replies: 1 are new, 0 were replaced by earlier ones, 1 were kept" in out
+    )
     assert f"1 rows of {first} cannot" in out and f"3 rows of {second} cannot" in out
     with Store(target) as store:
         assert text_of(store.get(keys[0])) == "early"
@@ -131,7 +133,7 @@ def test_a_reply_that_cannot_be_used_gives_way(tmp_path: Path) -> None:
         (["merge", "from=newer.db", "db=all.db"], "schema version 99"),
         (["copy", "db=a.db"], "needs out="),
         (["copy", "db=a.db", "out=a.db"], "a.db is db itself"),
-        (["stats", "from=a.db"], "belongs to merge"),
+        (["stats", "from=a.db"], "only with merge"),
     ],
 )
 def test_what_cannot_be_merged_is_told_in_a_paragraph(

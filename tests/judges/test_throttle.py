@@ -160,7 +160,7 @@ def test_a_rate_file_is_begun_again_or_named(tmp_path: Path) -> None:
     (tmp_path / "rate").write_bytes(b"half")
     assert RateLimit(60, None, tmp_path / "rate").reserve(1, 0) == 0
     (tmp_path / "folder").mkdir()
-    with pytest.raises(UserError, match="limits that all processes share cannot be kept"):
+    with pytest.raises(UserError, match="limits that all processes share cannot be written"):
         RateLimit(60, None, tmp_path / "folder").reserve(1, 0)
 
 

@@ -61,7 +61,7 @@ def test_defaults_are_left_to_vllm_and_an_adapter_beside_its_base():
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"model": ""}, "nothing to start"),
+        ({"model": ""}, "so no server starts here"),
         ({"device": "tpu"}, "one of gpu, cpu"),
         ({"tensor_parallel": 0}, "tensor_parallel=0"),
         ({"replicas": 0}, "replicas=0"),

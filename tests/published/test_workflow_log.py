@@ -61,4 +61,4 @@ def test_short_runs_say_that_they_cannot_tell(log: Path):
     for name in ("p28", "p29"):
         short = read(log)[name]
         assert short.collapse == "not to be told" and short.healing == ""
-        assert any("collapse is not to be told" in sentence for sentence in describe_run(short))
+        assert any("collapse is unknown" in sentence for sentence in describe_run(short))

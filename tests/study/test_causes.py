@@ -62,7 +62,7 @@ def test_every_key_is_known_and_no_text_in_quotes_blamed() -> None:
         (["sweep.report=maybe"], "sweep.report=maybe is not legal: it must be true or false."),
         (["sim-fair"], "Type judge=sim-fair."),
         (["seed"], "Type seed=VALUE."),
-        (["=", "x y"], "one is KEY=VALUE"),
+        (["=", "x y"], "Settings are typed KEY=VALUE"),
         (["seed=0", "judge=sim-fair"], ""),
     ],
 )

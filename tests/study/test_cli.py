@@ -110,7 +110,7 @@ class Options:
     share: float | None = option("a share", legal=Number(low=0, high=1), key="cost.share")
     loud: bool = option("say it loud", False)
     colours: list[str] = option("of it", ["red"], Choice(("red", "blue")))
-    place: Path | None = option("where to", only=("write",))
+    place: Path | None = option("where to", only=("write",), former="to")
     overrides: list[str] = overrides("judge.")
     given: frozenset[str] = frozenset()
 
@@ -140,6 +140,13 @@ def test_words_become_typed_values() -> None:
     assert some.read(["read", "name=n", "cost.share=null"]).share is None
 
 
+def test_an_earlier_name_is_accepted_and_says_the_new_one(capsys) -> None:
+    assert some.read(["write", "name=n", "to=a"]).place == Path("a")
+    assert capsys.readouterr().err == "to= is now place=. Type place=a next time.\n"
+    with pytest.raises(UserError, match="place= is given twice"):
+        some.read(["write", "name=n", "place=a", "to=a"])
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [
@@ -155,7 +162,7 @@ def test_words_become_typed_values() -> None:
         (["read", "name=x", "count=1.5"], "count=1.5 is not legal: it must be a whole number."),
         (["read", "name=x", "cost.share=nan"], "it must be a number that is finite."),
         (["read", "name=x", "loud=yes"], "loud=yes is not legal: it must be true or false."),
-        (["read", "name=x", "colours=[red]"], "A list has none: colours=red."),
+        (["read", "name=x", "colours=[red]"], "and a list takes none. Type colours=red."),
         (["read", "name=x", "colours=red,bleu"], "must be one of red, blue. Did you mean blue?"),
         (["read", "name=x", "place=p"], "place= has no meaning with some.command read"),
     ],

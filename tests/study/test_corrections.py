@@ -234,11 +234,11 @@ RUBRIC = Judge(grading=Grading("rubric_batch"))
         ({"debias": ["lenght"]}, {}, "correction.debias.0=lenght is not legal"),
         ({"penalty": {"words": 0.1}}, {}, "a key of correction.penalty=words is not legal"),
         ({"without": ["length"] * 2}, {}, "names a feature twice"),
-        ({"debias": ["keyword"]}, {}, "no judge of this cell has one"),
+        ({"debias": ["keyword"]}, {}, "no judge of this cell has a keyword"),
         ({"fit": "quickstart"}, {}, "correction.without names no feature"),
-        ({"penalty": {"length": 0.1}}, {"reward": Reward("rule")}, "reward=rule is made of no"),
+        ({"penalty": {"length": 0.1}}, {"reward": Reward("rule")}, "reward=rule uses no"),
         ({"panel": "worst"}, {}, "shadow names none"),
-        ({"rubric_dropout": 0.5}, {}, "judge.grading.name=likert labels none"),
+        ({"rubric_dropout": 0.5}, {}, "judge.grading.name=likert labels no criteria"),
         ({"calibrate": 3000}, {}, "the 2560 of a run"),
         ({"stop": True}, {"trainer": Trainer(steps=7)}, "Type trainer.steps=8 trainer.prompts"),
         (
@@ -257,7 +257,7 @@ def test_corrections_that_cannot_be_had_are_user_errors(settings, more, message)
 @pytest.mark.parametrize("settings", [{"calibrate": 64}, {"recheck": 0.1}, {"stop": True}])
 def test_a_task_without_truth_labels_nothing(settings):
     config = Study(correction=Correction(**settings), task=Task("researchqa"))
-    with pytest.raises(UserError, match="no rule tells it in task=researchqa"):
+    with pytest.raises(UserError, match="no rule gives it in task=researchqa"):
         check_correction(config, has_truth=False)
     check_correction(config, has_truth=True)
 

@@ -77,7 +77,7 @@ def test_a_folder_says_which_url_it_is_the_copy_of(machine, tmp_path):
 
 @pytest.mark.parametrize("place", ["s3://", "s3://b/../c", "s3://b/*", "s3://b//c", "s3://b/a b"])
 def test_an_address_that_names_no_folder_is_refused(machine, place):
-    with pytest.raises(UserError, match="does not name a folder elsewhere"):
+    with pytest.raises(UserError, match="does not name a remote folder"):
         local(place)
 
 
@@ -182,7 +182,7 @@ def test_what_is_damaged_there_is_said(url, machine, folder):
     machine("two")
     copy = local(url) / "study" / "a-s0"
     fs.pipe_file(name, b"something else")
-    with pytest.raises(StorageError, match=r"a-s0 is damaged: config\.yaml is not there as its"):
+    with pytest.raises(StorageError, match=r"a-s0 is damaged: config\.yaml is missing, though its"):
         CellFolder(copy).find()
     assert not (copy / "config.yaml").exists()
     for bad in (b"{", b"[]", b'{"format": 2}', _manifest("../x"), _manifest("/etc/x")):
@@ -236,7 +236,7 @@ def test_a_cell_is_run_by_one_machine(url, machine, folder):
     with lease.held(CellFolder(folder)):
         machine("two")
         copy = local(url) / "study" / "a-s0"
-        with pytest.raises(lease.Taken, match=f"is run by process {os.getpid()} on "):
+        with pytest.raises(lease.Taken, match=f"is being run by process {os.getpid()} on "):
             elsewhere.body(copy, 2)
         machine("one")
     assert not fs.exists(path)
@@ -361,7 +361,7 @@ def test_what_is_wrong_with_a_store_is_one_paragraph(s3, s3_server, machine, mon
     monkeypatch.delenv("AWS_ACCESS_KEY_ID")
     monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
     S3FileSystem.clear_instance_cache()
-    with pytest.raises(StorageError, match="may not be read or written with the keys") as caught:
+    with pytest.raises(StorageError, match="cannot be read or written with the keys") as caught:
         exchange.check(local(s3))
     for name, value in S3_KEYS.items():
         monkeypatch.setenv(name, value)
@@ -377,7 +377,7 @@ def test_what_is_wrong_with_a_store_is_one_paragraph(s3, s3_server, machine, mon
 @pytest.mark.parametrize(
     ("place", "message"),
     [
-        ("nosuch://a/b", "begins with nosuch://, which nothing here can read"),
+        ("nosuch://a/b", "begins with nosuch://, which no installed package can read"),
         ("dropbox://a/b", r"package that reads dropbox:// is not installed .*\.\[remote\]"),
     ],
 )

@@ -122,7 +122,7 @@ NESTED = {
         f"b: {{<<: [{', '.join(['*a'] * 20_000)}]}}\n",
         "more than 100,000 values",
     ),
-    "long": ("# " + "x" * LARGEST_YAML + "\na: 1\n", "far too many"),
+    "long": ("# " + "x" * LARGEST_YAML + "\na: 1\n", "too many for this kind of file"),
     "comments": ("a:\n" + " [ #]\n" * 40_000 + "]" * 40_000 + "\n", "nested more than 200 deep"),
     "quotes": ("a: " + "[ ']', " * 3000 + "]" * 3000 + "\n", "nested more than 200 deep"),
     "tag": ("a: !!python/object/apply:os.system ['true']\n", "is not YAML"),
@@ -192,6 +192,6 @@ def test_what_to_do_with_a_config_that_was_changed_on_purpose(tmp_path):
     write_yaml(path, {"seed": 1})
     path.write_text(path.read_text().replace("1", "2", 1))
     with pytest.raises(
-        Damaged, match=r"not as it was written\. Do this\. If you changed it yourself"
+        Damaged, match=r"altered since it was written\. Do this\. If you changed it yourself"
     ):
         read_yaml(path, "Do this")

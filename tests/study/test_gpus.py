@@ -104,5 +104,5 @@ def test_a_lease_lapses_with_whoever_died(tmp_path) -> None:
 def test_a_folder_of_somebody_else_is_refused(tmp_path) -> None:
     (tmp_path / f"judgedrift-{os.getuid()}").symlink_to(tmp_path / "elsewhere")
     (tmp_path / "elsewhere").mkdir()
-    with pytest.raises(UserError, match="another user's or no folder"):
+    with pytest.raises(UserError, match="another user's or not a folder"):
         take(THREE, 1)

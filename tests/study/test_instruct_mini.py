@@ -164,7 +164,7 @@ def test_a_perfect_answer_exists_for_every_row() -> None:
 
 
 def test_what_is_not_there_or_too_much_is_a_user_error() -> None:
-    with pytest.raises(UserError, match="one option is rules"):
+    with pytest.raises(UserError, match="only option is rules"):
         rows(Task(options={"count": 3}), "train")
     with pytest.raises(UserError, match=r"eval_rows=100000 is not legal: .* at most 10000"):
         rows(Task(eval_rows=100_000), "eval")

@@ -161,7 +161,7 @@ def test_weights_that_are_not_given_are_those_of_the_folder_and_each_domain_has_
     [
         (Options(domains={"math": 1, "qa": 1}), "and code none"),
         (Options(domains={"math": 1, "qa": 1, "code": 1, "law": 1}), "names law"),
-        (Options(sets={"gsm8k": 2}), "and math none, and the sets of math are"),
+        (Options(sets={"gsm8k": 2}), "and math none, but the sets of math are"),
         (Options(sets={"gsm9k": 2}), "names gsm9k"),
     ],
 )
@@ -358,7 +358,7 @@ def test_a_weight_of_zero_in_a_preset_leaves_its_domain_out(task, prepared, tmp_
     [
         ({"path": None}, "task.path is not set"),
         ({"path": "nowhere"}, "nowhere is not a prepared folder"),
-        ({"options": {"datasets": ["mmlu"]}}, "names mmlu, and .* has rows to train on of gsm8k"),
+        ({"options": {"datasets": ["mmlu"]}}, "names mmlu, and .* has training rows of gsm8k"),
         ({"options": {"weights": {}}}, "a key of task.options=weights is not legal"),
         ({"options": {"domains": {"math": 1}}}, "and code, qa none|and qa, code none"),
     ],

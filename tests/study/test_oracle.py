@@ -1,4 +1,4 @@
-"""The oracle: batches, a memo, and truths that could not be had."""
+"""The oracle: batches, a memo, and missing truths."""
 
 import threading
 from concurrent.futures import ThreadPoolExecutor

@@ -95,7 +95,7 @@ def test_rules_run_unsafe_only_where_that_is_typed(sandbox, tmp_path, monkeypatc
     ("broken", "expected"),
     [
         ({"prompt": "x"}, "found no labels"),
-        (RECORDS[0] | {"prompt": 3}, "no legal prompt"),
+        (RECORDS[0] | {"prompt": 3}, "its prompt is not legal"),
         ({"prompt": "x", "reward_model": {"ground_truth": "{"}}, "not JSON"),
     ],
 )
@@ -108,7 +108,7 @@ def test_bad_rows_name_file_and_row(tmp_path, broken, expected):
 
 def test_a_file_without_rules_is_said(tmp_path):
     path = lines(tmp_path / "rows.jsonl", [RECORDS[2]])
-    with pytest.raises(UserError, match="no checker tagged"):
+    with pytest.raises(UserError, match="none has a checker tagged"):
         read_rows(path)
 
 

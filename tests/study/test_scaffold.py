@@ -117,7 +117,7 @@ def test_rules_are_shown_in_words_and_rows_without_a_rubric_refused():
     row = make_row((USER,), (Criterion("a"),), rules=(Rule("0:1", "Word", "b", "code", 2.0),))
     assert items(row) == (Criterion("a"), Criterion("b", 2.0))
     bare = make_row((USER,))
-    with pytest.raises(UserError, match=re.escape("1 of 2 rows hold none")):
+    with pytest.raises(UserError, match=re.escape("1 of 2 rows have none")):
         check(ON, [ROW, bare])
     check(Scaffold(), [bare])
 

@@ -24,34 +24,34 @@ def check_correction(config: Study, has_truth: bool, domains: Iterable[str] = ("
     _check_features(config)
     if correction.fit and not correction.without:
         raise UserError(
-            f"correction.fit={bounds.shown(correction.fit)} says whose rollouts tell what a judge"
-            " pays for a feature, and correction.without names no feature. Type for example"
+            f"correction.fit={bounds.shown(correction.fit)} names the rollouts to fit a feature's"
+            " bias on, but correction.without names no feature. Type for example"
             " correction.without=[length], or leave correction.fit out."
         )
     if correction.changes and not any(_judged(config, domain) for domain in domains):
         raise UserError(
-            f"correction changes the judge's score, and reward={reward.name} is made of no judge's"
-            " score here. Type reward=judge, or leave correction out."
+            f"correction changes the judge's score, but reward={reward.name} uses no judge's score"
+            " here. Type reward=judge, or leave correction out."
         )
     by_rule = [name for name in ("calibrate", "recheck", "stop") if getattr(correction, name)]
     if by_rule and not has_truth:
         value = str(getattr(correction, by_rule[0])).lower()
         raise UserError(
-            f"correction.{by_rule[0]}={value} needs the rule truth of answers, and no rule tells it"
-            f" in task={config.task.name}. Take a task with a truth, for example"
+            f"correction.{by_rule[0]}={value} needs the rule truth of answers, but no rule gives"
+            f" it in task={config.task.name}. Take a task with a truth, for example"
             f" task=instruct-mini, or leave correction.{by_rule[0]} out."
         )
     if correction.panel != "none" and not config.shadow_judges:
         raise UserError(
-            f"correction.panel={correction.panel} puts the acting judge and the shadow judges"
-            " together, and shadow names none. Type for example shadow=[sim-fair,sim-noisy]"
+            f"correction.panel={correction.panel} combines the acting judge with the shadow"
+            " judges, but shadow names none. Type for example shadow=[sim-fair,sim-noisy]"
         )
     grading = config.judge.grading.name
     if correction.rubric_dropout and not grading.startswith("rubric_"):
         raise UserError(
-            f"correction.rubric_dropout={correction.rubric_dropout:g} leaves criteria out, and"
-            f" judge.grading.name={grading} labels none. Type judge.grading.name=rubric_batch (or"
-            " rubric_chunk, rubric_item)."
+            f"correction.rubric_dropout={correction.rubric_dropout:g} leaves criteria out, but"
+            f" judge.grading.name={grading} labels no criteria. Type"
+            " judge.grading.name=rubric_batch (or rubric_chunk, rubric_item)."
         )
     _check_sizes(config)
 
@@ -83,8 +83,8 @@ def _check_features(config: Study) -> None:
     features = {*correction.without, *correction.debias, *correction.penalty}
     if "keyword" in features and not keyword_of(config):
         raise UserError(
-            "correction names the feature keyword, and no judge of this cell has one. Type for"
-            " example judge=sim-keyword, or name another feature."
+            "correction names the feature keyword, but no judge of this cell has a keyword. Type"
+            " for example judge=sim-keyword, or name another feature."
         )
 
 
@@ -94,13 +94,13 @@ def _check_sizes(config: Study) -> None:
     most = trainer.steps * trainer.prompts_per_step * trainer.group_size
     if correction.calibrate > most:
         raise UserError(
-            f"correction.calibrate={correction.calibrate} wants more labelled rollouts than the"
-            f" {most} of a run of trainer.steps={trainer.steps}. Type at most"
+            f"correction.calibrate={correction.calibrate} needs more labelled rollouts than the"
+            f" {most} of a run with trainer.steps={trainer.steps}. Type at most"
             f" correction.calibrate={most}"
         )
     if correction.stop and (trainer.steps < FEWEST_STEPS or trainer.prompts_per_step < 2):
         raise UserError(
-            f"correction.stop=true takes {FEWEST_STEPS} steps of two groups or more, and"
+            f"correction.stop=true needs {FEWEST_STEPS} steps of two groups or more, but"
             f" trainer.steps={trainer.steps}, trainer.prompts_per_step={trainer.prompts_per_step}."
             f" Type trainer.steps={max(trainer.steps, FEWEST_STEPS)}"
             f" trainer.prompts_per_step={max(trainer.prompts_per_step, 2)}, or"

@@ -19,7 +19,7 @@ FORM = "choices are {letter: text}, {label: [...], text: [...]}, [{label, text}]
 def read(name: str, split: str, paths: dict[str, Path]) -> Iterator[tuple[str, Item]]:
     """(file and row, item) of each row of a split; rows of another split in the file, such as
     MMLU's few-shot examples, are passed over and not counted.
-    Raises UserError: a row that is not of the form, or whose gold is none of its choices."""
+    Raises UserError: a row that is not of the form, or whose gold is not one of its choices."""
     path = paths[split]
     row = 0
     for line, record in records(path):
@@ -34,7 +34,7 @@ def read(name: str, split: str, paths: dict[str, Path]) -> Iterator[tuple[str, I
         if isinstance(gold, int) and not isinstance(gold, bool) and 0 <= gold < len(choices):
             gold = choices[gold][0]
         if not isinstance(gold, str) or gold not in dict(choices):
-            problem = f"a gold without an answer: {short(gold)} is none of its choices"
+            problem = f"a gold without an answer: {short(gold)} is not one of its choices"
             refuse(where, problem, "answer is the letter of a choice")
         subject = field(record, "subject", str, name, where) if name == "mmlu" else ""
         number = record.get("index")

@@ -95,8 +95,8 @@ def load_data(name: str, overrides: Sequence[str] = (), datasets: Sequence[str] 
     data: Data = freeze(Data, values, "data.")
     if data.root is not None and not Path(data.root).expanduser().is_dir():
         raise UserError(
-            f"data.root={data.root} is not a folder. Give one that holds gsm8k/test.jsonl and its"
-            " like, or leave data.root= out."
+            f"data.root={data.root} is not a folder. Give one that holds files such as"
+            " gsm8k/test.jsonl, or leave data.root= out."
         )
     if not data.datasets:
         bounds.refuse("data.datasets", "[]", "the names of one set or more, such as [gsm8k,math]")

@@ -62,9 +62,9 @@ def located(name: str, root: Path) -> dict[str, Path]:
     if not paths.keys() & described.files.keys():
         files = ", ".join(file for names in described.files.values() for file in names)
         raise UserError(
-            f"{root} holds no file of {name}. It looks for {files}, each also with .gz behind it."
-            f" Type data.root=DIR with another folder, or get the set:"
-            f" python -m experiments.data download datasets={name}"
+            f"{root} holds no file of {name}. Expected is one of {files}, each also with .gz. Type"
+            " data.root=DIR for another folder, or download the set: python -m experiments.data"
+            f" download datasets={name}"
         )
     return paths
 
@@ -80,14 +80,14 @@ def read(name: str, split: str, paths: dict[str, Path]) -> Iterator[tuple[str, I
         if label:
             if label in seen:
                 raise UserError(
-                    f"{where}: found the id {label} a second time, after {seen[label]}. Each row"
-                    " has an id of its own: remove one of them."
+                    f"{where}: found the id {label} again, first in {seen[label]}. Ids are unique:"
+                    " remove one of the rows."
                 )
             seen[label] = where.rpartition(", ")[2]
         yield where, item
         rows = True
     if not rows:
-        raise UserError(f"{paths[split]} holds no rows of {name}. Get the file again.")
+        raise UserError(f"{paths[split]} holds no rows of {name}. Download the file again.")
 
 
 def reported(name: str, root: Path) -> list[Item]:
@@ -100,6 +100,6 @@ def reported(name: str, root: Path) -> list[Item]:
         files = ", ".join(file for key in described.test for file in described.files[key])
         raise UserError(
             f"{root} has no test split of {name}: none of {files}, with or without .gz. Type"
-            " data.root=DIR with a folder that has it."
+            " data.root=DIR for a folder that has it."
         )
     return [item for key in keys for _, item in read(name, key, paths)]

@@ -117,8 +117,8 @@ class Table:
             raise UserError(f"{folder / ROWS} is not whole: {error}. {again(folder)}") from error
         if self.columns.schema != SCHEMA or len(self.columns) != total:
             raise UserError(
-                f"{folder / ROWS} holds {len(self.columns)} rows, and {MANIFEST} says {total}, or"
-                f" other columns. {again(folder)}"
+                f"{folder / ROWS} holds {len(self.columns)} rows, and {MANIFEST} says {total}"
+                f" rows, or its columns differ. {again(folder)}"
             )
 
     def __len__(self) -> int:
@@ -219,8 +219,8 @@ def read_manifest(folder: Path) -> dict[str, Any]:
         )
     if manifest.get("format") != FORMAT:
         raise UserError(
-            f"{folder} was prepared in format {manifest.get('format')}, and this is {FORMAT}."
-            f" {again(folder)}"
+            f"{folder} was prepared in format {manifest.get('format')}, but this version reads"
+            f" format {FORMAT}. {again(folder)}"
         )
     return manifest
 
@@ -252,7 +252,7 @@ def _item(record: dict[str, Any]) -> Item:
 
 
 def again(folder: Path, root: Path | None = None) -> str:
-    """What to type for a prepared folder to be made anew: the command that its manifest has, else
+    """The command that makes a prepared folder again: the one that its manifest has, else
     that of the preset whose name it bears. ``root`` is the data folder, where that is told."""
     command = None
     with contextlib.suppress(UserError):

@@ -251,7 +251,7 @@ def test_a_judge_writes_the_six_slots_and_the_probe_makes_its_table(
     assert len(judge) == asked and out.read_bytes() == before, "nothing was left to write"
     assert main([*words[:3], "rewriter=rules"]) == 2
     said = capsys.readouterr().err
-    assert "filled by another author than rules" in said and "overwrite=true" in said
+    assert "filled by an author other than rules" in said and "overwrite=true" in said
 
     probed = ["judge=qwen3-8b,gpt-oss-20b", f"set={out}", f"runs_dir={runs}", "repeats=0", "n=16"]
     assert probe.main([*probed, "judge.endpoint.url=asgi://x"]) == 0
@@ -289,14 +289,14 @@ def test_a_judge_writes_the_six_slots_and_the_probe_makes_its_table(
         (["out={0}/b.jsonl", "fill=variants"], "rewriter= writes no variants"),
         (["out={0}/b.jsonl", "fill=variants", "rewriter=nobody"], "rewriter=nobody writes no"),
         (["out={0}/b.jsonl", "fill=variants", "rewriter=sim-fair"], "simulated and writes nothing"),
-        (["out={0}/b.jsonl", "fill=variants", "rewriter=rules", "top_k=3"], "top_k= belongs to"),
+        (["out={0}/b.jsonl", "fill=variants", "rewriter=rules", "top_k=3"], "top_k= has no"),
         (["out={0}/b.jsonl", "fill=variants", "rewriter=rules"], "no prompt with a text to start"),
         (["out={0}/b.jsonl", "fill=ypolicy_raw"], "needs a policy that answers"),
         (["out={0}/b.jsonl", "fill=ypolicy_raw", "run={0}"], "is not a cell"),
-        (["out={0}/b.jsonl", "fill=ypolicy_raw", "model=x", "rewriter=rules"], "rewriter= belongs"),
+        (["out={0}/b.jsonl", "fill=ypolicy_raw", "model=x", "rewriter=rules"], "rewriter= has no"),
         (["out={0}/b.jsonl", "fill=ypolicy_raw", "endpoint=http://127.0.0.1:9/v1", "model=m"],
          "does not answer for model=m"),
-        (["out={0}/b.jsonl", "path={0}/p.jsonl"], "type fill= as well"),
+        (["out={0}/b.jsonl", "path={0}/p.jsonl"], "and needs fill="),
         (["out={0}/b.jsonl", "path={0}/p.jsonl", "fill=variants", "rewriter=rules"], "not a file"),
         (["out={0}/b.jsonl", "data=official"], "data= has no meaning"),
         (["out={0}/b.jsonl", "task.path=x"], "task.path=x has no meaning"),

@@ -113,7 +113,10 @@ def test_a_preset_that_is_not_prepared_is_prepared_first(prepared, tmp_path, mon
     assert (tmp_path / "rows.jsonl").read_bytes() == first
     assert capsys.readouterr().err == ""
     assert data.main(["draw", *words, "data.seed=3"]) == 2
-    assert "data/plan-c is prepared already, and not so: data.seed=3" in capsys.readouterr().err
+    assert (
+        "data/plan-c is already prepared, with other settings: data.seed=3"
+        in capsys.readouterr().err
+    )
     roots.make(tmp_path / "other")
     roots.lines(tmp_path / "other" / "gsm8k" / "train.jsonl", roots.gsm8k("other"))
     words[1] = f"data.root={tmp_path / 'other'}"
@@ -143,11 +146,11 @@ WHOLE = ["out=rows.jsonl", *SIZES]
         (["out=rows.jsonl", "steps=2"], "needs prompts_per_step="),
         (["out=rows.jsonl", "steps=0", "prompts_per_step=4"], "steps=0 is not legal"),
         ([*WHOLE, "task.path=/nowhere"], "task.path= has no meaning with draw"),
-        (["out=info.json", *SIZES], "is the name of the counts"),
+        (["out=info.json", *SIZES], "is the name of the file of counts"),
         (["out=no/rows.jsonl", *SIZES], "there is no folder"),
         (["out=rows.jsonl", "steps=9999", "prompts_per_step=4"], "The run draws 39996 rows"),
         ([*WHOLE, "task.options.max_repeats=0"], "task.options.max_repeats=0 is not legal"),
-        ([*WHOLE, "datasets=mmlu"], "has rows to train on of"),
+        ([*WHOLE, "datasets=mmlu"], "has training rows of"),
     ],
 )
 def test_bad_input_is_one_paragraph_and_writes_nothing(

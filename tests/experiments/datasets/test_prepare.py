@@ -235,8 +235,8 @@ BROKEN = {
     ),
     "half a cut": (["data.cut=[5]"], "data.cut=[5] is not legal"),
     "no folder": (["data.root=/nowhere"], "data.root=/nowhere is not a folder"),
-    "both": (["task=prompts"], "task= and data= are two kinds of rows"),
-    "a task's setting": (["task.path=x"], "settings begin with data."),
+    "both": (["task=prompts"], "task= and data= name different kinds of rows"),
+    "a task's setting": (["task.path=x"], "Settings start with data."),
 }
 
 
@@ -255,7 +255,9 @@ def test_a_wrong_row_leaves_nothing_half_written(copy, tmp_path, capsys):
     path.write_text(path.read_text() + '{"question": "\\ud800", "answer": "#### 1"}\n')
     words = ["data=official", "datasets=gsm8k", f"data.root={copy}", f"out={tmp_path / 'rows'}"]
     before = set(tmp_path.iterdir())
-    assert f"{path}, line 21: found a text that is no Unicode" in refused(capsys, "prepare", *words)
+    assert f"{path}, line 21: found a text that is not Unicode" in refused(
+        capsys, "prepare", *words
+    )
     path.unlink()
     (copy / "gsm8k" / "test.jsonl").unlink()
     assert "holds no file of gsm8k" in refused(capsys, "prepare", *words)

@@ -63,7 +63,7 @@ def test_a_changed_file_is_not_what_was_prepared(tmp_path):
     prompt_files.prepare(task, tmp_path / "rows.jsonl")
     with (tmp_path / "rows.jsonl").open("a") as file:
         file.write('{"prompt": "b"}\n')
-    with pytest.raises(UserError, match="it was changed after that"):
+    with pytest.raises(UserError, match="it was changed later"):
         prompt_files.verify(tmp_path / "rows.jsonl")
     (tmp_path / "rows.manifest.json").unlink()
     with pytest.raises(UserError, match="is not a prepared file"):

@@ -104,7 +104,7 @@ WRONG = {
     "no rows": ([], "holds no rows"),
     "too few rows of each type": (
         [MATH, QA, CODE],
-        "Rows are cut 5 to 1 into training and test, so a set needs at least 3 different ones",
+        "Rows are split 5 to 1 into training and test, so a set needs at least 3 different ones",
     ),
 }
 

@@ -88,7 +88,7 @@ def test_null_is_missing_and_not_wrong(evaluate, capsys):
 def test_nothing_but_nulls_is_an_error(evaluate, capsys):
     lines = [prediction("gsm8k", 0, None)]
     assert evaluate(lines, "allow_missing=true") == (2, None)
-    assert "no response that could be scored" in capsys.readouterr().err
+    assert "no response to score" in capsys.readouterr().err
 
 
 def test_a_truth_that_cannot_be_had_is_unscored(evaluate, monkeypatch, capsys):

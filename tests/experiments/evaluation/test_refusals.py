@@ -82,8 +82,8 @@ def test_half_of_a_character_is_read_and_written(evaluate):
     ("words", "said"),
     [
         (["datasets=gsm9k"], "Did you mean gsm8k?"),
-        (["select=facility"], "type limit=N"),
-        (["samples=3"], "a file has as many as it has"),
+        (["select=facility"], "needs limit=N"),
+        (["samples=3"], "not for a file of them"),
         (["temperature=1"], "temperature has no meaning with predictions"),
         (["task.eval_rows=3", "judge=sim-fair"], "task.eval_rows=3 has no meaning with datasets"),
         (["judge.sampling.votes=3"], "has no meaning without judge=NAME"),
@@ -108,7 +108,7 @@ def test_no_result_is_overwritten_and_a_set_that_is_not_there_is_named(evaluate,
     lines = [line | {"model": "a"} for line in right("hotpotqa")]
     assert evaluate(lines)[0] == 0
     assert evaluate([line | {"model": "b"} for line in lines])[0] == 2
-    assert "holds the result of a, and this is b" in capsys.readouterr().err
+    assert "holds the result of a, but this is b" in capsys.readouterr().err
     (root / "gsm8k" / "test.jsonl").unlink()
     assert evaluate(right("gsm8k"))[0] == 2
     assert "gsm8k/test.jsonl" in capsys.readouterr().err

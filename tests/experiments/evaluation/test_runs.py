@@ -159,7 +159,7 @@ def test_what_a_run_may_yet_draw_is_not_known_without_its_folder(evaluate, cell,
     evaluated = entry(result, "gsm8k")
     assert evaluated["n_trained_on"] is None
     assert [line["id"] for line in items(evaluated)] == [f"gsm8k:test:{n}" for n in (0, 1, 2, 4)]
-    assert "told by its records alone" in " ".join(capsys.readouterr().err.split())
+    assert "known from its records only" in " ".join(capsys.readouterr().err.split())
 
 
 def test_a_run_is_not_graded_by_the_judge_that_trained_it(evaluate, cell, tmp_path, capsys):

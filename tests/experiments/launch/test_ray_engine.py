@@ -112,7 +112,7 @@ def test_only_good_nodes_get_cells_and_shares_of_their_gpus(cluster, tmp_path, b
     assert re.search(r"another environment than the sweep .*torch 0\.0\.1 there", said), said
     late = re.search(r"The clock of the node .* is (99|100|101)\.\d s behind", said)
     assert bool(late) is ("late" in bad), said
-    assert said.count("was lost; it goes on from its last checkpoint") == 1, said
+    assert said.count("was lost; it resumes from its last checkpoint") == 1, said
     assert all(fakes.steps_of(cell.folder.path) == [0, 1, 2] for cell in fair + mean), said
     assert sorted(len(fakes.lives(cell.folder.path)) for cell in fair + mean) == [1] * 7 + [2], said
     assert all(cell.folder.is_done() for cell in fair + mean), said
@@ -183,7 +183,7 @@ def test_a_lost_driver_a_lost_worker_and_a_lost_node_cost_their_step_in_flight(w
     wait_for(lambda: not running_on(laid, "second"), "they end with their node")
     said, _ = driver.communicate(timeout=GENEROUS_S)
     assert driver.returncode == 0, said
-    assert said.count("was lost; it goes on from its last checkpoint") == 2, said
+    assert said.count("was lost; it resumes from its last checkpoint") == 2, said
     for cell in laid:
         assert fakes.steps_of(cell.folder.path) == list(range(steps)), said
     assert len({node for cell in laid for node in nodes_of(cell)}) == 3

@@ -104,6 +104,6 @@ def test_a_cluster_whose_nodes_never_say_what_they_are_ends_the_sweep(monkeypatc
     todo = [cells.make_cell(dataclasses.asdict(Study(device="cpu")))]
     swept = ray_engine.Sweep(ray, todo, watch, silent)
     monkeypatch.setattr(ray_engine, "LOOK_S", 0.0)
-    with pytest.raises(UserError, match=r"said within 2\.5 s what it is: 1 node with room"):
+    with pytest.raises(UserError, match=r"described itself within 2\.5 s: 1 node with room"):
         swept.run()
-    assert [line.split(".")[0] for line in said] == ["The node n has not said for 0 s what it is"]
+    assert [line.split(".")[0] for line in said] == ["The node n has not described itself for 0 s"]

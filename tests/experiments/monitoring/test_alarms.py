@@ -239,7 +239,7 @@ def test_what_the_first_scores_let_expect_is_no_alarm(folder):
     run(folder, 40)
     seen, _, since = alarms_of(folder)["gap onset"]
     assert "from -0.30 in the first steps to +0.20, 0.2" in seen and since >= 26
-    assert "as the judge's scores of the first steps let expect" in seen
+    assert "expected from the judge's first scores" in seen
 
 
 def test_without_rollouts_a_gap_may_rise_as_the_truth_falls(folder):

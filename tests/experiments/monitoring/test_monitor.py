@@ -231,8 +231,11 @@ WRONG = {
         ["study=mine", SHOWN, "domain=law"],
         "domain=law is not a domain of this study",
     ),
-    "a domain of nothing": (["study=mine", "domain=qa"], "domain= belongs to show=disagreements"),
-    "restart with show": (["study=mine", SHOWN, "restart=true"], "restart= belongs"),
+    "a domain of nothing": (
+        ["study=mine", "domain=qa"],
+        "domain= has no meaning without show=disagreements",
+    ),
+    "restart with show": (["study=mine", SHOWN, "restart=true"], "restart= has no meaning without"),
     "no rows at all": (["study=mine", SHOWN, "limit=0"], "limit=0 is not legal"),
     "an unknown key": (["study=mine", "onec=true"], "Did you mean once=?"),
 }
@@ -287,7 +290,7 @@ def no_training(monkeypatch) -> list[Path]:
 
     def start(folder: Path) -> str:
         folders.append(folder)
-        return "process 4321 goes on from the last checkpoint."
+        return "process 4321 resumes from the last checkpoint."
 
     monkeypatch.setattr(restart, "_start", start)
     return folders
@@ -321,14 +324,14 @@ def test_another_process_of_that_number_is_left_alone(folder, hold, no_training)
     hold(folder)
     other = hold(folder, "other")
     said = restart.restart(stalled(folder, other.pid))
-    assert "is not surely the one" in said and "nothing was done" in said
+    assert "may not be the one" in said and "was not restarted" in said
     assert other.poll() is None and no_training == []
 
 
 def test_a_cell_of_another_host_is_left_alone(folder, hold, no_training):
     holder = hold(folder)
     said = restart.restart(stalled(folder, holder.pid, host=f"not-{socket.gethostname()}"))
-    assert "nothing was done" in said and "Type the same command there" in said
+    assert "was not restarted" in said and "Type the same command there" in said
     assert holder.poll() is None and no_training == []
 
 
@@ -347,14 +350,14 @@ def test_only_stalled_cells_are_restarted_and_each_once(folder, hold, no_trainin
     assert holder.poll() is None and no_training == []
     run(folder, 3, silent_s=300, pid=holder.pid)
     assert main(typed) == 0
-    assert no_training == [folder] and "goes on from the last checkpoint" in capsys.readouterr().out
+    assert no_training == [folder] and "resumes from the last checkpoint" in capsys.readouterr().out
 
 
 def test_a_process_that_ends_at_once_is_said(folder, hold):
     view = stalled(folder, hold(folder).pid)
     (folder / "environment.json").write_text('{"threads": -3}')
     said = restart.restart(view)
-    assert "which should go on, ended (2)" in said and "log.txt" in said
+    assert "which should resume it, ended (2)" in said and "log.txt" in said
     assert "threads=-3 is not legal" in (folder / "log.txt").read_text()
 
 
@@ -383,7 +386,7 @@ def test_the_cell_goes_on_in_a_session_of_its_own(folder, tmp_path, hold, monkey
     finally:
         child.kill()
         child.wait()
-    goes_on = f"process {child.pid} goes on from the last checkpoint."
+    goes_on = f"process {child.pid} resumes from the last checkpoint."
     assert said.endswith(f"process {holder.pid} ended on SIGTERM; {goes_on}")
     words = ["-m", "experiments.train", f"cell={folder}", "threads=3"]
     assert (tmp_path / "words").read_text().splitlines() == words

@@ -116,7 +116,9 @@ def test_damaged_files_are_one_line_each_and_the_other_cells_are_read(tmp_path):
     (second / "config.yaml").write_text("judge: [")
     views = {view.folder: view for view in StudyReader(first.study_dir).views()}
     assert views[first].step == 2 and views[first].truth == 0.5
-    assert "status.json" in views[first].problem and "not steps" in views[first].problem
+    assert (
+        "status.json" in views[first].problem and "altered or damaged lines" in views[first].problem
+    )
     assert "config.yaml" in views[second].problem and "\n" not in views[second].problem
     assert (views[second].judge, views[second].seed) == (None, None)
     assert views[third].problem == ""

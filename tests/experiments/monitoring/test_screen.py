@@ -89,10 +89,10 @@ def test_alarms_of_each_kind_come_first_and_move_no_cursor():
     rows = [each for each in text.splitlines()[1:] if "/500" in each]
     order = ("stalled", "failed", "running", "new", "done")
     assert [next(word for word in order if word in row) for row in rows] == list(order)
-    assert text.index("stalled: no sign of life") < text.index("failed: ended at step")
+    assert text.index("stalled: no heartbeat") < text.index("failed: ended at step")
     views = [view(number, "failed") for number in range(30)] + [view(40, beat_age_s=500.0)]
     text = shown(views, 120, 30)
-    assert "stalled: no sign of life" in text and "failed: ended at step" in text
+    assert "stalled: no heartbeat" in text and "failed: ended at step" in text
     assert "more alarms: " in text
     bad = view(0, "failed", status={"error": "\x1b[2J\x07oops"}, arm="\x1b[31mred", problem="")
     text = shown([bad], 200, None, ("\x1b]0;title\x07",))

@@ -158,7 +158,7 @@ def test_both_ways_of_answering_agree(tmp_path, cache):
 
 
 def test_full_scores_of_a_task_are_on_record(tmp_path, cache, monkeypatch):
-    """As those of verifiable sets: values beside the truth, and a score that could not be had."""
+    """As those of verifiable sets: values next to the truth, and a missing score."""
 
     def scores(rows, answers):
         right = Score(True, {"f1": 1.0}, "blue", "passed")
@@ -365,7 +365,7 @@ def test_another_order_is_refused(strided, tmp_path, cache, monkeypatch):
     checkpoint = tmp_path / "ck" / "checkpoint-1"
     outcome.trainer.check_order(checkpoint)
     monkeypatch.setattr(Strides, "folder", "prepared anew")
-    words = r"checkpoint-1 stands in another order.*its from is the first folder, and now prepared"
+    words = r"checkpoint-1 has a different order.*its from is the first folder, and now prepared"
     with pytest.raises(UserError, match=words):
         outcome.trainer.learn(checkpoint)
     (checkpoint / POSITION).unlink()

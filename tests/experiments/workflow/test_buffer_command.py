@@ -80,7 +80,7 @@ def test_a_query_may_be_typed(commands):
 @pytest.mark.parametrize(
     ("changed", "said"),
     [
-        ({"version": 2}, "a row of version 2, and this is version 1"),
+        ({"version": 2}, "a row of version 2, but this version is 1"),
         ({"problem": " "}, "problem is a text"),
         ({"program": None}, "program is a text"),
         ({"verified": 0.5}, "verified is true, false or null"),

@@ -81,7 +81,7 @@ def test_a_folder_of_rounds_is_validated_with_its_prompts(box, commands):
     result = commands.result("validate", f"folder={box / 'rounds'}")
     outcomes = [row["outcome"] for row in result["programs"]]
     assert outcomes == ["ok", "ok", "contract_error", "contract_error", "contract_error"]
-    said = ("its prompt.py is no Python (", "there is no file prompt.py beside it")
+    said = ("its prompt.py is not Python (", "the file prompt.py next to it is missing")
     for row, start in zip(result["programs"][3:], said, strict=True):
         (unread,) = row["diagnostics"]
         assert unread["code"] == "unknown_prompt" and unread["message"].startswith(start)

@@ -114,7 +114,7 @@ def test_a_better_block_is_adopted_once_and_read_by_a_study(optimised, rows, tmp
     assert (worse["old"]["version"], worse["new"]["version"]) == (2, 3)
     assert (folder / "rules-dsl.txt").read_bytes() == text
     same = optimised(Model(rows), refused=True)
-    assert "there is nothing to try" in same
+    assert "Give a new version as text=FILE" in same
 
 
 def test_a_block_that_changes_nothing_is_not_adopted_nor_written(optimised, rows, tmp_path):
@@ -147,9 +147,9 @@ def test_a_proposal_that_is_no_legal_block_is_said(optimised, rows, block, said)
         (["text={text}"], "needs a policy"),
         (["text={text}", *SIM, "block=domain"], "twice"),
         (["text={text}", "executor=sim", "task=mixed-mini"], "knows the problems of"),
-        (["text=nowhere", *SIM], "text=nowhere is no file"),
+        (["text=nowhere", *SIM], "text=nowhere is not a file"),
         (["text={text}", "run=nowhere"], "nowhere is not a cell"),
-        (["text={text}", "run=nowhere", "form=dsl"], "form= is the run's own"),
+        (["text={text}", "run=nowhere", "form=dsl"], "form= is set by the run"),
         (["text={text}", *SIM, "proposer.context=9"], "without proposer=NAME"),
     ],
 )
@@ -168,7 +168,7 @@ def test_a_run_s_policy_that_is_shown_no_blocks_is_said(commands, tmp_path, new_
     )
     words = [f"run={folder}", "block=rules", f"text={new_text}"]
     said = commands.refused("optimise", *words, f"blocks={tmp_path / 'blocks'}")
-    assert "is shown no blocks" in said
+    assert "sees no blocks" in said
 
 
 @pytest.mark.parametrize("form", FORMS)
@@ -184,8 +184,8 @@ def test_every_block_that_ships_is_legal_in_its_own_place(form):
     [
         ("rules", " \n", "it is empty"),
         ("problem", "Solve it. {mark}", "{mark}, {mark}, {problem}, {mark}, {entry_point}"),
-        ("rules", "Use {x}.", "other words in braces than the block's: none"),
-        ("role", "word " * 81, "it has 81 tokens, and at most 80"),
+        ("rules", "Use {x}.", "words in braces differ from the block's: none"),
+        ("role", "word " * 81, "it has 81 tokens, but at most 80"),
     ],
 )
 def test_a_text_that_cannot_take_a_block_s_place_is_refused_where_it_is_read(

@@ -155,7 +155,7 @@ def test_a_placeholder_is_no_key(tmp_path, uncomposed, held):
         ({"reward_weights": {"correctness": "much"}}, None, "A weight is a number"),
         ({"rollout_batch_size": 0}, None, "prompts_per_step"),
         ("a: [\n", None, "is not YAML"),
-        ({"seed": 1}, {"models": {"a": {"base_ur": 1}}}, "keys that are not known: base_ur"),
+        ({"seed": 1}, {"models": {"a": {"base_ur": 1}}}, "unknown keys: base_ur"),
         ({"seed": 1}, {"models": {"a": 3}}, "should be a table"),
         ({"seed": 1}, {"models": {}}, "has no models"),
         ({"seed": 1}, {"models": {"a": {}, "b": {}}}, "the executor is not named"),

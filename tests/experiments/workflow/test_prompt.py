@@ -201,7 +201,7 @@ def test_a_tokenizer_counts_in_place_of_the_rule(commands):
     [
         ({"domain": "law"}, "domain is 'law'"),
         ({"prompt": ""}, "prompt is empty"),
-        ({"prompt": None}, "prompt is none and should be a text"),
+        ({"prompt": None}, "prompt is none but should be a text"),
         ({"entry_point": 3}, "entry_point is 3"),
         ({"id": 1.5}, "id is 1.5"),
         ({"group_key": []}, "group_key is neither"),

@@ -249,8 +249,8 @@ def test_the_buffer_takes_what_the_rule_or_as_a_treatment_the_judge_calls_right(
     [
         (["executor=none"], "needs an executor"),
         (["reward=judge"], "needs a reward of programs"),
-        (["world=direct"], "Type world=workflow"),
-        (["task=mixed-mini"], "knows the problems of task=workflow-mini alone"),
+        (["world=direct"], "Add world=workflow"),
+        (["task=mixed-mini"], "knows the problems of task=workflow-mini only"),
         (["judge.grading.name=pairwise"], "compares the answers of a group"),
         (["reward.rules=run"], "reward.rules=run"),
         (["workflow.prompt=layered", "workflow.cap=20"], "cap=20 is .* tokens too few"),

@@ -138,7 +138,7 @@ WRONG = {
     "SQuAD torn": (SQUADS, b'{"data": [', "no whole JSON"),
     "SQuAD without gold": (SQUADS, [SQUAD | {"answers": []}], "row 1: found"),
     "SQuAD with both": (SQUADS, [SQUAD | {"is_impossible": True}], "row 1"),
-    "the id again": (SQUADS, [SQUAD, SQUAD], "row 2: found the id a a sec"),
+    "the id again": (SQUADS, [SQUAD, SQUAD], "row 2: found the id a again"),
     "Hotpot torn": (HOTPOTS, packed(HOTPOT, HOTPOT)[:-9], "row 2: found no JSON"),
     "Hotpot no list": (HOTPOTS, b'{"a": 1}', "row 1"),
     "Hotpot without context": (
@@ -147,13 +147,17 @@ WRONG = {
         "row 1: found no field 'context'",
     ),
     "Hotpot without gold": (HOTPOTS, packed({**HOTPOT, "answer": " "}), "row 1: found a gold with"),
-    "task twice": ("mbpp/mbpp.jsonl", [MBPP, MBPP], "line 2: found the id 1 a second time"),
+    "task twice": ("mbpp/mbpp.jsonl", [MBPP, MBPP], "line 2: found the id 1 again"),
     "task out of range": ("mbpp/mbpp.jsonl", [MBPP | {"task_id": 975}], "task_id 975"),
     "no test": ("mbpp/mbpp.jsonl", [MBPP | {"test_list": []}], "test_list that is empty"),
     "no Python": ("mbpp/mbpp.jsonl", [MBPP | {"code": "def ("}], "is no Python"),
     "tests of nothing": ("mbpp/mbpp.jsonl", [MBPP | {"test_list": ["assert 1"]}], "call no"),
     "no such choice": ("mmlu/test.jsonl", [CHOICE | {"answer": 7}], "a gold without an answer"),
-    "a list as gold": ("mmlu/test.jsonl", [CHOICE | {"answer": ["A"]}], "['A'] is none of its ch"),
+    "a list as gold": (
+        "mmlu/test.jsonl",
+        [CHOICE | {"answer": ["A"]}],
+        "['A'] is not one of its ch",
+    ),
     "too many choices": (
         "mmlu/test.jsonl",
         [CHOICE | {"choices": [str(number) for number in range(27)]}],
@@ -193,7 +197,9 @@ def test_a_wrong_row_is_refused_with_file_and_row(case, tmp_path):
 
 
 def test_no_file_and_no_test_split_are_said(root, tmp_path):
-    with pytest.raises(UserError, match=r"holds no file of gsm8k. It looks for gsm8k/train.jsonl"):
+    with pytest.raises(
+        UserError, match=r"holds no file of gsm8k. Expected is one of gsm8k/train.jsonl"
+    ):
         sets.located("gsm8k", tmp_path)
     roots.lines(tmp_path / "gsm8k" / "train.jsonl", [GSM8K])
     with pytest.raises(UserError, match="has no test split of gsm8k: none of gsm8k"):
