@@ -11,7 +11,8 @@ import pytest
 from scipy import stats
 from sklearn.metrics import cohen_kappa_score
 
-from analysis.ratings import agreement_report, check_ratings, main
+from analysis.external.ratings import agreement_report, check_ratings
+from analysis.ratings import main
 from analysis.statistics.agreement import (
     ICC_TYPES,
     SCALES,

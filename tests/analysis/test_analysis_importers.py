@@ -10,9 +10,10 @@ import pytest
 
 from analysis import pairwise as pairwise_command
 from analysis import ratings as ratings_command
+from analysis.external.importers import alpaca_eval, completions, ifeval, judgebench, llmbar
 from analysis.external.pairwise import check_pairwise, judge_pairs
-from analysis.importers import alpaca_eval, completions, ifeval, judgebench, llmbar, main
-from analysis.ratings import agreement_report, check_ratings
+from analysis.external.ratings import agreement_report, check_ratings
+from analysis.importers import main
 from study.errors import UserError
 from tests.published.alpaca_rates import length_controlled_rate as length_controlled
 from tests.published.alpaca_rates import length_controlled_refit

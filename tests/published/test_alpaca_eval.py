@@ -8,8 +8,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from analysis.external.importers import alpaca_eval
 from analysis.external.pairwise import check_pairwise, judge_pairs
-from analysis.importers import alpaca_eval
 from tests.published.alpaca_rates import (
     alpaca_win_rates,
     length_controlled_rate,

@@ -3,8 +3,8 @@
 import pandas as pd
 import pytest
 
+from analysis.external.ratings import agreement_report, check_ratings
 from analysis.external.tables import read_records
-from analysis.ratings import agreement_report, check_ratings
 from analysis.statistics.agreement import KINDS
 
 PUBLISHED = {
