@@ -25,9 +25,7 @@ class Options:
     file: Path = word("the file")
     out: Path = option("CSV file for the table", required=True)
     judge: str = option("name of the judge, if the file has none", "", only=(*PAIRS, "ifeval"))
-    by: str = option(
-        "meaning of a row", "instruction", Choice(("instruction", "prompt")), only=("ifeval",)
-    )
+    by: str = option("row unit", "instruction", Choice(("instruction", "prompt")), only=("ifeval",))
     truth: list[str] = option("columns of truth", [], only=COMPLETIONS)
     raters: list[str] = option("columns of other raters", [], only=COMPLETIONS)
 

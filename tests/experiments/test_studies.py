@@ -199,7 +199,7 @@ def test_a_server_without_owner_is_stopped_before_its_book_goes(left_server, pri
     assert str(book) in shown and f"may go: {format_size(size(book))}" in shown
     assert process.poll() is None
     threading.Thread(target=process.wait, daemon=True).start()  # as init does for an orphan
-    assert "Gone: 1 of 1" in printed(clean.main, runs, "yes=true")
+    assert "Removed: 1 of 1" in printed(clean.main, runs, "yes=true")
     assert process.poll() is not None and service.read() is None
     assert (service.folder / "a.log").exists()
 
@@ -221,7 +221,7 @@ def test_what_may_not_be_taken_away_is_said(study: Path, printed: Printed) -> No
         shown = printed(clean.main, f"runs_dir={study.parent}", "yes=true")
     for folder in folders:
         folder.chmod(0o700)
-    assert "checkpoints stays: Permission denied" in shown and "Gone: 0 of 4, 0 B." in shown
+    assert "checkpoints stays: Permission denied" in shown and "Removed: 0 of 4, 0 B." in shown
 
 
 def test_mlflow_is_opened_on_the_store_of_the_study(study, printed, monkeypatch) -> None:

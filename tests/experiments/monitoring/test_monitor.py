@@ -306,7 +306,7 @@ def test_the_process_ends_and_the_cell_goes_on(folder, hold, no_training):
     holder = hold(folder)
     view = stalled(folder, holder.pid)
     assert view.stalled
-    assert f"process {holder.pid} ended on SIGTERM; process 4321 goes on" in restart.restart(view)
+    assert f"process {holder.pid} ended on SIGTERM; process 4321 resumes" in restart.restart(view)
     assert holder.wait(GENEROUS_S) == -signal.SIGTERM and no_training == [folder]
 
 
@@ -316,7 +316,7 @@ def test_a_process_that_does_not_hear_is_killed(folder, hold, no_training, monke
     holder = hold(folder, kind)
     if kind == "stopped":
         holder.send_signal(signal.SIGSTOP)
-    assert "was killed; process 4321 goes on" in restart.restart(stalled(folder, holder.pid))
+    assert "was killed; process 4321 resumes" in restart.restart(stalled(folder, holder.pid))
     assert holder.wait(GENEROUS_S) == -signal.SIGKILL and no_training == [folder]
 
 
