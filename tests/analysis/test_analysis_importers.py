@@ -49,12 +49,9 @@ def test_alpaca_evals_own_json_and_its_errors(tmp_path: Path):
         alpaca_eval(file)
 
 
-def test_a_length_controlled_rate_of_equal_weights_is_a_half():
+def test_a_length_controlled_rate_of_equal_weights_or_lengths_is_a_half():
     assert length_controlled(0.0, 1.0, [-2.0, 2.0]) == pytest.approx(50)
     assert length_controlled(math.log(3), 0.0, [5.0, 7.0]) == pytest.approx(75)
-
-
-def test_a_judge_that_only_likes_length_gives_a_half_at_equal_lengths():
     gap = np.linspace(-900, 1500, 400)
     exact = 1 / (1 + np.exp(3 * np.tanh(gap / gap.std(ddof=1))))
     share = exact + 0.02 * np.random.default_rng(0).choice([-1, 1], 400)

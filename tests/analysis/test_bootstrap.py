@@ -33,8 +33,14 @@ def test_a_ratio_is_of_sums_and_labels_may_be_of_any_kind() -> None:
     assert ratio_se(failed_of_asked) == pytest.approx(3**0.5 / 8)
 
 
-def test_replicates_are_those_of_a_gather() -> None:
-    """The same draws, once as weights and once as rows put together: the same means."""
+def test_weights_are_multinomial_and_replicates_those_of_a_gather() -> None:
+    weights = draw_weights(np.random.default_rng(1), np.empty((40_000, 5)))
+    # mean 1, variance 1 - 1/5, covariance -1/5; 40,000 draws give 3 digits
+    assert weights.mean(axis=0) == pytest.approx(np.ones(5), abs=0.02)
+    assert np.cov(weights.T) == pytest.approx(np.eye(5) - 0.2, abs=0.03)
+    with pytest.raises(ValueError, match="copy"):
+        draw_weights(np.random.default_rng(0), np.empty((6, 5)).T)
+    # The same draws, once as weights and once as rows put together: the same means.
     values, labels = unbalanced(0)
     weights = draw_weights(np.random.default_rng(5), np.empty((50, 40)))
     drawn = resampled_sums(cluster_sums(values, labels), 50, np.random.default_rng(5))
@@ -43,15 +49,6 @@ def test_replicates_are_those_of_a_gather() -> None:
         rows = np.concatenate([values[labels == cluster] for cluster in picked])
         assert counts.sum() == 40
         assert row[0] / row[1] == pytest.approx(rows.mean(), rel=1e-12)
-
-
-def test_weights_are_multinomial() -> None:
-    weights = draw_weights(np.random.default_rng(1), np.empty((40_000, 5)))
-    # mean 1, variance 1 - 1/5, covariance -1/5; 40,000 draws give 3 digits
-    assert weights.mean(axis=0) == pytest.approx(np.ones(5), abs=0.02)
-    assert np.cov(weights.T) == pytest.approx(np.eye(5) - 0.2, abs=0.03)
-    with pytest.raises(ValueError, match="copy"):
-        draw_weights(np.random.default_rng(0), np.empty((6, 5)).T)
 
 
 def test_every_chunk_is_filled(monkeypatch: pytest.MonkeyPatch) -> None:

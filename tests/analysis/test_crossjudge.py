@@ -117,7 +117,7 @@ def between(table, one, other):
     return table.set_index(["judge", "other"]).loc[(one, other)]
 
 
-def test_agreement_is_within_groups():
+def test_agreement_is_within_groups_over_rollouts_that_both_scored():
     """Two groups: the other judge has the same order inside them, and a level of its own."""
     own = np.array([[0.1, 0.3], [0.2, 0.4]])
     other = np.array([[0.9, 1.0], [0.0, 0.1]])
@@ -127,6 +127,13 @@ def test_agreement_is_within_groups():
     assert between(table, "own", "other")["mean"] == pytest.approx(1.0)
     assert between(table, "own", "truth")["mean"] == pytest.approx(-1.0)
     assert list(dict.fromkeys(table["judge"])) == ["own", "other", "truth"]
+    # Where the second judge failed the first stands alone: its mean is taken without it.
+    own = np.array([[0.0, 1.0, 9.0], [0.5, 0.5, 3.0]])
+    other = np.array([[0.0, 1.0, np.nan], [0.2, 0.9, np.nan]])
+    made = dataclasses.replace(RUNS[0], judge=own, shadows={"other": other}, truth=own)
+    found = between(agreement([made]), "own", "other")
+    # (-.5, .5, 0, 0) against (-.5, .5, -.35, .35)
+    assert found["mean"] == pytest.approx(0.5 / (0.5 * (0.5 + 2 * 0.35**2)) ** 0.5)
 
 
 def test_agreement_is_a_mean_over_runs():
@@ -144,16 +151,6 @@ def test_agreement_is_a_mean_over_runs():
     assert (found["mean"], found["n"]) == (pytest.approx(0.5), 3)
     assert found["high"] - found["mean"] == pytest.approx(4.302653 * 0.5 / 3**0.5)
     assert math.isnan(between(table, "own", "truth")["mean"])
-
-
-def test_agreement_is_over_rollouts_that_both_scored():
-    """Where the second judge failed the first stands alone: its mean is taken without it."""
-    own = np.array([[0.0, 1.0, 9.0], [0.5, 0.5, 3.0]])
-    other = np.array([[0.0, 1.0, np.nan], [0.2, 0.9, np.nan]])
-    made = dataclasses.replace(RUNS[0], judge=own, shadows={"other": other}, truth=own)
-    found = between(agreement([made]), "own", "other")
-    # (-.5, .5, 0, 0) against (-.5, .5, -.35, .35)
-    assert found["mean"] == pytest.approx(0.5 / (0.5 * (0.5 + 2 * 0.35**2)) ** 0.5)
 
 
 def test_judges_that_never_met_have_no_agreement():

@@ -116,7 +116,7 @@ def test_lack_of_fit_is_the_analysis_of_variance(blocked):
     assert lack_of_fit(DOSES, response, seeds) == pytest.approx(expected)
 
 
-def test_a_trend_within_seeds_is_counted():
+def test_a_trend_within_seeds_is_counted_drawn_or_left():
     """Two seeds of three doses: 36 orders, of which all rising and all falling are as extreme."""
     dose, seed = np.array([0.0, 1.0, 2.0] * 2), np.repeat([0, 1], 3)
     response = dose + 100 * seed
@@ -124,16 +124,7 @@ def test_a_trend_within_seeds_is_counted():
     # the seeds' levels hide it from orders over all runs
     assert trend_p(dose, response) > 0.5
     assert trend_p(DOSES, DOSES + 9 * SEEDS, blocks=SEEDS, draws=999) == pytest.approx(1 / 1000)
-
-
-@given(st.integers(0, 20))
-def test_a_trend_is_the_same_in_other_units(seed):
-    response = np.random.default_rng(seed).normal(size=20)
-    assert trend_p(DOSES, response) == trend_p(3 * DOSES + 1, -2 * response + 5)
-
-
-def test_drawn_and_counted_p_agree_and_few_runs_are_not_drawn():
-    """Seven runs: counted over 5,040 orders, and drawn where fewer draws are asked for."""
+    # Seven runs: counted over 5,040 orders, and drawn where fewer draws are asked for.
     rng = np.random.default_rng(4)
     dose, response = np.arange(7.0), np.arange(7.0) / 2 + rng.normal(size=7)
     drawn = trend_p(dose, response, draws=5000)
@@ -146,6 +137,12 @@ def test_drawn_and_counted_p_agree_and_few_runs_are_not_drawn():
     two = np.repeat([0.0, 1.0], 3)
     assert trend_p(two, 5 * two) == pytest.approx(72 / 720)
     assert math.isnan(trend_p(DOSES, np.ones(20)))
+
+
+@given(st.integers(0, 20))
+def test_a_trend_is_the_same_in_other_units(seed):
+    response = np.random.default_rng(seed).normal(size=20)
+    assert trend_p(DOSES, response) == trend_p(3 * DOSES + 1, -2 * response + 5)
 
 
 def row(dose, shift, first_order, beta=0.0):

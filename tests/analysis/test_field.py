@@ -69,7 +69,7 @@ def test_runs_without_an_onset_are_censored_and_not_taken_for_late():
         onset_time([41], [40])
 
 
-def test_the_standard_error_is_that_of_a_regression_clustered_by_prompt():
+def test_pairs_of_prompts_have_the_error_of_a_clustered_regression_or_none():
     rng = np.random.default_rng(0)
     prompt = rng.integers(0, 12, 50)
     base = rng.normal(0, 1, 12)[prompt] + rng.normal(0, 0.3, 50)
@@ -80,9 +80,6 @@ def test_the_standard_error_is_that_of_a_regression_clustered_by_prompt():
     assert (told.low, told.high) == pytest.approx(fit.conf_int()[0])
     assert told.n == 12 and told.unpaired_se > told.se
     assert told.visible == pytest.approx(smallest_effect(12, paired=True) * told.se * 12**0.5)
-
-
-def test_what_cannot_be_had_of_pairs_or_odds_is_missing():
     told = paired_prompts(np.array([1.0, np.nan, 0.5]), np.array([0.0, 1.0, 0.0]), [1, 2, 3])
     assert told.value == 0.75 and told.n == 2 and "1 of 3 pairs" in told.note
     alone = paired_prompts(np.array([1.0, 0.0]), np.zeros(2), [7, 7])

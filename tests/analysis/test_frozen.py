@@ -89,7 +89,7 @@ def test_scores_of_every_judge_are_there_and_reward_is_not():
     assert arms.loc["score by other", "unit"] == "score" and arms.loc["length", "unit"] == "words"
 
 
-def test_a_missing_score_leaves_its_pair_out_and_widens_the_worst_cases():
+def test_missing_scores_leave_pairs_out_and_runs_without_it_too():
     run = make_run(np.random.default_rng(0))
     judge = run.frozen.judge.copy()
     judge[PROMPTS, 1] = np.nan  # an answer of the end
@@ -100,6 +100,16 @@ def test_a_missing_score_leaves_its_pair_out_and_widens_the_worst_cases():
     low, high = (np.where(np.isnan(judge), end, judge)[PROMPTS:, 1:].mean() for end in (0, 1))
     start = judge[:PROMPTS, 1:].mean()
     assert (row["worst_low"], row["worst_high"]) == pytest.approx((low - start, high - start))
+    run = make_run(np.random.default_rng(0))
+    none = dataclasses.replace(run, frozen=None)
+    started = dataclasses.replace(run, frozen=run.frozen.at(0))
+    late = dataclasses.replace(run, frozen=run.frozen.at(STEPS))
+    other = run.frozen.prompt_P.copy()
+    other[PROMPTS:] = [f"another {k}" for k in range(PROMPTS)]
+    mixed = with_frozen(run, prompt_P=other)
+    assert [has_frozen(each) for each in (run, none, started, late, mixed)] == [True] + 4 * [False]
+    assert frozen_shifts([none, started, late, mixed]).empty
+    assert held_out_table([none], None).empty
 
 
 def test_two_arms_are_compared_prompt_by_prompt():
@@ -126,19 +136,6 @@ def test_what_was_learned_transfers_or_does_not():
     assert gone["low"] < 0 < gone["high"] and gone["apart_high"] < 0
     assert gone["training"] == pytest.approx(3, abs=1) and kept["greedy"] > kept["shift"]
     assert kept["diff_low"] > 0
-
-
-def test_runs_without_it_are_left_out():
-    run = make_run(np.random.default_rng(0))
-    none = dataclasses.replace(run, frozen=None)
-    started = dataclasses.replace(run, frozen=run.frozen.at(0))
-    late = dataclasses.replace(run, frozen=run.frozen.at(STEPS))
-    other = run.frozen.prompt_P.copy()
-    other[PROMPTS:] = [f"another {k}" for k in range(PROMPTS)]
-    mixed = with_frozen(run, prompt_P=other)
-    assert [has_frozen(each) for each in (run, none, started, late, mixed)] == [True] + 4 * [False]
-    assert frozen_shifts([none, started, late, mixed]).empty
-    assert held_out_table([none], None).empty
 
 
 def test_a_row_that_one_end_lost_is_missing_and_no_other_row_with_it():

@@ -67,7 +67,7 @@ def test_a_part_that_is_taken_out_exactly_takes_its_shift_away():
     assert row.missed.value == pytest.approx(row.of_bias.value - row.lost.value)
 
 
-def test_a_ledger_that_was_right_is_not_told_apart():
+def test_a_ledger_that_was_right_is_told_from_one_that_blames_the_wrong_thing():
     runs = world()
     kept = {run.seed: length_shift(run) for run in runs if run.arm == "out"}
     right = [
@@ -76,10 +76,7 @@ def test_a_ledger_that_was_right_is_not_told_apart():
     ]
     (row,) = knockouts(runs, right)
     assert row.missed.low < 0 < row.missed.high and "do not tell" in sentence(row)
-
-
-def test_a_ledger_that_blames_the_wrong_thing_is_told_apart():
-    """Predictions that give the judge's error nothing, where all of the shift goes away with it."""
+    # Predictions that give the judge's error nothing, where all of the shift goes away with it.
     runs = world()
     blind = [
         dataclasses.replace(row, of_bias=0.001 * row.observed.value) for row in predict(paths(runs))

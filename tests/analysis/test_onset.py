@@ -74,7 +74,7 @@ def test_a_rise_that_is_no_ramp_is_said_to_be_none() -> None:
     assert noted <= 4
 
 
-def test_missing_rollouts_and_groups_are_left_out() -> None:
+def test_missing_rollouts_are_left_out_and_long_runs_searched_on_fewer_steps() -> None:
     """Sums of fewer rollouts, groups without any and steps without any: the same mean path."""
     steps, sums = _groups(np.random.default_rng(4), RAMP, sd=0.02)
     sums[::5] *= 0.25
@@ -82,6 +82,12 @@ def test_missing_rollouts_and_groups_are_left_out() -> None:
     sums[steps == 20] = 0.0
     found = change_point(steps, sums, replicates=100)
     assert abs(found.step.value - 12) <= 1 and found.rise == pytest.approx(0.4, abs=0.03)
+    path = 0.4 * np.clip((np.arange(1, 201) - 80) / 60, 0, 1)
+    found = change_point(*_groups(np.random.default_rng(7), path, sd=0.1), replicates=300)
+    # knots are 199 / 47 = 4.2 steps apart, so the begin is known to the knots beside it at best
+    assert abs(found.step.value - 80) <= 10 and found.step.low <= 80 <= found.step.high
+    assert found.step.low < found.step.value < found.step.high
+    assert found.note == "searched on 48 of 200 steps"
 
 
 @pytest.mark.parametrize(
@@ -91,15 +97,6 @@ def test_too_little_is_refused_in_words(steps: int, groups: int, words: str) -> 
     path = np.linspace(0, 1, steps)
     found = change_point(*_groups(np.random.default_rng(5), path, groups=groups), replicates=20)
     assert np.isnan([found.step.value, found.p]).all() and words in found.note
-
-
-def test_long_runs_are_searched_on_fewer_steps() -> None:
-    path = 0.4 * np.clip((np.arange(1, 201) - 80) / 60, 0, 1)
-    found = change_point(*_groups(np.random.default_rng(7), path, sd=0.1), replicates=300)
-    # knots are 199 / 47 = 4.2 steps apart, so the begin is known to the knots beside it at best
-    assert abs(found.step.value - 80) <= 10 and found.step.low <= 80 <= found.step.high
-    assert found.step.low < found.step.value < found.step.high
-    assert found.note == "searched on 48 of 200 steps"
 
 
 def test_smoothing_by_hand_and_a_constant_gap_is_not_searched() -> None:

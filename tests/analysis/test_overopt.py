@@ -212,15 +212,12 @@ def test_the_command_line(make_study, answered) -> None:
     assert table["judge"]["d_max"] == pytest.approx((0.12 * 20) ** 0.5)
 
 
-def test_an_alarm_by_hand_and_none_by_rounding() -> None:
+def test_an_alarm_by_hand_and_for_a_judge_that_is_gamed() -> None:
     """Baseline 0, 0; then z = 2, 2, 2 with slack .5: S = 1.5, 3, 4.5; limit 4 is passed last."""
     gap = np.array([[0.0, 0.0, 0.2, 0.2, 0.2], [0.0, 0.0, -1.0, 0.2, 0.2]])
     assert first_alarms(gap, np.full((2, 5), 0.1), Rule(baseline=2, limit=4.0)).tolist() == [4, -1]
     noise = np.random.default_rng(0).normal(0, 1e-9, (50, 40))
     assert (first_alarms(noise, np.abs(noise), calibrated(40, 8)) == -1).all()
-
-
-def test_a_judge_that_is_gamed_is_stopped_soon() -> None:
     rng = np.random.default_rng(1)
     rise = 0.3 * np.clip((np.arange(40) - 20) / 10, 0, 1)
     gap = rise + rng.normal(0, 0.05, (200, 40))

@@ -92,7 +92,7 @@ def test_intervals_are_wilsons_and_stability_is_the_share_of_the_majority():
     assert found["repeat_stability"] == pytest.approx((2 / 3 + 1) / 2)
 
 
-def test_repeats_that_copy_each_other_add_no_information():
+def test_repeats_add_no_information_and_one_order_gives_no_numbers():
     once = judge_pairs(check_pairwise(table(HAND)))["a"]
     thrice = judge_pairs(check_pairwise(pd.concat([table(HAND, repeat=k) for k in range(3)])))["a"]
     for name in ("accuracy_order0", "accuracy_order1", "both_correct", "position_agreement"):
@@ -102,6 +102,14 @@ def test_repeats_that_copy_each_other_add_no_information():
     assert "position_p_items" in thrice["note"]
     assert thrice["repeat_stability"] == 1.0 and thrice["repeat_cells"] == 15
     assert math.isnan(once["repeat_stability"])
+    rows = table({"1": ("first", "first", ""), "2": ("second", "first", "")})
+    found = judge_pairs(check_pairwise(rows))["a"]
+    assert math.isnan(found["accuracy"]) and math.isnan(found["both_correct"])
+    assert found["position_agreement"] == 0.5 and "no gold" in found["note"]
+    rows = table(HAND)
+    found = judge_pairs(check_pairwise(rows[rows["order"] == 0]))["a"]
+    assert math.isnan(found["accuracy"]) and math.isnan(found["position_p"])
+    assert found["accuracy_order0"] == pytest.approx(3 / 7) and "both orders" in found["note"]
 
 
 def test_a_fair_judge_with_a_position_habit_is_seen_though_gold_is_unbalanced():
@@ -115,17 +123,6 @@ def test_a_fair_judge_with_a_position_habit_is_seen_though_gold_is_unbalanced():
     assert found["position_p"] == 1.0
     interval = proportion_confint(12, 12, method="wilson")
     assert found["intervals"]["accuracy"] == pytest.approx(interval)
-
-
-def test_one_order_only_and_no_gold_give_nan_not_numbers():
-    rows = table({"1": ("first", "first", ""), "2": ("second", "first", "")})
-    found = judge_pairs(check_pairwise(rows))["a"]
-    assert math.isnan(found["accuracy"]) and math.isnan(found["both_correct"])
-    assert found["position_agreement"] == 0.5 and "no gold" in found["note"]
-    rows = table(HAND)
-    found = judge_pairs(check_pairwise(rows[rows["order"] == 0]))["a"]
-    assert math.isnan(found["accuracy"]) and math.isnan(found["position_p"])
-    assert found["accuracy_order0"] == pytest.approx(3 / 7) and "both orders" in found["note"]
 
 
 WORD = st.sampled_from(["first", "second", "tie", ""])

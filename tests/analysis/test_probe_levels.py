@@ -213,7 +213,7 @@ def drawn(seed: int, prompts: int, each: int, between: float) -> tuple[np.ndarra
     return shared + draw.normal(0, 1, prompts * each), np.arange(prompts).repeat(each)
 
 
-def test_a_clustered_mean_is_that_of_statsmodels():
+def test_a_clustered_mean_is_that_of_statsmodels_and_as_clear_as_its_signs():
     values, prompts = drawn(1, 17, 3, 2.0)
     values, prompts = np.append(values[4:], np.nan), np.append(prompts[4:], 99)
     found = clustered_mean(values, prompts)
@@ -223,6 +223,16 @@ def test_a_clustered_mean_is_that_of_statsmodels():
     assert (found.value, found.se) == pytest.approx((fit.params[0], fit.bse[0]))
     assert (found.low, found.high, found.p) == pytest.approx((low, high, fit.pvalues[0]))
     assert (found.rows, found.n) == (kept.sum(), len(set(prompts[kept])))
+    found = clustered_mean(np.full(20, 0.1), np.arange(20))
+    assert found.p == pytest.approx(2 * 0.5**20) and found.se == 0
+    two_ways = clustered_mean(np.r_[np.full(19, 0.1), -0.1], np.arange(20))
+    assert two_ways.p == pytest.approx(2 * 21 * 0.5**20)
+    # every second row is missing in half of the prompts: parts keep the mean of all rows
+    uneven = np.r_[np.zeros(30), 1.0]
+    prompts = np.r_[np.arange(10).repeat(2), np.arange(10, 20), 20]
+    lopsided = clustered_mean(uneven, prompts)
+    whole = lopsided.rare
+    assert whole.value * whole.still + sum(whole.apart) == pytest.approx(21 * lopsided.value)
 
 
 def test_one_prompt_has_no_interval_beside_the_oracles_of_statsmodels():
@@ -278,19 +288,6 @@ def test_what_is_known_of_the_size_of_changes_is_used():
     assert rare.at_least(0.15) == pytest.approx(by_hand, abs=0.01)
     assert rare.at_least(0.15) < clustered_mean(2 * values, np.arange(20)).rare.at_least(0.15)
     assert rare.at_least(-0.1) == rare.at_most(0.6) == 1.0
-
-
-def test_all_prompts_moving_alike_are_as_clear_as_their_signs():
-    found = clustered_mean(np.full(20, 0.1), np.arange(20))
-    assert found.p == pytest.approx(2 * 0.5**20) and found.se == 0
-    two_ways = clustered_mean(np.r_[np.full(19, 0.1), -0.1], np.arange(20))
-    assert two_ways.p == pytest.approx(2 * 21 * 0.5**20)
-    # every second row is missing in half of the prompts: parts keep the mean of all rows
-    uneven = np.r_[np.zeros(30), 1.0]
-    prompts = np.r_[np.arange(10).repeat(2), np.arange(10, 20), 20]
-    lopsided = clustered_mean(uneven, prompts)
-    whole = lopsided.rare
-    assert whole.value * whole.still + sum(whole.apart) == pytest.approx(21 * lopsided.value)
 
 
 def test_a_change_reaches_as_far_as_its_own_scale_does():

@@ -126,7 +126,7 @@ def test_worst_cases_hold_whatever_the_missing_scores_were():
         assert (found["bound_low"] < found["bound_high"]).any()
 
 
-def test_no_score_at_all_gives_no_number():
+def test_without_scores_or_a_truth_only_kept_content_has_an_effect():
     table = scored(texts(4), np.nan)
     found = effects(pairs(table), {"j": 1.0})
     assert found["effect"].isna().all() and set(found["claim"]) == {"cannot tell"}
@@ -134,6 +134,15 @@ def test_no_score_at_all_gives_no_number():
         "variant", sort=False)]).all()  # fmt: skip
     assert math.isnan(levels.scale_use(table)["leniency"].iloc[0])
     assert levels.rates(table).empty
+    table = scored(texts(6).assign(truth=np.nan), 0.5)
+    table.loc[table["variant"] == "hedged", ["score", "keeps"]] = 0.4, True
+    table.loc[table["variant"] == "emoji", ["score", "keeps"]] = 0.4, False
+    found = effects(pairs(table), {"j": 0.2}).set_index("variant")
+    assert found.loc["hedged", "effect"] == pytest.approx(-0.1)
+    assert found.loc["hedged", "effect_sd"] == pytest.approx(-0.5)
+    assert found.loc["hedged", "truth_by"] == "content kept"
+    assert math.isnan(found.loc["emoji", "effect"]) and found.loc["emoji", "truth_by"] == "unknown"
+    assert found.loc["emoji", "judge_change"] == pytest.approx(-0.1)
 
 
 def test_what_is_claimed_follows_the_numbers():
@@ -150,18 +159,6 @@ def test_what_is_claimed_follows_the_numbers():
     assert effects(pairs(noisy), {}).set_index("variant")["claim"]["placebo"] == "undecided"
     against = judged(probes, Simulated(doses={"hedges": -0.05}))
     assert effects(pairs(against), {}).set_index("variant")["claim"]["hedged"] == "bias against it"
-
-
-def test_without_a_truth_only_what_keeps_its_content_has_an_effect():
-    table = scored(texts(6).assign(truth=np.nan), 0.5)
-    table.loc[table["variant"] == "hedged", ["score", "keeps"]] = 0.4, True
-    table.loc[table["variant"] == "emoji", ["score", "keeps"]] = 0.4, False
-    found = effects(pairs(table), {"j": 0.2}).set_index("variant")
-    assert found.loc["hedged", "effect"] == pytest.approx(-0.1)
-    assert found.loc["hedged", "effect_sd"] == pytest.approx(-0.5)
-    assert found.loc["hedged", "truth_by"] == "content kept"
-    assert math.isnan(found.loc["emoji", "effect"]) and found.loc["emoji", "truth_by"] == "unknown"
-    assert found.loc["emoji", "judge_change"] == pytest.approx(-0.1)
 
 
 def test_a_pairwise_score_is_the_win_of_the_edited_text_over_both_orders():

@@ -35,12 +35,18 @@ def test_it_is_what_lies_beyond_the_base_arm_in_every_pair():
     assert substitutions([*BASE, *odd]) == []
 
 
-def test_one_arm_or_what_all_training_does_is_no_substitution():
+def test_one_arm_or_moves_by_nothing_known_are_no_substitution():
     learnt = [moved(arm, seed, 1.5, -1.5) for arm in ("sim-fair", "a") for seed in range(4)]
     assert substitutions(learnt) == [] and why_no_substitution(learnt) == ""
     alone = [moved("a", seed, 1.0, -1.0) for seed in range(4)]
     assert base_of(alone) is None and substitutions(alone) == []
     assert "there is one arm" in why_no_substitution(alone)
+    # A single step has no shift: neither arm can have moved, and nothing breaks.
+    arm = [moved("a", seed, 1.0, -1.0) for seed in range(3)]
+    assert len(substitutions([*BASE, *arm])) == 1
+    assert substitutions([run.at(1) for run in [*BASE, *arm]]) == []
+    stuck = [*BASE, *(run.at(1) for run in arm)]
+    assert substitutions(stuck) == [] and "both shifts are known" in why_no_substitution(stuck)
 
 
 def test_the_base_is_the_undosed_judge_and_unpaired_seeds_are_no_pairs():
@@ -68,15 +74,6 @@ def test_features_without_spread_and_answers_are_left_out():
     assert substitutions([*flat, *arm]) == [] and "both shifts" in why_no_substitution(
         [*flat, *arm]
     )
-
-
-def test_arms_that_moved_by_nothing_known_have_none():
-    """A single step has no shift: neither arm can have moved, and nothing breaks."""
-    arm = [moved("a", seed, 1.0, -1.0) for seed in range(3)]
-    assert len(substitutions([*BASE, *arm])) == 1
-    assert substitutions([run.at(1) for run in [*BASE, *arm]]) == []
-    stuck = [*BASE, *(run.at(1) for run in arm)]
-    assert substitutions(stuck) == [] and "both shifts are known" in why_no_substitution(stuck)
 
 
 def test_the_false_alarm_by_hand_and_of_few_runs():

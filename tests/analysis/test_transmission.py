@@ -62,7 +62,7 @@ def test_nothing_to_regress_is_missing(values: np.ndarray) -> None:
     assert np.isnan(found.coef_K).all() and np.isnan(found.r2)
 
 
-def test_group_cov_by_hand_and_no_split_without_truth() -> None:
+def test_groups_by_hand_tied_dead_and_without_truth() -> None:
     a = np.array([[1.0, 0.0, -1.0], [1.0, NAN, NAN]])
     z = np.array([[3.0, 5.0, 1.0], [1.0, 2.0, 3.0]])[..., None]
     assert group_cov(a, z)[0, 0] == pytest.approx((3 - 1) / 2)
@@ -70,6 +70,10 @@ def test_group_cov_by_hand_and_no_split_without_truth() -> None:
     total, of_truth, of_bias = split(np.array([[0.0, 1.0]]), np.array([[0.0, NAN]]), "none")
     assert total.tolist() == [[-0.5, 0.5]]
     assert np.isnan(of_truth).all() and np.isnan(of_bias).all()
+    reward = np.array([[1.0, 2.0], [1.0, 1.0], [1.0, NAN], [0.0, 1.0]])
+    truth = np.array([[1.0, 1.0], [1.0, 1.0], [1.0, 1.0], [0.0, 1.0]])
+    np.testing.assert_array_equal(tied_groups(truth, reward), [1, 0, NAN, 0])
+    np.testing.assert_array_equal(dead_groups(reward), [0, 1, NAN, 0])
 
 
 @pytest.mark.parametrize("scale", ["group", "batch", "none"])
@@ -147,13 +151,6 @@ def test_a_policy_that_changes_nothing_changes_nothing(rng: np.random.Generator)
         assert row[f"{policy}/cosine"] == pytest.approx(1)
         assert row[f"{policy}/flips"] == row[f"{policy}/silenced"] == 0
         assert row[f"{policy}/cov/z"] == row["cov/z"]
-
-
-def test_tied_and_dead_groups() -> None:
-    reward = np.array([[1.0, 2.0], [1.0, 1.0], [1.0, NAN], [0.0, 1.0]])
-    truth = np.array([[1.0, 1.0], [1.0, 1.0], [1.0, 1.0], [0.0, 1.0]])
-    np.testing.assert_array_equal(tied_groups(truth, reward), [1, 0, NAN, 0])
-    np.testing.assert_array_equal(dead_groups(reward), [0, 1, NAN, 0])
 
 
 def test_phi_and_youden_by_hand_and_by_sklearn_formula() -> None:

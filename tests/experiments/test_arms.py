@@ -28,7 +28,7 @@ def cell(judge="a", seed=0, rate=0.1, votes=1):
     )
 
 
-def test_arms_differ_in_declared_factors_and_others_are_named():
+def test_arms_differ_in_declared_factors_and_a_design_counts_them():
     stop_at_problem(check_arms([cell("a", 0), cell("b", 1, votes=2)], ["judge", "seed"]))
     with pytest.raises(UserError, match="seed"):
         stop_at_problem(check_arms([cell(seed=0), cell(seed=1)], ["judge", "see"]))
@@ -38,6 +38,8 @@ def test_arms_differ_in_declared_factors_and_others_are_named():
     assert "trainer.learning_rate = 0.1 | 0.2" in message
     assert "factors=[judge,seed,trainer.learning_rate]" in message
     assert "\n" not in message
+    assert design([cell("a", 0), cell("a", 1), cell("a", 2), cell("b", 0), cell("b", 1)]) == (2, 2)
+    assert design([cell("a", 0)]) == (1, 1)
 
 
 def test_a_study_keeps_its_factors_and_its_base(tmp_path):
@@ -48,11 +50,6 @@ def test_a_study_keeps_its_factors_and_its_base(tmp_path):
         stop_at_problem(check_study(tmp_path, [cell(rate=0.2)], factors))
     with pytest.raises(UserError, match="declared the factors judge, seed"):
         stop_at_problem(check_study(tmp_path, [cell()], ["judge"]))
-
-
-def test_a_design_counts_arms_and_the_seeds_of_the_poorest():
-    assert design([cell("a", 0), cell("a", 1), cell("a", 2), cell("b", 0), cell("b", 1)]) == (2, 2)
-    assert design([cell("a", 0)]) == (1, 1)
 
 
 @pytest.fixture

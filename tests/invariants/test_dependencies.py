@@ -120,13 +120,10 @@ def needed() -> set[str]:
     return {name for name, _ in seen}
 
 
-def test_what_is_pinned_is_what_is_needed_and_installed():
+def test_what_is_pinned_is_needed_and_installed_and_so_is_torch():
     assert {name for name in needed() if not TORCH_BUILDS.match(name)} == set(pins())
     assert {name: version(name) for name in pins()} == pins()
     assert set(pins("requirements/installers.txt")) == {"pip", "uv"}
-
-
-def test_make_installs_a_torch_that_the_project_allows():
     found = re.search(r"^TORCH := torch==(\S+)$", (ROOT / "Makefile").read_text(), re.MULTILINE)
     torch = next(one for one in map(Requirement, CORE) if one.name == "torch")
     assert found is not None and found[1] in torch.specifier

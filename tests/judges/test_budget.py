@@ -60,14 +60,11 @@ def test_a_run_stops_at_a_limit_that_can_be_typed_and_without_one_nowhere() -> N
     budget.check()
 
 
-def test_what_the_endpoint_kept_to_itself_counts_as_the_mean() -> None:
+def test_what_an_endpoint_kept_counts_as_the_mean_and_dollars_need_a_price() -> None:
     rows = [row(0.02), row(0.04), row(None), row(None, finish=""), row(0.0, cached=True)]
     assert usd_of(rows) == pytest.approx(0.09)
     assert usd_of([row(None)]) == 0.0
     assert usd_of([]) == 0.0
-
-
-def test_a_price_is_needed_for_a_limit_in_dollars() -> None:
     check_limits(Cost(max_usd=1.0), [PRICED, Judge(name="sim", simulated=Simulated())])
     check_limits(Cost(max_calls=1), [Judge(name="free")])
     with pytest.raises(UserError, match=r"judge=free has no price.*cost\.max_calls"):

@@ -56,7 +56,12 @@ def test_the_form_of_an_answer() -> None:
     assert sent("dashscope-qwq", as_openai) == {}
 
 
-def test_what_is_sent_fits_the_endpoint() -> None:
+def test_an_empty_name_is_the_obvious_one_and_what_is_sent_fits_the_endpoint() -> None:
+    assert dialect_of(judge("")) is DIALECTS["openai"]
+    assert dialect_of(replace(judge(""), simulated=Simulated())) is DIALECTS["simulated"]
+    assert described(judge("dashscope-qwq", stream=True)) == (
+        "dashscope-qwq: thinking always, stream on, structured none, log-probs none"
+    )
     wants = {"logprobs": True, "top_logprobs": 20}
     assert sent("vllm", wants) == wants
     assert sent("dashscope", wants) == {"logprobs": True, "top_logprobs": 5}
@@ -68,14 +73,6 @@ def test_what_is_sent_fits_the_endpoint() -> None:
     assert sent("vllm-harmony", reasoning_effort="low") == {"reasoning_effort": "low"}
     assert sent("vllm-harmony", thinking=True) == {}  # it does anyway
     assert sent("openai", reasoning_effort="minimal") == {"reasoning_effort": "minimal"}
-
-
-def test_an_empty_name_is_the_obvious_one() -> None:
-    assert dialect_of(judge("")) is DIALECTS["openai"]
-    assert dialect_of(replace(judge(""), simulated=Simulated())) is DIALECTS["simulated"]
-    assert described(judge("dashscope-qwq", stream=True)) == (
-        "dashscope-qwq: thinking always, stream on, structured none, log-probs none"
-    )
 
 
 @pytest.mark.parametrize(

@@ -161,14 +161,11 @@ def test_every_variant_has_its_counterpart_among_the_variants():
     assert [one.variant for one in probes[:4]] == list(BASES.values())
 
 
-def test_only_what_is_asked_for_is_made_and_nothing_to_change_is_counted():
+def test_only_what_is_asked_for_is_made_and_a_text_that_came_along_goes_first():
     probes, _ = variants(source(correct="It is 4 km off."), only=["hedged", "key_colon"])
     assert [one.variant for one in probes] == ["ycorrect", "hedged", "empty", "key_colon"]
     _, missing = variants(source(correct="It is far."), only=["yshort"])
     assert missing["yshort: nothing to change"] == 1
-
-
-def test_a_text_that_came_along_goes_before_a_rule():
     given_ = Source(make_row(TURN), {"correct": "It is far off."}, {"yverbose": ("Far!", "set")})
     probes, _ = variants(given_, only=["yverbose", "hedged"])
     (verbose,) = [one for one in probes if one.variant == "yverbose"]

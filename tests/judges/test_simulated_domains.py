@@ -165,16 +165,13 @@ def test_typed_on_the_command_line():
             load_judge("sim-fair", wrong)
 
 
-def test_a_truth_that_could_not_be_had_is_a_failure_of_the_endpoint():
+def test_no_rule_and_a_truth_that_could_not_be_had_are_failures():
     rows = list(lazy_task.Sums(3))
     with Session(judge(), None, truth_of(3)) as session:
         (right,), (lost,) = session.ask_many([(rows[1], "2"), (rows[1], "lost")])
     assert (right.outcome, right.score) == (Outcome.scored, 1.0)
     assert (lost.outcome, lost.score, lost.attempts) == (Outcome.transport, None, 1)
     assert lazy_task.LOST in lost.reason
-
-
-def test_no_rule_is_no_truth_to_simulate():
     row = make_row(({"role": "user", "content": "Name a color."},))
     no_truths = Oracle({row.prompt_id: row}.get, lambda rows, answers: [None] * len(rows))
     status, _, reply = ask(simulated_app(judge(), no_truths), request_of(judge(), "red"))

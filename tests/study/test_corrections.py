@@ -136,12 +136,6 @@ def test_dropout_drops_its_share_anew_for_each_group():
     assert draws.kept(faults, 0.99, 0, 0, "a") == [2]
 
 
-def test_rechecks_are_a_share_of_all():
-    drawn = [draws.rechecked(0.25, 0, step, "p", m) for step in range(500) for m in range(8)]
-    assert 0.22 < np.mean(drawn) < 0.28
-    assert drawn[:8] == [draws.rechecked(0.25, 0, 0, "p", m) for m in range(8)]
-
-
 ROW = make_row(({"role": "user", "content": "Write."},), CRITERIA)
 
 
@@ -262,8 +256,11 @@ def test_a_task_without_truth_labels_nothing(settings):
     check_correction(config, has_truth=True)
 
 
-def test_good_corrections_pass():
+def test_good_corrections_pass_and_rechecks_are_a_share_of_all():
     check_correction(Study(), has_truth=False)
     check_correction(Study(correction=Correction(rubric_dropout=0.5), judge=RUBRIC), False)
     panel = Correction(panel="mean", debias=["length"], penalty={"bold": 0.1})
     check_correction(Study(correction=panel, shadow_judges=[SIMULATED]), has_truth=False)
+    drawn = [draws.rechecked(0.25, 0, step, "p", m) for step in range(500) for m in range(8)]
+    assert 0.22 < np.mean(drawn) < 0.28
+    assert drawn[:8] == [draws.rechecked(0.25, 0, 0, "p", m) for m in range(8)]

@@ -99,7 +99,7 @@ def test_any_text_has_finite_counts(text, keyword):
     assert all(value == int(value) for name, value in counts.items() if name != "repetition")
 
 
-def test_each_answer_has_its_own_features_and_a_missing_one_none():
+def test_each_answer_has_its_own_features_and_a_study_one_keyword():
     answers = ["# Great question!\n- alpha **b**", None, "maybe alpha alpha", "", math.nan]
     values_N_K = measured(answers, "alpha")
     for row, answer in zip(values_N_K, answers, strict=True):
@@ -109,8 +109,5 @@ def test_each_answer_has_its_own_features_and_a_missing_one_none():
             assert np.isnan(row).all()
     assert values_N_K[2, FEATURES.index("keyword")] == 2.0
     assert measured([]).shape == (0, len(FEATURES))
-
-
-def test_a_study_counts_one_keyword():
     assert shared_keyword(["", "robust", "alpha", ""]) == "alpha"
     assert shared_keyword([""]) == shared_keyword([]) == ""

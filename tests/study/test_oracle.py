@@ -47,19 +47,16 @@ def test_each_answer_is_asked_about_once():
     assert memo.truths([], []) == [] and len(rule.batches) == 2
 
 
-def test_any_answer_has_a_truth_and_no_foreign_prompt():
-    assert Oracle(BY_ID.get, Rule())("one", "one \ud800").score == 1.0
-    assert Oracle(BY_ID.get, Rule())("three", "three") is None
-    assert prompt_id("three") not in BY_ID
-
-
-def test_what_was_cut_off_is_not_an_empty_answer():
+def test_what_was_cut_off_is_not_empty_and_no_foreign_prompt_has_a_truth():
     def empty(rows, answers):
         return [Truth(float(answer == "")) for answer in answers]
 
     memo = Oracle(BY_ID.get, empty)
     assert memo.truths([ROWS[0]] * 2, ["", None]) == [Truth(1.0), Truth(0.0)]
     assert memo.remembered([ROWS[0]] * 2, [None, ""]) == [Truth(0.0), Truth(1.0)]
+    assert Oracle(BY_ID.get, Rule())("one", "one \ud800").score == 1.0
+    assert Oracle(BY_ID.get, Rule())("three", "three") is None
+    assert prompt_id("three") not in BY_ID
 
 
 def test_a_truth_that_could_not_be_had_is_asked_for_again():

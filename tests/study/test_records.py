@@ -63,18 +63,15 @@ def test_resume_drops_later_steps_but_keeps_their_time(tmp_path):
     assert [line["step"] for line in again.lines()] == [1, 2]
 
 
-def test_a_whole_number_that_may_be_missing_is_a_float_in_a_frame():
-    kinds = frame_types({**ROLLOUT, **VERDICT, **CALL, **OPTIONAL})
-    assert (kinds["step"], kinds["tokens"], kinds["cost_usd"]) == ("int64", "float64", "float64")
-    assert (kinds["answer"], kinds["rules"], kinds["from_cache"]) == ("str", "object", "bool")
-    assert all(kinds[name] == "int64" for name in NEVER_MISSING)
-
-
-def test_every_column_of_a_verdict_is_written_and_replays_have_the_types_of_rollouts():
+def test_columns_of_verdicts_and_replays_have_their_types():
     assert {*verdict(outcome=Outcome.empty).as_row(), "rollout_id", "step", "role"} == set(VERDICT)
     shared = set(REPLAYED) & set(ROLLOUT)
     assert shared == {*PLACE, "judge_score", "reward", "advantage"}
     assert all(REPLAYED[name] == ROLLOUT[name] for name in shared)
+    kinds = frame_types({**ROLLOUT, **VERDICT, **CALL, **OPTIONAL})
+    assert (kinds["step"], kinds["tokens"], kinds["cost_usd"]) == ("int64", "float64", "float64")
+    assert (kinds["answer"], kinds["rules"], kinds["from_cache"]) == ("str", "object", "bool")
+    assert all(kinds[name] == "int64" for name in NEVER_MISSING)
 
 
 def test_no_byte_of_a_line_changes_unseen(tmp_path):

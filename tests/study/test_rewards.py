@@ -126,11 +126,14 @@ def test_rewards_that_cannot_be_had_are_user_errors(reward, rows, message):
         check_reward(reward, Judge(), rows, 100)
 
 
-def test_good_rewards_pass_and_rules_reach_a_judge_where_handed_to_it():
+def test_good_rewards_pass_and_domains_that_no_sampled_row_shows_need_one():
     check_reward(Reward(name="verif", rules="run"), Judge(), [RULED, ROW], 100)
     check_reward(Reward(name="rule"), Judge(), [ROW], 100)
     assert for_judge(RULED, "run") is RULED and for_judge(RULED, "ignore") is RULED
     assert [item.text for item in for_judge(RULED, "judge").criteria] == ["Is kind.", "Is short."]
+    check_reward(BY_DOMAIN, Judge(), [QA, MATH], 100, ["math", "qa"])
+    with pytest.raises(UserError, match="math, qa a reward and code none"):
+        check_reward(BY_DOMAIN, Judge(), [QA, MATH], 100, ["math", "qa", "code"])
 
 
 @pytest.mark.parametrize(
@@ -233,7 +236,12 @@ def test_a_truth_that_could_not_be_had_is_treated_as_a_missing_verdict(reward: R
         paid(reward, lost(1, 2), "unscored", 0.25)
 
 
-def test_nothing_is_missing_where_no_rule_can_tell_or_no_truth_is_paid() -> None:
+def test_what_was_missing_on_record_and_where_no_rule_can_tell() -> None:
+    record = {"answer": "x", "tokens": 1, "truth": None, "rules": None}
+    again = [recorded(Study(), ROW, record | {"truth_missing": why}) for why in (LOST, None)]
+    assert [rollout.truth_missing for rollout in again] == [LOST, None]
+    assert recorded(Study(), ROW, record).truth_missing is None  # of an earlier version
+    assert recompose(Study(reward=Reward(name="rule")), again, [0.5, 0.5], 2, "zero") == [0.0, None]
     none = [dataclasses.replace(rollout, truth=None) for rollout in lost()]
     for policy in ("zero", "drop_group", "abort"):
         assert paid(Reward(name="rule"), none, policy, 0.0) == [None] * 4
@@ -241,14 +249,6 @@ def test_nothing_is_missing_where_no_rule_can_tell_or_no_truth_is_paid() -> None
         assert paid(Reward(), lost(0, 1, 2, 3), policy, 0.0) == [0.5] * 4
         ruled = lost(0, 1, 2, 3, rules=(True,))
         assert paid(Reward(name="rule", rules="run"), ruled, policy, 0.0) == [1.0] * 4
-
-
-def test_rollouts_on_record_are_composed_with_what_was_missing() -> None:
-    record = {"answer": "x", "tokens": 1, "truth": None, "rules": None}
-    again = [recorded(Study(), ROW, record | {"truth_missing": why}) for why in (LOST, None)]
-    assert [rollout.truth_missing for rollout in again] == [LOST, None]
-    assert recorded(Study(), ROW, record).truth_missing is None  # of an earlier version
-    assert recompose(Study(reward=Reward(name="rule")), again, [0.5, 0.5], 2, "zero") == [0.0, None]
 
 
 def of(domain: str, **parts: Any) -> RewardInputs:
@@ -301,9 +301,3 @@ def test_a_truth_that_the_judge_does_not_need_is_not_missed():
     assert recompose(config, rollouts, [0.5] * 4, 2, "unscored") == [1.0, None, 0.5, 0.5]
     with pytest.raises(TooManyMissing, match=f"1 of 2 rule truths.*{LOST}"):
         composed(config, rollouts, [0.5] * 4, 2, "abort")
-
-
-def test_a_domain_that_the_sampled_rows_do_not_show_needs_a_reward_too():
-    check_reward(BY_DOMAIN, Judge(), [QA, MATH], 100, ["math", "qa"])
-    with pytest.raises(UserError, match="math, qa a reward and code none"):
-        check_reward(BY_DOMAIN, Judge(), [QA, MATH], 100, ["math", "qa", "code"])

@@ -91,7 +91,7 @@ def test_the_draw_depends_on_seed_step_and_member_and_math_holds_the_answer_back
     assert choose(maths, 5, 0.0, draw) == (3,)
 
 
-def test_the_first_sees_all_and_the_last_the_plain_prompt():
+def test_the_first_sees_all_and_the_last_the_plain_prompt_in_one_system_turn():
     first, last = show(ON, ROW, 0, 8, 1, 350, 0), show(ON, ROW, 7, 8, 1, 350, 0)
     assert first.items == (0, 1, 2) and first.ratio == pytest.approx(1.0)
     assert last.items == () and last.messages == ROW.messages
@@ -99,9 +99,6 @@ def test_the_first_sees_all_and_the_last_the_plain_prompt():
     assert first.messages[0]["role"] == "system" and first.messages[1:] == ROW.messages
     assert "- Point 3.0. (3 points)" in text and "- Point -2.0. (costs 2 points)" in text
     assert text.index("Point 1.0") < text.index("Point -2.0")  # to cover before to avoid
-
-
-def test_what_stands_in_the_system_turn():
     last = show(Scaffold(name="ruscarl", base_prompt=True), ROW, 7, 8, 1, 350, 0)
     assert last.messages == ({"role": "system", "content": "You are a helpful assistant."}, USER)
     silent = wording(Scaffold(leak_warning=False), ROW.criteria)

@@ -82,11 +82,14 @@ def test_groups_are_articles_titles_and_functions(root):
     assert groups["humaneval"][1] == "humaneval:count_boats"
 
 
-def test_mbpp_splits_are_those_of_its_paper_and_its_tests_name_the_function(root):
+def test_mbpp_splits_are_its_papers_and_every_set_has_a_prompt_file(root):
     tally = Counter(item.split for item in sets.reported("mbpp", root))
     assert tally == {"prompt": 3, "test": 4, "validation": 3, "train": 4}
     program = "class Pair: pass\ndef helper(x): return x\ndef solve(a): return helper(a)"
     assert called(program, ["assert set(solve([Pair()])) == helper(1)"], "f") == "solve"
+    for name in SETS:
+        for file, digest in prompt.hashes(name).items():
+            assert re.fullmatch(r"[0-9a-f]{64}", digest) and file.startswith(name)
 
 
 def test_braces_fill_no_slot_and_ten_choices_are_all_taken(tmp_path):
@@ -98,12 +101,6 @@ def test_braces_fill_no_slot_and_ten_choices_are_all_taken(tmp_path):
     roots.lines(tmp_path / "mmlu" / "test.jsonl", [row])
     (item,) = sets.reported("mmlu", tmp_path)
     assert len(item.choices) == 10 and item.answers == ("J",) and "J. 9" in item.prompt
-
-
-def test_every_set_has_a_prompt_file_and_its_hash():
-    for name in SETS:
-        for file, digest in prompt.hashes(name).items():
-            assert re.fullmatch(r"[0-9a-f]{64}", digest) and file.startswith(name)
 
 
 GSM8K = {"question": "How many?", "answer": "#### 3"}
