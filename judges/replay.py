@@ -12,12 +12,12 @@ from __future__ import annotations
 
 import sys
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict, cast
 
 import numpy as np
 
@@ -49,7 +49,7 @@ from study.rows import Row
 from study.screen import print_table
 from study.system.files import Damaged, say, write_json
 from study.tasks import oracle
-from study.verdict import mean_score
+from study.verdict import VerdictRow, mean_score
 
 JUDGES = preset_names("judge")
 SCORED = ("judge_score", "reward", "advantage")
@@ -104,7 +104,69 @@ class Options:
             check("out", self.out or "own", Name())  # it becomes a folder
 
 
-def replay_study(options: Options, judge: Judge | None) -> list[dict[str, Any]]:
+class Replayed(TypedDict):
+    """A row of `REPLAYED`."""
+
+    rollout_id: str
+    step: int
+    prompt_id: str
+    group: int
+    member: int
+    judge_score: float | None
+    reward: float | None
+    advantage: float | None
+    original_score: float | None
+    original_reward: float | None
+    original_advantage: float | None
+
+
+class RuleRow(TypedDict, total=False):
+    """What of a recorded rollout says what its rules know."""
+
+    truth: float | None
+    domain: str | None
+    outcome: str | None
+
+
+class Changed(TypedDict):
+    """What a replay changed, over all rollouts; see `compare`."""
+
+    n: int
+    unscored: float | None
+    score: float | None
+    original_score: float | None
+    correlation: float | None
+    sign_flips: float | None
+    silenced: float | None
+    alignment: float | None
+    rank_change: float | None
+
+
+class Gap(TypedDict):
+    """Mean new and recorded score minus truth over ``n`` rollouts."""
+
+    n: int
+    gap: float
+    original_gap: float
+
+
+class Gaps(TypedDict, total=False):
+    """Mean new and recorded score minus truth, in all and by domain."""
+
+    gap: float
+    original_gap: float
+    domains: dict[str, Gap]
+
+
+class Line(Changed, Gaps):
+    """One replayed run or file, and the calls made."""
+
+    cell: str
+    judge: str
+    calls: int
+
+
+def replay_study(options: Options, judge: Judge | None) -> list[Line]:
     """Replay every run of a study that has rollouts.
     Raises UserError: no such study, or the judge cannot be asked."""
     study_dir = (options.runs_dir / str(options.study)).absolute()
@@ -117,7 +179,7 @@ def replay_study(options: Options, judge: Judge | None) -> list[dict[str, Any]]:
             f"{', '.join(there) or 'no studies'}. Type for example: study=quickstart"
         )
     stop_at_problem(check_records(study_dir, folders))
-    lines = []
+    lines: list[Line] = []
     name = f"{judge.name}-{judge_id(judge)}" if judge else "own"
     name += f"-{options.on_failure}" if options.on_failure else ""
     name += "-canonical" if options.canonical else ""
@@ -148,7 +210,7 @@ def kept_where(folders: Sequence[CellFolder]) -> VerdictStore:
 
 def replay_cell(
     cell: Cell, judge: Judge | None, options: Options, store: Store, target: Path
-) -> dict[str, Any]:
+) -> Line:
     """Score one run's rollouts again: what `compare` and `_gaps` say, with the run and the calls
     made. Parts that are there already are kept, so a replay that was stopped goes on.
     Raises UserError: ``canonical``, and the task has answers that no rule reads."""
@@ -159,8 +221,8 @@ def replay_cell(
     folder = CellFolder(target / cell.name)
     for kind in ("rollouts", "verdicts"):
         (folder / kind).mkdir(parents=True, exist_ok=True)
-    replayed: list[dict[str, Any]] = []
-    truths: dict[str, dict[str, Any]] = {}
+    replayed: list[Replayed] = []
+    truths: dict[str, RuleRow] = {}
     corrector = Corrector()
     with Session(judge, store, truth_of) as session:
         session.check()
@@ -193,7 +255,7 @@ def replay_cell(
                     corrector=corrector,
                 )
                 if options.canonical:
-                    verdicts = [row | _marked(row) for row in verdicts]
+                    verdicts = [_marked(row) for row in verdicts]
                 write_part(folder / "verdicts" / name, verdicts, VERDICT)
                 new_part = Part(folder / "rollouts" / name, part.step)
                 write_part(new_part.path, again, REPLAYED)
@@ -203,8 +265,8 @@ def replay_cell(
         calls = session.calls
     endings = [truths.get(row["rollout_id"], {}).get("outcome") for row in replayed]
     has_answer = [ending in (None, OK) for ending in endings]
-    changed = compare(replayed, has_answer) | _gaps(replayed, truths)
-    return {"cell": cell.name, "judge": judge.name, **changed, "calls": calls}
+    changed, gaps = compare(replayed, has_answer), _gaps(replayed, truths)
+    return {"cell": cell.name, "judge": judge.name, **changed, **gaps, "calls": calls}
 
 
 def _alone(row: Row, answer: str) -> str:
@@ -218,12 +280,10 @@ def _alone(row: Row, answer: str) -> str:
     return rules.extracted(item, answer) or ""
 
 
-def _marked(verdict: Mapping[str, Any]) -> dict[str, str]:
-    """Judge and identity of a verdict on an answer alone: another than on the whole answer."""
-    return {
-        "judge": f"{verdict['judge']}, {CANONICAL}",
-        "judge_id": f"{verdict['judge_id']}-canonical",
-    }
+def _marked(verdict: VerdictRow) -> VerdictRow:
+    """A verdict on an answer alone, by another judge and identity than on the whole answer."""
+    judge, judge_id = f"{verdict['judge']}, {CANONICAL}", f"{verdict['judge_id']}-canonical"
+    return {**verdict, "judge": judge, "judge_id": judge_id}
 
 
 def _whole(part: Part) -> bool:
@@ -268,7 +328,7 @@ def _step(
     shadows: list[list[float | None]],
     policy: str,
     corrector: Corrector,
-) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+) -> tuple[list[Replayed], list[VerdictRow]]:
     """One step's rollouts with new score, reward and advantage, and the verdicts behind them.
     ``answers`` are shown to the judge; the rest of a reward is made of what is on record, as are
     the scores by ``shadows``, of each shadow judge."""
@@ -287,14 +347,18 @@ def _step(
     rewards = compose.recompose(config, inputs, corrected, size, policy)
     rewards_P_G = np.array(rewards, dtype=float).reshape(-1, size)
     after = advantages(rewards_P_G, config.trainer.scale_rewards).ravel().tolist()
-    verdicts = [
-        verdict.as_row()
-        | {"rollout_id": record["rollout_id"], "step": record["step"], "role": "replay"}
+    verdicts: list[VerdictRow] = [
+        {
+            **verdict.as_row(),
+            "rollout_id": record["rollout_id"],
+            "step": record["step"],
+            "role": "replay",
+        }
         for record, votes in zip(records, votes_N, strict=True)
         for verdict in votes
     ]
     replayed = [
-        _replayed(record, new=new, old=[record[name] for name in SCORED])
+        _replayed(record, new=new, old=(record[name] for name in SCORED))
         for record, *new in zip(records, scores, rewards, after, strict=True)
     ]
     return replayed, verdicts
@@ -315,19 +379,27 @@ def _shadow_scores(part: Part, records: Sequence[dict[str, Any]]) -> list[list[f
 
 
 def _replayed(
-    place: Mapping[str, Any], *, new: Sequence[float | None], old: Sequence[float | None]
-) -> dict[str, Any]:
+    place: Mapping[str, Any], *, new: Iterable[float | None], old: Iterable[float | None]
+) -> Replayed:
     """A row of `REPLAYED`; ``new`` and ``old`` are judge score, reward and advantage."""
+    score, reward, advantage = new
+    original_score, original_reward, original_advantage = old
     return {
-        **{name: place[name] for name in PLACE},
-        **dict(zip(SCORED, new, strict=True)),
-        **dict(zip(ORIGINAL, old, strict=True)),
+        "rollout_id": place["rollout_id"],
+        "step": place["step"],
+        "prompt_id": place["prompt_id"],
+        "group": place["group"],
+        "member": place["member"],
+        "judge_score": score,
+        "reward": reward,
+        "advantage": advantage,
+        "original_score": original_score,
+        "original_reward": original_reward,
+        "original_advantage": original_advantage,
     }
 
 
-def compare(
-    replayed: list[dict[str, Any]], has_answer: Sequence[bool] | None = None
-) -> dict[str, Any]:
+def compare(replayed: Sequence[Replayed], has_answer: Sequence[bool] | None = None) -> Changed:
     """What changed: n, unscored share, scores, and how the advantages moved; None where undefined.
     ``has_answer`` says of which of the N rollouts a judge is asked, of all where it is None.
 
@@ -336,16 +408,16 @@ def compare(
     `study.rewards.advantages`, over all rollouts; rank changes only where groups have one size.
     """
 
-    new, old, after, before = (
-        np.array([row[name] for row in replayed], dtype=float)
-        for name in ("judge_score", "original_score", "advantage", "original_advantage")
-    )
+    new = np.array([row["judge_score"] for row in replayed], dtype=float)
+    old = np.array([row["original_score"] for row in replayed], dtype=float)
+    after = np.array([row["advantage"] for row in replayed], dtype=float)
+    before = np.array([row["original_advantage"] for row in replayed], dtype=float)
     both = np.isfinite(new) & np.isfinite(old)
     varied = both.sum() > 1 and new[both].std() > 0 and old[both].std() > 0
     has_advantage = np.isfinite(before)
     old_advantages, new_advantages = before[has_advantage], after[has_advantage]
     members = 1 + max((row["member"] for row in replayed), default=0)
-    numbers = {
+    numbers: dict[str, float] = {
         "unscored": _mean(
             np.isnan(new)[slice(None) if has_answer is None else np.array(has_answer)]
         ),
@@ -359,25 +431,23 @@ def compare(
         if len(replayed) % members == 0 and has_advantage.all()
         else float("nan"),
     }
-    return {"n": len(replayed)} | {k: None if np.isnan(v) else v for k, v in numbers.items()}
+    defined = {name: None if np.isnan(value) else value for name, value in numbers.items()}
+    return cast(Changed, {"n": len(replayed), **defined})
 
 
-def _gaps(
-    replayed: Sequence[dict[str, Any]], truths: Mapping[str, dict[str, Any]]
-) -> dict[str, Any]:
+def _gaps(replayed: Sequence[Replayed], truths: Mapping[str, RuleRow]) -> Gaps:
     """Mean new and recorded score minus truth over the rollouts that have all three, in all and by
     domain; {} where no truth is on record."""
     gaps: dict[str, list[tuple[float, float]]] = defaultdict(list)
     for row in replayed:
         truth_row = truths.get(row["rollout_id"], {})
-        values = (row["judge_score"], row["original_score"], truth_row.get("truth"))
-        if None not in values:
-            pair = (values[0] - values[2], values[1] - values[2])
-            gaps[""].append(pair)
-            gaps[truth_row.get("domain") or ""] += [pair] if truth_row.get("domain") else []
+        new, old, truth = row["judge_score"], row["original_score"], truth_row.get("truth")
+        if new is not None and old is not None and truth is not None:
+            for name in dict.fromkeys(("", truth_row.get("domain") or "")):
+                gaps[name].append((new - truth, old - truth))
     means = {name: np.mean(pairs, axis=0).tolist() for name, pairs in gaps.items()}
     by_domain = {
-        name: {"n": len(gaps[name]), "gap": new, "original_gap": old}
+        name: Gap(n=len(gaps[name]), gap=new, original_gap=old)
         for name, (new, old) in means.items()
     }
     if not by_domain:
@@ -390,7 +460,7 @@ def _mean(values: np.ndarray) -> float:
     return float(values.mean()) if len(values) else float("nan")
 
 
-def replay_file(path: Path, judge: Judge, out: Path) -> dict[str, Any]:
+def replay_file(path: Path, judge: Judge, out: Path) -> Line:
     """Score completions that others wrote; groups are the completions of one prompt at one step.
     Raises UserError: the file, or a simulated judge, which knows only the prompts of its own task.
     """
@@ -414,7 +484,7 @@ def replay_file(path: Path, judge: Judge, out: Path) -> dict[str, Any]:
             scores += _scores(session, groups[start : start + AT_ONCE])
             session.stop_if_refused()
         calls = session.calls
-    replayed: list[dict[str, Any]] = []
+    replayed: list[Replayed] = []
     for number, (members, new) in enumerate(zip(groups, scores, strict=True)):
         after = advantages(np.array([new], dtype=float))[0].tolist()
         for index, (member, score, advantage) in enumerate(zip(members, new, after, strict=True)):

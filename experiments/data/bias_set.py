@@ -18,7 +18,7 @@ from experiments.evaluation.generate import Source, source_of
 from experiments.evaluation.options import Options as Evaluation
 from judges.ask.replies import open_store
 from judges.probes import biasset, slots
-from judges.probes.biasset import POLICY, VARIANTS, Item
+from judges.probes.biasset import POLICY, VARIANTS, Item, Summary
 from judges.probes.model import check_writer, writer
 from judges.probes.slots import RULES, Author, Written
 from study.answers import answer_of, strip_thinking
@@ -31,7 +31,7 @@ from study.system.files import read_yaml
 
 def bias_set(
     options: BiasSetOptions, path: Path | None, out: Path, seed: int, overrides: Sequence[str] = ()
-) -> dict[str, Any]:
+) -> Summary:
     """Build the set, where there is none, fill the slots that are asked for, and count it.
     Raises UserError: what `judges.probes.biasset` and `judges.probes.slots` refuse, a policy that
     cannot answer, or a set in ``out`` that is not the one asked for."""

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from study.errors import UserError
 from study.system.files import read_json, sha256
 from study.tasks.datasets import prompt, sets
 from study.tasks.datasets.preset import SOURCE, Data
+from study.tasks.datasets.table import File, Source
 from study.truth.item import Item
 
 SANITISED = Path(sets.__file__).with_name("mbpp_sanitised.txt")
@@ -39,11 +39,11 @@ class Part:
     items: Callable[[], Iterator[tuple[str, Item]]]
     fate: Callable[[Item], str] = lambda item: ""
 
-    def described(self) -> dict[str, Any]:
+    def described(self) -> Source:
         """What the manifest says of the set before a row is read.
         Raises UserError: a file that cannot be read."""
         files = {
-            split: {"name": f"{path.parent.name}/{path.name}", "sha256": _hash(path)}
+            split: File(name=f"{path.parent.name}/{path.name}", sha256=_hash(path))
             for split, path in self.paths.items()
         }
         some = next(iter(self.paths.values()))

@@ -233,7 +233,9 @@ class Programs:
         columns = rollouts.columns(rollout, self.settings) | {"prompt_version": version}
         effective = rollout.fallback or rollout.execution
         shares = {name: columns[f"{FEATURE}{name}"] for name in SHARES}
-        measured: dict[str, Any] = {name: share or 0.0 for name, share in shares.items()}
+        measured = {
+            name: share if isinstance(share, float) else 0.0 for name, share in shares.items()
+        }
         played = ExecutedProgram(str(effective.outcome), **measured)
         answer = effective.answer if effective.outcome is Ending.OK else None
         calls = rollouts.calls(rollout, again)

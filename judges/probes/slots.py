@@ -11,10 +11,11 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import cast
 
 from judges.ask.session import Session
 from judges.probes import biasset
-from judges.probes.biasset import CORRECT, POLICY, Item
+from judges.probes.biasset import CORRECT, POLICY, Item, Made
 from judges.probes.model import INSTRUCTIONS, question, same, written
 from judges.probes.rewriters import corrupted, edits
 from judges.probes.variants import WRONG
@@ -73,7 +74,7 @@ def put(item: Item, slot: str, author: Author, result: Written) -> None:
             "sha256": biasset.digest(text),
             "checks": result.checks,
         }
-    item["made"] = item.get("made", {}) | {slot: entry | dict(result.beside)}
+    item["made"] = {**item.get("made", {}), slot: cast(Made, {**entry, **result.beside})}
 
 
 def todo(
@@ -95,7 +96,8 @@ def todo(
             if not item["responses"].get(slot):
                 wanted.append((item, slot))
             elif entry.get("author") == author.name and entry.get("settings") == settings:
-                base = biasset.answer(item, entry["from"]) if entry.get("from") else None
+                start = entry.get("from")
+                base = biasset.answer(item, start) if start else None
                 if base is not None and biasset.digest(base) != entry.get("from_sha256"):
                     wanted.append((item, slot))
             elif overwrite:

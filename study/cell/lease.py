@@ -20,9 +20,8 @@ import socket
 import threading
 import time
 import uuid
-from collections.abc import Generator
+from collections.abc import Generator, Mapping
 from pathlib import Path
-from typing import Any
 
 from study.cell import exchange
 from study.cell.places import StorageError, holds, opened, trouble, url_of
@@ -134,7 +133,7 @@ class Lease:
         }
         return json.dumps(content).encode()
 
-    def _read(self) -> dict[str, Any] | None:
+    def _read(self) -> Mapping[str, object] | None:
         try:
             record = json.loads(self._fs.cat_file(self._path))
         except FileNotFoundError:
@@ -143,7 +142,7 @@ class Lease:
             return {}
         return record if isinstance(record, dict) else {}
 
-    def _taken(self, holder: dict[str, Any]) -> Taken:
+    def _taken(self, holder: Mapping[str, object]) -> Taken:
         host, pid = str(holder.get("host", "another machine"))[:100], holder.get("pid", "?")
         return Taken(
             f"{self.url} is run by process {pid} on {host}. To run it here, stop it there; of "

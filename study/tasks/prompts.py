@@ -272,7 +272,7 @@ def _rubric(
     return tuple(criteria), (*rules, *verif.plain_rules(record.get("rules"), where, number))
 
 
-def _tags(tags: Any, where: str) -> dict[str, Any]:
+def _tags(tags: Any, where: str) -> dict[str, object]:
     """Tags as a dict: they also come as a list of ``key:value``, and a lone key is True."""
     if tags is None:
         return {}
