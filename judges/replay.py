@@ -17,7 +17,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
-from typing import Any, TypedDict, cast
+from typing import Any
 
 import numpy as np
 
@@ -41,9 +41,10 @@ from study.config.schema import Judge, Study, VerdictStore
 from study.errors import UserError
 from study.finding import stop_at_problem
 from study.rewards import compose
-from study.rewards.advantages import advantages, alignment, rank_change, sign_flips, silenced
+from study.rewards.advantages import advantages
 from study.rewards.corrections.corrector import Corrector, StepVerdicts
 from study.rewards.failure import REPLAY_POLICIES
+from study.rewards.replayed import Changed, Gaps, Replayed, RuleRow, compare, gaps
 from study.rewards.workflow import OK
 from study.rows import Row
 from study.screen import print_table
@@ -53,7 +54,6 @@ from study.verdict import VerdictRow, mean_score
 
 JUDGES = preset_names("judge")
 SCORED = ("judge_score", "reward", "advantage")
-ORIGINAL = ("original_score", "original_reward", "original_advantage")
 NEEDED = (*PLACE, *SCORED, "answer", "tokens", "truth")
 """Columns of a rollout that is replayed."""
 NOT_IN_TABLE = ("gap", "original_gap", "domains")
@@ -102,60 +102,6 @@ class Options:
             )
         if self.study is not None:
             check("out", self.out or "own", Name())  # it becomes a folder
-
-
-class Replayed(TypedDict):
-    """A row of `REPLAYED`."""
-
-    rollout_id: str
-    step: int
-    prompt_id: str
-    group: int
-    member: int
-    judge_score: float | None
-    reward: float | None
-    advantage: float | None
-    original_score: float | None
-    original_reward: float | None
-    original_advantage: float | None
-
-
-class RuleRow(TypedDict, total=False):
-    """What of a recorded rollout says what its rules know."""
-
-    truth: float | None
-    domain: str | None
-    outcome: str | None
-
-
-class Changed(TypedDict):
-    """What a replay changed, over all rollouts; see `compare`."""
-
-    n: int
-    unscored: float | None
-    score: float | None
-    original_score: float | None
-    correlation: float | None
-    sign_flips: float | None
-    silenced: float | None
-    alignment: float | None
-    rank_change: float | None
-
-
-class Gap(TypedDict):
-    """Mean new and recorded score minus truth over ``n`` rollouts."""
-
-    n: int
-    gap: float
-    original_gap: float
-
-
-class Gaps(TypedDict, total=False):
-    """Mean new and recorded score minus truth, in all and by domain."""
-
-    gap: float
-    original_gap: float
-    domains: dict[str, Gap]
 
 
 class Line(Changed, Gaps):
@@ -211,7 +157,7 @@ def kept_where(folders: Sequence[CellFolder]) -> VerdictStore:
 def replay_cell(
     cell: Cell, judge: Judge | None, options: Options, store: Store, target: Path
 ) -> Line:
-    """Score one run's rollouts again: what `compare` and `_gaps` say, with the run and the calls
+    """Score one run's rollouts again: what `compare` and `gaps` say, with the run and the calls
     made. Parts that are there already are kept, so a replay that was stopped goes on.
     Raises UserError: ``canonical``, and the task has answers that no rule reads."""
     config = cell.config
@@ -265,8 +211,8 @@ def replay_cell(
         calls = session.calls
     endings = [truths.get(row["rollout_id"], {}).get("outcome") for row in replayed]
     has_answer = [ending in (None, OK) for ending in endings]
-    changed, gaps = compare(replayed, has_answer), _gaps(replayed, truths)
-    return {"cell": cell.name, "judge": judge.name, **changed, **gaps, "calls": calls}
+    changed, gap_means = compare(replayed, has_answer), gaps(replayed, truths)
+    return {"cell": cell.name, "judge": judge.name, **changed, **gap_means, "calls": calls}
 
 
 def _alone(row: Row, answer: str) -> str:
@@ -347,13 +293,8 @@ def _step(
     rewards = compose.recompose(config, inputs, corrected, size, policy)
     rewards_P_G = np.array(rewards, dtype=float).reshape(-1, size)
     after = advantages(rewards_P_G, config.trainer.scale_rewards).ravel().tolist()
-    verdicts: list[VerdictRow] = [
-        {
-            **verdict.as_row(),
-            "rollout_id": record["rollout_id"],
-            "step": record["step"],
-            "role": "replay",
-        }
+    verdicts = [
+        verdict.row_of(record["rollout_id"], step=record["step"], role="replay")
         for record, votes in zip(records, votes_N, strict=True)
         for verdict in votes
     ]
@@ -397,67 +338,6 @@ def _replayed(
         "original_reward": original_reward,
         "original_advantage": original_advantage,
     }
-
-
-def compare(replayed: Sequence[Replayed], has_answer: Sequence[bool] | None = None) -> Changed:
-    """What changed: n, unscored share, scores, and how the advantages moved; None where undefined.
-    ``has_answer`` says of which of the N rollouts a judge is asked, of all where it is None.
-
-    ``correlation`` is Pearson's of new and old scores over the rollouts that have both;
-    ``sign_flips``, ``silenced``, ``alignment`` and ``rank_change`` are those of
-    `study.rewards.advantages`, over all rollouts; rank changes only where groups have one size.
-    """
-
-    new = np.array([row["judge_score"] for row in replayed], dtype=float)
-    old = np.array([row["original_score"] for row in replayed], dtype=float)
-    after = np.array([row["advantage"] for row in replayed], dtype=float)
-    before = np.array([row["original_advantage"] for row in replayed], dtype=float)
-    both = np.isfinite(new) & np.isfinite(old)
-    varied = both.sum() > 1 and new[both].std() > 0 and old[both].std() > 0
-    has_advantage = np.isfinite(before)
-    old_advantages, new_advantages = before[has_advantage], after[has_advantage]
-    members = 1 + max((row["member"] for row in replayed), default=0)
-    numbers: dict[str, float] = {
-        "unscored": _mean(
-            np.isnan(new)[slice(None) if has_answer is None else np.array(has_answer)]
-        ),
-        "score": _mean(new[np.isfinite(new)]),
-        "original_score": _mean(old[np.isfinite(old)]),
-        "correlation": float(np.corrcoef(new[both], old[both])[0, 1]) if varied else float("nan"),
-        "sign_flips": sign_flips(old_advantages, new_advantages),
-        "silenced": silenced(old_advantages, new_advantages),
-        "alignment": alignment(old_advantages, new_advantages),
-        "rank_change": rank_change(before.reshape(-1, members), after.reshape(-1, members))
-        if len(replayed) % members == 0 and has_advantage.all()
-        else float("nan"),
-    }
-    defined = {name: None if np.isnan(value) else value for name, value in numbers.items()}
-    return cast(Changed, {"n": len(replayed), **defined})
-
-
-def _gaps(replayed: Sequence[Replayed], truths: Mapping[str, RuleRow]) -> Gaps:
-    """Mean new and recorded score minus truth over the rollouts that have all three, in all and by
-    domain; {} where no truth is on record."""
-    gaps: dict[str, list[tuple[float, float]]] = defaultdict(list)
-    for row in replayed:
-        truth_row = truths.get(row["rollout_id"], {})
-        new, old, truth = row["judge_score"], row["original_score"], truth_row.get("truth")
-        if new is not None and old is not None and truth is not None:
-            for name in dict.fromkeys(("", truth_row.get("domain") or "")):
-                gaps[name].append((new - truth, old - truth))
-    means = {name: np.mean(pairs, axis=0).tolist() for name, pairs in gaps.items()}
-    by_domain = {
-        name: Gap(n=len(gaps[name]), gap=new, original_gap=old)
-        for name, (new, old) in means.items()
-    }
-    if not by_domain:
-        return {}
-    whole = by_domain.pop("")
-    return {"gap": whole["gap"], "original_gap": whole["original_gap"], "domains": by_domain}
-
-
-def _mean(values: np.ndarray) -> float:
-    return float(values.mean()) if len(values) else float("nan")
 
 
 def replay_file(path: Path, judge: Judge, out: Path) -> Line:

@@ -148,6 +148,12 @@ class Verdict:
         row = vars(self) | {"outcome": self.outcome.value, "labels": list(self.labels)}
         return cast(VerdictRow, row)
 
+    def row_of(self, rollout: str, *, step: int, role: str, judge: str = "") -> VerdictRow:
+        """`as_row` with the rollout that it is on; ``judge`` is its name in the run, where that is
+        another."""
+        name = judge or self.judge
+        return {**self.as_row(), "rollout_id": rollout, "step": step, "role": role, "judge": name}
+
 
 class VerdictRow(TypedDict):
     """A row of the verdict tables: a `Verdict`, and whose it is."""

@@ -493,13 +493,7 @@ def _verdict_rows(
 ) -> list[VerdictRow]:
     judge = session.judge.name
     return [
-        {
-            **verdict.as_row(),
-            "rollout_id": rollout_id(step, index),
-            "step": step,
-            "role": role,
-            "judge": judge,
-        }
+        verdict.row_of(rollout_id(step, index), step=step, role=role, judge=judge)
         for index, votes in enumerate(votes_N)
         for verdict in votes
     ]

@@ -11,6 +11,7 @@ from study.cell.records import (
     REPLAYED,
     ROLLOUT,
     VERDICT,
+    CallRow,
     Recorder,
     frame_types,
     items_file,
@@ -18,7 +19,8 @@ from study.cell.records import (
     rollout_id,
 )
 from study.cell.verify import unsound
-from study.verdict import Outcome
+from study.rewards.replayed import Replayed
+from study.verdict import Outcome, VerdictRow
 from tests.study.test_verdict import verdict
 
 
@@ -72,6 +74,12 @@ def test_a_whole_number_that_may_be_missing_is_a_float_in_a_frame():
 
 def test_every_column_of_a_verdict_is_written_by_it():
     assert {*verdict(outcome=Outcome.empty).as_row(), "rollout_id", "step", "role"} == set(VERDICT)
+
+
+def test_the_types_of_rows_have_the_columns_of_their_tables():
+    assert CallRow.__annotations__.keys() == CALL.keys()
+    assert VerdictRow.__annotations__.keys() == VERDICT.keys()
+    assert Replayed.__annotations__.keys() == REPLAYED.keys()
 
 
 def test_replayed_rollouts_have_the_types_of_rollouts():
