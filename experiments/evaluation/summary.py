@@ -10,7 +10,7 @@ import random
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TypedDict
 
 from study.errors import UserError
 from study.rows import Row
@@ -36,7 +36,30 @@ class Graded:
         return mean_score(self.votes)
 
 
-def summary(graded: Sequence[Graded], clip: bool, seed: int, signed: bool) -> dict[str, Any]:
+class Summary(TypedDict):
+    """What graded answers come to; see `summary`."""
+
+    score: float
+    interval: list[float]
+    """95 %, by the bootstrap over prompts."""
+    bootstrap_sd: float
+    bounds: list[float]
+    """The score were all that is missing as bad, and as good, as it can be."""
+    unit: str
+    n_prompts: int
+    n_samples: int
+    n_unscored: int
+    n_unscored_prompts: int
+    n_empty: int
+    n_truncated_thinking: int
+    unscored: dict[str, int]
+    """By outcome."""
+    always_met: float
+    never_met: float
+    criteria: dict[str, dict[str, float | None]]
+
+
+def summary(graded: Sequence[Graded], clip: bool, seed: int, signed: bool) -> Summary:
     """Mean over samples, then over prompts, with its bootstrap, its bounds and two constants.
 
     Raises UserError where no sample has a score.
