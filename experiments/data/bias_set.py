@@ -98,7 +98,8 @@ def _fill_policy(options: BiasSetOptions, items: Sequence[Item], out: Path, seed
     keys_given = frozenset(options.given & {*GENERATION})
     source = source_of(Evaluation("rubric", out=out, seed=seed, given=keys_given, **typed))
     assert source is not None, "a policy is named"
-    author = Author(*_author_of(options, source), how="policy")
+    name, family = _author_of(options, source)
+    author = Author(name, family, how="policy")
     settings = source.settings
     slots_to_fill = slots.todo(items, [POLICY], author, options.overwrite, str(out), settings)
     made_with = json.dumps([source.model, settings], sort_keys=True)

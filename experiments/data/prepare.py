@@ -217,8 +217,9 @@ def _remember(scan: Scan, item: Item) -> None:
     scan.official.append(item.split)
     scan.groups.append(item.group_key)
     scan.lengths.append(len(item.prompt))
-    compared = (item.question, item.answers, item.context, item.entry_point)
-    scan.questions.append(near.question(*compared))
+    scan.questions.append(
+        near.question(item.question, item.answers, item.context, item.entry_point)
+    )
     scan.split.append(scan.part.fate(item))
     if item.domain == "code" and not item.tests:
         scan.untested.add(len(scan.ids) - 1)

@@ -16,7 +16,13 @@ from study.tasks.datasets.table import MANIFEST, ROWS, Manifest, Table, again, o
 
 SIDES = ("test", "validation", "train")
 """Each may repeat nothing of those before it."""
-COMPARED = ("question", "answers", "context", "entry_point")
+COMPARED = {
+    "text": "question",
+    "answers": "answers",
+    "context": "context",
+    "function": "entry_point",
+}
+"""What `near.question` is given -> its column."""
 SHOWN = 3
 """Ids and groups that a message names."""
 
@@ -109,13 +115,14 @@ def _crossing(columns: pa.Table) -> Iterator[str]:
 
 def _near(table: Table) -> Iterator[str]:
     """Near-duplicates that stand in two splits, domain by domain."""
-    columns = table.columns.select(["id", "domain", "split", *COMPARED])
+    columns = table.columns.select(["id", "domain", "split", *COMPARED.values()])
     sides: dict[tuple[str, str], tuple[list[str], list[near.Question]]] = {}
     for rows in columns.to_batches():
         for record in rows.to_pylist():
             ids, questions = sides.setdefault((record["domain"], record["split"]), ([], []))
             ids.append(record["id"])
-            questions.append(near.question(*(record[key] for key in COMPARED)))
+            compared = {name: record[key] for name, key in COMPARED.items()}
+            questions.append(near.question(**compared))
     for domain in sorted(set(table.domains.values())):
         here = {split: sides.get((domain, split), ([], [])) for split in SIDES}
         matches = near.crossing({split: questions for split, (_, questions) in here.items()})

@@ -166,7 +166,9 @@ class Programs:
         for place, (problem, text) in enumerate(pairs):
             first.setdefault((problem.id, text), place)
         run = partial(self._execute, stage=stage, workshop=workshop)
-        executed = await gather(partial(run, *pairs[place]) for place in first.values())
+        executed = await gather(
+            partial(run, problem=problems[place], text=texts[place]) for place in first.values()
+        )
         by_pair = dict(zip(first, executed, strict=True))
         results = []
         for place, (row, (problem, text)) in enumerate(zip(rows, pairs, strict=True)):

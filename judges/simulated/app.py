@@ -68,7 +68,8 @@ class SimulatedJudge(protocol.Simulated):
         if failure == "hang":
             return await hang(request)
         if failure in TRANSIENT and not nth:
-            raise Unanswerable(*TRANSIENT[failure])
-        message = spoil(failure, verdict)
-        prompt, completion = tokens(question.characters), tokens(len(message.text))
-        return self.respond(body, message, prompt, completion, f"{question.content.hex()}-{nth}")
+            status, message, code = TRANSIENT[failure]
+            raise Unanswerable(status, message, code)
+        reply = spoil(failure, verdict)
+        prompt, completion = tokens(question.characters), tokens(len(reply.text))
+        return self.respond(body, reply, prompt, completion, f"{question.content.hex()}-{nth}")
