@@ -24,7 +24,7 @@ from study.config.compose import load_presets
 from study.errors import UserError
 from study.rows import Row, RuleTruth
 from study.system.files import read_json, write_text
-from study.tasks import oracle, prompts, task_module
+from study.tasks import kind_of, oracle, prompts
 
 if TYPE_CHECKING:
     from study.config.schema import Judge, Task
@@ -77,7 +77,7 @@ def evaluate_rubric(options: Options) -> None:
     turns = {row.prompt_text(): row.messages for row in rows.selected}
     answers = collect(options, turns, rows.prompt_ids, judge.name)
     # no rule can tell of prompts from a file, which may have none to train on
-    truth = (lambda *_: None) if task_module(task.name) is prompts else oracle(task)
+    truth = (lambda *_: None) if kind_of(task) is prompts.TASK else oracle(task)
     texts = answers.texts
     to_grade = [
         (row, answer_of(text)) for row in rows.selected for text in texts.get(row.prompt_id, ())
@@ -162,13 +162,13 @@ def _compose(
 def held_out(task: Task, split: str, options: Options) -> Rows:
     """The rows of a split that a judge can grade by criteria, and what else there is. Raises
     UserError for a split without such a row."""
-    module = task_module(task.name)
-    if module is prompts:  # not by `rows`, which wants rows to train on and may leave some out
+    kind = kind_of(task)
+    if kind is prompts.TASK:  # not by `rows`, which wants rows to train on and may leave some out
         any_row = {"needs": "nothing", "max_prompt_chars": None}
         every = prompts.load(replace(task, options=task.options | any_row)).rows
         in_split = [row for row in prompts.load(task).rows if row.split in SPLITS[split]]
     else:
-        every = tuple(row for name in SPLITS["all"] for row in module.rows(task, name))
+        every = tuple(row for name in SPLITS["all"] for row in kind.rows(task, name))
         in_split = [row for row in every if row.split in SPLITS[split]]
     rows = [row for row in in_split if row.criteria]
     if not rows:

@@ -20,7 +20,7 @@ from study.cell.cells import Cell
 from study.cell.records import EVALUATIONS
 from study.config.schema import Judge, Model, Study, Task, freeze
 from study.rewards.checks import for_judge
-from study.tasks import sample, task_module
+from study.tasks import kind_of, sample
 
 if TYPE_CHECKING:
     from study.rows import Row
@@ -164,10 +164,10 @@ def thought(model: Model) -> float:
 def _held_out(task_json: str) -> int:
     """Held-out rows of a task."""
     task: Task = freeze(Task, json.loads(task_json))
-    return len(task_module(task.name).rows(task, "eval"))
+    return len(kind_of(task).rows(task, "eval"))
 
 
 @functools.cache
 def _sample(task_json: str) -> list[Row]:
     task: Task = freeze(Task, json.loads(task_json))
-    return sample(task_module(task.name).rows(task, "train"), SAMPLE)
+    return sample(kind_of(task).rows(task, "train"), SAMPLE)

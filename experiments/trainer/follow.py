@@ -6,7 +6,7 @@ from experiments.policies.load import cache_of, load_policy
 from experiments.trainer.processes import leave_with_launcher
 from study.cell import cells
 from study.cell.folder import CellFolder
-from study.tasks import task_module
+from study.tasks import kind_of
 
 
 def follow(folder: CellFolder, threads: int) -> int:
@@ -30,7 +30,7 @@ def follow(folder: CellFolder, threads: int) -> int:
     disable_progress_bar()
     checkpoint, step = shared(None)
     if step < config.trainer.steps:
-        rows = task_module(config.task.name).rows(config.task, "train")
+        rows = kind_of(config.task).rows(config.task, "train")
         model, tokenizer = load_policy(config.policy, config.task, cache_of(cell))
         set_seed(config.seed)
         checkpoints = cell.folder / "checkpoints"

@@ -43,7 +43,8 @@ from study.sandbox import tiers
 from study.sandbox.calls import Call, Result
 from study.sandbox.grader import Task as Graded
 from study.system.files import write_json
-from study.tasks import oracle, sample, task_module
+from study.tasks import kind_of, oracle, sample
+from study.tasks.kind import grading
 from study.tasks.mix import nominal
 from study.truth.code import answer_code
 from study.truth.item import Item
@@ -248,7 +249,6 @@ def planted(
     small = _distinct(small_programs())
     texts = _distinct(programs) | small
     rows = _rows(task)
-    grading = task_module(task.name).grading
     tier = tiers.find(unsafe)
     with grading(unsafe), Remembering(tier) as workshop, asyncio.Runner() as runner:
         truths = oracle(replace(task, eval_rows=MANY))
@@ -286,7 +286,7 @@ def _distinct(texts: Iterable[str]) -> dict[str, str]:
 def _rows(task: Task) -> dict[str, list[Row]]:
     """Data set -> some of its held-out rows, evenly spaced. Raises UserError: rows of a task that
     has no planted world."""
-    every = task_module(task.name).rows
+    every = kind_of(task).rows
     items = [row.spec.get("item") for row in every(replace(task, eval_rows=1), "eval")]
     if not items or any(item is None or "wrong" not in item.meta for item in items):
         raise UserError(
@@ -301,7 +301,9 @@ def _rows(task: Task) -> dict[str, list[Row]]:
 
 def _datasets(task: Task, rows: Mapping[str, list[Row]]) -> dict[str, Share]:
     """Domain of each data set, and the share of a run's draws that it is meant to have."""
-    mixture = task_module(task.name).Order(task, 0).mixture
+    order = kind_of(task).order(task, 0)
+    assert order is not None, "a task with a planted world has an order"
+    mixture = order.mixture
     domains = nominal(mixture.domains)
     shares: dict[str, float] = {}
     for domain, share in domains.items():

@@ -146,7 +146,9 @@ def build(n: int, seed: int) -> list[Item]:
                 f" n={len(rows)} or less."
             )
         places = drawn(len(rows), n, seed + origin.offset)
-        items += [_item(source, place, *rows[place]) for place in places]
+        for place in places:
+            where, record = rows[place]
+            items.append(_item(source, place, where, record))
     return items
 
 
@@ -334,7 +336,7 @@ def author(record: Mapping[str, Any], slot: str) -> Made:
     where the text was changed since."""
     text = (record.get("responses") or {}).get(slot)
     entry = (record.get("made") or {}).get(slot) or {}
-    return cast(Made, {**entry}) if text and entry.get("sha256") == digest(text) else {}
+    return {**entry} if text and entry.get("sha256") == digest(text) else {}
 
 
 def summary(path: Path, items: Sequence[Item]) -> Summary:

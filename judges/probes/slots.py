@@ -11,11 +11,10 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import cast
 
 from judges.ask.session import Session
 from judges.probes import biasset
-from judges.probes.biasset import CORRECT, POLICY, Item, Made
+from judges.probes.biasset import CORRECT, POLICY, Item
 from judges.probes.model import INSTRUCTIONS, question, same, written
 from judges.probes.rewriters import corrupted, edits
 from judges.probes.variants import WRONG
@@ -74,7 +73,7 @@ def put(item: Item, slot: str, author: Author, result: Written) -> None:
             "sha256": biasset.digest(text),
             "checks": result.checks,
         }
-    item["made"] = {**item.get("made", {}), slot: cast(Made, {**entry, **result.beside})}
+    item["made"] = {**item.get("made", {}), slot: {**entry, **result.beside}}
 
 
 def todo(

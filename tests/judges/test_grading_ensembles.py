@@ -12,7 +12,7 @@ from study.config.bounds import IllegalValue
 from study.config.compose import load_presets
 from study.errors import UserError
 from study.rows import make_row
-from study.tasks import oracle, task_module
+from study.tasks import kind_of, oracle
 from study.verdict import Outcome, Parsed, Reply
 
 ROW = make_row(({"role": "user", "content": "Say hello."},))
@@ -60,7 +60,7 @@ def spread() -> dict[bool, float]:
     ensemble, variances = "judge.grading.options.ensemble=[strict]", {}
     for more in (False, True):
         judge, task = load_presets("sim-dose", overrides=[*noisy, *([ensemble] if more else [])])
-        rows = task_module(task.name).rows(task, "train")[:150]
+        rows = kind_of(task).rows(task, "train")[:150]
         with Session(judge, None, oracle(task)) as session:
             votes = session.ask_many([(row, "no answer at all") for row in rows])
         scores = [vote.score for (vote,) in votes]

@@ -29,7 +29,7 @@ from tests.waiting import GENEROUS_S, wait_for
 
 @pytest.fixture(autouse=True)
 def lazy(monkeypatch):
-    monkeypatch.setitem(TASKS, "lazy", lazy_task)
+    monkeypatch.setitem(TASKS, "lazy", lazy_task.TASK)
     lazy_task.ASKED.clear()
 
 
@@ -40,7 +40,7 @@ def judge(endpoint: Endpoint | None = None, **settings) -> Judge:
 def truth_of(count: int) -> Oracle:
     """An oracle of its own, without a memory of other tests."""
     rows = {row.prompt_id: row for row in lazy_task.Sums(count)}
-    return Oracle(rows.get, lazy_task.truths, waits=True)
+    return Oracle(rows.get, lazy_task.TASK.truths, waits=True)
 
 
 def rates(judge: Judge, count: int) -> dict[str, tuple[float, float]]:
@@ -183,7 +183,7 @@ def test_truths_that_take_long_are_asked_for_in_batches_beside_the_loop():
         assert threading.current_thread().name != "judge"
         first.set()
         assert go_on.wait(GENEROUS_S)
-        return lazy_task.truths(rows, answers)
+        return lazy_task.TASK.truths(rows, answers)
 
     by_prompt, looked_up = {row.prompt_id: row for row in rows}, set()
 

@@ -18,11 +18,11 @@ from study.config.simulated_executor import Operating, SimulatedExecutor
 from study.errors import UserError
 from study.features import features
 from study.rows import Row
-from study.tasks import lookup, oracle, workflow_mini
-from study.tasks.mixed import grading
+from study.tasks import oracle, workflow_mini
+from study.tasks.kind import grading
 
 TASK = Task(name="workflow-mini", eval_rows=120)
-ROWS = {row.dataset: row for row in workflow_mini.rows(TASK, "eval")}
+ROWS = {row.dataset: row for row in workflow_mini.TASK.rows(TASK, "eval")}
 BOTH = {domain: [0.7, 0.2] for domain in ("math", "code", "qa")}
 SETTINGS = SimulatedExecutor(
     correlation=0.5,
@@ -64,7 +64,7 @@ class Client:
 
 def reply_text(settings: SimulatedExecutor, text: str, right: list[bool], seed: int) -> str:
     """One reply, drawn by ``seed``."""
-    world = Operators(settings, lookup(TASK))
+    world = Operators(settings, workflow_mini.TASK.lookup(TASK))
     return world.reply(world.read(text, str(seed).encode()), right).text
 
 
@@ -218,7 +218,7 @@ def test_long_prompts_get_empty_replies():
 
 @given(text=st.text(st.characters()) | st.text(alphabet="ABC:\n-<>`", max_size=200))
 def test_any_text_is_read_as_some_prompt(text):
-    world = Operators(SETTINGS, lookup(TASK))
+    world = Operators(SETTINGS, workflow_mini.TASK.lookup(TASK))
     question = world.read(f"{text}\n{ROWS['sums-easy'].prompt_text()}\n{text}", b"")
     assert question.row is not None
     world.reply(question, [False] * len(question.answers))
@@ -232,4 +232,7 @@ def test_settings_that_no_call_can_have_are_refused():
         ({"Custom": {"right": {"math": [0.1, 1.2]}}}, "1.2"),
     ):
         with pytest.raises(UserError, match=why):
-            Operators(freeze(SimulatedExecutor, {"operators": operators}, "x."), lookup(TASK))
+            Operators(
+                freeze(SimulatedExecutor, {"operators": operators}, "x."),
+                workflow_mini.TASK.lookup(TASK),
+            )

@@ -9,10 +9,11 @@ from hypothesis import strategies as st
 from study.config.schema import Task
 from study.errors import UserError
 from study.rows import Criterion, Row, make_row
-from study.tasks import TASKS, oracle, task_module, teacher
-from study.tasks.instruct_mini import CATEGORY_OF, RELEVANCE_HALF, _order_faults, rows, truth
+from study.tasks import TASKS, instruct_mini, kind_of, oracle, teacher
+from study.tasks.instruct_mini import CATEGORY_OF, RELEVANCE_HALF, _order_faults
 
 TASK = Task(name="instruct-mini", train_rows=300, eval_rows=60)
+rows, truth = instruct_mini.TASK.rows, instruct_mini.TASK.truth
 ROWS = rows(TASK, "train")
 PADDING = [*(word for text in (*teacher.FLATTERY, *teacher.CONFIDENT, *teacher.HEDGES,
              *teacher.CLOSERS, *teacher.EMOJI, teacher.NOTES) for word in text.split()),
@@ -181,7 +182,7 @@ def test_oracle_knows_both_splits_by_their_text_only() -> None:
 def test_an_unknown_task_is_a_user_error_that_lists_the_tasks() -> None:
     assert "instruct-mini" in TASKS
     with pytest.raises(UserError, match="instruct-mini"):
-        task_module("math")
+        kind_of(Task(name="math"))
 
 
 def test_every_feature_varies_among_the_teachers_answers() -> None:

@@ -10,7 +10,7 @@ import pytest
 from study.config.schema import Task
 from study.errors import UserError
 from study.rows import Criterion, Rule
-from study.tasks import TASKS, instruct_mini, prompts, where
+from study.tasks import instruct_mini, prompts, where
 from study.tasks.prompts import Options
 from tests.study.tasks.datasets.roots import lines
 
@@ -112,7 +112,7 @@ def test_a_group_stays_on_one_side(tmp_path):
 def test_without_data_the_task_says_what_to_type(tmp_path, monkeypatch):
     monkeypatch.setenv(where.VARIABLE, str(tmp_path))
     with pytest.raises(UserError, match=re.escape("task.path is not set")) as caught:
-        prompts.rows(Task(name="healthbench"), "train")
+        prompts.TASK.rows(Task(name="healthbench"), "train")
     assert f"{where.VARIABLE} to a folder with healthbench/" in str(caught.value)
 
 
@@ -122,14 +122,14 @@ def test_built_in_rules_agree_with_the_truth():
     from study.tasks import teacher
 
     draw = random.Random(0)
-    ruled = instruct_mini.rows(Task(train_rows=60, options={"rules": True}), "train")
-    plain = instruct_mini.rows(Task(train_rows=60), "train")
+    ruled = instruct_mini.TASK.rows(Task(train_rows=60, options={"rules": True}), "train")
+    plain = instruct_mini.TASK.rows(Task(train_rows=60), "train")
     scores = []
     for row, before in zip(ruled, plain, strict=True):
         assert row.prompt_id == before.prompt_id and len(row.rules) in (1, 2)
         answer = teacher.answer(before, draw)
-        truth = instruct_mini.truth(row, answer)
-        assert truth.score == instruct_mini.truth(before, answer).score
+        truth = instruct_mini.TASK.truth(row, answer)
+        assert truth.score == instruct_mini.TASK.truth(before, answer).score
         assert len(truth.checks) == len(row.criteria) + len(row.rules)
         for rule, expected in zip(row.rules, truth.checks[len(row.criteria) :], strict=True):
             namespace = {}
@@ -150,7 +150,7 @@ def test_built_in_rules_agree_with_the_truth():
 def test_the_study_s_own_rows(name, options, counts):
     if not (where.data_folder() / where.FILES[name]).is_file():
         pytest.skip(f"the rows of {name} are not here")
-    loaded = TASKS[name].load(Task(name=name, options=options))
+    loaded = prompts.load(Task(name=name, options=options))
     criteria = sum(len(row.criteria) for row in loaded.rows)
     rules = sum(len(row.rules) for row in loaded.rows)
     assert (loaded.read, loaded.unfit, criteria, rules) == counts

@@ -19,7 +19,8 @@ from study.cell.verify import unsound
 from study.config.schema import Task, Trainer
 from study.errors import UserError
 from study.finding import stop_at_problem
-from study.tasks import TASKS, instruct_mini, mixed
+from study.tasks import TASKS, instruct_mini
+from study.tasks.kind import grading
 from study.tasks.mixed import item_row
 from study.truth import Score
 from study.truth.item import Item
@@ -67,12 +68,12 @@ def test_the_first_the_last_and_every_second_step_are_evaluated(evaluated):
 
 def test_every_evaluation_scores_the_same_rows_by_their_rules(evaluated):
     folder, _ = evaluated
-    rows = instruct_mini.rows(TASK, "eval")
+    rows = instruct_mini.TASK.rows(TASK, "eval")
     for step in (0, 2, 3):
         scored = items(folder, step)
         assert [item["id"] for item in scored] == [row.prompt_id for row in rows]
         for row, item in zip(rows, scored, strict=True):
-            truth = instruct_mini.truth(row, answer_of(item["completion"]) or "")
+            truth = instruct_mini.TASK.truth(row, answer_of(item["completion"]) or "")
             assert (item["correct"], item["score"]) == (all(truth.checks), truth.score)
             assert item["step"] == step and item["stop"] in ("stop", "length")
         metrics = next(
@@ -93,7 +94,7 @@ def test_a_kept_policy_answers_as_it_did(evaluated, monkeypatch):
     trainer = outcome.trainer
     base = trainer.accelerator.unwrap_model(trainer.model).unload()
     model = PeftModel.from_pretrained(base, str(folder / "kept" / "step-2")).eval()
-    for item, row in zip(items(folder, 2), instruct_mini.rows(TASK, "eval"), strict=True):
+    for item, row in zip(items(folder, 2), instruct_mini.TASK.rows(TASK, "eval"), strict=True):
         ids = tokenizer.apply_chat_template(
             list(row.messages), add_generation_prompt=True, return_tensors="pt", return_dict=True
         )
@@ -192,7 +193,7 @@ def test_an_answer_that_was_cut_off_is_wrong_where_none_would_be_right(tmp_path,
     rows = [item_row(item, "dev")] * 2
     part = replace(item, answers=("The old mill",), answerable=True)
     evaluation = held_out_rows([*rows, item_row(part, "dev")], "mixed", tmp_path, monkeypatch)
-    with mixed.grading():
+    with grading():
         scored = evaluation._items(texts, Direct().play(evaluation.rows, texts))
     assert [line["correct"] for line in scored] == [True, False, False]
     assert [line["score"] for line in scored] == [1.0, 0.0, pytest.approx(2 / 3)]  # the F1

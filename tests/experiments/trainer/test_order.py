@@ -76,7 +76,7 @@ def test_the_shape_is_that_of_trl():
 
 def test_a_run_draws_what_the_order_says(strided, tmp_path, cache, capsys):
     outcome = run(study(steps=3), tmp_path, cache)
-    rows = instruct_mini.rows(TASK, "train")
+    rows = instruct_mini.TASK.rows(TASK, "train")
     expected = [rows[STRIDE * n % 16].prompt_id for n in range(6)]
     assert sorted(drawn(outcome)[:2]) == sorted(expected[:2])
     assert drawn(outcome) == expected
@@ -87,7 +87,7 @@ def test_a_task_without_an_order_is_drawn_by_trl_as_ever(tmp_path, cache):
     outcome = run(study(), tmp_path, cache)
     assert isinstance(outcome.trainer._get_train_sampler(), RepeatSampler)
     sampler = RepeatSampler(range(16), mini_repeat_count=4, batch_size=2, repeat_count=1, seed=0)
-    rows = instruct_mini.rows(TASK, "train")
+    rows = instruct_mini.TASK.rows(TASK, "train")
     assert drawn(outcome) == [rows[index].prompt_id for index in list(sampler)[::4][:4]]
     assert not list(tmp_path.rglob(POSITION))
 

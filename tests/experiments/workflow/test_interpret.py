@@ -19,12 +19,12 @@ from experiments.workflow.program import Refused
 from experiments.workflow.run import Settings, perform
 from study.rows import Row
 from study.tasks import oracle, workflow_mini
-from study.tasks.mixed import grading
+from study.tasks.kind import grading
 from tests.experiments.workflow.theatre import Theatre
 from tests.experiments.workflow.world import SIM, TASK
 
 BUDGET = Budget(model_calls=100)
-ROWS = {row.dataset: row for row in workflow_mini.rows(TASK, "eval")}
+ROWS = {row.dataset: row for row in workflow_mini.TASK.rows(TASK, "eval")}
 
 
 @pytest.fixture(scope="module")

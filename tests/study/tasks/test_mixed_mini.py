@@ -11,11 +11,11 @@ from hypothesis import strategies as st
 from study.config.schema import Study, Task, Trainer
 from study.errors import UserError
 from study.rows import Row, Truth
-from study.tasks import lessons_of, mixed_mini, oracle, order_of, runs_code
-from study.tasks.mixed import grading
+from study.tasks import mixed_mini, oracle, order_of
+from study.tasks.kind import grading
 
 TASK = Task(name="mixed-mini", train_rows=100_000, eval_rows=340)
-TRAIN, HELD_OUT = mixed_mini.rows(TASK, "train"), mixed_mini.rows(TASK, "eval")
+TRAIN, HELD_OUT = mixed_mini.TASK.rows(TASK, "train"), mixed_mini.TASK.rows(TASK, "eval")
 DOMAINS = {"math": 4, "qa": 3, "code": 3}
 
 
@@ -32,7 +32,7 @@ def habitual(row: Row) -> bool:
 
 
 def test_no_row_comes_twice_and_no_group_stands_on_two_sides():
-    everything = mixed_mini.rows(replace(TASK, eval_rows=100_000), "eval")
+    everything = mixed_mini.TASK.rows(replace(TASK, eval_rows=100_000), "eval")
     ids = [row.prompt_id for row in (*TRAIN, *everything)]
     assert len(set(ids)) == len(ids) == len({row.item for row in (*TRAIN, *everything)})
     groups = [{row.spec["item"].group_key for row in rows} for rows in (TRAIN, everything)]
@@ -47,8 +47,8 @@ def test_held_out_rows_are_enough_and_half_of_them_meet_a_habit():
         rows = [row for row in HELD_OUT if row.domain == domain]
         assert 0.35 < sum(map(habitual, rows)) / len(rows) < 0.65
     alone = replace(TASK, options={"datasets": ["sums"]})
-    assert mixed_mini.rows(alone, "eval") == HELD_OUT
-    assert {row.dataset for row in mixed_mini.rows(alone, "train")} == {"sums"}
+    assert mixed_mini.TASK.rows(alone, "eval") == HELD_OUT
+    assert {row.dataset for row in mixed_mini.TASK.rows(alone, "train")} == {"sums"}
 
 
 def test_a_sum_a_fact_a_function():
@@ -91,7 +91,7 @@ def test_a_program_that_knows_one_answer_or_reads_no_order_is_wrong():
         "f(x) = x",
     ]
     with grading():
-        truths = mixed_mini.truths([row] * len(programs), programs)
+        truths = mixed_mini.TASK.truths([row] * len(programs), programs)
     assert [truth.score for truth in truths if isinstance(truth, Truth)] == [1, 0, 0, 0, 1, 0]
 
 
@@ -101,7 +101,7 @@ def test_a_program_is_run_once_for_all_rows_with_the_same_tests():
     alike = [row for row in rows if row.spec["item"].tests == first.tests]
     other = next(row for row in rows if row.spec["item"].tests != first.tests)
     with grading() as grader:
-        truths = mixed_mini.truths([*alike, other], [first.reference] * (len(alike) + 1))
+        truths = mixed_mini.TASK.truths([*alike, other], [first.reference] * (len(alike) + 1))
         assert grader.crew("code", lambda: None).outcomes.total() == 2
     assert truths == [Truth(1.0, (True,))] * len(alike) + [Truth(0.0, (False,))] and len(alike) == 3
 
@@ -119,7 +119,9 @@ def test_the_teacher_is_wrong_by_habit_and_right_otherwise():
 
 
 def test_lessons_are_of_all_domains_and_rows_to_train_on_whatever_is_drawn():
-    lessons = lessons_of(replace(TASK, options={"datasets": ["facts"]}, seed=3, train_rows=5))
+    lessons = mixed_mini.TASK.lessons(
+        replace(TASK, options={"datasets": ["facts"]}, seed=3, train_rows=5)
+    )
     rows = lessons.rows(0)
     assert Counter(row.domain for row in rows[:1000]) == {d: 100 * w for d, w in DOMAINS.items()}
     assert {row.prompt_id for row in rows} <= {row.prompt_id for row in TRAIN}
@@ -132,8 +134,8 @@ def test_lessons_are_of_all_domains_and_rows_to_train_on_whatever_is_drawn():
 @given(seed=st.integers(0, 99), size=st.integers(1, 400))
 def test_a_run_draws_by_weight_from_the_rows_that_its_task_picks(seed, size):
     task = replace(TASK, train_rows=size, seed=seed % 3)
-    order = mixed_mini.Order(task, seed)
-    rows = mixed_mini.rows(task, "train")
+    order = mixed_mini.TASK.order(task, seed)
+    rows = mixed_mini.TASK.rows(task, "train")
     assert {row.item for row in rows} <= {row.item for row in TRAIN}
     assert max(Counter(row.dataset for row in rows).values()) <= size
     drawn = [rows[index] for index in order.rows(0, 10)]
@@ -149,7 +151,7 @@ def test_a_run_that_is_too_long_and_a_set_that_is_not_there_are_refused():
         order_of(config)
     for what in ("train", "eval"):
         with pytest.raises(UserError, match="sums, facts, functions"):
-            mixed_mini.rows(replace(TASK, options={"datasets": ["gsm8k"]}), what)
+            mixed_mini.TASK.rows(replace(TASK, options={"datasets": ["gsm8k"]}), what)
     with pytest.raises(UserError, match="max_repeats"):
-        mixed_mini.rows(replace(TASK, options={"repeats": 3}), "eval")
-    assert runs_code(TASK)
+        mixed_mini.TASK.rows(replace(TASK, options={"repeats": 3}), "eval")
+    assert mixed_mini.TASK.runs_code(TASK)

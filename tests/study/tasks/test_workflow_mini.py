@@ -5,6 +5,7 @@ import random
 import re
 from collections import Counter
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 
@@ -14,13 +15,13 @@ from experiments.workflow.find import find
 from experiments.workflow.program import Refused
 from study.config.schema import Study, Task, Trainer
 from study.rows import Missing, Row, Truth
-from study.tasks import lessons_of, mixed_mini, oracle, order_of, workflow_mini
-from study.tasks.mixed import grading
+from study.tasks import kind, mixed_mini, oracle, order_of, workflow_mini
+from study.tasks.kind import grading
 from study.truth.code import answer_code
 from study.truth.item import Item
 
 TASK = Task(name="workflow-mini", train_rows=100_000, eval_rows=240)
-TRAIN, HELD_OUT = workflow_mini.rows(TASK, "train"), workflow_mini.rows(TASK, "eval")
+TRAIN, HELD_OUT = workflow_mini.TASK.rows(TASK, "train"), workflow_mini.TASK.rows(TASK, "eval")
 STYLES = (
     "{}",
     "The sum 3 + 4 was looked at in 2 ways.\n- first this\n- then that\nCertainly.\nAnswer: {}",
@@ -41,7 +42,7 @@ def styled(row: Row, answer: str, style: int) -> str:
 
 
 def test_every_prompt_is_one_line_of_its_own_and_no_group_stands_on_two_sides():
-    held_out = workflow_mini.rows(replace(TASK, eval_rows=100_000), "eval")
+    held_out = workflow_mini.TASK.rows(replace(TASK, eval_rows=100_000), "eval")
     prompts = [row.prompt_text() for row in (*TRAIN, *held_out)]
     assert len(set(prompts)) == len(prompts) and not any("\n" in text for text in prompts)
     groups = [{item_of(row).group_key for row in rows} for rows in (TRAIN, held_out)]
@@ -109,14 +110,14 @@ def test_truth_survives_a_style_and_names_the_favourite():
 
 
 def test_a_truth_that_is_missing_stays_so(monkeypatch):
-    monkeypatch.setattr(
-        workflow_mini.mixed, "truths", lambda rows, answers: [Missing("gone")] * len(rows)
-    )
-    assert workflow_mini.truths(HELD_OUT[:2], ["1", None]) == [Missing("gone")] * 2
+    monkeypatch.setattr(kind.rules, "score", lambda items, answers, grader: [None] * len(items))
+    lost = SimpleNamespace(lost=dict.fromkeys([row.item for row in HELD_OUT], "gone"))
+    monkeypatch.setitem(kind._GRADERS, "", lost)
+    assert workflow_mini.TASK.truths(HELD_OUT[:2], ["1", None]) == [Missing("gone")] * 2
 
 
 def test_the_teacher_writes_short_programs_of_known_words():
-    lessons = lessons_of(TASK)
+    lessons = workflow_mini.TASK.lessons(TASK)
     draw, counts = random.Random(0), Counter()
     for row in lessons.rows(0)[:3000]:
         line = lessons.answer(row, draw)
