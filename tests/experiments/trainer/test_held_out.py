@@ -20,7 +20,7 @@ from study.config.schema import Task, Trainer
 from study.errors import UserError
 from study.finding import stop_at_problem
 from study.tasks import TASKS, instruct_mini
-from study.tasks.kind import grading
+from study.tasks.kind import GradedTask, grading
 from study.tasks.mixed import item_row
 from study.truth import Score
 from study.truth.item import Item
@@ -160,12 +160,15 @@ def test_both_ways_of_answering_agree(tmp_path, cache):
 def test_full_scores_of_a_task_are_on_record(tmp_path, cache, monkeypatch):
     """As those of verifiable sets: values beside the truth, and a score that could not be had."""
 
-    def scores(rows, answers):
-        right = Score(True, {"f1": 1.0}, "blue", "passed")
-        wrong = Score(False, {"f1": 0.5}, None, "no_answer", "said nothing")
-        return [right, wrong, None, wrong]
+    class Graded(GradedTask, instruct_mini.InstructMini):
+        truths = instruct_mini.InstructMini.truths
 
-    monkeypatch.setattr(instruct_mini, "scores", scores, raising=False)
+        def scores(self, rows, answers):
+            right = Score(True, {"f1": 1.0}, "blue", "passed")
+            wrong = Score(False, {"f1": 0.5}, None, "no_answer", "said nothing")
+            return [right, wrong, None, wrong]
+
+    monkeypatch.setitem(TASKS, "instruct-mini", Graded())
     metrics = run(study(steps=1, eval_steps=5), tmp_path, cache).lines[0]["metrics"]
     assert metrics["eval/instruct-mini/accuracy"] == pytest.approx(1 / 3)
     assert metrics["eval/instruct-mini/f1"] == pytest.approx(2 / 3)
